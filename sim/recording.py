@@ -1,0 +1,70 @@
+"""What a simulation leaves behind: columns only, in workload order, with no interpretation.
+
+`sim.metrics` turns a Recording into the Report's numbers; nothing here is a statistic.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+STATUS = ("completed", "unfinished", "not_arrived", "rejected_too_long", "rejected_kv_too_small", "session_truncated", "aborted")
+COMPLETED, UNFINISHED, NOT_ARRIVED, TOO_LONG, KV_TOO_SMALL, SESSION_TRUNCATED, ABORTED = range(len(STATUS))
+"""completed + unfinished + rejected + truncated + aborted = arrived; `not_arrived` rows never reached the router
+(their predecessor did not finish, or the horizon came first)."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Engine steps of one replica, in time order. A step's start is `end_s - duration_s`."""
+
+    end_s: np.ndarray  #: float64 [n_steps]
+    duration_s: np.ndarray  #: float64 [n_steps]
+    coverage: np.ndarray  #: int8 [n_steps], code into calibrate.latency.COVERAGE
+    n_decode: np.ndarray  #: int32 [n_steps], decode tokens in the step
+    prefill_tokens: np.ndarray  #: int32 [n_steps], new prefill tokens in the step
+
+
+@dataclass(frozen=True)
+class Samples:
+    """State of one replica after every event (an admission, a finish, a cut), in time order; step functions."""
+
+    t_s: np.ndarray  #: float64 [n]
+    blocks_in_use: np.ndarray  #: int64 [n], blocks with a reference
+    blocks_cached_idle: np.ndarray  #: int64 [n], hashed blocks without a reference
+    running: np.ndarray  #: int32 [n]
+    waiting: np.ndarray  #: int32 [n]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """All columns are float64/int64 numpy arrays of shape [n requests] unless said otherwise; NaN = did not happen."""
+
+    arrival_s: np.ndarray  #: when it reached the router (closed loops resolved)
+    admit_s: np.ndarray  #: start of the first step that computed one of its tokens
+    first_token_s: np.ndarray  #: end of the step that sampled its first output token
+    finish_s: np.ndarray  #: end of the step that sampled its last output token
+    status: np.ndarray  #: int8, code into STATUS
+    replica: np.ndarray  #: int32, -1 = never routed
+    hit_tokens: np.ndarray  #: prompt tokens served from cache at the FIRST admission
+    ceiling_replica_tokens: np.ndarray  #: the same had this replica never evicted anything (same schedule)
+    ceiling_fleet_tokens: np.ndarray  #: the same had every replica shared one cache that never evicts
+    readmission_hit_tokens: np.ndarray  #: hits of later admissions, after preemptions (kept out of every hit rate)
+    preemptions: np.ndarray  #: int64
+    preempted_s: np.ndarray  #: float64, seconds between each preemption and re-admission, summed
+    recomputed_tokens: np.ndarray  #: int64, tokens computed a second time because of preemption
+    prefill_chunks: np.ndarray  #: int64, number of prefill chunks of the first admission
+    first_step: np.ndarray  #: int64, index into the replica's steps of the first output token; -1
+    last_step: np.ndarray  #: int64, likewise of the last output token; -1
+    gaps_request: np.ndarray  #: int64 [m], requests with an output gap longer than one step (preempted or skipped)...
+    gaps_from_step: np.ndarray  #: int64 [m], ...step index of the token before the gap
+    gaps_to_step: np.ndarray  #: int64 [m], ...and of the token after it
+    steps: list[Steps]  #: one per replica
+    samples: list[Samples]  #: one per replica
+    end_s: float  #: clock when the run stopped (last event, or the horizon)
+    kv_blocks: int  #: per replica
+    block_size: int  #: tokens
+    evicted_blocks: int  #: all replicas
+    engine_semantics: str  #: e.g. "vllm-0.33.0"
+    life: list[list[tuple]] | None = None  #: per request, when asked for: ("queued"|"prefill"|"decode"|"preempted", start_s, end_s, tokens)
+    notes: list[str] = field(default_factory=list)

@@ -1,0 +1,126 @@
+"""The scenario: one tree of frozen dataclasses, one section of the TOML file each.
+
+Every field carries its help text (`metadata["help"]`), which feeds the command line, the dashboard's tooltips and the
+docs. `kvcast.config` validates TOML against these classes; `sim` takes them as they are.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from workloads.config import WorkloadConfig
+
+
+def _f(default: Any, help: str) -> Any:
+    """A field with a help text."""
+    if isinstance(default, (dict, list)):
+        return field(default_factory=lambda: type(default)(default), metadata={"help": help})
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    warmup_s: float = _f(0.0, "arrivals before this time are simulated but not counted")
+    duration_s: float | None = _f(None, "end of the measurement window, seconds; default: the last arrival")
+    drain: bool = _f(True, "serve what has arrived by the end of the window before stopping")
+    horizon_s: float | None = _f(None, "stop the clock here whatever is unfinished; default: none")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    name: str = _f("llama-3.1-8b", "a bundled model (kvcast profile list)")
+    config: str | None = _f(None, "path of a Hugging Face config.json, instead of name")
+    dtype: str = _f("bf16", "weights and activations: bf16, fp16 or fp8")
+    kv_dtype: str | None = _f(None, "KV cache type: bf16, fp16 or fp8; default: as dtype, bf16 for fp8 weights")
+
+
+@dataclass(frozen=True)
+class HardwareConfig:
+    profile: str = _f("h200-llama-3.1-8b-aic", "a bundled profile, a profile file, a folder of operator tables, or roofline:GPU")
+    tensor_parallel: int = _f(1, "GPUs per replica")
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    semantics: str = _f("vllm", "whose scheduler and cache: vllm")
+    block_size: int = _f(16, "tokens per KV block")
+    kv_blocks: int | None = _f(None, "KV blocks per replica; default: from the GPU's memory")
+    gpu_memory_utilization: float = _f(0.92, "share of GPU memory the engine may use")
+    max_model_len: int | None = _f(None, "longest prompt + output; default: the model's context")
+    max_num_seqs: int | None = _f(None, "sequences running at once; default: the engine's for this GPU")
+    max_num_batched_tokens: int | None = _f(None, "token budget of a step; default: the engine's for this GPU")
+    long_prefill_token_threshold: int = _f(0, "longest prefill chunk when several requests are present; 0: no limit")
+    scheduler_policy: str = _f("fcfs", "fcfs or priority")
+    watermark: float = _f(0.0, "share of blocks kept free at admission")
+    reserve_full_isl: bool = _f(True, "admit a request only when its whole known sequence fits")
+    max_loras: int = _f(0, "LoRA adapters running at once; 0: no limit")
+    step_overhead_ms: float = _f(0.0, "added to every step, on top of the profile's own overhead")
+    frontend_ms: float = _f(0.0, "HTTP front end and tokenizer, added before the request reaches the engine")
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    enabled: bool = _f(True, "prefix caching")
+    policy: str = _f("lru", "eviction policy: lru (vLLM's own release order) or lfu")
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    replicas: int = _f(1, "engine replicas behind the router")
+    router: str = _f("round-robin", "round-robin, random or least-loaded (waiting and running tokens)")
+
+
+@dataclass(frozen=True)
+class SloClass:
+    ttft_s: float | None = _f(None, "limit on time to first token, seconds")
+    tpot_s: float | None = _f(None, "limit on time per output token, seconds")
+    e2e_s: float | None = _f(None, "limit on end-to-end latency, seconds")
+
+
+@dataclass(frozen=True)
+class SloConfig:
+    ttft_s: float | None = _f(None, "limit on time to first token, seconds; unset: no limit")
+    tpot_s: float | None = _f(None, "limit on time per output token, seconds; unset: no limit")
+    e2e_s: float | None = _f(None, "limit on end-to-end latency, seconds; unset: no limit")
+    attainment: float | None = _f(None, "share of arrivals that must meet their limits, 0 to 1; unset: no verdict")
+    classes: dict[str, SloClass] = _f({}, "limits per SLO class, named by a workload class's slo_class")
+
+
+@dataclass(frozen=True)
+class CostConfig:
+    gpu_hour_usd: float | None = _f(None, "price of one GPU for one hour; unset: GPU-hours only")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    workload: WorkloadConfig
+    seed: int = _f(0, "every random stream is spawned from it")
+    name: str = _f("", "a label for reports")
+    run: RunConfig = field(default_factory=RunConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    hardware: HardwareConfig = field(default_factory=HardwareConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    slo: SloConfig = field(default_factory=SloConfig)
+    cost: CostConfig = field(default_factory=CostConfig)
+
+
+@dataclass(frozen=True)
+class EngineParams:
+    """One replica's engine with every default resolved: what the simulation itself reads."""
+
+    kv_blocks: int
+    block_size: int = 16
+    max_model_len: int = 131072
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    long_prefill_token_threshold: int = 0
+    scheduler_policy: str = "fcfs"
+    watermark: float = 0.0
+    reserve_full_isl: bool = True
+    max_loras: int = 0
+    caching: bool = True
+    policy: str = "lru"
+    step_overhead_s: float = 0.0
+    frontend_s: float = 0.0
