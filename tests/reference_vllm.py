@@ -1,0 +1,589 @@
+"""A per-block reference of vLLM V1's scheduler and KV cache: slow, plain, one step at a time, real tokens.
+
+Written from the rules in docs (ENGINE_SEMANTICS 2a, 1-11 and 13) alone and sharing no code with `sim/`: the fast engine
+keeps runs on a tree, this keeps single blocks, a hash map from chained token hashes and a linked list of free blocks.
+Both must agree in every step. It reads recorded cases and random ones alike (schema kvoracle/1):
+
+    python -m tests.reference_vllm CASE.json...        # replay recorded cases and compare
+
+Case config: block_size, num_blocks, max_model_len, max_num_batched_tokens, max_num_seqs, and optionally policy
+(fcfs | priority), long_prefill_token_threshold, watermark, scheduler_reserve_full_isl, enable_prefix_caching, max_loras,
+cache_policy. A request: id, arrival_step (a float when steps are timed), segments, max_tokens, and optionally priority,
+cache_salt, lora.
+
+Points the rules leave open, fixed here (no recorded case decides them):
+- Order of arrival is (arrival, id); the priority order and the priority victim use (priority, arrival, id).
+- `more than one request` for the long-prefill threshold counts running + waiting, once per step; the same
+  condition holds for the first chunk of a waiting request.
+- A running request's tokens are fixed before anybody is preempted for it; budget returned by a victim serves the next ones.
+- blocks_allocated and blocks_evicted count pops from the free list, those of later victims of the same step included.
+- In the step's time a request is a decode once it has sampled since its last admission; until then each of its
+  turns is a prefill chunk, be it one token long. Who is preempted in the step is in neither.
+- Requests that can never fit (prompt + output > max_model_len, or more blocks than the pool has for
+  prompt + output - 1 tokens) are refused on arrival and never seen by the scheduler.
+
+cache_policy `lru` (the default) is vLLM's own free list with real duplicates. The others rank leaves:
+`ranked-lru`, `lfu`, `fifo`, `slru`, `mru`.
+- One cached block per hash. A block that becomes full while its hash is cached stays private memory of its request, which
+  also pins the cached copy until it lets go (both happen after the step's blocks were popped).
+- Uses = 1 at insertion, + 1 for each (re)admission whose lookup hit the block; a duplicate's pin is no use. Lost at eviction.
+- Candidates: cached, no pin, no cached child. Victim: smallest key, where `release` numbers the release (finish or
+  preemption) that took its last pin, and `inserted` the (re)admission whose request entered it:
+  ranked-lru (release), lfu (uses, release), slru (uses >= 2, release), fifo (inserted), mru (-release); one block at a
+  time, the parent competes again with its own key. Two candidates never tie: equal numbers lie on one path.
+- Unused memory (never used, partial blocks, duplicates given back) goes before any eviction.
+- Pins of duplicates can make a lone request preempt itself: a scheduler call that schedules nothing takes no time, is not
+  logged, and the next call follows at once.
+"""
+from __future__ import annotations
+
+import json
+import lzma
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+CHUNKS = list[tuple[int, int]]
+
+
+@dataclass(eq=False)
+class Block:
+    """One KV block. `key` is its chained hash while it is in the map."""
+
+    key: int | None = None
+    refs: int = 0
+    parent: Block | None = None  # ranked policies only, from here on
+    children: int = 0
+    uses: int = 0
+    release: int = 0
+    inserted: int = 0
+    twin: Block | None = None  # cached copy pinned by this private duplicate
+
+
+class FreeListPool:
+    """vLLM's block pool: allocate from the head; freed blocks go to the tail, or to the head when they hold no hash."""
+
+    def __init__(self, num_blocks: int):
+        self.free: OrderedDict[Block, None] = OrderedDict((Block(), None) for _ in range(num_blocks))
+        self.cached: dict[int, list[Block]] = {}  # hash -> copies, oldest first
+        self.allocated = self.evicted = 0
+
+    def available(self) -> int:
+        return len(self.free)
+
+    def lookup(self, keys: Iterable[int]) -> list[Block]:
+        hits: list[Block] = []
+        for key in keys:
+            if key not in self.cached:
+                break
+            hits.append(self.cached[key][0])
+        return hits
+
+    def touch(self, blocks: list[Block]) -> None:
+        for block in blocks:
+            if block.refs == 0:
+                del self.free[block]
+            block.refs += 1
+
+    def allocate(self, n: int) -> list[Block]:
+        return [self._pop() for _ in range(n)]
+
+    def _pop(self) -> Block:
+        block, _ = self.free.popitem(last=False)
+        if block.key is not None:
+            self._forget(block)
+            self.evicted += 1
+        block.refs = 1
+        self.allocated += 1
+        return block
+
+    def _forget(self, block: Block) -> None:
+        assert block.key is not None
+        copies = self.cached[block.key]
+        copies.remove(block)
+        if not copies:
+            del self.cached[block.key]
+        block.key = None
+
+    def enter(self, blocks: list[Block], i: int, key: int, admission: int) -> None:
+        """blocks[i] is full: put it in the map."""
+        blocks[i].key = key
+        self.cached.setdefault(key, []).append(blocks[i])
+
+    def release(self, blocks: list[Block]) -> None:
+        for block in reversed(blocks):
+            block.refs -= 1
+            if block.refs == 0:
+                self.free[block] = None
+                if block.key is None:
+                    self.free.move_to_end(block, last=False)
+
+    def cached_keys(self) -> set[int]:
+        return set(self.cached)
+
+    def check(self, held: list[list[Block]], total: int) -> None:
+        refs: dict[Block, int] = {}
+        for blocks in held:
+            for block in blocks:
+                refs[block] = refs.get(block, 0) + 1
+        assert all(block.refs == n for block, n in refs.items())
+        assert all(block.refs == 0 for block in self.free)
+        assert len(refs) + len(self.free) == total
+
+
+class RankedPool:
+    """Leaf-first eviction by a policy key; scans every cached block for each victim."""
+
+    KEYS: dict[str, Callable[[Block], tuple]] = {
+        "ranked-lru": lambda b: (b.release,),
+        "lfu": lambda b: (b.uses, b.release),
+        "slru": lambda b: (b.uses >= 2, b.release),
+        "fifo": lambda b: (b.inserted,),
+        "mru": lambda b: (-b.release,),
+    }
+
+    def __init__(self, num_blocks: int, policy: str):
+        self.unused = num_blocks
+        self.cached: dict[int, Block] = {}
+        self.allocated = self.evicted = self.releases = 0
+        self.policy_key = self.KEYS[policy]
+
+    def available(self) -> int:
+        return self.unused + sum(block.refs == 0 for block in self.cached.values())
+
+    def lookup(self, keys: Iterable[int]) -> list[Block]:
+        hits: list[Block] = []
+        for key in keys:
+            if key not in self.cached:
+                break
+            hits.append(self.cached[key])
+        return hits
+
+    def touch(self, blocks: list[Block]) -> None:
+        for block in blocks:
+            block.refs += 1
+            block.uses += 1
+
+    def allocate(self, n: int) -> list[Block]:
+        for _ in range(n):
+            if self.unused == 0:
+                self._evict()
+            self.unused -= 1
+            self.allocated += 1
+        return [Block(refs=1) for _ in range(n)]
+
+    def _evict(self) -> None:
+        victim = min((b for b in self.cached.values() if b.refs == 0 and b.children == 0), key=self.policy_key)
+        assert victim.key is not None
+        del self.cached[victim.key]
+        if victim.parent:
+            victim.parent.children -= 1
+        self.unused += 1
+        self.evicted += 1
+
+    def enter(self, blocks: list[Block], i: int, key: int, admission: int) -> None:
+        block = blocks[i]
+        if key in self.cached:
+            block.twin = self.cached[key]
+            block.twin.refs += 1
+            return
+        block.key, block.uses, block.inserted = key, 1, admission
+        if i > 0:
+            block.parent = blocks[i - 1].twin or blocks[i - 1]
+            block.parent.children += 1
+        self.cached[key] = block
+
+    def release(self, blocks: list[Block]) -> None:
+        self.releases += 1
+        for block in reversed(blocks):
+            cached = block.twin or block
+            cached.refs -= 1
+            if cached.refs == 0:
+                cached.release = self.releases
+            if block.key is None:
+                self.unused += 1
+
+    def cached_keys(self) -> set[int]:
+        return set(self.cached)
+
+    def check(self, held: list[list[Block]], total: int) -> None:
+        private = sum(block.key is None for blocks in held for block in blocks)
+        assert self.unused >= 0
+        assert self.unused + len(self.cached) + private == total
+        for block in self.cached.values():
+            assert block.parent is None or (block.parent.key in self.cached and block.parent.refs >= (block.refs > 0))
+
+
+@dataclass(eq=False)
+class Request:
+    id: int
+    arrival: float
+    prompt: int
+    output: int
+    keys: list[int]  #: chained hash of each full block of prompt + output
+    priority: int = 0
+    lora: str | None = None
+    sampled: int = 0
+    computed: int = 0
+    prefilling: bool = True  #: nothing sampled since the last admission
+    admission: int = 0
+    blocks: list[Block] = field(default_factory=list)
+    entered: int = 0  #: leading blocks that hold (or hit) a hash
+    cached: list[int] = field(default_factory=list)  #: hit tokens of every admission
+    ceiling: int = 0  #: hit tokens of the first admission had nothing been evicted
+    chunks: int = 0  #: prefill chunks of the first admission
+    recomputed: int = 0  #: tokens computed again after a preemption
+    furthest: int = 0  #: tokens computed at least once
+    preemptions: int = 0
+    admit_s: float = -1.0  #: start of its first step
+    first_token_s: float = -1.0  #: end of that step; *_start: its start
+    first_token_start: float = -1.0
+    finish_s: float = -1.0
+    finish_start: float = -1.0
+    rejected: bool = False
+
+    @property
+    def known(self) -> int:
+        return self.prompt + self.sampled
+
+    @property
+    def rank(self) -> tuple[int, float, int]:
+        return (self.priority, self.arrival, self.id)
+
+
+@dataclass
+class Step:
+    start: float
+    end: float = 0.0
+    scheduled: dict[int, int] = field(default_factory=dict)  #: request id -> tokens, in scheduling order
+    preempted: list[int] = field(default_factory=list)
+    allocated: int = 0
+    evicted: int = 0
+    free: int = 0
+    running: int = 0
+    waiting: int = 0
+
+    def row(self) -> list:
+        """As recorded: step, scheduled, preempted, allocated, evicted, free after, running, waiting."""
+        pairs = [list(pair) for pair in self.scheduled.items()]
+        return [self.start, pairs, self.preempted, self.allocated, self.evicted, self.free, self.running, self.waiting]
+
+
+class UnitStep:
+    """One second whatever the step: then a step's number is its start time."""
+
+    def step(self, chunks: CHUNKS, n_decode: int, sum_context: int, max_context: int, n_sampled: int) -> tuple[float, int]:
+        return 1.0, 0
+
+
+def read_case(path: Path) -> dict[str, Any]:
+    data = lzma.open(path).read() if path.suffix == ".xz" else path.read_bytes()
+    return json.loads(data)
+
+
+def tokens_of(request: dict[str, Any]) -> list[int]:
+    """Prompt token values: segment tokens are positive, output tokens of a request negative."""
+    tokens: list[int] = []
+    for kind, which, length in request["segments"]:
+        first = which * 100_000
+        tokens += [first + i for i in range(length)] if kind == "s" else outputs_of(which, length)
+    return tokens
+
+
+def outputs_of(request_id: int, n: int) -> list[int]:
+    return [-1 - request_id * 100_000 - i for i in range(n)]
+
+
+class Hasher:
+    """Chained block hashes: equal numbers mean equal parent, equal tokens, equal salt and LoRA (no collisions)."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[tuple, int] = {}
+
+    def chain(self, tokens: list[int], block_size: int, salt: str | None, lora: str | None) -> list[int]:
+        keys: list[int] = []
+        for end in range(block_size, len(tokens) + 1, block_size):
+            extra = (("lora", lora), ("salt", salt if not keys else None))
+            content = (keys[-1] if keys else None, tuple(tokens[end - block_size : end]), extra)
+            keys.append(self.numbers.setdefault(content, len(self.numbers)))
+        return keys
+
+
+class Engine:
+    """`run()` serves the whole case; afterwards `steps`, `requests` and `pool` hold what happened."""
+
+    def __init__(self, case: dict[str, Any], step_time: Any = None, check: bool = False):
+        c = case["config"]
+        self.block_size: int = c["block_size"]
+        self.num_blocks: int = c["num_blocks"]
+        self.max_model_len: int = c["max_model_len"]
+        self.token_budget: int = c["max_num_batched_tokens"]
+        self.max_num_seqs: int = c["max_num_seqs"]
+        self.threshold: int = c.get("long_prefill_token_threshold", 0)
+        self.by_priority: bool = c.get("policy", "fcfs") == "priority"
+        self.reserve_full: bool = c.get("scheduler_reserve_full_isl", True)
+        self.caching: bool = c.get("enable_prefix_caching", True)
+        self.max_loras: int = c.get("max_loras", 0)
+        self.watermark = int(c.get("watermark", 0.0) * (self.num_blocks + 1))
+        policy = c.get("cache_policy", "lru")
+        self.pool: Any = FreeListPool(self.num_blocks) if policy == "lru" else RankedPool(self.num_blocks, policy)
+        self.hasher = Hasher()
+        self.requests = [self._request(r) for r in sorted(case["requests"], key=lambda r: r["id"])]
+        self.arrivals = sorted(self.requests, key=lambda r: (r.arrival, r.id))
+        self.waiting: list[Request] = []
+        self.running: list[Request] = []
+        self.steps: list[Step] = []
+        self.ever_entered: set[int] = set()
+        self.lookups = self.admissions = 0
+        self.now = 0.0
+        self.step_time = step_time or UnitStep()
+        self.checking = check
+
+    def _request(self, r: dict[str, Any]) -> Request:
+        prompt = tokens_of(r)
+        tokens = prompt + outputs_of(r["id"], r["max_tokens"])
+        keys = self.hasher.chain(tokens, self.block_size, r.get("cache_salt"), r.get("lora"))
+        return Request(r["id"], r["arrival_step"], len(prompt), r["max_tokens"], keys, r.get("priority", 0), r.get("lora"))
+
+    # ---- the loop -------------------------------------------------------------------------------------------------
+    def run(self) -> Engine:
+        while self.arrivals or self.waiting or self.running:
+            if not self.waiting and not self.running:
+                self.now = max(self.now, self.arrivals[0].arrival)
+            self._receive()
+            step = self._schedule()
+            if step.scheduled:
+                self._execute(step)
+            if self.checking:
+                self.pool.check([r.blocks for r in self.requests], self.num_blocks)
+        return self
+
+    def _receive(self) -> None:
+        while self.arrivals and self.arrivals[0].arrival <= self.now:
+            r = self.arrivals.pop(0)
+            last_position = r.prompt + r.output - 1
+            r.rejected = r.prompt + r.output > self.max_model_len or self._blocks_for(last_position) > self.num_blocks
+            if not r.rejected:
+                self.waiting.append(r)
+
+    def _execute(self, step: Step) -> None:
+        """The step runs: time passes, whoever reached its last known token samples one, the finished leave."""
+        step.end = self.now + self._duration(step)
+        for r in list(self.running):
+            if r.id in step.scheduled:
+                r.furthest = max(r.furthest, r.computed)
+                if r.computed == r.known:
+                    self._sample(r, step)
+        self.now = step.end
+        self.steps.append(step)
+
+    def _duration(self, step: Step) -> float:
+        scheduled = [(r, step.scheduled[r.id]) for r in self.running if r.id in step.scheduled]
+        contexts = [r.computed for r, _ in scheduled if not r.prefilling]
+        chunks = [(n, r.computed - n) for r, n in scheduled if r.prefilling]
+        sampled = sum(r.computed == r.known for r, _ in scheduled)
+        seconds, _ = self.step_time.step(chunks, len(contexts), sum(contexts), max(contexts, default=0), sampled)
+        return seconds
+
+    def _sample(self, r: Request, step: Step) -> None:
+        r.sampled += 1
+        r.prefilling = False
+        if r.sampled == 1:
+            r.first_token_start, r.first_token_s = step.start, step.end
+        if r.sampled == r.output:
+            r.finish_start, r.finish_s = step.start, step.end
+            self.running.remove(r)
+            self._release(r)
+
+    # ---- one scheduler call ---------------------------------------------------------------------------------------
+    def _schedule(self) -> Step:
+        step = Step(self.now)
+        allocated, evicted = self.pool.allocated, self.pool.evicted
+        several = len(self.running) + len(self.waiting) > 1
+        chunk_limit = self.threshold if self.threshold and several else self.max_model_len
+        budget = self._schedule_running(step, self.token_budget, chunk_limit)
+        if not step.preempted:
+            self._schedule_waiting(step, budget, chunk_limit)
+        for r in self.running:
+            n = step.scheduled.get(r.id, 0)
+            r.recomputed += max(0, min(r.furthest, r.computed + n) - r.computed)
+            r.computed += n
+            r.chunks += n > 0 and r.prefilling and len(r.cached) == 1
+        step.allocated = self.pool.allocated - allocated
+        step.evicted = self.pool.evicted - evicted
+        step.free = self.pool.available()
+        step.running, step.waiting = len(self.running), len(self.waiting)
+        return step
+
+    def _schedule_running(self, step: Step, budget: int, chunk_limit: int) -> int:
+        i = 0
+        while i < len(self.running) and budget > 0:
+            r = self.running[i]
+            n = min(r.known - r.computed, chunk_limit, budget, self.max_model_len - 1 - r.computed)
+            fits = self._grow(r, n)
+            while not fits:
+                victim = max(self.running, key=lambda v: v.rank) if self.by_priority else self.running[-1]
+                position = self.running.index(victim)
+                self._preempt(victim, step)
+                if victim is r:
+                    break
+                if position < i:
+                    i -= 1
+                    budget += step.scheduled.pop(victim.id)
+                fits = self._grow(r, n)
+            if fits:
+                step.scheduled[r.id] = n
+                budget -= n
+                i += 1
+            elif not self.by_priority:
+                break
+        return budget
+
+    def _schedule_waiting(self, step: Step, budget: int, chunk_limit: int) -> None:
+        skipped: list[Request] = []
+        loras = {r.lora for r in self.running if r.lora is not None}
+        while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
+            r = min(self.waiting, key=lambda w: w.rank) if self.by_priority else self.waiting[0]
+            if self.max_loras and r.lora is not None and r.lora not in loras and len(loras) == self.max_loras:
+                self.waiting.remove(r)
+                skipped.append(r)
+                continue
+            n = self._admit(r, budget, chunk_limit)
+            if n == 0:
+                break
+            self.waiting.remove(r)
+            self.running.append(r)
+            if r.lora is not None:
+                loras.add(r.lora)
+            if r.admit_s < 0:
+                r.admit_s = self.now
+            step.scheduled[r.id] = n
+            budget -= n
+        self.waiting[:0] = skipped
+
+    def _admit(self, r: Request, budget: int, chunk_limit: int) -> int:
+        """Tokens of the first chunk, blocks taken; 0 when it does not fit (then nothing changed)."""
+        limit = (r.known - 1) // self.block_size
+        hits = self.pool.lookup(r.keys[:limit]) if self.caching else []
+        self.lookups += 1
+        hit_tokens = len(hits) * self.block_size
+        n = min(r.known - hit_tokens, chunk_limit, budget)
+        covered = r.known if self.reserve_full else hit_tokens + n
+        needed = self._blocks_for(covered) - len(hits) + sum(block.refs == 0 for block in hits)
+        reserve = self.watermark if self.running else 0
+        if needed + reserve > self.pool.available():
+            return 0
+        self.admissions += 1
+        r.admission = self.admissions
+        if not r.cached:
+            r.ceiling = self._ceiling(r, limit)
+        r.cached.append(hit_tokens)
+        self.pool.touch(hits)
+        r.blocks, r.entered, r.computed = list(hits), len(hits), hit_tokens
+        grown = self._grow(r, n)
+        assert grown
+        return n
+
+    def _ceiling(self, r: Request, limit: int) -> int:
+        blocks = 0
+        while blocks < limit and r.keys[blocks] in self.ever_entered:
+            blocks += 1
+        return blocks * self.block_size
+
+    def _grow(self, r: Request, n: int) -> bool:
+        """Blocks for the next n tokens, and full blocks into the map before the step runs; False when they do not fit."""
+        new = max(0, self._blocks_for(r.computed + n) - len(r.blocks))
+        if new > self.pool.available():
+            return False
+        r.blocks += self.pool.allocate(new)
+        if self.caching:
+            full = min(r.computed + n, r.known) // self.block_size
+            for i in range(r.entered, full):
+                self.pool.enter(r.blocks, i, r.keys[i], r.admission)
+                self.ever_entered.add(r.keys[i])
+            r.entered = max(r.entered, full)
+        return True
+
+    def _preempt(self, r: Request, step: Step) -> None:
+        self.running.remove(r)
+        self._release(r)
+        r.computed, r.prefilling = 0, True
+        r.preemptions += 1
+        step.preempted.append(r.id)
+        self.waiting.insert(0, r)
+
+    def _release(self, r: Request) -> None:
+        self.pool.release(r.blocks)
+        r.blocks, r.entered = [], 0
+
+    def _blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.block_size)
+
+    # ---- in the recorded form -------------------------------------------------------------------------------------
+    def expected_requests(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": r.id, "prompt_tokens": r.prompt, "output_tokens": r.output,
+                "first_admission_cached_tokens": r.cached[0], "all_admission_cached_tokens": r.cached,
+                "preemptions": r.preemptions, "admit_step": r.admit_s, "first_token_step": r.first_token_start,
+                "finish_step": r.finish_start,
+            }
+            for r in self.requests
+        ]  # fmt: skip
+
+    def final_free_queue(self) -> list[list[int] | None]:
+        """Free list, head first: None or [first request whose tokens contain the block, block index]."""
+        names: dict[int, list[int]] = {}
+        for r in self.requests:
+            for i, key in enumerate(r.keys):
+                names.setdefault(key, [r.id, i])
+        return [None if block.key is None else names[block.key] for block in self.pool.free]
+
+
+def comparable(case: dict[str, Any]) -> str:
+    """Why a recorded case cannot be compared; empty when it can."""
+    config = case["config"]
+    if case["engine"] != "vllm":
+        return case["engine"]
+    if config.get("async_scheduling"):
+        return "asynchronous scheduling"
+    return "sliding window" if config.get("sliding_window") else ""
+
+
+def differences(case: dict[str, Any]) -> list[str]:
+    """Replay a recorded case; the first difference of each kind, in words."""
+    engine = Engine(case).run()
+    expected = case["expected"]
+    found: list[str] = []
+    for got, want in zip([s.row() for s in engine.steps], expected["steps"], strict=False):
+        if got != want:
+            found.append(f"step {want[0]}: expected {want}, got {got}")
+            break
+    if len(engine.steps) != len(expected["steps"]):
+        found.append(f"{len(engine.steps)} steps, expected {len(expected['steps'])}")
+    for row, want_row in zip(engine.expected_requests(), expected["requests"], strict=True):
+        if row != want_row:
+            found.append(f"request {row['id']}: expected {want_row}, got {row}")
+            break
+    queue = expected["summary"].get("final_free_queue")
+    if queue is not None and queue != engine.final_free_queue():
+        found.append("final free queue differs")
+    return found
+
+
+def main(paths: list[str]) -> int:
+    wrong = 0
+    for path in paths:
+        case = read_case(Path(path))
+        why = comparable(case)
+        found = [] if why else differences(case)
+        wrong += bool(found)
+        print(f"{case['case']}: {'skipped, ' + why if why else '; '.join(found) or 'equal'}")
+    return wrong > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
