@@ -1,0 +1,81 @@
+"""The prefix tree against a naive reference: for every pair of requests the tree shares exactly what the texts share."""
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workloads.prefix_tree import from_block_ids, from_token_ids
+
+
+def shared_by_tree(tree, leaf, a: int, b: int) -> int:
+    """Tokens two paths share: the end of the deepest node on both."""
+    above_a = {leaf[a]}
+    node = leaf[a]
+    while tree.parent[node] >= 0:
+        node = tree.parent[node]
+        above_a.add(node)
+    node = leaf[b]
+    while node >= 0 and node not in above_a:
+        node = tree.parent[node]
+    return int(tree.end[node]) if node >= 0 else 0
+
+
+def shared_by_text(a: list, b: list) -> int:
+    same = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        same += 1
+    return same
+
+
+def agree(tree, leaf, texts: list[list]) -> None:
+    """Every pair shares as much in the tree as in the texts, and no node is superfluous."""
+    tree.check()
+    assert len(leaf) == len(texts)
+    for a in range(len(texts)):
+        assert tree.end[leaf[a]] <= len(texts[a])
+        for b in range(a):
+            assert shared_by_tree(tree, leaf, a, b) == shared_by_text(texts[a], texts[b]), (a, b)
+        longest = max((shared_by_text(texts[a], t) for i, t in enumerate(texts) if i != a), default=0)
+        assert tree.end[leaf[a]] == longest, "a leaf is the deepest node that a second request visits"
+
+
+block_rows = st.lists(st.tuples(st.lists(st.integers(0, 3), max_size=6), st.integers(0, 3), st.integers(0, 1)), min_size=1, max_size=8)
+
+
+@settings(max_examples=300, deadline=None)
+@given(block_rows, st.booleans(), st.sampled_from([0, 1, 2**62, -(2**63)]))
+def test_block_ids_share_what_their_blocks_share(rows, partial_tail, base) -> None:
+    """Token of a block = (namespace, ids so far, the block's length, position): what a chained hash means."""
+    block = 4
+    ids = np.array([base + i for row, _, _ in rows for i in row], np.int64)
+    offsets = np.concatenate(([0], np.cumsum([len(row) for row, _, _ in rows])))
+    prompt, texts = [], []
+    for row, extra, space in rows:
+        tail_is_covered = partial_tail and row and extra
+        tokens = len(row) * block - (block - extra if tail_is_covered else -extra)
+        prompt.append(tokens)
+        text = []
+        for i in range(len(row)):
+            length = min(block, tokens - i * block)
+            text += [(space, tuple(row[: i + 1]), length, p) for p in range(length)]
+        texts.append(text + [("private", len(texts), i) for i in range(tokens - len(text))])
+    namespace = np.array([space for _, _, space in rows], np.int64)
+    tree, leaf = from_block_ids(ids, offsets, block, np.array(prompt, np.int64), namespace=namespace)
+    agree(tree, leaf, texts)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.lists(st.integers(0, 2), max_size=8), st.sampled_from(["a", "b"])), min_size=1, max_size=8))
+def test_token_ids_share_their_longest_common_prefix(rows) -> None:
+    tree, leaf = from_token_ids([tokens for tokens, _ in rows], [space for _, space in rows])
+    agree(tree, leaf, [[(space, t) for t in tokens] for tokens, space in rows])
+
+
+def test_generated_tokens_are_shared_when_ids_cover_them() -> None:
+    """The second turn's first three blocks hold the first turn's prompt (6) and answer (6)."""
+    ids, offsets = np.array([1, 2, 3, 1, 2, 3, 4]), np.array([0, 3, 7])
+    tree, leaf = from_block_ids(ids, offsets, 4, np.array([6, 16]), output_tokens=np.array([6, 2]))
+    assert tree.end[leaf].tolist() == [12, 12]

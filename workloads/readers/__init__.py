@@ -1,0 +1,60 @@
+"""Trace readers: `read(path)` recognises the format from the content, says why, and returns a Workload.
+
+The one idea: a format is one small module with `looks_like(head) -> reason or None` and `read(path, **options) -> Workload`.
+
+    >>> from workloads.readers import read
+    >>> workload = read("conversation_trace.jsonl")          # or read(path, format="mooncake")
+    >>> print("\\n".join(workload.notes))
+"""
+from __future__ import annotations
+
+import difflib
+import inspect
+from pathlib import Path
+from typing import Any
+
+from workloads.columns import Workload
+from workloads.errors import InputError
+from workloads.readers import mooncake
+from workloads.readers.head import Head
+
+FORMATS = {"mooncake": mooncake}
+"""Format name -> its module; the order is the order in which sniffing asks."""
+
+
+def read(path: str | Path, format: str | None = None, **options: Any) -> Workload:
+    """Read a trace. Without `format` it is recognised from the content; the first note says which and why."""
+    if format is None:
+        format, reason = sniff(path)
+    elif format in FORMATS:
+        reason = "it was asked for"
+    else:
+        near = difflib.get_close_matches(format, FORMATS, n=1)
+        raise InputError(f"{path}: format {format!r} is unknown, expected {_names()}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    reader = FORMATS[format].read
+    known = list(inspect.signature(reader).parameters)[1:]
+    for name in options:
+        if name not in known:
+            raise InputError(f"{path}: option {name!r} does not exist for format {format}, expected {', '.join(known) or 'none'}")
+    workload = reader(path, **options)
+    return _with_first_note(workload, f"format: {format} because {reason}")
+
+
+def sniff(path: str | Path) -> tuple[str, str]:
+    """(format, reason) from the first rows of a file; InputError when nothing fits."""
+    head = Head(Path(path))
+    for name, module in FORMATS.items():
+        reason = module.looks_like(head)
+        if reason:
+            return name, reason
+    raise InputError(f"{path}: {head.describe()}, which is no known trace format; name one of {_names()}")
+
+
+def _names() -> str:
+    return ", ".join(FORMATS)
+
+
+def _with_first_note(workload: Workload, line: str) -> Workload:
+    from dataclasses import replace
+
+    return replace(workload, notes=(line, *workload.notes))

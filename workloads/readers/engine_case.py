@@ -1,0 +1,81 @@
+"""Recorded engine cases (schema kvoracle/1) as a workload and engine parameters.
+
+The one idea: a case counts in scheduler steps, so its arrival steps become seconds; with a step time of one second
+the number of a step is the clock at its start, and an idle engine's jump to the next arrival needs no special rule.
+
+    >>> workload, params = to_workload(read_case(Path("v09_shared_small.json")))
+    >>> params["kv_blocks"], params["block_size"]
+    (120, 16)
+
+A prompt is a list of segments: ["s", name, n] are the first n tokens of a text, ["o", r, n] the first n output tokens of
+request r, whether r has generated them yet or not. Cache salt and LoRA adapter are separate roots of the tree.
+"""
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workloads.columns import Workload
+from workloads.errors import InputError
+from workloads.prefix_tree import from_pieces
+
+SCHEMA = "kvoracle/1"
+
+_PARAMS = {
+    "num_blocks": "kv_blocks",
+    "block_size": "block_size",
+    "max_model_len": "max_model_len",
+    "max_num_seqs": "max_num_seqs",
+    "max_num_batched_tokens": "max_num_batched_tokens",
+    "long_prefill_token_threshold": "long_prefill_token_threshold",
+    "policy": "scheduler_policy",
+    "watermark": "watermark",
+    "scheduler_reserve_full_isl": "reserve_full_isl",
+    "max_loras": "max_loras",
+    "enable_prefix_caching": "caching",
+    "cache_policy": "policy",
+}
+"""Case config key -> field of sim.scenario.EngineParams."""
+
+
+def read_case(path: Path) -> dict[str, Any]:
+    """One case file, plain JSON or .xz; InputError when it is not a case."""
+    try:
+        case = json.loads(lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes())
+    except (json.JSONDecodeError, UnicodeDecodeError, lzma.LZMAError) as error:
+        raise InputError(f"{path}: not readable as JSON ({error}), expected an engine case") from error
+    schema = case.get("schema") if isinstance(case, dict) else None
+    if schema != SCHEMA:
+        raise InputError(f"{path}: schema = {schema!r}, expected {SCHEMA!r}")
+    missing = [key for key in ("case", "engine", "config", "requests", "expected") if key not in case]
+    if missing:
+        raise InputError(f"{path}: field {missing[0]!r} is missing, expected an engine case")
+    return case
+
+
+def to_workload(case: dict[str, Any]) -> tuple[Workload, dict[str, Any]]:
+    """(workload, keyword arguments of EngineParams); request order is id order, arrival steps are seconds."""
+    requests = sorted(case["requests"], key=lambda r: r["id"])
+    tree, leaf = from_pieces([_path(r) for r in requests], [(r.get("cache_salt"), r.get("lora")) for r in requests])
+    adapters = {name: i for i, name in enumerate(sorted({r["lora"] for r in requests if r.get("lora") is not None}))}
+    workload = Workload(
+        tree=tree,
+        arrival_s=np.array([r["arrival_step"] for r in requests], np.float64),
+        prompt_tokens=np.array([sum(n for _, _, n in r["segments"]) for r in requests], np.int64),
+        output_tokens=np.array([r["max_tokens"] for r in requests], np.int64),
+        leaf=leaf,
+        priority=np.array([r.get("priority", 0) for r in requests], np.int32),
+        lora=np.array([adapters.get(r.get("lora"), -1) for r in requests], np.int32),
+        source=f"engine case {case.get('case', '')}".strip(),
+    )
+    return workload, {_PARAMS[key]: value for key, value in case["config"].items() if key in _PARAMS}
+
+
+def _path(request: dict[str, Any]) -> list[tuple[tuple[str, int], int, int]]:
+    """Pieces (text, offset, length) of prompt and output."""
+    prompt = [((kind, which), 0, length) for kind, which, length in request["segments"]]
+    return [*prompt, (("o", request["id"]), 0, request["max_tokens"])]
