@@ -1,0 +1,47 @@
+# make demo | test | lint | fuzz | bench | dashboard: each sets up the virtual environment .venv on first use.
+# The reference traces and measurements that some tests need are found through KVCAST_DATA.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+OPS    ?= 50000
+
+.PHONY: help demo test lint fuzz bench dashboard clean
+
+help:
+	@echo "make demo       simulate the bundled mix: what the prefix cache is worth on an H200"
+	@echo "make dashboard  the same in a browser"
+	@echo "make test       run the tests         make lint  ruff and mypy"
+	@echo "make fuzz OPS=50000  random tests against a per-block reference    make bench  speed"
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("kvcast needs Python 3.11 or newer, found " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/kvcast demo --out runs/demo
+
+dashboard: $(VENV)/.installed
+	$(BIN)/kvcast dashboard
+
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+fuzz: $(VENV)/.installed-test
+	$(BIN)/python -m tests.fuzz --ops $(OPS)
+
+bench: $(VENV)/.installed
+	$(BIN)/python benchmarks/bench_speed.py
+
+clean:
+	rm -rf $(VENV) build *.egg-info

@@ -1,0 +1,33 @@
+"""kvcast: what an LLM serving fleet would do, simulated from measured kernels.
+
+    >>> from kvcast import Scenario, load_scenario, simulate
+    >>> report = simulate(load_scenario("examples/demo.toml"))
+
+The names are looked up on first use, so that `import kvcast` costs nothing.
+"""
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "Scenario": "sim.scenario",
+    "WorkloadConfig": "workloads.config",
+    "InputError": "workloads.errors",
+    "load_scenario": "kvcast.config",
+    "simulate": "kvcast.api",
+    "resolve": "kvcast.api",
+    "load_run": "kvcast.runs",
+    "save_run": "kvcast.runs",
+}
+__all__ = ["InputError", "Scenario", "WorkloadConfig", "load_run", "load_scenario", "resolve", "save_run", "simulate"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"kvcast has no {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,4 @@
+"""python -m kvcast: the same as the kvcast command."""
+from kvcast.cli import main
+
+raise SystemExit(main())

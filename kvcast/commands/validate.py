@@ -1,0 +1,41 @@
+"""Recompute comparisons with recorded truth and print what differs.
+
+Sets: golden-cache (published hit rates of public traces), vllm-counters (the prefix-cache counters of a real vLLM),
+vllm-rtx4090 (a real vLLM run against its card's kernel tables), roofline (datasheet model against measured tables),
+engine-cases (what vLLM's scheduler did, step by step). Without names, all of them run.
+
+The recorded data is found through --data or the environment variable KVCAST_DATA.
+
+  kvcast validate
+  kvcast validate vllm-rtx4090
+  kvcast validate engine-cases --cases recorded/engine_cases
+"""
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+FAILED = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("sets", metavar="SET", nargs="*", help="which sets (default: all)")
+    parser.add_argument("--data", metavar="DIR", type=Path, help="folder of recorded data (default: $KVCAST_DATA)")
+    parser.add_argument("--cases", metavar="DIR", type=Path, help="engine-cases: folder of recorded cases")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
+
+
+def run(args: argparse.Namespace) -> int:
+    from kvcast import text, validation
+
+    options = {"cases": args.cases} if args.cases else {}
+    outcomes = []
+    for name in validation.chosen(args.sets):
+        text.progress(f"validating {name}")
+        outcome = validation.run(name, validation.data_dir(args.data, name, options), **options)
+        outcomes.append(outcome)
+        if not args.json:
+            print("\n".join([f"{outcome.name}: {'passed' if outcome.passed else 'FAILED'}", *(f"  {line}" for line in outcome.lines)]))
+    if args.json:
+        print(text.to_json([{"name": o.name, "passed": o.passed, "lines": o.lines, "figures": o.figures} for o in outcomes]))
+    return 0 if all(o.passed for o in outcomes) else FAILED

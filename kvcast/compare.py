@@ -1,0 +1,177 @@
+"""Variants of a scenario on the same arrivals.
+
+The one idea: variants that share a workload section and a seed share one loaded workload, so within a seed everything
+but the varied keys is equal and differences are paired.
+
+    >>> from kvcast import compare, config
+    >>> variants = compare.variants(config.load_doc("examples/demo.toml"), ["cache.policy=lru,lfu"], seeds=3)
+    >>> print(compare.as_table(compare.simulate_all(variants)))
+"""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvcast import text
+from kvcast.config import apply_overrides, scenario_from_doc
+from sim.scenario import Scenario
+from workloads.errors import InputError
+
+COLUMNS: dict[str, tuple[str, Any]] = {
+    "attainment": ("attainment", text.percent),
+    "prefix_hit_rate": ("hit rate", text.percent),
+    "mean_ttft_ms": ("TTFT mean", text.milliseconds),
+    "p99_ttft_ms": ("TTFT p99", text.milliseconds),
+    "mean_tpot_ms": ("TPOT mean", text.milliseconds),
+    "mean_e2el_ms": ("E2E mean", text.milliseconds),
+    "output_throughput": ("output tok/s", text.count),
+    "preemptions": ("preemptions", text.count),
+    "gpu_hours": ("GPU-hours", lambda v: text.UNKNOWN if v is None else f"{v:.3g}"),
+}
+"""summary.json keys shown side by side -> heading and how to print them."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    label: tuple[str, ...]  #: the values of the varied keys, as written
+    keys: tuple[str, ...]
+    scenario: Scenario
+
+
+@dataclass(frozen=True)
+class Result:
+    variant: Variant
+    summary: dict[str, Any]
+
+
+def variants(doc: dict, vary: Sequence[str], seeds: int = 1, source: str = "scenario") -> list[Variant]:
+    """Every combination of the values in `vary` ("a.b=v1,v2"), for each seed from the scenario's own upwards.
+
+    All variants of a seed are consecutive. Raises InputError for a key or value that is wrong.
+    """
+    keys, values = zip(*[_axis(axis) for axis in vary], strict=True) if vary else ((), ())
+    first = scenario_from_doc(doc, source).seed if "seed" in doc else 0
+    out = []
+    for seed in range(first, first + seeds):
+        for combination in itertools.product(*values):
+            overrides = [f"seed={seed}", *(f"{key}={value}" for key, value in zip(keys, combination, strict=True))]
+            out.append(Variant(combination, keys, scenario_from_doc(apply_overrides(doc, overrides), source)))
+    return out
+
+
+def _axis(axis: str) -> tuple[str, list[str]]:
+    key, separator, values = axis.partition("=")
+    listed = [value.strip() for value in values.split(",")]
+    if not separator or not all(listed):
+        raise InputError(f"--vary {axis}: expected section.key=value,value, such as cache.policy=lru,lfu")
+    if key.strip() == "seed":
+        raise InputError(f"--vary {axis}: use --seeds N, which keeps the seeds of a variant together")
+    return key.strip(), listed
+
+
+def simulate_all(variants: Sequence[Variant], jobs: int = 1) -> list[Result]:
+    """Simulate every variant, in the order given; with jobs > 1 in that many processes."""
+    if jobs == 1:
+        return _simulate_some(variants)
+    from concurrent.futures import ProcessPoolExecutor
+
+    slices = [variants[i::jobs] for i in range(jobs)]
+    with ProcessPoolExecutor(jobs) as pool:
+        done = list(pool.map(_simulate_some, [part for part in slices if part]))
+    return [done[i % jobs][i // jobs] for i in range(len(variants))]
+
+
+def _simulate_some(variants: Sequence[Variant]) -> list[Result]:
+    """One after another; the workload is loaded again only when it changes."""
+    from kvcast import api
+
+    results, loaded, workload = [], None, None
+    for variant in variants:
+        scenario = variant.scenario
+        if loaded != (scenario.workload, scenario.seed):
+            loaded, workload = (scenario.workload, scenario.seed), api.load_workload(scenario.workload, scenario.seed)
+        text.progress(f"simulating {', '.join(variant.label)}, seed {scenario.seed}")
+        results.append(Result(variant, api.simulate_prepared(api.prepare(scenario, workload)).report.summary))
+    return results
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+
+
+def groups(results: Iterable[Result]) -> dict[tuple[str, ...], list[Result]]:
+    """Results by variant, each with one result per seed."""
+    out: dict[tuple[str, ...], list[Result]] = {}
+    for result in results:
+        out.setdefault(result.variant.label, []).append(result)
+    return out
+
+
+def interval(values: Sequence[float | None]) -> tuple[float | None, float | None]:
+    """Mean and half-width of its 95 % interval (Student's t over seeds); None for what is not known."""
+    known = [v for v in values if v is not None]
+    if not known or len(known) < len(values):
+        return None, None
+    mean = sum(known) / len(known)
+    if len(known) == 1:
+        return mean, None
+    from scipy.stats import t
+
+    variance = sum((v - mean) ** 2 for v in known) / (len(known) - 1)
+    return mean, float(t.ppf(0.975, len(known) - 1)) * (variance / len(known)) ** 0.5
+
+
+def differences(group: Sequence[Result], first: Sequence[Result], key: str) -> list[float | None]:
+    """Paired differences of a summary value to the first variant, seed by seed."""
+    pairs = [(a.summary.get(key), b.summary.get(key)) for a, b in zip(group, first, strict=True)]
+    return [None if a is None or b is None else a - b for a, b in pairs]
+
+
+def as_document(results: Sequence[Result]) -> dict[str, Any]:
+    grouped = groups(results)
+    first = next(iter(grouped.values()))
+    rows = []
+    for group in grouped.values():
+        keys = group[0].variant.keys
+        row: dict[str, Any] = {"variant": dict(zip(keys, group[0].variant.label, strict=True)), "seeds": [r.summary["seed"] for r in group]}
+        for key in COLUMNS:
+            row[key], row[f"{key}_interval_95"] = interval([r.summary.get(key) for r in group])
+            row[f"{key}_vs_first"], row[f"{key}_vs_first_interval_95"] = interval(differences(group, first, key))
+        rows.append({**row, "summaries": [r.summary for r in group]})
+    return {"variants": rows}
+
+
+def as_table(results: Sequence[Result]) -> str:
+    grouped = groups(results)
+    keys = results[0].variant.keys
+    header = [*keys, *(heading for heading, _ in COLUMNS.values()), "stable"]
+    rows = []
+    for label, group in grouped.items():
+        cells = [_with_interval(*interval([r.summary.get(key) for r in group]), show) for key, (_, show) in COLUMNS.items()]
+        rows.append([*label, *cells, _stable(group)])
+    lines = [text.table(header, rows, left=len(keys))]
+    seeds = len(next(iter(grouped.values())))
+    if seeds > 1:
+        lines += ["", f"mean over {seeds} seeds ± half its 95 % interval; paired differences to the first variant:", _difference_table(grouped, keys)]
+    summary = results[0].summary
+    lines += ["", f"hit rates: rule {summary.get('counting_rule')}, block size {summary.get('block_size')}; {len(grouped)} variants on the same arrivals"]
+    return "\n".join(lines)
+
+
+def _difference_table(grouped: dict[tuple[str, ...], list[Result]], keys: Sequence[str]) -> str:
+    first, *others = grouped.values()
+    rows = [
+        [*group[0].variant.label, *(_with_interval(*interval(differences(group, first, key)), show) for key, (_, show) in COLUMNS.items())]
+        for group in others
+    ]
+    return text.table([*keys, *(heading for heading, _ in COLUMNS.values())], rows, left=len(keys))
+
+
+def _with_interval(mean: float | None, half: float | None, show: Any) -> str:
+    return show(mean) if half is None else f"{show(mean)} ± {show(half)}"
+
+
+def _stable(group: Sequence[Result]) -> str:
+    answers = {None: "?", True: "yes", False: "NO"}
+    return "/".join(dict.fromkeys(answers[r.summary.get("stable")] for r in group))
