@@ -41,6 +41,9 @@ _PARAMS = {
 }
 """Case config key -> field of sim.scenario.EngineParams."""
 
+_FEATURES = ("async_scheduling", "sliding_window", "swa_only")
+"""Keys that name whole features; whoever replays a case decides on them."""
+
 
 def read_case(path: Path) -> dict[str, Any]:
     """One case file, plain JSON or .xz; InputError when it is not a case."""
@@ -57,11 +60,17 @@ def read_case(path: Path) -> dict[str, Any]:
     return case
 
 
+def unknown_settings(case: dict[str, Any]) -> list[str]:
+    """Config keys of a case that no field of EngineParams stands for."""
+    return [key for key in case["config"] if key not in _PARAMS and key not in _FEATURES]
+
+
 def to_workload(case: dict[str, Any]) -> tuple[Workload, dict[str, Any]]:
     """(workload, keyword arguments of EngineParams); request order is id order, arrival steps are seconds."""
     requests = sorted(case["requests"], key=lambda r: r["id"])
-    tree, leaf = from_pieces([_path(r) for r in requests], [(r.get("cache_salt"), r.get("lora")) for r in requests])
-    adapters = {name: i for i, name in enumerate(sorted({r["lora"] for r in requests if r.get("lora") is not None}))}
+    adapter = [None if r.get("lora") is None else json.dumps(r["lora"], sort_keys=True) for r in requests]
+    tree, leaf = from_pieces([_path(r) for r in requests], [(r.get("cache_salt"), name) for r, name in zip(requests, adapter, strict=True)])
+    number = {name: i for i, name in enumerate(sorted(set(adapter) - {None}, key=str))}
     workload = Workload(
         tree=tree,
         arrival_s=np.array([r["arrival_step"] for r in requests], np.float64),
@@ -69,7 +78,7 @@ def to_workload(case: dict[str, Any]) -> tuple[Workload, dict[str, Any]]:
         output_tokens=np.array([r["max_tokens"] for r in requests], np.int64),
         leaf=leaf,
         priority=np.array([r.get("priority", 0) for r in requests], np.int32),
-        lora=np.array([adapters.get(r.get("lora"), -1) for r in requests], np.int32),
+        lora=np.array([number.get(name, -1) for name in adapter], np.int32),
         source=f"engine case {case.get('case', '')}".strip(),
     )
     return workload, {_PARAMS[key]: value for key, value in case["config"].items() if key in _PARAMS}
