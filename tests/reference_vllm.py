@@ -21,200 +21,21 @@ Points the rules leave open, fixed here (no recorded case decides them):
   turns is a prefill chunk, be it one token long. Who is preempted in the step is in neither.
 - Requests that can never fit (prompt + output > max_model_len, or more blocks than the pool has for
   prompt + output - 1 tokens) are refused on arrival and never seen by the scheduler.
-
-cache_policy `lru` (the default) is vLLM's own free list with real duplicates. The others rank leaves:
-`ranked-lru`, `lfu`, `fifo`, `slru`, `mru`.
-- One cached block per hash. A block that becomes full while its hash is cached stays private memory of its request, which
-  also pins the cached copy until it lets go (both happen after the step's blocks were popped).
-- Uses = 1 at insertion, + 1 for each (re)admission whose lookup hit the block; a duplicate's pin is no use. Lost at eviction.
-- Candidates: cached, no pin, no cached child. Victim: smallest key, where `release` numbers the release (finish or
-  preemption) that took its last pin, and `inserted` the (re)admission whose request entered it:
-  ranked-lru (release), lfu (uses, release), slru (uses >= 2, release), fifo (inserted), mru (-release); one block at a
-  time, the parent competes again with its own key. Two candidates never tie: equal numbers lie on one path.
-- Unused memory (never used, partial blocks, duplicates given back) goes before any eviction.
-- Pins of duplicates can make a lone request preempt itself: a scheduler call that schedules nothing takes no time, is not
-  logged, and the next call follows at once.
+- cache_policy other than `lru` (vLLM's own): see tests.reference_cache. Pins of duplicates can then make a lone request
+  preempt itself: a scheduler call that schedules nothing takes no time, is not logged, and the next call follows at once.
 """
 from __future__ import annotations
 
 import json
 import lzma
 import sys
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.reference_cache import Block, Hasher, make_pool
+
 CHUNKS = list[tuple[int, int]]
-
-
-@dataclass(eq=False)
-class Block:
-    """One KV block. `key` is its chained hash while it is in the map."""
-
-    key: int | None = None
-    refs: int = 0
-    parent: Block | None = None  # ranked policies only, from here on
-    children: int = 0
-    uses: int = 0
-    release: int = 0
-    inserted: int = 0
-    twin: Block | None = None  # cached copy pinned by this private duplicate
-
-
-class FreeListPool:
-    """vLLM's block pool: allocate from the head; freed blocks go to the tail, or to the head when they hold no hash."""
-
-    def __init__(self, num_blocks: int):
-        self.free: OrderedDict[Block, None] = OrderedDict((Block(), None) for _ in range(num_blocks))
-        self.cached: dict[int, list[Block]] = {}  # hash -> copies, oldest first
-        self.allocated = self.evicted = 0
-
-    def available(self) -> int:
-        return len(self.free)
-
-    def lookup(self, keys: Iterable[int]) -> list[Block]:
-        hits: list[Block] = []
-        for key in keys:
-            if key not in self.cached:
-                break
-            hits.append(self.cached[key][0])
-        return hits
-
-    def touch(self, blocks: list[Block]) -> None:
-        for block in blocks:
-            if block.refs == 0:
-                del self.free[block]
-            block.refs += 1
-
-    def allocate(self, n: int) -> list[Block]:
-        return [self._pop() for _ in range(n)]
-
-    def _pop(self) -> Block:
-        block, _ = self.free.popitem(last=False)
-        if block.key is not None:
-            self._forget(block)
-            self.evicted += 1
-        block.refs = 1
-        self.allocated += 1
-        return block
-
-    def _forget(self, block: Block) -> None:
-        assert block.key is not None
-        copies = self.cached[block.key]
-        copies.remove(block)
-        if not copies:
-            del self.cached[block.key]
-        block.key = None
-
-    def enter(self, blocks: list[Block], i: int, key: int, admission: int) -> None:
-        """blocks[i] is full: put it in the map."""
-        blocks[i].key = key
-        self.cached.setdefault(key, []).append(blocks[i])
-
-    def release(self, blocks: list[Block]) -> None:
-        for block in reversed(blocks):
-            block.refs -= 1
-            if block.refs == 0:
-                self.free[block] = None
-                if block.key is None:
-                    self.free.move_to_end(block, last=False)
-
-    def cached_keys(self) -> set[int]:
-        return set(self.cached)
-
-    def check(self, held: list[list[Block]], total: int) -> None:
-        refs: dict[Block, int] = {}
-        for blocks in held:
-            for block in blocks:
-                refs[block] = refs.get(block, 0) + 1
-        assert all(block.refs == n for block, n in refs.items())
-        assert all(block.refs == 0 for block in self.free)
-        assert len(refs) + len(self.free) == total
-
-
-class RankedPool:
-    """Leaf-first eviction by a policy key; scans every cached block for each victim."""
-
-    KEYS: dict[str, Callable[[Block], tuple]] = {
-        "ranked-lru": lambda b: (b.release,),
-        "lfu": lambda b: (b.uses, b.release),
-        "slru": lambda b: (b.uses >= 2, b.release),
-        "fifo": lambda b: (b.inserted,),
-        "mru": lambda b: (-b.release,),
-    }
-
-    def __init__(self, num_blocks: int, policy: str):
-        self.unused = num_blocks
-        self.cached: dict[int, Block] = {}
-        self.allocated = self.evicted = self.releases = 0
-        self.policy_key = self.KEYS[policy]
-
-    def available(self) -> int:
-        return self.unused + sum(block.refs == 0 for block in self.cached.values())
-
-    def lookup(self, keys: Iterable[int]) -> list[Block]:
-        hits: list[Block] = []
-        for key in keys:
-            if key not in self.cached:
-                break
-            hits.append(self.cached[key])
-        return hits
-
-    def touch(self, blocks: list[Block]) -> None:
-        for block in blocks:
-            block.refs += 1
-            block.uses += 1
-
-    def allocate(self, n: int) -> list[Block]:
-        for _ in range(n):
-            if self.unused == 0:
-                self._evict()
-            self.unused -= 1
-            self.allocated += 1
-        return [Block(refs=1) for _ in range(n)]
-
-    def _evict(self) -> None:
-        victim = min((b for b in self.cached.values() if b.refs == 0 and b.children == 0), key=self.policy_key)
-        assert victim.key is not None
-        del self.cached[victim.key]
-        if victim.parent:
-            victim.parent.children -= 1
-        self.unused += 1
-        self.evicted += 1
-
-    def enter(self, blocks: list[Block], i: int, key: int, admission: int) -> None:
-        block = blocks[i]
-        if key in self.cached:
-            block.twin = self.cached[key]
-            block.twin.refs += 1
-            return
-        block.key, block.uses, block.inserted = key, 1, admission
-        if i > 0:
-            block.parent = blocks[i - 1].twin or blocks[i - 1]
-            block.parent.children += 1
-        self.cached[key] = block
-
-    def release(self, blocks: list[Block]) -> None:
-        self.releases += 1
-        for block in reversed(blocks):
-            cached = block.twin or block
-            cached.refs -= 1
-            if cached.refs == 0:
-                cached.release = self.releases
-            if block.key is None:
-                self.unused += 1
-
-    def cached_keys(self) -> set[int]:
-        return set(self.cached)
-
-    def check(self, held: list[list[Block]], total: int) -> None:
-        private = sum(block.key is None for blocks in held for block in blocks)
-        assert self.unused >= 0
-        assert self.unused + len(self.cached) + private == total
-        for block in self.cached.values():
-            assert block.parent is None or (block.parent.key in self.cached and block.parent.refs >= (block.refs > 0))
 
 
 @dataclass(eq=False)
@@ -280,8 +101,8 @@ class UnitStep:
 
 
 def read_case(path: Path) -> dict[str, Any]:
-    data = lzma.open(path).read() if path.suffix == ".xz" else path.read_bytes()
-    return json.loads(data)
+    data = path.read_bytes()
+    return json.loads(lzma.decompress(data) if path.suffix == ".xz" else data)
 
 
 def tokens_of(request: dict[str, Any]) -> list[int]:
@@ -295,21 +116,6 @@ def tokens_of(request: dict[str, Any]) -> list[int]:
 
 def outputs_of(request_id: int, n: int) -> list[int]:
     return [-1 - request_id * 100_000 - i for i in range(n)]
-
-
-class Hasher:
-    """Chained block hashes: equal numbers mean equal parent, equal tokens, equal salt and LoRA (no collisions)."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[tuple, int] = {}
-
-    def chain(self, tokens: list[int], block_size: int, salt: str | None, lora: str | None) -> list[int]:
-        keys: list[int] = []
-        for end in range(block_size, len(tokens) + 1, block_size):
-            extra = (("lora", lora), ("salt", salt if not keys else None))
-            content = (keys[-1] if keys else None, tuple(tokens[end - block_size : end]), extra)
-            keys.append(self.numbers.setdefault(content, len(self.numbers)))
-        return keys
 
 
 class Engine:
@@ -328,8 +134,7 @@ class Engine:
         self.caching: bool = c.get("enable_prefix_caching", True)
         self.max_loras: int = c.get("max_loras", 0)
         self.watermark = int(c.get("watermark", 0.0) * (self.num_blocks + 1))
-        policy = c.get("cache_policy", "lru")
-        self.pool: Any = FreeListPool(self.num_blocks) if policy == "lru" else RankedPool(self.num_blocks, policy)
+        self.pool = make_pool(self.num_blocks, c.get("cache_policy", "lru"))
         self.hasher = Hasher()
         self.requests = [self._request(r) for r in sorted(case["requests"], key=lambda r: r["id"])]
         self.arrivals = sorted(self.requests, key=lambda r: (r.arrival, r.id))
@@ -382,11 +187,15 @@ class Engine:
 
     def _duration(self, step: Step) -> float:
         scheduled = [(r, step.scheduled[r.id]) for r in self.running if r.id in step.scheduled]
-        contexts = [r.computed for r, _ in scheduled if not r.prefilling]
+        contexts = self._contexts(step)
         chunks = [(n, r.computed - n) for r, n in scheduled if r.prefilling]
         sampled = sum(r.computed == r.known for r, _ in scheduled)
         seconds, _ = self.step_time.step(chunks, len(contexts), sum(contexts), max(contexts, default=0), sampled)
         return seconds
+
+    def _contexts(self, step: Step) -> list[int]:
+        """Tokens in the cache of every decode of the step, the one computed in it included."""
+        return [r.computed for r in self.running if r.id in step.scheduled and not r.prefilling]
 
     def _sample(self, r: Request, step: Step) -> None:
         r.sampled += 1
@@ -402,10 +211,9 @@ class Engine:
     def _schedule(self) -> Step:
         step = Step(self.now)
         allocated, evicted = self.pool.allocated, self.pool.evicted
-        several = len(self.running) + len(self.waiting) > 1
-        chunk_limit = self.threshold if self.threshold and several else self.max_model_len
+        chunk_limit = self._chunk_limit()
         budget = self._schedule_running(step, self.token_budget, chunk_limit)
-        if not step.preempted:
+        if self._may_admit(step):
             self._schedule_waiting(step, budget, chunk_limit)
         for r in self.running:
             n = step.scheduled.get(r.id, 0)
@@ -418,6 +226,13 @@ class Engine:
         step.running, step.waiting = len(self.running), len(self.waiting)
         return step
 
+    def _chunk_limit(self) -> int:
+        several = len(self.running) + len(self.waiting) > 1
+        return self.threshold if self.threshold and several else self.max_model_len
+
+    def _may_admit(self, step: Step) -> bool:
+        return not step.preempted
+
     def _schedule_running(self, step: Step, budget: int, chunk_limit: int) -> int:
         i = 0
         while i < len(self.running) and budget > 0:
@@ -425,14 +240,14 @@ class Engine:
             n = min(r.known - r.computed, chunk_limit, budget, self.max_model_len - 1 - r.computed)
             fits = self._grow(r, n)
             while not fits:
-                victim = max(self.running, key=lambda v: v.rank) if self.by_priority else self.running[-1]
+                victim = self._victim()
                 position = self.running.index(victim)
                 self._preempt(victim, step)
                 if victim is r:
                     break
                 if position < i:
                     i -= 1
-                    budget += step.scheduled.pop(victim.id)
+                    budget += self._returned(step, victim)
                 fits = self._grow(r, n)
             if fits:
                 step.scheduled[r.id] = n
@@ -441,6 +256,13 @@ class Engine:
             elif not self.by_priority:
                 break
         return budget
+
+    def _victim(self) -> Request:
+        return max(self.running, key=lambda v: v.rank) if self.by_priority else self.running[-1]
+
+    def _returned(self, step: Step, victim: Request) -> int:
+        """Budget a victim gives back that was already scheduled in this step."""
+        return step.scheduled.pop(victim.id)
 
     def _schedule_waiting(self, step: Step, budget: int, chunk_limit: int) -> None:
         skipped: list[Request] = []
@@ -466,15 +288,13 @@ class Engine:
 
     def _admit(self, r: Request, budget: int, chunk_limit: int) -> int:
         """Tokens of the first chunk, blocks taken; 0 when it does not fit (then nothing changed)."""
-        limit = (r.known - 1) // self.block_size
+        limit = self._lookup_limit(r)
         hits = self.pool.lookup(r.keys[:limit]) if self.caching else []
         self.lookups += 1
         hit_tokens = len(hits) * self.block_size
         n = min(r.known - hit_tokens, chunk_limit, budget)
         covered = r.known if self.reserve_full else hit_tokens + n
-        needed = self._blocks_for(covered) - len(hits) + sum(block.refs == 0 for block in hits)
-        reserve = self.watermark if self.running else 0
-        if needed + reserve > self.pool.available():
+        if self._needed(covered, hits) + self._reserve() > self.pool.available():
             return 0
         self.admissions += 1
         r.admission = self.admissions
@@ -486,6 +306,17 @@ class Engine:
         grown = self._grow(r, n)
         assert grown
         return n
+
+    def _lookup_limit(self, r: Request) -> int:
+        """At least one token must be computed."""
+        return (r.known - 1) // self.block_size
+
+    def _needed(self, tokens: int, hits: list[Block]) -> int:
+        """Blocks that leave the free list: new ones, and hits nobody else holds."""
+        return self._blocks_for(tokens) - len(hits) + sum(block.refs == 0 for block in hits)
+
+    def _reserve(self) -> int:
+        return self.watermark if self.running else 0
 
     def _ceiling(self, r: Request, limit: int) -> int:
         blocks = 0
@@ -499,13 +330,14 @@ class Engine:
         if new > self.pool.available():
             return False
         r.blocks += self.pool.allocate(new)
-        if self.caching:
-            full = min(r.computed + n, r.known) // self.block_size
-            for i in range(r.entered, full):
-                self.pool.enter(r.blocks, i, r.keys[i], r.admission)
-                self.ever_entered.add(r.keys[i])
-            r.entered = max(r.entered, full)
+        self._enter(r, min(r.computed + n, r.known))
         return True
+
+    def _enter(self, r: Request, tokens: int) -> None:
+        for i in range(r.entered, tokens // self.block_size if self.caching else 0):
+            self.pool.enter(r.blocks, i, r.keys[i], r.admission)
+            self.ever_entered.add(r.keys[i])
+            r.entered = i + 1
 
     def _preempt(self, r: Request, step: Step) -> None:
         self.running.remove(r)
@@ -513,6 +345,9 @@ class Engine:
         r.computed, r.prefilling = 0, True
         r.preemptions += 1
         step.preempted.append(r.id)
+        self._requeue(r)
+
+    def _requeue(self, r: Request) -> None:
         self.waiting.insert(0, r)
 
     def _release(self, r: Request) -> None:
