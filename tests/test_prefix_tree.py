@@ -5,7 +5,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workloads.prefix_tree import from_block_ids, from_token_ids
+from workloads.prefix_tree import from_block_ids, from_pieces, from_token_ids
 
 
 def shared_by_tree(tree, leaf, a: int, b: int) -> int:
@@ -72,6 +72,43 @@ def test_block_ids_share_what_their_blocks_share(rows, partial_tail, base) -> No
 def test_token_ids_share_their_longest_common_prefix(rows) -> None:
     tree, leaf = from_token_ids([tokens for tokens, _ in rows], [space for _, space in rows])
     agree(tree, leaf, [[(space, t) for t in tokens] for tokens, space in rows])
+
+
+piece = st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.integers(0, 4), st.integers(0, 1))
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(st.tuples(st.lists(piece, max_size=5), st.sampled_from(["x", "y"])), min_size=1, max_size=7), st.booleans())
+def test_pieces_share_their_common_tokens_and_a_node_is_of_one_layer(rows, layered) -> None:
+    paths = [[(k, o, c) for k, o, c, _ in path] for path, _ in rows]
+    layers = [[code for *_, code in path] for path, _ in rows] if layered else None
+    tree, leaf = from_pieces(paths, [space for _, space in rows], layers)
+    agree(tree, leaf, [[(space, k, o + i) for k, o, c, _ in path for i in range(c)] for path, space in rows])
+    if not layered:
+        assert not tree.layer.any()
+        return
+    first_layer: dict = {}  # every token prefix -> the layer its first reader gave its last token
+    for path, space in rows:
+        prefix: tuple = (space,)
+        for k, o, c, code in path:
+            for i in range(c):
+                prefix += ((k, o + i),)
+                first_layer.setdefault(prefix, code)
+    start = tree.start
+    for r, (path, space) in enumerate(rows):
+        tokens, node = [(k, o + i) for k, o, c, _ in path for i in range(c)], leaf[r]
+        while tree.parent[node] >= 0:
+            for p in range(start[node], tree.end[node]):
+                assert first_layer[(space, *tokens[: p + 1])] == tree.layer[node]
+            node = tree.parent[node]
+
+
+def test_a_session_costs_linear_time_in_its_pieces() -> None:
+    """2,000 sessions of 20 turns, each turn repeating the history: 420,000 pieces in a few seconds at most."""
+    paths = [[("tools", 0, 500), *[((s, t), 0, 30) for t in range(turn + 1)]] for s in range(2000) for turn in range(20)]
+    tree, leaf = from_pieces(paths)
+    assert len(tree) == 2 + 2000 * 19  # root, tools, and every turn but a session's last
+    assert tree.end[leaf[19]] == 500 + 19 * 30
 
 
 def test_generated_tokens_are_shared_when_ids_cover_them() -> None:

@@ -11,6 +11,7 @@ blocks that the same requests visit. What a single request visits alone is its p
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -45,13 +46,13 @@ def from_block_ids(
     code = _numbered(ids) if namespace is None else _numbered_pairs(np.repeat(root, blocks), _numbered(ids))
     depth = _positions(offsets)
     if not _one_parent_each(code, offsets):
-        code = _numbered_by_parent(code, offsets, depth, root)
+        code = _numbered_by_parent(code, offsets, root)
     end = np.minimum((depth + 1) * block_tokens, np.repeat(covered, blocks))
     last_seen_end = np.zeros(_size(code), np.int64)
     last_seen_end[code] = end
     if np.any(last_seen_end[code] != end):  # one id, different lengths: a partial block is another block
         code = _numbered_pairs(code, end)
-    return _compress(code, offsets, end, root)
+    return _compress(code, offsets, end, root)[:2]
 
 
 def from_token_ids(prompts: Sequence[Sequence[int] | np.ndarray], namespaces: Sequence[Hashable] | None = None) -> tuple[PrefixTree, np.ndarray]:
@@ -87,6 +88,51 @@ def from_token_ids(prompts: Sequence[Sequence[int] | np.ndarray], namespaces: Se
     return _parents_first(np.array(parent, np.int32), np.array(end, np.int64), leaf)
 
 
+def from_pieces(
+    paths: Sequence[Sequence[tuple[Hashable, int, int]]],
+    roots: Sequence[Hashable] | None = None,
+    layers: Sequence[Sequence[int]] | None = None,
+) -> tuple[PrefixTree, np.ndarray]:
+    """Tree of paths given as pieces (key, offset, length) of named texts; returns (tree, leaf int32 [n]).
+
+    Token i of a piece is the token (key, offset + i); two tokens are the same when both agree, so consecutive pieces
+    of one text are one longer piece. A path may hold prompt and output. Paths of different `roots` share nothing.
+    `layers` gives every piece a layer code: a node is of one layer, the one its first visitor names.
+
+    Every text is cut wherever some piece of it begins or ends; between two cuts it is one block of its own length,
+    and the paths are then rows of block ids. O(pieces log pieces) when paths are few pieces long.
+    """
+    n = len(paths)
+    pieces = [piece for path in paths for piece in path]
+    offsets = np.concatenate(([0], np.cumsum([len(path) for path in paths], dtype=np.int64)))
+    key = np.array(_hashables_numbered([k for k, _, _ in pieces]), np.int64)
+    low = np.array([o for _, o, _ in pieces], np.int64)
+    high = low + np.array([c for _, _, c in pieces], np.int64)
+    if np.any(high < low) or np.any(low < 0):
+        i = int(np.flatnonzero((high < low) | (low < 0))[0])
+        raise ValueError(f"piece {pieces[i]}: offset and length must not be negative")
+    layer = np.zeros(len(pieces), np.int16) if layers is None else np.array([code for row in layers for code in row], np.int16)
+
+    stretch = int(high.max(initial=0)) + 1  # text `key` lies at [key * stretch, (key + 1) * stretch)
+    cuts = np.unique(np.concatenate((key * stretch + low, key * stretch + high)))
+    begin = np.searchsorted(cuts, key * stretch + low)
+    parts = np.searchsorted(cuts, key * stretch + high) - begin  # a piece is cuts begin, begin + 1, ...
+    part_offsets = np.concatenate(([0], np.cumsum(parts)))
+    code = np.repeat(begin, parts) + _positions(part_offsets)
+    offsets = part_offsets[offsets]
+    length = np.diff(cuts, append=0)[code]
+    end = np.cumsum(length)
+    end -= np.repeat(np.concatenate(([0], end))[offsets[:-1]], np.diff(offsets))
+
+    root = np.array(_hashables_numbered(roots if roots is not None else [0] * n), np.int64)
+    code = _numbered_by_parent(code, offsets, root)
+    layer = np.repeat(layer, parts)[code]  # a code is the entry of its first visitor
+    tree, leaf, first = _compress(code, offsets, end, root, split=_changes(layer))
+    node_layer = np.zeros(len(tree), np.int16)
+    node_layer[len(tree) - len(first) :] = layer[first]
+    return replace(tree, layer=node_layer), leaf
+
+
 # ---- numbering: arrays of keys -> small dense integers ----
 
 
@@ -105,7 +151,7 @@ def _numbered(values: np.ndarray) -> np.ndarray:
 
 
 def _numbered_pairs(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Numbers of the pairs (a[i], b[i]); both non-negative."""
+    """Numbers of the pairs (a[i], b[i])."""
     b = _numbered(b)
     return _numbered(_numbered(a) * max(_size(b), 1) + b)
 
@@ -118,6 +164,13 @@ def _hashables_numbered(keys: Sequence[Hashable]) -> list[int]:
 def _positions(offsets: np.ndarray) -> np.ndarray:
     """Index of every entry inside its row, int64 [offsets[-1]]."""
     return np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
+
+
+def _changes(values: np.ndarray) -> np.ndarray:
+    """True where a value differs from the one before it."""
+    changed = np.ones(len(values), bool)
+    changed[1:] = values[1:] != values[:-1]
+    return changed
 
 
 # ---- identity: a block is (what precedes it, its id) ----
@@ -133,7 +186,7 @@ def _one_parent_each(code: np.ndarray, offsets: np.ndarray) -> bool:
     return bool(np.array_equal(parent[code], before))
 
 
-def _numbered_by_parent(code: np.ndarray, offsets: np.ndarray, depth: np.ndarray, root: np.ndarray) -> np.ndarray:
+def _numbered_by_parent(code: np.ndarray, offsets: np.ndarray, root: np.ndarray) -> np.ndarray:
     """Numbers of (parent, code), level by level; a row leaves as soon as nobody shares its prefix."""
     number = np.arange(len(code))  # entries nobody shares keep a number of their own
     alive, parent = np.arange(len(offsets) - 1), root.astype(np.int64)
@@ -152,14 +205,16 @@ def _numbered_by_parent(code: np.ndarray, offsets: np.ndarray, depth: np.ndarray
 # ---- from numbered prefixes to nodes ----
 
 
-def _compress(code: np.ndarray, offsets: np.ndarray, end: np.ndarray, root: np.ndarray, split: np.ndarray | None = None) -> tuple[PrefixTree, np.ndarray]:
-    """Nodes from rows of codes in which a code names a whole prefix. `split` bool: entries that must begin a node."""
+def _compress(code: np.ndarray, offsets: np.ndarray, end: np.ndarray, root: np.ndarray, split: np.ndarray | None = None) -> tuple[PrefixTree, np.ndarray, np.ndarray]:
+    """(tree, leaf, entry at which each node that is no root first begins) from rows of codes that name whole prefixes.
+
+    `split` bool: entries that must begin a node; equal for equal codes.
+    """
     visits = np.bincount(code)[code] if len(code) else np.zeros(0, np.int64)
     shared = visits > 1  # in every row: a leading part
     running = np.concatenate(([0], np.cumsum(shared)))
     shared_end = offsets[:-1] + running[offsets[1:]] - running[offsets[:-1]]  # entry behind the row's shared part
-    head = np.ones(len(code), bool)
-    head[1:] = visits[1:] != visits[:-1]
+    head = _changes(visits)
     head[offsets[:-1][np.diff(offsets) > 0]] = True
     if split is not None:
         head |= split
@@ -183,7 +238,7 @@ def _compress(code: np.ndarray, offsets: np.ndarray, end: np.ndarray, root: np.n
     )
     leaf = root.copy()
     leaf[row] = node  # the row's last run is assigned last
-    return tree, leaf.astype(np.int32)
+    return tree, leaf.astype(np.int32), at[is_first]
 
 
 # ---- token ids ----
