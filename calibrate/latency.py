@@ -7,9 +7,15 @@ about a GPU. Arithmetic inside must be + - * / max min sqrt and table look-ups o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+
+from workloads.errors import InputError
+
+if TYPE_CHECKING:
+    from calibrate.models import ModelSpec
+    from calibrate.profile import DeviceProfile
 
 MEASURED, INTERPOLATED, EXTRAPOLATED = 0, 1, 2
 COVERAGE = ("measured", "interpolated", "extrapolated")
@@ -37,3 +43,44 @@ class StepTime(Protocol):
         Bit-identical to k calls of `step`.
         """
         ...
+
+
+def step_time(profile: DeviceProfile, model: ModelSpec, dtype: str = "bf16", tp: int = 1, overhead_s: float = 0.0) -> StepTime:
+    """The step-time function of a model on a profile. overhead_s is added to every step, on top of the profile's own.
+
+    InputError when the profile was made for another model, precision or width: a number would be produced, and be wrong.
+    """
+    if not profile.fits(model.name, dtype, tp):
+        made_for = f"{profile.model} {profile.dtype} tensor_parallel {profile.tensor_parallel}"
+        raise InputError(f"profile {profile.id!r} is for {made_for}; the scenario has {model.name} {dtype} tensor_parallel {tp}")
+    if profile.kind == "roofline":
+        from calibrate.sources.roofline import RooflineStepTime
+
+        return RooflineStepTime(profile, model, overhead_s)
+    from calibrate.sources.tables import TableStepTime, check_points
+
+    problems = check_points(profile.points, profile.id)
+    if problems:
+        raise InputError(problems[0])
+    return TableStepTime(profile.points, overhead_s)
+
+
+def load_step_time(spec: str, model: str = "llama-3.1-8b", dtype: str = "bf16", tp: int = 1) -> StepTime:
+    """`step_time` from names: a profile as a scenario names it, and a bundled model."""
+    from calibrate.models import resolve_model
+    from calibrate.profile import resolve_profile
+
+    shapes = resolve_model(model)
+    return step_time(resolve_profile(spec, shapes, dtype, tp), shapes, dtype, tp)
+
+
+def engine_defaults(profile: DeviceProfile) -> tuple[int, int]:
+    """(max_num_batched_tokens, max_num_seqs) that vLLM 0.33's API server takes on this GPU.
+
+    160 GiB or more: 16,384 and 1,024; 70 GiB or more and not an A100: 8,192 and 1,024; else 2,048 and 256.
+    """
+    if profile.memory_gib >= 160:
+        return 16384, 1024
+    if profile.memory_gib >= 70 and "a100" not in str(profile.device["name"]).lower():
+        return 8192, 1024
+    return 2048, 256

@@ -1,0 +1,164 @@
+"""DeviceProfile: one GPU, one model, one precision, one tensor-parallel width, as the raw points of its operators.
+
+The one idea: a profile is a JSON file that carries where its numbers come from and a hash of the points themselves,
+so a result can name exactly what it rests on. How points become step times is `calibrate.sources`.
+
+    python -c "from calibrate.profile import bundled_profiles; print(bundled_profiles())"
+"""
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from workloads.errors import InputError
+
+BUNDLED = Path(__file__).parent / "profiles"
+SCHEMA = 1
+KINDS = ("tables", "roofline")
+_TEXT = ("id", "kind", "label", "dtype", "kv_dtype")
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """What the step-time function is built from.
+
+    id: name used in scenarios. kind: "tables" or "roofline". label: one line for reports. device: {"name", "memory_gib"}.
+    model: a bundled model's name (None: any model, roofline only). provenance: source, licence, version, date, kernels, notes.
+    points: raw points (tables) or assumed efficiencies (roofline), in microseconds; layout in docs/profiles.md.
+    """
+
+    id: str
+    kind: str
+    label: str
+    device: dict[str, Any]
+    model: str | None
+    dtype: str
+    kv_dtype: str
+    tensor_parallel: int
+    provenance: dict[str, Any]
+    points: dict[str, Any] = field(repr=False)
+
+    @property
+    def memory_gib(self) -> float:
+        """Memory of one GPU as the driver reports it, GiB."""
+        return float(self.device["memory_gib"])
+
+    @property
+    def content_hash(self) -> str:
+        """sha256 over the canonical JSON of the points: equal hashes mean equal numbers."""
+        canonical = json.dumps(self.points, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        """Everything but the points, for reports and `kvcast profile show`."""
+        return {
+            "id": self.id, "kind": self.kind, "label": self.label, "device": self.device, "model": self.model,
+            "dtype": self.dtype, "kv_dtype": self.kv_dtype, "tensor_parallel": self.tensor_parallel,
+            "provenance": self.provenance, "content_hash": self.content_hash,
+        }  # fmt: skip
+
+    def fits(self, model: str, dtype: str, tp: int) -> bool:
+        """Whether the profile is of this model, precision and width (roofline profiles without a model fit any)."""
+        return self.model in (None, model) and self.dtype == dtype and self.tensor_parallel == tp
+
+
+def save_profile(profile: DeviceProfile, path: Path) -> None:
+    """Writes the profile atomically: a reader sees the old file or the whole new one."""
+    document = {"schema": SCHEMA, **profile.describe(), "points": profile.points}
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as f:
+            json.dump(document, f, separators=(",", ":"), allow_nan=False)
+            f.write("\n")
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def load_profile(path: Path) -> DeviceProfile:
+    """Reads and checks a profile; InputError names the file, the field and what was expected."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as e:
+        raise InputError(f"{path}: cannot read the profile ({e.strerror})") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as e:
+        raise InputError(f"{path}: not a JSON profile ({e})") from None
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        found = document.get("schema") if isinstance(document, dict) else type(document).__name__
+        raise InputError(f"{path}: field schema is {found!r}; expected {SCHEMA}, a kvcast device profile")
+    _check(document, path)
+    profile = DeviceProfile(**{name: document[name] for name in DeviceProfile.__dataclass_fields__})
+    if document.get("content_hash") not in (None, profile.content_hash):
+        raise InputError(f"{path}: field content_hash does not match the points; expected {profile.content_hash} (edited by hand?)")
+    return profile
+
+
+def _check(document: dict[str, Any], path: Path) -> None:
+    for name in DeviceProfile.__dataclass_fields__:
+        if name not in document:
+            raise InputError(f"{path}: field {name} is missing from the profile")
+    for name in _TEXT:
+        if not isinstance(document[name], str):
+            raise InputError(f"{path}: field {name} is {document[name]!r}; expected text")
+    if document["kind"] not in KINDS:
+        raise InputError(f"{path}: field kind is {document['kind']!r}; expected one of {', '.join(KINDS)}")
+    memory = document["device"].get("memory_gib") if isinstance(document["device"], dict) else None
+    if not isinstance(memory, (int, float)) or isinstance(memory, bool) or not memory > 0:
+        raise InputError(f"{path}: field device.memory_gib is {memory!r}; expected GiB above zero")
+    tp = document["tensor_parallel"]
+    if not isinstance(tp, int) or isinstance(tp, bool) or tp < 1:
+        raise InputError(f"{path}: field tensor_parallel is {tp!r}; expected a whole number of GPUs, 1 or more")
+    for name in ("points", "provenance"):
+        if not isinstance(document[name], dict):
+            raise InputError(f"{path}: field {name} is {type(document[name]).__name__}; expected an object")
+
+
+def bundled_profiles() -> list[str]:
+    """Ids of the profiles that ship with kvcast."""
+    return sorted(p.stem for p in BUNDLED.glob("*.json"))
+
+
+def resolve_profile(spec: str, model: Any, dtype: str = "bf16", tp: int = 1) -> DeviceProfile:
+    """The profile a scenario names: a bundled id, a profile file, a folder of operator tables, or roofline:GPU.
+
+    model: the scenario's ModelSpec. A profile of another model, precision or width is an InputError that lists those that fit;
+    a roofline is used only when it is asked for.
+    """
+    if spec.startswith("roofline:"):
+        from calibrate.sources.roofline import roofline_profile
+
+        return roofline_profile(spec.removeprefix("roofline:"), dtype, tp)
+    profile = _find(spec)
+    if not profile.fits(model.name, dtype, tp):
+        have = f"{profile.model} {profile.dtype} tensor_parallel {profile.tensor_parallel}"
+        raise InputError(f"profile {spec!r} is for {have}; the scenario has {model.name} {dtype} tensor_parallel {tp}; {_that_fit(model.name, dtype, tp)}")
+    return profile
+
+
+def _find(spec: str) -> DeviceProfile:
+    path = Path(spec)
+    if path.is_dir():
+        from calibrate.sources.folder import profile_from_folder
+
+        return profile_from_folder(path)
+    if path.suffix == ".json":
+        return load_profile(path)
+    names = bundled_profiles()
+    if spec in names:
+        return load_profile(BUNDLED / f"{spec}.json")
+    near = difflib.get_close_matches(spec, names, n=1, cutoff=0.4)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise InputError(f"profile {spec!r} is not bundled{hint} (bundled: {', '.join(names) or 'none'}; or a profile file, a folder of operator tables, roofline:GPU)")
+
+
+def _that_fit(model: str, dtype: str, tp: int) -> str:
+    fitting = [n for n in bundled_profiles() if load_profile(BUNDLED / f"{n}.json").fits(model, dtype, tp)]
+    return "these fit: " + ", ".join([*fitting, "roofline:GPU"]) if fitting else "no bundled profile fits; roofline:GPU estimates any model"

@@ -1,0 +1,1 @@
+"""Where step times come from: a roofline, operator tables, an exported profile."""

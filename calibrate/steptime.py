@@ -1,0 +1,175 @@
+"""The shared half of every step-time source: how a step's parts add up, and decode as a piecewise-linear curve.
+
+The one idea: for a fixed number of decoding sequences everything but attention is a constant and attention is
+piecewise linear in the sum of the contexts. That curve is built once per batch size and kept, so a step is a
+dictionary look-up, a bisection and a multiply-add, and the same multiply-add on a numpy array gives a whole
+stretch of steps to the last bit.
+
+    python -c "from calibrate.latency import load_step_time as f; print(f('h200-llama-3.1-8b-aic').step([], 32, 65536, 4096, 32))"
+"""
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibrate.latency import EXTRAPOLATED, INTERPOLATED, MEASURED
+
+MAX_CURVES = 4096
+"""Decode curves kept per object; a batch size beyond that rebuilds the cache from empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A piecewise-linear function of one variable: knots ascending, value and slope at each, the last slope going on."""
+
+    knots: list[float]
+    values: list[float]
+    slopes: list[float]
+
+    @classmethod
+    def through(cls, knots: Sequence[float], values: Sequence[float], last_slope: float | None = None) -> Line:
+        """Linear between the points; below the first it stays level, beyond the last it keeps the last slope (never falling)."""
+        x, y = [float(v) for v in knots], [float(v) for v in values]
+        slopes = [(y[i + 1] - y[i]) / (x[i + 1] - x[i]) for i in range(len(x) - 1)]
+        beyond = last_slope if last_slope is not None else (slopes[-1] if slopes else 0.0)
+        slopes.append(max(beyond, 0.0))
+        if x[0] > 0:
+            x, y, slopes = [0.0, *x], [y[0], *y], [0.0, *slopes]
+        return cls(x, y, slopes)
+
+    def at(self, x: float) -> float:
+        i = bisect_right(self.knots, x) - 1
+        return self.values[i] + (x - self.knots[i]) * self.slopes[i]
+
+    def at_many(self, x: np.ndarray) -> np.ndarray:
+        """`at` for an ascending int64 array; the same operations on every element."""
+        first, last = bisect_right(self.knots, int(x[0])) - 1, bisect_right(self.knots, int(x[-1])) - 1
+        if first == last:
+            return self.values[first] + (x - self.knots[first]) * self.slopes[first]
+        i = np.searchsorted(np.asarray(self.knots), x, side="right") - 1
+        return np.asarray(self.values)[i] + (x - np.asarray(self.knots)[i]) * np.asarray(self.slopes)[i]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeCurve:
+    """A decode batch of one size: a constant, attention by sum of contexts, and up to where the source vouches for it."""
+
+    constant_s: float
+    attention: Line
+    max_sum: float
+    coverage: int
+    skew: float = 0.0
+    """Share of the way from the mean-context time to the longest-context time that unequal contexts cost."""
+
+
+class CurveStepTime:
+    """Adds the parts of a step. A source says what the parts are:
+
+    _dense(tokens), _sampling(rows) -> (seconds, coverage), _decode_curve(n) -> DecodeCurve,
+    _prefill_attention(chunks) -> (seconds, coverage), and optionally _mixed_attention for steps that hold both.
+
+    All state but the cache of curves is fixed at construction; replicas may share one object.
+    """
+
+    def __init__(self, overhead_s: float, longest: Line | None, max_context: float):
+        """overhead_s: of every step. longest: attention time of one sequence alone by context, a floor under a batch
+        that holds one very long sequence (None: no such floor). max_context: longest context the source vouches for."""
+        self.overhead_s = overhead_s
+        self._longest = longest
+        self._max_context = max_context
+        self._curves: dict[int, DecodeCurve] = {}
+
+    # ---- what a source defines -------------------------------------------------------------------------------
+
+    def _dense(self, tokens: int) -> tuple[float, int]:
+        raise NotImplementedError
+
+    def _sampling(self, rows: int) -> tuple[float, int]:
+        raise NotImplementedError
+
+    def _decode_curve(self, n: int) -> DecodeCurve:
+        raise NotImplementedError
+
+    def _prefill_attention(self, chunks: Sequence[tuple[int, int]]) -> tuple[float, int]:
+        raise NotImplementedError
+
+    def _mixed_attention(self, chunks: Sequence[tuple[int, int]], n: int, total: int, longest: int) -> tuple[float, int]:
+        """Attention of a step with prefill chunks and decodes; here the sum of the two."""
+        prefill_s, prefill_cover = self._prefill_attention(chunks)
+        curve = self._curve(n)
+        attention_s, cover = self._decode_attention(curve, n, total, longest)
+        return prefill_s + attention_s, max(prefill_cover, cover)
+
+    # ---- StepTime --------------------------------------------------------------------------------------------
+
+    def step(
+        self, chunks: Sequence[tuple[int, int]], n_decode: int, sum_context: int, max_context: int, n_sampled: int
+    ) -> tuple[float, int]:
+        """Seconds and coverage code of one step; see `StepTime.step`."""
+        if not chunks:
+            if n_decode == 0:
+                return self.overhead_s, MEASURED
+            if n_sampled == n_decode:
+                curve = self._curves.get(n_decode) or self._curve(n_decode)
+                attention_s, cover = self._decode_attention(curve, n_decode, sum_context, max_context)
+                return curve.constant_s + attention_s, cover
+        tokens = n_decode
+        for new, _ in chunks:
+            tokens += new
+        dense_s, dense_cover = self._dense(tokens)
+        sampling_s, sampling_cover = self._sampling(n_sampled)
+        if not chunks:
+            attention_s, cover = self._decode_attention(self._curve(n_decode), n_decode, sum_context, max_context)
+        elif n_decode:
+            attention_s, cover = self._mixed_attention(chunks, n_decode, sum_context, max_context)
+        else:
+            attention_s, cover = self._prefill_attention(chunks)
+        return self.overhead_s + dense_s + sampling_s + attention_s, max(dense_cover, sampling_cover, cover)
+
+    def decode_stretch(self, n_decode: int, sum_context: int, max_context: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds and coverage codes of k pure-decode steps; see `StepTime.decode_stretch`."""
+        curve = self._curves.get(n_decode) or self._curve(n_decode)
+        total = np.arange(sum_context, sum_context + k * n_decode, n_decode)
+        attention = curve.attention.at_many(total)
+        last_sum, last_longest = sum_context + (k - 1) * n_decode, max_context + k - 1
+        if curve.skew and max_context * n_decode > sum_context:
+            top = curve.attention.at_many(np.arange(max_context, max_context + k) * n_decode)
+            attention = attention + curve.skew * np.maximum(top - attention, 0.0)
+        if self._longest is not None and n_decode > 1:
+            attention = np.maximum(attention, self._longest.at_many(np.arange(max_context, max_context + k)))
+        covers = np.full(k, curve.coverage, dtype=np.int8)
+        if last_sum > curve.max_sum or last_longest > self._max_context:
+            outside = (total > curve.max_sum) | (np.arange(max_context, max_context + k) > self._max_context)
+            covers[outside] = EXTRAPOLATED
+        return curve.constant_s + attention, covers
+
+    # ---- decode ----------------------------------------------------------------------------------------------
+
+    def _decode_attention(self, curve: DecodeCurve, n: int, total: int, longest: int) -> tuple[float, int]:
+        line = curve.attention
+        i = bisect_right(line.knots, total) - 1
+        attention = line.values[i] + (total - line.knots[i]) * line.slopes[i]
+        if curve.skew and longest * n > total:
+            attention = attention + curve.skew * max(line.at(longest * n) - attention, 0.0)
+        if self._longest is not None and n > 1:
+            attention = max(attention, self._longest.at(longest))
+        outside = total > curve.max_sum or longest > self._max_context
+        return attention, EXTRAPOLATED if outside else curve.coverage
+
+    def _curve(self, n: int) -> DecodeCurve:
+        """The curve of a batch of n, built on first use."""
+        curve = self._curves.get(n)
+        if curve is None:
+            if len(self._curves) >= MAX_CURVES:
+                self._curves.clear()
+            curve = self._curves[n] = self._decode_curve(n)
+        return curve
+
+    def _constant(self, n: int) -> tuple[float, int]:
+        """Overhead, one dense pass and sampling of a pure-decode step of n sequences."""
+        dense_s, dense_cover = self._dense(n)
+        sampling_s, sampling_cover = self._sampling(n)
+        return self.overhead_s + dense_s + sampling_s, max(dense_cover, sampling_cover, INTERPOLATED)
