@@ -1,0 +1,89 @@
+"""Arrival processes of sessions: Poisson, Gamma, on/off bursts, a diurnal curve, recorded times.
+
+The one idea: every process is its first n times from one stream, so a longer run starts with the shorter run's
+arrivals, and another rate stretches the same randomness.
+
+    >>> first(Arrival(kind="gamma", cv=2.0), rate=3.0, n=5, rng=stream(0, "chat", "arrivals"))
+"""
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from workloads.config import Arrival
+from workloads.dists import expected, one_of
+
+KINDS = ("poisson", "gamma", "onoff", "diurnal", "trace")
+
+
+def check(arrival: Arrival, where: str) -> None:
+    """Raise InputError naming the impossible field."""
+    one_of(f"{where}.kind", arrival.kind, KINDS)
+    for name in {"gamma": ("cv",), "onoff": ("on_s", "off_s"), "diurnal": ("period_s",)}.get(arrival.kind, ()):
+        value = getattr(arrival, name)
+        if not (math.isfinite(value) and value > 0):
+            raise expected(f"{where}.{name}", value, "a finite number above 0")
+    for name, needed_by in (("curve", "diurnal"), ("times_s", "trace")):
+        values = getattr(arrival, name)
+        if bool(values) != (arrival.kind == needed_by):
+            raise expected(f"{where}.{name}", list(values), f"numbers for {needed_by}" if not values else f"none for {arrival.kind}")
+        for i, value in enumerate(values):
+            if not (math.isfinite(value) and value >= 0):
+                raise expected(f"{where}.{name}[{i}]", value, "a finite number of at least 0")
+    if arrival.kind == "diurnal" and sum(arrival.curve) <= 0:
+        raise expected(f"{where}.curve", list(arrival.curve), "at least one rate above 0")
+
+
+def first(arrival: Arrival, rate: float, n: int, rng: np.random.Generator) -> np.ndarray:
+    """The first n arrival times in seconds, float64 [n], non-decreasing. `rate` is the long-run mean per second.
+
+    A trace has its own times: rate then divides them (1 = as recorded) and fewer than n may come back.
+    """
+    if arrival.kind == "trace":
+        return np.sort(np.array(arrival.times_s, float))[:n] / rate
+    if arrival.kind == "gamma":  # shape 1/cv^2 and mean 1/rate: the gaps' coefficient of variation is cv
+        return np.cumsum(rng.gamma(1 / arrival.cv**2, arrival.cv**2 / rate, n))
+    if arrival.kind == "onoff":
+        return _on_off(arrival, rate, n, rng)
+    unit = np.cumsum(rng.standard_exponential(n))
+    if arrival.kind == "diurnal":
+        return _diurnal(arrival, rate, unit)
+    return unit / rate
+
+
+def _on_off(arrival: Arrival, rate: float, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Poisson during exponential bursts, nothing between them (an interrupted Poisson process).
+
+    The rate inside a burst is rate * (on + off) / on, so the long-run mean is `rate`. The process starts in its
+    steady state: inside a burst with probability on / (on + off).
+    """
+    arrivals, bursts, silences, start = rng.spawn(4)
+    share_on = arrival.on_s / (arrival.on_s + arrival.off_s)
+    on_time = np.cumsum(arrivals.standard_exponential(n)) * (share_on / rate)  # seconds of burst before each arrival
+    lengths = bursts.exponential(arrival.on_s, 16)
+    while lengths.sum() <= on_time[-1]:
+        lengths = np.append(lengths, bursts.exponential(arrival.on_s, len(lengths)))
+    off = silences.exponential(arrival.off_s, len(lengths) + 1)
+    if start.random() < share_on:
+        off[0] = 0.0
+    return on_time + np.cumsum(off)[np.searchsorted(np.cumsum(lengths), on_time, side="right")]
+
+
+def _diurnal(arrival: Arrival, rate: float, unit: np.ndarray) -> np.ndarray:
+    """Non-homogeneous Poisson by time change: the curve's slots share the period evenly, its mean is scaled to `rate`."""
+    curve = np.array(arrival.curve, float)
+    expected_by = np.concatenate([[0.0], np.cumsum(curve / curve.sum())]) * rate * arrival.period_s  # arrivals up to each slot's end
+    periods, rest = np.divmod(unit, expected_by[-1])
+    return periods * arrival.period_s + np.interp(rest, expected_by, np.linspace(0, arrival.period_s, len(curve) + 1))
+
+
+def until(arrival: Arrival, rate: float, end_s: float, make_rng) -> np.ndarray:
+    """All arrivals before end_s, float64. `make_rng()` gives the stream from its start each time it is called."""
+    if arrival.kind == "trace":
+        times = first(arrival, rate, len(arrival.times_s), make_rng())
+        return times[times < end_s]
+    n = int(rate * end_s + 6 * math.sqrt(rate * end_s) + 16)
+    while (times := first(arrival, rate, n, make_rng()))[-1] < end_s:
+        n *= 2
+    return times[: int(np.searchsorted(times, end_s))]

@@ -1,0 +1,156 @@
+"""What a mix may not be: each impossible setting is one line naming the class, the field and what was expected.
+
+    >>> check(WorkloadConfig(class_=(MixClass(name="chat"),)))
+"""
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+
+from workloads import arrivals, dists
+from workloads.columns import SCOPES
+from workloads.config import Layer, MixClass, WorkloadConfig
+from workloads.dists import expected, one_of
+from workloads.errors import InputError
+
+TRACE_ONLY = ("format", "start_s", "end_s", "sample", "jitter_s", "users", "think", "think_scale", "share_tools")
+LOOPS = ("auto", "open", "sessions", "concurrency")
+
+
+def loop_of(config: WorkloadConfig) -> str:
+    """open, sessions or concurrency; auto is concurrency when that is set, else sessions."""
+    if config.loop != "auto":
+        return config.loop
+    return "sessions" if config.concurrency is None else "concurrency"
+
+
+def class_rates(config: WorkloadConfig) -> list[float]:
+    """Session arrivals per second of every class, rate_scale included; of a class with trace times, their speed-up."""
+    total = config.rate if config.rate is not None else 1.0  # only a fixed concurrency has no rate: then only the mix counts
+    shares = sum(c.share or 0 for c in config.class_)
+    rates = []
+    for c in config.class_:
+        own = 1.0 if c.arrival.kind == "trace" else c.rate
+        rates.append((own if own is not None else total * (c.share or 0) / shares) * config.rate_scale)
+    return rates
+
+
+def check(config: WorkloadConfig) -> None:
+    """Raise InputError for the first thing that makes the mix impossible."""
+    if not config.class_:
+        raise InputError("[workload] is not a mix: it has no [[workload.class]] table and names no preset")
+    default = WorkloadConfig()
+    for name in TRACE_ONLY:
+        if getattr(config, name) != getattr(default, name):
+            raise InputError(f"[workload] {name} = {getattr(config, name)!r} is for traces and has no meaning for a mix")
+    if config.trace is not None:
+        raise InputError("[workload] has both a trace and [[workload.class]] tables or a preset, expected one of them")
+    _check_bounds(config)
+    names = [c.name for c in config.class_]
+    for i, c in enumerate(config.class_):
+        if not c.name or names.index(c.name) != i:
+            raise expected(f"[[workload.class]] number {i + 1}: name", c.name, "a label that no other class has")
+        _check_class(c, f"[[workload.class]] {c.name!r}:", config)
+    _check_rates(config)
+    _check_shared_texts(config)
+
+
+def _positive(where: str, value: float | None) -> None:
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise expected(where, value, "a finite number above 0")
+
+
+def _check_bounds(config: WorkloadConfig) -> None:
+    for name in ("rate", "duration_s", "requests", "rate_scale", "concurrency"):
+        _positive(f"[workload] {name}", getattr(config, name))
+    one_of("[workload] loop", config.loop, LOOPS)
+    if (loop_of(config) == "concurrency") != (config.concurrency is not None):
+        raise InputError(f"[workload] loop = {config.loop!r} with concurrency = {config.concurrency}, expected both loop = \"concurrency\" and its number, or neither")
+    if config.duration_s is None and config.requests is None:
+        raise InputError("[workload] needs duration_s or requests (or both) to say where the mix ends")
+    if config.concurrency is not None and config.requests is None:
+        raise InputError("[workload] needs requests with loop = \"concurrency\": a fixed concurrency has no arrival times for duration_s to bound")
+
+
+def _check_rates(config: WorkloadConfig) -> None:
+    with_share = [c for c in config.class_ if c.share is not None]
+    if config.rate is not None and not with_share:
+        raise InputError(f"[workload] rate = {config.rate:g} has no effect: no class has a share")
+    if with_share and config.rate is None and config.concurrency is None:
+        raise InputError(f"[[workload.class]] {with_share[0].name!r}: share = {with_share[0].share:g} needs [workload] rate, the session arrivals per second over all classes")
+    if with_share and sum(c.share or 0 for c in with_share) <= 0:
+        raise expected(f"[[workload.class]] {with_share[0].name!r}: share", with_share[0].share, "at least one class with a share above 0")
+
+
+def _check_class(c: MixClass, where: str, config: WorkloadConfig) -> None:
+    arrivals.check(c.arrival, f"{where} arrival")
+    given = [n for n in ("share", "rate") if getattr(c, n) is not None]
+    if c.arrival.kind == "trace":
+        if given:
+            raise InputError(f"{where} {given[0]} has no meaning with arrival.kind = \"trace\", whose times_s say it all")
+    elif len(given) != 1:
+        raise InputError(f"{where} expected exactly one of share (with [workload] rate) and rate, got {' and '.join(given) or 'neither'}")
+    if c.share is not None and not (math.isfinite(c.share) and c.share >= 0):
+        raise expected(f"{where} share", c.share, "a finite number of at least 0")
+    _positive(f"{where} rate", c.rate)
+    if not c.layers:
+        raise InputError(f"{where} needs at least one [[workload.class.layers]] table")
+    names = [layer.name for layer in c.layers]
+    for i, layer in enumerate(c.layers):
+        if not layer.name or names.index(layer.name) != i:
+            raise expected(f"{where} layers[{i}].name", layer.name, "a label that no other layer of the class has")
+        _check_layer(layer, f"{where} layers[{i}]")
+    _check_turns(c, where)
+    if c.tenants < 1:
+        raise expected(f"{where} tenants", c.tenants, "at least 1")
+
+
+def _check_layer(layer: Layer, where: str) -> None:
+    one_of(f"{where}.scope", layer.scope, SCOPES[1:])
+    dists.check(layer.tokens, f"{where}.tokens")
+    if layer.scope != "project" and (layer.items != 1 or layer.zipf != 0):
+        raise InputError(f"{where}: items and zipf are for scope project, the scope is {layer.scope}")
+    if layer.items < 1:
+        raise expected(f"{where}.items", layer.items, "at least 1")
+    for name in ("zipf", "shuffle", "redeploy_s", "timestamp_s"):
+        value = getattr(layer, name)
+        if not (math.isfinite(value) and value >= 0):
+            raise expected(f"{where}.{name}", value, "a finite number of at least 0")
+        if value and name != "zipf" and layer.scope == "dynamic":
+            raise InputError(f"{where}.{name} has no effect on a dynamic layer, which is never the same twice")
+    if layer.share and layer.scope not in ("global", "project"):
+        raise InputError(f"{where}.share = {layer.share!r} is for scopes global and project, the scope is {layer.scope}")
+
+
+def _check_turns(c: MixClass, where: str) -> None:
+    dists.check(c.output, f"{where} output")
+    dists.check(c.turns, f"{where} turns", lowest=1)
+    for name in ("turn_input", "think", "tool_gap"):
+        if getattr(c, name) is not None:
+            dists.check(getattr(c, name), f"{where} {name}")
+    if not 0 <= c.tool_share <= 1:
+        raise expected(f"{where} tool_share", c.tool_share, "a share from 0 to 1")
+    if not dists.can_exceed(c.turns, 1):
+        return
+    if c.turn_input is None and c.layers[-1].scope != "dynamic":
+        raise InputError(f"{where} sessions have several turns and no final dynamic layer, expected turn_input")
+    if c.tool_share < 1 and c.think is None:
+        raise InputError(f"{where} sessions have several turns, expected think (seconds between an answer and the next request)")
+    if c.tool_share > 0 and c.tool_gap is None:
+        raise InputError(f"{where} tool_share = {c.tool_share:g} needs tool_gap")
+
+
+def _check_shared_texts(config: WorkloadConfig) -> None:
+    """Layers that share their texts must agree on everything but their popularity."""
+    seen: dict[str, tuple[str, Layer]] = {}
+    for c in config.class_:
+        for layer in c.layers:
+            if not layer.share:
+                continue
+            owner, other = seen.setdefault(layer.share, (c.name, layer))
+            for f in fields(layer):
+                if f.name not in ("name", "zipf") and getattr(layer, f.name) != getattr(other, f.name):
+                    raise InputError(
+                        f"[[workload.class]] {c.name!r}: layer {layer.name!r} shares {layer.share!r} with {owner!r} but {f.name} differs: "
+                        f"{getattr(layer, f.name)!r}, expected {getattr(other, f.name)!r}"
+                    )

@@ -1,0 +1,252 @@
+"""A mix of workload classes -> Workload: sessions arrive, take turns, and read prompts made of layers.
+
+The one idea: everything is drawn as columns from streams named after the class and the layer, so another class, a
+longer run or another rate leaves the rest of the draws as they were.
+
+    >>> build(load_preset("chat"), seed=0)
+"""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from workloads import arrivals, dists
+from workloads.check import check, class_rates, loop_of
+from workloads.columns import SCOPES, Workload
+from workloads.config import MixClass, WorkloadConfig
+from workloads.errors import InputError
+from workloads.prompt import Parts, Texts, TreeBuilder, Use
+from workloads.toml import list_presets, load_preset
+
+__all__ = ["build", "list_presets", "load_preset", "resolve"]
+
+
+def resolve(config: WorkloadConfig) -> WorkloadConfig:
+    """The mix itself: a preset's tables with every field that `config` sets on top. Raises InputError if impossible."""
+    if config.preset is not None and not config.class_ and config.trace is None:
+        default = WorkloadConfig()
+        given = {f.name: getattr(config, f.name) for f in fields(config) if getattr(config, f.name) != getattr(default, f.name)}
+        config = replace(load_preset(config.preset), **given)
+    check(config)
+    return config
+
+
+def build(config: WorkloadConfig, seed: int) -> Workload:
+    """Generate the mix. Rows are in order of nominal time: a session's start plus its think times and tool gaps.
+
+    Texts that change with the clock (redeploy_s, timestamp_s) follow the nominal time, since a closed loop's real
+    times are not known before the run; answers count as instantaneous there.
+    """
+    config = resolve(config)
+    sessions = _sessions(config, seed)
+    requests = _requests(config, sessions, seed)
+    return _workload(config, sessions, requests, seed)
+
+
+@dataclass(frozen=True)
+class _Sessions:
+    """Columns [n_sessions] in order of start."""
+
+    cls: np.ndarray  #: int16, class
+    number: np.ndarray  #: int64, 0, 1, ... within the class
+    start_s: np.ndarray
+    turns: np.ndarray  #: int64, >= 1
+
+
+def _sessions(config: WorkloadConfig, seed: int) -> _Sessions:
+    """Sessions that start within duration_s, cut after the one in which the number of requests reaches `requests`."""
+    rates = class_rates(config)
+    expected = sum(r * dists.moments(c.turns)[0] for c, r in zip(config.class_, rates, strict=True) if c.arrival.kind != "trace")
+    span = config.duration_s if config.duration_s is not None else math.inf
+    if config.requests is not None and expected > 0:
+        span = min(span, 1.05 * config.requests / expected + 1 / expected)
+    while True:
+        sessions = _starting_within(config, rates, span, seed)
+        total = np.cumsum(sessions.turns)
+        enough = config.requests is not None and len(total) and total[-1] >= config.requests
+        if enough or span == math.inf or span == config.duration_s or expected == 0:
+            break
+        span = min(1.5 * span, config.duration_s if config.duration_s is not None else math.inf)
+    if not len(total):
+        raise InputError(f"[workload] duration_s = {config.duration_s}: no session starts before it ends; raise the rate or the duration")
+    keep = int((total < (config.requests or math.inf)).sum()) + 1
+    return _Sessions(sessions.cls[:keep], sessions.number[:keep], sessions.start_s[:keep], sessions.turns[:keep])
+
+
+def _starting_within(config: WorkloadConfig, rates: list[float], span: float, seed: int) -> _Sessions:
+    starts, turns = [], []
+    for c, rate in zip(config.class_, rates, strict=True):
+        starts.append(arrivals.until(c.arrival, rate, span, lambda c=c: dists.stream(seed, c.name, "arrivals")))
+        turns.append(dists.counts(c.turns, len(starts[-1]), dists.stream(seed, c.name, "turns")))
+    sizes = [len(s) for s in starts]
+    cls = np.repeat(np.arange(len(sizes), dtype=np.int16), sizes)
+    number = np.concatenate([np.arange(n) for n in sizes])
+    start_s = np.concatenate(starts)
+    order = np.argsort(start_s, kind="stable")
+    return _Sessions(cls[order], number[order], start_s[order], np.concatenate(turns)[order])
+
+
+@dataclass(frozen=True)
+class _Requests:
+    """Columns [n], session by session in turn order."""
+
+    session: np.ndarray  #: int64, row of _Sessions
+    turn: np.ndarray  #: int64
+    delay_s: np.ndarray  #: float64, think time or tool gap before a later turn
+    clock_s: np.ndarray  #: float64, nominal time
+    message: np.ndarray  #: int64, new input tokens of the turn; 0 for a first turn without a final dynamic layer
+    output: np.ndarray  #: int64
+
+
+def _rows_by_class(cls: np.ndarray, n_classes: int) -> list[np.ndarray]:
+    return [np.flatnonzero(cls == i) for i in range(n_classes)]
+
+
+def _requests(config: WorkloadConfig, sessions: _Sessions, seed: int) -> _Requests:
+    session = np.repeat(np.arange(len(sessions.turns)), sessions.turns)
+    first = np.cumsum(sessions.turns) - sessions.turns  # row of every session's first request
+    turn = np.arange(len(session)) - first[session]
+    delay_s, message, output = np.zeros(len(session)), np.zeros(len(session), np.int64), np.zeros(len(session), np.int64)
+    for c, rows in zip(config.class_, _rows_by_class(sessions.cls[session], len(config.class_)), strict=True):
+        later = turn[rows] > 0
+        output[rows] = dists.counts(c.output, len(rows), dists.stream(seed, c.name, "output"))
+        message[rows] = _new_input(c, later, seed)
+        delay_s[rows[later]] = _delays(c, int(later.sum()), seed)
+    waited = np.cumsum(delay_s)  # a first turn waits 0, so a session's own waiting is the difference to its first row
+    clock_s = sessions.start_s[session] + (waited - waited[first][session])
+    return _Requests(session, turn, delay_s, clock_s, message, output)
+
+
+def _new_input(c: MixClass, later: np.ndarray, seed: int) -> np.ndarray:
+    """Tokens of each request's own message: the final dynamic layer at first, turn_input in later turns."""
+    tokens = np.zeros(len(later), np.int64)
+    message = Parts.of(c).message
+    if message is not None:
+        tokens[~later] = dists.counts(message.tokens, int((~later).sum()), dists.stream(seed, c.name, message.name, "tokens"))
+    if later.any():
+        dist = c.turn_input or message.tokens  # type: ignore[union-attr]  # check() saw to it
+        tokens[later] = dists.counts(dist, int(later.sum()), dists.stream(seed, c.name, "turn_input"))
+    return tokens
+
+
+def _delays(c: MixClass, n: int, seed: int) -> np.ndarray:
+    is_tool = dists.stream(seed, c.name, "tool or think").random(n) < c.tool_share
+    delay_s = np.zeros(n)
+    for dist, chosen, name in ((c.think, ~is_tool, "think"), (c.tool_gap, is_tool, "tool_gap")):
+        if chosen.any():
+            assert dist is not None  # check() saw to it
+            delay_s[chosen] = dists.sample(dist, int(chosen.sum()), dists.stream(seed, c.name, name))
+    return delay_s
+
+
+@dataclass
+class _Names:
+    """Layer names and scope codes, numbered as they come."""
+
+    names: list[str] = field(default_factory=list)
+    scopes: list[int] = field(default_factory=list)
+
+    def add(self, name: str, scope: str) -> int:
+        self.names.append(name)
+        self.scopes.append(SCOPES.index(scope))
+        return len(self.names) - 1
+
+
+def _workload(config: WorkloadConfig, sessions: _Sessions, requests: _Requests, seed: int) -> Workload:
+    classes, cls, number = config.class_, sessions.cls[requests.session], sessions.number[requests.session]
+    rows = _rows_by_class(cls, len(classes))
+    tenant, tenant_names, salt = _tenants(classes, cls, number)
+    builder, texts, names = TreeBuilder(salt), Texts(seed), _Names()
+    for level_rows, text in _levels(classes, rows, number, requests.clock_s, texts, names):
+        builder.extend(level_rows, text, texts)
+    n = len(cls)
+    history, tail_layer, private = np.zeros(n, np.int16), np.zeros(n, np.int16), np.zeros(n, np.int64)
+    for c, r in zip(classes, rows, strict=True):
+        parts = Parts.of(c)
+        for layer in parts.private:
+            private[r] += dists.counts(layer.tokens, len(r), dists.stream(seed, c.name, layer.name, "tokens"))
+        history[r] = names.add(f"{c.name}/history", "session")
+        tail_layer[r] = names.add(f"{c.name}/{parts.message.name if parts.message else 'new input'}", "dynamic")
+    said = requests.message + requests.output
+    before = np.cumsum(said) - said
+    history_tokens = before - before[np.arange(n) - requests.turn]
+    prompt = builder.end[builder.node] + private + history_tokens + requests.message
+    leaf = builder.histories(requests.turn, said, history, first_content=len(texts.tokens))
+    workload = Workload(
+        tree=builder.tree(any(c.isolation for c in classes)),
+        arrival_s=requests.clock_s,
+        prompt_tokens=prompt,
+        output_tokens=requests.output,
+        leaf=leaf,
+        class_id=cls if len(classes) > 1 else None,
+        tenant_id=tenant,
+        priority=np.array([c.priority for c in classes], np.int32)[cls] if any(c.priority for c in classes) else None,
+        tail_layer=tail_layer,
+        class_names=tuple(c.name for c in classes),
+        class_slo=tuple(c.slo_class for c in classes),
+        tenant_names=tenant_names,
+        layer_names=tuple(names.names),
+        layer_scopes=tuple(names.scopes),
+        source=f"mix of {', '.join(c.name for c in classes)}" + (f" (preset {config.preset})" if config.preset else "") + f", seed {seed}",
+        notes=_notes(config, sessions, cls),
+    )
+    return _in_time_order(workload, requests, loop_of(config), config.concurrency)
+
+
+def _levels(
+    classes: tuple[MixClass, ...], rows: list[np.ndarray], number: np.ndarray, clock_s: np.ndarray, texts: Texts, names: _Names
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For every level of the prompts: the requests that have a layer there, and its text id for each."""
+    groups: dict[tuple[str, str], list[tuple[int, Use]]] = {}
+    for c, r in zip(classes, rows, strict=True):
+        for level, layer in enumerate(Parts.of(c).shared if len(r) else ()):
+            key = ("share", layer.share) if layer.share else (c.name, layer.name)
+            groups.setdefault(key, []).append((level, Use(c.name, layer, r, number[r], clock_s[r])))
+    levels: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+    for (owner, name), members in groups.items():
+        layer_id = names.add(name if owner == "share" else f"{owner}/{name}", members[0][1].layer.scope)
+        ids = texts.add([use for _, use in members], layer_id)
+        for (level, use), text in zip(members, ids, strict=True):
+            levels.setdefault(level, []).append((use.rows, text))
+    return [(np.concatenate([r for r, _ in levels[level]]), np.concatenate([t for _, t in levels[level]])) for level in sorted(levels)]
+
+
+def _tenants(classes: tuple[MixClass, ...], cls: np.ndarray, number: np.ndarray) -> tuple[np.ndarray | None, tuple[str, ...], np.ndarray]:
+    """Tenant ids, their names, and the salt of every request: 0, or its tenant's own where tenants are isolated."""
+    per_class = np.array([c.tenants for c in classes])
+    tenant = ((np.cumsum(per_class) - per_class)[cls] + number % per_class[cls]).astype(np.int32)
+    salt = np.where(np.array([c.isolation for c in classes])[cls], tenant + 1, 0)
+    if per_class.max() == 1:
+        return None, ("",), salt
+    return tenant, tuple(f"{c.name}/{i}" for c in classes for i in range(c.tenants)), salt
+
+
+def _notes(config: WorkloadConfig, sessions: _Sessions, cls: np.ndarray) -> tuple[str, ...]:
+    lines = []
+    for i, c in enumerate(config.class_):
+        lines.append(f"{c.name}: {int((sessions.cls == i).sum()):,} sessions, {int((cls == i).sum()):,} requests, generated")
+    if config.requests is not None and len(cls) < config.requests:
+        lines.append(f"{len(cls):,} requests, fewer than the {config.requests:,} asked for: the sessions or the duration ended first")
+    if loop_of(config) == "open" and any(dists.can_exceed(c.turns, 1) for c in config.class_):
+        lines.append("open loop: later turns arrive at their session's start plus think times, as if every answer took no time")
+    return tuple(lines)
+
+
+def _in_time_order(workload: Workload, requests: _Requests, loop: str, concurrency: int | None) -> Workload:
+    """Rows sorted by nominal time, and the links between turns where the loop is closed."""
+    if not requests.turn.any():
+        return replace(workload, concurrency=concurrency)
+    order = np.argsort(requests.clock_s, kind="stable")
+    row = np.empty(len(order), np.int64)
+    row[order] = np.arange(len(order))
+    moved: dict[str, Any] = {f.name: v[order] for f in fields(workload) if isinstance(v := getattr(workload, f.name), np.ndarray)}
+    moved |= {"session_id": requests.session[order], "turn": requests.turn[order].astype(np.int32)}
+    if loop != "open":
+        later = requests.turn > 0
+        moved["arrival_s"] = np.where(later, np.nan, requests.clock_s)[order]
+        moved["after"] = np.where(later, np.append(-1, row[:-1]), -1)[order]
+        moved["delay_s"] = requests.delay_s[order]
+    return replace(workload, concurrency=concurrency, **moved)
