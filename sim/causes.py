@@ -1,0 +1,157 @@
+"""Where every prompt token went: a hit, or one cause of missing it; per request the sums are exact.
+
+The one idea: a prompt's causes are consecutive stretches of it, so a few depths per request say everything:
+
+    0 .. hit .. replica ceiling .. fleet ceiling .. under way .. under another tenant .. last full block .. prompt
+      hit   evicted       other replica     in flight       other tenant    changed or cold    partial block
+
+Only `changed_earlier` is not a stretch: it is the nodes beyond the last depth whose own text was seen before at another
+place. Tokens computed again after a preemption are beyond the prompt's count: they are reported apart (`recomputed_tokens`).
+
+    python -m pytest tests/test_causes.py
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.paths import ScopeCount, nodes_beyond
+from sim.recording import Recording
+from workloads.columns import SCOPES, Workload
+
+CAUSES = ("partial_block", "in_flight", "other_replica", "evicted", "cache_off", "other_tenant", "changed_earlier", "cold")
+NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Causes:
+    """Every array is int64. Rows are all requests; those never admitted are zero everywhere."""
+
+    tokens: dict[str, np.ndarray]  #: cause -> [n]
+    by_scope: dict[str, np.ndarray]  #: cause, and "hit" -> [n rows asked for, len(SCOPES)], see `rows`
+    rows: np.ndarray  #: the requests `by_scope` has rows for
+    changed_layer: np.ndarray  #: [n], layer whose change cost the changed_earlier tokens; -1 none
+    determinable: dict[str, bool]  #: False: the workload does not say, and the tokens are in `cold`
+
+
+def miss_causes(rec: Recording, workload: Workload, rows: np.ndarray, caching: bool = True) -> Causes:
+    """Causes of every admitted request, with tokens by scope for `rows` (int64, admitted requests).
+
+    Raises ValueError when hit <= replica ceiling <= fleet ceiling <= last full block does not hold for a request.
+    """
+    block = rec.block_size
+    admitted = ~np.isnan(rec.admit_s)
+    prompt = np.where(admitted, workload.prompt_tokens, 0)
+    hit, replica, fleet = (np.where(admitted, c, 0).astype(np.int64) for c in
+                           (rec.hit_tokens, rec.ceiling_replica_tokens, rec.ceiling_fleet_tokens))
+    full = np.where(admitted, (prompt - 1) // block * block, 0)
+    _check_order(hit, replica, fleet, full)
+
+    history = _History(rec, workload, fleet, admitted)
+    under_way = _full_blocks(history.depth_seen(None), fleet, full, block)
+    tenant = _full_blocks(history.depth_seen(workload.tree.twin), under_way, full, block)
+    changed, changed_scope, changed_layer = history.changed_earlier(tenant, full)
+
+    zero = np.zeros_like(prompt)
+    stretch = {
+        "hit": (zero, hit), "partial_block": (full, prompt), "in_flight": (fleet, under_way), "other_replica": (replica, fleet),
+        "evicted": (hit, replica if caching else hit), "cache_off": (hit, hit if caching else replica),
+        "other_tenant": (under_way, tenant), "cold": (tenant, full),
+    }
+    tokens = {name: b - a for name, (a, b) in stretch.items() if name != "hit"}
+    tokens["changed_earlier"] = changed
+    tokens["cold"] = tokens["cold"] - changed
+
+    count = ScopeCount(workload)
+    at: dict[int, np.ndarray] = {}
+
+    def scopes(depth: np.ndarray) -> np.ndarray:
+        if id(depth) not in at:
+            at[id(depth)] = count(rows, depth[rows])
+        return at[id(depth)]
+
+    by_scope = {name: scopes(b) - scopes(a) for name, (a, b) in stretch.items()}
+    by_scope["changed_earlier"] = changed_scope[rows]
+    by_scope["cold"] = by_scope["cold"] - changed_scope[rows]
+    one_root = int((workload.tree.parent < 0).sum()) <= 1
+    determinable = {"other_tenant": workload.tree.twin is not None or one_root, "changed_earlier": workload.tree.content is not None}
+    return Causes({c: tokens[c] for c in CAUSES}, by_scope, rows, changed_layer, determinable)
+
+
+def _check_order(hit: np.ndarray, replica: np.ndarray, fleet: np.ndarray, full: np.ndarray) -> None:
+    bad = np.flatnonzero((hit < 0) | (hit > replica) | (replica > fleet) | (fleet > full))
+    if len(bad):
+        r = int(bad[0])
+        raise ValueError(
+            f"request {r}: expected hit <= replica ceiling <= fleet ceiling <= full blocks of the prompt, "
+            f"got {hit[r]}, {replica[r]}, {fleet[r]}, {full[r]} tokens ({len(bad)} such requests)"
+        )
+
+
+def _full_blocks(depth: np.ndarray, at_least: np.ndarray, at_most: np.ndarray, block: int) -> np.ndarray:
+    return np.maximum(np.minimum(depth // block * block, at_most), at_least)
+
+
+class _History:
+    """What earlier-admitted requests had put anywhere, counted in whole tree nodes.
+
+    Only nodes beyond a request's fleet ceiling matter: whatever lies above it was there, and whoever brings a text
+    first has it beyond its own ceiling. Order is admission, ties by request id; a node with output tokens in it counts
+    from its request's finish, without the last token, whose KV is never computed.
+    """
+
+    def __init__(self, rec: Recording, workload: Workload, ceiling: np.ndarray, admitted: np.ndarray) -> None:
+        tree = self.tree = workload.tree
+        self.n, self.workload = len(workload), workload
+        order = np.flatnonzero(admitted)[np.argsort(rec.admit_s[admitted], kind="stable")]
+        self.rank = np.full(self.n, -1, np.int64)
+        self.rank[order] = np.arange(len(order))
+        beyond = list(nodes_beyond(tree, np.where(admitted, workload.leaf, 0), np.where(admitted, ceiling, NEVER)))
+        self.rows = np.concatenate([r for r, _ in beyond]) if beyond else np.empty(0, np.int64)
+        self.nodes = np.concatenate([k for _, k in beyond]) if beyond else np.empty(0, np.int64)
+        end = tree.end[self.nodes]
+        in_prompt = end <= workload.prompt_tokens[self.rows]
+        self.whole_path = ~in_prompt & (end == (workload.prompt_tokens + workload.output_tokens)[self.rows])
+        finish = np.searchsorted(rec.admit_s[order], rec.finish_s[self.rows], side="left") - 1  # NaN sorts last: never
+        self.since = np.where(in_prompt, self.rank[self.rows], np.where(np.isnan(rec.finish_s[self.rows]), NEVER, finish))
+
+    def depth_seen(self, twin: np.ndarray | None) -> np.ndarray:
+        """Deepest token of each path that lies at the end of a node an earlier request went through."""
+        node = self.nodes if twin is None else twin[self.nodes]
+        size = len(self.tree)
+        whole, short = np.full(size, NEVER), np.full(size, NEVER)
+        np.minimum.at(whole, node[~self.whole_path], self.since[~self.whole_path])
+        np.minimum.at(short, node[self.whole_path], self.since[self.whole_path])
+        mine = self.rank[self.rows]
+        end = self.tree.end[self.nodes]
+        reach = np.where(whole[node] < mine, end, np.where(short[node] < mine, end - 1, 0))
+        depth = np.zeros(self.n, np.int64)
+        np.maximum.at(depth, self.rows, reach)
+        return depth
+
+    def changed_earlier(self, known: np.ndarray, full: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Tokens [n], tokens by scope [n, scopes] and guilty layer [n] of text seen before, but after other text.
+
+        The guilty layer is that of the first node beyond `known`: from there on the prompt differs.
+        """
+        tokens = np.zeros(self.n, np.int64)
+        by_scope = np.zeros((self.n, len(SCOPES)), np.int64)
+        layer = np.full(self.n, -1, np.int64)
+        if self.tree.content is None:
+            return tokens, by_scope, layer
+        text = self.tree.content[self.nodes]
+        _, text_id = np.unique(text, return_inverse=True)
+        first = np.full(int(text_id.max(initial=-1)) + 1, NEVER)
+        np.minimum.at(first, text_id, self.since)
+        start, end = self.tree.start[self.nodes], self.tree.end[self.nodes]
+        low, high = np.maximum(start, known[self.rows]), np.minimum(end, full[self.rows])
+        again = (text >= 0) & (first[text_id] < self.rank[self.rows]) & (high > low)
+        np.add.at(tokens, self.rows[again], (high - low)[again])
+        scope = np.asarray(self.workload.layer_scopes, np.int64)[self.tree.layer[self.nodes]]
+        np.add.at(by_scope, (self.rows[again], scope[again]), (high - low)[again])
+        parting = (start <= known[self.rows]) & (known[self.rows] < end)
+        layer[self.rows[parting]] = self.tree.layer[self.nodes[parting]]
+        layer[tokens == 0] = -1
+        return tokens, by_scope, layer
+

@@ -1,0 +1,206 @@
+"""Latency, throughput and SLO statistics of a Recording; docs/metrics.md has one definition for each.
+
+The one idea: inter-token gaps are never listed one by one. A request emits one token at the end of every step from
+its first to its last, so the pooled ITL distribution is the gaps between step ends weighted by how many requests span
+them (a difference array and a cumsum), plus the few gaps the recording lists. Percentiles of the weighted values equal
+`numpy.percentile` of the pooled list.
+
+    python -m pytest tests/test_metrics.py
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.recording import NOT_ARRIVED, Recording, Samples, Steps
+from sim.scenario import SloClass, SloConfig
+from workloads.columns import Workload
+
+PERCENTILES = (50, 90, 95, 99)
+CENSORED_SHARE = 0.001  # percentiles leave the unfinished out; beyond this share that must be said
+
+
+@dataclass(frozen=True)
+class Window:
+    """The measured stretch of the clock. Requests that arrive in it are counted; tokens are counted when emitted in it."""
+
+    start_s: float
+    end_s: float  #: duration_s when given, else the end of the run (as `vllm bench serve` does: a drain tail is included)
+    last_arrival_s: float  #: of the window
+    drained: bool  #: end_s is the end of the run, not a duration the user chose
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.start_s
+
+    def holds(self, t_s: np.ndarray) -> np.ndarray:
+        return (t_s >= self.start_s) & (t_s <= self.end_s)
+
+
+def window_of(rec: Recording, warmup_s: float, duration_s: float | None) -> tuple[Window, np.ndarray]:
+    """The window and a bool column of the arrivals that count. Raises ValueError when warm-up leaves nothing.
+
+    A row that arrived without a recorded time (a session cut before its turn) counts: it cannot be placed.
+    """
+    end = rec.end_s if duration_s is None else min(duration_s, rec.end_s)
+    if not end > warmup_s and len(rec.arrival_s):
+        raise ValueError(f"run.warmup_s = {warmup_s:g} leaves nothing to measure: the window ends at {end:g} s")
+    arrived = rec.status != NOT_ARRIVED
+    inside = arrived & (np.isnan(rec.arrival_s) | ((rec.arrival_s >= warmup_s) & (rec.arrival_s <= end)))
+    times = rec.arrival_s[inside & ~np.isnan(rec.arrival_s)]
+    last = float(times.max()) if len(times) else warmup_s
+    return Window(warmup_s, end, last, duration_s is None or duration_s >= rec.end_s), inside
+
+
+def per_request(rec: Recording, workload: Workload) -> dict[str, np.ndarray]:
+    """ttft_s, tpot_s, e2e_s and queue_s, float64 [n]; NaN where undefined (TPOT of a single output token)."""
+    out = workload.output_tokens
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tpot = np.where(out > 1, (rec.finish_s - rec.first_token_s) / (out - 1), np.nan)
+    return {
+        "ttft_s": rec.first_token_s - rec.arrival_s,
+        "tpot_s": tpot,
+        "e2e_s": rec.finish_s - rec.arrival_s,
+        "queue_s": rec.admit_s - rec.arrival_s,
+    }
+
+
+def describe(values: np.ndarray) -> dict[str, float | None]:
+    """mean, median, std (population) and p50 to p99 of the values that are not NaN; None when there are none."""
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return _named(None, None, None)
+    return _named(float(values.mean()), float(values.std()), np.percentile(values, PERCENTILES))
+
+
+def describe_weighted(values: np.ndarray, counts: np.ndarray) -> dict[str, float | None]:
+    """`describe` of the list that holds values[i] counts[i] times; values ascending, counts whole and not negative."""
+    total = counts.cumsum()
+    n = int(total[-1]) if len(total) else 0
+    if not n:
+        return _named(None, None, None)
+    mean = float(values @ counts) / n
+    std = float(np.sqrt(((values - mean) ** 2) @ counts / n))
+    place = np.array(PERCENTILES) / 100 * (n - 1)
+    below = np.floor(place).astype(np.int64)
+    lower = values[np.searchsorted(total, below, side="right")]
+    upper = values[np.searchsorted(total, np.minimum(below + 1, n - 1), side="right")]
+    return _named(mean, std, lower + (upper - lower) * (place - below))
+
+
+def _named(mean: float | None, std: float | None, percentiles: np.ndarray | None) -> dict[str, float | None]:
+    ps = {f"p{p}": None if percentiles is None else float(percentiles[i]) for i, p in enumerate(PERCENTILES)}
+    return {"mean": mean, "median": ps["p50"], "std": std, **ps}
+
+
+def token_gaps(rec: Recording, groups: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Every gap between consecutive output tokens: values float64 [m] ascending, and counts int64 [m] per group.
+
+    groups: bool columns [n requests], the first of which holds all the others. Only requests with a last step may be
+    in a group.
+    """
+    values: list[np.ndarray] = []
+    counts: list[list[np.ndarray]] = [[] for _ in groups]
+    gap_replica = rec.replica[rec.gaps_request]
+    for replica, steps in enumerate(rec.steps):
+        n = len(steps.end_s)
+        if n < 2:
+            continue
+        here = rec.replica == replica
+        gap_here = gap_replica == replica
+        start, stop = rec.gaps_from_step[gap_here], rec.gaps_to_step[gap_here]
+        values += [np.diff(steps.end_s), steps.end_s[stop] - steps.end_s[start]]
+        for g, group in enumerate(groups):
+            member = group & here
+            listed = group[rec.gaps_request[gap_here]]
+            spans = _spanning(rec.first_step[member], rec.last_step[member], n) - _spanning(start[listed], stop[listed], n)
+            counts[g] += [spans, listed.astype(np.int64)]
+    if not values:
+        return np.empty(0), [np.empty(0, np.int64) for _ in groups]
+    pooled = np.concatenate(values)
+    joined = [np.concatenate(c) for c in counts]
+    used = np.flatnonzero(joined[0])
+    order = used[np.argsort(pooled[used])]
+    return pooled[order], [c[order] for c in joined]
+
+
+def _spanning(first: np.ndarray, last: np.ndarray, n: int) -> np.ndarray:
+    """int64 [n - 1]: how many [first, last] hold both step i and i + 1."""
+    edges = np.bincount(first, minlength=n) - np.bincount(last, minlength=n)
+    return edges.cumsum()[:-1]
+
+
+def limits_of(workload: Workload, slo: SloConfig) -> list[tuple[str, SloClass]]:
+    """(SLO class name, limits) of every workload class. A class that [slo.classes] does not name has the default limits."""
+    default = SloClass(slo.ttft_s, slo.tpot_s, slo.e2e_s)
+    names = [name if name in slo.classes else "" for name in workload.class_slo]
+    names += [""] * (len(workload.class_names) - len(names))
+    return [(name, slo.classes[name] if name else default) for name in names]
+
+
+def has_limit(limits: SloClass) -> bool:
+    return any(v is not None for v in (limits.ttft_s, limits.tpot_s, limits.e2e_s))
+
+
+def good(times: dict[str, np.ndarray], completed: np.ndarray, class_id: np.ndarray, limits: Sequence[SloClass]) -> np.ndarray:
+    """bool [n]: completed within every limit of its class. An undefined TPOT (one output token) meets its limit."""
+    ok = completed.copy()
+    for key in ("ttft_s", "tpot_s", "e2e_s"):
+        limit = np.array([np.inf if getattr(lim, key) is None else getattr(lim, key) for lim in limits])
+        ok &= ~(times[key] > limit[class_id])
+    return ok
+
+
+def tokens_emitted(rec: Recording, window: Window) -> int:
+    """Output tokens whose step ended inside the window, of all requests."""
+    total = 0
+    for replica, steps in enumerate(rec.steps):
+        sampled = (rec.replica == replica) & (rec.first_step >= 0)
+        if not sampled.any():
+            continue
+        last = np.where(rec.last_step < 0, len(steps.end_s) - 1, rec.last_step)  # unfinished: still at it when the run stopped
+        before = np.searchsorted(steps.end_s, window.start_s, side="left")  # first step that ends in the window
+        after = np.searchsorted(steps.end_s, window.end_s, side="right")
+        total += _emitted_between(rec.first_step[sampled], last[sampled], before, after)
+        listed = rec.replica[rec.gaps_request] == replica
+        silent_first, silent_last = rec.gaps_from_step[listed] + 1, rec.gaps_to_step[listed] - 1
+        total -= _emitted_between(silent_first, silent_last, before, after)
+    return total
+
+
+def _emitted_between(first: np.ndarray, last: np.ndarray, before: int, after: int) -> int:
+    return int(np.maximum(np.minimum(last, after - 1) - np.maximum(first, before) + 1, 0).sum())
+
+
+def time_mean(samples: Samples, column: str, window: Window) -> float:
+    """Mean over the window of one step-function column of one replica; 0 before its first sample."""
+    if not len(samples.t_s) or window.seconds <= 0:
+        return 0.0
+    t = np.clip(np.append(samples.t_s, window.end_s), window.start_s, window.end_s)
+    return float(np.diff(t) @ getattr(samples, column)) / window.seconds
+
+
+def step_shares(all_steps: Sequence[Steps], window: Window) -> dict[str, float]:
+    """Time-weighted figures over the steps that end in the window.
+
+    busy_s (summed over replicas), mean decode batch and tokens per step, and the shares of busy time whose step time
+    was measured, interpolated and extrapolated.
+    """
+    busy = decode = tokens = 0.0
+    by_code = np.zeros(3)
+    for steps in all_steps:
+        lo = np.searchsorted(steps.end_s, window.start_s, side="left")
+        hi = np.searchsorted(steps.end_s, window.end_s, side="right")
+        d = steps.duration_s[lo:hi]
+        n_decode = steps.n_decode[lo:hi]
+        busy += float(d.sum())
+        decode += float(d @ n_decode)
+        tokens += float(d @ (n_decode + steps.prefill_tokens[lo:hi]))
+        by_code += np.bincount(steps.coverage[lo:hi], weights=d, minlength=3)[:3]
+    part = busy or 1.0
+    return {
+        "busy_s": busy, "decode_batch": decode / part, "tokens_per_step": tokens / part,
+        "measured": by_code[0] / part, "interpolated": by_code[1] / part, "extrapolated": by_code[2] / part,
+    }

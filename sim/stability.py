@@ -1,0 +1,85 @@
+"""Does the queue grow without end? One test, three answers: stable, unstable, too short to tell.
+
+The one idea: cut the second half of the arrivals' window into 20 equal batches and look at the growth of the work in
+the system over each. Their sum telescopes to the growth over the half. Under overload the work is a random walk with
+drift, so the increments are nearly independent and a t interval of their mean is right; in a stable system they are
+negatively correlated (what came goes), so the same interval is too wide: it errs towards "stable". Regression errors
+would have to model the queue's long memory instead.
+
+    python -m pytest tests/test_stability.py
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+BATCHES = 20
+T_975 = 2.093  # two-sided 95 % quantile of Student's t with BATCHES - 1 = 19 degrees of freedom
+MIN_SHARE = 0.01  # below 1 % of the arriving work left behind, a growth is a drift of the load, not an overload
+MAX_SHARE = 0.05  # an interval that reaches beyond 5 % cannot exclude an overload worth knowing
+MIN_ARRIVALS = 5 * BATCHES  # in the second half
+
+
+@dataclass(frozen=True)
+class Stability:
+    """Growth of the work in system over the second half of the window; work is prompt + output tokens."""
+
+    stable: bool | None  #: None = too short to tell
+    reason: str
+    growth_requests_per_s: float | None
+    growth_tokens_per_s: float | None
+    share: float | None  #: growth / arriving work: the share of the arriving tokens that is left behind
+    share_low: float | None  #: ends of its 95 % interval
+    share_high: float | None
+
+
+def in_system(edges_s: np.ndarray, enter_s: np.ndarray, leave_s: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Summed weight of the items with enter_s <= edge < leave_s at each edge (shape [edges]); NaN = never."""
+    k = len(edges_s)
+
+    def up_to(t: np.ndarray) -> np.ndarray:
+        first_edge = np.searchsorted(edges_s, np.where(np.isnan(t), np.inf, t), side="left")
+        return np.bincount(first_edge, weights=weight, minlength=k + 1)[:k].cumsum()
+
+    return up_to(enter_s) - up_to(leave_s)
+
+
+def assess(
+    arrival_s: np.ndarray, admit_s: np.ndarray, finish_s: np.ndarray, tokens: np.ndarray, start_s: float, end_s: float
+) -> Stability:
+    """Judge the window [start_s, end_s] of arrivals; end_s is at most the last arrival (a drain says nothing).
+
+    arrival_s, admit_s, finish_s: float64 [n], NaN = did not happen. tokens: prompt + output, [n]. Rejected requests
+    were never in the system and are left out by the caller.
+    """
+    middle = (start_s + end_s) / 2
+    half = (arrival_s > middle) & (arrival_s <= end_s)
+    n_half = int(half.sum())
+    if n_half < MIN_ARRIVALS or end_s <= start_s:
+        reason = f"{n_half} arrivals in the second half of the window, {MIN_ARRIVALS} are needed to tell"
+        return Stability(None, reason, None, None, None, None, None)
+
+    edges = np.linspace(middle, end_s, BATCHES + 1)
+    length = end_s - middle
+    work = np.asarray(tokens, np.float64)
+    arriving = float(work[half].sum())
+    grown = np.diff(in_system(edges, arrival_s, finish_s, work))
+    share = float(grown.sum()) / arriving
+    width = T_975 * float(grown.std(ddof=1)) * np.sqrt(BATCHES) / arriving
+    low, high = share - width, share + width
+    # What grows without end must be waiting: a batch that is still filling up is bounded.
+    queue = in_system(edges[[0, -1]], arrival_s, admit_s, work)
+    queued_share = float(queue[1] - queue[0]) / arriving
+    count = in_system(edges[[0, -1]], arrival_s, finish_s, np.ones(len(work)))
+
+    found = f"work in system grew by {100 * share:+.1f} % of the arriving tokens (95 % interval {100 * low:+.1f} to {100 * high:+.1f} %)"
+    stable: bool | None
+    if low > 0 and share > MIN_SHARE:
+        stable = False if queued_share > share / 2 else None
+        reason = found if stable is False else f"{found}, most of it running, not queued: still warming up, run longer"
+    elif high <= MAX_SHARE:
+        stable, reason = True, found
+    else:
+        stable, reason = None, f"{found}: too wide to tell, run longer"
+    return Stability(stable, reason, float(count[1] - count[0]) / length, float(grown.sum()) / length, share, low, high)

@@ -1,0 +1,108 @@
+"""A run's numbers per class, SLO class and tenant: the same definitions, on a part of the window's arrivals."""
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from sim.causes import CAUSES, Causes
+from sim.metrics import has_limit
+from sim.recording import COMPLETED, Recording
+from sim.scenario import SloClass
+from workloads.columns import SCOPES, Workload
+
+Limits = list[tuple[str, SloClass]]  # (SLO class, limits) of every workload class
+
+
+def class_table(
+    rec: Recording, workload: Workload, causes: Causes, inside: np.ndarray, good: np.ndarray, limits: Limits,
+    latency: list[dict[str, Any]], gpu_hours: np.ndarray, usd_per_hour: float | None,
+) -> dict[str, dict[str, Any]]:
+    """One row per workload class. latency: one table per class, or a single one when there is one class."""
+    class_id = workload.column("class_id").astype(np.int64)
+    scope_class = class_id[causes.rows]
+    rows = {}
+    for c, name in enumerate(workload.class_names):
+        mine = inside & (class_id == c)
+        arrived, hours = int(mine.sum()), float(gpu_hours[mine].sum())
+        counted = causes.rows[scope_class == c]
+        hit = rec.hit_tokens[counted]
+        here = scope_class == c
+        rows[name] = {
+            "arrived": arrived, "completed": int((mine & (rec.status == COMPLETED)).sum()), "slo_class": limits[c][0],
+            "attainment": _attainment(good, mine) if has_limit(limits[c][1]) else None,
+            **_reuse(rec, workload, causes, counted),
+            "hit_tokens_per_request": {f"p{p}": float(np.percentile(hit, p)) if len(hit) else None for p in (10, 50, 90)},
+            "requests_with_hit_share": float((hit > 0).mean()) if len(hit) else None,
+            "tokens_by_scope": {
+                cause: {SCOPES[s]: int(v) for s, v in enumerate(table[here].sum(axis=0)) if v} for cause, table in causes.by_scope.items()
+            },
+            "changed_layers": _changed_layers(workload, causes, counted),
+            "preemptions": int(rec.preemptions[mine].sum()), "recomputed_tokens": int(rec.recomputed_tokens[mine].sum()),
+            "gpu_hours": hours,
+            "usd_per_request": hours / arrived * usd_per_hour if usd_per_hour is not None and arrived else None,
+            "latency_ms": latency[c],
+        }
+    return rows
+
+
+def slo_table(workload: Workload, inside: np.ndarray, good: np.ndarray, limits: Limits) -> dict[str, dict[str, Any]]:
+    """Arrivals, good requests and attainment per SLO class; "" is the default limits."""
+    class_id = workload.column("class_id").astype(np.int64)
+    rows: dict[str, dict[str, Any]] = {}
+    for name, limit in dict(limits).items():
+        members = np.array([n == name for n, _ in limits])
+        mine = inside & members[class_id]
+        rows[name] = {
+            "limits": asdict(limit), "arrived": int(mine.sum()), "good": int((mine & good).sum()) if has_limit(limit) else None,
+            "attainment": _attainment(good, mine) if has_limit(limit) else None,
+        }
+    return rows
+
+
+def tenant_table(rec: Recording, workload: Workload, causes: Causes, inside: np.ndarray) -> dict[str, dict[str, Any]]:
+    """Reuse per tenant; empty with a single tenant."""
+    if len(workload.tenant_names) < 2:
+        return {}
+    tenant = workload.column("tenant_id").astype(np.int64)
+    n = len(workload.tenant_names)
+    rows, of = causes.rows, tenant[causes.rows]
+
+    def total(column: np.ndarray) -> np.ndarray:
+        return np.bincount(of, weights=column[rows], minlength=n).astype(np.int64)
+
+    arrived = np.bincount(tenant[inside], minlength=n)
+    prompt, hit = total(workload.prompt_tokens), total(rec.hit_tokens)
+    miss = {c: total(causes.tokens[c]) for c in CAUSES}
+    return {
+        name: {
+            "arrived": int(arrived[t]), "prompt_tokens": int(prompt[t]), "prefix_hit_tokens": int(hit[t]),
+            "prefix_hit_rate": float(hit[t] / prompt[t]) if prompt[t] else None, "miss_tokens": {c: int(miss[c][t]) for c in CAUSES},
+        }
+        for t, name in enumerate(workload.tenant_names)
+    }
+
+
+def _attainment(good: np.ndarray, mine: np.ndarray) -> float | None:
+    return float((good & mine).sum() / mine.sum()) if mine.any() else None
+
+
+def _reuse(rec: Recording, workload: Workload, causes: Causes, rows: np.ndarray) -> dict[str, Any]:
+    prompt = int(workload.prompt_tokens[rows].sum())
+
+    def rate(column: np.ndarray) -> float | None:
+        return float(column[rows].sum()) / prompt if prompt else None
+
+    return {
+        "prompt_tokens": prompt, "prefix_hit_tokens": int(rec.hit_tokens[rows].sum()), "prefix_hit_rate": rate(rec.hit_tokens),
+        "reuse_ceiling_replica": rate(rec.ceiling_replica_tokens), "reuse_ceiling_fleet": rate(rec.ceiling_fleet_tokens),
+        "miss_tokens": {c: int(causes.tokens[c][rows].sum()) for c in CAUSES},
+    }
+
+
+def _changed_layers(workload: Workload, causes: Causes, rows: np.ndarray) -> dict[str, int]:
+    """Tokens that would have hit had the named layer not changed before them."""
+    layer = causes.changed_layer[rows]
+    tokens = np.bincount(layer[layer >= 0], weights=causes.tokens["changed_earlier"][rows][layer >= 0], minlength=len(workload.layer_names))
+    return {workload.layer_names[i]: int(v) for i, v in enumerate(tokens) if v}
