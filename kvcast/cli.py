@@ -26,6 +26,7 @@ COMMANDS = {
     "workload": "describe a trace or mix, or convert it to Mooncake JSONL",
     "profile": "list device profiles and models; show what fits on a GPU",
     "validate": "recompute comparisons with recorded truth",
+    "demo": "simulate the bundled mix: what the prefix cache is worth",
     "dashboard": "open the dashboard in a browser",
 }
 

@@ -93,7 +93,7 @@ def _simulate_some(variants: Sequence[Variant]) -> list[Result]:
         if loaded != (scenario.workload, scenario.seed):
             loaded, workload = (scenario.workload, scenario.seed), api.load_workload(scenario.workload, scenario.seed)
         text.progress(f"simulating {', '.join(variant.label)}, seed {scenario.seed}")
-        results.append(Result(variant, api.simulate_prepared(api.prepare(scenario, workload)).report.summary))
+        results.append(Result(variant, api.run(api.prepare(scenario, workload)).report.summary))
     return results
 
 

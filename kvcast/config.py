@@ -268,10 +268,10 @@ def _workload_problems(workload: WorkloadConfig) -> Iterator[str]:
 
 
 def _name_problems(scenario: Scenario) -> Iterator[str]:
-    from sim.kvcache.policies import POLICIES
+    from sim.kvcache.ranked import POLICIES
     from sim.router import ROUTERS
 
-    for key, value, known in (("cache.policy", scenario.cache.policy, POLICIES), ("cluster.router", scenario.cluster.router, ROUTERS)):
+    for key, value, known in (("cache.policy", scenario.cache.policy, ["lru", *POLICIES]), ("cluster.router", scenario.cluster.router, ROUTERS)):
         if value not in known:
             yield f"{_name(key)} = {value!r}: expected one of {', '.join(known)}{_did_you_mean(value, list(known))}"
 

@@ -38,8 +38,17 @@ def _lines(node: Any) -> str:
 
 
 def _items(node: Any) -> list[tuple[str, Any]]:
-    pairs = [("class" if f.name == "class_" else f.name, getattr(node, f.name)) for f in fields(node)]
+    pairs = [(f.name.rstrip("_"), _declared(f.type, getattr(node, f.name))) for f in fields(node)]
     return [(name, value) for name, value in pairs if value is not None and value not in ((), {})]
+
+
+def _declared(kind: Any, value: Any) -> Any:
+    """A whole number in a float field as a float (1 as 1.0), as it will be read back."""
+    if "float" not in str(kind):
+        return value
+    if isinstance(value, tuple):
+        return tuple(float(item) for item in value)
+    return float(value) if isinstance(value, int) else value
 
 
 def _value(value: Any, wide: bool = False) -> str:

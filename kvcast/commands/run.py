@@ -44,11 +44,11 @@ def run(args: argparse.Namespace) -> int:
     text.progress("loading the workload")
     prepared = api.prepare(scenario)
     text.progress(f"simulating {len(prepared.workload):,} requests")
-    result = api.simulate_prepared(prepared)
+    result = api.run(prepared)
     baseline = None
     if scenario.cache.enabled and not args.no_baseline:
         text.progress("simulating again with the prefix cache off")
-        baseline = api.simulate_prepared(api.without_cache(prepared))
+        baseline = api.run(api.without_cache(prepared))
     if args.out:
         runs.save_run(args.out, result, baseline)
     if args.json:

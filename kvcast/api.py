@@ -1,0 +1,214 @@
+"""From a Scenario to a Report: resolve every default, load the workload, run, measure.
+
+The one idea: `prepare` turns names into things (model, profile, step times, KV blocks, requests) and returns them with a
+scenario in which nothing is left open; `simulate` is `prepare`, run and measure. Two runs that share a workload share it.
+
+    >>> from kvcast import load_scenario, simulate
+    >>> report = simulate(load_scenario("examples/demo.toml"))
+    >>> report.summary["prefix_hit_rate"]
+"""
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from sim.scenario import EngineParams, Scenario
+from workloads.config import WorkloadConfig
+
+if TYPE_CHECKING:
+    from calibrate.latency import StepTime
+    from calibrate.models import ModelSpec
+    from calibrate.profile import DeviceProfile
+    from sim.recording import Recording
+    from sim.report import Report
+    from workloads.columns import Workload
+
+KV_DTYPE = {"fp8": "bf16"}
+"""KV type of weights of a type; any other is kept as it is (an engine's `auto`)."""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A scenario with nothing left open, and what its names stand for."""
+
+    scenario: Scenario  #: as given, with every engine default filled in
+    model: ModelSpec
+    profile: DeviceProfile
+    origins: dict[str, str]  #: engine key -> where its value came from
+    kv_lines: tuple[str, ...] = ()  #: the arithmetic of the KV capacity
+
+    @property
+    def params(self) -> EngineParams:
+        return engine_params(self.scenario)
+
+    def step_time(self) -> StepTime:
+        from calibrate.latency import step_time
+
+        given = self.scenario
+        overhead_s = 0.0  # the engine adds [engine] step_overhead_ms itself
+        return step_time(self.profile, self.model, given.model.dtype, given.hardware.tensor_parallel, overhead_s)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    resolved: Resolved
+    workload: Workload
+    step_time: StepTime = field(repr=False)
+
+    @property
+    def scenario(self) -> Scenario:
+        return self.resolved.scenario
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run: what was simulated and what came out."""
+
+    resolved: Resolved
+    report: Report
+
+    @property
+    def scenario(self) -> Scenario:
+        return self.resolved.scenario
+
+
+def simulate(scenario: Scenario) -> Report:
+    """Simulate a scenario and measure the run. Raises InputError for anything wrong in it."""
+    return run(prepare(scenario)).report
+
+
+def resolve(scenario: Scenario) -> Resolved:
+    """Look up model and profile and fill in the engine's defaults for that GPU. Raises InputError."""
+    from calibrate.latency import engine_defaults
+    from calibrate.models import resolve_model
+    from calibrate.profile import resolve_profile
+
+    model = resolve_model(scenario.model.config or scenario.model.name)
+    profile = resolve_profile(scenario.hardware.profile, model, scenario.model.dtype, scenario.hardware.tensor_parallel)
+    batched_tokens, num_seqs = engine_defaults(profile)
+    defaults = {
+        "max_model_len": (model.max_context, "the model's context"),
+        "max_num_batched_tokens": (batched_tokens, f"vLLM's default on {profile.device['name']}"),
+        "max_num_seqs": (num_seqs, f"vLLM's default on {profile.device['name']}"),
+    }
+    engine, origins = scenario.engine, {}
+    for key, (value, origin) in defaults.items():
+        origins[key] = origin if getattr(engine, key) is None else "given"
+        if getattr(engine, key) is None:
+            engine = replace(engine, **{key: value})
+    kv_dtype = scenario.model.kv_dtype or KV_DTYPE.get(scenario.model.dtype, scenario.model.dtype)
+    scenario = replace(scenario, engine=engine, model=replace(scenario.model, kv_dtype=kv_dtype))
+    return _with_kv_blocks(Resolved(scenario, model, profile, origins))
+
+
+def _with_kv_blocks(resolved: Resolved) -> Resolved:
+    scenario = resolved.scenario
+    if scenario.engine.kv_blocks is not None:
+        return replace(resolved, origins={**resolved.origins, "kv_blocks": "given"})
+    from calibrate.memory import kv_capacity
+
+    capacity = kv_capacity(
+        resolved.profile, resolved.model, scenario.model.dtype, scenario.model.kv_dtype, scenario.hardware.tensor_parallel,
+        scenario.engine.gpu_memory_utilization, scenario.engine.max_num_batched_tokens, scenario.engine.block_size,
+    )
+    engine = replace(scenario.engine, kv_blocks=capacity.blocks)
+    return replace(
+        resolved, scenario=replace(scenario, engine=engine), kv_lines=tuple(capacity.lines),
+        origins={**resolved.origins, "kv_blocks": "what the GPU's memory leaves"},
+    )
+
+
+def engine_params(scenario: Scenario) -> EngineParams:
+    """What the simulation reads of a resolved scenario."""
+    engine = scenario.engine
+    same = ("block_size", "kv_blocks", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold",
+            "scheduler_policy", "watermark", "reserve_full_isl", "max_loras")  # fmt: skip
+    return EngineParams(
+        **{key: getattr(engine, key) for key in same},
+        caching=scenario.cache.enabled, policy=scenario.cache.policy,
+        step_overhead_s=engine.step_overhead_ms / 1e3, frontend_s=engine.frontend_ms / 1e3,
+    )
+
+
+def load_workload(config: WorkloadConfig, seed: int = 0) -> Workload:
+    """The requests of a [workload] section. Raises InputError."""
+    from workloads.load import load
+
+    return load(config, seed)
+
+
+def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
+    """Everything a run needs. `workload`: one already loaded from the same [workload] section and seed."""
+    resolved = resolve(scenario)
+    step_time = resolved.step_time()
+    return Prepared(resolved, load_workload(scenario.workload, scenario.seed) if workload is None else workload, step_time)
+
+
+def without_cache(prepared: Prepared) -> Prepared:
+    """The twin of a run with the prefix cache off: same requests, same arrivals, same everything else."""
+    scenario = prepared.scenario
+    off = replace(scenario, cache=replace(scenario.cache, enabled=False))
+    return replace(prepared, resolved=replace(prepared.resolved, scenario=off))
+
+
+def record(prepared: Prepared, **options: Any) -> Recording:
+    """Run the simulation alone. Options are those of `sim.simulate.run` (record_life, step_log, fast_forward)."""
+    from sim import simulate as engine
+
+    scenario = prepared.scenario
+    run = scenario.run
+    duration, horizon = run.duration_s, run.horizon_s
+    if duration is not None and not run.drain:
+        horizon = duration if horizon is None else min(duration, horizon)
+    return engine.run(
+        prepared.workload, prepared.resolved.params, prepared.step_time, replicas=scenario.cluster.replicas,
+        router=scenario.cluster.router, seed=scenario.seed, horizon_s=horizon, until_arrival_s=duration, **options,
+    )
+
+
+def run(prepared: Prepared, **options: Any) -> Result:
+    """Run and measure."""
+    from sim.report import build_report
+
+    recording = record(prepared, **options)
+    resolved = prepared.resolved
+    report = build_report(
+        recording, prepared.workload, resolved.scenario, profile=resolved.profile.id, profile_hash=resolved.profile.content_hash,
+        prefill_flops=prefill_flops(resolved.model),
+    )
+    return Result(resolved, report)
+
+
+def prefill_flops(model: ModelSpec) -> Callable[..., Any]:
+    """FLOPs of prefilling (new tokens, cached tokens), arrays of one shape."""
+    from calibrate.models import flops
+
+    return functools.partial(flops, model)
+
+
+def as_document(result: Result, baseline: Result | None = None) -> dict[str, Any]:
+    """A run as one JSON-able document: what `kvcast run --json` prints and a run folder's summary.json holds.
+
+    The summary's keys (those of `vllm bench serve` where they exist) stand at the top level.
+    """
+    from sim.report import worth_of
+
+    report = result.report
+    engine = result.scenario.engine
+    keys = (*result.resolved.origins, "block_size", "gpu_memory_utilization")
+    return {
+        "name": result.scenario.name,
+        **report.summary,
+        "cache_worth": worth_of(report, baseline.report if baseline else None),
+        "latency": report.latency,
+        "classes": report.classes,
+        "slo_classes": report.slo_classes,
+        "tenants": report.tenants,
+        "engine": {key: getattr(engine, key) for key in keys},
+        "engine_origins": result.resolved.origins,
+        "kv_arithmetic": list(result.resolved.kv_lines),
+        "profile_provenance": result.resolved.profile.describe(),
+        "notes": list(report.notes),
+    }

@@ -1,0 +1,27 @@
+"""Open the dashboard in a browser: choose a mix, a model and a GPU, run, and look.
+
+  kvcast dashboard --port 8600
+"""
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+import kvcast
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=int, default=8501, help="port of the local web server (default 8501)")
+    parser.add_argument("--headless", action="store_true", help="do not open a browser")
+
+
+def run(args: argparse.Namespace) -> int:
+    from workloads.errors import InputError
+
+    app = Path(kvcast.__file__).parent.parent / "app.py"
+    if not app.is_file():
+        raise InputError(f"{app}: no such file; expected a checkout of kvcast, installed with pip install -e .")
+    command = [sys.executable, "-m", "streamlit", "run", str(app), "--server.port", str(args.port), "--browser.gatherUsageStats", "false"]
+    return subprocess.call(command + (["--server.headless", "true"] if args.headless else []))

@@ -1,0 +1,99 @@
+"""Simulate the bundled chat + coding-agent mix on one H200 type: prefix cache off, LRU and LFU, at two replica counts.
+
+Prints the verdict and what the cache is worth, and writes one run folder per variant.
+
+  kvcast demo --out runs/demo
+"""
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import kvcast
+
+SCENARIO = Path(kvcast.__file__).parent.parent / "examples" / "demo.toml"
+CACHES = {"off": ["cache.enabled=false"], "lru": ["cache.policy=lru"], "lfu": ["cache.policy=lfu"]}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", metavar="DIR", type=Path, default=Path("runs/demo"), help="folder of run folders (default runs/demo)")
+    parser.add_argument("--replicas", metavar="N,...", default="1,2", help="replica counts, separated by commas (default 1,2)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
+
+
+def run(args: argparse.Namespace) -> int:
+    from kvcast import api, config, runs, text
+
+    workload, results = None, {}
+    for replicas in args.replicas.split(","):
+        for cache, overrides in CACHES.items():
+            scenario = config.load_scenario(SCENARIO, [f"cluster.replicas={replicas}", *overrides])
+            workload = api.load_workload(scenario.workload, scenario.seed) if workload is None else workload
+            text.progress(f"{replicas} replicas, cache {cache}")
+            results[replicas, cache] = api.run(api.prepare(scenario, workload))
+    for (replicas, cache), result in results.items():
+        baseline = None if cache == "off" else results[replicas, "off"]
+        runs.save_run(args.out / f"{replicas}-replicas-{cache}", result, baseline)
+    if args.json:
+        print(text.to_json({f"{r}-replicas-{c}": api.as_document(result) for (r, c), result in results.items()}))
+    else:
+        print(_story(results, args.out))
+    return 0
+
+
+def _story(results: dict[tuple[str, str], Any], out: Path) -> str:
+    from kvcast import summary_text, text
+
+    replicas, _ = list(results)[-1]
+    result, off = results[replicas, "lru"], results[replicas, "off"]
+    target = result.scenario.slo
+    lines = [
+        summary_text.heading(result), "",
+        f"target: {text.percent(target.attainment, 0)} of requests with TTFT within {text.seconds(target.ttft_s)} and TPOT within {text.seconds(target.tpot_s)}",
+        "", _table(results), "", _verdict(results), "",
+        f"prefix cache, LRU, {replicas} replicas:", summary_text.cache_lines(result), "", summary_text.worth_table(result, off), "",
+        summary_text.cost_line(result), summary_text.engine_lines(result), "",
+        f"run folders: {out}/", "open the dashboard: make dashboard (or kvcast dashboard)",
+    ]
+    return "\n".join(lines)
+
+
+def _table(results: dict[tuple[str, str], Any]) -> str:
+    from kvcast import text
+
+    rows = []
+    for (replicas, cache), result in results.items():
+        s, latency = result.report.summary, result.report.latency
+        rows.append([
+            replicas, cache, text.percent(s["attainment"]), _meets(s), text.percent(s["prefix_hit_rate"]), text.percent(s["reuse_ceiling_replica"]),
+            text.milliseconds(latency["ttft"]["mean"]), text.milliseconds(latency["ttft"]["p99"]), text.milliseconds(latency["tpot"]["mean"]),
+            f"{s['gpu_hours']:.3g}", text.usd(s["cost"]["usd"]), text.percent(s["coverage"]["extrapolated"]),
+        ])  # fmt: skip
+    header = ["replicas", "cache", "attainment", "verdict", "hit rate", "ceiling", "TTFT mean", "TTFT p99", "TPOT mean", "GPU-hours", "cost", "extrapolated"]
+    return text.table(header, rows, left=2)
+
+
+def _meets(s: dict[str, Any]) -> str:
+    verdict = "meets" if s["attainment"] >= s["attainment_target"] else "misses"
+    return f"{verdict}, unstable" if s["stable"] is False else verdict
+
+
+def _verdict(results: dict[tuple[str, str], Any]) -> str:
+    """The smallest fleet that meets the target, with and without a cache."""
+    smallest = {cache: _smallest(results, cache) for cache in CACHES}
+    with_cache = min((n for cache, n in smallest.items() if cache != "off" and n is not None), default=None)
+    without = smallest["off"]
+    tried = max(int(replicas) for replicas, _ in results)
+    if with_cache is None:
+        return f"verdict: no fleet of up to {tried} replicas meets the target"
+    if without is None:
+        return f"verdict: with the prefix cache {with_cache} replicas meet the target; without it not even {tried} do"
+    if without > with_cache:
+        return f"verdict: with the prefix cache {with_cache} replicas meet the target; without it {without} are needed"
+    return f"verdict: {with_cache} replicas meet the target with or without the prefix cache"
+
+
+def _smallest(results: dict[tuple[str, str], Any], cache: str) -> int | None:
+    counts = [int(r) for (r, c), result in results.items() if c == cache and _meets(result.report.summary) == "meets"]
+    return min(counts, default=None)

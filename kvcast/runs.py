@@ -1,0 +1,184 @@
+"""Run folders: one simulation on disk, complete or not there at all.
+
+    scenario.toml     the scenario with every default resolved; runs again as it is
+    summary.json      every number, the document `kvcast run --json` prints
+    requests.parquet  one row per request: times, tokens, hits, causes of missed tokens, GPU-hours
+    cache.parquet     prompt tokens by class, scope and fate (hit, or the cause of the miss)
+    timeline.parquet  KV occupancy, queue and hit rate over time
+    sessions.parquet  requests and GPU-hours per session
+    steps.parquet     engine steps, when asked for
+    run.json          when, which version, which machine kind: the only file that differs between equal runs
+
+The folder is written beside its place and renamed, so a reader never sees half of one.
+
+    >>> from kvcast import load_run
+    >>> load_run("runs/demo").summary["prefix_hit_rate"]
+"""
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import kvcast
+from kvcast import text
+from sim.scenario import Scenario
+from workloads.errors import InputError
+
+if TYPE_CHECKING:
+    from kvcast.api import Result
+    from sim.report import Report
+
+FORMAT = 1
+TABLES = ("requests", "cache", "timeline", "sessions", "steps")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder, read back. Tables are numpy columns; `steps` is empty when it was not written."""
+
+    folder: Path
+    scenario: Scenario
+    summary: dict[str, Any]
+    info: dict[str, Any]
+    tables: dict[str, dict[str, np.ndarray]]
+
+
+def save_run(folder: str | Path, result: Result, baseline: Result | None = None, steps: bool = False) -> Path:
+    """Write a run folder, replacing an earlier run of the same name. Raises InputError rather than overwrite anything else."""
+    from kvcast.api import as_document
+    from kvcast.toml import dumps
+
+    folder = Path(folder)
+    _check_replaceable(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        partial.chmod(0o755)
+        (partial / "scenario.toml").write_text(dumps(result.scenario), encoding="utf-8")
+        (partial / "summary.json").write_text(text.to_json(as_document(result, baseline)) + "\n", encoding="utf-8")
+        for name, columns in _tables(result.report, steps).items():
+            _write_parquet(partial / f"{name}.parquet", columns)
+        (partial / "run.json").write_text(text.to_json(_info(result)) + "\n", encoding="utf-8")
+        _put_in_place(partial, folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return folder
+
+
+def load_run(folder: str | Path) -> Run:
+    """Read a run folder. Raises InputError when it is none or is damaged."""
+    from kvcast.config import load_scenario
+
+    folder = Path(folder)
+    info = _read_json(folder / "run.json")
+    if info.get("format") != FORMAT:
+        raise InputError(f"{folder / 'run.json'}: format = {info.get('format')!r}: expected {FORMAT}, a run folder of this version of kvcast")
+    tables = {name: _read_parquet(folder / f"{name}.parquet") for name in TABLES if name != "steps" or (folder / "steps.parquet").exists()}
+    return Run(folder, load_scenario(folder / "scenario.toml"), _read_json(folder / "summary.json"), info, tables)
+
+
+def _check_replaceable(folder: Path) -> None:
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise InputError(f"--out {folder}: is a file; expected a folder to write")
+    if any(folder.iterdir()) and not (folder / "run.json").is_file():
+        raise InputError(f"--out {folder}: holds something else than a run; expected a new folder or an earlier run to replace")
+
+
+def _put_in_place(partial: Path, folder: Path) -> None:
+    """Rename; an earlier run is moved aside first, so that the name never holds half of either."""
+    if not folder.exists():
+        os.replace(partial, folder)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
+    os.replace(folder, old)
+    os.replace(partial, folder)
+    shutil.rmtree(old)
+
+
+def _info(result: Result) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "kvcast": kvcast.__version__,
+        "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "platform": platform.system(),
+        "profile": result.resolved.profile.id,
+        "profile_hash": result.resolved.profile.content_hash,
+        "name": result.scenario.name,
+    }
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def _tables(report: Report, steps: bool) -> dict[str, Mapping[str, np.ndarray]]:
+    tables: dict[str, Mapping[str, np.ndarray]] = {
+        "requests": report.requests, "cache": _cache_table(report), "timeline": report.timeline, "sessions": report.sessions,
+    }
+    return {**tables, "steps": _steps_table(report)} if steps else tables
+
+
+def _cache_table(report: Report) -> dict[str, np.ndarray]:
+    """Prompt tokens by class, scope and fate; fates sum to the class's prompt tokens."""
+    rows = [
+        (name, fate, scope, tokens)
+        for name, row in report.classes.items()
+        for fate, by_scope in row["tokens_by_scope"].items()
+        for scope, tokens in by_scope.items()
+    ]
+    names = ("class", "fate", "scope")
+    columns = {key: np.array([row[i] for row in rows], dtype=object) for i, key in enumerate(names)}
+    return {**columns, "tokens": np.array([row[3] for row in rows], dtype=np.int64)}
+
+
+def _steps_table(report: Report) -> dict[str, np.ndarray]:
+    names = ("end_s", "duration_s", "coverage", "n_decode", "prefill_tokens")
+    columns = {name: np.concatenate([getattr(steps, name) for steps in report.steps]) for name in names}
+    replica = np.repeat(np.arange(len(report.steps), dtype=np.int32), [len(steps.end_s) for steps in report.steps])
+    return {"replica": replica, **columns}
+
+
+def _write_parquet(path: Path, columns: Mapping[str, np.ndarray]) -> None:
+    """Columns as Parquet, with nothing in the file that depends on when or where it was written."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    arrays = {name: pa.array(column, pa.string() if column.dtype == object else None) for name, column in columns.items()}
+    pq.write_table(pa.table(arrays), path, compression="zstd")
+
+
+def _read_parquet(path: Path) -> dict[str, np.ndarray]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise InputError(f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]})") from None
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: {(error.strerror or 'cannot be read').lower()}; expected a run folder") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise InputError(f"{path}: expected a JSON object")
+    return document

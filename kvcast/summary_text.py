@@ -1,0 +1,165 @@
+"""A run in words: the verdict first, then the numbers it rests on, then what to know about them.
+
+    >>> from kvcast import api, load_scenario, summary_text
+    >>> print(summary_text.describe(api.run(api.prepare(load_scenario("examples/demo.toml")))))
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from kvcast import text
+from kvcast.api import Result
+from sim.report import worth_of
+
+EXTRAPOLATED_LIMIT = 0.2
+"""Above this share of simulated time outside the measured range, the result says so in its verdict."""
+
+
+def describe(result: Result, baseline: Result | None = None) -> str:
+    """Everything `kvcast run` prints. `baseline`: the same run with the prefix cache off."""
+    parts = [heading(result), verdict(result), latency_table(result), cache_lines(result)]
+    if baseline is not None:
+        parts.append(worth_table(result, baseline))
+    parts += [cost_line(result), engine_lines(result), class_lines(result), notes(result)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def heading(result: Result) -> str:
+    scenario, s = result.scenario, result.report.summary
+    cache = f"prefix cache {scenario.cache.policy}" if scenario.cache.enabled else "prefix cache off"
+    gpus = f" x {s['tensor_parallel']} GPUs" if s["tensor_parallel"] > 1 else ""
+    lines = [
+        f"{scenario.name or 'scenario'}: {result.resolved.model.name} on {result.resolved.profile.label}",
+        f"{s['replicas']} {'replica' if s['replicas'] == 1 else 'replicas'}{gpus}, {scenario.cluster.router}, {cache}, "
+        f"{s['engine_semantics']}, seed {s['seed']}",
+        f"{text.count(s['arrived'])} requests arrived: {fates(s)}",
+    ]
+    return "\n".join(lines)
+
+
+def fates(s: dict[str, Any]) -> str:
+    """completed + rejected + truncated + aborted + unfinished = arrived."""
+    counts = {
+        "completed": s["completed"], **{f"rejected ({why.replace('_', ' ')})": n for why, n in s["rejected"].items()},
+        "cut with their session": s["session_truncated"], "aborted": s["aborted"], "unfinished": s["unfinished"],
+    }
+    return ", ".join(f"{text.count(n)} {what}" for what, n in counts.items() if n or what == "completed")
+
+
+def verdict(result: Result) -> str:
+    """One line a planner can act on, and what makes it doubtful."""
+    s = result.report.summary
+    lines = []
+    if s["attainment"] is not None and s["attainment_target"] is not None:
+        met = s["attainment"] >= s["attainment_target"]
+        lines.append(f"{'MEETS' if met else 'MISSES'} the target: {text.percent(s['attainment'])} of arrivals within limits, {text.percent(s['attainment_target'])} wanted")
+    elif s["attainment"] is not None:
+        lines.append(f"attainment {text.percent(s['attainment'])} of arrivals within limits (no target set)")
+    else:
+        lines.append("no verdict: [slo] sets no limit")
+    if s["stable"] is False:
+        growth = s["backlog_growth_per_s"]
+        lines.append(f"UNSTABLE: the backlog grows by {growth:.3g} requests/s; latency figures below only say how long this run was")
+    elif s["stable"] is None:
+        lines.append(f"stability: {s['stable_reason']}")
+    else:
+        lines.append(f"stable: {s['stable_reason']}")
+    coverage = s["coverage"]
+    shares = ", ".join(f"{text.percent(coverage[key])} {key}" for key in ("measured", "interpolated", "extrapolated"))
+    warning = "  <- much of this is outside what was measured" if coverage["extrapolated"] > EXTRAPOLATED_LIMIT else ""
+    lines.append(f"step times: {shares}{warning}")
+    return "\n".join(lines)
+
+
+def latency_table(result: Result) -> str:
+    names = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2E", "queue": "queue"}
+    stats = ("mean", "p50", "p90", "p95", "p99")
+    rows = [[name, *(text.milliseconds(result.report.latency[key][stat]) for stat in stats)] for key, name in names.items()]
+    s = result.report.summary
+    rates = f"{s['request_throughput'] or 0:.3g} requests/s, {text.count(s['output_throughput'])} output tokens/s, {text.count(s['total_token_throughput'])} tokens/s in all"
+    return text.table(["latency", *stats], rows) + f"\n{rates} over {text.seconds(s['duration'])}"
+
+
+def cache_lines(result: Result) -> str:
+    s = result.report.summary
+    lines = [
+        f"prefix hit rate {text.percent(s['prefix_hit_rate'])}, ceiling {text.percent(s['reuse_ceiling_replica'])} "
+        f"with endless memory per replica, {text.percent(s['reuse_ceiling_fleet'])} with one shared cache"
+        f" (tokens; block size {s['block_size']})",
+        f"KV cache: {text.count(s['kv_blocks'])} blocks per replica, {text.percent(s['kv_usage_mean'])} in use on average, {text.percent(s['kv_usage_peak'])} at the peak; "
+        f"{text.count(s['preemptions'])} preemptions, {text.count(s['recomputed_tokens'])} tokens computed again",
+    ]
+    prompt = s["prompt_tokens"] or 1
+    misses = {cause.replace("_", " "): n for cause, n in s["miss_tokens"].items() if n}
+    if misses:
+        lines.append("missed prompt tokens: " + ", ".join(f"{cause} {text.percent(n / prompt)}" for cause, n in sorted(misses.items(), key=lambda kv: -kv[1])))
+    return "\n".join(lines)
+
+
+def worth_table(result: Result, baseline: Result) -> str:
+    """What the cache saved, side by side: tokens, FLOPs, time and money are different numbers."""
+    w = worth_of(result.report, baseline.report)
+    saved = w["prefill_tokens_saved"]
+    prompt = result.report.summary["prompt_tokens"]
+    flops = result.report.summary["prefill_flops"]
+    flops_on = None if flops is None else flops - w["prefill_flops_saved"]
+    rows = [
+        ["prefill tokens", text.scaled(prompt), text.scaled(prompt - saved), text.percent(w["prefill_tokens_saved_share"])],
+        ["prefill FLOPs", text.scaled(flops), text.scaled(flops_on), text.percent(w["prefill_flops_saved_share"])],
+        _worth_row("mean TTFT", w["mean_ttft_ms"], text.milliseconds),
+        _worth_row("p99 TTFT", w["p99_ttft_ms"], text.milliseconds),
+        _worth_row("mean E2E", w["mean_e2el_ms"], text.milliseconds),
+        _worth_row("busy GPU time", w["gpu_busy_s"], text.seconds),
+        _worth_row("GPU-hours", w["gpu_hours"], lambda v: f"{v:.3g}"),
+    ]
+    if w["cost_usd"]["on"] is not None:
+        rows.append(_worth_row("cost", w["cost_usd"], text.usd))
+    if w["attainment"]["on"] is not None:
+        rows.append(["attainment", text.percent(w["attainment"]["off"]), text.percent(w["attainment"]["on"]), ""])
+    stability = {True: "yes", False: "NO", None: "?"}
+    rows.append(["stable", stability[w["stable"]["off"]], stability[w["stable"]["on"]], ""])
+    return text.table(["what the cache saved", "cache off", "cache on", "saved"], rows)
+
+
+def _worth_row(name: str, pair: dict[str, Any], show: Any) -> list[str]:
+    return [name, show(pair["off"]) if pair["off"] is not None else text.UNKNOWN, show(pair["on"]) if pair["on"] is not None else text.UNKNOWN, text.percent(pair["saved_share"])]
+
+
+def cost_line(result: Result) -> str:
+    s = result.report.summary
+    cost = s["cost"]
+    line = f"{s['gpu_hours']:.4g} GPU-hours"
+    if cost["gpu_hours_per_million_output_tokens"] is not None:
+        line += f", {cost['gpu_hours_per_million_output_tokens']:.3g} per million output tokens"
+    if cost["usd"] is None:
+        return line + " (set [cost] gpu_hour_usd for money)"
+    return (
+        f"{line}; at {text.usd(cost['gpu_hour_usd'])} a GPU-hour {text.usd(cost['usd'])}: {text.usd(cost['usd_per_million_output_tokens'])} per million "
+        f"output tokens, {text.usd(cost['usd_per_request'])} a request, {text.usd(cost['usd_per_session'])} a session"
+    )
+
+
+def engine_lines(result: Result) -> str:
+    engine = result.scenario.engine
+    origins = result.resolved.origins
+    values = ", ".join(f"{key} {text.count(getattr(engine, key))} ({origin})" for key, origin in origins.items())
+    return "\n".join([f"engine: {values}, block_size {engine.block_size}", *result.resolved.kv_lines])
+
+
+def class_lines(result: Result) -> str:
+    classes = result.report.classes
+    if len(classes) < 2:
+        return ""
+    rows = [
+        [
+            name, text.count(c["arrived"]), text.percent(c["attainment"]), text.percent(c["prefix_hit_rate"]),
+            text.milliseconds(c["latency_ms"]["ttft"]["mean"]), text.milliseconds(c["latency_ms"]["ttft"]["p99"]),
+            text.milliseconds(c["latency_ms"]["tpot"]["mean"]), f"{c['gpu_hours']:.3g}",
+        ]
+        for name, c in classes.items()
+    ]
+    return text.table(["class", "arrived", "attainment", "hit rate", "TTFT mean", "TTFT p99", "TPOT mean", "GPU-hours"], rows)
+
+
+def notes(result: Result) -> str:
+    return "\n".join(f"note: {line}" for line in result.report.notes)
