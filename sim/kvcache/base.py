@@ -1,0 +1,289 @@
+"""What every block cache shares: paths in blocks, lazy entry of generated blocks, and the counts of free memory.
+
+The one idea: the cache is *state on the prefix tree*. A node owns the blocks whose last token falls in it; a request's
+path is a short list of (node id, end block), so a 100k-token prompt costs a few visits, not thousands. Blocks are
+numbered along the path: block k holds tokens [k * block_size, (k + 1) * block_size).
+
+Memory is three counts: in use (referenced), `idle` (cached, unreferenced, may be evicted) and `blank` (holds nothing
+worth keeping, always taken first). `free = blank + idle` is what an allocation may take.
+"""
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from workloads.columns import Workload
+
+Path = list[tuple[int, int]]
+"""(node id, end block) of every node that owns blocks of a request, shallow to deep."""
+
+
+class Holder(Protocol):
+    """What a cache reads and writes on a request that holds blocks."""
+
+    path: Path
+    path_index: int  # node the next block to enter falls in, or an earlier one
+    held: int  # blocks it references, partial one included
+    entered: int  # of those, full blocks that are in the cache
+    handles: list[Any]
+    decoding: bool
+    base: int  # while decoding: computed tokens = steps + ahead - base
+    ahead: int  # 1 between being scheduled in running order and the end of that schedule
+    order: int  # position in the running order
+    writing: list[Any]  # nodes it still enters blocks into
+
+
+class Paths:
+    """Paths of requests in blocks of one size; shared by all replicas.
+
+    A request's private tail is the node `n_nodes + request id`, which no other request can have on its path.
+    """
+
+    def __init__(self, workload: Workload, block_size: int) -> None:
+        tree = workload.tree
+        self.block_size = block_size
+        self.n_shared = len(tree)
+        self._parent = memoryview(tree.parent)
+        self._end_block = memoryview(tree.end // block_size)
+        self._leaf = memoryview(workload.leaf)
+        self._total = memoryview(workload.prompt_tokens + workload.output_tokens)
+
+    def build(self, request: int) -> Path:
+        """The path of prompt and output, without nodes too small to own a block."""
+        parent, end_block = self._parent, self._end_block
+        node = self._leaf[request]
+        deep = end_block[node]
+        tail = self._total[request] // self.block_size
+        path: Path = []
+        if tail > deep:
+            path.append((self.n_shared + request, tail))
+        above = parent[node]
+        while above >= 0:
+            shallow = end_block[above]
+            if deep > shallow:
+                path.append((node, deep))
+            node, deep = above, shallow
+            above = parent[node]
+        path.reverse()
+        return path
+
+
+class BlockCache:
+    """Counts, ceilings and lazy entry; subclasses keep the runs (`lookup`, `acquire`, `_place`, `release`, `_evict`)."""
+
+    def __init__(self, total_blocks: int, block_size: int, n_shared: int, fleet_seen: dict[int, int]) -> None:
+        self.total = total_blocks
+        self.block_size = block_size
+        self.blank = total_blocks
+        self.idle = 0
+        self.evicted = 0  # blocks, since the start
+        self.taken = 0  # likewise
+        self.steps = 0  # engine steps started; the scheduler advances it
+        self.nodes: dict[int, Any] = {}
+        self._n_shared = n_shared
+        self._seen: dict[int, int] = {}  # node -> deepest block ever entered here: the cache that never evicts
+        self._fleet_seen = fleet_seen
+
+    @property
+    def free(self) -> int:
+        return self.blank + self.idle
+
+    # -- to be provided ---------------------------------------------------------------------------------------------
+    def lookup(self, path: Path, limit: int) -> tuple[int, int, list[Any]]:
+        """(hit blocks, of which idle, handles) of the longest cached start of `path`, at most `limit` blocks. Pins nothing."""
+        raise NotImplementedError
+
+    def acquire(self, request: Holder, handles: list[Any]) -> None:
+        """Pin what `lookup` found. Paired with `release`."""
+        raise NotImplementedError
+
+    def release(self, request: Holder) -> None:
+        """Unpin everything the request holds; full blocks stay cached, its partial block becomes blank."""
+        raise NotImplementedError
+
+    def _place(self, request: Holder, node: Any, lo: int, hi: int) -> None:
+        raise NotImplementedError
+
+    def _evict(self, n: int) -> None:
+        raise NotImplementedError
+
+    def _new_node(self, request: Holder, index: int) -> Any:
+        raise NotImplementedError
+
+    def _drop_if_empty(self, node: Any) -> None:
+        raise NotImplementedError
+
+    # -- shared -----------------------------------------------------------------------------------------------------
+    def take(self, n: int) -> None:
+        """Take n free blocks: blank ones first, then evict. The caller has checked `n <= free`."""
+        self.taken += n
+        if n <= self.blank:
+            self.blank -= n
+            return
+        short = n - self.blank
+        self.blank = 0
+        self.idle -= short
+        self.evicted += short
+        self._evict(short)
+
+    def enter(self, request: Holder, hi: int) -> None:
+        """Put the request's full blocks up to `hi` into the cache (they already hold memory)."""
+        lo = request.entered
+        path = request.path
+        i = request.path_index
+        while lo < hi:
+            node_id, node_hi = path[i]
+            if node_hi <= lo:
+                i += 1
+                continue
+            node = self.nodes.get(node_id) or self._new_node(request, i)
+            if node.writers:
+                self.flush(node)
+            end = node_hi if node_hi < hi else hi
+            request.path_index = i
+            self._enter_node(request, node_id, node, lo, end)
+            lo = end
+
+    def _enter_node(self, request: Holder, node_id: int, node: Any, lo: int, hi: int) -> None:
+        self._place(request, node, lo, hi)
+        request.entered = hi
+        if node_id < self._n_shared:
+            if self._seen.get(node_id, 0) < hi:
+                self._seen[node_id] = hi
+            if self._fleet_seen.get(node_id, 0) < hi:
+                self._fleet_seen[node_id] = hi
+
+    def start_writing(self, request: Holder) -> None:
+        """Register on the shared nodes the request will still enter blocks into, so that whoever visits them flushes first."""
+        entered = request.entered
+        for i in range(len(request.path) - 1, -1, -1):
+            node_id, node_hi = request.path[i]
+            if node_hi <= entered:
+                break
+            if node_id < self._n_shared:
+                node = self.nodes.get(node_id) or self._new_node(request, i)
+                node.writers.append(request)
+                request.writing.append(node)
+
+    def stop_writing(self, request: Holder) -> None:
+        for node in request.writing:
+            node.writers.remove(request)
+            self._drop_if_empty(node)
+        request.writing.clear()
+
+    def pending(self, request: Holder) -> int:
+        """Full blocks computed so far by a decoding request: those beyond `entered` are still to be entered."""
+        if not request.decoding:
+            return request.entered
+        return (self.steps + request.ahead - request.base) // self.block_size
+
+    def enter_generated(self, request: Holder) -> None:
+        """Enter what a decoding request has generated since (before it finishes, is preempted, or is shifted)."""
+        hi = self.pending(request)
+        if hi <= request.entered:
+            return
+        for node in tuple(request.writing):
+            self.flush(node)
+        self.enter(request, hi)
+
+    def flush(self, node: Any) -> None:
+        """Enter the generated blocks of every request writing to `node`, in the order the engine entered them."""
+        behind = [w for w in node.writers if w.entered < self.pending(w)]
+        if not behind:
+            return
+        group, todo = {}, behind
+        while todo:  # everybody who shares a node with somebody who is behind
+            w = todo.pop()
+            group[w] = None
+            for other in (o for n in w.writing for o in n.writers):
+                if other not in group and other.entered < self.pending(other):
+                    todo.append(other)
+        if len(group) == 1:
+            (w,) = group
+            self._enter_raw(w, self.pending(w))
+            return
+        b = self.block_size
+        blocks = [(w.base + (k + 1) * b, w.order, k, w) for w in group for k in range(w.entered, self.pending(w))]
+        for _, _, k, w in sorted(blocks, key=lambda entry: entry[:3]):
+            self._enter_raw(w, k + 1)
+
+    def _enter_raw(self, request: Holder, hi: int) -> None:
+        """`enter` without flushing: the caller has ordered the writers."""
+        lo, i = request.entered, request.path_index
+        while lo < hi:
+            node_id, node_hi = request.path[i]
+            if node_hi <= lo:
+                i += 1
+                continue
+            node = self.nodes.get(node_id) or self._new_node(request, i)
+            end = node_hi if node_hi < hi else hi
+            request.path_index = i
+            self._enter_node(request, node_id, node, lo, end)
+            lo = end
+
+    def being_written(self, path: Path) -> bool:
+        """Whether some running request is still entering blocks on this path."""
+        for node_id, _ in path:
+            node = self.nodes.get(node_id)
+            if node is not None and node.writers:
+                return True
+        return False
+
+    def ceilings(self, path: Path, limit: int) -> tuple[int, int]:
+        """Hit blocks had this replica, and had all replicas as one cache, never evicted anything."""
+        return self._depth(self._seen, path, limit), self._depth(self._fleet_seen, path, limit)
+
+    @staticmethod
+    def _depth(seen: dict[int, int], path: Path, limit: int) -> int:
+        pos = 0
+        for node_id, hi in path:
+            depth = seen.get(node_id, 0)
+            if depth < hi:
+                return min(max(pos, depth), limit)
+            pos = hi
+            if pos >= limit:
+                return limit
+        return pos
+
+
+class NoCache(BlockCache):
+    """Prefix caching off: every block becomes blank when its request lets go. Ceilings are still tracked."""
+
+    class _Node:
+        __slots__ = ("writers",)
+
+        def __init__(self) -> None:
+            self.writers: list[Holder] = []
+
+    def lookup(self, path: Path, limit: int) -> tuple[int, int, list[Any]]:
+        return 0, 0, []
+
+    def acquire(self, request: Holder, handles: list[Any]) -> None:
+        pass
+
+    def release(self, request: Holder) -> None:
+        self.enter_generated(request)
+        self.stop_writing(request)
+        self.blank += request.held
+        request.held = request.entered = request.path_index = 0
+
+    def _place(self, request: Holder, node: Any, lo: int, hi: int) -> None:
+        pass
+
+    def _new_node(self, request: Holder, index: int) -> Any:
+        node = NoCache._Node()
+        if request.path[index][0] < self._n_shared:
+            self.nodes[request.path[index][0]] = node
+        return node
+
+    def _drop_if_empty(self, node: Any) -> None:
+        pass
+
+    def start_writing(self, request: Holder) -> None:
+        """Nobody can hit anything: nothing to order."""
+
+    def being_written(self, path: Path) -> bool:
+        return False
+
+    def check(self) -> None:
+        if self.idle or self.evicted or not 0 <= self.blank <= self.total:
+            raise AssertionError("a cache that is off holds idle blocks")

@@ -1,0 +1,221 @@
+"""Other eviction policies for the block cache: the leaf with the smallest key goes first.
+
+The one idea: a node is a *candidate* when nothing below it is cached and its deepest run is not pinned; the candidate
+whose deepest run has the smallest policy key loses its deepest blocks. Pins are closed upwards, so a parent is never
+taken before its child and a node's cached blocks are always [lo, hi) without holes.
+
+A block that two requests computed at the same time is private memory of the younger one plus a pin on the cached copy.
+"""
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from sim.kvcache.base import BlockCache, Holder, Path
+
+
+class Run:
+    """Blocks [lo, hi) of a node that have shared one history."""
+
+    __slots__ = ("hi", "inserted", "lo", "refs", "released", "uses")
+
+    def __init__(self, lo: int, hi: int, refs: int, uses: int, inserted: int, released: int) -> None:
+        self.lo = lo
+        self.hi = hi
+        self.refs = refs
+        self.uses = uses  # admissions that hit it, plus its insertion
+        self.inserted = inserted  # number of the admission that inserted it
+        self.released = released  # number of the release that unpinned it last
+
+
+Key = Callable[[Run], tuple[int, ...]]
+
+POLICIES: dict[str, Key] = {
+    "lfu": lambda run: (run.uses, run.released),
+}
+"""Policy id -> key of a candidate's deepest run; the smallest is evicted. (lru is the engine's own release order.)"""
+
+
+class Node:
+    """Cached blocks of one tree node: runs in depth order without holes, and how many children hold blocks."""
+
+    __slots__ = ("entry", "id", "live_children", "lo", "parent", "runs", "writers")
+
+    def __init__(self, node_id: int, lo: int, parent: Node | None) -> None:
+        self.id = node_id
+        self.lo = lo
+        self.parent = parent
+        self.runs: list[Run] = []
+        self.live_children = 0
+        self.entry = -1  # its valid entry in the heap, -1 when it is no candidate
+        self.writers: list[Holder] = []
+
+    @property
+    def hi(self) -> int:
+        return self.runs[-1].hi if self.runs else self.lo
+
+
+class RankedCache(BlockCache):
+    """Prefix cache that evicts by `key`; same interface as ReleaseOrderCache."""
+
+    def __init__(self, total_blocks: int, block_size: int, n_shared: int, fleet_seen: dict[int, int], key: Key) -> None:
+        super().__init__(total_blocks, block_size, n_shared, fleet_seen)
+        self._key = key
+        self._heap: list[tuple[tuple[int, ...], int, Node]] = []
+        self._entries = count()
+        self._releases = count(1)
+        self._admissions = count(1)
+
+    # -- look up and pin --------------------------------------------------------------------------------------------
+    def lookup(self, path: Path, limit: int) -> tuple[int, int, list[Any]]:
+        pos = idle = 0
+        handles: list[tuple[Node, int, int]] = []
+        for node_id, hi in path:
+            node = self.nodes.get(node_id)
+            if node is None or pos >= limit:
+                break
+            if node.writers:
+                self.flush(node)
+            end = min(hi, limit, node.hi)
+            if end <= pos:
+                break
+            idle += sum(min(r.hi, end) - r.lo for r in node.runs if not r.refs and r.lo < end)
+            handles.append((node, pos, end))
+            pos = end
+            if pos < hi:
+                break
+        return pos, idle, handles
+
+    def acquire(self, request: Holder, handles: list[Any]) -> None:
+        request.admission = next(self._admissions)  # type: ignore[attr-defined]
+        request.private = 0  # type: ignore[attr-defined]
+        for node, lo, hi in handles:
+            for run in self._pin(node, lo, hi):
+                run.uses += 1
+        request.handles = handles
+        if handles:
+            request.held = request.entered = handles[-1][2]
+
+    def _pin(self, node: Node, lo: int, hi: int) -> list[Run]:
+        """One more reference on blocks [lo, hi) of a node; the runs that cover them exactly."""
+        self._cut(node, lo)
+        self._cut(node, hi)
+        runs = [r for r in node.runs if lo <= r.lo < hi]
+        for run in runs:
+            if not run.refs:
+                self.idle -= run.hi - run.lo
+            run.refs += 1
+        if node.runs[-1].refs:
+            node.entry = -1
+        return runs
+
+    @staticmethod
+    def _cut(node: Node, at: int) -> None:
+        """Make `at` a boundary between runs."""
+        for i, run in enumerate(node.runs):
+            if run.lo < at < run.hi:
+                node.runs.insert(i + 1, Run(at, run.hi, run.refs, run.uses, run.inserted, run.released))
+                run.hi = at
+                return
+
+    # -- enter ------------------------------------------------------------------------------------------------------
+    def _place(self, request: Holder, node: Node, lo: int, hi: int) -> None:
+        cached = min(max(node.hi, lo), hi)
+        if cached > lo:
+            self._pin(node, lo, cached)
+            request.private += cached - lo  # type: ignore[attr-defined]
+        if cached < hi:
+            if not node.runs and node.parent is not None:
+                node.parent.live_children += 1
+                node.parent.entry = -1
+            node.runs.append(Run(cached, hi, 1, 1, request.admission, 0))  # type: ignore[attr-defined]
+            node.entry = -1
+        request.handles.append((node, lo, hi))
+
+    def _new_node(self, request: Holder, index: int) -> Node:
+        node_id = request.path[index][0]
+        lo, parent = 0, None
+        if index:
+            above, lo = request.path[index - 1]
+            parent = self.nodes.get(above) or self._new_node(request, index - 1)
+        node = self.nodes[node_id] = Node(node_id, lo, parent)
+        return node
+
+    # -- release and evict ------------------------------------------------------------------------------------------
+    def release(self, request: Holder) -> None:
+        self.enter_generated(request)
+        self.stop_writing(request)
+        number = next(self._releases)
+        for node, lo, hi in reversed(request.handles):
+            for run in node.runs:
+                if lo <= run.lo < hi:
+                    run.refs -= 1
+                    if not run.refs:
+                        run.released = number
+                        self.idle += run.hi - run.lo
+            self._join(node)
+        for node, _, _ in request.handles:
+            self._offer(node)
+        private = getattr(request, "private", 0)
+        self.blank += request.held - request.entered + private
+        request.handles = []
+        request.held = request.entered = request.path_index = 0
+
+    @staticmethod
+    def _join(node: Node) -> None:
+        """Neighbours with one history are one run."""
+        runs = node.runs
+        for i in range(len(runs) - 1, 0, -1):
+            a, b = runs[i - 1], runs[i]
+            if (a.refs, a.uses, a.inserted, a.released) == (b.refs, b.uses, b.inserted, b.released):
+                a.hi = b.hi
+                del runs[i]
+
+    def _offer(self, node: Node) -> None:
+        """Push a node that has become a candidate, with its key of now."""
+        if not node.runs or node.live_children or node.runs[-1].refs:
+            return
+        node.entry = next(self._entries)
+        heapq.heappush(self._heap, (self._key(node.runs[-1]), node.entry, node))
+
+    def _evict(self, n: int) -> None:
+        while n:
+            _, entry, node = heapq.heappop(self._heap)
+            if node.entry != entry:
+                continue
+            run = node.runs[-1]
+            gone = min(n, run.hi - run.lo)
+            run.hi -= gone
+            n -= gone
+            node.entry = -1
+            if run.hi == run.lo:
+                node.runs.pop()
+            if node.runs:
+                self._offer(node)
+            else:
+                if node.parent is not None:
+                    node.parent.live_children -= 1
+                    self._offer(node.parent)
+                self._drop_if_empty(node)
+
+    def _drop_if_empty(self, node: Any) -> None:
+        if not (node.runs or node.writers or node.live_children):
+            self.nodes.pop(node.id, None)
+
+    def check(self) -> None:
+        """Raise AssertionError when the runs and the counts disagree."""
+        idle = 0
+        for node in self.nodes.values():
+            pos = node.lo
+            for run in node.runs:
+                assert run.lo == pos < run.hi, (node.id, run.lo, pos)
+                pos = run.hi
+                idle += 0 if run.refs else run.hi - run.lo
+            refs = [run.refs for run in node.runs]
+            assert refs == sorted(refs, reverse=True), (node.id, refs)
+            if node.runs and not node.live_children and not node.runs[-1].refs:
+                assert node.entry >= 0, node.id
+        assert idle == self.idle, (idle, self.idle)
+        assert self.blank >= 0 and self.free <= self.total

@@ -1,0 +1,57 @@
+"""What happens to each request, written as it happens: typed arrays indexed by request id."""
+from __future__ import annotations
+
+from array import array
+from math import nan
+
+import numpy as np
+
+from sim.recording import NOT_ARRIVED
+from workloads.columns import Workload
+
+
+class RequestLog:
+    """Input columns as cheap look-ups, output columns as arrays. One per simulation, shared by its replicas."""
+
+    def __init__(self, workload: Workload) -> None:
+        n = len(workload)
+        self.prompt = memoryview(workload.prompt_tokens)
+        self.output = memoryview(workload.output_tokens)
+        self.priority = memoryview(workload.column("priority"))
+        self.lora = memoryview(workload.column("lora"))
+        for name in ("arrival_s", "admit_s"):
+            setattr(self, name, array("d", [nan]) * n)
+        self.preempted_s = array("d", [0.0]) * n
+        for name in "hit_tokens ceiling_replica_tokens ceiling_fleet_tokens readmission_hit_tokens preemptions recomputed_tokens prefill_chunks".split():
+            setattr(self, name, array("q", [0]) * n)
+        self.first_step = array("q", [-1]) * n
+        self.last_step = array("q", [-1]) * n
+        self.replica = array("i", [-1]) * n
+        self.status = array("b", [NOT_ARRIVED]) * n
+        self.gaps: list[tuple[int, int, int]] = []
+
+    arrival_s: array[float]
+    admit_s: array[float]
+    hit_tokens: array[int]
+    ceiling_replica_tokens: array[int]
+    ceiling_fleet_tokens: array[int]
+    readmission_hit_tokens: array[int]
+    preemptions: array[int]
+    recomputed_tokens: array[int]
+    prefill_chunks: array[int]
+
+    def gap(self, request: int, from_step: int, to_step: int) -> None:
+        """Two consecutive output tokens of a request that are not one step apart."""
+        if to_step - from_step > 1:
+            self.gaps.append((request, from_step, to_step))
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Every output column as numpy, ready for a Recording."""
+        names = (
+            "arrival_s admit_s preempted_s hit_tokens ceiling_replica_tokens ceiling_fleet_tokens readmission_hit_tokens "
+            "preemptions recomputed_tokens prefill_chunks first_step last_step replica status"
+        )
+        dtypes = {"d": np.float64, "q": np.int64, "i": np.int32, "b": np.int8}
+        out = {name: np.frombuffer(getattr(self, name), dtypes[getattr(self, name).typecode]) for name in names.split()}
+        gaps = np.array(self.gaps, np.int64).reshape(-1, 3)
+        return out | {"gaps_request": gaps[:, 0], "gaps_from_step": gaps[:, 1], "gaps_to_step": gaps[:, 2]}

@@ -1,0 +1,193 @@
+"""One engine replica: a SimPy process that schedules a step, waits for its time, completes it.
+
+The one idea: between two events that can change the batch a pure-decode stretch of k steps is one event. Step ends are
+a running float sum from the clock, in stepping order, so fast-forward is bit-identical to stepping. An arrival that
+could be admitted cuts the stretch at the end of the step it falls in (at a tie the arrival comes first).
+"""
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Generator
+
+import numpy as np
+import simpy
+
+from calibrate.latency import StepTime
+from sim.clock import Clock
+from sim.log import RequestLog
+from sim.recording import Samples, Steps
+from sim.scheduler import Scheduler
+
+STRETCH_STEPS = 512
+"""Longest stretch planned at once; only a bound on wasted work when an arrival cuts it."""
+
+
+class Replica:
+    """The engine loop around a Scheduler, with its own record of steps and samples."""
+
+    def __init__(
+        self,
+        index: int,
+        env: Clock,
+        scheduler: Scheduler,
+        step_time: StepTime,
+        log: RequestLog,
+        on_finish: Callable[[int], None],
+        *,
+        overhead_s: float = 0.0,
+        fast_forward: bool = True,
+        life: list[list[tuple]] | None = None,
+        step_log: list | None = None,
+    ) -> None:
+        self.index = index
+        self.env = env
+        self.scheduler = scheduler
+        self.step_time = step_time
+        self.log = log
+        self.on_finish = on_finish
+        self.overhead_s = overhead_s
+        self.most_steps = STRETCH_STEPS if fast_forward else 1
+        self.life = life
+        self.step_log = step_log
+        self.step_end_s = array("d")
+        self.coverage = bytearray()
+        self._events: list[tuple[float, int, int, int]] = []  # start, steps, decodes, prefill tokens
+        self._samples: list[tuple[float, int, int, int, int]] = []
+        self._idle: simpy.Event | None = None  # waiting for work
+        self._step_end: simpy.Event | None = None
+        self._ends: list[float] = []  # ends of the stretch in progress
+        self._codes = b""
+        self._settled = True  # the batch has not changed since the last sample
+        env.process(self._run())
+
+    # -- from outside -----------------------------------------------------------------------------------------------
+    def submit(self, request: int) -> None:
+        """A request reaches this replica now."""
+        self.log.replica[request] = self.index
+        cut = self.scheduler.submit(request)
+        if self._idle is not None:
+            if not self._idle.triggered:
+                self.env.trigger_at(self._idle, self.env.now)
+        elif cut and len(self._ends) > 1 and len(self.scheduler.running) < self.scheduler.p.max_num_seqs:
+            self._cut(self.env.now)
+
+    def load_tokens(self) -> int:
+        """Tokens waiting and running here now, the present stretch included."""
+        s = self.scheduler
+        done = bisect_left(self._ends, self.env.now) if self._ends else 0
+        return s.waiting_tokens + s.running_tokens + done * s.decoded
+
+    def _cut(self, now_s: float) -> None:
+        """End the present stretch with the step in progress."""
+        steps = bisect_left(self._ends, now_s) + 1
+        if steps < len(self._ends):
+            del self._ends[steps:]
+            self._step_end = self.env.move(self._step_end, self._ends[-1])  # type: ignore[arg-type]
+
+    # -- the process ------------------------------------------------------------------------------------------------
+    def _run(self) -> Generator[simpy.Event, None, None]:
+        env, scheduler = self.env, self.scheduler
+        while True:
+            if not scheduler.busy:
+                self._idle = simpy.Event(env)
+                yield self._idle
+                self._idle = None
+            self._schedule(env.now)
+            start_s = env.now
+            self._time_steps(start_s)
+            self._step_end = env.event_at(self._ends[-1])
+            yield self._step_end
+            self._complete(start_s)
+
+    def _schedule(self, now_s: float) -> None:
+        """Schedule until something is scheduled: a request may preempt itself, and is admitted again at once."""
+        scheduler, cache = self.scheduler, self.scheduler.cache
+        for _ in range(3):
+            taken, evicted = cache.taken, cache.evicted
+            some = scheduler.schedule(now_s)
+            if self.step_log is not None:
+                self._log_step(now_s, cache.taken - taken, cache.evicted - evicted)
+            if some:
+                break
+        else:
+            raise RuntimeError(f"replica {self.index} at {now_s} s: nothing can be scheduled, yet {scheduler.n_waiting} wait and {len(scheduler.running)} run")
+        if scheduler.changed or not self._settled:
+            self._sample(now_s)
+            self._settled = True
+
+    def _time_steps(self, start_s: float) -> None:
+        scheduler = self.scheduler
+        chunks, n, sum_context, max_context, sampled = scheduler.shape()
+        k = scheduler.stretch(self.most_steps) if self.most_steps > 1 else 1
+        if k == 1:
+            seconds, code = self.step_time.step(chunks, n, sum_context, max_context, sampled)
+            self._ends = [start_s + (seconds + self.overhead_s)]
+            self._codes = bytes((code,))
+            return
+        times, codes = self.step_time.decode_stretch(n, sum_context, max_context, k)
+        ends = np.empty(k + 1)
+        ends[0] = start_s
+        np.add(times, self.overhead_s, out=ends[1:])
+        self._ends = np.cumsum(ends)[1:].tolist()
+        self._codes = np.asarray(codes, np.int8).tobytes()
+
+    def _complete(self, start_s: float) -> None:
+        scheduler, ends = self.scheduler, self._ends
+        k, end_s = len(ends), ends[-1]
+        if k > 1:
+            scheduler.fast_forward(k - 1)
+        self.step_end_s.extend(ends)
+        self.coverage += self._codes[:k]
+        self._events.append((start_s, k, scheduler.decoded, sum(tokens for _, tokens in scheduler.chunks)))
+        if self.life is not None:
+            self._record_life(start_s, end_s)
+        if scheduler.steps in scheduler.finishing:
+            self._sample(end_s)  # before they let go of their blocks
+        finished = scheduler.complete()
+        self._ends = []
+        if finished:
+            self._settled = False
+            for request in finished:
+                self.on_finish(request)
+            if not scheduler.busy:
+                self._sample(end_s)
+                self._settled = True
+
+    # -- records ----------------------------------------------------------------------------------------------------
+    def _sample(self, t_s: float) -> None:
+        s, cache = self.scheduler, self.scheduler.cache
+        self._samples.append((t_s, cache.total - cache.blank - cache.idle, cache.idle, len(s.running), s.n_waiting))
+
+    def _log_step(self, now_s: float, taken: int, evicted: int) -> None:
+        s, cache = self.scheduler, self.scheduler.cache
+        tokens = {r.id: n for r, n in s.chunks}
+        out = set(s.left_out)
+        scheduled = [(r.id, 1 if r.decoding else tokens[r.id]) for r in s.running if r.id in tokens or (r.decoding and r not in out)]
+        row = (self.index, now_s, scheduled, list(s.preempted), taken, evicted, cache.free, len(s.running), s.n_waiting)
+        self.step_log.append(row)  # type: ignore[union-attr]
+
+    def _record_life(self, start_s: float, end_s: float) -> None:
+        for r, tokens in self.scheduler.chunks:
+            self.life[r.id].append(("prefill", start_s, end_s, tokens))  # type: ignore[index]
+
+    def steps(self) -> Steps:
+        """Columns of all steps so far."""
+        end_s = np.frombuffer(self.step_end_s, np.float64) if self.step_end_s else np.empty(0)
+        events = np.array(self._events, np.float64).reshape(-1, 4)
+        k = events[:, 1].astype(np.int64)
+        start_s = np.empty(len(end_s))
+        start_s[1:] = end_s[:-1]
+        start_s[np.cumsum(k) - k] = events[:, 0]  # a step after an idle spell does not start at the last one's end
+        return Steps(
+            end_s=end_s,
+            duration_s=end_s - start_s,
+            coverage=np.frombuffer(bytes(self.coverage), np.int8),
+            n_decode=np.repeat(events[:, 2].astype(np.int32), k),
+            prefill_tokens=np.repeat(events[:, 3].astype(np.int32), k),
+        )
+
+    def samples(self) -> Samples:
+        rows = np.array(self._samples, np.float64).reshape(-1, 5)
+        in_use, idle = rows[:, 1].astype(np.int64), rows[:, 2].astype(np.int64)
+        return Samples(rows[:, 0], in_use, idle, rows[:, 3].astype(np.int32), rows[:, 4].astype(np.int32))

@@ -1,0 +1,532 @@
+"""The engine step of vLLM V1: running requests first, then waiting ones, over one token budget and paged blocks.
+
+The one idea: decodes advance together. While every allocation succeeds a step costs O(1): `base = steps - computed` is
+constant for a decoding request, so counters indexed by it (blocks needed at this residue, finish buckets, sum and
+minimum of base) replace a loop over the batch. Only when memory or budget binds does a step walk the running list in
+order, since then the victim depends on it (ENGINE_SEMANTICS 2a, rules 5-11; RUNS.md "When a step may not be O(1)").
+
+    schedule()     decide one step: advance the running, admit the waiting
+    stretch()      how many pure-decode steps from here nothing can change the batch
+    fast_forward() take some of them at once
+    complete()     sample, finish and free at the end of the step
+"""
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from typing import Any
+
+from sim.kvcache.base import BlockCache, Path, Paths
+from sim.log import RequestLog
+from sim.scenario import EngineParams
+
+
+class Request:
+    """A request while it is in the system. computed = tokens whose KV exists; known = prompt + outputs sampled so far."""
+
+    __slots__ = (
+        "admission", "ahead", "arrival_s", "base", "chunks", "computed", "decoding", "done_before", "entered", "gap_from",
+        "generated", "handles", "held", "id", "lora", "order", "output", "path", "path_index", "preempted_at", "priority",
+        "private", "prompt", "writing",
+    )  # fmt: skip
+
+    def __init__(self, id: int, prompt: int, output: int, arrival_s: float, path: Path, priority: int = 0, lora: int = -1) -> None:
+        self.id = id
+        self.prompt = prompt
+        self.output = output
+        self.arrival_s = arrival_s
+        self.priority = priority
+        self.lora = lora
+        self.path = path
+        self.path_index = self.held = self.entered = 0
+        self.handles: list[Any] = []
+        self.writing: list[Any] = []
+        self.computed = 0  # while prefilling
+        self.generated = 0  # outputs sampled before the present prefill
+        self.decoding = False
+        self.base = 0
+        self.ahead = 0
+        self.order = 0
+        self.done_before = 0  # tokens computed before it was preempted
+        self.preempted_at = -1.0
+        self.gap_from = -1  # step of its last token before it was left out of a step
+        self.chunks = 0
+
+    @property
+    def known(self) -> int:
+        return self.prompt + self.generated
+
+    @property
+    def urgency(self) -> tuple[int, float, int]:
+        """Smaller is served earlier under priority scheduling."""
+        return (self.priority, self.arrival_s, self.id)
+
+
+class Scheduler:
+    """One replica's queues, running batch and step plan."""
+
+    def __init__(self, params: EngineParams, cache: BlockCache, paths: Paths, log: RequestLog) -> None:
+        self.p = params
+        self.b = params.block_size
+        self.cache = cache
+        self.paths = paths
+        self.log = log
+        self.by_priority = params.scheduler_policy == "priority"
+        self.watermark = int(params.watermark * (params.kv_blocks + 1))
+        self.waiting: deque[Request | int] = deque()  # ids until they reach the head (fcfs)
+        self.waiting_heap: list[tuple[tuple[int, float, int], Request]] = []  # priority
+        self.waiting_tokens = 0
+        self.running: dict[Request, None] = {}  # in admission order
+        self.running_tokens = 0  # known tokens of the running requests, at the last completed step
+        self.prefills: list[Request] = []  # running, not decoding; in running order
+        self.loras: dict[int, int] = {}
+        self.steps = 0
+        self._order = 0
+        # aggregates over the decoding requests
+        self.n_decode = 0
+        self.sum_base = 0
+        self.residue = [0] * self.b  # decodes by base modulo block size: residue[steps % b] need a block next step
+        self.base_heap: list[tuple[int, int, Request]] = []
+        self.finishing: dict[int, list[Request]] = {}
+        self.finish_heap: list[int] = []
+        # the present step
+        self.chunks: list[tuple[Request, int]] = []
+        self.decoded = 0
+        self.decoded_base = 0  # sum of base over the decodes of this step
+        self.preempted: list[int] = []
+        self.changed = False
+        self.steady = False
+        self.left_out: list[Request] = []
+        # the head of the queue, when it did not fit
+        self.blocked: Request | None = None
+        self.blocked_need = 0
+        self.blocked_written = False
+
+    # -- queue ------------------------------------------------------------------------------------------------------
+    @property
+    def n_waiting(self) -> int:
+        return len(self.waiting_heap) if self.by_priority else len(self.waiting)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.running or self.waiting or self.waiting_heap)
+
+    def submit(self, request: int) -> bool:
+        """Queue a request. True when the present decode stretch must be cut for it."""
+        self.waiting_tokens += self.log.prompt[request]
+        if self.by_priority:
+            r = self._build(request)
+            heapq.heappush(self.waiting_heap, (r.urgency, r))
+            return self.waiting_heap[0][1] is r
+        self.waiting.append(request)
+        return len(self.waiting) == 1
+
+    def _build(self, request: int) -> Request:
+        log = self.log
+        return Request(
+            request, log.prompt[request], log.output[request], log.arrival_s[request], self.paths.build(request), log.priority[request], log.lora[request]
+        )
+
+    def _head(self) -> Request:
+        if self.by_priority:
+            return self.waiting_heap[0][1]
+        head = self.waiting[0]
+        if isinstance(head, int):
+            head = self.waiting[0] = self._build(head)
+        return head
+
+    def _pop_head(self) -> None:
+        if self.by_priority:
+            heapq.heappop(self.waiting_heap)
+        else:
+            self.waiting.popleft()
+
+    def _put_back(self, request: Request) -> None:
+        if self.by_priority:
+            heapq.heappush(self.waiting_heap, (request.urgency, request))
+        else:
+            self.waiting.appendleft(request)
+
+    # -- one step ---------------------------------------------------------------------------------------------------
+    def schedule(self, now_s: float) -> bool:
+        """Decide one step; False when nothing could be scheduled (then it was no step)."""
+        self.chunks = []
+        self.preempted = []
+        self.changed = self.steady = False
+        budget = self.p.max_num_batched_tokens
+        threshold = self.p.long_prefill_token_threshold if len(self.running) + self.n_waiting > 1 else 0
+        wants = self._fits_at_once(budget, threshold)
+        if wants is not None:
+            budget = self._advance_together(wants, budget)
+        else:
+            budget = self._advance_in_order(now_s, budget, threshold)
+        if not self.preempted:
+            self._admit(now_s, budget, threshold)
+        return bool(self.decoded or self.chunks)
+
+    def _fits_at_once(self, budget: int, threshold: int) -> list[tuple[Request, int]] | None:
+        """The prefill chunks of a step in which every running request gets all it asks for; None when some do not."""
+        n = self.n_decode
+        need = self.residue[self.steps % self.b]
+        left = budget - n
+        if left < 0 or self.left_out:
+            return None
+        wants: list[tuple[Request, int]] = []
+        if self.prefills:
+            if next(reversed(self.running)) is not self.prefills[0]:
+                return None  # more than one, or decodes behind it: order matters
+            (r,) = self.prefills
+            want = min(r.known - r.computed, threshold or left, left)
+            if want:
+                wants.append((r, want))
+                need += -(-(r.computed + want) // self.b) - r.held
+        return wants if need <= self.cache.free else None
+
+    def _advance_together(self, wants: list[tuple[Request, int]], budget: int) -> int:
+        need = self.residue[self.steps % self.b]
+        if need:
+            self.cache.take(need)
+        self.steps += 1
+        self.cache.steps = self.steps
+        self.decoded = self.n_decode
+        self.decoded_base = self.sum_base
+        budget -= self.decoded
+        for r, want in wants:
+            self._allocate(r, want)
+            budget -= want
+        return budget
+
+    def _allocate(self, r: Request, tokens: int) -> None:
+        """Blocks for the next `tokens` of a prefilling request; its full blocks enter the cache now, before they are computed."""
+        upto = r.computed + tokens
+        blocks = -(-upto // self.b)
+        self.cache.take(blocks - r.held)
+        r.held = blocks
+        self.chunks.append((r, tokens))
+        r.computed = upto
+        full = upto // self.b
+        if full > r.entered:
+            self.cache.enter(r, full)
+
+    def _advance_in_order(self, now_s: float, budget: int, threshold: int) -> int:
+        """The same for one request after the other, preempting when memory runs out."""
+        self.decoded = self.decoded_base = 0
+        for r in list(self.running):
+            if budget <= 0:
+                break
+            if r not in self.running:
+                continue  # preempted on the way
+            remaining = r.known - r.computed
+            want = 1 if r.decoding else min(remaining, threshold or remaining, budget)
+            budget, fits = self._make_room(r, want, now_s, budget)
+            if fits:
+                budget -= want
+                self._advance_one(r, want)
+            elif not self.by_priority:
+                break
+        self._settle()
+        return budget
+
+    def _make_room(self, r: Request, want: int, now_s: float, budget: int) -> tuple[int, bool]:
+        """Preempt until `want` more tokens of r fit, or r itself is gone."""
+        cache, b = self.cache, self.b
+        while True:
+            if r.decoding:
+                need = 0 if (self.steps - r.base) % b else 1
+            else:
+                need = -(-(r.computed + want) // b) - r.held
+            if need <= cache.free:
+                return budget, True
+            victim = max(self.running, key=lambda v: v.urgency) if self.by_priority else next(reversed(self.running))
+            budget += self._take_back(victim)
+            self._preempt(victim, now_s)
+            if victim is r:
+                return budget, False
+
+    def _advance_one(self, r: Request, want: int) -> None:
+        if not r.decoding:
+            self._allocate(r, want)
+            return
+        if (self.steps - r.base) % self.b == 0:
+            self.cache.take(1)
+        r.ahead = 1
+        self.decoded += 1
+        self.decoded_base += r.base
+
+    def _take_back(self, victim: Request) -> int:
+        """Tokens of this step a victim had already been given (priority scheduling only)."""
+        if victim.ahead:
+            self.decoded -= 1
+            self.decoded_base -= victim.base
+            return 1
+        for i, (r, tokens) in enumerate(self.chunks):
+            if r is victim:
+                del self.chunks[i]
+                r.computed -= tokens
+                return tokens
+        return 0
+
+    def _settle(self) -> None:
+        """End a step in order: decodes left out of it are shifted by one step, the others have advanced."""
+        decodes = [r for r in self.running if r.decoding]
+        self.left_out = [r for r in decodes if not r.ahead]
+        for r in self.left_out:  # before any base moves: the order of entry depends on it
+            self.cache.enter_generated(r)
+            if r.gap_from < 0:
+                r.gap_from = self.steps - 1
+        for r in self.left_out:
+            self._leave_decode(r)
+            self._join_decode(r, r.base + 1)
+        self.steps += 1
+        self.cache.steps = self.steps
+        for r in decodes:
+            if r.ahead and r.gap_from >= 0:
+                self.log.gap(r.id, r.gap_from, self.steps - 1)
+                r.gap_from = -1
+            r.ahead = 0
+
+    def _preempt(self, r: Request, now_s: float) -> None:
+        """Recompute preemption: blocks are freed (and stay cached), outputs are kept, the request goes first in the queue."""
+        if r.decoding:
+            computed = self.steps - r.base
+            self.cache.release(self._synced(r))
+            self._leave_decode(r)
+            r.generated = computed - r.prompt + 1
+            if r.gap_from < 0:
+                r.gap_from = self.steps - 1
+            r.decoding = False
+        else:
+            computed = r.computed
+            self.cache.release(r)
+            self.prefills.remove(r)
+        r.ahead = 0
+        del self.running[r]
+        self._drop_lora(r)
+        self.running_tokens -= r.known
+        self.waiting_tokens += r.known
+        r.done_before = max(r.done_before, computed)
+        r.computed = 0
+        r.preempted_at = now_s
+        self._put_back(r)
+        self.log.preemptions[r.id] += 1
+        self.preempted.append(r.id)
+        self.changed = True
+
+    def _synced(self, r: Request) -> Request:
+        """`held` of a decode is only kept up to date here: it is implied by what it has computed."""
+        r.held = -(-(self.steps + r.ahead - r.base) // self.b)
+        return r
+
+    # -- admission --------------------------------------------------------------------------------------------------
+    def _admit(self, now_s: float, budget: int, threshold: int) -> None:
+        """Waiting requests in order, until one does not fit."""
+        p, skipped = self.p, []
+        while budget > 0 and len(self.running) < p.max_num_seqs and self.n_waiting:
+            r = self._head()
+            if r is self.blocked and self.running and not self.blocked_written and p.reserve_full_isl and self.cache.free < self.blocked_need:
+                break  # its need cannot have shrunk: nobody computes what it asks for
+            if r.lora >= 0 and p.max_loras and r.lora not in self.loras and len(self.loras) >= p.max_loras:
+                self._pop_head()
+                skipped.append(r)
+                continue
+            chunk = self._fit(r, budget, threshold)
+            if not chunk:
+                break
+            self._pop_head()
+            self._start(r, chunk, now_s)
+            budget -= chunk
+        for r in reversed(skipped):
+            self._put_back(r)
+        waiting = self.n_waiting
+        at_limit = len(self.running) >= p.max_num_seqs
+        held_up = not waiting or at_limit or (self.blocked is self._head() and not self.blocked_written)
+        self.steady = not (self.chunks or self.prefills or self.left_out or skipped) and held_up and budget >= 0
+
+    def _fit(self, r: Request, budget: int, threshold: int) -> int:
+        """Look r up and pin its hits when it fits: the tokens of its first chunk, 0 when it does not fit."""
+        cache, b = self.cache, self.b
+        limit = (r.known - 1) // b
+        hit, idle, handles = cache.lookup(r.path, limit)
+        remaining = r.known - hit * b
+        chunk = min(remaining, threshold or remaining, budget)
+        reserve = self.watermark if self.running else 0
+        upto = r.known if self.p.reserve_full_isl else hit * b + chunk
+        need = -(-upto // b) - hit + idle + reserve
+        if need > cache.free:
+            self.blocked, self.blocked_need = r, need
+            self.blocked_written = cache.being_written(r.path)
+            return 0
+        self.blocked = None
+        self._record_hit(r, hit, limit)
+        cache.acquire(r, handles)
+        r.computed = hit * b
+        return chunk
+
+    def _record_hit(self, r: Request, hit: int, limit: int) -> None:
+        log, b, i = self.log, self.b, r.id
+        if r.preempted_at < 0:
+            log.hit_tokens[i] = hit * b
+            own, fleet = self.cache.ceilings(r.path, limit)
+            log.ceiling_replica_tokens[i] = own * b
+            log.ceiling_fleet_tokens[i] = fleet * b
+        else:
+            log.readmission_hit_tokens[i] += hit * b
+            log.recomputed_tokens[i] += max(0, r.done_before - hit * b)
+
+    def _start(self, r: Request, chunk: int, now_s: float) -> None:
+        log = self.log
+        if r.preempted_at < 0:
+            log.admit_s[r.id] = now_s
+        else:
+            log.preempted_s[r.id] += now_s - r.preempted_at
+        r.order = self._order
+        self._order += 1
+        self.running[r] = None
+        self.running_tokens += r.known
+        self.waiting_tokens -= r.known
+        if r.lora >= 0:
+            self.loras[r.lora] = self.loras.get(r.lora, 0) + 1
+        self.prefills.append(r)
+        self._allocate(r, chunk)
+        self.cache.start_writing(r)
+        self.changed = True
+
+    def _drop_lora(self, r: Request) -> None:
+        if r.lora >= 0:
+            self.loras[r.lora] -= 1
+            if not self.loras[r.lora]:
+                del self.loras[r.lora]
+
+    # -- shape of the step ------------------------------------------------------------------------------------------
+    def shape(self) -> tuple[list[tuple[int, int]], int, int, int, int]:
+        """(chunks (new, cached), decodes, sum and maximum of their contexts, rows sampled): what the step time depends on."""
+        chunks = [(tokens, r.computed - tokens) for r, tokens in self.chunks]
+        n = self.decoded
+        sampled = n + sum(1 for r, _ in self.chunks if r.computed == r.known)
+        if not n:
+            return chunks, 0, 0, 0, sampled
+        return chunks, n, n * self.steps - self.decoded_base, self.steps - self._min_base(), sampled
+
+    def _min_base(self) -> int:
+        """Smallest base of the decodes of this step: the longest context."""
+        if self.left_out:
+            out = set(self.left_out)
+            return min(r.base for r in self.running if r.decoding and r not in out)
+        heap = self.base_heap
+        while True:
+            base, _, r = heap[0]
+            if r.decoding and r.base == base:
+                return base
+            heapq.heappop(heap)
+
+    # -- fast-forward -----------------------------------------------------------------------------------------------
+    def stretch(self, most: int) -> int:
+        """How many steps, this one included, run with this batch and no shortage of memory (at least 1, at most `most`)."""
+        if not self.steady or not self.n_decode:
+            return 1
+        k = min(most, self._next_finish() - self.steps + 1)
+        if k <= 1:
+            return 1
+        free, b = self.cache.free, self.b
+        if (k // b + 1) * self.n_decode <= free:
+            return k
+        residue, s = self.residue, self.steps
+        rounds = free // self.n_decode  # whole turns through the residues: n_decode blocks each
+        steps, free = min(k - 1, rounds * b), free - rounds * self.n_decode
+        while steps < k - 1:
+            free -= residue[(s + steps) % b]
+            if free < 0:
+                break
+            steps += 1
+        return steps + 1
+
+    def fast_forward(self, k: int) -> None:
+        """Take k more steps of the present stretch."""
+        b, s = self.b, self.steps
+        rounds, rest = divmod(k, b)
+        need = rounds * self.n_decode + sum(self.residue[(s + i) % b] for i in range(rest))
+        if need:
+            self.cache.take(need)
+        self.steps = self.cache.steps = s + k
+        self.running_tokens += self.n_decode * k
+
+    def _next_finish(self) -> int:
+        heap = self.finish_heap
+        while heap[0] not in self.finishing:
+            heapq.heappop(heap)
+        return heap[0]
+
+    # -- end of the step --------------------------------------------------------------------------------------------
+    def complete(self) -> list[int]:
+        """Sample and free at the end of a step, in running order; the requests that finished."""
+        finished = self.finishing.pop(self.steps, [])
+        self.running_tokens += self.decoded
+        for r, _ in self.chunks:
+            r.chunks += 1
+            if r.computed < r.known:
+                continue
+            self.prefills.remove(r)
+            self._sampled(r)
+            if r.generated == r.output:
+                finished.append(r)
+            else:
+                r.decoding = True
+                self._join_decode(r, self.steps - r.computed)
+        if not finished:
+            return []
+        if len(finished) > 1:
+            finished.sort(key=lambda r: r.order)
+        for r in finished:
+            self._finish(r)
+        self.changed = True
+        return [r.id for r in finished]
+
+    def _sampled(self, r: Request) -> None:
+        """A prefill reached its last known token: one more output."""
+        r.generated += 1
+        self.running_tokens += 1
+        step = self.steps - 1
+        if r.generated == 1:
+            self.log.first_step[r.id] = step
+            self.log.prefill_chunks[r.id] = r.chunks
+        elif r.gap_from >= 0:
+            self.log.gap(r.id, r.gap_from, step)
+        r.gap_from = -1
+
+    def _finish(self, r: Request) -> None:
+        if r.decoding:
+            self.cache.release(self._synced(r))
+            self._leave_decode(r)
+        else:
+            self.cache.release(r)
+        r.decoding = False
+        del self.running[r]
+        self._drop_lora(r)
+        self.running_tokens -= r.prompt + r.output
+        self.log.last_step[r.id] = self.steps - 1
+
+    # -- aggregates over decodes ------------------------------------------------------------------------------------
+    def _join_decode(self, r: Request, base: int) -> None:
+        r.base = base
+        self.n_decode += 1
+        self.sum_base += base
+        self.residue[base % self.b] += 1
+        heapq.heappush(self.base_heap, (base, r.order, r))
+        last = base + r.prompt + r.output - 1
+        bucket = self.finishing.get(last)
+        if bucket is None:
+            self.finishing[last] = [r]
+            heapq.heappush(self.finish_heap, last)
+        else:
+            bucket.append(r)
+
+    def _leave_decode(self, r: Request) -> None:
+        self.n_decode -= 1
+        self.sum_base -= r.base
+        self.residue[r.base % self.b] -= 1
+        last = r.base + r.prompt + r.output - 1
+        bucket = self.finishing.get(last)
+        if bucket is not None and r in bucket:  # absent when it is finishing now
+            bucket.remove(r)
+            if not bucket:
+                del self.finishing[last]

@@ -1,0 +1,148 @@
+"""Run a workload on a fleet of replicas and return what happened.
+
+    recording = run(workload, EngineParams(kv_blocks=25_000), step_time, replicas=8)
+
+`sim` takes frozen config, a latency function and a workload; it knows no files, plots or torch.
+"""
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+
+import numpy as np
+
+from calibrate.latency import StepTime
+from sim.clock import Clock
+from sim.cluster import Cluster
+from sim.kvcache.base import BlockCache, NoCache, Paths
+from sim.kvcache.ranked import POLICIES, RankedCache
+from sim.kvcache.release_order import ReleaseOrderCache
+from sim.log import RequestLog
+from sim.recording import Recording
+from sim.replica import Replica
+from sim.router import ROUTERS
+from sim.scenario import EngineParams
+from sim.scheduler import Scheduler
+from workloads.columns import Workload
+
+SEMANTICS = "vllm-0.33.0"
+POLICY_NAMES = ("lru", *POLICIES)
+
+
+def run(
+    workload: Workload,
+    params: EngineParams,
+    step_time: StepTime,
+    *,
+    replicas: int = 1,
+    router: str = "round-robin",
+    seed: int = 0,
+    horizon_s: float | None = None,
+    until_arrival_s: float | None = None,
+    fast_forward: bool = True,
+    record_life: bool = False,
+    step_log: list | None = None,
+    on_clock: Callable[[float], None] | None = None,
+) -> Recording:
+    """Simulate; deterministic for a given workload, parameters and seed.
+
+    horizon_s stops the clock; until_arrival_s stops arrivals and lets the rest drain. fast_forward=False steps one by
+    one, with the same result. step_log collects (replica, start_s, [(request, tokens)], preempted, blocks taken,
+    blocks evicted, blocks free, running, waiting) of every step and implies stepping. on_clock is called about once per
+    1,000 releases with the simulated time (progress).
+    """
+    if params.policy not in POLICY_NAMES:
+        raise ValueError(f"cache.policy = {params.policy!r}, expected one of {', '.join(POLICY_NAMES)}")
+    if router not in ROUTERS:
+        raise ValueError(f"cluster.router = {router!r}, expected one of {', '.join(ROUTERS)}")
+    env = Clock()
+    log = RequestLog(workload)
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))  # stream 1: routing
+    cluster = Cluster(env, workload, params, log, ROUTERS[router](rng), until_arrival_s, on_clock)
+    life: list[list[tuple]] | None = [[] for _ in range(len(workload))] if record_life else None
+    paths = Paths(workload, params.block_size)
+    fleet_seen: dict[int, int] = {}
+    for index in range(replicas):
+        scheduler = Scheduler(params, _cache(params, len(workload.tree), fleet_seen), paths, log)
+        replica = Replica(
+            index, env, scheduler, step_time, log, cluster.finished,
+            overhead_s=params.step_overhead_s, fast_forward=fast_forward and step_log is None, life=life, step_log=step_log,
+        )  # fmt: skip
+        cluster.replicas.append(replica)
+    cluster.start()
+    with _quiet_gc():
+        env.run(until=horizon_s)
+    return _recording(workload, params, cluster, log, life, env.now)
+
+
+def _cache(params: EngineParams, n_shared: int, fleet_seen: dict[int, int]) -> BlockCache:
+    size = (params.kv_blocks, params.block_size, n_shared, fleet_seen)
+    if not params.caching:
+        return NoCache(*size)
+    if params.policy == "lru":
+        return ReleaseOrderCache(*size)
+    return RankedCache(*size, POLICIES[params.policy])
+
+
+class _quiet_gc:  # noqa: N801
+    """Cyclic garbage collection costs a quarter of the run and finds nothing: what is loaded is frozen, the rest dies by count."""
+
+    def __enter__(self) -> None:
+        self._was_on = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *error: object) -> None:
+        if self._was_on:
+            gc.enable()
+
+
+def _recording(
+    workload: Workload, params: EngineParams, cluster: Cluster, log: RequestLog, life: list[list[tuple]] | None, now_s: float
+) -> Recording:
+    columns = log.columns()
+    steps = [r.steps() for r in cluster.replicas]
+    for name, index in (("first_token_s", "first_step"), ("finish_s", "last_step")):
+        times_s = np.full(len(workload), np.nan)
+        for i, s in enumerate(steps):
+            rows = np.flatnonzero((columns["replica"] == i) & (columns[index] >= 0))
+            times_s[rows] = s.end_s[columns[index][rows]]
+        columns[name] = times_s
+    if life is not None:
+        _tell_lives(life, columns, steps)
+    return Recording(
+        **columns,
+        steps=steps,
+        samples=[r.samples() for r in cluster.replicas],
+        end_s=now_s,
+        kv_blocks=params.kv_blocks,
+        block_size=params.block_size,
+        evicted_blocks=sum(r.scheduler.cache.evicted for r in cluster.replicas),
+        engine_semantics=SEMANTICS,
+        life=life,
+    )
+
+
+def _tell_lives(life: list[list[tuple]], columns: dict[str, np.ndarray], steps: list) -> None:
+    """Fill in the phases around the prefill chunks: queued, decode, and what interrupted it."""
+    pauses: dict[int, list[tuple[float, float]]] = {}
+    for request, a, b in zip(columns["gaps_request"], columns["gaps_from_step"], columns["gaps_to_step"], strict=True):
+        end_s = steps[columns["replica"][request]].end_s
+        pauses.setdefault(int(request), []).append((end_s[a], end_s[b]))
+    for request, phases in enumerate(life):
+        arrival_s, admit_s, first_s, finish_s = (
+            float(columns[c][request]) for c in ("arrival_s", "admit_s", "first_token_s", "finish_s")
+        )
+        if np.isnan(admit_s):
+            continue
+        prefills = list(phases)
+        phases.append(("queued", arrival_s, admit_s, 0))
+        at_s = first_s
+        for from_s, to_s in pauses.get(request, []):
+            if from_s > at_s:
+                phases.append(("decode", at_s, from_s, 0))
+            resumed_s = min((start for _, start, _, _ in prefills if from_s <= start < to_s), default=to_s)
+            phases.append(("preempted", from_s, resumed_s, 0))
+            at_s = to_s
+        if finish_s > at_s:
+            phases.append(("decode", at_s, finish_s, 0))
+        phases.sort(key=lambda phase: (phase[1], phase[2]))
