@@ -110,13 +110,15 @@ def _requests(config: WorkloadConfig, sessions: _Sessions, seed: int) -> _Reques
     first = np.cumsum(sessions.turns) - sessions.turns  # row of every session's first request
     turn = np.arange(len(session)) - first[session]
     delay_s, message, output = np.zeros(len(session)), np.zeros(len(session), np.int64), np.zeros(len(session), np.int64)
+    clock_s = sessions.start_s[session]
     for c, rows in zip(config.class_, _rows_by_class(sessions.cls[session], len(config.class_)), strict=True):
         later = turn[rows] > 0
         output[rows] = dists.counts(c.output, len(rows), dists.stream(seed, c.name, "output"))
         message[rows] = _new_input(c, later, seed)
-        delay_s[rows[later]] = _delays(c, int(later.sum()), seed)
-    waited = np.cumsum(delay_s)  # a first turn waits 0, so a session's own waiting is the difference to its first row
-    clock_s = sessions.start_s[session] + (waited - waited[first][session])
+        if later.any():
+            delay_s[rows[later]] = _delays(c, int(later.sum()), seed)
+            waited = np.cumsum(delay_s[rows])  # a first turn waits 0: a session's own waiting is the difference to its first row
+            clock_s[rows] += waited - waited[np.arange(len(rows)) - turn[rows]]
     return _Requests(session, turn, delay_s, clock_s, message, output)
 
 

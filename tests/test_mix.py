@@ -1,0 +1,358 @@
+"""Layered mixes against a plain reference: prompts spelled out as text labels, sharing found by comparing prefixes."""
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from workloads.columns import SCOPES, Workload
+from workloads.config import Arrival, Dist, Layer, MixClass, WorkloadConfig
+from workloads.errors import InputError
+from workloads.estimate import estimate, order_cost, reusable_tokens
+from workloads.mix import build
+from workloads.toml import parse_workload
+
+
+def fixed(value: float) -> Dist:
+    return Dist(value=value)
+
+
+def layer(name: str, scope: str, tokens: float = 100, **more) -> Layer:
+    return Layer(name=name, scope=scope, tokens=fixed(tokens), **more)
+
+
+def one_class(*layers: Layer, name: str = "a", **more) -> MixClass:
+    return MixClass(name=name, rate=1.0, layers=layers, output=fixed(10), **more)
+
+
+def mix(*classes: MixClass, requests: int = 60, **more) -> WorkloadConfig:
+    return WorkloadConfig(class_=classes, requests=requests, **more)
+
+
+def path(w: Workload, row: int) -> list[int]:
+    nodes, node = [], int(w.leaf[row])
+    while node >= 0:
+        nodes.append(node)
+        node = int(w.tree.parent[node])
+    return nodes[::-1]
+
+
+def shared(w: Workload, a: int, b: int) -> int:
+    """Tokens of the common prefix of two requests' paths (prompt and output)."""
+    common = [x for x, y in zip(path(w, a), path(w, b), strict=False) if x == y]
+    return int(w.tree.end[common[-1]]) if common else 0
+
+
+# ---- what each scope shares
+
+def test_scopes_share_what_they_say():
+    c = one_class(layer("tools", "global", 1000), layer("repo", "project", 300, items=3), layer("files", "session", 50), layer("msg", "dynamic", 7))
+    w = build(mix(replace(c, turns=fixed(2), think=fixed(5), turn_input=fixed(20))), seed=3)
+    w.check()
+    repo = [w.tree.content[path(w, r)[2]] for r in range(len(w))]
+    assert len(set(repo)) == 3
+    for a in range(len(w)):
+        for b in range(a):
+            same_session = w.session_id[a] == w.session_id[b]
+            want = 1367 if same_session else 1300 if repo[a] == repo[b] else 1000  # 1350 of layers + 7 in + 10 out
+            assert shared(w, a, b) == want
+    assert set(w.prompt_tokens[w.turn == 0]) == {1357}
+    assert set(w.prompt_tokens[w.turn == 1]) == {1387}  # 1367 + 20
+
+
+def test_single_turn_sessions_keep_what_nobody_shares_out_of_the_tree():
+    w = build(mix(one_class(layer("tools", "global", 1000), layer("files", "session", 50), layer("msg", "dynamic", 7))), seed=0)
+    assert len(w.tree) == 2
+    assert set(w.prompt_tokens) == {1057}
+
+
+def test_a_dynamic_layer_first_leaves_no_hit_after_it():
+    good = one_class(layer("tools", "global", 1000), layer("rag", "dynamic", 200), layer("msg", "dynamic", 7), turns=fixed(4), think=fixed(1))
+    bad = replace(good, layers=(good.layers[1], good.layers[0], good.layers[2]))
+    assert reusable_tokens(build(mix(bad), seed=0)).sum() == 0
+    hit = reusable_tokens(build(mix(good), seed=0))
+    assert hit[0] == 0
+    assert set(hit[1:]) == {1000}  # the history stands behind the dynamic snippet: never reused
+
+
+def test_text_after_a_change_keeps_its_content_so_the_report_can_name_the_cause():
+    c = one_class(layer("clock", "dynamic", 8), layer("tools", "global", 1000), layer("msg", "dynamic", 7), turns=fixed(3), think=fixed(1))
+    w = build(mix(c), seed=0)
+    tools = [path(w, r)[2] for r in range(len(w))]
+    assert len(set(tools)) == len(w)
+    assert len(set(w.tree.content[tools])) == 1
+    r = int(np.flatnonzero(w.turn == 2)[0])
+    before = int(np.flatnonzero((w.session_id == w.session_id[r]) & (w.turn == 1))[0])
+    pieces = [[w.tree.content[n] for n in path(w, x)[3:]] for x in (before, r)]
+    assert pieces[1] == pieces[0] != []  # turn 2 repeats both earlier exchanges, on another path
+
+
+# ---- churn
+
+def test_redeploy_changes_the_text_and_breaks_running_sessions():
+    c = one_class(layer("system", "global", 500, redeploy_s=100.0), layer("msg", "dynamic", 7), turns=fixed(6), think=fixed(30))
+    w = build(mix(c, requests=300), seed=1)
+    system = np.array([path(w, r)[1] for r in range(len(w))])
+    nominal = build(mix(c, requests=300, loop="open"), seed=1).arrival_s
+    version = np.floor(nominal / 100)
+    for v in np.unique(version):
+        assert len(set(system[version == v])) == 1
+    assert len(set(system)) == len(set(version)) > 2
+    crossed = [r for r in range(len(w)) if w.turn[r] > 0 and version[r] != version[w.after[r]]]
+    assert crossed
+    assert all(shared(w, r, int(w.after[r])) == 0 for r in crossed)
+
+
+def test_redeployed_text_has_its_own_length_a_timestamp_does_not():
+    dist = Dist(kind="uniform", low=100, high=1000)
+    for churn, lengths in (("redeploy_s", 11), ("timestamp_s", 1)):
+        c = one_class(Layer(name="s", scope="global", tokens=dist, **{churn: 10.0}), layer("msg", "dynamic", 7))
+        w = build(mix(c, requests=None, duration_s=109.0), seed=0)
+        assert len(w.tree) == 1 + 11  # every period of 10 s saw an arrival
+        assert len(set(w.tree.end[1:])) >= 0.8 * lengths
+        assert (len(set(w.tree.end[1:])) == 1) == (lengths == 1)
+
+
+def test_shuffled_tools_give_n_orders_of_one_length():
+    c = one_class(Layer(name="tools", scope="global", tokens=Dist(kind="uniform", low=100, high=1000), shuffle=4), layer("msg", "dynamic", 7))
+    w = build(mix(c, requests=400), seed=0)
+    assert len(w.tree) == 1 + 4
+    assert len(set(w.tree.end[1:])) == 1
+
+
+# ---- popularity, sharing between classes, tenants
+
+def test_zipf_popularity_follows_the_law():
+    n, items, s = 40_000, 20, 1.1
+    w = build(mix(one_class(layer("doc", "project", 100, items=items, zipf=s), layer("m", "dynamic", 5)), requests=n), seed=0)
+    seen = np.bincount(w.tree.content[w.leaf], minlength=items)
+    p = np.arange(1, items + 1) ** -s
+    p /= p.sum()
+    assert np.all(np.abs(seen - n * p) < 5 * np.sqrt(n * p * (1 - p)))
+
+
+def test_shared_layers_are_one_text_for_two_classes():
+    policy = layer("policy", "global", 400, share="policy")
+    a = one_class(policy, layer("m", "dynamic", 5), name="a")
+    b = one_class(replace(policy, name="rules"), layer("x", "global", 50), layer("m", "dynamic", 5), name="b")
+    w = build(mix(a, b), seed=0)
+    first = {path(w, r)[1] for r in range(len(w))}
+    assert len(first) == 1
+    assert {w.layer_names[w.tree.layer[n]] for n in first} == {"policy"}
+
+
+def test_isolated_tenants_share_nothing_and_twins_say_what_they_would_have():
+    c = one_class(layer("tools", "global", 400), layer("repo", "project", 50, items=2), layer("m", "dynamic", 5), tenants=3)
+    open_, isolated = (build(mix(replace(c, isolation=i), requests=200), seed=0) for i in (False, True))
+    assert len(open_.tree) == 1 + 1 + 2
+    assert len(isolated.tree) == 3 * 4
+    assert np.array_equal(np.bincount(isolated.tenant_id), [67, 67, 66])
+    for a, b in ((0, 1), (0, 3), (5, 7)):
+        if isolated.tenant_id[a] != isolated.tenant_id[b]:
+            assert shared(isolated, a, b) == 0
+    twin = isolated.tree.twin
+    assert len(set(twin)) == 4
+    for r in range(200):  # the same path in the shared tree and in the twins
+        assert [isolated.tree.end[n] for n in twin[path(isolated, r)]] == [open_.tree.end[n] for n in path(open_, r)]
+    assert len(set(twin[isolated.leaf])) == len(set(open_.leaf)) == 2
+
+
+# ---- sessions and loops
+
+def chatty(**more) -> MixClass:
+    return one_class(layer("s", "global", 90), layer("m", "dynamic", 5), turns=Dist(kind="geometric", mean=4.0), think=Dist(kind="exponential", mean=20.0), **more)
+
+
+def test_closed_loop_links_turns_and_open_loop_has_times():
+    closed, open_ = build(mix(chatty(), requests=500), seed=0), build(mix(chatty(), requests=500, loop="open"), seed=0)
+    later = closed.turn > 0
+    assert np.array_equal(np.isnan(closed.arrival_s), later)
+    assert np.array_equal(closed.after >= 0, later)
+    assert np.all(closed.session_id[closed.after[later]] == closed.session_id[later])
+    assert np.all(closed.turn[closed.after[later]] == closed.turn[later] - 1)
+    assert np.all(np.diff(open_.arrival_s) >= 0)
+    gaps = open_.arrival_s[later] - open_.arrival_s[closed.after[later]]
+    assert np.allclose(gaps, closed.delay_s[later])
+    assert open_.after is None
+
+
+def test_history_grows_by_what_was_said():
+    w = build(mix(chatty(), requests=500), seed=0)
+    later = np.flatnonzero(w.turn > 0)
+    grown = w.prompt_tokens[later] - w.prompt_tokens[w.after[later]]
+    assert np.array_equal(grown, w.output_tokens[w.after[later]] + 5)
+    for r in later[:50]:  # the answer is on the path of the next turn
+        before = int(w.after[r])
+        assert shared(w, int(r), before) == w.prompt_tokens[before] + w.output_tokens[before]
+
+
+def test_fixed_concurrency():
+    w = build(mix(chatty(), requests=100, concurrency=8), seed=0)
+    assert w.concurrency == 8
+    shares = build(WorkloadConfig(class_=tuple(replace(chatty(), name=n, rate=None, share=s) for n, s in (("a", 1.0), ("b", 3.0))), requests=4000, concurrency=8), seed=0)
+    first = shares.class_id[shares.turn == 0]
+    assert abs(first.mean() - 0.75) < 5 * np.sqrt(0.75 * 0.25 / len(first))
+
+
+def test_tool_share_of_the_gaps():
+    c = replace(chatty(), think=fixed(100.0), tool_gap=fixed(2.0), tool_share=0.7)
+    w = build(mix(c, requests=4000), seed=0)
+    gaps = w.delay_s[w.turn > 0]
+    assert set(gaps) == {2.0, 100.0}
+    assert abs((gaps == 2.0).mean() - 0.7) < 5 * np.sqrt(0.7 * 0.3 / len(gaps))
+
+
+def test_bounds():
+    assert len(build(mix(one_class(layer("m", "dynamic")), requests=77), seed=0)) == 77
+    w = build(mix(chatty(), requests=200), seed=0)
+    sessions = np.bincount(w.session_id)
+    assert 200 <= len(w) < 200 + sessions.max()  # whole sessions
+    assert build(mix(chatty(), requests=None, duration_s=50.0, loop="open"), seed=0).arrival_s[0] < 50
+    both = build(mix(chatty(), requests=10_000, duration_s=50.0), seed=0)
+    assert len(both) < 10_000
+    assert any("fewer than" in note for note in both.notes)
+
+
+# ---- reproducibility
+
+def columns(w: Workload) -> dict[str, np.ndarray]:
+    return {k: v for k, v in vars(w).items() if isinstance(v, np.ndarray)} | {f"tree.{k}": v for k, v in vars(w.tree).items() if v is not None}
+
+
+def test_same_seed_same_bytes_and_another_seed_is_another_mix():
+    a, b, other = (build(mix(chatty(), requests=300), seed=s) for s in (5, 5, 6))
+    assert {k: v.tobytes() for k, v in columns(a).items()} == {k: v.tobytes() for k, v in columns(b).items()}
+    assert a.prompt_tokens.tobytes() != other.prompt_tokens.tobytes()
+
+
+def test_adding_a_class_changes_no_other():
+    c = replace(chatty(), layers=(layer("s", "global", 90), Layer(name="p", scope="project", items=9, tokens=Dist(kind="uniform", low=5, high=500)), layer("m", "dynamic", 5)))
+    alone = build(mix(c, requests=None, duration_s=300.0, loop="open"), seed=0)
+    both = build(mix(c, replace(chatty(), name="b"), requests=None, duration_s=300.0, loop="open"), seed=0)
+    mine = both.class_id == 0
+    for name in ("arrival_s", "prompt_tokens", "output_tokens", "turn"):
+        assert np.array_equal(getattr(both, name)[mine], getattr(alone, name))
+
+
+def test_a_longer_run_starts_with_the_shorter_one():
+    short, long = (build(mix(one_class(Layer(name="m", tokens=Dist(kind="uniform", low=5, high=500))), requests=n), seed=0) for n in (100, 1000))
+    assert np.array_equal(long.arrival_s[:100], short.arrival_s)
+    assert np.array_equal(long.prompt_tokens[:100], short.prompt_tokens)
+
+
+# ---- what an order costs
+
+def test_order_cost_and_its_warning():
+    good = one_class(layer("tools", "global", 1000), layer("repo", "project", 300, items=2), layer("msg", "dynamic", 20))
+    assert order_cost(good)["lost_tokens_per_request"] == 0
+    bad = replace(good, layers=(layer("clock", "dynamic", 10), *good.layers))
+    cost = order_cost(bad)
+    assert cost["reusable_tokens_per_request"] == 0
+    assert cost["best_order"] == ["tools", "repo", "clock", "msg"]
+    assert cost["lost_tokens_per_request"] == pytest.approx(1300, rel=0.02)  # all but the first readers' tokens
+    assert "changes what the model reads" in " ".join(cost["lines"])
+
+
+def test_estimate_agrees_with_a_generated_mix():
+    c = replace(chatty(), turn_input=Dist(kind="exponential", mean=40.0), output=Dist(kind="lognormal", median=50, p90=200))
+    config = mix(c, requests=60_000)
+    w, row = build(config, seed=0), estimate(config)[0]
+    assert row["requests_per_session"] == pytest.approx((w.turn >= 0).sum() / (w.turn == 0).sum(), rel=0.02)
+    assert row["prompt_tokens"] == pytest.approx(w.prompt_tokens.mean(), rel=0.03)
+    assert row["output_tokens"] == pytest.approx(w.output_tokens.mean(), rel=0.02)
+    assert row["first_prompt_tokens"] == w.prompt_tokens[w.turn == 0].mean() == 95
+
+
+# ---- errors
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"layers": (layer("a", "global"), layer("b", "global"), layer("c", "globl"))}, "[[workload.class]] 'a': layers[2].scope = 'globl', expected one of global, project, session, dynamic (did you mean global?)"),
+        ({"layers": ()}, "[[workload.class]] 'a': needs at least one"),
+        ({"share": 1.0}, "exactly one of share"),
+        ({"rate": float("nan")}, "'a': rate = nan, expected a finite number above 0"),
+        ({"rate": -1.0}, "'a': rate = -1.0, expected"),
+        ({"output": Dist(kind="lognormal", median=10)}, "'a': output: lognormal needs exactly one of p90, sigma, mean"),
+        ({"output": Dist(kind="lognormal", median=10, p90=5)}, "'a': output.p90 = 5, expected at least the median, 10"),
+        ({"output": Dist(kind="fixed", value=-5)}, "'a': output.value = -5, expected at least 0"),
+        ({"output": Dist(kind="fixed", value=float("nan"))}, "output.value = nan, expected a finite number"),
+        ({"output": Dist(kind="gausian", value=1)}, "output.kind = 'gausian', expected one of"),
+        ({"output": Dist(kind="uniform", low=9, high=2)}, "output.low = 9, expected at most high = 2"),
+        ({"output": Dist(kind="fixed", value=3, p90=4)}, "output.p90 has no meaning for fixed"),
+        ({"output": Dist(kind="empirical", values=(1, 2), weights=(1,))}, "output.weights has 1 entries"),
+        ({"turns": fixed(3)}, "several turns, expected think"),
+        ({"turns": fixed(0)}, "turns.value = 0, expected at least 1"),
+        ({"turns": fixed(3), "think": fixed(1), "layers": (layer("s", "global"),)}, "no final dynamic layer, expected turn_input"),
+        ({"turns": fixed(3), "tool_share": 1.0}, "tool_share = 1 needs tool_gap"),
+        ({"arrival": Arrival(kind="gamma", cv=0)}, "arrival.cv = 0, expected a finite number above 0"),
+        ({"arrival": Arrival(kind="trace")}, "arrival.times_s = [], expected numbers for trace"),
+        ({"layers": (layer("s", "global", items=4),)}, "layers[0]: items and zipf are for scope project"),
+        ({"layers": (layer("s", "dynamic", redeploy_s=4),)}, "layers[0].redeploy_s has no effect on a dynamic layer"),
+        ({"layers": (layer("s", "session", share="x"),)}, "layers[0].share = 'x' is for scopes global and project"),
+        ({"tenants": 0}, "tenants = 0, expected at least 1"),
+    ],
+)
+def test_bad_classes_are_named(change, message):
+    with pytest.raises(InputError) as error:
+        build(mix(replace(one_class(layer("s", "global"), layer("m", "dynamic")), **change)), seed=0)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"requests": None}, "needs duration_s or requests"),
+        ({"rate": 3.0}, "rate = 3 has no effect: no class has a share"),
+        ({"class_": ()}, "is not a mix"),
+        ({"sample": 0.5}, "sample = 0.5 is for traces"),
+        ({"loop": "closed"}, "loop = 'closed', expected one of"),
+        ({"loop": "concurrency"}, "expected both"),
+        ({"duration_s": 1e-9, "requests": None}, "no session starts"),
+        ({"preset": "chatt", "class_": ()}, "did you mean chat?"),
+    ],
+)
+def test_bad_mixes_are_named(change, message):
+    with pytest.raises(InputError, match=None) as error:
+        build(replace(mix(one_class(layer("m", "dynamic"))), **change), seed=0)
+    assert message in str(error.value)
+
+
+def test_two_classes_that_disagree_on_a_shared_text():
+    a = one_class(layer("p", "global", 400, share="policy"), name="a")
+    b = one_class(layer("p", "global", 500, share="policy"), name="b")
+    with pytest.raises(InputError, match="'b': layer 'p' shares 'policy' with 'a' but tokens differs"):
+        build(mix(a, b), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"clas": []}, "[workload]: unknown key 'clas' (did you mean class?)"),
+        ({"class": [{"name": "chat", "layers": [{"token": {}}]}]}, "[[workload.class]] 'chat': layers[0]: unknown key 'token' (did you mean tokens?)"),
+        ({"class": [{"name": "chat", "output": {"value": "many"}}]}, "[[workload.class]] 'chat': output.value = 'many', expected a number"),
+        ({"class": [{"layers": 3}]}, "[[workload.class]] number 1: layers = 3, expected a list"),
+        ({"requests": 1.5}, "[workload] requests = 1.5, expected a whole number"),
+    ],
+)
+def test_tables_are_read_strictly(table, message):
+    with pytest.raises(InputError) as error:
+        parse_workload(table)
+    assert message in str(error.value)
+
+
+# ---- size
+
+def test_a_large_mix_is_fast():
+    c = one_class(layer("s", "global", 900), layer("p", "project", 50, items=500, zipf=1.0), layer("m", "dynamic", 5))
+    start = time.process_time()
+    w = build(mix(c, requests=200_000), seed=0)
+    assert time.process_time() - start < 2.0  # about 0.1 s
+    assert len(w) == 200_000
+    assert len(w.tree) == 502
+
+
+def test_layer_scopes_are_codes():
+    w = build(mix(chatty()), seed=0)
+    assert dict(zip(w.layer_names, (SCOPES[s] for s in w.layer_scopes), strict=True)) == {"a/s": "global", "a/history": "session", "a/m": "dynamic"}
