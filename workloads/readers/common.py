@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from workloads.columns import PrefixTree
 from workloads.errors import InputError
 
 
@@ -78,6 +79,11 @@ class Rows:
                 raise InputError(f"{self.path}, row {self._line}: {len(values)} fields, expected {len(header)}")
             yield dict(zip(header, values, strict=True))
         self._not_empty()
+
+    def hashed(self, content: bytes) -> bytes:
+        """Count `content` into the source's hash and hand it back."""
+        self._hash.update(content)
+        return content
 
     def keep(self) -> None:
         self.number.append(self._line)
@@ -177,10 +183,11 @@ def _short(value: Any) -> str:
 
 def from_first(arrival_s: np.ndarray, rows: Rows) -> np.ndarray:
     """Times counted from the earliest one; says so when that moved them."""
-    start = float(arrival_s.min())
-    if start:
+    start = float(arrival_s.min(initial=np.inf))
+    if len(arrival_s) and start:
         rows.note(f"times count from the earliest request, {start:.10g} s in the file")
-    return arrival_s - start
+        return arrival_s - start
+    return arrival_s
 
 
 def note_ties(arrival_s: np.ndarray, rows: Rows) -> None:
@@ -198,3 +205,8 @@ def note_ties(arrival_s: np.ndarray, rows: Rows) -> None:
 
 
 NO_IDENTITY = "this format says nothing about shared text: the hit rate is 0 because no prefix identity was recorded, not because caching would not help"
+
+
+def nothing_shared(n: int) -> tuple[PrefixTree, np.ndarray]:
+    """The tree of n requests without prefix identity: a bare root."""
+    return PrefixTree(np.array([-1], np.int32), np.zeros(1, np.int64), np.zeros(1, np.int16)), np.zeros(n, np.int32)

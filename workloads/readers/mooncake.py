@@ -1,105 +1,119 @@
 """Mooncake JSONL: `timestamp` (ms), `input_length`, `output_length`, `hash_ids` (chained hashes of 512-token blocks).
 
-The one idea: the ids cover ceil(input / block) blocks, the last one partial, and already name the whole prefix.
-The additions `session_id` and `delay` (ms), with `timestamp` and `hash_ids` optional, are read as the aiperf tool documents
-them; no real file with them was at hand.
+The one idea: the ids cover ceil(input / block) blocks, the last one partial, and each names the whole prefix up to it.
 
     >>> from workloads.readers import mooncake
     >>> workload = mooncake.read("conversation_trace.jsonl")
+
+The additions `session_id` and `delay` (ms), with `timestamp` and `hash_ids` optional, follow the documentation of aiperf; no
+real file with them was at hand. A row with a delay is released by the completion of the session's row before it;
+`input_length` and `hash_ids` are taken as the whole prompt, history included.
 """
 from __future__ import annotations
 
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from workloads.columns import Workload
 from workloads.prefix_tree import from_block_ids
-from workloads.readers.common import Rows, from_first, note_ties
+from workloads.readers.common import NO_IDENTITY, Rows, from_first, note_ties
+from workloads.readers.hash_ids import EXPECTED, HashIds
 from workloads.readers.head import Head
-
-CHUNK_ROWS = 8192  #: rows whose ids are held as Python integers at a time
-
-
-class _Ids:
-    """Collects rows of hash ids as 64-bit columns; what does not fit 64 bits (text, big integers) is numbered."""
-
-    def __init__(self) -> None:
-        self.lengths: list[int] = []
-        self._pending: list[list[Any]] = []
-        self._chunks: list[np.ndarray] = []
-        self._kinds: set[str] = set()
-        self._numbers: dict[Any, int] = {}
-
-    def add(self, ids: list[Any]) -> None:
-        self.lengths.append(len(ids))
-        self._pending.append(ids)
-        if len(self._pending) == CHUNK_ROWS:
-            self._flush()
-
-    def _flush(self) -> None:
-        flat = list(chain.from_iterable(self._pending))
-        self._pending = []
-        if set(map(type, flat)) <= {int}:
-            for kind in (np.int64, np.uint64):
-                try:
-                    column = np.array(flat, kind)
-                except OverflowError:
-                    continue
-                self._kinds |= {kind.__name__} if column.size and column.view(np.int64).min() < 0 else set()
-                self._chunks.append(column.view(np.int64))  # uint64 to int64 keeps all 64 bits
-                return
-        raise OverflowError("hash ids")
-
-    def columns(self) -> tuple[np.ndarray, np.ndarray]:
-        """(ids int64 flat, offsets int64 [rows + 1])."""
-        self._flush()
-        return np.concatenate(self._chunks), np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64)))
 
 
 def looks_like(head: Head) -> str | None:
-    if {"input_length", "output_length"} <= head.keys and head.keys & {"hash_ids", "timestamp", "session_id"}:
-        return "its rows have input_length, output_length and " + " and ".join(sorted(head.keys & {"hash_ids", "timestamp", "session_id"}))
-    return None
+    found = sorted(head.keys & {"hash_ids", "timestamp", "session_id"})
+    return f"its rows have input_length, output_length, {', '.join(found)}" if {"input_length", "output_length"} <= head.keys and found else None
 
 
 def read(path: str | Path, block_tokens: int = 512) -> Workload:
     """Requests of a Mooncake trace; raises InputError for ids that do not cover the input exactly."""
     rows = Rows(path)
-    times: list[Any] = []
-    inputs: list[Any] = []
-    outputs: list[Any] = []
-    ids = _Ids()
+    times, inputs, outputs, sessions, delays = [], [], [], [], []
+    ids = HashIds()
     for record in rows.json_lines():
         output = rows.need(record, "output_length")
         if output == 0:
             rows.skip("zero output")
             continue
         rows.keep()
-        times.append(rows.need(record, "timestamp"))
         inputs.append(rows.need(record, "input_length"))
         outputs.append(output)
-        ids.add(rows.need(record, "hash_ids"))
+        times.append(record.get("timestamp"))
+        sessions.append(record.get("session_id"))
+        delays.append(record.get("delay"))
+        if not ids.add(record.get("hash_ids", [])):
+            _bad_ids(rows, ids, record)
     prompt = rows.integers("input_length", inputs, low=1)
     output = rows.integers("output_length", outputs, low=1)
-    arrival_s = rows.seconds("timestamp", times, per_second=1000)
-    flat, offsets = ids.columns()
-    _check_coverage(rows, prompt, np.diff(offsets), block_tokens)
+    session, turn, after = _sessions(sessions, delays)
+    arrival_s, delay_s = _times(rows, times, delays, after)
+    columns = ids.columns()
+    if columns is None:
+        _bad_ids(rows, ids, {})
+    flat, offsets = columns
+    blocks = np.diff(offsets)
+    _check_coverage(rows, prompt, blocks, block_tokens)
     tree, leaf = from_block_ids(flat, offsets, block_tokens, prompt)
-    note_ties(arrival_s, rows)
+    if not blocks.any():
+        rows.note(NO_IDENTITY.replace("this format", "this file (without hash_ids)"))
+    elif not blocks.all():
+        rows.note(f"hash_ids: {int((blocks == 0).sum())} rows have none and share nothing")
     return Workload(
-        tree=tree, arrival_s=from_first(arrival_s, rows), prompt_tokens=prompt, output_tokens=output, leaf=leaf,
-        hash_block_tokens=block_tokens, source=rows.source(), notes=rows.report(len(prompt)),
-    )
+        tree=tree, arrival_s=arrival_s, prompt_tokens=prompt, output_tokens=output, leaf=leaf,
+        session_id=session, turn=turn, after=after if np.any(after >= 0) else None, delay_s=delay_s if np.any(after >= 0) else None,
+        prefix_identity=bool(blocks.any()), hash_block_tokens=block_tokens, source=rows.source(), notes=rows.report(len(prompt)),
+    )  # fmt: skip
+
+
+def _bad_ids(rows: Rows, ids: HashIds, record: dict[str, Any]) -> NoReturn:
+    """Name the row whose ids could not be read; called for the current row or for one still pending."""
+    found = ids.bad_row()
+    if found is None:
+        rows.fail("hash_ids", record.get("hash_ids"), EXPECTED)
+    rows.fail("hash_ids", found[1], EXPECTED, rows.number[found[0]])
+
+
+def _sessions(names: list[Any], delays: list[Any]) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray]:
+    """(session numbers or None, turns or None, after int64 [n]): a row with a delay follows its session's row before it."""
+    after = np.full(len(names), -1, np.int64)
+    if all(name is None for name in names):
+        return None, None, after
+    number: dict[str, int] = {}
+    last: dict[int, tuple[int, int]] = {}
+    session, turn = np.zeros(len(names), np.int64), np.zeros(len(names), np.int32)
+    for i, name in enumerate(names):
+        s = session[i] = number.setdefault(repr(name) if name is not None else f"row {i}", len(number))
+        before, turns = last.get(s, (-1, -1))
+        if delays[i] is not None:
+            after[i] = before
+        turn[i] = turns + 1
+        last[s] = (i, turns + 1)
+    return session, turn, after
+
+
+def _times(rows: Rows, times: list[Any], delays: list[Any], after: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(arrival_s, NaN where another request's completion decides; delay_s)."""
+    released = after >= 0
+    if not released.any():
+        arrival_s = rows.seconds("timestamp", times, per_second=1000)
+        note_ties(arrival_s, rows)
+        return from_first(arrival_s, rows), np.zeros(len(times))
+    recorded = rows.seconds("timestamp", [0 if r else t for t, r in zip(times, released, strict=True)], per_second=1000)
+    delay_s = rows.seconds("delay", [d if r else 0 for d, r in zip(delays, released, strict=True)], per_second=1000)
+    arrival_s = np.full(len(times), np.nan)
+    note_ties(recorded[~released], rows)
+    arrival_s[~released] = from_first(recorded[~released], rows)
+    rows.note(f"sessions: {int(released.sum())} rows have a delay and follow the completion of their session's row before them; input_length is taken as the whole prompt")
+    return arrival_s, delay_s
 
 
 def _check_coverage(rows: Rows, prompt: np.ndarray, blocks: np.ndarray, block_tokens: int) -> None:
     """Every row has ceil(input / block) ids: fewer leave part of the prompt without identity, more name text that is not there."""
-    bad = np.flatnonzero(blocks != -(-prompt // block_tokens))
+    expected = -(-prompt // block_tokens)
+    bad = np.flatnonzero((blocks != expected) & (blocks > 0))
     if len(bad):
         r = bad[0]
-        rows.fail(
-            "hash_ids", f"{blocks[r]} ids", f"{-(-prompt[r] // block_tokens)} ids of {block_tokens} tokens to cover input_length = {prompt[r]}", rows.number[r]
-        )
+        rows.fail("hash_ids", f"{blocks[r]} ids", f"{expected[r]} ids of {block_tokens} tokens to cover input_length = {prompt[r]}", rows.number[r])

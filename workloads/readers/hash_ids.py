@@ -1,0 +1,73 @@
+"""Rows of block hashes as one 64-bit column.
+
+The one idea: an id is only ever compared, so any lossless 64-bit code will do: unsigned 64-bit hashes keep their bits,
+text is numbered; anything else is refused rather than cut.
+
+    >>> column = HashIds()
+    >>> column.add([1, 2**64 - 1])
+    True
+    >>> column.columns()[1].tolist()
+    [0, 2]
+"""
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+CHUNK_ROWS = 8192  #: rows whose ids are held as Python objects at a time
+EXPECTED = "a list of block ids: whole numbers from 0 to 2^64 - 1, or text"
+
+
+def as_column(ids: list[Any], numbers: dict[str, int]) -> np.ndarray | None:
+    """int64 [len(ids)] of the ids, text numbered through `numbers`; None when an id is neither."""
+    try:
+        column = np.array(ids if ids else np.zeros(0, np.int64))
+    except (ValueError, OverflowError):
+        return None
+    if column.dtype.kind == "U" and set(map(type, ids)) == {str}:
+        return np.array([numbers.setdefault(name, len(numbers)) for name in ids], np.int64)
+    if column.dtype.kind not in "iu" or column.ndim != 1 or (column.dtype.kind == "i" and len(column) and column.min() < 0):
+        return None
+    return column.astype(np.uint64, copy=False).view(np.int64)
+
+
+class HashIds:
+    """Collects the id lists of rows; `add` says at once or at the end of a chunk whether they are ids."""
+
+    def __init__(self) -> None:
+        self.lengths: list[int] = []
+        self._pending: list[list[Any]] = []
+        self._chunks: list[np.ndarray] = []
+        self._numbers: dict[str, int] = {}
+
+    def add(self, ids: Any) -> bool:
+        """False when the row is no list, or when its chunk holds a bad id (`bad_row` then finds it)."""
+        if type(ids) is not list:
+            return False
+        self.lengths.append(len(ids))
+        self._pending.append(ids)
+        return len(self._pending) < CHUNK_ROWS or self._flush()
+
+    def _flush(self) -> bool:
+        column = as_column(list(chain.from_iterable(self._pending)), self._numbers)
+        if column is None:
+            return False
+        self._chunks.append(column)
+        self._pending = []
+        return True
+
+    def bad_row(self) -> tuple[int, list[Any]] | None:
+        """(row, its ids) of the first row among the pending ones that cannot be read; None when only their mix is wrong."""
+        first = len(self.lengths) - len(self._pending)
+        for i, ids in enumerate(self._pending):
+            if as_column(ids, {}) is None:
+                return first + i, ids
+        return (first, self._pending[0]) if self._pending and not self._flush() else None
+
+    def columns(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """(ids int64 flat, offsets int64 [rows + 1]), or None when the last chunk holds a bad id."""
+        if not self._flush():
+            return None
+        return np.concatenate(self._chunks), np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64)))
