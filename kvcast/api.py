@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.scenario import EngineParams, Scenario
 from workloads.config import WorkloadConfig
+from workloads.errors import InputError
 
 if TYPE_CHECKING:
     from calibrate.latency import StepTime
@@ -104,20 +105,26 @@ def resolve(scenario: Scenario) -> Resolved:
 
 
 def _with_kv_blocks(resolved: Resolved) -> Resolved:
-    scenario = resolved.scenario
-    if scenario.engine.kv_blocks is not None:
-        return replace(resolved, origins={**resolved.origins, "kv_blocks": "given"})
-    from calibrate.memory import kv_capacity
+    """The KV blocks that fit, or the number given, which is kept and compared with what fits."""
+    from calibrate.memory import explicit_blocks_warning, kv_capacity
 
-    capacity = kv_capacity(
-        resolved.profile, resolved.model, scenario.model.dtype, scenario.model.kv_dtype, scenario.hardware.tensor_parallel,
-        scenario.engine.gpu_memory_utilization, scenario.engine.max_num_batched_tokens, scenario.engine.block_size,
-    )
+    scenario = resolved.scenario
+    given = scenario.engine.kv_blocks
+    try:
+        capacity = kv_capacity(
+            resolved.profile, resolved.model, scenario.model.dtype, str(scenario.model.kv_dtype), scenario.hardware.tensor_parallel,
+            scenario.engine.gpu_memory_utilization, scenario.engine.max_num_batched_tokens or 0, scenario.engine.block_size,
+        )  # fmt: skip
+    except InputError as error:
+        if given is None:
+            raise
+        return replace(resolved, origins={**resolved.origins, "kv_blocks": "given"}, kv_lines=(f"caution: {error}",))
+    if given is not None:
+        warning = explicit_blocks_warning(given, capacity)
+        return replace(resolved, origins={**resolved.origins, "kv_blocks": "given"}, kv_lines=(f"caution: {warning}",) if warning else ())
     engine = replace(scenario.engine, kv_blocks=capacity.blocks)
-    return replace(
-        resolved, scenario=replace(scenario, engine=engine), kv_lines=tuple(capacity.lines),
-        origins={**resolved.origins, "kv_blocks": "what the GPU's memory leaves"},
-    )
+    origins = {**resolved.origins, "kv_blocks": "what fits in the GPU's memory"}
+    return replace(resolved, scenario=replace(scenario, engine=engine), origins=origins, kv_lines=capacity.lines)
 
 
 def engine_params(scenario: Scenario) -> EngineParams:

@@ -268,12 +268,12 @@ def _workload_problems(workload: WorkloadConfig) -> Iterator[str]:
 
 
 def _name_problems(scenario: Scenario) -> Iterator[str]:
-    from sim.kvcache.ranked import POLICIES
     from sim.router import ROUTERS
+    from sim.simulate import POLICY_NAMES
 
-    for key, value, known in (("cache.policy", scenario.cache.policy, ["lru", *POLICIES]), ("cluster.router", scenario.cluster.router, ROUTERS)):
+    for key, value, known in (("cache.policy", scenario.cache.policy, POLICY_NAMES), ("cluster.router", scenario.cluster.router, tuple(ROUTERS))):
         if value not in known:
-            yield f"{_name(key)} = {value!r}: expected one of {', '.join(known)}{_did_you_mean(value, list(known))}"
+            yield f"{_name(key)} = {value!r}: expected one of {', '.join(known)}{_did_you_mean(value, known)}"
 
 
 def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

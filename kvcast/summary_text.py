@@ -28,8 +28,10 @@ def heading(result: Result) -> str:
     scenario, s = result.scenario, result.report.summary
     cache = f"prefix cache {scenario.cache.policy}" if scenario.cache.enabled else "prefix cache off"
     gpus = f" x {s['tensor_parallel']} GPUs" if s["tensor_parallel"] > 1 else ""
+    profile = result.resolved.profile
     lines = [
-        f"{scenario.name or 'scenario'}: {result.resolved.model.name} on {result.resolved.profile.label}",
+        f"{scenario.name or 'scenario'}: {result.resolved.model.name} on {profile.device['name']}",
+        f"step times: {profile.id}, {profile.label}",
         f"{s['replicas']} {'replica' if s['replicas'] == 1 else 'replicas'}{gpus}, {scenario.cluster.router}, {cache}, "
         f"{s['engine_semantics']}, seed {s['seed']}",
         f"{text.count(s['arrived'])} requests arrived: {fates(s)}",
@@ -67,7 +69,7 @@ def verdict(result: Result) -> str:
     coverage = s["coverage"]
     shares = ", ".join(f"{text.percent(coverage[key])} {key}" for key in ("measured", "interpolated", "extrapolated"))
     warning = "  <- much of this is outside what was measured" if coverage["extrapolated"] > EXTRAPOLATED_LIMIT else ""
-    lines.append(f"step times: {shares}{warning}")
+    lines.append(f"simulated time rests on step times {shares}{warning}")
     return "\n".join(lines)
 
 

@@ -1,0 +1,178 @@
+"""Device profiles and models: what is bundled, what a profile rests on, and what fits on its GPU.
+
+  kvcast profile list
+  kvcast profile show h200-llama-3.1-8b-aic
+  kvcast profile show --model llama-2-7b --context 1000000
+  kvcast profile show h200-llama-3.1-8b-aic --model llama-3.1-8b --context 1000000
+"""
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="bundled profiles and models")
+    show = actions.add_parser("show", help="one profile, or the KV arithmetic of a model")
+    show.add_argument("profile", metavar="PROFILE", nargs="?", help="bundled name, profile file, folder of operator tables, or roofline:GPU")
+    show.add_argument("--model", metavar="M", help="bundled model name or path of a Hugging Face config.json")
+    show.add_argument("--context", metavar="TOKENS", type=int, help="show the KV cache one sequence of this length takes")
+    show.add_argument("--dtype", default="bf16", help="weights: bf16, fp16 or fp8 (default bf16)")
+    show.add_argument("--kv-dtype", default=None, help="KV cache: bf16, fp16 or fp8 (default: as the weights, bf16 for fp8)")
+    show.add_argument("--tensor-parallel", metavar="N", type=int, default=None, help="GPUs per replica (default: the profile's, else 1)")
+    for command in (listing, show):
+        command.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
+
+
+def run(args: argparse.Namespace) -> int:
+    from kvcast import text
+
+    document = _list() if args.action == "list" else _show(args)
+    if args.json:
+        print(text.to_json(document))
+    else:
+        print(_list_text(document) if args.action == "list" else "\n".join(document["lines"]))
+    return 0
+
+
+# -- list --------------------------------------------------------------------------------------------------------------
+
+
+def _list() -> dict[str, Any]:
+    from calibrate.models import bundled_models, resolve_model
+    from calibrate.profile import BUNDLED, bundled_profiles, load_profile
+
+    profiles = [load_profile(BUNDLED / f"{name}.json").describe() for name in bundled_profiles()]
+    models = []
+    for name in bundled_models():
+        model = resolve_model(name)
+        models.append({
+            "name": name, "parameters": model.parameters, "active_parameters": model.active_parameters,
+            "max_context": model.max_context, "kv_bytes_per_token_bf16": model.kv_bytes_per_token("bf16"),
+        })  # fmt: skip
+    return {"profiles": profiles, "models": models}
+
+
+def _list_text(document: dict[str, Any]) -> str:
+    from kvcast import text
+
+    profiles = [
+        [p["id"], p["device"]["name"], p["model"] or "any", p["dtype"], str(p["tensor_parallel"]), p["label"]] for p in document["profiles"]
+    ]
+    models = [
+        [m["name"], f"{m['parameters'] / 1e9:.1f} B", f"{m['active_parameters'] / 1e9:.1f} B", text.count(m["max_context"]), text.count(m["kv_bytes_per_token_bf16"])]
+        for m in document["models"]
+    ]
+    return "\n\n".join([
+        text.table(["profile", "GPU", "model", "dtype", "TP", "what it rests on"], profiles, left=6),
+        "any other GPU or model: roofline:GPU, from datasheet figures (about 30 % off)",
+        text.table(["model", "parameters", "active", "context", "KV bytes/token (bf16)"], models),
+        "any other model: the path of its Hugging Face config.json",
+    ])  # fmt: skip
+
+
+# -- show --------------------------------------------------------------------------------------------------------------
+
+
+def _show(args: argparse.Namespace) -> dict[str, Any]:
+    from calibrate.models import resolve_model
+    from kvcast.api import KV_DTYPE
+    from workloads.errors import InputError
+
+    if not args.profile and not args.model:
+        raise InputError("profile show: expected a PROFILE, or --model M")
+    if args.context is not None and args.context < 1:
+        raise InputError(f"profile show: --context {args.context}: expected 1 token or more")
+    profile = _profile(args)
+    name = args.model or (profile.model if profile else None)
+    if name is None:
+        return {"profile": profile.describe(), "lines": _profile_lines(profile)}
+    model = resolve_model(name)
+    tp = args.tensor_parallel or (profile.tensor_parallel if profile else 1)
+    kv_dtype = args.kv_dtype or KV_DTYPE.get(args.dtype, args.dtype)
+    if profile is not None and not profile.fits(model.name, profile.dtype, tp):
+        raise InputError(
+            f"profile {profile.id!r} is for {profile.model} tensor_parallel {profile.tensor_parallel}; asked for {model.name} tensor_parallel {tp}"
+        )
+    return _fit(model, profile, args.dtype if profile is None else profile.dtype, kv_dtype, tp, args.context)
+
+
+def _profile(args: argparse.Namespace) -> Any:
+    from calibrate.models import resolve_model
+    from calibrate.profile import BUNDLED, bundled_profiles, load_profile, resolve_profile
+
+    if args.profile is None:
+        return None
+    if args.profile in bundled_profiles():
+        return load_profile(BUNDLED / f"{args.profile}.json")
+    return resolve_profile(args.profile, resolve_model(args.model or "llama-3.1-8b"), args.dtype, args.tensor_parallel or 1)
+
+
+def _profile_lines(profile: Any) -> list[str]:
+    described = profile.describe()
+    lines = [f"{profile.id}: {profile.label}", f"GPU: {profile.device['name']}, {profile.memory_gib:g} GiB"]
+    lines.append(f"model: {profile.model or 'any'}, {profile.dtype} weights, {profile.kv_dtype} KV, tensor parallel {profile.tensor_parallel}")
+    for key, value in described["provenance"].items():
+        lines += [f"{key}: {item}" for item in (value if isinstance(value, list) else [value])]
+    return [*lines, f"content hash: {described['content_hash']}"]
+
+
+def _fit(model: Any, profile: Any, dtype: str, kv_dtype: str, tp: int, context: int | None) -> dict[str, Any]:
+    """The KV arithmetic of one model, and on which GPUs a context fits."""
+    from calibrate.memory import context_lines, kv_capacity, kv_formula
+
+    lines = [] if profile is None else [*_profile_lines(profile), ""]
+    lines.append(f"{model.name}: {model.parameters / 1e9:.2f} B parameters, context {model.max_context:,}, KV in {kv_dtype}")
+    document: dict[str, Any] = {
+        "model": model.name, "dtype": dtype, "kv_dtype": kv_dtype, "tensor_parallel": tp,
+        "kv_bytes_per_token": model.kv_bytes_per_token(kv_dtype, tp), "weight_bytes": model.weight_bytes(dtype, tp),
+    }  # fmt: skip
+    if context is not None:
+        document["context"], document["context_kv_bytes"] = context, model.kv_bytes(context, kv_dtype, tp)
+        lines += context_lines(model, context, kv_dtype, tp)
+    else:
+        lines.append(f"KV: {kv_formula(model, kv_dtype, tp)}")
+    if profile is not None:
+        document["profile"] = profile.describe()
+        capacity = kv_capacity(profile, model, dtype, kv_dtype, tp, 0.92, 0, 16)
+        document["kv_tokens"] = capacity.tokens
+        lines += ["", *capacity.lines]
+        if context is not None:
+            lines.append(_how_many(capacity.tokens, context))
+    else:
+        fits = _what_fits(model, dtype, kv_dtype, context)
+        document["fits"] = fits
+        lines += ["", _fits_table(fits, context)]
+    return {**document, "lines": lines}
+
+
+def _how_many(tokens: int, context: int) -> str:
+    n = tokens // context
+    return f"{n:,} sequence{'' if n == 1 else 's'} of {context:,} tokens fit at once" if n else f"not one sequence of {context:,} tokens fits"
+
+
+def _what_fits(model: Any, dtype: str, kv_dtype: str, context: int | None) -> list[dict[str, Any]]:
+    """KV tokens on every GPU of a bundled profile, at 1 to 8 GPUs per replica."""
+    from calibrate.memory import longest_context
+    from calibrate.profile import BUNDLED, bundled_profiles, load_profile
+
+    devices = {(p := load_profile(BUNDLED / f"{name}.json")).device["name"]: p for name in bundled_profiles()}
+    rows = []
+    for device, profile in devices.items():
+        for tp in (1, 2, 4, 8):
+            tokens = longest_context(profile, model, dtype, kv_dtype, tp)
+            rows.append({"gpu": device, "tensor_parallel": tp, "kv_tokens": tokens, "fits": None if context is None else tokens >= context})
+    return rows
+
+
+def _fits_table(rows: list[dict[str, Any]], context: int | None) -> str:
+    from kvcast import text
+
+    header = ["GPU", "TP", "KV tokens that fit"] + ([] if context is None else [f"one sequence of {context:,}"])
+    cells = []
+    for row in rows:
+        cells.append([row["gpu"], str(row["tensor_parallel"]), text.count(row["kv_tokens"]) if row["kv_tokens"] else "weights do not fit"])
+        if context is not None:
+            cells[-1].append("fits" if row["fits"] else "does not fit")
+    return text.table(header, cells)

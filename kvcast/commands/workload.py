@@ -1,0 +1,58 @@
+"""What a trace or mix asks for: lengths, arrivals, shared text, and how much of it a cache can reuse.
+
+FILE is a trace, a scenario (.toml) whose [workload] is taken, or the name of a bundled mix.
+
+  kvcast workload describe conversation_trace.jsonl
+  kvcast workload describe coding-agent --block-size 16
+  kvcast workload convert sessions.tar.xz --out sessions.jsonl     (Mooncake JSONL)
+"""
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workloads.columns import Workload
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    describe = actions.add_parser("describe", help="counts, lengths, arrivals, reuse ceiling, hit rate against capacity")
+    convert = actions.add_parser("convert", help="write it as Mooncake JSONL")
+    for command in (describe, convert):
+        command.add_argument("file", metavar="FILE", help="a trace, a scenario (.toml), or a bundled mix")
+        command.add_argument("--format", metavar="F", help="the trace's format (default: recognised from the content)")
+        command.add_argument("--seed", type=int, default=0, help="seed of a generated mix (default 0)")
+    describe.add_argument("--block-size", metavar="TOKENS", type=int, help="tokens per block (default: the trace's own, 16 for a mix)")
+    describe.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
+    convert.add_argument("--out", metavar="FILE", type=Path, required=True, help="the file to write")
+
+
+def run(args: argparse.Namespace) -> int:
+    from kvcast import text
+
+    workload = _load(args)
+    if args.action == "convert":
+        from workloads.readers.mooncake import write
+
+        print("\n".join(write(workload, args.out)))
+        return 0
+    from workloads.describe import as_text, describe
+
+    document = describe(workload, args.block_size)
+    print(text.to_json(document) if args.json else as_text(document))
+    return 0
+
+
+def _load(args: argparse.Namespace) -> Workload:
+    from kvcast import api, config
+    from workloads.config import WorkloadConfig
+    from workloads.toml import list_presets
+
+    if args.file.endswith(".toml"):
+        scenario = config.load_scenario(args.file)
+        return api.load_workload(scenario.workload, scenario.seed)
+    if args.file in list_presets() and not Path(args.file).exists():
+        return api.load_workload(WorkloadConfig(preset=args.file), args.seed)
+    return api.load_workload(WorkloadConfig(trace=args.file, format=args.format), args.seed)
