@@ -161,8 +161,8 @@ def tokens_emitted(rec: Recording, window: Window) -> int:
         if not sampled.any():
             continue
         last = np.where(rec.last_step < 0, len(steps.end_s) - 1, rec.last_step)  # unfinished: still at it when the run stopped
-        before = np.searchsorted(steps.end_s, window.start_s, side="left")  # first step that ends in the window
-        after = np.searchsorted(steps.end_s, window.end_s, side="right")
+        before = int(np.searchsorted(steps.end_s, window.start_s, side="left"))  # first step that ends in the window
+        after = int(np.searchsorted(steps.end_s, window.end_s, side="right"))
         total += _emitted_between(rec.first_step[sampled], last[sampled], before, after)
         listed = rec.replica[rec.gaps_request] == replica
         silent_first, silent_last = rec.gaps_from_step[listed] + 1, rec.gaps_to_step[listed] - 1

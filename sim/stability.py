@@ -4,7 +4,9 @@ The one idea: cut the second half of the arrivals' window into 20 equal batches 
 the system over each. Their sum telescopes to the growth over the half. Under overload the work is a random walk with
 drift, so the increments are nearly independent and a t interval of their mean is right; in a stable system they are
 negatively correlated (what came goes), so the same interval is too wide: it errs towards "stable". Regression errors
-would have to model the queue's long memory instead.
+would have to model the queue's long memory instead. A short run at light load, where that interval is too wide to tell,
+is still called stable when the queue kept emptying. Measured on M/D/1 and M/M/1 (tests): a wrong call in about 1 % of
+the runs at loads 0.95 and 1.05 from 500 arrivals up; below about 5,000 the usual answer there is "too short to tell".
 
     python -m pytest tests/test_stability.py
 """
@@ -17,7 +19,8 @@ import numpy as np
 BATCHES = 20
 T_975 = 2.093  # two-sided 95 % quantile of Student's t with BATCHES - 1 = 19 degrees of freedom
 MIN_SHARE = 0.01  # below 1 % of the arriving work left behind, a growth is a drift of the load, not an overload
-MAX_SHARE = 0.05  # an interval that reaches beyond 5 % cannot exclude an overload worth knowing
+MAX_SHARE = 0.03  # an interval that reaches beyond 3 % cannot exclude an overload worth knowing
+CLEAR_BATCHES = 15  # of the 20: ends at which nobody had waited longer than a quarter of a batch
 MIN_ARRIVALS = 5 * BATCHES  # in the second half
 
 
@@ -80,6 +83,15 @@ def assess(
         reason = found if stable is False else f"{found}, most of it running, not queued: still warming up, run longer"
     elif high <= MAX_SHARE:
         stable, reason = True, found
+    elif _clear_batches(edges, arrival_s, admit_s) >= CLEAR_BATCHES and share <= MAX_SHARE:
+        stable, reason = True, f"{found}, but the queue kept emptying"
     else:
         stable, reason = None, f"{found}: too wide to tell, run longer"
     return Stability(stable, reason, float(count[1] - count[0]) / length, float(grown.sum()) / length, share, low, high)
+
+
+def _clear_batches(edges_s: np.ndarray, arrival_s: np.ndarray, admit_s: np.ndarray) -> int:
+    """How many batches end with nobody waiting for longer than a quarter of a batch; an overload's wait only grows."""
+    late_s = arrival_s + (edges_s[1] - edges_s[0]) / 4
+    late = ~(admit_s <= late_s)
+    return int((in_system(edges_s[1:], late_s[late], admit_s[late], np.ones(int(late.sum()))) == 0).sum())

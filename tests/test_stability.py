@@ -1,0 +1,98 @@
+"""Stable, unstable or too short to tell: queues whose answer is known."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sim.stability import Stability, assess, in_system
+
+
+def single_server(arrival: np.ndarray, service: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Start of service and departure of a first-come queue (Lindley), vectorised."""
+    done = service.cumsum()
+    free = np.maximum.accumulate(arrival - (done - service))
+    return free + done - service, free + done
+
+
+def queue(rho: float, n: int, seed: int, service: str = "D") -> Stability:
+    rng = np.random.default_rng(seed)
+    arrival = rng.exponential(1 / rho, n).cumsum()
+    work = np.ones(n) if service == "D" else rng.exponential(1.0, n)
+    start, finish = single_server(arrival, work)
+    return assess(arrival, start, finish, np.maximum(1, (1000 * work).astype(int)), 0.0, float(arrival[-1]))
+
+
+def test_md1_at_095_is_stable_and_at_105_unstable() -> None:
+    calls = {rho: [queue(rho, 20_000, seed).stable for seed in range(60)] for rho in (0.95, 1.05)}
+    assert calls[0.95].count(False) == 0
+    assert calls[0.95].count(True) >= 57
+    assert calls[1.05].count(True) == 0
+    assert calls[1.05].count(False) >= 57
+
+
+@pytest.mark.parametrize("n", [1_000, 5_000, 20_000])
+def test_no_length_makes_a_wrong_call_common(n: int) -> None:
+    assert sum(queue(0.95, n, s).stable is False for s in range(60)) <= 2
+    assert sum(queue(1.05, n, s).stable is True for s in range(60)) <= 2
+
+
+def test_random_service_times() -> None:
+    calls = {rho: [queue(rho, 40_000, seed, "M").stable for seed in range(30)] for rho in (0.9, 1.1)}
+    assert calls[0.9].count(True) == 30
+    assert calls[1.1].count(False) == 30
+
+
+def test_a_backlog_grows_by_what_is_not_served() -> None:
+    judged = queue(1.5, 20_000, 1)
+    assert judged.stable is False
+    assert judged.growth_requests_per_s == pytest.approx(0.5, rel=0.1)
+    assert judged.share == pytest.approx(1 / 3, rel=0.1)
+
+
+def test_a_finite_trace_that_drains_is_judged_by_its_arrivals() -> None:
+    arrival = np.linspace(0, 1000, 2000)  # twice what the server can do; it is all served in the end
+    start, finish = single_server(arrival, np.ones(2000))
+    assert finish[-1] == pytest.approx(2000)
+    assert assess(arrival, start, finish, np.ones(2000), 0.0, 1000.0).stable is False
+
+
+def test_a_short_run_whose_queue_keeps_emptying_is_stable() -> None:
+    judged = [queue(0.3, 500, seed) for seed in range(40)]
+    assert sum(j.stable is True for j in judged) >= 38
+    assert any("kept emptying" in j.reason for j in judged)
+    assert sum(queue(1.05, 500, seed).stable is True for seed in range(100)) <= 3
+
+
+def test_short_runs_are_not_judged() -> None:
+    assert queue(0.5, 150, 0).stable is None
+    assert "needed to tell" in queue(0.5, 150, 0).reason
+    everything_at_once = np.zeros(500)
+    start, finish = single_server(everything_at_once, np.ones(500))
+    assert assess(everything_at_once, start, finish, np.ones(500), 0.0, 0.0).stable is None
+
+
+def test_a_batch_that_is_still_filling_is_not_called_overload() -> None:
+    """Nobody waits, but every request stays longer than the window."""
+    arrival = np.linspace(0, 100, 4000)
+    judged = assess(arrival, arrival, arrival + 500, np.ones(4000), 0.0, 100.0)
+    assert judged.stable is None
+    assert "running, not queued" in judged.reason
+
+
+def test_a_rising_load_that_is_served_is_stable() -> None:
+    rng = np.random.default_rng(0)
+    arrival = np.sort(1000 * np.sqrt(rng.random(20_000)))  # the rate doubles over the second half
+    assert assess(arrival, arrival, arrival + rng.exponential(1.0, 20_000), np.ones(20_000), 0.0, 1000.0).stable is True
+
+
+def test_unfinished_requests_are_in_the_system() -> None:
+    arrival = np.linspace(0, 1000, 4000)
+    start, finish = single_server(arrival, np.full(4000, 0.5))
+    late = finish > 1000
+    judged = assess(arrival, np.where(start > 1000, np.nan, start), np.where(late, np.nan, finish), np.ones(4000), 0.0, 1000.0)
+    assert judged.stable is False
+
+
+def test_in_system_counts_between_enter_and_leave() -> None:
+    enter, leave = np.array([0.0, 1.0, 2.0, np.nan]), np.array([1.0, np.nan, 3.0, np.nan])
+    assert in_system(np.array([0.0, 1.0, 2.0, 3.0]), enter, leave, np.array([1.0, 10.0, 100.0, 1000.0])).tolist() == [1, 10, 110, 10]
