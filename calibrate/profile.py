@@ -64,8 +64,13 @@ class DeviceProfile:
         }  # fmt: skip
 
     def fits(self, model: str, dtype: str, tp: int) -> bool:
-        """Whether the profile is of this model, precision and width (roofline profiles without a model fit any)."""
-        return self.model in (None, model) and self.dtype == dtype and self.tensor_parallel == tp
+        """Whether the profile is of this model, precision and width (a roofline without a model fits any; fp16 runs as bf16 does)."""
+        return self.model in (None, model) and _alike(self.dtype, dtype) and self.tensor_parallel == tp
+
+
+def _alike(a: str, b: str) -> bool:
+    """Whether two types have the same speed and size: bf16 and fp16 do."""
+    return a == b or {a, b} == {"bf16", "fp16"}
 
 
 def save_profile(profile: DeviceProfile, path: Path) -> None:
@@ -126,20 +131,22 @@ def bundled_profiles() -> list[str]:
     return sorted(p.stem for p in BUNDLED.glob("*.json"))
 
 
-def resolve_profile(spec: str, model: Any, dtype: str = "bf16", tp: int = 1) -> DeviceProfile:
+def resolve_profile(spec: str, model: Any, dtype: str = "bf16", tp: int = 1, kv_dtype: str | None = None) -> DeviceProfile:
     """The profile a scenario names: a bundled id, a profile file, a folder of operator tables, or roofline:GPU.
 
     model: the scenario's ModelSpec. A profile of another model, precision or width is an InputError that lists those that fit;
-    a roofline is used only when it is asked for.
+    a roofline is used only when it is asked for. kv_dtype: checked when given (attention over an fp8 cache takes other times).
     """
     if spec.startswith("roofline:"):
         from calibrate.sources.roofline import roofline_profile
 
-        return roofline_profile(spec.removeprefix("roofline:"), dtype, tp)
+        return roofline_profile(spec.removeprefix("roofline:"), dtype, tp, kv_dtype)
     profile = _find(spec)
     if not profile.fits(model.name, dtype, tp):
         have = f"{profile.model} {profile.dtype} tensor_parallel {profile.tensor_parallel}"
         raise InputError(f"profile {spec!r} is for {have}; the scenario has {model.name} {dtype} tensor_parallel {tp}; {_that_fit(model.name, dtype, tp)}")
+    if kv_dtype is not None and not _alike(profile.kv_dtype, kv_dtype):
+        raise InputError(f"profile {spec!r} was made with a {profile.kv_dtype} KV cache; the scenario's kv_dtype is {kv_dtype} (roofline:GPU takes any)")
     return profile
 
 

@@ -10,7 +10,8 @@ Layout of `points` (all times in microseconds, one number times `repeat` per ste
   prefill_attention  {"repeat", "new", "cached", "us": [[..]], "max_kv", "max_pairs"}   new x cached, one sequence
   decode_attention   {"repeat", "batch", "context", "us": [[..]]}           batch x context, null where not measured
   mixed_attention    optional {"repeat", "new", "cached", "batch", "context", "us": nested} both kinds in one kernel call
-  skew               optional {"batch": [..], "alpha": [..]}                share of mean-to-longest that unequal contexts cost
+  skew               optional {"batch", "alpha", "mixed_batch", "mixed_alpha"}   share of the way from mean to longest context that
+                     unequal contexts cost, pure decode and mixed. Without it a batch never takes less than its longest sequence alone.
 """
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from calibrate.latency import EXTRAPOLATED, INTERPOLATED, MEASURED
+from calibrate.sources.mixed import MixedTable, complete_grid
 from calibrate.steptime import CurveStepTime, DecodeCurve, Line
 
 US = 1e-6
@@ -37,6 +39,9 @@ class TableStepTime(CurveStepTime):
         self._prefill = PrefillTable(points["prefill_attention"], self._decode)
         skew = points.get("skew")
         self._skew = Line.through(skew["batch"], skew["alpha"], last_slope=0.0) if skew else None
+        self._mixed_skew = Line.through(skew["mixed_batch"], skew["mixed_alpha"], last_slope=0.0) if skew and "mixed_alpha" in skew else self._skew
+        mixed = points.get("mixed_attention")
+        self._mixed = MixedTable(mixed, self._prefill, self._decode) if mixed else None
         longest = None if skew else self._decode.line(1)[0]
         overhead = points.get("step_overhead_us", 0.0) * US + overhead_s
         super().__init__(overhead, longest, max_context=self._decode.longest_measured)
@@ -54,6 +59,20 @@ class TableStepTime(CurveStepTime):
 
     def _prefill_attention(self, chunks: Sequence[tuple[int, int]]) -> tuple[float, int]:
         return self._prefill.batch(chunks)
+
+    def _mixed_attention(self, chunks: Sequence[tuple[int, int]], n: int, total: int, longest: int) -> tuple[float, int]:
+        """Prefill and decode attention of one step: their sum, or the mixed table's multiple of it where one was measured."""
+        if self._mixed is None:
+            return super()._mixed_attention(chunks, n, total, longest)
+        prefill_s, cover = self._prefill.batch(chunks)
+        curve = self._curve(n)
+        ratio, inside = self._mixed.ratio(chunks, n, total / n)
+        seconds = ratio * (prefill_s + curve.attention.at(total))
+        if self._mixed_skew is not None and longest * n > total:
+            top = self._mixed.ratio(chunks, n, longest)[0] * (prefill_s + curve.attention.at(longest * n))
+            seconds += self._mixed_skew.at(n) * max(top - seconds, 0.0)
+        inside = inside and total <= curve.max_sum and longest <= self._max_context
+        return seconds, max(cover, curve.coverage) if inside else EXTRAPOLATED
 
 
 def sum_of_lines(operators: Sequence[dict[str, Any]], axis: str) -> Line:
@@ -125,15 +144,14 @@ class PrefillTable:
     """
 
     def __init__(self, table: dict[str, Any], decode: DecodeTable):
-        self.new = [int(x) for x in table["new"]]
-        self.cached = [int(x) for x in table["cached"]]
+        (self.new, self.cached), us = complete_grid([table["new"], table["cached"]], table["us"])
         scale = table["repeat"] * US
         alone = decode.line(1)[0]
-        self.seconds = [[max(us * scale, alone.at(n + c)) for c, us in zip(self.cached, row, strict=True)] for n, row in zip(self.new, table["us"], strict=True)]
+        self.seconds = [[max(us * scale, alone.at(n + c)) for c, us in zip(self.cached, row, strict=True)] for n, row in zip(self.new, us.tolist(), strict=True)]
         self.max_new = self.new[-1]
         self.max_kv = table.get("max_kv", self.new[-1] + self.cached[-1])
         self.max_pairs = table.get("max_pairs", causal_pairs(self.new[-1], self.cached[-1]))
-        self.launch = Line.through(self.cached[:2], [table["us"][0][i] * scale for i in range(2)], last_slope=0.0)
+        self.launch = Line.through(self.cached[:2], [float(us[0][i]) * scale for i in range(2)], last_slope=0.0)
 
     def batch(self, chunks: Sequence[tuple[int, int]]) -> tuple[float, int]:
         """Seconds and coverage of all chunks of a step in one kernel call: they pay the launch once, the work of each adds.

@@ -1,0 +1,144 @@
+"""Step times of a GPU nobody measured: a roofline from its data sheet and stated efficiencies, say +-30 %.
+
+The one idea: an operator takes the longer of its FLOPs at a share of peak and its bytes at a share of bandwidth; a step adds
+a fixed cost and a cost per sequence. Every such step is marked extrapolated: nothing here was measured.
+
+    python -c "from calibrate.latency import load_step_time as f; print(f('roofline:l40s').step([], 32, 65536, 4096, 32))"
+"""
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from calibrate.latency import EXTRAPOLATED
+from calibrate.models import ModelSpec, dtype_bytes
+from calibrate.profile import DeviceProfile
+from calibrate.steptime import CurveStepTime, DecodeCurve, Line
+from workloads.errors import InputError
+
+
+@dataclass(frozen=True)
+class GpuSpec:
+    """Data-sheet figures of one GPU: dense (not sparse) matrix FLOP/s, bytes/s, and usable memory as the driver reports it."""
+
+    name: str
+    memory_gib: float
+    bandwidth: float
+    bf16_flops: float
+    fp8_flops: float  #: 0: no fp8 matrix units
+    link: float  #: to the other GPUs of a node, bytes/s per GPU and direction
+    source: str
+    mfu: float = 0.50  #: bf16 prefill, share of peak a public vLLM run reaches; higher where operator tables show it
+
+
+_NV = "NVIDIA data sheet"
+GPUS = {
+    "h100": GpuSpec("H100-SXM-80GB", 79.19, 3.35e12, 989e12, 1979e12, 450e9, f"{_NV}, H100 SXM5"),
+    "h200": GpuSpec("H200-SXM", 139.81, 4.8e12, 989e12, 1979e12, 450e9, f"{_NV}, H200 SXM"),
+    "a100": GpuSpec("A100-SXM4-80GB", 79.25, 2.039e12, 312e12, 0.0, 300e9, f"{_NV}, A100 80GB SXM; MFU: public operator tables reach 0.7", mfu=0.60),
+    "l40s": GpuSpec("L40S", 44.4, 864e9, 362e12, 733e12, 32e9, f"{_NV}, L40S; PCIe 4.0"),
+    "b200": GpuSpec("B200", 178.4, 7.7e12, 2250e12, 4500e12, 900e9, f"{_NV}, HGX B200 (180 GB)"),
+    "rtx-4090": GpuSpec("RTX 4090", 23.52, 1008e9, 165.2e12, 330.3e12, 32e9, "NVIDIA Ada architecture white paper, fp32 accumulation; PCIe 4.0; MFU: public operator tables reach 0.9", mfu=0.85),
+    "rtx-pro-6000": GpuSpec("RTX PRO 6000 Blackwell", 94.97, 1792e9, 467.8e12, 935.6e12, 64e9, f"{_NV}, server edition at 2,430 MHz; PCIe 5.0"),
+    "mi300x": GpuSpec("MI300X", 191.98, 5.3e12, 1307.4e12, 2614.9e12, 448e9, "AMD data sheet, Instinct MI300X"),
+}
+
+# When nobody calibrated the GPU: shares of the data sheet that public vLLM runs reach, say +-30 %, by tensor-parallel width; of the
+# 1-2 ms a step and 20-40 us a sequence seen in them, the low ends. `kvcast validate roofline` compares them with measured tables.
+FP8_MFU = 0.84  # of the bf16 share: 0.42 against 0.50
+MFU_AT_TP = {1: 1.0, 2: 0.9, 4: 0.8, 8: 0.6}
+MEMORY_AT_TP = {1: 0.75, 2: 0.75, 4: 0.60, 8: 0.45}
+STEP_S = 1e-3
+SEQUENCE_S = 20e-6
+
+
+def roofline_profile(gpu: str, dtype: str = "bf16", tp: int = 1, kv_dtype: str | None = None) -> DeviceProfile:
+    """The profile of roofline:GPU; its points are the data-sheet figures and the assumed efficiencies."""
+    key = gpu.lower().replace("_", "-")
+    if key not in GPUS:
+        near = difflib.get_close_matches(key, GPUS, n=1, cutoff=0.4)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise InputError(f"profile 'roofline:{gpu}': no such GPU in the spec table{hint} (known: {', '.join(GPUS)})")
+    spec = GPUS[key]
+    dtype_bytes(dtype)
+    if dtype == "fp8" and not spec.fp8_flops:
+        raise InputError(f"profile 'roofline:{gpu}': {spec.name} has no fp8 matrix units; expected dtype bf16 or fp16")
+    if tp not in MFU_AT_TP:
+        raise InputError(f"profile 'roofline:{gpu}': tensor_parallel is {tp}; efficiencies are known for 1, 2, 4 and 8")
+    points: dict[str, Any] = {
+        "flops": spec.fp8_flops if dtype == "fp8" else spec.bf16_flops, "attention_flops": spec.bf16_flops,
+        "bandwidth": spec.bandwidth,
+        "mfu": spec.mfu * (FP8_MFU if dtype == "fp8" else 1.0) * MFU_AT_TP[tp], "attention_mfu": spec.mfu * MFU_AT_TP[tp],
+        "memory_efficiency": MEMORY_AT_TP[tp], "step_s": STEP_S, "sequence_s": SEQUENCE_S,
+    }  # fmt: skip
+    return DeviceProfile(
+        id=f"roofline:{key}", kind="roofline", label=f"roofline of {spec.name} with assumed efficiencies (+-30 %), nothing measured",
+        device={"name": spec.name, "memory_gib": spec.memory_gib}, model=None, dtype=dtype,
+        kv_dtype=kv_dtype or ("bf16" if dtype == "fp8" else dtype), tensor_parallel=tp, points=points,
+        provenance={"source": spec.source, "licence": "facts", "version": "1", "date": "2026-11-29", "kernels": "none",
+                    "notes": ["Efficiencies at tensor parallel 2, 4 and 8 contain the all-reduce (assumed).",
+                              "Experts of a batch are assumed to be drawn evenly."]},
+    )  # fmt: skip
+
+
+class RooflineStepTime(CurveStepTime):
+    """StepTime from a roofline profile's points and a model's shapes."""
+
+    def __init__(self, profile: DeviceProfile, model: ModelSpec, overhead_s: float = 0.0):
+        p, tp = profile.points, profile.tensor_parallel
+        self._model = model
+        flops, attention_flops = p["flops"] * p["mfu"] * tp, p["attention_flops"] * p["attention_mfu"] * tp
+        self._bandwidth = p["bandwidth"] * p["memory_efficiency"]
+        self._token_s = model.linear_flops_per_token / flops
+        self._pair_s = model.layer_attention_flops / attention_flops
+        self._head_row_s = model.lm_head_flops / flops
+        self._sequence_s = p["sequence_s"]
+        head_bytes = model.vocab * model.hidden * 2 / tp
+        embeddings = head_bytes * (1 if model.tied_embeddings else 2)
+        self._head_s = head_bytes / self._bandwidth
+        self._layer_kv_s = model.layer_kv_bytes(profile.kv_dtype, tp) / self._bandwidth
+        self._layer_key_s = max(self._layer_kv_s, model.decode_attention_flops / attention_flops)
+        self._expert_bytes = model.moe_layers * model.expert_parameters * dtype_bytes(profile.dtype) / tp
+        self._weight_bytes = model.weight_bytes(profile.dtype, tp) - embeddings - model.experts * self._expert_bytes
+        super().__init__(p["step_s"] + overhead_s, longest=None, max_context=float("inf"))
+
+    def _dense(self, tokens: int) -> tuple[float, int]:
+        read = self._weight_bytes + self._expert_bytes * experts_touched(self._model, tokens)
+        return max(tokens * self._token_s, read / self._bandwidth), EXTRAPOLATED
+
+    def _sampling(self, rows: int) -> tuple[float, int]:
+        if rows == 0:
+            return 0.0, EXTRAPOLATED
+        return max(rows * self._head_row_s, self._head_s) + rows * self._sequence_s, EXTRAPOLATED
+
+    def _decode_curve(self, n: int) -> DecodeCurve:
+        constant_s, cover = self._constant(n)
+        full, sliding = self._model.full_layers * self._layer_key_s, self._model.sliding_layers * self._layer_key_s
+        if not sliding:
+            return DecodeCurve(constant_s, Line([0.0], [0.0], [full]), float("inf"), cover)
+        edge = float(n * self._model.window)
+        line = Line([0.0, edge], [0.0, edge * (full + sliding)], [full + sliding, full])
+        return DecodeCurve(constant_s, line, float("inf"), cover)
+
+    def _prefill_attention(self, chunks: Sequence[tuple[int, int]]) -> tuple[float, int]:
+        seconds = 0.0
+        for new, cached in chunks:
+            kept = self._model.full_layers * (new + cached)
+            pairs = self._model.full_layers * new * (cached + (new + 1) * 0.5)
+            if self._model.sliding_layers:
+                window = self._model.window
+                growing = min(max(window - cached, 0), new)
+                pairs += self._model.sliding_layers * (growing * (cached + (growing + 1) * 0.5) + (new - growing) * window)
+                kept += self._model.sliding_layers * min(new + cached, window + new)
+            seconds += max(pairs * self._pair_s, kept * self._layer_kv_s)
+        return seconds, EXTRAPOLATED
+
+
+def experts_touched(model: ModelSpec, tokens: int) -> float:
+    """Experts a batch reads in one MoE layer when routing is even: E (1 - (1 - k/E)^tokens)."""
+    if not model.experts:
+        return 0.0
+    missed = 1.0 - model.experts_per_token / model.experts
+    return model.experts * (1.0 - missed**tokens)
