@@ -22,7 +22,7 @@ class Clock(simpy.Environment):
             raise ValueError(f"cannot schedule at {time_s} s: it is {self.now} s already")
         event._ok = True
         event._value = None
-        heappush(self._queue, (time_s, priority, next(self._eid) if order is None else order, event))
+        heappush(self._queue, (time_s, priority, next(self._eid) if order is None else order, event))  # type: ignore[misc]
         return event
 
     def event_at(self, time_s: float) -> simpy.Event:

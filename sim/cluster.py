@@ -33,10 +33,10 @@ class Cluster:
         self._on_clock = on_clock
         self._released = 0
         self._until_s = np.inf if until_arrival_s is None else until_arrival_s
-        self._session = memoryview(workload.column("session_id"))
-        self._delay_s = memoryview(workload.column("delay_s"))
+        self._session = workload.column("session_id").data
+        self._delay_s = workload.column("delay_s").data
         after = workload.column("after")
-        self._after = memoryview(after)
+        self._after = after.data
         self._recorded_s = workload.arrival_s
         self._followers = np.argsort(after, kind="stable")
         self._follow_start = np.searchsorted(after[self._followers], np.arange(len(after) + 1))

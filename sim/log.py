@@ -15,14 +15,14 @@ class RequestLog:
 
     def __init__(self, workload: Workload) -> None:
         n = len(workload)
-        self.prompt = memoryview(workload.prompt_tokens)
-        self.output = memoryview(workload.output_tokens)
-        self.priority = memoryview(workload.column("priority"))
-        self.lora = memoryview(workload.column("lora"))
+        self.prompt = workload.prompt_tokens.data
+        self.output = workload.output_tokens.data
+        self.priority = workload.column("priority").data
+        self.lora = workload.column("lora").data
         for name in ("arrival_s", "admit_s"):
             setattr(self, name, array("d", [nan]) * n)
         self.preempted_s = array("d", [0.0]) * n
-        for name in "hit_tokens ceiling_replica_tokens ceiling_fleet_tokens readmission_hit_tokens preemptions recomputed_tokens prefill_chunks".split():
+        for name in ["hit_tokens", "ceiling_replica_tokens", "ceiling_fleet_tokens", "readmission_hit_tokens", "preemptions", "recomputed_tokens", "prefill_chunks"]:
             setattr(self, name, array("q", [0]) * n)
         self.first_step = array("q", [-1]) * n
         self.last_step = array("q", [-1]) * n

@@ -156,10 +156,10 @@ class Scheduler:
         budget = self.p.max_num_batched_tokens
         threshold = self.p.long_prefill_token_threshold if len(self.running) + self.n_waiting > 1 else 0
         wants = self._fits_at_once(budget, threshold)
-        if wants is not None:
-            budget = self._advance_together(wants, budget)
-        else:
+        if wants is None:
             budget = self._advance_in_order(now_s, budget, threshold)
+        else:
+            budget = self._advance_together(wants, budget)
         if not self.preempted:
             self._admit(now_s, budget, threshold)
         return bool(self.decoded or self.chunks)
@@ -224,17 +224,17 @@ class Scheduler:
                 self._advance_one(r, want)
             elif not self.by_priority:
                 break
-        self._settle()
+        if self.decoded or self.chunks or not self.preempted:
+            self._settle()
         return budget
 
     def _make_room(self, r: Request, want: int, now_s: float, budget: int) -> tuple[int, bool]:
         """Preempt until `want` more tokens of r fit, or r itself is gone."""
         cache, b = self.cache, self.b
         while True:
-            if r.decoding:
-                need = 0 if (self.steps - r.base) % b else 1
-            else:
-                need = -(-(r.computed + want) // b) - r.held
+            computed = self.steps - r.base if r.decoding else r.computed
+            held = -(-computed // b) if r.decoding else r.held
+            need = -(-(computed + want) // b) - held
             if need <= cache.free:
                 return budget, True
             victim = max(self.running, key=lambda v: v.urgency) if self.by_priority else next(reversed(self.running))

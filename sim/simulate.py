@@ -110,7 +110,7 @@ def _recording(
     if life is not None:
         _tell_lives(life, columns, steps)
     return Recording(
-        **columns,
+        **columns,  # type: ignore[arg-type]
         steps=steps,
         samples=[r.samples() for r in cluster.replicas],
         end_s=now_s,

@@ -42,10 +42,10 @@ class Paths:
         tree = workload.tree
         self.block_size = block_size
         self.n_shared = len(tree)
-        self._parent = memoryview(tree.parent)
-        self._end_block = memoryview(tree.end // block_size)
-        self._leaf = memoryview(workload.leaf)
-        self._total = memoryview(workload.prompt_tokens + workload.output_tokens)
+        self._parent = tree.parent.data
+        self._end_block = (tree.end // block_size).data
+        self._leaf = workload.leaf.data
+        self._total = (workload.prompt_tokens + workload.output_tokens).data
 
     def build(self, request: int) -> Path:
         """The path of prompt and output, without nodes too small to own a block."""
@@ -190,7 +190,8 @@ class BlockCache:
         behind = [w for w in node.writers if w.entered < self.pending(w)]
         if not behind:
             return
-        group, todo = {}, behind
+        group: dict[Holder, None] = {}
+        todo = behind
         while todo:  # everybody who shares a node with somebody who is behind
             w = todo.pop()
             group[w] = None

@@ -1,0 +1,181 @@
+"""The engine on worlds small enough to know every number, and fast-forward against stepping on random ones."""
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.recording import COMPLETED, KV_TOO_SMALL, SESSION_TRUNCATED, TOO_LONG, UNFINISHED, Recording
+from sim.scenario import EngineParams
+from sim.scheduler import Scheduler
+from sim.simulate import run
+from tests.worlds import LinearSteps, UnitSteps, plain, random_workload
+from workloads.columns import PrefixTree, Workload
+
+
+def same(a: Recording, b: Recording) -> None:
+    """Every column, step and sample equal to the last bit."""
+    for field in dataclasses.fields(Recording):
+        x, y = getattr(a, field.name), getattr(b, field.name)
+        if isinstance(x, np.ndarray):
+            np.testing.assert_array_equal(x, y, err_msg=field.name)
+        elif field.name in ("steps", "samples"):
+            for i, (p, q) in enumerate(zip(x, y, strict=True)):
+                for column in dataclasses.fields(p):
+                    np.testing.assert_array_equal(getattr(p, column.name), getattr(q, column.name), err_msg=f"{field.name}[{i}].{column.name}")
+        else:
+            assert x == y, field.name
+
+
+def textbook() -> Workload:
+    """A = system 2,000 + Python 5,000; B = system + JavaScript 3,000; C = A's prompt + question 150; one after the other."""
+    tree = PrefixTree(np.array([-1, 0, 1, 1], np.int32), np.array([0, 2000, 7000, 5000], np.int64), np.zeros(4, np.int16))
+    return Workload(tree, np.array([0.0, 100, 200]), np.array([7000, 5000, 7150]), np.ones(3, np.int64), np.array([2, 3, 2], np.int32))
+
+
+@pytest.mark.parametrize(("block", "new"), [(1, [7000, 3000, 150]), (16, [7000, 3000, 158]), (128, [7000, 3080, 238])])
+def test_textbook(block: int, new: list[int]) -> None:
+    r = run(textbook(), EngineParams(kv_blocks=40_000 // block, block_size=block), UnitSteps())
+    assert (textbook().prompt_tokens - r.hit_tokens).tolist() == new
+
+
+def test_two_requests_exact_log() -> None:
+    """Budget 8, block 4: prefill of 10 takes two chunks, then the newcomer joins; ends are whole seconds."""
+    w = plain([0.0, 1.5], [10, 3], [3, 2])
+    log: list = []
+    r = run(w, EngineParams(kv_blocks=10, block_size=4, max_num_batched_tokens=8), UnitSteps(), step_log=log)
+    assert [(start, tokens) for _, start, tokens, *_ in log] == [
+        (0.0, [(0, 8)]), (1.0, [(0, 2)]), (2.0, [(0, 1), (1, 3)]), (3.0, [(0, 1), (1, 1)]),
+    ]  # fmt: skip
+    assert r.first_token_s.tolist() == [2.0, 3.0]
+    assert r.finish_s.tolist() == [4.0, 4.0]
+    assert r.admit_s.tolist() == [0.0, 2.0]
+
+
+def test_life_of_a_preempted_request() -> None:
+    """Two requests outgrow four blocks of 4: the later one gives way, is recomputed, and its life says so."""
+    w = plain([0.0, 0.0], [7, 7], [6, 4])
+    r = run(w, EngineParams(kv_blocks=4, block_size=4, caching=False), UnitSteps(), record_life=True)
+    assert r.preemptions.tolist() == [0, 1]
+    assert r.life is not None
+    assert [(p, a, b) for p, a, b, _ in r.life[1]] == [
+        ("queued", 0.0, 0.0), ("prefill", 0.0, 1.0), ("decode", 1.0, 2.0), ("preempted", 2.0, 6.0), ("prefill", 6.0, 7.0), ("decode", 7.0, 8.0),
+    ]  # fmt: skip
+    assert r.recomputed_tokens.tolist() == [0, 8]
+    assert r.finish_s.tolist() == [6.0, 8.0]
+
+
+def test_turned_away_is_counted_and_ends_the_session() -> None:
+    w = plain(
+        [0.0, np.nan, np.nan, np.nan, 0.0, 0.0], [10, 90, 5, 5, 500, 60], [2] * 6,
+        after=np.array([-1, 0, 1, 2, -1, -1]), session_id=np.array([0, 0, 0, 7, 1, 2]), delay_s=np.ones(6),
+    )  # fmt: skip
+    r = run(w, EngineParams(kv_blocks=10, block_size=4, max_model_len=64), UnitSteps())
+    assert r.status.tolist() == [COMPLETED, SESSION_TRUNCATED, 2, COMPLETED, TOO_LONG, KV_TOO_SMALL]  # the next session goes on
+    assert np.isnan(r.arrival_s[2])
+
+
+def test_horizon_leaves_unfinished() -> None:
+    r = run(plain([0.0, 1.0], [4, 4], [50, 50]), EngineParams(kv_blocks=100, block_size=4), UnitSteps(), horizon_s=20.0)
+    assert r.status.tolist() == [UNFINISHED, UNFINISHED]
+    assert r.end_s == 20.0
+
+
+def test_closed_loop_generated_tokens_hit() -> None:
+    """Turn 2 = turn 1 (100) + its answer (50) + 50 new: at block size 1 all but the last generated token are cached."""
+    tree = PrefixTree(np.array([-1, 0], np.int32), np.array([0, 150], np.int64), np.zeros(2, np.int16))
+    w = Workload(
+        tree, np.array([0.0, np.nan]), np.array([100, 200]), np.array([50, 10]), np.array([1, 1], np.int32),
+        after=np.array([-1, 0]), delay_s=np.array([0.0, 3.0]), session_id=np.zeros(2, np.int64),
+    )  # fmt: skip
+    r = run(w, EngineParams(kv_blocks=1000, block_size=1), UnitSteps())
+    assert r.hit_tokens.tolist() == [0, 149]
+    assert r.arrival_s[1] == r.finish_s[0] + 3.0
+
+
+def test_fixed_concurrency_keeps_n_sessions_active() -> None:
+    w = plain(np.zeros(9), [4] * 9, [5] * 9, concurrency=3)
+    r = run(w, EngineParams(kv_blocks=100, block_size=4), UnitSteps())
+    assert r.arrival_s.tolist() == [0, 0, 0, 5, 5, 5, 10, 10, 10]
+
+
+def test_least_loaded_spreads_by_tokens() -> None:
+    w = plain([0.0, 0.1, 0.2, 0.3], [1000, 10, 10, 10], [5] * 4)
+    r = run(w, EngineParams(kv_blocks=1000), UnitSteps(), replicas=2, router="least-loaded")
+    assert r.replica.tolist() == [0, 1, 1, 1]
+
+
+def test_lfu_keeps_what_lru_loses() -> None:
+    """A hot prompt asked for twice, then a scan that fills the cache: LRU has lost the hot prompt, LFU has not."""
+    prompts = [16, 16, 40, 40, 16]
+    tree = PrefixTree(np.array([-1, 0], np.int32), np.array([0, 16], np.int64), np.zeros(2, np.int16))
+    w = Workload(tree, np.arange(5) * 50.0, np.array(prompts), np.ones(5, np.int64), np.array([1, 1, 0, 0, 1], np.int32))
+    hits = {p: run(w, EngineParams(kv_blocks=13, block_size=4, policy=p), UnitSteps()).hit_tokens.tolist() for p in ("lru", "lfu")}
+    assert hits == {"lru": [0, 12, 0, 0, 0], "lfu": [0, 12, 0, 0, 12]}
+
+
+def test_same_seed_same_bytes_and_no_interference() -> None:
+    a, b = random_workload(1), random_workload(2)
+    params = EngineParams(kv_blocks=40, block_size=4)
+    first = run(a, params, LinearSteps(), replicas=3, router="random", seed=5)
+    run(b, params, LinearSteps(), replicas=3, router="random", seed=6)
+    same(first, run(a, params, LinearSteps(), replicas=3, router="random", seed=5))
+    other = run(a, params, LinearSteps(), replicas=3, router="random", seed=6)
+    assert (first.replica != other.replica).any()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6), block=st.sampled_from([1, 2, 3, 4, 7, 16]), replicas=st.integers(1, 3), policy=st.sampled_from(["lru", "lfu"]),
+    router=st.sampled_from(["round-robin", "random", "least-loaded"]), blocks=st.integers(0, 60), closed=st.booleans(),
+    seqs=st.integers(1, 12), budget=st.integers(4, 80), threshold=st.sampled_from([0, 0, 5]), caching=st.booleans(),
+    order=st.sampled_from(["fcfs", "priority"]), reserve=st.booleans(), rate=st.sampled_from([2.0, 20.0, 200.0]),
+)  # fmt: skip
+def test_fast_forward_is_stepping(seed, block, replicas, policy, router, blocks, closed, seqs, budget, threshold, caching, order, reserve, rate):
+    """Random scenarios, tight memory and budgets included: identical to the last bit, and the books balance."""
+    w = random_workload(seed, closed=closed, rate=rate)
+    need = int(-(-(w.prompt_tokens + w.output_tokens).max() // block))
+    params = EngineParams(
+        kv_blocks=need + blocks, block_size=block, max_num_seqs=seqs, max_num_batched_tokens=budget, long_prefill_token_threshold=threshold,
+        scheduler_policy=order, caching=caching, policy=policy, reserve_full_isl=reserve, max_model_len=10**6,
+    )  # fmt: skip
+    fast = run(w, params, LinearSteps(), replicas=replicas, router=router, seed=seed)
+    same(fast, run(w, params, LinearSteps(), replicas=replicas, router=router, seed=seed, fast_forward=False))
+    assert (fast.status == COMPLETED).all()
+    assert (fast.hit_tokens <= fast.ceiling_replica_tokens).all()
+    assert (fast.ceiling_replica_tokens <= fast.ceiling_fleet_tokens).all()
+    assert (fast.ceiling_fleet_tokens <= w.prompt_tokens - 1).all()
+    assert (fast.first_token_s <= fast.finish_s).all()
+    assert (fast.admit_s < fast.first_token_s).all()
+    for steps in fast.steps:
+        assert (steps.duration_s > 0).all()
+    no_preemption = fast.preemptions.sum() == 0
+    if no_preemption:
+        computed = sum(int(s.n_decode.sum()) + int(s.prefill_tokens.sum()) for s in fast.steps)
+        assert computed == int((w.prompt_tokens - fast.hit_tokens + w.output_tokens - 1).sum())
+
+
+@pytest.mark.parametrize("policy", ["lru", "lfu"])
+def test_books_balance_after_every_step(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run and count of the cache after every step, under preemption."""
+    checked = []
+    complete = Scheduler.complete
+
+    def complete_and_check(self: Scheduler) -> list[int]:
+        done = complete(self)
+        self.cache.check()  # type: ignore[attr-defined]
+        checked.append(self.cache.idle)
+        return done
+
+    monkeypatch.setattr(Scheduler, "complete", complete_and_check)
+    preempted = 0
+    for seed in range(8):
+        w = random_workload(seed, rate=500.0)
+        need = int(-(-(w.prompt_tokens + w.output_tokens).max() // 4))
+        r = run(w, EngineParams(kv_blocks=need + 8, block_size=4, policy=policy), LinearSteps(), fast_forward=False)
+        preempted += int(r.preemptions.sum())
+    assert preempted > 0
+    assert max(checked) > 0
