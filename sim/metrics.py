@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.recording import NOT_ARRIVED, Recording, Samples, Steps
+from sim.recording import ABORTED, COMPLETED, NOT_ARRIVED, UNFINISHED, Recording, Samples, Steps
 from sim.scenario import SloClass, SloConfig
 from workloads.columns import Workload
 
@@ -180,6 +180,21 @@ def time_mean(samples: Samples, column: str, window: Window) -> float:
         return 0.0
     t = np.clip(np.append(samples.t_s, window.end_s), window.start_s, window.end_s)
     return float(np.diff(t) @ getattr(samples, column)) / window.seconds
+
+
+def in_system_mean(rec: Recording, window: Window) -> float:
+    """Mean over the window of the number of requests between arrival and last token, exact (Little's law holds)."""
+    if window.seconds <= 0:
+        return 0.0
+    entered = entered_system(rec)
+    leave = np.where(np.isnan(rec.finish_s[entered]), np.inf, rec.finish_s[entered])
+    stay = np.minimum(leave, window.end_s) - np.maximum(rec.arrival_s[entered], window.start_s)
+    return float(np.maximum(stay, 0).sum()) / window.seconds
+
+
+def entered_system(rec: Recording) -> np.ndarray:
+    """bool [n]: requests an engine worked on or meant to; not the rejected, the cut and the never arrived."""
+    return np.isin(rec.status, (COMPLETED, UNFINISHED)) | ((rec.status == ABORTED) & ~np.isnan(rec.finish_s))
 
 
 def step_shares(all_steps: Sequence[Steps], window: Window) -> dict[str, float]:

@@ -120,7 +120,7 @@ def worth_of(on: Report, off: Report | None = None) -> dict[str, Any]:
 
 
 def _stability(rec: Recording, workload: Workload, window: Window) -> Stability:
-    entered = np.isin(rec.status, (COMPLETED, UNFINISHED)) | ((rec.status == ABORTED) & ~np.isnan(rec.finish_s))
+    entered = metrics.entered_system(rec)
     tokens = (workload.prompt_tokens + workload.output_tokens)[entered]
     return assess(rec.arrival_s[entered], rec.admit_s[entered], rec.finish_s[entered], tokens, window.start_s, window.last_arrival_s)
 
@@ -211,11 +211,12 @@ def _engine_numbers(rec: Recording, window: Window, inside: np.ndarray) -> dict[
     def mean(column: str) -> float:
         return sum(metrics.time_mean(s, column, window) for s in rec.samples)
 
+    running, present = mean("running"), metrics.in_system_mean(rec, window)
     peak = max((int(s.blocks_in_use.max()) for s in rec.samples if len(s.t_s)), default=0)
     return {
         "kv_usage_mean": mean("blocks_in_use") / blocks, "kv_usage_peak": peak / rec.kv_blocks if rec.kv_blocks else None,
         "kv_cached_idle_mean": mean("blocks_cached_idle") / blocks,
-        "running_mean": mean("running"), "waiting_mean": mean("waiting"),
+        "in_system_mean": present, "running_mean": running, "waiting_mean": present - running,
         "decode_batch_mean": shares["decode_batch"], "tokens_per_step_mean": shares["tokens_per_step"],
         "busy_share": shares["busy_s"] / (window.seconds * len(rec.steps)) if window.seconds > 0 and rec.steps else None,
         "preempted_s": float(rec.preempted_s[inside].sum()),

@@ -3,7 +3,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from sim.metrics import entered_system
 from sim.recording import Recording
+from sim.stability import in_system
 
 POINTS = 400
 
@@ -15,12 +17,15 @@ def timeline(rec: Recording, prompt_tokens: np.ndarray, points: int = POINTS) ->
     """
     edges = np.linspace(0.0, rec.end_s, points + 1)
     t = edges[1:]
-    state = {name: np.zeros(points, np.int64) for name in ("blocks_in_use", "blocks_cached_idle", "running", "waiting")}
+    state = {name: np.zeros(points, np.int64) for name in ("blocks_in_use", "blocks_cached_idle", "running")}
     for samples in rec.samples:
         at = np.searchsorted(samples.t_s, t, side="right") - 1
         for name, total in state.items():
             if len(samples.t_s):
                 total += np.where(at >= 0, getattr(samples, name)[np.maximum(at, 0)], 0)
+    here = entered_system(rec)
+    present = in_system(t, rec.arrival_s[here], rec.finish_s[here], np.ones(int(here.sum()))).astype(np.int64)
+    state["waiting"] = np.maximum(present - state["running"], 0)  # a replica's own samples miss arrivals in mid-step
     free = rec.kv_blocks * len(rec.samples) - state["blocks_in_use"] - state["blocks_cached_idle"]
     admitted = np.flatnonzero(~np.isnan(rec.admit_s))
     place = np.minimum(np.searchsorted(edges, rec.admit_s[admitted], side="right") - 1, points - 1)

@@ -155,7 +155,7 @@ def test_equals_a_walk_request_by_request(seed: int) -> None:
         parent.append(up)
         end.append(end[up] + int(rng.integers(1, 9)))
     size = len(parent)  # the same tree a second time, for another tenant
-    both = [p if p < 0 else p for p in parent] + [p if p < 0 else p + size for p in parent]
+    both = parent + [p if p < 0 else p + size for p in parent]
     content = rng.integers(-1, 6, 2 * size).tolist()
     t = tree(both, end + end, rng.integers(0, 4, 2 * size).tolist(), twin=[*range(size), *range(size)], content=content)
     leaf = rng.integers(0, 2 * size, n)

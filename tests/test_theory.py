@@ -1,0 +1,100 @@
+"""The engine made degenerate (one sequence at a time) is a single-server queue, whose answers are known.
+
+A request of one output token holds the engine for one step; its prompt length encodes its service time.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from calibrate.latency import MEASURED
+from sim.metrics import time_mean, window_of
+from sim.recording import Recording
+from sim.report import build_report
+from sim.scenario import EngineParams
+from sim.simulate import run
+from tests.recordings import scenario, workload
+from workloads.columns import Workload
+
+TOKEN_S = 1e-3
+SERVER = EngineParams(kv_blocks=1_000, block_size=16, max_num_seqs=1, max_num_batched_tokens=16_000, max_model_len=16_000, caching=False)
+
+
+class PerToken:
+    """A step takes TOKEN_S for every new prompt token, and nothing for a decode."""
+
+    def step(self, chunks: Sequence[tuple[int, int]], n_decode: int, sum_context: int, max_context: int, n_sampled: int) -> tuple[float, int]:
+        return TOKEN_S * sum(new for new, _ in chunks), MEASURED
+
+    def decode_stretch(self, n_decode: int, sum_context: int, max_context: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+        return np.zeros(k), np.full(k, MEASURED, np.int8)
+
+
+def single_server(rho: float, service_tokens: np.ndarray, seed: int, mean_service_s: float = 1.0) -> tuple[Recording, Workload]:
+    """Poisson arrivals at rho / mean_service_s; service_tokens int64 [n]."""
+    rng = np.random.default_rng([seed, 1])
+    n = len(service_tokens)
+    gaps = rng.exponential(mean_service_s / rho, n)
+    work = replace(workload(service_tokens.tolist(), [1] * n), arrival_s=gaps.cumsum())
+    return run(work, SERVER, PerToken()), work
+
+
+def exponential_tokens(n: int, seed: int) -> np.ndarray:
+    return np.random.default_rng([seed, 2]).exponential(1000.0, n).astype(np.int64).clip(1, 15_000)
+
+
+def test_each_wait_is_lindleys() -> None:
+    rec, work = single_server(0.8, exponential_tokens(3_000, 7), seed=1)
+    service = TOKEN_S * work.prompt_tokens
+    wait = np.zeros(len(work))
+    for i in range(1, len(work)):
+        wait[i] = max(0.0, wait[i - 1] + service[i - 1] - (work.arrival_s[i] - work.arrival_s[i - 1]))
+    assert rec.admit_s - rec.arrival_s == pytest.approx(wait, abs=1e-6)
+    assert rec.finish_s - rec.admit_s == pytest.approx(service, abs=1e-6)
+
+
+@pytest.mark.parametrize(("shape", "second_moment"), [("deterministic", 1.0), ("two-point", 0.9 * 0.5**2 + 0.1 * 5.5**2), ("exponential", 2.0)])
+def test_mg1_mean_wait_is_pollaczek_khinchines(shape: str, second_moment: float) -> None:
+    """W = rate x E[S^2] / (2 (1 - rho)), E[S] = 1 s here, within the 99 % interval over independent runs after warm-up."""
+    rho, n, means = 0.7, 4_000, []
+    for seed in range(12):
+        draw = np.random.default_rng([seed, 2])
+        tokens = {
+            "deterministic": np.full(n, 1000), "two-point": draw.choice([500, 5500], n, p=[0.9, 0.1]), "exponential": exponential_tokens(n, seed),
+        }[shape]
+        rec, _ = single_server(rho, tokens, seed)
+        means.append(float((rec.admit_s - rec.arrival_s)[n // 10 :].mean()))
+    theory = rho * second_moment / (2 * (1 - rho))
+    half_width = 3.106 * np.std(means, ddof=1) / np.sqrt(len(means))  # Student's t, 11 degrees of freedom
+    assert abs(np.mean(means) - theory) < half_width
+    assert half_width < 0.25 * theory
+
+
+def test_littles_law_holds_exactly() -> None:
+    rec, work = single_server(0.9, exponential_tokens(2_000, 3), seed=5)
+    window, inside = window_of(rec, 0.0, None)
+    assert inside.all()
+    samples = rec.samples[0]
+    sojourn, service = float((rec.finish_s - rec.arrival_s).sum()), float((rec.finish_s - rec.admit_s).sum())
+    assert time_mean(samples, "running", window) * window.seconds == pytest.approx(service, rel=1e-9)
+    events = np.concatenate([rec.arrival_s, rec.finish_s])
+    order = np.argsort(events, kind="stable")
+    number = np.repeat([1, -1], len(work))[order].cumsum()  # N(t) after each event
+    assert float(np.diff(events[order]) @ number[:-1]) == pytest.approx(sojourn, rel=1e-9)
+    summary = build_report(rec, work, scenario()).summary
+    assert summary["busy_share"] == pytest.approx(TOKEN_S * work.prompt_tokens.sum() / window.seconds)
+    assert summary["in_system_mean"] == pytest.approx(summary["request_throughput"] * summary["mean_e2el_ms"] / 1e3, rel=1e-9)
+    assert summary["waiting_mean"] == pytest.approx(summary["request_throughput"] * summary["mean_queue_ms"] / 1e3, rel=1e-6)
+
+
+@pytest.mark.parametrize(("rho", "stable"), [(0.95, True), (1.05, False)])
+def test_md1_stability(rho: float, stable: bool) -> None:
+    for seed in range(3):
+        rec, work = single_server(rho, np.full(20_000, 1000), seed)
+        summary = build_report(rec, work, scenario()).summary
+        assert summary["stable"] is stable, summary["stable_reason"]
+        assert (summary["p99_ttft_ms"] is None) is not stable
+        assert not summary["backlog_growth_per_s"] > 0.02 if stable else summary["backlog_growth_per_s"] > 0.02
