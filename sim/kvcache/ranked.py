@@ -218,4 +218,5 @@ class RankedCache(BlockCache):
             if node.runs and not node.live_children and not node.runs[-1].refs:
                 assert node.entry >= 0, node.id
         assert idle == self.idle, (idle, self.idle)
-        assert self.blank >= 0 and self.free <= self.total
+        assert self.blank >= 0
+        assert self.free <= self.total

@@ -236,7 +236,10 @@ class ReleaseOrderCache(BlockCache):
             for left, right in zip(node.main, node.main[1:], strict=False):
                 assert left.hi <= right.lo, (node.id, node.main)
             for run in [*node.main, *(r for copies in node.extra.values() for r in copies)]:
-                assert run.lo < run.hi and run.node is node and run.refs >= 0, run
+                assert run.lo < run.hi, run
+                assert run.node is node, run
+                assert run.refs >= 0, run
                 idle += 0 if run.refs else run.hi - run.lo
         assert idle == self.idle == len(self.free_queue()), (idle, self.idle)
-        assert self.blank >= 0 and self.free <= self.total, (self.blank, self.idle, self.total)
+        assert self.blank >= 0
+        assert self.free <= self.total, (self.blank, self.idle, self.total)

@@ -144,8 +144,8 @@ class _FlatCache:
 
     @staticmethod
     def _append(out: list[_Run], run: _Run) -> None:
-        """Append, merging into the run before it when nothing tells their blocks apart."""
-        if out and out[-1].hi == run.lo and out[-1].rank == run.rank:
+        """Append the next run of a path without gaps; merge it into the one before when nothing tells their blocks apart."""
+        if out and out[-1].rank == run.rank:
             out[-1].hi, run.hi = run.hi, run.lo
         else:
             out.append(run)
