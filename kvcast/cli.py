@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,7 +37,9 @@ class Parser(argparse.ArgumentParser):
     """Reports a bad flag in one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        wrong = re.search(r"invalid choice: '(.*?)'", message)
+        close = get_close_matches(wrong[1], COMMANDS, n=1) if wrong else []
+        self.exit(2, f"{self.prog}: {message} ({f'did you mean {close[0]}? ' if close else ''}see {self.prog} --help)\n")
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -10,6 +10,7 @@ from typing import Any
 from kvcast import text
 from kvcast.api import Result
 from sim.report import worth_of
+from sim.scenario import SloConfig
 
 EXTRAPOLATED_LIMIT = 0.2
 """Above this share of simulated time outside the measured range, the result says so in its verdict."""
@@ -54,9 +55,9 @@ def verdict(result: Result) -> str:
     lines = []
     if s["attainment"] is not None and s["attainment_target"] is not None:
         met = s["attainment"] >= s["attainment_target"]
-        lines.append(f"{'MEETS' if met else 'MISSES'} the target: {text.percent(s['attainment'])} of arrivals within limits, {text.percent(s['attainment_target'])} wanted")
+        lines.append(f"{'MEETS' if met else 'MISSES'} the target: {text.percent(s['attainment'])} of arrivals within limits, {text.percent(s['attainment_target'])} wanted ({limits(result.scenario.slo)})")
     elif s["attainment"] is not None:
-        lines.append(f"attainment {text.percent(s['attainment'])} of arrivals within limits (no target set)")
+        lines.append(f"attainment {text.percent(s['attainment'])} of arrivals within limits ({limits(result.scenario.slo)}; no target set)")
     else:
         lines.append("no verdict: [slo] sets no limit")
     if s["stable"] is False:
@@ -71,6 +72,17 @@ def verdict(result: Result) -> str:
     warning = "  <- much of this is outside what was measured" if coverage["extrapolated"] > EXTRAPOLATED_LIMIT else ""
     lines.append(f"simulated time rests on step times {shares}{warning}")
     return "\n".join(lines)
+
+
+def limits(slo: SloConfig) -> str:
+    """The limits in words: those of each SLO class, then the default ones."""
+    parts = []
+    for name, one in [*slo.classes.items(), ("", slo)]:
+        named = [("TTFT", one.ttft_s), ("TPOT", one.tpot_s), ("E2E", one.e2e_s)]
+        text_of = ", ".join(f"{what} <= {text.seconds(limit)}" for what, limit in named if limit is not None)
+        if text_of:
+            parts.append(f"{name}: {text_of}" if name else text_of)
+    return "; ".join(parts) or "no limits"
 
 
 def latency_table(result: Result) -> str:

@@ -47,10 +47,10 @@ def _story(results: dict[tuple[str, str], Any], out: Path) -> str:
 
     replicas, _ = list(results)[-1]
     result, off = results[replicas, "lru"], results[replicas, "off"]
-    target = result.scenario.slo
+    slo = result.scenario.slo
     lines = [
         summary_text.heading(result), "",
-        f"target: {text.percent(target.attainment, 0)} of requests with TTFT within {text.seconds(target.ttft_s)} and TPOT within {text.seconds(target.tpot_s)}",
+        f"target: {text.percent(slo.attainment, 0)} of requests within {summary_text.limits(slo)}",
         "", _table(results), "", _verdict(results), "",
         f"prefix cache, LRU, {replicas} replicas:", summary_text.cache_lines(result), "", summary_text.worth_table(result, off), "",
         summary_text.cost_line(result), summary_text.engine_lines(result), "",
@@ -84,14 +84,18 @@ def _verdict(results: dict[tuple[str, str], Any]) -> str:
     smallest = {cache: _smallest(results, cache) for cache in CACHES}
     with_cache = min((n for cache, n in smallest.items() if cache != "off" and n is not None), default=None)
     without = smallest["off"]
-    tried = max(int(replicas) for replicas, _ in results)
+    tried = _replicas(max(int(replicas) for replicas, _ in results))
     if with_cache is None:
-        return f"verdict: no fleet of up to {tried} replicas meets the target"
+        return f"verdict: not even {tried} can meet the target"
     if without is None:
-        return f"verdict: with the prefix cache {with_cache} replicas meet the target; without it not even {tried} do"
+        return f"verdict: with the prefix cache {_replicas(with_cache)} can meet the target; without it not even {tried} do"
     if without > with_cache:
-        return f"verdict: with the prefix cache {with_cache} replicas meet the target; without it {without} are needed"
-    return f"verdict: {with_cache} replicas meet the target with or without the prefix cache"
+        return f"verdict: with the prefix cache {_replicas(with_cache)} can meet the target; without it {without} are needed"
+    return f"verdict: {_replicas(with_cache)} can meet the target with or without the prefix cache"
+
+
+def _replicas(n: int) -> str:
+    return f"{n} replica{'s' if n > 1 else ''}"
 
 
 def _smallest(results: dict[tuple[str, str], Any], cache: str) -> int | None:
