@@ -87,6 +87,43 @@ def test_text_after_a_change_keeps_its_content_so_the_report_can_name_the_cause(
     assert pieces[1] == pieces[0] != []  # turn 2 repeats both earlier exchanges, on another path
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_random_mixes_against_prompts_written_out(seed):
+    """Every request's prompt as a list of (text, tokens), built the slow way; shared tokens must be the common prefix."""
+    rng = np.random.default_rng(seed)
+    scopes = [str(s) for s in rng.choice(["global", "project", "session", "dynamic"], size=rng.integers(1, 5))]
+    layers = tuple(
+        Layer(name=f"l{i}", scope=s, tokens=Dist(kind="uniform", low=5, high=90), items=3 if s == "project" else 1, timestamp_s=float(s == "global" and rng.random() < 0.4) * 40)
+        for i, s in enumerate(scopes)
+    )
+    c = one_class(*layers, turns=Dist(kind="uniform", low=1, high=5), think=fixed(10), turn_input=Dist(kind="uniform", low=1, high=30), isolation=bool(rng.random() < 0.3), tenants=2)
+    w = build(mix(c, loop="open"), seed=seed)
+    w.check()
+    final = scopes[-1] == "dynamic"
+    head = layers[:-1] if final else layers
+    prompts, said = [], {}
+    for r in range(len(w)):
+        session, turn = int(w.session_id[r]), int(w.turn[r])
+        ids = {"global": 0, "session": session, "dynamic": r}
+        nodes = path(w, r)
+        prompt = [("salt", int(w.tenant_id[r]) if c.isolation else 0)]
+        for i, x in enumerate(head):
+            text = (i, ids.get(x.scope, int(w.tree.content[nodes[1 + i]])), int(w.arrival_s[r] // 40) if x.timestamp_s else 0)
+            prompt += [text] * int(w.tree.end[nodes[1 + i]] - w.tree.end[nodes[i]])
+        fixed_part = len(prompt) - 1
+        for t in range(turn):
+            prompt += said[session, t]
+        mine = int(w.prompt_tokens[r]) - (len(prompt) - 1)
+        assert mine >= (1 if final or turn else 0)
+        said[session, turn] = [(session, turn, "said")] * (mine + int(w.output_tokens[r]))
+        prompts.append(prompt + said[session, turn])
+        assert fixed_part == w.tree.end[nodes[len(head)]]
+    for a in range(0, len(w), 2):
+        for b in range(a):
+            common = next((i for i, (x, y) in enumerate(zip(prompts[a], prompts[b], strict=False)) if x != y), min(len(prompts[a]), len(prompts[b])))
+            assert shared(w, a, b) == max(common - 1, 0)
+
+
 # ---- churn
 
 def test_redeploy_changes_the_text_and_breaks_running_sessions():
@@ -290,6 +327,7 @@ def test_estimate_agrees_with_a_generated_mix():
         ({"layers": (layer("s", "global", items=4),)}, "layers[0]: items and zipf are for scope project"),
         ({"layers": (layer("s", "dynamic", redeploy_s=4),)}, "layers[0].redeploy_s has no effect on a dynamic layer"),
         ({"layers": (layer("s", "session", share="x"),)}, "layers[0].share = 'x' is for scopes global and project"),
+        ({"output": Dist(kind="lognormal", median=100, sigma=50)}, "output: this lognormal reaches"),
         ({"tenants": 0}, "tenants = 0, expected at least 1"),
     ],
 )
@@ -306,6 +344,8 @@ def test_bad_classes_are_named(change, message):
         ({"requests": None}, "needs duration_s or requests"),
         ({"rate": 3.0}, "rate = 3 has no effect: no class has a share"),
         ({"class_": ()}, "is not a mix"),
+        ({"preset": "chat"}, "has preset and class, expected exactly one of"),
+        ({"trace": "x.jsonl"}, "has trace and class, expected exactly one of"),
         ({"sample": 0.5}, "sample = 0.5 is for traces"),
         ({"loop": "closed"}, "loop = 'closed', expected one of"),
         ({"loop": "concurrency"}, "expected both"),
@@ -317,6 +357,13 @@ def test_bad_mixes_are_named(change, message):
     with pytest.raises(InputError, match=None) as error:
         build(replace(mix(one_class(layer("m", "dynamic"))), **change), seed=0)
     assert message in str(error.value)
+
+
+def test_a_clock_needs_a_rate():
+    c = replace(one_class(layer("s", "global", redeploy_s=60), layer("m", "dynamic")), rate=None, share=1.0)
+    with pytest.raises(InputError, match=r"change with the clock need \[workload\] rate"):
+        build(mix(c, concurrency=4), seed=0)
+    build(mix(c, concurrency=4, rate=1.0), seed=0)
 
 
 def test_two_classes_that_disagree_on_a_shared_text():

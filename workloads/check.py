@@ -43,8 +43,6 @@ def check(config: WorkloadConfig) -> None:
     for name in TRACE_ONLY:
         if getattr(config, name) != getattr(default, name):
             raise InputError(f"[workload] {name} = {getattr(config, name)!r} is for traces and has no meaning for a mix")
-    if config.trace is not None:
-        raise InputError("[workload] has both a trace and [[workload.class]] tables or a preset, expected one of them")
     _check_bounds(config)
     names = [c.name for c in config.class_]
     for i, c in enumerate(config.class_):
@@ -75,9 +73,12 @@ def _check_bounds(config: WorkloadConfig) -> None:
 def _check_rates(config: WorkloadConfig) -> None:
     with_share = [c for c in config.class_ if c.share is not None]
     if config.rate is not None and not with_share:
-        raise InputError(f"[workload] rate = {config.rate:g} has no effect: no class has a share")
+        raise InputError(f"[workload] rate = {config.rate:g} has no effect: no class has a share (rate_scale speeds up every class)")
     if with_share and config.rate is None and config.concurrency is None:
         raise InputError(f"[[workload.class]] {with_share[0].name!r}: share = {with_share[0].share:g} needs [workload] rate, the session arrivals per second over all classes")
+    for c in with_share:
+        if config.rate is None and any(layer.redeploy_s or layer.timestamp_s for layer in c.layers):
+            raise InputError(f"[[workload.class]] {c.name!r}: texts that change with the clock need [workload] rate, which sets the nominal times")
     if with_share and sum(c.share or 0 for c in with_share) <= 0:
         raise expected(f"[[workload.class]] {with_share[0].name!r}: share", with_share[0].share, "at least one class with a share above 0")
 

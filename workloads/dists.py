@@ -16,6 +16,7 @@ from workloads.config import Dist
 from workloads.errors import InputError
 
 P90_SIGMAS = NormalDist().inv_cdf(0.9)  # 1.2816: a lognormal's p90 is median * exp(1.2816 sigma)
+LARGEST = 1e9  # tokens or seconds; more is a slip of the pen, and would not fit the columns
 FIELDS = {  # kind: (fields it needs, fields it may also have)
     "fixed": (("value",), ()),
     "lognormal": (("median",), ("p90", "sigma", "mean", "low", "high")),
@@ -73,6 +74,10 @@ def _check_values(dist: Dist, where: str, given: set[str], lowest: float) -> Non
         raise expected(f"{where}.mean", dist.mean, "at least 1 (a geometric count starts at 1)")
     if dist.kind == "empirical":
         _check_empirical(dist, where, lowest)
+    with np.errstate(over="ignore"):
+        top = float(quantile(dist, np.array([1 - 1e-9]))[0])
+    if top > LARGEST:
+        raise InputError(f"{where}: this {dist.kind} reaches {top:.3g}, expected at most {LARGEST:g}: set high, or a smaller spread")
 
 
 def _check_lognormal(dist: Dist, where: str, given: set[str]) -> None:

@@ -33,11 +33,11 @@ def reusable_tokens(workload: Workload) -> np.ndarray:
         if up >= 0 and seen[node] < seen[up]:
             seen[up] = seen[node]
     first = np.array(seen)
-    node, rows = workload.leaf.copy(), np.arange(n)
+    at, rows = workload.leaf.copy(), np.arange(n)
     while len(rows):  # climb from every leaf to the first node that somebody had before
-        rows = rows[(first[node[rows]] >= rows) & (tree.parent[node[rows]] >= 0)]
-        node[rows] = tree.parent[node[rows]]
-    return np.where(first[node] < np.arange(n), np.minimum(tree.end[node], workload.prompt_tokens - 1), 0)
+        rows = rows[(first[at[rows]] >= rows) & (tree.parent[at[rows]] >= 0)]
+        at[rows] = tree.parent[at[rows]]
+    return np.where(first[at] < np.arange(n), np.minimum(tree.end[at], workload.prompt_tokens - 1), 0)
 
 
 def estimate(config: WorkloadConfig) -> list[dict[str, Any]]:

@@ -26,10 +26,13 @@ __all__ = ["build", "list_presets", "load_preset", "resolve"]
 
 def resolve(config: WorkloadConfig) -> WorkloadConfig:
     """The mix itself: a preset's tables with every field that `config` sets on top. Raises InputError if impossible."""
-    if config.preset is not None and not config.class_ and config.trace is None:
+    given = [n for n, v in (("preset", config.preset), ("trace", config.trace), ("class", config.class_)) if v]
+    if len(given) > 1:
+        raise InputError(f"[workload] has {' and '.join(given)}, expected exactly one of preset, trace and class")
+    if config.preset is not None:
         default = WorkloadConfig()
-        given = {f.name: getattr(config, f.name) for f in fields(config) if getattr(config, f.name) != getattr(default, f.name)}
-        config = replace(load_preset(config.preset), **given)
+        changed = {f.name: getattr(config, f.name) for f in fields(config) if getattr(config, f.name) != getattr(default, f.name)}
+        config = replace(load_preset(config.preset), **changed)
     check(config)
     return config
 

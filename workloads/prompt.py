@@ -79,7 +79,7 @@ class Texts:
     """The distinct texts of a mix, numbered as they are added; a text's length is drawn once."""
 
     seed: int
-    tokens: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))  #: int32 [n_texts]
+    tokens: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  #: int64 [n_texts]
     layer: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int16))  #: int16 [n_texts]
 
     def add(self, uses: list[Use], layer_id: int) -> list[np.ndarray]:
@@ -99,7 +99,7 @@ class Texts:
             text, parent = _pairs(variant, text)
             lengths = lengths[parent]
         offset = len(self.tokens)
-        self.tokens = np.concatenate([self.tokens, lengths.astype(np.int32)])
+        self.tokens = np.concatenate([self.tokens, lengths])
         self.layer = np.concatenate([self.layer, np.full(len(lengths), layer_id, np.int16)])
         return np.split(text + offset, np.cumsum([len(u.session) for u in uses])[:-1])
 
