@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -28,6 +28,10 @@ class Line:
     knots: list[float]
     values: list[float]
     slopes: list[float]
+    _arrays: tuple[np.ndarray, np.ndarray, np.ndarray] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_arrays", (np.array(self.knots), np.array(self.values), np.array(self.slopes)))
 
     @classmethod
     def through(cls, knots: Sequence[float], values: Sequence[float], last_slope: float | None = None) -> Line:
@@ -49,8 +53,9 @@ class Line:
         first, last = bisect_right(self.knots, int(x[0])) - 1, bisect_right(self.knots, int(x[-1])) - 1
         if first == last:
             return self.values[first] + (x - self.knots[first]) * self.slopes[first]
-        i = np.searchsorted(np.asarray(self.knots), x, side="right") - 1
-        return np.asarray(self.values)[i] + (x - np.asarray(self.knots)[i]) * np.asarray(self.slopes)[i]
+        knots, values, slopes = self._arrays
+        i = knots.searchsorted(x, side="right") - 1
+        return values[i] + (x - knots[i]) * slopes[i]
 
 
 @dataclass(frozen=True, slots=True)

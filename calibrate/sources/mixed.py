@@ -29,8 +29,8 @@ class MixedTable:
         self._ratio = us * (table["repeat"] * US) / (alone[:, :, None, None] + decoding[None, None])
         self._by_batch: dict[int, list[list[list[float]]]] = {}
 
-    def ratio(self, chunks: Sequence[tuple[int, int]], n: int, mean_context: float) -> tuple[float, bool]:
-        """How many times the sum of its parts a mixed call takes, and whether the grid covers the shape.
+    def ratios(self, chunks: Sequence[tuple[int, int]], n: int, contexts: Sequence[float]) -> tuple[list[float], bool]:
+        """How many times the sum of its parts a mixed call takes, at each of the mean contexts, and whether the grid covers the first.
 
         Several chunks stand as one with their tokens and their causal pairs. Outside the grid the nearest edge counts.
         """
@@ -42,11 +42,15 @@ class MixedTable:
         table = self._by_batch.get(n) or self._of_batch(n)
         i, wi = _place(self._new, new)
         j, wj = _place(self._cached, cached)
-        k, wk = _place(self._context, mean_context)
-        faces = [row[k] + (row[k + 1] - row[k]) * wk for row in (table[i][j], table[i][j + 1], table[i + 1][j], table[i + 1][j + 1])]
-        low, high = faces[0] + (faces[1] - faces[0]) * wj, faces[2] + (faces[3] - faces[2]) * wj
-        inside = new <= self._new[-1] and cached <= self._cached[-1] and n <= self._batch[-1] and mean_context <= self._context[-1]
-        return low + (high - low) * wi, inside
+        corners = (table[i][j], table[i][j + 1], table[i + 1][j], table[i + 1][j + 1])
+        found = []
+        for context in contexts:
+            k, wk = _place(self._context, context)
+            a, b, c, d = [row[k] + (row[k + 1] - row[k]) * wk for row in corners]
+            low, high = a + (b - a) * wj, c + (d - c) * wj
+            found.append(low + (high - low) * wi)
+        inside = new <= self._new[-1] and cached <= self._cached[-1] and n <= self._batch[-1] and contexts[0] <= self._context[-1]
+        return found, inside
 
     def _of_batch(self, n: int) -> list[list[list[float]]]:
         if len(self._by_batch) >= MAX_BATCHES:

@@ -41,7 +41,7 @@ GPUS = {
     "l40s": GpuSpec("L40S", 44.4, 864e9, 362e12, 733e12, 32e9, f"{_NV}, L40S; PCIe 4.0"),
     "b200": GpuSpec("B200", 178.4, 7.7e12, 2250e12, 4500e12, 900e9, f"{_NV}, HGX B200 (180 GB)"),
     "rtx-4090": GpuSpec("RTX 4090", 23.52, 1008e9, 165.2e12, 330.3e12, 32e9, "NVIDIA Ada architecture white paper, fp32 accumulation; PCIe 4.0; MFU: public operator tables reach 0.9", mfu=0.85),
-    "rtx-pro-6000": GpuSpec("RTX PRO 6000 Blackwell", 94.97, 1792e9, 467.8e12, 935.6e12, 64e9, f"{_NV}, server edition at 2,430 MHz; PCIe 5.0"),
+    "rtx-pro-6000": GpuSpec("RTX PRO 6000 Blackwell", 94.97, 1792e9, 467.8e12, 935.6e12, 64e9, f"{_NV}, server edition at 2,430 MHz; PCIe 5.0; MFU: public operator tables reach 0.75", mfu=0.60),
     "mi300x": GpuSpec("MI300X", 191.98, 5.3e12, 1307.4e12, 2614.9e12, 448e9, "AMD data sheet, Instinct MI300X"),
 }
 

@@ -66,10 +66,11 @@ class TableStepTime(CurveStepTime):
             return super()._mixed_attention(chunks, n, total, longest)
         prefill_s, cover = self._prefill.batch(chunks)
         curve = self._curve(n)
-        ratio, inside = self._mixed.ratio(chunks, n, total / n)
-        seconds = ratio * (prefill_s + curve.attention.at(total))
-        if self._mixed_skew is not None and longest * n > total:
-            top = self._mixed.ratio(chunks, n, longest)[0] * (prefill_s + curve.attention.at(longest * n))
+        unequal = self._mixed_skew is not None and longest * n > total
+        ratios, inside = self._mixed.ratios(chunks, n, (total / n, longest) if unequal else (total / n,))
+        seconds = ratios[0] * (prefill_s + curve.attention.at(total))
+        if self._mixed_skew is not None and unequal:
+            top = ratios[1] * (prefill_s + curve.attention.at(longest * n))
             seconds += self._mixed_skew.at(n) * max(top - seconds, 0.0)
         inside = inside and total <= curve.max_sum and longest <= self._max_context
         return seconds, max(cover, curve.coverage) if inside else EXTRAPOLATED

@@ -1,0 +1,134 @@
+"""Model shapes against published totals, KV arithmetic, FLOPs by hand, and refusals."""
+import json
+
+import numpy as np
+import pytest
+
+from calibrate.models import bundled_models, flops, load_model, model_from_config, resolve_model, windowed_pairs
+from workloads.errors import InputError
+
+PUBLISHED_BILLIONS = {
+    "llama-2-7b": (6.74, 6.74), "llama-3.1-8b": (8.03, 8.03), "llama-3.1-70b": (70.6, 70.6), "qwen3-8b": (8.19, 8.19), "qwen3-32b": (32.8, 32.8),
+    "qwen3-30b-a3b": (30.5, 3.3), "qwen3-coder-30b-a3b": (30.5, 3.3), "mixtral-8x7b": (46.7, 12.9),
+}  # fmt: skip
+
+DEEPSEEK_V3 = {
+    "model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048, "num_hidden_layers": 61,
+    "num_attention_heads": 128, "num_key_value_heads": 128, "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3, "moe_layer_freq": 1, "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
+    "v_head_dim": 128, "vocab_size": 129280, "max_position_embeddings": 163840, "tie_word_embeddings": False,
+}  # fmt: skip
+TINY = {
+    "model_type": "llama", "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "vocab_size": 10, "max_position_embeddings": 64,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED_BILLIONS))
+def test_parameters_match_the_published_totals(name):
+    model, (total, active) = resolve_model(name), PUBLISHED_BILLIONS[name]
+    assert model.parameters / 1e9 == pytest.approx(total, rel=0.002)
+    assert model.active_parameters / 1e9 == pytest.approx(active, rel=0.02)
+
+
+def test_every_bundled_model_has_a_published_total():
+    assert set(bundled_models()) == set(PUBLISHED_BILLIONS)
+
+
+def test_deepseek_v3_latent_attention_and_shared_experts():
+    model = model_from_config(DEEPSEEK_V3, "deepseek-v3")
+    assert model.parameters / 1e9 == pytest.approx(671.0, rel=0.001)
+    assert model.active_parameters / 1e9 == pytest.approx(37.5, rel=0.005)
+    assert model.kv_bytes_per_token("bf16") == 61 * (512 + 64) * 2
+    assert model.kv_bytes_per_token("bf16", tp=8) == model.kv_bytes_per_token("bf16"), "the latent is on every rank"
+
+
+def test_kv_bytes_per_token():
+    assert resolve_model("llama-2-7b").kv_bytes_per_token("fp16") == 2 * 32 * 32 * 128 * 2
+    model = resolve_model("llama-3.1-70b")
+    assert model.kv_bytes_per_token("bf16") == 2 * 80 * 8 * 128 * 2
+    assert model.kv_bytes_per_token("bf16", tp=4) == 2 * 80 * 2 * 128 * 2
+    assert model.kv_bytes_per_token("bf16", tp=16) == 2 * 80 * 1 * 128 * 2, "a KV head cannot be split"
+    assert model.kv_bytes_per_token("fp8") * 2 == model.kv_bytes_per_token("bf16")
+
+
+def test_weights_of_llama_8b_as_vllm_logs_them():
+    model = resolve_model("llama-3.1-8b")
+    assert model.weight_bytes("bf16") / 2**30 == pytest.approx(14.99, rel=0.003)
+    assert model.weight_bytes("bf16", tp=2) / 2**30 == pytest.approx(7.51, rel=0.005)
+    assert model.weight_bytes("fp8") / 2**30 == pytest.approx(8.46, rel=0.001), "fp8 checkpoints keep embeddings and LM head in 16 bits"
+
+
+def test_coder_reads_262k():
+    assert resolve_model("qwen3-coder-30b-a3b").max_context == 262144
+
+
+def test_sliding_window_layers_keep_the_window():
+    model = model_from_config({**TINY, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 16}, "t")
+    a_layer = 2 * 2 * 2 * 2
+    assert model.kv_bytes(100, "bf16") == a_layer * (100 + 16)
+    assert model.kv_bytes(10, "bf16") == a_layer * 20
+
+
+@pytest.mark.parametrize(("new", "cached", "window"), [(5, 0, 3), (5, 2, 3), (5, 9, 3), (2, 0, 8), (0, 4, 3), (7, 6, 8)])
+def test_windowed_pairs_is_the_sum_over_tokens(new, cached, window):
+    expected = sum(min(cached + i, window) for i in range(1, new + 1))
+    assert windowed_pairs(np.array(float(new)), np.array(float(cached)), window) == expected
+
+
+def test_flops_by_hand():
+    model = model_from_config(TINY, "t")
+    projections, feed_forward = 8 * (4 * 2 + 2 * 2 + 2 * 2) + 4 * 2 * 8, 3 * 8 * 16
+    linear = 2 * 2 * (projections + feed_forward)  # 2 FLOPs a weight, 2 layers
+    assert model.linear_flops_per_token == linear
+    pairs = 3 * 5 + 6  # 3 new tokens over 5 cached ones, and 1 + 2 + 3 among themselves
+    assert flops(model, 3, 5) == 3 * linear + 2 * 4 * 4 * 2 * pairs + 2 * 10 * 8
+    assert flops(model, np.array([3, 0]), np.array([5, 8])).tolist() == [flops(model, 3, 5), 0.0]
+
+
+def test_caching_saves_fewer_flops_than_tokens_when_the_suffix_attends_far():
+    model = resolve_model("llama-3.1-8b")
+    saved = 1 - float(flops(model, 50_000, 50_000)) / float(flops(model, 100_000, 0))
+    assert 0.3 < saved < 0.5
+
+
+def test_moe_flops_count_active_experts_only():
+    model = resolve_model("mixtral-8x7b")
+    assert model.linear_flops_per_token == pytest.approx(2 * (model.active_parameters - 2 * model.vocab * model.hidden), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "mamba2"}, "model_type 'mamba2' is not understood"),
+        ({"model_type": None}, "model_type None is not understood"),
+        ({"linear_attn_config": {"heads": 2}}, "linear_attn_config means linear attention"),
+        ({"cross_attention_layers": [1]}, "cross_attention_layers means cross attention"),
+        ({"layer_types": ["linear_attention", "full_attention"]}, "layer_types has 'linear_attention'"),
+        ({"layer_types": ["full_attention"]}, "layer_types has 1 entries; expected num_hidden_layers = 2"),
+        ({"num_hidden_layers": "2"}, "field num_hidden_layers is '2'; expected a positive whole number"),
+        ({"vocab_size": None}, "field vocab_size is missing"),
+        ({"hidden_size": -8}, "field hidden_size is -8"),
+        ({"is_encoder_decoder": True}, "only decoder-only"),
+        ({"quantization_config": {"quant_method": "mxfp4"}}, "quantization 'mxfp4' is not understood"),
+    ],
+)
+def test_what_is_not_understood_is_refused(change, message):
+    with pytest.raises(InputError, match="config.json: ") as error:
+        model_from_config({**TINY, **change}, "t", "config.json")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_names_paths_and_typos(tmp_path):
+    assert resolve_model("meta-llama/Llama-3.1-8B").name == "llama-3.1-8b"
+    with pytest.raises(InputError, match=r"did you mean llama-3.1-8b\?"):
+        resolve_model("lama-3.1-8b")
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(TINY))
+    assert load_model(path) == resolve_model(str(tmp_path))
+    path.write_text('{"model_type": ')
+    with pytest.raises(InputError, match="not a JSON model config"):
+        load_model(path)
+    with pytest.raises(InputError, match="cannot read"):
+        resolve_model(str(tmp_path / "absent.json"))
