@@ -1,6 +1,7 @@
 """The replay on runs against a per-block reference, and that reference against published golden counts."""
 import json
 from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -166,25 +167,28 @@ def test_bad_arguments_say_what_was_expected(arguments: tuple, line: str) -> Non
 # ---- runs equal blocks ------------------------------------------------------------------------------------------------
 
 
-@st.composite
-def workloads(draw) -> Workload:
-    parent, end = [-1], [0]
-    if draw(st.booleans()):
-        parent.append(-1), end.append(0)  # a second isolation domain
-    for _ in range(draw(st.integers(1, 7))):
-        parent.append(draw(st.integers(0, len(parent) - 1)))
-        end.append(end[parent[-1]] + draw(st.integers(1, 40)))
-    def request() -> tuple[int, int]:
-        leaf = draw(st.integers(0, len(parent) - 1))
-        return leaf, draw(st.integers(1, end[leaf] + 20))
-    kinds = [request() for _ in range(draw(st.integers(1, 6)))]
-    return world(parent, end, draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=40)))
+def random_world(seed: int, n_nodes: int, n_requests: int) -> Workload:
+    """Two isolation domains; a few kinds of prompt, repeated, that end inside nodes, at their ends or in private tails."""
+    rng = np.random.default_rng(seed)
+    parent, end = [-1, -1], [0, 0]
+    for _ in range(n_nodes):
+        parent.append(int(rng.integers(len(parent))))
+        end.append(end[parent[-1]] + int(rng.integers(1, 40)))
+    leaves = rng.integers(len(parent), size=int(rng.integers(1, 9))).tolist()
+    common = int(rng.integers(1, max(end) + 20))  # a length that prompts of different leaves have in common
+    kinds = [(leaf, common if rng.random() < 0.3 else int(rng.integers(1, end[leaf] + 20))) for leaf in leaves]
+    return world(parent, end, [kinds[i] for i in rng.integers(len(kinds), size=n_requests)])
 
 
-@given(workloads(), st.sampled_from(sorted(POLICIES)), st.sampled_from(RULES), st.integers(1, 16), st.none() | st.integers(1, 60))
-@settings(max_examples=600, deadline=None)
-def test_runs_equal_blocks(workload: Workload, policy: str, rule: str, block: int, capacity: int | None) -> None:
+@given(
+    st.builds(random_world, st.integers(0, 2**32), st.integers(1, 8), st.integers(1, 60)),
+    st.sampled_from(sorted(POLICIES)), st.sampled_from(RULES), st.integers(1, 16), st.floats(0, 1),
+)
+@settings(max_examples=1500, deadline=None)
+def test_runs_equal_blocks(workload: Workload, policy: str, rule: str, block: int, share: float) -> None:
+    """Every request's depth, at a capacity from one block to all the blocks there are."""
     prompts = prompt_blocks(workload, rule, block)
+    capacity = 1 + int(share * len({b for blocks in prompts for b in blocks}))
     expected = np.array(reference_depths(prompts, policy, capacity))
     if policy == "lfu":
         assert fast_lfu_depths(prompts, capacity) == expected.tolist()
@@ -291,3 +295,17 @@ def test_full_blocks_under_every_policy(name: str, policy: str, load, data_dir: 
 def test_ceiling_at_block_16(load) -> None:
     assert round(replay(load("conversation"), "lru", None, "full-blocks", 16).hit_ratio_tokens, 4) == 0.3736
     assert round(replay(load("synthetic"), "lru", None, "full-blocks", 16).hit_ratio_tokens, 4) == 0.6512
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_block_16_of_a_trace_equals_the_reference(policy: str, load, data_dir: Path) -> None:
+    """The first 1,500 requests as 16-token blocks (32 in each of the trace's own), one capacity below the longest prompt."""
+    workload = load("conversation")
+    prompts = [
+        [ids[i // 32] * 32 + i % 32 for i in range(prompt // 16)]
+        for ids, prompt in zip(trace_blocks(data_dir, "conversation")[:1500], workload.prompt_tokens.tolist(), strict=False)
+    ]
+    first = replace(workload, **{name: getattr(workload, name)[:1500] for name in ("arrival_s", "prompt_tokens", "output_tokens", "leaf")})
+    for capacity in (4_500, 100_000):
+        expected = np.minimum(whole_trace_depths(prompts, policy, capacity), (first.prompt_tokens - 1) // 16)
+        assert np.array_equal(replay(first, policy, capacity, "full-blocks", 16).depth_blocks, expected), capacity
