@@ -19,6 +19,7 @@ from sim.log import RequestLog
 from sim.recording import Samples, Steps
 from sim.scheduler import Scheduler
 
+NO_STEPS = array("d")
 STRETCH_STEPS = 512
 """Longest stretch planned at once; only a bound on wasted work when an arrival cuts it."""
 
@@ -56,7 +57,7 @@ class Replica:
         self._samples: list[tuple[float, int, int, int, int]] = []
         self._idle: simpy.Event | None = None  # waiting for work
         self._step_end: simpy.Event | None = None
-        self._ends: list[float] = []  # ends of the stretch in progress
+        self._ends = NO_STEPS  # ends of the stretch in progress
         self._codes = b""
         self._settled = True  # the batch has not changed since the last sample
         env.process(self._run())
@@ -122,14 +123,14 @@ class Replica:
         k = scheduler.stretch(self.most_steps) if self.most_steps > 1 else 1
         if k == 1:
             seconds, code = self.step_time.step(chunks, n, sum_context, max_context, sampled)
-            self._ends = [start_s + (seconds + self.overhead_s)]
+            self._ends = array("d", (start_s + (seconds + self.overhead_s),))
             self._codes = bytes((code,))
             return
         times, codes = self.step_time.decode_stretch(n, sum_context, max_context, k)
         ends = np.empty(k + 1)
         ends[0] = start_s
         np.add(times, self.overhead_s, out=ends[1:])
-        self._ends = np.cumsum(ends)[1:].tolist()
+        self._ends = array("d", np.cumsum(ends)[1:].tobytes())
         self._codes = np.asarray(codes, np.int8).tobytes()
 
     def _complete(self, start_s: float) -> None:
@@ -145,7 +146,7 @@ class Replica:
         if scheduler.steps in scheduler.finishing:
             self._sample(end_s)  # before they let go of their blocks
         finished = scheduler.complete()
-        self._ends = []
+        self._ends = NO_STEPS
         if finished:
             self._settled = False
             for request in finished:
