@@ -71,7 +71,7 @@ def test_a_million_tokens():
 
 def test_what_does_not_fit_is_said_with_its_arithmetic():
     model = resolve_model("llama-3.1-70b")
-    with pytest.raises(InputError, match="does not fit H100-SXM-80GB at tensor_parallel 1: .*GiB weights"):
+    with pytest.raises(InputError, match=r"does not fit H100-SXM-80GB at tensor_parallel 1: .*GiB weights"):
         kv_capacity(roofline_profile("h100"), model, "bf16", "bf16", 1, 0.92, 8192, 16)
     assert longest_context(roofline_profile("h100"), model, "bf16", "bf16", 1) == 0
     with pytest.raises(InputError, match="expected a share above 0"):

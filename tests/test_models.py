@@ -114,7 +114,7 @@ def test_moe_flops_count_active_experts_only():
     ],
 )
 def test_what_is_not_understood_is_refused(change, message):
-    with pytest.raises(InputError, match="config.json: ") as error:
+    with pytest.raises(InputError, match=r"config\.json: ") as error:
         model_from_config({**TINY, **change}, "t", "config.json")
     assert message in str(error.value)
     assert "\n" not in str(error.value)

@@ -91,7 +91,7 @@ def test_a_profile_of_something_else_is_refused_with_those_that_fit():
         resolve_profile("h200-llama-3.1-8b", LLAMA)
     with pytest.raises(InputError, match="made with a bf16 KV cache; the scenario's kv_dtype is fp8"):
         resolve_profile("h200-llama-3.1-8b-aic", LLAMA, kv_dtype="fp8")
-    with pytest.raises(InputError, match="the scenario has llama-3.1-8b fp8"):
+    with pytest.raises(InputError, match=r"the scenario has llama-3\.1-8b fp8"):
         step_time(resolve_profile("h200-llama-3.1-8b-aic", LLAMA), LLAMA, "fp8")
     assert resolve_profile("h200-llama-3.1-8b-aic", LLAMA, "fp16").fits("llama-3.1-8b", "bf16", 1), "fp16 has bf16's speed"
 
