@@ -89,7 +89,7 @@ def resolve(scenario: Scenario) -> Resolved:
     model = resolve_model(scenario.model.config or scenario.model.name)
     profile = resolve_profile(scenario.hardware.profile, model, scenario.model.dtype, scenario.hardware.tensor_parallel)
     batched_tokens, num_seqs = engine_defaults(profile)
-    defaults = {
+    defaults: dict[str, tuple[Any, str]] = {
         "max_model_len": (model.max_context, "the model's context"),
         "max_num_batched_tokens": (batched_tokens, f"vLLM's default on {profile.device['name']}"),
         "max_num_seqs": (num_seqs, f"vLLM's default on {profile.device['name']}"),

@@ -232,7 +232,7 @@ def _class_at(location: Sequence[Any]) -> type:
 
 def _inner_class(hint: Any) -> type:
     """The one dataclass in X, X | None, tuple[X, ...] or dict[str, X]."""
-    return hint if is_dataclass(hint) else next(_inner_class(a) for a in get_args(hint) if is_dataclass(a) or get_args(a))
+    return hint if isinstance(hint, type) and is_dataclass(hint) else next(_inner_class(a) for a in get_args(hint) if is_dataclass(a) or get_args(a))
 
 
 def _value_problems(scenario: Scenario) -> Iterator[str]:

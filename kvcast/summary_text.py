@@ -10,7 +10,7 @@ from typing import Any
 from kvcast import text
 from kvcast.api import Result
 from sim.report import worth_of
-from sim.scenario import SloConfig
+from sim.scenario import SloClass, SloConfig
 
 EXTRAPOLATED_LIMIT = 0.2
 """Above this share of simulated time outside the measured range, the result says so in its verdict."""
@@ -77,7 +77,8 @@ def verdict(result: Result) -> str:
 def limits(slo: SloConfig) -> str:
     """The limits in words: those of each SLO class, then the default ones."""
     parts = []
-    for name, one in [*slo.classes.items(), ("", slo)]:
+    everyone = SloClass(slo.ttft_s, slo.tpot_s, slo.e2e_s)
+    for name, one in [*slo.classes.items(), ("", everyone)]:
         named = [("TTFT", one.ttft_s), ("TPOT", one.tpot_s), ("E2E", one.e2e_s)]
         text_of = ", ".join(f"{what} <= {text.seconds(limit)}" for what, limit in named if limit is not None)
         if text_of:

@@ -38,7 +38,7 @@ def run(data_dir: Path, **_: Any) -> Outcome:
     for trace in ("conversation", "synthetic"):
         path = required(data_dir / "traces" / "mooncake" / f"{trace}_trace.jsonl")
         workload = load_workload(WorkloadConfig(trace=str(path), format="mooncake"))
-        compared = []
+        compared: list[tuple[str, tuple[float, ...], list[float]]] = []
         for (name, policy), recorded in ALL_IDS.items():
             if name == trace:
                 found = [replay(workload, policy, capacity, "all-ids").hit_ratio_blocks for capacity in CAPACITIES]
@@ -47,9 +47,9 @@ def run(data_dir: Path, **_: Any) -> Outcome:
             result = replay(workload, "lru", capacity, "full-blocks")
             label = f"{trace} lru full-blocks {'unlimited' if capacity is None else capacity} (blocks, tokens)"
             compared.append((label, recorded_pair, [result.hit_ratio_blocks, result.hit_ratio_tokens]))
-        for label, recorded, found in compared:
-            different = sum(f"{a:.4f}" != f"{b:.4f}" for a, b in zip(recorded, found, strict=True))
+        for label, truth, found in compared:
+            different = sum(f"{a:.4f}" != f"{b:.4f}" for a, b in zip(truth, found, strict=True))
             wrong, total = wrong + different, total + len(found)
-            lines.append(f"{label}: {' '.join(f'{value:.4f}' for value in found)}" + (f"  recorded {recorded}" if different else ""))
+            lines.append(f"{label}: {' '.join(f'{value:.4f}' for value in found)}" + (f"  recorded {truth}" if different else ""))
     lines.append(f"{total} figures, {wrong} differ from the recorded ones in four digits")
     return Outcome("golden-cache", wrong == 0, lines, {"figures": total, "different": wrong})

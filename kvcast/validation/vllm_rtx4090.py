@@ -8,6 +8,7 @@ as step times. Mean TTFT, TPOT and E2E must be within 5 % of the recorded run; m
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from workloads.config import WorkloadConfig
 
 LIMIT = 0.05
 """Largest relative error of a mean."""
-STATS = {"mean": np.mean, "median": np.median, "p99": lambda values: np.percentile(values, 99)}
+STATS: dict[str, Callable[[np.ndarray], Any]] = {"mean": np.mean, "median": np.median, "p99": lambda values: np.percentile(values, 99)}
 
 
 def run(data_dir: Path, **_: Any) -> Outcome:

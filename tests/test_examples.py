@@ -1,0 +1,70 @@
+"""Every example runs and says what it promises."""
+from pathlib import Path
+
+import pytest
+
+from examples import textbook, two_requests
+from kvcast import api, load_scenario
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+
+def test_textbook_prints_the_table(capsys):
+    textbook.main()
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert rows == [["1", "7,000", "3,000", "150"], ["16", "7,000", "3,000", "158"], ["128", "7,000", "3,080", "238"]]
+
+
+def test_a_long_prompt_lives_in_prefill_and_a_long_answer_in_decode(capsys):
+    two_requests.main()
+    assert capsys.readouterr().out.count("prefill") == 2
+    question, answer = two_requests.lives().values()
+    assert question["prefill"] > question["decode"]
+    assert answer["decode"] > 100 * answer["prefill"]
+
+
+def test_every_scenario_file_is_tried_here():
+    assert sorted(p.name for p in EXAMPLES.glob("*.toml")) == ["demo.toml", "mooncake.toml"]
+
+
+def test_demo_meets_its_target():
+    s = api.run(api.prepare(load_scenario(EXAMPLES / "demo.toml"))).report.summary
+    assert s["attainment"] >= s["attainment_target"]
+    assert s["coverage"]["extrapolated"] < 0.2
+
+
+def test_mooncake_overloads_one_replica_and_not_eight(data_dir, monkeypatch):
+    monkeypatch.setenv("KVCAST_DATA", str(data_dir))
+    one = api.prepare(load_scenario(EXAMPLES / "mooncake.toml"))
+    eight = api.prepare(load_scenario(EXAMPLES / "mooncake.toml", ["cluster.replicas=8"]), one.workload)
+    s1, s8 = (api.run(prepared).report.summary for prepared in (one, eight))
+    assert s1["arrived"] == s8["arrived"] == 12_031
+    assert s1["completed"] == s8["completed"] == 12_031
+    assert s1["stable"] is False
+    assert s1["mean_ttft_ms"] is None  # it would only say how long the trace was
+    assert s8["stable"] is True
+
+
+@pytest.mark.parametrize(("block_size", "hit_rate"), [(512, "0.3734"), (16, "0.3736")])
+def test_mooncake_with_endless_memory_hits_what_the_trace_shares(data_dir, monkeypatch, block_size, hit_rate):
+    monkeypatch.setenv("KVCAST_DATA", str(data_dir))
+    endless = [f"engine.block_size={block_size}", f"engine.kv_blocks={10**9 // block_size}"]
+    s = api.run(api.prepare(load_scenario(EXAMPLES / "mooncake.toml", endless))).report.summary
+    assert f"{s['prefix_hit_rate']:.4f}" == hit_rate
+
+
+def test_mooncake_policies_differ_when_memory_is_short(data_dir, monkeypatch):
+    """LRU and LFU at 10,000 and 30,000 blocks of 512: more memory hits more, and the policies are not the same."""
+    monkeypatch.setenv("KVCAST_DATA", str(data_dir))
+    workload, rates = None, {}
+    for policy in ("lru", "lfu"):
+        for blocks in (10_000, 30_000):
+            overrides = [f"cache.policy={policy}", f"engine.kv_blocks={blocks}", "engine.block_size=512", "cluster.replicas=8", "run.duration_s=1800"]
+            prepared = api.prepare(load_scenario(EXAMPLES / "mooncake.toml", overrides), workload)
+            workload = prepared.workload
+            s = api.run(prepared).report.summary
+            rates[policy, blocks] = s["prefix_hit_rate"]
+            assert s["prefix_hit_rate"] <= s["reuse_ceiling_replica"]
+    assert rates["lru", 10_000] <= rates["lru", 30_000]
+    assert rates["lfu", 10_000] <= rates["lfu", 30_000]
+    assert len(set(rates.values())) > 1
