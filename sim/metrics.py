@@ -75,19 +75,48 @@ def describe(values: np.ndarray) -> dict[str, float | None]:
     return _named(float(values.mean()), float(values.std()), np.percentile(values, PERCENTILES))
 
 
-def describe_weighted(values: np.ndarray, counts: np.ndarray) -> dict[str, float | None]:
-    """`describe` of the list that holds values[i] counts[i] times; values ascending, counts whole and not negative."""
-    total = counts.cumsum()
-    n = int(total[-1]) if len(total) else 0
+def describe_weighted(values: np.ndarray, counts: np.ndarray, buckets: np.ndarray | None = None) -> dict[str, float | None]:
+    """`describe` of the list that holds values[i] counts[i] times; values >= 0 in any order, counts whole and >= 0.
+
+    Exact without a sort: a histogram over `value_buckets` finds the few buckets that hold the wanted ranks.
+    """
+    buckets = value_buckets(values) if buckets is None else buckets
+    per_bucket = np.bincount(buckets, weights=counts) if len(values) else np.zeros(1)
+    below = per_bucket.cumsum()
+    n = int(below[-1])
     if not n:
         return _named(None, None, None)
-    mean = float(values @ counts) / n
-    std = float(np.sqrt(((values - mean) ** 2) @ counts / n))
+    mean = dot(values, counts) / n
+    deviation = values - mean
+    std = float(np.sqrt(dot(deviation * deviation, counts) / n))
     place = np.array(PERCENTILES) / 100 * (n - 1)
-    below = np.floor(place).astype(np.int64)
-    lower = values[np.searchsorted(total, below, side="right")]
-    upper = values[np.searchsorted(total, np.minimum(below + 1, n - 1), side="right")]
-    return _named(mean, std, lower + (upper - lower) * (place - below))
+    rank = np.floor(place)
+    ranks = np.concatenate([rank, np.minimum(rank + 1, n - 1)])
+    wanted = np.zeros(len(per_bucket), bool)
+    wanted[np.searchsorted(below, ranks, side="right")] = True
+    near = np.flatnonzero(wanted[buckets])
+    near = near[np.argsort(values[near])]
+    # ranks among the kept values: those of whole buckets left out below come off
+    total = counts[near].cumsum()
+    gone = np.where(wanted, 0, per_bucket).cumsum()[np.searchsorted(below, ranks, side="right")]
+    found = values[near[np.searchsorted(total, ranks - gone, side="right")]]
+    lower, upper = np.split(found, 2)
+    return _named(mean, std, lower + (upper - lower) * (place - rank))
+
+
+def value_buckets(values: np.ndarray) -> np.ndarray:
+    """int64 [n] >= 0 that never decreases with the value (>= 0): the leading bits of a double, steps of 2**-12 or less."""
+    if not len(values):
+        return np.empty(0, np.int64)
+    positive = np.ascontiguousarray(values, np.float64)
+    leading = (positive + 0.0).view(np.int64) >> 40  # + 0.0: a negative zero has its sign bit set
+    leading -= leading.min()
+    return leading
+
+
+def dot(a: np.ndarray, b: np.ndarray) -> float:
+    """Sum of a x b; not `@`, whose result may depend on the number of BLAS threads and which copies integers."""
+    return float(np.einsum("i,i", a, b))
 
 
 def _named(mean: float | None, std: float | None, percentiles: np.ndarray | None) -> dict[str, float | None]:
@@ -96,40 +125,38 @@ def _named(mean: float | None, std: float | None, percentiles: np.ndarray | None
 
 
 def token_gaps(rec: Recording, groups: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Every gap between consecutive output tokens: values float64 [m] ascending, and counts int64 [m] per group.
+    """Every gap between consecutive output tokens: values float64 [m] in no order, and counts float64 [m] per group.
 
-    groups: bool columns [n requests], the first of which holds all the others. Only requests with a last step may be
-    in a group.
+    groups: bool columns [n requests]. Only requests with a last step may be in a group.
     """
-    values: list[np.ndarray] = []
-    counts: list[list[np.ndarray]] = [[] for _ in groups]
+    sizes = [max(len(s.end_s) - 1, 0) for s in rec.steps]
+    listed_at = sum(sizes)
+    values = np.empty(listed_at + len(rec.gaps_request))
+    counts = [np.zeros(len(values)) for _ in groups]
     gap_replica = rec.replica[rec.gaps_request]
+    at = 0
     for replica, steps in enumerate(rec.steps):
-        n = len(steps.end_s)
-        if n < 2:
+        if not sizes[replica]:
             continue
-        here = rec.replica == replica
-        gap_here = gap_replica == replica
-        start, stop = rec.gaps_from_step[gap_here], rec.gaps_to_step[gap_here]
-        values += [np.diff(steps.end_s), steps.end_s[stop] - steps.end_s[start]]
-        for g, group in enumerate(groups):
-            member = group & here
-            listed = group[rec.gaps_request[gap_here]]
-            spans = _spanning(rec.first_step[member], rec.last_step[member], n) - _spanning(start[listed], stop[listed], n)
-            counts[g] += [spans, listed.astype(np.int64)]
-    if not values:
-        return np.empty(0), [np.empty(0, np.int64) for _ in groups]
-    pooled = np.concatenate(values)
-    joined = [np.concatenate(c) for c in counts]
-    used = np.flatnonzero(joined[0])
-    order = used[np.argsort(pooled[used])]
-    return pooled[order], [c[order] for c in joined]
+        here = np.flatnonzero(rec.replica == replica)
+        gaps = np.flatnonzero(gap_replica == replica)
+        start, stop = rec.gaps_from_step[gaps], rec.gaps_to_step[gaps]
+        np.subtract(steps.end_s[1:], steps.end_s[:-1], out=values[at : at + sizes[replica]])
+        values[listed_at + gaps] = steps.end_s[stop] - steps.end_s[start]
+        for group, count in zip(groups, counts, strict=True):
+            member = here[group[here]]
+            listed = group[rec.gaps_request[gaps]]
+            spans = _change(rec.first_step[member], rec.last_step[member], len(steps.end_s))
+            spans -= _change(start[listed], stop[listed], len(steps.end_s))
+            np.cumsum(spans[:-1], out=count[at : at + sizes[replica]])
+            count[listed_at + gaps] = listed
+        at += sizes[replica]
+    return values, counts
 
 
-def _spanning(first: np.ndarray, last: np.ndarray, n: int) -> np.ndarray:
-    """int64 [n - 1]: how many [first, last] hold both step i and i + 1."""
-    edges = np.bincount(first, minlength=n) - np.bincount(last, minlength=n)
-    return edges.cumsum()[:-1]
+def _change(first: np.ndarray, last: np.ndarray, n: int) -> np.ndarray:
+    """int64 [n]: how the number of [first, last] that hold both step i and i + 1 differs from i - 1."""
+    return np.bincount(first, minlength=n) - np.bincount(last, minlength=n)
 
 
 def limits_of(workload: Workload, slo: SloConfig) -> list[tuple[str, SloClass]]:
@@ -179,7 +206,7 @@ def time_mean(samples: Samples, column: str, window: Window) -> float:
     if not len(samples.t_s) or window.seconds <= 0:
         return 0.0
     t = np.clip(np.append(samples.t_s, window.end_s), window.start_s, window.end_s)
-    return float(np.diff(t) @ getattr(samples, column)) / window.seconds
+    return dot(np.diff(t), getattr(samples, column)) / window.seconds
 
 
 def in_system_mean(rec: Recording, window: Window) -> float:
@@ -211,8 +238,8 @@ def step_shares(all_steps: Sequence[Steps], window: Window) -> dict[str, float]:
         d = steps.duration_s[lo:hi]
         n_decode = steps.n_decode[lo:hi]
         busy += float(d.sum())
-        decode += float(d @ n_decode)
-        tokens += float(d @ (n_decode + steps.prefill_tokens[lo:hi]))
+        decode += dot(d, n_decode)
+        tokens += dot(d, n_decode) + dot(d, steps.prefill_tokens[lo:hi])
         by_code += np.bincount(steps.coverage[lo:hi], weights=d, minlength=3)[:3]
     part = busy or 1.0
     return {

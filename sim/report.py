@@ -75,6 +75,7 @@ def build_report(
     n_classes = max(len(workload.class_names), 1)
     groups = [inside & completed] + ([inside & completed & (class_id == c) for c in range(n_classes)] if n_classes > 1 else [])
     latency = _latency(rec, times, groups)
+    shares = metrics.step_shares(rec.steps, window)
     fates = _fates(rec.status[inside])
     summary: dict[str, Any] = {
         **_throughput(rec, workload, window, inside & completed, output_tokens),
@@ -87,14 +88,14 @@ def build_report(
         "single_token_outputs": int((workload.output_tokens[inside & completed] == 1).sum()),
         **_cache_numbers(rec, workload, counted, causes),
         **_flops(rec, workload, counted, prefill_flops),
-        **_engine_numbers(rec, window, inside),
+        **_engine_numbers(rec, window, inside, shares),
         "attainment": float((good & inside).sum() / inside.sum()) if limited and inside.any() else None,
         "attainment_target": scenario.slo.attainment,
         "stable": stability.stable, "stable_reason": stability.reason,
         "backlog_growth_per_s": stability.growth_requests_per_s, "backlog_growth_tokens_per_s": stability.growth_tokens_per_s,
         "headroom": None,
         "gpu_hours": len(rec.steps) * gpus * window.seconds / 3600,
-        "gpu_busy_s": metrics.step_shares(rec.steps, window)["busy_s"] * gpus,
+        "gpu_busy_s": shares["busy_s"] * gpus,
         "cost": cost,
         "replicas": len(rec.steps), "tensor_parallel": gpus,
         "profile": profile, "profile_hash": profile_hash, "engine_semantics": rec.engine_semantics, "seed": scenario.seed,
@@ -127,11 +128,13 @@ def _stability(rec: Recording, workload: Workload, window: Window) -> Stability:
 
 def _latency(rec: Recording, times: dict[str, np.ndarray], groups: list[np.ndarray]) -> list[dict[str, dict[str, float | None]]]:
     gaps, counts = metrics.token_gaps(rec, groups)
+    gaps *= 1e3
+    buckets = metrics.value_buckets(gaps)
     column = {"ttft": "ttft_s", "tpot": "tpot_s", "e2el": "e2e_s", "queue": "queue_s"}
     tables = []
     for group, count in zip(groups, counts, strict=True):
         table = {name: metrics.describe(times[column[name]][group] * 1e3) for name in column}
-        table["itl"] = metrics.describe_weighted(gaps * 1e3, count)
+        table["itl"] = metrics.describe_weighted(gaps, count, buckets)
         tables.append({name: table[name] for name in LATENCIES})
     return tables
 
@@ -204,8 +207,7 @@ def _flops(rec: Recording, workload: Workload, counted: np.ndarray, flops: Calla
     return {"prefill_flops": whole, "prefill_flops_saved": whole - float(np.sum(flops(prompt - hit, hit)))}
 
 
-def _engine_numbers(rec: Recording, window: Window, inside: np.ndarray) -> dict[str, Any]:
-    shares = metrics.step_shares(rec.steps, window)
+def _engine_numbers(rec: Recording, window: Window, inside: np.ndarray, shares: dict[str, float]) -> dict[str, Any]:
     blocks = rec.kv_blocks * len(rec.samples) or 1
 
     def mean(column: str) -> float:
