@@ -30,7 +30,12 @@ def mix(*classes: MixClass, requests: int = 60, **more) -> WorkloadConfig:
 
 
 def path(w: Workload, row: int) -> list[int]:
-    nodes, node = [], int(w.leaf[row])
+    return chain(w, int(w.leaf[row]))
+
+
+def chain(w: Workload, node: int) -> list[int]:
+    """Root to node."""
+    nodes = []
     while node >= 0:
         nodes.append(node)
         node = int(w.tree.parent[node])
@@ -118,6 +123,14 @@ def test_random_mixes_against_prompts_written_out(seed):
         said[session, turn] = [(session, turn, "said")] * (mine + int(w.output_tokens[r]))
         prompts.append(prompt + said[session, turn])
         assert fixed_part == w.tree.end[nodes[len(head)]]
+    if c.isolation:  # one twin for each distinct path without its salt, and it is a node with that path
+        twins: dict[tuple, set[int]] = {}
+        for r in range(len(w)):
+            nodes = path(w, r)
+            for i, node in enumerate(nodes):
+                twins.setdefault(tuple(w.tree.content[nodes[: i + 1]]), set()).add(int(w.tree.twin[node]))
+        assert all(len(t) == 1 for t in twins.values())
+        assert all(tuple(w.tree.content[chain(w, *t)]) == key for key, t in twins.items())
     for a in range(0, len(w), 2):
         for b in range(a):
             common = next((i for i, (x, y) in enumerate(zip(prompts[a], prompts[b], strict=False)) if x != y), min(len(prompts[a]), len(prompts[b])))

@@ -85,8 +85,11 @@ def order_cost(mix_class: MixClass, rate: float = 1.0, requests: int = 2000, see
     if best == mix_class:
         lines.append("this is already the order global, project, session, dynamic")
     else:
-        lines.append(f"in the order {', '.join(best_names)} it could reuse {best_reusable:,.0f}: this order costs {best_reusable - reusable:,.0f} tokens of prefill a request")
+        lines.append(f"in the order {', '.join(best_names)} it could reuse {best_reusable:,.0f}: this order costs up to {best_reusable - reusable:,.0f} tokens of prefill a request")
         lines.append(WARNING)
+    breaking = [layer.name for layer in best.layers[:-1] if layer.scope == "dynamic"]
+    if breaking and dists.can_exceed(mix_class.turns, 1):
+        lines.append(f"{', '.join(breaking)}: a dynamic layer before the message also breaks the history behind it; inside the message it would not")
     return {
         "class": mix_class.name,
         "order": order,
