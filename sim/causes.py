@@ -29,14 +29,16 @@ class Causes:
     """Every array is int64. Rows are all requests; those never admitted are zero everywhere."""
 
     tokens: dict[str, np.ndarray]  #: cause -> [n]
-    by_scope: dict[str, np.ndarray]  #: cause, and "hit" -> [n rows asked for, len(SCOPES)], see `rows`
-    rows: np.ndarray  #: the requests `by_scope` has rows for
+    rows: np.ndarray  #: the requests that count in by_scope
+    by_scope: dict[str, np.ndarray]  #: cause, and "hit" -> [groups, len(SCOPES)], summed over the rows of each group
     changed_layer: np.ndarray  #: [n], layer whose change cost the changed_earlier tokens; -1 none
     determinable: dict[str, bool]  #: False: the workload does not say, and the tokens are in `cold`
 
 
-def miss_causes(rec: Recording, workload: Workload, rows: np.ndarray, caching: bool = True) -> Causes:
-    """Causes of every admitted request, with tokens by scope for `rows` (int64, admitted requests).
+def miss_causes(
+    rec: Recording, workload: Workload, rows: np.ndarray, group: np.ndarray, n_groups: int, caching: bool = True
+) -> Causes:
+    """Causes of every admitted request; tokens by scope summed over `rows` (admitted requests, int64 [m]) by group [m].
 
     Raises ValueError when hit <= replica ceiling <= fleet ceiling <= last full block does not hold for a request.
     """
@@ -51,7 +53,7 @@ def miss_causes(rec: Recording, workload: Workload, rows: np.ndarray, caching: b
     history = _History(rec, workload, fleet, admitted)
     under_way = _full_blocks(history.depth_seen(None), fleet, full, block)
     tenant = _full_blocks(history.depth_seen(workload.tree.twin), under_way, full, block)
-    changed, changed_scope, changed_layer = history.changed_earlier(tenant, full)
+    changed, changed_layer, parts = history.changed_earlier(tenant, full)
 
     zero = np.zeros_like(prompt)
     stretch = {
@@ -63,20 +65,13 @@ def miss_causes(rec: Recording, workload: Workload, rows: np.ndarray, caching: b
     tokens["changed_earlier"] = changed
     tokens["cold"] = tokens["cold"] - changed
 
-    count = ScopeCount(workload)
-    at: dict[int, np.ndarray] = {}
-
-    def scopes(depth: np.ndarray) -> np.ndarray:
-        if id(depth) not in at:
-            at[id(depth)] = count(rows, depth[rows])
-        return at[id(depth)]
-
-    by_scope = {name: scopes(b) - scopes(a) for name, (a, b) in stretch.items()}
-    by_scope["changed_earlier"] = changed_scope[rows]
-    by_scope["cold"] = by_scope["cold"] - changed_scope[rows]
+    count = _Remembered(ScopeCount(workload, rows, group, n_groups), rows)
+    by_scope = {name: count(b) - count(a) for name, (a, b) in stretch.items()}
+    by_scope["changed_earlier"] = _grouped(parts, rows, group, n_groups, len(workload))
+    by_scope["cold"] = by_scope["cold"] - by_scope["changed_earlier"]
     one_root = int((workload.tree.parent < 0).sum()) <= 1
     determinable = {"other_tenant": workload.tree.twin is not None or one_root, "changed_earlier": workload.tree.content is not None}
-    return Causes({c: tokens[c] for c in CAUSES}, by_scope, rows, changed_layer, determinable)
+    return Causes({c: tokens[c] for c in CAUSES}, rows, by_scope, changed_layer, determinable)
 
 
 def _check_order(hit: np.ndarray, replica: np.ndarray, fleet: np.ndarray, full: np.ndarray) -> None:
@@ -91,6 +86,32 @@ def _check_order(hit: np.ndarray, replica: np.ndarray, fleet: np.ndarray, full: 
 
 def _full_blocks(depth: np.ndarray, at_least: np.ndarray, at_most: np.ndarray, block: int) -> np.ndarray:
     return np.maximum(np.minimum(depth // block * block, at_most), at_least)
+
+
+def _grouped(parts: tuple[np.ndarray, ...], rows: np.ndarray, group: np.ndarray, n_groups: int, n: int) -> np.ndarray:
+    """int64 [groups, scopes] of (request, scope, tokens) parts; requests outside `rows` do not count."""
+    request, scope, tokens = parts
+    group_of = np.full(n, -1, np.int64)
+    group_of[rows] = group
+    counted = group_of[request] >= 0
+    sums = np.zeros((n_groups, len(SCOPES)), np.int64)
+    np.add.at(sums, (group_of[request[counted]], scope[counted]), tokens[counted])
+    return sums
+
+
+class _Remembered:
+    """Scope counts of depths seen before are not counted again: with one replica most of the depths are one column."""
+
+    def __init__(self, count: ScopeCount, rows: np.ndarray) -> None:
+        self.count, self.rows = count, rows
+        self.known: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def __call__(self, depth: np.ndarray) -> np.ndarray:
+        for other, sums in self.known:
+            if np.array_equal(depth, other):
+                return sums
+        self.known.append((depth, self.count(depth[self.rows])))
+        return self.known[-1][1]
 
 
 class _History:
@@ -130,16 +151,15 @@ class _History:
         np.maximum.at(depth, self.rows, reach)
         return depth
 
-    def changed_earlier(self, known: np.ndarray, full: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Tokens [n], tokens by scope [n, scopes] and guilty layer [n] of text seen before, but after other text.
+    def changed_earlier(self, known: np.ndarray, full: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, ...]]:
+        """Text seen before, but after other text: tokens [n], guilty layer [n], and its parts (request, scope, tokens).
 
         The guilty layer is that of the first node beyond `known`: from there on the prompt differs.
         """
-        tokens = np.zeros(self.n, np.int64)
-        by_scope = np.zeros((self.n, len(SCOPES)), np.int64)
         layer = np.full(self.n, -1, np.int64)
         if self.tree.content is None:
-            return tokens, by_scope, layer
+            none = np.empty(0, np.int64)
+            return np.zeros(self.n, np.int64), layer, (none, none, none)
         text = self.tree.content[self.nodes]
         _, text_id = np.unique(text, return_inverse=True)
         first = np.full(int(text_id.max(initial=-1)) + 1, NEVER)
@@ -147,11 +167,10 @@ class _History:
         start, end = self.tree.start[self.nodes], self.tree.end[self.nodes]
         low, high = np.maximum(start, known[self.rows]), np.minimum(end, full[self.rows])
         again = (text >= 0) & (first[text_id] < self.rank[self.rows]) & (high > low)
-        np.add.at(tokens, self.rows[again], (high - low)[again])
-        scope = np.asarray(self.workload.layer_scopes, np.int64)[self.tree.layer[self.nodes]]
-        np.add.at(by_scope, (self.rows[again], scope[again]), (high - low)[again])
+        request, amount = self.rows[again], (high - low)[again]
+        tokens = np.bincount(request, weights=amount, minlength=self.n).astype(np.int64)
         parting = (start <= known[self.rows]) & (known[self.rows] < end)
         layer[self.rows[parting]] = self.tree.layer[self.nodes[parting]]
         layer[tokens == 0] = -1
-        return tokens, by_scope, layer
-
+        scope = np.asarray(self.workload.layer_scopes, np.int64)[self.tree.layer[self.nodes[again]]]
+        return tokens, layer, (request, scope, amount)

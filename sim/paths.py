@@ -13,32 +13,33 @@ from workloads.columns import SCOPES, PrefixTree, Workload
 
 
 class ScopeCount:
-    """Tokens of each reuse scope in the first `depth` tokens of a request's path.
+    """Tokens of each reuse scope in the first `depth` tokens of requests' paths, summed by group.
 
-    `__call__(rows, depth)` gives int64 [rows, scopes]; depth may reach into the private tail, whose tokens have the
-    scope of the request's `tail_layer`. Each row sums to its depth.
+    `__call__(depth)` gives int64 [groups, len(SCOPES)]. rows: requests int64 [m]; depth: int64 [m], may reach into the
+    private tail, whose tokens have the scope of the request's `tail_layer`; group: int64 [m] below n_groups.
     """
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, rows: np.ndarray, group: np.ndarray, n_groups: int) -> None:
         tree = workload.tree
         scope_of_layer = np.asarray(workload.layer_scopes, np.int64)
-        self.tree, self.start, self.leaf = tree, tree.start, workload.leaf
+        self.tree, self.start, self.leaf = tree, tree.start, workload.leaf[rows]
+        self.leaf_end = tree.end[self.leaf]
+        self.group, self.n_groups = group, n_groups
         self.node_scope = scope_of_layer[tree.layer]
-        self.tail_scope = scope_of_layer[workload.column("tail_layer")]
-        self.present = np.unique(np.concatenate([self.node_scope, self.tail_scope])) if len(workload) else np.arange(1)
+        self.tail_scope = scope_of_layer[workload.column("tail_layer")[rows]]
+        self.present = np.unique(np.concatenate([np.unique(self.node_scope), np.unique(self.tail_scope)]))
         self.above = _sums_above(tree, self.node_scope, self.present)
 
-    def __call__(self, rows: np.ndarray, depth: np.ndarray) -> np.ndarray:
-        node = self.leaf[rows]
-        in_tail = np.maximum(depth - self.tree.end[node], 0)
-        in_tree = depth - in_tail
-        node = climb(self.tree, self.start, node, in_tree)
-        here = in_tree - self.start[node]
-        counts = np.zeros((len(rows), len(SCOPES)), np.int64)
-        for column, scope in enumerate(self.present):
-            inside = np.where(self.node_scope[node] == scope, here, 0) + np.where(self.tail_scope[rows] == scope, in_tail, 0)
-            counts[:, scope] = self.above[node, column] + inside
-        return counts
+    def __call__(self, depth: np.ndarray) -> np.ndarray:
+        in_tree = np.minimum(depth, self.leaf_end)
+        node = climb(self.tree, self.start, self.leaf, in_tree)
+        here, in_tail = in_tree - self.start[node], depth - in_tree
+        scope = self.node_scope[node]
+        sums = np.zeros((self.n_groups, len(SCOPES)), np.int64)
+        for column, code in enumerate(self.present):
+            tokens = self.above[column][node] + here * (scope == code) + in_tail * (self.tail_scope == code)
+            sums[:, code] = np.bincount(self.group, weights=tokens, minlength=self.n_groups)  # whole numbers below 2**53: exact
+        return sums
 
 
 def climb(tree: PrefixTree, start: np.ndarray, node: np.ndarray, depth: np.ndarray) -> np.ndarray:
@@ -63,14 +64,13 @@ def nodes_beyond(tree: PrefixTree, leaf: np.ndarray, depth: np.ndarray) -> Itera
         rows, node = rows[more], node[more]
 
 
-def _sums_above(tree: PrefixTree, node_scope: np.ndarray, present: np.ndarray) -> np.ndarray:
-    """int64 [nodes, scopes present]: tokens per scope on the path above each node, by pointer doubling."""
+def _sums_above(tree: PrefixTree, node_scope: np.ndarray, present: np.ndarray) -> list[np.ndarray]:
+    """int64 [nodes] per scope present: its tokens on the path above each node, by pointer doubling."""
     root = tree.parent < 0
-    own = np.zeros((len(tree), len(present)), np.int64)
-    own[np.arange(len(tree)), np.searchsorted(present, node_scope)] = tree.end - tree.start
+    own = [np.where(node_scope == code, tree.end - tree.start, 0) for code in present]
     jump = np.where(root, np.arange(len(tree)), tree.parent)
-    total = own  # of the nodes from each one up to, not including, its `jump`; a root holds no tokens
+    totals = own  # of the nodes from each one up to, not including, its `jump`; a root holds no tokens
     while not root[jump].all():
-        total = total + total[jump]
+        totals = [total + total[jump] for total in totals]
         jump = jump[jump]
-    return total - own
+    return [total - mine for total, mine in zip(totals, own, strict=True)]

@@ -63,7 +63,7 @@ def build_report(
     good = metrics.good(times, completed, class_id, [limits for _, limits in slo])
 
     counted = np.flatnonzero(inside & admitted)
-    causes = miss_causes(rec, workload, counted, caching=scenario.cache.enabled)
+    causes = miss_causes(rec, workload, counted, class_id[counted], max(len(workload.class_names), 1), caching=scenario.cache.enabled)
     stability = _stability(rec, workload, window)
     gpus = scenario.hardware.tensor_parallel
     computed = workload.prompt_tokens - rec.hit_tokens + rec.recomputed_tokens

@@ -28,7 +28,6 @@ def class_table(
         arrived, hours = int(mine.sum()), float(gpu_hours[mine].sum())
         counted = causes.rows[scope_class == c]
         hit = rec.hit_tokens[counted]
-        here = scope_class == c
         rows[name] = {
             "arrived": arrived, "completed": int((mine & (rec.status == COMPLETED)).sum()), "slo_class": limits[c][0],
             "attainment": _attainment(good, mine) if has_limit(limits[c][1]) else None,
@@ -36,7 +35,7 @@ def class_table(
             "hit_tokens_per_request": {f"p{p}": float(np.percentile(hit, p)) if len(hit) else None for p in (10, 50, 90)},
             "requests_with_hit_share": float((hit > 0).mean()) if len(hit) else None,
             "tokens_by_scope": {
-                cause: {SCOPES[s]: int(v) for s, v in enumerate(table[here].sum(axis=0)) if v} for cause, table in causes.by_scope.items()
+                cause: {SCOPES[s]: int(v) for s, v in enumerate(table[c]) if v} for cause, table in causes.by_scope.items()
             },
             "changed_layers": _changed_layers(workload, causes, counted),
             "preemptions": int(rec.preemptions[mine].sum()), "recomputed_tokens": int(rec.recomputed_tokens[mine].sum()),

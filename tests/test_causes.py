@@ -32,7 +32,8 @@ def served(n: int, block: int, hit: list[int] | None = None, replica_ceiling: li
 
 
 def causes_of(rec: Recording, work: Workload, caching: bool = True) -> Causes:
-    found = miss_causes(rec, work, np.arange(len(work)), caching)
+    every = np.arange(len(work))
+    found = miss_causes(rec, work, every, every, len(work), caching)
     total = rec.hit_tokens + sum(found.tokens.values())
     assert total.tolist() == work.prompt_tokens.tolist()
     assert all((column >= 0).all() for column in found.tokens.values())
@@ -120,7 +121,7 @@ def test_generated_text_counts_from_the_finish_without_its_last_token() -> None:
 def test_impossible_depths_are_refused() -> None:
     work = workload([50], [5], [1], tree([-1, 0], [0, 40], [0, 0]), **LAYERS)
     with pytest.raises(ValueError, match="request 0: expected hit <= replica ceiling"):
-        miss_causes(served(1, 8, hit=[16], replica_ceiling=[8]), work, np.arange(1))
+        miss_causes(served(1, 8, hit=[16], replica_ceiling=[8]), work, np.arange(1), np.zeros(1, np.int64), 1)
 
 
 def test_reuse_depth_by_scope_and_class() -> None:
