@@ -263,6 +263,17 @@ def test_bounds():
     assert any("fewer than" in note for note in both.notes)
 
 
+def test_a_class_without_arrivals_stays_in_the_mix():
+    policy = layer("policy", "global", 400, share="policy")
+    a, b = (replace(one_class(policy, layer("m", "dynamic", 5), name=n), rate=None, share=s) for n, s in (("a", 1.0), ("b", 0.0)))
+    for arrival in (Arrival(), Arrival(kind="gamma", cv=2.0)):
+        w = build(mix(a, replace(b, arrival=arrival), rate=2.0, requests=50), seed=0)
+        w.check()
+        assert len(w) == 50
+        assert w.class_names == ("a", "b")
+        assert not w.class_id.any()
+
+
 # ---- reproducibility
 
 def columns(w: Workload) -> dict[str, np.ndarray]:
@@ -338,6 +349,8 @@ def test_estimate_agrees_with_a_generated_mix():
         ({"arrival": Arrival(kind="gamma", cv=0)}, "arrival.cv = 0, expected a finite number above 0"),
         ({"arrival": Arrival(kind="trace")}, "arrival.times_s = [], expected numbers for trace"),
         ({"layers": (layer("s", "global", items=4),)}, "layers[0]: items and zipf are for scope project"),
+        ({"layers": (layer("s", "project", items=0),)}, "layers[0].items = 0, expected 1 to"),
+        ({"layers": (layer("s", "global", timestamp_s=1e-9),)}, "layers[0].timestamp_s = 1e-09, expected 0 (never) or at least"),
         ({"layers": (layer("s", "dynamic", redeploy_s=4),)}, "layers[0].redeploy_s has no effect on a dynamic layer"),
         ({"layers": (layer("s", "session", share="x"),)}, "layers[0].share = 'x' is for scopes global and project"),
         ({"output": Dist(kind="lognormal", median=100, sigma=50)}, "output: this lognormal reaches"),

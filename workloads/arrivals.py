@@ -80,6 +80,8 @@ def _diurnal(arrival: Arrival, rate: float, unit: np.ndarray) -> np.ndarray:
 
 def until(arrival: Arrival, rate: float, end_s: float, make_rng) -> np.ndarray:
     """All arrivals before end_s, float64. `make_rng()` gives the stream from its start each time it is called."""
+    if rate == 0:
+        return np.zeros(0)
     if arrival.kind == "trace":
         times = first(arrival, rate, len(arrival.times_s), make_rng())
         return times[times < end_s]

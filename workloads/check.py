@@ -14,6 +14,7 @@ from workloads.dists import expected, one_of
 from workloads.errors import InputError
 
 TRACE_ONLY = ("format", "start_s", "end_s", "sample", "jitter_s", "users", "think", "think_scale", "share_tools")
+MAX_ITEMS = 10_000_000
 LOOPS = ("auto", "open", "sessions", "concurrency")
 
 
@@ -111,12 +112,14 @@ def _check_layer(layer: Layer, where: str) -> None:
     dists.check(layer.tokens, f"{where}.tokens")
     if layer.scope != "project" and (layer.items != 1 or layer.zipf != 0):
         raise InputError(f"{where}: items and zipf are for scope project, the scope is {layer.scope}")
-    if layer.items < 1:
-        raise expected(f"{where}.items", layer.items, "at least 1")
+    if not 1 <= layer.items <= MAX_ITEMS:
+        raise expected(f"{where}.items", layer.items, f"1 to {MAX_ITEMS:,}")
     for name in ("zipf", "shuffle", "redeploy_s", "timestamp_s"):
         value = getattr(layer, name)
         if not (math.isfinite(value) and value >= 0):
             raise expected(f"{where}.{name}", value, "a finite number of at least 0")
+        if name.endswith("_s") and 0 < value < 1e-3:
+            raise expected(f"{where}.{name}", value, "0 (never) or at least 0.001 s")
         if value and name != "zipf" and layer.scope == "dynamic":
             raise InputError(f"{where}.{name} has no effect on a dynamic layer, which is never the same twice")
     if layer.share and layer.scope not in ("global", "project"):

@@ -88,6 +88,8 @@ def _starting_within(config: WorkloadConfig, rates: list[float], span: float, se
     cls = np.repeat(np.arange(len(sizes), dtype=np.int16), sizes)
     number = np.concatenate([np.arange(n) for n in sizes])
     start_s = np.concatenate(starts)
+    if len(sizes) == 1:  # in order already
+        return _Sessions(cls, number, start_s, turns[0])
     order = np.argsort(start_s, kind="stable")
     return _Sessions(cls[order], number[order], start_s[order], np.concatenate(turns)[order])
 
@@ -216,7 +218,11 @@ def _levels(
         ids = texts.add([use for _, use in members], layer_id)
         for (level, use), text in zip(members, ids, strict=True):
             levels.setdefault(level, []).append((use.rows, text))
-    return [(np.concatenate([r for r, _ in levels[level]]), np.concatenate([t for _, t in levels[level]])) for level in sorted(levels)]
+    return [(_joined([r for r, _ in levels[level]]), _joined([t for _, t in levels[level]])) for level in sorted(levels)]
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _tenants(classes: tuple[MixClass, ...], cls: np.ndarray, number: np.ndarray) -> tuple[np.ndarray | None, tuple[str, ...], np.ndarray]:

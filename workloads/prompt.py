@@ -83,7 +83,7 @@ class Texts:
     layer: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int16))  #: int16 [n_texts]
 
     def add(self, uses: list[Use], layer_id: int) -> list[np.ndarray]:
-        """Text ids int64 [m] of every use. The uses are of one layer, or of layers that share their texts.
+        """Text ids int32 [m] of every use. The uses are of one layer, or of layers that share their texts.
 
         A redeployed text is another text with a length of its own; a shuffled one and one with another timestamp
         are other texts of the same length.
@@ -101,7 +101,7 @@ class Texts:
         offset = len(self.tokens)
         self.tokens = np.concatenate([self.tokens, lengths])
         self.layer = np.concatenate([self.layer, np.full(len(lengths), layer_id, np.int16)])
-        return np.split(text + offset, np.cumsum([len(u.session) for u in uses])[:-1])
+        return np.split((text + offset).astype(np.int32), np.cumsum([len(u.session) for u in uses])[:-1])
 
     def _variants(self, uses: list[Use]) -> list[np.ndarray]:
         layer, found = uses[0].layer, []
@@ -136,9 +136,9 @@ class TreeBuilder:
     def extend(self, rows: np.ndarray, text: np.ndarray, texts: Texts) -> None:
         """Append text[i] to the prompt of request rows[i]: one node for each distinct (node so far, text)."""
         width, first = len(texts.tokens), len(self.parent)
-        distinct, which = np.unique(self.node[rows] * np.int64(width) + text, return_inverse=True)
+        distinct, which = np.unique(self.node[rows].astype(np.int64) * width + text, return_inverse=True)
         parent, content = distinct // width, distinct % width
-        _, at, same = np.unique(self.twin[parent] * np.int64(width) + content, return_index=True, return_inverse=True)
+        _, at, same = np.unique(self.twin[parent].astype(np.int64) * width + content, return_index=True, return_inverse=True)
         self._append(parent, self.end[parent] + texts.tokens[content], texts.layer[content], content, first + at[same])
         self.node[rows] = first + which
 
