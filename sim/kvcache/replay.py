@@ -283,13 +283,13 @@ def _checked(workload: Workload, policy: str, capacity: int | None, rule: str, b
     """The policy's function and the block size in tokens, or one clear line about what is wrong."""
     _one_of("policy", policy, tuple(POLICIES))
     _one_of("rule", rule, RULES)
-    if capacity is not None and capacity < 1:
-        raise InputError(f"capacity_blocks = {capacity}, expected at least 1, or None for an unlimited cache")
+    if capacity is not None and (not isinstance(capacity, int | np.integer) or capacity < 1):
+        raise InputError(f"capacity_blocks = {capacity}, expected a whole number of at least 1, or None for an unlimited cache")
     size = workload.hash_block_tokens if block_size is None else block_size
     if size is None:
         raise InputError("block_size is missing, and this workload has no block size of its own: give one in tokens")
-    if size < 1:
-        raise InputError(f"block_size = {size}, expected at least 1 token")
+    if not isinstance(size, int | np.integer) or size < 1:
+        raise InputError(f"block_size = {size}, expected a whole number of tokens, at least 1")
     return _Checked(POLICIES[policy], size)
 
 
