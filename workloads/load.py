@@ -1,0 +1,112 @@
+"""From the [workload] section to a Workload: read or build it, then cut, sample, speed up and link it.
+
+The one idea: every step is a function Workload -> Workload that says in a note what it did.
+
+    >>> load(WorkloadConfig(trace="${KVCAST_DATA}/traces/mooncake/conversation_trace.jsonl"), seed=0, base_dir=Path("."))
+"""
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from workloads.columns import Workload
+from workloads.config import WorkloadConfig
+from workloads.errors import InputError
+from workloads.readers import read
+from workloads.readers import sniff as sniff_format
+from workloads.transform import in_turns_for_users, jittered, kept, open_loop, sample_sessions, scaled, time_slice, with_concurrency
+
+LOOPS = ("auto", "open", "sessions", "concurrency")
+
+
+def load(config: WorkloadConfig, seed: int = 0, base_dir: str | Path = ".") -> Workload:
+    """The workload that `config` describes; trace paths are relative to `base_dir`, the scenario's folder."""
+    if config.trace is None:
+        from workloads import mix
+
+        return mix.build(config, seed)
+    if config.preset is not None or config.class_:
+        raise InputError("[workload]: trace is set together with preset or class, expected exactly one of them")
+    _check(config)
+    workload = _read(config, trace_path(config.trace, base_dir))
+    return shaped(workload, config, seed)
+
+
+def trace_path(text: str, base_dir: str | Path) -> Path:
+    """`text` with ${VARIABLES} and ~ expanded, relative to `base_dir`."""
+    for name in re.findall(r"\$\{(\w+)\}|\$(\w+)", text):
+        variable = name[0] or name[1]
+        if variable not in os.environ:
+            raise InputError(f"[workload] trace = {text!r}: the environment variable {variable} is not set, expected the folder it stands for")
+    path = Path(os.path.expandvars(text)).expanduser()
+    return path if path.is_absolute() else Path(base_dir) / path
+
+
+def _check(config: WorkloadConfig) -> None:
+    """Refuse values that no trace can be shaped by."""
+    bad = [
+        (config.loop not in LOOPS, "loop", config.loop, "one of " + ", ".join(LOOPS)),
+        (not config.rate_scale > 0, "rate_scale", config.rate_scale, "a number above 0"),
+        (not 0 < config.sample <= 1, "sample", config.sample, "a share above 0, at most 1"),
+        (not config.jitter_s >= 0, "jitter_s", config.jitter_s, "a number of at least 0"),
+        (not config.start_s >= 0, "start_s", config.start_s, "a number of at least 0"),
+        (config.end_s is not None and not config.end_s > config.start_s, "end_s", config.end_s, f"a time after start_s = {config.start_s:g}"),
+        (config.requests is not None and config.requests < 1, "requests", config.requests, "at least 1"),
+        (config.users is not None and config.users < 1, "users", config.users, "at least 1"),
+        (config.concurrency is not None and config.concurrency < 1, "concurrency", config.concurrency, "at least 1"),
+        (config.loop == "concurrency" and config.concurrency is None, "concurrency", None, "a number of sessions for loop = concurrency"),
+        (config.loop != "concurrency" and config.concurrency is not None, "concurrency", config.concurrency, "loop = concurrency with it"),
+        (not config.think_scale >= 0, "think_scale", config.think_scale, "a number of at least 0"),
+        (config.loop == "sessions" and config.think == "original", "think", config.think, "think-only or scaled for loop = sessions"),
+        (config.users is not None and (config.loop in ("open", "concurrency") or config.think == "original"), "users", config.users,
+         "loop = sessions and think-only or scaled think times: users run sessions one after another"),
+        (config.duration_s is not None, "duration_s", config.duration_s, "end_s for a trace"),
+        (config.rate is not None, "rate", config.rate, "rate_scale for a trace"),
+    ]  # fmt: skip
+    for wrong, name, value, expected in bad:
+        if wrong:
+            raise InputError(f"[workload] {name} = {value!r}, expected {expected}")
+
+
+def _read(config: WorkloadConfig, path: Path) -> Workload:
+    """Read the trace; options of one format only are passed to that format."""
+    name, reason = (config.format, "") if config.format is not None else sniff_format(path)
+    if name == "weka":
+        think = "original" if config.loop == "open" else config.think
+        workload = read(path, name, think=think, think_scale=config.think_scale, share_tools=config.share_tools)
+    elif config.share_tools:
+        raise InputError(f"[workload] share_tools = true, expected a weka trace, but {path.name} is {name}")
+    else:
+        workload = read(path, name)
+        if config.think == "scaled" and workload.delay_s is not None:
+            workload = replace(workload, delay_s=workload.delay_s * config.think_scale).with_notes(f"think times x {config.think_scale:g}")
+    if reason:
+        workload = replace(workload, notes=(f"format: {name} because {reason}", *workload.notes[1:]))
+    return workload
+
+
+def shaped(workload: Workload, config: WorkloadConfig, seed: int) -> Workload:
+    """Apply the section's slice, sample, limit, jitter, scale and loop, in this order."""
+    if config.start_s or config.end_s is not None:
+        workload = time_slice(workload, config.start_s, config.end_s)
+    if config.sample < 1:
+        workload = sample_sessions(workload, config.sample, seed)
+    if config.requests is not None and config.requests < len(workload):
+        workload = kept(workload, np.arange(len(workload)) < config.requests, f"first {config.requests} requests")
+    if config.jitter_s:
+        workload = jittered(workload, config.jitter_s, seed)
+    if config.rate_scale != 1:
+        workload = scaled(workload, config.rate_scale)
+    if config.loop == "sessions" and workload.after is None:
+        raise InputError("[workload] loop = 'sessions', expected a trace whose requests follow one another (this one has arrival times only)")
+    if config.loop == "open":
+        workload = open_loop(workload)
+    if config.users is not None:
+        workload = in_turns_for_users(workload, config.users)
+    if config.concurrency is not None:
+        workload = with_concurrency(workload, config.concurrency)
+    return workload

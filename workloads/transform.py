@@ -1,0 +1,146 @@
+"""Workload -> Workload: slices, samples, jitter, speed-up and closed loops, keeping sessions whole and links valid.
+
+The one idea: a request that lost the one which released it starts when it would have: at its own recorded time if it
+has one, else it takes the place of what it waited for.
+
+    >>> half = sample_sessions(workload, share=0.5, seed=1)
+"""
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+
+from workloads.columns import Workload
+from workloads.errors import InputError
+
+NOMINAL_TOKEN_S = 0.02  #: only for dealing sessions to users evenly; simulated times come from the engine
+
+
+def _stream(seed: int, name: str) -> np.random.Generator:
+    """A random stream of its own for every use, so that one more use changes nothing elsewhere."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=tuple(name.encode())))
+
+
+def _rows(workload: Workload, order: np.ndarray) -> Workload:
+    """The requests `order` (int64 row numbers), in that order, all columns and `after` renumbered (-1 where it is gone)."""
+    n = len(workload)
+    columns = {f.name: getattr(workload, f.name)[order] for f in fields(workload) if isinstance(getattr(workload, f.name), np.ndarray)}
+    if workload.after is not None:
+        new = np.full(n + 1, -1, np.int64)  # the last entry is what -1 looks up
+        new[order] = np.arange(len(order))
+        columns["after"] = new[columns["after"]]
+    return replace(workload, **columns)
+
+
+def kept(workload: Workload, keep: np.ndarray, what: str) -> Workload:
+    """The requests where `keep` (bool [n]) holds. One whose releasing request is gone waits for that one's releaser, or,
+    when none is left, arrives when the first of the chain would have."""
+    if not keep.any():
+        raise InputError(f"{what}: no request is left of {len(workload)}, expected at least one")
+    workload = replace(workload, arrival_s=workload.arrival_s.copy())
+    if workload.after is not None:
+        after, arrival_s = workload.after.copy(), workload.arrival_s
+        for r in range(len(workload)):  # after[r] < r: what r waits for is already settled
+            gone = after[r]
+            if gone >= 0 and not keep[gone]:
+                after[r] = after[gone]
+                if after[r] < 0:
+                    arrival_s[r] = arrival_s[gone]
+        workload = replace(workload, after=after, arrival_s=arrival_s)
+    result = _rows(workload, np.flatnonzero(keep))
+    return result.with_notes(f"{what}: {len(result)} of {len(workload)} requests kept")
+
+
+def time_slice(workload: Workload, start_s: float, end_s: float | None) -> Workload:
+    """Requests (and, in a closed loop, whole sessions) that arrive in [start_s, end_s), times counted from start_s."""
+    start = _start_times(workload)
+    keep = (start >= start_s) & (start < (np.inf if end_s is None else end_s))
+    result = kept(workload, keep, f"slice [{start_s:g}, {'end' if end_s is None else format(end_s, 'g')}) s")
+    return replace(result, arrival_s=result.arrival_s - start_s)
+
+
+def _start_times(workload: Workload) -> np.ndarray:
+    """float64 [n]: a request's arrival, or the one of the request at the head of its chain."""
+    start = workload.arrival_s.copy()
+    if workload.after is not None:
+        for r in np.flatnonzero(workload.after >= 0):
+            start[r] = start[workload.after[r]]
+    return start
+
+
+def sample_sessions(workload: Workload, share: float, seed: int) -> Workload:
+    """About this share of the sessions, whole; at least one."""
+    names, session = np.unique(workload.column("session_id"), return_inverse=True)
+    draw = _stream(seed, "sample").random(len(names))
+    chosen = draw < share
+    chosen[draw.argmin()] = True
+    return kept(workload, chosen[session], f"sample {share:g} of the sessions ({int(chosen.sum())} of {len(names)})")
+
+
+def jittered(workload: Workload, quantum_s: float, seed: int) -> Workload:
+    """Recorded arrivals moved by a uniform draw in [0, quantum_s); ties keep file order and sessions their own order."""
+    arrival_s = workload.arrival_s.copy()
+    timed = np.flatnonzero(np.isfinite(arrival_s))
+    recorded, session = arrival_s[timed], workload.column("session_id")[timed]
+    draw = _ascending(_stream(seed, "jitter").random(len(timed)) * quantum_s, recorded, np.arange(len(timed)))
+    in_time = np.argsort(np.argsort(recorded, kind="stable"), kind="stable")
+    arrival_s[timed] = _ascending(recorded + draw, session, in_time)
+    return replace(workload, arrival_s=arrival_s).with_notes(f"jitter: arrivals moved by up to {quantum_s:g} s")
+
+
+def _ascending(values: np.ndarray, group: np.ndarray, rank: np.ndarray) -> np.ndarray:
+    """The values of each group dealt anew so that they ascend with `rank`."""
+    dealt = np.empty_like(values)
+    dealt[np.lexsort((rank, group))] = values[np.lexsort((values, group))]
+    return dealt
+
+
+def scaled(workload: Workload, rate_scale: float) -> Workload:
+    """Recorded arrivals this many times faster; think and tool times stay what they are."""
+    what = "" if workload.after is None else " (recorded arrivals only; think times stay)"
+    return replace(workload, arrival_s=workload.arrival_s / rate_scale).with_notes(f"rate_scale: arrivals {rate_scale:g} times faster{what}")
+
+
+def open_loop(workload: Workload) -> Workload:
+    """Recorded times only; refused where a request has none."""
+    if np.any(~np.isfinite(workload.arrival_s)):
+        r = int(np.flatnonzero(~np.isfinite(workload.arrival_s))[0])
+        raise InputError(f"[workload] loop = 'open', expected a recorded arrival for every request, but request {r} has only a delay after another one")
+    return replace(workload, after=None, delay_s=None)
+
+
+def with_concurrency(workload: Workload, sessions: int) -> Workload:
+    """Closed loop: this many sessions active at once, whenever they arrived."""
+    return replace(workload, concurrency=sessions).with_notes(f"loop: {sessions} sessions active at once; recorded arrivals are ignored")
+
+
+def in_turns_for_users(workload: Workload, users: int) -> Workload:
+    """Whole sessions dealt to users in file order, each to the user whose recorded work ends first; a user's next session
+    follows the last request of the one before. Rows are ordered session by session."""
+    if workload.session_id is None or workload.after is None:
+        raise InputError(f"[workload] users = {users}, expected a trace of sessions with think times")
+    _, first_row, number = np.unique(workload.session_id, return_index=True, return_inverse=True)
+    rank = np.argsort(np.argsort(first_row, kind="stable"), kind="stable")[number]  # sessions by their first row
+    result = _rows(workload, np.lexsort((np.arange(len(workload)), rank)))
+    rank = np.sort(rank)
+    begins = np.flatnonzero(np.diff(rank, prepend=-1))
+    ends = np.append(begins[1:], len(rank)) - 1
+    assert result.after is not None
+    after, delay_s = result.after.copy(), result.column("delay_s").copy()
+    arrival_s = result.arrival_s.copy()
+    busy_until, last = np.zeros(users), np.full(users, -1, np.int64)
+    for begin, end in zip(begins, ends, strict=True):
+        user = int(busy_until.argmin())
+        rows = np.arange(begin, end + 1)
+        heads = rows[after[rows] < 0]
+        if last[user] >= 0:
+            delay_s[heads] = arrival_s[heads] - arrival_s[heads].min()
+            after[heads], arrival_s[heads] = last[user], np.nan
+        else:
+            arrival_s[heads] -= arrival_s[heads].min()
+        busy_until[user] += delay_s[rows].sum() + result.output_tokens[rows].sum() * NOMINAL_TOKEN_S
+        last[user] = end
+    return replace(result, after=after, delay_s=delay_s, arrival_s=arrival_s).with_notes(
+        f"users: {len(begins)} sessions run one after another by {users} users, dealt in file order to whoever is free first by think times and {NOMINAL_TOKEN_S:g} s a token"
+    )
