@@ -44,14 +44,22 @@ def window_of(rec: Recording, warmup_s: float, duration_s: float | None) -> tupl
 
     A row that arrived without a recorded time (a session cut before its turn) counts: it cannot be placed.
     """
-    end = rec.end_s if duration_s is None else min(duration_s, rec.end_s)
+    run_end = run_end_s(rec)
+    end = run_end if duration_s is None else min(duration_s, run_end)
     if not end > warmup_s and len(rec.arrival_s):
         raise ValueError(f"run.warmup_s = {warmup_s:g} leaves nothing to measure: the window ends at {end:g} s")
     arrived = rec.status != NOT_ARRIVED
     inside = arrived & (np.isnan(rec.arrival_s) | ((rec.arrival_s >= warmup_s) & (rec.arrival_s <= end)))
     times = rec.arrival_s[inside & ~np.isnan(rec.arrival_s)]
     last = float(times.max()) if len(times) else warmup_s
-    return Window(warmup_s, end, last, duration_s is None or duration_s >= rec.end_s), inside
+    return Window(warmup_s, end, last, duration_s is None or duration_s >= run_end), inside
+
+
+def run_end_s(rec: Recording) -> float:
+    """When the last work ended: a horizon after everything has been served adds no time to the run."""
+    if np.isin(rec.status, (UNFINISHED, NOT_ARRIVED)).any() or np.isnan(rec.finish_s).all():
+        return rec.end_s
+    return float(np.nanmax(rec.finish_s))
 
 
 def per_request(rec: Recording, workload: Workload) -> dict[str, np.ndarray]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.metrics import entered_system
+from sim.metrics import entered_system, run_end_s
 from sim.recording import Recording
 from sim.stability import in_system
 
@@ -15,7 +15,7 @@ def timeline(rec: Recording, prompt_tokens: np.ndarray, points: int = POINTS) ->
 
     hit_rate is NaN in a bin without admissions; *_ceiling are the same with caches that never evict.
     """
-    edges = np.linspace(0.0, rec.end_s, points + 1)
+    edges = np.linspace(0.0, run_end_s(rec), points + 1)
     t = edges[1:]
     state = {name: np.zeros(points, np.int64) for name in ("blocks_in_use", "blocks_cached_idle", "running")}
     for samples in rec.samples:

@@ -82,9 +82,9 @@ def test_throughput_counts_tokens_by_the_clock(seed: int) -> None:
 def test_throughput_of_a_drained_run_is_that_of_vllm_bench() -> None:
     rec, work, _ = random_run(1)
     summary = build_report(rec, work, scenario()).summary
-    assert summary["duration"] == rec.end_s
+    assert summary["duration"] == rec.finish_s.max()
     assert summary["output_throughput"] == pytest.approx(summary["total_output_tokens"] / summary["duration"])
-    assert summary["total_token_throughput"] == pytest.approx((summary["total_input_tokens"] + summary["total_output_tokens"]) / rec.end_s)
+    assert summary["total_token_throughput"] == pytest.approx((summary["total_input_tokens"] + summary["total_output_tokens"]) / rec.finish_s.max())
 
 
 def test_weighted_percentiles_equal_numpy_on_the_expanded_list() -> None:
@@ -161,6 +161,14 @@ def test_nothing_is_dropped_and_the_unfinished_are_not_good() -> None:
     assert s["prompt_tokens"] == 40  # the never admitted are in no hit rate
 
 
+def test_a_horizon_after_the_last_finish_adds_no_time() -> None:
+    rec, work = two_requests()
+    summary = build_report(replace(rec, end_s=1000.0), work, scenario()).summary
+    assert summary["duration"] == 3.0
+    cut = replace(rec, end_s=1000.0, status=np.array([0, UNFINISHED], np.int8), finish_s=np.array([3.0, np.nan]))
+    assert build_report(cut, work, scenario()).summary["duration"] == 1000.0
+
+
 def test_an_empty_window_is_refused() -> None:
     rec, work = two_requests()
     with pytest.raises(ValueError, match="warmup_s = 5 leaves nothing"):
@@ -174,7 +182,7 @@ def test_gpu_seconds_sum_to_busy_time_and_cost_to_the_bill(seed: int) -> None:
     assert shares.sum() == pytest.approx(2 * sum(s.duration_s.sum() for s in rec.steps))
     assert (shares >= 0).all()
     report = build_report(rec, work, scenario(hardware=HardwareConfig(tensor_parallel=2), cost=CostConfig(gpu_hour_usd=3.0)))
-    hours = 2 * 2 * rec.end_s / 3600
+    hours = 2 * 2 * rec.finish_s.max() / 3600
     assert report.summary["gpu_hours"] == pytest.approx(hours)
     assert report.summary["cost"]["usd"] == pytest.approx(3 * hours)
     assert report.requests["gpu_hours"].sum() == pytest.approx(hours)
