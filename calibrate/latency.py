@@ -50,9 +50,20 @@ def step_time(profile: DeviceProfile, model: ModelSpec, dtype: str = "bf16", tp:
 
     InputError when the profile was made for another model, precision or width: a number would be produced, and be wrong.
     """
-    if not profile.fits(model.name, dtype, tp):
+    from calibrate.models import known_as
+
+    if not profile.fits(known_as(model), dtype, tp):
         made_for = f"{profile.model} {profile.dtype} tensor_parallel {profile.tensor_parallel}"
         raise InputError(f"profile {profile.id!r} is for {made_for}; the scenario has {model.name} {dtype} tensor_parallel {tp}")
+    try:
+        return _source(profile, model, overhead_s)
+    except (KeyError, TypeError, ValueError, IndexError) as e:
+        if isinstance(e, InputError):
+            raise
+        raise InputError(f"profile {profile.id!r}: field points is not in the layout of kind {profile.kind} ({type(e).__name__}: {e})") from e
+
+
+def _source(profile: DeviceProfile, model: ModelSpec, overhead_s: float) -> StepTime:
     if profile.kind == "roofline":
         from calibrate.sources.roofline import RooflineStepTime
 

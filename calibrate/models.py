@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -223,6 +223,17 @@ def resolve_model(name_or_path: str) -> ModelSpec:
     near = difflib.get_close_matches(key, names, n=1, cutoff=0.4)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise InputError(f"model {name_or_path!r} is not bundled{hint} (bundled: {', '.join(names)}; or the path of a config.json)")
+
+
+def known_as(model: ModelSpec) -> str:
+    """Name of the bundled model that has these shapes (a fine-tune's step times are its base model's), else the model's own name."""
+    if model.name in bundled_models():
+        return model.name
+    for name in bundled_models():
+        bundled = load_model(BUNDLED / f"{name}.json")
+        if replace(model, name=name, max_context=bundled.max_context) == bundled:
+            return name
+    return model.name
 
 
 def load_model(path: Path) -> ModelSpec:

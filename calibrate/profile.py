@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from calibrate.models import ModelSpec, known_as
 from workloads.errors import InputError
 
 BUNDLED = Path(__file__).parent / "profiles"
@@ -91,7 +92,7 @@ def save_profile(profile: DeviceProfile, path: Path) -> None:
 def load_profile(path: Path) -> DeviceProfile:
     """Reads and checks a profile; InputError names the file, the field and what was expected."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda text: _not_finite(path, text))
     except OSError as e:
         raise InputError(f"{path}: cannot read the profile ({e.strerror})") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as e:
@@ -104,6 +105,10 @@ def load_profile(path: Path) -> DeviceProfile:
     if document.get("content_hash") not in (None, profile.content_hash):
         raise InputError(f"{path}: field content_hash does not match the points; expected {profile.content_hash} (edited by hand?)")
     return profile
+
+
+def _not_finite(path: Path, text: str) -> float:
+    raise InputError(f"{path}: holds {text}; expected finite numbers")
 
 
 def _check(document: dict[str, Any], path: Path) -> None:
@@ -131,7 +136,7 @@ def bundled_profiles() -> list[str]:
     return sorted(p.stem for p in BUNDLED.glob("*.json"))
 
 
-def resolve_profile(spec: str, model: Any, dtype: str = "bf16", tp: int = 1, kv_dtype: str | None = None) -> DeviceProfile:
+def resolve_profile(spec: str, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str | None = None) -> DeviceProfile:
     """The profile a scenario names: a bundled id, a profile file, a folder of operator tables, or roofline:GPU.
 
     model: the scenario's ModelSpec. A profile of another model, precision or width is an InputError that lists those that fit;
@@ -142,9 +147,10 @@ def resolve_profile(spec: str, model: Any, dtype: str = "bf16", tp: int = 1, kv_
 
         return roofline_profile(spec.removeprefix("roofline:"), dtype, tp, kv_dtype)
     profile = _find(spec)
-    if not profile.fits(model.name, dtype, tp):
+    name = known_as(model)
+    if not profile.fits(name, dtype, tp):
         have = f"{profile.model} {profile.dtype} tensor_parallel {profile.tensor_parallel}"
-        raise InputError(f"profile {spec!r} is for {have}; the scenario has {model.name} {dtype} tensor_parallel {tp}; {_that_fit(model.name, dtype, tp)}")
+        raise InputError(f"profile {spec!r} is for {have}; the scenario has {model.name} {dtype} tensor_parallel {tp}; {_that_fit(name, dtype, tp)}")
     if kv_dtype is not None and not _alike(profile.kv_dtype, kv_dtype):
         raise InputError(f"profile {spec!r} was made with a {profile.kv_dtype} KV cache; the scenario's kv_dtype is {kv_dtype} (roofline:GPU takes any)")
     return profile

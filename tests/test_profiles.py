@@ -1,5 +1,6 @@
 """Device profiles: the bundled ones, the file format, what fits a scenario, and refusals."""
 import json
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -46,7 +47,8 @@ def test_content_hash_follows_the_points_and_survives_a_round_trip(tmp_path):
         ("schema", 9, "field schema is 9; expected 1"),
         ("kind", "magic", "field kind is 'magic'; expected one of tables, roofline"),
         ("device", {"name": "x", "memory_gib": -1}, "field device.memory_gib is -1"),
-        ("device", {"name": "x", "memory_gib": float("nan")}, "field device.memory_gib is nan"),
+        ("device", {"name": "x", "memory_gib": float("nan")}, "holds NaN; expected finite numbers"),
+        ("device", "H200", "field device.memory_gib is None"),
         ("tensor_parallel", 0, "field tensor_parallel is 0"),
         ("label", None, "field label is None; expected text"),
         ("points", {"dense": []}, "content_hash does not match the points"),
@@ -80,6 +82,32 @@ def test_unusable_points_are_named():
     assert "tokens ascending" in check_points({**points, "dense": unordered}, "p")[0]
     negative = [{"name": "gemm", "repeat": 1, "tokens": [1, 2], "us": [1.0, -2.0]}]
     assert "zero or more" in check_points({**points, "dense": negative}, "p")[0]
+
+
+def test_points_in_another_layout_are_one_clear_line():
+    profile = resolve_profile("h200-llama-3.1-8b-aic", LLAMA)
+    broken = {**profile.points, "decode_attention": {"batch": [1, 2]}}
+    for kind, points in (("tables", broken), ("roofline", {"flops": 1.0})):
+        with pytest.raises(InputError, match=f"field points is not in the layout of kind {kind}"):
+            step_time(replace(profile, kind=kind, points=points), LLAMA)
+    for us, message in (("fast", "points.prefill_attention.us: expected times"), (None, "too many holes")):
+        table = {**profile.points["prefill_attention"], "us": [[us] * 11] * 17}
+        with pytest.raises(InputError, match=message):
+            step_time(replace(profile, points={**profile.points, "prefill_attention": table}), LLAMA)
+
+
+def test_a_fine_tune_runs_on_the_profile_of_its_base_model():
+    tuned = replace(LLAMA, name="my-tune", max_context=262144)
+    profile = resolve_profile("h200-llama-3.1-8b-aic", tuned)
+    assert step_time(profile, tuned).step([], 1, 10, 10, 1) == step_time(profile, LLAMA).step([], 1, 10, 10, 1)
+    with pytest.raises(InputError, match="the scenario has wider"):
+        resolve_profile("h200-llama-3.1-8b-aic", replace(LLAMA, name="wider", intermediate=20000))
+
+
+def test_step_time_objects_travel_to_worker_processes():
+    source = step_time(resolve_profile("h200-llama-3.1-8b-aic", LLAMA), LLAMA)
+    shape = ([(100, 5)], 3, 900, 400, 4)
+    assert pickle.loads(pickle.dumps(source)).step(*shape) == source.step(*shape)
 
 
 def test_a_profile_of_something_else_is_refused_with_those_that_fit():

@@ -7,7 +7,7 @@ All tokens of a step share one pass of the dense operators; attention is added p
 Layout of `points` (all times in microseconds, one number times `repeat` per step):
   dense              [{"name", "repeat", "tokens": [..], "us": [..]}]       by tokens in the step
   per_sequence       [{"name", "repeat", "rows": [..], "us": [..]}]         by sampled rows (LM head, sampler)
-  prefill_attention  {"repeat", "new", "cached", "us": [[..]], "max_kv", "max_pairs"}   new x cached, one sequence
+  prefill_attention  {"repeat", "new", "cached", "us": [[..]], "max_kv", "max_pairs"}   new x cached, one sequence; null where not measured
   decode_attention   {"repeat", "batch", "context", "us": [[..]]}           batch x context, null where not measured
   mixed_attention    optional {"repeat", "new", "cached", "batch", "context", "us": nested} both kinds in one kernel call
   skew               optional {"batch", "alpha", "mixed_batch", "mixed_alpha"}   share of the way from mean to longest context that
@@ -205,13 +205,19 @@ def check_points(points: dict[str, Any], where: str) -> list[str]:
         for op in points[part]:
             if len(op[axis]) != len(op["us"]) or any(b <= a for a, b in pairwise(op[axis])):
                 problems.append(f"{where}: points.{part}.{op.get('name')}: expected as many times as {axis}, {axis} ascending")
-            elif not all(isinstance(us, (int, float)) and 0 <= us < float("inf") for us in op["us"]):
+            elif not all(_is_time(us) for us in op["us"]):
                 problems.append(f"{where}: points.{part}.{op.get('name')}: expected times of zero or more")
     for part, rows, columns in (("prefill_attention", "new", "cached"), ("decode_attention", "batch", "context")):
         table = points[part]
         for axis in (rows, columns):
             if len(table[axis]) < 2 or any(b <= a for a, b in pairwise(table[axis])):
                 problems.append(f"{where}: points.{part}.{axis}: expected two or more values, ascending")
+        if any(us is not None and not _is_time(us) for row in table["us"] for us in row):
+            problems.append(f"{where}: points.{part}.us: expected times of zero or more")
         if len(table["us"]) != len(table[rows]) or any(len(row) != len(table[columns]) for row in table["us"]):
             problems.append(f"{where}: points.{part}.us: expected {len(table[rows])} rows of {len(table[columns])} times")
     return problems
+
+
+def _is_time(us: Any) -> bool:
+    return isinstance(us, (int, float)) and not isinstance(us, bool) and 0 <= us < float("inf")
