@@ -132,34 +132,42 @@ def _named(mean: float | None, std: float | None, percentiles: np.ndarray | None
     return {"mean": mean, "median": ps["p50"], "std": std, **ps}
 
 
-def token_gaps(rec: Recording, groups: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Every gap between consecutive output tokens: values float64 [m] in no order, and counts float64 [m] per group.
+def gap_values(rec: Recording) -> np.ndarray:
+    """float64 [m]: the lengths of all gaps that consecutive output tokens can have: between step ends, then the listed ones."""
+    ends = [steps.end_s for steps in rec.steps]
+    values = np.empty(sum(max(len(e) - 1, 0) for e in ends) + len(rec.gaps_request))
+    at = 0
+    for end_s in ends:
+        if len(end_s) > 1:
+            np.subtract(end_s[1:], end_s[:-1], out=values[at : at + len(end_s) - 1])
+            at += len(end_s) - 1
+    gap_replica = rec.replica[rec.gaps_request]
+    for replica, end_s in enumerate(ends):
+        gaps = np.flatnonzero(gap_replica == replica)
+        values[at + gaps] = end_s[rec.gaps_to_step[gaps]] - end_s[rec.gaps_from_step[gaps]]
+    return values
 
-    groups: bool columns [n requests]. Only requests with a last step may be in a group.
+
+def gap_counts(rec: Recording, group: np.ndarray) -> np.ndarray:
+    """float64 [m]: how many of the group's tokens followed each gap of `gap_values`; whole numbers.
+
+    group: bool [n requests]; only requests with a last step may be in it.
     """
     sizes = [max(len(s.end_s) - 1, 0) for s in rec.steps]
-    listed_at = sum(sizes)
-    values = np.empty(listed_at + len(rec.gaps_request))
-    counts = [np.zeros(len(values)) for _ in groups]
-    gap_replica = rec.replica[rec.gaps_request]
+    counts = np.zeros(sum(sizes) + len(rec.gaps_request))
+    listed = group[rec.gaps_request]
+    counts[sum(sizes) :] = listed
+    gap_replica = np.where(listed, rec.replica[rec.gaps_request], -1)
+    replica_of = np.where(group, rec.replica, -1)
     at = 0
-    for replica, steps in enumerate(rec.steps):
-        if not sizes[replica]:
-            continue
-        here = np.flatnonzero(rec.replica == replica)
-        gaps = np.flatnonzero(gap_replica == replica)
-        start, stop = rec.gaps_from_step[gaps], rec.gaps_to_step[gaps]
-        np.subtract(steps.end_s[1:], steps.end_s[:-1], out=values[at : at + sizes[replica]])
-        values[listed_at + gaps] = steps.end_s[stop] - steps.end_s[start]
-        for group, count in zip(groups, counts, strict=True):
-            member = here[group[here]]
-            listed = group[rec.gaps_request[gaps]]
-            spans = _change(rec.first_step[member], rec.last_step[member], len(steps.end_s))
-            spans -= _change(start[listed], stop[listed], len(steps.end_s))
-            np.cumsum(spans[:-1], out=count[at : at + sizes[replica]])
-            count[listed_at + gaps] = listed
-        at += sizes[replica]
-    return values, counts
+    for replica, size in enumerate(sizes):
+        if size:
+            member, gaps = np.flatnonzero(replica_of == replica), np.flatnonzero(gap_replica == replica)
+            spans = _change(rec.first_step[member], rec.last_step[member], size + 1)
+            spans -= _change(rec.gaps_from_step[gaps], rec.gaps_to_step[gaps], size + 1)
+            np.cumsum(spans[:-1], out=counts[at : at + size])
+        at += size
+    return counts
 
 
 def _change(first: np.ndarray, last: np.ndarray, n: int) -> np.ndarray:

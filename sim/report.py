@@ -21,7 +21,7 @@ from sim.cost import busy_gpu_s, cache_worth, cost_summary
 from sim.metrics import Window
 from sim.recording import ABORTED, COMPLETED, NOT_ARRIVED, SESSION_TRUNCATED, STATUS, UNFINISHED, Recording, Samples, Steps
 from sim.scenario import Scenario
-from sim.stability import Stability, assess
+from sim.stability import Stability, assess_fleet
 from sim.tables import class_table, slo_table, tenant_table
 from sim.timeline import timeline
 from workloads.columns import SCOPES, Workload
@@ -122,19 +122,20 @@ def worth_of(on: Report, off: Report | None = None) -> dict[str, Any]:
 
 def _stability(rec: Recording, workload: Workload, window: Window) -> Stability:
     entered = metrics.entered_system(rec)
-    tokens = (workload.prompt_tokens + workload.output_tokens)[entered]
-    return assess(rec.arrival_s[entered], rec.admit_s[entered], rec.finish_s[entered], tokens, window.start_s, window.last_arrival_s)
+    tokens = workload.prompt_tokens + workload.output_tokens
+    return assess_fleet(rec.arrival_s[entered], rec.admit_s[entered], rec.finish_s[entered], tokens[entered], rec.replica[entered],
+                        window.start_s, window.last_arrival_s)
 
 
 def _latency(rec: Recording, times: dict[str, np.ndarray], groups: list[np.ndarray]) -> list[dict[str, dict[str, float | None]]]:
-    gaps, counts = metrics.token_gaps(rec, groups)
+    gaps = metrics.gap_values(rec)
     gaps *= 1e3
     buckets = metrics.value_buckets(gaps)
     column = {"ttft": "ttft_s", "tpot": "tpot_s", "e2el": "e2e_s", "queue": "queue_s"}
     tables = []
-    for group, count in zip(groups, counts, strict=True):
+    for group in groups:
         table = {name: metrics.describe(times[column[name]][group] * 1e3) for name in column}
-        table["itl"] = metrics.describe_weighted(gaps, count, buckets)
+        table["itl"] = metrics.describe_weighted(gaps, metrics.gap_counts(rec, group), buckets)
         tables.append({name: table[name] for name in LATENCIES})
     return tables
 

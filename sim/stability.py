@@ -12,12 +12,13 @@ the runs at loads 0.95 and 1.05 from 500 arrivals up; below about 5,000 the usua
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 BATCHES = 20
 T_975 = 2.093  # two-sided 95 % quantile of Student's t with BATCHES - 1 = 19 degrees of freedom
+T_9995 = 3.883  # two-sided 99.9 %: one replica of many must not be called overloaded by chance
 MIN_SHARE = 0.01  # below 1 % of the arriving work left behind, a growth is a drift of the load, not an overload
 MAX_SHARE = 0.03  # an interval that reaches beyond 3 % cannot exclude an overload worth knowing
 CLEAR_BATCHES = 15  # of the 20: ends at which nobody had waited longer than a quarter of a batch
@@ -48,8 +49,29 @@ def in_system(edges_s: np.ndarray, enter_s: np.ndarray, leave_s: np.ndarray, wei
     return up_to(enter_s) - up_to(leave_s)
 
 
+def assess_fleet(
+    arrival_s: np.ndarray, admit_s: np.ndarray, finish_s: np.ndarray, tokens: np.ndarray, replica: np.ndarray,
+    start_s: float, end_s: float,
+) -> Stability:
+    """`assess` of all replicas together, unless one of them alone is overloaded beyond doubt: then that one's.
+
+    replica: int [n], -1 = not routed. One drowning replica of many is a small share of the fleet's tokens.
+    """
+    whole = assess(arrival_s, admit_s, finish_s, tokens, start_s, end_s)
+    n_replicas = int(replica.max(initial=-1)) + 1
+    if whole.stable is False or n_replicas < 2:
+        return whole
+    for r in range(n_replicas):
+        mine = replica == r
+        alone = assess(arrival_s[mine], admit_s[mine], finish_s[mine], tokens[mine], start_s, end_s, T_9995)
+        if alone.stable is False:
+            return replace(alone, reason=f"replica {r}: {alone.reason}", growth_requests_per_s=whole.growth_requests_per_s,
+                           growth_tokens_per_s=whole.growth_tokens_per_s)
+    return whole
+
+
 def assess(
-    arrival_s: np.ndarray, admit_s: np.ndarray, finish_s: np.ndarray, tokens: np.ndarray, start_s: float, end_s: float
+    arrival_s: np.ndarray, admit_s: np.ndarray, finish_s: np.ndarray, tokens: np.ndarray, start_s: float, end_s: float, t: float = T_975
 ) -> Stability:
     """Judge the window [start_s, end_s] of arrivals; end_s is at most the last arrival (a drain says nothing).
 
@@ -69,14 +91,14 @@ def assess(
     arriving = float(work[half].sum())
     grown = np.diff(in_system(edges, arrival_s, finish_s, work))
     share = float(grown.sum()) / arriving
-    width = T_975 * float(grown.std(ddof=1)) * np.sqrt(BATCHES) / arriving
+    width = t * float(grown.std(ddof=1)) * BATCHES**0.5 / arriving
     low, high = share - width, share + width
     # What grows without end must be waiting: a batch that is still filling up is bounded.
     queue = in_system(edges[[0, -1]], arrival_s, admit_s, work)
     queued_share = float(queue[1] - queue[0]) / arriving
     count = in_system(edges[[0, -1]], arrival_s, finish_s, np.ones(len(work)))
 
-    found = f"work in system grew by {100 * share:+.1f} % of the arriving tokens (95 % interval {100 * low:+.1f} to {100 * high:+.1f} %)"
+    found = f"work in system grew by {100 * share:+.1f} % of the arriving tokens ({95 if t == T_975 else 99.9} % interval {100 * low:+.1f} to {100 * high:+.1f} %)"
     stable: bool | None
     if low > 0 and share > MIN_SHARE:
         stable = False if queued_share > share / 2 else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.stability import Stability, assess, in_system
+from sim.stability import Stability, assess, assess_fleet, in_system
 
 
 def single_server(arrival: np.ndarray, service: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -96,3 +96,20 @@ def test_unfinished_requests_are_in_the_system() -> None:
 def test_in_system_counts_between_enter_and_leave() -> None:
     enter, leave = np.array([0.0, 1.0, 2.0, np.nan]), np.array([1.0, np.nan, 3.0, np.nan])
     assert in_system(np.array([0.0, 1.0, 2.0, 3.0]), enter, leave, np.array([1.0, 10.0, 100.0, 1000.0])).tolist() == [1, 10, 110, 10]
+
+
+def test_one_drowning_replica_of_many_is_seen() -> None:
+    rng = np.random.default_rng(4)
+    arrival, start, finish, replica = [], [], [], []
+    for r in range(40):
+        rho = 1.2 if r == 7 else 0.8
+        mine = np.sort(rng.uniform(0, 4000, int(4000 * rho)))
+        begun, done = single_server(mine, np.ones(len(mine)))
+        arrival.append(mine), start.append(begun), finish.append(done), replica.append(np.full(len(mine), r))
+    columns = [np.concatenate(c) for c in (arrival, start, finish)]
+    of = np.concatenate(replica)
+    judged = assess_fleet(*columns, np.ones(len(of)), of, 0.0, 4000.0)
+    assert judged.stable is False
+    assert judged.reason.startswith("replica 7: ")
+    others = of != 7
+    assert assess_fleet(*[c[others] for c in columns], np.ones(int(others.sum())), of[others], 0.0, 4000.0).stable is True
