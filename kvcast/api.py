@@ -150,7 +150,24 @@ def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
     """Everything a run needs. `workload`: one already loaded from the same [workload] section and seed."""
     resolved = resolve(scenario)
     step_time = resolved.step_time()
-    return Prepared(resolved, load_workload(scenario.workload, scenario.seed) if workload is None else workload, step_time)
+    workload = load_workload(scenario.workload, scenario.seed) if workload is None else workload
+    _check_slo_classes(scenario, workload)
+    return Prepared(resolved, workload, step_time)
+
+
+def _check_slo_classes(scenario: Scenario, workload: Workload) -> None:
+    """Limits that apply to nobody would be a verdict about nothing."""
+    for name in scenario.slo.classes:
+        if name not in workload.class_slo:
+            known = ", ".join(sorted({slo for slo in workload.class_slo if slo})) or "none"
+            raise InputError(f"[slo.classes.{name}] applies to no request: expected the slo_class of a workload class (there are: {known})")
+
+
+def last_arrival_s(prepared: Prepared) -> float:
+    """Last recorded arrival, seconds; 0 when every arrival waits for an answer."""
+    import numpy as np
+
+    return float(np.nanmax(prepared.workload.arrival_s, initial=0.0))
 
 
 def without_cache(prepared: Prepared) -> Prepared:
@@ -161,7 +178,7 @@ def without_cache(prepared: Prepared) -> Prepared:
 
 
 def record(prepared: Prepared, **options: Any) -> Recording:
-    """Run the simulation alone. Options are those of `sim.simulate.run` (record_life, step_log, fast_forward)."""
+    """Run the simulation alone. Options are those of `sim.simulate.run` (record_life, step_log, fast_forward, on_clock)."""
     from sim import simulate as engine
 
     scenario = prepared.scenario

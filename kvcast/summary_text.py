@@ -133,7 +133,9 @@ def worth_table(result: Result, baseline: Result) -> str:
         rows.append(["attainment", text.percent(w["attainment"]["off"]), text.percent(w["attainment"]["on"]), ""])
     stability = {True: "yes", False: "NO", None: "?"}
     rows.append(["stable", stability[w["stable"]["off"]], stability[w["stable"]["on"]], ""])
-    return text.table(["what the cache saved", "cache off", "cache on", "saved"], rows)
+    table = text.table(["what the cache saved", "cache off", "cache on", "saved"], rows)
+    unstable = [name for name in ("off", "on") if w["stable"][name] is False]
+    return table + (f"\ntimes with the cache {' and '.join(unstable)} only say how long the run was: its backlog grew without end" if unstable else "")
 
 
 def _worth_row(name: str, pair: dict[str, Any], show: Any) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 UNKNOWN = "-"
@@ -81,3 +81,20 @@ def progress(message: str) -> None:
     """A line on stderr, only when someone is watching."""
     if sys.stderr.isatty():
         print(message, file=sys.stderr, flush=True)
+
+
+def clock(last_arrival_s: float) -> Callable[[float], None] | None:
+    """A simulation's `on_clock`: one line on stderr that is written over, or None when nobody is watching."""
+    if not sys.stderr.isatty():
+        return None
+
+    def show(now_s: float) -> None:
+        ahead = f" of {last_arrival_s:,.0f}" if now_s <= last_arrival_s else ", arrivals have ended"
+        print(f"\r\033[Ksimulated {now_s:,.0f} s{ahead}\r", end="", file=sys.stderr, flush=True)
+
+    return show
+
+
+def clear_clock() -> None:
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -145,6 +145,32 @@ def test_cache_replays_a_trace_without_time(tmp_path, capsys):
     assert found == {("lru", 2): 0.2, ("lru", None): 0.5, ("fifo", 2): 0.2, ("fifo", None): 0.5}
 
 
+def test_workload_describe_and_convert(small, tmp_path, capsys):
+    assert main(["workload", "describe", small, "--json"]) == 0
+    described = json.loads(capsys.readouterr().out)
+    assert described["reuse"]["block_size"] == 16
+    curve = described["hit_rate_by_capacity"]
+    assert curve["lru"] == sorted(curve["lru"])
+    assert 0 < curve["lru"][-1] <= described["reuse"]["reuse_ceiling"]
+    assert main(["workload", "convert", small, "--out", str(tmp_path / "small.jsonl")]) == 0
+    assert capsys.readouterr().out.startswith(f"wrote {described['requests']} requests")
+    assert main(["workload", "describe", str(tmp_path / "small.jsonl"), "--block-size", "16", "--capacity-blocks", "10,100"]) == 0
+    out = capsys.readouterr().out
+    assert f"requests: {described['requests']}" in out
+    assert "hit rate, lru: 10 blocks" in out
+
+
+def test_a_trace_without_prefix_identity_hits_nothing_and_says_why(tmp_path, capsys):
+    trace = tmp_path / "azure.csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,400,10\n2023-11-16 18:15:50.0000000,400,10\n")
+    assert main(["workload", "describe", str(trace)]) == 0
+    assert "nothing is known to be shared" in capsys.readouterr().out
+    assert main(["cache", str(trace), "--block-size", "16"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)[0]["hit_tokens"] == 0
+    assert "says nothing about shared text" in err
+
+
 def test_profile_show_prints_the_kv_arithmetic(capsys):
     for model, gib in (("llama-2-7b", "488 GiB"), ("llama-3.1-8b", "122 GiB")):
         assert main(["profile", "show", "--model", model, "--context", "1000000"]) == 0
@@ -205,6 +231,9 @@ def test_the_demo_tells_what_the_cache_is_worth(tmp_path, capsys):
     (["profile", "show"], "expected a PROFILE, or --model M"),
     (["profile", "show", "h300"], "is not bundled"),
     (["workload", "describe", "none.jsonl"], "none.jsonl: no such file"),
+    (["workload", "describe", "{trace}", "--capacity-blocks", "x"], "--capacity-blocks x: expected numbers of blocks"),
+    (["workload", "convert", "{trace}", "--out", "no/such/folder/x.jsonl"], "no/such/folder/x.jsonl"),
+    (["run", "{small}", "--set", "slo.classes.gold.ttft_s=1"], "[slo.classes.gold] applies to no request"),
     (["validate", "golden"], "did you mean golden-cache?"),
     (["validate", "golden-cache", "--data", "nowhere"], "nowhere"),
     (["rnu"], "did you mean run?"),

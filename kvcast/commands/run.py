@@ -34,7 +34,7 @@ def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from kvcast import api, config, runs, summary_text, text
+    from kvcast import api, config, text
     from workloads.errors import InputError
 
     overrides = args.overrides + ([f"run.horizon_s={args.horizon}"] if args.horizon else [])
@@ -44,16 +44,22 @@ def run(args: argparse.Namespace) -> int:
     text.progress("loading the workload")
     prepared = api.prepare(scenario)
     text.progress(f"simulating {len(prepared.workload):,} requests")
-    result = api.run(prepared)
+    on_clock = text.clock(api.last_arrival_s(prepared))
+    result = api.run(prepared, on_clock=on_clock)
     baseline = None
     if scenario.cache.enabled and not args.no_baseline:
         text.progress("simulating again with the prefix cache off")
-        baseline = api.run(api.without_cache(prepared))
+        baseline = api.run(api.without_cache(prepared), on_clock=on_clock)
+    text.clear_clock()
     if args.out:
+        from kvcast import runs
+
         runs.save_run(args.out, result, baseline)
     if args.json:
         print(text.to_json(api.as_document(result, baseline)))
     else:
+        from kvcast import summary_text
+
         print(summary_text.describe(result, baseline))
         if args.out:
             print(f"\nrun folder: {args.out}")

@@ -9,22 +9,27 @@ FILE is a trace, a scenario (.toml) whose [workload] is taken, or the name of a 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from workloads.columns import Workload
 
+CAPACITY_SHARES = (0.01, 0.03, 0.1, 0.3, 1.0)
+"""Capacities of the hit-rate curve, as shares of the workload's distinct blocks."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     describe = actions.add_parser("describe", help="counts, lengths, arrivals, reuse ceiling, hit rate against capacity")
-    convert = actions.add_parser("convert", help="write it as Mooncake JSONL")
+    convert = actions.add_parser("convert", help="write it as Mooncake JSONL (512-token block ids)")
     for command in (describe, convert):
         command.add_argument("file", metavar="FILE", help="a trace, a scenario (.toml), or a bundled mix")
         command.add_argument("--format", metavar="F", help="the trace's format (default: recognised from the content)")
         command.add_argument("--seed", type=int, default=0, help="seed of a generated mix (default 0)")
     describe.add_argument("--block-size", metavar="TOKENS", type=int, help="tokens per block (default: the trace's own, 16 for a mix)")
+    describe.add_argument("--capacity-blocks", metavar="N,...", help="capacities of the hit-rate curve (default: shares of the distinct blocks)")
     describe.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
     convert.add_argument("--out", metavar="FILE", type=Path, required=True, help="the file to write")
 
@@ -34,15 +39,44 @@ def run(args: argparse.Namespace) -> int:
 
     workload = _load(args)
     if args.action == "convert":
-        from workloads.readers.mooncake import write
+        from workloads.convert import to_mooncake
 
-        print("\n".join(write(workload, args.out)))
+        print("\n".join(to_mooncake(workload, args.out)))
         return 0
     from workloads.describe import as_text, describe
 
-    document = describe(workload, args.block_size)
+    block_size = args.block_size or workload.hash_block_tokens or 16
+    document = describe(workload, block_size, _capacities(workload, block_size, args.capacity_blocks), _hit_rates)
     print(text.to_json(document) if args.json else as_text(document))
     return 0
+
+
+def _capacities(workload: Workload, block_size: int, given: str | None) -> list[int]:
+    """The capacities asked for, or shares of the distinct blocks; none when nothing is known to be shared."""
+    from workloads.errors import InputError
+    from workloads.reuse import distinct_blocks
+
+    if given:
+        try:
+            return [int(value) for value in given.split(",")]
+        except ValueError:
+            raise InputError(f"--capacity-blocks {given}: expected numbers of blocks, separated by commas") from None
+    if not workload.prefix_identity:
+        return []
+    _, distinct = distinct_blocks(workload, block_size)
+    return sorted({max(1, round(distinct * share)) for share in CAPACITY_SHARES})
+
+
+def _hit_rates(workload: Workload, block_size: int, capacities: Sequence[int]) -> dict[str, list[float]]:
+    """Hit ratio in tokens of every replay policy at every capacity, full blocks counted."""
+    from kvcast import text
+    from sim.kvcache.replay import POLICIES, hit_rate_curve
+
+    rates = {}
+    for policy in POLICIES:
+        text.progress(f"replaying {policy}")
+        rates[policy] = [row["hit_ratio_tokens"] for row in hit_rate_curve(workload, capacities, policy, "full-blocks", block_size)]
+    return rates
 
 
 def _load(args: argparse.Namespace) -> Workload:

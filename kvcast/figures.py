@@ -1,0 +1,225 @@
+"""Figures of a run: pure functions from its document and tables to plotly figures.
+
+The one idea: a figure is drawn from what a run folder holds (`summary.json`'s document and the columns of its tables), so
+a page, a report and a script draw the same thing; every trace is an aggregate of at most about a thousand points.
+
+    >>> from kvcast import figures, load_run
+    >>> run = load_run("runs/demo/2-replicas-lru")
+    >>> figures.latency_cdf(run.summary, run.tables["requests"], "ttft").show()
+
+A report that was never saved: `figures.queue(report.timeline)`, `figures.latency_cdf(api.as_document(result), report.requests, "ttft")`.
+Colours are Okabe and Ito's (told apart by colour-blind readers), fixed per meaning; text and background are left to the
+theme, so that the same figure reads on dark and on light.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from kvcast import text
+
+BLUE, ORANGE, GREEN, VERMILLION, SKY, PURPLE, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#8c8c8c"
+CLASS_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, VERMILLION, SKY)
+DASHES = ("solid", "dash", "dot", "dashdot")
+LATENCY = {"ttft": ("ttft_s", "TTFT"), "tpot": ("tpot_s", "TPOT")}
+CAUSES = {  # in the order of precedence that METRICS gives them
+    "partial_block": ("partial block", "#bdbdbd"),
+    "in_flight": ("in flight", "#7f7f7f"),
+    "other_replica": ("on another replica", ORANGE),
+    "evicted": ("evicted", VERMILLION),
+    "cache_off": ("cache off", "#5c5c5c"),
+    "other_tenant": ("another tenant's", PURPLE),
+    "changed_earlier": ("changed earlier in the prompt", "#F0E442"),
+    "cold": ("cold (never seen before)", SKY),
+}
+PHASES = {"queued": GREY, "prefill": ORANGE, "decode": BLUE, "preempted": VERMILLION}
+CURVE_POINTS = 400
+BINS = 40
+
+Columns = Mapping[str, np.ndarray]
+
+
+def latency_cdf(document: Mapping[str, Any], requests: Columns, metric: str) -> go.Figure:
+    """Share of completed requests of the window within a latency, one line a class, with the limits as vertical lines.
+
+    metric: "ttft" or "tpot". The lines' points are quantiles: at most CURVE_POINTS however many requests there are.
+    """
+    column, name = LATENCY[metric]
+    figure = go.Figure()
+    counted = requests["in_window"].astype(bool) & (requests["status"] == 0) & ~np.isnan(requests[column])
+    for i, label in enumerate(document["classes"]):
+        values = np.sort(requests[column][counted & (requests["class_id"] == i)] * 1e3)
+        if len(values):
+            x, y = _cdf(values)
+            figure.add_trace(go.Scatter(x=x, y=y, name=label, mode="lines", line=_class_line(i), hovertemplate=f"{label}: %{{y:.1f}} % within %{{x:.4g}} ms<extra></extra>"))
+    for limit_s, who in _limits(document, column):
+        figure.add_vline(x=limit_s * 1e3, line={"dash": "dash", "color": VERMILLION, "width": 1.5},
+                         annotation={"text": f"limit{who}: {text.seconds(limit_s)}", "textangle": -90, "yanchor": "top", "xanchor": "right", "font": {"size": 11}})
+    figure.update_xaxes(title=f"{name} (ms, log scale)", type="log", dtick="D2" if _decades(figure) < 1.5 else 1)
+    figure.update_yaxes(title="completed requests within (%)", range=[0, 101])
+    return _styled(figure, f"{name} distribution")
+
+
+def _cdf(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sorted values [n] -> (value, per cent of the values at or below it); dense where the tail is."""
+    n = len(values)
+    if n <= CURVE_POINTS:
+        rank = np.arange(1, n + 1)
+    else:
+        body = np.linspace(1, n, CURVE_POINTS * 3 // 4)
+        tail = n - np.geomspace(n * 0.1, 1, CURVE_POINTS // 4) + 1
+        rank = np.unique(np.concatenate([body, tail]).round().astype(np.int64))
+    return values[rank - 1], 100.0 * rank / n
+
+
+def _decades(figure: go.Figure) -> float:
+    """How many decades the positive x values of the figure's lines span."""
+    x = np.concatenate([np.asarray(trace.x, float) for trace in figure.data] or [np.ones(1)])
+    x = x[x > 0]
+    return float(np.log10(x.max() / x.min())) if len(x) else 0.0
+
+
+def _limits(document: Mapping[str, Any], column: str) -> Iterable[tuple[float, str]]:
+    """Each distinct limit on the column, in seconds, with whose it is."""
+    whose: dict[float, list[str]] = {}
+    for name, row in document["slo_classes"].items():
+        if row["limits"][column] is not None:
+            whose.setdefault(row["limits"][column], []).append(name)
+    for limit, names in whose.items():
+        yield limit, "" if "" in names else f" {', '.join(names)}"
+
+
+def _class_line(i: int) -> dict[str, Any]:
+    return {"color": CLASS_COLOURS[i % len(CLASS_COLOURS)], "dash": DASHES[i // len(CLASS_COLOURS) % len(DASHES)], "width": 2.5}
+
+
+def kv_occupancy(document: Mapping[str, Any], timeline: Columns) -> go.Figure:
+    """KV blocks of all replicas over time, stacked to 100 %: in use, cached idle (evictable), free."""
+    total = document["kv_blocks"] * document["replicas"]
+    parts = (("blocks_in_use", "in use", BLUE), ("blocks_cached_idle", "cached, idle", SKY), ("blocks_free", "free", "rgba(140,140,140,0.25)"))
+    figure = go.Figure()
+    for column, label, colour in parts:
+        figure.add_trace(go.Scatter(
+            x=timeline["t_s"], y=100.0 * timeline[column] / total, customdata=timeline[column], name=label, stackgroup="kv", mode="lines",
+            line={"width": 0.5, "color": colour}, fillcolor=colour, hovertemplate=f"{label}: %{{y:.1f}} % (%{{customdata:,}} blocks)<extra></extra>",
+        ))  # fmt: skip
+    figure.update_yaxes(title="KV blocks (%)", range=[0, 100])
+    figure.update_xaxes(title="time (s)")
+    figure.update_layout(hovermode="x unified")
+    return _styled(figure, f"KV cache: {text.count(total)} blocks of {document['block_size']} tokens")
+
+
+def hit_rate(document: Mapping[str, Any], timeline: Columns) -> go.Figure:
+    """Prefix hit rate of the prompt tokens admitted in each of BINS intervals, with the two ceilings.
+
+    The intervals are token-weighted sums of the timeline's finer ones; one without admissions is a gap.
+    """
+    lines = (
+        ("hit_rate_ceiling_fleet", "ceiling, one cache for the fleet", GREY, "dot"),
+        ("hit_rate_ceiling_replica", "ceiling, endless memory per replica", GREEN, "dash"),
+        ("hit_rate", "hit rate", BLUE, "solid"),
+    )
+    weight = np.nan_to_num(timeline["prompt_tokens"]).astype(float)
+    end_s = np.array([piece[-1] for piece in np.array_split(timeline["t_s"], BINS) if len(piece)])
+    figure = go.Figure()
+    for column, label, colour, dash in lines:
+        figure.add_trace(go.Scatter(
+            x=end_s, y=100.0 * _weighted(timeline[column], weight), name=label, mode="lines", line={"color": colour, "dash": dash, "width": 2.5 if dash == "solid" else 1.8},
+            hovertemplate=f"{label}: %{{y:.1f}} %<extra></extra>",
+        ))  # fmt: skip
+    figure.update_yaxes(title="prompt tokens (%)", range=[0, 101])
+    figure.update_xaxes(title="time of admission (s)")
+    figure.update_layout(hovermode="x unified")
+    return _styled(figure, f"Prefix hit rate, block size {document['block_size']}")
+
+
+def _weighted(rate: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Token-weighted mean of `rate` in each of BINS equal pieces; NaN without tokens."""
+    hits = np.array([piece.sum() for piece in np.array_split(np.nan_to_num(rate) * weight, BINS) if len(piece)])
+    tokens = np.array([piece.sum() for piece in np.array_split(weight, BINS) if len(piece)])
+    return np.divide(hits, tokens, out=np.full(len(hits), np.nan), where=tokens > 0)
+
+
+def queue(timeline: Columns) -> go.Figure:
+    """Requests running and waiting over time, all replicas."""
+    figure = go.Figure()
+    for column, label, colour in (("running", "running", BLUE), ("waiting", "waiting", VERMILLION)):
+        figure.add_trace(go.Scatter(x=timeline["t_s"], y=timeline[column], name=label, mode="lines", line={"color": colour, "width": 1.5, "shape": "hv"},
+                                    hovertemplate=f"{label}: %{{y:,}}<extra></extra>"))
+    figure.update_yaxes(title="requests", rangemode="tozero")
+    figure.update_xaxes(title="time (s)")
+    figure.update_layout(hovermode="x unified")
+    return _styled(figure, "Requests running and waiting")
+
+
+def miss_causes(document: Mapping[str, Any]) -> go.Figure:
+    """Where every prompt token went, a bar a class: hit, or the first cause that explains the miss. Sums to 100 %."""
+    rows = {"all": document} | (document["classes"] if len(document["classes"]) > 1 else {})
+    names = list(rows)[::-1]
+    figure = go.Figure()
+    for key, label, colour in [("hit", "hit", BLUE), *((cause, *look) for cause, look in CAUSES.items())]:
+        tokens = [rows[n]["prefix_hit_tokens"] if key == "hit" else rows[n]["miss_tokens"].get(key) or 0 for n in names]
+        if not any(tokens):
+            continue
+        share = [100.0 * t / rows[n]["prompt_tokens"] if rows[n]["prompt_tokens"] else 0.0 for t, n in zip(tokens, names, strict=True)]
+        figure.add_trace(go.Bar(
+            y=names, x=share, customdata=tokens, name=label, orientation="h", marker={"color": colour, "line": {"width": 0}},
+            hovertemplate=f"%{{y}}, {label}: %{{x:.2f}} % (%{{customdata:,}} tokens)<extra></extra>",
+        ))  # fmt: skip
+    figure.update_layout(barmode="stack", bargap=0.35)
+    figure.update_xaxes(title="prompt tokens (%)", range=[0, 100])
+    return _styled(figure, "Where the prompt tokens went")
+
+
+def request_life(rows: Sequence[tuple[str, Sequence[tuple]]]) -> go.Figure:
+    """One bar a request, from its arrival: queued, prefill chunks, decode, preempted.
+
+    rows: (label, [(phase, start_s, end_s, tokens), ...]) in order of time, as `Report.life` holds them; `lives_of` makes
+    coarser ones from the requests table.
+    """
+    figure = go.Figure()
+    for phase, colour in PHASES.items():
+        bars = [(label, p) for label, life in rows for p in life if p[0] == phase]
+        if not bars:
+            continue
+        starts = {label: life[0][1] for label, life in rows if life}
+        figure.add_trace(go.Bar(
+            y=[label for label, _ in bars], base=[p[1] - starts[label] for label, p in bars], x=[p[2] - p[1] for _, p in bars], name=phase, orientation="h",
+            marker={"color": colour, "line": {"width": 0.5, "color": "rgba(255,255,255,0.6)"}}, customdata=[p[3] for _, p in bars],
+            hovertemplate=f"%{{y}}, {phase}: %{{x:.3f}} s from %{{base:.3f}} s, %{{customdata:,}} tokens<extra></extra>",
+        ))  # fmt: skip
+    figure.update_layout(barmode="overlay", bargap=0.3)
+    figure.update_xaxes(title="time since arrival (s)", rangemode="tozero")
+    figure.update_yaxes(autorange="reversed")
+    return _styled(figure, "A request's life")
+
+
+def lives_of(document: Mapping[str, Any], requests: Columns, count: int = 8) -> list[tuple[str, list[tuple]]]:
+    """The completed requests of the window with the highest TTFT: whole phases, from the requests table.
+
+    Prefill is first schedule to first token, chunks not told apart; a preemption's time is drawn at the end of the decode.
+    """
+    done = np.flatnonzero(requests["in_window"].astype(bool) & (requests["status"] == 0))
+    slowest = done[np.argsort(-requests["ttft_s"][done], kind="stable")[:count]]
+    names = list(document["classes"])
+    rows = []
+    for r in slowest:
+        row = {key: column[r] for key, column in requests.items()}
+        computed, preempted = int(row["prompt_tokens"] - row["hit_tokens"]), float(row["preempted_s"])
+        back = row["finish_s"] - preempted
+        life = [("queued", row["arrival_s"], row["admit_s"], 0), ("prefill", row["admit_s"], row["first_token_s"], computed)]
+        life += [("decode", row["first_token_s"], back, int(row["output_tokens"]))]
+        life += [("preempted", back, row["finish_s"], int(row["recomputed_tokens"]))] if preempted else []
+        rows.append((f"#{r} {names[row['class_id']]}", life))
+    return rows
+
+
+def _styled(figure: go.Figure, title: str) -> go.Figure:
+    figure.update_layout(
+        title={"text": title, "font": {"size": 15}}, height=330, margin={"l": 10, "r": 10, "t": 44, "b": 10},
+        legend={"orientation": "h", "yanchor": "top", "y": -0.22, "x": 0}, paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
+    )  # fmt: skip
+    return figure

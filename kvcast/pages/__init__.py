@@ -1,0 +1,1 @@
+"""The dashboard's parts: `runner` runs the command line, `mix` turns a mix into tables and back, the others lay out."""

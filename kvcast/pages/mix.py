@@ -1,0 +1,230 @@
+"""A mix as two tables people edit, and back: classes, and their prompt layers.
+
+The one idea: a distribution is a short text that reads as it is said ("129 p90 424 max 1000"), so a table cell holds any
+of them; a row edits what it shows and keeps what it does not show from the class it came from.
+
+    >>> from kvcast.pages import mix
+    >>> mix.dist_text(mix.parse_dist("16k"))
+    '16000'
+"""
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from workloads.check import class_rates
+from workloads.columns import SCOPES
+from workloads.config import Dist, Layer, MixClass, WorkloadConfig
+from workloads.errors import InputError
+
+Row = dict[str, Any]
+LAYER_SCOPES = SCOPES[1:]
+GRAMMAR = (
+    '"1200" fixed; "129 p90 424" lognormal by median and 90th percentile (or "129 sigma 0.9"); "geometric 4"; "exponential 10"; '
+    '"uniform 3 to 50"; "empirical 2000:3 8000:1" values with weights. Add "min 10" or "max 1000" to clip; "16k" is 16000.'
+)
+WORDS = {"p90": "p90", "sigma": "sigma", "mean": "mean", "min": "low", "max": "high", "to": "high"}
+NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:e([+-]?\d+))?(k?)$")
+
+
+def dist_text(dist: Dist | None) -> str:
+    """The distribution as a cell's text; `parse_dist` reads it back."""
+    if dist is None:
+        return ""
+    if dist.kind == "fixed":
+        return _number_text(dist.value)
+    if dist.kind == "uniform":
+        return f"uniform {_number_text(dist.low)} to {_number_text(dist.high)}"
+    if dist.kind == "empirical":
+        weights = dist.weights or (1.0,) * len(dist.values)
+        words = ["empirical", *(f"{_number_text(v)}:{_number_text(w)}" for v, w in zip(dist.values, weights, strict=True))]
+    elif dist.kind == "lognormal":
+        words = [_number_text(dist.median), *(f"{name} {_number_text(getattr(dist, name))}" for name in ("p90", "sigma", "mean") if getattr(dist, name) is not None)]
+    else:
+        words = [dist.kind, _number_text(dist.mean)]
+    clips = [f"{word} {_number_text(value)}" for word, value in (("min", dist.low), ("max", dist.high)) if value is not None]
+    return " ".join(words + clips)
+
+
+def parse_dist(text: str, where: str = "cell") -> Dist:
+    """The distribution that a cell's text says. Raises InputError with the grammar."""
+    words = text.replace(",", "").lower().split()
+    if not words:
+        raise InputError(f"{where} is empty, expected a distribution: {GRAMMAR}")
+    kind = words.pop(0) if words[0] in ("fixed", "lognormal", "geometric", "exponential", "uniform", "empirical") else ""
+    if kind == "empirical":
+        return _empirical(words, text, where)
+    first = _number(words.pop(0), text, where) if words else None
+    if first is None:
+        raise _unreadable(text, where)
+    named = _named(words, text, where)
+    if kind == "uniform":
+        return Dist(kind="uniform", low=first, **named)
+    if kind in ("geometric", "exponential"):
+        return Dist(kind=kind, mean=first, **named)
+    if kind == "fixed" or (not kind and not named):
+        return Dist(kind="fixed", value=first, **named)
+    return Dist(kind="lognormal", median=first, **named)
+
+
+def _named(words: list[str], text: str, where: str) -> dict[str, float]:
+    """{"p90": 424.0, "high": 1000.0} from ["p90", "424", "max", "1000"]."""
+    if len(words) % 2:
+        raise _unreadable(text, where)
+    named = {}
+    for word, value in zip(words[::2], words[1::2], strict=True):
+        if word not in WORDS or WORDS[word] in named:
+            raise _unreadable(text, where)
+        named[WORDS[word]] = _number(value, text, where)
+    return named
+
+
+def _empirical(words: list[str], text: str, where: str) -> Dist:
+    pairs, clips = [w for w in words if ":" in w], [w for w in words if ":" not in w]
+    if not pairs or any(w.count(":") != 1 for w in pairs):
+        raise _unreadable(text, where)
+    values, weights = zip(*(tuple(_number(part, text, where) for part in w.split(":")) for w in pairs), strict=True)
+    return Dist(kind="empirical", values=values, weights=weights, **_named(clips, text, where))
+
+
+def _number(word: str, text: str, where: str) -> float:
+    match = NUMBER.match(word)
+    if not match:
+        raise _unreadable(text, where)
+    value = float(match[1]) * 10.0 ** int(match[2] or 0) * (1000 if match[3] else 1)
+    if not math.isfinite(value):
+        raise _unreadable(text, where)
+    return value
+
+
+def _unreadable(text: str, where: str) -> InputError:
+    return InputError(f"{where} = {text!r}, expected a distribution: {GRAMMAR}")
+
+
+def _number_text(value: float | None) -> str:
+    """The shortest text that reads back as the same number."""
+    if value is None:
+        return "?"
+    return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+CLASS_COLUMNS = {  # column: (label, help)
+    "name": ("class", "a label, unique in the mix"),
+    "rate": ("sessions/s", "session arrivals per second; a session is one or more requests (turns)"),
+    "share": ("share", "of all session arrivals; follows from sessions/s"),
+    "turns": ("turns", "requests in a session. " + GRAMMAR),
+    "think": ("think time (s)", "seconds between an answer and the user's next request. " + GRAMMAR),
+    "tool_share": ("tool loop share", "share of the later turns that follow a tool's run instead of a person's thinking, 0 to 1"),
+    "tool_gap": ("tool time (s)", "seconds between an answer and the agent's next request. " + GRAMMAR),
+    "turn_input": ("input per turn (tokens)", "new user or tool tokens of every turn after the first. " + GRAMMAR),
+    "output": ("output (tokens)", "output tokens of each request. " + GRAMMAR),
+    "tenants": ("tenants", "number of tenants the sessions are spread over, evenly"),
+    "isolation": ("isolated", "tenants share no cached prefix (a cache salt each)"),
+    "slo_class": ("SLO class", "which row of the limits applies; empty: the limits for everyone"),
+}
+LAYER_COLUMNS = {
+    "class": ("class", "the class whose prompts start with this layer"),
+    "name": ("layer", "a label, unique in its class; rows are in the order the model reads them"),
+    "scope": ("scope", "who shares the text: global (everyone), project (a repository or document), session, dynamic (never the same twice)"),
+    "tokens": ("tokens", "length, drawn once per distinct text. " + GRAMMAR),
+    "items": ("items", "number of distinct projects or documents, for scope project"),
+    "zipf": ("Zipf", "popularity exponent over the items; 0: all alike"),
+}
+DIST_FIELDS = ("turns", "think", "tool_gap", "turn_input", "output")
+
+
+def class_rows(config: WorkloadConfig) -> list[Row]:
+    """One row a class. A share is shown as the sessions per second it stands for (rate_scale 1)."""
+    rates = class_rates(replace(config, rate_scale=1.0))
+    rows = []
+    for c, rate in zip(config.class_, rates, strict=True):
+        row: Row = {name: getattr(c, name) for name in CLASS_COLUMNS if name not in ("rate", "share", *DIST_FIELDS)}
+        row |= {name: dist_text(getattr(c, name)) for name in DIST_FIELDS}
+        rows.append({name: {**row, "rate": rate, "share": 0.0}[name] for name in CLASS_COLUMNS})
+    return with_shares(rows)
+
+
+def with_shares(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """The rows with each one's share of the session arrivals filled in."""
+    total = sum(_float(row.get("rate")) for row in rows)
+    return [{**row, "share": _float(row.get("rate")) / total if total else 0.0} for row in rows]
+
+
+def _float(value: Any) -> float:
+    return 0.0 if _empty(value) else float(value)
+
+
+def layer_rows(config: WorkloadConfig) -> list[Row]:
+    """One row a layer, class by class, in the order the model reads them."""
+    return [
+        {"class": c.name, "name": layer.name, "scope": layer.scope, "tokens": dist_text(layer.tokens), "items": layer.items, "zipf": float(layer.zipf)}
+        for c in config.class_ for layer in c.layers
+    ]
+
+
+def from_rows(config: WorkloadConfig, classes: Sequence[Mapping[str, Any]], layers: Sequence[Mapping[str, Any]]) -> WorkloadConfig:
+    """The mix that the edited tables say; `config` is the one they were made from. Raises InputError."""
+    before = {c.name: c for c in config.class_}
+    known = {str(row.get("name") or "") for row in classes}
+    for i, row in enumerate(layers):
+        if str(row.get("class") or "") not in known:
+            raise InputError(f"prompt layers, row {i + 1}: class = {row.get('class')!r}, expected one of {', '.join(sorted(known))}")
+    new = tuple(_class(row, i, before, layers) for i, row in enumerate(classes))
+    return replace(config, preset=None, class_=new, rate=None)
+
+
+def _class(row: Mapping[str, Any], i: int, before: Mapping[str, MixClass], layers: Sequence[Mapping[str, Any]]) -> MixClass:
+    name = str(row.get("name") or "").strip()
+    where = f"classes, row {i + 1}: "
+    if not name:
+        raise InputError(f"{where}class is empty, expected a label")
+    base = before.get(name, MixClass(name=name))
+    values: dict[str, Any] = {"name": name, "share": None, "rate": _rate(row, base, where)}
+    for key in DIST_FIELDS:
+        cell = row.get(key)
+        if not _empty(cell):
+            values[key] = parse_dist(str(cell), f"{where}{CLASS_COLUMNS[key][0]}")
+        elif key in ("turns", "output"):
+            raise InputError(f"{where}{CLASS_COLUMNS[key][0]} is empty, expected a distribution: {GRAMMAR}")
+        else:
+            values[key] = None
+    for key, default in (("tool_share", 0.0), ("tenants", 1), ("isolation", False), ("slo_class", "")):
+        cell = row.get(key)
+        values[key] = default if _empty(cell) else type(default)(cell)
+    mine = tuple(_layer(r, j, base) for j, r in enumerate(layers) if r.get("class") == name)
+    return replace(base, layers=mine, **values)
+
+
+def _rate(row: Mapping[str, Any], base: MixClass, where: str) -> float | None:
+    if base.arrival.kind == "trace":
+        return None
+    if _empty(row.get("rate")):
+        raise InputError(f"{where}sessions/s is empty, expected a number above 0")
+    return float(row["rate"])
+
+
+def _layer(row: Mapping[str, Any], i: int, base: MixClass) -> Layer:
+    where = f"prompt layers, row {i + 1}: "
+    name = str(row.get("name") or "").strip()
+    if _empty(row.get("tokens")):
+        raise InputError(f"{where}tokens is empty, expected a distribution: {GRAMMAR}")
+    before = next((layer for layer in base.layers if layer.name == name), Layer(name=name))
+    scope = "dynamic" if _empty(row.get("scope")) else str(row["scope"])
+    items = 1 if _empty(row.get("items")) else int(row["items"])
+    zipf = 0.0 if _empty(row.get("zipf")) else float(row["zipf"])
+    return replace(before, scope=scope, tokens=parse_dist(str(row["tokens"]), f"{where}tokens"), items=items, zipf=zipf)
+
+
+def _empty(value: Any) -> bool:
+    """Whether a cell holds nothing: None, an empty text, or the NaN that a new row brings."""
+    return value is None or (isinstance(value, str) and not value.strip()) or (isinstance(value, float) and math.isnan(value))
+
+
+def same(a: WorkloadConfig, b: WorkloadConfig) -> bool:
+    """Whether two mixes are the same but for where they come from."""
+    return all(getattr(a, f.name) == getattr(b, f.name) for f in fields(WorkloadConfig) if f.name != "preset")
