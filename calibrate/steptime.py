@@ -28,10 +28,14 @@ class Line:
     knots: list[float]
     values: list[float]
     slopes: list[float]
+    rising_from: float = field(init=False, compare=False)
+    """Never falls from here on: of ascending points beyond it the first is the lowest and the last the highest."""
     _arrays: tuple[np.ndarray, np.ndarray, np.ndarray] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_arrays", (np.array(self.knots), np.array(self.values), np.array(self.slopes)))
+        falling = [self.knots[i + 1] for i, slope in enumerate(self.slopes[:-1]) if slope < 0]
+        object.__setattr__(self, "rising_from", falling[-1] if falling else 0.0)
 
     @classmethod
     def through(cls, knots: Sequence[float], values: Sequence[float], last_slope: float | None = None) -> Line:
@@ -80,8 +84,8 @@ class CurveStepTime:
     """
 
     def __init__(self, overhead_s: float, longest: Line | None, max_context: float):
-        """overhead_s: of every step. longest: attention time of one sequence alone by context, a floor under a batch
-        that holds one very long sequence (None: no such floor). max_context: longest context the source vouches for."""
+        """overhead_s: of every step. longest: attention time of one sequence alone by context, never falling, a floor under
+        a batch that holds one very long sequence (None: no such floor). max_context: longest context the source vouches for."""
         self.overhead_s = overhead_s
         self._longest = longest
         self._max_context = max_context
@@ -143,13 +147,18 @@ class CurveStepTime:
         if curve.skew and max_context * n_decode > sum_context:
             top = curve.attention.at_many(np.arange(max_context, max_context + k) * n_decode)
             attention = attention + curve.skew * np.maximum(top - attention, 0.0)
-        if self._longest is not None and n_decode > 1:
+        if self._longest is not None and n_decode > 1 and not self._floor_is_idle(curve, sum_context, attention, last_longest):
             attention = np.maximum(attention, self._longest.at_many(np.arange(max_context, max_context + k)))
         covers = np.full(k, curve.coverage, dtype=np.int8)
         if last_sum > curve.max_sum or last_longest > self._max_context:
             outside = (total > curve.max_sum) | (np.arange(max_context, max_context + k) > self._max_context)
             covers[outside] = EXTRAPOLATED
         return curve.constant_s + attention, covers
+
+    def _floor_is_idle(self, curve: DecodeCurve, total: int, attention: np.ndarray, last_longest: int) -> bool:
+        """Whether the longest sequence alone stays below the batch all through a stretch (with room for rounding)."""
+        assert self._longest is not None
+        return total >= curve.attention.rising_from and self._longest.at(last_longest) * 1.000001 < attention[0]
 
     # ---- decode ----------------------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ class TableStepTime(CurveStepTime):
         self._mixed_skew = Line.through(skew["mixed_batch"], skew["mixed_alpha"], last_slope=0.0) if skew and "mixed_alpha" in skew else self._skew
         mixed = points.get("mixed_attention")
         self._mixed = MixedTable(mixed, self._prefill, self._decode) if mixed else None
-        longest = None if skew else self._decode.line(1)[0]
+        longest = None if skew else never_falling(self._decode.line(1)[0])
         overhead = points.get("step_overhead_us", 0.0) * US + overhead_s
         super().__init__(overhead, longest, max_context=self._decode.longest_measured)
 
@@ -74,6 +74,11 @@ class TableStepTime(CurveStepTime):
             seconds += self._mixed_skew.at(n) * max(top - seconds, 0.0)
         inside = inside and total <= curve.max_sum and longest <= self._max_context
         return seconds, max(cover, curve.coverage) if inside else EXTRAPOLATED
+
+
+def never_falling(line: Line) -> Line:
+    """The line with dips of noise levelled, so that a longer sequence never has a lower floor."""
+    return Line.through(line.knots, np.maximum.accumulate(line.values).tolist(), last_slope=line.slopes[-1])
 
 
 def sum_of_lines(operators: Sequence[dict[str, Any]], axis: str) -> Line:
