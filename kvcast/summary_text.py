@@ -32,7 +32,7 @@ def heading(result: Result) -> str:
     profile = result.resolved.profile
     lines = [
         f"{scenario.name or 'scenario'}: {result.resolved.model.name} on {profile.device['name']}",
-        f"step times: {profile.id}, {profile.label}",
+        f"step times: {profile.id} ({s['profile_hash'][:19]}), {profile.label}",
         f"{s['replicas']} {'replica' if s['replicas'] == 1 else 'replicas'}{gpus}, {scenario.cluster.router}, {cache}, "
         f"{s['engine_semantics']}, seed {s['seed']}",
         f"{text.count(s['arrived'])} requests arrived: {fates(s)}",
@@ -98,9 +98,7 @@ def latency_table(result: Result) -> str:
 def cache_lines(result: Result) -> str:
     s = result.report.summary
     lines = [
-        f"prefix hit rate {text.percent(s['prefix_hit_rate'])}, ceiling {text.percent(s['reuse_ceiling_replica'])} "
-        f"with endless memory per replica, {text.percent(s['reuse_ceiling_fleet'])} with one shared cache"
-        f" (tokens; block size {s['block_size']})",
+        *hit_lines(s),
         f"KV cache: {text.count(s['kv_blocks'])} blocks per replica, {text.percent(s['kv_usage_mean'])} in use on average, {text.percent(s['kv_usage_peak'])} at the peak; "
         f"{text.count(s['preemptions'])} preemptions, {text.count(s['recomputed_tokens'])} tokens computed again",
     ]
@@ -109,6 +107,18 @@ def cache_lines(result: Result) -> str:
     if misses:
         lines.append("missed prompt tokens: " + ", ".join(f"{cause} {text.percent(n / prompt)}" for cause, n in sorted(misses.items(), key=lambda kv: -kv[1])))
     return "\n".join(lines)
+
+
+def hit_lines(s: dict[str, Any]) -> list[str]:
+    """The hit rate as a share of its ceilings, and how it is counted."""
+    if not s["prefix_identity"]:
+        return ["prefix hit rate unknown: the workload says nothing about shared text, so nothing can hit"]
+    lines = [f"prefix hit rate {text.percent(s['prefix_hit_rate'])} (block size {s['block_size']}; {s['counting_rule']})"]
+    for key, memory in (("reuse_ceiling_replica", "endless memory per replica"), ("reuse_ceiling_fleet", "one endless cache shared by all")):
+        ceiling = s[key]
+        share = text.percent(s["prefix_hit_rate"] / ceiling, 0) if ceiling else text.UNKNOWN
+        lines.append(f"  ceiling {text.percent(ceiling)} with {memory}: {share} of it is hit")
+    return lines
 
 
 def worth_table(result: Result, baseline: Result) -> str:
@@ -122,6 +132,7 @@ def worth_table(result: Result, baseline: Result) -> str:
         ["prefill tokens", text.scaled(prompt), text.scaled(prompt - saved), text.percent(w["prefill_tokens_saved_share"])],
         ["prefill FLOPs", text.scaled(flops), text.scaled(flops_on), text.percent(w["prefill_flops_saved_share"])],
         _worth_row("mean TTFT", w["mean_ttft_ms"], text.milliseconds),
+        _worth_row("median TTFT", w["p50_ttft_ms"], text.milliseconds),
         _worth_row("p99 TTFT", w["p99_ttft_ms"], text.milliseconds),
         _worth_row("mean E2E", w["mean_e2el_ms"], text.milliseconds),
         _worth_row("busy GPU time", w["gpu_busy_s"], text.seconds),

@@ -27,7 +27,7 @@ from sim.timeline import timeline
 from workloads.columns import SCOPES, Workload
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el", "queue")
-COUNTING_RULE = "tokens of full blocks found in cache at a request's first admission / prompt tokens of admitted requests, whole cluster"
+COUNTING_RULE = "full blocks found at first admission / prompt tokens, whole cluster"
 
 
 @dataclass(frozen=True)
