@@ -293,6 +293,13 @@ def test_help_of_every_command_is_there():
         assert "usage: kvcast" in done.stdout
 
 
+def test_keys_lists_every_key(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["run", "--keys"])
+    assert stop.value.code == 0
+    assert "kv_blocks: KV blocks per replica" in capsys.readouterr().out
+
+
 def test_simulating_imports_nothing_heavy(tmp_path):
     """`sim.simulate` and what it reaches know no torch, plots, files or data frames."""
     code = """

@@ -161,3 +161,12 @@ def test_paths_are_taken_from_the_scenario_files_folder(tmp_path, monkeypatch):
     path.write_text('[workload]\ntrace = "t.jsonl"\n')
     monkeypatch.chdir("/")
     assert load_scenario(path).workload.trace == str((tmp_path / "t.jsonl").resolve())
+
+
+def test_docs_list_every_key_with_its_help():
+    from kvcast.reference import as_markdown
+
+    text = (Path(__file__).parent.parent / "docs" / "scenario.md").read_text()
+    assert text == as_markdown(), "run: python -m kvcast.reference > docs/scenario.md"
+    for key in ("gpu_memory_utilization", "attainment", "timestamp_s", "rate_scale", "slo_class"):
+        assert f"| `{key}` |" in text

@@ -1,6 +1,7 @@
 """Every example runs and says what it promises."""
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from examples import textbook, two_requests
@@ -24,13 +25,24 @@ def test_a_long_prompt_lives_in_prefill_and_a_long_answer_in_decode(capsys):
 
 
 def test_every_scenario_file_is_tried_here():
-    assert sorted(p.name for p in EXAMPLES.glob("*.toml")) == ["demo.toml", "mooncake.toml"]
+    assert sorted(p.name for p in EXAMPLES.glob("*.toml")) == ["claude_code.toml", "demo.toml", "mooncake.toml"]
 
 
 def test_demo_meets_its_target():
     s = api.run(api.prepare(load_scenario(EXAMPLES / "demo.toml"))).report.summary
     assert s["attainment"] >= s["attainment_target"]
     assert s["coverage"]["extrapolated"] < 0.2
+
+
+def test_claude_code_runs_whole_sessions_closed_loop(data_dir, monkeypatch):
+    monkeypatch.setenv("KVCAST_DATA", str(data_dir))
+    prepared = api.prepare(load_scenario(EXAMPLES / "claude_code.toml", ["workload.sample=0.02"]))
+    workload = prepared.workload
+    assert np.count_nonzero(workload.column("after") < 0) <= 16  # everybody else waits for an answer
+    s = api.run(prepared).report.summary
+    assert s["arrived"] == s["completed"] + s["rejected"]["too_long"] + s["session_truncated"] > 100
+    assert s["arrived"] + s["not_arrived"] == len(workload)
+    assert s["prefix_hit_rate"] > 0.5
 
 
 def test_mooncake_overloads_one_replica_and_not_eight(data_dir, monkeypatch):

@@ -25,8 +25,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--horizon", metavar="SECONDS", help="stop the clock here, whatever is unfinished (run.horizon_s)")
 
 
+class PrintKeys(argparse.Action):
+    """--keys: every key of a scenario file, and no run."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from kvcast.reference import as_text
+
+        print(as_text())
+        parser.exit()
+
+
 def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scenario", metavar="SCENARIO.toml", help="the scenario file")
+    parser.add_argument("--keys", action=PrintKeys, nargs=0, help="list every key of a scenario file with its default and meaning, and exit")
     parser.add_argument(
         "--set", metavar="a.b=VALUE", action="append", default=[], dest="overrides",
         help="change one key, such as engine.kv_blocks=5000 or workload.class.chat.rate=2; a.b= removes it; may be repeated",
