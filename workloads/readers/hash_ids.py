@@ -87,15 +87,20 @@ class IdRows:
     def __init__(self) -> None:
         self._text, self._ids = b"", np.zeros(0, np.int64)
         self._rows: list[np.ndarray | None] = []
+        self._refused: dict[int, bytes] = {}  # place -> text of a list whose items are no ids
         self._numbers: dict[str, int] = {}
 
     def taken_out_of(self, document: bytes) -> bytes:
         """The document with every flat list of ids replaced by a list of one number, its place here."""
         return _HASH_IDS.sub(self._take, document)
 
-    def get(self, place: Any) -> np.ndarray | None:
-        """int64 ids of a list that was taken out, None when its items are no ids."""
-        return self._rows[place] if type(place) is int else None
+    def get(self, listed: Any) -> np.ndarray | None:
+        """int64 ids of what now stands for a list that was taken out, None when its items are no ids."""
+        return self._rows[listed[0]] if type(listed) is list and len(listed) == 1 and type(listed[0]) is int else None
+
+    def as_written(self, listed: Any) -> Any:
+        """What the file says where `get` found no ids, for an error line."""
+        return self._refused[listed[0]].decode(errors="replace") if type(listed) is list and len(listed) == 1 and type(listed[0]) is int else listed
 
     def _take(self, found: re.Match[bytes]) -> bytes:
         text = found[1]
@@ -104,5 +109,7 @@ class IdRows:
         ids = as_column(rest, self._numbers)
         if ids is not None:
             self._text, self._ids = text, np.concatenate((known, ids))
+        else:
+            self._refused[len(self._rows)] = b"[" + text + b"]"
         self._rows.append(None if ids is None else self._ids)
         return b'"hash_ids":[%d]' % (len(self._rows) - 1)

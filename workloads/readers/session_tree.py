@@ -62,7 +62,7 @@ class SessionTrees:
         self._leaves: list[np.ndarray] = []
         self._standard: list[dict[int, Chain]] = []  # standard nodes of each session's tree
 
-    def add(self, paths: list[np.ndarray], tokens: np.ndarray, prefix_of: list[int], prefixes: list[StandardPrefix]) -> None:
+    def add(self, paths: list[np.ndarray], tokens: np.ndarray, prefixes: list[StandardPrefix]) -> None:
         """One session: id rows (prompt and known answers) covering at most `tokens` int64 [n] of each request."""
         phantoms = [p.ids[:depth] for p in prefixes for depth in (p.tool_blocks, p.blocks) if len(p.ids)]
         rows = [*paths, *phantoms, *phantoms]

@@ -124,9 +124,7 @@ class _Reader:
         if self.answers:
             self._extend_by_answers(requests)
         assert self.trees is not None
-        self.trees.add(
-            [r.path for r in requests], np.array([r.prompt + r.output for r in requests], np.int64), [r.prefix for r in requests], prefixes
-        )
+        self.trees.add([r.path for r in requests], np.array([r.prompt + r.output for r in requests], np.int64), prefixes)
         self._append(requests)
 
     def _document(self, text: bytes) -> dict[str, Any]:
@@ -220,10 +218,10 @@ class _Reader:
         return Request(t, end, prompt, output, ids, gap, kind, prefix, before, ids)
 
     def _ids(self, entry: dict[str, Any], prompt: int) -> np.ndarray:
-        place = entry.get("hash_ids")
-        ids = self.id_rows.get(place[0]) if type(place) is list and place else None
+        listed = entry.get("hash_ids")
+        ids = self.id_rows.get(listed)
         if ids is None:
-            self._fail("hash_ids", place, EXPECTED)
+            self._fail("hash_ids", self.id_rows.as_written(listed), EXPECTED)
         covered = prompt // self.block_tokens
         if len(ids) != covered:
             self._fail("hash_ids", f"{len(ids)} ids", f"{covered} ids of {self.block_tokens} tokens for in = {prompt}")
