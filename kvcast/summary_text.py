@@ -22,7 +22,7 @@ def describe(result: Result, baseline: Result | None = None) -> str:
     if baseline is not None:
         parts.append(worth_table(result, baseline))
     parts += [cost_line(result), engine_lines(result), class_lines(result), notes(result)]
-    return "\n\n".join(part for part in parts if part)
+    return text.wrapped("\n\n".join(part for part in parts if part))
 
 
 def heading(result: Result) -> str:
@@ -62,7 +62,7 @@ def verdict(result: Result) -> str:
         lines.append("no verdict: [slo] sets no limit")
     if s["stable"] is False:
         growth = s["backlog_growth_per_s"]
-        lines.append(f"UNSTABLE: the backlog grows by {growth:.3g} requests/s; latency figures below only say how long this run was")
+        lines.append(f"UNSTABLE: the backlog grows by {growth:.3g} requests/s ({s['stable_reason']})")
     elif s["stable"] is None:
         lines.append(f"stability: {s['stable_reason']}")
     else:
@@ -89,10 +89,13 @@ def limits(slo: SloConfig) -> str:
 def latency_table(result: Result) -> str:
     names = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2E", "queue": "queue"}
     stats = ("mean", "p50", "p90", "p95", "p99")
-    rows = [[name, *(text.milliseconds(result.report.latency[key][stat]) for stat in stats)] for key, name in names.items()]
-    s = result.report.summary
-    rates = f"{s['request_throughput'] or 0:.3g} requests/s, {text.count(s['output_throughput'])} output tokens/s, {text.count(s['total_token_throughput'])} tokens/s in all"
-    return text.table(["latency", *stats], rows) + f"\n{rates} over {text.seconds(s['duration'])}"
+    s, latency = result.report.summary, result.report.latency
+    rates = f"{s['request_throughput'] or 0:.3g} requests/s, {text.count(s['output_throughput'])} output tokens/s, {text.count(s['total_token_throughput'])} tokens/s in all over {text.seconds(s['duration'])}"
+    if s["stable"] is False:
+        means = ", ".join(f"{names[key]} {text.milliseconds(latency[key]['mean'])}" for key in ("ttft", "tpot", "e2el"))
+        return f"no latency percentiles: they would grow with the length of the run (means of this one: {means})\n{rates}"
+    rows = [[name, *(text.milliseconds(latency[key][stat]) for stat in stats)] for key, name in names.items()]
+    return text.table(["latency", *stats], rows) + "\n" + rates
 
 
 def cache_lines(result: Result) -> str:

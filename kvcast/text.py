@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,6 +47,14 @@ def scaled(value: float | None) -> str:
         if abs(value) >= factor:
             return f"{value / factor:.2f}{prefix}"
     return f"{value:.0f} "
+
+
+def wrapped(block: str, width: int = 100) -> str:
+    """Lines longer than `width` go on below, indented; tables are expected to fit."""
+    return "\n".join(
+        line if len(line) <= width else textwrap.fill(line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+        for line in block.splitlines()
+    )
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:

@@ -52,7 +52,8 @@ def miss_causes(
 
     history = _History(rec, workload, fleet, admitted)
     under_way = _full_blocks(history.depth_seen(None), fleet, full, block)
-    tenant = _full_blocks(history.depth_seen(workload.tree.twin), under_way, full, block)
+    twin = workload.tree.twin
+    tenant = under_way if twin is None else _full_blocks(history.depth_seen(twin), under_way, full, block)
     changed, changed_layer, parts = history.changed_earlier(tenant, full)
 
     zero = np.zeros_like(prompt)

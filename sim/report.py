@@ -251,7 +251,7 @@ def _notes(summary: dict[str, Any], workload: Workload, window: Window, scenario
     else:
         notes.append(f"rates are over {span}; tokens count when they are computed")
     if summary["stable"] is False:
-        notes.append(f"unstable: latency statistics are left out, they only say how long the run was ({summary['stable_reason']})")
+        notes.append("unstable: latency statistics are None in the summary, they would only say how long the run was")
     if summary["stable"] is None:
         notes.append(f"stability unknown: {summary['stable_reason']}")
     if summary["censored"]:
