@@ -8,6 +8,7 @@ tabulated once, at the shapes its database measured, and committed as calibrate/
 from __future__ import annotations
 
 import argparse
+import datetime
 import importlib.metadata
 import logging
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ def export(target: Target) -> DeviceProfile:
     }
     provenance = {
         "source": "aiconfigurator-core " + importlib.metadata.version("aiconfigurator-core"), "licence": "Apache-2.0",
-        "version": f"vllm {version} tables of {system}", "date": "2026-11-29", "kernels": f"vLLM flash attention ({kernel}), cuBLAS",
+        "version": f"vllm {version} tables of {system}", "date": datetime.date.today().isoformat(), "kernels": kernels(system, version, spec, target.tp),
         "made_by": "tools/export_aic_profiles.py",
         "notes": [
             "Matrix multiplies and attention come from the package's measured tables (where a shape was not measured it interpolates between shapes); norms, activation and embedding are its bandwidth formula.",
@@ -116,6 +117,13 @@ def measured_tokens(system: str, version: str) -> list[int]:
 
 def largest_kv(system: str, version: str, spec: ModelSpec, tp: int) -> dict[int, int]:
     """Longest context measured per batch size for this model's heads, read from the package's own table."""
+    table = decode_rows(system, version, spec, tp)
+    longest = (table.isl + table.step).groupby(table.batch_size).max()
+    return {b: int(longest[b]) for b in BATCH if b in longest}
+
+
+def decode_rows(system: str, version: str, spec: ModelSpec, tp: int) -> pd.DataFrame:
+    """The database's decode attention points of this model's heads on one rank, bf16."""
     table = read_table(system, "attention", version, "generation_attention_perf")
     keep = {"num_heads": spec.heads // tp, "num_key_value_heads": -(-spec.kv_heads // tp), "head_dim": spec.head_dim,
             "attn_dtype": "bfloat16", "kv_cache_dtype": "bfloat16"}  # fmt: skip
@@ -123,8 +131,14 @@ def largest_kv(system: str, version: str, spec: ModelSpec, tp: int) -> dict[int,
         keep["window_size"] = 0
     for column, value in keep.items():
         table = table[table[column] == value]
-    longest = (table.isl + table.step).groupby(table.batch_size).max()
-    return {b: int(longest[b]) for b in BATCH if b in longest}
+    return table
+
+
+def kernels(system: str, version: str, spec: ModelSpec, tp: int) -> str:
+    """Names under which the database measured attention and matrix multiplies."""
+    gemm = read_table(system, "gemm", version, "gemm_perf")
+    names = [*decode_rows(system, version, spec, tp).kernel_source.unique(), *gemm[gemm.gemm_dtype == "bfloat16"].kernel_source.unique()]
+    return ", ".join(sorted(str(name) for name in names))
 
 
 def read_table(system: str, family: str, version: str, name: str) -> pd.DataFrame:
