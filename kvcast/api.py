@@ -85,7 +85,9 @@ def resolve(scenario: Scenario) -> Resolved:
     from calibrate.latency import engine_defaults
     from calibrate.models import resolve_model
     from calibrate.profile import resolve_profile
+    from kvcast.config import check
 
+    check(scenario)
     model = resolve_model(scenario.model.config or scenario.model.name)
     profile = resolve_profile(scenario.hardware.profile, model, scenario.model.dtype, scenario.hardware.tensor_parallel)
     batched_tokens, num_seqs = engine_defaults(profile)
@@ -198,6 +200,9 @@ def run(prepared: Prepared, **options: Any) -> Result:
 
     recording = record(prepared, **options)
     resolved = prepared.resolved
+    warmup_s = resolved.scenario.run.warmup_s
+    if warmup_s >= recording.end_s:
+        raise InputError(f"[run] warmup_s = {warmup_s:g}: expected a time before the run ends, at {recording.end_s:g} s")
     report = build_report(
         recording, prepared.workload, resolved.scenario, profile=resolved.profile.id, profile_hash=resolved.profile.content_hash,
         prefill_flops=prefill_flops(resolved.model),

@@ -112,9 +112,14 @@ def _absolute_paths(doc: dict, base: Path) -> dict:
 def scenario_from_doc(doc: dict, source: str = "scenario") -> Scenario:
     """A checked Scenario from TOML tables; `source` is the file named in messages."""
     scenario = _validate(doc, source)
+    check(scenario, source)
+    return scenario
+
+
+def check(scenario: Scenario, source: str = "scenario") -> None:
+    """Raise InputError for the first value that makes no sense; types are the caller's to get right."""
     for problem in _value_problems(scenario):
         raise InputError(f"{source}: {problem}")
-    return scenario
 
 
 # -- overrides ---------------------------------------------------------------------------------------------------------
@@ -248,6 +253,8 @@ def _value_problems(scenario: Scenario) -> Iterator[str]:
             value = getattr(limits, f.name)
             if value is not None and not value > 0:
                 yield f"[slo.classes.{name}] {f.name} = {value}: expected above 0"
+    if scenario.run.duration_s is not None and scenario.run.duration_s <= scenario.run.warmup_s:
+        yield f"[run] duration_s = {scenario.run.duration_s}: expected a time after warmup_s = {scenario.run.warmup_s}"
     yield from _workload_problems(scenario.workload)
     yield from _name_problems(scenario)
 

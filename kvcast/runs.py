@@ -59,7 +59,7 @@ def save_run(folder: str | Path, result: Result, baseline: Result | None = None,
     from kvcast.toml import dumps
 
     folder = Path(folder)
-    _check_replaceable(folder)
+    check_replaceable(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -88,7 +88,8 @@ def load_run(folder: str | Path) -> Run:
     return Run(folder, load_scenario(folder / "scenario.toml"), _read_json(folder / "summary.json"), info, tables)
 
 
-def _check_replaceable(folder: Path) -> None:
+def check_replaceable(folder: Path) -> None:
+    """Raise InputError unless the folder is new, empty or an earlier run."""
     if not folder.exists():
         return
     if not folder.is_dir():

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvcast import simulate
 from kvcast.config import apply_overrides, load_scenario, scenario_from_doc
 from kvcast.toml import dumps
 from sim.scenario import CacheConfig, ClusterConfig, EngineConfig, Scenario, SloClass, SloConfig
@@ -161,6 +162,12 @@ def test_paths_are_taken_from_the_scenario_files_folder(tmp_path, monkeypatch):
     path.write_text('[workload]\ntrace = "t.jsonl"\n')
     monkeypatch.chdir("/")
     assert load_scenario(path).workload.trace == str((tmp_path / "t.jsonl").resolve())
+
+
+def test_a_scenario_built_in_python_is_checked_too():
+    scenario = Scenario(WorkloadConfig(preset="demo"), engine=EngineConfig(block_size=0))
+    with pytest.raises(InputError, match=r"\[engine\] block_size = 0: expected 1 or more"):
+        simulate(scenario)
 
 
 def test_docs_list_every_key_with_its_help():

@@ -52,6 +52,10 @@ def run(args: argparse.Namespace) -> int:
     scenario = config.load_scenario(args.scenario, overrides)
     if args.check and scenario.slo.attainment is None:
         raise InputError(f"{args.scenario}: [slo] attainment is missing: --check needs a target, such as --set slo.attainment=0.95")
+    if args.out:
+        from kvcast import runs
+
+        runs.check_replaceable(args.out)
     text.progress("loading the workload")
     prepared = api.prepare(scenario)
     text.progress(f"simulating {len(prepared.workload):,} requests")
@@ -63,8 +67,6 @@ def run(args: argparse.Namespace) -> int:
         baseline = api.run(api.without_cache(prepared), on_clock=on_clock)
     text.clear_clock()
     if args.out:
-        from kvcast import runs
-
         runs.save_run(args.out, result, baseline)
     if args.json:
         print(text.to_json(api.as_document(result, baseline)))
