@@ -112,7 +112,7 @@ class Replica:
             if some:
                 break
         else:
-            raise RuntimeError(f"replica {self.index} at {now_s} s: nothing can be scheduled, yet {scheduler.n_waiting} wait and {len(scheduler.running)} run")
+            raise RuntimeError(f"replica {self.index} at {now_s} s: nothing can be scheduled, yet {len(scheduler.waiting)} wait and {len(scheduler.running)} run")
         if scheduler.changed or not self._settled:
             self._sample(now_s)
             self._settled = True
@@ -143,7 +143,7 @@ class Replica:
         self._events.append((start_s, k, scheduler.decoded, sum(tokens for _, tokens in scheduler.chunks)))
         if self.life is not None:
             self._record_life(start_s, end_s)
-        if scheduler.steps in scheduler.finishing:
+        if scheduler.steps in scheduler.decodes.finishing:
             self._sample(end_s)  # before they let go of their blocks
         finished = scheduler.complete()
         self._ends = NO_STEPS
@@ -158,14 +158,14 @@ class Replica:
     # -- records ----------------------------------------------------------------------------------------------------
     def _sample(self, t_s: float) -> None:
         s, cache = self.scheduler, self.scheduler.cache
-        self._samples.append((t_s, cache.total - cache.blank - cache.idle, cache.idle, len(s.running), s.n_waiting))
+        self._samples.append((t_s, cache.total - cache.blank - cache.idle, cache.idle, len(s.running), len(s.waiting)))
 
     def _log_step(self, now_s: float, taken: int, evicted: int) -> None:
         s, cache = self.scheduler, self.scheduler.cache
         tokens = {r.id: n for r, n in s.chunks}
         out = set(s.left_out)
         scheduled = [(r.id, 1 if r.decoding else tokens[r.id]) for r in s.running if r.id in tokens or (r.decoding and r not in out)]
-        row = (self.index, now_s, scheduled, list(s.preempted), taken, evicted, cache.free, len(s.running), s.n_waiting)
+        row = (self.index, now_s, scheduled, list(s.preempted), taken, evicted, cache.free, len(s.running), len(s.waiting))
         self.step_log.append(row)  # type: ignore[union-attr]
 
     def _record_life(self, start_s: float, end_s: float) -> None:

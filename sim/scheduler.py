@@ -1,8 +1,7 @@
 """The engine step of vLLM V1: running requests first, then waiting ones, over one token budget and paged blocks.
 
 The one idea: decodes advance together. While every allocation succeeds a step costs O(1): `base = steps - computed` is
-constant for a decoding request, so counters indexed by it (blocks needed at this residue, finish buckets, sum and
-minimum of base) replace a loop over the batch. Only when memory or budget binds does a step walk the running list in
+constant for a decoding request, so counters over it (sim.decodes) replace a loop over the batch. Only when memory or budget binds does a step walk the running list in
 order, since then the victim depends on it (ENGINE_SEMANTICS 2a, rules 5-11; RUNS.md "When a step may not be O(1)").
 
     schedule()     decide one step: advance the running, admit the waiting
@@ -12,54 +11,12 @@ order, since then the victim depends on it (ENGINE_SEMANTICS 2a, rules 5-11; RUN
 """
 from __future__ import annotations
 
-import heapq
-from collections import deque
-from typing import Any
-
-from sim.kvcache.base import BlockCache, Path, Paths
+from sim.decodes import Decodes
+from sim.kvcache.base import BlockCache, Paths
 from sim.log import RequestLog
+from sim.request import Request
 from sim.scenario import EngineParams
-
-
-class Request:
-    """A request while it is in the system. computed = tokens whose KV exists; known = prompt + outputs sampled so far."""
-
-    __slots__ = (
-        "admission", "ahead", "arrival_s", "base", "chunks", "computed", "decoding", "done_before", "entered", "gap_from",
-        "generated", "handles", "held", "id", "lora", "order", "output", "path", "path_index", "preempted_at", "priority",
-        "private", "prompt", "writing",
-    )  # fmt: skip
-
-    def __init__(self, id: int, prompt: int, output: int, arrival_s: float, path: Path, priority: int = 0, lora: int = -1) -> None:
-        self.id = id
-        self.prompt = prompt
-        self.output = output
-        self.arrival_s = arrival_s
-        self.priority = priority
-        self.lora = lora
-        self.path = path
-        self.path_index = self.held = self.entered = 0
-        self.handles: list[Any] = []
-        self.writing: list[Any] = []
-        self.computed = 0  # while prefilling
-        self.generated = 0  # outputs sampled before the present prefill
-        self.decoding = False
-        self.base = 0
-        self.ahead = 0
-        self.order = 0
-        self.done_before = 0  # tokens computed before it was preempted
-        self.preempted_at = -1.0
-        self.gap_from = -1  # step of its last token before it was left out of a step
-        self.chunks = 0
-
-    @property
-    def known(self) -> int:
-        return self.prompt + self.generated
-
-    @property
-    def urgency(self) -> tuple[int, float, int]:
-        """Smaller is served earlier under priority scheduling."""
-        return (self.priority, self.arrival_s, self.id)
+from sim.waiting import QUEUES
 
 
 class Scheduler:
@@ -73,8 +30,7 @@ class Scheduler:
         self.log = log
         self.by_priority = params.scheduler_policy == "priority"
         self.watermark = int(params.watermark * (params.kv_blocks + 1))
-        self.waiting: deque[Request | int] = deque()  # ids until they reach the head (fcfs)
-        self.waiting_heap: list[tuple[tuple[int, float, int], Request]] = []  # priority
+        self.waiting = QUEUES[params.scheduler_policy](self._build)
         self.waiting_tokens = 0
         self.running: dict[Request, None] = {}  # in admission order
         self.running_tokens = 0  # known tokens of the running requests, at the last completed step
@@ -82,13 +38,7 @@ class Scheduler:
         self.loras: dict[int, int] = {}
         self.steps = 0
         self._order = 0
-        # aggregates over the decoding requests
-        self.n_decode = 0
-        self.sum_base = 0
-        self.residue = [0] * self.b  # decodes by base modulo block size: residue[steps % b] need a block next step
-        self.base_heap: list[tuple[int, int, Request]] = []
-        self.finishing: dict[int, list[Request]] = {}
-        self.finish_heap: list[int] = []
+        self.decodes = Decodes(self.b)
         # the present step
         self.chunks: list[tuple[Request, int]] = []
         self.decoded = 0
@@ -104,48 +54,19 @@ class Scheduler:
 
     # -- queue ------------------------------------------------------------------------------------------------------
     @property
-    def n_waiting(self) -> int:
-        return len(self.waiting_heap) if self.by_priority else len(self.waiting)
-
-    @property
     def busy(self) -> bool:
-        return bool(self.running or self.waiting or self.waiting_heap)
+        return bool(self.running or self.waiting)
 
     def submit(self, request: int) -> bool:
         """Queue a request. True when the present decode stretch must be cut for it."""
         self.waiting_tokens += self.log.prompt[request]
-        if self.by_priority:
-            r = self._build(request)
-            heapq.heappush(self.waiting_heap, (r.urgency, r))
-            return self.waiting_heap[0][1] is r
-        self.waiting.append(request)
-        return len(self.waiting) == 1
+        return self.waiting.add(request)
 
     def _build(self, request: int) -> Request:
         log = self.log
         return Request(
             request, log.prompt[request], log.output[request], log.arrival_s[request], self.paths.build(request), log.priority[request], log.lora[request]
         )
-
-    def _head(self) -> Request:
-        if self.by_priority:
-            return self.waiting_heap[0][1]
-        head = self.waiting[0]
-        if isinstance(head, int):
-            head = self.waiting[0] = self._build(head)
-        return head
-
-    def _pop_head(self) -> None:
-        if self.by_priority:
-            heapq.heappop(self.waiting_heap)
-        else:
-            self.waiting.popleft()
-
-    def _put_back(self, request: Request) -> None:
-        if self.by_priority:
-            heapq.heappush(self.waiting_heap, (request.urgency, request))
-        else:
-            self.waiting.appendleft(request)
 
     # -- one step ---------------------------------------------------------------------------------------------------
     def schedule(self, now_s: float) -> bool:
@@ -154,7 +75,7 @@ class Scheduler:
         self.preempted = []
         self.changed = self.steady = False
         budget = self.p.max_num_batched_tokens
-        threshold = self.p.long_prefill_token_threshold if len(self.running) + self.n_waiting > 1 else 0
+        threshold = self.p.long_prefill_token_threshold if len(self.running) + len(self.waiting) > 1 else 0
         wants = self._fits_at_once(budget, threshold)
         if wants is None:
             budget = self._advance_in_order(now_s, budget, threshold)
@@ -166,8 +87,8 @@ class Scheduler:
 
     def _fits_at_once(self, budget: int, threshold: int) -> list[tuple[Request, int]] | None:
         """The prefill chunks of a step in which every running request gets all it asks for; None when some do not."""
-        n = self.n_decode
-        need = self.residue[self.steps % self.b]
+        n = self.decodes.n
+        need = self.decodes.blocks_at(self.steps)
         left = budget - n
         if left < 0 or self.left_out:
             return None
@@ -183,13 +104,13 @@ class Scheduler:
         return wants if need <= self.cache.free else None
 
     def _advance_together(self, wants: list[tuple[Request, int]], budget: int) -> int:
-        need = self.residue[self.steps % self.b]
+        need = self.decodes.blocks_at(self.steps)
         if need:
             self.cache.take(need)
         self.steps += 1
         self.cache.steps = self.steps
-        self.decoded = self.n_decode
-        self.decoded_base = self.sum_base
+        self.decoded = self.decodes.n
+        self.decoded_base = self.decodes.sum_base
         budget -= self.decoded
         for r, want in wants:
             self._allocate(r, want)
@@ -275,8 +196,8 @@ class Scheduler:
             if r.gap_from < 0:
                 r.gap_from = self.steps - 1
         for r in self.left_out:
-            self._leave_decode(r)
-            self._join_decode(r, r.base + 1)
+            self.decodes.leave(r)
+            self.decodes.join(r, r.base + 1)
         self.steps += 1
         self.cache.steps = self.steps
         for r in decodes:
@@ -290,7 +211,7 @@ class Scheduler:
         if r.decoding:
             computed = self.steps - r.base
             self.cache.release(self._synced(r))
-            self._leave_decode(r)
+            self.decodes.leave(r)
             r.generated = computed - r.prompt + 1
             if r.gap_from < 0:
                 r.gap_from = self.steps - 1
@@ -307,7 +228,7 @@ class Scheduler:
         r.done_before = max(r.done_before, computed)
         r.computed = 0
         r.preempted_at = now_s
-        self._put_back(r)
+        self.waiting.put_back(r)
         self.log.preemptions[r.id] += 1
         self.preempted.append(r.id)
         self.changed = True
@@ -321,25 +242,25 @@ class Scheduler:
     def _admit(self, now_s: float, budget: int, threshold: int) -> None:
         """Waiting requests in order, until one does not fit."""
         p, skipped = self.p, []
-        while budget > 0 and len(self.running) < p.max_num_seqs and self.n_waiting:
-            r = self._head()
+        while budget > 0 and len(self.running) < p.max_num_seqs and len(self.waiting):
+            r = self.waiting.head()
             if r is self.blocked and self.running and not self.blocked_written and p.reserve_full_isl and self.cache.free < self.blocked_need:
                 break  # its need cannot have shrunk: nobody computes what it asks for
             if r.lora >= 0 and p.max_loras and r.lora not in self.loras and len(self.loras) >= p.max_loras:
-                self._pop_head()
+                self.waiting.pop()
                 skipped.append(r)
                 continue
             chunk = self._fit(r, budget, threshold)
             if not chunk:
                 break
-            self._pop_head()
+            self.waiting.pop()
             self._start(r, chunk, now_s)
             budget -= chunk
         for r in reversed(skipped):
-            self._put_back(r)
-        waiting = self.n_waiting
+            self.waiting.put_back(r)
+        waiting = len(self.waiting)
         at_limit = len(self.running) >= p.max_num_seqs
-        held_up = not waiting or at_limit or (self.blocked is self._head() and not self.blocked_written)
+        held_up = not waiting or at_limit or (self.blocked is self.waiting.head() and not self.blocked_written)
         self.steady = not (self.chunks or self.prefills or self.left_out or skipped) and held_up and budget >= 0
 
     def _fit(self, r: Request, budget: int, threshold: int) -> int:
@@ -412,54 +333,28 @@ class Scheduler:
         if self.left_out:
             out = set(self.left_out)
             return min(r.base for r in self.running if r.decoding and r not in out)
-        heap = self.base_heap
-        while True:
-            base, _, r = heap[0]
-            if r.decoding and r.base == base:
-                return base
-            heapq.heappop(heap)
+        return self.decodes.min_base()
 
     # -- fast-forward -----------------------------------------------------------------------------------------------
     def stretch(self, most: int) -> int:
         """How many steps, this one included, run with this batch and no shortage of memory (at least 1, at most `most`)."""
-        if not self.steady or not self.n_decode:
+        if not self.steady or not self.decodes.n:
             return 1
-        k = min(most, self._next_finish() - self.steps + 1)
-        if k <= 1:
-            return 1
-        free, b = self.cache.free, self.b
-        if (k // b + 1) * self.n_decode <= free:
-            return k
-        residue, s = self.residue, self.steps
-        rounds = free // self.n_decode  # whole turns through the residues: n_decode blocks each
-        steps, free = min(k - 1, rounds * b), free - rounds * self.n_decode
-        while steps < k - 1:
-            free -= residue[(s + steps) % b]
-            if free < 0:
-                break
-            steps += 1
-        return steps + 1
+        k = min(most, self.decodes.next_finish() - self.steps + 1)
+        return 1 + self.decodes.steps_that_fit(self.steps, k - 1, self.cache.free) if k > 1 else 1
 
     def fast_forward(self, k: int) -> None:
         """Take k more steps of the present stretch."""
-        b, s = self.b, self.steps
-        rounds, rest = divmod(k, b)
-        need = rounds * self.n_decode + sum(self.residue[(s + i) % b] for i in range(rest))
+        need = self.decodes.blocks_over(self.steps, k)
         if need:
             self.cache.take(need)
-        self.steps = self.cache.steps = s + k
-        self.running_tokens += self.n_decode * k
-
-    def _next_finish(self) -> int:
-        heap = self.finish_heap
-        while heap[0] not in self.finishing:
-            heapq.heappop(heap)
-        return heap[0]
+        self.steps = self.cache.steps = self.steps + k
+        self.running_tokens += self.decodes.n * k
 
     # -- end of the step --------------------------------------------------------------------------------------------
     def complete(self) -> list[int]:
         """Sample and free at the end of a step, in running order; the requests that finished."""
-        finished = self.finishing.pop(self.steps, [])
+        finished = self.decodes.finishing.pop(self.steps, [])
         self.running_tokens += self.decoded
         for r, _ in self.chunks:
             r.chunks += 1
@@ -471,7 +366,7 @@ class Scheduler:
                 finished.append(r)
             else:
                 r.decoding = True
-                self._join_decode(r, self.steps - r.computed)
+                self.decodes.join(r, self.steps - r.computed)
         if not finished:
             return []
         if len(finished) > 1:
@@ -496,7 +391,7 @@ class Scheduler:
     def _finish(self, r: Request) -> None:
         if r.decoding:
             self.cache.release(self._synced(r))
-            self._leave_decode(r)
+            self.decodes.leave(r)
         else:
             self.cache.release(r)
         r.decoding = False
@@ -504,29 +399,3 @@ class Scheduler:
         self._drop_lora(r)
         self.running_tokens -= r.prompt + r.output
         self.log.last_step[r.id] = self.steps - 1
-
-    # -- aggregates over decodes ------------------------------------------------------------------------------------
-    def _join_decode(self, r: Request, base: int) -> None:
-        r.base = base
-        self.n_decode += 1
-        self.sum_base += base
-        self.residue[base % self.b] += 1
-        heapq.heappush(self.base_heap, (base, r.order, r))
-        last = base + r.prompt + r.output - 1
-        bucket = self.finishing.get(last)
-        if bucket is None:
-            self.finishing[last] = [r]
-            heapq.heappush(self.finish_heap, last)
-        else:
-            bucket.append(r)
-
-    def _leave_decode(self, r: Request) -> None:
-        self.n_decode -= 1
-        self.sum_base -= r.base
-        self.residue[r.base % self.b] -= 1
-        last = r.base + r.prompt + r.output - 1
-        bucket = self.finishing.get(last)
-        if bucket is not None and r in bucket:  # absent when it is finishing now
-            bucket.remove(r)
-            if not bucket:
-                del self.finishing[last]

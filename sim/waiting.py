@@ -1,0 +1,68 @@
+"""The waiting queue: first come first served, or by priority."""
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+
+from sim.request import Request
+
+
+class FcfsQueue:
+    """Arrival order; a preempted request goes first. Ids until they reach the head, so that a long queue costs little."""
+
+    def __init__(self, build: Callable[[int], Request]) -> None:
+        self._build = build
+        self._queue: deque[Request | int] = deque()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def add(self, request: int) -> bool:
+        """Queue a new arrival; True when it is now the head."""
+        self._queue.append(request)
+        return len(self._queue) == 1
+
+    def head(self) -> Request:
+        first = self._queue[0]
+        if isinstance(first, int):
+            first = self._queue[0] = self._build(first)
+        return first
+
+    def pop(self) -> Request:
+        head = self.head()
+        self._queue.popleft()
+        return head
+
+    def put_back(self, request: Request) -> None:
+        """A preempted or skipped request goes to the front."""
+        self._queue.appendleft(request)
+
+
+class PriorityQueue:
+    """Lowest (priority, arrival, id) first, preempted requests included."""
+
+    def __init__(self, build: Callable[[int], Request]) -> None:
+        self._build = build
+        self._heap: list[tuple[tuple[int, float, int], Request]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, request: int) -> bool:
+        r = self._build(request)
+        self.put_back(r)
+        return self._heap[0][1] is r
+
+    def head(self) -> Request:
+        return self._heap[0][1]
+
+    def pop(self) -> Request:
+        return heapq.heappop(self._heap)[1]
+
+    def put_back(self, request: Request) -> None:
+        heapq.heappush(self._heap, (request.urgency, request))
+
+
+QUEUES: dict[str, type[FcfsQueue] | type[PriorityQueue]] = {"fcfs": FcfsQueue, "priority": PriorityQueue}
+"""engine.scheduler_policy -> its queue."""
