@@ -59,6 +59,7 @@ class Request:
     recomputed: int = 0  #: tokens computed again after a preemption
     furthest: int = 0  #: tokens computed at least once
     preemptions: int = 0
+    first_admission_cut_short: bool = False  #: preempted before its first token
     admit_s: float = -1.0  #: start of its first step
     first_token_s: float = -1.0  #: end of that step; *_start: its start
     first_token_start: float = -1.0
@@ -86,6 +87,8 @@ class Step:
     free: int = 0
     running: int = 0
     waiting: int = 0
+    n_decode: int = 0
+    prefill_tokens: int = 0
 
     def row(self) -> list:
         """As recorded: step, scheduled, preempted, allocated, evicted, free after, running, waiting."""
@@ -162,6 +165,8 @@ class Engine:
             step = self._schedule()
             if step.scheduled:
                 self._execute(step)
+            elif self.waiting and not step.preempted:
+                raise RuntimeError(f"stuck at {self.now}: {len(self.waiting)} waiting, {len(self.running)} running, nothing scheduled")
             if self.checking:
                 self.pool.check([r.blocks for r in self.requests], self.num_blocks)
         return self
@@ -190,6 +195,7 @@ class Engine:
         contexts = self._contexts(step)
         chunks = [(n, r.computed - n) for r, n in scheduled if r.prefilling]
         sampled = sum(r.computed == r.known for r, _ in scheduled)
+        step.n_decode, step.prefill_tokens = len(contexts), sum(n for n, _ in chunks)
         seconds, _ = self.step_time.step(chunks, len(contexts), sum(contexts), max(contexts, default=0), sampled)
         return seconds
 
@@ -334,8 +340,9 @@ class Engine:
         return True
 
     def _enter(self, r: Request, tokens: int) -> None:
-        for i in range(r.entered, tokens // self.block_size if self.caching else 0):
-            self.pool.enter(r.blocks, i, r.keys[i], r.admission)
+        for i in range(r.entered, tokens // self.block_size):
+            if self.caching:
+                self.pool.enter(r.blocks, i, r.keys[i], r.admission)
             self.ever_entered.add(r.keys[i])
             r.entered = i + 1
 
@@ -344,6 +351,7 @@ class Engine:
         self._release(r)
         r.computed, r.prefilling = 0, True
         r.preemptions += 1
+        r.first_admission_cut_short |= r.sampled == 0
         step.preempted.append(r.id)
         self._requeue(r)
 

@@ -1,0 +1,238 @@
+"""What vLLM's own scheduler did, step by step, and situations its users reported, each with the right outcome.
+
+    KVCAST_DATA=... python -m pytest tests/test_engine_cases.py
+"""
+import json
+import lzma
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kvcast.validation import engine_cases
+from sim.causes import miss_causes
+from sim.recording import Recording
+from sim.scenario import EngineParams
+from sim.simulate import run as simulate
+from tests import reference_vllm
+from workloads.columns import Workload
+from workloads.errors import InputError
+from workloads.readers.engine_case import read_case, to_workload
+
+CONFIG = {"block_size": 16, "num_blocks": 100, "max_model_len": 200_000, "max_num_batched_tokens": 8192, "max_num_seqs": 64}
+
+
+def request(arrival_step: int, *segments: tuple, out: int = 1, **more) -> dict:
+    """A request; a segment is (name, tokens)."""
+    return {"arrival_step": arrival_step, "segments": [["s", *s] for s in segments], "max_tokens": out, **more}
+
+
+def play(*requests: dict, **config) -> tuple[Workload, Recording, list[tuple]]:
+    """Simulate requests, ids by position, with steps of one second; (workload, recording, step rows)."""
+    case = {"config": CONFIG | config, "requests": [r | {"id": i} for i, r in enumerate(requests)]}
+    workload, params = to_workload(case)
+    log: list[tuple] = []
+    recording = simulate(workload, EngineParams(**params), engine_cases.UnitStep(), step_log=log)
+    assert all(recording.status == 0)
+    return workload, recording, log
+
+
+# ---- recorded cases -------------------------------------------------------------------------------------------------
+
+
+def recorded(data_dir: Path) -> list[dict]:
+    cases = [read_case(path) for path in sorted((data_dir / "engine_cases").glob("*.json*"))]
+    return [case for case in cases if not engine_cases.not_simulated(case)]
+
+
+def test_every_recorded_case_is_reproduced(data_dir):
+    outcome = engine_cases.run(data_dir)
+    assert outcome.passed, "\n".join(outcome.lines)
+    assert outcome.figures["cases"] == 21
+    assert outcome.lines[-1] == "21 cases, 4039 requests, 0 mismatches"
+
+
+def test_the_reference_reproduces_every_recorded_case_too(data_dir):
+    for case in recorded(data_dir):
+        assert reference_vllm.differences(case) == [], case["case"]
+
+
+def test_every_recorded_request_with_fast_forward(data_dir):
+    for case in recorded(data_dir):
+        workload, params = to_workload(case)
+        rec = simulate(workload, EngineParams(**params), engine_cases.UnitStep())
+        got = [engine_cases.request_row(rec, row) for row in range(len(workload))]
+        want = [{name: r[name] for name in ("first_admission_cached_tokens", "preemptions", "finish_step")} for r in case["expected"]["requests"]]
+        assert [{name: g[name] for name in want[0]} for g in got] == want, case["case"]
+
+
+def expected_of(case: dict) -> dict:
+    engine = reference_vllm.Engine(case).run()
+    return {"steps": [[int(start), *rest] for start, *rest in (s.row() for s in engine.steps)], "requests": engine.expected_requests()}
+
+
+@pytest.fixture
+def case() -> dict:
+    """A small case with what the engine does in it, as the reference says."""
+    requests = [request(0, (1, 32), (2, 9), out=20, id=0), request(1, (1, 32), (3, 40), out=30, id=1), request(1, (1, 32), out=30, id=2)]
+    case = {"schema": "kvoracle/1", "case": "small", "engine": "vllm", "config": CONFIG | {"num_blocks": 8}, "requests": requests}
+    return case | {"expected": expected_of(case)}
+
+
+def test_a_wrong_step_is_shown_with_both_sides(tmp_path, case):
+    (tmp_path / "small.json").write_text(json.dumps(case))
+    assert engine_cases.run(None, cases=tmp_path).lines == ["1 cases, 3 requests, 0 mismatches"]
+    case["expected"]["steps"][5][5] += 1
+    case["expected"]["requests"][1]["finish_step"] += 2
+    (tmp_path / "small.json").write_text(json.dumps(case))
+    outcome = engine_cases.run(None, cases=tmp_path)
+    assert not outcome.passed
+    assert [line.split(":")[1].split(" expected")[0] for line in outcome.lines[:2]] == [" step 5", " request 1"]
+    assert "free blocks differs" in outcome.lines[0]
+    assert "finish_step" in outcome.lines[1]
+    assert outcome.lines[-1] == "1 cases, 3 requests, 1 mismatches"
+
+
+def test_compressed_cases_and_skips_counted_by_reason(tmp_path, case):
+    (tmp_path / "a.json.xz").write_bytes(lzma.compress(json.dumps(case).encode()))
+    (tmp_path / "b.json").write_text(json.dumps(case | {"engine": "sglang"}))
+    (tmp_path / "c.json").write_text(json.dumps(case | {"config": case["config"] | {"async_scheduling": True}}))
+    (tmp_path / "d.json").write_text(json.dumps(case | {"config": case["config"] | {"spread": 3}}))
+    lines = engine_cases.run(None, cases=tmp_path).lines
+    assert "spread" in lines[0]
+    assert lines[1].startswith("skipped 2: 1 asynchronous scheduling")
+    assert "1 sglang" in lines[1]
+    assert lines[2] == "2 cases, 6 requests, 0 mismatches"
+
+
+def test_nothing_comparable_is_no_pass(tmp_path, case):
+    (tmp_path / "b.json").write_text(json.dumps(case | {"engine": "sglang"}))
+    assert not engine_cases.run(None, cases=tmp_path).passed
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("{", "not readable as JSON"), ("[1]", "schema = None"), ('{"schema": "kvoracle/1", "case": "x"}', "'engine' is missing")],
+)
+def test_bad_case_files_are_named(tmp_path, text, says):
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(InputError, match=r"x\.json.*") as error:
+        engine_cases.run(None, cases=tmp_path)
+    assert says in str(error.value)
+
+
+def test_missing_folders_are_named(tmp_path):
+    with pytest.raises(InputError, match="no such folder"):
+        engine_cases.run(None, cases=tmp_path / "absent")
+    with pytest.raises(InputError, match=r"no \*\.json"):
+        engine_cases.run(None, cases=tmp_path)
+    with pytest.raises(InputError, match="--cases"):
+        engine_cases.run(None)
+
+
+# ---- situations users reported --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("block_size", "new"), [(1, (7000, 3000, 150)), (16, (7000, 3000, 158)), (128, (7000, 3080, 238))])
+def test_textbook_example(block_size, new):
+    system, python, javascript = (1, 2000), (2, 5000), (3, 3000)
+    _, rec, _ = play(
+        request(0, system, python, out=4), request(20, system, javascript, out=4), request(40, system, python, (4, 150), out=4),
+        block_size=block_size, num_blocks=20_000,
+    )  # fmt: skip
+    assert tuple(np.array([7000, 5000, 7150]) - rec.hit_tokens) == new
+
+
+def test_vllm_25780_recompute_hits_are_no_hits():
+    """No shared prompts, small pool, preemptions: the hit rate is 0; what preempted requests find again is kept apart."""
+    _, rec, _ = play(*[request(0, (i, 40), out=60) for i in range(1, 7)], num_blocks=20)
+    assert rec.preemptions.sum() > 0
+    assert rec.hit_tokens.sum() == 0
+    assert rec.readmission_hit_tokens.sum() > 0
+
+
+def test_vllm_43736_a_waiting_request_is_counted_once():
+    """It waits many steps for blocks, is looked up in each, and counts one query and one hit: at admission."""
+    _, rec, log = play(request(0, (1, 64), out=80), request(1, (1, 64), (2, 80), out=1), num_blocks=9)
+    blocked = [row for row in log if row[8] == 1]
+    assert len(blocked) > 10
+    assert rec.hit_tokens.tolist() == [0, 64]
+    assert rec.readmission_hit_tokens.sum() == 0
+    assert rec.preemptions.sum() == 0
+
+
+def test_vllm_pr_42656_partial_blocks_are_reused_first():
+    """A tail block without a hash is taken before any full block, so none of the cached ones is lost to it."""
+    _, rec, _ = play(
+        request(0, (1, 40)), request(10, (2, 40)), request(20, (3, 24)), request(30, (1, 40)),
+        num_blocks=7,
+    )  # fmt: skip
+    # two full blocks and a tail each: 2 + 2 + 1 cached fill five of seven, and the fourth needs one of the other two
+    assert rec.evicted_blocks == 0
+    assert rec.hit_tokens.tolist() == [0, 0, 0, 32]
+
+
+def test_llm_d_inference_sim_704_the_deepest_block_goes_first():
+    """3-block cache, chain 1-2-3 freed, one block needed: 3 goes, the next request hits two; the same in every run."""
+    for _ in range(3):
+        _, rec, log = play(request(0, (1, 12)), request(10, (2, 3)), request(20, (1, 12)), block_size=4, num_blocks=3)
+        assert [row[5] for row in log] == [0, 1, 0]  # the third reuses the second's partial block
+        assert rec.hit_tokens.tolist() == [0, 0, 8]
+
+
+def test_vllm_54607_shared_but_below_one_block():
+    """240 shared tokens and blocks of 784: no hit is right, the tree still knows 240 are shared, and the cause is the block."""
+    workload, rec, _ = play(request(0, (1, 240), (2, 100)), request(10, (1, 240), (3, 100)), request(20, (4, 340)), block_size=784)
+    assert rec.hit_tokens.tolist() == [0, 0, 0]
+    assert workload.tree.end[workload.leaf].tolist() == [240, 240, 0]
+    causes = miss_causes(rec, workload, np.arange(3), np.zeros(3, np.int64), 1)
+    assert causes.tokens["partial_block"].tolist() == [340, 340, 340]
+
+
+@pytest.mark.parametrize(("salts", "prefilled"), [((None,) * 4, 160 + 3 * 16), (("a", "b", "c", "d"), 4 * 160)])
+def test_vllm_16016_a_salt_per_tenant_multiplies_prefill(salts, prefilled):
+    """T tenants with one prompt: no hits across tenants, T-fold prefill."""
+    _, rec, _ = play(*[request(10 * i, (1, 160), **({"cache_salt": salt} if salt else {})) for i, salt in enumerate(salts)])
+    assert (160 - rec.hit_tokens).sum() == prefilled
+    assert rec.steps[0].prefill_tokens.sum() == prefilled
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "hit"),
+    [
+        ({"lora": "x"}, {"lora": "x"}, 144),
+        ({"lora": "x"}, {"cache_salt": "x"}, 0),
+        ({"lora": {"name": "x", "path": "/old"}}, {"lora": {"name": "x", "path": "/new"}}, 0),
+        ({"lora": "x"}, {}, 0),
+    ],
+)
+def test_vllm_44701_a_lora_is_neither_a_salt_nor_a_name(first, second, hit):
+    """A LoRA named like a salt, or the same name with other weights, shares nothing."""
+    _, rec, _ = play(request(0, (1, 160), **first), request(10, (1, 160), **second))
+    assert rec.hit_tokens.tolist() == [0, hit]
+
+
+def fifth_long_prompt(**config) -> tuple[Recording, int]:
+    """4 x 100k tokens fill 90 % of the blocks, a fifth arrives; (recording, most requests running at once)."""
+    requests = [request(0, (i, 100_000), out=400) for i in range(1, 5)] + [request(60, (5, 100_000), out=2)]
+    _, rec, log = play(*requests, num_blocks=27_800, **config)
+    assert rec.preemptions[:4].sum() == 0
+    return rec, max(row[7] for row in log)
+
+
+def test_vllm_pr_37307_with_full_length_reservation_it_waits():
+    rec, running = fifth_long_prompt()
+    assert running == 4
+    assert rec.preemptions[4] == 0
+    assert rec.admit_s[4] == min(rec.finish_s[:4])
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_vllm_pr_37307_without_it_is_admitted_and_preempted(caching):
+    """Without a cache again and again; with one it finds its blocks, and then waits for the next chunk's to be free."""
+    rec, running = fifth_long_prompt(scheduler_reserve_full_isl=False, enable_prefix_caching=caching)
+    assert running == 5
+    assert rec.admit_s[4] == 60
+    assert rec.preemptions[4] == 1 if caching else rec.preemptions[4] > 10
+    assert 0 < rec.recomputed_tokens[4] < 40_960 if caching else rec.recomputed_tokens[4] > 10 * 40_960  # five chunks each time
+    assert rec.finish_s[4] > min(rec.finish_s[:4])

@@ -1,0 +1,66 @@
+"""Random cases against the per-block reference (the long form: `python -m tests.fuzz --ops 1000000`), and planted faults.
+
+    python -m pytest tests/test_fuzz.py
+"""
+import pytest
+
+from tests import fuzz
+
+
+def report(case: fuzz.Case | None) -> str:
+    """The shrunk case and what differs in it, when there is one."""
+    if case is None:
+        return ""
+    small = fuzz.shrink(case, lambda c: bool(fuzz.first_difference(c)))
+    return f"{fuzz.first_difference(small)}\n{fuzz.json.dumps(small)}"
+
+
+@pytest.mark.parametrize(("policies", "ops"), [(("lru",), 50_000), (("lfu",), 20_000)])
+def test_simulator_equals_the_reference(policies, ops):
+    done, cases, failing = fuzz.fuzz(ops, seed=0, policies=policies)
+    assert failing is None, report(failing)
+    assert done >= ops
+    assert cases > 50
+
+
+def test_random_cases_reach_the_corners():
+    """A random test proves nothing about what it never does."""
+    seen = set()
+    for index in range(300):
+        case = fuzz.random_case(0, index)
+        engine = fuzz.run_reference(case)
+        segments = [(r, s) for r in case["requests"] for s in r["segments"]]
+        finish = {r.id: r.finish_s for r in engine.requests}
+        admit = {r.id: r.admit_s for r in engine.requests}
+        seen |= {name for name, happened in {
+            "hit": any(r.cached and r.cached[0] for r in engine.requests),
+            "evicted": engine.pool.evicted,
+            "preempted": any(s.preempted for s in engine.steps),
+            "several preempted in a step": any(len(s.preempted) > 1 for s in engine.steps),
+            "priority preemption": engine.by_priority and any(s.preempted for s in engine.steps),
+            "hit after a preemption": any(sum(r.cached[1:]) for r in engine.requests),
+            "refused": any(r.rejected for r in engine.requests),
+            "output asked for before it exists": any(s[0] == "o" and admit[r["id"]] < finish.get(s[1], 0) for r, s in segments),
+            "timed": case["timed"], "caching off": not engine.caching, "no reservation": not engine.reserve_full,
+            "watermark": engine.watermark, "threshold": engine.threshold, "lora limit": engine.max_loras,
+            "salt": any("cache_salt" in r for r in case["requests"]), "lora": any("lora" in r for r in case["requests"]),
+            "block of one token": engine.block_size == 1, "prompt of whole blocks": any(r.prompt % engine.block_size == 0 for r in engine.requests),
+            "two copies of a hash": any(len(copies) > 1 for copies in engine.pool.cached.values()),
+        }.items() if happened}  # fmt: skip
+    assert len(seen) == 19, seen
+
+
+@pytest.mark.parametrize("fault", fuzz.FAULTS)
+def test_planted_faults_are_noticed(fault):
+    assert fuzz.cases_until_noticed(fault) is not None
+
+
+def test_shrinking_keeps_the_failure_and_drops_the_rest():
+    def fails(case: fuzz.Case) -> bool:
+        return any(s[2] >= 7 for r in case["requests"] for s in r["segments"])
+
+    case = next(c for c in (fuzz.random_case(3, i) for i in range(100)) if fails(c))
+    small = fuzz.shrink(case, fails)
+    assert [r["segments"][0][2] for r in small["requests"]] == [7]
+    assert len(small["requests"][0]["segments"]) == 1
+    assert small["requests"][0]["max_tokens"] == 1
