@@ -116,7 +116,6 @@ def _number_text(value: float | None) -> str:
 CLASS_COLUMNS = {  # column: (label, help)
     "name": ("class", "a label, unique in the mix"),
     "rate": ("sessions/s", "session arrivals per second; a session is one or more requests (turns)"),
-    "share": ("share", "of all session arrivals; follows from sessions/s"),
     "turns": ("turns", "requests in a session. " + GRAMMAR),
     "think": ("think time (s)", "seconds between an answer and the user's next request. " + GRAMMAR),
     "tool_share": ("tool loop share", "share of the later turns that follow a tool's run instead of a person's thinking, 0 to 1"),
@@ -143,20 +142,10 @@ def class_rows(config: WorkloadConfig) -> list[Row]:
     rates = class_rates(replace(config, rate_scale=1.0))
     rows = []
     for c, rate in zip(config.class_, rates, strict=True):
-        row: Row = {name: getattr(c, name) for name in CLASS_COLUMNS if name not in ("rate", "share", *DIST_FIELDS)}
+        row: Row = {name: getattr(c, name) for name in CLASS_COLUMNS if name not in ("rate", *DIST_FIELDS)}
         row |= {name: dist_text(getattr(c, name)) for name in DIST_FIELDS}
-        rows.append({name: {**row, "rate": rate, "share": 0.0}[name] for name in CLASS_COLUMNS})
-    return with_shares(rows)
-
-
-def with_shares(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """The rows with each one's share of the session arrivals filled in."""
-    total = sum(_float(row.get("rate")) for row in rows)
-    return [{**row, "share": _float(row.get("rate")) / total if total else 0.0} for row in rows]
-
-
-def _float(value: Any) -> float:
-    return 0.0 if _empty(value) else float(value)
+        rows.append({name: {**row, "rate": rate}[name] for name in CLASS_COLUMNS})
+    return rows
 
 
 def layer_rows(config: WorkloadConfig) -> list[Row]:
