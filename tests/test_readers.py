@@ -334,26 +334,41 @@ def test_truncated_weka_files_are_refused(tmp_path: Path) -> None:
     assert complaint(archive).startswith("FILE: not a whole tar archive (")
 
 
+def standard(row: list[int], main: list[int], sub: list[int]) -> tuple[str, int]:
+    """(agent, blocks) of the standard text that a row begins with."""
+    for agent, text in (("main", main), ("sub", sub)):
+        same = shared_by_text(row, text)
+        if same:
+            return agent, same
+    return "", 0
+
+
 ids = st.lists(st.integers(0, 2), max_size=5)
+sizes = st.sampled_from([(0, 0), (4, 0), (4, 4), (8, 3)])
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(st.lists(ids, min_size=1, max_size=4), st.sampled_from([(0, 0), (4, 0), (4, 4), (8, 3)])), min_size=1, max_size=4), st.booleans())
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.lists(ids, min_size=1, max_size=4), sizes, st.lists(ids, max_size=2), sizes), min_size=1, max_size=4), st.booleans())
 def test_sessions_share_standard_text_only_when_asked(sessions, share: bool) -> None:
-    """Reference: block b of a row is standard text when the row begins with the session's standard prefix up to b."""
+    """Reference: a row's leading blocks are standard text as long as they agree with its agent's standard prefix; a
+    sub-agent that begins like the main agent has none of its own."""
     trees, texts = SessionTrees(4, share), []
-    for number, (rows, (tools, system)) in enumerate(sessions):
-        prefix = StandardPrefix("m", tools, system, 4)
-        arrays = [np.array(row, np.int64) for row in rows]
-        prefix.settle(arrays)
-        trees.add(arrays, np.array([len(row) * 4 + 1 for row in rows], np.int64), [prefix])
-        standard = prefix.ids.tolist()
+    for number, (main_rows, main_size, sub_rows, sub_size) in enumerate(sessions):
+        prefixes = [StandardPrefix("main", *main_size, 4), StandardPrefix("sub", *sub_size, 4)]
+        for prefix, rows in zip(prefixes, (main_rows, sub_rows), strict=True):
+            prefix.settle([np.array(row, np.int64) for row in rows])
+        rows = main_rows + sub_rows
+        trees.add([np.array(row, np.int64) for row in rows], np.array([len(row) * 4 + 1 for row in rows], np.int64), prefixes)
+        main, sub = (prefix.ids.tolist() for prefix in prefixes)
         for row in rows:
-            text: list = []
+            agent, blocks = standard(row, main, [] if sub[:1] == main[:1] else sub)
+            tools, system = main_size if agent == "main" else sub_size
+            owner, text = None if share else number, []
             for b in range(len(row)):
-                name = ("own", number, tuple(row[: b + 1]))
-                if b < len(standard) and row[: b + 1] == standard[: b + 1]:
-                    name = ("tools", None if share else number, tools, b) if b < tools // 4 else ("system", None if share else number, tools, system, b)
+                if b >= blocks:
+                    name: tuple = ("own", number, tuple(row[: b + 1]))
+                else:
+                    name = (owner, agent, tools, b) if b < tools // 4 else (owner, agent, tools, system, b)
                 text += [(name, i) for i in range(4)]
             texts.append(text)
     tree, leaf = trees.merged()

@@ -39,13 +39,11 @@ def infinite_cache(workload: Workload, block_size: int) -> Reuse:
     for nodes in reversed(levels[1:]):
         np.minimum.at(whole, tree.parent[nodes], first[nodes])
         np.minimum.at(first, tree.parent[nodes], first[nodes])
+    above[levels[0]] = levels[0]  # a root ends at 0: nothing is shared there
     for nodes in levels[1:]:
         parents = tree.parent[nodes]
         above[nodes] = np.where(first[parents] == first[nodes], above[parents], parents)
-    is_root = tree.parent < 0
-    above[is_root] = np.flatnonzero(is_root)
     node = np.where(first[leaf] < row, leaf, above[leaf])
-    node = np.where(first[node] < row, node, _root_of(tree.parent, levels)[leaf])  # a root visited first by r itself
     shared = np.where(tree.end[node] > 0, tree.end[node] - (whole[node] >= row), 0)
     hit = np.minimum(shared, workload.prompt_tokens - 1) // block_size * block_size
     if not workload.prefix_identity:
@@ -102,13 +100,6 @@ def _levels(parent: np.ndarray) -> list[np.ndarray]:
         unknown = unknown[changed]
     order = np.argsort(depth, kind="stable")
     return np.split(order, np.cumsum(np.bincount(depth))[:-1])
-
-
-def _root_of(parent: np.ndarray, levels: list[np.ndarray]) -> np.ndarray:
-    root = np.arange(len(parent))
-    for nodes in levels[1:]:
-        root[nodes] = root[parent[nodes]]
-    return root
 
 
 def _node_at(workload: Workload, node: np.ndarray, tokens: np.ndarray) -> np.ndarray:

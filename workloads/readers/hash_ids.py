@@ -75,7 +75,7 @@ class HashIds:
         return np.concatenate(self._chunks), np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64)))
 
 
-_HASH_IDS = re.compile(rb'"hash_ids"\s*:\s*\[([^\[\]]*)\]')
+_HASH_IDS = re.compile(rb'"hash_ids"\s*:\s*\[')
 
 
 class IdRows:
@@ -92,7 +92,14 @@ class IdRows:
 
     def taken_out_of(self, document: bytes) -> bytes:
         """The document with every flat list of ids replaced by a list of one number, its place here."""
-        return _HASH_IDS.sub(self._take, document)
+        kept, done = [], 0
+        for found in _HASH_IDS.finditer(document):
+            end = document.find(b"]", found.end())
+            text = document[found.end() : end]
+            if end >= 0 and b"[" not in text:
+                kept += [document[done : found.end()], b"%d" % self._take(text)]
+                done = end
+        return b"".join([*kept, document[done:]])
 
     def get(self, listed: Any) -> np.ndarray | None:
         """int64 ids of what now stands for a list that was taken out, None when its items are no ids."""
@@ -102,8 +109,8 @@ class IdRows:
         """What the file says where `get` found no ids, for an error line."""
         return self._refused[listed[0]].decode(errors="replace") if type(listed) is list and len(listed) == 1 and type(listed[0]) is int else listed
 
-    def _take(self, found: re.Match[bytes]) -> bytes:
-        text = found[1]
+    def _take(self, text: bytes) -> int:
+        """Decode one list; returns its place."""
         known = self._ids if self._text and text.startswith(self._text + b",") else np.zeros(0, np.int64)
         rest = json.loads(b"[" + text[len(self._text) + 1 if len(known) else 0 :] + b"]")
         ids = as_column(rest, self._numbers)
@@ -112,4 +119,4 @@ class IdRows:
         else:
             self._refused[len(self._rows)] = b"[" + text + b"]"
         self._rows.append(None if ids is None else self._ids)
-        return b'"hash_ids":[%d]' % (len(self._rows) - 1)
+        return len(self._rows) - 1

@@ -290,7 +290,7 @@ class _Reader:
 
     def _notes(self) -> None:
         note, count = self.rows.note, self.count
-        note(f"sessions: {self.sessions}, of which every one starts at time 0 (users or concurrency spread them); sub-agents: {count['sub-agents']}, their parent waits for {count['joins']}")
+        note(f"sessions: {self.sessions}, all starting at time 0 (users or concurrency spread them); sub-agents: {count['sub-agents']}, their parent waits for {count['joins']}")
         shared = "sessions of one model with equal tool and system token counts share that text" if self.share_tools else "sessions share nothing (share_tools lets them share tools and system)"
         note(f"hash ids are local to a session: {shared}; the last in % {self.block_tokens} tokens of an input have no id and are private")
         if self.answers:
