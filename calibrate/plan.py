@@ -76,9 +76,9 @@ def plan(model: ModelSpec, grid: Grid, tps: Sequence[int] = (1,)) -> list[Point]
 def anchors(model: ModelSpec, grid: Grid) -> list[Point]:
     """Points measured again at the end of a session: a drift of the clocks shows in them."""
     attention = attention_shape(model)
-    gate = next(o for o in step_operators(model) if o.op in ("gemm", "moe"))
+    matrix = next(o for o in step_operators(model) if o.op in ("gemm", "moe"))
     return [
-        gate.point(grid.tokens[0][-1]),
+        matrix.point(grid.tokens[0][-1]),
         Point("prefill", {**attention, "new": grid.new[0][1], "cached": 0, "seqs": 1}),
         Point("decode", {**attention, "batch": grid.batch[0][2], "context": grid.context[0][1], "longest": grid.context[0][1]}),
     ]

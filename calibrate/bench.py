@@ -1,0 +1,187 @@
+"""Times one point on real hardware: builds its tensors, calls the backend, returns the samples.
+
+The one idea: weights and KV rotate over as many copies as the model has layers (at most what exceeds three times the L2
+cache), while activations stay where they are, because that is what a forward pass does to the caches. On a GPU at least ten
+calls are captured in one CUDA graph and replayed, so no host time is in the figure.
+
+    python -m calibrate.measure --model tiny --device cpu --budget-s 20 --out points.jsonl
+"""
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrate.backend import backend_for
+from calibrate.operators import Point
+
+Call = Callable[[], Any]
+REPLAYS = 5
+MIN_CALLS = 10
+BLOCK = 16
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
+
+
+class TorchDevice:
+    """The calls of a point on one torch device; subclasses time them.
+
+    measure(point) -> (samples, note): microseconds per call, medians are taken by the caller.
+    """
+
+    kind: str
+
+    def __init__(self, dtype: str, layers: int, l2_bytes: int, block_size: int = BLOCK, seed: int = 0):
+        self.dtype, self.layers, self.l2_bytes, self.block_size = dtype, layers, l2_bytes, block_size
+        self.torch_dtype = DTYPES[dtype]
+        self.backend = backend_for(self.kind)
+        self._random = torch.Generator(device=self.kind).manual_seed(seed)
+
+    # ---- tensors -------------------------------------------------------------------------------------------------
+
+    def _rand(self, *shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=torch.float32 if self.kind == "cpu" else self.torch_dtype, device=self.kind, generator=self._random).to(self.torch_dtype) * 0.1
+
+    def _copies(self, nbytes: float) -> int:
+        """How many copies of what a call reads take turns."""
+        return max(1, min(self.layers, math.ceil(3 * self.l2_bytes / max(nbytes, 1))))
+
+    def _caches(self, s: dict[str, int], tokens: int) -> tuple[list[tuple[Tensor, Tensor]], int]:
+        """KV caches that hold `tokens` and take turns, and their blocks."""
+        blocks = -(-tokens // self.block_size) + s.get("seqs", 0) + s.get("batch", 0)
+        shape = (blocks, self.block_size, s["kv_heads"], s["head_dim"])
+        copies = self._copies(2 * math.prod(shape) * self.torch_dtype.itemsize)
+        return [(self._rand(*shape), self._rand(*shape)) for _ in range(copies)], blocks
+
+    def _tables(self, lengths: list[int], blocks: int, first: int = 0) -> Tensor:
+        """Block tables of sequences of these lengths over a shuffled cache: a served cache is never in order."""
+        order = torch.randperm(blocks, generator=torch.Generator().manual_seed(blocks))
+        counts = [-(-n // self.block_size) for n in lengths]
+        table = torch.zeros(len(lengths), max(counts), dtype=torch.int32)
+        for row, count in enumerate(counts):
+            table[row, :count] = order[first : first + count]
+            first += count
+        return table.to(self.kind)
+
+    # ---- calls ---------------------------------------------------------------------------------------------------
+
+    def calls(self, point: Point) -> list[Call]:
+        """The calls of a point, one per rotating copy."""
+        return getattr(self, f"_{point.op}")(point.shape)
+
+    def _gemm(self, s: dict[str, int]) -> list[Call]:
+        x = self._rand(s["m"], s["k"])
+        copies = self._copies(s["n"] * s["k"] * self.torch_dtype.itemsize)
+        weights = [self._rand(s["n"], s["k"]) for _ in range(copies)]
+        return [lambda w=w: self.backend.linear(x, w) for w in weights]
+
+    _matmul = _gemm
+
+    def _copy(self, s: dict[str, int]) -> list[Call]:
+        source = torch.empty(s["bytes"], dtype=torch.uint8, device=self.kind).random_(0, 255)
+        target = torch.empty_like(source)
+        return [lambda: target.copy_(source)]
+
+    def _node_gap(self, s: dict[str, int]) -> list[Call]:
+        """The smallest kernel there is: what one more call costs."""
+        x = torch.zeros(1, device=self.kind)
+        return [lambda: x.add_(1.0)]
+
+    def _embedding(self, s: dict[str, int]) -> list[Call]:
+        table, ids = self._rand(s["vocab"], s["hidden"]), self._ids(s["tokens"], s["vocab"])
+        return [lambda: self.backend.embedding(ids, table)]
+
+    def _rms_norm(self, s: dict[str, int]) -> list[Call]:
+        x, residual, weight = self._rand(s["tokens"], s["hidden"]), self._rand(s["tokens"], s["hidden"]), self._rand(s["hidden"])
+        return [lambda: self.backend.rms_norm(x, weight, residual)]
+
+    def _silu_mul(self, s: dict[str, int]) -> list[Call]:
+        x = self._rand(s["tokens"], 2 * s["width"])
+        return [lambda: self.backend.silu_mul(x)]
+
+    def _qk_norm(self, s: dict[str, int]) -> list[Call]:
+        q, k, w = self._rand(s["tokens"], s["heads"], s["head_dim"]), self._rand(s["tokens"], s["kv_heads"], s["head_dim"]), self._rand(s["head_dim"])
+        return [lambda: (self.backend.head_norm(q, w), self.backend.head_norm(k, w))]
+
+    def _rope_kv_write(self, s: dict[str, int]) -> list[Call]:
+        tokens, d = s["tokens"], s["head_dim"]
+        qkv = self._rand(tokens, s["heads"] + 2 * s["kv_heads"], d)
+        q, k, v = qkv.split([s["heads"], s["kv_heads"], s["kv_heads"]], dim=1)
+        cos_sin, positions = self._rand(tokens, d).float().to(self.torch_dtype), torch.arange(tokens, device=self.kind)
+        caches, blocks = self._caches(s, tokens)
+        slots = torch.randperm(blocks * self.block_size, generator=torch.Generator().manual_seed(1))[:tokens].to(self.kind)
+        return [lambda kc=kc, vc=vc: self.backend.rope_kv_write(q, k, v, cos_sin, positions, slots, kc, vc) for kc, vc in caches]
+
+    def _prefill(self, s: dict[str, int]) -> list[Call]:
+        new, cached = [s["new"]] * s["seqs"], [s["cached"]] * s["seqs"]
+        caches, blocks = self._caches(s, s["seqs"] * (s["new"] + s["cached"]))
+        q, table = self._rand(sum(new), s["heads"], s["head_dim"]), self._tables([n + c for n, c in zip(new, cached, strict=True)], blocks)
+        return [lambda kc=kc, vc=vc: self.backend.prefill_attention(q, kc, vc, table, new, cached) for kc, vc in caches]
+
+    def _decode(self, s: dict[str, int]) -> list[Call]:
+        contexts = [s["longest"]] + [s["context"]] * (s["batch"] - 1)
+        caches, blocks = self._caches(s, sum(contexts))
+        q, table = self._rand(s["batch"], s["heads"], s["head_dim"]), self._tables(contexts, blocks)
+        return [lambda kc=kc, vc=vc: self.backend.decode_attention(q, kc, vc, table, contexts) for kc, vc in caches]
+
+    def _mixed(self, s: dict[str, int]) -> list[Call]:
+        """One step's attention: the prefill kernel over its sequences, then the decode kernel over the others."""
+        contexts, total = [s["longest"]] + [s["context"]] * (s["batch"] - 1), s["new"] + s["cached"]
+        caches, blocks = self._caches(s, total + sum(contexts))
+        q = self._rand(s["new"] + s["batch"], s["heads"], s["head_dim"])
+        prefilling, decoding = self._tables([total], blocks), self._tables(contexts, blocks, -(-total // self.block_size))
+
+        def call(kc: Tensor, vc: Tensor) -> None:
+            self.backend.prefill_attention(q[: s["new"]], kc, vc, prefilling, [s["new"]], [s["cached"]])
+            self.backend.decode_attention(q[s["new"] :], kc, vc, decoding, contexts)
+
+        return [lambda kc=kc, vc=vc: call(kc, vc) for kc, vc in caches]
+
+    def _moe(self, s: dict[str, int]) -> list[Call]:
+        x, router = self._rand(s["tokens"], s["hidden"]), self._rand(s["experts"], s["hidden"])
+        copies = self._copies(3 * s["experts"] * s["width"] * s["hidden"] * self.torch_dtype.itemsize)
+        weights = [(self._rand(s["experts"], 2 * s["width"], s["hidden"]), self._rand(s["experts"], s["hidden"], s["width"])) for _ in range(copies)]
+        return [lambda a=a, b=b: self.backend.experts(x, router, a, b, s["top_k"]) for a, b in weights]
+
+    def _sample(self, s: dict[str, int]) -> list[Call]:
+        logits = self._rand(s["rows"], s["vocab"])
+        return [lambda: self.backend.sample(logits)]
+
+    def _ids(self, count: int, vocab: int) -> Tensor:
+        return torch.randint(vocab, (count,), device=self.kind, generator=self._random)
+
+
+class CpuDevice(TorchDevice):
+    """Wall-clock timing; every call is timed alone, copies in turn."""
+
+    kind = "cpu"
+
+    def __init__(self, dtype: str, layers: int, l2_bytes: int = 2**20, **options: Any):
+        super().__init__(dtype, layers, l2_bytes, **options)
+        self.min_s = 0.02
+
+    def time(self, point: Point) -> list[float]:
+        """Microseconds of every call: at least five rounds, and at least `min_s` of work."""
+        calls = self.calls(point)
+        with torch.inference_mode():
+            for call in calls[:2]:
+                call()
+            return time_calls(calls, self.min_s)
+
+
+def time_calls(calls: list[Call], min_s: float) -> list[float]:
+    samples: list[float] = []
+    total_s, clock = 0.0, time.perf_counter
+    rounds = 0
+    while rounds < REPLAYS or (total_s < min_s and rounds < 200):
+        for call in calls:
+            start = clock()
+            call()
+            took = clock() - start
+            samples.append(took * 1e6)
+            total_s += took
+        rounds += 1
+    return samples

@@ -1,0 +1,286 @@
+"""Measures a model's operators on this machine and appends every point to a file as it comes.
+
+The one idea: the file is the state. Each point is one JSON line, written and synced before the next is measured, so a killed
+run, a lost GPU or a full disk keeps what was measured; --resume skips what is there. Needs torch, triton and numpy only.
+
+    python -m calibrate.measure --model llama-3.1-8b --device cuda --out points.jsonl --budget-s 240
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from calibrate.models import ModelSpec, resolve_model
+from calibrate.operators import Point
+from calibrate.plan import Grid, anchors, plan
+from workloads.errors import InputError
+
+SCHEMA = 1
+DRIFT = 0.03
+"""Change of an anchor within a session that is flagged."""
+RESERVE = 0.03
+"""Share of the budget kept for re-measuring the anchors."""
+SAME_RUN = ("schema", "device", "model", "dtype", "kernels", "tensor_parallel")
+"""What must agree before a file is added to."""
+
+
+class OutOfMemory(Exception):
+    """A point that does not fit on the device; the run goes on."""
+
+
+class DeviceLost(Exception):
+    """The device answers no more; what was measured stays and the run ends."""
+
+
+class Device(Protocol):
+    """Something whose operators can be timed."""
+
+    def about(self) -> dict[str, Any]:
+        """name, memory_gib, and whatever identifies drivers and libraries."""
+        ...
+
+    def kernels(self) -> str:
+        """Names the kernels and their configuration: points of other kernels are not added to."""
+        ...
+
+    def clocks(self) -> dict[str, float]:
+        """Clock rates and temperature now; empty where there is nothing to read."""
+        ...
+
+    def measure(self, point: Point) -> list[float]:
+        """Samples of a point in its unit. Raises OutOfMemory or DeviceLost."""
+        ...
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How a session ended."""
+
+    planned: int
+    done: int  #: of the plan, earlier sessions included
+    failed: int
+    drift: dict[str, float]
+    stopped: str  #: "" when the plan is complete, else why it stopped
+
+
+def measure(device: Device, model: ModelSpec, grid: Grid, path: Path, *, dtype: str, tps: Sequence[int] = (1,), budget_s: float = 240.0,
+            resume: bool = False, show: Callable[[int, int, float], None] | None = None, clock: Callable[[], float] = time.monotonic) -> Measured:  # fmt: skip
+    """Measures what the plan still lacks until the budget is spent. show(done, planned, seconds left) is called after every point."""
+    points = plan(model, grid, tps)
+    header = {"schema": SCHEMA, "device": device.about(), "model": model.name, "config": asdict(model), "dtype": dtype,
+              "kernels": device.kernels(), "tensor_parallel": list(tps)}  # fmt: skip
+    known = _open(path, header, resume)
+    planned = {p.key for p in points}
+    stop_s = clock() + budget_s
+    with Log(path) as log:
+        session = Session(device, log, known, clock)
+        log.write({"op": "session", "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "clocks": device.clocks()})
+        stopped = session.run(points, stop_s - RESERVE * budget_s, lambda: show and show(len(known.keys() & planned), len(points), max(0.0, stop_s - clock())))
+        drift = {} if stopped in LOST else session.drift(anchors(model, grid))
+        log.write({"op": "end", "stopped": stopped, "drift": drift, "clocks": {} if stopped in LOST else device.clocks()})
+    done = known.keys() & planned
+    return Measured(len(points), len(done), sum(1 for k in done if "error" in known[k]), drift, stopped)
+
+
+LOST = ("device lost",)
+
+
+class Log:
+    """Appends JSON lines; each is on disk when `write` returns."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def __enter__(self) -> Log:
+        self._file = self._path.open("a", encoding="utf-8")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def write(self, row: dict[str, Any]) -> None:
+        self._file.write(json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+class Session:
+    """One run over the plan; `known` gains every row."""
+
+    def __init__(self, device: Device, log: Log, known: dict[str, dict[str, Any]], clock: Callable[[], float]):
+        self.device, self.log, self.known, self.clock = device, log, known, clock
+        self.first: dict[str, float] = {}  #: medians of this session
+
+    def run(self, points: Sequence[Point], stop_s: float, after: Callable[[], Any]) -> str:
+        """Why it stopped, "" when every point is there."""
+        for point in points:
+            if point.key in self.known:
+                continue
+            if self.clock() >= stop_s:
+                return "budget spent"
+            try:
+                self._one(point)
+            except DeviceLost as e:
+                print(f"device lost at {point.key}: {e}", file=sys.stderr)
+                return "device lost"
+            except KeyboardInterrupt:
+                return "interrupted"
+            after()
+        return ""
+
+    def _one(self, point: Point) -> None:
+        start_s = self.clock()
+        row: dict[str, Any] = {"op": point.op, "shape": point.shape, "unit": point.unit}
+        try:
+            samples = sorted(self.device.measure(point))
+        except OutOfMemory as e:
+            row["error"] = f"out of memory: {e}"
+        else:
+            row |= {"value": _digits(statistics.median(samples)), "iqr": _digits(spread(samples)), "samples": len(samples)}
+            self.first.setdefault(point.key, row["value"])
+        row["took_s"] = round(self.clock() - start_s, 4)
+        self.log.write(row)
+        self.known[point.key] = row
+
+    def drift(self, points: Sequence[Point]) -> dict[str, float]:
+        """Relative change of every anchor that this session measured."""
+        changes = {}
+        for point in points:
+            if point.key in self.first:
+                now = statistics.median(self.device.measure(point))
+                changes[point.key] = round(now / self.first[point.key] - 1, 4)
+        return changes
+
+
+def spread(samples: Sequence[float]) -> float:
+    """Inter-quartile range of sorted samples."""
+    n = len(samples)
+    return samples[(3 * n) // 4 if n > 1 else 0] - samples[n // 4]
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+# ---- the file --------------------------------------------------------------------------------------------------
+
+
+def read_points(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]], list[dict[str, Any]]]:
+    """(header, point rows by key, session and end rows) of a points file. A last line cut short by a kill is ignored.
+
+    InputError when the file is not one, or a line before the last is broken.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as e:
+        raise InputError(f"{path}: cannot read the points ({e.strerror})") from None
+    rows = []
+    for i, line in enumerate(lines[:-1], 1):  # what follows the last newline is unfinished
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            raise InputError(f"{path}, line {i}: not a JSON row; expected a points file of kvcast calibrate") from None
+    if not rows or rows[0].get("op") != "header" or rows[0].get("schema") != SCHEMA:
+        raise InputError(f"{path}: expected a points file of kvcast calibrate, schema {SCHEMA}")
+    points = {Point(r["op"], r["shape"]).key: r for r in rows if "shape" in r}
+    return rows[0], points, [r for r in rows[1:] if "shape" not in r]
+
+
+def _open(path: Path, header: dict[str, Any], resume: bool) -> dict[str, dict[str, Any]]:
+    """The rows already there; starts the file, or cuts off a line a kill left unfinished."""
+    if not path.exists() or path.stat().st_size == 0 or b"\n" not in path.read_bytes():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        with Log(path) as log:
+            log.write({"op": "header", **header})
+        return {}
+    if not resume:
+        raise InputError(f"{path}: exists; expected --resume to add to it, or another --out")
+    found, known, _ = read_points(path)
+    for key in SAME_RUN:
+        if json.loads(json.dumps(header[key])) != found.get(key):
+            raise InputError(f"{path}: field {key} is {found.get(key)!r}; this run has {header[key]!r}: expected the same to resume")
+    data = path.read_bytes()
+    with path.open("r+b") as f:
+        f.truncate(data.rfind(b"\n") + 1)
+    return known
+
+
+# ---- command line ----------------------------------------------------------------------------------------------
+
+
+def open_device(kind: str, model: ModelSpec, dtype: str) -> tuple[Device, Grid]:
+    """A device by name and the grid that suits it."""
+    from calibrate.plan import CPU, GPU
+
+    if kind == "fake":
+        from calibrate.fake import FakeDevice
+
+        return FakeDevice(), GPU
+    from calibrate.devices import CudaCalibration, CpuCalibration
+
+    return (CudaCalibration(model, dtype), GPU) if kind == "cuda" else (CpuCalibration(model, dtype), CPU)
+
+
+def progress(done: int, planned: int, left_s: float) -> None:
+    if sys.stderr.isatty():
+        bar = "#" * (30 * done // planned)
+        print(f"\r\033[K[{bar:<30}] {done} of {planned} points, at most {left_s:.0f} s left", end="", file=sys.stderr, flush=True)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default="llama-3.1-8b", help="bundled model name or path of a Hugging Face config.json")
+    parser.add_argument("--device", choices=("cuda", "cpu", "fake"), default="cuda")
+    parser.add_argument("--dtype", choices=("bf16", "fp16", "fp32"), default=None, help="default: bf16 on a GPU, fp32 on a CPU")
+    parser.add_argument("--tensor-parallel", metavar="N", type=int, nargs="+", default=[1], help="widths whose slices are measured")
+    parser.add_argument("--budget-s", metavar="S", type=float, default=240.0, help="stop after this many seconds, most valuable points first (default 240)")
+    parser.add_argument("--resume", action="store_true", help="add what is missing to the points file")
+
+
+def run(args: argparse.Namespace, points: Path) -> Measured:
+    """`measure` from parsed arguments."""
+    model = resolve_model(args.model)
+    dtype = args.dtype or ("fp32" if args.device == "cpu" else "bf16")
+    if not args.budget_s > 0:
+        raise InputError(f"--budget-s {args.budget_s:g}: expected seconds above 0")
+    device, grid = open_device(args.device, model, dtype)
+    outcome = measure(device, model, grid, points, dtype=dtype, tps=args.tensor_parallel, budget_s=args.budget_s, resume=args.resume, show=progress)
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr)
+    return outcome
+
+
+def outcome_lines(outcome: Measured, path: Path) -> list[str]:
+    lines = [f"{outcome.done} of {outcome.planned} points in {path}" + (f"; stopped: {outcome.stopped} (--resume goes on)" if outcome.stopped else "")]
+    if outcome.failed:
+        lines.append(f"{outcome.failed} points did not fit in memory")
+    for key, change in outcome.drift.items():
+        flag = "  DRIFT: the clocks moved during the run" if abs(change) > DRIFT else ""
+        lines.append(f"anchor {key}: {100 * change:+.1f} % at the end{flag}")
+    return lines
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m calibrate.measure", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arguments(parser)
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="points file (JSON lines)")
+    args = parser.parse_args(argv)
+    try:
+        outcome = run(args, args.out)
+    except (InputError, OSError) as e:
+        print(f"calibrate.measure: {e}", file=sys.stderr)
+        return 2
+    print("\n".join(outcome_lines(outcome, args.out)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
