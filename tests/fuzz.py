@@ -15,6 +15,7 @@ import json
 import random
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,6 +23,7 @@ from unittest.mock import patch
 import numpy as np
 
 from sim.recording import STATUS, Recording
+from sim.router import ROUTERS
 from sim.scenario import EngineParams
 from sim.simulate import run as simulate
 from tests import reference_cache as cache
@@ -176,6 +178,7 @@ def first_difference(case: Case) -> str:
 
 
 def compare(case: Case, engine: reference.Engine) -> str:
+    recordings = []
     for mode, fast_forward in (("step by step", False), ("fast-forward", True)):
         try:
             recording, log = run_simulator(case, fast_forward)
@@ -183,7 +186,39 @@ def compare(case: Case, engine: reference.Engine) -> str:
             return f"{mode}: {type(error).__name__}: {error}"
         for line in (*_step_lines(engine, log), *_request_lines(engine, recording), *_total_lines(engine, recording)):
             return f"{mode}: {line}"
-    return ""
+        recordings.append(recording)
+    return next(unequal(*recordings), "")
+
+
+def fleet_difference(case: Case, seed: int) -> str:
+    """Stepping against fast-forward where the reference does not reach: several replicas, routers, closed loops, a horizon."""
+    rng = random.Random(f"fleet {seed}/{case['case']}")
+    workload, params = to_workload(timed(case))
+    n = len(workload)
+    after = np.array([rng.randrange(i) if i and rng.random() < 0.4 else -1 for i in range(n)], np.int64)
+    workload = replace(workload, after=after, delay_s=np.array([rng.choice([0.0, 0.25, 3.0]) for _ in range(n)]))
+    options = {
+        "replicas": rng.randint(1, 3), "router": rng.choice(list(ROUTERS)), "seed": seed,
+        "horizon_s": rng.choice([None, None, rng.uniform(0.0, 40.0)]),
+    }  # fmt: skip
+    engine = EngineParams(**params, step_overhead_s=rng.choice([0.0, 0.0017]), frontend_s=rng.choice([0.0, 0.011]))
+    stepped, forwarded = (simulate(workload, engine, LinearTime(), fast_forward=f, **options) for f in (False, True))
+    return next((f"{options}: {line}" for line in unequal(stepped, forwarded)), "")
+
+
+def unequal(stepped: Any, forwarded: Any, name: str = "recording") -> Iterator[str]:
+    """Fields of two recordings that are not bit-identical."""
+    if isinstance(stepped, np.ndarray):
+        if not np.array_equal(stepped, forwarded, equal_nan=stepped.dtype.kind == "f"):
+            yield f"{name}: stepping {stepped.tolist()}, fast-forward {forwarded.tolist()}"
+    elif is_dataclass(stepped):
+        for field in fields(stepped):
+            yield from unequal(getattr(stepped, field.name), getattr(forwarded, field.name), f"{name}.{field.name}")
+    elif isinstance(stepped, list) and len(stepped) == len(forwarded):
+        for i, (a, b) in enumerate(zip(stepped, forwarded, strict=True)):
+            yield from unequal(a, b, f"{name}[{i}]")
+    elif stepped != forwarded:
+        yield f"{name}: stepping {stepped!r}, fast-forward {forwarded!r}"
 
 
 def _step_lines(engine: reference.Engine, log: list[tuple] | None) -> Iterator[str]:
@@ -209,7 +244,7 @@ def _request_lines(engine: reference.Engine, rec: Recording) -> Iterator[str]:
             "status": "completed", "hit_tokens": r.cached[0], "readmission_hit_tokens": sum(r.cached[1:]),
             "ceiling_replica_tokens": r.ceiling, "preemptions": r.preemptions, "admit_s": r.admit_s,
             "first_token_s": r.first_token_s, "finish_s": r.finish_s, "prefill_chunks": r.chunks,
-            "recomputed_tokens": r.recomputed,
+            "recomputed_tokens": r.recomputed, "preempted_s": r.preempted_s, "first_step": r.token_steps[0], "last_step": r.token_steps[-1],
         }  # fmt: skip
         if r.first_admission_cut_short:
             del want["prefill_chunks"]
@@ -226,9 +261,13 @@ def _request_lines(engine: reference.Engine, rec: Recording) -> Iterator[str]:
 def _total_lines(engine: reference.Engine, rec: Recording) -> Iterator[str]:
     if rec.evicted_blocks != engine.pool.evicted:
         yield f"evicted blocks: reference {engine.pool.evicted}, simulator {rec.evicted_blocks}"
+    gaps = sorted(zip(rec.gaps_request.tolist(), rec.gaps_from_step.tolist(), rec.gaps_to_step.tolist(), strict=True))
+    if gaps != engine.gaps():
+        yield f"gaps: reference {engine.gaps()}, simulator {gaps}"
     steps = rec.steps[0]
     columns = {
         "end_s": [s.end for s in engine.steps],
+        "duration_s": [s.end - s.start for s in engine.steps],
         "n_decode": [s.n_decode for s in engine.steps],
         "prefill_tokens": [s.prefill_tokens for s in engine.steps],
     }

@@ -60,6 +60,9 @@ class Request:
     furthest: int = 0  #: tokens computed at least once
     preemptions: int = 0
     first_admission_cut_short: bool = False  #: preempted before its first token
+    preempted_at: float = 0.0
+    preempted_s: float = 0.0  #: from each preemption to the next admission, summed
+    token_steps: list[int] = field(default_factory=list)  #: index of the step that sampled each output
     admit_s: float = -1.0  #: start of its first step
     first_token_s: float = -1.0  #: end of that step; *_start: its start
     first_token_start: float = -1.0
@@ -205,6 +208,7 @@ class Engine:
 
     def _sample(self, r: Request, step: Step) -> None:
         r.sampled += 1
+        r.token_steps.append(len(self.steps))
         r.prefilling = False
         if r.sampled == 1:
             r.first_token_start, r.first_token_s = step.start, step.end
@@ -288,6 +292,8 @@ class Engine:
                 loras.add(r.lora)
             if r.admit_s < 0:
                 r.admit_s = self.now
+            else:
+                r.preempted_s += self.now - r.preempted_at
             step.scheduled[r.id] = n
             budget -= n
         self.waiting[:0] = skipped
@@ -351,6 +357,7 @@ class Engine:
         self._release(r)
         r.computed, r.prefilling = 0, True
         r.preemptions += 1
+        r.preempted_at = self.now
         r.first_admission_cut_short |= r.sampled == 0
         step.preempted.append(r.id)
         self._requeue(r)
@@ -364,6 +371,11 @@ class Engine:
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
+
+    def gaps(self) -> list[tuple[int, int, int]]:
+        """(request, step, step) of neighbouring outputs that did not come in neighbouring steps."""
+        pairs = [(r.id, a, b) for r in self.requests for a, b in zip(r.token_steps, r.token_steps[1:], strict=False)]
+        return [(i, a, b) for i, a, b in pairs if b > a + 1]
 
     # ---- in the recorded form -------------------------------------------------------------------------------------
     def expected_requests(self) -> list[dict[str, Any]]:

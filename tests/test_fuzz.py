@@ -23,6 +23,12 @@ def test_simulator_equals_the_reference(policies, ops):
     assert cases > 50
 
 
+def test_fleets_and_closed_loops_fast_forward_as_they_step():
+    for index in range(300):
+        case = fuzz.random_case(7, index, policies=("lru", "lfu"))
+        assert fuzz.fleet_difference(case, seed=index) == "", fuzz.json.dumps(case)
+
+
 def test_random_cases_reach_the_corners():
     """A random test proves nothing about what it never does."""
     seen = set()
