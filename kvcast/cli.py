@@ -58,9 +58,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     _warn_if_kernels_is_shadowed()
-    args = build_parser().parse_args(argv)
     try:
-        return args.run(args)
+        args = build_parser().parse_args(argv)
+        code = args.run(args)
+        sys.stdout.flush()
+        return code
     except InputError as error:
         print(f"kvcast: {error}", file=sys.stderr)
         return 2

@@ -66,6 +66,8 @@ def _axis(axis: str) -> tuple[str, list[str]]:
     listed = [value.strip() for value in values.split(",")]
     if not separator or not all(listed):
         raise InputError(f"--vary {axis}: expected section.key=value,value, such as cache.policy=lru,lfu")
+    if len(set(listed)) < len(listed):
+        raise InputError(f"--vary {axis}: a value is there twice")
     if key.strip() == "seed":
         raise InputError(f"--vary {axis}: use --seeds N, which keeps the seeds of a variant together")
     return key.strip(), listed
@@ -154,6 +156,8 @@ def as_table(results: Sequence[Result]) -> str:
     seeds = len(next(iter(grouped.values())))
     if seeds > 1:
         lines += ["", f"mean over {seeds} seeds ± half its 95 % interval; paired differences to the first variant:", _difference_table(grouped, keys)]
+    if any(r.summary.get("stable") is False for r in results):
+        lines += ["", "an unstable variant has no latency: it would only say how long the run was"]
     summary = results[0].summary
     lines += ["", f"hit rates: rule {summary.get('counting_rule')}, block size {summary.get('block_size')}; {len(grouped)} variants on the same arrivals"]
     return "\n".join(lines)

@@ -224,6 +224,7 @@ def test_the_demo_tells_what_the_cache_is_worth(tmp_path, capsys):
     (["run", "{small}", "--set", "run.warmup_s=9", "--set", "run.duration_s=9"], "[run] duration_s = 9.0: expected a time after warmup_s"),
     (["run", "{small}", "--out", "{small}"], "is a file; expected a folder to write"),
     (["compare", "{small}", "--vary", "cache.policy"], "expected section.key=value"),
+    (["compare", "{small}", "--vary", "cache.policy=lru,lru"], "a value is there twice"),
     (["compare", "{small}", "--vary", "seed=1,2"], "use --seeds"),
     (["compare", "{small}", "--vary", "cache.policy=lru", "--jobs", "0"], "--jobs 0: expected 1 or more"),
     (["cache", "none.jsonl"], "none.jsonl: no such file"),
