@@ -14,6 +14,7 @@ import kvcast
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=8501, help="port of the local web server (default 8501)")
+    parser.add_argument("--address", default="localhost", help="address to listen on (default localhost: this machine only)")
     parser.add_argument("--headless", action="store_true", help="do not open a browser")
 
 
@@ -23,5 +24,9 @@ def run(args: argparse.Namespace) -> int:
     app = Path(kvcast.__file__).parent.parent / "app.py"
     if not app.is_file():
         raise InputError(f"{app}: no such file; expected a checkout of kvcast, installed with pip install -e .")
-    command = [sys.executable, "-m", "streamlit", "run", str(app), "--server.port", str(args.port), "--browser.gatherUsageStats", "false"]
-    return subprocess.call(command + (["--server.headless", "true"] if args.headless else []))
+    options = {
+        "server.port": str(args.port), "server.address": args.address, "server.headless": str(args.headless).lower(),
+        "browser.gatherUsageStats": "false",
+    }  # fmt: skip
+    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
+    return subprocess.call([sys.executable, "-m", "streamlit", "run", str(app), *flags])
