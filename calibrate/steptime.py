@@ -9,9 +9,11 @@ stretch of steps to the last bit.
 """
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -72,6 +74,24 @@ class DecodeCurve:
     coverage: int
     skew: float = 0.0
     """Share of the way from the mean-context time to the longest-context time that unequal contexts cost."""
+    form: Unequal | None = None
+    """Instead of `skew`: how much longer a fitted form takes than at equal contexts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unequal:
+    """overhead + sqrt((longest x L)^2 + (token x sum + constant)^2) of a decode batch; sqrt is exact on scalars and arrays alike."""
+
+    overhead: float
+    longest: float
+    token: float
+    constant: float
+
+    def ratio(self, sqrt: Any, n: int, total: Any, longest: Any) -> Any:
+        """Time at this longest context over the time with all contexts equal."""
+        memory = self.token * total + self.constant
+        top, mean = self.longest * longest, self.longest * (total / n)
+        return (self.overhead + sqrt(top * top + memory * memory)) / (self.overhead + sqrt(mean * mean + memory * memory))
 
 
 class CurveStepTime:
@@ -87,6 +107,7 @@ class CurveStepTime:
         """overhead_s: of every step. longest: attention time of one sequence alone by context, never falling, a floor under
         a batch that holds one very long sequence (None: no such floor). max_context: longest context the source vouches for."""
         self.overhead_s = overhead_s
+        self.launch_floor_s = 0.0  #: least time of the kernels of a step with prefill chunks
         self._longest = longest
         self._max_context = max_context
         self._curves: dict[int, DecodeCurve] = {}
@@ -136,7 +157,10 @@ class CurveStepTime:
             attention_s, cover = self._mixed_attention(chunks, n_decode, sum_context, max_context)
         else:
             attention_s, cover = self._prefill_attention(chunks)
-        return self.overhead_s + dense_s + sampling_s + attention_s, max(dense_cover, sampling_cover, cover)
+        seconds = self.overhead_s + dense_s + sampling_s + attention_s
+        if chunks:
+            seconds = max(seconds, self.overhead_s + self.launch_floor_s)
+        return seconds, max(dense_cover, sampling_cover, cover)
 
     def decode_stretch(self, n_decode: int, sum_context: int, max_context: int, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Seconds and coverage codes of k pure-decode steps; see `StepTime.decode_stretch`."""
@@ -144,7 +168,9 @@ class CurveStepTime:
         total = np.arange(sum_context, sum_context + k * n_decode, n_decode)
         attention = curve.attention.at_many(total)
         last_sum, last_longest = sum_context + (k - 1) * n_decode, max_context + k - 1
-        if curve.skew and max_context * n_decode > sum_context:
+        if curve.form is not None:
+            attention = attention * curve.form.ratio(np.sqrt, n_decode, total, np.arange(max_context, max_context + k))
+        elif curve.skew and max_context * n_decode > sum_context:
             top = curve.attention.at_many(np.arange(max_context, max_context + k) * n_decode)
             attention = attention + curve.skew * np.maximum(top - attention, 0.0)
         if self._longest is not None and n_decode > 1 and not self._floor_is_idle(curve, sum_context, attention, last_longest):
@@ -166,7 +192,9 @@ class CurveStepTime:
         line = curve.attention
         i = bisect_right(line.knots, total) - 1
         attention = line.values[i] + (total - line.knots[i]) * line.slopes[i]
-        if curve.skew and longest * n > total:
+        if curve.form is not None:
+            attention = attention * curve.form.ratio(math.sqrt, n, total, longest)
+        elif curve.skew and longest * n > total:
             attention = attention + curve.skew * max(line.at(longest * n) - attention, 0.0)
         if self._longest is not None and n > 1:
             attention = max(attention, self._longest.at(longest))

@@ -10,8 +10,13 @@ Layout of `points` (all times in microseconds, one number times `repeat` per ste
   prefill_attention  {"repeat", "new", "cached", "us": [[..]], "max_kv", "max_pairs"}   new x cached, one sequence; null where not measured
   decode_attention   {"repeat", "batch", "context", "us": [[..]]}           batch x context, null where not measured
   mixed_attention    optional {"repeat", "new", "cached", "batch", "context", "us": nested} both kinds in one kernel call
+  launch_floor_us    optional: a step with prefill chunks takes at least this and the overhead (its kernels are launched one by one)
   skew               optional {"batch", "alpha", "mixed_batch", "mixed_alpha"}   share of the way from mean to longest context that
                      unequal contexts cost, pure decode and mixed. Without it a batch never takes less than its longest sequence alone.
+  unequal            optional, instead of skew {"overhead_us", "longest_us", "token_us", "sequence_us"}: the fitted form of decode attention; unequal
+                     contexts cost what it takes at this longest context over what it takes at equal ones
+Points that a fitted form supplied stand beyond what was measured: "measured_to" (dense, per_sequence), "measured_context" (decode, per
+batch size), "max_new", "max_kv" and "max_pairs" (prefill) say where that begins.
 """
 from __future__ import annotations
 
@@ -24,7 +29,7 @@ import numpy as np
 
 from calibrate.latency import EXTRAPOLATED, INTERPOLATED, MEASURED
 from calibrate.sources.mixed import MixedTable, complete_grid
-from calibrate.steptime import CurveStepTime, DecodeCurve, Line
+from calibrate.steptime import CurveStepTime, DecodeCurve, Line, Unequal
 
 US = 1e-6
 
@@ -37,7 +42,8 @@ class TableStepTime(CurveStepTime):
         self._sampling_line = sum_of_lines(points["per_sequence"], "rows")
         self._decode = DecodeTable(points["decode_attention"])
         self._prefill = PrefillTable(points["prefill_attention"], self._decode)
-        skew = points.get("skew")
+        skew = None if "unequal" in points else points.get("skew")
+        self._unequal = points.get("unequal")
         self._skew = Line.through(skew["batch"], skew["alpha"], last_slope=0.0) if skew else None
         self._mixed_skew = Line.through(skew["mixed_batch"], skew["mixed_alpha"], last_slope=0.0) if skew and "mixed_alpha" in skew else self._skew
         mixed = points.get("mixed_attention")
@@ -45,16 +51,22 @@ class TableStepTime(CurveStepTime):
         longest = None if skew else never_falling(self._decode.line(1)[0])
         overhead = points.get("step_overhead_us", 0.0) * US + overhead_s
         super().__init__(overhead, longest, max_context=self._decode.longest_measured)
+        self.launch_floor_s = points.get("launch_floor_us", 0.0) * US
+        self._dense_to, self._sampling_to = _measured_to(points["dense"], "tokens"), _measured_to(points["per_sequence"], "rows")
 
     def _dense(self, tokens: int) -> tuple[float, int]:
-        return _look_up(self._dense_line, tokens)
+        return _look_up(self._dense_line, tokens, self._dense_to)
 
     def _sampling(self, rows: int) -> tuple[float, int]:
-        return _look_up(self._sampling_line, rows) if rows else (0.0, MEASURED)
+        return _look_up(self._sampling_line, rows, self._sampling_to) if rows else (0.0, MEASURED)
 
     def _decode_curve(self, n: int) -> DecodeCurve:
         constant_s, cover = self._constant(n)
         line, max_sum = self._decode.line(n)
+        if self._unequal is not None and n > 1:
+            u = self._unequal
+            form = Unequal(u["overhead_us"], u["longest_us"], u["token_us"], u["sequence_us"] * n)
+            return DecodeCurve(constant_s, line, max_sum, cover, form=form)
         return DecodeCurve(constant_s, line, max_sum, cover, self._skew.at(n) if self._skew and n > 1 else 0.0)
 
     def _prefill_attention(self, chunks: Sequence[tuple[int, int]]) -> tuple[float, int]:
@@ -66,6 +78,10 @@ class TableStepTime(CurveStepTime):
             return super()._mixed_attention(chunks, n, total, longest)
         prefill_s, cover = self._prefill.batch(chunks)
         curve = self._curve(n)
+        if curve.form is not None:
+            ratios, inside = self._mixed.ratios(chunks, n, (total / n,))
+            decode_s, decode_cover = self._decode_attention(curve, n, total, longest)
+            return ratios[0] * (prefill_s + decode_s), max(cover, decode_cover) if inside else EXTRAPOLATED
         unequal = self._mixed_skew is not None and longest * n > total
         ratios, inside = self._mixed.ratios(chunks, n, (total / n, longest) if unequal else (total / n,))
         seconds = ratios[0] * (prefill_s + curve.attention.at(total))
@@ -91,11 +107,17 @@ def sum_of_lines(operators: Sequence[dict[str, Any]], axis: str) -> Line:
     return Line.through(knots, total.tolist())
 
 
-def _look_up(line: Line, x: int) -> tuple[float, int]:
+def _measured_to(operators: Sequence[dict[str, Any]], axis: str) -> float:
+    """Where measured points end: the last point of any operator, or the first end that one states."""
+    stated = [op["measured_to"] for op in operators if "measured_to" in op]
+    return min(stated) if stated else max(op[axis][-1] for op in operators)
+
+
+def _look_up(line: Line, x: int, measured_to: float) -> tuple[float, int]:
     i = bisect_right(line.knots, x) - 1
     if x == line.knots[i]:
-        return line.values[i], MEASURED
-    cover = EXTRAPOLATED if x > line.knots[-1] else INTERPOLATED
+        return line.values[i], MEASURED if x <= measured_to else EXTRAPOLATED
+    cover = EXTRAPOLATED if x > measured_to else INTERPOLATED
     return line.values[i] + (x - line.knots[i]) * line.slopes[i], cover
 
 
@@ -116,6 +138,7 @@ class DecodeTable:
             contexts, seconds = zip(*measured, strict=True)
             self.lines.append(Line.through(contexts, seconds))
             self.limits.append(float(contexts[-1]))
+        self.limits = [float(limit) for limit in table.get("measured_context", self.limits)]
         sums = [b * limit for b, limit in zip(self.batches, self.limits, strict=True)]
         self._sum_limit = Line.through(self.batches, sums, last_slope=0.0)
         self.longest_measured = max(self.limits)
@@ -135,7 +158,8 @@ class DecodeTable:
         contexts = sorted({*low.knots, *high.knots})
         seconds = [low.at(c) + (high.at(c) - low.at(c)) * weight for c in contexts]
         slope = low.slopes[-1] + (high.slopes[-1] - low.slopes[-1]) * weight
-        return self._by_sum(Line.through(contexts, seconds, last_slope=slope), n, 1.0), self._sum_limit.at(n)
+        limit = self._sum_limit.at(n) if self.limits[i + 1] else 0.0
+        return self._by_sum(Line.through(contexts, seconds, last_slope=slope), n, 1.0), limit
 
     @staticmethod
     def _by_sum(line: Line, n: int, scale: float) -> Line:
@@ -146,15 +170,16 @@ class PrefillTable:
     """Prefill attention by new and cached tokens of one sequence, and how several chunks of a step add up.
 
     Inside the grid bilinear; outside the time of the nearest grid point grows with the number of causal pairs (FLOPs).
-    A chunk never takes less than one decode over the same context: that is one pass over the same KV.
+    A chunk never takes less than one decode over the same context, which is one pass over the same KV, unless the table says
+    that prefixes were measured ("prefix_measured").
     """
 
     def __init__(self, table: dict[str, Any], decode: DecodeTable):
         (self.new, self.cached), us = complete_grid([table["new"], table["cached"]], table["us"])
         scale = table["repeat"] * US
-        alone = decode.line(1)[0]
+        alone = Line([0.0], [0.0], [0.0]) if table.get("prefix_measured") else decode.line(1)[0]
         self.seconds = [[max(us * scale, alone.at(n + c)) for c, us in zip(self.cached, row, strict=True)] for n, row in zip(self.new, us.tolist(), strict=True)]
-        self.max_new = self.new[-1]
+        self.max_new = table.get("max_new", self.new[-1])
         self.max_kv = table.get("max_kv", self.new[-1] + self.cached[-1])
         self.max_pairs = table.get("max_pairs", causal_pairs(self.new[-1], self.cached[-1]))
         self.launch = Line.through(self.cached[:2], [float(us[0][i]) * scale for i in range(2)], last_slope=0.0)
