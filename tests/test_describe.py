@@ -112,7 +112,26 @@ def test_describe_asks_a_given_function_for_the_hit_rate_against_capacity() -> N
     assert "hit_rate_by_capacity" not in describe(workload, 1)
     document = describe(workload, 1, capacities=[10, 20], hit_rate_curve=curve)
     assert asked == [(1, 1, [10, 20])]
-    assert "hit rate, lru: 10 blocks 0.1000, 20 blocks 0.2000" in as_text(document)
+    assert "requests taken by arrival" in as_text(document)
+    assert "lru: 10 blocks 0.1000, 20 blocks 0.2000" in as_text(document)
+
+
+def test_describe_hands_over_sessions_interleaved_as_they_run() -> None:
+    """Two sessions stored one after the other, two turns each, the second starting a second later."""
+    seen = []
+    workload = workload_of(
+        [[1, 2], [1, 2, 3], [7, 8], [7, 8, 9]], [1] * 4, arrival_s=np.array([0, np.nan, 1.0, np.nan]), after=np.array([-1, 0, -1, 2]),
+        delay_s=np.array([0, 10.0, 0, 5.0]), session_id=np.array([0, 0, 1, 1]),
+    )  # fmt: skip
+
+    def curve(ordered, block_size, capacities):
+        ordered.check()
+        seen.append(ordered.session_id.tolist())
+        return {"lru": [0.0]}
+
+    document = describe(workload, 1, [1], curve)
+    assert seen == [[0, 1, 1, 0]]
+    assert "by nominal start" in document["reuse"]["counting_rule"]
 
 
 def test_describe_counts_what_a_closed_loop_leaves_open() -> None:

@@ -14,8 +14,9 @@ import numpy as np
 
 from workloads.columns import SCOPES, Workload
 from workloads.reuse import Reuse, distinct_blocks, infinite_cache, reuse_gaps_s
+from workloads.transform import in_time_order
 
-COUNTING_RULE = "full blocks only, hit tokens <= input - 1, requests in row order, infinite cache, an earlier request leaves prompt + output - 1 tokens"
+COUNTING_RULE = "full blocks only, hit tokens <= input - 1, an earlier request leaves prompt + output - 1 tokens, nothing in flight, requests"
 WINDOW_S = 60.0  #: window of the peak rate
 
 HitRateCurve = Callable[[Workload, int, Sequence[int]], dict[str, list[float]]]
@@ -27,6 +28,7 @@ def describe(
 ) -> dict[str, Any]:
     """A document of plain numbers. `block_size`: tokens a block, by default the trace's own or 16."""
     block = block_size or workload.hash_block_tokens or 16
+    workload, order = in_time_order(workload)
     reuse = infinite_cache(workload, block)
     document = {
         "source": workload.source,
@@ -37,10 +39,10 @@ def describe(
         "arrivals": _arrivals(workload),
         "sessions": _sessions(workload),
         "classes": _classes(workload, reuse),
-        "reuse": _reuse(workload, reuse, block),
+        "reuse": {"counting_rule": f"{COUNTING_RULE} {order}", **_reuse(workload, reuse, block)},
     }
     if hit_rate_curve is not None and capacities:
-        document["hit_rate_by_capacity"] = {"capacity_blocks": list(capacities), **hit_rate_curve(workload, block, capacities)}
+        document["hit_rate_by_capacity"] = {"requests_taken": order, "capacity_blocks": list(capacities), **hit_rate_curve(workload, block, capacities)}
     return document
 
 
@@ -111,7 +113,6 @@ def _reuse(workload: Workload, reuse: Reuse, block: int) -> dict[str, Any]:
     hit = reuse.hit_tokens > 0
     by_scope = reuse.hit_by_scope.sum(axis=0)
     result: dict[str, Any] = {
-        "counting_rule": COUNTING_RULE,
         "block_size": block,
         "prefix_identity": workload.prefix_identity,
         "blocks": blocks,
@@ -158,7 +159,7 @@ def _reuse_lines(reuse: dict[str, Any]) -> list[str]:
     scopes = ", ".join(f"{scope} {share:.4f}" for scope, share in reuse["reuse_ceiling_by_scope"].items())
     lines = [
         f"blocks of {reuse['block_size']} tokens: {reuse['blocks']:,} in all prompts, {reuse['distinct_blocks']:,} distinct",
-        f"reuse ceiling: {reuse['reuse_ceiling']:.4f} of prompt tokens" + (f" ({scopes})" if scopes else ""),
+        f"reuse ceiling (infinite cache): {reuse['reuse_ceiling']:.4f} of prompt tokens" + (f" ({scopes})" if scopes else ""),
         f"counting rule: {reuse['counting_rule']}",
     ]
     if "why_zero" in reuse:
@@ -177,8 +178,10 @@ def _curve_lines(document: dict[str, Any]) -> list[str]:
     curve = document.get("hit_rate_by_capacity")
     if not curve:
         return []
-    capacities = curve["capacity_blocks"]
-    return [f"hit rate, {policy}: " + ", ".join(f"{c:,} blocks {r:.4f}" for c, r in zip(capacities, rates, strict=True)) for policy, rates in curve.items() if policy != "capacity_blocks"]
+    policies = {name: rates for name, rates in curve.items() if name not in ("requests_taken", "capacity_blocks")}
+    return [f"hit rate against capacity, requests taken {curve['requests_taken']}, no time and nothing in flight:"] + [
+        f"  {policy}: " + ", ".join(f"{c:,} blocks {r:.4f}" for c, r in zip(curve["capacity_blocks"], rates, strict=True)) for policy, rates in policies.items()
+    ]
 
 
 def _spread(statistics: dict[str, Any]) -> str:

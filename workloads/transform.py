@@ -14,7 +14,7 @@ import numpy as np
 from workloads.columns import Workload
 from workloads.errors import InputError
 
-NOMINAL_TOKEN_S = 0.02  #: only for dealing sessions to users evenly; simulated times come from the engine
+NOMINAL_TOKEN_S = 0.02  #: only for putting requests in order without a simulation; simulated times come from the engine
 
 
 def _stream(seed: int, name: str) -> np.random.Generator:
@@ -67,6 +67,22 @@ def _start_times(workload: Workload) -> np.ndarray:
         for r in np.flatnonzero(workload.after >= 0):
             start[r] = start[workload.after[r]]
     return start
+
+
+def in_time_order(workload: Workload) -> tuple[Workload, str]:
+    """(the workload with rows by start time, how that time was found). Sessions are generated or recorded one after the
+    other, but run side by side: a cache sees them interleaved."""
+    if workload.concurrency is not None:
+        return workload, "in row order (a fixed concurrency leaves arrivals open)"
+    if workload.after is None:
+        return _rows(workload, np.argsort(workload.arrival_s, kind="stable")), "by arrival"
+    start = workload.arrival_s.tolist()
+    after, took = workload.after.tolist(), (workload.output_tokens * NOMINAL_TOKEN_S).tolist()
+    for r, delay in enumerate(workload.column("delay_s").tolist()):
+        if after[r] >= 0:
+            start[r] = start[after[r]] + took[after[r]] + delay
+    order = np.argsort(np.array(start), kind="stable")
+    return _rows(workload, order), f"by nominal start (recorded starts, delays and {NOMINAL_TOKEN_S:g} s an output token)"
 
 
 def sample_sessions(workload: Workload, share: float, seed: int) -> Workload:
