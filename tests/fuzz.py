@@ -14,7 +14,7 @@ import argparse
 import json
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,15 @@ from unittest.mock import patch
 
 import numpy as np
 
+from kvcast.validation.engine_cases import UnitStep
 from sim.recording import STATUS, Recording
 from sim.router import ROUTERS
 from sim.scenario import EngineParams
 from sim.simulate import run as simulate
-from tests import reference_cache as cache
 from tests import reference_vllm as reference
+from tests.fuzz_cases import Case, random_case, shrink
+from tests.fuzz_faults import FAULTS
 from workloads.readers.engine_case import to_workload
-
-Case = dict[str, Any]
-Params = Any
 
 
 class LinearTime:
@@ -49,99 +48,6 @@ class LinearTime:
         return seconds, np.zeros(k, np.int8)
 
 
-class UnitTime:
-    """One second a step: equal clocks mean equal step numbers."""
-
-    def step(self, chunks: Any, n_decode: int, sum_context: int, max_context: int, n_sampled: int) -> tuple[float, int]:
-        return 1.0, 0
-
-    def decode_stretch(self, n_decode: int, sum_context: int, max_context: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-        return np.ones(k), np.zeros(k, np.int8)
-
-
-# ---- random cases ---------------------------------------------------------------------------------------------------
-
-
-def random_case(seed: int, index: int, policies: tuple[str, ...] = ("lru",)) -> Case:
-    """One adversarial case: small pools, shared and repeated prompts, outputs asked for before they exist."""
-    rng = random.Random(f"{seed}/{index}")
-    block = rng.choice([1, 1, 2, 3, 4, 4, 5, 8, 8, 16, 16, rng.randint(1, 16)])
-    n = rng.randint(2, 6) if rng.random() < 0.3 else rng.randint(4, 24)
-    unit = rng.choice([1, block, block, 2 * block])  # prompts are often multiples of the block
-    lengths = [max(1, unit * rng.randint(1, 6) + rng.choice([0, 0, 0, 1, -1, rng.randint(0, block)])) for _ in range(6)]
-    requests: list[Case] = []
-    for _ in range(n):
-        requests.append({"segments": _segments(rng, requests, lengths), "max_tokens": rng.choice([1, 1, 2, block, rng.randint(1, 3 * block), rng.randint(1, 24)])})
-    _set_arrivals(rng, requests)
-    _set_identities(rng, requests)
-    sizes = [sum(s[2] for s in r["segments"]) + r["max_tokens"] for r in requests]
-    return {
-        "schema": "kvoracle/1", "case": f"random {seed}/{index}", "engine": "vllm", "timed": rng.random() < 0.5,
-        "config": _config(rng, block, sizes) | {"cache_policy": rng.choice(policies)}, "requests": requests,
-    }  # fmt: skip
-
-
-def _segments(rng: random.Random, earlier: list[Case], lengths: list[int]) -> list[list]:
-    """A prompt: shared texts, a repeat, or another request's conversation continued (part of its output, or all)."""
-    own = ["s", 1000 + len(earlier), rng.choice(lengths)]
-    kind = rng.random()
-    if earlier and kind < 0.15:
-        return [list(s) for s in rng.choice(earlier)["segments"]]
-    if earlier and kind < 0.45:
-        r = rng.randrange(len(earlier))
-        length = rng.choice([earlier[r]["max_tokens"], rng.randint(1, earlier[r]["max_tokens"])])
-        tail = rng.choice([[], [own], [["s", 5, rng.choice(lengths)]]])
-        return [*([list(s) for s in earlier[r]["segments"]]), ["o", r, length], *tail]
-    shared = [["s", rng.randint(1, 3), rng.choice(lengths)] for _ in range(rng.randint(1, 2))]
-    return shared if kind < 0.6 else [*shared, own]
-
-
-def _set_arrivals(rng: random.Random, requests: list[Case]) -> None:
-    """In id order, mostly; ids are given afterwards, so a prompt may ask for outputs of a request that comes later."""
-    span = rng.choice([0, 3, 20, 60, 200])
-    steps = [rng.choice([0, rng.randint(0, span), rng.randint(0, span)]) for _ in requests]
-    for i, (r, step) in enumerate(zip(requests, steps if rng.random() < 0.3 else sorted(steps), strict=True)):
-        r.update(id=i, arrival_step=step)
-
-
-def _set_identities(rng: random.Random, requests: list[Case]) -> None:
-    salts, loras = rng.random() < 0.2, rng.random() < 0.25
-    priorities = rng.choice([1, 2, 4])
-    for r in requests:
-        r["priority"] = rng.randrange(priorities)
-        if salts and rng.random() < 0.7:
-            r["cache_salt"] = rng.choice(["a", "b"])
-        if loras and rng.random() < 0.7:
-            r["lora"] = rng.choice(["a", "b", "c"])
-
-
-def _config(rng: random.Random, block: int, sizes: list[int]) -> Case:
-    largest = max(-(-(size - 1) // block) for size in sizes)
-    if rng.random() < 0.15:  # several prefills at once that compete for blocks and for the budget
-        threshold = rng.randint(2, 2 * block + 2)
-        return _CONTEST | {
-            "block_size": block, "num_blocks": largest + rng.randint(0, 2), "max_model_len": max(sizes),
-            "long_prefill_token_threshold": threshold, "max_num_batched_tokens": threshold * rng.randint(2, 3) + rng.randint(0, 2),
-        }  # fmt: skip
-    slack = rng.choice([0, 0, 1, 2, largest, 3 * largest, 20 * largest])
-    refuses = rng.random() < 0.08
-    return {
-        "block_size": block,
-        "num_blocks": max(1, largest // 2 if refuses else largest + rng.randint(0, slack)),
-        "max_model_len": sorted(sizes)[len(sizes) // 2] if rng.random() < 0.05 else max(sizes) + rng.choice([0, 0, 1000]),
-        "max_num_batched_tokens": rng.choice([rng.randint(1, 6), rng.randint(4, 40), rng.randint(4, 40), 2048]),
-        "max_num_seqs": rng.choice([rng.randint(1, 4), rng.randint(2, 10), 64]),
-        "long_prefill_token_threshold": rng.choice([0, 0, rng.randint(1, 2 * block + 1)]),
-        "policy": rng.choice(["fcfs", "fcfs", "priority"]),
-        "watermark": rng.choice([0.0, 0.0, 0.0, 0.05, 0.1, 0.3]),
-        "scheduler_reserve_full_isl": rng.random() < 0.6,
-        "enable_prefix_caching": rng.random() < 0.93,
-        "max_loras": rng.choice([0, 1, 2]),
-    }
-
-
-_CONTEST: Case = {"max_num_seqs": 64, "policy": "priority", "scheduler_reserve_full_isl": False}
-
 # ---- both sides, and what must be equal -----------------------------------------------------------------------------
 
 
@@ -154,13 +60,13 @@ def timed(case: Case) -> Case:
 
 
 def run_reference(case: Case) -> reference.Engine:
-    return reference.Engine(timed(case), LinearTime() if case.get("timed") else UnitTime(), check=True).run()
+    return reference.Engine(timed(case), LinearTime() if case.get("timed") else UnitStep(), check=True).run()
 
 
 def run_simulator(case: Case, fast_forward: bool) -> tuple[Recording, list[tuple] | None]:
     """What the simulator recorded, and its step log when it steps one by one (scheduler calls that scheduled nothing left out)."""
     workload, params = to_workload(timed(case))
-    step_time = LinearTime() if case.get("timed") else UnitTime()
+    step_time = LinearTime() if case.get("timed") else UnitStep()
     if fast_forward:
         return simulate(workload, EngineParams(**params), step_time), None
     log: list[tuple] = []
@@ -187,7 +93,8 @@ def compare(case: Case, engine: reference.Engine) -> str:
         for line in (*_step_lines(engine, log), *_request_lines(engine, recording), *_total_lines(engine, recording)):
             return f"{mode}: {line}"
         recordings.append(recording)
-    return next(unequal(*recordings), "")
+    stepped, forwarded = recordings
+    return next(unequal(stepped, forwarded), "")
 
 
 def asks_early(case: Case, engine: reference.Engine) -> bool:
@@ -203,7 +110,7 @@ def fleet_difference(case: Case, seed: int, horizon: bool = False) -> str:
     n = len(workload)
     after = np.array([rng.randrange(i) if i and rng.random() < 0.4 else -1 for i in range(n)], np.int64)
     workload = replace(workload, after=after, delay_s=np.array([rng.choice([0.0, 0.25, 3.0]) for _ in range(n)]))
-    options = {
+    options: dict[str, Any] = {
         "replicas": rng.randint(1, 3), "router": rng.choice(list(ROUTERS)), "seed": seed,
         "horizon_s": rng.uniform(0.0, 20.0) if horizon else None,
     }  # fmt: skip
@@ -280,168 +187,6 @@ def _total_lines(engine: reference.Engine, rec: Recording) -> Iterator[str]:
     for name, want in columns.items():
         if getattr(steps, name).tolist() != want:
             yield f"steps.{name}: reference {want}, simulator {getattr(steps, name).tolist()}"
-
-
-# ---- shrinking ------------------------------------------------------------------------------------------------------
-
-
-def shrink(case: Case, fails: Callable[[Case], bool], attempts: int = 3000) -> Case:
-    """The smallest case found that still fails: greedy, each accepted change starts the list of changes again."""
-    budget = attempts
-    improved = True
-    while improved and budget > 0:
-        improved = False
-        for candidate in _smaller(case):
-            budget -= 1
-            if fails(candidate):
-                case, improved = candidate, True
-                break
-            if budget <= 0:
-                break
-    return case
-
-
-def _smaller(case: Case) -> Iterator[Case]:
-    requests = case["requests"]
-    for size in (len(requests) // 2, len(requests) // 4, 1):
-        for start in range(0, len(requests), size) if 0 < size < len(requests) else ():
-            yield case | {"requests": _without(requests, set(range(start, start + size)))}
-    if case.get("timed"):
-        yield case | {"timed": False}
-    for key, plain in _PLAIN_CONFIG.items():
-        if case["config"].get(key, plain) != plain:
-            yield case | {"config": case["config"] | {key: plain}}
-    for key in ("block_size", "num_blocks"):
-        for value in sorted({case["config"][key] // 2, case["config"][key] - 1} - {0}):
-            yield case | {"config": case["config"] | {key: value}}
-    for i, r in enumerate(requests):
-        for smaller in _smaller_request(r):
-            yield case | {"requests": [*requests[:i], smaller, *requests[i + 1 :]]}
-
-
-_PLAIN_CONFIG: Case = {
-    "policy": "fcfs", "long_prefill_token_threshold": 0, "watermark": 0.0, "max_loras": 0, "enable_prefix_caching": True,
-    "scheduler_reserve_full_isl": True, "max_num_seqs": 64, "max_num_batched_tokens": 2048, "max_model_len": 100_000,
-}  # fmt: skip
-
-
-def _smaller_request(r: Case) -> Iterator[Case]:
-    for key in ("cache_salt", "lora"):
-        if key in r:
-            yield {k: v for k, v in r.items() if k != key}
-    if r["priority"]:
-        yield r | {"priority": 0}
-    for value in sorted({0, r["arrival_step"] // 2, r["arrival_step"] - 1}):
-        if 0 <= value < r["arrival_step"]:
-            yield r | {"arrival_step": value}
-    for value in sorted({1, r["max_tokens"] // 2, r["max_tokens"] - 1}):
-        if 1 <= value < r["max_tokens"]:
-            yield r | {"max_tokens": value}
-    segments = r["segments"]
-    for j, (kind, which, length) in enumerate(segments):
-        if len(segments) > 1:
-            yield r | {"segments": segments[:j] + segments[j + 1 :]}
-        for value in sorted({1, length // 2, length - 1}):
-            if 1 <= value < length:
-                yield r | {"segments": [*segments[:j], [kind, which, value], *segments[j + 1 :]]}
-
-
-def _without(requests: list[Case], dropped: set[int]) -> list[Case]:
-    """Requests renumbered; output of a dropped request becomes a plain text of its own."""
-    kept = [r for r in requests if r["id"] not in dropped]
-    new = {r["id"]: i for i, r in enumerate(kept)}
-
-    def segment(s: list) -> list:
-        return s if s[0] == "s" else ["o", new[s[1]], s[2]] if s[1] in new else ["s", 5000 + s[1], s[2]]
-
-    return [r | {"id": new[r["id"]], "segments": [segment(s) for s in r["segments"]]} for r in kept]
-
-
-# ---- planted faults -------------------------------------------------------------------------------------------------
-
-
-def _release_forward(pool: cache.FreeListPool, blocks: list[cache.Block]) -> None:
-    _release(pool, blocks[::-1])
-
-
-def _release_partial_last(pool: cache.FreeListPool, blocks: list[cache.Block]) -> None:
-    for block in reversed(blocks):
-        block.refs -= 1
-        if block.refs == 0:
-            pool.free[block] = None
-
-
-def _enter_no_duplicates(pool: cache.FreeListPool, blocks: list[cache.Block], i: int, key: int, admission: int) -> None:
-    if key not in pool.cached:
-        _enter_block(pool, blocks, i, key, admission)
-
-
-def _enter_computed(engine: reference.Engine, r: reference.Request, tokens: int) -> None:
-    _enter(engine, r, min(tokens, r.computed))
-
-
-def _requeue_last(engine: reference.Engine, r: reference.Request) -> None:
-    engine.waiting.append(r)
-
-
-def _lookup_whole(engine: reference.Engine, r: reference.Request) -> int:
-    """One block too far, where the tokens still leave one to compute."""
-    return min(r.known // engine.block_size, (r.known - 1) // engine.block_size + (r.known > engine.block_size))
-
-
-def _returned_nothing(engine: reference.Engine, step: reference.Step, victim: reference.Request) -> int:
-    del step.scheduled[victim.id]
-    return 0
-
-
-def _limit_also_alone(engine: reference.Engine) -> int:
-    return engine.threshold or engine.max_model_len
-
-
-def _needed_without_hits(engine: reference.Engine, tokens: int, hits: list[cache.Block]) -> int:
-    return engine._blocks_for(tokens) - len(hits)
-
-
-def _contexts_before(engine: reference.Engine, step: reference.Step) -> list[int]:
-    return [r.computed - 1 for r in engine.running if r.id in step.scheduled and not r.prefilling]
-
-
-def _contexts_with_victims(engine: reference.Engine, step: reference.Step) -> list[int]:
-    return [*_contexts(engine, step), *[engine.requests[i].known for i in step.preempted]]
-
-
-def _unsalted(hasher: cache.Hasher, tokens: list[int], block_size: int, salt: str | None, lora: str | None) -> list[int]:
-    return _chain(hasher, tokens, block_size, None, lora)
-
-
-def _untyped(hasher: cache.Hasher, tokens: list[int], block_size: int, salt: str | None, lora: str | None) -> list[int]:
-    return _chain(hasher, tokens, block_size, salt or lora, None)
-
-
-_release, _enter_block = cache.FreeListPool.release, cache.FreeListPool.enter
-_enter, _contexts, _chain = reference.Engine._enter, reference.Engine._contexts, cache.Hasher.chain
-
-FAULTS: dict[str, tuple[type, str, Any]] = {
-    "blocks freed in forward order": (cache.FreeListPool, "release", _release_forward),
-    "partial blocks freed to the tail": (cache.FreeListPool, "release", _release_partial_last),
-    "newest copy of a hash used first": (cache.FreeListPool, "_copy", lambda pool, key: pool.cached[key][-1]),
-    "duplicates not entered": (cache.FreeListPool, "enter", _enter_no_duplicates),
-    "hashes entered after the step": (reference.Engine, "_enter", _enter_computed),
-    "look-up may cover the whole prompt": (reference.Engine, "_lookup_limit", _lookup_whole),
-    "no watermark": (reference.Engine, "_reserve", lambda engine: 0),
-    "watermark on an idle engine": (reference.Engine, "_reserve", lambda engine: engine.watermark),
-    "unreferenced hits not counted as needed": (reference.Engine, "_needed", _needed_without_hits),
-    "preempted to the end of waiting": (reference.Engine, "_requeue", _requeue_last),
-    "admission after a preemption": (reference.Engine, "_may_admit", lambda engine, step: True),
-    "victim always the last running": (reference.Engine, "_victim", lambda engine: engine.running[-1]),
-    "a victim's tokens do not return to the budget": (reference.Engine, "_returned", _returned_nothing),
-    "threshold also for a lone request": (reference.Engine, "_chunk_limit", _limit_also_alone),
-    "contexts without the token being computed": (reference.Engine, "_contexts", _contexts_before),
-    "preempted contexts count in the step's time": (reference.Engine, "_contexts", _contexts_with_victims),
-    "salt ignored": (cache.Hasher, "chain", _unsalted),
-    "a LoRA named as a salt shares its blocks": (cache.Hasher, "chain", _untyped),
-}
-"""Planted in the reference, so that a change inside the simulator cannot disarm them."""
 
 
 def cases_until_noticed(fault: str, seed: int = 0, limit: int = 3000) -> int | None:

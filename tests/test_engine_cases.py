@@ -121,6 +121,16 @@ def test_bad_case_files_are_named(tmp_path, text, says):
     assert says in str(error.value)
 
 
+def test_a_case_with_a_missing_field_is_named(tmp_path, case):
+    for broken, says in (
+        (case | {"config": {k: v for k, v in case["config"].items() if k != "block_size"}}, "small: config block_size = None"),
+        (case | {"requests": [{"id": 0, "segments": [["s", 1, 4]], "max_tokens": 1}]}, "request 0: field 'arrival_step' is missing"),
+    ):
+        (tmp_path / "x.json").write_text(json.dumps(broken))
+        with pytest.raises(InputError, match=says):
+            engine_cases.run(None, cases=tmp_path)
+
+
 def test_missing_folders_are_named(tmp_path):
     with pytest.raises(InputError, match="no such folder"):
         engine_cases.run(None, cases=tmp_path / "absent")

@@ -56,7 +56,7 @@ def run(data_dir: Path | None, cases: Path | str | None = None, **_: Any) -> Out
         lines += [f"{case['case']}: {line}" for line in found]
         unknown = unknown_settings(case)
         if unknown:
-            lines.append(f"{case['case']}: replayed without config {', '.join(unknown)}, which kvcast does not know")
+            lines.append(f"{case['case']}: replayed without {', '.join(unknown)}, which kvcast does not know")
     n_cases = len(files) - sum(skipped.values())
     if skipped:
         lines.append(f"skipped {sum(skipped.values())}: " + ", ".join(f"{n} {reason}" for reason, n in sorted(skipped.items())))

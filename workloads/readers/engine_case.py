@@ -60,13 +60,19 @@ def read_case(path: Path) -> dict[str, Any]:
     return case
 
 
+_NEEDED = ("num_blocks", "block_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
+_REQUEST = ("id", "arrival_step", "segments", "max_tokens", "priority", "cache_salt", "lora", "session", "turn")
+
+
 def unknown_settings(case: dict[str, Any]) -> list[str]:
-    """Config keys of a case that no field of EngineParams stands for."""
-    return [key for key in case["config"] if key not in _PARAMS and key not in _FEATURES]
+    """Config keys that no field of EngineParams stands for, and request fields that are not read."""
+    config = [f"config {key}" for key in case["config"] if key not in _PARAMS and key not in _FEATURES]
+    return config + sorted({f"request field {key}" for r in case["requests"] for key in r if key not in _REQUEST})
 
 
 def to_workload(case: dict[str, Any]) -> tuple[Workload, dict[str, Any]]:
     """(workload, keyword arguments of EngineParams); request order is id order, arrival steps are seconds."""
+    _check(case)
     requests = sorted(case["requests"], key=lambda r: r["id"])
     adapter = [None if r.get("lora") is None else json.dumps(r["lora"], sort_keys=True) for r in requests]
     tree, leaf = from_pieces([_path(r) for r in requests], [(r.get("cache_salt"), name) for r, name in zip(requests, adapter, strict=True)])
@@ -82,6 +88,20 @@ def to_workload(case: dict[str, Any]) -> tuple[Workload, dict[str, Any]]:
         source=f"engine case {case.get('case', '')}".strip(),
     )
     return workload, {_PARAMS[key]: value for key, value in case["config"].items() if key in _PARAMS}
+
+
+def _check(case: dict[str, Any]) -> None:
+    """InputError naming the first field that is missing."""
+    name = case.get("case", "engine case")
+    for key in _NEEDED:
+        if not isinstance(case["config"].get(key), int):
+            raise InputError(f"{name}: config {key} = {case['config'].get(key)!r}, expected a whole number")
+    if not case["requests"]:
+        raise InputError(f"{name}: requests is empty, expected at least one")
+    for position, request in enumerate(case["requests"]):
+        missing = [key for key in _REQUEST[:4] if key not in request]
+        if missing:
+            raise InputError(f"{name}: request {position}: field {missing[0]!r} is missing")
 
 
 def _path(request: dict[str, Any]) -> list[tuple[tuple[str, int], int, int]]:
