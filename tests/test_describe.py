@@ -271,6 +271,8 @@ def test_scale_touches_recorded_times_only_and_open_needs_all_of_them() -> None:
     faster = scaled(chained(), 2)
     assert faster.arrival_s[[0, 2]].tolist() == [0.5, 1.5]
     assert faster.delay_s.tolist() == chained().delay_s.tolist()
+    with pytest.raises(InputError, match="all 2 are at 0 s; use users or concurrency"):
+        scaled(replace(chained(), arrival_s=np.array([0, np.nan, 0, np.nan, np.nan])), 2)
     with pytest.raises(InputError, match="request 1 has only a delay"):
         open_loop(chained())
 

@@ -68,7 +68,7 @@ def test_block_ids_share_what_their_blocks_share(rows, partial_tail, base) -> No
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.tuples(st.lists(st.integers(0, 2), max_size=8), st.sampled_from(["a", "b"])), min_size=1, max_size=8))
+@given(st.lists(st.tuples(st.lists(st.sampled_from([0, 1, 256, 2**32 - 1, 2**32, -1]), max_size=8), st.sampled_from(["a", "b"])), min_size=1, max_size=8))
 def test_token_ids_share_their_longest_common_prefix(rows) -> None:
     tree, leaf = from_token_ids([tokens for tokens, _ in rows], [space for _, space in rows])
     agree(tree, leaf, [[(space, t) for t in tokens] for tokens, space in rows])

@@ -173,6 +173,8 @@ def test_zero_outputs_are_skipped_with_a_count_and_times_count_from_the_earliest
         ({**ROW, "input_length": True}, "FILE, row 2: input_length = True, expected a whole number of at least 1"),
         ({**ROW, "output_length": "many"}, "FILE, row 2: output_length = 'many', expected a whole number of at least 1"),
         ({**ROW, "timestamp": None}, "FILE, row 2: timestamp = None, expected a finite number of at least 0"),
+        ({**ROW, "timestamp": "1700000000000000000"}, "FILE, row 2: timestamp = '1700000000000000000', expected a finite number of at least 0"),
+        ({**ROW, "input_length": "700"}, "FILE, row 2: input_length = '700', expected a whole number of at least 1"),
         ({**ROW, "timestamp": -1}, "FILE, row 2: timestamp = -1, expected a finite number of at least 0"),
         ({**ROW, "hash_ids": [1]}, "FILE, row 2: hash_ids = '1 ids', expected 2 ids of 512 tokens to cover input_length = 700"),
         ({**ROW, "hash_ids": [1, 2, 3]}, "FILE, row 2: hash_ids = '3 ids', expected 2 ids of 512 tokens to cover input_length = 700"),
@@ -383,6 +385,8 @@ def test_sessions_share_standard_text_only_when_asked(sessions, share: bool) -> 
 
 def test_sniffing_states_a_reason(tmp_path: Path) -> None:
     assert sniff(write(tmp_path / "a.jsonl", ROW)) == ("mooncake", "its rows have input_length, output_length, hash_ids, timestamp")
+    with pytest.raises(InputError, match="no known trace format"):  # Bailian: the same names in seconds and 16-token blocks
+        sniff(write(tmp_path / "bailian.jsonl", {**ROW, "chat_id": 1, "parent_chat_id": -1}))
     assert sniff(write(tmp_path / "b.csv", "Timestamp,Model,Request tokens,Response tokens"))[0] == "burstgpt"
     assert sniff(write(tmp_path / "c.json", session()))[0] == "weka"
     assert read(tmp_path / "a.jsonl", format="mooncake").notes[0] == "format: mooncake because it was asked for"

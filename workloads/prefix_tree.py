@@ -62,7 +62,9 @@ def from_token_ids(prompts: Sequence[Sequence[int] | np.ndarray], namespaces: Se
     neighbours alone: O(total tokens) plus one sort of byte strings.
     """
     roots = _hashables_numbered(namespaces if namespaces is not None else [0] * len(prompts))
-    texts = [_sortable_bytes(p) for p in prompts]
+    arrays = [np.asarray(p, np.int64) for p in prompts]
+    narrow = all(a.min(initial=0) >= 0 and a.max(initial=0) < 2**32 for a in arrays)
+    texts = [a.astype(">u4" if narrow else ">i8").tobytes() for a in arrays]  # byte by byte, in the order of the tokens
     order = sorted(range(len(texts)), key=lambda r: (roots[r], texts[r]))
     parent, end = [-1] * (max(roots, default=0) + 1), [0] * (max(roots, default=0) + 1)
     leaf = np.zeros(len(texts), np.int32)
@@ -72,7 +74,7 @@ def from_token_ids(prompts: Sequence[Sequence[int] | np.ndarray], namespaces: Se
         if before < 0 or roots[before] != roots[r]:
             stack = [roots[r]]
         else:
-            common = _common_prefix(texts[before], texts[r]) // _TOKEN_BYTES
+            common = _common_prefix(texts[before], texts[r]) // (4 if narrow else 8)
             below = -1
             while end[stack[-1]] > common:
                 below = stack.pop()
@@ -242,13 +244,6 @@ def _compress(code: np.ndarray, offsets: np.ndarray, end: np.ndarray, root: np.n
 
 
 # ---- token ids ----
-
-_TOKEN_BYTES = 8
-
-
-def _sortable_bytes(tokens: Sequence[int] | np.ndarray) -> bytes:
-    """Big-endian, so that byte order is token order and a common prefix of bytes is one of tokens."""
-    return np.asarray(tokens, np.int64).astype(">i8").tobytes()
 
 
 def _common_prefix(a: bytes, b: bytes) -> int:

@@ -114,6 +114,9 @@ def _ascending(values: np.ndarray, group: np.ndarray, rank: np.ndarray) -> np.nd
 
 def scaled(workload: Workload, rate_scale: float) -> Workload:
     """Recorded arrivals this many times faster; think and tool times stay what they are."""
+    recorded = workload.arrival_s[np.isfinite(workload.arrival_s)]
+    if len(recorded) > 1 and np.ptp(recorded) == 0:
+        raise InputError(f"[workload] rate_scale = {rate_scale:g}, expected arrivals at different times, but all {len(recorded)} are at {recorded[0]:g} s; use users or concurrency")
     what = "" if workload.after is None else " (recorded arrivals only; think times stay)"
     return replace(workload, arrival_s=workload.arrival_s / rate_scale).with_notes(f"rate_scale: arrivals {rate_scale:g} times faster{what}")
 

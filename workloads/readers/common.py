@@ -32,6 +32,7 @@ class Rows:
         self.skipped: Counter[str] = Counter()
         self.notes: list[str] = []
         self.read = 0
+        self._number_types: tuple[type, ...] = (int, float)
         self._hash = hashlib.sha256()
         if not self.path.exists():
             raise InputError(f"{self.path}: no such file, expected a trace")
@@ -57,8 +58,8 @@ class Rows:
 
     def csv_records(self, required: tuple[str, ...]) -> Iterator[dict[str, str]]:
         """Yield one dict a data row, by column name; blank lines end nothing and count as nothing."""
-        content = self.path.read_bytes()
-        self._hash.update(content)
+        self._number_types = (str,)
+        content = self.hashed(self.path.read_bytes())
         try:
             text = content.decode("utf-8-sig")
         except UnicodeDecodeError as problem:
@@ -116,7 +117,7 @@ class Rows:
             raise InputError(f"{self.path}, row {self._line}: no field {field!r} among {names}") from None
 
     def integers(self, field: str, values: list[Any], low: int) -> np.ndarray:
-        """int64 column of whole numbers >= low, one a kept row; digits in text (CSV) count as numbers."""
+        """int64 column of whole numbers >= low, one a kept row; text counts as a number in CSV, not in JSON."""
         if set(map(type, values)) <= {int}:
             try:
                 column = np.array(values, np.int64)
@@ -133,24 +134,24 @@ class Rows:
 
     def _integer(self, field: str, value: Any, index: int, low: int) -> int:
         try:
-            number = float(value) if type(value) in (int, float, str) else math.nan
+            number = float(value) if type(value) in self._number_types else math.nan
         except (ValueError, OverflowError):
             number = math.nan
         if not number.is_integer() or abs(number) >= 2**53:
             self.fail(field, value, f"a whole number of at least {low}", self.number[index])
         return int(number)
 
-    def seconds(self, field: str, values: list[Any], per_second: float, low: float = 0.0) -> np.ndarray:
-        """float64 column of finite times >= low, converted to seconds by dividing by `per_second`."""
+    def seconds(self, field: str, values: list[Any], per_second: float) -> np.ndarray:
+        """float64 column of finite times >= 0, converted to seconds by dividing by `per_second`."""
         column = np.empty(len(values))
         for i, value in enumerate(values):
             try:
-                column[i] = float(value) if type(value) in (int, float, str) else math.nan
+                column[i] = float(value) if type(value) in self._number_types else math.nan
             except (ValueError, OverflowError):
                 column[i] = math.nan
-        bad = np.flatnonzero(~np.isfinite(column) | (column < low))
+        bad = np.flatnonzero(~np.isfinite(column) | (column < 0))
         if len(bad):
-            self.fail(field, values[bad[0]], f"a finite number of at least {low:g}", self.number[bad[0]])
+            self.fail(field, values[bad[0]], "a finite number of at least 0", self.number[bad[0]])
         return column / per_second
 
     # ---- reporting ----

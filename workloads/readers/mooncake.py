@@ -24,6 +24,8 @@ from workloads.readers.head import Head
 
 
 def looks_like(head: Head) -> str | None:
+    if "parent_chat_id" in head.keys:
+        return None  # Bailian uses these names for other units: seconds and 16-token blocks
     found = sorted(head.keys & {"hash_ids", "timestamp", "session_id"})
     return f"its rows have input_length, output_length, {', '.join(found)}" if {"input_length", "output_length"} <= head.keys and found else None
 
