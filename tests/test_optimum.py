@@ -1,0 +1,239 @@
+"""The optimum against exhaustive search on tiny worlds, published golden counts, and certificates that must not lie."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sim.kvcache.replay import replay
+from sim.optimum.check import NotProven, check
+from sim.optimum.hits import most_hits
+from sim.optimum.items import CAPACITY_RULES, Items, blocks_needed, touches
+from workloads.columns import PrefixTree, Workload
+from workloads.readers import read
+
+# ---- exhaustive search: every state a cache can be in -----------------------------------------------------------------
+
+
+def path_bits(parent: list[int], leaf: int) -> int:
+    """Blocks of a path as bits; block 0 is the root's and holds nothing."""
+    bits = 0
+    while leaf:
+        bits |= 1 << leaf
+        leaf = parent[leaf]
+    return bits
+
+
+def leading(order: list[int], state: int) -> int:
+    return next((i for i, block in enumerate(order) if not state >> block & 1), len(order))
+
+
+def subsets(bits: int, size: int) -> Iterable[int]:
+    blocks = [b for b in range(bits.bit_length()) if bits >> b & 1]
+    for chosen in combinations(blocks, min(size, len(blocks))):
+        yield sum(1 << b for b in chosen)
+
+
+def closed(state: int, parent: list[int], ever: int) -> bool:
+    """A block's parent is resident too (blocks outside `ever` do not matter)."""
+    return all(not state >> b & 1 or not parent[b] or state >> parent[b] & 1 for b in range(1, ever.bit_length()))
+
+
+def best_by_search(parent: list[int], orders: list[list[int]], limits: list[int], capacity: int, rule: str, strict: bool) -> int:
+    """Most hits over all states: after each request keep any subset (strict: only subsets closed upwards) that fits.
+
+    must-insert: the path, cut to the capacity, is resident while it is served, beside what is carried across.
+    """
+    paths = [sum(1 << b for b in order) for order in orders]
+    states = {0: 0}
+    for t, order in enumerate(orders):
+        later = 0
+        for path in paths[t + 1 :]:
+            later |= path
+        following: dict[int, int] = {}
+        for state, hits in states.items():
+            gain = hits + min(leading(order, state), limits[t])
+            for kept in carried(state, order, capacity, rule, later):
+                if not strict or closed(kept, parent, later | kept):
+                    following[kept] = max(following.get(kept, -1), gain)
+        states = following
+    return max(states.values())
+
+
+def carried(state: int, order: list[int], capacity: int, rule: str, later: int) -> Iterable[int]:
+    """States after a request; only what is asked for again matters."""
+    sizes = range(capacity, -1, -1)
+    if rule == "bypass":
+        everything = (state | sum(1 << b for b in order)) & later
+        return {s for size in sizes for s in subsets(everything, size)}
+    own = sum(1 << b for b in order[:capacity])
+    room = capacity - min(capacity, len(order))
+    crossing = (state & ~sum(1 << b for b in order)) & later
+    across = {s for size in range(room + 1) for s in subsets(crossing, size)}
+    return {s | o for s in across for size in range(len(order) + 1) for o in subsets(own & later, size)}
+
+
+def tiny(rng: np.random.Generator) -> tuple[list[int], list[int]]:
+    """(parent of every block, deepest block of each request): one block is one node."""
+    n_blocks, n_requests = int(rng.integers(3, 8)), int(rng.integers(4, 9))
+    parent = [0] * (n_blocks + 1)
+    for block in range(2, n_blocks + 1):
+        parent[block] = int(rng.integers(max(0, block - 3), block))
+    return parent, rng.integers(1, n_blocks + 1, n_requests).tolist()
+
+
+def order_of(parent: list[int], leaf: int) -> list[int]:
+    order = []
+    while leaf:
+        order.append(leaf)
+        leaf = parent[leaf]
+    return order[::-1]
+
+
+def as_workload(parent: list[int], leaves: list[int], b: int, extra: np.ndarray) -> Workload:
+    """Blocks of b tokens as nodes; `extra` tokens (< b) after each request's last block are its own."""
+    depth = [0] * len(parent)
+    for block in range(1, len(parent)):
+        depth[block] = depth[parent[block]] + 1
+    tree = PrefixTree(np.array([-1, *parent[1:]], np.int32), np.array(depth, np.int64) * b, np.zeros(len(parent), np.int16))
+    prompt = np.array([depth[leaf] for leaf in leaves], np.int64) * b + extra
+    return Workload(tree, np.arange(len(leaves), dtype=float), prompt, np.ones(len(leaves), np.int64), np.array(leaves, np.int32))
+
+
+@pytest.mark.parametrize("rule", ["bypass", "must-insert"])
+def test_sweep_is_the_best_of_all_states(rule: str) -> None:
+    """2,000 tight instances: exhaustive search over any states and over leaf-first ones = sweep = certificate."""
+    rng = np.random.default_rng(7)
+    tight = several = cut = tried = 0
+    while tight < 2000:
+        tried += 1
+        parent, leaves = tiny(rng)
+        capacity = int(rng.integers(1, 5))
+        workload = as_workload(parent, leaves, 1, np.zeros(len(leaves), np.int64))
+        items, slots = CAPACITY_RULES[rule](touches(workload, "all-ids", 1), capacity)
+        best = most_hits(items, slots)
+        if best.hits == int(items.amount.sum()):
+            continue  # nothing had to be dropped
+        tight += 1
+        several += len(best.checkpoints) > 1
+        orders = [order_of(parent, leaf) for leaf in leaves]
+        cut += max(map(len, orders)) > capacity
+        limits = [len(order) for order in orders]
+        loose = best_by_search(parent, orders, limits, capacity, rule, strict=False)
+        strict = best_by_search(parent, orders, limits, capacity, rule, strict=True)
+        assert loose == strict == best.hits == check(items, slots, best.kept, best.checkpoints), (parent, leaves, capacity)
+    assert several > 100
+    assert cut > 500, (tight, several, cut, tried)
+
+
+@pytest.mark.parametrize("rule", ["bypass", "must-insert"])
+def test_the_last_block_of_a_prompt_is_no_hit(rule: str) -> None:
+    """Full-blocks rule, prompts that are whole blocks among others: the search over all states agrees."""
+    rng = np.random.default_rng(8)
+    tight = 0
+    while tight < 300:
+        parent, leaves = tiny(rng)
+        capacity = int(rng.integers(1, 5))
+        extra = rng.integers(0, 2, len(leaves))
+        items, slots = CAPACITY_RULES[rule](touches(as_workload(parent, leaves, 2, extra), "full-blocks", 2), capacity)
+        best = most_hits(items, slots)
+        if not len(best.checkpoints):
+            continue
+        tight += 1
+        orders = [order_of(parent, leaf) for leaf in leaves]
+        limits = [len(order) - (not more) for order, more in zip(orders, extra, strict=True)]
+        found = best_by_search(parent, orders, limits, capacity, rule, strict=False)
+        assert found == best.hits == check(items, slots, best.kept, best.checkpoints), (parent, leaves, capacity)
+
+
+# ---- golden counts ----------------------------------------------------------------------------------------------------
+
+GOLDEN = {
+    ("conversation", "bypass"): {1_000: 55_019, 3_000: 84_953, 10_000: 105_710, 30_000: 105_710, 100_000: 105_710},
+    ("conversation", "must-insert"): {200: 15_387, 1_000: 51_705, 3_000: 84_121, 10_000: 105_710, 30_000: 105_710},
+    ("synthetic", "bypass"): {1_000: 33_728, 3_000: 54_438, 10_000: 75_316, 30_000: 77_953, 100_000: 77_953},
+    ("synthetic", "must-insert"): {200: 9_099, 1_000: 32_803, 3_000: 54_085, 10_000: 75_241, 30_000: 77_953},
+}
+"""Hit blocks by capacity, rule all-ids, 512-token blocks; counted by others, block by block."""
+CHECKPOINTS = {"conversation": {1_000: 30, 3_000: 9, 10_000: 0}, "synthetic": {1_000: 17, 3_000: 7, 10_000: 1}}
+NEEDED = {("conversation", "bypass"): 8_138, ("conversation", "must-insert"): 8_199, ("synthetic", "bypass"): 12_637, ("synthetic", "must-insert"): 12_712}
+BLOCK_16 = {
+    ("conversation", "bypass"): {1_000: 0.1945, 3_000: 0.3003, 10_000: 0.3736, 30_000: 0.3736},
+    ("conversation", "must-insert"): {1_000: 0.1828, 3_000: 0.2974, 10_000: 0.3736, 30_000: 0.3736},
+    ("synthetic", "bypass"): {1_000: 0.2820, 3_000: 0.4552, 10_000: 0.6293, 30_000: 0.6512},
+    ("synthetic", "must-insert"): {1_000: 0.2744, 3_000: 0.4522, 10_000: 0.6287, 30_000: 0.6512},
+}
+"""Hit tokens / prompt tokens at 16-token blocks, rule full-blocks, capacity in units of 32 blocks."""
+
+
+@pytest.mark.parametrize("trace", ["conversation", "synthetic"])
+def test_golden(data_dir: Path, trace: str) -> None:
+    workload = read(data_dir / "traces" / "mooncake" / f"{trace}_trace.jsonl", "mooncake")
+    ids, full = touches(workload, "all-ids", 512), touches(workload, "full-blocks", 16)
+    for rule in CAPACITY_RULES:
+        unlimited = replay(workload, "lru", None, "all-ids")
+        for capacity, hits in GOLDEN[trace, rule].items():
+            items, slots = CAPACITY_RULES[rule](ids, capacity)
+            best = most_hits(items, slots)
+            assert best.hits == hits == check(items, slots, best.kept, best.checkpoints)
+            assert np.all(best.depth <= unlimited.depth_blocks)
+            if rule == "must-insert" and capacity in CHECKPOINTS[trace]:
+                assert len(best.checkpoints) == CHECKPOINTS[trace][capacity]
+        assert blocks_needed(*CAPACITY_RULES[rule](ids, 10**6), 10**6) == NEEDED[trace, rule]
+        for capacity, ratio in BLOCK_16[trace, rule].items():
+            items, slots = CAPACITY_RULES[rule](full, 32 * capacity)
+            best = most_hits(items, slots)
+            assert round(best.hits * 16 / workload.prompt_tokens.sum(), 4) == ratio
+            assert best.hits == check(items, slots, best.kept, best.checkpoints)
+
+
+def test_memory_needed_is_the_smallest_that_drops_nothing() -> None:
+    rng = np.random.default_rng(9)
+    for _ in range(100):
+        parent, leaves = tiny(rng)
+        used = touches(as_workload(parent, leaves, 1, np.zeros(len(leaves), np.int64)), "all-ids", 1)
+        for rule in CAPACITY_RULES.values():
+            needed = blocks_needed(*rule(used, 100), 100)
+            ceiling = int((used.hi - used.lo).sum())
+            assert most_hits(*rule(used, needed)).hits == ceiling
+            assert needed == 0 or most_hits(*rule(used, needed - 1)).hits < ceiling
+
+
+# ---- the checker catches what is wrong --------------------------------------------------------------------------------
+
+
+def one_shared_slot() -> tuple[Items, np.ndarray]:
+    """Two items of two blocks each cross one slot with room for two."""
+    columns = ([0, 1], [0, 0], [2, 2], [0, 0], [1, 1])
+    request, lo, hi, start, end = (np.array(column) for column in columns)
+    return Items(request, lo, hi, start, end, np.zeros(2, np.int64)), np.array([2])
+
+
+@pytest.mark.parametrize(
+    ("kept", "checkpoints", "says"),
+    [([2, 2], [0], "blocks kept"), ([3, 0], [0], "between 0"), ([2, 0], [0, 0], "twice"), ([2, 0], [5], "expected slots")],
+)
+def test_a_false_certificate_is_refused(kept: list[int], checkpoints: list[int], says: str) -> None:
+    items, slots = one_shared_slot()
+    with pytest.raises(NotProven, match=says):
+        check(items, slots, np.array(kept), np.array(checkpoints))
+
+
+def test_a_child_without_its_parent_is_refused() -> None:
+    items = Items(*(np.array(c) for c in ([0, 0], [0, 1], [1, 2], [0, 1], [2, 2])), np.zeros(1, np.int64))
+    with pytest.raises(NotProven, match="parent"):
+        check(items, np.array([2, 2]), np.array([0, 1]), np.array([], np.int64))
+
+
+def test_a_wrong_tie_or_a_worse_choice_is_not_called_optimal() -> None:
+    """Dropping what is needed soonest instead: the checker's bound stays above it."""
+    columns = ([0, 1, 2], [0, 0, 0], [1, 1, 1], [0, 1, 0], [1, 2, 2])  # two short items, and a long one across both slots
+    request, lo, hi, start, end = (np.array(column) for column in columns)
+    items, slots = Items(request, lo, hi, start, end, np.zeros(3, np.int64)), np.array([1, 1])
+    best = most_hits(items, slots)
+    assert best.kept.tolist() == [1, 1, 0]
+    assert check(items, slots, best.kept, best.checkpoints) == 2
+    assert check(items, slots, np.array([0, 0, 1]), best.checkpoints) == 2  # possible, proven not to be the best
