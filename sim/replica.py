@@ -57,7 +57,8 @@ class Replica:
         self._samples: list[tuple[float, int, int, int, int]] = []
         self._idle: simpy.Event | None = None  # waiting for work
         self._step_end: simpy.Event | None = None
-        self._ends = NO_STEPS  # ends of the stretch in progress
+        self._start_s = 0.0  # of the stretch in progress
+        self._ends = NO_STEPS  # and its step ends
         self._codes = b""
         self._settled = True  # the batch has not changed since the last sample
         env.process(self._run())
@@ -95,11 +96,11 @@ class Replica:
                 yield self._idle
                 self._idle = None
             self._schedule(env.now)
-            start_s = env.now
-            self._time_steps(start_s)
+            self._start_s = env.now
+            self._time_steps(env.now)
             self._step_end = env.event_at(self._ends[-1])
             yield self._step_end
-            self._complete(start_s)
+            self._complete()
 
     def _schedule(self, now_s: float) -> None:
         """Schedule until something is scheduled: a request may preempt itself, and is admitted again at once."""
@@ -133,16 +134,14 @@ class Replica:
         self._ends = array("d", np.cumsum(ends)[1:].tobytes())
         self._codes = np.asarray(codes, np.int8).tobytes()
 
-    def _complete(self, start_s: float) -> None:
+    def _complete(self) -> None:
         scheduler, ends = self.scheduler, self._ends
         k, end_s = len(ends), ends[-1]
         if k > 1:
             scheduler.fast_forward(k - 1)
-        self.step_end_s.extend(ends)
-        self.coverage += self._codes[:k]
-        self._events.append((start_s, k, scheduler.decoded, sum(tokens for _, tokens in scheduler.chunks)))
+        self._record_steps(k)
         if self.life is not None:
-            self._record_life(start_s, end_s)
+            self._record_life(self._start_s, end_s)
         if scheduler.steps in scheduler.decodes.finishing:
             self._sample(end_s)  # before they let go of their blocks
         finished = scheduler.complete()
@@ -155,7 +154,19 @@ class Replica:
                 self._sample(end_s)
                 self._settled = True
 
+    def stop(self, now_s: float) -> None:
+        """The clock stops here: keep the steps of the stretch in progress that have ended."""
+        k = bisect_left(self._ends, now_s)
+        if k:
+            self.scheduler.fast_forward(k)  # the step in progress holds its blocks
+            self._record_steps(k)
+
     # -- records ----------------------------------------------------------------------------------------------------
+    def _record_steps(self, k: int) -> None:
+        self.step_end_s.extend(self._ends[:k])
+        self.coverage += self._codes[:k]
+        self._events.append((self._start_s, k, self.scheduler.decoded, sum(tokens for _, tokens in self.scheduler.chunks)))
+
     def _sample(self, t_s: float) -> None:
         s, cache = self.scheduler, self.scheduler.cache
         self._samples.append((t_s, cache.total - cache.blank - cache.idle, cache.idle, len(s.running), len(s.waiting)))

@@ -13,9 +13,9 @@ class Request:
     """
 
     __slots__ = (
-        "admission", "ahead", "arrival_s", "base", "chunks", "computed", "decoding", "done_before", "entered", "gap_from",
+        "admission", "ahead", "arrival_s", "base", "computed", "decoding", "done_before", "entered", "gap_from",
         "generated", "handles", "held", "id", "lora", "order", "output", "path", "path_index", "preempted_at", "priority",
-        "private", "prompt", "writing",
+        "private", "prompt", "resumed_at", "writing",
     )  # fmt: skip
 
     def __init__(self, id: int, prompt: int, output: int, arrival_s: float, path: Path, priority: int = 0, lora: int = -1) -> None:
@@ -35,8 +35,8 @@ class Request:
         self.base = 0
         self.ahead = 0  # 1 between being scheduled in running order and the end of that schedule
         self.order = 0  # position in the running order
-        self.chunks = 0
         self.done_before = 0  # tokens computed before it was preempted
+        self.resumed_at = -1  # tokens found in cache at this re-admission, until what it recomputes is booked
         self.preempted_at = -1.0
         self.gap_from = -1  # step of its last token, when it was left out of a step or preempted
 

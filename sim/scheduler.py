@@ -90,7 +90,7 @@ class Scheduler:
         n = self.decodes.n
         need = self.decodes.blocks_at(self.steps)
         left = budget - n
-        if left < 0 or self.left_out:
+        if left < 0 or self.left_out or self.cache.overlapped:
             return None
         wants: list[tuple[Request, int]] = []
         if self.prefills:
@@ -171,6 +171,8 @@ class Scheduler:
         if (self.steps - r.base) % self.b == 0:
             self.cache.take(1)
         r.ahead = 1
+        if r in self.cache.overlapped:
+            self.cache.enter_generated(r)
         self.decoded += 1
         self.decoded_base += r.base
 
@@ -225,6 +227,7 @@ class Scheduler:
         self._drop_lora(r)
         self.running_tokens -= r.known
         self.waiting_tokens += r.known
+        self._book_recomputed(r, computed)
         r.done_before = max(r.done_before, computed)
         r.computed = 0
         r.preempted_at = now_s
@@ -261,7 +264,8 @@ class Scheduler:
         waiting = len(self.waiting)
         at_limit = len(self.running) >= p.max_num_seqs
         held_up = not waiting or at_limit or (self.blocked is self.waiting.head() and not self.blocked_written)
-        self.steady = not (self.chunks or self.prefills or self.left_out or skipped) and held_up and budget >= 0
+        busy = self.chunks or self.prefills or self.left_out or skipped or self.cache.overlapped
+        self.steady = held_up and not busy
 
     def _fit(self, r: Request, budget: int, threshold: int) -> int:
         """Look r up and pin its hits when it fits: the tokens of its first chunk, 0 when it does not fit."""
@@ -292,7 +296,7 @@ class Scheduler:
             log.ceiling_fleet_tokens[i] = fleet * b
         else:
             log.readmission_hit_tokens[i] += hit * b
-            log.recomputed_tokens[i] += max(0, r.done_before - hit * b)
+            r.resumed_at = hit * b
 
     def _start(self, r: Request, chunk: int, now_s: float) -> None:
         log = self.log
@@ -357,7 +361,8 @@ class Scheduler:
         finished = self.decodes.finishing.pop(self.steps, [])
         self.running_tokens += self.decoded
         for r, _ in self.chunks:
-            r.chunks += 1
+            if r.preempted_at < 0:
+                self.log.prefill_chunks[r.id] += 1
             if r.computed < r.known:
                 continue
             self.prefills.remove(r)
@@ -367,6 +372,7 @@ class Scheduler:
             else:
                 r.decoding = True
                 self.decodes.join(r, self.steps - r.computed)
+                self.cache.begin_decode(r)
         if not finished:
             return []
         if len(finished) > 1:
@@ -378,15 +384,21 @@ class Scheduler:
 
     def _sampled(self, r: Request) -> None:
         """A prefill reached its last known token: one more output."""
+        self._book_recomputed(r, r.computed)
         r.generated += 1
         self.running_tokens += 1
         step = self.steps - 1
         if r.generated == 1:
             self.log.first_step[r.id] = step
-            self.log.prefill_chunks[r.id] = r.chunks
         elif r.gap_from >= 0:
             self.log.gap(r.id, r.gap_from, step)
         r.gap_from = -1
+
+    def _book_recomputed(self, r: Request, computed: int) -> None:
+        """Tokens this admission computed a second time, once it has caught up or is preempted again."""
+        if r.resumed_at >= 0:
+            self.log.recomputed_tokens[r.id] += max(0, min(r.done_before, computed) - r.resumed_at)
+            r.resumed_at = -1
 
     def _finish(self, r: Request) -> None:
         if r.decoding:

@@ -72,6 +72,8 @@ def run(
     cluster.start()
     with _quiet_gc():
         env.run(until=horizon_s)
+    for replica in cluster.replicas:
+        replica.stop(env.now)
     return _recording(workload, params, cluster, log, life, env.now)
 
 

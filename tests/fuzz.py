@@ -97,13 +97,7 @@ def compare(case: Case, engine: reference.Engine) -> str:
     return next(unequal(stepped, forwarded), "")
 
 
-def asks_early(case: Case, engine: reference.Engine) -> bool:
-    """Whether a prompt holds outputs of a request that has not finished when the prompt is admitted."""
-    asked = [(engine.requests[r["id"]], engine.requests[s[1]]) for r in case["requests"] for s in r["segments"] if s[0] == "o"]
-    return any(a.admit_s < b.finish_s for a, b in asked if not a.rejected)
-
-
-def fleet_difference(case: Case, seed: int, horizon: bool = False) -> str:
+def fleet_difference(case: Case, seed: int) -> str:
     """Stepping against fast-forward where the reference does not reach: several replicas, routers, closed loops, a horizon."""
     rng = random.Random(f"fleet {seed}/{case['case']}")
     workload, params = to_workload(timed(case))
@@ -112,7 +106,7 @@ def fleet_difference(case: Case, seed: int, horizon: bool = False) -> str:
     workload = replace(workload, after=after, delay_s=np.array([rng.choice([0.0, 0.25, 3.0]) for _ in range(n)]))
     options: dict[str, Any] = {
         "replicas": rng.randint(1, 3), "router": rng.choice(list(ROUTERS)), "seed": seed,
-        "horizon_s": rng.uniform(0.0, 20.0) if horizon else None,
+        "horizon_s": rng.uniform(0.0, 20.0) if rng.random() < 0.3 else None,
     }  # fmt: skip
     engine = EngineParams(**params, step_overhead_s=rng.choice([0.0, 0.0017]), frontend_s=rng.choice([0.0, 0.011]))
     stepped, forwarded = (simulate(workload, engine, LinearTime(), fast_forward=f, **options) for f in (False, True))
@@ -159,12 +153,6 @@ def _request_lines(engine: reference.Engine, rec: Recording) -> Iterator[str]:
             "first_token_s": r.first_token_s, "finish_s": r.finish_s, "prefill_chunks": r.chunks,
             "recomputed_tokens": r.recomputed, "preempted_s": r.preempted_s, "first_step": r.token_steps[0], "last_step": r.token_steps[-1],
         }  # fmt: skip
-        if r.first_admission_cut_short:
-            del want["prefill_chunks"]
-        if not engine.caching:
-            del want["ceiling_replica_tokens"]
-        if r.preemptions > 1:
-            del want["recomputed_tokens"]
         got = {name: getattr(rec, name)[row].item() for name in want} | {"status": status}
         for name in want:
             if got[name] != want[name]:
@@ -207,15 +195,13 @@ def cases_until_noticed(fault: str, seed: int = 0, limit: int = 3000) -> int | N
 # ---- the command ----------------------------------------------------------------------------------------------------
 
 
-def fuzz(ops: int, seed: int, policies: tuple[str, ...] = ("lru",), early: bool = True) -> tuple[int, int, Case | None]:
-    """(operations, cases, first differing case or None). early=False leaves out cases that ask for outputs too early."""
+def fuzz(ops: int, seed: int, policies: tuple[str, ...] = ("lru",)) -> tuple[int, int, Case | None]:
+    """(operations, cases, first differing case or None)."""
     done = cases = index = 0
     while done < ops:
         case = random_case(seed, index, policies)
         engine = run_reference(case)
         index += 1
-        if not early and asks_early(case, engine):
-            continue
         done, cases = done + operations(engine), cases + 1
         if compare(case, engine):
             return done, cases, case

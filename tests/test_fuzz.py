@@ -23,8 +23,7 @@ def test_simulator_equals_the_reference():
 
 
 def test_lfu_equals_the_reference():
-    """Without prompts that hold outputs of running requests: there the simulator pins a duplicated output block late."""
-    done, cases, failing = fuzz.fuzz(20_000, seed=0, policies=("lfu",), early=False)
+    done, cases, failing = fuzz.fuzz(20_000, seed=0, policies=("lfu",))
     assert failing is None, report(failing)
     assert done >= 20_000
     assert cases > 50

@@ -79,6 +79,7 @@ class BlockCache:
         self.taken = 0  # likewise
         self.steps = 0  # engine steps started; the scheduler advances it
         self.nodes: dict[int, Any] = {}
+        self.overlapped: set[Holder] = set()  # decodes about to compute blocks that are cached already; must not be entered late
         self._n_shared = n_shared
         self._seen: dict[int, int] = {}  # node -> deepest block ever entered here: the cache that never evicts
         self._fleet_seen = fleet_seen
@@ -170,6 +171,9 @@ class BlockCache:
             self._drop_if_empty(node)
         request.writing.clear()
 
+    def begin_decode(self, request: Holder) -> None:
+        """The request has left prefill."""
+
     def pending(self, request: Holder) -> int:
         """Full blocks computed so far by a decoding request: those beyond `entered` are still to be entered."""
         if not request.decoding:
@@ -231,6 +235,10 @@ class BlockCache:
 
     def ceilings(self, path: Path, limit: int) -> tuple[int, int]:
         """Hit blocks had this replica, and had all replicas as one cache, never evicted anything."""
+        for node_id, _ in path:
+            node = self.nodes.get(node_id)
+            if node is not None and node.writers:
+                self.flush(node)
         return self._depth(self._seen, path, limit), self._depth(self._fleet_seen, path, limit)
 
     @staticmethod
@@ -250,9 +258,10 @@ class NoCache(BlockCache):
     """Prefix caching off: every block becomes blank when its request lets go. Ceilings are still tracked."""
 
     class _Node:
-        __slots__ = ("writers",)
+        __slots__ = ("id", "writers")
 
-        def __init__(self) -> None:
+        def __init__(self, node_id: int) -> None:
+            self.id = node_id
             self.writers: list[Holder] = []
 
     def lookup(self, path: Path, limit: int) -> tuple[int, int, list[Any]]:
@@ -271,16 +280,15 @@ class NoCache(BlockCache):
         pass
 
     def _new_node(self, request: Holder, index: int) -> Any:
-        node = NoCache._Node()
-        if request.path[index][0] < self._n_shared:
-            self.nodes[request.path[index][0]] = node
+        node_id = request.path[index][0]
+        node = NoCache._Node(node_id)
+        if node_id < self._n_shared:
+            self.nodes[node_id] = node
         return node
 
     def _drop_if_empty(self, node: Any) -> None:
-        pass
-
-    def start_writing(self, request: Holder) -> None:
-        """Nobody can hit anything: nothing to order."""
+        if not node.writers:
+            self.nodes.pop(node.id, None)
 
     def being_written(self, path: Path) -> bool:
         return False

@@ -132,7 +132,17 @@ class RankedCache(BlockCache):
                 node.parent.entry = -1
             node.runs.append(Run(cached, hi, 1, 1, request.admission, 0))  # type: ignore[attr-defined]
             node.entry = -1
+            self.overlapped.update(w for w in node.writers if w.decoding and w is not request)
         request.handles.append((node, lo, hi))
+
+    def begin_decode(self, request: Holder) -> None:
+        """Its answer may be cached already (a later prompt that holds it came first): then each block pins the copy in its own step."""
+        if any(node.hi > request.entered for node in request.writing):
+            self.overlapped.add(request)
+
+    def stop_writing(self, request: Holder) -> None:
+        self.overlapped.discard(request)
+        super().stop_writing(request)
 
     def _new_node(self, request: Holder, index: int) -> Node:
         node_id = request.path[index][0]
