@@ -104,7 +104,8 @@ def touches_in_order(parts: list[tuple[np.ndarray, ...]], length: np.ndarray, li
     request, node, lo, held = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     visits = sorted_visits(node, lo, request, request, request, held)
     visit, last, lo, hi = spans(visits)
-    return Touches(*_joined(visits.request[visit], last, lo, hi), length, limit)
+    request, last, lo, hi = _joined(visits.request[visit], last, lo, hi)
+    return Touches(request, last, lo, hi, length, limit)
 
 
 def node_visits(workload: Workload, rows: np.ndarray, depth: np.ndarray, block_size: int) -> tuple[np.ndarray, ...]:
@@ -154,7 +155,7 @@ def spans(visits: Visits) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarra
     begin = np.flatnonzero(first)
     uniform = np.minimum.reduceat(visits.held, begin) == np.maximum.reduceat(visits.held, begin)
     simple = np.flatnonzero(uniform[group] & ~first)
-    parts = [(simple, _latest_release(visits, group)[simple], visits.lo[simple], visits.held[simple])]
+    parts: list[tuple[np.ndarray, ...]] = [(simple, _latest_release(visits, group)[simple], visits.lo[simple], visits.held[simple])]
     mixed = np.flatnonzero(~uniform)
     if len(mixed):
         parts.append(_mixed_spans(visits, begin[mixed], np.append(begin, n)[mixed + 1]))
@@ -164,8 +165,7 @@ def spans(visits: Visits) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarra
 
 def _latest_release(visits: Visits, group: np.ndarray) -> np.ndarray:
     """Latest `until` of the earlier visits of each visit's node (of no meaning for a node's first)."""
-    _, rank = np.unique(visits.until, return_inverse=True)  # small numbers, so that one running maximum serves all groups
-    times = np.unique(visits.until)
+    times, rank = np.unique(visits.until, return_inverse=True)  # small numbers, so that one running maximum serves all groups
     running = np.maximum.accumulate(group * len(times) + rank)
     return times[np.append(0, running[:-1]) % len(times)]
 
@@ -235,8 +235,7 @@ CAPACITY_RULES = {"bypass": bypass, "must-insert": must_insert}
 
 def _items(used: Touches, hi: np.ndarray, start: np.ndarray, end: np.ndarray) -> Items:
     some = used.lo < hi
-    columns = (column[some] for column in (used.request, used.lo, hi, start, end))
-    return Items(*columns, free=np.zeros(len(used.length), np.int64))
+    return Items(used.request[some], used.lo[some], hi[some], start[some], end[some], np.zeros(len(used.length), np.int64))
 
 
 def blocks_needed(items: Items, capacity: np.ndarray, capacity_blocks: int) -> int:
