@@ -104,6 +104,18 @@ def test_a_horizon_leaves_requests_unfinished_and_counts_them(small, capsys):
     assert document["not_arrived"] > 0
 
 
+def test_runs_in_other_processes_are_the_same_bytes(small, tmp_path):
+    """Whatever order Python's hashes come in: `run.json` alone says when and where."""
+    for hash_seed in ("1", "2"):
+        done = kvcast("run", small, "--set", "cache.policy=lfu", "--out", str(tmp_path / hash_seed), PYTHONHASHSEED=hash_seed)
+        assert done.returncode == 0, done.stderr
+    names = sorted(p.name for p in (tmp_path / "1").iterdir())
+    assert names == sorted(p.name for p in (tmp_path / "2").iterdir())
+    for name in names:
+        if name != "run.json":
+            assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes(), name
+
+
 # -- compare -----------------------------------------------------------------------------------------------------------
 
 
