@@ -169,7 +169,7 @@ def test_workload_describe_and_convert(small, tmp_path, capsys):
     assert main(["workload", "describe", str(tmp_path / "small.jsonl"), "--block-size", "16", "--capacity-blocks", "10,100"]) == 0
     out = capsys.readouterr().out
     assert f"requests: {described['requests']}" in out
-    assert "hit rate, lru: 10 blocks" in out
+    assert "lru: 10 blocks" in out
 
 
 def test_a_trace_without_prefix_identity_hits_nothing_and_says_why(tmp_path, capsys):
