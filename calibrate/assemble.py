@@ -57,18 +57,19 @@ class Calibration:
         return next((r["value"] for r in self.rows if r["op"] == op), None)
 
     def lines(self) -> list[str]:
-        """The fits, for people: parameters and errors, the worst first known."""
+        """The fits, for people: parameters and errors."""
         out = []
         for f in self.fitted:
             parameters = ", ".join(f"{name} {value:.4g}" for name, value in f.form.described().items())
             held = "too few points to hold any out" if f.held_out is None else f"held out {100 * f.held_out:.1f} %"
             between = "" if f.held_out_interpolation is None else f", between points {100 * f.held_out_interpolation:.1f} %"
             out.append(f"{f.name}: {len(f.samples)} points, {held}{between}; {parameters}")
-        for session in self.sessions:
-            for key, change in (session.get("drift") or {}).items():
-                if abs(change) > DRIFT:
-                    out.append(f"DRIFT {100 * change:+.1f} % in {key}: the clocks moved while measuring")
         return out
+
+    def drifts(self) -> list[str]:
+        """Anchors that moved by more than 3 % within a session."""
+        changes = [change for session in self.sessions for change in (session.get("drift") or {}).items()]
+        return [f"DRIFT {100 * change:+.1f} % in {key}: the clocks moved while measuring" for key, change in changes if abs(change) > DRIFT]
 
 
 def from_points(path: Path) -> Calibration:
@@ -112,11 +113,10 @@ def profile_of(calibration: Calibration, model: ModelSpec, tp: int, name: str) -
         points["mixed_attention"] = mixed
     if tp > 1:
         points["dense"].append(_all_reduce(model, tp, size, notes))
-    drifted = [line for line in calibration.lines() if line.startswith("DRIFT")]
     provenance = {
         "source": "kvcast calibrate", "licence": "yours", "version": header["kernels"], "date": str(calibration.sessions[0].get("at", "unknown")),
         "kernels": header["kernels"], "measured_points": len(calibration.rows), "device": device,
-        "measured_model": header["model"], "notes": [*sorted(set(notes)), *drifted],
+        "measured_model": header["model"], "notes": [*sorted(set(notes)), *calibration.drifts()],
     }  # fmt: skip
     return DeviceProfile(
         id=name, kind="tables", label=f"measured by kvcast calibrate on {device['name']} ({header['kernels']})",

@@ -8,11 +8,13 @@ code that the closed loop runs. A paged KV cache is [blocks, block_size, kv_head
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+Rope = tuple[Tensor, Tensor]
 QUERY_TILE = 128
 """Queries whose scores are held at once by the torch prefill."""
 
@@ -43,21 +45,29 @@ class TorchBackend:
         """Norm over each head of [tokens, heads, head_dim]."""
         return F.rms_norm(x, weight.shape, weight, eps)
 
-    def rope_kv_write(self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, positions: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor) -> Tensor:
+    def rope_kv_write(self, q: Tensor, k: Tensor, v: Tensor, rope: Rope, positions: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor) -> Tensor:
         """Rotated q; writes rotated k and v to their slots (block * block_size + offset) of the cache.
 
-        q [tokens, heads, d], k and v [tokens, kv_heads, d], cos_sin [positions, d] (cosines, then sines).
+        q [tokens, heads, d], k and v [tokens, kv_heads, d], rope: cosines and sines, each [positions, d / 2].
         """
-        cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
+        cos, sin = (table[positions].unsqueeze(1).to(q.dtype) for table in rope)
         k_cache.view(-1, *k_cache.shape[2:])[slots] = _rotate(k, cos, sin)
         v_cache.view(-1, *v_cache.shape[2:])[slots] = v
         return _rotate(q, cos, sin)
 
-    def prefill_attention(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, new: Sequence[int], cached: Sequence[int]) -> Tensor:
+    def prefill_work(self, new: Sequence[int], cached: Sequence[int], heads: int, kv_heads: int, head_dim: int) -> Any:
+        """What `prefill_attention` needs to know of a step's sequences; made once, used by every layer."""
+        return list(zip(new, cached, strict=True))
+
+    def decode_work(self, contexts: Sequence[int], heads: int, kv_heads: int, head_dim: int) -> Any:
+        """The same for `decode_attention`; contexts count the token computed now."""
+        return list(contexts)
+
+    def prefill_attention(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, work: Any) -> Tensor:
         """Causal attention of packed queries [sum(new), heads, d] over each sequence's cached + new keys in the cache."""
         out = torch.empty_like(q)
         start = 0
-        for i, (n, c) in enumerate(zip(new, cached, strict=True)):
+        for i, (n, c) in enumerate(work):
             k, v = _gathered(k_cache, v_cache, block_tables[i], n + c)
             for first in range(0, n, QUERY_TILE):
                 last = min(first + QUERY_TILE, n)
@@ -66,10 +76,10 @@ class TorchBackend:
             start += n
         return out
 
-    def decode_attention(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, contexts: Sequence[int]) -> Tensor:
-        """Attention of one query per sequence, [batch, heads, d], over contexts[i] keys (its own included)."""
+    def decode_attention(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, work: Any) -> Tensor:
+        """Attention of one query per sequence, [batch, heads, d], over its context's keys (its own included)."""
         out = torch.empty_like(q)
-        for i, context in enumerate(contexts):
+        for i, context in enumerate(work):
             k, v = _gathered(k_cache, v_cache, block_tables[i], context)
             out[i] = _attend(q[i : i + 1], k, v, None)[0]
         return out

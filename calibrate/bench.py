@@ -9,7 +9,6 @@ calls are captured in one CUDA graph and replayed, so no host time is in the fig
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,20 +16,16 @@ import torch
 from torch import Tensor
 
 from calibrate.backend import backend_for
+from calibrate.decoder import rope_tables
 from calibrate.operators import Point
 
 Call = Callable[[], Any]
-REPLAYS = 5
-MIN_CALLS = 10
 BLOCK = 16
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
 
 
 class TorchDevice:
-    """The calls of a point on one torch device; subclasses time them.
-
-    measure(point) -> (samples, note): microseconds per call, medians are taken by the caller.
-    """
+    """The calls of a point on one torch device; what times them is in calibrate.devices."""
 
     kind: str
 
@@ -110,22 +105,24 @@ class TorchDevice:
         tokens, d = s["tokens"], s["head_dim"]
         qkv = self._rand(tokens, s["heads"] + 2 * s["kv_heads"], d)
         q, k, v = qkv.split([s["heads"], s["kv_heads"], s["kv_heads"]], dim=1)
-        cos_sin, positions = self._rand(tokens, d).float().to(self.torch_dtype), torch.arange(tokens, device=self.kind)
+        rope, positions = rope_tables(tokens, d, self.torch_dtype, self.kind), torch.arange(tokens, device=self.kind)
         caches, blocks = self._caches(s, tokens)
         slots = torch.randperm(blocks * self.block_size, generator=torch.Generator().manual_seed(1))[:tokens].to(self.kind)
-        return [lambda kc=kc, vc=vc: self.backend.rope_kv_write(q, k, v, cos_sin, positions, slots, kc, vc) for kc, vc in caches]
+        return [lambda kc=kc, vc=vc: self.backend.rope_kv_write(q, k, v, rope, positions, slots, kc, vc) for kc, vc in caches]
 
     def _prefill(self, s: dict[str, int]) -> list[Call]:
         new, cached = [s["new"]] * s["seqs"], [s["cached"]] * s["seqs"]
         caches, blocks = self._caches(s, s["seqs"] * (s["new"] + s["cached"]))
         q, table = self._rand(sum(new), s["heads"], s["head_dim"]), self._tables([n + c for n, c in zip(new, cached, strict=True)], blocks)
-        return [lambda kc=kc, vc=vc: self.backend.prefill_attention(q, kc, vc, table, new, cached) for kc, vc in caches]
+        work = self.backend.prefill_work(new, cached, **_heads(s))
+        return [lambda kc=kc, vc=vc: self.backend.prefill_attention(q, kc, vc, table, work) for kc, vc in caches]
 
     def _decode(self, s: dict[str, int]) -> list[Call]:
         contexts = [s["longest"]] + [s["context"]] * (s["batch"] - 1)
         caches, blocks = self._caches(s, sum(contexts))
         q, table = self._rand(s["batch"], s["heads"], s["head_dim"]), self._tables(contexts, blocks)
-        return [lambda kc=kc, vc=vc: self.backend.decode_attention(q, kc, vc, table, contexts) for kc, vc in caches]
+        work = self.backend.decode_work(contexts, **_heads(s))
+        return [lambda kc=kc, vc=vc: self.backend.decode_attention(q, kc, vc, table, work) for kc, vc in caches]
 
     def _mixed(self, s: dict[str, int]) -> list[Call]:
         """One step's attention: the prefill kernel over its sequences, then the decode kernel over the others."""
@@ -133,10 +130,11 @@ class TorchDevice:
         caches, blocks = self._caches(s, total + sum(contexts))
         q = self._rand(s["new"] + s["batch"], s["heads"], s["head_dim"])
         prefilling, decoding = self._tables([total], blocks), self._tables(contexts, blocks, -(-total // self.block_size))
+        prefill, decode = self.backend.prefill_work([s["new"]], [s["cached"]], **_heads(s)), self.backend.decode_work(contexts, **_heads(s))
 
         def call(kc: Tensor, vc: Tensor) -> None:
-            self.backend.prefill_attention(q[: s["new"]], kc, vc, prefilling, [s["new"]], [s["cached"]])
-            self.backend.decode_attention(q[s["new"] :], kc, vc, decoding, contexts)
+            self.backend.prefill_attention(q[: s["new"]], kc, vc, prefilling, prefill)
+            self.backend.decode_attention(q[s["new"] :], kc, vc, decoding, decode)
 
         return [lambda kc=kc, vc=vc: call(kc, vc) for kc, vc in caches]
 
@@ -154,34 +152,5 @@ class TorchDevice:
         return torch.randint(vocab, (count,), device=self.kind, generator=self._random)
 
 
-class CpuDevice(TorchDevice):
-    """Wall-clock timing; every call is timed alone, copies in turn."""
-
-    kind = "cpu"
-
-    def __init__(self, dtype: str, layers: int, l2_bytes: int = 2**20, **options: Any):
-        super().__init__(dtype, layers, l2_bytes, **options)
-        self.min_s = 0.02
-
-    def time(self, point: Point) -> list[float]:
-        """Microseconds of every call: at least five rounds, and at least `min_s` of work."""
-        calls = self.calls(point)
-        with torch.inference_mode():
-            for call in calls[:2]:
-                call()
-            return time_calls(calls, self.min_s)
-
-
-def time_calls(calls: list[Call], min_s: float) -> list[float]:
-    samples: list[float] = []
-    total_s, clock = 0.0, time.perf_counter
-    rounds = 0
-    while rounds < REPLAYS or (total_s < min_s and rounds < 200):
-        for call in calls:
-            start = clock()
-            call()
-            took = clock() - start
-            samples.append(took * 1e6)
-            total_s += took
-        rounds += 1
-    return samples
+def _heads(shape: dict[str, int]) -> dict[str, int]:
+    return {key: shape[key] for key in ("heads", "kv_heads", "head_dim")}

@@ -225,7 +225,7 @@ def open_device(kind: str, model: ModelSpec, dtype: str) -> tuple[Device, Grid]:
         from calibrate.fake import FakeDevice
 
         return FakeDevice(), GPU
-    from calibrate.devices import CudaCalibration, CpuCalibration
+    from calibrate.devices import CpuCalibration, CudaCalibration
 
     return (CudaCalibration(model, dtype), GPU) if kind == "cuda" else (CpuCalibration(model, dtype), CPU)
 

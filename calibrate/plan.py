@@ -32,6 +32,7 @@ class Grid:
     matmul: tuple[int, ...]
     max_kv_tokens: int  #: KV tokens of one attention point
     max_gflop: float  #: of one call
+    launches: bool = False  #: kernels are launched apart from the host's other work, so launching a step has a time of its own
 
     def holds(self, point: Point) -> bool:
         s = point.shape
@@ -48,7 +49,7 @@ GPU = Grid(
     batch=((1, 16, 64, 256), (8, 32, 128, 512), (2, 4, 13, 14, 24, 48, 96, 192)),
     context=((256, 2048, 16384), (1024, 4096, 65536), (512, 8192, 32768, 131072, 262144)),
     seqs=((1,), (8, 64)),
-    copy_bytes=(2**30,), matmul=(8192, 4096), max_kv_tokens=2**20, max_gflop=2e4,
+    copy_bytes=(2**30,), matmul=(8192, 4096), max_kv_tokens=2**20, max_gflop=2e4, launches=True,
 )
 CPU = Grid(
     tokens=((1, 8, 64, 256), (2, 4, 16, 32, 128, 512), (24, 48, 96, 192, 384)),
@@ -125,7 +126,8 @@ def _whole(grid: Grid, level: int) -> Iterator[Point]:
     """Host time of a step, launch time of an uncaptured one, and memory."""
     yield from (Point("host", {"seqs": n}) for n in grid.rows[level])
     if level == 0:
-        yield Point("launch", {"tokens": grid.tokens[0][1]})
+        if grid.launches:
+            yield Point("launch", {"tokens": grid.tokens[0][1]})
         yield from (Point("activation", {"tokens": n}, "bytes") for n in grid.tokens[0])
         yield Point("kv_capacity", {}, "blocks")
 

@@ -27,6 +27,7 @@ COMMANDS = {
     "cache": "replay a trace through a prefix cache alone, without time",
     "workload": "describe a trace or mix, or convert it to Mooncake JSONL",
     "profile": "list device profiles and models; show what fits on a GPU",
+    "calibrate": "measure this machine's kernels and write a device profile",
     "validate": "recompute comparisons with recorded truth",
     "demo": "simulate the bundled mix: what the prefix cache is worth",
     "dashboard": "open the dashboard in a browser",

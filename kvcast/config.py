@@ -67,8 +67,8 @@ LIMITS: dict[str, Limit] = {
 CHOICES: dict[str, tuple[str, ...]] = {
     "engine.semantics": ("vllm",),
     "engine.scheduler_policy": ("fcfs", "priority"),
-    "model.dtype": ("bf16", "fp16", "fp8"),
-    "model.kv_dtype": ("bf16", "fp16", "fp8"),
+    "model.dtype": ("bf16", "fp16", "fp8", "fp32"),
+    "model.kv_dtype": ("bf16", "fp16", "fp8", "fp32"),
     "workload.loop": ("auto", "open", "sessions", "concurrency"),
     "workload.think": ("think-only", "original", "scaled"),
 }

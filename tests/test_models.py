@@ -32,7 +32,7 @@ def test_parameters_match_the_published_totals(name):
 
 
 def test_every_bundled_model_has_a_published_total():
-    assert set(bundled_models()) == set(PUBLISHED_BILLIONS)
+    assert set(bundled_models()) - {"tiny"} == set(PUBLISHED_BILLIONS), "tiny is a made-up model that a CPU can calibrate in a minute"
 
 
 def test_deepseek_v3_latent_attention_and_shared_experts():

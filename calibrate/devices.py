@@ -1,0 +1,298 @@
+"""Devices that calibration measures: a CPU timed by the wall clock, a GPU timed by replayed CUDA graphs.
+
+The one idea: an operator's time holds no host time (a GPU's calls are captured in one graph), and the host's own time of a step is
+measured by running the engine around a decoder that computes nothing.
+
+    python -m calibrate.measure --model tiny --device cpu --budget-s 20 --out points.jsonl
+"""
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from calibrate.bench import BLOCK, Call, TorchDevice
+from calibrate.decoder import Batch, Decoder
+from calibrate.engine import Engine, batch_of
+from calibrate.measure import DeviceLost, OutOfMemory
+from calibrate.models import ModelSpec
+from calibrate.operators import Point
+from calibrate.serving import Limits, Request, Scheduler
+
+REPLAYS = 5
+MIN_CALLS = 10
+MIN_S = 0.02
+"""Work that is timed per point on a CPU, at least."""
+UTILIZATION = 0.92
+
+
+class Calibration(TorchDevice):
+    """What both devices do beyond timing operators: host time, activation memory, KV capacity."""
+
+    def __init__(self, model: ModelSpec, dtype: str, l2_bytes: int):
+        super().__init__(dtype, model.layers, l2_bytes)
+        self.model = model
+        self.clock = time.perf_counter
+
+    def measure(self, point: Point) -> list[float]:
+        special = {"host": self._host_us, "launch": self._launch_us, "activation": self._activation_bytes, "kv_capacity": self._kv_blocks}
+        try:
+            with torch.inference_mode():
+                return special[point.op](point.shape) if point.op in special else self.time(self.calls(point))
+        except torch.OutOfMemoryError as e:
+            raise OutOfMemory(str(e).split(".")[0]) from None
+        except (RuntimeError, MemoryError) as e:
+            text = str(e)
+            if isinstance(e, MemoryError) or "can't allocate memory" in text:
+                raise OutOfMemory(text.split("\n")[0]) from None
+            if self.kind == "cuda" and ("CUDA error" in text or "device" in text.lower()):
+                raise DeviceLost(text.split("\n")[0]) from None
+            raise
+        finally:
+            self.release()
+
+    def time(self, calls: list[Call]) -> list[float]:
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Give memory back between points."""
+        gc.collect(0)
+
+    def _host_us(self, s: dict[str, int]) -> list[float]:
+        """Scheduling, batch tensors and bookkeeping of a decode step of this many sequences; nothing is computed."""
+        n, prompt, steps = s["seqs"], 40, 12
+        limits = Limits(kv_blocks=n * 8, block_size=BLOCK, max_num_seqs=n, max_num_batched_tokens=n * prompt)
+        engine = Engine.__new__(Engine)
+        engine.decoder, engine.limits = _Nothing(self.kind), limits  # type: ignore[assignment]
+        engine.scheduler = _scheduler(limits, n, prompt, 64)
+        engine.forward = lambda batch: (torch.zeros(len(batch.rows), dtype=torch.int64, device=self.kind), None)
+        engine.step()
+        samples = []
+        for _ in range(steps):
+            start = self.clock()
+            engine.step()
+            samples.append((self.clock() - start) * 1e6)
+        return samples[2:]
+
+    def _launch_us(self, s: dict[str, int]) -> list[float]:
+        """Launching a whole uncaptured forward pass: one layer and three, continued to all layers."""
+        took = {layers: statistics.median(self._launches(s["tokens"], layers)) for layers in (1, 3)}
+        per_layer = max((took[3] - took[1]) / 2, 0.0)
+        return [took[1] + per_layer * (self.model.layers - 1)]
+
+    def _launches(self, tokens: int, layers: int) -> list[float]:
+        decoder, batch = self._one_prompt(tokens, layers)
+        samples = []
+        for _ in range(REPLAYS + 2):
+            self.wait()
+            start = time.perf_counter()
+            decoder.forward(batch)
+            samples.append((time.perf_counter() - start) * 1e6)
+        return samples[2:]
+
+    def _one_prompt(self, tokens: int, layers: int) -> tuple[Decoder, Batch]:
+        limits = Limits(kv_blocks=-(-tokens // BLOCK) + 1, block_size=BLOCK, max_num_seqs=1, max_num_batched_tokens=tokens)
+        decoder = Decoder(self.model, self.backend, self.kind, self.torch_dtype, limits.kv_blocks, BLOCK, layers=layers, max_positions=tokens + 1)
+        return decoder, batch_of(_scheduler(limits, 1, tokens, 1).schedule(), BLOCK, self.kind)
+
+    def wait(self) -> None:
+        """Until the device has nothing to do."""
+
+    def _activation_bytes(self, s: dict[str, int]) -> list[float]:
+        raise NotImplementedError
+
+    def _kv_blocks(self, s: dict[str, int]) -> list[float]:
+        raise NotImplementedError
+
+    def _block_bytes(self) -> int:
+        m = self.model
+        return 2 * BLOCK * m.kv_heads * m.head_dim * self.torch_dtype.itemsize * m.layers
+
+
+class _Nothing:
+    """A decoder's place in an engine whose forward pass is replaced."""
+
+    def __init__(self, device: str):
+        self.device = device
+
+
+def _scheduler(limits: Limits, requests: int, prompt: int, output: int) -> Scheduler:
+    scheduler = Scheduler(limits)
+    for i in range(requests):
+        scheduler.submit(Request(i, [i % 7 + 1] * prompt if i == 0 else [i, *range(prompt - 1)], output))
+    return scheduler
+
+
+class CpuCalibration(Calibration):
+    """Torch on this machine's CPU, one thread, every call timed alone by the thread's own CPU time: others share the machine."""
+
+    kind = "cpu"
+
+    def __init__(self, model: ModelSpec, dtype: str = "fp32"):
+        torch.set_num_threads(1)
+        super().__init__(model, dtype, l2_bytes=2**20)
+        self.clock = time.thread_time
+
+    def about(self) -> dict[str, Any]:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return {"name": f"CPU {_cpu_name()}, 1 thread", "memory_gib": round(memory / 2**30, 2), "torch": torch.__version__}
+
+    def kernels(self) -> str:
+        return f"torch {torch.__version__} on the CPU"
+
+    def clocks(self) -> dict[str, float]:
+        return {"load_1min": os.getloadavg()[0]}
+
+    def time(self, calls: list[Call]) -> list[float]:
+        for call in calls[:2]:
+            call()
+        return time_calls(calls, MIN_S, self.clock)
+
+    def _activation_bytes(self, s: dict[str, int]) -> list[float]:
+        """Peak bytes of tensors alive at once in a forward pass of one layer (more layers reuse them)."""
+        from calibrate.live_bytes import peak_bytes
+
+        decoder, batch = self._one_prompt(s["tokens"], 1)
+        return [float(peak_bytes(lambda: decoder.forward(batch)))]
+
+    def _kv_blocks(self, s: dict[str, int]) -> list[float]:
+        """Blocks in an eighth of the free memory, at most 512 MiB, with every page written."""
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+        blocks = min(free // 8, 2**29) // self._block_bytes()
+        held = torch.full((blocks * self._block_bytes() // 4,), 1.0)
+        return [float(blocks)] if held.numel() else [0.0]
+
+
+def time_calls(calls: list[Call], min_s: float, clock: Callable[[], float]) -> list[float]:
+    """Microseconds of every call: at least five rounds over the copies, and at least min_s of work."""
+    samples: list[float] = []
+    total_s, rounds = 0.0, 0
+    while rounds < REPLAYS or (total_s < min_s and rounds < 200):
+        for call in calls:
+            start = clock()
+            call()
+            took = clock() - start
+            samples.append(took * 1e6)
+            total_s += took
+        rounds += 1
+    return samples
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as f:
+            return next((line.split(":", 1)[1].strip() for line in f if line.startswith("model name")), platform.machine())
+    except OSError:
+        return platform.machine()
+
+
+class CudaCalibration(Calibration):
+    """One NVIDIA GPU: at least ten calls in one CUDA graph, replayed at least five times."""
+
+    kind = "cuda"
+
+    def __init__(self, model: ModelSpec, dtype: str = "bf16"):
+        from workloads.errors import InputError
+
+        if not torch.cuda.is_available():
+            raise InputError("--device cuda: torch sees no GPU; expected a CUDA device and a torch built for it (--device cpu runs the same code)")
+        self.properties = torch.cuda.get_device_properties(0)
+        super().__init__(model, dtype, l2_bytes=self.properties.L2_cache_size)
+
+    def about(self) -> dict[str, Any]:
+        import triton
+
+        driver = _smi("driver_version")
+        return {"name": self.properties.name, "memory_gib": round(torch.cuda.mem_get_info()[1] / 2**30, 2), "driver": driver, "cuda": torch.version.cuda,
+                "torch": torch.__version__, "triton": triton.__version__, "sm_count": self.properties.multi_processor_count}  # fmt: skip
+
+    def kernels(self) -> str:
+        from kernels.attention import default_config
+
+        d = self.model.head_dim
+        return f"kvcast triton prefill {default_config('cuda', 'prefill', d).as_text()}, decode {default_config('cuda', 'decode', d).as_text()}; cuBLAS"
+
+    def clocks(self) -> dict[str, float]:
+        names = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
+        values = _smi(",".join(names)).split(",")
+        return {name: float(value) for name, value in zip(names, values, strict=False) if _is_number(value)}
+
+    def wait(self) -> None:
+        torch.cuda.synchronize()
+
+    def release(self) -> None:
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    def time(self, calls: list[Call]) -> list[float]:
+        """Microseconds per call. Calls are warmed up on a side stream (compiles), then captured in turn."""
+        rounds = -(-MIN_CALLS // len(calls))
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for call in calls[:2]:
+                call()
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(rounds):
+                for call in calls:
+                    call()
+        graph.replay()
+        torch.cuda.synchronize()
+        samples = []
+        for _ in range(REPLAYS):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            graph.replay()
+            end.record()
+            torch.cuda.synchronize()
+            samples.append(start.elapsed_time(end) * 1e3 / (rounds * len(calls)))
+        return samples
+
+    def _activation_bytes(self, s: dict[str, int]) -> list[float]:
+        """Peak of the allocator above what weights and cache hold."""
+        decoder, batch = self._one_prompt(s["tokens"], 1)
+        decoder.forward(batch)
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        decoder.forward(batch)
+        torch.cuda.synchronize()
+        return [float(torch.cuda.max_memory_allocated() - before)]
+
+    def _kv_blocks(self, s: dict[str, int]) -> list[float]:
+        """Blocks that can really be allocated beside the weights within 92 % of the memory; activations are measured apart."""
+        total = torch.cuda.mem_get_info()[1]
+        weights = torch.empty(self.model.weight_bytes(self.dtype), dtype=torch.uint8, device="cuda")
+        used = total - torch.cuda.mem_get_info()[0]
+        blocks = max(0, int(UTILIZATION * total) - used) // self._block_bytes()
+        held: list[torch.Tensor] = [weights]
+        per_layer = blocks * self._block_bytes() // self.model.layers
+        held += [torch.empty(per_layer, dtype=torch.uint8, device="cuda") for _ in range(self.model.layers)]
+        return [float(blocks)] if len(held) == self.model.layers + 1 else [0.0]
+
+
+def _smi(query: str) -> str:
+    """One query of nvidia-smi, "" where it is missing."""
+    try:
+        done = subprocess.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip().split("\n")[0]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
