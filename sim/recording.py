@@ -67,4 +67,5 @@ class Recording:
     evicted_blocks: int  #: all replicas
     engine_semantics: str  #: e.g. "vllm-0.33.0"
     life: list[list[tuple]] | None = None  #: per request, when asked for: ("queued"|"prefill"|"decode"|"preempted", start_s, end_s, tokens)
+    cache_events: list[np.ndarray] | None = None  #: per replica, when asked for: int64 [events, 4] (sim.kvcache.observed)
     notes: list[str] = field(default_factory=list)

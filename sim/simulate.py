@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import gc
+from array import array
 from collections.abc import Callable
 
 import numpy as np
@@ -15,6 +16,7 @@ from calibrate.latency import StepTime
 from sim.clock import Clock
 from sim.cluster import Cluster
 from sim.kvcache.base import BlockCache, NoCache, Paths
+from sim.kvcache.observed import as_table, observe
 from sim.kvcache.ranked import POLICIES, RankedCache
 from sim.kvcache.release_order import ReleaseOrderCache
 from sim.log import RequestLog
@@ -41,6 +43,7 @@ def run(
     until_arrival_s: float | None = None,
     fast_forward: bool = True,
     record_life: bool = False,
+    record_cache: bool = False,
     step_log: list | None = None,
     on_clock: Callable[[float], None] | None = None,
 ) -> Recording:
@@ -49,7 +52,8 @@ def run(
     horizon_s stops the clock; until_arrival_s stops arrivals and lets the rest drain. fast_forward=False steps one by
     one, with the same result. step_log collects (replica, start_s, [(request, tokens)], preempted, blocks taken,
     blocks evicted, blocks free, running, waiting) of every step and implies stepping. on_clock is called about once per
-    1,000 releases with the simulated time (progress).
+    1,000 releases with the simulated time (progress). record_cache keeps every acquisition and release of cached blocks
+    (sim.optimum.schedule needs it).
     """
     if params.policy not in POLICY_NAMES:
         raise ValueError(f"cache.policy = {params.policy!r}, expected one of {', '.join(POLICY_NAMES)}")
@@ -62,8 +66,12 @@ def run(
     life: list[list[tuple]] | None = [[] for _ in range(len(workload))] if record_life else None
     paths = Paths(workload, params.block_size)
     fleet_seen: dict[int, int] = {}
+    cache_events: list[array[int]] | None = [array("q") for _ in range(replicas)] if record_cache else None
     for index in range(replicas):
-        scheduler = Scheduler(params, _cache(params, len(workload.tree), fleet_seen), paths, log)
+        cache = _cache(params, len(workload.tree), fleet_seen)
+        if cache_events is not None:
+            observe(cache, cache_events[index])
+        scheduler = Scheduler(params, cache, paths, log)
         replica = Replica(
             index, env, scheduler, step_time, log, cluster.finished,
             overhead_s=params.step_overhead_s, fast_forward=fast_forward and step_log is None, life=life, step_log=step_log,
@@ -74,7 +82,7 @@ def run(
         env.run(until=horizon_s)
     for replica in cluster.replicas:
         replica.stop(env.now)
-    return _recording(workload, params, cluster, log, life, env.now)
+    return _recording(workload, params, cluster, log, life, cache_events, env.now)
 
 
 def _cache(params: EngineParams, n_shared: int, fleet_seen: dict[int, int]) -> BlockCache:
@@ -99,8 +107,9 @@ class _quiet_gc:  # noqa: N801
 
 
 def _recording(
-    workload: Workload, params: EngineParams, cluster: Cluster, log: RequestLog, life: list[list[tuple]] | None, now_s: float
-) -> Recording:
+    workload: Workload, params: EngineParams, cluster: Cluster, log: RequestLog, life: list[list[tuple]] | None,
+    cache_events: list[array[int]] | None, now_s: float,
+) -> Recording:  # fmt: skip
     columns = log.columns()
     steps = [r.steps() for r in cluster.replicas]
     for name, index in (("first_token_s", "first_step"), ("finish_s", "last_step")):
@@ -121,6 +130,7 @@ def _recording(
         evicted_blocks=sum(r.scheduler.cache.evicted for r in cluster.replicas),
         engine_semantics=SEMANTICS,
         life=life,
+        cache_events=None if cache_events is None else [as_table(events) for events in cache_events],
     )
 
 
