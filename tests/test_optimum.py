@@ -240,7 +240,7 @@ def test_gap_of_prefill_work(data_dir: Path, trace: str) -> None:
             items, slots = must_insert(used, capacity)
             result = most_work(items, slots, work, most_hits(items, slots).checkpoints)
             feasible(items, slots, result.kept)
-            assert result.bound / ceiling == pytest.approx(bound, abs=5e-4)
+            assert result.bound / ceiling == pytest.approx(bound, abs=1e-3)
             assert reached <= 1 - result.gap <= 1
             assert inverse == 6 or result.gap <= 0.01
 

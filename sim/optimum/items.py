@@ -99,12 +99,20 @@ def touches(workload: Workload, rule: str, block_size: int) -> Touches:
     return touches_in_order([(row, node, lo, held) for row, node, lo, held in visits], length, limit)
 
 
-def touches_in_order(parts: list[tuple[np.ndarray, ...]], length: np.ndarray, limit: np.ndarray) -> Touches:
-    """Touches of requests numbered in their order; parts are (request, node, first block, end block) columns."""
+def touches_in_order(
+    parts: list[tuple[np.ndarray, ...]], length: np.ndarray, limit: np.ndarray, cut: np.ndarray | None = None
+) -> Touches:
+    """Touches of requests numbered in their order; parts are (request, node, first block, end block) columns.
+
+    cut: int64 [n], no run reaches from before this block of its previous request's path to beyond it.
+    """
     request, node, lo, held = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     visits = sorted_visits(node, lo, request, request, request, held)
     visit, last, lo, hi = spans(visits)
-    request, last, lo, hi = _joined(visits.request[visit], last, lo, hi)
+    request = visits.request[visit]
+    if cut is not None:
+        request, last, lo, hi = _cut(request, last, lo, hi, cut[last])
+    request, last, lo, hi = joined(request, last, lo, hi, None if cut is None else cut)
     return Touches(request, last, lo, hi, length, limit)
 
 
@@ -202,13 +210,27 @@ def _raise(levels: list[tuple[int, int]], to: int, last: int) -> None:
         levels.append((to, last))
 
 
-def _joined(request: np.ndarray, last: np.ndarray, lo: np.ndarray, hi: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Sorted by (request, lo), with neighbours on a path that were released together as one run: (request, last, lo, hi)."""
+def _cut(request: np.ndarray, last: np.ndarray, lo: np.ndarray, hi: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Runs with those that `at` falls into as two."""
+    inside = (lo < at) & (at < hi)
+    lo = np.concatenate((lo, at[inside]))
+    hi = np.concatenate((np.where(inside, at, hi), hi[inside]))
+    return np.append(request, request[inside]), np.append(last, last[inside]), lo, hi
+
+
+def joined(request: np.ndarray, last: np.ndarray, lo: np.ndarray, hi: np.ndarray, cut: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
+    """Sorted by (request, lo), with neighbours on a path that were released together as one run: (request, last, lo, hi).
+
+    cut: no run is joined across this block of the path of request `last`.
+    """
     order = np.lexsort((lo, request))
     request, last, lo, hi = request[order], last[order], lo[order], hi[order]
     if not len(request):
         return request, last, lo, hi
-    first = np.append(True, (request[1:] != request[:-1]) | (last[1:] != last[:-1]) | (lo[1:] != hi[:-1]))
+    apart = (request[1:] != request[:-1]) | (last[1:] != last[:-1]) | (lo[1:] != hi[:-1])
+    if cut is not None:
+        apart |= lo[1:] == cut[last[1:]]
+    first = np.append(True, apart)
     final = np.append(np.flatnonzero(first)[1:] - 1, len(request) - 1)
     return request[first], last[first], lo[first], hi[final]
 
