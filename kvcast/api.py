@@ -89,7 +89,8 @@ def resolve(scenario: Scenario) -> Resolved:
 
     check(scenario)
     model = resolve_model(scenario.model.config or scenario.model.name)
-    profile = resolve_profile(scenario.hardware.profile, model, scenario.model.dtype, scenario.hardware.tensor_parallel)
+    kv_dtype = scenario.model.kv_dtype or KV_DTYPE.get(scenario.model.dtype, scenario.model.dtype)
+    profile = resolve_profile(scenario.hardware.profile, model, scenario.model.dtype, scenario.hardware.tensor_parallel, kv_dtype)
     batched_tokens, num_seqs = engine_defaults(profile)
     defaults: dict[str, tuple[Any, str]] = {
         "max_model_len": (model.max_context, "the model's context"),
@@ -101,7 +102,6 @@ def resolve(scenario: Scenario) -> Resolved:
         origins[key] = origin if getattr(engine, key) is None else "given"
         if getattr(engine, key) is None:
             engine = replace(engine, **{key: value})
-    kv_dtype = scenario.model.kv_dtype or KV_DTYPE.get(scenario.model.dtype, scenario.model.dtype)
     scenario = replace(scenario, engine=engine, model=replace(scenario.model, kv_dtype=kv_dtype))
     return _with_kv_blocks(Resolved(scenario, model, profile, origins))
 

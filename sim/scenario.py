@@ -21,7 +21,7 @@ def _f(default: Any, help: str) -> Any:
 @dataclass(frozen=True)
 class RunConfig:
     warmup_s: float = _f(0.0, "arrivals before this time are simulated but not counted")
-    duration_s: float | None = _f(None, "end of the measurement window, seconds; default: the last arrival")
+    duration_s: float | None = _f(None, "arrivals stop here, and with them the measurement window, seconds; default: all arrivals, and the window is the whole run")
     drain: bool = _f(True, "serve what has arrived by the end of the window before stopping")
     horizon_s: float | None = _f(None, "stop the clock here whatever is unfinished; default: none")
 

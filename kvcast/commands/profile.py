@@ -76,7 +76,7 @@ def _list_text(document: dict[str, Any]) -> str:
 
 
 def _show(args: argparse.Namespace) -> dict[str, Any]:
-    from calibrate.models import resolve_model
+    from calibrate.models import known_as, resolve_model
     from kvcast.api import KV_DTYPE
     from workloads.errors import InputError
 
@@ -91,7 +91,7 @@ def _show(args: argparse.Namespace) -> dict[str, Any]:
     model = resolve_model(name)
     tp = args.tensor_parallel or (profile.tensor_parallel if profile else 1)
     kv_dtype = args.kv_dtype or KV_DTYPE.get(args.dtype, args.dtype)
-    if profile is not None and not profile.fits(model.name, profile.dtype, tp):
+    if profile is not None and not profile.fits(known_as(model), profile.dtype, tp):
         raise InputError(
             f"profile {profile.id!r} is for {profile.model} tensor_parallel {profile.tensor_parallel}; asked for {model.name} tensor_parallel {tp}"
         )
