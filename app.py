@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
@@ -29,7 +30,7 @@ def run_of(folder: str) -> Run:
 
 
 def main() -> None:
-    st.set_page_config("kvcast", page_icon="📦", layout="wide")
+    st.set_page_config("kvcast", layout="wide")
     runner = runner_of(os.environ.get("KVCAST_RUNS", "runs/dashboard"))
     with st.sidebar:
         st.title("kvcast")
@@ -37,15 +38,16 @@ def main() -> None:
     answer, mix, assumed = st.tabs(["Answer", "Workload mix", "Assumptions"])
     asked = inputs.ask(runner, mix)
     if "shown" not in st.session_state:
-        st.session_state.shown = inputs.Asked(inputs.demo()).toml
+        show(runner, inputs.Asked(inputs.demo()).toml)
     if pressed and asked.scenario is not None:
-        st.session_state.shown = asked.toml
+        show(runner, asked.toml)
     with answer:
+        note, waiting = st.empty(), st.empty()  # always there, so that nothing below moves
         if asked.problem:
-            st.error(results.plain(asked.problem), icon="✋")
+            note.error(results.plain(asked.problem), icon=":material/error:")
         elif asked.toml != st.session_state.shown:
-            st.info("The settings have changed since this run. Press **Run** to simulate them.", icon="✏️")
-        run = finished(runner, st.session_state.shown, retry=pressed)
+            note.info("The settings have changed since this run. Press **Run** to simulate them.", icon=":material/edit:")
+        run = finished(runner, waiting)
         if run is not None:
             results.show(run)
             results.reproduce(run, st.session_state.shown)
@@ -54,34 +56,36 @@ def main() -> None:
             results.assumptions(run)
 
 
-def finished(runner: Runner, scenario_toml: str, retry: bool) -> Run | None:
-    """The scenario's run, once it is there; None after saying why it is not."""
+def show(runner: Runner, scenario_toml: str) -> None:
+    """Make the scenario the one this session looks at; the one before stays for when the run is cancelled."""
+    st.session_state.before = st.session_state.get("shown", scenario_toml), st.session_state.get("job")
     try:
-        job = runner.submit(scenario_toml, retry)
+        st.session_state.shown, st.session_state.job = scenario_toml, runner.submit(scenario_toml)
     except InputError as error:
-        st.warning(results.plain(str(error)))
+        st.session_state.shown, st.session_state.job = st.session_state.before
+        st.toast(results.plain(str(error)))
+
+
+def finished(runner: Runner, place: Any) -> Run | None:
+    """The session's run, once it is there; None after saying why it is not."""
+    job: Job | None = st.session_state.job
+    if job is None:
+        place.warning("The server is busy with other runs. Press **Run** in a moment.")
         return None
     if job.running:
-        wait(runner, job)
+        with place.container(horizontal=True), st.spinner("simulating", show_time=True):
+            st.button("Cancel", on_click=cancelled, args=(runner, job))
+            job.wait()  # in this session's thread; touching a widget draws the page anew, which waits again
+        place.empty()
     if not job.done:
-        st.error(results.plain(job.failure()), icon="✋")
+        place.error(results.plain(job.failure()), icon=":material/error:")
         return None
-    st.session_state.last = scenario_toml
     return run_of(str(job.folder))
 
 
-def wait(runner: Runner, job: Job) -> None:
-    """Until the subprocess ends. Touching a widget redraws the page, which waits again; the run itself goes on."""
-    place = st.empty()
-    with place.container(horizontal=True), st.spinner("simulating", show_time=True):
-        st.button("Cancel", on_click=_cancelled, args=(runner, job))
-        job.wait()
-    place.empty()
-
-
-def _cancelled(runner: Runner, job: Job) -> None:
+def cancelled(runner: Runner, job: Job) -> None:
     runner.cancel(job)
-    st.session_state.shown = st.session_state.get("last", st.session_state.shown)
+    st.session_state.shown, st.session_state.job = st.session_state.before
 
 
 main()

@@ -28,21 +28,22 @@ LATENCY = {"ttft": ("ttft_s", "TTFT"), "tpot": ("tpot_s", "TPOT")}
 CAUSES = {  # in the order of precedence that METRICS gives them
     "partial_block": ("partial block", "#bdbdbd"),
     "in_flight": ("in flight", "#7f7f7f"),
-    "other_replica": ("on another replica", ORANGE),
+    "other_replica": ("other replica", ORANGE),
     "evicted": ("evicted", VERMILLION),
     "cache_off": ("cache off", "#5c5c5c"),
-    "other_tenant": ("another tenant's", PURPLE),
-    "changed_earlier": ("changed earlier in the prompt", "#F0E442"),
-    "cold": ("cold (never seen before)", SKY),
+    "other_tenant": ("other tenant", PURPLE),
+    "changed_earlier": ("changed earlier", "#F0E442"),
+    "cold": ("cold", SKY),
 }
 PHASES = {"queued": GREY, "prefill": ORANGE, "decode": BLUE, "preempted": VERMILLION}
 CURVE_POINTS = 400
 BINS = 40
 
 Columns = Mapping[str, np.ndarray]
+Document = Mapping[str, Any]
 
 
-def latency_cdf(document: Mapping[str, Any], requests: Columns, metric: str) -> go.Figure:
+def latency_cdf(document: Document, requests: Columns, metric: str) -> go.Figure:
     """Share of completed requests of the window within a latency, one line a class, with the limits as vertical lines.
 
     metric: "ttft" or "tpot". The lines' points are quantiles: at most CURVE_POINTS however many requests there are.
@@ -55,11 +56,12 @@ def latency_cdf(document: Mapping[str, Any], requests: Columns, metric: str) -> 
         if len(values):
             x, y = _cdf(values)
             figure.add_trace(go.Scatter(x=x, y=y, name=label, mode="lines", line=_class_line(i), hovertemplate=f"{label}: %{{y:.1f}} % within %{{x:.4g}} ms<extra></extra>"))
-    for limit_s, who in _limits(document, column):
-        figure.add_vline(x=limit_s * 1e3, line={"dash": "dash", "color": VERMILLION, "width": 1.5},
-                         annotation={"text": f"limit{who}: {text.seconds(limit_s)}", "textangle": -90, "yanchor": "top", "xanchor": "right", "font": {"size": 11}})
-    figure.update_xaxes(title=f"{name} (ms, log scale)", type="log", dtick="D2" if _decades(figure) < 1.5 else 1)
-    figure.update_yaxes(title="completed requests within (%)", range=[0, 101])
+    for limit_s, who, colour in _limits(document, column):
+        label = f"limit{who}: {text.seconds(limit_s)}"
+        figure.add_trace(go.Scatter(x=[limit_s * 1e3] * 2, y=[0, 100], name=label, mode="lines", line={"dash": "dash", "color": colour, "width": 1.5}, hovertemplate=f"{label}<extra></extra>"))
+    ticks = _log_ticks(figure)
+    figure.update_xaxes(title=f"{name} (ms, log scale)", type="log", tickvals=ticks, ticktext=[f"{t:,.12g}" for t in ticks])
+    figure.update_yaxes(title="completed requests (%)", range=[0, 101])
     return _styled(figure, f"{name} distribution")
 
 
@@ -75,28 +77,33 @@ def _cdf(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return values[rank - 1], 100.0 * rank / n
 
 
-def _decades(figure: go.Figure) -> float:
-    """How many decades the positive x values of the figure's lines span."""
+def _log_ticks(figure: go.Figure) -> list[float]:
+    """1, 2 and 5 times powers of ten over the lines' positive x values; powers alone where they span many."""
     x = np.concatenate([np.asarray(trace.x, float) for trace in figure.data] or [np.ones(1)])
-    x = x[x > 0]
-    return float(np.log10(x.max() / x.min())) if len(x) else 0.0
+    x = x[x > 0] if (x > 0).any() else np.ones(1)
+    low, high = int(np.floor(np.log10(x.min()))), int(np.ceil(np.log10(x.max())))
+    steps = (1, 2, 5) if high - low <= 4 else (1,)
+    return [step * 10.0**power for power in range(low, high + 1) for step in steps]
 
 
-def _limits(document: Mapping[str, Any], column: str) -> Iterable[tuple[float, str]]:
-    """Each distinct limit on the column, in seconds, with whose it is."""
+def _limits(document: Document, column: str) -> Iterable[tuple[float, str, str]]:
+    """Each distinct limit on the column, in seconds, with whose it is and the colour of the class when it is one's."""
     whose: dict[float, list[str]] = {}
     for name, row in document["slo_classes"].items():
         if row["limits"][column] is not None:
             whose.setdefault(row["limits"][column], []).append(name)
+    slo_of = [row["slo_class"] for row in document["classes"].values()]
     for limit, names in whose.items():
-        yield limit, "" if "" in names else f" {', '.join(names)}"
+        classes = [i for i, slo in enumerate(slo_of) if slo in names]
+        colour = _class_line(classes[0])["color"] if len(classes) == 1 and len(slo_of) > 1 else GREY
+        yield limit, "" if len(document["slo_classes"]) == 1 else f" {', '.join(n or 'others' for n in names)}", colour
 
 
 def _class_line(i: int) -> dict[str, Any]:
     return {"color": CLASS_COLOURS[i % len(CLASS_COLOURS)], "dash": DASHES[i // len(CLASS_COLOURS) % len(DASHES)], "width": 2.5}
 
 
-def kv_occupancy(document: Mapping[str, Any], timeline: Columns) -> go.Figure:
+def kv_occupancy(document: Document, timeline: Columns) -> go.Figure:
     """KV blocks of all replicas over time, stacked to 100 %: in use, cached idle (evictable), free."""
     total = document["kv_blocks"] * document["replicas"]
     parts = (("blocks_in_use", "in use", BLUE), ("blocks_cached_idle", "cached, idle", SKY), ("blocks_free", "free", "rgba(140,140,140,0.25)"))
@@ -112,14 +119,15 @@ def kv_occupancy(document: Mapping[str, Any], timeline: Columns) -> go.Figure:
     return _styled(figure, f"KV cache: {text.count(total)} blocks of {document['block_size']} tokens")
 
 
-def hit_rate(document: Mapping[str, Any], timeline: Columns) -> go.Figure:
-    """Prefix hit rate of the prompt tokens admitted in each of BINS intervals, with the two ceilings.
+def hit_rate(document: Document, timeline: Columns) -> go.Figure:
+    """Prefix hit rate of the prompt tokens admitted in each of BINS intervals, with its ceilings.
 
+    A ceiling is the hit rate with memory that never ends: of each replica, or of one cache for the whole fleet.
     The intervals are token-weighted sums of the timeline's finer ones; one without admissions is a gap.
     """
     lines = (
-        ("hit_rate_ceiling_fleet", "ceiling, one cache for the fleet", GREY, "dot"),
-        ("hit_rate_ceiling_replica", "ceiling, endless memory per replica", GREEN, "dash"),
+        ("hit_rate_ceiling_fleet", "ceiling, fleet", GREY, "dot"),
+        ("hit_rate_ceiling_replica", "ceiling, replica", GREEN, "dash"),
         ("hit_rate", "hit rate", BLUE, "solid"),
     )
     weight = np.nan_to_num(timeline["prompt_tokens"]).astype(float)
@@ -155,7 +163,7 @@ def queue(timeline: Columns) -> go.Figure:
     return _styled(figure, "Requests running and waiting")
 
 
-def miss_causes(document: Mapping[str, Any]) -> go.Figure:
+def miss_causes(document: Document) -> go.Figure:
     """Where every prompt token went, a bar a class: hit, or the first cause that explains the miss. Sums to 100 %."""
     rows = {"all": document} | (document["classes"] if len(document["classes"]) > 1 else {})
     names = list(rows)[::-1]
@@ -166,12 +174,13 @@ def miss_causes(document: Mapping[str, Any]) -> go.Figure:
             continue
         share = [100.0 * t / rows[n]["prompt_tokens"] if rows[n]["prompt_tokens"] else 0.0 for t, n in zip(tokens, names, strict=True)]
         figure.add_trace(go.Bar(
-            y=names, x=share, customdata=tokens, name=label, orientation="h", marker={"color": colour, "line": {"width": 0}},
+            y=names, x=share, customdata=tokens, name=label, orientation="h", text=[f"{v:.0f} %" if v >= 6 else "" for v in share], textposition="inside",
+            insidetextanchor="middle", textangle=0, marker={"color": colour, "line": {"width": 0}},
             hovertemplate=f"%{{y}}, {label}: %{{x:.2f}} % (%{{customdata:,}} tokens)<extra></extra>",
         ))  # fmt: skip
     figure.update_layout(barmode="stack", bargap=0.35)
     figure.update_xaxes(title="prompt tokens (%)", range=[0, 100])
-    return _styled(figure, "Where the prompt tokens went")
+    return _styled(figure, "Where the prompt tokens went").update_layout(legend={"traceorder": "normal"})
 
 
 def request_life(rows: Sequence[tuple[str, Sequence[tuple]]]) -> go.Figure:
@@ -197,7 +206,7 @@ def request_life(rows: Sequence[tuple[str, Sequence[tuple]]]) -> go.Figure:
     return _styled(figure, "A request's life")
 
 
-def lives_of(document: Mapping[str, Any], requests: Columns, count: int = 8) -> list[tuple[str, list[tuple]]]:
+def lives_of(document: Document, requests: Columns, count: int = 8) -> list[tuple[str, list[tuple]]]:
     """The completed requests of the window with the highest TTFT: whole phases, from the requests table.
 
     Prefill is first schedule to first token, chunks not told apart; a preemption's time is drawn at the end of the decode.
@@ -218,8 +227,9 @@ def lives_of(document: Mapping[str, Any], requests: Columns, count: int = 8) -> 
 
 
 def _styled(figure: go.Figure, title: str) -> go.Figure:
-    figure.update_layout(
-        title={"text": title, "font": {"size": 15}}, height=330, margin={"l": 10, "r": 10, "t": 44, "b": 10},
-        legend={"orientation": "h", "yanchor": "top", "y": -0.22, "x": 0}, paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
+    """Title and legend above the plot; text colour and background are the theme's."""
+    return figure.update_layout(
+        title={"text": title, "font": {"size": 15}, "x": 0, "xanchor": "left", "yref": "container", "y": 0.98, "yanchor": "top"}, height=330,
+        margin={"l": 10, "r": 10, "t": 66, "b": 10}, legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0, "title": None},
+        paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
     )  # fmt: skip
-    return figure

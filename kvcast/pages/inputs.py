@@ -5,6 +5,7 @@ has no settings of its own; an empty limit is no limit.
 """
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -52,13 +53,18 @@ def hint(cls: type, name: str) -> str:
 
 
 def ask(runner: Runner, mix_tab: Any) -> Asked:
-    """Draw every input and check what they say."""
+    """Draw every input and check what they say; a workload that cannot be used leaves the other inputs in place."""
+    problem = ""
     try:
-        chosen = _workload(runner, mix_tab)
-        with st.sidebar:
-            scenario = replace(demo(), workload=chosen.workload, name=chosen.name, **_system())
-            scenario = replace(scenario, slo=_slo(chosen), cost=_cost())
-        return Asked(_checked(scenario))
+        st.session_state.chosen = _workload(runner, mix_tab)
+    except InputError as error:
+        problem = str(error)
+    chosen = st.session_state.get("chosen", Chosen(demo().workload, ""))
+    with st.sidebar:
+        scenario = replace(demo(), workload=chosen.workload, name=chosen.name, **_system())
+        scenario = replace(scenario, slo=_slo(chosen), cost=_cost())
+    try:
+        return Asked(None, problem) if problem else Asked(_checked(scenario))
     except InputError as error:
         return Asked(None, str(error).removeprefix("settings: "))
 
@@ -94,7 +100,7 @@ def _workload(runner: Runner, mix_tab: Any) -> Chosen:
         names = [DEMO, *(name for name in list_presets() if name != DEMO)]
         choice = st.selectbox("Workload", [*names, UPLOAD], key="workload", help="a bundled mix (edit it in the second tab), or a trace of yours")
         upload = _upload() if choice == UPLOAD else None
-        scale = st.number_input("Load (x the recorded rate)", 0.01, 1000.0, 1.0, 0.1, key="rate_scale", help=hint(WorkloadConfig, "rate_scale"))
+        scale = st.number_input("Load (× the workload's own rate)", 0.01, 1000.0, 1.0, 0.1, key="rate_scale", help=hint(WorkloadConfig, "rate_scale"))
     with mix_tab:
         if choice == UPLOAD:
             return Chosen(replace(_trace(runner, upload), rate_scale=scale), "uploaded trace")
@@ -166,7 +172,7 @@ def _edit(name: str, preset: WorkloadConfig) -> WorkloadConfig:
 
 
 def _table(rows: list[mix.Row], key: str, columns: Mapping[str, tuple[str, str]], kinds: Mapping[str, Any]) -> list[mix.Row]:
-    config = {}
+    config: dict[str, Any] = {}
     for name, (label, help_text) in columns.items():
         config[name] = dict(kinds.get(name) or st.column_config.TextColumn())
         config[name] |= {"label": label, "help": help_text}
@@ -220,8 +226,8 @@ def _system() -> dict[str, Any]:
     else:
         right.number_input("GPUs each", value=tensor_parallel, disabled=True, help="fixed by the profile")
     policies = [*POLICY_NAMES, CACHE_OFF]
-    policy = left.selectbox("Prefix cache", policies, policies.index(start.cache.policy), key="policy", help=f"{hint(CacheConfig, 'policy')}; off: no prefix caching")
-    router = right.selectbox("Router", list(ROUTERS), list(ROUTERS).index(start.cluster.router), key="router", help=hint(ClusterConfig, "router"))
+    policy = st.selectbox("Prefix cache", policies, policies.index(start.cache.policy), key="policy", help=f"{hint(CacheConfig, 'policy')}; off: no prefix caching")
+    router = st.selectbox("Router", list(ROUTERS), list(ROUTERS).index(start.cluster.router), key="router", help=hint(ClusterConfig, "router"))
     with st.expander("Engine"):
         left, right = st.columns(2)
         block_size = left.number_input("Block size (tokens)", 1, 4096, start.engine.block_size, key="block_size", help=hint(EngineConfig, "block_size"))
@@ -245,7 +251,7 @@ def _hardware(model: str) -> dict[str, tuple[str, str, int]]:
 
     profiles = [p for p in (load_profile(BUNDLED / f"{name}.json") for name in bundled_profiles()) if p.model in (None, model)]
     profiles.sort(key=lambda p: (p.id != demo().hardware.profile, p.id))
-    measured = {f"{p.tensor_parallel} x {p.device['name']} ({p.id})": (p.id, p.dtype, p.tensor_parallel) for p in profiles}
+    measured = {f"{p.tensor_parallel} × {p.device['name']} ({p.id})": (p.id, p.dtype, p.tensor_parallel) for p in profiles}
     return measured | {f"{spec.name} (roofline, ±30 %)": (f"roofline:{name}", "bf16", 1) for name, spec in GPUS.items()}
 
 
@@ -254,12 +260,12 @@ def _slo(chosen: Chosen) -> SloConfig:
     given = demo().slo if chosen.is_demo else SloConfig()
     rows = [{"who": EVERYONE, **_limit_row(SloClass(given.ttft_s, given.tpot_s, given.e2e_s))}]
     rows += [{"who": n, **_limit_row(given.classes.get(n, SloClass()))} for n in chosen.slo_names]
-    st.markdown("**Limits** (empty: no limit)", help="a request is good when it meets every limit of its SLO class; a class without limits of its own has those of everyone")
-    number = {"format": "%g", "min_value": 0.0}
+    st.markdown("**Limits**, ms (empty: no limit)", help="a request is good when it meets every limit of its SLO class; a class without limits of its own has those of everyone")
+    number = functools.partial(st.column_config.NumberColumn, format="%g", min_value=0.0, width=75)
     edited = st.data_editor(_frame(rows), key=f"slo-{chosen.is_demo}-{'-'.join(chosen.slo_names)}", hide_index=True, width="stretch", disabled=["who"], column_config={
-        "who": st.column_config.TextColumn("SLO class"),
-        "ttft": st.column_config.NumberColumn("TTFT (ms)", help=hint(SloConfig, "ttft_s"), **number),
-        "tpot": st.column_config.NumberColumn("TPOT (ms)", help=hint(SloConfig, "tpot_s"), **number),
+        "who": st.column_config.TextColumn("SLO class", width=80),
+        "ttft": number("TTFT", help=hint(SloConfig, "ttft_s")),
+        "tpot": number("TPOT", help=hint(SloConfig, "tpot_s")),
     })  # fmt: skip
     limits = {row["who"]: SloClass(_seconds(row["ttft"]), _seconds(row["tpot"])) for row in json.loads(edited.to_json(orient="records"))}
     everyone = limits.pop(EVERYONE)

@@ -70,11 +70,11 @@ def parse_dist(text: str, where: str = "cell") -> Dist:
     return Dist(kind="lognormal", median=first, **named)
 
 
-def _named(words: list[str], text: str, where: str) -> dict[str, float]:
+def _named(words: list[str], text: str, where: str) -> dict[str, Any]:
     """{"p90": 424.0, "high": 1000.0} from ["p90", "424", "max", "1000"]."""
     if len(words) % 2:
         raise _unreadable(text, where)
-    named = {}
+    named: dict[str, Any] = {}
     for word, value in zip(words[::2], words[1::2], strict=True):
         if word not in WORDS or WORDS[word] in named:
             raise _unreadable(text, where)
@@ -94,7 +94,7 @@ def _number(word: str, text: str, where: str) -> float:
     match = NUMBER.match(word)
     if not match:
         raise _unreadable(text, where)
-    value = float(match[1]) * 10.0 ** int(match[2] or 0) * (1000 if match[3] else 1)
+    value = float(f"{match[1]}e{match[2] or 0}") * (1000 if match[3] else 1)
     if not math.isfinite(value):
         raise _unreadable(text, where)
     return value
@@ -118,10 +118,10 @@ CLASS_COLUMNS = {  # column: (label, help)
     "rate": ("sessions/s", "session arrivals per second; a session is one or more requests (turns)"),
     "turns": ("turns", "requests in a session. " + GRAMMAR),
     "think": ("think time (s)", "seconds between an answer and the user's next request. " + GRAMMAR),
-    "tool_share": ("tool loop share", "share of the later turns that follow a tool's run instead of a person's thinking, 0 to 1"),
-    "tool_gap": ("tool time (s)", "seconds between an answer and the agent's next request. " + GRAMMAR),
     "turn_input": ("input per turn (tokens)", "new user or tool tokens of every turn after the first. " + GRAMMAR),
     "output": ("output (tokens)", "output tokens of each request. " + GRAMMAR),
+    "tool_share": ("tool loop share", "share of the later turns that follow a tool's run instead of a person's thinking, 0 to 1"),
+    "tool_gap": ("tool time (s)", "seconds between an answer and the agent's next request. " + GRAMMAR),
     "tenants": ("tenants", "number of tenants the sessions are spread over, evenly"),
     "isolation": ("isolated", "tenants share no cached prefix (a cache salt each)"),
     "slo_class": ("SLO class", "which row of the limits applies; empty: the limits for everyone"),
@@ -182,9 +182,7 @@ def _class(row: Mapping[str, Any], i: int, before: Mapping[str, MixClass], layer
             raise InputError(f"{where}{CLASS_COLUMNS[key][0]} is empty, expected a distribution: {GRAMMAR}")
         else:
             values[key] = None
-    for key, default in (("tool_share", 0.0), ("tenants", 1), ("isolation", False), ("slo_class", "")):
-        cell = row.get(key)
-        values[key] = default if _empty(cell) else type(default)(cell)
+    values |= {key: _cell(row, key, default) for key, default in (("tool_share", 0.0), ("tenants", 1), ("isolation", False), ("slo_class", ""))}
     mine = tuple(_layer(r, j, base) for j, r in enumerate(layers) if r.get("class") == name)
     return replace(base, layers=mine, **values)
 
@@ -203,10 +201,13 @@ def _layer(row: Mapping[str, Any], i: int, base: MixClass) -> Layer:
     if _empty(row.get("tokens")):
         raise InputError(f"{where}tokens is empty, expected a distribution: {GRAMMAR}")
     before = next((layer for layer in base.layers if layer.name == name), Layer(name=name))
-    scope = "dynamic" if _empty(row.get("scope")) else str(row["scope"])
-    items = 1 if _empty(row.get("items")) else int(row["items"])
-    zipf = 0.0 if _empty(row.get("zipf")) else float(row["zipf"])
-    return replace(before, scope=scope, tokens=parse_dist(str(row["tokens"]), f"{where}tokens"), items=items, zipf=zipf)
+    cells = {key: _cell(row, key, default) for key, default in (("scope", "dynamic"), ("items", 1), ("zipf", 0.0))}
+    return replace(before, tokens=parse_dist(str(row["tokens"]), f"{where}tokens"), **cells)
+
+
+def _cell(row: Mapping[str, Any], key: str, default: Any) -> Any:
+    """The cell's value in the default's type; the default where it is empty."""
+    return default if _empty(row.get(key)) else type(default)(row[key])
 
 
 def _empty(value: Any) -> bool:

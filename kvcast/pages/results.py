@@ -39,11 +39,11 @@ def show(run: Run) -> None:
 
 def _verdict(run: Run) -> None:
     found = verdict(run.summary, run.scenario.slo)
-    box, icon = {MET: (st.success, "✅"), MISSED: (st.error, "❌"), UNSTABLE: (st.error, "📈")}.get(found.state, (st.info, "ℹ️"))
+    box, icon = {MET: (st.success, ":material/check_circle:"), MISSED: (st.error, ":material/cancel:"), UNSTABLE: (st.error, ":material/trending_up:")}.get(found.state, (st.info, ":material/info:"))
     reasons = "  \n".join(plain(reason[:1].upper() + reason[1:]) for reason in found.reasons)
     box(f"**{plain(found.sentence)}**  \n{reasons}", icon=icon)
     if found.caution:
-        st.warning(plain(f"{found.caution[:1].upper()}{found.caution[1:]}."), icon="⚠️")
+        st.warning(plain(f"{found.caution[:1].upper()}{found.caution[1:]}."), icon=":material/warning:")
     s = run.summary
     cache = f"prefix cache {run.scenario.cache.policy}" if run.scenario.cache.enabled else "prefix cache off"
     st.caption(plain(
@@ -55,26 +55,27 @@ def _verdict(run: Run) -> None:
 
 def _headline(s: Document) -> None:
     mark = f" {MARK}" if s["coverage"]["extrapolated"] > 0.2 else ""
-    row = st.columns(4)
-    _metric(row[0], "Within limits", text.percent(s["attainment"]) + (mark if s["attainment"] is not None else ""), TERMS["attainment"], _target(s))
+    row = st.container(horizontal=True)
+    _metric(row, "Within limits", text.percent(s["attainment"]) + (mark if s["attainment"] is not None else ""), TERMS["attainment"], _target(s))
     if s["stable"] is False:
-        _metric(row[1], "Backlog growth (requests/s)", growth(s["backlog_growth_per_s"]), TERMS["backlog"])
-        _metric(row[2], "Backlog growth (tokens/s)", growth(s["backlog_growth_tokens_per_s"]), TERMS["backlog"])
+        _metric(row, "Backlog growth (requests/s)", growth(s["backlog_growth_per_s"]), TERMS["backlog"])
+        _metric(row, "Backlog growth (tokens/s)", growth(s["backlog_growth_tokens_per_s"]), TERMS["backlog"])
     else:
-        _metric(row[1], "TTFT, p99", text.milliseconds(s["p99_ttft_ms"]) + mark, TERMS["ttft"], f"p50 {text.milliseconds(s['p50_ttft_ms'])}")
-        _metric(row[2], "TPOT, p99", text.milliseconds(s["p99_tpot_ms"]) + mark, TERMS["tpot"], f"p50 {text.milliseconds(s['p50_tpot_ms'])}")
+        _metric(row, "TTFT, p99", text.milliseconds(s["p99_ttft_ms"]) + mark, TERMS["ttft"], f"p50 {text.milliseconds(s['p50_ttft_ms'])}")
+        _metric(row, "TPOT, p99", text.milliseconds(s["p99_tpot_ms"]) + mark, TERMS["tpot"], f"p50 {text.milliseconds(s['p50_tpot_ms'])}")
     cost = s["cost"]
     if cost["usd_per_million_output_tokens"] is not None:
-        _metric(row[3], "Cost per million output tokens", text.usd(cost["usd_per_million_output_tokens"]) + mark, TERMS["cost"], f"{text.usd(cost['gpu_hour_usd'])} a GPU-hour")
+        _metric(row, "Cost / M tokens out", text.usd(cost["usd_per_million_output_tokens"]) + mark, TERMS["cost"], f"{text.usd(cost['gpu_hour_usd'])} a GPU-hour")
     else:
-        _metric(row[3], "GPU-hours per million output tokens", f"{cost['gpu_hours_per_million_output_tokens'] or float('nan'):.3g}{mark}", TERMS["gpu_hours"], "no price set")
-    row = st.columns(4)
-    _metric(row[0], "Output tokens/s", text.count(s["output_throughput"]) + mark, TERMS["throughput"], f"{s['request_throughput'] or 0:.3g} requests/s")
+        _metric(row, "GPU-h / M tokens out", f"{cost['gpu_hours_per_million_output_tokens'] or float('nan'):.3g}{mark}", TERMS["gpu_hours"], "no price set")
+    row = st.container(horizontal=True)
+    _metric(row, "Output tokens/s", text.count(s["output_throughput"]) + mark, TERMS["throughput"], f"{s['request_throughput'] or 0:.3g} requests/s")
     hit_help = f"{TERMS['hit_rate']} Counting rule: {s['counting_rule']}. Ceiling: {TERMS['ceiling']}"
-    ceiling = f"ceiling {text.percent(s['reuse_ceiling_replica'])}, fleet {text.percent(s['reuse_ceiling_fleet'])}"
-    _metric(row[1], f"Prefix hit rate (block {s['block_size']})", text.percent(s["prefix_hit_rate"]), hit_help, ceiling)
-    _metric(row[2], "KV in use, peak", text.percent(s["kv_usage_peak"]), TERMS["kv"], f"mean {text.percent(s['kv_usage_mean'])}, {text.count(s['preemptions'])} preemptions")
-    _metric(row[3], "GPU-hours", f"{s['gpu_hours']:.3g}{mark}", TERMS["gpu_hours"], f"{fleet_of(s)} for {text.seconds(s['duration'])}")
+    hit_help += f" With one cache for the fleet the ceiling is {text.percent(s['reuse_ceiling_fleet'])}."
+    ceiling = f"ceiling {text.percent(s['reuse_ceiling_replica'])}"
+    _metric(row, f"Hit rate (block {s['block_size']})", text.percent(s["prefix_hit_rate"]), hit_help, ceiling)
+    _metric(row, "KV in use, peak", text.percent(s["kv_usage_peak"]), f"{TERMS['kv']} Mean {text.percent(s['kv_usage_mean'])}. Preemptions: {TERMS['preemptions']}", f"{text.count(s['preemptions'])} preemptions")
+    _metric(row, "GPU-hours", f"{s['gpu_hours']:.3g}{mark}", TERMS["gpu_hours"], f"{fleet_of(s)} for {text.seconds(s['duration'])}")
 
 
 def _target(s: Document) -> str:
@@ -82,9 +83,7 @@ def _target(s: Document) -> str:
 
 
 def _metric(place: Any, label: str, value: str, help_text: str, below: str = "") -> None:
-    place.metric(label, value, help=plain(help_text), border=True)
-    if below:
-        place.caption(plain(below))
+    place.metric(label, value, below or None, delta_color="off", delta_arrow="off", help=plain(help_text), border=True, height="stretch")
 
 
 def _plots(run: Run) -> None:
@@ -103,8 +102,12 @@ def _plots(run: Run) -> None:
 
 
 def _plot(place: Any, figure: Any, help_text: str, caption: str = "") -> None:
+    """The figure under a heading that carries its definition; the heading is the figure's own title."""
+    place.markdown(f"**{plain(figure.layout.title.text)}**", help=plain(help_text))
+    figure.update_layout(title=None, margin={"t": 30})
     place.plotly_chart(figure, width="stretch", config={"displaylogo": False, "displayModeBar": False})
-    place.caption(plain(caption) or "What this shows", help=plain(help_text))
+    if caption:
+        place.caption(plain(caption))
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -167,7 +170,7 @@ def reproduce(run: Run, scenario_toml: str) -> None:
     st.subheader("Reproduce")
     st.code("kvcast run scenario.toml --out my-run", language="bash")
     left, middle, right = st.columns(3)
-    left.download_button("scenario.toml", _portable(scenario_toml), "scenario.toml", "application/toml", width="stretch")
+    left.download_button("scenario.toml", portable(scenario_toml), "scenario.toml", "application/toml", width="stretch")
     middle.download_button("summary.json", (run.folder / "summary.json").read_bytes(), "summary.json", "application/json", width="stretch")
     requests = run.folder / "requests.parquet"
     right.download_button("requests.parquet", requests.read_bytes(), "requests.parquet", "application/octet-stream", width="stretch")
@@ -175,6 +178,6 @@ def reproduce(run: Run, scenario_toml: str) -> None:
         st.caption("Put the uploaded trace beside scenario.toml.")
 
 
-def _portable(scenario_toml: str) -> str:
+def portable(scenario_toml: str) -> str:
     """The scenario with its trace named by file name only: no path of the server leaves it."""
     return re.sub(r'^trace = ".*/([^/"]+)"$', r'trace = "\1"', scenario_toml, flags=re.MULTILINE)

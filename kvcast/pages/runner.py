@@ -91,15 +91,15 @@ class Runner:
         self._lock = threading.Lock()
         (root / "uploads").mkdir(parents=True, exist_ok=True)
 
-    def submit(self, scenario_toml: str, retry: bool = False) -> Job:
-        """The job of this scenario: finished earlier, in progress, or started now. A failed one stays failed unless `retry`.
+    def submit(self, scenario_toml: str) -> Job:
+        """The job of this scenario: finished earlier, in progress, or started now (again, when it failed before).
 
         Raises InputError when the machine has as many runs as cores in progress.
         """
         key = hashlib.sha256(f"{code_version()}\n{scenario_toml}".encode()).hexdigest()[:24]
         with self._lock:
             job = self._jobs.get(key)
-            if job is not None and (job.running or job.done or not (retry or job.cancelled)):
+            if job is not None and (job.running or job.done):
                 return job
             folder = self.root / key
             if (folder / "run.json").is_file():

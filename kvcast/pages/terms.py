@@ -7,7 +7,6 @@ TERMS = {
     "ttft": "Time to first token: first output token emitted - arrival at the router, queueing included. Percentiles over the window's completed requests, all replicas pooled.",
     "tpot": "Time per output token: (end-to-end latency - TTFT) / (output tokens - 1), one value per request. Requests with one output token have none.",
     "throughput": "Output tokens emitted inside the window / its length. The window is stated in the notes; a tail without arrivals lowers it.",
-    "requests": "Requests finished inside the window / its length.",
     "hit_rate": "Prompt tokens served from the prefix cache at a request's first admission / prompt tokens of admitted requests, whole cluster, full blocks only.",
     "ceiling": "The same with memory that never ends: per replica (same routing), and with one cache for the whole fleet. Their gap is what routing loses.",
     "kv": "Blocks that a running request holds / all blocks of the fleet; cached blocks that nobody holds are idle, not in use. Mean over the window; the peak is that of the fullest replica.",

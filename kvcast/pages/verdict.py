@@ -39,18 +39,19 @@ def verdict(document: Mapping[str, Any], slo: SloConfig) -> Verdict:
     reached, target = document["attainment"], document["attainment_target"]
     if reached is None:
         return Verdict(UNKNOWN, f"{fleet}: no limits are set, so there is no verdict.", ("Set TTFT or TPOT limits in the sidebar.", stability), _caution(document))
-    share = f"{fleet}: {text.percent(reached)} of requests meet {limits(slo)}"
+    share = f"{text.percent(reached)} of requests are within their limits"
+    asked = f"limits: {limits(slo)}{_worst_class(document)}"
     if target is None:
-        return Verdict(UNKNOWN, f"{share}. No target is set, so there is no verdict.", (stability,), _caution(document))
+        return Verdict(UNKNOWN, f"{fleet}: {share}. No target is set, so there is no verdict.", (asked, stability), _caution(document))
     met = reached >= target
-    sentence = f"{share}. {'Meets' if met else 'Misses'} the target of {text.percent(target)}."
-    return Verdict(MET if met else MISSED, sentence, (stability, *_binding_class(document)), _caution(document))
+    sentence = f"{fleet} {'meets' if met else 'misses'} the target: {share}, {text.percent(target)} wanted."
+    return Verdict(MET if met else MISSED, sentence, (asked, stability), _caution(document))
 
 
 def fleet_of(document: Mapping[str, Any]) -> str:
-    """ "2 x H200-SXM" or "2 replicas of 4 x H100-SXM-80GB"."""
+    """ "2 × H200-SXM" or "2 replicas of 4 × H100-SXM-80GB"."""
     replicas, gpus, gpu = document["replicas"], document["tensor_parallel"], document["profile_provenance"]["device"]["name"]
-    return f"{replicas} x {gpu}" if gpus == 1 else f"{replicas} replica{'s' if replicas > 1 else ''} of {gpus} x {gpu}"
+    return f"{replicas} × {gpu}" if gpus == 1 else f"{replicas} replica{'s' if replicas > 1 else ''} of {gpus} × {gpu}"
 
 
 def growth(value: float | None) -> str:
@@ -59,13 +60,10 @@ def growth(value: float | None) -> str:
     return f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.3g}"
 
 
-def _binding_class(document: Mapping[str, Any]) -> tuple[str, ...]:
+def _worst_class(document: Mapping[str, Any]) -> str:
     """Which class does worst, when there are several."""
     rows = [(row["attainment"], name) for name, row in document["classes"].items() if row["attainment"] is not None]
-    if len(rows) < 2:
-        return ()
-    worst, name = min(rows)
-    return (f"worst class: {name}, {text.percent(worst)} within its limits",)
+    return f" (worst: {min(rows)[1]}, {text.percent(min(rows)[0])})" if len(rows) > 1 else ""
 
 
 def _caution(document: Mapping[str, Any]) -> str:
@@ -74,5 +72,5 @@ def _caution(document: Mapping[str, Any]) -> str:
     parts = [f"{text.percent(share)} of simulated time is extrapolated: outside what the profile was made from"] if share > EXTRAPOLATED_LIMIT else []
     parts += [f"{text.count(censored)} of {text.count(document['arrived'])} arrivals did not complete and are in no latency figure"] if censored else []
     if document["profile_provenance"]["kind"] == "roofline":
-        parts.append("step times are a roofline estimate (+-30 %), nothing measured")
+        parts.append("step times are a roofline estimate (±30 %), nothing measured")
     return "; ".join(parts)
