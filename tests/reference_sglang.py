@@ -1,0 +1,736 @@
+"""A per-token reference of SGLang's scheduler and radix cache: slow, plain, one step at a time, real tokens.
+
+Written from the rules in docs (ENGINE_SEMANTICS 2b) alone and sharing no code with `sim/`: the fast engine keeps intervals
+on static paths and aggregates over the batch, this keeps token lists and loops. Both must agree in every step. It reads
+recorded cases and random ones alike (schema kvoracle/1):
+
+    python -m tests.reference_sglang CASE.json...        # replay recorded cases and compare
+
+Case config: page_size, capacity_tokens, max_context, chunked_prefill_size, max_running, eviction_policy, schedule_policy, and optionally
+max_prefill_tokens, use_priority, priority_scheduling, retraction_policy, conservativeness, disable_cache and the constants of
+admission and retraction. A request: id, arrival_step (a float when steps are timed), segments, max_tokens, and
+optionally priority, cache_salt, lora.
+"""
+from __future__ import annotations
+
+import heapq
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.reference_vllm import UnitStep, outputs_of, read_case, tokens_of
+
+Namespace = tuple[str | None, str | None]
+UNLIMITED = 1 << 60
+IN_BATCH_SHARED = 32  #: tokens, for both tests of in-batch caching
+LPM_LONGEST_QUEUE = 128
+
+
+# ---- the radix cache ------------------------------------------------------------------------------------------------
+
+
+class Node:
+    """An edge and its lower end: `key` holds the tokens of the edge. A clock tick each for access and creation."""
+
+    def __init__(self, clock: Clock, parent: Node | None, key: list[int], priority: int):
+        self.access = clock.tick()
+        self.creation = clock.tick()
+        self.parent = parent
+        self.key = key
+        self.priority = priority
+        self.hits = 0
+        self.lock = 0
+        self.children: dict[tuple, Node] = {}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0
+
+    def tick(self) -> int:
+        self.now += 1
+        return self.now
+
+
+KEYS: dict[str, Callable[[Node], tuple]] = {
+    "lru": lambda n: (n.access,),
+    "lfu": lambda n: (n.hits, n.access),
+    "slru": lambda n: (n.hits >= 2, n.access),
+    "fifo": lambda n: (n.creation,),
+    "filo": lambda n: (-n.creation,),
+    "mru": lambda n: (-n.access,),
+    "priority": lambda n: (n.priority, n.access),
+}
+
+
+class Radix:
+    def __init__(self, page: int, policy: str, clock: Clock):
+        self.page = page
+        self.rank = KEYS[policy]
+        self.clock = clock
+        self.root = Node(clock, None, [], 0)
+        self.root.lock = 1
+        self.evictable = self.protected = self.evicted = 0
+
+    def child(self, node: Node, space: Namespace, tokens: list[int]) -> Node | None:
+        return node.children.get((space, tuple(tokens[: self.page])))
+
+    def common(self, a: list[int], b: list[int]) -> int:
+        n = 0
+        while n < len(a) and n < len(b) and a[n] == b[n]:
+            n += 1
+        return n // self.page * self.page
+
+    def match(self, space: Namespace, tokens: list[int]) -> tuple[Node, int]:
+        """The longest cached start, as (node, tokens); touches every visited node and splits a partly matched one."""
+        tokens = tokens[: len(tokens) // self.page * self.page]
+        if not tokens:
+            return self.root, 0
+        now = self.clock.tick()
+        node, done = self.root, 0
+        node.access = now
+        while done < len(tokens):
+            child = self.child(node, space, tokens[done:])
+            if child is None:
+                break
+            child.access = now
+            shared = self.common(child.key, tokens[done:])
+            done += shared
+            if shared < len(child.key):
+                return self.split(space, child, shared), done
+            node = child
+        return node, done
+
+    def insert(self, space: Namespace, tokens: list[int], priority: int, inserted: int) -> int:
+        """Put the tokens (whole pages) in; how many of them were there already. `inserted`: those this request put in before."""
+        now = self.clock.tick()
+        node, done = self.root, 0
+        node.access = now
+        while done < len(tokens):
+            child = self.child(node, space, tokens[done:])
+            if child is None:
+                break
+            child.access = now
+            shared = self.common(child.key, tokens[done:])
+            done += shared
+            if shared < len(child.key):
+                child = self.split(space, child, shared)
+            child.priority = max(child.priority, priority)
+            if done > inserted:
+                child.hits += 1
+            node = child
+        if done < len(tokens):
+            leaf = Node(self.clock, node, tokens[done:], priority)
+            leaf.hits = 1
+            node.children[(space, tuple(tokens[done : done + self.page]))] = leaf
+            self.evictable += len(leaf.key)
+        return done
+
+    def split(self, space: Namespace, node: Node, at: int) -> Node:
+        """Cut an edge; the upper part is a new node that inherits all but the times, `node` stays the lower part."""
+        parent = node.parent
+        upper = Node(self.clock, parent, node.key[:at], node.priority)
+        upper.hits, upper.lock = node.hits, node.lock
+        parent.children[(space, tuple(upper.key[: self.page]))] = upper
+        node.key = node.key[at:]
+        node.parent = upper
+        upper.children[(space, tuple(node.key[: self.page]))] = node
+        return upper
+
+    def lock(self, node: Node) -> None:
+        while node is not self.root:
+            if node.lock == 0:
+                self.evictable -= len(node.key)
+                self.protected += len(node.key)
+            node.lock += 1
+            node = node.parent
+
+    def unlock(self, node: Node) -> None:
+        while node is not self.root:
+            node.lock -= 1
+            if node.lock == 0:
+                self.evictable += len(node.key)
+                self.protected -= len(node.key)
+            node = node.parent
+
+    def evict(self, n: int) -> int:
+        """Drop whole leaves until at least n tokens are free or nothing is left to drop; the tokens dropped."""
+        heap = [(self.rank(node), node.creation, node) for node in self.nodes() if not node.children and not node.lock]
+        heapq.heapify(heap)
+        freed = 0
+        while heap and freed < n:
+            *_, node = heapq.heappop(heap)
+            freed += len(node.key)
+            parent = node.parent
+            parent.children = {key: child for key, child in parent.children.items() if child is not node}
+            if not parent.children and not parent.lock:
+                heapq.heappush(heap, (self.rank(parent), parent.creation, parent))
+        self.evictable -= freed
+        self.evicted += freed
+        return freed
+
+    def nodes(self) -> list[Node]:
+        found, todo = [], list(self.root.children.values())
+        while todo:
+            node = todo.pop()
+            found.append(node)
+            todo += node.children.values()
+        return found
+
+    def check(self) -> None:
+        nodes = self.nodes()
+        assert self.evictable == sum(len(n.key) for n in nodes if not n.lock)
+        assert self.protected == sum(len(n.key) for n in nodes if n.lock)
+        assert all(n.key and len(n.key) % self.page == 0 for n in nodes)
+        assert all(child.lock <= n.lock for n in nodes for child in n.children.values())
+
+
+# ---- the scheduler --------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Request:
+    id: int
+    arrival: float
+    tokens: list[int]  #: prompt and all outputs
+    prompt: int
+    output: int
+    space: Namespace
+    priority: int = 0
+    sampled: int = 0
+    computed: int = 0
+    node: Node | None = None  #: deepest node it locks
+    held: int = 0  #: tokens of the tree it locks; what it computed beyond is private
+    inserted: int = 0
+    cached: list[int] = field(default_factory=list)
+    ceiling: int = 0
+    chunks: int = 0
+    retractions: int = 0
+    recomputed: int = 0
+    furthest: int = 0
+    first_admission_cut_short: bool = False
+    admit_s: float = -1.0
+    first_token_s: float = -1.0
+    first_token_start: float = -1.0
+    finish_s: float = -1.0
+    finish_start: float = -1.0
+    rejected: bool = False
+
+    @property
+    def known(self) -> int:
+        return self.prompt + self.sampled
+
+    @property
+    def finished(self) -> bool:
+        return self.sampled >= self.output
+
+
+@dataclass
+class Step:
+    start: float
+    prefill: bool
+    scheduled: dict[int, int] = field(default_factory=dict)
+    retracted: list[int] = field(default_factory=list)
+    evicted: int = 0
+    available: int = 0
+    evictable: int = 0
+    protected: int = 0
+    waiting: int = 0
+    running: int = 0
+    end: float = 0.0
+    n_decode: int = 0
+    prefill_tokens: int = 0
+
+    def row(self) -> list:
+        """As recorded: step, P|D, scheduled, retracted, evicted, available, evictable, protected, waiting."""
+        pairs = [list(pair) for pair in self.scheduled.items()]
+        kind = "P" if self.prefill else "D"
+        return [self.start, kind, pairs, self.retracted, self.evicted, self.available, self.evictable, self.protected, self.waiting]
+
+
+CONTINUE, NO_TOKEN, OTHER = "continue", "no token", "other"
+
+
+class Adder:
+    """What one prefill batch may still take."""
+
+    def __init__(self, engine: Engine):
+        self.engine = engine
+        self.input = engine.max_prefill_tokens
+        self.chunk = engine.chunked_prefill_size
+        self.reserved_total: float = sum(engine.to_come(r) * engine.ratio for r in engine.running)
+        self.reserved_now = 0
+        self.batch: list[tuple[Request, int]] = []
+
+    def room(self) -> float:
+        return self.engine.available + self.engine.tree.evictable - self.reserved_total
+
+    def room_now(self) -> int:
+        return self.engine.available + self.engine.tree.evictable - self.reserved_now
+
+    def take(self, r: Request, extend: int, decode: int) -> None:
+        page = self.engine.page
+        pages = -(-extend // page) * page
+        self.batch.append((r, extend))
+        self.reserved_total += pages + page + decode
+        self.reserved_now += pages + page
+        self.input -= pages
+        self.chunk -= pages
+
+    def state(self) -> str:
+        if self.room() <= 0 or self.room_now() <= 0:
+            return NO_TOKEN
+        return OTHER if self.input <= 0 or self.chunk <= 0 else CONTINUE
+
+
+class Engine:
+    """`run()` serves the whole case; afterwards `steps`, `requests` and `tree` hold what happened."""
+
+    def __init__(self, case: dict[str, Any], step_time: Any = None, check: bool = False):
+        c = case["config"]
+        self.page: int = c["page_size"]
+        self.capacity: int = c["capacity_tokens"] // self.page * self.page
+        self.max_context: int = c.get("max_context", UNLIMITED)
+        self.chunked_prefill_size: int = c["chunked_prefill_size"]
+        self.max_prefill_tokens: int = c.get("max_prefill_tokens", 16384)
+        self.max_running: int = c["max_running"]
+        self.policy: str = c["eviction_policy"]
+        self.order: str = c["schedule_policy"]
+        self.priority_scheduling: bool = c.get("priority_scheduling", False)
+        self.retraction_policy: str = c.get("retraction_policy", "length")
+        self.caching: bool = not c.get("disable_cache", False)
+        self.clip: int = c.get("clip_max_new_tokens", 4096)
+        self.retract_steps: int = c.get("retract_decode_steps", 20)
+        self.ratio: float = min(c.get("init_new_token_ratio", 0.7) * c.get("conservativeness", 1.0), 1.0)
+        self.least_ratio = self.ratio * c.get("min_new_token_ratio_factor", 0.14)
+        self.decay = (self.ratio - self.least_ratio) / c.get("ratio_decay_steps", 600)
+        self.clock = Clock()
+        self.tree = Radix(self.page, self.policy, self.clock)
+        self.clock.tick(), self.clock.tick()  # the root of the tree that the orders keep of the waiting
+        self.available = self.capacity
+        self.requests = [self._request(r) for r in sorted(case["requests"], key=lambda r: r["id"])]
+        self.arrivals = sorted(self.requests, key=lambda r: (r.arrival, r.id))
+        self.waiting: list[Request] = []
+        self.running: list[Request] = []
+        self.last_prefill: list[Request] = []
+        self.chunked: Request | None = None
+        self.full = False
+        self.finished_last = False
+        self.passes = 0
+        self.steps: list[Step] = []
+        self.ever: set[tuple] = set()
+        self.lookups = self.admissions = 0
+        self.now = 0.0
+        self.step_time = step_time or UnitStep()
+        self.check = check
+
+    def _request(self, r: dict[str, Any]) -> Request:
+        tokens = tokens_of(r) + outputs_of(r["id"], r["max_tokens"])
+        lora = json.dumps(r["lora"], sort_keys=True) if r.get("lora") is not None else None
+        request = Request(r["id"], r["arrival_step"], tokens, len(tokens) - r["max_tokens"], r["max_tokens"], (lora, r.get("cache_salt")), r.get("priority") or 0)
+        request.rejected = len(tokens) > self.max_context or len(tokens) + self.page >= self.capacity
+        return request
+
+    # -- the loop ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> Engine:
+        arrivals = [r for r in self.arrivals if not r.rejected]
+        idle = 0
+        while arrivals or self.waiting or self.running or self.last_prefill or self.chunked:
+            while arrivals and arrivals[0].arrival <= self.now:
+                self.waiting.append(arrivals.pop(0))
+            step = self.step()
+            idle = 0 if step else idle + 1
+            if step is None and not self.waiting and not self.running and not self.chunked and not self.last_prefill:
+                if not arrivals:
+                    break
+                self.now = arrivals[0].arrival
+                idle = 0
+            if idle > 3:
+                raise RuntimeError(f"nothing can be scheduled at {self.now}")
+        return self
+
+    def step(self) -> Step | None:
+        """One call of the scheduler, and the end of the step it started."""
+        evicted = self.tree.evicted
+        somebody_left = self.finished_last
+        self.finished_last = False
+        if somebody_left:
+            self.full = False
+        self.running = [r for r in self.running if not r.finished]
+        if self.chunked is not None:
+            self.checkpoint(self.chunked, self.chunked.computed)
+        self.running += [r for r in self.last_prefill if not r.finished and r is not self.chunked]
+        self.last_prefill = []
+        step = Step(self.now, True)
+        batch = self.new_prefill()
+        if batch:
+            self.start_prefill(step, batch)
+        elif not self.start_decode(step, somebody_left):
+            return None
+        self.advance_clock(step, batch)
+        self.complete(step, batch)
+        step.evicted = self.tree.evicted - evicted
+        step.available, step.evictable, step.protected = self.available, self.tree.evictable, self.tree.protected
+        step.waiting = len(self.waiting)
+        self.steps.append(step)
+        if self.check:
+            self.check_all()
+        return step
+
+    def private(self, r: Request) -> int:
+        return -(-r.computed // self.page) * self.page - r.held
+
+    def check_all(self) -> None:
+        self.tree.check()
+        alive = {*self.running, *self.last_prefill} | ({self.chunked} if self.chunked else set())
+        private = sum(self.private(r) for r in alive if not r.finished)
+        assert self.available + self.tree.evictable + self.tree.protected + private == self.capacity
+
+    # -- prefill ----------------------------------------------------------------------------------------------------
+
+    def new_prefill(self) -> list[tuple[Request, int]]:
+        if (self.full or not self.waiting) and self.chunked is None:
+            return []
+        running = len(self.running)
+        if running >= self.max_running and self.chunked is None:
+            self.full = True
+            return []
+        self.sort_waiting()
+        adder = Adder(self)
+        self.chunked_next = None
+        if self.chunked is not None:
+            self.continue_chunked(adder)
+        for r in list(self.waiting) if adder.chunk > 0 else ():
+            if running + len(adder.batch) >= self.max_running:
+                self.full = True
+                break
+            outcome = self.add(adder, r)
+            if outcome == NO_TOKEN:
+                self.full = True
+            if outcome != CONTINUE:
+                break
+        for r, _ in adder.batch:
+            if r in self.waiting:
+                self.waiting.remove(r)
+        self.chunked = self.chunked_next
+        return adder.batch
+
+    def to_come(self, r: Request) -> int:
+        return min(max(r.output - r.sampled, 0), self.clip)
+
+    def look_up(self, r: Request) -> tuple[Node, int]:
+        self.lookups += 1
+        if not self.caching:
+            return self.tree.root, 0
+        return self.tree.match(r.space, r.tokens[: r.known - 1])
+
+    def continue_chunked(self, adder: Adder) -> None:
+        r = self.chunked
+        limit = min(adder.chunk, int(adder.room()))
+        if limit <= 0:
+            limit = adder.chunk
+        remaining = r.known - r.computed
+        if remaining > limit:
+            adder.take(r, limit, 0)
+            self.chunked_next = r
+        else:
+            adder.take(r, remaining, min(r.output, self.clip))
+
+    def add(self, adder: Adder, r: Request) -> str:
+        node, hit = self.look_up(r)
+        extend = r.known - hit
+        self.tree.lock(node)
+        fits = extend + self.to_come(r) + self.page < adder.room()
+        if not fits:
+            self.tree.unlock(node)
+            return NO_TOKEN
+        decode = min(r.output, self.clip)
+        if -(-extend // self.page) * self.page > adder.chunk:
+            extend = (hit + adder.chunk // self.page * self.page) // self.page * self.page - hit
+            decode = 0
+            if extend <= 0:
+                self.tree.unlock(node)
+                return OTHER
+            self.chunked_next = r
+        r.node, r.held, r.computed = node, hit, hit
+        if not r.cached:
+            r.admit_s = self.now
+            r.ceiling = self.ceiling(r)
+        r.cached.append(hit)
+        self.admissions += 1
+        adder.take(r, extend, decode)
+        return adder.state()
+
+    def start_prefill(self, step: Step, batch: list[tuple[Request, int]]) -> None:
+        demand = sum(extend for _, extend in batch) + (self.page * len(batch) if self.page > 1 else 0)
+        self.make_room(demand)
+        for r, extend in batch:
+            pages = -(-(r.computed + extend) // self.page) - -(-r.computed // self.page)
+            self.available -= pages * self.page
+            assert self.available >= 0, "prefill out of memory"
+            step.scheduled[r.id] = extend
+            r.recomputed += max(0, min(r.furthest, r.computed + extend) - r.computed)
+            r.computed += extend
+            r.furthest = max(r.furthest, r.computed)
+            if len(r.cached) == 1 and r.sampled == 0:
+                r.chunks += 1
+        self.last_prefill = [r for r, _ in batch]
+
+    def make_room(self, demand: int) -> None:
+        if self.available < demand:
+            self.available += self.tree.evict(demand - self.available)
+
+    # -- decode -----------------------------------------------------------------------------------------------------
+
+    def start_decode(self, step: Step, somebody_left: bool) -> bool:
+        step.prefill = False
+        if somebody_left or not self.running:
+            self.full = False
+        if not self.running:
+            return False
+        if not self.decode_fits(self.running):
+            self.retract(step)
+        else:
+            self.ratio = max(self.ratio - self.decay, self.least_ratio)
+        self.make_room(len(self.running) * self.page)
+        for r in self.running:
+            if r.computed % self.page == 0:
+                self.available -= self.page
+            assert self.available >= 0, "decode out of memory"
+            r.computed += 1
+            r.furthest = max(r.furthest, r.computed)
+            step.scheduled[r.id] = 1
+        return True
+
+    def decode_fits(self, requests: list[Request]) -> bool:
+        demand = self.page * sum(r.computed % self.page == 0 for r in requests)
+        self.make_room(demand)
+        return self.available >= demand
+
+    def retract(self, step: Step) -> None:
+        if self.retraction_policy == "priority":
+            order = sorted(self.running, key=lambda r: (r.priority, r.sampled, -r.prompt), reverse=True)
+        else:
+            order = sorted(self.running, key=lambda r: (r.sampled, -r.prompt), reverse=True)
+        first = True
+        while len(order) > 1 and (first or not self.decode_fits(order)):
+            first = False
+            r = order.pop()
+            step.retracted.append(r.id)
+            self.drop(r)
+            self.make_room(len(order) * self.retract_steps)
+            self.full = False
+        self.running = order
+        self.ratio = min(1.0, (sum(r.sampled for r in order) + self.retract_steps * len(order)) / (sum(r.output for r in order) + 1))
+        self.waiting += [r for i in step.retracted for r in self.requests if r.id == i]
+
+    def drop(self, r: Request) -> None:
+        self.available += self.private(r)
+        self.tree.unlock(r.node)
+        r.node, r.held, r.computed, r.inserted = None, 0, 0, 0
+        r.retractions += 1
+
+    # -- the end of a step ------------------------------------------------------------------------------------------
+
+    def advance_clock(self, step: Step, batch: list[tuple[Request, int]]) -> None:
+        chunks = [(extend, r.computed - extend) for r, extend in batch]
+        contexts = [] if batch else [r.computed for r in self.running]
+        sampled = len(contexts) + sum(1 for r, _ in batch if r.computed == r.known)
+        seconds, _ = self.step_time.step(chunks, len(contexts), sum(contexts), max(contexts, default=0), sampled)
+        step.n_decode, step.prefill_tokens = len(contexts), sum(new for new, _ in chunks)
+        self.now = step.end = step.start + seconds
+
+    def complete(self, step: Step, batch: list[tuple[Request, int]]) -> None:
+        for r in [r for r, _ in batch] if batch else list(self.running):
+            if r is self.chunked and r.computed < r.known:
+                continue
+            r.sampled += 1
+            if r.sampled == 1:
+                r.first_token_s, r.first_token_start = step.end, step.start
+            if r.finished:
+                r.finish_s, r.finish_start = step.end, step.start
+                self.finished_last = True
+                self.finish(r)
+            elif batch:
+                self.checkpoint(r, r.computed)
+
+    def checkpoint(self, r: Request, upto: int) -> None:
+        """Insert what is computed so far, share what another request put there first, and lock the longer path."""
+        if not self.caching:
+            return
+        whole = upto // self.page * self.page
+        tokens = r.tokens[:whole]
+        there = self.tree.insert(r.space, tokens, r.priority, r.inserted)
+        self.remember(r, whole)
+        r.inserted = whole
+        prompt = r.prompt // self.page * self.page
+        if whole > prompt:
+            self.tree.insert(r.space, r.tokens[:prompt], r.priority + 1, whole)
+        self.available += there - r.held  # pages another request had put there first
+        node, done = self.tree.match(r.space, tokens)
+        assert done == whole
+        self.tree.lock(node)
+        self.tree.unlock(r.node)
+        r.node, r.held = node, whole
+
+    def finish(self, r: Request) -> None:
+        self.checkpoint(r, r.computed)
+        self.available += self.private(r)
+        if r.node is not None:
+            self.tree.unlock(r.node)
+
+    # -- orders of the waiting --------------------------------------------------------------------------------------
+
+    def sort_waiting(self) -> None:
+        """In place: an order that ties keeps what an earlier pass left."""
+        if self.order in ("fcfs", "lof") and self.policy == "lru" and self.caching and self.waiting:
+            self.refresh()
+        if self.order == "lof":
+            self.waiting.sort(key=lambda r: (-r.priority if self.priority_scheduling else 0, -r.output))
+        elif self.order == "lpm" and self.caching and len(self.waiting) <= LPM_LONGEST_QUEUE:
+            self.sort_by_longest_prefix()
+        elif self.order == "dfs-weight" and self.caching:
+            self.sort_by_subtree()
+        elif self.priority_scheduling:
+            self.waiting.sort(key=lambda r: (-r.priority, r.arrival, r.id))
+
+    def refresh(self) -> None:
+        """Every 32nd pass touches the prefixes of the waiting, so that they are not evicted before their turn."""
+        if self.passes % 32 == 0:
+            for r in reversed(self.waiting[:128]):
+                self.tree.match(r.space, r.tokens[: r.known - 1])
+        self.passes += 1
+
+    def match_waiting(self) -> tuple[list[tuple[Node, int]], set[Request]]:
+        """Where each waiting request's whole prompt ends in the cache, and who shares a prefix with one before it that no cache holds yet."""
+        ahead = Radix(1, "lru", self.clock)
+        found, postponed = [], set()
+        for r in self.waiting:
+            tokens = r.tokens[: r.known]
+            found.append(self.tree.match(r.space, tokens))
+            if found[-1][1] <= IN_BATCH_SHARED:
+                if ahead.match(r.space, tokens)[1] >= IN_BATCH_SHARED:
+                    postponed.add(r)
+                else:
+                    ahead.insert(r.space, tokens, 0, 0)
+        return found, postponed
+
+    def sort_by_longest_prefix(self) -> None:
+        found, postponed = self.match_waiting()
+        hits = {r: min(hit, r.known - 1) for r, (_, hit) in zip(self.waiting, found, strict=True)}
+        self.waiting.sort(key=lambda r: (r in postponed, -hits[r]))
+
+    def sort_by_subtree(self) -> None:
+        """Depth first through the cache, the child with most waiting requests below it first, a node's own after its children's."""
+        found, _ = self.match_waiting()
+        at: dict[Node, list[Request]] = {}
+        for r, (node, _) in zip(self.waiting, found, strict=True):
+            at.setdefault(node, []).append(r)
+
+        def weight(node: Node) -> int:
+            return len(at.get(node, [])) + sum(weight(child) for child in node.children.values())
+
+        def visit(node: Node) -> list[Request]:
+            children = sorted(node.children.values(), key=lambda child: -weight(child))
+            return [r for child in children for r in visit(child)] + at.get(node, [])
+
+        self.waiting = visit(self.tree.root)
+
+    def remember(self, r: Request, whole: int) -> None:
+        """For the ceiling: pages this replica ever held."""
+        for end in range(self.page, whole + 1, self.page):
+            self.ever.add((r.space, hash(tuple(r.tokens[:end]))))
+
+    def ceiling(self, r: Request) -> int:
+        end = 0
+        while end + self.page <= r.known - 1 and (r.space, hash(tuple(r.tokens[: end + self.page]))) in self.ever:
+            end += self.page
+        return end
+
+    # -- what a recorded case says ----------------------------------------------------------------------------------
+
+    def expected_requests(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": r.id, "prompt_tokens": r.prompt, "output_tokens": r.output, "first_admission_cached_tokens": r.cached[0],
+                "all_admission_cached_tokens": r.cached, "retractions": r.retractions, "admit_step": int(r.admit_s),
+                "first_token_step": int(r.first_token_start), "finish_step": int(r.finish_start),
+            }
+            for r in self.requests
+        ]  # fmt: skip
+
+    def final_tree(self) -> list[list]:
+        """As recorded: parent row, tokens, first token, hits, priority, access, creation, lock."""
+        rows: list[list] = []
+
+        def visit(node: Node, parent: int) -> None:
+            index = len(rows)
+            rows.append([parent, len(node.key), _as_recorded(node.key), node.hits, node.priority, node.access, node.creation, node.lock])
+            for child in reversed(node.children.values()):
+                visit(child, index)
+
+        visit(self.tree.root, -1)
+        return rows
+
+
+def _as_recorded(key: list[int]) -> int | None:
+    """First token of an edge; output i of request r is 1,000,000 * (1,000,000 + r) + i in a recorded case."""
+    if not key or key[0] >= 0:
+        return key[0] if key else None
+    request, i = divmod(-1 - key[0], 100_000)
+    return 1_000_000 * (1_000_000 + request) + i
+
+
+def differences(case: dict[str, Any]) -> list[str]:
+    """The first differing step, request and tree row, in words."""
+    engine = Engine(case, check=len(case["requests"]) < 200).run()
+    return [*_steps(engine, case), *_requests(engine, case), *_tree(engine, case)]
+
+
+def _steps(engine: Engine, case: dict[str, Any]) -> list[str]:
+    expected = case["expected"]["steps"]
+    for step, want in zip(engine.steps, expected, strict=False):
+        got = step.row()
+        if got != want:
+            return [f"step {want[0]}: expected {want}, got {got}"]
+    return [] if len(expected) == len(engine.steps) else [f"{len(engine.steps)} steps, expected {len(expected)}"]
+
+
+def _requests(engine: Engine, case: dict[str, Any]) -> list[str]:
+    for got, want in zip(engine.expected_requests(), case["expected"]["requests"], strict=True):
+        if got != want:
+            return [f"request: expected {want}, got {got}"]
+    return []
+
+
+def _tree(engine: Engine, case: dict[str, Any]) -> list[str]:
+    want = case["expected"]["summary"].get("final_tree")
+    if not want or not engine.caching:
+        return []
+    want = want[1:]
+    got = engine.final_tree()[1:]
+    for a, b in zip(got, want, strict=False):
+        if a != b:
+            return [f"tree: expected {b}, got {a}"]
+    return [] if len(got) == len(want) else [f"tree of {len(got)} nodes, expected {len(want)}"]
+
+
+def main() -> int:
+    wrong = 0
+    for name in sys.argv[1:]:
+        case = read_case(Path(name))
+        try:
+            found = differences(case)
+        except (AssertionError, RuntimeError) as error:
+            found = [f"{type(error).__name__}: {error}"]
+        wrong += bool(found)
+        print(f"{case['case']}: {'; '.join(found)[:600] or 'equal'}")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
