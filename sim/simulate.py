@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import gc
+import random
 from array import array
 from collections.abc import Callable
 
@@ -16,8 +17,10 @@ from calibrate.latency import StepTime
 from sim.clock import Clock
 from sim.cluster import Cluster
 from sim.kvcache.base import BlockCache, NoCache, Paths
+from sim.kvcache.clairvoyant import ClairvoyantCache, Forecast
 from sim.kvcache.observed import as_table, observe
-from sim.kvcache.ranked import POLICIES, RankedCache
+from sim.kvcache.policies import POLICIES, World, check, make
+from sim.kvcache.ranked import RankedCache
 from sim.kvcache.release_order import ReleaseOrderCache
 from sim.log import RequestLog
 from sim.recording import Recording
@@ -28,7 +31,7 @@ from sim.scheduler import Scheduler
 from workloads.columns import Workload
 
 SEMANTICS = "vllm-0.33.0"
-POLICY_NAMES = ("lru", *POLICIES)
+POLICY_NAMES = (*POLICIES, "clairvoyant")
 
 
 def run(
@@ -55,8 +58,8 @@ def run(
     1,000 releases with the simulated time (progress). record_cache keeps every acquisition and release of cached blocks
     (sim.optimum.schedule needs it).
     """
-    if params.policy not in POLICY_NAMES:
-        raise ValueError(f"cache.policy = {params.policy!r}, expected one of {', '.join(POLICY_NAMES)}")
+    if params.policy != "clairvoyant":
+        check(params.policy, params.policy_params)
     if router not in ROUTERS:
         raise ValueError(f"cluster.router = {router!r}, expected one of {', '.join(ROUTERS)}")
     env = Clock()
@@ -66,9 +69,12 @@ def run(
     life: list[list[tuple]] | None = [[] for _ in range(len(workload))] if record_life else None
     paths = Paths(workload, params.block_size)
     fleet_seen: dict[int, int] = {}
+    forecast = Forecast(workload, params) if params.caching and params.policy == "clairvoyant" else None
     cache_events: list[array[int]] | None = [array("q") for _ in range(replicas)] if record_cache else None
     for index in range(replicas):
-        cache = _cache(params, len(workload.tree), fleet_seen)
+        stream = np.random.SeedSequence(seed, spawn_key=(2, index)).generate_state(4)  # stream 2: eviction
+        world = World(workload, params.kv_blocks, params.block_size, random.Random(stream.tobytes()))
+        cache = _cache(params, world, fleet_seen, forecast)
         if cache_events is not None:
             observe(cache, cache_events[index])
         scheduler = Scheduler(params, cache, paths, log)
@@ -85,13 +91,15 @@ def run(
     return _recording(workload, params, cluster, log, life, cache_events, env.now)
 
 
-def _cache(params: EngineParams, n_shared: int, fleet_seen: dict[int, int]) -> BlockCache:
-    size = (params.kv_blocks, params.block_size, n_shared, fleet_seen)
+def _cache(params: EngineParams, world: World, fleet_seen: dict[int, int], forecast: Forecast | None) -> BlockCache:
+    size = (params.kv_blocks, params.block_size, len(world.workload.tree), fleet_seen)
     if not params.caching:
         return NoCache(*size)
     if params.policy == "lru":
         return ReleaseOrderCache(*size)
-    return RankedCache(*size, POLICIES[params.policy])
+    if forecast is not None:
+        return ClairvoyantCache(*size, forecast)
+    return RankedCache(*size, make(params.policy, world, params.policy_params))
 
 
 class _quiet_gc:  # noqa: N801
