@@ -105,6 +105,7 @@ class Replica:
     def _schedule(self, now_s: float) -> None:
         """Schedule until something is scheduled: a request may preempt itself, and is admitted again at once."""
         scheduler, cache = self.scheduler, self.scheduler.cache
+        cache.now_s = now_s
         for _ in range(3):
             taken, evicted = cache.taken, cache.evicted
             some = scheduler.schedule(now_s)
@@ -139,6 +140,7 @@ class Replica:
         k, end_s = len(ends), ends[-1]
         if k > 1:
             scheduler.fast_forward(k - 1)
+        scheduler.cache.now_s = end_s
         self._record_steps(k)
         if self.life is not None:
             self._record_life(self._start_s, end_s)

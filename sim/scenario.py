@@ -61,7 +61,8 @@ class EngineConfig:
 @dataclass(frozen=True)
 class CacheConfig:
     enabled: bool = _f(True, "prefix caching")
-    policy: str = _f("lru", "eviction policy: lru (vLLM's own release order) or lfu")
+    policy: str = _f("lru", "eviction policy: lru (vLLM's own release order), another of docs/policies.md, or your own as module:Class")
+    policy_params: dict[str, Any] = _f({}, "parameters of the policy, a table such as {k = 3}; see docs/policies.md")
 
 
 @dataclass(frozen=True)
@@ -122,5 +123,6 @@ class EngineParams:
     max_loras: int = 0
     caching: bool = True
     policy: str = "lru"
+    policy_params: dict[str, Any] = field(default_factory=dict)
     step_overhead_s: float = 0.0
     frontend_s: float = 0.0

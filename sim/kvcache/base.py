@@ -78,6 +78,7 @@ class BlockCache:
         self.evicted = 0  # blocks, since the start
         self.taken = 0  # likewise
         self.steps = 0  # engine steps started; the scheduler advances it
+        self.now_s = 0.0  # the replica sets it
         self.nodes: dict[int, Any] = {}
         self.overlapped: set[Holder] = set()  # decodes about to compute blocks that are cached already; must not be entered late
         self._n_shared = n_shared

@@ -1,41 +1,19 @@
-"""Other eviction policies for the block cache: the leaf with the smallest key goes first.
+"""Every other eviction policy for the block cache: the policy ranks leaves, the cache does the rest.
 
-The one idea: a node is a *candidate* when nothing below it is cached and its deepest run is not pinned; the candidate
-whose deepest run has the smallest policy key loses its deepest blocks. Pins are closed upwards, so a parent is never
-taken before its child and a node's cached blocks are always [lo, hi) without holes.
+The one idea: a node is a *leaf* when nothing below it is cached and its deepest run is not pinned; of all leaves the one
+the policy chooses loses its deepest blocks. Pins are closed upwards, so a parent is never taken before its child and a
+node's cached blocks are always [lo, hi) without holes. The heaps are lazy: an entry counts only while its node names it.
 
 A block that two requests computed at the same time is private memory of the younger one plus a pin on the cached copy.
 """
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
 from itertools import count
 from typing import Any
 
 from sim.kvcache.base import BlockCache, Holder, Path
-
-
-class Run:
-    """Blocks [lo, hi) of a node that have shared one history."""
-
-    __slots__ = ("hi", "inserted", "lo", "refs", "released", "uses")
-
-    def __init__(self, lo: int, hi: int, refs: int, uses: int, inserted: int, released: int) -> None:
-        self.lo = lo
-        self.hi = hi
-        self.refs = refs
-        self.uses = uses  # admissions that hit it, plus its insertion
-        self.inserted = inserted  # number of the admission that inserted it
-        self.released = released  # number of the release that unpinned it last
-
-
-Key = Callable[[Run], tuple[int, ...]]
-
-POLICIES: dict[str, Key] = {
-    "lfu": lambda run: (run.uses, run.released),
-}
-"""Policy id -> key of a candidate's deepest run; the smallest is evicted. (lru is the engine's own release order.)"""
+from sim.kvcache.policies.base import Policy, Run
 
 
 class Node:
@@ -58,12 +36,12 @@ class Node:
 
 
 class RankedCache(BlockCache):
-    """Prefix cache that evicts by `key`; same interface as ReleaseOrderCache."""
+    """Prefix cache that evicts the leaf its policy chooses; same interface as ReleaseOrderCache."""
 
-    def __init__(self, total_blocks: int, block_size: int, n_shared: int, fleet_seen: dict[int, int], key: Key) -> None:
+    def __init__(self, total_blocks: int, block_size: int, n_shared: int, fleet_seen: dict[int, int], policy: Policy) -> None:
         super().__init__(total_blocks, block_size, n_shared, fleet_seen)
-        self._key = key
-        self._heap: list[tuple[tuple[int, ...], int, Node]] = []
+        self.policy = policy
+        self._heaps: dict[Any, list[tuple[Any, int, Node]]] = {}  # policy group -> lazy heap of (key, entry, node)
         self._entries = count()
         self._releases = count(1)
         self._admissions = count(1)
@@ -91,12 +69,15 @@ class RankedCache(BlockCache):
     def acquire(self, request: Holder, handles: list[Any]) -> None:
         request.admission = next(self._admissions)  # type: ignore[attr-defined]
         request.private = 0  # type: ignore[attr-defined]
-        for node, lo, hi in handles:
-            for run in self._pin(node, lo, hi):
-                run.uses += 1
         request.handles = handles
         if handles:
             request.held = request.entered = handles[-1][2]
+        policy = self.policy
+        policy.now_s = self.now_s
+        policy.on_admit(request)  # type: ignore[arg-type]
+        for node, lo, hi in handles:
+            for run in self._pin(node, lo, hi):
+                policy.on_hit(run, request)  # type: ignore[arg-type]
 
     def _pin(self, node: Node, lo: int, hi: int) -> list[Run]:
         """One more reference on blocks [lo, hi) of a node; the runs that cover them exactly."""
@@ -116,7 +97,7 @@ class RankedCache(BlockCache):
         """Make `at` a boundary between runs."""
         for i, run in enumerate(node.runs):
             if run.lo < at < run.hi:
-                node.runs.insert(i + 1, Run(at, run.hi, run.refs, run.uses, run.inserted, run.released))
+                node.runs.insert(i + 1, Run(run.node_id, at, run.hi, run.refs, run.released, run.state))
                 run.hi = at
                 return
 
@@ -130,8 +111,13 @@ class RankedCache(BlockCache):
             if not node.runs and node.parent is not None:
                 node.parent.live_children += 1
                 node.parent.entry = -1
-            node.runs.append(Run(cached, hi, 1, 1, request.admission, 0))  # type: ignore[attr-defined]
             node.entry = -1
+            while cached < hi:
+                end = self.policy.split(node.id, cached, hi, request)  # type: ignore[arg-type]
+                run = Run(node.id, cached, end)
+                self.policy.on_insert(run, request)  # type: ignore[arg-type]
+                node.runs.append(run)
+                cached = end
             self.overlapped.update(w for w in node.writers if w.decoding and w is not request)
         request.handles.append((node, lo, hi))
 
@@ -158,13 +144,16 @@ class RankedCache(BlockCache):
         self.enter_generated(request)
         self.stop_writing(request)
         number = next(self._releases)
+        policy = self.policy
+        policy.now_s = self.now_s
         for node, lo, hi in reversed(request.handles):
-            for run in node.runs:
+            for run in reversed(node.runs):
                 if lo <= run.lo < hi:
                     run.refs -= 1
                     if not run.refs:
                         run.released = number
                         self.idle += run.hi - run.lo
+                        policy.on_release(run, request)  # type: ignore[arg-type]
             self._join(node)
         for node, _, _ in request.handles:
             self._offer(node)
@@ -179,36 +168,74 @@ class RankedCache(BlockCache):
         runs = node.runs
         for i in range(len(runs) - 1, 0, -1):
             a, b = runs[i - 1], runs[i]
-            if (a.refs, a.uses, a.inserted, a.released) == (b.refs, b.uses, b.inserted, b.released):
+            if a.refs == b.refs and a.released == b.released and a.state == b.state:
                 a.hi = b.hi
                 del runs[i]
 
     def _offer(self, node: Node) -> None:
-        """Push a node that has become a candidate, with its key of now."""
+        """Push a node that has become a leaf, with its group and key of now."""
         if not node.runs or node.live_children or node.runs[-1].refs:
             return
+        run = node.runs[-1]
         node.entry = next(self._entries)
-        heapq.heappush(self._heap, (self._key(node.runs[-1]), node.entry, node))
+        heap = self._heaps.setdefault(self.policy.group(run), [])
+        heapq.heappush(heap, (self.policy.key(run), node.entry, node))
 
     def _evict(self, n: int) -> None:
+        policy = self.policy
         while n:
-            _, entry, node = heapq.heappop(self._heap)
-            if node.entry != entry:
-                continue
+            node = self._chosen()
             run = node.runs[-1]
-            gone = min(n, run.hi - run.lo)
-            run.hi -= gone
-            n -= gone
-            node.entry = -1
-            if run.hi == run.lo:
-                node.runs.pop()
-            if node.runs:
+            if policy.second_chance(run):
+                policy.spare(self._chain(node))
+                self._join(node)
                 self._offer(node)
+                continue
+            gone = min(n, policy.span(run), run.hi - run.lo)
+            policy.on_evict(run, gone)
+            self._trim(node, run, gone)
+            n -= gone
+
+    def _chosen(self) -> Node:
+        """Take the leaf the policy chooses out of its heap."""
+        heads = {}
+        for group, heap in list(self._heaps.items()):
+            while heap and heap[0][2].entry != heap[0][1]:
+                heapq.heappop(heap)
+            if heap:
+                heads[group] = heap[0][0]
             else:
-                if node.parent is not None:
-                    node.parent.live_children -= 1
-                    self._offer(node.parent)
-                self._drop_if_empty(node)
+                del self._heaps[group]
+        group = next(iter(heads)) if len(heads) == 1 else self.policy.victim(heads)
+        node = heapq.heappop(self._heaps[group])[2]
+        node.entry = -1
+        return node
+
+    @staticmethod
+    def _chain(leaf: Node) -> list[Run]:
+        """The leaf's run and its ancestors, deepest first, while each is the only child of the next, unpinned and in the same state."""
+        state, chain, node = leaf.runs[-1].state, [], leaf
+        while True:
+            for run in reversed(node.runs):
+                if run.refs or run.state != state:
+                    return chain
+                chain.append(run)
+            if node.parent is None or node.parent.live_children != 1:
+                return chain
+            node = node.parent
+
+    def _trim(self, node: Node, run: Run, gone: int) -> None:
+        """The deepest blocks of a leaf are gone: offer what is left, or the parent that has become a leaf."""
+        run.hi -= gone
+        if run.hi == run.lo:
+            node.runs.pop()
+        if node.runs:
+            self._offer(node)
+            return
+        if node.parent is not None:
+            node.parent.live_children -= 1
+            self._offer(node.parent)
+        self._drop_if_empty(node)
 
     def _drop_if_empty(self, node: Any) -> None:
         if not (node.runs or node.writers or node.live_children):

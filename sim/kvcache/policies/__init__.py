@@ -1,0 +1,60 @@
+"""Eviction policies by their id: add a class to a module here and one line to `POLICIES`, and it is on the command line
+(`cache.policy`), in `kvcast cache` and in the dashboard.
+
+    >>> make("lfu", World(workload, capacity_blocks=25_000, block_size=16))
+"""
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+from sim.kvcache.policies.base import Policy, Run, World
+from sim.kvcache.policies.by_key import Fifo, Filo, Gdsf, Lfu, Lru, LruK, Mru, Priority, Random, Slru, Tlru
+from workloads.errors import InputError
+
+POLICIES: dict[str, type[Policy]] = {
+    "lru": Lru, "lfu": Lfu, "fifo": Fifo, "mru": Mru, "filo": Filo, "slru": Slru, "priority": Priority, "tlru": Tlru,
+    "lruk": LruK, "gdsf": Gdsf, "random": Random,
+}  # fmt: skip
+
+__all__ = ["POLICIES", "Policy", "Run", "World", "check", "make"]
+
+
+def find(name: str) -> type[Policy]:
+    """The class of a policy id, or of "module:Class" for a user's own. Raises InputError."""
+    if name in POLICIES:
+        return POLICIES[name]
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        close = get_close_matches(name, POLICIES, 1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        raise InputError(f"[cache] policy = {name!r}: expected one of {', '.join(POLICIES)}, or module:Class for your own{hint}")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"[cache] policy = {name!r}: {error}; expected module:Class that Python can import") from None
+    if not (isinstance(found, type) and issubclass(found, Policy)):
+        raise InputError(f"[cache] policy = {name!r}: expected a class derived from sim.kvcache.policies.Policy")
+    return found
+
+
+def check(name: str, params: Mapping[str, Any]) -> None:
+    """Raise InputError for a policy that does not exist or a parameter it does not have."""
+    kind = find(name)
+    known = list(inspect.signature(kind).parameters)[1:]
+    for key in params:
+        if key not in known:
+            raise InputError(f"[cache] policy_params has no key {key!r} for {name}: it has {', '.join(known) or 'no parameters'}")
+
+
+def make(name: str, world: World, params: Mapping[str, Any] | None = None) -> Policy:
+    """A policy for one replica. Raises InputError for an unknown name or parameter, or a value the policy refuses."""
+    params = dict(params or {})
+    check(name, params)
+    try:
+        return find(name)(world, **params)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"[cache] policy_params of {name}: {error}") from None
