@@ -1,8 +1,6 @@
 """The optimum against exhaustive search on tiny worlds, published golden counts, and certificates that must not lie."""
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -14,99 +12,8 @@ from sim.optimum.hits import most_hits
 from sim.optimum.items import CAPACITY_RULES, Items, blocks_needed, must_insert, touches
 from sim.optimum.prices import Work
 from sim.optimum.work import block_work, most_work, price_bound, work_of
-from workloads.columns import PrefixTree, Workload
+from tests.reference_optimum import as_workload, best_by_search, order_of, tiny
 from workloads.readers import read
-
-# ---- exhaustive search: every state a cache can be in -----------------------------------------------------------------
-
-
-def path_bits(parent: list[int], leaf: int) -> int:
-    """Blocks of a path as bits; block 0 is the root's and holds nothing."""
-    bits = 0
-    while leaf:
-        bits |= 1 << leaf
-        leaf = parent[leaf]
-    return bits
-
-
-def leading(order: list[int], state: int) -> int:
-    return next((i for i, block in enumerate(order) if not state >> block & 1), len(order))
-
-
-def subsets(bits: int, size: int) -> Iterable[int]:
-    blocks = [b for b in range(bits.bit_length()) if bits >> b & 1]
-    for chosen in combinations(blocks, min(size, len(blocks))):
-        yield sum(1 << b for b in chosen)
-
-
-def closed(state: int, parent: list[int], ever: int) -> bool:
-    """A block's parent is resident too (blocks outside `ever` do not matter)."""
-    return all(not state >> b & 1 or not parent[b] or state >> parent[b] & 1 for b in range(1, ever.bit_length()))
-
-
-def best_by_search(
-    parent: list[int], orders: list[list[int]], limits: list[int], capacity: int, rule: str, strict: bool, slope: float = 0.0
-) -> float:
-    """Most hits over all states: after each request keep any subset (strict: only subsets closed upwards) that fits.
-    A hit at depth k is worth 1 + slope k.
-
-    must-insert: the path, cut to the capacity, is resident while it is served, beside what is carried across.
-    """
-    paths = [sum(1 << b for b in order) for order in orders]
-    states = {0: 0.0}
-    for t, order in enumerate(orders):
-        later = 0
-        for path in paths[t + 1 :]:
-            later |= path
-        following: dict[int, float] = {}
-        for state, hits in states.items():
-            depth = min(leading(order, state), limits[t])
-            gain = hits + depth + slope * depth * (depth - 1) / 2
-            for kept in carried(state, order, capacity, rule, later):
-                if not strict or closed(kept, parent, later | kept):
-                    following[kept] = max(following.get(kept, -1), gain)
-        states = following
-    return max(states.values())
-
-
-def carried(state: int, order: list[int], capacity: int, rule: str, later: int) -> Iterable[int]:
-    """States after a request; only what is asked for again matters."""
-    sizes = range(capacity, -1, -1)
-    if rule == "bypass":
-        everything = (state | sum(1 << b for b in order)) & later
-        return {s for size in sizes for s in subsets(everything, size)}
-    own = sum(1 << b for b in order[:capacity])
-    room = capacity - min(capacity, len(order))
-    crossing = (state & ~sum(1 << b for b in order)) & later
-    across = {s for size in range(room + 1) for s in subsets(crossing, size)}
-    return {s | o for s in across for size in range(len(order) + 1) for o in subsets(own & later, size)}
-
-
-def tiny(rng: np.random.Generator) -> tuple[list[int], list[int]]:
-    """(parent of every block, deepest block of each request): one block is one node."""
-    n_blocks, n_requests = int(rng.integers(3, 8)), int(rng.integers(4, 9))
-    parent = [0] * (n_blocks + 1)
-    for block in range(2, n_blocks + 1):
-        parent[block] = int(rng.integers(max(0, block - 3), block))
-    return parent, rng.integers(1, n_blocks + 1, n_requests).tolist()
-
-
-def order_of(parent: list[int], leaf: int) -> list[int]:
-    order = []
-    while leaf:
-        order.append(leaf)
-        leaf = parent[leaf]
-    return order[::-1]
-
-
-def as_workload(parent: list[int], leaves: list[int], b: int, extra: np.ndarray) -> Workload:
-    """Blocks of b tokens as nodes; `extra` tokens (< b) after each request's last block are its own."""
-    depth = [0] * len(parent)
-    for block in range(1, len(parent)):
-        depth[block] = depth[parent[block]] + 1
-    tree = PrefixTree(np.array([-1, *parent[1:]], np.int32), np.array(depth, np.int64) * b, np.zeros(len(parent), np.int16))
-    prompt = np.array([depth[leaf] for leaf in leaves], np.int64) * b + extra
-    return Workload(tree, np.arange(len(leaves), dtype=float), prompt, np.ones(len(leaves), np.int64), np.array(leaves, np.int32))
 
 
 @pytest.mark.parametrize("rule", ["bypass", "must-insert"])

@@ -1,0 +1,159 @@
+"""The optimum of a timed run: against exhaustive search, against what the engine hit, and as the clairvoyant policy hits it."""
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from sim.kvcache.observed import ACQUIRE, RELEASE
+from sim.optimum.check import check, feasible
+from sim.optimum.hits import most_hits
+from sim.optimum.schedule import order_optimum, schedule_optimum, schedule_problem, split_evicted
+from sim.recording import Recording
+from sim.scenario import EngineParams
+from sim.simulate import run
+from tests.reference_optimum import as_workload, best_pinned, leading, order_of, tiny
+from tests.worlds import LinearSteps, random_workload
+from workloads.columns import Workload
+
+
+def random_stays(rng: np.random.Generator, n: int) -> list[tuple[bool, int]]:
+    """Acquisitions in row order, each followed some events later by its release."""
+    events: list[tuple[bool, int]] = []
+    running: list[int] = []
+    for request in range(n):
+        while running and rng.random() < 0.6:
+            events.append((False, running.pop(int(rng.integers(len(running))))))
+        events.append((True, request))
+        running.append(request)
+    return events
+
+
+def by_hand(orders: list[list[int]], events: list[tuple[bool, int]], in_use: list[int], capacity: int) -> SimpleNamespace:
+    """What a run with these events would have recorded; ceilings from what was entered before."""
+    seen, ceiling = 0, []
+    for order in orders:
+        ceiling.append(2 * leading(order, seen))
+        seen |= sum(1 << block for block in order)
+    table = [(ACQUIRE if a else RELEASE, r, 0 if a else len(orders[r]), used) for (a, r), used in zip(events, in_use, strict=True)]
+    return SimpleNamespace(
+        cache_events=[np.array(table, np.int64)], kv_blocks=capacity, block_size=2, ceiling_replica_tokens=np.array(ceiling), hit_tokens=np.array(ceiling)
+    )
+
+
+def test_pinned_sweep_is_the_best_of_all_states() -> None:
+    """2,000 tight instances: exhaustive search over any states and over leaf-first ones = sweep = certificate."""
+    rng = np.random.default_rng(11)
+    tight = several = 0
+    while tight < 2000:
+        parent, leaves = tiny(rng)
+        orders = [order_of(parent, leaf) for leaf in leaves]
+        events = random_stays(rng, len(leaves))
+        in_use, holders = [], []
+        for acquires, request in events:
+            held = len({block for holder in holders for block in orders[holder]})
+            in_use.append(held + int(rng.integers(0, 2)))
+            (holders.append if acquires else holders.remove)(request)
+        capacity = max(in_use) + int(rng.integers(0, 2))
+        rec = by_hand(orders, events, in_use, capacity)
+        problem = schedule_problem(as_workload(parent, leaves, 2, np.ones(len(leaves), np.int64)), rec, 0)
+        best = most_hits(problem.items, problem.capacity)
+        if not len(best.checkpoints):
+            continue
+        tight += 1
+        several += len(best.checkpoints) > 1
+        loose = best_pinned(orders, events, in_use, capacity)
+        strict = best_pinned(orders, events, in_use, capacity, parent)
+        assert loose == strict == best.hits == check(problem.items, problem.capacity, best.kept, best.checkpoints), (parent, leaves, events)
+    assert several > 100
+
+
+def world(rng: np.random.Generator, **columns) -> tuple[Workload, EngineParams]:
+    seed, block = int(rng.integers(10**6)), int(rng.choice([1, 2, 3, 4, 7, 16]))
+    workload = random_workload(seed, rate=float(rng.choice([2.0, 20.0, 200.0])), **columns)
+    need = int(-(-(workload.prompt_tokens + workload.output_tokens).max() // block))
+    size = {"kv_blocks": need + int(rng.integers(0, 60)), "block_size": block}
+    return workload, EngineParams(**size, max_num_seqs=int(rng.integers(1, 12)), max_num_batched_tokens=int(rng.integers(4, 200)))
+
+
+def hits_of(problem, rec: Recording) -> np.ndarray:
+    """The run's own hits as a schedule of the problem's items."""
+    first = np.zeros(len(problem.rows), bool)
+    first[np.unique(problem.rows, return_index=True)[1]] = True
+    depth = np.where(first, rec.hit_tokens[problem.rows] // rec.block_size, 0)
+    return np.clip(depth[problem.items.request] - problem.items.lo, 0, problem.items.amount)
+
+
+def test_what_the_engine_hit_is_one_of_the_schedules() -> None:
+    """Random worlds with preemptions, priorities, thresholds, fleets and horizons: its hits fit the items' capacity."""
+    rng = np.random.default_rng(12)
+    below = preempted = 0
+    for _ in range(150):
+        workload, params = world(rng, closed=bool(rng.integers(2)))
+        params = replace(
+            params, policy=str(rng.choice(["lru", "lfu", "clairvoyant"])), long_prefill_token_threshold=int(rng.choice([0, 0, 5])),
+            scheduler_policy=str(rng.choice(["fcfs", "fcfs", "priority"])), reserve_full_isl=bool(rng.integers(2)),
+        )  # fmt: skip
+        replicas, horizon_s = int(rng.integers(1, 4)), float(rng.choice([np.inf, np.inf, 2.0]))
+        rec = run(workload, params, LinearSteps(), replicas=replicas, record_cache=True, horizon_s=horizon_s if horizon_s < np.inf else None)
+        for replica in range(replicas):
+            problem = schedule_problem(workload, rec, replica)
+            feasible(problem.items, problem.capacity, hits_of(problem, rec))
+        best = schedule_optimum(workload, rec)
+        assert best.gap == 0
+        assert np.all(best.hit_tokens <= rec.ceiling_replica_tokens)
+        below += rec.hit_tokens.sum() < best.bound_tokens
+        preempted += rec.preemptions.sum() > 0
+        if not params.long_prefill_token_threshold and params.scheduler_policy == "fcfs":
+            assert order_optimum(workload, rec).bound_tokens >= best.bound_tokens
+        split = split_evicted(rec.hit_tokens, best.hit_tokens, rec.ceiling_replica_tokens)
+        np.testing.assert_array_equal(rec.hit_tokens + split.policy + split.memory, rec.ceiling_replica_tokens)
+        assert best.bound_tokens - rec.hit_tokens.sum() == split.policy.sum() - split.gave_up.sum()
+    assert below > 50
+    assert preempted > 30
+
+
+def test_clairvoyant_hits_the_optimum_of_its_schedule() -> None:
+    """One replica, first come first served: exactly, when nobody generates what is cached already; never more otherwise."""
+    rng = np.random.default_rng(13)
+    equal = tight = 0
+    for _ in range(150):
+        workload, params = world(rng, n=80)
+        workload = replace(workload, leaf=np.where(workload.tree.end[workload.leaf] <= workload.prompt_tokens, workload.leaf, 0).astype(np.int32))
+        rec = run(workload, replace(params, policy="clairvoyant"), LinearSteps(), record_cache=True)
+        if rec.preemptions.any():
+            continue
+        best = schedule_optimum(workload, rec)
+        assert best.bound_tokens == rec.hit_tokens.sum()
+        equal += 1
+        tight += best.checkpoints > 0
+    assert equal > 40
+    assert tight > 25
+
+
+def test_recording_the_cache_changes_nothing() -> None:
+    workload, params = world(np.random.default_rng(14), closed=True)
+    with_record, without = (run(workload, params, LinearSteps(), replicas=2, record_cache=on) for on in (True, False))
+    for column in ("finish_s", "hit_tokens", "preemptions"):
+        np.testing.assert_array_equal(getattr(with_record, column), getattr(without, column))
+    with pytest.raises(ValueError, match="record_cache"):
+        schedule_optimum(workload, without)
+
+
+def test_a_share_says_what_it_is_a_share_of() -> None:
+    workload, params = world(np.random.default_rng(15))
+    rec = run(workload, params, LinearSteps(), record_cache=True)
+    text = schedule_optimum(workload, rec).share(float(rec.hit_tokens.sum()))
+    assert "of the optimum for this schedule (hit tokens, pinned blocks as they were, proved gap 0.0%)" in text
+
+
+def test_split_evicted_by_hand() -> None:
+    """Depths hit 2, 5, 0; optimum 4, 3, 0; ceiling 6, 6, 4."""
+    split = split_evicted(np.array([2, 5, 0]), np.array([4, 3, 0]), np.array([6, 6, 4]))
+    assert split.policy.tolist() == [2, 0, 0]
+    assert split.memory.tolist() == [2, 1, 4]
+    assert split.gave_up.tolist() == [0, 2, 0]
+    with pytest.raises(ValueError, match="request 1: hit 5"):
+        split_evicted(np.array([2, 5]), np.array([4, 3]), np.array([6, 4]))
