@@ -9,7 +9,7 @@ Dao et al. 2022): m_i running maximum, l_i running sum, acc running weighted sum
 """
 import math
 
-from kernels.backend import INTERPRETED, check_dtype, tl, torch, triton
+from kernels.backend import FUSE, INTERPRETED, check_dtype, tl, torch, triton
 from kernels.configs import BLOCK_SIZES, HEAD_DIMS, Config, cuda_arch
 from kernels.plan import ITEM, MERGE, Plan
 
@@ -17,23 +17,24 @@ NO_KEY = tl.constexpr(-1.0e38)  # running maximum before any key: finite, so tha
 
 
 @triton.jit
+def _blocks(table, start_n, kv_end, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Block ids of the tile at start_n: one where the tile lies in one block, else one per key. Beyond kv_end the table is not read."""
+    if BLOCK_SIZE % BLOCK_N == 0:
+        return tl.load(table + start_n // BLOCK_SIZE, mask=start_n < kv_end, other=0)
+    else:
+        offs_n = start_n + tl.arange(0, BLOCK_N)
+        return tl.load(table + offs_n // BLOCK_SIZE, mask=offs_n < kv_end, other=0)
+
+
+@triton.jit
 def _attend(
-    acc, l_i, m_i, q, k_cache, v_cache, table, start_n, position, kv_end, qk_scale, stride_kb, stride_ks,
+    acc, l_i, m_i, q, k_cache, v_cache, block, start_n, position, kv_end, qk_scale, stride_kb, stride_ks,
     HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Fold the keys [start_n, start_n + BLOCK_N) into (acc, l_i, m_i)."""
-    lane = tl.arange(0, BLOCK_N)
-    offs_n = start_n + lane
+    """Fold the keys [start_n, start_n + BLOCK_N), which lie in `block`, into (acc, l_i, m_i)."""
+    offs_n = start_n + tl.arange(0, BLOCK_N)
     valid = offs_n < kv_end
-    if BLOCK_SIZE % BLOCK_N == 0:  # the tile lies in one block
-        block = tl.load(table + start_n // BLOCK_SIZE).to(tl.int64)
-        row = block * stride_kb + (start_n % BLOCK_SIZE + lane) * stride_ks
-    else:
-        if MASKED:
-            block = tl.load(table + offs_n // BLOCK_SIZE, mask=valid, other=0).to(tl.int64)
-        else:
-            block = tl.load(table + offs_n // BLOCK_SIZE).to(tl.int64)
-        row = block * stride_kb + (offs_n % BLOCK_SIZE) * stride_ks
+    row = block.to(tl.int64) * stride_kb + (offs_n % BLOCK_SIZE) * stride_ks
     at = row[:, None] + tl.arange(0, HEAD_DIM)[None, :]
     if MASKED:
         k = tl.load(k_cache + at, mask=valid[:, None], other=0.0)
@@ -91,13 +92,18 @@ def attention_kernel(
     l_i = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
 
-    # Every row sees the keys up to the first row's position.
+    # Every row sees the keys up to the first row's position. Block ids are read a tile ahead, so that loads of K and V never wait for them.
     seen = tl.minimum(kv_end, first + 1)
     split = kv_start + tl.maximum(seen - kv_start, 0) // BLOCK_N * BLOCK_N
+    block = _blocks(table, kv_start, kv_end, BLOCK_SIZE, BLOCK_N)
     for start_n in range(kv_start, split, BLOCK_N):
-        acc, l_i, m_i = _attend(acc, l_i, m_i, q_tile, k_head, v_head, table, start_n, position, kv_end, qk_scale, stride_kb, stride_ks, HEAD_DIM, BLOCK_SIZE, BLOCK_N, False)  # fmt: skip
+        ahead = _blocks(table, start_n + BLOCK_N, kv_end, BLOCK_SIZE, BLOCK_N)
+        acc, l_i, m_i = _attend(acc, l_i, m_i, q_tile, k_head, v_head, block, start_n, position, kv_end, qk_scale, stride_kb, stride_ks, HEAD_DIM, BLOCK_SIZE, BLOCK_N, False)  # fmt: skip
+        block = ahead
     for start_n in range(split, kv_end, BLOCK_N):
-        acc, l_i, m_i = _attend(acc, l_i, m_i, q_tile, k_head, v_head, table, start_n, position, kv_end, qk_scale, stride_kb, stride_ks, HEAD_DIM, BLOCK_SIZE, BLOCK_N, True)  # fmt: skip
+        ahead = _blocks(table, start_n + BLOCK_N, kv_end, BLOCK_SIZE, BLOCK_N)
+        acc, l_i, m_i = _attend(acc, l_i, m_i, q_tile, k_head, v_head, block, start_n, position, kv_end, qk_scale, stride_kb, stride_ks, HEAD_DIM, BLOCK_SIZE, BLOCK_N, True)  # fmt: skip
+        block = ahead
 
     acc = acc / tl.where(l_i > 0, l_i, 1.0)[:, None]
     if slot < 0:
@@ -208,12 +214,12 @@ def launch(q, k_cache, v_cache, block_table, work: Work, out=None, scale: float 
         q, k_cache, v_cache, block_table, work.items, out, work.part_acc, work.part_lse, scale * math.log2(math.e),
         q.stride(0), q.stride(1), k_cache.stride(0), k_cache.stride(1), k_cache.stride(2), block_table.stride(0), out.stride(0), out.stride(1),
         GROUP=plan.group, KV_HEADS=plan.kv_heads, HEAD_DIM=work.head_dim, BLOCK_SIZE=block_size, ROWS=plan.rows,
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, num_warps=config.warps, num_stages=config.stages,
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, num_warps=config.warps, num_stages=config.stages, **FUSE,
     )  # fmt: skip
     if work.merges_max:
         merge_kernel[(work.merges_max * plan.rows * plan.kv_heads,)](
             work.part_acc, work.part_lse, work.merges, out, out.stride(0), out.stride(1),
-            GROUP=plan.group, KV_HEADS=plan.kv_heads, HEAD_DIM=work.head_dim, ROWS=plan.rows, BLOCK_S=merge_width(work.head_dim), num_warps=2,
+            GROUP=plan.group, KV_HEADS=plan.kv_heads, HEAD_DIM=work.head_dim, ROWS=plan.rows, BLOCK_S=merge_width(work.head_dim), num_warps=2, **FUSE,
         )  # fmt: skip
     return out
 

@@ -14,9 +14,10 @@ except ImportError as error:
     ) from error
 
 INTERPRETED = bool(triton.knobs.runtime.interpret)
+FUSE = {"enable_fp_fusion": True}  # multiply-add in one instruction: triton's default changes in 3.10, ours does not
 DTYPES = (torch.float16, torch.bfloat16)
 
-__all__ = ["DTYPES", "INTERPRETED", "check_dtype", "tl", "torch", "triton"]
+__all__ = ["DTYPES", "FUSE", "INTERPRETED", "check_dtype", "tl", "torch", "triton"]
 
 
 def check_dtype(name: str, tensor: "torch.Tensor") -> None:

@@ -6,7 +6,7 @@ How many tokens an expert got is known only on the GPU, so the grid is the most 
 the offsets: no synchronisation, and a CUDA graph replays with any routing. The reference is kernels.reference.grouped_gemm.
 """
 from kernels.attention import arch_of
-from kernels.backend import check_dtype, tl, torch, triton
+from kernels.backend import FUSE, check_dtype, tl, torch, triton
 from kernels.configs import Config, config_for
 
 GROUP_TILES = 8  # row tiles that walk a column of tiles together, so that they share the weights in L2
@@ -68,6 +68,6 @@ def grouped_gemm(x, w, offsets, out=None, config: Config | None = None) -> "torc
         grouped_gemm_kernel[(triton.cdiv(columns, config.block_n), tiles)](
             x, w, offsets, out, columns, depth, x.stride(0), w.stride(0), w.stride(1), out.stride(0),
             EXPERTS=experts, EXPERTS_PAD=triton.next_power_of_2(experts), BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
-            num_warps=config.warps, num_stages=config.stages,
+            num_warps=config.warps, num_stages=config.stages, **FUSE,
         )  # fmt: skip
     return out

@@ -5,7 +5,7 @@
 Rotation in halves (GPT-NeoX order, Su et al. 2021): (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin), computed in fp32.
 The reference with the same arguments is kernels.reference.rope_and_write.
 """
-from kernels.backend import check_dtype, tl, torch, triton
+from kernels.backend import FUSE, check_dtype, tl, torch, triton
 
 HEADS = 8  # heads per program: enough independent loads in flight, few enough to fill a GPU at small batches
 
@@ -71,5 +71,5 @@ def rope_and_write(q, k, v, k_cache, v_cache, cos, sin, positions, slots) -> Non
     rope_kernel[grid](
         q, k, v, k_cache, v_cache, cos, sin, positions, slots,
         q.stride(0), k.stride(0), v.stride(0), k_cache.stride(0), k_cache.stride(1), k_cache.stride(2),
-        Q_HEADS=q_heads, KV_HEADS=kv_heads, HEAD_DIM=head_dim, BLOCK_SIZE=k_cache.shape[1], HEADS=HEADS, num_warps=4,
+        Q_HEADS=q_heads, KV_HEADS=kv_heads, HEAD_DIM=head_dim, BLOCK_SIZE=k_cache.shape[1], HEADS=HEADS, num_warps=4, **FUSE,
     )  # fmt: skip
