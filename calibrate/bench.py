@@ -1,8 +1,7 @@
 """Times one point on real hardware: builds its tensors, calls the backend, returns the samples.
 
-The one idea: weights and KV rotate over as many copies as the model has layers (at most what exceeds three times the L2
-cache), while activations stay where they are, because that is what a forward pass does to the caches. On a GPU at least ten
-calls are captured in one CUDA graph and replayed, so no host time is in the figure.
+The one idea: weights and KV rotate over as many bytes as a forward pass of the model reads (at most three times the last-level
+cache), while activations stay where they are, because that is what a forward pass does to the caches.
 
     python -m calibrate.measure --model tiny --device cpu --budget-s 20 --out points.jsonl
 """
@@ -21,6 +20,7 @@ from calibrate.operators import Point
 
 Call = Callable[[], Any]
 BLOCK = 16
+MAX_COPIES = 64
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
 
 
@@ -29,8 +29,8 @@ class TorchDevice:
 
     kind: str
 
-    def __init__(self, dtype: str, layers: int, l2_bytes: int, block_size: int = BLOCK, seed: int = 0):
-        self.dtype, self.layers, self.l2_bytes, self.block_size = dtype, layers, l2_bytes, block_size
+    def __init__(self, dtype: str, rotating_bytes: float, block_size: int = BLOCK, seed: int = 0):
+        self.dtype, self.rotating_bytes, self.block_size = dtype, rotating_bytes, block_size
         self.torch_dtype = DTYPES[dtype]
         self.backend = backend_for(self.kind)
         self._random = torch.Generator(device=self.kind).manual_seed(seed)
@@ -42,24 +42,26 @@ class TorchDevice:
 
     def _copies(self, nbytes: float) -> int:
         """How many copies of what a call reads take turns."""
-        return max(1, min(self.layers, math.ceil(3 * self.l2_bytes / max(nbytes, 1))))
+        return max(1, min(MAX_COPIES, math.ceil(self.rotating_bytes / max(nbytes, 1))))
 
-    def _caches(self, s: dict[str, int], tokens: int) -> tuple[list[tuple[Tensor, Tensor]], int]:
-        """KV caches that hold `tokens` and take turns, and their blocks."""
-        blocks = -(-tokens // self.block_size) + s.get("seqs", 0) + s.get("batch", 0)
-        shape = (blocks, self.block_size, s["kv_heads"], s["head_dim"])
-        copies = self._copies(2 * math.prod(shape) * self.torch_dtype.itemsize)
-        return [(self._rand(*shape), self._rand(*shape)) for _ in range(copies)], blocks
+    def _cache(self, s: dict[str, int], lengths: list[int]) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """(keys, values, block tables that take turns) of sequences of these lengths in one large cache.
 
-    def _tables(self, lengths: list[int], blocks: int, first: int = 0) -> Tensor:
-        """Block tables of sequences of these lengths over a shuffled cache: a served cache is never in order."""
-        order = torch.randperm(blocks, generator=torch.Generator().manual_seed(blocks))
+        Blocks are shuffled, as in a cache that has served for a while.
+        """
         counts = [-(-n // self.block_size) for n in lengths]
-        table = torch.zeros(len(lengths), max(counts), dtype=torch.int32)
-        for row, count in enumerate(counts):
-            table[row, :count] = order[first : first + count]
-            first += count
-        return table.to(self.kind)
+        blocks = sum(counts)
+        copies = self._copies(2 * blocks * self.block_size * s["kv_heads"] * s["head_dim"] * self.torch_dtype.itemsize)
+        shape = (blocks * copies, self.block_size, s["kv_heads"], s["head_dim"])
+        order = torch.randperm(blocks * copies, generator=torch.Generator().manual_seed(blocks)).to(torch.int32)
+        tables, first = [], 0
+        for _ in range(copies):
+            table = torch.zeros(len(lengths), max(counts), dtype=torch.int32)
+            for row, count in enumerate(counts):
+                table[row, :count] = order[first : first + count]
+                first += count
+            tables.append(table.to(self.kind))
+        return self._rand(*shape), self._rand(*shape), tables
 
     # ---- calls ---------------------------------------------------------------------------------------------------
 
@@ -106,37 +108,35 @@ class TorchDevice:
         qkv = self._rand(tokens, s["heads"] + 2 * s["kv_heads"], d)
         q, k, v = qkv.split([s["heads"], s["kv_heads"], s["kv_heads"]], dim=1)
         rope, positions = rope_tables(tokens, d, self.torch_dtype, self.kind), torch.arange(tokens, device=self.kind)
-        caches, blocks = self._caches(s, tokens)
-        slots = torch.randperm(blocks * self.block_size, generator=torch.Generator().manual_seed(1))[:tokens].to(self.kind)
-        return [lambda kc=kc, vc=vc: self.backend.rope_kv_write(q, k, v, rope, positions, slots, kc, vc) for kc, vc in caches]
+        kc, vc, tables = self._cache(s, [tokens])
+        at = torch.arange(tokens)
+        slots = [(t[0].cpu().long()[at // self.block_size] * self.block_size + at % self.block_size).to(self.kind) for t in tables]
+        return [lambda slot=slot: self.backend.rope_kv_write(q, k, v, rope, positions, slot, kc, vc) for slot in slots]
 
     def _prefill(self, s: dict[str, int]) -> list[Call]:
         new, cached = [s["new"]] * s["seqs"], [s["cached"]] * s["seqs"]
-        caches, blocks = self._caches(s, s["seqs"] * (s["new"] + s["cached"]))
-        q, table = self._rand(sum(new), s["heads"], s["head_dim"]), self._tables([n + c for n, c in zip(new, cached, strict=True)], blocks)
-        work = self.backend.prefill_work(new, cached, **_heads(s))
-        return [lambda kc=kc, vc=vc: self.backend.prefill_attention(q, kc, vc, table, work) for kc, vc in caches]
+        kc, vc, tables = self._cache(s, [n + c for n, c in zip(new, cached, strict=True)])
+        q, work = self._rand(sum(new), s["heads"], s["head_dim"]), self.backend.prefill_work(new, cached, **_heads(s))
+        return [lambda table=table: self.backend.prefill_attention(q, kc, vc, table, work) for table in tables]
 
     def _decode(self, s: dict[str, int]) -> list[Call]:
-        contexts = [s["longest"]] + [s["context"]] * (s["batch"] - 1)
-        caches, blocks = self._caches(s, sum(contexts))
-        q, table = self._rand(s["batch"], s["heads"], s["head_dim"]), self._tables(contexts, blocks)
-        work = self.backend.decode_work(contexts, **_heads(s))
-        return [lambda kc=kc, vc=vc: self.backend.decode_attention(q, kc, vc, table, work) for kc, vc in caches]
+        contexts = _contexts(s)
+        kc, vc, tables = self._cache(s, contexts)
+        q, work = self._rand(s["batch"], s["heads"], s["head_dim"]), self.backend.decode_work(contexts, **_heads(s))
+        return [lambda table=table: self.backend.decode_attention(q, kc, vc, table, work) for table in tables]
 
     def _mixed(self, s: dict[str, int]) -> list[Call]:
-        """One step's attention: the prefill kernel over its sequences, then the decode kernel over the others."""
-        contexts, total = [s["longest"]] + [s["context"]] * (s["batch"] - 1), s["new"] + s["cached"]
-        caches, blocks = self._caches(s, total + sum(contexts))
-        q = self._rand(s["new"] + s["batch"], s["heads"], s["head_dim"])
-        prefilling, decoding = self._tables([total], blocks), self._tables(contexts, blocks, -(-total // self.block_size))
-        prefill, decode = self.backend.prefill_work([s["new"]], [s["cached"]], **_heads(s)), self.backend.decode_work(contexts, **_heads(s))
+        """One step's attention: the prefill kernel over its sequence, then the decode kernel over the others."""
+        contexts, new = _contexts(s), s["new"]
+        kc, vc, tables = self._cache(s, [new + s["cached"], *contexts])
+        q = self._rand(new + s["batch"], s["heads"], s["head_dim"])
+        prefill, decode = self.backend.prefill_work([new], [s["cached"]], **_heads(s)), self.backend.decode_work(contexts, **_heads(s))
 
-        def call(kc: Tensor, vc: Tensor) -> None:
-            self.backend.prefill_attention(q[: s["new"]], kc, vc, prefilling, prefill)
-            self.backend.decode_attention(q[s["new"] :], kc, vc, decoding, decode)
+        def call(table: Tensor) -> None:
+            self.backend.prefill_attention(q[:new], kc, vc, table[:1], prefill)
+            self.backend.decode_attention(q[new:], kc, vc, table[1:], decode)
 
-        return [lambda kc=kc, vc=vc: call(kc, vc) for kc, vc in caches]
+        return [lambda table=table: call(table) for table in tables]
 
     def _moe(self, s: dict[str, int]) -> list[Call]:
         x, router = self._rand(s["tokens"], s["hidden"]), self._rand(s["experts"], s["hidden"])
@@ -154,3 +154,8 @@ class TorchDevice:
 
 def _heads(shape: dict[str, int]) -> dict[str, int]:
     return {key: shape[key] for key in ("heads", "kv_heads", "head_dim")}
+
+
+def _contexts(shape: dict[str, int]) -> list[int]:
+    """One sequence of the longest context, the others of the common one."""
+    return [shape["longest"]] + [shape["context"]] * (shape["batch"] - 1)

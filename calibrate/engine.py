@@ -93,7 +93,7 @@ def replay(engine: Engine, arrivals: Sequence[dict[str, Any]], clock: Callable[[
     arrivals: {"arrival_s", "prompt" (token ids), "max_tokens"}, by arrival. A request's clock starts at its arrival time, also
     when the engine was busy then.
     """
-    rows = [{"id": i, "arrival_s": a["arrival_s"], "prompt_tokens": len(a["prompt"]), "output_tokens": a["max_tokens"], "token_s": []} for i, a in enumerate(arrivals)]
+    rows = [{"id": i, "arrival_s": a["arrival_s"], "token_s": []} for i, a in enumerate(arrivals)]
     steps: list[dict[str, Any]] = []
     next_up, start = 0, clock()
     while next_up < len(arrivals) or engine.scheduler.busy:
@@ -126,10 +126,10 @@ def _record(rows: list[dict[str, Any]], steps: list[dict[str, Any]], step: Step,
 
 
 def write_recording(folder: Path, meta: dict[str, Any], arrivals: Sequence[dict[str, Any]], recorded: dict[str, list]) -> None:
-    """meta.json, requests.jsonl (with token ids of the prompts, so that shared prefixes can be found) and steps.jsonl."""
+    """meta.json, requests.jsonl (also a workload in the token-ids format) and steps.jsonl."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "meta.json").write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
-    requests = [{**row, "prompt": list(a["prompt"])} for row, a in zip(recorded["requests"], arrivals, strict=True)]
+    requests = [{**row, "input_tok_ids": list(a["prompt"]), "output_toks": a["max_tokens"], "arrival_time_ns": round(a["arrival_s"] * 1e9)} for row, a in zip(recorded["requests"], arrivals, strict=True)]
     for name, rows in (("requests", requests), ("steps", recorded["steps"])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows), encoding="utf-8")
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from workloads.errors import InputError
 
-DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1}
+DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp32": 4}
 
 
 @dataclass(frozen=True)

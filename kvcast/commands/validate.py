@@ -2,13 +2,15 @@
 
 Sets: golden-cache (published hit rates of public traces), vllm-counters (the prefix-cache counters of a real vLLM),
 vllm-rtx4090 (a real vLLM run against its card's kernel tables), roofline (datasheet model against measured tables),
-engine-cases (what vLLM's scheduler did, step by step). Without names, all of them run.
+engine-cases (what vLLM's scheduler did, step by step), fit (held-out error of fitted forms on measured H200 kernels). Without names, all
+of them run. engine compares your own recording of python -m calibrate.engine (--record FOLDER) and runs only when named.
 
 The recorded data is found through --data or the environment variable KVCAST_DATA.
 
   kvcast validate
   kvcast validate vllm-rtx4090
   kvcast validate engine-cases --cases recorded/engine_cases
+  kvcast validate engine --record recording --profile profile.json
 """
 from __future__ import annotations
 
@@ -22,13 +24,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sets", metavar="SET", nargs="*", help="which sets (default: all)")
     parser.add_argument("--data", metavar="DIR", type=Path, help="folder of recorded data (default: $KVCAST_DATA)")
     parser.add_argument("--cases", metavar="DIR", type=Path, help="engine-cases: folder of recorded cases")
+    parser.add_argument("--record", metavar="DIR", type=Path, help="engine: folder of a recording")
+    parser.add_argument("--profile", metavar="FILE", type=Path, help="engine: device profile to compare with (default: profile.json in the recording)")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
 
 
 def run(args: argparse.Namespace) -> int:
     from kvcast import text, validation
 
-    options = {"cases": args.cases} if args.cases else {}
+    options = {key: value for key in ("cases", "record", "profile") if (value := getattr(args, key)) is not None}
     outcomes = []
     for name in validation.chosen(args.sets):
         text.progress(f"validating {name}")

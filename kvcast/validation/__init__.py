@@ -18,7 +18,9 @@ from typing import Any
 
 from workloads.errors import InputError
 
-SETS = ("golden-cache", "vllm-counters", "vllm-rtx4090", "roofline", "engine-cases")
+SETS = ("golden-cache", "vllm-counters", "vllm-rtx4090", "roofline", "engine-cases", "fit")
+ASKED_FOR = ("engine",)
+"""Sets that compare something of the user's own and run only when named."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +36,16 @@ class Outcome:
 def chosen(names: Sequence[str]) -> list[str]:
     """The named sets, all of them when none is named; InputError for an unknown one."""
     for name in names:
-        if name not in SETS:
-            close = difflib.get_close_matches(name, SETS, 1)
-            raise InputError(f"validate: no set {name!r}, expected one of {', '.join(SETS)}" + (f" (did you mean {close[0]}?)" if close else ""))
+        known = (*SETS, *ASKED_FOR)
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            raise InputError(f"validate: no set {name!r}, expected one of {', '.join(known)}" + (f" (did you mean {close[0]}?)" if close else ""))
     return list(names) or list(SETS)
 
 
 def data_dir(given: Path | None, name: str, options: dict[str, Any]) -> Path | None:
-    """The folder of recorded data: --data, else $KVCAST_DATA; None where a set has its own folder (engine-cases --cases)."""
-    if given is None and name == "engine-cases" and options.get("cases"):
+    """The folder of recorded data: --data, else $KVCAST_DATA; None where a set has its own folder (engine-cases --cases, engine --record)."""
+    if given is None and ((name == "engine-cases" and options.get("cases")) or name in ASKED_FOR):
         return None
     folder = given or (Path(os.environ["KVCAST_DATA"]) if os.environ.get("KVCAST_DATA") else None)
     if folder is None:
