@@ -36,7 +36,7 @@ def main() -> None:
         st.title("kvcast")
         pressed = st.button("Run", type="primary", width="stretch", help="simulate these settings")
     answer, mix, assumed = st.tabs(["Answer", "Workload mix", "Assumptions"])
-    asked = inputs.ask(runner, mix)
+    asked = st.session_state.asked = inputs.ask(runner, mix)
     if "shown" not in st.session_state:
         show(runner, inputs.Asked(inputs.demo()).toml)
     if pressed and asked.scenario is not None:

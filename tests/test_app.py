@@ -143,6 +143,13 @@ def test_an_overloaded_fleet_is_unstable_and_shows_no_percentiles(app):
     assert not any(label.startswith(("TTFT", "TPOT")) for label in metrics(app))
 
 
+@pytest.mark.parametrize("name", ["demo", "tool-agent-api"])
+def test_an_untouched_preset_stays_a_preset(app, name):
+    app.selectbox(key="workload").set_value(name).run()
+    asked = app.session_state.asked
+    assert tomllib.loads(asked.toml)["workload"].get("preset") == name
+
+
 def test_a_second_session_finds_the_first_ones_run(app, folder):
     before = set(folder.glob("*/run.json"))
     again = AppTest.from_file(str(APP), default_timeout=60).run()

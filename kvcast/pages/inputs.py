@@ -131,7 +131,7 @@ def _trace(runner: Runner, upload: Any) -> WorkloadConfig:
     for line in document["notes"]:
         st.text(line)
     rows = [
-        {"": name, "mean": row["mean"], "p50": row["p50"], "p90": row["p90"], "p99": row["p99"], "max": row["max"]}
+        {"": name, **{stat: text.count(row[stat]) for stat in ("mean", "p50", "p90", "p99", "max")}}
         for name, row in (("prompt tokens", document["prompt_tokens"]), ("output tokens", document["output_tokens"]))
     ]
     st.dataframe(rows, hide_index=True, width="stretch")

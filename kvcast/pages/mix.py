@@ -144,7 +144,8 @@ def class_rows(config: WorkloadConfig) -> list[Row]:
     for c, rate in zip(config.class_, rates, strict=True):
         row: Row = {name: getattr(c, name) for name in CLASS_COLUMNS if name not in ("rate", *DIST_FIELDS)}
         row |= {name: dist_text(getattr(c, name)) for name in DIST_FIELDS}
-        rows.append({name: {**row, "rate": rate}[name] for name in CLASS_COLUMNS})
+        row["rate"] = float(f"{rate:.12g}")  # a table's number survives its way to the browser and back
+        rows.append({name: row[name] for name in CLASS_COLUMNS})
     return rows
 
 

@@ -4,6 +4,7 @@ The one idea: everything is read from the run folder, so the page and `summary.j
 """
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from kvcast import figures, text
 from kvcast.pages.terms import TERMS
 from kvcast.pages.verdict import MET, MISSED, UNSTABLE, fleet_of, growth, verdict
 from kvcast.runs import Run
+from kvcast.summary_text import EXTRAPOLATED_LIMIT
 
 Document = Mapping[str, Any]
 MARK = "▲"  # a number that rests on extrapolated step times
@@ -54,36 +56,36 @@ def _verdict(run: Run) -> None:
 
 
 def _headline(s: Document) -> None:
-    mark = f" {MARK}" if s["coverage"]["extrapolated"] > 0.2 else ""
+    metric = functools.partial(_metric, f" {MARK}" if s["coverage"]["extrapolated"] > EXTRAPOLATED_LIMIT else "")
     row = st.container(horizontal=True)
-    _metric(row, "Within limits", text.percent(s["attainment"]) + (mark if s["attainment"] is not None else ""), TERMS["attainment"], _target(s))
+    metric(row, "Within limits", text.percent(s["attainment"]), TERMS["attainment"], _target(s))
     if s["stable"] is False:
-        _metric(row, "Backlog growth (requests/s)", growth(s["backlog_growth_per_s"]), TERMS["backlog"])
-        _metric(row, "Backlog growth (tokens/s)", growth(s["backlog_growth_tokens_per_s"]), TERMS["backlog"])
+        metric(row, "Backlog growth (requests/s)", growth(s["backlog_growth_per_s"]), TERMS["backlog"])
+        metric(row, "Backlog growth (tokens/s)", growth(s["backlog_growth_tokens_per_s"]), TERMS["backlog"])
     else:
-        _metric(row, "TTFT, p99", text.milliseconds(s["p99_ttft_ms"]) + mark, TERMS["ttft"], f"p50 {text.milliseconds(s['p50_ttft_ms'])}")
-        _metric(row, "TPOT, p99", text.milliseconds(s["p99_tpot_ms"]) + mark, TERMS["tpot"], f"p50 {text.milliseconds(s['p50_tpot_ms'])}")
+        metric(row, "TTFT, p99", text.milliseconds(s["p99_ttft_ms"]), TERMS["ttft"], f"p50 {text.milliseconds(s['p50_ttft_ms'])}")
+        metric(row, "TPOT, p99", text.milliseconds(s["p99_tpot_ms"]), TERMS["tpot"], f"p50 {text.milliseconds(s['p50_tpot_ms'])}")
     cost = s["cost"]
     if cost["usd_per_million_output_tokens"] is not None:
-        _metric(row, "Cost / M tokens out", text.usd(cost["usd_per_million_output_tokens"]) + mark, TERMS["cost"], f"{text.usd(cost['gpu_hour_usd'])} a GPU-hour")
+        metric(row, "Cost / M tokens out", text.usd(cost["usd_per_million_output_tokens"]), TERMS["cost"], f"{text.usd(cost['gpu_hour_usd'])} a GPU-hour")
     else:
-        _metric(row, "GPU-h / M tokens out", f"{cost['gpu_hours_per_million_output_tokens'] or float('nan'):.3g}{mark}", TERMS["gpu_hours"], "no price set")
+        metric(row, "GPU-h / M tokens out", f"{cost['gpu_hours_per_million_output_tokens'] or float('nan'):.3g}", TERMS["gpu_hours"], "no price set")
     row = st.container(horizontal=True)
-    _metric(row, "Output tokens/s", text.count(s["output_throughput"]) + mark, TERMS["throughput"], f"{s['request_throughput'] or 0:.3g} requests/s")
+    metric(row, "Output tokens/s", text.count(s["output_throughput"]), TERMS["throughput"], f"{s['request_throughput'] or 0:.3g} requests/s")
     hit_help = f"{TERMS['hit_rate']} Counting rule: {s['counting_rule']}. Ceiling: {TERMS['ceiling']}"
     hit_help += f" With one cache for the fleet the ceiling is {text.percent(s['reuse_ceiling_fleet'])}."
     ceiling = f"ceiling {text.percent(s['reuse_ceiling_replica'])}"
-    _metric(row, f"Hit rate (block {s['block_size']})", text.percent(s["prefix_hit_rate"]), hit_help, ceiling)
-    _metric(row, "KV in use, peak", text.percent(s["kv_usage_peak"]), f"{TERMS['kv']} Mean {text.percent(s['kv_usage_mean'])}. Preemptions: {TERMS['preemptions']}", f"{text.count(s['preemptions'])} preemptions")
-    _metric(row, "GPU-hours", f"{s['gpu_hours']:.3g}{mark}", TERMS["gpu_hours"], f"{fleet_of(s)} for {text.seconds(s['duration'])}")
+    metric(row, f"Hit rate (block {s['block_size']})", text.percent(s["prefix_hit_rate"]), hit_help, ceiling)
+    metric(row, "KV in use, peak", text.percent(s["kv_usage_peak"]), f"{TERMS['kv']} Mean {text.percent(s['kv_usage_mean'])}. Preemptions: {TERMS['preemptions']}", f"{text.count(s['preemptions'])} preemptions")
+    metric(row, "GPU-hours", f"{s['gpu_hours']:.3g}", TERMS["gpu_hours"], f"{fleet_of(s)} for {text.seconds(s['duration'])}")
 
 
 def _target(s: Document) -> str:
     return "no target set" if s["attainment_target"] is None else f"target {text.percent(s['attainment_target'])}"
 
 
-def _metric(place: Any, label: str, value: str, help_text: str, below: str = "") -> None:
-    place.metric(label, value, below or None, delta_color="off", delta_arrow="off", help=plain(help_text), border=True, height="stretch")
+def _metric(mark: str, place: Any, label: str, value: str, help_text: str, below: str = "") -> None:
+    place.metric(label, value if value == text.UNKNOWN else value + mark, below or None, delta_color="off", delta_arrow="off", help=plain(help_text), border=True, height="stretch")
 
 
 def _plots(run: Run) -> None:
