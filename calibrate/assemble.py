@@ -103,8 +103,8 @@ def profile_of(calibration: Calibration, model: ModelSpec, tp: int, name: str) -
     overhead_us, host = _host(calibration)
     shape = attention_shape(model, tp)
     points: dict[str, Any] = {
-        "dense": dense, "per_sequence": per_sequence + host, "prefill_attention": _prefill(calibration, shape, model.layers, size, notes),
-        "decode_attention": _decode(calibration, shape, model.layers, size, notes), "step_overhead_us": overhead_us,
+        "dense": dense, "per_sequence": per_sequence + host, "prefill_attention": prefill_table(calibration, shape, model.layers, size, notes),
+        "decode_attention": decode_table(calibration, shape, model.layers, size, notes), "step_overhead_us": overhead_us,
         "unequal": _unequal(calibration, shape, size), "launch_floor_us": calibration.single("launch") or 0.0, "forms": as_json(calibration.fitted), "memory": _memory(calibration),
         "raw": [[r["op"], r["shape"], r["value"], r["iqr"]] for r in calibration.rows],
     }  # fmt: skip
@@ -163,7 +163,7 @@ class Filled:
         return self.form(a, b) * self._ratio[nearest]
 
 
-def _prefill(calibration: Calibration, shape: dict[str, int], layers: int, size: int, notes: list[str]) -> dict[str, Any]:
+def prefill_table(calibration: Calibration, shape: dict[str, int], layers: int, size: int, notes: list[str]) -> dict[str, Any]:
     form, known = calibration.form("prefill", shape)
     measured = {(n, c): us for (n, c, seqs), us in calibration.values("prefill", shape).items() if seqs == 1}
     if not known:
@@ -172,13 +172,13 @@ def _prefill(calibration: Calibration, shape: dict[str, int], layers: int, size:
     new, cached = (sorted({k[i] for k in measured}) or [16, 1024] for i in (0, 1))
     reach = max((n + c for n, c in measured), default=0)
     pairs = max((n * (c + (n + 1) / 2) for n, c in measured), default=0.0)
-    table_new, table_cached = new + [new[-1] * k for k in BEYOND], cached + [cached[-1] * k for k in BEYOND if cached[-1]]
+    table_new, table_cached = new + [new[-1] * k for k in BEYOND], cached + [(cached[-1] or 1024) * k for k in BEYOND]
     return {"repeat": layers, "new": table_new, "cached": table_cached, "us": [_rounded([at.us(n, c) for c in table_cached]) for n in table_new],
             "max_new": new[-1] if measured else 0, "max_kv": reach, "max_pairs": pairs, "prefix_measured": True,
             "basis": "measured" if known else "interpolated from other head counts"}  # fmt: skip
 
 
-def _decode(calibration: Calibration, shape: dict[str, int], layers: int, size: int, notes: list[str]) -> dict[str, Any]:
+def decode_table(calibration: Calibration, shape: dict[str, int], layers: int, size: int, notes: list[str]) -> dict[str, Any]:
     form, known = calibration.form("decode", shape)
     measured = {(b, c): us for (b, c, longest), us in calibration.values("decode", shape).items() if longest == c}
     if not known:
