@@ -18,7 +18,7 @@ from typing import Any
 
 from workloads.errors import InputError
 
-SETS = ("golden-cache", "vllm-counters", "vllm-rtx4090", "roofline", "engine-cases", "fit")
+SETS = ("golden-cache", "golden-optimum", "vllm-counters", "vllm-rtx4090", "roofline", "engine-cases", "fit")
 ASKED_FOR = ("engine",)
 """Sets that compare something of the user's own and run only when named."""
 

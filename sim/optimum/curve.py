@@ -1,0 +1,109 @@
+"""The optimum of a cache-only replay at several capacities, as rows beside those of `sim.kvcache.replay.hit_rate_curve`.
+
+The capacity rule of the replay's own policies is bypass: after a request anything may be evicted. Every row states
+counting rule, block size, capacity rule, objective and proved gap; a share of an optimum means nothing without them.
+
+    >>> optimum_curve(workload, [10_000, None], "full-blocks", 16)[0]["hit_ratio_tokens"]
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sim.optimum.check import check, feasible
+from sim.optimum.hits import most_hits
+from sim.optimum.items import CAPACITY_RULES, Items, touches
+from sim.optimum.prices import Work
+from sim.optimum.work import block_work, most_work
+from workloads.columns import Workload
+from workloads.errors import InputError
+
+HITS, WORK = "hit tokens", "prefill work"
+
+
+def optimum_curve(
+    workload: Workload, capacities: Iterable[int | None], rule: str, block_size: int,
+    capacity_rule: str = "bypass", depth_weight: float | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """One row per capacity (None = unlimited) for the most hits, and with a depth weight another for the most prefill work.
+
+    depth_weight: extra cost of a token per 512 tokens before it, as a share of the first one's (`work.block_work`).
+    """
+    if capacity_rule not in CAPACITY_RULES:
+        raise InputError(f"capacity rule {capacity_rule!r}, expected one of {', '.join(CAPACITY_RULES)}")
+    used = touches(workload, rule, block_size)
+    rows = []
+    for capacity in capacities:
+        blocks = int(used.length.sum()) + 1 if capacity is None else capacity
+        items, slots = CAPACITY_RULES[capacity_rule](used, blocks)
+        best = most_hits(items, slots)
+        if check(items, slots, best.kept, best.checkpoints) != best.hits:
+            raise RuntimeError(f"capacity {capacity}: the certificate does not prove {best.hits} hits")
+        row = _Row(workload, rule, block_size, int(used.length.sum()), capacity, capacity_rule, depth_weight)
+        rows.append(row.of(HITS, best.depth, 0.0, len(best.checkpoints)))
+        if depth_weight is not None:
+            rows.append(_work_row(row, items, slots, block_work(block_size, depth_weight), best.checkpoints))
+    return rows
+
+
+def _work_row(row: _Row, items: Items, slots: np.ndarray, work: Work, checkpoints: np.ndarray) -> dict[str, Any]:
+    result = most_work(items, slots, work, checkpoints)
+    feasible(items, slots, result.kept)
+    found = row.of(WORK, items.depth(result.kept), result.gap, int((result.prices > 0).sum()))
+    return found | {"work_ratio": result.bound / row.prompt_work()}
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What the rows of one capacity have in common."""
+
+    workload: Workload
+    rule: str
+    block_size: int
+    total_blocks: int
+    capacity: int | None
+    capacity_rule: str
+    depth_weight: float | None
+
+    def prompt_work(self) -> float:
+        return prompt_work(self.workload, self.block_size, self.depth_weight or 0.0)
+
+    def of(self, objective: str, depth: np.ndarray, gap: float, checkpoints: int) -> dict[str, Any]:
+        size, prompt = self.block_size, self.workload.prompt_tokens
+        blocks, tokens = int(depth.sum()), int(np.minimum(depth * size, prompt).sum())
+        work = None if self.depth_weight is None else work_ratio(self.workload, depth, size, self.depth_weight)
+        return {
+            "policy": "optimal",
+            "rule": self.rule,
+            "block_size": size,
+            "capacity_blocks": self.capacity,
+            "capacity_tokens": None if self.capacity is None else self.capacity * size,
+            "hit_blocks": blocks,
+            "total_blocks": self.total_blocks,
+            "hit_ratio_blocks": blocks / self.total_blocks if self.total_blocks else 0.0,
+            "hit_tokens": tokens,
+            "prompt_tokens": int(prompt.sum()),
+            "hit_ratio_tokens": tokens / int(prompt.sum()),
+            "prefix_identity": self.workload.prefix_identity,
+            "capacity_rule": self.capacity_rule,
+            "objective": objective,
+            "proved_gap": gap,
+            "checkpoints": checkpoints,
+            "depth_weight": self.depth_weight,
+            "work_ratio": work,
+        }
+
+
+def prompt_work(workload: Workload, block_size: int, depth_weight: float) -> float:
+    """Prefill work of all prompts without a cache, in units of a block at depth 0."""
+    blocks = workload.prompt_tokens / block_size
+    return float(block_work(block_size, depth_weight).of(np.zeros_like(blocks), blocks).sum())
+
+
+def work_ratio(workload: Workload, depth: np.ndarray, block_size: int, depth_weight: float) -> float:
+    """Share of all prefill work that hits of `depth` blocks (int64 [n]) save."""
+    saved = block_work(block_size, depth_weight).of(np.zeros_like(depth), depth).sum()
+    return float(saved) / prompt_work(workload, block_size, depth_weight)
