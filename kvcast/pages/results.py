@@ -57,27 +57,33 @@ def _verdict(run: Run) -> None:
 
 def _headline(s: Document) -> None:
     metric = functools.partial(_metric, f" {MARK}" if s["coverage"]["extrapolated"] > EXTRAPOLATED_LIMIT else "")
-    row = st.container(horizontal=True)
-    metric(row, "Within limits", text.percent(s["attainment"]), TERMS["attainment"], _target(s))
+    row = _four_places()
+    metric(row[0], "Within limits", text.percent(s["attainment"]), TERMS["attainment"], _target(s))
     if s["stable"] is False:
-        metric(row, "Backlog growth (requests/s)", growth(s["backlog_growth_per_s"]), TERMS["backlog"])
-        metric(row, "Backlog growth (tokens/s)", growth(s["backlog_growth_tokens_per_s"]), TERMS["backlog"])
+        metric(row[1], "Backlog growth (requests/s)", growth(s["backlog_growth_per_s"]), TERMS["backlog"], "over the second half")
+        metric(row[2], "Backlog growth (tokens/s)", growth(s["backlog_growth_tokens_per_s"]), TERMS["backlog"], "over the second half")
     else:
-        metric(row, "TTFT, p99", text.milliseconds(s["p99_ttft_ms"]), TERMS["ttft"], f"p50 {text.milliseconds(s['p50_ttft_ms'])}")
-        metric(row, "TPOT, p99", text.milliseconds(s["p99_tpot_ms"]), TERMS["tpot"], f"p50 {text.milliseconds(s['p50_tpot_ms'])}")
+        metric(row[1], "TTFT, p99", text.milliseconds(s["p99_ttft_ms"]), TERMS["ttft"], f"p50 {text.milliseconds(s['p50_ttft_ms'])}")
+        metric(row[2], "TPOT, p99", text.milliseconds(s["p99_tpot_ms"]), TERMS["tpot"], f"p50 {text.milliseconds(s['p50_tpot_ms'])}")
     cost = s["cost"]
     if cost["usd_per_million_output_tokens"] is not None:
-        metric(row, "Cost / M tokens out", text.usd(cost["usd_per_million_output_tokens"]), TERMS["cost"], f"{text.usd(cost['gpu_hour_usd'])} a GPU-hour")
+        metric(row[3], "Cost / M tokens out", text.usd(cost["usd_per_million_output_tokens"]), TERMS["cost"], f"{text.usd(cost['gpu_hour_usd'])} a GPU-hour")
     else:
-        metric(row, "GPU-h / M tokens out", f"{cost['gpu_hours_per_million_output_tokens'] or float('nan'):.3g}", TERMS["gpu_hours"], "no price set")
-    row = st.container(horizontal=True)
-    metric(row, "Output tokens/s", text.count(s["output_throughput"]), TERMS["throughput"], f"{s['request_throughput'] or 0:.3g} requests/s")
+        metric(row[3], "GPU-h / M tokens out", f"{cost['gpu_hours_per_million_output_tokens'] or float('nan'):.3g}", TERMS["gpu_hours"], "no price set")
+    row = _four_places()
+    metric(row[0], "Output tokens/s", text.count(s["output_throughput"]), TERMS["throughput"], f"{s['request_throughput'] or 0:.3g} requests/s")
     hit_help = f"{TERMS['hit_rate']} Counting rule: {s['counting_rule']}. Ceiling: {TERMS['ceiling']}"
     hit_help += f" With one cache for the fleet the ceiling is {text.percent(s['reuse_ceiling_fleet'])}."
     ceiling = f"ceiling {text.percent(s['reuse_ceiling_replica'])}"
-    metric(row, f"Hit rate (block {s['block_size']})", text.percent(s["prefix_hit_rate"]), hit_help, ceiling)
-    metric(row, "KV in use, peak", text.percent(s["kv_usage_peak"]), f"{TERMS['kv']} Mean {text.percent(s['kv_usage_mean'])}. Preemptions: {TERMS['preemptions']}", f"{text.count(s['preemptions'])} preemptions")
-    metric(row, "GPU-hours", f"{s['gpu_hours']:.3g}", TERMS["gpu_hours"], f"{fleet_of(s)} for {text.seconds(s['duration'])}")
+    metric(row[1], f"Hit rate (block {s['block_size']})", text.percent(s["prefix_hit_rate"]), hit_help, ceiling)
+    metric(row[2], "KV in use, peak", text.percent(s["kv_usage_peak"]), f"{TERMS['kv']} Mean {text.percent(s['kv_usage_mean'])}. Preemptions: {TERMS['preemptions']}", f"{text.count(s['preemptions'])} preemptions")
+    metric(row[3], "GPU-hours", f"{s['gpu_hours']:.3g}", TERMS["gpu_hours"], f"{fleet_of(s)} for {text.seconds(s['duration'])}")
+
+
+def _four_places() -> list[Any]:
+    """Four in a row, or two where the page is narrow."""
+    left, right = (column.container(horizontal=True) for column in st.columns(2))
+    return [left, left, right, right]
 
 
 def _target(s: Document) -> str:
@@ -85,7 +91,7 @@ def _target(s: Document) -> str:
 
 
 def _metric(mark: str, place: Any, label: str, value: str, help_text: str, below: str = "") -> None:
-    place.metric(label, value if value == text.UNKNOWN else value + mark, below or None, delta_color="off", delta_arrow="off", help=plain(help_text), border=True, height="stretch")
+    place.metric(label, value if value == text.UNKNOWN else value + mark, below or None, delta_color="off", delta_arrow="off", help=plain(help_text), border=True)
 
 
 def _plots(run: Run) -> None:
