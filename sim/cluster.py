@@ -111,7 +111,7 @@ class Cluster:
         tokens = self.log.prompt[request] + self.log.output[request]
         if tokens > self.params.max_model_len:
             return TOO_LONG
-        if -(-(tokens - 1) // self.params.block_size) > self.params.kv_blocks:
+        if not self.params.kv_holds(tokens):
             return KV_TOO_SMALL
         return 0
 

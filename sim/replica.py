@@ -18,6 +18,7 @@ from sim.clock import Clock
 from sim.log import RequestLog
 from sim.recording import Samples, Steps
 from sim.scheduler import Scheduler
+from sim.sglang.scheduler import SGLangScheduler
 
 NO_STEPS = array("d")
 STRETCH_STEPS = 512
@@ -31,7 +32,7 @@ class Replica:
         self,
         index: int,
         env: Clock,
-        scheduler: Scheduler,
+        scheduler: Scheduler | SGLangScheduler,
         step_time: StepTime,
         log: RequestLog,
         on_finish: Callable[[int], None],
@@ -144,9 +145,11 @@ class Replica:
         self._record_steps(k)
         if self.life is not None:
             self._record_life(self._start_s, end_s)
-        if scheduler.steps in scheduler.decodes.finishing:
+        if scheduler.finishing_now():
             self._sample(end_s)  # before they let go of their blocks
         finished = scheduler.complete()
+        if self.step_log is not None and isinstance(scheduler, SGLangScheduler):
+            self.step_log.append((self.index, self._start_s, *scheduler.step_row()))
         self._ends = NO_STEPS
         if finished:
             self._settled = False
@@ -174,7 +177,11 @@ class Replica:
         self._samples.append((t_s, cache.total - cache.blank - cache.idle, cache.idle, len(s.running), len(s.waiting)))
 
     def _log_step(self, now_s: float, taken: int, evicted: int) -> None:
-        s, cache = self.scheduler, self.scheduler.cache
+        s = self.scheduler
+        if isinstance(s, SGLangScheduler):
+            s.note_scheduled()  # its row is written at the end of the step
+            return
+        cache = s.cache
         tokens = {r.id: n for r, n in s.chunks}
         out = set(s.left_out)
         scheduled = [(r.id, 1 if r.decoding else tokens[r.id]) for r in s.running if r.id in tokens or (r.decoding and r not in out)]

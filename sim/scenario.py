@@ -126,3 +126,25 @@ class EngineParams:
     policy_params: dict[str, Any] = field(default_factory=dict)
     step_overhead_s: float = 0.0
     frontend_s: float = 0.0
+    semantics: str = "vllm"
+    # SGLang only; block_size is its page, max_num_seqs its max_running_requests
+    schedule_policy: str = "fcfs"
+    chunked_prefill_size: int = 8192
+    max_prefill_tokens: int = 16384
+    schedule_conservativeness: float = 1.0
+    priority_scheduling: bool = False
+    retraction_policy: str = "length"
+    init_new_token_ratio: float = 0.7
+    min_new_token_ratio_factor: float = 0.14
+    new_token_ratio_decay_steps: int = 600
+    retract_decode_steps: int = 20
+    clip_max_new_tokens: int = 4096
+
+    def kv_holds(self, tokens: int) -> bool:
+        """Whether a replica can serve a request of this many tokens, prompt and output, with nothing else on it.
+
+        vLLM never computes the last token's KV; SGLang admits only what leaves a page free beside all of it.
+        """
+        if self.semantics == "sglang":
+            return tokens + self.block_size < self.kv_blocks * self.block_size
+        return -(-(tokens - 1) // self.block_size) <= self.kv_blocks

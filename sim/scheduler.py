@@ -356,6 +356,10 @@ class Scheduler:
         self.running_tokens += self.decodes.n * k
 
     # -- end of the step --------------------------------------------------------------------------------------------
+    def finishing_now(self) -> bool:
+        """Whether the present step samples the last token of a decode."""
+        return self.steps in self.decodes.finishing
+
     def complete(self) -> list[int]:
         """Sample and free at the end of a step, in running order; the requests that finished."""
         finished = self.decodes.finishing.pop(self.steps, [])

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from calibrate.latency import StepTime
+from sim import sglang
 from sim.clock import Clock
 from sim.cluster import Cluster
 from sim.kvcache.base import BlockCache, NoCache, Paths
@@ -30,7 +31,7 @@ from sim.scenario import EngineParams
 from sim.scheduler import Scheduler
 from workloads.columns import Workload
 
-SEMANTICS = "vllm-0.33.0"
+SEMANTICS = {"vllm": "vllm-0.33.0", "sglang": "sglang-0.5.23"}
 POLICY_NAMES = (*POLICIES, "clairvoyant")
 
 
@@ -56,9 +57,12 @@ def run(
     one, with the same result. step_log collects (replica, start_s, [(request, tokens)], preempted, blocks taken,
     blocks evicted, blocks free, running, waiting) of every step and implies stepping. on_clock is called about once per
     1,000 releases with the simulated time (progress). record_cache keeps every acquisition and release of cached blocks
-    (sim.optimum.schedule needs it).
+    (sim.optimum.schedule needs it). With SGLang's semantics a row of step_log is (replica, start_s, P or D, [(request,
+    tokens)], retracted, tokens evicted, available, evictable and protected at the end of the step, waiting).
     """
-    if params.policy != "clairvoyant":
+    if params.semantics == "sglang":
+        sglang.check(params, record_cache)
+    elif params.policy != "clairvoyant":
         check(params.policy, params.policy_params)
     if router not in ROUTERS:
         raise ValueError(f"cluster.router = {router!r}, expected one of {', '.join(ROUTERS)}")
@@ -68,16 +72,20 @@ def run(
     cluster = Cluster(env, workload, params, log, ROUTERS[router](rng), until_arrival_s, on_clock)
     life: list[list[tuple]] | None = [[] for _ in range(len(workload))] if record_life else None
     paths = Paths(workload, params.block_size)
+    token_paths = Paths(workload, 1) if params.semantics == "sglang" else paths  # its longest-prefix order compares tokens
     fleet_seen: dict[int, int] = {}
     forecast = Forecast(workload, params) if params.caching and params.policy == "clairvoyant" else None
     cache_events: list[array[int]] | None = [array("q") for _ in range(replicas)] if record_cache else None
     for index in range(replicas):
-        stream = np.random.SeedSequence(seed, spawn_key=(2, index)).generate_state(4)  # stream 2: eviction
-        world = World(workload, params.kv_blocks, params.block_size, random.Random(stream.tobytes()))
-        cache = _cache(params, world, fleet_seen, forecast)
-        if cache_events is not None:
-            observe(cache, cache_events[index])
-        scheduler = Scheduler(params, cache, paths, log)
+        if params.semantics == "sglang":
+            scheduler: Scheduler | sglang.SGLangScheduler = sglang.scheduler(params, paths, token_paths, log, fleet_seen)
+        else:
+            stream = np.random.SeedSequence(seed, spawn_key=(2, index)).generate_state(4)  # stream 2: eviction
+            world = World(workload, params.kv_blocks, params.block_size, random.Random(stream.tobytes()))
+            cache = _cache(params, world, fleet_seen, forecast)
+            if cache_events is not None:
+                observe(cache, cache_events[index])
+            scheduler = Scheduler(params, cache, paths, log)
         replica = Replica(
             index, env, scheduler, step_time, log, cluster.finished,
             overhead_s=params.step_overhead_s, fast_forward=fast_forward and step_log is None, life=life, step_log=step_log,
@@ -136,7 +144,7 @@ def _recording(
         kv_blocks=params.kv_blocks,
         block_size=params.block_size,
         evicted_blocks=sum(r.scheduler.cache.evicted for r in cluster.replicas),
-        engine_semantics=SEMANTICS,
+        engine_semantics=SEMANTICS[params.semantics],
         life=life,
         cache_events=None if cache_events is None else [as_table(events) for events in cache_events],
     )

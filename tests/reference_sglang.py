@@ -300,6 +300,7 @@ class Engine:
         self.policy: str = c["eviction_policy"]
         self.order: str = c["schedule_policy"]
         self.priority_scheduling: bool = c.get("priority_scheduling", False)
+        self.use_priority: bool = c.get("use_priority", True)
         self.retraction_policy: str = c.get("retraction_policy", "length")
         self.caching: bool = not c.get("disable_cache", False)
         self.clip: int = c.get("clip_max_new_tokens", 4096)
@@ -330,7 +331,8 @@ class Engine:
     def _request(self, r: dict[str, Any]) -> Request:
         tokens = tokens_of(r) + outputs_of(r["id"], r["max_tokens"])
         lora = json.dumps(r["lora"], sort_keys=True) if r.get("lora") is not None else None
-        request = Request(r["id"], r["arrival_step"], tokens, len(tokens) - r["max_tokens"], r["max_tokens"], (lora, r.get("cache_salt")), r.get("priority") or 0)
+        priority = self.use_priority and r.get("priority") or 0
+        request = Request(r["id"], r["arrival_step"], tokens, len(tokens) - r["max_tokens"], r["max_tokens"], (lora, r.get("cache_salt")), priority)
         request.rejected = len(tokens) > self.max_context or len(tokens) + self.page >= self.capacity
         return request
 

@@ -41,6 +41,26 @@ _PARAMS = {
 }
 """Case config key -> field of sim.scenario.EngineParams."""
 
+_SGLANG_PARAMS = {
+    "page_size": "block_size",
+    "max_context": "max_model_len",
+    "max_running": "max_num_seqs",
+    "eviction_policy": "policy",
+    "schedule_policy": "schedule_policy",
+    "chunked_prefill_size": "chunked_prefill_size",
+    "max_prefill_tokens": "max_prefill_tokens",
+    "conservativeness": "schedule_conservativeness",
+    "priority_scheduling": "priority_scheduling",
+    "retraction_policy": "retraction_policy",
+    "init_new_token_ratio": "init_new_token_ratio",
+    "min_new_token_ratio_factor": "min_new_token_ratio_factor",
+    "ratio_decay_steps": "new_token_ratio_decay_steps",
+    "retract_decode_steps": "retract_decode_steps",
+    "clip_max_new_tokens": "clip_max_new_tokens",
+}
+"""The same for SGLang; what needs more than a new name is in `_sglang_params`."""
+_SGLANG_OTHERS = ("capacity_tokens", "disable_cache", "use_priority")
+
 _FEATURES = ("async_scheduling", "sliding_window", "swa_only")
 """Keys that name whole features; whoever replays a case decides on them."""
 
@@ -61,18 +81,22 @@ def read_case(path: Path) -> dict[str, Any]:
 
 
 _NEEDED = ("num_blocks", "block_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
+_SGLANG_NEEDED = ("capacity_tokens", "page_size", "max_running", "chunked_prefill_size")
 _REQUEST = ("id", "arrival_step", "segments", "max_tokens", "priority", "cache_salt", "lora", "session", "turn")
 
 
 def unknown_settings(case: dict[str, Any]) -> list[str]:
     """Config keys that no field of EngineParams stands for, and request fields that are not read."""
-    config = [f"config {key}" for key in case["config"] if key not in _PARAMS and key not in _FEATURES]
+    known = (*_SGLANG_PARAMS, *_SGLANG_OTHERS) if case["engine"] == "sglang" else (*_PARAMS, *_FEATURES)
+    config = [f"config {key}" for key in case["config"] if key not in known]
     return config + sorted({f"request field {key}" for r in case["requests"] for key in r if key not in _REQUEST})
 
 
 def to_workload(case: dict[str, Any]) -> tuple[Workload, dict[str, Any]]:
     """(workload, keyword arguments of EngineParams); request order is id order, arrival steps are seconds."""
-    _check(case)
+    sglang = case.get("engine") == "sglang"
+    _check(case, _SGLANG_NEEDED if sglang else _NEEDED)
+    with_priority = case["config"].get("use_priority", True)
     requests = sorted(case["requests"], key=lambda r: r["id"])
     adapter = [None if r.get("lora") is None else json.dumps(r["lora"], sort_keys=True) for r in requests]
     tree, leaf = from_pieces([_path(r) for r in requests], [(r.get("cache_salt"), name) for r, name in zip(requests, adapter, strict=True)])
@@ -83,17 +107,28 @@ def to_workload(case: dict[str, Any]) -> tuple[Workload, dict[str, Any]]:
         prompt_tokens=np.array([sum(n for _, _, n in r["segments"]) for r in requests], np.int64),
         output_tokens=np.array([r["max_tokens"] for r in requests], np.int64),
         leaf=leaf,
-        priority=np.array([r.get("priority", 0) for r in requests], np.int32),
+        priority=np.array([with_priority and r.get("priority") or 0 for r in requests], np.int32),
         lora=np.array([number.get(name, -1) for name in adapter], np.int32),
         source=f"engine case {case.get('case', '')}".strip(),
     )
+    if sglang:
+        return workload, _sglang_params(case["config"])
     return workload, {_PARAMS[key]: value for key, value in case["config"].items() if key in _PARAMS}
 
 
-def _check(case: dict[str, Any]) -> None:
+def _sglang_params(config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **{_SGLANG_PARAMS[key]: value for key, value in config.items() if key in _SGLANG_PARAMS},
+        "semantics": "sglang",
+        "kv_blocks": config["capacity_tokens"] // config["page_size"],
+        "caching": not config.get("disable_cache", False),
+    }
+
+
+def _check(case: dict[str, Any], needed: tuple[str, ...]) -> None:
     """InputError naming the first field that is missing."""
     name = case.get("case", "engine case")
-    for key in _NEEDED:
+    for key in needed:
         if not isinstance(case["config"].get(key), int):
             raise InputError(f"{name}: config {key} = {case['config'].get(key)!r}, expected a whole number")
     if not case["requests"]:

@@ -1,0 +1,338 @@
+"""SGLang's radix cache on the static prefix tree: its own small tree, whose edges are intervals of pages on a request's path.
+
+The one idea: no token is looked at. A page is known by the static node that owns its last token (sim.kvcache.base.Paths),
+so two requests share a page exactly when their paths agree there, children are told apart by the static node of their first
+page, and an edge costs a few comparisons however long it is. What SGLang's own boundaries are (chunk ends, splits, prompt
+and output) decides what one eviction takes, so they are kept as they are.
+
+Memory is three counts of pages: `blank` (free), `idle` (cached, not locked: may be evicted) and the rest, which is locked
+or private to a running request. All positions are in pages.
+
+    cache.match(request.path, limit)      touch, split, and how far the cache reaches
+    cache.store(request, whole)           insert what is computed and lock it: SGLang's checkpoint
+    cache.make_room(n)                    evict whole leaves until n pages are free
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
+
+from sim.kvcache.base import Path
+from sim.request import Request
+
+
+class Node:
+    """An edge [lo, hi) of pages and its lower end."""
+
+    __slots__ = ("access", "children", "creation", "end", "hi", "hits", "key", "lo", "lock", "parent", "path", "priority", "queued")
+
+    def __init__(self, parent: Node | None, path: Path, end: int, lo: int, hi: int, key: int, clock: int, priority: int) -> None:
+        self.parent = parent  # None: the root, or evicted
+        self.path = path  # of a request that went through here
+        self.end = end  # index in it of the owner of page hi - 1
+        self.lo, self.hi = lo, hi
+        self.key = key  # owner of page lo
+        self.access = clock + 1
+        self.creation = clock + 2
+        self.priority = priority
+        self.hits = 0  # requests that inserted through it
+        self.lock = 0
+        self.children: dict[int, Node] = {}
+        self.queued = False  # the eviction heap holds an entry of it
+
+
+POLICIES: dict[str, Callable[[Node], Any]] = {
+    "lru": lambda n: n.access,
+    "lfu": lambda n: (n.hits, n.access),
+    "slru": lambda n: (n.hits >= 2, n.access),
+    "fifo": lambda n: n.creation,
+    "filo": lambda n: -n.creation,
+    "mru": lambda n: -n.access,
+    "priority": lambda n: (n.priority, n.access),
+}
+"""cache.policy -> key of a leaf; the smallest goes first. Of these only mru's may fall while a leaf waits for eviction."""
+
+
+class RadixRequest(Request):
+    """A request and where it stands in the radix cache."""
+
+    __slots__ = ("inserted", "node")
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.node: Node | None = None  # deepest node it locks; `held` pages up to there
+        self.inserted = 0  # pages it has put in itself
+
+
+class RadixCache:
+    """The tree, its eviction heap and the three counts of memory."""
+
+    def __init__(self, total_pages: int, policy: str, n_shared: int, fleet_seen: dict[int, int], caching: bool = True, clock: int = 0) -> None:  # fmt: skip
+        self.total = self.blank = total_pages
+        self.idle = self.evicted = self.taken = 0
+        self.caching = caching
+        self.clock = clock  # SGLang's logical time
+        self.root = self._new_root()
+        self._rank = POLICIES[policy]
+        self._falls = policy == "mru"
+        self._heap: list[tuple[Any, int, Node]] = []
+        self._pushed = 0
+        self._n_shared = n_shared
+        self._seen: dict[int, int] = {}  # static node -> deepest page ever inserted here: the cache that never evicts
+        self._fleet_seen = fleet_seen
+
+    def _new_root(self) -> Node:
+        root = Node(None, [], -1, 0, 0, -1, self.clock, 0)
+        self.clock += 2
+        root.lock = 1
+        return root
+
+    # -- walking ----------------------------------------------------------------------------------------------------
+    def match(self, path: Path, limit: int) -> Node:
+        """The node up to whose `hi` the first `limit` pages of the path are cached. Touches all it visits, splits the last."""
+        node = self.root
+        if limit <= 0:
+            return node
+        self.clock = now = self.clock + 1
+        node.access = now
+        at = i = 0
+        while at < limit:
+            while path[i][1] <= at:
+                i += 1
+            child = node.children.get(path[i][0])
+            if child is None:
+                break
+            child.access = now
+            at = _common(child, path, i, limit)
+            if at < child.hi:
+                if self._falls:
+                    self._touched(child)
+                return self._split(child, at)
+            node, i = child, child.end
+        if self._falls:
+            self._touched(node)
+        return node
+
+    def insert(self, path: Path, whole: int, priority: int, inserted: int) -> tuple[int, Node]:
+        """Put the first `whole` pages of the path in; (pages that were there, node of the last page).
+
+        `inserted`: pages this request put in before; a node beyond them counts one more hit.
+        """
+        self.clock += 1
+        node = self.root
+        at = i = 0
+        while at < whole:
+            while path[i][1] <= at:
+                i += 1
+            child = node.children.get(path[i][0])
+            if child is None:
+                return at, self._add_leaf(node, path, i, at, whole, priority)
+            at = _common(child, path, i, whole)
+            if at < child.hi:
+                child.access = self.clock
+                if self._falls:
+                    self._touched(child)
+                child = self._split(child, at)
+            if child.priority < priority:
+                child.priority = priority
+            if at > inserted:
+                child.hits += 1
+            node, i = child, child.end
+        return at, node
+
+    def _add_leaf(self, parent: Node, path: Path, i: int, lo: int, hi: int, priority: int) -> Node:
+        end = i
+        while path[end][1] < hi:
+            end += 1
+        leaf = Node(parent, path, end, lo, hi, path[i][0], self.clock, priority)
+        self.clock += 2
+        leaf.hits = 1
+        parent.children[leaf.key] = leaf
+        self.idle += hi - lo
+        self.remember(path, i, hi)
+        return leaf
+
+    def _split(self, node: Node, at: int) -> Node:
+        """Cut an edge; the upper part is a new node that inherits all but the times, `node` stays the lower part."""
+        path, k = node.path, node.end
+        while k and path[k - 1][1] > at:
+            k -= 1
+        end = k - 1 if k and path[k - 1][1] == at else k
+        parent: Node = node.parent  # type: ignore[assignment]
+        upper = Node(parent, path, end, node.lo, at, node.key, self.clock, node.priority)
+        self.clock += 2
+        upper.hits, upper.lock = node.hits, node.lock
+        parent.children[node.key] = upper
+        node.parent, node.lo, node.key = upper, at, path[k][0]
+        upper.children[node.key] = node
+        return upper
+
+    # -- a request's share ------------------------------------------------------------------------------------------
+    def lock(self, node: Node, upto: Node | None = None) -> None:
+        """Lock the path of `node`, below `upto` (which is locked already)."""
+        stop = upto or self.root
+        while node is not stop:
+            if not node.lock:
+                self.idle -= node.hi - node.lo
+            node.lock += 1
+            node = node.parent  # type: ignore[assignment]
+
+    def unlock(self, node: Node) -> None:
+        root = self.root
+        if node.lock == 1 and not node.children and node is not root and (self._falls or not node.queued):
+            self._push(node)
+        while node is not root:
+            node.lock -= 1
+            if not node.lock:
+                self.idle += node.hi - node.lo
+            node = node.parent  # type: ignore[assignment]
+
+    def store(self, r: RadixRequest, whole: int, prompt: int) -> None:
+        """Insert the request's first `whole` pages, its `prompt` ones with a higher priority, and lock them.
+
+        Pages that another request had put there first are given back. One walk stands for SGLang's insert, insert, match and
+        lock: every node of the path ends with the time of the match.
+        """
+        if not self.caching:
+            self.remember(r.path, 0, whole)
+            return
+        there, node = self.insert(r.path, whole, r.priority, r.inserted)
+        r.inserted = whole
+        if whole > prompt:
+            node = self._raise_prompt(node, prompt, r.priority + 1)
+        self.blank += there - r.held
+        self.lock(node, r.node)
+        r.node, r.held = node, whole
+        if whole:
+            self.clock += 1
+            self._touch_path(node)
+
+    def _raise_prompt(self, node: Node, prompt: int, priority: int) -> Node:
+        """SGLang's insertion of the prompt alone: it splits the output off and outranks it."""
+        self.clock += 1
+        deepest = node
+        while node.lo >= prompt and node is not self.root:
+            node = node.parent  # type: ignore[assignment]
+        if node.hi > prompt:
+            node = self._split(node, prompt)
+        while node is not self.root:
+            if node.priority < priority:
+                node.priority = priority
+            node = node.parent  # type: ignore[assignment]
+        return deepest
+
+    def _touch_path(self, node: Node | None) -> None:
+        now = self.clock
+        while node is not None:
+            node.access = now
+            node = node.parent
+
+    def _touched(self, node: Node) -> None:
+        if not node.lock and not node.children:
+            self._push(node)
+
+    # -- eviction ---------------------------------------------------------------------------------------------------
+    def _push(self, node: Node) -> None:
+        self._pushed += 1
+        node.queued = True
+        heappush(self._heap, (self._rank(node), self._pushed, node))
+
+    def make_room(self, pages: int) -> None:
+        """Evict whole leaves, smallest key first, until `pages` are free or nothing unlocked is left."""
+        if self.blank >= pages:
+            return
+        heap, rank, falls = self._heap, self._rank, self._falls
+        while self.blank < pages and heap:
+            key, _, node = heappop(heap)
+            if node.parent is None or node.lock or node.children:
+                node.queued = False
+                continue
+            if rank(node) != key:
+                if not falls:
+                    self._push(node)
+                continue
+            self._drop(node)
+
+    def _drop(self, leaf: Node) -> None:
+        size = leaf.hi - leaf.lo
+        self.blank += size
+        self.idle -= size
+        self.evicted += size
+        parent: Node = leaf.parent  # type: ignore[assignment]
+        leaf.parent = None
+        del parent.children[leaf.key]
+        if not parent.children and not parent.lock and (self._falls or not parent.queued):
+            self._push(parent)
+
+    def take(self, pages: int) -> None:
+        """Pages for a request; the caller has made room."""
+        self.taken += pages
+        self.blank -= pages
+        if self.blank < 0:
+            raise RuntimeError(f"out of KV memory by {-self.blank} pages")
+
+    # -- ceilings ---------------------------------------------------------------------------------------------------
+    def remember(self, path: Path, i: int, hi: int) -> None:
+        """The path's pages up to `hi`, from its i-th static node on, were here once."""
+        for k in range(i, len(path)):
+            node_id, end = path[k]
+            if node_id < self._n_shared:
+                depth = end if end < hi else hi
+                if self._seen.get(node_id, 0) < depth:
+                    self._seen[node_id] = depth
+                if self._fleet_seen.get(node_id, 0) < depth:
+                    self._fleet_seen[node_id] = depth
+            if end >= hi:
+                return
+
+    def ceilings(self, path: Path, limit: int) -> tuple[int, int]:
+        """Pages hit had this replica, and had all replicas as one cache, never evicted anything."""
+        return _depth(self._seen, path, limit), _depth(self._fleet_seen, path, limit)
+
+    # -- checks -----------------------------------------------------------------------------------------------------
+    def nodes(self) -> list[Node]:
+        """All but the root, parents first."""
+        found, todo = [], [self.root]
+        while todo:
+            node = todo.pop()
+            found.append(node)
+            todo += node.children.values()
+        return found[1:]
+
+    def check(self, private: int) -> None:
+        """Raise AssertionError on an impossible state; `private`: pages that running requests hold beyond the tree."""
+        nodes = self.nodes()
+        idle = sum(n.hi - n.lo for n in nodes if not n.lock)
+        locked = sum(n.hi - n.lo for n in nodes if n.lock)
+        if idle != self.idle or self.blank + idle + locked + private != self.total:
+            raise AssertionError(f"pages: {self.blank} blank, {idle} idle (counted {self.idle}), {locked} locked, {private} private of {self.total}")
+        for n in nodes:
+            if n.parent is None or n.lo != n.parent.hi or n.hi <= n.lo or n.parent.children.get(n.key) is not n or n.lock > n.parent.lock and n.parent is not self.root:
+                raise AssertionError(f"radix node [{n.lo}, {n.hi}) is out of place")
+            if not n.lock and not n.children and not n.queued and not self._falls:
+                raise AssertionError(f"unlocked leaf [{n.lo}, {n.hi}) is not queued for eviction")
+
+
+def _common(node: Node, path: Path, i: int, limit: int) -> int:
+    """Up to which page, at most `limit`, the edge of `node` and a path agree that agree at index i."""
+    own, end = node.path, node.end
+    if own is path or (end < len(path) and own[end][0] == path[end][0]):
+        return node.hi if node.hi < limit else limit
+    last = len(path) - 1
+    while i < last and own[i + 1][0] == path[i + 1][0]:  # they part before `end`
+        i += 1
+    at = path[i][1]
+    return at if at < limit else limit
+
+
+def _depth(seen: dict[int, int], path: Path, limit: int) -> int:
+    pos = 0
+    for node_id, hi in path:
+        depth = seen.get(node_id, 0)
+        if depth < hi:
+            return min(max(pos, depth), limit)
+        pos = hi
+        if pos >= limit:
+            return limit
+    return pos

@@ -1,0 +1,153 @@
+"""The order in which SGLang serves the waiting: first come, by priority, longest output, longest cached prefix, subtree.
+
+The one idea: a pass sorts the queue in place, with a stable sort, so ties keep what earlier passes left; whoever is admitted
+was at the front, since the first rejection ends a pass. First come, first served never sorts and keeps bare ids until a
+request comes near the front, so that a long queue costs little.
+"""
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from sim.kvcache.base import Path
+from sim.sglang.radix import Node, RadixCache, RadixRequest
+
+REFRESH_PASSES = 32
+REFRESH_REQUESTS = 128
+LPM_LONGEST_QUEUE = 128
+IN_BATCH_SHARED = 32
+"""Tokens: who hits no more than this in the cache and shares at least this with somebody ahead is put last (lpm)."""
+
+
+class Waiting:
+    """The queue; `arrange` is called once a pass, before the scan from the front."""
+
+    def __init__(
+        self, cache: RadixCache, page: int, order: str, by_priority: bool, refreshes: bool,
+        build: Callable[[int], RadixRequest], token_path: Callable[[int], Path],
+    ) -> None:  # fmt: skip
+        self.cache = cache
+        self.page = page
+        self.by_priority = by_priority
+        self.token_path = token_path
+        self._build = build
+        self._refreshes = refreshes
+        self._order = ORDERS[order] if order != "fcfs" or by_priority else None
+        self._changed = False
+        self._passes = 0
+        self.queue: deque[RadixRequest] = deque()  # bare ids among them under first come, first served
+
+    def __len__(self) -> int:
+        return len(self.queue)
+
+    def add(self, request: int) -> None:
+        self.queue.append(request if self._order is None else self._build(request))  # type: ignore[arg-type]
+        self._changed = True
+
+    def put_last(self, r: RadixRequest) -> None:
+        """A retracted request."""
+        self.queue.append(r)
+        self._changed = True
+
+    def at(self, i: int) -> RadixRequest:
+        r = self.queue[i]
+        if isinstance(r, int):
+            r = self.queue[i] = self._build(r)
+        return r
+
+    def pop(self) -> None:
+        self.queue.popleft()
+
+    def arrange(self) -> None:
+        if self._refreshes and self.queue:
+            self._refresh()
+        if self._order is not None:
+            self._order(self)
+        self._changed = False
+
+    def _refresh(self) -> None:
+        """Every 32nd pass touches the prefixes of the first 128, so that they are not evicted before their turn."""
+        if self._passes % REFRESH_PASSES == 0:
+            for i in range(min(len(self.queue), REFRESH_REQUESTS) - 1, -1, -1):
+                r = self.at(i)
+                self.cache.match(r.path, (r.known - 1) // self.page)
+        self._passes += 1
+
+    def sort(self, key: Callable[[RadixRequest], tuple]) -> None:
+        """By a key that no request changes while it waits."""
+        if self._changed:
+            self.queue = deque(sorted(self.queue, key=key))
+
+
+def first_come(waiting: Waiting) -> None:
+    """Larger priority first, then by arrival."""
+    waiting.sort(lambda r: (-r.priority, r.arrival_s, r.id))
+
+
+def longest_output(waiting: Waiting) -> None:
+    """Most output tokens first."""
+    by_priority = waiting.by_priority
+    waiting.sort(lambda r: (-r.priority if by_priority else 0, -r.output))
+
+
+def longest_prefix(waiting: Waiting) -> None:
+    """Most cached tokens first; who shares a prefix with somebody ahead that nothing has cached yet comes last."""
+    if not waiting.cache.caching or len(waiting) > LPM_LONGEST_QUEUE:
+        return
+    nodes, postponed = _match_all(waiting)
+    hits = {r: min(node.hi * waiting.page, r.known - 1) for r, node in zip(waiting.queue, nodes, strict=True)}
+    waiting.queue = deque(sorted(waiting.queue, key=lambda r: (r in postponed, -hits[r])))
+
+
+def subtree_weight(waiting: Waiting) -> None:
+    """Depth first through the cache: the child with most waiting requests below it first, a node's own after its children's."""
+    if not waiting.cache.caching:
+        return
+    nodes, _ = _match_all(waiting)
+    at: dict[Node, list[RadixRequest]] = {}
+    weight: dict[Node, int] = {}
+    for r, node in zip(waiting.queue, nodes, strict=True):
+        at.setdefault(node, []).append(r)
+        up: Node | None = node
+        while up is not None:
+            weight[up] = weight.get(up, 0) + 1
+            up = up.parent
+    waiting.queue = deque()
+    todo: list[tuple[Node, bool]] = [(waiting.cache.root, False)]
+    while todo:
+        node, served = todo.pop()
+        if served:
+            waiting.queue.extend(at.get(node, ()))
+            continue
+        todo.append((node, True))
+        below = sorted((child for child in node.children.values() if child in weight), key=lambda child: -weight[child])
+        todo += [(child, False) for child in reversed(below)]
+
+
+def _match_all(waiting: Waiting) -> tuple[list[Node], set[RadixRequest]]:
+    """Where each one's whole prompt ends in the cache, and who shares a prefix with one ahead that no cache holds yet."""
+    cache, page = waiting.cache, waiting.page
+    ahead = RadixCache(0, "lru", 0, {}, clock=cache.clock)  # of single tokens; its operations advance SGLang's one clock
+    cache.clock = ahead.clock
+    nodes, postponed = [], set()
+    for r in waiting.queue:
+        node = cache.match(r.path, r.known // page)
+        nodes.append(node)
+        if node.hi * page <= IN_BATCH_SHARED:
+            ahead.clock = cache.clock
+            path = waiting.token_path(r.id)
+            if ahead.match(path, r.known).hi >= IN_BATCH_SHARED:
+                postponed.add(r)
+            else:
+                ahead.insert(path, r.known, 0, 0)
+            cache.clock = ahead.clock
+    return nodes, postponed
+
+
+ORDERS: dict[str, Callable[[Waiting], None]] = {
+    "fcfs": first_come,
+    "lof": longest_output,
+    "lpm": longest_prefix,
+    "dfs-weight": subtree_weight,
+}
+"""engine.schedule_policy -> its order."""
