@@ -1,10 +1,12 @@
 """Shared fixtures. Reference data that is never committed is found through KVCAST_DATA."""
+import importlib.util
 import os
 from pathlib import Path
 
 import pytest
 
 _missing: list[str] = []
+_without_kernel_tools: list[str] = []
 
 
 @pytest.fixture
@@ -17,8 +19,21 @@ def data_dir(request: pytest.FixtureRequest) -> Path:
     return Path(folder)
 
 
+def require_kernel_tools(module: str) -> None:
+    """Skip a whole test module, loudly, where torch or triton is not installed (looked up, not imported)."""
+    absent = [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]
+    if absent:
+        _without_kernel_tools.append(module)
+        pytest.skip(f"{' and '.join(absent)} not installed", allow_module_level=True)
+
+
 def pytest_terminal_summary(terminalreporter) -> None:
     if _missing:
         terminalreporter.write_line(
             f"WARNING: {len(_missing)} tests against recorded truth did not run: set KVCAST_DATA to the reference data folder", red=True, bold=True
         )
+    if _without_kernel_tools:
+        terminalreporter.write_line(
+            f"WARNING: the kernels were not tested ({', '.join(_without_kernel_tools)}): torch or triton is not installed, `make test-kernels` does",
+            red=True, bold=True,
+        )  # fmt: skip
