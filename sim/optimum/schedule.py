@@ -26,6 +26,7 @@ from sim.kvcache.observed import ACQUIRE, BLOCKS, IN_USE, KIND, RELEASE, REQUEST
 from sim.optimum.check import feasible, upper_bound
 from sim.optimum.hits import most_hits
 from sim.optimum.items import NEVER, Items, joined, must_insert, node_visits, sorted_visits, spans, touches_in_order
+from sim.optimum.work import block_work, most_work
 from sim.recording import Recording
 from workloads.columns import Workload
 
@@ -71,6 +72,37 @@ def order_optimum(workload: Workload, rec: Recording) -> Optimum:
     """The best eviction in any run with each replica's order of admission."""
     problems = [order_problem(workload, rec, replica) for replica in range(len(_events(rec)))]
     return _solved("optimum for this order", "a prompt resident while it is admitted", problems, rec)
+
+
+@dataclass(frozen=True)
+class WorkBound:
+    """Prefill work of first admissions, in blocks at depth 0, all replicas."""
+
+    bound: float  #: no eviction saves more given the run's admissions and pins
+    reached: float  #: by the best schedule found
+    saved: float  #: by the run's own hits
+    checkpoints: int  #: slots with a price
+    depth_weight: float
+
+    @property
+    def gap(self) -> float:
+        return 1 - self.reached / self.bound if self.bound else 0.0
+
+    def share(self) -> str:
+        share = f"{self.saved / self.bound:.1%}" if self.bound else "nothing could be saved:"
+        return f"{share} of the bound for this schedule (prefill work, depth weight {self.depth_weight:.4g}, pinned blocks as they were, proved gap {self.gap:.2%})"
+
+
+def schedule_work(workload: Workload, rec: Recording, depth_weight: float) -> WorkBound:
+    """How much prefill work any eviction could save in this schedule; depth_weight as in `work.block_work`."""
+    work, bound, reached, priced = block_work(rec.block_size, depth_weight), 0.0, 0.0, 0
+    for replica in range(len(_events(rec))):
+        problem = schedule_problem(workload, rec, replica)
+        best = most_work(problem.items, problem.capacity, work, most_hits(problem.items, problem.capacity).checkpoints)
+        feasible(problem.items, problem.capacity, best.kept)
+        bound, reached, priced = bound + best.bound, reached + best.saved, priced + int((best.prices > 0).sum())
+    hit = rec.hit_tokens // rec.block_size
+    return WorkBound(bound, reached, float(work.of(np.zeros_like(hit), hit).sum()), priced, depth_weight)
 
 
 def _solved(name: str, rule: str, problems: list[Problem], rec: Recording) -> Optimum:
