@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from calibrate.fit import Fitted, Sample, as_json, fit_form, fit_operators
-from calibrate.forms import AXES, TERMS, Form, kernel_of
+from calibrate.forms import AXES, STREAMING, TERMS, Form, kernel_of
 from calibrate.measure import DRIFT, read_points
 from calibrate.models import ModelSpec
 from calibrate.operators import ELEMENT_BYTES, Point, StepOperator, attention_shape, features, step_operators
@@ -44,6 +44,8 @@ class Calibration:
         for fitted in self.fitted:
             if fitted.op == op and fitted.kernel == kernel:
                 return fitted.form, True
+        if op not in self.common and TERMS[op] == STREAMING and "rms_norm" in self.common:
+            return self.common["rms_norm"], False
         if op not in self.common:
             raise InputError(f"the points file holds no {op} points; expected them before a profile can be made (kvcast calibrate --resume)")
         return self.common[op], False
@@ -131,7 +133,8 @@ def _operator(calibration: Calibration, operator: StepOperator, size: int, notes
     form, known = calibration.form(operator.op, operator.point(1).shape)
     measured = {at[0]: us for at, us in calibration.values(operator.op, operator.point(1).shape).items()} if known else {}
     if len(measured) < 2:
-        notes.append(f"{operator.name}: this shape was not measured; interpolated from other shapes of {operator.op}")
+        other = f"other shapes of {operator.op}" if operator.op in calibration.common else "the bytes it moves, at the rate of rms_norm"
+        notes.append(f"{operator.name}: this shape was not measured; interpolated from {other}")
     at = sorted(measured) or [1, 16, 256, 4096]
     predicted = lambda x: form.us(features(operator.point(x), size))  # noqa: E731
     last = at[-1]
@@ -173,7 +176,9 @@ def prefill_table(calibration: Calibration, shape: dict[str, int], layers: int, 
     reach = max((n + c for n, c in measured), default=0)
     pairs = max((n * (c + (n + 1) / 2) for n, c in measured), default=0.0)
     table_new, table_cached = new + [new[-1] * k for k in BEYOND], cached + [(cached[-1] or 1024) * k for k in BEYOND]
-    return {"repeat": layers, "new": table_new, "cached": table_cached, "us": [_rounded([at.us(n, c) for c in table_cached]) for n in table_new],
+    one = features(Point("prefill", {**shape, "new": 1, "cached": 0, "seqs": 1}), size)
+    parts = {"overhead_us": form.overhead_us, "pair_us": form.compute["gflop"] * one["gflop"], "token_us": form.compute["tokens"], "kv_us": form.memory["mb"] * one["mb"]}
+    return {"repeat": layers, "form": parts, "new": table_new, "cached": table_cached, "us": [_rounded([at.us(n, c) for c in table_cached]) for n in table_new],
             "max_new": new[-1] if measured else 0, "max_kv": reach, "max_pairs": pairs, "prefix_measured": True,
             "basis": "measured" if known else "interpolated from other head counts"}  # fmt: skip
 

@@ -60,13 +60,16 @@ def fit_operators(samples: Mapping[str, Sequence[Sample]]) -> list[Fitted]:
         common = fit_form(op, rows)
         for kernel, own in groups.items():
             form = fit_form(op, own, common) if len(groups) > 1 else common
-            held = held_out_error(op, own, common if len(groups) > 1 else None)
+            held = held_out_error(op, own, form, common if len(groups) > 1 else None)
             fitted.append(Fitted(op, kernel, form, tuple(own), _mape(form, own), held, interpolation_error(op, own)))
     return fitted
 
 
-def fit_form(op: str, rows: Sequence[Sample], prior: Form | None = None) -> Form:
-    """The form of `op` that minimises relative errors (robustly: an outlier counts linearly)."""
+def fit_form(op: str, rows: Sequence[Sample], prior: Form | None = None, start: Form | None = None) -> Form:
+    """The form of `op` that minimises relative errors (robustly: an outlier counts linearly).
+
+    prior: keep its overhead and be drawn to its rates. start: look for the best form around this one only.
+    """
     from scipy.optimize import least_squares
 
     compute, memory = TERMS[op]
@@ -88,8 +91,9 @@ def fit_form(op: str, rows: Sequence[Sample], prior: Form | None = None) -> Form
         return np.concatenate([error, PRIOR * (log - np.log(np.maximum(target, 1e-12) / scale))])
 
     best = None
-    for start in _starts(len(names), target, scale):
-        found = least_squares(residuals, start, loss="soft_l1", f_scale=0.1, bounds=(-25.0, 8.0), max_nfev=300)
+    around = target if start is None else _flat(start, names)
+    for at in _starts(len(names), around, scale):
+        found = least_squares(residuals, at, loss="soft_l1", f_scale=0.1, bounds=(-25.0, 8.0), max_nfev=300)
         if best is None or found.cost < best.cost:
             best = found
     p = np.exp(best.x) * scale
@@ -125,7 +129,7 @@ def _flat(form: Form, names: Sequence[str]) -> np.ndarray:
 # ---- errors on points not seen -----------------------------------------------------------------------------------
 
 
-def held_out_error(op: str, rows: Sequence[Sample], prior: Form | None = None) -> float | None:
+def held_out_error(op: str, rows: Sequence[Sample], fitted: Form, prior: Form | None = None) -> float | None:
     """Mean absolute relative error on each fifth of the points, of a form fitted to the others."""
     if len(rows) < FOLDS + 2:
         return None
@@ -133,7 +137,7 @@ def held_out_error(op: str, rows: Sequence[Sample], prior: Form | None = None) -
     errors: list[float] = []
     for fold in range(FOLDS):
         kept = [r for i, r in enumerate(ordered) if i % FOLDS != fold]
-        form = fit_form(op, kept, prior)
+        form = fit_form(op, kept, prior, start=fitted)
         errors += [abs(form.us(r.features) / r.value - 1) for i, r in enumerate(ordered) if i % FOLDS == fold]
     return float(np.mean(errors))
 

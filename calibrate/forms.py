@@ -16,15 +16,17 @@ from typing import Any
 
 Terms = tuple[tuple[str, ...], tuple[str, ...]]
 
+STREAMING: Terms = ((), ("mb",))
+"""An operator that only moves bytes."""
 TERMS: dict[str, Terms] = {
     "gemm": (("gflop",), ("mb",)),
     "moe": (("gflop", "tokens"), ("mb",)),
     "prefill": (("gflop", "tokens"), ("mb",)),
     "decode": (("longest",), ("mb", "seqs")),
-    "sample": ((), ("mb",)),
+    "sample": STREAMING,
     "host": ((), ("seqs",)),
     "activation": ((), ("tokens",)),
-    **{op: ((), ("mb",)) for op in ("embedding", "rms_norm", "qk_norm", "silu_mul", "rope_kv_write", "copy")},
+    **{op: STREAMING for op in ("embedding", "rms_norm", "qk_norm", "silu_mul", "rope_kv_write", "copy")},
 }
 """(compute features, memory features) of every operator that is fitted."""
 

@@ -196,9 +196,9 @@ def read_points(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]], 
 
 def _open(path: Path, header: dict[str, Any], resume: bool) -> dict[str, dict[str, Any]]:
     """The rows already there; starts the file, or cuts off a line a kill left unfinished."""
-    if not path.exists() or path.stat().st_size == 0 or b"\n" not in path.read_bytes():
+    if not path.exists() or (path.is_file() and b"\n" not in path.read_bytes()):  # nothing, or a header that a kill cut short
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
+        path.write_bytes(b"")
         with Log(path) as log:
             log.write({"op": "header", **header})
         return {}

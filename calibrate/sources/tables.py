@@ -8,6 +8,7 @@ Layout of `points` (all times in microseconds, one number times `repeat` per ste
   dense              [{"name", "repeat", "tokens": [..], "us": [..]}]       by tokens in the step
   per_sequence       [{"name", "repeat", "rows": [..], "us": [..]}]         by sampled rows (LM head, sampler)
   prefill_attention  {"repeat", "new", "cached", "us": [[..]], "max_kv", "max_pairs"}   new x cached, one sequence; null where not measured
+                     with "form" {"overhead_us", "pair_us", "token_us", "kv_us"}, several sequences add up as the fitted form of one call does
   decode_attention   {"repeat", "batch", "context", "us": [[..]]}           batch x context, null where not measured
   mixed_attention    optional {"repeat", "new", "cached", "batch", "context", "us": nested} both kinds in one kernel call
   launch_floor_us    optional: a step with prefill chunks takes at least this and the overhead (its kernels are launched one by one)
@@ -20,6 +21,7 @@ batch size), "max_new", "max_kv" and "max_pairs" (prefill) say where that begins
 """
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
@@ -179,6 +181,7 @@ class PrefillTable:
         scale = table["repeat"] * US
         alone = Line([0.0], [0.0], [0.0]) if table.get("prefix_measured") else decode.line(1)[0]
         self.seconds = [[max(us * scale, alone.at(n + c)) for c, us in zip(self.cached, row, strict=True)] for n, row in zip(self.new, us.tolist(), strict=True)]
+        self._form = tuple(table["form"][k] * scale for k in ("overhead_us", "pair_us", "token_us", "kv_us")) if "form" in table else None
         self.max_new = table.get("max_new", self.new[-1])
         self.max_kv = table.get("max_kv", self.new[-1] + self.cached[-1])
         self.max_pairs = table.get("max_pairs", causal_pairs(self.new[-1], self.cached[-1]))
@@ -193,6 +196,8 @@ class PrefillTable:
         """
         if len(chunks) == 1:
             return self.one(*chunks[0])
+        if self._form is not None:
+            return self._together(chunks)
         launch_s = work_s = 0.0
         cover = MEASURED
         for new, cached in chunks:
@@ -202,6 +207,22 @@ class PrefillTable:
             work_s += seconds - floor
             cover = max(cover, covered, INTERPOLATED)
         return launch_s + work_s, cover
+
+    def _together(self, chunks: Sequence[tuple[int, int]]) -> tuple[float, int]:
+        """The fitted form of all work in one call, times what the chunks apart took over their forms apart."""
+        pairs = tokens = kv = apart_s = formed_s = 0.0
+        cover = INTERPOLATED
+        for new, cached in chunks:
+            seconds, covered = self.one(new, cached)
+            work = (causal_pairs(new, cached), new, new + cached)
+            apart_s, formed_s, cover = apart_s + seconds, formed_s + self._formed(*work), max(cover, covered)
+            pairs, tokens, kv = pairs + work[0], tokens + work[1], kv + work[2]
+        return self._formed(pairs, tokens, kv) * (apart_s / formed_s), cover
+
+    def _formed(self, pairs: float, tokens: float, kv: float) -> float:
+        overhead, per_pair, per_token, per_kv = self._form  # type: ignore[misc]
+        compute, memory = per_pair * pairs + per_token * tokens, per_kv * kv
+        return overhead + math.sqrt(compute * compute + memory * memory)
 
     def one(self, new: int, cached: int) -> tuple[float, int]:
         """Seconds and coverage of one chunk of `new` tokens over `cached` ones."""

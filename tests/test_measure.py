@@ -1,0 +1,216 @@
+"""Measuring: the file is the state, whatever ends a run; the plan's order; what the measuring half imports."""
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from calibrate.assemble import from_points, profile_of
+from calibrate.fake import FakeDevice
+from calibrate.latency import step_time
+from calibrate.measure import DeviceLost, OutOfMemory, measure, outcome_lines, read_points
+from calibrate.models import resolve_model
+from calibrate.operators import Point, features, step_operators, supported
+from calibrate.plan import CPU, GPU, anchors, plan
+from workloads.errors import InputError
+
+TINY = resolve_model("tiny")
+ROOT = Path(__file__).parent.parent
+
+
+class Clock:
+    """Every point takes a second."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Stepping(FakeDevice):
+    """A fake device on that clock; `ends` says at which point what is raised."""
+
+    def __init__(self, clock, ends=None, **options):
+        super().__init__(**options)
+        self.clock, self.ends, self.asked = clock, ends or {}, []
+
+    def measure(self, point):
+        self.clock.now += 1.0
+        self.asked.append(point.key)
+        if len(self.asked) - 1 in self.ends:
+            raise self.ends[len(self.asked) - 1]
+        return super().measure(point)
+
+
+def session(path, budget_s=1e6, ends=None, resume=True, **options):
+    clock = Clock()
+    device = Stepping(clock, ends, **options)
+    return measure(device, TINY, CPU, path, dtype="fp32", budget_s=budget_s, resume=resume, clock=clock), device
+
+
+def test_a_run_in_pieces_measures_the_same_points_as_one(tmp_path):
+    whole, _ = session(tmp_path / "whole.jsonl")
+    assert whole.stopped == ""
+    assert whole.done == whole.planned == len(plan(TINY, CPU))
+    for _ in range(20):
+        last, _ = session(tmp_path / "pieces.jsonl", budget_s=30.0)
+    assert last.stopped == ""
+    one, other = (read_points(tmp_path / f"{name}.jsonl")[1] for name in ("whole", "pieces"))
+    assert {k: r["value"] for k, r in one.items()} == {k: r["value"] for k, r in other.items()}
+
+
+def test_a_kill_in_the_middle_of_a_line_loses_that_line_only(tmp_path):
+    path = tmp_path / "points.jsonl"
+    session(path, budget_s=40.0)
+    data = path.read_bytes()
+    path.write_bytes(data + b'{"op":"gemm","shape":{"m":')
+    before = set(read_points(path)[1])
+    assert len(before) >= 35
+    outcome, device = session(path)
+    assert outcome.stopped == ""
+    assert not before & set(device.asked[: -len(anchors(TINY, CPU))]), "nothing is measured twice but the anchors"
+    assert set(read_points(path)[1]) == {p.key for p in plan(TINY, CPU)}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), DeviceLost("the bus"), OSError(28, "No space left on device")])
+def test_what_was_measured_stays_when_a_run_ends_badly(tmp_path, error):
+    path = tmp_path / "points.jsonl"
+    if isinstance(error, OSError):
+        with pytest.raises(OSError, match="No space left"):
+            session(path, ends={12: error})
+    else:
+        outcome, _ = session(path, ends={12: error})
+        assert outcome.stopped == ("device lost" if isinstance(error, DeviceLost) else "interrupted")
+        assert "--resume goes on" in outcome_lines(outcome, path)[0]
+    assert len(read_points(path)[1]) == 12
+    outcome, _ = session(path)
+    assert outcome.done == outcome.planned
+
+
+def test_a_disk_that_fills_up_keeps_what_was_measured(tmp_path):
+    path = tmp_path / "points.jsonl"
+    session(path, budget_s=10)
+    command = f"ulimit -f {path.stat().st_size // 1024 + 4}; exec {sys.executable} -c \"import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); import sys; from tests.test_measure import resumed; sys.exit(resumed({str(path)!r}))\""
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.returncode, done.stderr.strip().splitlines()[-1]) == (2, "[Errno 27] File too large")
+    assert len(read_points(path)[1]) > 10
+    assert session(path)[0].stopped == ""
+
+
+def resumed(path: str) -> int:
+    """A run in a process of its own, whose files may not grow."""
+    try:
+        session(Path(path))
+    except OSError as e:
+        print(e, file=sys.stderr)
+        return 2
+    return 0
+
+
+def test_a_point_that_does_not_fit_is_recorded_and_the_run_goes_on(tmp_path):
+    path = tmp_path / "points.jsonl"
+    outcome, _ = session(path, ends={20: OutOfMemory("40 GiB asked")})
+    assert outcome.failed == 1
+    assert outcome.done == outcome.planned
+    assert [r["error"] for r in read_points(path)[1].values() if "error" in r] == ["out of memory: 40 GiB asked"]
+    assert "1 points did not fit in memory" in outcome_lines(outcome, path)
+
+
+def test_drift_of_the_anchors_is_flagged(tmp_path):
+    class Warming(Stepping):
+        def measure(self, point):
+            slower = 1.05 if len(self.asked) >= len(plan(TINY, CPU)) else 1.0
+            return [v * slower for v in super().measure(point)]
+
+    clock = Clock()
+    outcome = measure(Warming(clock, noise=0.0), TINY, CPU, tmp_path / "p.jsonl", dtype="fp32", budget_s=1e6, clock=clock)
+    assert len(outcome.drift) == 3
+    assert all(change == pytest.approx(0.05, abs=1e-3) for change in outcome.drift.values())
+    assert sum("DRIFT" in line for line in outcome_lines(outcome, Path("p"))) == 3
+    assert any(line.startswith("DRIFT +5.0 %") for line in from_points(tmp_path / "p.jsonl").drifts())
+
+
+def test_a_file_of_another_run_is_not_added_to(tmp_path):
+    path = tmp_path / "points.jsonl"
+    session(path, budget_s=10)
+    with pytest.raises(InputError, match="exists; expected --resume"):
+        session(path, resume=False)
+    with pytest.raises(InputError, match="field dtype is 'fp32'; this run has 'bf16'"):
+        measure(FakeDevice(), TINY, CPU, path, dtype="bf16", resume=True)
+    path.write_text("hello\n")
+    with pytest.raises(InputError, match="line 1: not a JSON row"):
+        session(path)
+
+
+def test_progress_counts_up_and_time_left_counts_down(tmp_path):
+    seen = []
+    clock = Clock()
+    measure(Stepping(clock), TINY, CPU, tmp_path / "p.jsonl", dtype="fp32", budget_s=50.0, clock=clock, show=lambda *a: seen.append(a))
+    assert [done for done, _, _ in seen] == list(range(1, len(seen) + 1))
+    assert [left for _, _, left in seen] == sorted((left for _, _, left in seen), reverse=True)
+
+
+@pytest.mark.parametrize(("grid", "model"), [(CPU, "tiny"), (GPU, "llama-3.1-8b"), (GPU, "qwen3-30b-a3b")])
+def test_the_first_level_alone_makes_a_usable_profile(tmp_path, grid, model):
+    spec = resolve_model(model)
+    points = plan(spec, grid)
+    first = next(i for i, p in enumerate(points) if p.op == "kv_capacity") + 1
+    assert first < 0.45 * len(points)
+    clock = Clock()
+    measure(Stepping(clock), spec, grid, tmp_path / "p.jsonl", dtype="bf16", budget_s=(first + 0.5) / 0.97, clock=clock)
+    steps = step_time(profile_of(from_points(tmp_path / "p.jsonl"), spec, 1, "x"), spec)
+    seconds = [steps.step([(n, 100)], 10, 5000, 900, 11)[0] for n in (10, 500, 5000)]
+    assert 0 < seconds[0] < seconds[1] < seconds[2]
+
+
+def test_every_slice_of_a_tensor_parallel_width_is_planned():
+    llama = resolve_model("llama-3.1-8b")
+    keys = {p.key for p in plan(llama, GPU, (1, 4))}
+    assert Point("gemm", {"m": 1024, "n": 28672 // 4, "k": 4096}).key in keys
+    assert Point("decode", {"heads": 8, "kv_heads": 2, "head_dim": 128, "batch": 16, "context": 2048, "longest": 2048}).key in keys
+    assert len(keys) == len(plan(llama, GPU, (1, 4))), "no point twice"
+    with pytest.raises(InputError, match="tensor_parallel 3: expected a divisor"):
+        step_operators(llama, 3)
+
+
+def test_models_that_the_kernels_do_not_compute_are_refused():
+    with pytest.raises(InputError, match="sliding windows"):
+        supported(replace(TINY, sliding_layers=2, window=128))
+    with pytest.raises(InputError, match="latent attention"):
+        supported(replace(TINY, kv_lora_rank=512))
+
+
+def test_features_by_hand():
+    assert features(Point("gemm", {"m": 10, "n": 1000, "k": 500}), 2) == pytest.approx({"gflop": 0.01, "mb": 2e-6 * (500_000 + 5000 + 10_000)})
+    heads = {"heads": 4, "kv_heads": 2, "head_dim": 64}
+    f = features(Point("prefill", {**heads, "new": 3, "cached": 5, "seqs": 2}), 2)
+    assert f == pytest.approx({"gflop": 4e-9 * 256 * 2 * (6 + 7 + 8), "tokens": 6, "mb": 2e-6 * 2 * 128 * 16})
+    f = features(Point("decode", {**heads, "batch": 3, "context": 10, "longest": 50}), 2)
+    assert f == pytest.approx({"mb": 2e-6 * 2 * 128 * 70, "seqs": 3, "longest": 50})
+
+
+def test_the_measuring_half_needs_torch_triton_and_numpy_only():
+    blocked = ("pandas", "scipy", "pydantic", "pyarrow", "plotly", "simpy", "rich", "streamlit", "joblib")
+    code = (
+        "import sys\n"
+        f"for name in {blocked!r}: sys.modules[name] = None\n"
+        "import calibrate.measure, calibrate.plan, calibrate.operators, calibrate.serving, calibrate.paging, calibrate.fake\n"
+        "try:\n    import torch\nexcept ImportError:\n    sys.exit()\n"
+        "import calibrate.engine, calibrate.mixes, calibrate.devices, calibrate.live_bytes\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_rows_carry_the_median_the_spread_and_how_many(tmp_path):
+    session(tmp_path / "p.jsonl", budget_s=5)
+    rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    assert rows[0]["op"] == "header"
+    assert rows[1]["op"] == "session"
+    gemm = next(r for r in rows if r["op"] == "gemm")
+    assert gemm["unit"] == "us"
+    assert gemm["samples"] == 7
+    assert 0 < gemm["iqr"] < 0.1 * gemm["value"]
+    assert rows[-1]["op"] == "end"
