@@ -59,8 +59,10 @@ def latency_cdf(document: Document, requests: Columns, metric: str) -> go.Figure
     for limit_s, who, colour in _limits(document, column):
         label = f"limit{who}: {text.seconds(limit_s)}"
         figure.add_trace(go.Scatter(x=[limit_s * 1e3] * 2, y=[0, 100], name=label, mode="lines", line={"dash": "dash", "color": colour, "width": 1.5}, hovertemplate=f"{label}<extra></extra>"))
-    ticks = _log_ticks(figure)
-    figure.update_xaxes(title=f"{name} (ms, log scale)", type="log", tickvals=ticks, ticktext=[f"{t:,.12g}" for t in ticks])
+    low, high = _span(figure)
+    ticks = _log_ticks(low, high)
+    room = [np.log10(low / 1.1), np.log10(high * 1.15)]  # so that a limit beyond every request is not the plot's edge
+    figure.update_xaxes(title=f"{name} (ms, log scale)", type="log", range=room, tickvals=ticks, ticktext=[f"{t:,.12g}" for t in ticks])
     figure.update_yaxes(title="completed requests (%)", range=[0, 101])
     return _styled(figure, f"{name} distribution")
 
@@ -77,13 +79,18 @@ def _cdf(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return values[rank - 1], 100.0 * rank / n
 
 
-def _log_ticks(figure: go.Figure) -> list[float]:
-    """1, 2 and 5 times powers of ten over the lines' positive x values; powers alone where they span many."""
+def _span(figure: go.Figure) -> tuple[float, float]:
+    """Least and greatest positive x of the figure's lines; 1, 1 without any."""
     x = np.concatenate([np.asarray(trace.x, float) for trace in figure.data] or [np.ones(1)])
     x = x[x > 0] if (x > 0).any() else np.ones(1)
-    low, high = int(np.floor(np.log10(x.min()))), int(np.ceil(np.log10(x.max())))
-    steps = (1, 2, 5) if high - low <= 4 else (1,)
-    return [step * 10.0**power for power in range(low, high + 1) for step in steps]
+    return float(x.min()), float(x.max())
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten around low to high; powers alone where that would be many."""
+    first, last = int(np.floor(np.log10(low))), int(np.ceil(np.log10(high)))
+    steps = (1, 2, 5) if last - first <= 4 else (1,)
+    return [step * 10.0**power for power in range(first, last + 1) for step in steps]
 
 
 def _limits(document: Document, column: str) -> Iterable[tuple[float, str, str]]:

@@ -59,6 +59,7 @@ def ask(runner: Runner, mix_tab: Any) -> Asked:
         st.session_state.chosen = _workload(runner, mix_tab)
     except InputError as error:
         problem = str(error)
+        mix_tab.text(problem)  # where it can be mended; the answer's tab shows it too
     chosen = st.session_state.get("chosen", Chosen(demo().workload, ""))
     with st.sidebar:
         scenario = replace(demo(), workload=chosen.workload, name=chosen.name, **_system())
