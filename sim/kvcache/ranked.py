@@ -206,15 +206,15 @@ class RankedCache(BlockCache):
                 heads[group] = heap[0][0]
             else:
                 del self._heaps[group]
-        group = next(iter(heads)) if len(heads) == 1 else self.policy.victim(heads)
-        node = heapq.heappop(self._heaps[group])[2]
+        node = heapq.heappop(self._heaps[self.policy.victim(heads)])[2]
         node.entry = -1
         return node
 
     @staticmethod
     def _chain(leaf: Node) -> list[Run]:
         """The leaf's run and its ancestors, deepest first, while each is the only child of the next, unpinned and in the same state."""
-        state, chain, node = leaf.runs[-1].state, [], leaf
+        chain: list[Run] = []
+        state, node = leaf.runs[-1].state, leaf
         while True:
             for run in reversed(node.runs):
                 if run.refs or run.state != state:

@@ -11,13 +11,19 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
+from sim.kvcache.policies.arc import Arc
 from sim.kvcache.policies.base import Policy, Run, World
+from sim.kvcache.policies.by_class import Quota, Ttl, WorkloadAware
 from sim.kvcache.policies.by_key import Fifo, Filo, Gdsf, Lfu, Lru, LruK, Mru, Priority, Random, Slru, Tlru
+from sim.kvcache.policies.s3fifo import S3Fifo
+from sim.kvcache.policies.sieve import Sieve
+from sim.kvcache.policies.wtinylfu import WTinyLfu
 from workloads.errors import InputError
 
 POLICIES: dict[str, type[Policy]] = {
     "lru": Lru, "lfu": Lfu, "fifo": Fifo, "mru": Mru, "filo": Filo, "slru": Slru, "priority": Priority, "tlru": Tlru,
-    "lruk": LruK, "gdsf": Gdsf, "random": Random,
+    "s3fifo": S3Fifo, "sieve": Sieve, "arc": Arc, "lruk": LruK, "wtinylfu": WTinyLfu, "gdsf": Gdsf, "ttl": Ttl,
+    "quota": Quota, "workload": WorkloadAware, "random": Random,
 }  # fmt: skip
 
 __all__ = ["POLICIES", "Policy", "Run", "World", "check", "make"]

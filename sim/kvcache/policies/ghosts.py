@@ -1,0 +1,94 @@
+"""Names of blocks that were evicted, for policies that treat those differently when they come back.
+
+The one idea: what a request will bring back is looked up once, when it is admitted, before anything is evicted for it.
+"""
+from __future__ import annotations
+
+from collections import deque
+
+from sim.kvcache.policies.base import Asking, Policy, Run, World
+
+Piece = tuple[int, list[list[int]]]
+"""(node id, [[lo, hi], ...]) of one eviction; the deepest block is the oldest."""
+
+
+class Ghosts:
+    """Evicted blocks, oldest first."""
+
+    def __init__(self) -> None:
+        self.blocks = 0
+        self._queue: deque[Piece] = deque()
+        self._by_node: dict[int, list[Piece]] = {}
+
+    def add(self, node_id: int, lo: int, hi: int) -> None:
+        self.blocks += hi - lo
+        if self._queue and self._queue[-1][0] == node_id and self._queue[-1][1] and self._queue[-1][1][-1][0] == hi:
+            self._queue[-1][1][-1][0] = lo  # the blocks just above the last ones
+            return
+        piece = (node_id, [[lo, hi]])
+        self._queue.append(piece)
+        self._by_node.setdefault(node_id, []).append(piece)
+
+    def take(self, node_id: int, lo: int, hi: int) -> list[tuple[int, int]]:
+        """Remove the ghosts among blocks [lo, hi) and return them as intervals."""
+        taken = []
+        for _, intervals in self._by_node.get(node_id, ()):
+            for interval in list(intervals):
+                a, b = max(interval[0], lo), min(interval[1], hi)
+                if a < b:
+                    taken.append((a, b))
+                    intervals.remove(interval)
+                    intervals.extend(part for part in ([interval[0], a], [b, interval[1]]) if part[0] < part[1])
+        self.blocks -= sum(b - a for a, b in taken)
+        return taken
+
+    def trim(self, capacity: int) -> None:
+        """Forget the oldest beyond `capacity` blocks."""
+        while self.blocks > capacity:
+            node_id, intervals = self._queue[0]
+            if intervals:
+                last = max(intervals)
+                gone = min(self.blocks - capacity, last[1] - last[0])
+                last[1] -= gone
+                self.blocks -= gone
+                if last[0] == last[1]:
+                    intervals.remove(last)
+            if not intervals:
+                self._queue.popleft()
+                pieces = self._by_node[node_id]
+                del pieces[0]  # of one node, too, the oldest is first
+                if not pieces:
+                    del self._by_node[node_id]
+
+
+class Recalling(Policy):
+    """A policy that knows which blocks a request brings back."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._returning: dict[int, dict[int, list[tuple[int, int]]]] = {}  # request -> node -> intervals
+
+    def recall(self, request: Asking, ghosts: Ghosts) -> int:
+        """Take out of `ghosts` what the request will insert; the number of blocks."""
+        lo, blocks = request.entered, 0
+        for node_id, hi in request.path if ghosts.blocks else ():
+            if hi > lo:
+                found = ghosts.take(node_id, lo, hi)
+                if found:
+                    blocks += sum(b - a for a, b in found)
+                    self._returning.setdefault(request.id, {}).setdefault(node_id, []).extend(found)
+                lo = hi
+        return blocks
+
+    def comes_back(self, run: Run, request: Asking) -> bool:
+        intervals = self._returning.get(request.id, {}).get(run.node_id, ())
+        return any(a <= run.lo < b for a, b in intervals)
+
+    def split(self, node_id: int, lo: int, hi: int, request: Asking) -> int:
+        if request.id not in self._returning:
+            return hi
+        edges = [edge for pair in self._returning[request.id].get(node_id, ()) for edge in pair if lo < edge < hi]
+        return min(edges, default=hi)
+
+    def on_release(self, run: Run, request: Asking) -> None:
+        self._returning.pop(request.id, None)

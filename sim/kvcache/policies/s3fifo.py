@@ -1,0 +1,90 @@
+"""S3-FIFO: a small queue that most blocks never leave, a main queue with second chances, and names of what left early.
+
+Yang, Zhang, Qiu, Yue, Vinayak, "FIFO queues are all you need for cache eviction", SOSP 2023.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sim.kvcache.policies.base import Asking, Key, Run, World
+from sim.kvcache.policies.ghosts import Ghosts, Recalling
+
+SMALL, MAIN = 0, 1
+
+
+class S3Fifo(Recalling):
+    """State: (queue, place in it or None until first released, uses since, at most 3).
+
+    While the small queue holds `small_share` of the cache or more its oldest leaf goes, into the main queue when it was
+    used `main_uses` times; otherwise the main queue's oldest, back to its end when it was used. Blocks evicted from the
+    small queue that come back in time go straight to the main one. Blocks join their queue when first released.
+    """
+
+    def __init__(self, world: World, small_share: float = 0.1, ghost_share: float = 0.9, main_uses: int = 2) -> None:
+        super().__init__(world)
+        if not 0 <= small_share < 1:
+            raise ValueError(f"small_share = {small_share}, expected 0 or more and below 1")
+        self.small = int(small_share * world.capacity_blocks)
+        self.ghost_blocks = int(ghost_share * world.capacity_blocks)
+        self.main_uses = main_uses
+        self.blocks = [0, 0]
+        self.ghosts = Ghosts()
+        self.place, self.last_release = 0, -1
+        self.small_until_evicted = False  # a walk of the small queue ends with an eviction
+        self.quota = 0  # blocks that may go before the share is tested again
+
+    def on_admit(self, request: Asking) -> None:
+        self.recall(request, self.ghosts)
+
+    def on_insert(self, run: Run, request: Asking) -> None:
+        run.state = (MAIN if self.comes_back(run, request) else SMALL, None, 0)
+
+    def on_hit(self, run: Run, request: Asking) -> None:
+        queue, place, uses = run.state
+        run.state = (queue, place, min(uses + 1, 3))
+
+    def on_release(self, run: Run, request: Asking) -> None:
+        super().on_release(run, request)
+        queue, place, uses = run.state
+        if place is None:
+            if run.released != self.last_release:
+                self.last_release = run.released
+                self.place += 1
+            run.state = (queue, self.place, uses)
+            self.blocks[queue] += len(run)
+
+    def group(self, run: Run) -> int:
+        return run.state[0]
+
+    def key(self, run: Run) -> Key:
+        return (run.state[1], -run.hi)
+
+    def victim(self, heads: Mapping[Any, Key]) -> int:
+        over = self.blocks[SMALL] - self.small + 1
+        self.quota = over if over > 0 else 1 if self.small_until_evicted else self.world.capacity_blocks
+        return SMALL if MAIN not in heads or (SMALL in heads and (over > 0 or self.small_until_evicted)) else MAIN
+
+    def span(self, run: Run) -> int:
+        return self.quota if run.state[0] == SMALL else len(run)
+
+    def second_chance(self, run: Run) -> bool:
+        queue, _, uses = run.state
+        return uses >= (self.main_uses if queue == SMALL else 1)
+
+    def spare(self, runs: list[Run]) -> None:
+        self.place += 1
+        self.small_until_evicted |= runs[0].state[0] == SMALL
+        for run in runs:
+            queue, _, uses = run.state
+            self.blocks[queue] -= len(run)
+            self.blocks[MAIN] += len(run)
+            run.state = (MAIN, self.place, 0 if queue == SMALL else uses - 1)
+
+    def on_evict(self, run: Run, n: int) -> None:
+        queue = run.state[0]
+        self.blocks[queue] -= n
+        self.small_until_evicted = False
+        if queue == SMALL:
+            self.ghosts.add(run.node_id, run.hi - n, run.hi)
+            self.ghosts.trim(self.ghost_blocks)
