@@ -21,7 +21,7 @@ from sim.cost import busy_gpu_s, cache_worth, cost_summary
 from sim.metrics import Window
 from sim.recording import ABORTED, COMPLETED, NOT_ARRIVED, SESSION_TRUNCATED, STATUS, UNFINISHED, Recording, Samples, Steps
 from sim.scenario import Scenario
-from sim.stability import Stability, assess_fleet
+from sim.stability import BOUNDED, Stability, assess_fleet
 from sim.tables import class_table, slo_table, tenant_table
 from sim.timeline import timeline
 from workloads.columns import SCOPES, Workload
@@ -121,10 +121,15 @@ def worth_of(on: Report, off: Report | None = None) -> dict[str, Any]:
 
 
 def _stability(rec: Recording, workload: Workload, window: Window) -> Stability:
+    """Judged while arrivals still come from outside: later turns wait for answers, so after the last new session all is drain."""
+    outside = rec.arrival_s[workload.column("after") < 0]
+    last_new_s = float(np.nanmax(outside, initial=0.0))
+    if workload.concurrency is not None or (last_new_s == 0.0 and workload.after is not None):
+        return BOUNDED
     entered = metrics.entered_system(rec)
     tokens = workload.prompt_tokens + workload.output_tokens
     return assess_fleet(rec.arrival_s[entered], rec.admit_s[entered], rec.finish_s[entered], tokens[entered], rec.replica[entered],
-                        window.start_s, window.last_arrival_s)
+                        window.start_s, min(window.last_arrival_s, last_new_s))
 
 
 def _latency(rec: Recording, times: dict[str, np.ndarray], groups: list[np.ndarray]) -> list[dict[str, dict[str, float | None]]]:

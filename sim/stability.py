@@ -38,6 +38,9 @@ class Stability:
     share_high: float | None
 
 
+BOUNDED = Stability(True, "closed loop: a fixed number of users cannot make a queue that grows without end", None, None, None, None, None)
+
+
 def in_system(edges_s: np.ndarray, enter_s: np.ndarray, leave_s: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Summed weight of the items with enter_s <= edge < leave_s at each edge (shape [edges]); NaN = never."""
     k = len(edges_s)

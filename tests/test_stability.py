@@ -4,7 +4,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sim.report import build_report
+from sim.scenario import EngineParams, Scenario
+from sim.simulate import run
 from sim.stability import Stability, assess, assess_fleet, in_system
+from tests.worlds import UnitSteps, plain
+from workloads.config import WorkloadConfig
 
 
 def single_server(arrival: np.ndarray, service: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -113,3 +118,25 @@ def test_one_drowning_replica_of_many_is_seen() -> None:
     assert judged.reason.startswith("replica 7: ")
     others = of != 7
     assert assess_fleet(*[c[others] for c in columns], np.ones(int(others.sum())), of[others], 0.0, 4000.0).stable is True
+
+
+def overloaded_sessions(loop: str = "auto", **columns):
+    """600 two-turn sessions in 60 s on an engine that serves one request a second; what the report says of it."""
+    n = 1200
+    after = np.where(np.arange(n) % 2, np.arange(n) - 1, -1)
+    arrival_s = np.where(after < 0, np.arange(n) * 0.05, np.nan) if loop == "auto" else np.where(after < 0, 0.0, np.nan)
+    workload = plain(arrival_s, [10] * n, [1] * n, after=after, delay_s=np.full(n, 1.0), session_id=np.arange(n) // 2, **columns)
+    recording = run(workload, EngineParams(kv_blocks=100, max_num_seqs=1), UnitSteps())
+    return build_report(recording, workload, Scenario(WorkloadConfig())).summary
+
+
+def test_sessions_are_judged_while_new_ones_arrive():
+    """Later turns go on arriving long after the last session began: that is drain, and must not make an overload look stable."""
+    assert overloaded_sessions()["stable"] is False
+
+
+@pytest.mark.parametrize("columns", [{}, {"concurrency": 4}])
+def test_a_fixed_number_of_users_is_bounded(columns):
+    summary = overloaded_sessions("users", **columns)
+    assert summary["stable"] is True
+    assert "closed loop" in summary["stable_reason"]
