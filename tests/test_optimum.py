@@ -1,18 +1,22 @@
 """The optimum against exhaustive search on tiny worlds, published golden counts, and certificates that must not lie."""
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from kvcast.cli import main
 from sim.kvcache.replay import replay
 from sim.optimum.check import CertificateError, check, feasible
+from sim.optimum.curve import optimum_curve
 from sim.optimum.hits import most_hits
 from sim.optimum.items import CAPACITY_RULES, Items, blocks_needed, must_insert, touches
 from sim.optimum.prices import Work
 from sim.optimum.work import block_work, most_work, price_bound, work_of
 from tests.reference_optimum import as_workload, best_by_search, order_of, tiny
+from workloads.errors import InputError
 from workloads.readers import read
 
 
@@ -199,3 +203,31 @@ def test_a_wrong_tie_or_a_worse_choice_is_not_called_optimal() -> None:
     assert best.kept.tolist() == [1, 1, 0]
     assert check(items, slots, best.kept, best.checkpoints) == 2
     assert check(items, slots, np.array([0, 0, 1]), best.checkpoints) == 2  # possible, proven not to be the best
+
+
+# ---- rows and the command ---------------------------------------------------------------------------------------------
+
+
+def test_cache_command_prints_the_optimum_and_shares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A hot prompt between two scans: in three blocks LRU hits nothing, the optimum keeps the hot one."""
+    trace = tmp_path / "trace.jsonl"
+    prompts = [[1, 2], [3, 4, 5], [1, 2], [6, 7, 8], [1, 2]]
+    rows = [{"timestamp": i, "input_length": 512 * len(ids), "output_length": 1, "hash_ids": ids} for i, ids in enumerate(prompts)]
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["cache", str(trace), "--policy", "lru,optimal", "--capacity-blocks", "3", "--rule", "all-ids", "--depth-weight", "1"]) == 0
+    lru, hits, work = json.loads(capsys.readouterr().out)
+    assert (lru["hit_blocks"], hits["hit_blocks"], work["hit_blocks"]) == (0, 4, 4)
+    assert (hits["objective"], hits["capacity_rule"], hits["proved_gap"]) == ("hit tokens", "bypass", 0.0)
+    assert work["work_ratio"] == pytest.approx(2 * (1 + 2) / (3 * (1 + 2) + 2 * (1 + 2 + 3)))
+    assert lru["optimum_shares"][0] == "0.0 % of the optimum (hit tokens, bypass, proved gap 0.00 %)"
+    assert lru["optimum_shares"][1].startswith("0.0 % of the optimum (prefill work, depth weight 1, bypass, proved gap ")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"capacity_rule": "by-pass"}, "bypass"), ({"depth_weight": -1.0}, "depth weight"), ({"block_size": 0}, "block_size"), ({"rule": "ids"}, "all-ids")],
+)
+def test_bad_options_are_one_line(options: dict, says: str) -> None:
+    workload = as_workload([0, 0], [1, 1], 4, np.zeros(2, np.int64))
+    with pytest.raises(InputError, match=says):
+        optimum_curve(workload, [3], **({"rule": "all-ids", "block_size": 4} | options))

@@ -1,12 +1,15 @@
 """The optimum of a timed run: against exhaustive search, against what the engine hit, and as the clairvoyant policy hits it."""
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from kvcast.cli import main
 from sim.kvcache.observed import ACQUIRE, RELEASE
 from sim.optimum.check import check, feasible
 from sim.optimum.hits import most_hits
@@ -17,6 +20,8 @@ from sim.simulate import run
 from tests.reference_optimum import as_workload, best_pinned, leading, order_of, tiny
 from tests.worlds import LinearSteps, random_workload
 from workloads.columns import Workload
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def random_stays(rng: np.random.Generator, n: int) -> list[tuple[bool, int]]:
@@ -146,7 +151,7 @@ def test_a_share_says_what_it_is_a_share_of() -> None:
     workload, params = world(np.random.default_rng(15))
     rec = run(workload, params, LinearSteps(), record_cache=True)
     text = schedule_optimum(workload, rec).share(float(rec.hit_tokens.sum()))
-    assert "of the optimum for this schedule (hit tokens, pinned blocks as they were, proved gap 0.0%)" in text
+    assert "of the optimum for this schedule (hit tokens, pinned blocks as they were, proved gap 0.00 %)" in text
 
 
 def test_split_evicted_by_hand() -> None:
@@ -157,3 +162,14 @@ def test_split_evicted_by_hand() -> None:
     assert split.gave_up.tolist() == [0, 2, 0]
     with pytest.raises(ValueError, match="request 1: hit 5"):
         split_evicted(np.array([2, 5]), np.array([4, 3]), np.array([6, 4]))
+
+
+def test_command_prints_references_and_the_split(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--set", "run.duration_s=120", "--set", "engine.kv_blocks=2000", "--set", "cluster.replicas=1"]
+    assert main(["optimum", str(ROOT / "examples" / "demo.toml"), "--policy", "lru,clairvoyant", "--depth-weight", "0.0167", "--json", *small]) == 0
+    lru, clairvoyant = json.loads(capsys.readouterr().out)
+    assert lru["hit_tokens"] < clairvoyant["hit_tokens"] <= clairvoyant["schedule_optimum_tokens"]
+    for row in (lru, clairvoyant):
+        assert row["hit_tokens"] + row["evicted_policy_tokens"] + row["evicted_memory_tokens"] == row["ceiling_replica_tokens"]
+        assert row["schedule_optimum_tokens"] <= row["order_optimum_tokens"]
+        assert "prefill work, depth weight 0.0167" in row["prefill_work_share"]

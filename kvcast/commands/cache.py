@@ -4,11 +4,19 @@ Counting rules: all-ids counts every block of a prompt, its partial last one too
 reuse: full blocks only, and never the whole prompt. A hit rate means nothing without its rule and block size, so every
 row states both.
 
+The policy "optimal" is the most hits any eviction could have, with its proof checked, and beside it every other policy's
+share of it; --depth-weight adds the bound on prefill work saved and its gap (docs/optimum.md).
+
   kvcast cache conversation_trace.jsonl --format mooncake --policy lru,fifo,lfu --capacity-blocks 1000,10000 --rule all-ids
+  kvcast cache conversation_trace.jsonl --policy lru,optimal --capacity-blocks 32000,96000 --block-size 16 --depth-weight 0.0167
 """
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workloads.columns import Workload
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--capacity-blocks", metavar="N,...", default="unlimited", help="capacities in blocks, or unlimited (the default)")
     parser.add_argument("--rule", metavar="R,...", default="full-blocks", help="all-ids or full-blocks (default full-blocks)")
     parser.add_argument("--block-size", metavar="TOKENS", type=int, help="tokens per block (default: that of the trace's own hashes)")
+    parser.add_argument(
+        "--capacity-rule", metavar="R", default="bypass",
+        help="optimal only: bypass (blocks may go as soon as their request has ended: the default, and the rule of the other policies) or must-insert",
+    )
+    parser.add_argument(
+        "--depth-weight", metavar="W", type=float,
+        help="optimal only: extra cost of a token per 512 tokens before it, relative to the first (Llama-3.1-8B: 1/60 = 0.0167)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON rows even on a terminal (elsewhere they are the default)")
 
 
@@ -26,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
 
     from kvcast import api, text
     from sim.kvcache.replay import hit_rate_curve
+    from sim.optimum.curve import optimum_curve
     from workloads.config import WorkloadConfig
 
     capacities = [_capacity(value) for value in args.capacity_blocks.split(",")]
@@ -34,14 +51,47 @@ def run(args: argparse.Namespace) -> int:
     for rule in args.rule.split(","):
         for policy in args.policy.split(","):
             text.progress(f"{policy}, {rule}")
-            rows += hit_rate_curve(workload, capacities, policy, rule, args.block_size)
+            if policy == "optimal":
+                rows += optimum_curve(workload, capacities, rule, args.block_size, args.capacity_rule, args.depth_weight)
+            else:
+                found = hit_rate_curve(workload, capacities, policy, rule, args.block_size)
+                rows += found if args.depth_weight is None else [row | {"work_ratio": _work_ratio(workload, row, args.depth_weight)} for row in found]
+    _add_shares(rows)
     if not workload.prefix_identity:
         print(f"kvcast: {args.trace}: the trace says nothing about shared text; every hit rate is 0", file=sys.stderr)
     if args.json or not sys.stdout.isatty():
         print(text.to_json(rows))
     else:
-        print(_table(rows))
+        print("\n".join([_table(rows), *_share_lines(rows)]))
     return 0
+
+
+def _work_ratio(workload: Workload, row: dict, depth_weight: float) -> float:
+    from sim.kvcache.replay import replay
+    from sim.optimum.curve import work_ratio
+
+    result = replay(workload, row["policy"], row["capacity_blocks"], row["rule"], row["block_size"])
+    return work_ratio(workload, result.depth_blocks, row["block_size"], depth_weight)
+
+
+def _add_shares(rows: list[dict]) -> None:
+    """Beside every policy's row, what it is of the optima asked for at the same capacity."""
+    from sim.optimum.curve import shares
+
+    optima = [row for row in rows if row["policy"] == "optimal"]
+    for row in rows:
+        if optima and row["policy"] != "optimal":
+            row["optimum_shares"] = shares(row, optima)
+
+
+def _share_lines(rows: list[dict]) -> list[str]:
+    from kvcast import text
+
+    return [
+        f"{row['policy']}, {row['rule']}, block size {row['block_size']}, {'unlimited' if row['capacity_blocks'] is None else text.count(row['capacity_blocks'])} blocks: {share}"
+        for row in rows
+        for share in row.get("optimum_shares", ())
+    ]
 
 
 def _capacity(value: str) -> int | None:
@@ -59,12 +109,14 @@ def _table(rows: list[dict]) -> str:
     from kvcast import text
 
     header = ["policy", "rule", "block size", "capacity (blocks)", "hit rate (blocks)", "hit rate (tokens)"]
+    work = any(row.get("work_ratio") is not None for row in rows)
     cells = [
         [
-            row["policy"], row["rule"], text.count(row["block_size"]),
+            row["policy"] if "objective" not in row else f"{row['policy']}: {row['objective']}, {row['capacity_rule']}",
+            row["rule"], text.count(row["block_size"]),
             "unlimited" if row["capacity_blocks"] is None else text.count(row["capacity_blocks"]),
-            f"{row['hit_ratio_blocks']:.4f}", f"{row['hit_ratio_tokens']:.4f}",
+            f"{row['hit_ratio_blocks']:.4f}", f"{row['hit_ratio_tokens']:.4f}", *([f"{row['work_ratio']:.4f}"] if work else []),
         ]
         for row in rows
     ]
-    return text.table(header, cells, left=2)
+    return text.table([*header, *(["prefill work saved"] if work else [])], cells, left=2)

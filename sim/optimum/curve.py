@@ -25,15 +25,16 @@ HITS, WORK = "hit tokens", "prefill work"
 
 
 def optimum_curve(
-    workload: Workload, capacities: Iterable[int | None], rule: str, block_size: int,
+    workload: Workload, capacities: Iterable[int | None], rule: str, block_size: int | None = None,
     capacity_rule: str = "bypass", depth_weight: float | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """One row per capacity (None = unlimited) for the most hits, and with a depth weight another for the most prefill work.
 
-    depth_weight: extra cost of a token per 512 tokens before it, as a share of the first one's (`work.block_work`).
+    block_size: tokens; None takes that of the trace's own hashes. depth_weight: extra cost of a token per 512 tokens
+    before it, as a share of the first one's (`work.block_work`). Raises InputError.
     """
-    if capacity_rule not in CAPACITY_RULES:
-        raise InputError(f"capacity rule {capacity_rule!r}, expected one of {', '.join(CAPACITY_RULES)}")
+    capacities = list(capacities)
+    block_size = _checked(workload, capacities, block_size, capacity_rule, depth_weight)
     used = touches(workload, rule, block_size)
     rows = []
     for capacity in capacities:
@@ -47,6 +48,23 @@ def optimum_curve(
         if depth_weight is not None:
             rows.append(_work_row(row, items, slots, block_work(block_size, depth_weight), best.checkpoints))
     return rows
+
+
+def _checked(
+    workload: Workload, capacities: list[int | None], block_size: int | None, capacity_rule: str, depth_weight: float | None
+) -> int:
+    """The block size, or one clear line about what is wrong."""
+    if capacity_rule not in CAPACITY_RULES:
+        raise InputError(f"capacity rule {capacity_rule!r}, expected one of {', '.join(CAPACITY_RULES)}")
+    for capacity in capacities:
+        if capacity is not None and capacity < 1:
+            raise InputError(f"capacity_blocks = {capacity}, expected at least 1, or None for an unlimited cache")
+    if depth_weight is not None and not 0 <= depth_weight < float("inf"):
+        raise InputError(f"depth weight {depth_weight}, expected a number of at least 0")
+    size = workload.hash_block_tokens if block_size is None else block_size
+    if size is None or size < 1:
+        raise InputError(f"block_size = {size}, expected a number of tokens, at least 1")
+    return size
 
 
 def _work_row(row: _Row, items: Items, slots: np.ndarray, work: Work, checkpoints: np.ndarray) -> dict[str, Any]:
@@ -107,3 +125,23 @@ def work_ratio(workload: Workload, depth: np.ndarray, block_size: int, depth_wei
     """Share of all prefill work that hits of `depth` blocks (int64 [n]) save."""
     saved = block_work(block_size, depth_weight).of(np.zeros_like(depth), depth).sum()
     return float(saved) / prompt_work(workload, block_size, depth_weight)
+
+
+def shares(row: dict[str, Any], optima: Iterable[dict[str, Any]]) -> list[str]:
+    """What a policy's row is of the optima of the same capacity, rule and block size; of prefill work when it has a work_ratio.
+
+    Under must-insert only LRU's: the replay's other policies may drop blocks of the request they have just served.
+    """
+    found = []
+    for best in optima:
+        if any(best[key] != row[key] for key in ("rule", "block_size", "capacity_blocks")):
+            continue
+        if best["capacity_rule"] != "bypass" and row["policy"] != "lru":
+            continue
+        if best["objective"] == HITS:
+            part, whole, what = row["hit_tokens"], best["hit_tokens"], HITS
+        else:
+            part, whole, what = row["work_ratio"], best["work_ratio"], f"{WORK}, depth weight {best['depth_weight']:.4g}"
+        share = f"{100 * part / whole:.1f} %" if whole else "nothing could be hit:"
+        found.append(f"{share} of the optimum ({what}, {best['capacity_rule']}, proved gap {100 * best['proved_gap']:.2f} %)")
+    return found

@@ -58,8 +58,8 @@ class Optimum:
 
     def share(self, hit_tokens: float) -> str:
         """Hit tokens as a share of the bound, with all that the figure means nothing without."""
-        share = f"{hit_tokens / self.bound_tokens:.1%}" if self.bound_tokens else "nothing could be hit:"
-        return f"{share} of the {self.name} ({self.objective}, {self.rule}, proved gap {self.gap:.1%})"
+        share = f"{100 * hit_tokens / self.bound_tokens:.1f} %" if self.bound_tokens else "nothing could be hit:"
+        return f"{share} of the {self.name} ({self.objective}, {self.rule}, proved gap {100 * self.gap:.2f} %)"
 
 
 def schedule_optimum(workload: Workload, rec: Recording) -> Optimum:
@@ -86,11 +86,12 @@ class WorkBound:
 
     @property
     def gap(self) -> float:
-        return 1 - self.reached / self.bound if self.bound else 0.0
+        return max(0.0, 1 - self.reached / self.bound) if self.bound else 0.0
 
     def share(self) -> str:
-        share = f"{self.saved / self.bound:.1%}" if self.bound else "nothing could be saved:"
-        return f"{share} of the bound for this schedule (prefill work, depth weight {self.depth_weight:.4g}, pinned blocks as they were, proved gap {self.gap:.2%})"
+        share = f"{100 * self.saved / self.bound:.1f} %" if self.bound else "nothing could be saved:"
+        about = f"prefill work, depth weight {self.depth_weight:.4g}, pinned blocks as they were, proved gap {100 * self.gap:.2f} %"
+        return f"{share} of the bound for this schedule ({about})"
 
 
 def schedule_work(workload: Workload, rec: Recording, depth_weight: float) -> WorkBound:

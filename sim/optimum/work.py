@@ -47,7 +47,7 @@ class MostWork:
     @property
     def gap(self) -> float:
         """Share of the bound that is not shown to be reachable."""
-        return 1 - self.saved / self.bound if self.bound else 0.0
+        return max(0.0, 1 - self.saved / self.bound) if self.bound else 0.0
 
 
 def price_bound(items: Items, capacity: np.ndarray, work: Work, slots: np.ndarray, prices: np.ndarray) -> float:
