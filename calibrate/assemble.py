@@ -98,7 +98,8 @@ def profile_of(calibration: Calibration, model: ModelSpec, tp: int, name: str) -
     """A device profile of one model and width. Shapes that were not measured are interpolated from the operator's common form and say so."""
     header = calibration.header
     device, dtype = header["device"], header["dtype"]
-    size, notes = ELEMENT_BYTES[dtype], []
+    size = ELEMENT_BYTES[dtype]
+    notes: list[str] = []
     operators = step_operators(model, tp)
     dense = [_operator(calibration, o, size, notes) for o in operators if not o.per_row]
     per_sequence = [_operator(calibration, o, size, notes) for o in operators if o.per_row]
@@ -193,7 +194,7 @@ def decode_table(calibration: Calibration, shape: dict[str, int], layers: int, s
     limits = [max((c for b, c in measured if b == row), default=0) for row in batch]
     table_batch, table_context = batch + [batch[-1] * k for k in BEYOND[:2]], context + [context[-1] * k for k in BEYOND]
     return {"repeat": layers, "batch": table_batch, "context": table_context, "us": [_rounded([at.us(b, c) for c in table_context]) for b in table_batch],
-            "measured_context": limits + [0, 0], "basis": "measured" if known else "interpolated from other head counts"}  # fmt: skip
+            "measured_context": [*limits, 0, 0], "basis": "measured" if known else "interpolated from other head counts"}  # fmt: skip
 
 
 def _mixed(calibration: Calibration, shape: dict[str, int], layers: int) -> dict[str, Any] | None:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 Rope = tuple[Tensor, Tensor]
 QUERY_TILE = 128
@@ -27,23 +27,23 @@ class TorchBackend:
     def rms_norm(self, x: Tensor, weight: Tensor, residual: Tensor | None = None, eps: float = 1e-5) -> tuple[Tensor, Tensor]:
         """(normed, residual) of x [tokens, hidden] after adding the residual stream to it."""
         x = x if residual is None else x + residual
-        return F.rms_norm(x, weight.shape, weight, eps), x
+        return functional.rms_norm(x, weight.shape, weight, eps), x
 
     def linear(self, x: Tensor, weight: Tensor) -> Tensor:
         """x [tokens, k] times weight [n, k] transposed."""
-        return F.linear(x, weight)
+        return functional.linear(x, weight)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """silu(gate) * up of [tokens, 2 width]."""
         gate, up = gate_up.chunk(2, dim=-1)
-        return F.silu(gate) * up
+        return functional.silu(gate) * up
 
     def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
-        return F.embedding(ids, table)
+        return functional.embedding(ids, table)
 
     def head_norm(self, x: Tensor, weight: Tensor, eps: float = 1e-5) -> Tensor:
         """Norm over each head of [tokens, heads, head_dim]."""
-        return F.rms_norm(x, weight.shape, weight, eps)
+        return functional.rms_norm(x, weight.shape, weight, eps)
 
     def rope_kv_write(self, q: Tensor, k: Tensor, v: Tensor, rope: Rope, positions: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor) -> Tensor:
         """Rotated q; writes rotated k and v to their slots (block * block_size + offset) of the cache.
@@ -86,12 +86,12 @@ class TorchBackend:
 
     def experts(self, x: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, top_k: int) -> Tensor:
         """Sum over the top_k experts of each token; gate_up [experts, 2 width, k], down [experts, k, width]."""
-        weights, chosen = F.linear(x, router).softmax(-1).topk(top_k)
+        weights, chosen = functional.linear(x, router).softmax(-1).topk(top_k)
         weights = weights / weights.sum(-1, keepdim=True)
         out = torch.zeros_like(x)
         for expert in chosen.unique().tolist():
             token, place = (chosen == expert).nonzero(as_tuple=True)
-            hidden = F.linear(self.silu_mul(F.linear(x[token], gate_up[expert])), down[expert])
+            hidden = functional.linear(self.silu_mul(functional.linear(x[token], gate_up[expert])), down[expert])
             out.index_add_(0, token, hidden * weights[token, place].unsqueeze(-1))
         return out
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -73,7 +74,7 @@ class TorchDevice:
         x = self._rand(s["m"], s["k"])
         copies = self._copies(s["n"] * s["k"] * self.torch_dtype.itemsize)
         weights = [self._rand(s["n"], s["k"]) for _ in range(copies)]
-        return [lambda w=w: self.backend.linear(x, w) for w in weights]
+        return [partial(self.backend.linear, x, w) for w in weights]
 
     _matmul = _gemm
 
@@ -111,19 +112,19 @@ class TorchDevice:
         kc, vc, tables = self._cache(s, [tokens])
         at = torch.arange(tokens)
         slots = [(t[0].cpu().long()[at // self.block_size] * self.block_size + at % self.block_size).to(self.kind) for t in tables]
-        return [lambda slot=slot: self.backend.rope_kv_write(q, k, v, rope, positions, slot, kc, vc) for slot in slots]
+        return [partial(self.backend.rope_kv_write, q, k, v, rope, positions, slot, kc, vc) for slot in slots]
 
     def _prefill(self, s: dict[str, int]) -> list[Call]:
         new, cached = [s["new"]] * s["seqs"], [s["cached"]] * s["seqs"]
         kc, vc, tables = self._cache(s, [n + c for n, c in zip(new, cached, strict=True)])
         q, work = self._rand(sum(new), s["heads"], s["head_dim"]), self.backend.prefill_work(new, cached, **_heads(s))
-        return [lambda table=table: self.backend.prefill_attention(q, kc, vc, table, work) for table in tables]
+        return [partial(self.backend.prefill_attention, q, kc, vc, table, work) for table in tables]
 
     def _decode(self, s: dict[str, int]) -> list[Call]:
         contexts = _contexts(s)
         kc, vc, tables = self._cache(s, contexts)
         q, work = self._rand(s["batch"], s["heads"], s["head_dim"]), self.backend.decode_work(contexts, **_heads(s))
-        return [lambda table=table: self.backend.decode_attention(q, kc, vc, table, work) for table in tables]
+        return [partial(self.backend.decode_attention, q, kc, vc, table, work) for table in tables]
 
     def _mixed(self, s: dict[str, int]) -> list[Call]:
         """One step's attention: the prefill kernel over its sequence, then the decode kernel over the others."""
@@ -136,13 +137,13 @@ class TorchDevice:
             self.backend.prefill_attention(q[:new], kc, vc, table[:1], prefill)
             self.backend.decode_attention(q[new:], kc, vc, table[1:], decode)
 
-        return [lambda table=table: call(table) for table in tables]
+        return [partial(call, table) for table in tables]
 
     def _moe(self, s: dict[str, int]) -> list[Call]:
         x, router = self._rand(s["tokens"], s["hidden"]), self._rand(s["experts"], s["hidden"])
         copies = self._copies(3 * s["experts"] * s["width"] * s["hidden"] * self.torch_dtype.itemsize)
         weights = [(self._rand(s["experts"], 2 * s["width"], s["hidden"]), self._rand(s["experts"], s["hidden"], s["width"])) for _ in range(copies)]
-        return [lambda a=a, b=b: self.backend.experts(x, router, a, b, s["top_k"]) for a, b in weights]
+        return [partial(self.backend.experts, x, router, a, b, s["top_k"]) for a, b in weights]
 
     def _sample(self, s: dict[str, int]) -> list[Call]:
         logits = self._rand(s["rows"], s["vocab"])

@@ -13,7 +13,6 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ import torch
 from calibrate.bench import BLOCK, Call, TorchDevice
 from calibrate.decoder import Batch, Decoder
 from calibrate.engine import Engine, batch_of
-from calibrate.measure import DeviceLost, OutOfMemory
+from calibrate.measure import DeviceLostError, OutOfMemoryError
 from calibrate.models import ModelSpec
 from calibrate.operators import ELEMENT_BYTES, Point
 from calibrate.serving import Limits, Request, Scheduler
@@ -48,13 +47,13 @@ class Calibration(TorchDevice):
             with torch.inference_mode():
                 return special[point.op](point.shape) if point.op in special else self.time(self.calls(point))
         except torch.OutOfMemoryError as e:
-            raise OutOfMemory(str(e).split(".")[0]) from None
+            raise OutOfMemoryError(str(e).split(".")[0]) from None
         except (RuntimeError, MemoryError) as e:
             text = str(e)
             if isinstance(e, MemoryError) or "can't allocate memory" in text:
-                raise OutOfMemory(text.split("\n")[0]) from None
+                raise OutOfMemoryError(text.split("\n")[0]) from None
             if self.kind == "cuda" and ("CUDA error" in text or "device" in text.lower()):
-                raise DeviceLost(text.split("\n")[0]) from None
+                raise DeviceLostError(text.split("\n")[0]) from None
             raise
         finally:
             self.release()

@@ -25,7 +25,7 @@ TRUTH: dict[str, Form] = {
     "decode": Form(10.0, {"longest": 0.002}, {"mb": 0.26, "seqs": 0.15}),
     "sample": Form(8.0, {}, {"mb": 0.3}),
     "host": Form(400.0, {}, {"seqs": 6.0}),
-    **{op: _STREAM for op in ("embedding", "rms_norm", "qk_norm", "silu_mul", "rope_kv_write")},
+    **dict.fromkeys(("embedding", "rms_norm", "qk_norm", "silu_mul", "rope_kv_write"), _STREAM),
     "copy": _STREAM, "matmul": Form(5.0, {"gflop": 1.3}, {"mb": 0.25}),
 }
 NODE_GAP_US, LAUNCH_US, ACTIVATION_BYTES, KV_BLOCKS = 1.2, 900.0, 120_000, 40_000

@@ -90,12 +90,11 @@ def fit_form(op: str, rows: Sequence[Sample], prior: Form | None = None, start: 
             return error
         return np.concatenate([error, PRIOR * (log - np.log(np.maximum(target, 1e-12) / scale))])
 
-    best = None
+    found = []
     around = target if start is None else _flat(start, names)
     for at in _starts(len(names), around, scale):
-        found = least_squares(residuals, at, loss="soft_l1", f_scale=0.1, bounds=(-25.0, 8.0), max_nfev=300)
-        if best is None or found.cost < best.cost:
-            best = found
+        found.append(least_squares(residuals, at, loss="soft_l1", f_scale=0.1, bounds=(-25.0, 8.0), max_nfev=300))
+    best = min(found, key=lambda f: f.cost)
     p = np.exp(best.x) * scale
     if prior is not None:
         p[0] = prior.overhead_us

@@ -26,13 +26,13 @@ TERMS: dict[str, Terms] = {
     "sample": STREAMING,
     "host": ((), ("seqs",)),
     "activation": ((), ("tokens",)),
-    **{op: STREAMING for op in ("embedding", "rms_norm", "qk_norm", "silu_mul", "rope_kv_write", "copy")},
+    **dict.fromkeys(("embedding", "rms_norm", "qk_norm", "silu_mul", "rope_kv_write", "copy"), STREAMING),
 }
 """(compute features, memory features) of every operator that is fitted."""
 
 AXES = {
     "gemm": ("m",), "prefill": ("new", "cached", "seqs"), "decode": ("batch", "context", "longest"), "sample": ("rows",), "host": ("seqs",),
-    **{op: ("tokens",) for op in ("moe", "embedding", "rms_norm", "qk_norm", "silu_mul", "rope_kv_write", "activation")},
+    **dict.fromkeys(("moe", "embedding", "rms_norm", "qk_norm", "silu_mul", "rope_kv_write", "activation"), ("tokens",)),
 }
 """Shape keys a form runs along; the other keys name the kernel and have their own parameters."""
 

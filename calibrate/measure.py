@@ -32,11 +32,11 @@ SAME_RUN = ("schema", "device", "model", "dtype", "kernels", "tensor_parallel")
 """What must agree before a file is added to."""
 
 
-class OutOfMemory(Exception):
+class OutOfMemoryError(Exception):
     """A point that does not fit on the device; the run goes on."""
 
 
-class DeviceLost(Exception):
+class DeviceLostError(Exception):
     """The device answers no more; what was measured stays and the run ends."""
 
 
@@ -56,7 +56,7 @@ class Device(Protocol):
         ...
 
     def measure(self, point: Point) -> list[float]:
-        """Samples of a point in its unit. Raises OutOfMemory or DeviceLost."""
+        """Samples of a point in its unit. Raises OutOfMemoryError or DeviceLostError."""
         ...
 
 
@@ -128,7 +128,7 @@ class Session:
                 return "budget spent"
             try:
                 self._one(point)
-            except DeviceLost as e:
+            except DeviceLostError as e:
                 print(f"device lost at {point.key}: {e}", file=sys.stderr)
                 return "device lost"
             except KeyboardInterrupt:
@@ -141,7 +141,7 @@ class Session:
         row: dict[str, Any] = {"op": point.op, "shape": point.shape, "unit": point.unit}
         try:
             samples = sorted(self.device.measure(point))
-        except OutOfMemory as e:
+        except OutOfMemoryError as e:
             row["error"] = f"out of memory: {e}"
         else:
             row |= {"value": _digits(statistics.median(samples)), "iqr": _digits(spread(samples)), "samples": len(samples)}

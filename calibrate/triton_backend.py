@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from calibrate.backend import Rope, TorchBackend
 from kernels.attention import Work, default_config, sm_count
@@ -59,12 +59,12 @@ class TritonBackend(TorchBackend):
 
     def experts(self, x: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, top_k: int) -> Tensor:
         """Tokens sorted by expert, two grouped GEMMs; nothing waits for the GPU."""
-        weights, chosen = F.linear(x, router).softmax(-1).topk(top_k)
+        weights, chosen = functional.linear(x, router).softmax(-1).topk(top_k)
         weights = weights / weights.sum(-1, keepdim=True)
         flat = chosen.flatten()
         order = flat.argsort(stable=True)
         counts = torch.zeros(router.shape[0], dtype=torch.int64, device=x.device).scatter_add_(0, flat, torch.ones_like(flat))
-        offsets = F.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
+        offsets = functional.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
         hidden = grouped_gemm(self.silu_mul(grouped_gemm(x[order // top_k], gate_up, offsets)), down, offsets)
         out = torch.zeros_like(x)
         return out.index_add_(0, order // top_k, hidden * weights.flatten()[order].unsqueeze(-1).to(hidden.dtype))

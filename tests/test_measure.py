@@ -10,7 +10,7 @@ import pytest
 from calibrate.assemble import from_points, profile_of
 from calibrate.fake import FakeDevice
 from calibrate.latency import step_time
-from calibrate.measure import DeviceLost, OutOfMemory, measure, outcome_lines, read_points
+from calibrate.measure import DeviceLostError, OutOfMemoryError, measure, outcome_lines, read_points
 from calibrate.models import resolve_model
 from calibrate.operators import Point, features, step_operators, supported
 from calibrate.plan import CPU, GPU, anchors, plan
@@ -75,7 +75,7 @@ def test_a_kill_in_the_middle_of_a_line_loses_that_line_only(tmp_path):
     assert set(read_points(path)[1]) == {p.key for p in plan(TINY, CPU)}
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), DeviceLost("the bus"), OSError(28, "No space left on device")])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), DeviceLostError("the bus"), OSError(28, "No space left on device")])
 def test_what_was_measured_stays_when_a_run_ends_badly(tmp_path, error):
     path = tmp_path / "points.jsonl"
     if isinstance(error, OSError):
@@ -83,7 +83,7 @@ def test_what_was_measured_stays_when_a_run_ends_badly(tmp_path, error):
             session(path, ends={12: error})
     else:
         outcome, _ = session(path, ends={12: error})
-        assert outcome.stopped == ("device lost" if isinstance(error, DeviceLost) else "interrupted")
+        assert outcome.stopped == ("device lost" if isinstance(error, DeviceLostError) else "interrupted")
         assert "--resume goes on" in outcome_lines(outcome, path)[0]
     assert len(read_points(path)[1]) == 12
     outcome, _ = session(path)
@@ -112,7 +112,7 @@ def resumed(path: str) -> int:
 
 def test_a_point_that_does_not_fit_is_recorded_and_the_run_goes_on(tmp_path):
     path = tmp_path / "points.jsonl"
-    outcome, _ = session(path, ends={20: OutOfMemory("40 GiB asked")})
+    outcome, _ = session(path, ends={20: OutOfMemoryError("40 GiB asked")})
     assert outcome.failed == 1
     assert outcome.done == outcome.planned
     assert [r["error"] for r in read_points(path)[1].values() if "error" in r] == ["out of memory: 40 GiB asked"]

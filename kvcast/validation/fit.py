@@ -78,13 +78,13 @@ def gemm_samples(points: dict[str, Any]) -> list[Any]:
 
 def prefill_samples(tables: Path) -> list[Any]:
     rows = _rows(tables / "raw_ctx_attention_32q8kv128_hopper.csv", KERNEL)
-    measured = {(int(r["seq"]), int(r["batch_size"])): float(r["latency_ms"]) * 1e3 for r in rows}
+    measured: dict[tuple[int, ...], float] = {(int(r["seq"]), int(r["batch_size"])): float(r["latency_ms"]) * 1e3 for r in rows}
     return _samples("prefill", measured, lambda new, seqs: {**HEADS, "new": new, "cached": 0, "seqs": seqs})
 
 
 def decode_samples(tables: Path) -> list[Any]:
     rows = _rows(tables / "raw_gen_attention_32q8kv128_hopper.csv", KERNEL)
-    measured = {(int(r["batch_size"]), int(r["kv_len"])): float(r["latency_ms"]) * 1e3 for r in rows}
+    measured: dict[tuple[int, ...], float] = {(int(r["batch_size"]), int(r["kv_len"])): float(r["latency_ms"]) * 1e3 for r in rows}
     return _samples("decode", measured, lambda batch, context: {**HEADS, "batch": batch, "context": context, "longest": context})
 
 
