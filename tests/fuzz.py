@@ -1,6 +1,7 @@
 """Random cases: the per-block reference and the real simulator must agree in everything, to the last bit of every time.
 
     python -m tests.fuzz --ops 1000000 --seed 0      # exit 1 and a shrunk case as JSON at the first difference
+    python -m tests.fuzz --engine sglang             # the same for SGLang's semantics (tests.fuzz_sglang)
     python -m tests.fuzz --replay CASE.json          # one case again
     python -m tests.fuzz --faults                    # every planted fault must be noticed
 
@@ -27,6 +28,8 @@ from sim.recording import STATUS, Recording
 from sim.router import ROUTERS
 from sim.scenario import EngineParams
 from sim.simulate import run as simulate
+from tests import fuzz_sglang
+from tests import reference_sglang as sglang_reference
 from tests import reference_vllm as reference
 from tests.fuzz_cases import Case, random_case, shrink
 from tests.fuzz_faults import FAULTS
@@ -59,8 +62,9 @@ def timed(case: Case) -> Case:
     return case | {"requests": [r | {"arrival_step": r["arrival_step"] * scale} for r in case["requests"]]}
 
 
-def run_reference(case: Case) -> reference.Engine:
-    return reference.Engine(timed(case), LinearTime() if case.get("timed") else UnitStep(), check=True).run()
+def run_reference(case: Case) -> Any:
+    engine = sglang_reference.Engine if case["engine"] == "sglang" else reference.Engine
+    return engine(timed(case), LinearTime() if case.get("timed") else UnitStep(), check=True).run()
 
 
 def run_simulator(case: Case, fast_forward: bool) -> tuple[Recording, list[tuple] | None]:
@@ -74,7 +78,9 @@ def run_simulator(case: Case, fast_forward: bool) -> tuple[Recording, list[tuple
     return recording, [row for row in log if row[2]]
 
 
-def operations(engine: reference.Engine) -> int:
+def operations(engine: Any) -> int:
+    if isinstance(engine, sglang_reference.Engine):
+        return fuzz_sglang.operations(engine)
     return engine.lookups + engine.pool.allocated + sum(len(step.scheduled) for step in engine.steps)
 
 
@@ -83,14 +89,21 @@ def first_difference(case: Case) -> str:
     return compare(case, run_reference(case))
 
 
-def compare(case: Case, engine: reference.Engine) -> str:
+def compare(case: Case, engine: Any) -> str:
+    """The first difference between what the reference did and two runs of the simulator, in words."""
+    sglang = case["engine"] == "sglang"
     recordings = []
     for mode, fast_forward in (("step by step", False), ("fast-forward", True)):
         try:
-            recording, log = run_simulator(case, fast_forward)
+            with fuzz_sglang.watched() as schedulers:
+                recording, log = run_simulator(case, fast_forward)
         except Exception as error:  # a crash is a finding like any other, to be shrunk and shown
             return f"{mode}: {type(error).__name__}: {error}"
-        for line in (*_step_lines(engine, log), *_request_lines(engine, recording), *_total_lines(engine, recording)):
+        if sglang:
+            lines = fuzz_sglang.differences(engine, recording, log, fuzz_sglang.tree_rows(schedulers[0].cache, engine.page))
+        else:
+            lines = (line for part in (_step_lines(engine, log), _request_lines(engine, recording), _total_lines(engine, recording)) for line in part)
+        for line in lines:
             return f"{mode}: {line}"
         recordings.append(recording)
     stepped, forwarded = recordings
@@ -195,11 +208,12 @@ def cases_until_noticed(fault: str, seed: int = 0, limit: int = 3000) -> int | N
 # ---- the command ----------------------------------------------------------------------------------------------------
 
 
-def fuzz(ops: int, seed: int, policies: tuple[str, ...] = ("lru",)) -> tuple[int, int, Case | None]:
+def fuzz(ops: int, seed: int, policies: tuple[str, ...] = (), engine_name: str = "vllm") -> tuple[int, int, Case | None]:
     """(operations, cases, first differing case or None)."""
+    make = fuzz_sglang.random_case if engine_name == "sglang" else random_case
     done = cases = index = 0
     while done < ops:
-        case = random_case(seed, index, policies)
+        case = make(seed, index, policies) if policies else make(seed, index)
         engine = run_reference(case)
         index += 1
         done, cases = done + operations(engine), cases + 1
@@ -219,7 +233,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="random cases against a per-block reference")
     parser.add_argument("--ops", type=int, default=50_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--policies", default="lru", help="cache policies to draw from, separated by commas")
+    parser.add_argument("--engine", choices=("vllm", "sglang"), default="vllm")
+    parser.add_argument("--policies", default="", help="cache policies to draw from, separated by commas (default: lru; sglang: all)")
     parser.add_argument("--faults", action="store_true", help="check that every planted fault is noticed")
     parser.add_argument("--replay", type=Path, metavar="CASE.json")
     args = parser.parse_args()
@@ -231,7 +246,7 @@ def main() -> int:
         noticed = {fault: cases_until_noticed(fault, args.seed) for fault in FAULTS}
         print("\n".join(f"{fault}: {'noticed after ' + str(n) + ' cases' if n else 'NOT NOTICED'}" for fault, n in noticed.items()))
         return None in noticed.values()
-    done, cases, failing = fuzz(args.ops, args.seed, tuple(args.policies.split(",")))
+    done, cases, failing = fuzz(args.ops, args.seed, tuple(filter(None, args.policies.split(","))), args.engine)
     print(f"{done} operations in {cases} random cases: {'a difference' if failing else 'no difference'}", file=sys.stderr)
     return _report(failing) if failing else 0
 

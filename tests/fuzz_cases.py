@@ -20,11 +20,11 @@ def random_case(seed: int, index: int, policies: tuple[str, ...] = ("lru",)) -> 
     lengths = [max(1, unit * rng.randint(1, 6) + rng.choice([0, 0, 0, 1, -1, rng.randint(0, block)])) for _ in range(6)]
     requests: list[Case] = []
     for _ in range(n):
-        requests.append({"segments": _segments(rng, requests, lengths), "max_tokens": rng.choice([1, 1, 2, block, rng.randint(1, 3 * block), rng.randint(1, 24)])})
+        requests.append({"segments": segments(rng, requests, lengths), "max_tokens": rng.choice([1, 1, 2, block, rng.randint(1, 3 * block), rng.randint(1, 24)])})
     if rng.random() < 0.04:  # longer than the simulator plans ahead
         rng.choice(requests)["max_tokens"] = rng.randint(500, 1400)
-    _set_arrivals(rng, requests)
-    _set_identities(rng, requests)
+    set_arrivals(rng, requests)
+    set_identities(rng, requests)
     sizes = [sum(s[2] for s in r["segments"]) + r["max_tokens"] for r in requests]
     return {
         "schema": "kvoracle/1", "case": f"random {seed}/{index}", "engine": "vllm", "timed": rng.random() < 0.5,
@@ -32,7 +32,7 @@ def random_case(seed: int, index: int, policies: tuple[str, ...] = ("lru",)) -> 
     }  # fmt: skip
 
 
-def _segments(rng: random.Random, earlier: list[Case], lengths: list[int]) -> list[list]:
+def segments(rng: random.Random, earlier: list[Case], lengths: list[int]) -> list[list]:
     """A prompt: shared texts, a repeat, or another request's conversation continued (part of its output, or all)."""
     own = ["s", 1000 + len(earlier), rng.choice(lengths)]
     kind = rng.random()
@@ -47,7 +47,7 @@ def _segments(rng: random.Random, earlier: list[Case], lengths: list[int]) -> li
     return shared if kind < 0.6 else [*shared, own]
 
 
-def _set_arrivals(rng: random.Random, requests: list[Case]) -> None:
+def set_arrivals(rng: random.Random, requests: list[Case]) -> None:
     """In id order, mostly; ids are given afterwards, so a prompt may ask for outputs of a request that comes later."""
     span = rng.choice([0, 3, 20, 60, 200])
     steps = [rng.choice([0, rng.randint(0, span), rng.randint(0, span)]) for _ in requests]
@@ -55,7 +55,7 @@ def _set_arrivals(rng: random.Random, requests: list[Case]) -> None:
         r.update(id=i, arrival_step=step)
 
 
-def _set_identities(rng: random.Random, requests: list[Case]) -> None:
+def set_identities(rng: random.Random, requests: list[Case]) -> None:
     salts, loras = rng.random() < 0.2, rng.random() < 0.25
     priorities = rng.choice([1, 2, 4])
     for r in requests:
@@ -120,10 +120,11 @@ def _smaller(case: Case) -> Iterator[Case]:
             yield case | {"requests": _without(requests, set(range(start, start + size)))}
     if case.get("timed"):
         yield case | {"timed": False}
-    for key, plain in _PLAIN_CONFIG.items():
+    sglang = case["engine"] == "sglang"
+    for key, plain in (PLAIN_SGLANG if sglang else PLAIN_VLLM).items():
         if case["config"].get(key, plain) != plain:
             yield case | {"config": case["config"] | {key: plain}}
-    for key in ("block_size", "num_blocks"):
+    for key in ("page_size", "capacity_tokens") if sglang else ("block_size", "num_blocks"):
         for value in sorted({case["config"][key] // 2, case["config"][key] - 1} - {0}):
             yield case | {"config": case["config"] | {key: value}}
     for i, r in enumerate(requests):
@@ -131,9 +132,14 @@ def _smaller(case: Case) -> Iterator[Case]:
             yield case | {"requests": [*requests[:i], smaller, *requests[i + 1 :]]}
 
 
-_PLAIN_CONFIG: Case = {
+PLAIN_VLLM: Case = {
     "policy": "fcfs", "long_prefill_token_threshold": 0, "watermark": 0.0, "max_loras": 0, "enable_prefix_caching": True,
     "scheduler_reserve_full_isl": True, "max_num_seqs": 64, "max_num_batched_tokens": 2048, "max_model_len": 100_000,
+}  # fmt: skip
+PLAIN_SGLANG: Case = {
+    "eviction_policy": "lru", "schedule_policy": "fcfs", "max_context": 100_000, "chunked_prefill_size": 2048, "max_prefill_tokens": 16384,
+    "max_running": 64, "priority_scheduling": False, "retraction_policy": "length", "conservativeness": 1.0, "ratio_decay_steps": 600,
+    "retract_decode_steps": 20, "clip_max_new_tokens": 4096, "disable_cache": False, "use_priority": True,
 }  # fmt: skip
 
 

@@ -211,7 +211,9 @@ class Request:
     retractions: int = 0
     recomputed: int = 0
     furthest: int = 0
-    first_admission_cut_short: bool = False
+    preempted_s: float = 0.0  #: between each retraction and the re-admission, summed
+    retracted_at: float = 0.0
+    token_steps: list[int] = field(default_factory=list)  #: index of the step that sampled each output
     admit_s: float = -1.0
     first_token_s: float = -1.0
     first_token_start: float = -1.0
@@ -260,7 +262,8 @@ class Adder:
     def __init__(self, engine: Engine):
         self.engine = engine
         self.input = engine.max_prefill_tokens
-        self.chunk = engine.chunked_prefill_size
+        self.chunked = engine.chunked_prefill_size > 0
+        self.chunk = engine.chunked_prefill_size if self.chunked else UNLIMITED
         self.reserved_total: float = sum(engine.to_come(r) * engine.ratio for r in engine.running)
         self.reserved_now = 0
         self.batch: list[tuple[Request, int]] = []
@@ -323,7 +326,7 @@ class Engine:
         self.passes = 0
         self.steps: list[Step] = []
         self.ever: set[tuple] = set()
-        self.lookups = self.admissions = 0
+        self.lookups = self.taken = 0  # operations: taken in pages
         self.now = 0.0
         self.step_time = step_time or UnitStep()
         self.check = check
@@ -450,6 +453,9 @@ class Engine:
         if not fits:
             self.tree.unlock(node)
             return NO_TOKEN
+        if not adder.chunked and adder.batch and -(-extend // self.page) * self.page >= adder.input:
+            self.tree.unlock(node)
+            return OTHER
         decode = min(r.output, self.clip)
         if -(-extend // self.page) * self.page > adder.chunk:
             extend = (hit + adder.chunk // self.page * self.page) // self.page * self.page - hit
@@ -459,11 +465,12 @@ class Engine:
                 return OTHER
             self.chunked_next = r
         r.node, r.held, r.computed = node, hit, hit
-        if not r.cached:
+        if r.cached:
+            r.preempted_s += self.now - r.retracted_at
+        else:
             r.admit_s = self.now
             r.ceiling = self.ceiling(r)
         r.cached.append(hit)
-        self.admissions += 1
         adder.take(r, extend, decode)
         return adder.state()
 
@@ -473,6 +480,7 @@ class Engine:
         for r, extend in batch:
             pages = -(-(r.computed + extend) // self.page) - -(-r.computed // self.page)
             self.available -= pages * self.page
+            self.taken += pages
             assert self.available >= 0, "prefill out of memory"
             step.scheduled[r.id] = extend
             r.recomputed += max(0, min(r.furthest, r.computed + extend) - r.computed)
@@ -502,6 +510,7 @@ class Engine:
         for r in self.running:
             if r.computed % self.page == 0:
                 self.available -= self.page
+                self.taken += 1
             assert self.available >= 0, "decode out of memory"
             r.computed += 1
             r.furthest = max(r.furthest, r.computed)
@@ -535,6 +544,7 @@ class Engine:
         self.tree.unlock(r.node)
         r.node, r.held, r.computed, r.inserted = None, 0, 0, 0
         r.retractions += 1
+        r.retracted_at = self.now
 
     # -- the end of a step ------------------------------------------------------------------------------------------
 
@@ -551,6 +561,7 @@ class Engine:
             if r is self.chunked and r.computed < r.known:
                 continue
             r.sampled += 1
+            r.token_steps.append(len(self.steps))
             if r.sampled == 1:
                 r.first_token_s, r.first_token_start = step.end, step.start
             if r.finished:
@@ -562,12 +573,12 @@ class Engine:
 
     def checkpoint(self, r: Request, upto: int) -> None:
         """Insert what is computed so far, share what another request put there first, and lock the longer path."""
+        whole = upto // self.page * self.page
+        self.remember(r, whole)
         if not self.caching:
             return
-        whole = upto // self.page * self.page
         tokens = r.tokens[:whole]
         there = self.tree.insert(r.space, tokens, r.priority, r.inserted)
-        self.remember(r, whole)
         r.inserted = whole
         prompt = r.prompt // self.page * self.page
         if whole > prompt:
@@ -633,14 +644,17 @@ class Engine:
         for r, (node, _) in zip(self.waiting, found, strict=True):
             at.setdefault(node, []).append(r)
 
-        def weight(node: Node) -> int:
-            return len(at.get(node, [])) + sum(weight(child) for child in node.children.values())
-
-        def visit(node: Node) -> list[Request]:
-            children = sorted(node.children.values(), key=lambda child: -weight(child))
-            return [r for child in children for r in visit(child)] + at.get(node, [])
-
-        self.waiting = visit(self.tree.root)
+        weight: dict[Node, int] = {}
+        for node in reversed([self.tree.root, *self.tree.nodes()]):  # children before their parents
+            weight[node] = len(at.get(node, [])) + sum(weight[child] for child in node.children.values())
+        self.waiting, todo = [], [(self.tree.root, False)]
+        while todo:
+            node, below_done = todo.pop()
+            if below_done:
+                self.waiting += at.get(node, [])
+                continue
+            children = sorted(node.children.values(), key=lambda child: -weight[child])
+            todo += [(node, True), *((child, False) for child in reversed(children))]
 
     def remember(self, r: Request, whole: int) -> None:
         """For the ceiling: pages this replica ever held."""
@@ -652,6 +666,11 @@ class Engine:
         while end + self.page <= r.known - 1 and (r.space, hash(tuple(r.tokens[: end + self.page]))) in self.ever:
             end += self.page
         return end
+
+    def gaps(self) -> list[tuple[int, int, int]]:
+        """(request, step, step) of neighbouring outputs that did not come in neighbouring steps."""
+        pairs = [(r.id, a, b) for r in self.requests for a, b in zip(r.token_steps, r.token_steps[1:], strict=False)]
+        return [(i, a, b) for i, a, b in pairs if b > a + 1]
 
     # -- what a recorded case says ----------------------------------------------------------------------------------
 
@@ -668,14 +687,11 @@ class Engine:
     def final_tree(self) -> list[list]:
         """As recorded: parent row, tokens, first token, hits, priority, access, creation, lock."""
         rows: list[list] = []
-
-        def visit(node: Node, parent: int) -> None:
-            index = len(rows)
+        todo = [(self.tree.root, -1)]
+        while todo:
+            node, parent = todo.pop()
+            todo += [(child, len(rows)) for child in node.children.values()]
             rows.append([parent, len(node.key), _as_recorded(node.key), node.hits, node.priority, node.access, node.creation, node.lock])
-            for child in reversed(node.children.values()):
-                visit(child, index)
-
-        visit(self.tree.root, -1)
         return rows
 
 

@@ -1,0 +1,173 @@
+"""Random cases with SGLang's semantics: the per-token reference and the real simulator must agree in everything.
+
+    python -m tests.fuzz --engine sglang --ops 1000000
+
+Every step (schedule, retractions, evicted, available, evictable and protected tokens, waiting), every request, the final
+tree to the last tick of SGLang's logical clock, and every time to the last bit, stepping and with fast-forward. An operation
+is a look-up of a waiting request, a token taken for KV, or one request scheduled in one step.
+"""
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+from sim import sglang
+from sim.recording import STATUS, Recording
+from tests import fuzz_cases
+from tests import reference_sglang as reference
+from tests.fuzz_cases import Case
+
+POLICIES = ("lru", "lfu", "slru", "fifo", "filo", "mru", "priority")
+
+
+def random_case(seed: int, index: int, policies: tuple[str, ...] = POLICIES) -> Case:
+    """One adversarial case: small pools, shared and repeated prompts, outputs asked for before they exist."""
+    rng = random.Random(f"sglang {seed}/{index}")
+    page = rng.choice([1, 1, 1, 2, 3, 4, 8, 16, rng.randint(1, 16)])
+    n = rng.randint(2, 6) if rng.random() < 0.3 else rng.randint(4, 30)
+    unit = rng.choice([1, page, page, 2 * page, 12, 40])
+    lengths = [max(1, unit * rng.randint(1, 6) + rng.choice([0, 0, 0, 1, -1, rng.randint(0, page)])) for _ in range(6)]
+    requests: list[Case] = []
+    for _ in range(n):
+        output = rng.choice([1, 1, 2, page, rng.randint(1, 3 * page), rng.randint(1, 24), rng.randint(1, 60)])
+        requests.append({"segments": fuzz_cases.segments(rng, requests, lengths), "max_tokens": output})
+    if rng.random() < 0.04:  # longer than the simulator plans ahead
+        rng.choice(requests)["max_tokens"] = rng.randint(500, 1400)
+    fuzz_cases.set_arrivals(rng, requests)
+    fuzz_cases.set_identities(rng, requests)
+    sizes = [sum(s[2] for s in r["segments"]) + r["max_tokens"] for r in requests]
+    return {
+        "schema": "kvoracle/1", "case": f"random sglang {seed}/{index}", "engine": "sglang", "timed": rng.random() < 0.5,
+        "config": _config(rng, page, sizes) | {"eviction_policy": rng.choice(policies)}, "requests": requests,
+    }  # fmt: skip
+
+
+def _config(rng: random.Random, page: int, sizes: list[int]) -> Case:
+    largest = max(sizes) // page + 2  # pages that just hold the largest request
+    slack = rng.choice([0, 0, 1, 2, largest, largest, 3 * largest, 20 * largest])
+    order = rng.choice(["fcfs", "fcfs", "fcfs", "lpm", "lof", "dfs-weight"])
+    return {
+        "page_size": page,
+        "capacity_tokens": page * max(2, largest // 2 if rng.random() < 0.08 else largest + rng.randint(0, slack)),
+        "max_context": sorted(sizes)[len(sizes) // 2] if rng.random() < 0.05 else max(sizes) + rng.choice([0, 1000]),
+        "chunked_prefill_size": rng.choice([0, page * rng.randint(1, 8), page * rng.randint(4, 12) + rng.randint(0, page), 2048, 2048]),
+        "max_prefill_tokens": rng.choice([16384, 16384, rng.randint(1, 60)]),
+        "max_running": rng.choice([rng.randint(1, 4), rng.randint(2, 10), 64]),
+        "schedule_policy": order,
+        "priority_scheduling": order in ("fcfs", "lof") and rng.random() < 0.3,
+        "retraction_policy": rng.choice(["length", "length", "priority"]),
+        "conservativeness": rng.choice([1.0, 0.3, 0.05, 0.0, 1.9]),
+        "ratio_decay_steps": rng.choice([600, 7]),
+        "retract_decode_steps": rng.choice([20, 3, 1]),
+        "clip_max_new_tokens": rng.choice([4096, 4096, 8]),
+        "disable_cache": rng.random() < 0.07,
+        "use_priority": rng.random() < 0.8,
+    }
+
+
+def operations(engine: reference.Engine) -> int:
+    return engine.lookups + engine.taken + sum(len(step.scheduled) for step in engine.steps)
+
+
+def differences(engine: reference.Engine, rec: Recording, log: list[tuple] | None, tree: list[list] | None) -> Iterator[str]:
+    """Reference against one run of the simulator, in words."""
+    yield from _steps(engine, log)
+    yield from _requests(engine, rec)
+    yield from _totals(engine, rec)
+    if tree is not None and engine.caching and tree != (want := _reference_tree(engine)):
+        first = next((pair for pair in zip(want, tree, strict=False) if pair[0] != pair[1]), ("rows", len(want), len(tree)))
+        yield f"final tree: {first}"
+
+
+def _steps(engine: reference.Engine, log: list[tuple] | None) -> Iterator[str]:
+    if log is None:
+        return
+    for step, (_, start_s, kind, scheduled, retracted, *counts) in zip(engine.steps, log, strict=False):
+        got = [start_s, kind, [list(pair) for pair in scheduled], list(retracted), *counts]
+        if got != step.row():
+            yield f"step {step.start}: reference {step.row()}, simulator {got}"
+            return
+    if len(log) != len(engine.steps):
+        yield f"reference has {len(engine.steps)} steps, simulator {len(log)}"
+
+
+def _requests(engine: reference.Engine, rec: Recording) -> Iterator[str]:
+    for row, r in enumerate(engine.requests):
+        status = STATUS[int(rec.status[row])]
+        if r.rejected:
+            if not status.startswith("rejected"):
+                yield f"request {row}: reference refuses it, simulator: {status}"
+            continue
+        want = {
+            "status": "completed", "hit_tokens": r.cached[0], "readmission_hit_tokens": sum(r.cached[1:]),
+            "ceiling_replica_tokens": r.ceiling, "ceiling_fleet_tokens": r.ceiling, "preemptions": r.retractions, "admit_s": r.admit_s,
+            "first_token_s": r.first_token_s, "finish_s": r.finish_s, "prefill_chunks": r.chunks,
+            "recomputed_tokens": r.recomputed, "preempted_s": r.preempted_s, "first_step": r.token_steps[0], "last_step": r.token_steps[-1],
+        }  # fmt: skip
+        got = {name: getattr(rec, name)[row].item() for name in want} | {"status": status}
+        for name in want:
+            if got[name] != want[name]:
+                yield f"request {row}: {name}: reference {want[name]!r}, simulator {got[name]!r}"
+
+
+def _totals(engine: reference.Engine, rec: Recording) -> Iterator[str]:
+    if rec.evicted_blocks * engine.page != engine.tree.evicted:
+        yield f"evicted tokens: reference {engine.tree.evicted}, simulator {rec.evicted_blocks * engine.page}"
+    gaps = sorted(zip(rec.gaps_request.tolist(), rec.gaps_from_step.tolist(), rec.gaps_to_step.tolist(), strict=True))
+    if gaps != engine.gaps():
+        yield f"gaps: reference {engine.gaps()}, simulator {gaps}"
+    steps = rec.steps[0]
+    columns = {
+        "end_s": [s.end for s in engine.steps],
+        "duration_s": [s.end - s.start for s in engine.steps],
+        "n_decode": [s.n_decode for s in engine.steps],
+        "prefill_tokens": [s.prefill_tokens for s in engine.steps],
+    }
+    for name, want in columns.items():
+        if getattr(steps, name).tolist() != want:
+            yield f"steps.{name}: reference {want}, simulator {getattr(steps, name).tolist()}"
+
+
+def _reference_tree(engine: reference.Engine) -> list[list]:
+    return [[parent, tokens, *rest] for parent, tokens, _, *rest in engine.final_tree()[1:]]
+
+
+def tree_rows(cache: sglang.RadixCache, page: int) -> list[list]:
+    """The simulator's tree in the recorded order: parent row, tokens, hits, priority, access, creation, lock."""
+    rows: list[list] = []
+    todo = [(cache.root, -1)]
+    while todo:
+        node, parent = todo.pop()
+        todo += [(child, len(rows)) for child in node.children.values()]
+        rows.append([parent, (node.hi - node.lo) * page, node.hits, node.priority, node.access, node.creation, node.lock])
+    return rows[1:]
+
+
+class watched:  # noqa: N801
+    """Within it every scheduler is kept, and checked after each of its steps."""
+
+    def __enter__(self) -> list[sglang.SGLangScheduler]:
+        found: list[sglang.SGLangScheduler] = []
+        make = sglang.scheduler
+
+        def keep(*args: Any) -> sglang.SGLangScheduler:
+            scheduler = make(*args)
+            complete = scheduler.complete
+
+            def checked() -> list[int]:
+                finished = complete()
+                scheduler.check()
+                return finished
+
+            scheduler.complete = checked  # type: ignore[method-assign]
+            found.append(scheduler)
+            return scheduler
+
+        self._patch = patch.object(sglang, "scheduler", keep)
+        self._patch.start()
+        return found
+
+    def __exit__(self, *error: object) -> None:
+        self._patch.stop()
