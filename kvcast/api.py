@@ -136,7 +136,7 @@ def engine_params(scenario: Scenario) -> EngineParams:
             "scheduler_policy", "watermark", "reserve_full_isl", "max_loras")  # fmt: skip
     return EngineParams(
         **{key: getattr(engine, key) for key in same},
-        caching=scenario.cache.enabled, policy=scenario.cache.policy,
+        caching=scenario.cache.enabled, policy=scenario.cache.policy, policy_params=scenario.cache.policy_params,
         step_overhead_s=engine.step_overhead_ms / 1e3, frontend_s=engine.frontend_ms / 1e3,
     )
 

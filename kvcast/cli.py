@@ -60,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     _warn_if_kernels_is_shadowed()
+    sys.path.append(os.getcwd())  # where a user's own policy, module:Class, may lie
     try:
         args = build_parser().parse_args(argv)
         code = args.run(args)

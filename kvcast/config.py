@@ -276,11 +276,28 @@ def _workload_problems(workload: WorkloadConfig) -> Iterator[str]:
 
 def _name_problems(scenario: Scenario) -> Iterator[str]:
     from sim.router import ROUTERS
+
+    router, known = scenario.cluster.router, tuple(ROUTERS)
+    if router not in known:
+        yield f"[cluster] router = {router!r}: expected one of {', '.join(known)}{_did_you_mean(router, known)}"
+    yield from _policy_problems(scenario)
+
+
+def _policy_problems(scenario: Scenario) -> Iterator[str]:
+    from sim.kvcache.policies import check as check_policy
     from sim.simulate import POLICY_NAMES
 
-    for key, value, known in (("cache.policy", scenario.cache.policy, POLICY_NAMES), ("cluster.router", scenario.cluster.router, tuple(ROUTERS))):
-        if value not in known:
-            yield f"{_name(key)} = {value!r}: expected one of {', '.join(known)}{_did_you_mean(value, known)}"
+    policy, params = scenario.cache.policy, scenario.cache.policy_params
+    if policy not in POLICY_NAMES and ":" not in policy:
+        yield f"[cache] policy = {policy!r}: expected one of {', '.join(POLICY_NAMES)}, or module:Class for your own{_did_you_mean(policy, POLICY_NAMES)}"
+    elif policy == "clairvoyant" or scenario.engine.semantics != "vllm":
+        for key in params:
+            yield f"[cache] policy_params has no key {key!r} for {policy} here: it has no parameters"
+    else:
+        try:
+            check_policy(policy, params)
+        except InputError as error:
+            yield str(error)
 
 
 def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -24,7 +24,7 @@ def _table(path: str, node: Any) -> str:
     pairs = node.items() if isinstance(node, dict) else _items(node)
     lines, below = [], ""
     for name, value in pairs:
-        if isinstance(value, dict):
+        if isinstance(value, dict) and all(is_dataclass(inner) for inner in value.values()):
             below += "".join(_table(f"{path}.{name}.{_key(key)}", inner) for key, inner in value.items())
         elif isinstance(value, tuple) and is_dataclass(value[0]) and path == "workload":
             below += "".join(f"\n[[{path}.{name}]]\n" + _lines(inner) for inner in value)
@@ -61,6 +61,8 @@ def _value(value: Any, wide: bool = False) -> str:
         if wide and value and is_dataclass(value[0]):
             return "[\n" + "".join(f"  {item},\n" for item in items) + "]"
         return "[" + ", ".join(items) + "]"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_key(name)} = {_value(inner)}" for name, inner in value.items()) + " }"
     if is_dataclass(value):
         return "{ " + ", ".join(f"{name} = {_value(inner)}" for name, inner in _items(value)) + " }"
     return repr(value)

@@ -151,8 +151,8 @@ def test_curve_rows_carry_rule_and_block_size() -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("lur", 1, "all-ids", 16), "policy = 'lur', expected one of lru, fifo, lfu (did you mean lru?)"),
-        (("lru", 1, "R1", 16), "rule = 'R1', expected one of all-ids, full-blocks"),
+        (("lur", 1, "all-ids", 16), "policy = 'lur', expected one of lru, fifo, lfu; other policies need the rule leaf-first (did you mean lru?)"),
+        (("lru", 1, "R1", 16), "rule = 'R1', expected one of all-ids, full-blocks, leaf-first"),
         (("lru", 0, "all-ids", 16), "capacity_blocks = 0, expected a whole number of at least 1, or None for an unlimited cache"),
         (("lru", 1e4, "all-ids", 16), "capacity_blocks = 10000.0, expected a whole number of at least 1, or None for an unlimited cache"),
         (("lru", 1, "all-ids", 0), "block_size = 0, expected a whole number of tokens, at least 1"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-CAPACITIES = (100, 200, 400, 1000)
+CAPACITIES = (100, 400)
 REQUESTS = 20_000
 
 

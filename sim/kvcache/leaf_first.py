@@ -19,10 +19,8 @@ from sim.kvcache.base import BlockCache, Path, Paths
 from sim.kvcache.policies import World, make
 from sim.kvcache.ranked import RankedCache
 from sim.kvcache.release_order import ReleaseOrderCache
-from sim.kvcache.replay import ReplayResult
+from sim.kvcache.replay import LEAF_FIRST, ReplayResult, checked_size
 from workloads.columns import Workload
-
-RULE = "leaf-first"
 
 
 class Visit:
@@ -59,17 +57,24 @@ def build(workload: Workload, policy: str, capacity_blocks: int, block_size: int
     return RankedCache(capacity_blocks, block_size, len(workload.tree), {}, make(policy, world, params))
 
 
-def leaf_first(workload: Workload, policy: str, capacity_blocks: int, block_size: int, params: Mapping[str, Any] | None = None) -> ReplayResult:
-    """Replay prompts in row order. Time stands at each request's arrival where it has one (`ttl` and `workload` read it)."""
-    cache = build(workload, policy, capacity_blocks, block_size, params)
+def leaf_first(
+    workload: Workload, policy: str, capacity_blocks: int | None, block_size: int | None = None, params: Mapping[str, Any] | None = None
+) -> ReplayResult:
+    """Replay prompts in row order; capacity None = unlimited, block size None = that of the trace's own hashes.
+
+    Time stands at each request's arrival where it has one (`ttl` and `workload` read it). Raises InputError.
+    """
+    block_size = checked_size(workload, capacity_blocks, block_size)
     paths = Paths(workload, block_size)
+    computed = workload.prompt_tokens + workload.output_tokens - 1
+    size = int(capacity_blocks if capacity_blocks is not None else (-(-computed // block_size)).sum())
+    cache = build(workload, policy, size, block_size, params)
     depth = np.zeros(len(workload), np.int64)
     arrivals = np.nan_to_num(np.fmax.accumulate(workload.arrival_s), nan=0.0).tolist()
-    computed = (workload.prompt_tokens + workload.output_tokens - 1).tolist()
-    for i, (tokens, prompt, now_s) in enumerate(zip(computed, workload.prompt_tokens.tolist(), arrivals, strict=True)):
-        if tokens <= capacity_blocks * block_size:
+    for i, (tokens, prompt, now_s) in enumerate(zip(computed.tolist(), workload.prompt_tokens.tolist(), arrivals, strict=True)):
+        if tokens <= size * block_size:
             cache.now_s = now_s
             depth[i] = serve(cache, Visit(i, paths.build(i)), tokens, (prompt - 1) // block_size)
     hits, prompts = int(depth.sum()), int(workload.prompt_tokens.sum())
     total = int((workload.prompt_tokens // block_size).sum())
-    return ReplayResult(policy, capacity_blocks, RULE, block_size, hits, total, hits * block_size, prompts, depth)
+    return ReplayResult(policy, capacity_blocks, LEAF_FIRST, block_size, hits, total, hits * block_size, prompts, depth)

@@ -27,8 +27,10 @@ from workloads.columns import Workload
 from workloads.errors import InputError
 
 RULES = ("all-ids", "full-blocks")
+LEAF_FIRST = "leaf-first"
 """R1 counts every block of a prompt, the partial tail too (which hits only a wholly identical one). R2 counts what an
-engine can reuse: full blocks, and never the whole prompt (hit tokens <= prompt - 1)."""
+engine can reuse: full blocks, and never the whole prompt (hit tokens <= prompt - 1). A third rule, leaf-first, is the
+engine's own cache and every policy of it, one request at a time: sim.kvcache.leaf_first."""
 
 Rank = Any  # totally ordered; the lowest rank is evicted first, equal ranks (one request's blocks) deepest first
 
@@ -228,9 +230,14 @@ def _serve(cache: _FlatCache, paths: _Paths, leaf: int, prompt: int, now: int) -
 def replay(workload: Workload, policy: str, capacity_blocks: int | None, rule: str, block_size: int | None = None) -> ReplayResult:
     """Replay a workload's prompts in row order through one flat cache of `capacity_blocks` blocks.
 
-    policy: a name in POLICIES. capacity_blocks: None = unlimited (then every policy hits the same). rule: one of RULES.
+    policy: a name in POLICIES. capacity_blocks: None = unlimited (then every policy hits the same). rule: one of RULES, or
+    leaf-first with any policy of the engine.
     block_size: tokens; None takes the block size of the trace's own hashes. Raises InputError on anything else.
     """
+    if rule == LEAF_FIRST:
+        from sim.kvcache.leaf_first import leaf_first  # it needs this module
+
+        return leaf_first(workload, policy, capacity_blocks, block_size)
     touch, size = _checked(workload, policy, capacity_blocks, rule, block_size)
     if capacity_blocks is None:
         touch = _fifo  # nothing is evicted: the policy that does least stands for all
@@ -281,8 +288,13 @@ class _Checked(NamedTuple):
 
 def _checked(workload: Workload, policy: str, capacity: int | None, rule: str, block_size: int | None) -> _Checked:
     """The policy's function and the block size in tokens, or one clear line about what is wrong."""
-    _one_of("policy", policy, tuple(POLICIES))
-    _one_of("rule", rule, RULES)
+    _one_of("policy", policy, tuple(POLICIES), "; other policies need the rule leaf-first")
+    _one_of("rule", rule, (*RULES, LEAF_FIRST))
+    return _Checked(POLICIES[policy], checked_size(workload, capacity, block_size))
+
+
+def checked_size(workload: Workload, capacity: int | None, block_size: int | None) -> int:
+    """The block size in tokens; InputError for one that is missing or impossible, and for an impossible capacity."""
     if capacity is not None and (not isinstance(capacity, int | np.integer) or capacity < 1):
         raise InputError(f"capacity_blocks = {capacity}, expected a whole number of at least 1, or None for an unlimited cache")
     size = workload.hash_block_tokens if block_size is None else block_size
@@ -290,11 +302,11 @@ def _checked(workload: Workload, policy: str, capacity: int | None, rule: str, b
         raise InputError("block_size is missing, and this workload has no block size of its own: give one in tokens")
     if not isinstance(size, int | np.integer) or size < 1:
         raise InputError(f"block_size = {size}, expected a whole number of tokens, at least 1")
-    return _Checked(POLICIES[policy], size)
+    return size
 
 
-def _one_of(field: str, value: str, allowed: tuple[str, ...]) -> None:
+def _one_of(field: str, value: str, allowed: tuple[str, ...], otherwise: str = "") -> None:
     if value not in allowed:
         close = difflib.get_close_matches(value, allowed, 1)
         hint = f" (did you mean {close[0]}?)" if close else ""
-        raise InputError(f"{field} = {value!r}, expected one of {', '.join(allowed)}{hint}")
+        raise InputError(f"{field} = {value!r}, expected one of {', '.join(allowed)}{otherwise}{hint}")
