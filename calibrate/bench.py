@@ -32,7 +32,7 @@ class TorchDevice:
 
     def __init__(self, dtype: str, rotating_bytes: float, block_size: int = BLOCK, seed: int = 0):
         self.dtype, self.rotating_bytes, self.block_size = dtype, rotating_bytes, block_size
-        self.torch_dtype = DTYPES[dtype]
+        self.torch_dtype, self.max_copies = DTYPES[dtype], MAX_COPIES
         self.backend = backend_for(self.kind)
         self._random = torch.Generator(device=self.kind).manual_seed(seed)
 
@@ -43,7 +43,7 @@ class TorchDevice:
 
     def _copies(self, nbytes: float) -> int:
         """How many copies of what a call reads take turns."""
-        return max(1, min(MAX_COPIES, math.ceil(self.rotating_bytes / max(nbytes, 1))))
+        return max(1, min(self.max_copies, math.ceil(self.rotating_bytes / max(nbytes, 1))))
 
     def _cache(self, s: dict[str, int], lengths: list[int]) -> tuple[Tensor, Tensor, list[Tensor]]:
         """(keys, values, block tables that take turns) of sequences of these lengths in one large cache.

@@ -135,11 +135,12 @@ class CpuCalibration(Calibration):
 
     kind = "cpu"
 
-    def __init__(self, model: ModelSpec, dtype: str = "fp32"):
+    def __init__(self, model: ModelSpec, dtype: str = "fp32", sweep: bool = True):
         torch.set_num_threads(1)
         super().__init__(model, dtype, _last_level_cache())
         self.clock = time.thread_time
-        self._sweep = torch.ones(int(min(self.rotating_bytes, SWEEP_BYTES)) // 4)
+        self._sweep = torch.ones(int(min(self.rotating_bytes, SWEEP_BYTES)) // 4 if sweep else 1)
+        self.max_copies = model.layers if not sweep else self.max_copies
 
     def about(self) -> dict[str, Any]:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -156,12 +157,15 @@ class CpuCalibration(Calibration):
         calls[0]()
         samples: list[float] = []
         while len(samples) < REPLAYS or (sum(samples) < MIN_US and len(samples) < 4 * REPLAYS):
-            self._sweep.mul_(1.0)
-            call = calls[len(samples) % len(calls)]
-            start = self.clock()
-            call()
-            samples.append((self.clock() - start) * 1e6)
+            samples.append(self.one(calls[len(samples) % len(calls)]))
         return samples
+
+    def one(self, call: Call) -> float:
+        """Microseconds of one call."""
+        self._sweep.mul_(1.0)
+        start = self.clock()
+        call()
+        return (self.clock() - start) * 1e6
 
     def _activation_bytes(self, s: dict[str, int]) -> list[float]:
         """Peak bytes of tensors alive at once in a forward pass of one layer (more layers reuse them)."""

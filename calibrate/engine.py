@@ -36,7 +36,10 @@ class Engine:
         if graphs:
             from calibrate.graphs import GraphedDecode
 
-            self.forward = GraphedDecode(decoder, limits).forward
+            graphed = GraphedDecode(decoder, limits)
+            with torch.inference_mode():
+                graphed.capture_all()
+            self.forward = graphed.forward
 
     def step(self) -> tuple[Step, list[Request], list[Request], Any]:
         """One step: (what was computed, who got a token, who finished, logits of those who got one)."""

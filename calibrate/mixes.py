@@ -62,7 +62,7 @@ def time_mix(engine: Engine, mix: Mix, clock: Callable[[], float], runs: int = R
     engine.limits = replace(engine.limits, caching=False)
     samples = []
     for _ in range(runs):
-        engine.scheduler = _placed(engine.limits, mix)
+        engine.scheduler = placed(engine.limits, mix)
         start = clock()
         engine.step()
         samples.append(clock() - start)
@@ -70,7 +70,7 @@ def time_mix(engine: Engine, mix: Mix, clock: Callable[[], float], runs: int = R
     return samples
 
 
-def _placed(limits: Limits, mix: Mix) -> Scheduler:
+def placed(limits: Limits, mix: Mix) -> Scheduler:
     """A scheduler whose next step has this shape."""
     scheduler = Scheduler(limits)
     rows = [(cached + new, cached, False) for new, cached in mix["chunks"]] + [(context, context - 1, True) for context in mix["contexts"]]
