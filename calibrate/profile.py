@@ -146,7 +146,7 @@ def resolve_profile(spec: str, model: ModelSpec, dtype: str = "bf16", tp: int = 
         from calibrate.sources.roofline import roofline_profile
 
         return roofline_profile(spec.removeprefix("roofline:"), dtype, tp, kv_dtype)
-    profile = _find(spec)
+    profile = _find(spec, tp)
     name = known_as(model)
     if not profile.fits(name, dtype, tp):
         have = f"{profile.model} {profile.dtype} tensor_parallel {profile.tensor_parallel}"
@@ -156,8 +156,12 @@ def resolve_profile(spec: str, model: ModelSpec, dtype: str = "bf16", tp: int = 
     return profile
 
 
-def _find(spec: str) -> DeviceProfile:
+def _find(spec: str, tp: int = 1) -> DeviceProfile:
     path = Path(spec)
+    if (path / "mlp.csv").is_file():
+        from calibrate.sources.vidur import profile_from_vidur
+
+        return profile_from_vidur(path, tp)
     if path.is_dir():
         from calibrate.sources.folder import profile_from_folder
 

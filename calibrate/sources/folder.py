@@ -79,7 +79,8 @@ def _memory_gib(gpu: str, folder: Path) -> float:
     raise InputError(f"{folder / 'meta.yaml'}: field gpu is {gpu!r}; expected one of {', '.join(GPUS)} (its memory must be known)")
 
 
-def _rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
+def read_rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
+    """Rows of a CSV table; InputError when a column is missing."""
     try:
         with path.open(newline="", encoding="utf-8") as f:
             reader = csv.DictReader(f)
@@ -91,7 +92,8 @@ def _rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
         raise InputError(f"{path}: cannot read ({e.strerror}); expected an operator table") from None
 
 
-def _number(path: Path, index: int, row: dict[str, str], column: str) -> float:
+def number_in(path: Path, index: int, row: dict[str, str], column: str) -> float:
+    """A number of zero or more; `index` counts data rows from 0."""
     try:
         value = float(row[column])
     except (TypeError, ValueError):
@@ -104,8 +106,8 @@ def _number(path: Path, index: int, row: dict[str, str], column: str) -> float:
 def _operators(path: Path, axis: str, name: str, layers: int) -> list[dict[str, Any]]:
     """One entry per operator; layers = 0 for tables whose operators run once a step."""
     series: dict[str, dict[int, float]] = defaultdict(dict)
-    for i, row in enumerate(_rows(path, ("layer", axis, "time_us"))):
-        series[row["layer"]][int(_number(path, i, row, axis))] = _number(path, i, row, "time_us")
+    for i, row in enumerate(read_rows(path, ("layer", axis, "time_us"))):
+        series[row["layer"]][int(number_in(path, i, row, axis))] = number_in(path, i, row, "time_us")
     if not series:
         raise InputError(f"{path}: no rows; expected operator times")
     operators = []
@@ -124,9 +126,9 @@ class _Attention:
     def __init__(self, path: Path, layers: int):
         self.layers = layers
         self.us: dict[tuple[int, int, int, int], float] = {}
-        for i, row in enumerate(_rows(path, (*self.COLUMNS, "time_us"))):
-            key = tuple(int(_number(path, i, row, c)) for c in self.COLUMNS)
-            self.us[key] = _number(path, i, row, "time_us")  # type: ignore[index]
+        for i, row in enumerate(read_rows(path, (*self.COLUMNS, "time_us"))):
+            key = tuple(int(number_in(path, i, row, c)) for c in self.COLUMNS)
+            self.us[key] = number_in(path, i, row, "time_us")  # type: ignore[index]
         self.path = path
 
     def prefill(self) -> dict[str, Any]:
@@ -165,9 +167,9 @@ def _skew(path: Path) -> dict[str, Any]:
     columns = ("regime", "n", "kv_big", "t_mean_us", "t_max_us", "t_skew_us")
     pure: list[tuple[float, ...]] = []
     mixed: dict[int, list[tuple[float, ...]]] = defaultdict(list)
-    for i, row in enumerate(_rows(path, columns)):
-        times = tuple(_number(path, i, row, c) for c in columns[3:])
-        n = int(_number(path, i, row, "n"))
+    for i, row in enumerate(read_rows(path, columns)):
+        times = tuple(number_in(path, i, row, c) for c in columns[3:])
+        n = int(number_in(path, i, row, "n"))
         (pure if row["regime"] == "pure" else mixed[n]).append(times)
     if not pure:
         raise InputError(f"{path}: no row with regime pure; expected unequal contexts of decode batches")

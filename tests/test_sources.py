@@ -1,0 +1,108 @@
+"""Other people's measurements: Vidur's tables (made here in their layout) and KV blocks from engine logs."""
+import csv
+
+import pytest
+
+from calibrate.kv_logs import log_lines, read_kv_log
+from calibrate.latency import step_time
+from calibrate.models import resolve_model
+from calibrate.profile import resolve_profile
+from workloads.errors import InputError
+
+LLAMA2 = resolve_model("llama-2-7b")
+SHAPE = {"n_head": 32, "n_kv_head": 32, "n_embd": 4096, "n_expanded_embd": 11008, "vocab_size": 32000}
+
+
+def write(path, rows):
+    columns = list(dict.fromkeys(k for row in rows for k in row))
+    with path.open("w", newline="") as f:
+        writer = csv.DictWriter(f, columns, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+@pytest.fixture
+def vidur(tmp_path):
+    folder = tmp_path / "compute" / "a100" / "meta-llama" / "Llama-2-7b-hf"
+    folder.mkdir(parents=True)
+    mlp = []
+    for tp in (1, 2):
+        for tokens in (1, 64, 1024, 4096):
+            times = {f"time_stats.{op}.median": (0.01 + tokens * 1e-4) / tp for op in ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj")}
+            times |= {"time_stats.input_layernorm.median": 0.002, "time_stats.emb.median": 0.005, "time_stats.add.median": 0.001}
+            mlp.append({**SHAPE, "num_tokens": tokens, "num_tensor_parallel_workers": tp, **times})
+    attention = []
+    for tp in (1, 2):
+        common = {"n_embd": 4096, "n_q_head": 32, "n_kv_head": 32, "num_tensor_parallel_workers": tp, "block_size": 16, "attention_backend": "FLASHINFER"}
+        for chunk in (64, 1024):
+            for cached in (0, 2048):
+                attention.append({**common, "batch_size": 1, "prefill_chunk_size": chunk, "kv_cache_size": cached, "is_prefill": "True",
+                                  "time_stats.attn_prefill.median": chunk * (cached + chunk / 2) * 1e-6, "time_stats.attn_kv_cache_save.median": 0.003})  # fmt: skip
+        for batch in (1, 32):
+            for cached in (127, 2047):
+                attention.append({**common, "batch_size": batch, "prefill_chunk_size": 0, "kv_cache_size": cached, "is_prefill": "False",
+                                  "time_stats.attn_decode.median": 0.01 + batch * (cached + 1) * 1e-6, "time_stats.attn_kv_cache_save.median": 0.003})  # fmt: skip
+    write(folder / "mlp.csv", mlp)
+    write(folder / "attention.csv", attention)
+    return folder
+
+
+def test_vidur_tables_are_medians_of_one_layer_in_milliseconds(vidur):
+    profile = resolve_profile(str(vidur), LLAMA2, "fp16")
+    assert (profile.model, profile.device["name"], profile.tensor_parallel) == ("llama-2-7b", "a100", 1)
+    assert "no LM head" in profile.provenance["notes"][0]
+    assert "not measured by kvcast" in profile.label
+    (head,) = profile.points["per_sequence"]
+    assert head["basis"] == "estimated by kvcast"
+    assert head["us"][0] == pytest.approx(2 * 32000 * 4096 / (0.75 * 2.039e12) * 1e6)
+    seconds, _ = step_time(profile, LLAMA2, "fp16").step([(1024, 2048)], 0, 0, 0, 0)
+    by_hand_ms = 32 * (4 * (0.01 + 0.1024) + 0.002 + 0.001 + 1024 * 2560e-6 + 0.003) + 0.005
+    assert seconds * 1e3 == pytest.approx(by_hand_ms, rel=1e-6)
+    seconds, _ = step_time(profile, LLAMA2, "fp16").step([], 32, 32 * 2048, 2048, 0)
+    by_hand_ms = 32 * (4 * (0.01 + 32 * 1e-4) + 0.002 + 0.001 + 0.01 + 32 * 2048e-6 + 0.003) + 0.005
+    assert seconds * 1e3 == pytest.approx(by_hand_ms, rel=1e-6)
+
+
+def test_vidur_tables_of_a_width_or_a_model_that_is_not_there(vidur):
+    assert resolve_profile(str(vidur), LLAMA2, "fp16", 2).tensor_parallel == 2
+    with pytest.raises(InputError, match="no rows with num_tensor_parallel_workers = 4; it has 1, 2"):
+        resolve_profile(str(vidur), LLAMA2, "fp16", 4)
+    rows = list(csv.DictReader((vidur / "mlp.csv").open()))
+    write(vidur / "mlp.csv", [{**r, "n_embd": "5000"} for r in rows])
+    with pytest.raises(InputError, match=r"mlp.csv, row 2: no bundled model has .*n_embd 5000"):
+        resolve_profile(str(vidur), LLAMA2, "fp16")
+    write(vidur / "mlp.csv", [{k: v for k, v in r.items() if k != "num_tokens"} for r in rows])
+    with pytest.raises(InputError, match="column num_tokens is missing"):
+        resolve_profile(str(vidur), LLAMA2, "fp16")
+
+
+@pytest.mark.parametrize(
+    ("text", "engine", "blocks", "block_size"),
+    [
+        ("INFO 02-19 23:56:55 kv_cache_utils.py:524] GPU KV cache size: 2,042,016 tokens\n", "vllm", 127_626, 16),
+        ("INFO ... # GPU blocks: 127626, # CPU blocks: 2048\n", "vllm", 127_626, 16),
+        ("non-default args: {'block_size': 32}\nGPU KV cache size: 178,880 tokens, Maximum concurrency for 4,096 tokens per request: 43.67x\n", "vllm", 5590, 32),
+        ("KV Cache is allocated. dtype: torch.bfloat16, #tokens: 367404, K size: 8.23 GB, V size: 8.23 GB\nmax_total_num_tokens=367404, chunked_prefill_size=8192\n", "sglang", 367_404, 1),
+        ("server_args=ServerArgs(page_size=64)\nmax_total_num_tokens=2086558, chunked_prefill_size=8192\n", "sglang", 32_602, 64),
+        ("GPU KV cache size: 1,600 tokens\nrestarted\nGPU KV cache size: 3,200 tokens\n", "vllm", 200, 16),
+    ],
+)
+def test_kv_blocks_from_start_up_logs(tmp_path, text, engine, blocks, block_size):
+    path = tmp_path / "server.log"
+    path.write_text(text)
+    log = read_kv_log(path)
+    assert (log.engine, log.blocks, log.block_size) == (engine, blocks, block_size)
+    assert f"engine.kv_blocks={blocks}" in log_lines(log)[1]
+    assert ("does not name" in log_lines(log)[0]) == ("_size" not in text.split("chunked")[0].replace("cache_size", ""))
+
+
+def test_a_log_without_a_cache_size_is_one_clear_line(tmp_path):
+    path = tmp_path / "server.log"
+    path.write_text("hello\n")
+    with pytest.raises(InputError, match="no line with a KV cache size"):
+        read_kv_log(path)
+    with pytest.raises(InputError, match="cannot read"):
+        read_kv_log(tmp_path / "none.log")
+    path.write_text("GPU KV cache size: 10 tokens\n")
+    with pytest.raises(InputError, match="less than one block of 16"):
+        read_kv_log(path)
