@@ -19,11 +19,13 @@ _HOME = {
     "grouped_gemm": "moe",
     "Config": "configs",
     "config_for": "configs",
+    "check_on_device": "checks",
+    "rates_on_device": "rates",
 }
-__all__ = list(_HOME)  # noqa: PLE0604  (names resolved on first use)
+__all__ = list(_HOME)
 
 
-class KernelsUnavailable(ImportError):
+class KernelsUnavailableError(ImportError):
     """torch or triton is missing; the message is the one line a person needs."""
 
 

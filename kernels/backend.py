@@ -2,14 +2,14 @@
 
     from kernels.backend import tl, torch, triton
 """
-from kernels import KernelsUnavailable
+from kernels import KernelsUnavailableError
 
 try:
     import torch
     import triton
     import triton.language as tl
 except ImportError as error:
-    raise KernelsUnavailable(
+    raise KernelsUnavailableError(
         f"kernels need torch and triton ({error.name or error} is missing): pip install 'torch>=2.6' 'triton>=3.6,<4' (triton: Linux on x86-64)"
     ) from error
 

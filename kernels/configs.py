@@ -73,6 +73,15 @@ TABLE: dict[str, dict[tuple[str, int], Config]] = {
     },
 }
 
+# Tiles worth timing beside the table's on a GPU (python -m kernels.rates --candidates); none of them spills.
+CANDIDATES: dict[str, dict[tuple[str, int], list[Config]]] = {
+    "sm_90": {
+        ("prefill", 128): [Config(128, 64, 8, 2), Config(128, 64, 8, 4), Config(128, 32, 8, 4), Config(64, 64, 4, 3, per_sm=2)],
+        ("decode", 128): [Config(16, 64, 4, 3, per_sm=3), Config(16, 32, 4, 4, per_sm=4), Config(16, 128, 8, 3)],
+    },
+    "interpreter": {("prefill", 128): [Config(64, 32, 4, 1)]},
+}
+
 
 def config_for(arch: str, op: str, head_dim: int = 0) -> Config:
     """The tile of `op` ("prefill", "decode" or "moe") on `arch`; a KeyError's message names what the table has."""

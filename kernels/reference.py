@@ -7,6 +7,7 @@ Same arguments as the kernels, results in the dtype of the computation. They nee
 `attention` serves prefill and decode: decode is a prefill of one new token.
 """
 import math
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -74,7 +75,7 @@ def grouped_gemm(x, w, offsets, out=None, *, dtype=torch.float64) -> torch.Tenso
     """out[t] = w[e] x[t] for the tokens of expert e. Arguments as in kernels.moe.grouped_gemm."""
     out = torch.full((x.shape[0], w.shape[1]), math.nan, dtype=dtype, device=x.device) if out is None else out
     bounds = offsets.tolist()
-    for expert, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for expert, (begin, end) in enumerate(pairwise(bounds)):
         out[begin:end] = (x[begin:end].to(dtype) @ w[expert].to(dtype).T).to(out.dtype)
     return out
 

@@ -43,6 +43,11 @@ class Case:
         c = f"-{self.config.as_text().replace(' ', '-')}" if self.config else ""
         return f"{self.target}-{self.op}-{self.dtype}-d{self.head_dim}-b{self.block_size}-g{self.group}x{self.kv_heads}{c}"
 
+    def resolved(self) -> Config | None:
+        """The tile in force; merge and rope have none."""
+        named = config_for(self.target, self.op, 0 if self.op == "moe" else self.head_dim) if self.op in ("prefill", "decode", "moe") else None
+        return self.config or named
+
 
 @dataclass(frozen=True)
 class Compiled:
@@ -85,8 +90,8 @@ def record(case: Case) -> Recorder:
 
     from kernels import attention, decode, moe, prefill, rope
 
-    def meta(*shape, dtype=getattr(torch, case.dtype)):
-        return torch.empty(shape, dtype=dtype, device="meta")
+    def meta(*shape, dtype=None):
+        return torch.empty(shape, dtype=dtype or getattr(torch, case.dtype), device="meta")
 
     heads, kv, d = case.group * case.kv_heads, case.kv_heads, case.head_dim
     qkv = meta(96, (heads + 2 * kv) * d)  # q, k and v are views of one projection, as in a model
@@ -146,8 +151,11 @@ def compile_case(case: Case) -> Compiled:
     """Compile, or read from the cache."""
     import triton
 
-    sources = "".join(p.read_text() for p in sorted((ROOT / "kernels").glob("*.py"))) + Path(__file__).read_text()
-    text = json.dumps([asdict(case), case.config and asdict(case.config), triton.__version__, sources], sort_keys=True)
+    # What a compilation depends on: launchers and kernels, this file, and the config in force (not the rest of the table).
+    files = [p for p in sorted((ROOT / "kernels").glob("*.py")) if p.name not in ("checks.py", "rates.py", "configs.py", "reference.py", "__init__.py")]
+    sources = "".join(p.read_text() for p in (*files, Path(__file__)))
+    config = case.resolved()
+    text = json.dumps([asdict(case), config and asdict(config), triton.__version__, sources], sort_keys=True)
     path = CACHE / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
     if path.is_file():
         return Compiled(**json.loads(path.read_text()))
@@ -214,9 +222,9 @@ def table(target: str, dtype: str = "bfloat16") -> None:
     print(f"{'case':58s} {'config':18s} regs  shared spills stack instruction        s")
     for op, head_dim in [(op, d) for op in ("prefill", "decode", "merge", "rope") for d in (64, 128, 256)] + [("moe", 128)]:
         case = Case(op, target, dtype, head_dim)
-        config = config_for(target, op, 0 if op == "moe" else head_dim).as_text() if op in ("prefill", "decode", "moe") else ""
+        config = case.resolved()
         r = compile_case(case)
-        print(f"{case.id:58s} {config:18s} {r.registers:4d} {r.shared:7d} {r.spills:6d} {r.stack:5d} {r.tensor_core:28s} {r.seconds:.1f}", flush=True)
+        print(f"{case.id:58s} {config.as_text() if config else '':18s} {r.registers:4d} {r.shared:7d} {r.spills:6d} {r.stack:5d} {r.tensor_core:28s} {r.seconds:.1f}", flush=True)
 
 
 if __name__ == "__main__":

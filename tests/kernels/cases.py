@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Any
 
-from kernels.configs import BLOCK_SIZES, HEAD_DIMS, Config
+from kernels.configs import BLOCK_SIZES, CANDIDATES, HEAD_DIMS, Config
 from tests.kernels.aot import TARGETS, Case
 
 EVERYTHING = os.environ.get("KVCAST_KERNELS", "") == "all"
@@ -65,8 +65,8 @@ def choose(dimensions: Sequence[Sequence[Any]], everything: bool = EVERYTHING) -
 def interpreted(everything: bool = EVERYTHING) -> list[Run]:
     dtypes, layouts = ("float32", "float16"), ("nhd", "hnd")
     attention = (dtypes, HEAD_DIMS, BLOCK_SIZES, GROUPS)
-    runs = [Run("prefill", *c) for c in choose((*attention, ("fresh", "cached", "mixed"), (None, 1, 3), layouts), everything)]
-    runs += [Run("decode", *c) for c in choose((*attention, ("equal", "skewed", "edges"), (None, 1, 4), layouts), everything)]
+    runs = [Run("prefill", *c) for c in choose((*attention, ("fresh", "cached", "mixed", "long"), (None, 1, 3), layouts), everything)]
+    runs += [Run("decode", *c) for c in choose((*attention, ("equal", "skewed", "edges", "long"), (None, 1, 4), layouts), everything)]
     runs += [Run("rope", *c, "edges", None, layout) for *c, layout in choose((*attention, layouts), everything)]
     runs += [Run("moe", dtype, 128, 16, 1, shape, None, "nhd") for dtype, shape in product(dtypes, ("even", "skewed", "empty", "padded", "ragged"))]
     if not everything:
@@ -80,6 +80,7 @@ def compiled(everything: bool = EVERYTHING) -> list[Case]:
     cases = [Case(op, *c) for op, *c in choose((("prefill", "decode"), TARGETS, dtypes, HEAD_DIMS, BLOCK_SIZES, GROUPS), everything)]
     cases += [Case("prefill", t, "bfloat16", d) for t in TARGETS for d in HEAD_DIMS]  # Llama and Qwen shapes of every row, always
     cases += [Case("decode", t, "bfloat16", d) for t in TARGETS for d in HEAD_DIMS]
+    cases += [Case(op, t, "bfloat16", d, config=c) for t, rows in CANDIDATES.items() if t in TARGETS for (op, d), configs in rows.items() for c in configs]
     cases += [Case("merge", t, "bfloat16", d) for t, d in choose((TARGETS, HEAD_DIMS), everything)]
     cases += [Case("rope", t, dt, d, b) for t, dt, d, b in (choose((TARGETS, dtypes, HEAD_DIMS, BLOCK_SIZES), everything) if everything else [(t, "bfloat16", 128, 16) for t in TARGETS])]
     cases += [Case("moe", t, dt) for t, dt in (product(TARGETS, dtypes) if everything else [(t, dtypes[n % 2]) for n, t in enumerate(TARGETS)])]
