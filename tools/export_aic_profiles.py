@@ -26,9 +26,10 @@ LABEL = "exported from aiconfigurator-core 0.12 operator database ({kernel}), no
 HF_NAMES = {"llama-3.1-8b": "meta-llama/Meta-Llama-3.1-8B", "llama-3.1-70b": "meta-llama/Meta-Llama-3.1-70B", "qwen3-32b": "Qwen/Qwen3-32B"}
 # Memory as the driver reports it to vLLM in public logs, GiB.
 GPUS = {"h100": ("h100_sxm", "H100-SXM-80GB", 79.19, "0.24.0", "FA3"), "h200": ("h200_sxm", "H200-SXM", 139.81, "0.24.0", "FA3"),
-        "a100": ("a100_sxm", "A100-SXM4-80GB", 79.25, "0.14.0", "FA2")}  # fmt: skip
-FITTING = {("llama-3.1-8b", 1): "h100 h200 a100", ("llama-3.1-70b", 4): "h100 h200 a100", ("llama-3.1-70b", 8): "h100 h200 a100",
-           ("qwen3-32b", 1): "h200", ("qwen3-32b", 2): "h100 h200 a100", ("qwen3-32b", 4): "h100 h200 a100"}  # fmt: skip
+        "a100": ("a100_sxm", "A100-SXM4-80GB", 79.25, "0.14.0", "FA2"), "l40s": ("l40s", "L40S", 44.4, "0.24.0", "FA2"),
+        "b200": ("b200_sxm", "B200", 178.4, "0.24.0", "FlashInfer, TensorRT-LLM kernels")}  # fmt: skip
+FITTING = {("llama-3.1-8b", 1): "h100 h200 a100 l40s b200", ("llama-3.1-70b", 4): "h100 h200 a100 b200", ("llama-3.1-70b", 8): "h100 h200 a100",
+           ("qwen3-32b", 1): "h200 b200", ("qwen3-32b", 2): "h100 h200 a100", ("qwen3-32b", 4): "h100 h200 a100"}  # fmt: skip
 
 ROWS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048]
 NEW = [1, 16, 32, 64, 128, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 10240, 12288, 16384]
