@@ -385,8 +385,8 @@ def test_sessions_share_standard_text_only_when_asked(sessions, share: bool) -> 
 
 def test_sniffing_states_a_reason(tmp_path: Path) -> None:
     assert sniff(write(tmp_path / "a.jsonl", ROW)) == ("mooncake", "its rows have input_length, output_length, hash_ids, timestamp")
-    with pytest.raises(InputError, match="no known trace format"):  # Bailian: the same names in seconds and 16-token blocks
-        sniff(write(tmp_path / "bailian.jsonl", {**ROW, "chat_id": 1, "parent_chat_id": -1}))
+    bailian = write(tmp_path / "bailian.jsonl", {**ROW, "chat_id": 1, "parent_chat_id": -1})  # the same names, in seconds and 16-token blocks
+    assert sniff(bailian) == ("bailian", "its rows have chat_id, parent_chat_id, hash_ids")
     assert sniff(write(tmp_path / "b.csv", "Timestamp,Model,Request tokens,Response tokens"))[0] == "burstgpt"
     assert sniff(write(tmp_path / "c.json", session()))[0] == "weka"
     assert read(tmp_path / "a.jsonl", format="mooncake").notes[0] == "format: mooncake because it was asked for"
@@ -401,3 +401,13 @@ def test_what_cannot_be_recognised_is_refused(tmp_path: Path) -> None:
     assert complaint(tmp_path / "x.bin") == f"FILE: neither JSON nor a table, which is no known trace format; name one of {names}"
     assert complaint(write(tmp_path / "a.jsonl", ROW), format="moncake") == f"FILE: format 'moncake' is unknown, expected {names}; did you mean 'mooncake'?"
     assert complaint(tmp_path / "a.jsonl", format="mooncake", think="scaled") == "FILE: option 'think' does not exist for format mooncake, expected block_tokens"
+
+
+def test_ids_on_both_sides_of_2_to_the_63_stay_apart(tmp_path):
+    """Random 64-bit hashes: numpy alone would turn such a list into floats, which merge neighbours."""
+    path = tmp_path / "hashes.jsonl"
+    rows = [[1, 2**64 - 1], [1, 2**64 - 2], [1, 2**64 - 1]]
+    path.write_text("".join(json.dumps({"timestamp": i, "input_length": 1024, "output_length": 1, "hash_ids": ids}) + "\n" for i, ids in enumerate(rows)))
+    tree, leaf = (w := read(path, "mooncake")).tree, w.leaf
+    assert tree.end[leaf].tolist() == [1024, 512, 1024]
+    assert leaf[0] == leaf[2]

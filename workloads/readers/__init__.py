@@ -15,10 +15,12 @@ from typing import Any
 
 from workloads.columns import Workload
 from workloads.errors import InputError
-from workloads.readers import azure, burstgpt, mooncake, token_ids, weka
+from workloads.readers import azure, bailian, burstgpt, mooncake, token_ids, tracelab, weka
 from workloads.readers.head import Head
 
-FORMATS = {"mooncake": mooncake, "weka": weka, "azure": azure, "burstgpt": burstgpt, "token-ids": token_ids}
+FORMATS = {
+    "mooncake": mooncake, "bailian": bailian, "weka": weka, "tracelab": tracelab, "azure": azure, "burstgpt": burstgpt, "token-ids": token_ids,
+}
 """Format name -> its module; the order is the order in which sniffing asks."""
 
 

@@ -86,6 +86,11 @@ class Rows:
         self._hash.update(content)
         return content
 
+    @property
+    def row(self) -> int:
+        """1-based file row that is being read."""
+        return self._line
+
     def keep(self) -> None:
         self.number.append(self._line)
 

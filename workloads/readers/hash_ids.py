@@ -14,9 +14,11 @@ from __future__ import annotations
 import json
 import re
 from itertools import chain
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
+
+from workloads.readers.common import Rows
 
 CHUNK_ROWS = 8192  #: rows whose ids are held as Python objects at a time
 EXPECTED = "a list of block ids: whole numbers from 0 to 2^64 - 1, or text"
@@ -26,6 +28,8 @@ def as_column(ids: list[Any], numbers: dict[str, int]) -> np.ndarray | None:
     """int64 [len(ids)] of the ids, text numbered through `numbers`; None when an id is neither."""
     try:
         column = np.array(ids if ids else np.zeros(0, np.int64))
+        if column.dtype.kind in "fO" and set(map(type, ids)) == {int}:
+            column = np.array(ids, np.uint64)  # ids on both sides of 2^63: numpy alone would make them floats
     except (ValueError, OverflowError):
         return None
     if column.dtype.kind == "U" and set(map(type, ids)) == {str}:
@@ -73,6 +77,14 @@ class HashIds:
         if not self._flush():
             return None
         return np.concatenate(self._chunks), np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64)))
+
+
+def fail_on_ids(rows: Rows, ids: HashIds, record: dict[str, Any]) -> NoReturn:
+    """Name the row whose ids could not be read: the current one (`record`) or one still pending."""
+    found = ids.bad_row()
+    if found is None:
+        rows.fail("hash_ids", record.get("hash_ids"), EXPECTED)
+    rows.fail("hash_ids", found[1], EXPECTED, rows.number[found[0]])
 
 
 _HASH_IDS = re.compile(rb'"hash_ids"\s*:\s*\[')

@@ -12,14 +12,14 @@ real file with them was at hand. A row with a delay is released by the completio
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from workloads.columns import Workload
 from workloads.prefix_tree import from_block_ids
 from workloads.readers.common import NO_IDENTITY, Rows, from_first, note_ties
-from workloads.readers.hash_ids import EXPECTED, HashIds
+from workloads.readers.hash_ids import HashIds, fail_on_ids
 from workloads.readers.head import Head
 
 
@@ -47,14 +47,14 @@ def read(path: str | Path, block_tokens: int = 512) -> Workload:
         sessions.append(record.get("session_id"))
         delays.append(record.get("delay"))
         if not ids.add(record.get("hash_ids", [])):
-            _bad_ids(rows, ids, record)
+            fail_on_ids(rows, ids, record)
     prompt = rows.integers("input_length", inputs, low=1)
     output = rows.integers("output_length", outputs, low=1)
     session, turn, after = _sessions(sessions, delays)
     arrival_s, delay_s = _times(rows, times, delays, after)
     columns = ids.columns()
     if columns is None:
-        _bad_ids(rows, ids, {})
+        fail_on_ids(rows, ids, {})
     flat, offsets = columns
     blocks = np.diff(offsets)
     _check_coverage(rows, prompt, blocks, block_tokens)
@@ -68,14 +68,6 @@ def read(path: str | Path, block_tokens: int = 512) -> Workload:
         session_id=session, turn=turn, after=after if np.any(after >= 0) else None, delay_s=delay_s if np.any(after >= 0) else None,
         prefix_identity=bool(blocks.any()), hash_block_tokens=block_tokens, source=rows.source(), notes=rows.report(len(prompt)),
     )  # fmt: skip
-
-
-def _bad_ids(rows: Rows, ids: HashIds, record: dict[str, Any]) -> NoReturn:
-    """Name the row whose ids could not be read; called for the current row or for one still pending."""
-    found = ids.bad_row()
-    if found is None:
-        rows.fail("hash_ids", record.get("hash_ids"), EXPECTED)
-    rows.fail("hash_ids", found[1], EXPECTED, rows.number[found[0]])
 
 
 def _sessions(names: list[Any], delays: list[Any]) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray]:
