@@ -94,7 +94,7 @@ def chosen_chunk(tiles: np.ndarray, kv_heads: int, places: int, part_tiles: floa
         parts = -(-tiles // chunk)
         programs = int(parts.sum()) * kv_heads
         split = int(parts[parts > 1].sum()) * kv_heads
-        each = float(-(-tiles // parts).max()) + START_TILES
+        each = float((-(-tiles // parts)).max()) + START_TILES
         lower = max(each, (total + START_TILES * programs) / places)
         upper = -(-programs // places) * each
         time = (lower + upper) / 2 + (MERGE_TILES + 2 * part_tiles * split / places if split else 0.0)
