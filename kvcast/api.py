@@ -145,7 +145,13 @@ def load_workload(config: WorkloadConfig, seed: int = 0) -> Workload:
     """The requests of a [workload] section. Raises InputError."""
     from workloads.load import load
 
-    return load(config, seed)
+    workload = load(config, seed)
+    if config.trace is None:
+        from workloads.estimate import order_notes
+
+        workload = workload.with_notes(*order_notes(config, seed))
+    same = "" if workload.max_tokens is not None else "max_tokens: equal to the true output length, the source gives none"
+    return workload.with_notes(same) if same else workload
 
 
 def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:

@@ -46,7 +46,9 @@ def fates(s: dict[str, Any]) -> str:
         "completed": s["completed"], **{f"rejected ({why.replace('_', ' ')})": n for why, n in s["rejected"].items()},
         "cut with their session": s["session_truncated"], "aborted": s["aborted"], "unfinished": s["unfinished"],
     }
-    return ", ".join(f"{text.count(n)} {what}" for what, n in counts.items() if n or what == "completed")
+    told = ", ".join(f"{text.count(n)} {what}" for what, n in counts.items() if n or what == "completed")
+    others = {"never arrived (their session ended before, or the run did)": s["not_arrived"], "outside the measured window": s["outside_window"]}
+    return told + "".join(f"; {text.count(n)} more {what}" for what, n in others.items() if n)
 
 
 def verdict(result: Result) -> str:

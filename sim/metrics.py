@@ -56,10 +56,10 @@ def window_of(rec: Recording, warmup_s: float, duration_s: float | None) -> tupl
 
 
 def run_end_s(rec: Recording) -> float:
-    """When the last work ended: a horizon after everything has been served adds no time to the run."""
+    """When the last work ended or the last request came: a horizon after everything has been served adds no time to the run."""
     if np.isin(rec.status, (UNFINISHED, NOT_ARRIVED)).any() or np.isnan(rec.finish_s).all():
         return rec.end_s
-    return float(np.nanmax(rec.finish_s))
+    return float(max(np.nanmax(rec.finish_s), np.nanmax(rec.arrival_s)))
 
 
 def per_request(rec: Recording, workload: Workload) -> dict[str, np.ndarray]:

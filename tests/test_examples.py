@@ -79,4 +79,4 @@ def test_mooncake_policies_differ_when_memory_is_short(data_dir, monkeypatch):
             assert s["prefix_hit_rate"] <= s["reuse_ceiling_replica"]
     assert rates["lru", 10_000] <= rates["lru", 30_000]
     assert rates["lfu", 10_000] <= rates["lfu", 30_000]
-    assert len(set(rates.values())) > 1
+    assert rates["lru", 10_000] != rates["lfu", 10_000]

@@ -102,6 +102,14 @@ def order_cost(mix_class: MixClass, rate: float = 1.0, requests: int = 2000, see
     }
 
 
+def order_notes(config: WorkloadConfig, seed: int = 0) -> list[str]:
+    """What the layer order costs, for each class of a mix whose order is not the best one."""
+    if config.trace is not None:
+        return []
+    costly = [c for c in resolve(config).class_ if _best_order(c.layers) != c.layers]
+    return [": ".join(order_cost(c, seed=seed)["lines"]) for c in costly]
+
+
 def _best_order(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     """Widest reuse first; layers of one scope keep their order, and the one that changes least often goes first."""
     def rank(layer: Layer) -> tuple[int, bool, float]:

@@ -26,7 +26,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"{app}: no such file; expected a checkout of kvcast, installed with pip install -e .")
     options = {
         "server.port": str(args.port), "server.address": args.address, "server.headless": str(args.headless).lower(),
-        "browser.gatherUsageStats": "false",
+        "server.showEmailPrompt": "false", "server.maxUploadSize": "64", "browser.gatherUsageStats": "false",
+        "client.showErrorDetails": "none", "client.toolbarMode": "viewer",
     }  # fmt: skip
     flags = [part for name, value in options.items() for part in (f"--{name}", value)]
     return subprocess.call([sys.executable, "-m", "streamlit", "run", str(app), *flags])

@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     describe.add_argument("--block-size", metavar="TOKENS", type=int, help="tokens per block (default: the trace's own, 16 for a mix)")
     describe.add_argument("--capacity-blocks", metavar="N,...", help="capacities of the hit-rate curve (default: shares of the distinct blocks)")
     describe.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
+    convert.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
     convert.add_argument("--out", metavar="FILE", type=Path, required=True, help="the file to write")
 
 
@@ -41,7 +42,8 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "convert":
         from workloads.convert import to_mooncake
 
-        print("\n".join(to_mooncake(workload, args.out)))
+        notes = to_mooncake(workload, args.out)
+        print(text.to_json({"out": str(args.out), "requests": len(workload), "notes": notes}) if args.json else "\n".join(notes))
         return 0
     from workloads.describe import as_text, describe
 
@@ -68,15 +70,11 @@ def _capacities(workload: Workload, block_size: int, given: str | None) -> list[
 
 
 def _hit_rates(workload: Workload, block_size: int, capacities: Sequence[int]) -> dict[str, list[float]]:
-    """Hit ratio in tokens of every replay policy at every capacity, full blocks counted."""
-    from kvcast import text
-    from sim.kvcache.replay import POLICIES, hit_rate_curve
+    """LRU's hit ratio in tokens at every capacity, full blocks counted; `kvcast cache` replays the other policies."""
+    from sim.optimum.lru_curve import lru_curve
 
-    rates = {}
-    for policy in POLICIES:
-        text.progress(f"replaying {policy}")
-        rates[policy] = [row["hit_ratio_tokens"] for row in hit_rate_curve(workload, capacities, policy, "full-blocks", block_size)]
-    return rates
+    curve = lru_curve(workload, "full-blocks", block_size)
+    return {"lru": (curve.hit_tokens_at(capacities) / max(curve.prompt_tokens, 1)).tolist()}
 
 
 def _load(args: argparse.Namespace) -> Workload:
