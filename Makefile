@@ -1,4 +1,4 @@
-# make demo | test | lint | fuzz | bench | dashboard: each sets up the virtual environment .venv on first use.
+# make demo | test | test-kernels | lint | fuzz | bench | dashboard: each sets up the virtual environment .venv on first use.
 # The reference traces and measurements that some tests need are found through KVCAST_DATA.
 
 PYTHON ?= python3
@@ -6,12 +6,19 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 OPS    ?= 50000
 
-.PHONY: help demo test lint fuzz bench dashboard clean
+# Kernel tests live in a venv of their own, with torch and a triton: the pinned one, or TRITON=3.6.0 (oldest) and TRITON=3.9.0 (newest tested).
+TORCH   := $(shell sed -n 's/^torch==//p' constraints.txt)
+TRITON  ?= $(shell sed -n 's/^triton==//p' constraints.txt)
+PICK    ?= all
+KERNELS := .venv-kernels-$(TRITON)
+
+.PHONY: help demo test test-kernels lint fuzz bench dashboard clean
 
 help:
 	@echo "make demo       simulate the bundled mix: what the prefix cache is worth on an H200"
 	@echo "make dashboard  the same in a browser"
 	@echo "make test       run the tests         make lint  ruff and mypy"
+	@echo "make test-kernels  the Triton kernels, interpreted and compiled, no GPU needed; PICK=pairwise takes minutes, all of it an hour"
 	@echo "make fuzz OPS=50000  random tests against a per-block reference    make bench  speed"
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -33,6 +40,15 @@ dashboard: $(VENV)/.installed
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest
 
+# Triton before 3.7 interprets only with numpy before 2.4.
+$(KERNELS)/.installed: constraints.txt
+	$(PYTHON) -m venv $(KERNELS)
+	$(KERNELS)/bin/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH) triton==$(TRITON) $(if $(filter 3.6.%,$(TRITON)),'numpy<2.4',numpy) pytest hypothesis
+	@touch $@
+
+test-kernels: $(KERNELS)/.installed
+	KVCAST_KERNELS=$(PICK) $(KERNELS)/bin/python -m pytest tests/kernels
+
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -44,4 +60,4 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/bench_speed.py
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) .venv-kernels-* build *.egg-info
