@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from kvcast.cli import main
+from sim.kvcache.clairvoyant import NO_USE, Forecast
 from sim.kvcache.observed import ACQUIRE, RELEASE
 from sim.optimum.check import check, feasible
 from sim.optimum.hits import most_hits
@@ -18,8 +19,8 @@ from sim.recording import Recording
 from sim.scenario import EngineParams
 from sim.simulate import run
 from tests.reference_optimum import as_workload, best_pinned, leading, order_of, tiny
-from tests.worlds import LinearSteps, random_workload
-from workloads.columns import Workload
+from tests.worlds import LinearSteps, UnitSteps, random_workload
+from workloads.columns import PrefixTree, Workload
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -136,6 +137,46 @@ def test_clairvoyant_hits_the_optimum_of_its_schedule() -> None:
         tight += best.checkpoints > 0
     assert equal > 40
     assert tight > 25
+
+
+def test_forecast_knows_where_the_next_use_of_a_run_changes() -> None:
+    """One text of 40 tokens, blocks of 4: asked for up to 18, then up to 40 with the answer beyond 29, then whole."""
+    tree = PrefixTree(np.array([-1, 0], np.int32), np.array([0, 40], np.int64), np.zeros(2, np.int16))
+    prompt, output = np.array([18, 29, 41]), np.array([22, 12, 1])
+    workload = Workload(tree, np.array([0.0, 1, 2]), prompt, output, np.array([1, 1, 1], np.int32))
+    forecast = Forecast(workload, EngineParams(kv_blocks=100, block_size=4))
+    assert forecast.next_use(1, 4) == (0, 0)  # the first request hits blocks 0 to 3
+    assert forecast.next_use(1, 9) == (NO_USE, 4)  # and computes 4 to 8 again
+    forecast.admit(0)
+    assert forecast.next_use(1, 7) == (1, 0)
+    assert forecast.next_use(1, 10) == (NO_USE, 7)
+    forecast.admit(1)
+    assert forecast.next_use(1, 10) == (2, 0)
+    forecast.admit(2)
+    assert forecast.next_use(1, 10) == (NO_USE, 0)
+    assert forecast.next_use(5, 10) == (NO_USE, 0)  # a private tail
+
+
+def test_forecast_cuts_off_the_block_that_the_next_request_leaves_incomplete() -> None:
+    """The last token of an answer is never computed: the last of its 10 blocks is wanted by the request after it."""
+    tree = PrefixTree(np.array([-1, 0], np.int32), np.array([0, 40], np.int64), np.zeros(2, np.int16))
+    workload = Workload(tree, np.array([0.0, 1]), np.array([18, 41]), np.array([22, 1]), np.array([1, 1], np.int32))
+    workload.check()
+    assert Forecast(workload, EngineParams(kv_blocks=100, block_size=4)).next_use(1, 10) == (1, 9)
+
+
+def test_order_optimum_holds_for_every_policy_and_counts_no_memory_for_answers_to_come() -> None:
+    """An answer of 12 blocks is generated after a prompt of 15 has come and gone in a cache of 20; the next turn hits it."""
+    tree = PrefixTree(np.array([-1, 0], np.int32), np.array([0, 49], np.int64), np.zeros(2, np.int16))
+    workload = Workload(
+        tree, np.array([0.0, 1.5, 60.0]), np.array([8, 60, 53]), np.array([41, 1, 1]), np.array([1, 0, 1], np.int32)
+    )
+    bounds = set()
+    for policy in ("lru", "lfu", "clairvoyant"):
+        rec = run(workload, EngineParams(kv_blocks=20, block_size=4, policy=policy), UnitSteps(), record_cache=True)
+        assert rec.hit_tokens.tolist() == [0, 0, 48]
+        bounds.add(order_optimum(workload, rec).bound_tokens)
+    assert bounds == {48}
 
 
 def test_recording_the_cache_changes_nothing() -> None:
