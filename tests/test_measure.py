@@ -2,6 +2,7 @@
 import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -214,3 +215,21 @@ def test_rows_carry_the_median_the_spread_and_how_many(tmp_path):
     assert gemm["samples"] == 7
     assert 0 < gemm["iqr"] < 0.1 * gemm["value"]
     assert rows[-1]["op"] == "end"
+
+
+def test_a_killed_process_resumes_to_the_same_points(tmp_path):
+    """SIGKILL in the middle, then --resume: the points of an unbroken run, each once."""
+    path = tmp_path / "killed.jsonl"
+    command = [sys.executable, "-m", "calibrate.measure", "--model", "tiny", "--device", "fake", "--out", str(path)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    while process.poll() is None and (not path.exists() or path.read_bytes().count(b"\n") < 60):
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    before = len(read_points(path)[1])
+    assert 50 < before < len(plan(TINY, GPU)), "killed half-way"
+    subprocess.run([*command, "--resume"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    keys = [Point(r["op"], r["shape"]).key for r in rows if "shape" in r]
+    assert len(keys) == len(set(keys))
+    assert set(keys) == {p.key for p in plan(TINY, GPU)}

@@ -4,10 +4,14 @@
   kvcast profile show h200-llama-3.1-8b-aic
   kvcast profile show --model llama-2-7b --context 1000000
   kvcast profile show h200-llama-3.1-8b-aic --model llama-3.1-8b --context 1000000
+  kvcast profile show profile.json --html profile.html
+  kvcast profile diff monday.json friday.json
+  kvcast profile kv-log vllm.log
 """
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 
@@ -21,14 +25,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument("--dtype", default="bf16", help="weights: bf16, fp16 or fp8 (default bf16)")
     show.add_argument("--kv-dtype", default=None, help="KV cache: bf16, fp16 or fp8 (default: as the weights, bf16 for fp8)")
     show.add_argument("--tensor-parallel", metavar="N", type=int, default=None, help="GPUs per replica (default: the profile's, else 1)")
-    for command in (listing, show):
+    show.add_argument("--html", metavar="FILE", type=Path, help="write measured-against-fitted plots of a calibrated profile")
+    diff = actions.add_parser("diff", help="what moved between two profiles, by operator and by step")
+    diff.add_argument("a", metavar="A", help="bundled name or profile file")
+    diff.add_argument("b", metavar="B", help="bundled name or profile file")
+    log = actions.add_parser("kv-log", help="KV blocks from the start-up log of vLLM or SGLang")
+    log.add_argument("log", metavar="LOG", type=Path)
+    log.add_argument("--block-size", metavar="N", type=int, default=None, help="tokens per block, when the log does not say (default: vLLM 16, SGLang 1)")
+    for command in (listing, show, diff, log):
         command.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
 
 
 def run(args: argparse.Namespace) -> int:
     from kvcast import text
 
-    document = _list() if args.action == "list" else _show(args)
+    document = {"list": lambda _: _list(), "show": _show, "diff": _diff, "kv-log": _kv_log}[args.action](args)
     if args.json:
         print(text.to_json(document))
     else:
@@ -85,12 +96,15 @@ def _show(args: argparse.Namespace) -> dict[str, Any]:
     if args.context is not None and args.context < 1:
         raise InputError(f"profile show: --context {args.context}: expected 1 token or more")
     profile = _profile(args)
+    if args.html is not None:
+        _write_html(profile, args.html)
     name = args.model or (profile.model if profile else None)
     if name is None:
         return {"profile": profile.describe(), "lines": _profile_lines(profile)}
     model = resolve_model(name)
     tp = args.tensor_parallel or (profile.tensor_parallel if profile else 1)
-    kv_dtype = args.kv_dtype or KV_DTYPE.get(args.dtype, args.dtype)
+    own = profile.kv_dtype if profile is not None else KV_DTYPE.get(args.dtype, args.dtype)
+    kv_dtype = args.kv_dtype or own
     if profile is not None and not profile.fits(known_as(model), profile.dtype, tp):
         raise InputError(
             f"profile {profile.id!r} is for {profile.model} tensor_parallel {profile.tensor_parallel}; asked for {model.name} tensor_parallel {tp}"
@@ -106,16 +120,52 @@ def _profile(args: argparse.Namespace) -> Any:
         return None
     if args.profile in bundled_profiles():
         return load_profile(BUNDLED / f"{args.profile}.json")
+    if args.profile.endswith(".json"):
+        return load_profile(Path(args.profile))
     return resolve_profile(args.profile, resolve_model(args.model or "llama-3.1-8b"), args.dtype, args.tensor_parallel or 1)
 
 
 def _profile_lines(profile: Any) -> list[str]:
+    from kvcast.profile_report import calibration_lines, is_calibrated
+
     described = profile.describe()
     lines = [f"{profile.id}: {profile.label}", f"GPU: {profile.device['name']}, {profile.memory_gib:g} GiB"]
     lines.append(f"model: {profile.model or 'any'}, {profile.dtype} weights, {profile.kv_dtype} KV, tensor parallel {profile.tensor_parallel}")
     for key, value in described["provenance"].items():
         lines += [f"{key}: {item}" for item in (value if isinstance(value, list) else [value])]
-    return [*lines, f"content hash: {described['content_hash']}"]
+    lines.append(f"content hash: {described['content_hash']}")
+    if is_calibrated(profile):
+        lines += ["", *calibration_lines(profile)]
+    return lines
+
+
+def _write_html(profile: Any, path: Path) -> None:
+    from kvcast.profile_report import is_calibrated, write_html
+    from workloads.errors import InputError
+
+    if profile is None or not is_calibrated(profile):
+        raise InputError("profile show --html: expected a profile of kvcast calibrate; others keep no raw points to plot")
+    write_html(profile, path)
+
+
+# -- diff and logs -----------------------------------------------------------------------------------------------------
+
+
+def _diff(args: argparse.Namespace) -> dict[str, Any]:
+    from calibrate.profile import BUNDLED, bundled_profiles, load_profile
+    from kvcast.profile_report import diff, diff_lines
+
+    bundled = bundled_profiles()
+    a, b = (load_profile(BUNDLED / f"{name}.json" if name in bundled else Path(name)) for name in (args.a, args.b))
+    changes = diff(a, b)
+    return {"a": a.describe(), "b": b.describe(), **changes, "lines": diff_lines(a, b, changes)}
+
+
+def _kv_log(args: argparse.Namespace) -> dict[str, Any]:
+    from calibrate.kv_logs import log_lines, read_kv_log
+
+    log = read_kv_log(args.log, args.block_size)
+    return {"engine": log.engine, "kv_blocks": log.blocks, "block_size": log.block_size, "kv_tokens": log.tokens, "line": log.line, "lines": log_lines(log)}
 
 
 def _fit(model: Any, profile: Any, dtype: str, kv_dtype: str, tp: int, context: int | None) -> dict[str, Any]:
