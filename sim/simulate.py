@@ -50,13 +50,14 @@ def run(
     record_cache: bool = False,
     step_log: list | None = None,
     on_clock: Callable[[float], None] | None = None,
+    on_end: Callable[[list[Replica]], object] | None = None,
 ) -> Recording:
     """Simulate; deterministic for a given workload, parameters and seed.
 
     horizon_s stops the clock; until_arrival_s stops arrivals and lets the rest drain. fast_forward=False steps one by
     one, with the same result. step_log collects (replica, start_s, [(request, tokens)], preempted, blocks taken,
     blocks evicted, blocks free, running, waiting) of every step and implies stepping. on_clock is called about once per
-    1,000 releases with the simulated time (progress). record_cache keeps every acquisition and release of cached blocks
+    1,000 releases with the simulated time (progress). on_end gets the replicas as they are when the clock stops. record_cache keeps every acquisition and release of cached blocks
     (sim.optimum.schedule needs it). With SGLang's semantics a row of step_log is (replica, start_s, P or D, [(request,
     tokens)], retracted, tokens evicted, available, evictable and protected at the end of the step, waiting).
     """
@@ -96,6 +97,8 @@ def run(
         env.run(until=horizon_s)
     for replica in cluster.replicas:
         replica.stop(env.now)
+    if on_end is not None:
+        on_end(cluster.replicas)
     return _recording(workload, params, cluster, log, life, cache_events, env.now)
 
 

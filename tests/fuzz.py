@@ -100,7 +100,7 @@ def compare(case: Case, engine: Any) -> str:
         except Exception as error:  # a crash is a finding like any other, to be shrunk and shown
             return f"{mode}: {type(error).__name__}: {error}"
         if sglang:
-            lines = fuzz_sglang.differences(engine, recording, log, fuzz_sglang.tree_rows(schedulers[0].cache, engine.page))
+            lines = fuzz_sglang.differences(engine, recording, log, schedulers[0].cache.rows(engine.page))
         else:
             lines = (line for part in (_step_lines(engine, log), _request_lines(engine, recording), _total_lines(engine, recording)) for line in part)
         for line in lines:
@@ -192,9 +192,10 @@ def _total_lines(engine: reference.Engine, rec: Recording) -> Iterator[str]:
 
 def cases_until_noticed(fault: str, seed: int = 0, limit: int = 3000) -> int | None:
     """Number of random cases until the planted fault shows; None when it never did."""
-    target, name, faulty = FAULTS[fault]
+    sglang = fault not in FAULTS
+    target, name, faulty = fuzz_sglang.FAULTS[fault] if sglang else FAULTS[fault]
     for index in range(limit):
-        case = random_case(seed, index)
+        case = fuzz_sglang.random_case(seed, index) if sglang else random_case(seed, index)
         with patch.object(target, name, faulty):
             try:
                 engine = run_reference(case)
@@ -243,7 +244,7 @@ def main() -> int:
         print(found or "equal")
         return bool(found)
     if args.faults:
-        noticed = {fault: cases_until_noticed(fault, args.seed) for fault in FAULTS}
+        noticed = {fault: cases_until_noticed(fault, args.seed) for fault in (fuzz_sglang.FAULTS if args.engine == "sglang" else FAULTS)}
         print("\n".join(f"{fault}: {'noticed after ' + str(n) + ' cases' if n else 'NOT NOTICED'}" for fault, n in noticed.items()))
         return None in noticed.values()
     done, cases, failing = fuzz(args.ops, args.seed, tuple(filter(None, args.policies.split(","))), args.engine)

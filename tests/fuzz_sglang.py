@@ -25,6 +25,8 @@ POLICIES = ("lru", "lfu", "slru", "fifo", "filo", "mru", "priority")
 def random_case(seed: int, index: int, policies: tuple[str, ...] = POLICIES) -> Case:
     """One adversarial case: small pools, shared and repeated prompts, outputs asked for before they exist."""
     rng = random.Random(f"sglang {seed}/{index}")
+    if rng.random() < 0.1:
+        return _contest(rng, f"random sglang {seed}/{index}", policies)
     page = rng.choice([1, 1, 1, 2, 3, 4, 8, 16, rng.randint(1, 16)])
     n = rng.randint(2, 6) if rng.random() < 0.3 else rng.randint(4, 30)
     unit = rng.choice([1, page, page, 2 * page, 12, 40])
@@ -42,6 +44,19 @@ def random_case(seed: int, index: int, policies: tuple[str, ...] = POLICIES) -> 
         "schema": "kvoracle/1", "case": f"random sglang {seed}/{index}", "engine": "sglang", "timed": rng.random() < 0.5,
         "config": _config(rng, page, sizes) | {"eviction_policy": rng.choice(policies)}, "requests": requests,
     }  # fmt: skip
+
+
+def _contest(rng: random.Random, name: str, policies: tuple[str, ...]) -> Case:
+    """Many answers to one prompt, admitted at once and too long for the pool: several are retracted in a step."""
+    page, n = rng.choice([1, 2, 4, 16]), rng.randint(4, 16)
+    prompt = page * rng.randint(1, 6) + rng.choice([0, 0, 1])
+    requests = [{"id": i, "arrival_step": rng.choice([0, 0, 1, 4]), "segments": [["s", 1, prompt]], "max_tokens": rng.randint(2 * page, 40 + 2 * page), "priority": i % 3} for i in range(n)]
+    longest = max(r["max_tokens"] for r in requests)
+    config = _config(rng, page, [prompt + longest]) | {
+        "capacity_tokens": page * ((prompt + longest) // page + 2 + rng.randint(0, n)), "max_running": 64, "conservativeness": rng.choice([0.0, 0.05]),
+        "retract_decode_steps": rng.choice([20, 1, 0]), "eviction_policy": rng.choice(policies), "max_context": 1000,
+    }  # fmt: skip
+    return {"schema": "kvoracle/1", "case": name, "engine": "sglang", "timed": rng.random() < 0.5, "config": config, "requests": requests}
 
 
 def _config(rng: random.Random, page: int, sizes: list[int]) -> Case:
@@ -134,17 +149,6 @@ def _reference_tree(engine: reference.Engine) -> list[list]:
     return [[parent, tokens, *rest] for parent, tokens, _, *rest in engine.final_tree()[1:]]
 
 
-def tree_rows(cache: sglang.RadixCache, page: int) -> list[list]:
-    """The simulator's tree in the recorded order: parent row, tokens, hits, priority, access, creation, lock."""
-    rows: list[list] = []
-    todo = [(cache.root, -1)]
-    while todo:
-        node, parent = todo.pop()
-        todo += [(child, len(rows)) for child in node.children.values()]
-        rows.append([parent, (node.hi - node.lo) * page, node.hits, node.priority, node.access, node.creation, node.lock])
-    return rows[1:]
-
-
 class watched:  # noqa: N801
     """Within it every scheduler is kept, and checked after each of its steps."""
 
@@ -171,3 +175,85 @@ class watched:  # noqa: N801
 
     def __exit__(self, *error: object) -> None:
         self._patch.stop()
+
+
+# ---- planted faults -------------------------------------------------------------------------------------------------
+
+
+def _insert_without_hits(tree: reference.Radix, space: reference.Namespace, tokens: list[int], priority: int, inserted: int) -> int:
+    return _insert(tree, space, tokens, priority, reference.UNLIMITED)
+
+
+def _insert_counting_again(tree: reference.Radix, space: reference.Namespace, tokens: list[int], priority: int, inserted: int) -> int:
+    return _insert(tree, space, tokens, priority, 0)
+
+
+def _split_as_old(tree: reference.Radix, space: reference.Namespace, node: reference.Node, at: int) -> reference.Node:
+    upper = _split(tree, space, node, at)
+    upper.creation = node.creation
+    return upper
+
+
+def _look_up_whole(engine: reference.Engine, r: reference.Request) -> tuple[reference.Node, int]:
+    known = r.known
+    if not engine.caching or engine.page == 1:
+        return _look_up(engine, r)
+    return engine.tree.match(r.space, r.tokens[:known]) if known % engine.page == 0 and known > engine.page else _look_up(engine, r)
+
+
+def _match_untouched(tree: reference.Radix, space: reference.Namespace, tokens: list[int]) -> tuple[reference.Node, int]:
+    before = {node: node.access for node in tree.nodes()}
+    found = _match(tree, space, tokens)
+    for node, access in before.items():
+        node.access = access
+    return found
+
+
+def _refresh_nothing(engine: reference.Engine) -> None:
+    engine.passes += 1
+
+
+def _drop_into_cache(engine: reference.Engine, r: reference.Request) -> None:
+    if engine.caching:
+        engine.checkpoint(r, r.computed)
+    _drop(engine, r)
+
+
+def _decode_forgetting_the_finish(engine: reference.Engine, step: reference.Step, somebody_left: bool) -> bool:
+    return _start_decode(engine, step, False)
+
+
+def _requeue_first(engine: reference.Engine, retracted: list[reference.Request]) -> None:
+    engine.waiting[:0] = retracted
+
+
+def _order_of_admission(engine: reference.Engine, order: list[reference.Request]) -> list[reference.Request]:
+    return [r for r in engine.running if r in order]
+
+
+def _nobody_postponed(engine: reference.Engine) -> tuple[list, set]:
+    return _match_waiting(engine)[0], set()
+
+
+_insert, _split, _match = reference.Radix.insert, reference.Radix.split, reference.Radix.match
+_look_up, _drop, _start_decode = reference.Engine.look_up, reference.Engine.drop, reference.Engine.start_decode
+_match_waiting = reference.Engine.match_waiting
+
+FAULTS: dict[str, tuple[type, str, Any]] = {
+    "hits never counted": (reference.Radix, "insert", _insert_without_hits),
+    "hits counted at every insertion": (reference.Radix, "insert", _insert_counting_again),
+    "an upper part as old as the lower": (reference.Radix, "split", _split_as_old),
+    "look-up may cover the whole prompt": (reference.Engine, "look_up", _look_up_whole),
+    "look-ups do not touch": (reference.Radix, "match", _match_untouched),
+    "prefixes of the waiting not touched": (reference.Engine, "refresh", _refresh_nothing),
+    "output not split from its prompt": (reference.Engine, "raise_prompt", lambda engine, r, whole: None),
+    "retracted KV stays in the cache": (reference.Engine, "drop", _drop_into_cache),
+    "retracted to the front of waiting": (reference.Engine, "requeue", _requeue_first),
+    "running order unchanged by a retraction": (reference.Engine, "order_after_retraction", _order_of_admission),
+    "ratio unchanged by a retraction": (reference.Engine, "ratio_after_retraction", lambda engine, order: engine.ratio),
+    "a rejected head tried once after a finish": (reference.Engine, "start_decode", _decode_forgetting_the_finish),
+    "decode evicts only what it needs": (reference.Engine, "asked_for_decode", reference.Engine.needed_for_decode),
+    "retraction when a page for everybody is not there": (reference.Engine, "needed_for_decode", reference.Engine.asked_for_decode),
+    "nobody postponed in a batch": (reference.Engine, "match_waiting", _nobody_postponed),
+}
+"""Planted in the reference, so that a change inside the simulator cannot disarm them."""

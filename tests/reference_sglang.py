@@ -334,7 +334,7 @@ class Engine:
     def _request(self, r: dict[str, Any]) -> Request:
         tokens = tokens_of(r) + outputs_of(r["id"], r["max_tokens"])
         lora = json.dumps(r["lora"], sort_keys=True) if r.get("lora") is not None else None
-        priority = self.use_priority and r.get("priority") or 0
+        priority = (self.use_priority and r.get("priority")) or 0
         request = Request(r["id"], r["arrival_step"], tokens, len(tokens) - r["max_tokens"], r["max_tokens"], (lora, r.get("cache_salt")), priority)
         request.rejected = len(tokens) > self.max_context or len(tokens) + self.page >= self.capacity
         return request
@@ -433,11 +433,13 @@ class Engine:
             return self.tree.root, 0
         return self.tree.match(r.space, r.tokens[: r.known - 1])
 
+    def chunk_limit(self, adder: Adder) -> int:
+        limit = min(adder.chunk, int(adder.room()))
+        return limit if limit > 0 else adder.chunk  # it must go on, or its memory would never come back
+
     def continue_chunked(self, adder: Adder) -> None:
         r = self.chunked
-        limit = min(adder.chunk, int(adder.room()))
-        if limit <= 0:
-            limit = adder.chunk
+        limit = self.chunk_limit(adder)
         remaining = r.known - r.computed
         if remaining > limit:
             adder.take(r, limit, 0)
@@ -506,7 +508,7 @@ class Engine:
             self.retract(step)
         else:
             self.ratio = max(self.ratio - self.decay, self.least_ratio)
-        self.make_room(len(self.running) * self.page)
+        self.make_room(self.asked_for_decode(self.running))
         for r in self.running:
             if r.computed % self.page == 0:
                 self.available -= self.page
@@ -518,9 +520,16 @@ class Engine:
         return True
 
     def decode_fits(self, requests: list[Request]) -> bool:
-        demand = self.page * sum(r.computed % self.page == 0 for r in requests)
+        demand = self.needed_for_decode(requests)
         self.make_room(demand)
         return self.available >= demand
+
+    def needed_for_decode(self, requests: list[Request]) -> int:
+        return self.page * sum(r.computed % self.page == 0 for r in requests)
+
+    def asked_for_decode(self, requests: list[Request]) -> int:
+        """A page for everybody, needed or not: evicts a bit early."""
+        return self.page * len(requests)
 
     def retract(self, step: Step) -> None:
         if self.retraction_policy == "priority":
@@ -535,9 +544,18 @@ class Engine:
             self.drop(r)
             self.make_room(len(order) * self.retract_steps)
             self.full = False
-        self.running = order
-        self.ratio = min(1.0, (sum(r.sampled for r in order) + self.retract_steps * len(order)) / (sum(r.output for r in order) + 1))
-        self.waiting += [r for i in step.retracted for r in self.requests if r.id == i]
+        self.running = self.order_after_retraction(order)
+        self.ratio = self.ratio_after_retraction(order)
+        self.requeue([r for i in step.retracted for r in self.requests if r.id == i])
+
+    def order_after_retraction(self, order: list[Request]) -> list[Request]:
+        return order
+
+    def ratio_after_retraction(self, order: list[Request]) -> float:
+        return min(1.0, (sum(r.sampled for r in order) + self.retract_steps * len(order)) / (sum(r.output for r in order) + 1))
+
+    def requeue(self, retracted: list[Request]) -> None:
+        self.waiting += retracted
 
     def drop(self, r: Request) -> None:
         self.available += self.private(r)
@@ -580,15 +598,18 @@ class Engine:
         tokens = r.tokens[:whole]
         there = self.tree.insert(r.space, tokens, r.priority, r.inserted)
         r.inserted = whole
-        prompt = r.prompt // self.page * self.page
-        if whole > prompt:
-            self.tree.insert(r.space, r.tokens[:prompt], r.priority + 1, whole)
+        if whole > r.prompt // self.page * self.page:
+            self.raise_prompt(r, whole)
         self.available += there - r.held  # pages another request had put there first
         node, done = self.tree.match(r.space, tokens)
         assert done == whole
         self.tree.lock(node)
         self.tree.unlock(r.node)
         r.node, r.held = node, whole
+
+    def raise_prompt(self, r: Request, whole: int) -> None:
+        """Split the output off the prompt and let the prompt outrank it."""
+        self.tree.insert(r.space, r.tokens[: r.prompt // self.page * self.page], r.priority + 1, whole)
 
     def finish(self, r: Request) -> None:
         self.checkpoint(r, r.computed)

@@ -1,7 +1,7 @@
 """Replays recorded engine cases step by step: what the engine did against what the simulator does.
 
 The one idea: with a step time of one second the clock at a step's start is its recorded number, so schedules, preemptions,
-block counts and every request's milestones must be equal, not close.
+block counts and every request's milestones must be equal, not close; SGLang's radix tree at the end too.
 
     $ kvcast validate engine-cases --cases DIR
 
@@ -18,13 +18,16 @@ from typing import Any
 import numpy as np
 
 from kvcast.validation import Outcome
+from sim import sglang
 from sim.recording import COMPLETED, STATUS, Recording
+from sim.replica import Replica
 from sim.scenario import EngineParams
 from sim.simulate import run as simulate
 from workloads.errors import InputError
 from workloads.readers.engine_case import read_case, to_workload, unknown_settings
 
 COLUMNS = ("step number", "scheduled", "preempted", "blocks allocated", "blocks evicted", "free blocks", "running", "waiting")
+SGLANG_COLUMNS = ("step number", "kind", "scheduled", "retracted", "tokens evicted", "available", "evictable", "protected", "waiting")
 
 
 class UnitStep:
@@ -42,66 +45,101 @@ def run(data_dir: Path | None, cases: Path | str | None = None, **_: Any) -> Out
     files = _case_files(data_dir, cases)
     lines: list[str] = []
     skipped: Counter[str] = Counter()
-    n_requests = n_steps = mismatches = 0
+    counts: dict[str, Counter[str]] = {}
     for path in files:
         case = read_case(path)
         reason = not_simulated(case)
         if reason:
             skipped[reason] += 1
             continue
-        n_requests += len(case["requests"])
-        n_steps += len(case["expected"]["steps"])
         found = differences(case)
-        mismatches += bool(found)
+        count = counts.setdefault(case["engine"], Counter())
+        count.update(cases=1, requests=len(case["requests"]), steps=len(case["expected"]["steps"]), mismatches=bool(found))
         lines += [f"{case['case']}: {line}" for line in found]
         unknown = unknown_settings(case)
         if unknown:
             lines.append(f"{case['case']}: replayed without {', '.join(unknown)}, which kvcast does not know")
-    n_cases = len(files) - sum(skipped.values())
     if skipped:
         lines.append(f"skipped {sum(skipped.values())}: " + ", ".join(f"{n} {reason}" for reason, n in sorted(skipped.items())))
-    lines.append(f"{n_cases} cases, {n_requests} requests, {mismatches} mismatches")
-    figures = {
-        "cases": n_cases, "requests": n_requests, "steps": n_steps, "mismatches": mismatches, "skipped": sum(skipped.values()),
-    }  # fmt: skip
-    return Outcome("engine-cases", mismatches == 0 and n_cases > 0, lines, figures)
+    total = sum(counts.values(), Counter())
+    if len(counts) > 1:
+        lines += [f"{engine}: {_counted(count)}" for engine, count in sorted(counts.items())]
+    lines.append(_counted(total))
+    figures: dict[str, Any] = {key: total[key] for key in ("cases", "requests", "steps", "mismatches")}
+    figures |= {"skipped": sum(skipped.values()), "engines": {engine: dict(count) for engine, count in sorted(counts.items())}}
+    return Outcome("engine-cases", total["mismatches"] == 0 and total["cases"] > 0, lines, figures)
+
+
+def _counted(count: Counter[str]) -> str:
+    return f"{count['cases']} cases, {count['requests']} requests, {count['mismatches']} mismatches"
 
 
 def not_simulated(case: dict[str, Any]) -> str:
     """Why a case cannot be replayed; empty when it can."""
+    config = case["config"]
+    if case["engine"] == "sglang":
+        for key, known in (("schedule_policy", sglang.ORDERS), ("eviction_policy", sglang.POLICIES), ("retraction_policy", sglang.RETRACTION)):
+            if key in config and config[key] not in known:
+                return f"sglang {key} {config[key]} (rules not simulated)"
+        return ""
     if case["engine"] != "vllm":
         return f"{case['engine']} (its semantics are not simulated)"
-    if case["config"].get("async_scheduling"):
+    if config.get("async_scheduling"):
         return "asynchronous scheduling (rules not simulated)"
-    if case["config"].get("sliding_window"):
+    if config.get("sliding_window"):
         return "sliding window (rules not simulated)"
     return ""
 
 
 def differences(case: dict[str, Any], fast_forward: bool = True) -> list[str]:
-    """Replay one case; the first differing step and the first differing request, in words."""
+    """Replay one case; the first differing step, request and tree node, in words."""
     workload, params = to_workload(case)
     log: list[tuple] = []
-    recording = simulate(workload, EngineParams(**params), UnitStep(), fast_forward=fast_forward, step_log=log)
-    found = [*_step_differences(log, case["expected"]["steps"]), *_request_differences(recording, case["expected"]["requests"])]
+    replicas: list[Replica] = []
+    recording = simulate(workload, EngineParams(**params), UnitStep(), fast_forward=fast_forward, step_log=log, on_end=replicas.extend)
+    expected = case["expected"]
+    columns = SGLANG_COLUMNS if case["engine"] == "sglang" else COLUMNS
+    found = [*_step_differences(log, expected["steps"], columns), *_request_differences(recording, expected["requests"])]
+    scheduler = replicas[0].scheduler
+    if isinstance(scheduler, sglang.SGLangScheduler):
+        found += _end_differences(scheduler, expected.get("summary", {}))
     return found
 
 
-def _step_differences(log: list[tuple], expected: list[list]) -> Iterator[str]:
-    for (_, start_s, scheduled, preempted, *counts), want in zip(log, expected, strict=False):
-        got = [start_s, [list(pair) for pair in scheduled], list(preempted), *counts]
+def _step_differences(log: list[tuple], expected: list[list], columns: tuple[str, ...]) -> Iterator[str]:
+    for (_, *row), want in zip(log, expected, strict=False):
+        got = [[list(pair) for pair in field] if name == "scheduled" else field for name, field in zip(columns, row, strict=True)]
         if got != want:
-            column = next(name for name, a, b in zip(COLUMNS, got, want, strict=True) if a != b)
+            column = next(name for name, a, b in zip(columns, got, want, strict=True) if a != b)
             yield f"step {want[0]}: {column} differs: expected {want}, got {got}"
             return
     if len(log) != len(expected):
         yield f"{len(log)} steps, expected {len(expected)}"
 
 
+def _end_differences(scheduler: sglang.SGLangScheduler, summary: dict[str, Any]) -> Iterator[str]:
+    """SGLang's state at the end: its tree, node by node with the logical clock, and the ratio its admission had come to."""
+    ratio = summary.get("final_new_token_ratio")
+    if ratio is not None and abs(scheduler.new_token_ratio() - ratio) > 1e-6:
+        yield f"new token ratio at the end: expected {ratio}, got {scheduler.new_token_ratio():.6f}"
+    rows = summary.get("final_tree")
+    if rows is None or not scheduler.cache.caching:
+        return
+    want = [[parent, tokens, *rest] for parent, tokens, _, *rest in rows[1:]]  # the root has no pages; tokens have no values here
+    got = scheduler.cache.rows(scheduler.b)
+    for index, (a, b) in enumerate(zip(want, got, strict=False), 1):
+        if a != b:
+            yield f"tree node {index} (parent, tokens, hits, priority, access, creation, lock): expected {a}, got {b}"
+            return
+    if len(want) != len(got):
+        yield f"a tree of {len(got)} nodes, expected {len(want)}"
+
+
 def _request_differences(recording: Recording, expected: list[dict[str, Any]]) -> Iterator[str]:
     for row, want in enumerate(sorted(expected, key=lambda r: r["id"])):
         got = request_row(recording, row)
         wanted = {name: want[name] for name in got if name in want}
+        wanted["preemptions"] = want.get("preemptions", want.get("retractions"))
         wanted["readmission_cached_tokens"] = sum(want["all_admission_cached_tokens"][1:])
         wanted["status"] = STATUS[COMPLETED]
         wrong = [name for name in got if got[name] != wanted[name]]

@@ -71,6 +71,7 @@ class RadixCache:
     def __init__(self, total_pages: int, policy: str, n_shared: int, fleet_seen: dict[int, int], caching: bool = True, clock: int = 0) -> None:  # fmt: skip
         self.total = self.blank = total_pages
         self.idle = self.evicted = self.taken = 0
+        self.now_s = 0.0  # written by the replica; SGLang's own policies know only the logical time
         self.caching = caching
         self.clock = clock  # SGLang's logical time
         self.root = self._new_root()
@@ -293,12 +294,23 @@ class RadixCache:
     # -- checks -----------------------------------------------------------------------------------------------------
     def nodes(self) -> list[Node]:
         """All but the root, parents first."""
-        found, todo = [], [self.root]
+        found: list[Node] = []
+        todo = [self.root]
         while todo:
             node = todo.pop()
             found.append(node)
             todo += node.children.values()
         return found[1:]
+
+    def rows(self, page: int) -> list[list[int]]:
+        """All but the root, as recorded cases list them: parent's row, tokens, hits, priority, access, creation, lock."""
+        rows: list[list[int]] = []
+        todo = [(self.root, -1)]
+        while todo:
+            node, parent = todo.pop()
+            todo += [(child, len(rows)) for child in node.children.values()]
+            rows.append([parent, (node.hi - node.lo) * page, node.hits, node.priority, node.access, node.creation, node.lock])
+        return rows[1:]
 
     def check(self, private: int) -> None:
         """Raise AssertionError on an impossible state; `private`: pages that running requests hold beyond the tree."""
@@ -308,7 +320,7 @@ class RadixCache:
         if idle != self.idle or self.blank + idle + locked + private != self.total:
             raise AssertionError(f"pages: {self.blank} blank, {idle} idle (counted {self.idle}), {locked} locked, {private} private of {self.total}")
         for n in nodes:
-            if n.parent is None or n.lo != n.parent.hi or n.hi <= n.lo or n.parent.children.get(n.key) is not n or n.lock > n.parent.lock and n.parent is not self.root:
+            if n.parent is None or n.lo != n.parent.hi or n.hi <= n.lo or n.parent.children.get(n.key) is not n or (n.lock > n.parent.lock and n.parent is not self.root):
                 raise AssertionError(f"radix node [{n.lo}, {n.hi}) is out of place")
             if not n.lock and not n.children and not n.queued and not self._falls:
                 raise AssertionError(f"unlocked leaf [{n.lo}, {n.hi}) is not queued for eviction")

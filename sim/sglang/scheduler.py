@@ -398,7 +398,7 @@ class SGLangScheduler:
 
     def _end_decode(self) -> list[int]:
         self.running_tokens += self.decoded
-        leaving = self.decodes.finishing.pop(self.decode_steps, [])
+        leaving: list[RadixRequest] = self.decodes.finishing.pop(self.decode_steps, [])  # type: ignore[assignment]
         leaving.sort(key=lambda r: r.order)
         for r in leaving:
             self._leave(r)

@@ -107,7 +107,7 @@ def to_workload(case: dict[str, Any]) -> tuple[Workload, dict[str, Any]]:
         prompt_tokens=np.array([sum(n for _, _, n in r["segments"]) for r in requests], np.int64),
         output_tokens=np.array([r["max_tokens"] for r in requests], np.int64),
         leaf=leaf,
-        priority=np.array([with_priority and r.get("priority") or 0 for r in requests], np.int32),
+        priority=np.array([(with_priority and r.get("priority")) or 0 for r in requests], np.int32),
         lora=np.array([number.get(name, -1) for name in adapter], np.int32),
         source=f"engine case {case.get('case', '')}".strip(),
     )
