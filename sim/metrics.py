@@ -241,7 +241,7 @@ def entered_system(rec: Recording) -> np.ndarray:
 
 
 def step_shares(all_steps: Sequence[Steps], window: Window) -> dict[str, float]:
-    """Time-weighted figures over the steps that end in the window.
+    """Time-weighted figures over the window; a step that reaches over its edge counts with the part inside.
 
     busy_s (summed over replicas), mean decode batch and tokens per step, and the shares of busy time whose step time
     was measured, interpolated and extrapolated.
@@ -249,9 +249,14 @@ def step_shares(all_steps: Sequence[Steps], window: Window) -> dict[str, float]:
     busy = decode = tokens = 0.0
     by_code = np.zeros(3)
     for steps in all_steps:
-        lo = np.searchsorted(steps.end_s, window.start_s, side="left")
-        hi = np.searchsorted(steps.end_s, window.end_s, side="right")
-        d = steps.duration_s[lo:hi]
+        lo = np.searchsorted(steps.end_s, window.start_s, side="right")
+        hi = np.searchsorted(steps.end_s, window.end_s, side="left") + 1
+        d = steps.duration_s[lo:hi].copy()
+        if len(d):  # only its first and last step can reach over an edge
+            end_s = float(steps.end_s[lo])
+            d[0] = min(d[0], end_s - window.start_s)
+            end_s = float(steps.end_s[lo:hi][-1])
+            d[-1] = max(0.0, d[-1] - max(0.0, end_s - window.end_s))
         n_decode = steps.n_decode[lo:hi]
         busy += float(d.sum())
         decode += dot(d, n_decode)

@@ -291,7 +291,7 @@ class Scheduler:
         log, b, i = self.log, self.b, r.id
         if r.preempted_at < 0:
             log.hit_tokens[i] = hit * b
-            own, fleet = self.cache.ceilings(r.path, limit)
+            own, fleet = self.cache.ceilings(r.path, hit, limit)
             log.ceiling_replica_tokens[i] = own * b
             log.ceiling_fleet_tokens[i] = fleet * b
         else:

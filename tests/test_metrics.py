@@ -9,7 +9,7 @@ import pytest
 
 from sim import metrics
 from sim.cost import busy_gpu_s
-from sim.recording import KV_TOO_SMALL, NOT_ARRIVED, SESSION_TRUNCATED, UNFINISHED, Recording, Samples
+from sim.recording import KV_TOO_SMALL, NOT_ARRIVED, SESSION_TRUNCATED, UNFINISHED, Recording, Samples, Steps
 from sim.report import build_report, worth_of
 from sim.scenario import CostConfig, HardwareConfig, RunConfig, SloClass, SloConfig
 from tests.recordings import recording, scenario, steps, workload
@@ -235,3 +235,13 @@ def test_the_worth_of_a_cache_is_four_numbers() -> None:
     alone = worth_of(build_report(on, work, scenario()))
     assert alone["prefill_flops_saved"] is None
     assert "p50_ttft_ms" not in alone
+
+
+def test_a_step_over_the_window_edge_counts_with_its_part_inside():
+    """Steps [0, 4], [4, 8] and, after a pause, [20, 30]; the window holds 2 + 4 + 5 seconds of them."""
+    column = np.array([1, 1, 1], np.int32)
+    three = Steps(np.array([4.0, 8.0, 30.0]), np.array([4.0, 4.0, 10.0]), np.array([0, 1, 2], np.int8), column, column * 0)
+    shares = metrics.step_shares([three], metrics.Window(2.0, 25.0, 25.0, False))
+    assert shares["busy_s"] == 11.0
+    assert shares["extrapolated"] == pytest.approx(5 / 11)
+    assert metrics.step_shares([three], metrics.Window(9.0, 19.0, 19.0, False))["busy_s"] == 0.0

@@ -9,12 +9,15 @@ worth keeping, always taken first). `free = blank + idle` is what an allocation 
 """
 from __future__ import annotations
 
+from bisect import bisect_right
+from operator import itemgetter
 from typing import Any, Protocol
 
 from workloads.columns import Workload
 
 Path = list[tuple[int, int]]
 """(node id, end block) of every node that owns blocks of a request, shallow to deep."""
+_end_block = itemgetter(1)
 
 
 class Holder(Protocol):
@@ -234,17 +237,17 @@ class BlockCache:
                 return True
         return False
 
-    def ceilings(self, path: Path, limit: int) -> tuple[int, int]:
-        """Hit blocks had this replica, and had all replicas as one cache, never evicted anything."""
-        for node_id, _ in path:
+    def ceilings(self, path: Path, hit: int, limit: int) -> tuple[int, int]:
+        """Hit blocks had this replica, and had all replicas as one cache, never evicted anything; at least `hit`."""
+        beyond = path[bisect_right(path, hit, key=_end_block) :]
+        for node_id, _ in beyond:
             node = self.nodes.get(node_id)
             if node is not None and node.writers:
                 self.flush(node)
-        return self._depth(self._seen, path, limit), self._depth(self._fleet_seen, path, limit)
+        return self._depth(self._seen, beyond, hit, limit), self._depth(self._fleet_seen, beyond, hit, limit)
 
     @staticmethod
-    def _depth(seen: dict[int, int], path: Path, limit: int) -> int:
-        pos = 0
+    def _depth(seen: dict[int, int], path: Path, pos: int, limit: int) -> int:
         for node_id, hi in path:
             depth = seen.get(node_id, 0)
             if depth < hi:
@@ -252,7 +255,7 @@ class BlockCache:
             pos = hi
             if pos >= limit:
                 return limit
-        return pos
+        return min(pos, limit)
 
 
 class NoCache(BlockCache):

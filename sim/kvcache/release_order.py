@@ -97,8 +97,11 @@ class ReleaseOrderCache(BlockCache):
                 self.flush(node)
             if hi > limit:
                 hi = limit
+            main = node.main
             while pos < hi:
-                run = node.covering(pos)
+                run = main[0] if main else None
+                if run is None or not run.lo <= pos < run.hi:  # nearly always the first one
+                    run = node.covering(pos)
                 if run is None:
                     return pos, idle, handles
                 end = run.hi if run.hi < hi else hi
@@ -178,28 +181,35 @@ class ReleaseOrderCache(BlockCache):
     def release(self, request: Holder) -> None:
         self.enter_generated(request)
         self.stop_writing(request)
-        queue = self._queue
-        before = queue.prev
+        before = self._queue.prev
         for first, end in reversed(request.handles):
-            pieces = [first]
+            if first.hi >= end:
+                self._unpin(first, before)
+                continue
+            pieces = [first]  # others have split it
             while pieces[-1].hi < end:
                 pieces.append(pieces[-1].deeper)  # type: ignore[arg-type]
             for run in reversed(pieces):
-                run.refs -= 1
-                if run.refs:
-                    continue
-                self.idle += run.hi - run.lo
-                run.deeper = None
-                tail = queue.prev
-                if tail is not before and tail.node is run.node and tail.lo == run.hi and not (tail.extra or run.extra):
-                    run.hi = tail.hi  # released together, neighbours: one run
-                    run.node.main.remove(tail)  # type: ignore[union-attr]
-                    tail = tail.prev
-                tail.next = queue.prev = run
-                run.prev, run.next = tail, queue
+                self._unpin(run, before)
         self.blank += request.held - request.entered
         request.handles = []
         request.held = request.entered = request.path_index = 0
+
+    def _unpin(self, run: Run, before: Run) -> None:
+        """Drop one reference; at none the run joins the tail of the queue. `before` was the tail when this release began."""
+        run.refs -= 1
+        if run.refs:
+            return
+        queue = self._queue
+        self.idle += run.hi - run.lo
+        run.deeper = None
+        tail = queue.prev
+        if tail.node is run.node and tail is not before and tail.lo == run.hi and not (tail.extra or run.extra):
+            run.hi = tail.hi  # released together, neighbours: one run
+            run.node.main.remove(tail)  # type: ignore[union-attr]
+            tail = tail.prev
+        tail.next = queue.prev = run
+        run.prev, run.next = tail, queue
 
     def _evict(self, n: int) -> None:
         queue = self._queue
