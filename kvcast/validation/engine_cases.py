@@ -54,7 +54,7 @@ def run(data_dir: Path | None, cases: Path | str | None = None, **_: Any) -> Out
             continue
         found = differences(case)
         count = counts.setdefault(case["engine"], Counter())
-        count.update(cases=1, requests=len(case["requests"]), steps=len(case["expected"]["steps"]), mismatches=bool(found))
+        count.update(cases=1, requests=len(case["requests"]), steps=len(case["expected"]["steps"]), mismatches=int(bool(found)))
         lines += [f"{case['case']}: {line}" for line in found]
         unknown = unknown_settings(case)
         if unknown:
