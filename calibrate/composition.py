@@ -11,6 +11,7 @@ import argparse
 import statistics
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
@@ -55,7 +56,7 @@ def compare(device: CpuCalibration, model: ModelSpec, shapes: Sequence[Mix] = SH
             order = [calls[layer % len(calls)] for layer in range(2 * model.layers) for calls, repeat in operators if layer < repeat]
             whole, parts = [], []
             for i in range(rounds + 1):
-                took = device.one(lambda batch=batch: decoder.forward(batch))
+                took = device.one(partial(decoder.forward, batch))
                 each = sum(device.one(call) for call in order)
                 if i:  # the first round warms up
                     whole.append(took)

@@ -107,7 +107,7 @@ def figures(profile: DeviceProfile) -> list[Any]:
             by_kernel[name].append((us, Form.from_json(f).us(features(Point(op, shape), size)), iqr, at))
     plots = []
     for name, rows in by_kernel.items():
-        us, fitted, iqr, at = zip(*rows, strict=True)
+        us, fitted, iqr, at = ([row[i] for row in rows] for i in range(4))
         ends = [min(us), max(us)]
         figure = go.Figure([
             go.Scatter(x=us, y=fitted, mode="markers", text=at, error_x={"type": "data", "array": [i / 2 for i in iqr]}, name="points",
@@ -129,14 +129,14 @@ def diff(a: DeviceProfile, b: DeviceProfile) -> dict[str, Any]:
 
 def _operator_changes(a: DeviceProfile, b: DeviceProfile) -> list[dict[str, Any]]:
     ours, theirs = _times(a), _times(b)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in ours:
         shared = sorted(ours[name].keys() & theirs.get(name, {}).keys())
         changes = [theirs[name][k] / ours[name][k] - 1 for k in shared if ours[name][k] > 0]
         if changes:
             worst = max(range(len(changes)), key=lambda i: abs(changes[i]))
             rows.append({"operator": name, "points": len(changes), "median": float(np.median(changes)), "worst": changes[worst], "worst_at": shared[worst]})
-    only = [{"operator": n, "points": 0, "median": None, "worst": None, "worst_at": f"only in {p.id}"} for p, x, y in ((a, ours, theirs), (b, theirs, ours)) for n in x if n not in y]
+    only: list[dict[str, Any]] = [{"operator": n, "points": 0, "median": None, "worst": None, "worst_at": f"only in {p.id}"} for p, x, y in ((a, ours, theirs), (b, theirs, ours)) for n in x if n not in y]
     return sorted(rows, key=lambda r: -abs(r["median"])) + only
 
 
