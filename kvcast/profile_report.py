@@ -107,10 +107,10 @@ def figures(profile: DeviceProfile) -> list[Any]:
             by_kernel[name].append((us, Form.from_json(f).us(features(Point(op, shape), size)), iqr, at))
     plots = []
     for name, rows in by_kernel.items():
-        us, fitted, iqr, at = ([row[i] for row in rows] for i in range(4))
-        ends = [min(us), max(us)]
+        measured, fitted = [row[0] for row in rows], [row[1] for row in rows]
+        ends = [min(measured), max(measured)]
         figure = go.Figure([
-            go.Scatter(x=us, y=fitted, mode="markers", text=at, error_x={"type": "data", "array": [i / 2 for i in iqr]}, name="points",
+            go.Scatter(x=measured, y=fitted, mode="markers", text=[row[3] for row in rows], error_x={"type": "data", "array": [row[2] / 2 for row in rows]}, name="points",
                        hovertemplate="%{text}<br>measured %{x:.1f} us<br>fitted %{y:.1f} us"),
             go.Scatter(x=ends, y=ends, mode="lines", name="equal", line={"dash": "dot"}),
         ])  # fmt: skip
