@@ -9,6 +9,7 @@ share of it; --depth-weight adds the bound on prefill work saved and its gap (do
 
   kvcast cache conversation_trace.jsonl --format mooncake --policy lru,fifo,lfu --capacity-blocks 1000,10000 --rule all-ids
   kvcast cache conversation_trace.jsonl --policy lru,optimal --capacity-blocks 32000,96000 --block-size 16 --depth-weight 0.0167
+  kvcast cache conversation_trace.jsonl --policy lru,lfu,optimal --capacity-blocks auto
 """
 from __future__ import annotations
 
@@ -18,12 +19,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from workloads.columns import Workload
 
+AUTO = 16
+"""Capacities of --capacity-blocks auto, besides unlimited."""
+ONE_PASS_FROM = 2
+"""Beyond this many capacities one pass over LRU's stack distances is cheaper than replays."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", metavar="TRACE", help="a trace file with prefix identity")
     parser.add_argument("--format", metavar="F", help="its format (default: recognised from the content)")
     parser.add_argument("--policy", metavar="P,...", default="lru", help="eviction policies, separated by commas (default lru)")
-    parser.add_argument("--capacity-blocks", metavar="N,...", default="unlimited", help="capacities in blocks, or unlimited (the default)")
+    parser.add_argument("--capacity-blocks", metavar="N,...", default="unlimited", help="capacities in blocks, unlimited (the default), or auto: 16 up to where LRU hits all it can")
     parser.add_argument("--rule", metavar="R,...", default="full-blocks", help="all-ids or full-blocks (default full-blocks)")
     parser.add_argument("--block-size", metavar="TOKENS", type=int, help="tokens per block (default: that of the trace's own hashes)")
     parser.add_argument(
@@ -41,20 +47,20 @@ def run(args: argparse.Namespace) -> int:
     import sys
 
     from kvcast import api, text
-    from sim.kvcache.replay import hit_rate_curve
     from sim.optimum.curve import optimum_curve
     from workloads.config import WorkloadConfig
 
-    capacities = [_capacity(value) for value in args.capacity_blocks.split(",")]
+    fixed = None if args.capacity_blocks == "auto" else [_capacity(value) for value in args.capacity_blocks.split(",")]
     workload = api.load_workload(WorkloadConfig(trace=args.trace, format=args.format))
     rows = []
     for rule in args.rule.split(","):
+        capacities = _spread(workload, rule, args.block_size) if fixed is None else fixed
         for policy in args.policy.split(","):
             text.progress(f"{policy}, {rule}")
             if policy == "optimal":
                 rows += optimum_curve(workload, capacities, rule, args.block_size, args.capacity_rule, args.depth_weight)
             else:
-                found = hit_rate_curve(workload, capacities, policy, rule, args.block_size)
+                found = _policy_rows(workload, capacities, policy, rule, args.block_size)
                 rows += found if args.depth_weight is None else [row | {"work_ratio": _work_ratio(workload, row, args.depth_weight)} for row in found]
     _add_shares(rows)
     if not workload.prefix_identity:
@@ -64,6 +70,28 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join([_table(rows), *_share_lines(rows)]))
     return 0
+
+
+def _policy_rows(workload: Workload, capacities: list[int | None], policy: str, rule: str, block_size: int | None) -> list[dict]:
+    """LRU at many capacities takes one pass, every other replay one for each."""
+    from sim.kvcache.replay import hit_rate_curve
+    from sim.optimum.lru_curve import lru_curve
+
+    size = workload.hash_block_tokens if block_size is None else block_size
+    in_one = policy == "lru" and len(capacities) > ONE_PASS_FROM and all(c is None or c > 0 for c in capacities)
+    if in_one and size is not None and size > 0:  # otherwise the replay says what is wrong
+        return lru_curve(workload, rule, size).rows(workload, capacities)
+    return hit_rate_curve(workload, capacities, policy, rule, block_size)
+
+
+def _spread(workload: Workload, rule: str, block_size: int | None) -> list[int | None]:
+    from sim.optimum.lru_curve import lru_curve
+    from workloads.errors import InputError
+
+    size = workload.hash_block_tokens if block_size is None else block_size
+    if size is None or size < 1:
+        raise InputError(f"--block-size {size}: expected tokens, at least 1 (a trace without hashes has no block size of its own)")
+    return [*lru_curve(workload, rule, size).spread(AUTO), None]
 
 
 def _work_ratio(workload: Workload, row: dict, depth_weight: float) -> float:

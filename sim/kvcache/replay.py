@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sim.kvcache.rows import hit_row
 from workloads.columns import Workload
 from workloads.errors import InputError
 
@@ -264,20 +265,8 @@ def hit_rate_curve(
     rows = []
     for capacity in capacities:
         result = replay(workload, policy, capacity, rule, block_size)
-        rows.append({
-            "policy": policy,
-            "rule": rule,
-            "block_size": result.block_size,
-            "capacity_blocks": capacity,
-            "capacity_tokens": None if capacity is None else capacity * result.block_size,
-            "hit_blocks": result.hit_blocks,
-            "total_blocks": result.total_blocks,
-            "hit_ratio_blocks": result.hit_ratio_blocks,
-            "hit_tokens": result.hit_tokens,
-            "prompt_tokens": result.prompt_tokens,
-            "hit_ratio_tokens": result.hit_ratio_tokens,
-            "prefix_identity": workload.prefix_identity,
-        })
+        counts = (result.hit_blocks, result.total_blocks, result.hit_tokens)
+        rows.append(hit_row(workload, policy, rule, result.block_size, capacity, *counts))
     return rows
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.kvcache.rows import hit_row
 from sim.optimum.check import check, feasible
 from sim.optimum.hits import most_hits
 from sim.optimum.items import CAPACITY_RULES, Items, touches
@@ -93,19 +94,8 @@ class _Row:
         size, prompt = self.block_size, self.workload.prompt_tokens
         blocks, tokens = int(depth.sum()), int(np.minimum(depth * size, prompt).sum())
         work = None if self.depth_weight is None else work_ratio(self.workload, depth, size, self.depth_weight)
-        return {
-            "policy": "optimal",
-            "rule": self.rule,
-            "block_size": size,
-            "capacity_blocks": self.capacity,
-            "capacity_tokens": None if self.capacity is None else self.capacity * size,
-            "hit_blocks": blocks,
-            "total_blocks": self.total_blocks,
-            "hit_ratio_blocks": blocks / self.total_blocks if self.total_blocks else 0.0,
-            "hit_tokens": tokens,
-            "prompt_tokens": int(prompt.sum()),
-            "hit_ratio_tokens": tokens / int(prompt.sum()),
-            "prefix_identity": self.workload.prefix_identity,
+        row = hit_row(self.workload, "optimal", self.rule, size, self.capacity, blocks, self.total_blocks, tokens)
+        return row | {
             "capacity_rule": self.capacity_rule,
             "objective": objective,
             "proved_gap": gap,

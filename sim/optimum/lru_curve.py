@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from sim.kvcache.rows import hit_row
 from sim.optimum.items import touches
 from workloads.columns import Workload
 
@@ -40,6 +42,20 @@ class LruCurve:
 
     def hit_tokens_at(self, capacities: Sequence[int] | np.ndarray) -> np.ndarray:
         return np.rint(np.interp(capacities, self.capacities, self.hit_tokens)).astype(np.int64)
+
+    def spread(self, n: int) -> list[int]:
+        """n capacities in equal ratios, from 1/256 of the one at which LRU hits all it can to that one."""
+        most = max(int(self.capacities[-1]), 1)
+        return sorted({max(1, round(most * 256 ** (i / (n - 1) - 1))) for i in range(n)})
+
+    def rows(self, workload: Workload, capacities: Sequence[int | None]) -> list[dict[str, Any]]:
+        """Those of sim.kvcache.replay.hit_rate_curve for lru (None = unlimited)."""
+        at = [int(self.capacities[-1]) if capacity is None else capacity for capacity in capacities]
+        blocks, tokens = self.hit_blocks_at(at).tolist(), self.hit_tokens_at(at).tolist()
+        return [
+            hit_row(workload, "lru", self.rule, self.block_size, capacity, hit_blocks, self.total_blocks, hit_tokens)
+            for capacity, hit_blocks, hit_tokens in zip(capacities, blocks, tokens, strict=True)
+        ]
 
 
 def lru_curve(workload: Workload, rule: str, block_size: int) -> LruCurve:
