@@ -91,19 +91,36 @@ def resolve(scenario: Scenario) -> Resolved:
     model = resolve_model(scenario.model.config or scenario.model.name)
     kv_dtype = scenario.model.kv_dtype or KV_DTYPE.get(scenario.model.dtype, scenario.model.dtype)
     profile = resolve_profile(scenario.hardware.profile, model, scenario.model.dtype, scenario.hardware.tensor_parallel, kv_dtype)
-    batched_tokens, num_seqs = engine_defaults(profile)
-    defaults: dict[str, tuple[Any, str]] = {
-        "max_model_len": (model.max_context, "the model's context"),
-        "max_num_batched_tokens": (batched_tokens, f"vLLM's default on {profile.device['name']}"),
-        "max_num_seqs": (num_seqs, f"vLLM's default on {profile.device['name']}"),
-    }
+    defaults: dict[str, tuple[Any, str]] = {"max_model_len": (model.max_context, "the model's context")}
+    if scenario.engine.semantics == "sglang":
+        defaults["chunked_prefill_size"] = (sglang_chunk(profile), f"SGLang's default on {profile.device['name']}")
+    else:
+        batched_tokens, num_seqs = engine_defaults(profile)
+        defaults["max_num_batched_tokens"] = (batched_tokens, f"vLLM's default on {profile.device['name']}")
+        defaults["max_num_seqs"] = (num_seqs, f"vLLM's default on {profile.device['name']}")
     engine, origins = scenario.engine, {}
     for key, (value, origin) in defaults.items():
         origins[key] = origin if getattr(engine, key) is None else "given"
         if getattr(engine, key) is None:
             engine = replace(engine, **{key: value})
     scenario = replace(scenario, engine=engine, model=replace(scenario.model, kv_dtype=kv_dtype))
-    return _with_kv_blocks(Resolved(scenario, model, profile, origins))
+    return _with_max_seqs(_with_kv_blocks(Resolved(scenario, model, profile, origins)))
+
+
+def sglang_chunk(profile: DeviceProfile) -> int:
+    """SGLang's chunked_prefill_size: 2,048 below 35 GiB of GPU memory, 4,096 below 60, 8,192 below 160, else 16,384."""
+    return next((chunk for below, chunk in ((35, 2048), (60, 4096), (160, 8192)) if profile.memory_gib < below), 16384)
+
+
+def _with_max_seqs(resolved: Resolved) -> Resolved:
+    """SGLang bounds the running requests by memory: 512 for each whole context that fits, at least 2,048, at most 4,096."""
+    engine = resolved.scenario.engine
+    if engine.max_num_seqs is not None:
+        return replace(resolved, origins={"max_num_seqs": "given", **resolved.origins})
+    contexts = engine.kv_blocks * engine.block_size / engine.max_model_len  # type: ignore[operator]
+    engine = replace(engine, max_num_seqs=min(max(int(contexts * 512), 2048), 4096))
+    origins = {**resolved.origins, "max_num_seqs": "SGLang's default for this much KV memory"}
+    return replace(resolved, scenario=replace(resolved.scenario, engine=engine), origins=origins)
 
 
 def _with_kv_blocks(resolved: Resolved) -> Resolved:
@@ -133,9 +150,10 @@ def engine_params(scenario: Scenario) -> EngineParams:
     """What the simulation reads of a resolved scenario."""
     engine = scenario.engine
     same = ("block_size", "kv_blocks", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold",
-            "scheduler_policy", "watermark", "reserve_full_isl", "max_loras")  # fmt: skip
+            "scheduler_policy", "watermark", "reserve_full_isl", "max_loras", "semantics", "chunked_prefill_size", "max_prefill_tokens",
+            "schedule_policy", "schedule_conservativeness", "priority_scheduling", "retraction_policy")  # fmt: skip
     return EngineParams(
-        **{key: getattr(engine, key) for key in same},
+        **{key: getattr(engine, key) for key in same if getattr(engine, key) is not None},
         caching=scenario.cache.enabled, policy=scenario.cache.policy, policy_params=scenario.cache.policy_params,
         step_overhead_s=engine.step_overhead_ms / 1e3, frontend_s=engine.frontend_ms / 1e3,
     )

@@ -19,7 +19,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from sim.scenario import Scenario
+from sim.scenario import EngineConfig, Scenario
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError
 
@@ -55,6 +55,9 @@ LIMITS: dict[str, Limit] = {
     "engine.long_prefill_token_threshold": NOT_NEGATIVE,
     "engine.watermark": (lambda v: 0 <= v < 1, "0 or more and below 1"),
     "engine.max_loras": NOT_NEGATIVE,
+    "engine.chunked_prefill_size": NOT_NEGATIVE,
+    "engine.max_prefill_tokens": COUNT,
+    "engine.schedule_conservativeness": NOT_NEGATIVE,
     "engine.step_overhead_ms": NOT_NEGATIVE,
     "engine.frontend_ms": NOT_NEGATIVE,
     "cluster.replicas": COUNT,
@@ -65,13 +68,22 @@ LIMITS: dict[str, Limit] = {
     "cost.gpu_hour_usd": NOT_NEGATIVE,
 }
 CHOICES: dict[str, tuple[str, ...]] = {
-    "engine.semantics": ("vllm",),
+    "engine.semantics": ("vllm", "sglang"),
+    "engine.schedule_policy": ("fcfs", "lpm", "lof", "dfs-weight"),
+    "engine.retraction_policy": ("length", "priority"),
     "engine.scheduler_policy": ("fcfs", "priority"),
     "model.dtype": ("bf16", "fp16", "fp8", "fp32"),
     "model.kv_dtype": ("bf16", "fp16", "fp8", "fp32"),
     "workload.loop": ("auto", "open", "sessions", "concurrency"),
     "workload.think": ("think-only", "original", "scaled"),
 }
+ONLY: dict[str, tuple[str, ...]] = {
+    "vllm": ("max_num_batched_tokens", "long_prefill_token_threshold", "scheduler_policy", "watermark", "reserve_full_isl", "max_loras"),
+    "sglang": (
+        "chunked_prefill_size", "max_prefill_tokens", "schedule_policy", "schedule_conservativeness", "priority_scheduling", "retraction_policy",
+    ),
+}  # fmt: skip
+"""Keys of [engine] that one engine has and the other does not read."""
 FILE_KEYS = ("workload.trace", "workload.preset", "model.config", "hardware.profile")
 """Keys that may name a file."""
 
@@ -280,15 +292,34 @@ def _name_problems(scenario: Scenario) -> Iterator[str]:
     router, known = scenario.cluster.router, tuple(ROUTERS)
     if router not in known:
         yield f"[cluster] router = {router!r}: expected one of {', '.join(known)}{_did_you_mean(router, known)}"
+    yield from _semantics_problems(scenario.engine)
     yield from _policy_problems(scenario)
 
 
+def _semantics_problems(engine: EngineConfig) -> Iterator[str]:
+    """Keys that the chosen engine would not read: a value without effect would be a wrong answer."""
+    other = "vllm" if engine.semantics == "sglang" else "sglang"
+    for key in ONLY[other]:
+        value, default = getattr(engine, key), getattr(EngineConfig, key)
+        if value != default:
+            yield f"[engine] {key} = {value!r}: only semantics = {other!r} has it"
+    if engine.semantics == "sglang":
+        chunk = engine.chunked_prefill_size
+        if chunk and chunk < engine.block_size:
+            yield f"[engine] chunked_prefill_size = {chunk}: expected at least block_size = {engine.block_size}, or 0"
+        if engine.priority_scheduling and engine.schedule_policy not in ("fcfs", "lof"):
+            yield f"[engine] priority_scheduling = true: expected schedule_policy fcfs or lof with it, not {engine.schedule_policy}"
+
+
 def _policy_problems(scenario: Scenario) -> Iterator[str]:
+    from sim import sglang
     from sim.kvcache.policies import check as check_policy
     from sim.simulate import POLICY_NAMES
 
     policy, params = scenario.cache.policy, scenario.cache.policy_params
-    if policy not in POLICY_NAMES and ":" not in policy:
+    if scenario.engine.semantics == "sglang" and policy not in sglang.POLICIES:
+        yield f"[cache] policy = {policy!r}: expected one of {', '.join(sglang.POLICIES)} with semantics = 'sglang'{_did_you_mean(policy, tuple(sglang.POLICIES))}"
+    elif policy not in POLICY_NAMES and ":" not in policy:
         yield f"[cache] policy = {policy!r}: expected one of {', '.join(POLICY_NAMES)}, or module:Class for your own{_did_you_mean(policy, POLICY_NAMES)}"
     elif policy == "clairvoyant" or scenario.engine.semantics != "vllm":
         for key in params:

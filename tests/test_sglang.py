@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kvcast import api
 from kvcast.validation import engine_cases
 from sim.recording import STATUS, Recording
-from sim.scenario import EngineParams
+from sim.scenario import CacheConfig, EngineConfig, EngineParams, Scenario
 from sim.simulate import run as simulate
 from tests import fuzz, fuzz_sglang, reference_sglang
 from tests.worlds import LinearSteps, random_workload
+from workloads.config import WorkloadConfig
 from workloads.errors import InputError
 from workloads.readers.engine_case import read_case, to_workload
 
@@ -259,3 +261,31 @@ def test_fast_forward_equals_stepping_for_a_fleet(seed):
 @pytest.mark.parametrize("fault", fuzz_sglang.FAULTS)
 def test_planted_faults_are_noticed(fault):
     assert fuzz.cases_until_noticed(fault) is not None
+
+
+# ---- the scenario ---------------------------------------------------------------------------------------------------
+
+
+def test_defaults_are_sglangs_own():
+    resolved = api.resolve(Scenario(WorkloadConfig(preset="demo"), engine=EngineConfig(semantics="sglang", block_size=1)))
+    engine = resolved.scenario.engine
+    assert (engine.chunked_prefill_size, engine.max_num_seqs, engine.max_num_batched_tokens) == (8192, 3589, None)
+    assert "SGLang" in resolved.origins["max_num_seqs"]
+    assert (resolved.params.semantics, resolved.params.block_size) == ("sglang", 1)
+    assert api.resolve(resolved.scenario).scenario == resolved.scenario
+
+
+@pytest.mark.parametrize(
+    ("engine", "policy", "says"),
+    [
+        ({"watermark": 0.1}, "lru", "watermark = 0.1: only semantics = 'vllm' has it"),
+        ({"semantics": "vllm", "schedule_policy": "lpm"}, "lru", "schedule_policy = 'lpm': only semantics = 'sglang' has it"),
+        ({"chunked_prefill_size": 8}, "lru", "chunked_prefill_size = 8: expected at least block_size = 16"),
+        ({"schedule_policy": "lpm", "priority_scheduling": True}, "lru", "priority_scheduling = true"),
+        ({}, "s3fifo", "policy = 's3fifo': expected one of lru"),
+    ],
+)
+def test_keys_without_effect_are_refused(engine, policy, says):
+    scenario = Scenario(WorkloadConfig(preset="demo"), engine=EngineConfig(**{"semantics": "sglang", **engine}), cache=CacheConfig(policy=policy))
+    with pytest.raises(InputError, match=says):
+        api.resolve(scenario)
