@@ -160,7 +160,7 @@ def build(model: ModelSpec, device: str, dtype: str, limits: Limits, max_positio
 def warm_up(engine: Engine, arrivals: Sequence[dict[str, Any]]) -> None:
     """Runs a few requests once, so that compilation and first allocations are not in the recording; the cache is empty after."""
     with torch.inference_mode():
-        replay(engine, [{**a, "arrival_s": 0.0, "prompt": [t + 1 if t else 0 for t in a["prompt"]], "max_tokens": min(a["max_tokens"], 4)} for a in arrivals[:8]])
+        replay(engine, [{**a, "arrival_s": 0.0, "max_tokens": min(a["max_tokens"], 4)} for a in arrivals[:8]])
     engine.scheduler = Scheduler(engine.limits)
 
 

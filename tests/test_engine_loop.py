@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="the real engine needs torch: pip in
 
 from calibrate.backend import TorchBackend  # noqa: E402
 from calibrate.decoder import Decoder  # noqa: E402
-from calibrate.engine import BusyClock, Engine, build, example_arrivals, main, replay  # noqa: E402
+from calibrate.engine import BusyClock, Engine, build, example_arrivals, main, replay, warm_up  # noqa: E402
 from calibrate.live_bytes import peak_bytes  # noqa: E402
 from calibrate.mixes import example_mixes, record, shape_of  # noqa: E402
 from calibrate.models import resolve_model  # noqa: E402
@@ -255,3 +255,10 @@ def test_the_triton_backend_computes_what_the_torch_backend_does():
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "same tokens" in done.stdout
+
+
+def test_warming_up_leaves_an_empty_cache_and_takes_any_token():
+    engine = Engine(Decoder(MODEL, TorchBackend(), "cpu", torch.float32, 32, 16, max_positions=100), replace(ROOMY, kv_blocks=32, caching=True))
+    warm_up(engine, [{"arrival_s": 3.0, "prompt": [96, 0, 96] * 11, "max_tokens": 5}])
+    assert engine.scheduler.pool.free == 32
+    assert engine.scheduler.pool.lookup(chained_hashes([96, 0, 96] * 11, 16)) == []
