@@ -28,7 +28,7 @@ class RequestLog:
         self.last_step = array("q", [-1]) * n
         self.replica = array("i", [-1]) * n
         self.status = array("b", [NOT_ARRIVED]) * n
-        self.gaps: list[tuple[int, int, int]] = []
+        self.gaps = array("q")  # (request, step, step) of each, one after the other: SGLang has one for every decode that a prefill holds up
 
     arrival_s: array[float]
     admit_s: array[float]
@@ -43,7 +43,7 @@ class RequestLog:
     def gap(self, request: int, from_step: int, to_step: int) -> None:
         """Two consecutive output tokens of a request that are not one step apart."""
         if to_step - from_step > 1:
-            self.gaps.append((request, from_step, to_step))
+            self.gaps.extend((request, from_step, to_step))
 
     def columns(self) -> dict[str, np.ndarray]:
         """Every output column as numpy, ready for a Recording."""
@@ -53,5 +53,5 @@ class RequestLog:
         )
         dtypes = {"d": np.float64, "q": np.int64, "i": np.int32, "b": np.int8}
         out = {name: np.frombuffer(getattr(self, name), dtypes[getattr(self, name).typecode]) for name in names.split()}
-        gaps = np.array(self.gaps, np.int64).reshape(-1, 3)
+        gaps = np.frombuffer(self.gaps, np.int64).reshape(-1, 3) if self.gaps else np.empty((0, 3), np.int64)
         return out | {"gaps_request": gaps[:, 0], "gaps_from_step": gaps[:, 1], "gaps_to_step": gaps[:, 2]}

@@ -169,9 +169,11 @@ def _tell_lives(life: list[list[tuple]], columns: dict[str, np.ndarray], steps: 
         phases.append(("queued", arrival_s, admit_s, 0))
         at_s = first_s
         for from_s, to_s in pauses.get(request, []):
+            resumed_s = min((start for _, start, _, _ in prefills if from_s <= start < to_s), default=None)
+            if resumed_s is None:
+                continue  # it kept its memory and waited for a step
             if from_s > at_s:
                 phases.append(("decode", at_s, from_s, 0))
-            resumed_s = min((start for _, start, _, _ in prefills if from_s <= start < to_s), default=to_s)
             phases.append(("preempted", from_s, resumed_s, 0))
             at_s = to_s
         if finish_s > at_s:
