@@ -9,20 +9,26 @@
     steps.parquet     engine steps, when asked for
     run.json          when, which version, which machine kind: the only file that differs between equal runs
 
-The folder is written beside its place and renamed, so a reader never sees half of one.
+The folder is written beside its place and renamed, so a reader never sees half of one. A replaced run is moved aside
+until the new one has its name; what a killed process leaves in between is put right by the next save or load. Of several
+processes that write the same folder, the last one wins.
 
     >>> from kvcast import load_run
     >>> load_run("runs/demo").summary["prefix_hit_rate"]
 """
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import json
 import os
 import platform
+import re
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +46,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 TABLES = ("requests", "cache", "timeline", "sessions", "steps")
+FILES = {"scenario.toml", "summary.json", "run.json", *(f"{name}.parquet" for name in TABLES)}
 
 
 @dataclass(frozen=True)
@@ -58,10 +65,13 @@ def save_run(folder: str | Path, result: Result, baseline: Result | None = None,
     from kvcast.api import as_document
     from kvcast.toml import dumps
 
-    folder = Path(folder)
+    folder = Path(folder).resolve()
     check_replaceable(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    with _locked(folder.parent):
+        _settle(folder)
+        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".new", dir=folder.parent))
+        writing = _lock(partial)
     try:
         partial.chmod(0o755)
         (partial / "scenario.toml").write_text(dumps(result.scenario), encoding="utf-8")
@@ -69,10 +79,15 @@ def save_run(folder: str | Path, result: Result, baseline: Result | None = None,
         for name, columns in _tables(result.report, steps).items():
             _write_parquet(partial / f"{name}.parquet", columns)
         (partial / "run.json").write_text(text.to_json(_info(result)) + "\n", encoding="utf-8")
-        _put_in_place(partial, folder)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+        with _locked(folder.parent):
+            check_replaceable(folder)
+            _put_in_place(partial, folder)
+    except OSError as error:  # a full disk names no file, and ours is a name nobody knows
+        raise OSError(error.errno or errno.EIO, os.strerror(error.errno) if error.errno else str(error), str(folder)) from None
+    finally:
+        os.close(writing)
+        with _locked(folder.parent):
+            _settle(folder)
     return folder
 
 
@@ -81,6 +96,9 @@ def load_run(folder: str | Path) -> Run:
     from kvcast.config import load_scenario
 
     folder = Path(folder)
+    if not folder.exists() and folder.parent.is_dir():
+        with _locked(folder.parent):
+            _settle(folder.resolve())
     info = _read_json(folder / "run.json")
     if info.get("format") != FORMAT:
         raise InputError(f"{folder / 'run.json'}: format = {info.get('format')!r}: expected {FORMAT}, a run folder of this version of kvcast")
@@ -89,24 +107,87 @@ def load_run(folder: str | Path) -> Run:
 
 
 def check_replaceable(folder: Path) -> None:
-    """Raise InputError unless the folder is new, empty or an earlier run."""
+    """Raise InputError unless the folder is new, empty or an earlier run with nothing else in it."""
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise InputError(f"--out {folder}: is a file; expected a folder to write")
-    if any(folder.iterdir()) and not (folder / "run.json").is_file():
+        raise InputError(f"--out {folder}: is {'a file' if folder.is_file() else 'not a folder'}; expected a folder to write")
+    names = {path.name for path in folder.iterdir()}
+    if names and "run.json" not in names:
         raise InputError(f"--out {folder}: holds something else than a run; expected a new folder or an earlier run to replace")
+    if names - FILES:
+        raise InputError(f"--out {folder}: holds {min(names - FILES)} beside a run; expected nothing that replacing the run would delete")
+
+
+# -- one run replaces another ------------------------------------------------------------------------------------------
 
 
 def _put_in_place(partial: Path, folder: Path) -> None:
-    """Rename; an earlier run is moved aside first, so that the name never holds half of either."""
+    """Give the name to the new run; `_settle` removes the earlier one. The caller holds the lock of the parent folder."""
+    if folder.exists():
+        os.rename(folder, partial.with_suffix(".old"))
+    os.rename(partial, folder)
+
+
+def _settle(folder: Path) -> None:
+    """Put right what a stopped writer of `folder` left beside it. The caller holds the lock of the parent folder.
+
+    A run without its name gets it back, the newest complete one first; then whatever has no writer any more is removed.
+    """
+    left = [path for path in folder.parent.iterdir() if _is_leftover(path, folder)]
     if not folder.exists():
-        os.replace(partial, folder)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
-    os.replace(folder, old)
-    os.replace(partial, folder)
-    shutil.rmtree(old)
+        complete = [path for path in left if _is_complete(path)]
+        if complete:
+            newest = max(complete, key=lambda path: (path / "run.json").stat().st_mtime_ns)
+            left.remove(newest)
+            os.rename(newest, folder)
+    for path in left:
+        shutil.rmtree(path)
+
+
+def _is_leftover(path: Path, folder: Path) -> bool:
+    """Whether this is a folder of ours, moved aside (.old) or being written (.new), that no process is at work on."""
+    name = re.fullmatch(rf"\.{re.escape(folder.name)}\.[a-z0-9_]{{8}}\.(new|old)", path.name)
+    if not name or not path.is_dir() or not {inner.name for inner in path.iterdir()} <= FILES:
+        return False
+    return name[1] == "old" or not _has_writer(path)
+
+
+def _has_writer(partial: Path) -> bool:
+    """A writer holds its folder's lock, which the system frees when the process ends, however it ends."""
+    held = os.open(partial, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(held)
+    return False
+
+
+def _is_complete(folder: Path) -> bool:
+    """run.json is written last."""
+    try:
+        return bool(_read_json(folder / "run.json"))
+    except InputError:
+        return False
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    held = _lock(folder)
+    try:
+        yield
+    finally:
+        os.close(held)
+
+
+def _lock(folder: Path) -> int:
+    """Wait for the folder's lock; closing the descriptor frees it. A lock on the folder itself leaves no lock file behind."""
+    held = os.open(folder, os.O_RDONLY)
+    with contextlib.suppress(OSError):  # a file system without locks: then one process at a time is the user's to see to
+        fcntl.flock(held, fcntl.LOCK_EX)
+    return held
 
 
 def _info(result: Result) -> dict[str, Any]:

@@ -1,4 +1,8 @@
 """Run folders: equal runs are equal bytes, what is read is what was written, and nothing half-written is left."""
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +14,7 @@ from sim.scenario import CostConfig, EngineConfig, SloConfig
 from workloads.config import Dist, Layer, MixClass
 from workloads.errors import InputError
 
+ROOT = Path(__file__).resolve().parent.parent
 DETERMINISTIC = ("scenario.toml", "summary.json", "requests.parquet", "cache.parquet", "timeline.parquet", "sessions.parquet", "steps.parquet")
 
 
@@ -80,6 +85,121 @@ def test_nothing_half_written_is_left_after_a_failure(result, tmp_path, monkeypa
     with pytest.raises(OSError, match="No space left"):
         save_run(tmp_path / "run", result)
     assert list(tmp_path.iterdir()) == []
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("stopped_at", [1, 2])
+def test_an_interrupt_between_the_renames_loses_no_run(result, tmp_path, monkeypatch, stopped_at):
+    save_run(tmp_path / "run", result, steps=True)
+    rename, calls = os.rename, []
+
+    def interrupted(source: object, target: object) -> None:
+        calls.append(source)
+        if len(calls) == stopped_at:
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    monkeypatch.setattr(runs.os, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save_run(tmp_path / "run", result)
+    assert names(tmp_path) == ["run"]
+    # stopped before anything moved, the old run stays; after, the new one, finished, takes the name
+    assert (tmp_path / "run" / "steps.parquet").exists() == (stopped_at == 1)
+    assert load_run(tmp_path / "run").scenario == result.scenario
+
+
+def test_what_a_killed_writer_left_is_put_right_by_the_next_load_or_save(result, tmp_path):
+    def left(name: str) -> Path:
+        return save_run(tmp_path / "elsewhere", result).rename(tmp_path / name)
+
+    left(".run.abcdefg1.old")
+    newer = left(".run.abcdefg2.new")
+    mtime = (newer / "run.json").stat().st_mtime_ns
+    half = tmp_path / ".run.abcdefg3.new"
+    half.mkdir()
+    (half / "scenario.toml").write_text("seed")
+    (tmp_path / ".run.abcdefg4.old").mkdir()
+    (tmp_path / ".run.abcdefg4.old" / "mine.txt").touch()  # not what a run holds: not ours to remove
+    other = left(".run.b.abcdefg5.old")  # of the run named run.b
+    assert not (tmp_path / "run").exists()
+    assert load_run(tmp_path / "run").scenario == result.scenario
+    assert names(tmp_path) == [".run.abcdefg4.old", other.name, "run"]
+    assert (tmp_path / "run" / "run.json").stat().st_mtime_ns >= mtime
+    half.mkdir()
+    save_run(tmp_path / "run", result)
+    assert names(tmp_path) == [".run.abcdefg4.old", other.name, "run"]
+
+
+WRITER = """
+import sys
+from kvcast import api, runs
+from tests.test_runs import small_scenario
+result = api.run(api.prepare(small_scenario()))
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range({times}):
+    runs.save_run(sys.argv[1], result)
+"""
+
+
+def writer(folder: Path, times: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", WRITER.format(times=times), str(folder)]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout.readline() == b"ready\n"
+    return process
+
+
+def test_several_processes_write_one_folder_and_the_last_one_wins(tmp_path):
+    writers = [writer(tmp_path / "run", "8") for _ in range(3)]
+    for process in writers:
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
+    errors = [process.communicate()[1].decode() for process in writers]
+    assert errors == ["", "", ""]
+    assert names(tmp_path) == ["run"]
+    load_run(tmp_path / "run")
+
+
+def test_a_writer_killed_at_any_moment_leaves_a_run_or_one_that_comes_back(result, tmp_path):
+    process = writer(tmp_path / "run", "10**9")
+    save_run(tmp_path / "run", result)
+    process.stdin.write(b"go\n")
+    process.stdin.flush()
+    while not any(name.endswith(".new") for name in names(tmp_path)):
+        pass
+    save_run(tmp_path / "run", result)  # beside a live writer, whose half-written folder is left alone
+    assert process.poll() is None
+    process.send_signal(signal.SIGKILL)
+    assert process.communicate()[1] == b""
+    load_run(tmp_path / "run")
+    save_run(tmp_path / "run", result)
+    assert names(tmp_path) == ["run"]
+
+
+def test_a_full_disk_names_the_folder(result, tmp_path, monkeypatch):
+    def full(path: Path, columns: object) -> None:
+        raise OSError(28, "Error writing bytes to file")  # as pyarrow has it: no file name
+
+    monkeypatch.setattr(runs, "_write_parquet", full)
+    with pytest.raises(OSError, match="No space left") as error:
+        save_run(tmp_path / "run", result)
+    assert error.value.filename == str((tmp_path / "run").resolve())
+
+
+def test_files_beside_a_run_are_not_deleted_with_it(result, tmp_path):
+    save_run(tmp_path / "run", result)
+    (tmp_path / "run" / "notes.md").write_text("what I saw")
+    with pytest.raises(InputError, match=r"holds notes\.md beside a run"):
+        save_run(tmp_path / "run", result)
+    assert (tmp_path / "run" / "notes.md").read_text() == "what I saw"
+
+
+def test_a_device_is_not_a_folder(result):
+    with pytest.raises(InputError, match="/dev/null: is not a folder"):
+        save_run("/dev/null", result)
 
 
 def test_damaged_folders_are_one_clear_line(result, tmp_path):
