@@ -232,12 +232,14 @@ def _memory(calibration: Calibration) -> dict[str, Any]:
             "kv_blocks": calibration.single("kv_capacity"), "kv_block_size": 16}  # fmt: skip
 
 
-ALPHA_US, BETA_GB_S = 8.0, 300.0
+ALL_REDUCE = {2: (4.1, 231.0), 4: (5.5, 294.0), 8: (7.2, 369.0)}
+"""Microseconds and GB/s by width: least squares (5 to 7 % error) of the all-reduce times in the bundled exports of H100 and H200 over NVLink."""
 
 
 def _all_reduce(model: ModelSpec, tp: int, size: int, notes: list[str]) -> dict[str, Any]:
-    """Two all-reduces a layer: alpha + 2 (tp - 1) / tp x bytes / beta. Assumed, for NVLink: one GPU cannot measure it."""
-    notes.append(f"all-reduce: ASSUMED {ALPHA_US:g} us + 2 (tp-1)/tp x bytes / {BETA_GB_S:g} GB/s (NVLink); one GPU cannot measure it")
+    """Two all-reduces a layer: alpha + 2 (tp - 1) / tp x bytes / beta. Assumed: one GPU cannot measure it."""
+    alpha_us, gb_s = ALL_REDUCE[min((w for w in ALL_REDUCE if w >= tp), default=8)]
+    notes.append(f"all-reduce: ASSUMED {alpha_us:g} us + 2 (tp-1)/tp x bytes / {gb_s:g} GB/s, as H100 and H200 take over NVLink; one GPU cannot measure it")
     tokens = [1, 2**20]
-    us = [ALPHA_US + 2 * (tp - 1) / tp * n * model.hidden * size / (BETA_GB_S * 1e3) for n in tokens]
+    us = [alpha_us + 2 * (tp - 1) / tp * n * model.hidden * size / (gb_s * 1e3) for n in tokens]
     return {"name": "all_reduce", "repeat": 2 * model.layers, "basis": "assumed", "tokens": tokens, "us": _rounded(us)}
