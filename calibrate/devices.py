@@ -26,7 +26,7 @@ from calibrate.operators import ELEMENT_BYTES, Point
 from calibrate.serving import Limits, Request, Scheduler
 
 REPLAYS = 5
-MIN_CALLS = 10
+MIN_CALLS = 20
 SWEEP_BYTES = 2**25
 MIN_US = 20_000.0
 """Work that is timed per point on a CPU, unless twenty samples hold less."""
@@ -52,7 +52,9 @@ class Calibration(TorchDevice):
             text = str(e)
             if isinstance(e, MemoryError) or "can't allocate memory" in text:
                 raise OutOfMemoryError(text.split("\n")[0]) from None
-            if self.kind == "cuda" and ("CUDA error" in text or "device" in text.lower()):
+            if "during capture" in text:  # memory ran out while capturing; the next point tells whether the device still answers
+                raise OutOfMemoryError(text.split("\n")[0]) from None
+            if "CUDA error" in text:
                 raise DeviceLostError(text.split("\n")[0]) from None
             raise
         finally:
@@ -199,7 +201,7 @@ def _cpu_name() -> str:
 
 
 class CudaCalibration(Calibration):
-    """One NVIDIA GPU: at least ten calls in one CUDA graph, replayed at least five times."""
+    """One NVIDIA GPU: at least twenty calls in one CUDA graph, replayed five times."""
 
     kind = "cuda"
 
@@ -246,6 +248,7 @@ class CudaCalibration(Calibration):
                 call()
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
+        torch.cuda.empty_cache()  # a graph's memory is its own
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for _ in range(rounds):
