@@ -26,6 +26,7 @@ COMMANDS = {
     "compare": "simulate variants of a scenario on the same arrivals, side by side",
     "cache": "replay a trace through a prefix cache alone, without time",
     "optimum": "how much of what any eviction could hit did a run hit",
+    "explain": "where missed prompt tokens went, and what would recover them",
     "price": "what a hosted API with prompt caching would charge for the same requests",
     "workload": "describe a trace or mix, or convert it to Mooncake JSONL",
     "profile": "list device profiles and models; show what fits on a GPU",

@@ -77,7 +77,7 @@ def order_cost(mix_class: MixClass, rate: float = 1.0, requests: int = 2000, see
     second matters only to texts that change with the clock) and read by an unlimited cache, so churn, popularity and
     history count. `lines` says it in words.
     """
-    best = replace(mix_class, layers=_best_order(mix_class.layers))
+    best = replace(mix_class, layers=best_order(mix_class.layers))
     reusable, prompt = _reuse(mix_class, rate, requests, seed)
     best_reusable, _ = _reuse(best, rate, requests, seed) if best != mix_class else (reusable, prompt)
     order, best_names = ([layer.name for layer in c.layers] for c in (mix_class, best))
@@ -106,11 +106,11 @@ def order_notes(config: WorkloadConfig, seed: int = 0) -> list[str]:
     """What the layer order costs, for each class of a mix whose order is not the best one."""
     if config.trace is not None:
         return []
-    costly = [c for c in resolve(config).class_ if _best_order(c.layers) != c.layers]
+    costly = [c for c in resolve(config).class_ if best_order(c.layers) != c.layers]
     return [": ".join(order_cost(c, seed=seed)["lines"]) for c in costly]
 
 
-def _best_order(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+def best_order(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     """Widest reuse first; layers of one scope keep their order, and the one that changes least often goes first."""
     def rank(layer: Layer) -> tuple[int, bool, float]:
         ticks = [t for t in (layer.redeploy_s, layer.timestamp_s) if t]

@@ -1,0 +1,55 @@
+"""Where missed prompt tokens went, the three largest recoverable causes, and what would recover them, simulated.
+
+Takes a run folder (kvcast run --out) or a scenario. Every cause suggests changes: prompt order or churn, more KV or replicas,
+another policy, another router, smaller blocks, one salt for all tenants, the cache turned on. Each is simulated on the same
+requests; hits, TTFT and attainment before and after are printed, and a change that does not help is said not to.
+
+  kvcast explain runs/a
+  kvcast explain examples/demo.toml --set engine.kv_blocks=4000 --policy lfu,s3fifo,arc
+"""
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sim.scenario import Scenario
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_or_scenario", metavar="RUN_OR_SCENARIO", help="a run folder, or a scenario file (.toml)")
+    parser.add_argument("--set", metavar="a.b=VALUE", action="append", default=[], dest="overrides", help="change one key first; may be repeated")
+    parser.add_argument("--policy", metavar="P,...", help="eviction policies to try (default lru,lfu,s3fifo,gdsf)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
+
+
+def run(args: argparse.Namespace) -> int:
+    from kvcast import explain, text
+
+    scenario, recorded = _scenario(Path(args.run_or_scenario), args.overrides)
+    policies = tuple(name.strip() for name in args.policy.split(",")) if args.policy else explain.POLICIES
+    found = explain.explain(scenario, policies)
+    differs = [key for key in ("prompt_tokens", "prefix_hit_tokens") if recorded is not None and recorded.get(key) != found[key]]
+    if recorded is not None:
+        found["reproduces_run"] = not differs
+    print(text.to_json(found) if args.json else text.wrapped(explain.as_text(found), 140))
+    if differs and recorded is not None and not args.json:
+        was = ", ".join(f"{key} {recorded.get(key):,} then, {found[key]:,} now" for key in differs)
+        print(f"caution: the run folder's own figures differ ({was}): another version of kvcast, of the profile or of the trace")
+    return 0
+
+
+def _scenario(path: Path, overrides: list[str]) -> tuple[Scenario, dict | None]:
+    """(scenario, what a run folder recorded; None for a scenario file and when keys are overridden)."""
+    from kvcast import config, runs
+    from workloads.errors import InputError
+
+    if not path.is_dir():
+        return config.load_scenario(path, overrides), None
+    if not (path / "run.json").is_file():
+        raise InputError(f"{path}: no run.json in it, expected a run folder (kvcast run --out) or a scenario file")
+    if overrides:
+        return config.load_scenario(path / "scenario.toml", overrides), None
+    run = runs.load_run(path)
+    return run.scenario, run.summary
