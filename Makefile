@@ -55,6 +55,7 @@ lint: $(VENV)/.installed-test
 
 fuzz: $(VENV)/.installed-test
 	$(BIN)/python -m tests.fuzz --ops $(OPS)
+	$(BIN)/python -m tests.fuzz --ops $(OPS) --engine sglang
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/bench_speed.py

@@ -264,7 +264,9 @@ class Adder:
         self.input = engine.max_prefill_tokens
         self.chunked = engine.chunked_prefill_size > 0
         self.chunk = engine.chunked_prefill_size if self.chunked else UNLIMITED
-        self.reserved_total: float = sum(engine.to_come(r) * engine.ratio for r in engine.running)
+        self.reserved_total = 0.0
+        for r in engine.running:
+            self.reserved_total += engine.to_come(r) * engine.ratio
         self.reserved_now = 0
         self.batch: list[tuple[Request, int]] = []
 

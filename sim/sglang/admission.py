@@ -62,8 +62,9 @@ class Adder:
         return (self.cache.blank + self.cache.idle) * self.page - self._reserved_sum - self._to_come * self._ratio
 
     def _exact_room(self) -> float:
-        ratio = self._ratio
-        reserved: float = sum(tokens * ratio for tokens in self._fold())
+        reserved = 0.0  # plain additions: `sum` rounds differently from Python 3.12 on
+        for tokens in self._fold():
+            reserved += tokens * self._ratio
         for tokens in self._reserved:
             reserved += tokens
         return (self.cache.blank + self.cache.idle) * self.page - reserved
