@@ -7,7 +7,7 @@ then step ends in the order they were scheduled.
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappush
+from heapq import heappop, heappush
 from typing import Any
 
 import simpy
@@ -16,6 +16,16 @@ ARRIVAL, STEP_END = 2, 3  # after SimPy's own URGENT and NORMAL
 
 
 class Clock(simpy.Environment):
+    def __init__(self) -> None:
+        super().__init__()
+        self._moved: set[simpy.Event] = set()  # still queued, but nobody waits for them: they must not move the clock
+
+    def step(self) -> None:
+        queue = self._queue
+        while queue and queue[0][3] in self._moved:
+            self._moved.discard(heappop(queue)[3])
+        super().step()
+
     def trigger_at(self, event: simpy.Event, time_s: float, priority: int = STEP_END, order: int | None = None) -> simpy.Event:
         """Make an untriggered event happen at `time_s`."""
         if time_s < self.now:
@@ -29,9 +39,10 @@ class Clock(simpy.Environment):
         return self.trigger_at(simpy.Event(self), time_s)
 
     def move(self, event: simpy.Event, time_s: float) -> simpy.Event:
-        """Let whoever waits for `event` wait for an earlier moment; the old event passes unnoticed."""
+        """Let whoever waits for `event` wait for an earlier moment; the old event never happens."""
         moved = self.event_at(time_s)
         moved.callbacks, event.callbacks = event.callbacks, []
+        self._moved.add(event)
         return moved
 
     def call_at(self, time_s: float, request: int, callback: Callable[[int], Any]) -> None:

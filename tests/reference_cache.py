@@ -3,22 +3,27 @@
 Every block is an object and hashes chain over real tokens, so nothing can be wrong by cleverness.
 
 cache_policy `lru` (the default) is vLLM's own free list with real duplicates. The others rank leaves:
-`ranked-lru`, `lfu`, `fifo`, `slru`, `mru`.
+`lfu`, `fifo`, `slru`, `mru`, `filo`, `lruk`, `gdsf`, and LRU by the rules below under the name of its class in the simulator.
 - One cached block per hash. A block that becomes full while its hash is cached stays private memory of its request, which
   also pins the cached copy until it lets go (the pin comes after the blocks of that request and step were popped).
 - Uses = 1 at insertion, + 1 for each (re)admission whose lookup hit the block; a duplicate's pin is no use. Lost at eviction.
 - Candidates: cached, no pin, no cached child. Victim: smallest key, where `release` numbers the release (finish or
   preemption) that took its last pin, and `inserted` the (re)admission whose request entered it:
-  ranked-lru (release), lfu (uses, release), slru (uses >= 2, release), fifo (inserted), mru (-release); one block at a
-  time, the parent competes again with its own key. Two candidates never tie: equal numbers lie on one path.
+  LRU (release), lfu (uses, release), slru (uses >= 2, release), fifo (inserted), mru (-release), filo (-inserted), lruk
+  (used twice or more, admission of the last use but one, or of the only one), gdsf (clock at release + uses x cost by
+  depth; the clock is the highest value evicted); one block at a time, the parent competes again with its own key. Two
+  candidates never tie: equal numbers lie on one path.
 - Unused memory (never used, partial blocks, duplicates given back) goes before any eviction.
 """
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+BLOCK_COST = 0.0
+"""How much dearer each block is to recompute than the one before it, for gdsf; a test sets both sides alike."""
 
 
 class Hasher:
@@ -47,6 +52,9 @@ class Block:
     uses: int = 0
     release: int = 0
     inserted: int = 0
+    used: list[int] = field(default_factory=list)  # admissions that inserted or hit it
+    depth: int = 0
+    clock: float = 0.0
     twin: Block | None = None  # cached copy pinned by this private duplicate
 
 
@@ -127,17 +135,21 @@ class RankedPool:
     """Leaf-first eviction by a policy key; scans every cached block for each victim."""
 
     KEYS: ClassVar[dict[str, Callable[[Block], tuple]]] = {
-        "ranked-lru": lambda b: (b.release,),
+        "sim.kvcache.policies.by_key:Lru": lambda b: (b.release,),
         "lfu": lambda b: (b.uses, b.release),
         "slru": lambda b: (b.uses >= 2, b.release),
         "fifo": lambda b: (b.inserted,),
         "mru": lambda b: (-b.release,),
+        "filo": lambda b: (-b.inserted,),
+        "lruk": lambda b: (len(b.used) >= 2, b.used[-2:][0]),
+        "gdsf": lambda b: (b.clock + b.uses * (1 + b.depth * BLOCK_COST), b.release),
     }
 
     def __init__(self, num_blocks: int, policy: str):
         self.unused = num_blocks
         self.cached: dict[int, Block] = {}
-        self.allocated = self.evicted = self.releases = 0
+        self.allocated = self.evicted = self.releases = self.admissions = 0
+        self.clock = 0.0
         self.policy_key = self.KEYS[policy]
 
     def available(self) -> int:
@@ -152,9 +164,12 @@ class RankedPool:
         return hits
 
     def touch(self, blocks: list[Block]) -> None:
+        """Once for every admission, also one that hits nothing."""
+        self.admissions += 1
         for block in blocks:
             block.refs += 1
             block.uses += 1
+            block.used.append(self.admissions)
 
     def allocate(self, n: int) -> list[Block]:
         for _ in range(n):
@@ -167,6 +182,7 @@ class RankedPool:
     def _evict(self) -> None:
         victim = min((b for b in self.cached.values() if b.refs == 0 and b.children == 0), key=self.policy_key)
         assert victim.key is not None
+        self.clock = max(self.clock, victim.clock + victim.uses * (1 + victim.depth * BLOCK_COST))
         del self.cached[victim.key]
         if victim.parent:
             victim.parent.children -= 1
@@ -179,7 +195,7 @@ class RankedPool:
             block.twin = self.cached[key]
             block.twin.refs += 1
             return
-        block.key, block.uses, block.inserted = key, 1, admission
+        block.key, block.uses, block.inserted, block.used, block.depth = key, 1, admission, [admission], i
         if i > 0:
             block.parent = blocks[i - 1].twin or blocks[i - 1]
             block.parent.children += 1
@@ -191,7 +207,7 @@ class RankedPool:
             cached = block.twin or block
             cached.refs -= 1
             if cached.refs == 0:
-                cached.release = self.releases
+                cached.release, cached.clock = self.releases, self.clock
             if block.key is None:
                 self.unused += 1
 

@@ -48,12 +48,14 @@ def find(name: str) -> type[Policy]:
 
 
 def check(name: str, params: Mapping[str, Any]) -> None:
-    """Raise InputError for a policy that does not exist or a parameter it does not have."""
-    kind = find(name)
-    known = list(inspect.signature(kind).parameters)[1:]
-    for key in params:
+    """Raise InputError for a policy that does not exist, a parameter it does not have, or one of another type."""
+    known = dict(list(inspect.signature(find(name)).parameters.items())[1:])
+    for key, value in params.items():
         if key not in known:
             raise InputError(f"[cache] policy_params has no key {key!r} for {name}: it has {', '.join(known) or 'no parameters'}")
+        for kind, types, expected in (("int", int, "a whole number"), ("float", int | float, "a number"), ("Mapping", Mapping, "a table")):
+            if str(known[key].annotation).startswith(kind) and (isinstance(value, bool) or not isinstance(value, types)):
+                raise InputError(f"[cache] policy_params of {name}: {key} = {value!r}, expected {expected}")
 
 
 def make(name: str, world: World, params: Mapping[str, Any] | None = None) -> Policy:

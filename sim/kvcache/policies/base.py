@@ -68,6 +68,12 @@ class World:
     rng: random.Random = field(default_factory=lambda: random.Random(0))  #: this replica's own stream
 
 
+def expect(ok: bool, name: str, value: Any, expected: str) -> None:
+    """Raise ValueError for a parameter whose value makes no sense."""
+    if not ok:
+        raise ValueError(f"{name} = {value!r}, expected {expected}")
+
+
 class Policy:
     """Least recently used leaf first, until a subclass says otherwise. Keyword arguments of `__init__` are its parameters."""
 

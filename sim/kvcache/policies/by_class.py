@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sim.kvcache.policies.base import Asking, Key, Policy, Run, World
+from sim.kvcache.policies.base import Asking, Key, Policy, Run, World, expect
 
 BINS = 24
 """Of ages: below 1 s, then each twice as long; the last one has no end (97 days and more)."""
@@ -20,8 +20,7 @@ def _by_name(given: Mapping[str, float] | None, names: Iterable[str], default: f
     for name, value in given.items():
         if name not in names:
             raise ValueError(f"no {what} is called {name!r} (there are: {', '.join(names)})")
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-            raise ValueError(f"{name} = {value!r}, expected a number of 0 or more")
+        expect(not isinstance(value, bool) and isinstance(value, int | float) and value >= 0, name, value, "a number of 0 or more")
     return [float(given.get(name, default)) for name in names]
 
 
@@ -34,6 +33,7 @@ class Ttl(Policy):
 
     def __init__(self, world: World, ttl_s: float = 300.0, classes: Mapping[str, float] | None = None) -> None:
         super().__init__(world)
+        expect(ttl_s >= 0, "ttl_s", ttl_s, "0 or more")
         self.class_id = world.workload.column("class_id").data
         self.ttl_s = _by_name(classes, world.workload.class_names, ttl_s, "workload class")
 
@@ -68,6 +68,7 @@ class Quota(Policy):
 
     def __init__(self, world: World, shares: Mapping[str, float] | None = None, share: float | None = None) -> None:
         super().__init__(world)
+        expect(share is None or share >= 0, "share", share, "0 or more")
         names = world.workload.tenant_names
         self.tenant_id = world.workload.column("tenant_id").data
         by_name = _by_name(shares, names, 1 / len(names) if share is None else share, "tenant")

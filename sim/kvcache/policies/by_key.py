@@ -4,7 +4,7 @@
 """
 from __future__ import annotations
 
-from sim.kvcache.policies.base import Asking, Key, Policy, Run, World
+from sim.kvcache.policies.base import Asking, Key, Policy, Run, World, expect
 
 
 class Lru(Policy):
@@ -54,6 +54,7 @@ class Slru(Lfu):
 
     def __init__(self, world: World, protected_uses: int = 2) -> None:
         super().__init__(world)
+        expect(protected_uses >= 1, "protected_uses", protected_uses, "1 or more")
         self.protected_uses = protected_uses
 
     def key(self, run: Run) -> Key:
@@ -85,6 +86,7 @@ class LruK(Policy):
 
     def __init__(self, world: World, k: int = 2) -> None:
         super().__init__(world)
+        expect(k >= 1, "k", k, "1 or more")
         self.k = k
 
     def on_insert(self, run: Run, request: Asking) -> None:
@@ -106,6 +108,7 @@ class Gdsf(Policy):
 
     def __init__(self, world: World, depth_tokens: float = 30_720.0) -> None:
         super().__init__(world)
+        expect(depth_tokens > 0, "depth_tokens", depth_tokens, "above 0")
         self.per_block = world.block_size / depth_tokens
         self.clock = 0.0
 
@@ -136,6 +139,8 @@ class Tlru(Policy):
 
     def __init__(self, world: World, threshold_tokens: int = 2048, next_prompt_tokens: int = 256) -> None:
         super().__init__(world)
+        expect(threshold_tokens >= 0, "threshold_tokens", threshold_tokens, "0 or more")
+        expect(next_prompt_tokens >= 0, "next_prompt_tokens", next_prompt_tokens, "0 or more")
         self.slack = next_prompt_tokens - threshold_tokens
         self.prompt, self.output = world.workload.prompt_tokens.data, world.workload.output_tokens.data
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sim.kvcache.policies.base import Asking, Key, Run, World
+from sim.kvcache.policies.base import Asking, Key, Run, World, expect
 from sim.kvcache.policies.ghosts import Ghosts, Recalling
 
 SMALL, MAIN = 0, 1
@@ -23,8 +23,9 @@ class S3Fifo(Recalling):
 
     def __init__(self, world: World, small_share: float = 0.1, ghost_share: float = 0.9, main_uses: int = 2) -> None:
         super().__init__(world)
-        if not 0 <= small_share < 1:
-            raise ValueError(f"small_share = {small_share}, expected 0 or more and below 1")
+        expect(0 <= small_share < 1, "small_share", small_share, "0 or more and below 1")
+        expect(ghost_share >= 0, "ghost_share", ghost_share, "0 or more")
+        expect(main_uses >= 1, "main_uses", main_uses, "1 or more")
         self.small = int(small_share * world.capacity_blocks)
         self.ghost_blocks = int(ghost_share * world.capacity_blocks)
         self.main_uses = main_uses

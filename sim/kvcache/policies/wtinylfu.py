@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sim.kvcache.policies.base import Asking, Key, Policy, Run, World
+from sim.kvcache.policies.base import Asking, Key, Policy, Run, World, expect
 
 WINDOW, PROBATION, PROTECTED = 0, 1, 2
 
@@ -25,6 +25,9 @@ class WTinyLfu(Policy):
 
     def __init__(self, world: World, window_share: float = 0.01, protected_share: float = 0.8, sample: int = 10) -> None:
         super().__init__(world)
+        expect(0 <= window_share < 1, "window_share", window_share, "0 or more and below 1")
+        expect(0 <= protected_share <= 1, "protected_share", protected_share, "0 to 1")
+        expect(sample >= 1, "sample", sample, "1 or more")
         self.window = max(1, int(window_share * world.capacity_blocks))
         self.main = world.capacity_blocks - self.window
         self.protected = int(protected_share * self.main)
