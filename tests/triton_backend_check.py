@@ -1,4 +1,5 @@
-"""Serves a few requests with the Triton backend under the interpreter and with torch, and compares logits.
+"""Serves a few requests with the Triton backend under the interpreter and with torch, and compares logits; then runs what
+calibration times on a GPU, once each, in fp16.
 
     TRITON_INTERPRET=1 python -m tests.triton_backend_check
 """
@@ -9,10 +10,12 @@ from dataclasses import replace
 import torch
 
 from calibrate.backend import TorchBackend
+from calibrate.bench import TorchDevice
 from calibrate.decoder import Decoder
 from calibrate.engine import Engine
 from calibrate.graphs import GraphedDecode, rerun
 from calibrate.models import resolve_model
+from calibrate.operators import Point
 from calibrate.serving import Limits, Request
 from calibrate.triton_backend import TritonBackend
 
@@ -43,5 +46,38 @@ def main() -> None:
             print(f"{name}, {model.experts} experts: {len(logits['torch'])} rows, logits within {worst:.1e}, same tokens")
 
 
+class Interpreted(TorchDevice):
+    """The calls of calibration on a GPU, with the interpreter in its place."""
+
+    kind = "cpu"
+
+    def __init__(self, dtype: str):
+        super().__init__(dtype, rotating_bytes=1e5)
+        self.backend = TritonBackend("cpu")
+
+
+def timed_calls() -> None:
+    """Every operator of a dense and a mixture model, attention of one step: results are finite and of the right size."""
+    device = Interpreted("fp16")
+    heads = {"heads": 4, "kv_heads": 2, "head_dim": 64}
+    points = [
+        Point("rope_kv_write", {**heads, "tokens": 20}), Point("prefill", {**heads, "new": 20, "cached": 33, "seqs": 2}),
+        Point("decode", {**heads, "batch": 3, "context": 17, "longest": 70}),
+        Point("mixed", {**heads, "new": 17, "cached": 16, "seqs": 1, "batch": 2, "context": 20, "longest": 20}),
+        Point("moe", {"tokens": 5, "hidden": 64, "width": 32, "experts": 4, "top_k": 2}), Point("gemm", {"m": 4, "n": 32, "k": 16}),
+        Point("qk_norm", {**heads, "tokens": 3}), Point("rms_norm", {"tokens": 3, "hidden": 64}), Point("silu_mul", {"tokens": 3, "width": 32}),
+        Point("embedding", {"tokens": 3, "hidden": 64, "vocab": 50}), Point("sample", {"rows": 3, "vocab": 50}), Point("copy", {"bytes": 4096}), Point("node_gap", {}),
+    ]  # fmt: skip
+    with torch.inference_mode():
+        for point in points:
+            calls = device.calls(point)
+            for call in calls[:2]:
+                result = call()
+                if isinstance(result, torch.Tensor):
+                    assert bool(torch.isfinite(result.float()).all()), point.key
+    print(f"{len(points)} operators of calibration ran")
+
+
 if __name__ == "__main__":
     main()
+    timed_calls()

@@ -1,6 +1,6 @@
 """Measure this machine's kernels for a model and write a device profile that simulations use.
 
-Points are appended to PROFILE.points.jsonl as they come; --resume adds what is missing. Fitting needs no device: --points FILE
+Points are appended to PROFILE.points.jsonl as they come; --resume adds what is missing. PROFILE.html shows measured against fitted. Fitting needs no device: --points FILE
 makes a profile from a file that `python -m calibrate.measure` wrote elsewhere, also for another model (shapes it lacks are
 interpolated and named).
 
@@ -57,6 +57,7 @@ def _fit(args: argparse.Namespace, points: Path) -> dict[str, Any]:
     from calibrate.fit import as_json
     from calibrate.models import resolve_model
     from calibrate.profile import save_profile
+    from kvcast.profile_report import write_html
 
     calibration, model = from_points(points), resolve_model(args.model)
     written, notes = [], []
@@ -64,10 +65,11 @@ def _fit(args: argparse.Namespace, points: Path) -> dict[str, Any]:
         path = args.out if tp == args.tensor_parallel[0] else args.out.with_stem(f"{args.out.stem}-tp{tp}")
         profile = profile_of(calibration, model, tp, path.stem)
         save_profile(profile, path)
-        written.append({"path": str(path), **profile.describe()})
+        write_html(profile, path.with_suffix(".html"))
+        written.append({"path": str(path), "report": str(path.with_suffix(".html")), **profile.describe()})
         notes += profile.provenance["notes"]
     dtype = calibration.header["dtype"]
-    lines = [*calibration.lines(), *sorted(set(notes)), "", *(f"wrote {w['path']}  {w['content_hash'][:19]}" for w in written)]
+    lines = [*calibration.lines(), *sorted(set(notes)), "", *(f"wrote {w['path']} ({w['content_hash'][:19]}) and its report {w['report']}" for w in written)]
     use = f"--set hardware.profile={written[0]['path']} --set model.name={args.model}" + (f" --set model.dtype={dtype}" if dtype != "bf16" else "")
     lines.append(f"use it: kvcast run SCENARIO {use}")
     return {"points": str(points), "profiles": written, "fits": as_json(calibration.fitted), "lines": lines}
