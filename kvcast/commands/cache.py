@@ -1,13 +1,15 @@
 """Replay a trace through one prefix cache, without time: which policy keeps the right blocks, and at what capacity.
 
 Counting rules: all-ids counts every block of a prompt, its partial last one too; full-blocks counts what an engine can
-reuse: full blocks only, and never the whole prompt. A hit rate means nothing without its rule and block size, so every
-row states both.
+reuse: full blocks only, and never the whole prompt. leaf-first is the engine's own cache, one request at a time, and takes
+every policy of a timed run (docs/policies.md): what is served is pinned, answers are entered, and only blocks with nothing
+cached below them go. A hit rate means nothing without its rule and block size, so every row states both.
 
 The policy "optimal" is the most hits any eviction could have, with its proof checked, and beside it every other policy's
 share of it; --depth-weight adds the bound on prefill work saved and its gap (docs/optimum.md).
 
   kvcast cache conversation_trace.jsonl --format mooncake --policy lru,fifo,lfu --capacity-blocks 1000,10000 --rule all-ids
+  kvcast cache conversation_trace.jsonl --policy lru,s3fifo,my_policy:MyPolicy --capacity-blocks 200000 --rule leaf-first --block-size 16
   kvcast cache conversation_trace.jsonl --policy lru,optimal --capacity-blocks 32000,96000 --block-size 16 --depth-weight 0.0167
   kvcast cache conversation_trace.jsonl --policy lru,lfu,optimal --capacity-blocks auto
 """
@@ -30,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", metavar="F", help="its format (default: recognised from the content)")
     parser.add_argument("--policy", metavar="P,...", default="lru", help="eviction policies, separated by commas (default lru)")
     parser.add_argument("--capacity-blocks", metavar="N,...", default="unlimited", help="capacities in blocks, unlimited (the default), or auto: 16 up to where LRU hits all it can")
-    parser.add_argument("--rule", metavar="R,...", default="full-blocks", help="all-ids or full-blocks (default full-blocks)")
+    parser.add_argument("--rule", metavar="R,...", default="full-blocks", help="all-ids, full-blocks (the default) or leaf-first")
     parser.add_argument("--block-size", metavar="TOKENS", type=int, help="tokens per block (default: that of the trace's own hashes)")
     parser.add_argument(
         "--capacity-rule", metavar="R", default="bypass",
@@ -74,24 +76,25 @@ def run(args: argparse.Namespace) -> int:
 
 def _policy_rows(workload: Workload, capacities: list[int | None], policy: str, rule: str, block_size: int | None) -> list[dict]:
     """LRU at many capacities takes one pass, every other replay one for each."""
-    from sim.kvcache.replay import hit_rate_curve
+    from sim.kvcache.replay import LEAF_FIRST, hit_rate_curve
     from sim.optimum.lru_curve import lru_curve
 
     size = workload.hash_block_tokens if block_size is None else block_size
-    in_one = policy == "lru" and len(capacities) > ONE_PASS_FROM and all(c is None or c > 0 for c in capacities)
+    in_one = policy == "lru" and rule != LEAF_FIRST and len(capacities) > ONE_PASS_FROM and all(c is None or c > 0 for c in capacities)
     if in_one and size is not None and size > 0:  # otherwise the replay says what is wrong
         return lru_curve(workload, rule, size).rows(workload, capacities)
     return hit_rate_curve(workload, capacities, policy, rule, block_size)
 
 
 def _spread(workload: Workload, rule: str, block_size: int | None) -> list[int | None]:
+    from sim.kvcache.replay import LEAF_FIRST
     from sim.optimum.lru_curve import lru_curve
     from workloads.errors import InputError
 
     size = workload.hash_block_tokens if block_size is None else block_size
     if size is None or size < 1:
         raise InputError(f"--block-size {size}: expected tokens, at least 1 (a trace without hashes has no block size of its own)")
-    return [*lru_curve(workload, rule, size).spread(AUTO), None]
+    return [*lru_curve(workload, "full-blocks" if rule == LEAF_FIRST else rule, size).spread(AUTO), None]
 
 
 def _work_ratio(workload: Workload, row: dict, depth_weight: float) -> float:
