@@ -5,7 +5,7 @@ The one idea: a prompt's causes are consecutive stretches of it, so a few depths
     0 .. hit .. replica ceiling .. fleet ceiling .. under way .. under another tenant .. last full block .. prompt
       hit   evicted       other replica     in flight       other tenant    changed or cold    partial block
 
-Only `changed_earlier` is not a stretch: it is the nodes beyond the last depth whose own text was seen before at another
+Shared text rarely ends with a block: its last tokens, whose block goes on with other text, are `partial_block` too. Only `changed_earlier` is not a stretch: it is the nodes beyond the last depth whose own text was seen before at another
 place. Tokens computed again after a preemption are beyond the prompt's count: they are reported apart (`recomputed_tokens`).
 
     python -m pytest tests/test_causes.py
@@ -51,23 +51,25 @@ def miss_causes(
     _check_order(hit, replica, fleet, full)
 
     history = _History(rec, workload, fleet, admitted)
-    under_way = _full_blocks(history.depth_seen(None), fleet, full, block)
-    twin = workload.tree.twin
-    tenant = under_way if twin is None else _full_blocks(history.depth_seen(twin), under_way, full, block)
-    changed, changed_layer, parts = history.changed_earlier(tenant, full)
+    own_text, twin = history.depth_seen(None), workload.tree.twin
+    any_text = own_text if twin is None else np.maximum(own_text, history.depth_seen(twin))
+    under_way, _ = _reach(own_text, fleet, full, block)
+    tenant, text = _reach(any_text, under_way, full, block)
+    changed, changed_layer, parts = history.changed_earlier(text, full)
 
     zero = np.zeros_like(prompt)
     stretch = {
-        "hit": (zero, hit), "partial_block": (full, prompt), "in_flight": (fleet, under_way), "other_replica": (replica, fleet),
-        "evicted": (hit, replica if caching else hit), "cache_off": (hit, hit if caching else replica),
-        "other_tenant": (under_way, tenant), "cold": (tenant, full),
+        "hit": [(zero, hit)], "in_flight": [(fleet, under_way)], "other_replica": [(replica, fleet)],
+        "partial_block": [(full, prompt), (tenant, text)],
+        "evicted": [(hit, replica if caching else hit)], "cache_off": [(hit, hit if caching else replica)],
+        "other_tenant": [(under_way, tenant)], "cold": [(text, full)],
     }
-    tokens = {name: b - a for name, (a, b) in stretch.items() if name != "hit"}
+    tokens = {name: sum(b - a for a, b in spans) for name, spans in stretch.items() if name != "hit"}
     tokens["changed_earlier"] = changed
     tokens["cold"] = tokens["cold"] - changed
 
     count = _Remembered(ScopeCount(workload, rows, group, n_groups), rows)
-    by_scope = {name: count(b) - count(a) for name, (a, b) in stretch.items()}
+    by_scope = {name: sum(count(b) - count(a) for a, b in spans) for name, spans in stretch.items()}
     by_scope["changed_earlier"] = _grouped(parts, rows, group, n_groups, len(workload))
     by_scope["cold"] = by_scope["cold"] - by_scope["changed_earlier"]
     one_root = int((workload.tree.parent < 0).sum()) <= 1
@@ -85,8 +87,10 @@ def _check_order(hit: np.ndarray, replica: np.ndarray, fleet: np.ndarray, full: 
         )
 
 
-def _full_blocks(depth: np.ndarray, at_least: np.ndarray, at_most: np.ndarray, block: int) -> np.ndarray:
-    return np.maximum(np.minimum(depth // block * block, at_most), at_least)
+def _reach(depth: np.ndarray, at_least: np.ndarray, at_most: np.ndarray, block: int) -> tuple[np.ndarray, np.ndarray]:
+    """(last full block within `depth`, depth itself), both between at_least and at_most."""
+    text = np.maximum(np.minimum(depth, at_most), at_least)
+    return np.maximum(text // block * block, at_least), text
 
 
 def _grouped(parts: tuple[np.ndarray, ...], rows: np.ndarray, group: np.ndarray, n_groups: int, n: int) -> np.ndarray:

@@ -76,8 +76,16 @@ def test_another_tenants_text() -> None:
     found = causes_of(served(3, 4, fleet=[0, 0, 28]), work)
     assert nonzero(found, 0) == {"cold": 16, "partial_block": 4}
     assert nonzero(found, 1) == {"other_tenant": 20, "cold": 16, "partial_block": 4}
-    assert nonzero(found, 2) == {"other_replica": 28, "cold": 8, "partial_block": 4}
+    assert nonzero(found, 2) == {"other_replica": 28, "cold": 6, "partial_block": 6}  # 2 shared tokens end in a block of other text
     assert found.by_scope["other_tenant"][1].tolist() == [0, 20, 0, 0, 0]
+
+
+def test_shared_text_that_ends_inside_a_block() -> None:
+    # a 1,000-token layer and private messages: 62 blocks of 16 are shared, the layer's last 8 tokens share a block with the message
+    t = tree([-1, 0], [0, 1000], [0, 0], content=[-1, 5])
+    work = workload([1100, 1100], [1, 1], [1, 1], t, **LAYERS)
+    found = causes_of(served(2, 16, hit=[0, 992]), work)
+    assert nonzero(found, 1) == {"partial_block": 8 + 12, "cold": 88}
 
 
 def test_text_that_follows_a_changed_layer() -> None:
