@@ -139,22 +139,42 @@ def test_clairvoyant_hits_the_optimum_of_its_schedule() -> None:
     assert tight > 25
 
 
+def test_clairvoyant_fleets_may_skip_over_decode_steps() -> None:
+    """What one replica admits changes what another should keep: stretches taken at once give the same run to the last bit."""
+    rng = np.random.default_rng(16)
+    evicted = 0
+    for _ in range(40):
+        workload, params = world(rng, closed=bool(rng.integers(2)))
+        once, stepping = (
+            run(workload, replace(params, policy="clairvoyant"), LinearSteps(), replicas=3, router="least-loaded", fast_forward=fast) for fast in (True, False)
+        )
+        np.testing.assert_array_equal(once.hit_tokens, stepping.hit_tokens)
+        np.testing.assert_array_equal(once.finish_s, stepping.finish_s)
+        evicted += once.evicted_blocks
+    assert evicted > 1000
+
+
 def test_forecast_knows_where_the_next_use_of_a_run_changes() -> None:
     """One text of 40 tokens, blocks of 4: asked for up to 18, then up to 40 with the answer beyond 29, then whole."""
     tree = PrefixTree(np.array([-1, 0], np.int32), np.array([0, 40], np.int64), np.zeros(2, np.int16))
     prompt, output = np.array([18, 29, 41]), np.array([22, 12, 1])
     workload = Workload(tree, np.array([0.0, 1, 2]), prompt, output, np.array([1, 1, 1], np.int32))
     forecast = Forecast(workload, EngineParams(kv_blocks=100, block_size=4))
-    assert forecast.next_use(1, 4) == (0, 0)  # the first request hits blocks 0 to 3
-    assert forecast.next_use(1, 9) == (NO_USE, 4)  # and computes 4 to 8 again
-    forecast.admit(0)
-    assert forecast.next_use(1, 7) == (1, 0)
-    assert forecast.next_use(1, 10) == (NO_USE, 7)
-    forecast.admit(1)
-    assert forecast.next_use(1, 10) == (2, 0)
-    forecast.admit(2)
-    assert forecast.next_use(1, 10) == (NO_USE, 0)
-    assert forecast.next_use(5, 10) == (NO_USE, 0)  # a private tail
+    me, other = object(), object()
+
+    def next_use(hi: int, seen_s: float = 0.0) -> tuple[int, int]:
+        return forecast.next_use(1, hi, 0, me, seen_s)[:2]
+
+    assert next_use(4) == (0, 0)  # the first request hits blocks 0 to 3
+    assert next_use(9) == (NO_USE, 4)  # and computes 4 to 8 again
+    forecast.admit(0, me, 5.0)
+    assert next_use(7) == (1, 0)
+    assert next_use(10) == (NO_USE, 7)
+    forecast.admit(1, other, 6.0)
+    assert next_use(7, seen_s=6.0) == (1, 0)  # not heard of yet
+    assert next_use(10, seen_s=6.5) == (2, 0)
+    forecast.admit(2, me, 7.0)
+    assert next_use(10, seen_s=6.5) == (NO_USE, 0)
 
 
 def test_forecast_cuts_off_the_block_that_the_next_request_leaves_incomplete() -> None:
@@ -162,7 +182,7 @@ def test_forecast_cuts_off_the_block_that_the_next_request_leaves_incomplete() -
     tree = PrefixTree(np.array([-1, 0], np.int32), np.array([0, 40], np.int64), np.zeros(2, np.int16))
     workload = Workload(tree, np.array([0.0, 1]), np.array([18, 41]), np.array([22, 1]), np.array([1, 1], np.int32))
     workload.check()
-    assert Forecast(workload, EngineParams(kv_blocks=100, block_size=4)).next_use(1, 10) == (1, 9)
+    assert Forecast(workload, EngineParams(kv_blocks=100, block_size=4)).next_use(1, 10, 0, object(), 0.0)[:2] == (1, 9)
 
 
 def test_order_optimum_holds_for_every_policy_and_counts_no_memory_for_answers_to_come() -> None:

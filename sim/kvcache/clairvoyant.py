@@ -5,14 +5,16 @@ it does not know which replica the next use reaches, nor in which order closed l
 `sim.optimum.schedule` finds after the run.
 
 The one idea: requests are numbered by arrival, and the key of a node's deepest run is the number of the next request
-not yet admitted that wants it. When that request is admitted somewhere else the key is stale: it is set anew before
-the next eviction, or the blocks would never go.
+not yet admitted that wants it. When that request is admitted somewhere else the key is stale and is set anew, or the
+blocks would never go. A replica learns what others admitted when it admits or releases itself, so that a stretch of
+decode steps, during which others admit, may be taken at once.
 
     kvcast run scenario.toml --set cache.policy=clairvoyant
 """
 from __future__ import annotations
 
 import heapq
+from math import inf
 
 import numpy as np
 
@@ -39,40 +41,42 @@ class Forecast:
         rows = order[served[order]]
         self.position = np.full(len(workload), NO_USE)
         self.position[rows] = np.arange(len(rows))
-        self.admitted = bytearray(len(rows))
+        self.admitted_s = [inf] * len(rows)
+        self.admitted_by: list[object] = [None] * len(rows)
         self.admissions: list[int] = []  # positions, in order of admission anywhere
         position, node, _, held = node_visits(workload, rows, (total[rows] - 1) // block, block)
         useful = np.minimum(held, (workload.prompt_tokens[rows][position] - 1) // block)
         by_node = np.lexsort((position, node))
         self._position, self._held, self._useful = (column[by_node].tolist() for column in (position, held, useful))
-        self._next = np.searchsorted(node[by_node], np.arange(len(workload.tree))).tolist()
+        self._begin = np.searchsorted(node[by_node], np.arange(len(workload.tree))).tolist()
         self._end = np.searchsorted(node[by_node], np.arange(len(workload.tree)), side="right").tolist()
 
-    def admit(self, request: int) -> None:
+    def admit(self, request: int, by: object, now_s: float) -> int:
+        """A replica admits a request: its position, NO_USE for one that should have been rejected."""
         position = int(self.position[request])
-        if position < NO_USE and not self.admitted[position]:
-            self.admitted[position] = 1
+        if position < NO_USE and self.admitted_by[position] is None:
+            self.admitted_s[position], self.admitted_by[position] = now_s, by
             self.admissions.append(position)
+        return position
 
-    def next_use(self, node: int, hi: int) -> tuple[int, int]:
-        """(position of the next request to hit block hi - 1 of a node, first block for which that is the same).
+    def next_use(self, node: int, hi: int, begin: int, by: object, seen_s: float) -> tuple[int, int, int]:
+        """(position of the next request to hit block hi - 1 of a node, first block for which that is the same, begin of the next look-up).
 
-        A request that only computes the block again (its last one, or its answer) makes it worthless until then.
+        Admitted before `seen_s`, or by this replica, is past. A request that only computes the block again (its last
+        one, or its answer) makes it worthless until then.
         """
-        if node >= len(self._next):
-            return NO_USE, 0  # a private tail
-        at, same = self._next[node], 0
-        while at < self._end[node] and self.admitted[self._position[at]]:
-            at += 1
-        self._next[node] = at
-        for i in range(at, self._end[node]):
-            if self.admitted[self._position[i]]:
+        begin, past, same = max(begin, self._begin[node]), True, 0
+        for i in range(begin, self._end[node]):
+            position = self._position[i]
+            if self.admitted_s[position] < seen_s or self.admitted_by[position] is by:
+                begin += past
                 continue
+            past = False
             if self._held[i] >= hi:
                 useful = self._useful[i]
-                return (self._position[i], same) if hi <= useful else (NO_USE, max(same, useful))
+                return (position, same, begin) if hi <= useful else (NO_USE, max(same, useful), begin)
             same = max(same, self._held[i])
-        return NO_USE, same
+        return NO_USE, same, begin
 
 
 class ClairvoyantCache(RankedCache):
@@ -81,29 +85,48 @@ class ClairvoyantCache(RankedCache):
     def __init__(self, total_blocks: int, block_size: int, n_shared: int, fleet_seen: dict[int, int], forecast: Forecast) -> None:
         super().__init__(total_blocks, block_size, n_shared, fleet_seen, Policy(World(forecast.workload, total_blocks, block_size)))
         self._forecast = forecast
+        self._begin: dict[int, int] = {}  # node -> its first visit that is not past
         self._waiting_for: dict[int, list[tuple[Node, int]]] = {}  # position -> nodes keyed by it, with their heap entry
+        self._seen_s = 0.0
         self._told = 0
 
     def acquire(self, request: Holder, handles: list) -> None:
-        self._forecast.admit(request.id)  # type: ignore[attr-defined]
+        self._seen_s = self.now_s
+        position = self._forecast.admit(request.id, self, self.now_s)  # type: ignore[attr-defined]
         super().acquire(request, handles)
+        self._rekey(position)
+        self._catch_up()
+
+    def release(self, request: Holder) -> None:
+        self._seen_s = self.now_s
+        super().release(request)
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        forecast = self._forecast
+        while self._told < len(forecast.admissions):
+            position = forecast.admissions[self._told]
+            if forecast.admitted_s[position] >= self._seen_s:
+                break
+            self._rekey(position)
+            self._told += 1
+
+    def _rekey(self, position: int) -> None:
+        """The request has been admitted: blocks that waited for it and were not pinned wait for another."""
+        for node, entry in self._waiting_for.pop(position, ()):
+            if node.entry == entry:
+                self._offer(node)
 
     def _offer(self, node: Node) -> None:
         if not node.runs or node.live_children or node.runs[-1].refs:
             return
-        position, same = self._forecast.next_use(node.id, node.hi)
+        position, same = NO_USE, 0  # a private tail
+        if node.id < self._n_shared:
+            begin = self._begin.get(node.id, 0)
+            position, same, self._begin[node.id] = self._forecast.next_use(node.id, node.hi, begin, self, self._seen_s)
         if same > node.runs[-1].lo:
             self._cut(node, same)
         node.entry = next(self._entries)
-        heapq.heappush(self._heaps.setdefault(0, []), ((-position,), node.entry, node))
+        heapq.heappush(self._heaps.setdefault(0, []), ((-position, node.runs[-1].released), node.entry, node))
         if position < NO_USE:
             self._waiting_for.setdefault(position, []).append((node, node.entry))
-
-    def _evict(self, n: int) -> None:
-        admissions = self._forecast.admissions
-        while self._told < len(admissions):
-            for node, entry in self._waiting_for.pop(admissions[self._told], ()):
-                if node.entry == entry:
-                    self._offer(node)
-            self._told += 1
-        super()._evict(n)
