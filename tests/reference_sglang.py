@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.reference_cache import Hasher
 from tests.reference_vllm import UnitStep, outputs_of, read_case, tokens_of
 
 Namespace = tuple[str | None, str | None]
@@ -79,9 +80,9 @@ class Radix:
         return node.children.get((space, tuple(tokens[: self.page])))
 
     def common(self, a: list[int], b: list[int]) -> int:
-        n = 0
-        while n < len(a) and n < len(b) and a[n] == b[n]:
-            n += 1
+        n = min(len(a), len(b))
+        if a[:n] != b[:n]:
+            n = next(i for i in range(n) if a[i] != b[i])
         return n // self.page * self.page
 
     def match(self, space: Namespace, tokens: list[int]) -> tuple[Node, int]:
@@ -199,6 +200,7 @@ class Request:
     prompt: int
     output: int
     space: Namespace
+    keys: list[int]  #: chained hash of each whole page, for the ceiling only
     priority: int = 0
     sampled: int = 0
     computed: int = 0
@@ -317,6 +319,7 @@ class Engine:
         self.tree = Radix(self.page, self.policy, self.clock)
         self.clock.tick(), self.clock.tick()  # the root of the tree that the orders keep of the waiting
         self.available = self.capacity
+        self.hasher = Hasher()
         self.requests = [self._request(r) for r in sorted(case["requests"], key=lambda r: r["id"])]
         self.arrivals = sorted(self.requests, key=lambda r: (r.arrival, r.id))
         self.waiting: list[Request] = []
@@ -327,7 +330,7 @@ class Engine:
         self.finished_last = False
         self.passes = 0
         self.steps: list[Step] = []
-        self.ever: set[tuple] = set()
+        self.ever: set[int] = set()
         self.lookups = self.taken = 0  # operations: taken in pages
         self.now = 0.0
         self.step_time = step_time or UnitStep()
@@ -337,7 +340,8 @@ class Engine:
         tokens = tokens_of(r) + outputs_of(r["id"], r["max_tokens"])
         lora = json.dumps(r["lora"], sort_keys=True) if r.get("lora") is not None else None
         priority = (self.use_priority and r.get("priority")) or 0
-        request = Request(r["id"], r["arrival_step"], tokens, len(tokens) - r["max_tokens"], r["max_tokens"], (lora, r.get("cache_salt")), priority)
+        keys = self.hasher.chain(tokens, self.page, r.get("cache_salt"), lora)
+        request = Request(r["id"], r["arrival_step"], tokens, len(tokens) - r["max_tokens"], r["max_tokens"], (lora, r.get("cache_salt")), keys, priority)
         request.rejected = len(tokens) > self.max_context or len(tokens) + self.page >= self.capacity
         return request
 
@@ -681,14 +685,13 @@ class Engine:
 
     def remember(self, r: Request, whole: int) -> None:
         """For the ceiling: pages this replica ever held."""
-        for end in range(self.page, whole + 1, self.page):
-            self.ever.add((r.space, hash(tuple(r.tokens[:end]))))
+        self.ever.update(r.keys[: whole // self.page])
 
     def ceiling(self, r: Request) -> int:
-        end = 0
-        while end + self.page <= r.known - 1 and (r.space, hash(tuple(r.tokens[: end + self.page]))) in self.ever:
-            end += self.page
-        return end
+        pages = 0
+        while (pages + 1) * self.page < r.known and r.keys[pages] in self.ever:
+            pages += 1
+        return pages * self.page
 
     def gaps(self) -> list[tuple[int, int, int]]:
         """(request, step, step) of neighbouring outputs that did not come in neighbouring steps."""
