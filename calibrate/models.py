@@ -46,17 +46,30 @@ def bundled_models() -> list[str]:
 
 
 def resolve_model(name_or_path: str) -> ModelSpec:
-    """A bundled model by name (case and a leading organisation are ignored) or a config.json by path."""
+    """A bundled model by name, or else a config.json (or its folder) by path."""
     path = Path(name_or_path)
-    if path.suffix == ".json" or path.is_dir():
-        return load_model(path / "config.json" if path.is_dir() else path)
-    names = bundled_models()
-    key = name_or_path.split("/")[-1].lower().removeprefix("meta-").replace("_", "-")
+    if _bundled_name(name_or_path) not in bundled_models() and (path.suffix == ".json" or path.exists()):
+        return load_model_at(path)
+    return bundled_model(name_or_path)
+
+
+def bundled_model(name: str) -> ModelSpec:
+    """A bundled model by name (case and a leading organisation are ignored)."""
+    names, key = bundled_models(), _bundled_name(name)
     if key in names:
         return load_model(BUNDLED / f"{key}.json")
     near = difflib.get_close_matches(key, names, n=1, cutoff=0.4)
     hint = f"; did you mean {near[0]}?" if near else ""
-    raise InputError(f"model {name_or_path!r} is not bundled{hint} (bundled: {', '.join(names)}; or the path of a config.json)")
+    raise InputError(f"model {name!r} is not bundled{hint} (bundled: {', '.join(names)}; or the path of a config.json)")
+
+
+def _bundled_name(name: str) -> str:
+    return name.split("/")[-1].lower().removeprefix("meta-").replace("_", "-")
+
+
+def load_model_at(path: Path) -> ModelSpec:
+    """ModelSpec from a config.json, or from the folder that holds it."""
+    return load_model(path / "config.json" if path.is_dir() else path)
 
 
 def known_as(model: ModelSpec) -> str:

@@ -157,7 +157,9 @@ def resolve_profile(spec: str, model: ModelSpec, dtype: str = "bf16", tp: int = 
 
 
 def _find(spec: str, tp: int = 1) -> DeviceProfile:
-    path = Path(spec)
+    path, names = Path(spec), bundled_profiles()
+    if spec in names:
+        return load_profile(BUNDLED / f"{spec}.json")
     if (path / "mlp.csv").is_file():
         from calibrate.sources.vidur import profile_from_vidur
 
@@ -166,11 +168,10 @@ def _find(spec: str, tp: int = 1) -> DeviceProfile:
         from calibrate.sources.folder import profile_from_folder
 
         return profile_from_folder(path)
-    if path.suffix == ".json":
+    if path.suffix == ".json" or path.exists():
         return load_profile(path)
-    names = bundled_profiles()
-    if spec in names:
-        return load_profile(BUNDLED / f"{spec}.json")
+    if path.is_absolute():
+        raise InputError(f"{path}: no such file or folder; expected a profile, a folder of operator tables, or the name of a bundled profile")
     near = difflib.get_close_matches(spec, names, n=1, cutoff=0.4)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise InputError(f"profile {spec!r} is not bundled{hint} (bundled: {', '.join(names) or 'none'}; or a profile file, a folder of operator tables, roofline:GPU)")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.scenario import EngineParams, Scenario
@@ -83,12 +84,14 @@ def simulate(scenario: Scenario) -> Report:
 def resolve(scenario: Scenario) -> Resolved:
     """Look up model and profile and fill in the engine's defaults for that GPU. Raises InputError."""
     from calibrate.latency import engine_defaults
-    from calibrate.models import resolve_model
+    from calibrate.models import bundled_model, load_model_at
     from calibrate.profile import resolve_profile
     from kvcast.config import check
+    from kvcast.paths import absolute_scenario
 
     check(scenario)
-    model = resolve_model(scenario.model.config or scenario.model.name)
+    scenario = absolute_scenario(scenario, Path.cwd())
+    model = load_model_at(Path(scenario.model.config)) if scenario.model.config else bundled_model(scenario.model.name)
     kv_dtype = scenario.model.kv_dtype or KV_DTYPE.get(scenario.model.dtype, scenario.model.dtype)
     profile = resolve_profile(scenario.hardware.profile, model, scenario.model.dtype, scenario.hardware.tensor_parallel, kv_dtype)
     defaults: dict[str, tuple[Any, str]] = {"max_model_len": (model.max_context, "the model's context")}
@@ -220,13 +223,14 @@ def record(prepared: Prepared, **options: Any) -> Recording:
 
 def run(prepared: Prepared, **options: Any) -> Result:
     """Run and measure."""
+    from sim.metrics import run_end_s
     from sim.report import build_report
 
     recording = record(prepared, **options)
     resolved = prepared.resolved
-    warmup_s = resolved.scenario.run.warmup_s
-    if warmup_s >= recording.end_s:
-        raise InputError(f"[run] warmup_s = {warmup_s:g}: expected a time before the run ends, at {recording.end_s:g} s")
+    end_s, warmup_s = run_end_s(recording), resolved.scenario.run.warmup_s
+    if 0 < warmup_s >= end_s:
+        raise InputError(f"[run] warmup_s = {warmup_s:g}: expected a time before the run ends, at {end_s:g} s")
     report = build_report(
         recording, prepared.workload, resolved.scenario, profile=resolved.profile.id, profile_hash=resolved.profile.content_hash,
         prefill_flops=prefill_flops(resolved.model),

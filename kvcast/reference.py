@@ -24,8 +24,15 @@ INTRODUCTION = """# Scenario files
 
 A scenario is a TOML file with these sections; every key but one of `preset`, `trace` and `class` in `[workload]` is optional. Unknown
 keys are errors that suggest the right one. On the command line `--set section.key=value` changes one key, and `section.key=` removes it; a
-class or layer goes by its name, as in `--set workload.class.chat.layers.system.tokens.value=2000`. Relative paths are taken from the file's
-folder, and `${VARIABLES}` in `trace` are expanded.
+class or layer goes by its name, as in `--set workload.class.chat.layers.system.tokens.value=2000`.
+
+Paths: `workload.trace`, `model.config` and a `hardware.profile` that is not the name of a bundled profile are taken from the folder of
+the scenario file, whether they hold a `/` or not, and never from the current folder. A path in `--set` (or `--vary`) is taken from the
+current folder, as is a trace named on the command line itself (`kvcast cache TRACE`). `${VARIABLES}` and `~` are expanded; a path that
+begins with one is taken from the current folder when what it stands for is not absolute.
+
+Every number has a range: times up to 1e9 s, milliseconds up to 1e6, tokens and counts up to 1e9, KV blocks up to 1e12, replicas up to
+100,000, rates from 1e-9 to 1e9; what is outside is one line that states the range.
 
 This page is made from the code: `python -m kvcast.reference > docs/scenario.md`.
 """

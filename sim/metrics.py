@@ -42,11 +42,12 @@ class Window:
 def window_of(rec: Recording, warmup_s: float, duration_s: float | None) -> tuple[Window, np.ndarray]:
     """The window and a bool column of the arrivals that count. Raises ValueError when warm-up leaves nothing.
 
+    Without warm-up a window may have no length: all that arrived was refused at once, or nothing arrived at all.
     A row that arrived without a recorded time (a session cut before its turn) counts: it cannot be placed.
     """
     run_end = run_end_s(rec)
     end = run_end if duration_s is None else min(duration_s, run_end)
-    if not end > warmup_s and len(rec.arrival_s):
+    if end <= warmup_s and warmup_s > 0 and len(rec.arrival_s):
         raise ValueError(f"run.warmup_s = {warmup_s:g} leaves nothing to measure: the window ends at {end:g} s")
     arrived = rec.status != NOT_ARRIVED
     inside = arrived & (np.isnan(rec.arrival_s) | ((rec.arrival_s >= warmup_s) & (rec.arrival_s <= end)))

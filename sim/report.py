@@ -124,7 +124,8 @@ def _stability(rec: Recording, workload: Workload, window: Window) -> Stability:
     """Judged while arrivals still come from outside: later turns wait for answers, so after the last new session all is drain."""
     outside = rec.arrival_s[workload.column("after") < 0]
     last_new_s = float(np.nanmax(outside, initial=0.0))
-    if workload.concurrency is not None or (last_new_s == 0.0 and workload.after is not None):
+    came = workload.concurrency is not None or not np.isnan(outside).all()  # else there is nothing to judge
+    if came and (workload.concurrency is not None or (last_new_s == 0.0 and workload.after is not None)):
         return BOUNDED
     entered = metrics.entered_system(rec)
     tokens = workload.prompt_tokens + workload.output_tokens

@@ -1,12 +1,14 @@
 """Scenario files: what loads, what it becomes, and the one line a wrong one gets."""
+import os
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcast import simulate
+from kvcast import resolve, simulate
 from kvcast.config import apply_overrides, load_scenario, scenario_from_doc
 from kvcast.toml import dumps
 from sim.scenario import CacheConfig, ClusterConfig, EngineConfig, Scenario, SloClass, SloConfig
@@ -80,7 +82,7 @@ def test_dumps_loads_as_the_same_scenario(mix):
 
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
-NUMBERS = st.floats(1e-6, 1e12)
+NUMBERS = st.floats(1e-6, 1e6)
 
 
 @settings(max_examples=60, deadline=None)
@@ -156,12 +158,108 @@ def test_bad_overrides(mix):
             load_scenario(mix, [override])
 
 
-def test_paths_are_taken_from_the_scenario_files_folder(tmp_path, monkeypatch):
-    (tmp_path / "t.jsonl").write_text("{}")
-    path = tmp_path / "s.toml"
-    path.write_text('[workload]\ntrace = "t.jsonl"\n')
-    monkeypatch.chdir("/")
-    assert load_scenario(path).workload.trace == str((tmp_path / "t.jsonl").resolve())
+def test_paths_are_taken_from_the_scenario_files_folder_and_never_from_the_current_one(tmp_path, monkeypatch):
+    folder, here = tmp_path / "scenarios", tmp_path / "here"
+    for place in (folder, here):
+        place.mkdir()
+        (place / "t.jsonl").write_text("{}")
+    (here / "only_here").mkdir()
+    path = folder / "s.toml"
+    monkeypatch.chdir(here)
+    for written, taken in (
+        ("t.jsonl", folder / "t.jsonl"), ("../t.jsonl", tmp_path / "t.jsonl"), ("noslash", folder / "noslash"), ("only_here", folder / "only_here"),
+    ):
+        path.write_text(f'[workload]\ntrace = "{written}"\n[model]\nconfig = "{written}"\n')
+        scenario = load_scenario(path)
+        assert (scenario.workload.trace, scenario.model.config) == (str(taken), str(taken))
+        override = load_scenario(path, [f"workload.trace={written}"])
+        assert override.workload.trace == os.path.abspath(written)
+    path.write_text('[workload]\ntrace = "${KVCAST_DATA}/t.jsonl"\n')
+    assert load_scenario(path).workload.trace == "${KVCAST_DATA}/t.jsonl"
+
+
+def test_a_profile_is_a_bundled_name_first_and_a_path_beside_the_scenario_else(tmp_path, monkeypatch):
+    folder, here = tmp_path / "scenarios", tmp_path / "here"
+    for place, name in ((folder, "mine"), (here, "h200-llama-3.1-8b-aic"), (here, "other"), (here, "llama-3.1-8b")):
+        (place / name).mkdir(parents=True)
+    path = folder / "s.toml"
+    monkeypatch.chdir(here)
+    for written, taken in (
+        ("h200-llama-3.1-8b-aic", "h200-llama-3.1-8b-aic"), ("roofline:H100", "roofline:H100"), ("mine", str(folder / "mine")),
+        ("other", str(folder / "other")), ("x/p.json", str(folder / "x/p.json")), ("h200-llama", "h200-llama"),
+    ):
+        path.write_text(f'[workload]\npreset = "demo"\n[hardware]\nprofile = "{written}"\n')
+        assert load_scenario(path).hardware.profile == taken
+    path.write_text('[workload]\npreset = "demo"\n')
+    assert resolve(load_scenario(path)).model.name == "llama-3.1-8b"  # not the folder of that name here
+    path.write_text('[workload]\npreset = "demo"\n[hardware]\nprofile = "other"\n')
+    with pytest.raises(InputError, match=rf"{folder}/other: no such file"):
+        resolve(load_scenario(path))
+
+
+def test_a_resolved_scenario_has_absolute_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert resolve(Scenario(WorkloadConfig(trace="t.jsonl"))).scenario.workload.trace == str(tmp_path / "t.jsonl")
+
+
+@pytest.mark.parametrize(("override", "expected"), [
+    ("engine.block_size=100000000000000000000", "expected 1 or more and at most 1,000,000"),
+    ("engine.kv_blocks=10000000000000000000", "expected 1 or more and at most 1,000,000,000,000"),
+    ("engine.max_model_len=1000000001", "at most 1,000,000,000"),
+    ("engine.max_num_seqs=1000000000000", "at most 1,000,000,000"),
+    ("engine.step_overhead_ms=1e300", "expected 0 or more and at most 1e+06"),
+    ("cluster.replicas=100001", "expected 1 or more and at most 100,000"),
+    ("hardware.tensor_parallel=100000000000000000000", "at most 1,024"),
+    ("seed=18446744073709551616", "at most 18,446,744,073,709,551,615"),
+    ("run.horizon_s=1e10", "expected above 0 and at most 1e+09"),
+    ("run.warmup_s=1e300", "at most 1e+09"),
+    ("workload.rate=1e-300", "expected above 0, from 1e-09 to 1e+09"),
+    ("workload.rate_scale=inf", "expected a finite number"),
+    ("workload.requests=10000000000", "at most 1,000,000,000"),
+    ("slo.classes.fast.ttft_s=inf", "[slo.classes.fast] ttft_s = inf: expected a finite number"),
+    ("slo.classes.fast.ttft_s=1e10", "[slo.classes.fast] ttft_s = 10000000000.0: expected above 0 and at most 1e+09"),
+    ("cost.gpu_hour_usd=1e308", "at most 1e+06"),
+    ('model.name=""', "expected a name or a path, not an empty text"),
+    ('model.config=""', "expected a name or a path, not an empty text"),
+    ('hardware.profile=""', "expected a name or a path, not an empty text"),
+    ("workload.class=5", "[workload] class = 5: expected an array"),
+    ("engine.block_size=" + "9" * 5000, "[engine] block_size"),
+    ("name=\udcff", "not text a scenario can hold"),
+])  # fmt: skip
+def test_what_is_out_of_range_is_one_line_that_states_the_range(mix, override, expected):
+    with pytest.raises(InputError) as error:
+        load_scenario(mix, [override])
+    line = str(error.value)
+    assert line.startswith(f"{mix}: ")
+    assert expected in line
+    assert "\n" not in line
+
+
+def test_every_number_of_a_scenario_has_a_range():
+    from kvcast.checks import LIMITS, _leaves
+
+    scenario = Scenario(WorkloadConfig())
+    hints = {name: hint for section in ("workload", "run", "model", "hardware", "engine", "cache", "cluster", "slo", "cost")
+             for name, hint in ((f"{section}.{f.name}", f.type) for f in fields(getattr(scenario, section)))}  # fmt: skip
+    numbers = {key for key, _ in _leaves(scenario) if any(kind in hints.get(key, "int") for kind in ("int", "float"))} - {"name"}
+    assert numbers <= set(LIMITS)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(mix):
+    expected = load_scenario(mix)
+    mix.write_bytes(b"\xef\xbb\xbf" + mix.read_bytes())
+    assert load_scenario(mix) == expected
+
+
+def test_deep_nesting_is_one_line(mix, tmp_path):
+    deep = tmp_path / "deep.toml"
+    for text in ("a = " + "[" * 5000 + "]" * 5000, "[" + ".".join("a" * 5000) + "]\nb = 1"):
+        deep.write_text(text)
+        with pytest.raises(InputError, match="nested too deeply"):
+            load_scenario(deep)
+    for override in ("slo.classes=" + "[" * 5000 + "]" * 5000, ".".join("a" * 5000) + "=1"):
+        with pytest.raises(InputError, match="nested too deeply"):
+            load_scenario(mix, [override])
 
 
 def test_a_scenario_built_in_python_is_checked_too():

@@ -1,0 +1,48 @@
+"""Which file a scenario means: one rule for every key that may name one.
+
+The one idea: a path in a scenario file is taken from that file's folder, a path in `--set` from the current one, and both
+become absolute at once, so that nothing later finds another file of the same name. A path that begins with a $VARIABLE
+or ~ is expanded when it is read. `hardware.profile` is the name of a bundled profile first.
+
+    >>> absolute({"workload": {"trace": "t.jsonl"}}, Path("runs"))["workload"]["trace"]
+"""
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from sim.scenario import Scenario
+
+
+def absolute(doc: dict, base: Path) -> dict:
+    """The same tables (changed in place), with the paths in them that are relative taken from `base`."""
+    for section, name, take in (("workload", "trace", _path), ("model", "config", _path), ("hardware", "profile", _profile)):
+        table = doc.get(section)
+        if isinstance(table, dict) and isinstance(table.get(name), str) and table[name]:
+            table[name] = take(table[name], base)
+    return doc
+
+
+def absolute_scenario(scenario: Scenario, base: Path) -> Scenario:
+    """The scenario with its relative paths taken from `base`."""
+    workload, model, hardware = scenario.workload, scenario.model, scenario.hardware
+    if workload.trace:
+        workload = replace(workload, trace=_path(workload.trace, base))
+    if model.config:
+        model = replace(model, config=_path(model.config, base))
+    return replace(scenario, workload=workload, model=model, hardware=replace(hardware, profile=_profile(hardware.profile, base)))
+
+
+def _path(text: str, base: Path) -> str:
+    return text if text.startswith(("$", "~")) else os.path.abspath(base / text)
+
+
+def _profile(text: str, base: Path) -> str:
+    """A name stays a name; anything that is a file or folder, here or beside the scenario, or looks like one, is a path."""
+    from calibrate.profile import bundled_profiles
+
+    if text.startswith("roofline:") or text in bundled_profiles():
+        return text
+    is_path = "/" in text or text.endswith(".json") or (base / text).exists() or Path(text).exists()
+    return os.path.abspath(base / text) if is_path else text
