@@ -14,11 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from workloads.columns import Workload
-from workloads.readers.common import NO_IDENTITY, Rows, note_ties, nothing_shared
+from workloads.readers.common import NO_IDENTITY, Rows, from_first, note_ties, nothing_shared
 from workloads.readers.head import Head
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-_TIME = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:?\d\d)?$")
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:?\d\d)?$", re.ASCII)
+TICKS = 10**7  #: a second of the file's clock, whose last digit is 100 ns
 
 
 def looks_like(head: Head) -> str | None:
@@ -28,20 +29,23 @@ def looks_like(head: Head) -> str | None:
 def read(path: str | Path) -> Workload:
     """Requests of an Azure trace, in file order; times count from the earliest."""
     rows = Rows(path)
-    times: list[float] = []
+    times: list[str] = []
+    ticks: list[int] = []
     inputs: list[str] = []
     outputs: list[str] = []
     for record in rows.csv_records(COLUMNS):
-        if record["GeneratedTokens"].strip() == "0":
+        if rows.is_zero(record["GeneratedTokens"]):
             rows.skip("zero output")
             continue
         rows.keep()
-        times.append(_seconds(record["TIMESTAMP"], rows))
+        times.append(record["TIMESTAMP"])
+        ticks.append(_ticks(record["TIMESTAMP"], rows))
         inputs.append(record["ContextTokens"])
         outputs.append(record["GeneratedTokens"])
     prompt = rows.integers("ContextTokens", inputs, low=1)
     output = rows.integers("GeneratedTokens", outputs, low=1)
-    arrival_s = np.array(times) - min(times, default=0.0)
+    earliest = min(ticks, default=0)
+    arrival_s = from_first(np.array([tick - earliest for tick in ticks], np.int64), rows, "TIMESTAMP", TICKS, shown=times)
     rows.note("times count from the earliest request; the file holds wall clock times")
     note_ties(arrival_s, rows)
     rows.note(NO_IDENTITY)
@@ -53,8 +57,8 @@ def read(path: str | Path) -> Workload:
     )
 
 
-def _seconds(text: str, rows: Rows) -> float:
-    """Seconds since a fixed date, keeping all seven digits of the fraction (datetime's %f takes six)."""
+def _ticks(text: str, rows: Rows) -> int:
+    """100 ns since a fixed date: all seven digits of the fraction (datetime's %f takes six)."""
     match = _TIME.match(text.strip())
     try:
         whole = datetime.fromisoformat(match[1] + (match[3] or "+00:00").replace("Z", "+00:00")) if match else None
@@ -63,4 +67,4 @@ def _seconds(text: str, rows: Rows) -> float:
     if match is None or whole is None:
         rows.fail("TIMESTAMP", text, "a time like 2023-11-16 18:17:03.9799600")
     since = whole - datetime.fromisoformat("2020-01-01T00:00:00+00:00")
-    return since.days * 86400.0 + since.seconds + float(match[2] or 0)
+    return (since.days * 86400 + since.seconds) * TICKS + int(((match[2] or "")[1:] + "0" * 7)[:7])

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from workloads.columns import Workload
-from workloads.readers.common import NO_IDENTITY, Rows, from_first, note_ties, nothing_shared
+from workloads.readers.common import NO_IDENTITY, Rows, classes, note_ties, nothing_shared
 from workloads.readers.head import Head
 
 COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
@@ -33,8 +33,8 @@ def read(path: str | Path) -> Workload:
     sessions: list[str] = []
     for record in rows.csv_records(COLUMNS):
         request, response = record["Request tokens"].strip(), record["Response tokens"].strip()
-        if response in ("0", "0.0"):
-            rows.skip("0 request and 0 response tokens, a failed call" if request in ("0", "0.0") else "zero output")
+        if rows.is_zero(response):
+            rows.skip("0 request and 0 response tokens, a failed call" if rows.is_zero(request) else "zero output")
             continue
         rows.keep()
         times.append(record["Timestamp"])
@@ -44,17 +44,17 @@ def read(path: str | Path) -> Workload:
         sessions.append(record.get("Session ID", "").strip())
     prompt = rows.integers("Request tokens", inputs, low=1)
     output = rows.integers("Response tokens", outputs, low=1)
-    arrival_s = from_first(rows.seconds("Timestamp", times, per_second=1), rows)
+    arrival_s = rows.clock("Timestamp", times, per_second=1)
     note_ties(arrival_s, rows)
     rows.note(NO_IDENTITY)
     if any(sessions):
         rows.note("Session ID groups requests here; when they arrive stays as recorded")
+    class_id, class_names = classes(models, rows, "models")
     notes = rows.report(len(prompt))
     tree, leaf = nothing_shared(len(prompt))
-    classes = sorted(set(models))
     return Workload(
         tree=tree, arrival_s=arrival_s, prompt_tokens=prompt, output_tokens=output, leaf=leaf,
-        class_id=np.array([classes.index(m) for m in models], np.int16), class_names=tuple(classes), class_slo=("",) * len(classes),
+        class_id=class_id, class_names=class_names, class_slo=("",) * len(class_names),
         session_id=_numbered(sessions) if any(sessions) else None,
         prefix_identity=False, source=rows.source(), notes=notes,
     )
@@ -62,5 +62,5 @@ def read(path: str | Path) -> Workload:
 
 def _numbered(sessions: list[str]) -> np.ndarray:
     """Session numbers by first appearance; a request without a session is one of its own."""
-    numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(name or f"row {i}", len(numbers)) for i, name in enumerate(sessions)], np.int64)
+    numbers: dict[str | int, int] = {}
+    return np.array([numbers.setdefault(name or i, len(numbers)) for i, name in enumerate(sessions)], np.int64)

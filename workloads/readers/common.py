@@ -11,37 +11,39 @@ import csv
 import hashlib
 import io
 import json
-import math
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
 from workloads.columns import PrefixTree
 from workloads.errors import InputError
+from workloads.limits import MAX_SECONDS, MAX_TOKENS, WITHIN
+from workloads.readers.values import NOT_JSON, as_float, number, short, trace_file, why_not_json
+
+MAX_CLASSES = 1000  #: the rarest beyond that are one class, "other"
+MAX_CLOCK_S = 1e10  #: clock times that are no whole numbers: a float resolves 2 microseconds there
 
 
 class Rows:
     """One trace file while it is read: row numbers of what is kept, counts of what is skipped, notes, content hash."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = trace_file(path)
         self.number: list[int] = []  #: 1-based file row of every kept request
         self.skipped: Counter[str] = Counter()
         self.notes: list[str] = []
         self.read = 0
-        self._number_types: tuple[type, ...] = (int, float)
+        self._is_table = False
         self._hash = hashlib.sha256()
-        if not self.path.exists():
-            raise InputError(f"{self.path}: no such file, expected a trace")
 
     # ---- reading ----
 
     def json_lines(self) -> Iterator[dict[str, Any]]:
         """Yield one object a line; the caller answers with keep() or skip() for each."""
-        with self.path.open("rb") as file:
+        with self._opened() as file:
             for self._line, text in enumerate(file, 1):
                 self._hash.update(text)
                 if text.isspace():
@@ -49,30 +51,33 @@ class Rows:
                 self.read += 1
                 try:
                     row = json.loads(text)
-                except (json.JSONDecodeError, UnicodeDecodeError) as problem:
+                except NOT_JSON as problem:
                     self._not_json(text, problem)
                 if type(row) is not dict:
-                    raise InputError(f"{self.path}, row {self._line}: {_short(row)}, expected a JSON object")
+                    raise InputError(f"{self.path}, row {self._line}: {short(row)}, expected a JSON object")
                 yield row
         self._not_empty()
 
     def csv_records(self, required: tuple[str, ...]) -> Iterator[dict[str, str]]:
         """Yield one dict a data row, by column name; blank lines end nothing and count as nothing."""
-        self._number_types = (str,)
-        content = self.hashed(self.path.read_bytes())
+        self._is_table = True
+        with self._opened() as file:
+            content = self.hashed(file.read())
         try:
             text = content.decode("utf-8-sig")
         except UnicodeDecodeError as problem:
             raise InputError(f"{self.path}: not text ({problem.reason} at byte {problem.start}), expected CSV with columns {', '.join(required)}") from None
-        lines = csv.reader(io.StringIO(text))
+        lines = self._csv_lines(text)
         header = [name.strip() for name in next(lines, [])]
         if not header:
             raise InputError(f"{self.path}: the file is empty, expected CSV with columns {', '.join(required)}")
         missing = [name for name in required if name not in header]
         if missing:
             raise InputError(f"{self.path}, row 1: no column {missing[0]!r} among {', '.join(map(repr, header))[:200]}, expected {', '.join(required)}")
+        for i, name in enumerate(header):
+            if name and name in header[:i]:
+                raise InputError(f"{self.path}, row 1: column {name!r} comes twice, expected every column once")
         for values in lines:
-            self._line = lines.line_num
             if not values:
                 continue
             self.read += 1
@@ -80,6 +85,25 @@ class Rows:
                 raise InputError(f"{self.path}, row {self._line}: {len(values)} fields, expected {len(header)}")
             yield dict(zip(header, values, strict=True))
         self._not_empty()
+
+    def _csv_lines(self, text: str) -> Iterator[list[str]]:
+        """Rows of fields, lines ended by LF, CR LF or CR; `row` is the line where each begins."""
+        lines = csv.reader(io.StringIO(text, newline=""))
+        while True:
+            self._line = lines.line_num + 1
+            try:
+                values = next(lines)
+            except StopIteration:
+                return
+            except csv.Error as problem:
+                raise InputError(f"{self.path}, row {self._line}: not a row of CSV ({problem})") from None
+            yield values
+
+    def _opened(self) -> BinaryIO:
+        try:
+            return self.path.open("rb")
+        except OSError as problem:
+            raise InputError(f"{self.path}: {(problem.strerror or 'cannot be read').lower()}, expected a trace file") from None
 
     def hashed(self, content: bytes) -> bytes:
         """Count `content` into the source's hash and hand it back."""
@@ -104,14 +128,13 @@ class Rows:
     def _not_json(self, text: bytes, problem: Exception) -> NoReturn:
         if b"\0" in text[:1000]:
             raise InputError(f"{self.path}, row {self._line}: binary data, expected one JSON object a line") from None
-        where = f"column {problem.colno}" if isinstance(problem, json.JSONDecodeError) else "not UTF-8"
-        raise InputError(f"{self.path}, row {self._line}: not a whole JSON object ({where}): {_short(text.decode(errors='replace'))}, expected one object a line") from None
+        raise InputError(f"{self.path}, row {self._line}: not a whole JSON object ({why_not_json(problem)}): {short(text[:200].decode(errors='replace'))}, expected one object a line") from None
 
     # ---- checking ----
 
     def fail(self, field: str, value: Any, expected: str, row: int | None = None) -> NoReturn:
         """Raise for a value of the current row, or of file row `row`."""
-        raise InputError(f"{self.path}, row {self._line if row is None else row}: {field} = {_short(value)}, expected {expected}")
+        raise InputError(f"{self.path}, row {self._line if row is None else row}: {field} = {short(value)}, expected {expected}")
 
     def need(self, record: dict[str, Any], field: str) -> Any:
         """The field's value in the current row, or one clear line that it is missing."""
@@ -122,42 +145,55 @@ class Rows:
             raise InputError(f"{self.path}, row {self._line}: no field {field!r} among {names}") from None
 
     def integers(self, field: str, values: list[Any], low: int) -> np.ndarray:
-        """int64 column of whole numbers >= low, one a kept row; text counts as a number in CSV, not in JSON."""
-        if set(map(type, values)) <= {int}:
-            try:
-                column = np.array(values, np.int64)
-            except OverflowError:
-                column = None
-        else:
-            column = None
-        if column is None:
-            column = np.array([self._integer(field, v, i, low) for i, v in enumerate(values)], np.int64)
-        bad = np.flatnonzero(column < low)
+        """int64 column of whole numbers from `low` to 1e9, one a kept row; text counts as a number in CSV, not in JSON."""
+        column = self._numbers(values)
+        bad = np.flatnonzero(~((column >= low) & (column <= MAX_TOKENS) & (column == np.floor(column))))
         if len(bad):
-            self.fail(field, values[bad[0]], f"a whole number of at least {low}", self.number[bad[0]])
-        return column
+            at = bad[0]
+            expected = f"at most {MAX_TOKENS}" if column[at] > MAX_TOKENS else f"a whole number of at least {low}"
+            self.fail(field, values[at], expected, self.number[at])
+        return column.astype(np.int64)
 
-    def _integer(self, field: str, value: Any, index: int, low: int) -> int:
+    def is_zero(self, value: Any) -> bool:
+        """Whether a count is a number and 0 (in CSV also "00" and "0.0"): a request that generated nothing."""
+        return number(value, self._is_table) == 0
+
+    def _numbers(self, values: list[Any]) -> np.ndarray:
+        """int64 where all values are whole numbers that fit, else float64 with NaN for what is no number."""
+        numbers = values if set(map(type, values)) == {int} else [number(value, self._is_table) for value in values]
         try:
-            number = float(value) if type(value) in self._number_types else math.nan
-        except (ValueError, OverflowError):
-            number = math.nan
-        if not number.is_integer() or abs(number) >= 2**53:
-            self.fail(field, value, f"a whole number of at least {low}", self.number[index])
-        return int(number)
+            return np.array(numbers, np.int64 if set(map(type, numbers)) <= {int} else np.float64)
+        except OverflowError:
+            return np.array([as_float(n) for n in numbers])
+
+    def clock(self, field: str, values: list[Any], per_second: float, file_rows: list[int] | None = None) -> np.ndarray:
+        """float64 column of seconds since the earliest: recorded times >= 0 of any clock that ticks `per_second` times a second.
+
+        Whole numbers are subtracted as such, so nanoseconds since 1970 keep all their digits. `file_rows`: those of
+        the values, where they are not the kept ones.
+        """
+        column, file_rows = self._numbers(values), self.number if file_rows is None else file_rows
+        self._refuse(field, values, ~(np.isfinite(column) & (column >= 0)), "a finite number of at least 0", file_rows)
+        if column.dtype == np.float64:
+            self._refuse(field, values, column > MAX_CLOCK_S * per_second, f"a time that a float resolves, at most {MAX_CLOCK_S * per_second:g}", file_rows)
+        return from_first(column, self, field, per_second, file_rows, values)
 
     def seconds(self, field: str, values: list[Any], per_second: float) -> np.ndarray:
         """float64 column of finite times >= 0, converted to seconds by dividing by `per_second`."""
-        column = np.empty(len(values))
-        for i, value in enumerate(values):
-            try:
-                column[i] = float(value) if type(value) in self._number_types else math.nan
-            except (ValueError, OverflowError):
-                column[i] = math.nan
-        bad = np.flatnonzero(~np.isfinite(column) | (column < 0))
-        if len(bad):
-            self.fail(field, values[bad[0]], "a finite number of at least 0", self.number[bad[0]])
+        column = self._numbers(values)
+        self._refuse(field, values, ~(np.isfinite(column) & (column >= 0)), "a finite number of at least 0", self.number)
         return column / per_second
+
+    def durations(self, field: str, values: list[Any], per_second: float) -> np.ndarray:
+        """As `seconds`, none longer than 1e9 s."""
+        column = self.seconds(field, values, per_second)
+        self._refuse(field, values, column > MAX_SECONDS, WITHIN, self.number)
+        return column
+
+    def _refuse(self, field: str, values: list[Any], bad: np.ndarray, expected: str, file_rows: list[int]) -> None:
+        if bad.any():
+            at = int(bad.argmax())
+            self.fail(field, values[at], expected, file_rows[at])
 
     # ---- reporting ----
 
@@ -169,6 +205,8 @@ class Rows:
 
     def report(self, requests: int) -> tuple[str, ...]:
         """The notes of the Workload; the first line reconciles rows with requests and skips."""
+        if not self.read:
+            raise InputError(f"{self.path}: the file holds no requests, expected at least one")
         skipped = sum(self.skipped.values())
         if self.read != requests + skipped:
             raise AssertionError(f"{self.path}: read {self.read} rows, but {requests} requests + {skipped} skipped")
@@ -182,18 +220,34 @@ def _reasons(counts: Counter[str]) -> str:
     return ", ".join(f"{reason}: {count}" for reason, count in sorted(counts.items()))
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def from_first(
+    times: np.ndarray, rows: Rows, field: str = "timestamp", per_second: float = 1, file_rows: list[int] | None = None, shown: list[Any] | None = None
+) -> np.ndarray:
+    """float64 seconds since the earliest of `times` [n] (int64 or float64, `per_second` to the second); says so when that
+    moved them. InputError for one more than 1e9 s later, in `file_rows` (default: the kept rows), as `shown` there."""
+    if not len(times):
+        return times.astype(np.float64)
+    start = times.min()
+    elapsed = (times - start) / per_second
+    late = np.flatnonzero(~(elapsed <= MAX_SECONDS))
+    if len(late):
+        row = (rows.number if file_rows is None else file_rows)[late[0]]
+        rows.fail(field, times[late[0]].item() if shown is None else shown[late[0]], f"{WITHIN} after the earliest time in the file", row)
+    if start:
+        rows.note(f"times count from the earliest request, {start / per_second:.10g} s in the file")
+    return elapsed
 
 
-def from_first(arrival_s: np.ndarray, rows: Rows) -> np.ndarray:
-    """Times counted from the earliest one; says so when that moved them."""
-    start = float(arrival_s.min(initial=np.inf))
-    if len(arrival_s) and start:
-        rows.note(f"times count from the earliest request, {start:.10g} s in the file")
-        return arrival_s - start
-    return arrival_s
+def classes(names: list[str], rows: Rows, what: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """(class_id int16 [n], class names in order); the rarest beyond MAX_CLASSES become "other", with a note."""
+    count = Counter(names)
+    kept = sorted(count)
+    if len(count) > MAX_CLASSES:
+        kept = sorted({*sorted(count, key=lambda name: (-count[name], name))[: MAX_CLASSES - 1], "other"})
+        rows.note(f"{what}: {len(count)} distinct ones, the {len(set(count) - set(kept))} with the fewest requests are the class 'other'")
+    code = {name: i for i, name in enumerate(kept)}
+    other = code.get("other", -1)
+    return np.array([code.get(name, other) for name in names], np.int16), tuple(kept)
 
 
 def note_ties(arrival_s: np.ndarray, rows: Rows) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 from workloads.columns import Workload
 from workloads.errors import InputError
 from workloads.prefix_tree import from_pieces
+from workloads.readers.values import NOT_JSON, why_not_json
 
 SCHEMA = "kvoracle/1"
 
@@ -69,8 +70,10 @@ def read_case(path: Path) -> dict[str, Any]:
     """One case file, plain JSON or .xz; InputError when it is not a case."""
     try:
         case = json.loads(lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes())
-    except (json.JSONDecodeError, UnicodeDecodeError, lzma.LZMAError) as error:
-        raise InputError(f"{path}: not readable as JSON ({error}), expected an engine case") from error
+    except lzma.LZMAError as problem:
+        raise InputError(f"{path}: not a whole .xz file ({problem}), expected an engine case") from None
+    except NOT_JSON as problem:
+        raise InputError(f"{path}: not readable as JSON ({why_not_json(problem)}), expected an engine case") from None
     schema = case.get("schema") if isinstance(case, dict) else None
     if schema != SCHEMA:
         raise InputError(f"{path}: schema = {schema!r}, expected {SCHEMA!r}")

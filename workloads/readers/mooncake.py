@@ -18,7 +18,7 @@ import numpy as np
 
 from workloads.columns import Workload
 from workloads.prefix_tree import from_block_ids
-from workloads.readers.common import NO_IDENTITY, Rows, from_first, note_ties
+from workloads.readers.common import NO_IDENTITY, Rows, note_ties
 from workloads.readers.hash_ids import HashIds, fail_on_ids
 from workloads.readers.head import Head
 
@@ -37,7 +37,7 @@ def read(path: str | Path, block_tokens: int = 512) -> Workload:
     ids = HashIds()
     for record in rows.json_lines():
         output = rows.need(record, "output_length")
-        if output == 0:
+        if rows.is_zero(output):
             rows.skip("zero output")
             continue
         rows.keep()
@@ -50,7 +50,7 @@ def read(path: str | Path, block_tokens: int = 512) -> Workload:
             fail_on_ids(rows, ids, record)
     prompt = rows.integers("input_length", inputs, low=1)
     output = rows.integers("output_length", outputs, low=1)
-    session, turn, after = _sessions(sessions, delays)
+    session, turn, after = _sessions(rows, sessions, delays)
     arrival_s, delay_s = _times(rows, times, delays, after)
     columns = ids.columns()
     if columns is None:
@@ -70,16 +70,18 @@ def read(path: str | Path, block_tokens: int = 512) -> Workload:
     )  # fmt: skip
 
 
-def _sessions(names: list[Any], delays: list[Any]) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray]:
+def _sessions(rows: Rows, names: list[Any], delays: list[Any]) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray]:
     """(session numbers or None, turns or None, after int64 [n]): a row with a delay follows its session's row before it."""
     after = np.full(len(names), -1, np.int64)
     if all(name is None for name in names):
         return None, None, after
-    number: dict[str, int] = {}
+    number: dict[tuple[type, Any], int] = {}
     last: dict[int, tuple[int, int]] = {}
     session, turn = np.zeros(len(names), np.int64), np.zeros(len(names), np.int32)
     for i, name in enumerate(names):
-        s = session[i] = number.setdefault(repr(name) if name is not None else f"row {i}", len(number))
+        if name is not None and type(name) is not str and type(name) is not int:
+            rows.fail("session_id", name, "text or a whole number", rows.number[i])
+        s = session[i] = number.setdefault((type(name), i if name is None else name), len(number))
         before, turns = last.get(s, (-1, -1))
         if delays[i] is not None:
             after[i] = before
@@ -91,15 +93,13 @@ def _sessions(names: list[Any], delays: list[Any]) -> tuple[np.ndarray | None, n
 def _times(rows: Rows, times: list[Any], delays: list[Any], after: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(arrival_s, NaN where another request's completion decides; delay_s)."""
     released = after >= 0
-    if not released.any():
-        arrival_s = rows.seconds("timestamp", times, per_second=1000)
-        note_ties(arrival_s, rows)
-        return from_first(arrival_s, rows), np.zeros(len(times))
-    recorded = rows.seconds("timestamp", [0 if r else t for t, r in zip(times, released, strict=True)], per_second=1000)
-    delay_s = rows.seconds("delay", [d if r else 0 for d, r in zip(delays, released, strict=True)], per_second=1000)
+    recorded = np.flatnonzero(~released)
     arrival_s = np.full(len(times), np.nan)
-    note_ties(recorded[~released], rows)
-    arrival_s[~released] = from_first(recorded[~released], rows)
+    arrival_s[recorded] = rows.clock("timestamp", [times[i] for i in recorded], 1000, [rows.number[i] for i in recorded])
+    note_ties(arrival_s[recorded], rows)
+    if not released.any():
+        return arrival_s, np.zeros(len(times))
+    delay_s = rows.durations("delay", [d if r else 0 for d, r in zip(delays, released, strict=True)], per_second=1000)
     rows.note(f"sessions: {int(released.sum())} rows have a delay and follow the completion of their session's row before them; input_length is taken as the whole prompt")
     return arrival_s, delay_s
 

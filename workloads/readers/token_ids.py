@@ -14,7 +14,7 @@ import numpy as np
 
 from workloads.columns import Workload
 from workloads.prefix_tree import from_token_ids
-from workloads.readers.common import Rows, from_first, note_ties
+from workloads.readers.common import Rows, note_ties
 from workloads.readers.head import Head
 
 
@@ -30,19 +30,21 @@ def read(path: str | Path) -> Workload:
     prompts: list[np.ndarray] = []
     for record in rows.json_lines():
         tokens, output = rows.need(record, "input_tok_ids"), rows.need(record, "output_toks")
-        if output == 0:
+        if rows.is_zero(output):
             rows.skip("zero output")
             continue
         rows.keep()
         if type(tokens) is not list or not tokens or not set(map(type, tokens)) <= {int}:
             rows.fail("input_tok_ids", tokens, "a list of at least one token id")
+        if min(tokens) < 0 or max(tokens) >= 2**63:
+            rows.fail("input_tok_ids", next(t for t in tokens if not 0 <= t < 2**63), "token ids from 0 to 2^63 - 1")
         if record.get("input_toks", len(tokens)) != len(tokens):
             rows.fail("input_toks", record["input_toks"], f"{len(tokens)}, the number of input_tok_ids")
         times.append(rows.need(record, "arrival_time_ns"))
         outputs.append(output)
         prompts.append(np.array(tokens, np.int64))
     output = rows.integers("output_toks", outputs, low=1)
-    arrival_s = from_first(rows.seconds("arrival_time_ns", times, per_second=1e9), rows)
+    arrival_s = rows.clock("arrival_time_ns", times, per_second=1e9)
     note_ties(arrival_s, rows)
     notes = rows.report(len(prompts))
     tree, leaf = from_token_ids(prompts)

@@ -17,9 +17,7 @@ What the file does not say is decided here:
 from __future__ import annotations
 
 import json
-import tarfile
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,10 +26,13 @@ import numpy as np
 
 from workloads.columns import SCOPES, Workload
 from workloads.errors import InputError
-from workloads.readers.common import Rows
-from workloads.readers.hash_ids import EXPECTED, IdRows
+from workloads.limits import MAX_SECONDS, MAX_TOKENS, WITHIN
+from workloads.readers.archive import documents, is_archive
+from workloads.readers.common import MAX_CLOCK_S, Rows
+from workloads.readers.hash_ids import IdRows
 from workloads.readers.head import Head
 from workloads.readers.session_tree import SessionTrees, StandardPrefix
+from workloads.readers.values import NOT_JSON, short, why_not_json
 
 THINK = ("think-only", "original", "scaled")
 MAIN, SUBAGENT = 0, 1
@@ -62,7 +63,7 @@ class Request:
 def looks_like(head: Head) -> str | None:
     if head.is_folder:
         return "it is a folder of JSON files" if any(head.path.glob("*.json")) else None
-    if head.path.name.endswith((".tar.xz", ".tar")):
+    if is_archive(head.path):
         return "it is a tar archive of session files"
     if {"hash_id_scope", "requests"} & head.keys and "block_size" in head.keys:
         return "it is a JSON document with block_size and requests"
@@ -78,28 +79,9 @@ def read(path: str | Path, think: str = "think-only", think_scale: float = 1.0, 
         raise InputError(f"{path}: think = {think!r}, expected one of {', '.join(THINK)}")
     rows = Rows(path)
     reader = _Reader(rows, think, think_scale if think == "scaled" else 1.0, share_tools, answers)
-    for name, text in _documents(rows):
-        reader.add(name, text)
+    for name, text in documents(rows.path, ".json"):
+        reader.add(name, rows.hashed(text))
     return reader.workload()
-
-
-def _documents(rows: Rows) -> Iterator[tuple[str, bytes]]:
-    """(name, content) of every session file; the hash is over contents in reading order."""
-    path = rows.path
-    if path.is_dir():
-        for file in sorted(path.glob("*.json")):
-            yield file.name, rows.hashed(file.read_bytes())
-    elif path.name.endswith((".tar.xz", ".tar")):
-        try:
-            with tarfile.open(path, "r|*") as archive:
-                for member in archive:
-                    file_object = archive.extractfile(member) if member.isfile() and member.name.endswith(".json") else None
-                    if file_object is not None:
-                        yield member.name, rows.hashed(file_object.read())
-        except (tarfile.TarError, EOFError, OSError) as problem:
-            raise InputError(f"{path}: not a whole tar archive ({problem}), expected session files") from None
-    else:
-        yield path.name, rows.hashed(path.read_bytes())
 
 
 class _Reader:
@@ -131,13 +113,12 @@ class _Reader:
         self.id_rows = IdRows()
         try:
             document = json.loads(self.id_rows.taken_out_of(text))
-        except ValueError as problem:
-            raise InputError(f"{self.where}: not a whole JSON document ({problem}), expected a session") from None
+        except NOT_JSON as problem:
+            raise InputError(f"{self.where}: not a whole JSON document ({why_not_json(problem)}), expected a session") from None
         if type(document) is not dict or type(document.get("requests")) is not list:
             raise InputError(f"{self.where}: no list 'requests', expected a session")
-        block = document.get("block_size")
-        if type(block) is not int or block < 1:
-            raise InputError(f"{self.where}: block_size = {block!r}, expected a whole number of at least 1")
+        self.row = ""
+        block = self._integer(document, "block_size", 1)
         if self.trees is None:
             self.block_tokens, self.trees = block, SessionTrees(block, self.share_tools)
         if block != self.block_tokens:
@@ -148,13 +129,14 @@ class _Reader:
 
     def _requests(self, document: dict[str, Any]) -> tuple[list[Request], list[StandardPrefix]]:
         prefixes = [self._prefix(document)]
+        self.origin = self._origin(document["requests"])
         main: list[Request] = []
         result: list[Request] = []
         joins: list[Request] = []
         for i, entry in enumerate(document["requests"], 1):
             self.row = str(i)
             if type(entry) is not dict:
-                raise InputError(f"{self.where}, request {i}: {entry!r:.60}, expected a JSON object")
+                raise InputError(f"{self.where}, request {i}: {short(entry)}, expected a JSON object")
             before = main[-1] if main else None
             if entry.get("type") == "subagent":
                 prefixes.append(self._prefix(entry))
@@ -178,10 +160,12 @@ class _Reader:
     def _subagent(self, entry: dict[str, Any], row: int, before: Request | None, prefix: int) -> list[Request]:
         """The sub-agent's requests; the first follows the parent's request before it."""
         self.count["sub-agents"] += 1
-        duration = entry.get("duration_ms")
-        start = self._number(entry, "t") - (0.0 if duration is None else self._number(entry, "duration_ms") / 1000)
+        start = self._clock(entry) - (0.0 if entry.get("duration_ms") is None else self._number(entry, "duration_ms", 1000))
         chain: list[Request] = []
-        for i, nested in enumerate(entry.get("requests") or [], 1):
+        nested_requests = entry.get("requests")
+        if nested_requests is not None and type(nested_requests) is not list:
+            self._fail("requests", nested_requests, "a list of requests")
+        for i, nested in enumerate(nested_requests or [], 1):
             self.row = f"{row}.{i}"
             request = self._request(nested, start, SUBAGENT, prefix, chain[-1] if chain else None)
             if request is not None:
@@ -191,21 +175,39 @@ class _Reader:
         return chain
 
     def _prefix(self, entry: dict[str, Any]) -> StandardPrefix:
-        models = entry.get("models") or [""]
-        return StandardPrefix(str(models[0]), int(entry.get("tool_tokens") or 0), int(entry.get("system_tokens") or 0), self.block_tokens)
+        """The agent's model and its counts of tool and system tokens, all of which may be missing."""
+        models = entry.get("models")
+        model = (models[0] if models else None) if type(models) is list else models
+        if model is not None and type(model) is not str:
+            self._fail("models", models, "a list of names")
+        tools, system = (0 if entry.get(name) is None else self._integer(entry, name, 0) for name in ("tool_tokens", "system_tokens"))
+        return StandardPrefix(model or "", tools, system, self.block_tokens)
+
+    def _origin(self, entries: list[Any]) -> int | float:
+        """What the session's times count from: 0, or its earliest request where they are those of a clock (seconds since 1970)."""
+        times = [e.get("t") for e in entries if type(e) is dict]
+        earliest = min((t for t in times if type(t) is int or type(t) is float), default=0)
+        return earliest if earliest > MAX_SECONDS else 0
+
+    def _clock(self, entry: dict[str, Any]) -> float:
+        """Seconds from the session's origin to an entry's `t`."""
+        value = self._finite(entry, "t")
+        if value > MAX_CLOCK_S or value - self.origin > MAX_SECONDS:
+            self._fail("t", value, f"{WITHIN} after the session's first request")
+        return float(value - self.origin)
 
     def _request(self, entry: Any, start: float, kind: int, prefix: int, before: Request | None) -> Request | None:
-        """The checked request, released by `before`; None for one that generated nothing (skipped, counted)."""
+        """The checked request of an agent that began at `start`, released by `before`; None for one that generated nothing (skipped, counted)."""
         self.rows.read += 1
         if type(entry) is not dict:
-            raise InputError(f"{self.where}, request {self.row}: {entry!r:.60}, expected a JSON object")
+            raise InputError(f"{self.where}, request {self.row}: {short(entry)}, expected a JSON object")
         output = self._integer(entry, "out", 0)
         if output == 0:
             self.rows.skip("zero output")
             return None
         prompt = self._integer(entry, "in", 1)
         ids = self._ids(entry, prompt)
-        t = max(start + self._number(entry, "t"), 0.0 if before is None else before.t)
+        t = max(self._clock(entry) if kind == MAIN else start + self._number(entry, "t"), 0.0 if before is None else before.t)
         end = t + (0.0 if entry.get("api_time") is None else self._number(entry, "api_time"))
         gap = 0.0
         if entry.get("think_time") is not None:
@@ -221,26 +223,36 @@ class _Reader:
         listed = entry.get("hash_ids")
         ids = self.id_rows.get(listed)
         if ids is None:
-            self._fail("hash_ids", self.id_rows.as_written(listed), EXPECTED)
+            self._fail(*self.id_rows.problem(listed))
         covered = prompt // self.block_tokens
         if len(ids) != covered:
             self._fail("hash_ids", f"{len(ids)} ids", f"{covered} ids of {self.block_tokens} tokens for in = {prompt}")
         return ids
 
-    def _number(self, entry: dict[str, Any], field_name: str) -> float:
+    def _finite(self, entry: dict[str, Any], field_name: str) -> int | float:
         value = entry.get(field_name)
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1e15:
+        if (type(value) is not int and type(value) is not float) or not 0 <= value < np.inf:
             self._fail(field_name, value, "a finite number of at least 0")
-        return float(value)
+        return value
 
-    def _integer(self, entry: Any, field_name: str, low: int) -> int:
-        value = entry.get(field_name) if type(entry) is dict else None
-        if not isinstance(value, int) or isinstance(value, bool) or value < low:
+    def _number(self, entry: dict[str, Any], field_name: str, per_second: float = 1) -> float:
+        """Seconds that something took."""
+        value = self._finite(entry, field_name)
+        if value > MAX_SECONDS * per_second:
+            self._fail(field_name, value, WITHIN)
+        return value / per_second
+
+    def _integer(self, entry: dict[str, Any], field_name: str, low: int) -> int:
+        value = entry.get(field_name)
+        if type(value) is not int or value < low:
             self._fail(field_name, value, f"a whole number of at least {low}")
+        if value > MAX_TOKENS:
+            self._fail(field_name, value, f"at most {MAX_TOKENS}")
         return value
 
     def _fail(self, field_name: str, value: Any, expected: str) -> NoReturn:
-        raise InputError(f"{self.where}, request {self.row}: {field_name} = {value!r:.60}, expected {expected}")
+        where = f"{self.where}, request {self.row}" if self.row else self.where
+        raise InputError(f"{where}: {field_name} = {short(value)}, expected {expected}")
 
     def _extend_by_answers(self, requests: list[Request]) -> None:
         """Let a request's path go on into the next turn's ids where that turn repeats it all and has room for the answer."""
