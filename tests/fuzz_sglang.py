@@ -16,6 +16,7 @@ from unittest.mock import patch
 from sim import sglang
 from sim.recording import STATUS, Recording
 from tests import fuzz_cases
+from tests import reference_radix as radix
 from tests import reference_sglang as reference
 from tests.fuzz_cases import Case
 
@@ -180,28 +181,28 @@ class watched:  # noqa: N801
 # ---- planted faults -------------------------------------------------------------------------------------------------
 
 
-def _insert_without_hits(tree: reference.Radix, space: reference.Namespace, tokens: list[int], priority: int, inserted: int) -> int:
+def _insert_without_hits(tree: radix.Radix, space: radix.Namespace, tokens: list[int], priority: int, inserted: int) -> int:
     return _insert(tree, space, tokens, priority, reference.UNLIMITED)
 
 
-def _insert_counting_again(tree: reference.Radix, space: reference.Namespace, tokens: list[int], priority: int, inserted: int) -> int:
+def _insert_counting_again(tree: radix.Radix, space: radix.Namespace, tokens: list[int], priority: int, inserted: int) -> int:
     return _insert(tree, space, tokens, priority, 0)
 
 
-def _split_as_old(tree: reference.Radix, space: reference.Namespace, node: reference.Node, at: int) -> reference.Node:
+def _split_as_old(tree: radix.Radix, space: radix.Namespace, node: radix.Node, at: int) -> radix.Node:
     upper = _split(tree, space, node, at)
     upper.creation = node.creation
     return upper
 
 
-def _look_up_whole(engine: reference.Engine, r: reference.Request) -> tuple[reference.Node, int]:
+def _look_up_whole(engine: reference.Engine, r: reference.Request) -> tuple[radix.Node, int]:
     known = r.known
     if not engine.caching or engine.page == 1:
         return _look_up(engine, r)
     return engine.tree.match(r.space, r.tokens[:known]) if known % engine.page == 0 and known > engine.page else _look_up(engine, r)
 
 
-def _match_untouched(tree: reference.Radix, space: reference.Namespace, tokens: list[int]) -> tuple[reference.Node, int]:
+def _match_untouched(tree: radix.Radix, space: radix.Namespace, tokens: list[int]) -> tuple[radix.Node, int]:
     before = {node: node.access for node in tree.nodes()}
     found = _match(tree, space, tokens)
     for node, access in before.items():
@@ -235,16 +236,16 @@ def _nobody_postponed(engine: reference.Engine) -> tuple[list, set]:
     return _match_waiting(engine)[0], set()
 
 
-_insert, _split, _match = reference.Radix.insert, reference.Radix.split, reference.Radix.match
+_insert, _split, _match = radix.Radix.insert, radix.Radix.split, radix.Radix.match
 _look_up, _drop, _start_decode = reference.Engine.look_up, reference.Engine.drop, reference.Engine.start_decode
 _match_waiting = reference.Engine.match_waiting
 
 FAULTS: dict[str, tuple[type, str, Any]] = {
-    "hits never counted": (reference.Radix, "insert", _insert_without_hits),
-    "hits counted at every insertion": (reference.Radix, "insert", _insert_counting_again),
-    "an upper part as old as the lower": (reference.Radix, "split", _split_as_old),
+    "hits never counted": (radix.Radix, "insert", _insert_without_hits),
+    "hits counted at every insertion": (radix.Radix, "insert", _insert_counting_again),
+    "an upper part as old as the lower": (radix.Radix, "split", _split_as_old),
     "look-up may cover the whole prompt": (reference.Engine, "look_up", _look_up_whole),
-    "look-ups do not touch": (reference.Radix, "match", _match_untouched),
+    "look-ups do not touch": (radix.Radix, "match", _match_untouched),
     "prefixes of the waiting not touched": (reference.Engine, "refresh", _refresh_nothing),
     "output not split from its prompt": (reference.Engine, "raise_prompt", lambda engine, r, whole: None),
     "retracted KV stays in the cache": (reference.Engine, "drop", _drop_into_cache),

@@ -120,8 +120,8 @@ def _step_differences(log: list[tuple], expected: list[list], columns: tuple[str
 def _end_differences(scheduler: sglang.SGLangScheduler, summary: dict[str, Any]) -> Iterator[str]:
     """SGLang's state at the end: its tree, node by node with the logical clock, and the ratio its admission had come to."""
     ratio = summary.get("final_new_token_ratio")
-    if ratio is not None and abs(scheduler.new_token_ratio() - ratio) > 1e-6:
-        yield f"new token ratio at the end: expected {ratio}, got {scheduler.new_token_ratio():.6f}"
+    if ratio is not None and abs(scheduler.new_token_ratio.value() - ratio) > 1e-6:
+        yield f"new token ratio at the end: expected {ratio}, got {scheduler.new_token_ratio.value():.6f}"
     rows = summary.get("final_tree")
     if rows is None or not scheduler.cache.caching:
         return

@@ -9,7 +9,8 @@ from difflib import get_close_matches
 from sim.kvcache.base import Paths
 from sim.log import RequestLog
 from sim.scenario import EngineParams
-from sim.sglang.radix import POLICIES, RadixCache
+from sim.sglang.node import POLICIES
+from sim.sglang.radix import RadixCache
 from sim.sglang.scheduler import SGLangScheduler
 from sim.sglang.waiting import ORDERS
 from workloads.errors import InputError

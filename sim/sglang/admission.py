@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from sim.sglang.radix import RadixCache, RadixRequest
+from sim.sglang.node import RadixRequest
+from sim.sglang.radix import RadixCache
 
 CONTINUE, NO_TOKEN, OTHER = range(3)
 """After an admission or a rejection: go on, memory is short, or the batch has all it may have."""

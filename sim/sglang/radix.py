@@ -14,55 +14,11 @@ or private to a running request. All positions are in pages.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
 from sim.kvcache.base import Path
-from sim.request import Request
-
-
-class Node:
-    """An edge [lo, hi) of pages and its lower end."""
-
-    __slots__ = ("access", "children", "creation", "end", "hi", "hits", "key", "lo", "lock", "parent", "path", "priority", "queued")
-
-    def __init__(self, parent: Node | None, path: Path, end: int, lo: int, hi: int, key: int, clock: int, priority: int) -> None:
-        self.parent = parent  # None: the root, or evicted
-        self.path = path  # of a request that went through here
-        self.end = end  # index in it of the owner of page hi - 1
-        self.lo, self.hi = lo, hi
-        self.key = key  # owner of page lo
-        self.access = clock + 1
-        self.creation = clock + 2
-        self.priority = priority
-        self.hits = 0  # requests that inserted through it
-        self.lock = 0
-        self.children: dict[int, Node] = {}
-        self.queued = False  # the eviction heap holds an entry of it
-
-
-POLICIES: dict[str, Callable[[Node], Any]] = {
-    "lru": lambda n: n.access,
-    "lfu": lambda n: (n.hits, n.access),
-    "slru": lambda n: (n.hits >= 2, n.access),
-    "fifo": lambda n: n.creation,
-    "filo": lambda n: -n.creation,
-    "mru": lambda n: -n.access,
-    "priority": lambda n: (n.priority, n.access),
-}
-"""cache.policy -> key of a leaf; the smallest goes first. Of these only mru's may fall while a leaf waits for eviction."""
-
-
-class RadixRequest(Request):
-    """A request and where it stands in the radix cache."""
-
-    __slots__ = ("inserted", "node")
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.node: Node | None = None  # deepest node it locks; `held` pages up to there
-        self.inserted = 0  # pages it has put in itself
+from sim.sglang.node import POLICIES, Node, RadixRequest
 
 
 class RadixCache:

@@ -2,7 +2,7 @@
 
 The one idea: decodes advance together and only in decode steps, so sim.decodes keeps them as aggregates over the count of
 decode steps. Between a rejected head of the queue (`full`) and the next finish nothing can change the batch, and a
-stretch of decode steps is one event (ENGINE_SEMANTICS 2b, rules 4 and 6-14; RUNS.md "SGLang").
+stretch of decode steps is one event (docs/sglang.md has the rules).
 
     schedule()     decide one step: prefill if anything waiting fits, else decode, retracting when memory is short
     stretch()      how many decode steps from here nothing can change the batch
@@ -18,7 +18,9 @@ from sim.kvcache.base import Paths
 from sim.log import RequestLog
 from sim.scenario import EngineParams
 from sim.sglang.admission import CONTINUE, NO_TOKEN, OTHER, Adder
-from sim.sglang.radix import RadixCache, RadixRequest
+from sim.sglang.node import RadixRequest
+from sim.sglang.radix import RadixCache
+from sim.sglang.ratio import NewTokenRatio
 from sim.sglang.waiting import Waiting
 
 
@@ -48,10 +50,7 @@ class SGLangScheduler:
         self._clipped = 0  # decodes whose output is longer than what admission looks ahead
         self._prefilled: list[RadixRequest] = []  # by the last step; they join the decodes at the next
         self._somebody_left = False
-        self._ratio = min(params.init_new_token_ratio * params.schedule_conservativeness, 1.0)
-        self._least_ratio = self._ratio * params.min_new_token_ratio_factor
-        self._decay = (self._ratio - self._least_ratio) / params.new_token_ratio_decay_steps
-        self._decays = 0  # decode steps since `_ratio` was brought up to date
+        self.new_token_ratio = NewTokenRatio(params)
         self._last_decode = -1  # its step number
         # the present step
         self.chunks: list[tuple[RadixRequest, int]] = []
@@ -157,16 +156,7 @@ class SGLangScheduler:
             return (min(r.last_step - steps, clip) for r in self.decoding)
 
         total = sum(to_come()) if self._clipped else self._sum_last - self.decodes.n * steps
-        return Adder(self.cache, self.b, p.chunked_prefill_size, p.max_prefill_tokens, total, self.new_token_ratio(), to_come)
-
-    def new_token_ratio(self) -> float:
-        """Share of the tokens still allowed to running requests that admission reserves."""
-        for _ in range(self._decays):
-            if self._ratio == self._least_ratio:
-                break
-            self._ratio = max(self._ratio - self._decay, self._least_ratio)
-        self._decays = 0
-        return self._ratio
+        return Adder(self.cache, self.b, p.chunked_prefill_size, p.max_prefill_tokens, total, self.new_token_ratio.value(), to_come)
 
     def _continue(self, adder: Adder, r: RadixRequest) -> None:
         limit = min(adder.chunk, adder.whole_room())
@@ -251,7 +241,7 @@ class SGLangScheduler:
             self._retract(now_s)
             need = decodes.blocks_at(self.decode_steps)
         else:
-            self._decays += 1
+            self.new_token_ratio.decay(1)
         cache.make_room(decodes.n)  # a page for everybody, needed or not
         cache.take(need)
         self.steps += 1
@@ -279,8 +269,7 @@ class SGLangScheduler:
             r.order = self._order
             self._order += 1
         sampled = sum(steps - r.base - r.prompt + 1 for r in order)
-        self._ratio = min(1.0, (sampled + keep_ahead * len(order)) / (sum(r.output for r in order) + 1))
-        self._decays = 0
+        self.new_token_ratio.set_after_retraction(sampled, sum(r.output for r in order), keep_ahead * len(order))
         self.changed = True
 
     def _fits(self, pages: int) -> bool:
@@ -350,7 +339,7 @@ class SGLangScheduler:
             self.cache.take(need)
         self.steps += k
         self.decode_steps += k
-        self._decays += k
+        self.new_token_ratio.decay(k)
         self._last_decode = self.steps - 1
         self.running_tokens += self.decodes.n * k
 

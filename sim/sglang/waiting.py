@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Callable
 
 from sim.kvcache.base import Path
-from sim.sglang.radix import Node, RadixCache, RadixRequest
+from sim.sglang.node import Node, RadixRequest
+from sim.sglang.radix import RadixCache
 
 REFRESH_PASSES = 32
 REFRESH_REQUESTS = 128
