@@ -56,6 +56,7 @@ lint: $(VENV)/.installed-test
 fuzz: $(VENV)/.installed-test
 	$(BIN)/python -m tests.fuzz --ops $(OPS)
 	$(BIN)/python -m tests.fuzz --ops $(OPS) --engine sglang
+	$(BIN)/python -m tests.fuzz_policies --ops $(OPS)
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/bench_speed.py

@@ -24,11 +24,13 @@ from sim.kvcache.ranked import RankedCache
 from sim.recording import Recording
 from sim.scenario import EngineParams
 from sim.simulate import run
-from tests import fuzz, reference_cache
+from tests import fuzz, fuzz_policies, reference_cache
+from tests.fuzz_policies import SINGLE, by_blocks
 from tests.worlds import LinearSteps, UnitSteps, plain, random_workload
 from tools.libcachesim_goldens import CAPACITIES, TRACES
 from workloads.columns import PrefixTree, Workload
 from workloads.errors import InputError
+from workloads.prefix_tree import from_pieces
 from workloads.readers import read
 
 ONE = plain([0.0], [1], [1])
@@ -159,7 +161,8 @@ def test_wtinylfu_beside_libcachesim() -> None:
         ("arc", 2, "aabc", "ac"),  # the once list holds more than its target 0
         ("arc", 2, "aabcb", "bc"),  # b comes back: target 1, the once list (c) is not above it, so a goes
         ("wtinylfu", 4, "aabbccde", "abce"),  # d, asked for once, is not admitted against a
-        ("wtinylfu", 4, "abcddded", "bcde"),  # d was asked for four times, a once
+        ("wtinylfu", 4, "abcddded", "abde"),  # d is protected, a and b have moved on, c is not admitted against a
+        ("wtinylfu", 4, "abcdede", "bcde"),  # when e comes again d, asked for twice, is admitted against a
     ],
 )
 def test_by_hand(policy: str, capacity: int, asked: str, left: str) -> None:
@@ -287,27 +290,39 @@ def test_random_is_uniform_over_leaves() -> None:
     assert all(abs(n - 1000) < 4 * (3000 * 2 / 9) ** 0.5 for n in gone.values()), gone
 
 
+def hot_prompt_and_a_scan() -> Workload:
+    """vllm 40268: ten questions on one system prompt of 40 tokens, a burst of ten documents of 30, the prompt again."""
+    hot, documents = [[("system", 0, 40), (f"question {i}", 0, 4)] for i in range(11)], [[(f"document {i}", 0, 30)] for i in range(10)]
+    prompts = [*hot[:10], *documents, hot[10]]
+    tree, leaf = from_pieces(prompts)
+    tokens = np.array([sum(length for _, _, length in pieces) for pieces in prompts])
+    n = len(prompts)
+    return Workload(tree=tree, leaf=leaf, arrival_s=np.arange(n) * 50.0, prompt_tokens=tokens, output_tokens=np.ones(n, np.int64))
+
+
+@pytest.mark.parametrize(("policy", "hit"), [
+    ("lru", 0), ("fifo", 0), ("priority", 0), ("ttl", 0), ("quota", 0), ("workload", 0),
+    ("lfu", 40), ("slru", 40), ("lruk", 40), ("sieve", 40), ("arc", 40), ("s3fifo", 40), ("wtinylfu", 40), ("gdsf", 40),
+])  # fmt: skip
+def test_vllm_40268_what_is_hot_survives_a_scan(policy: str, hit: int) -> None:
+    """100 tokens of memory: recency loses the prompt, frequency keeps it. A counter that never moves (sglang 18843) would make
+    all of them LRU."""
+    recording = run(hot_prompt_and_a_scan(), EngineParams(kv_blocks=25, block_size=4, policy=policy), UnitSteps())
+    assert recording.hit_tokens[-1] == hit
+
+
+def test_sglang_24075_a_burst_promotes_a_one_off_prefix() -> None:
+    """50 requests at once for a prefix nobody wants again: SLRU protects it against what is used once, one after the other."""
+    burst, later = [[("one off", 0, 40), (f"tail {i}", 0, 4)] for i in range(50)], [[(f"page {i}", 0, 60)] for i in (0, 1, 0, 1, 0, 1)]
+    tree, leaf = from_pieces([*burst, *later])
+    arrival_s = np.array([0.0] * 50 + [100.0 * (i + 1) for i in range(6)])
+    tokens = np.array([44] * 50 + [60] * 6)
+    workload = Workload(tree=tree, leaf=leaf, arrival_s=arrival_s, prompt_tokens=tokens, output_tokens=np.ones(56, np.int64))
+    hits = {p: run(workload, EngineParams(kv_blocks=30, block_size=4, policy=p), UnitSteps()).hit_tokens[52:].tolist() for p in ("lru", "slru")}
+    assert hits == {"lru": [56, 56, 56, 56], "slru": [20, 20, 20, 20]}
+
+
 # ---- runs against single blocks, and runs of the engine -----------------------------------------------------------------
-
-
-def by_blocks(workload: Workload, block: int) -> Workload:
-    """The same requests on a tree whose nodes own at most one block each: no run can hide a block from a policy."""
-    tree = workload.tree
-    parent, end, new = [], [], {}
-    for node in range(len(tree)):
-        above = int(tree.parent[node])
-        start, stop = (0 if above < 0 else int(tree.end[above])), int(tree.end[node])
-        at = -1 if above < 0 else new[above]
-        cuts = [k for k in range((start // block + 1) * block, stop, block) if start < k < stop]
-        for cut in [*cuts, stop]:
-            parent.append(at)
-            end.append(cut)
-            at = len(parent) - 1
-        new[node] = at
-    refined = PrefixTree(np.array(parent, np.int32), np.array(end, np.int64), np.zeros(len(parent), np.int16))
-    result = dataclasses.replace(workload, tree=refined, leaf=np.array([new[int(leaf)] for leaf in workload.leaf], np.int32))
-    result.check()
-    return result
 
 
 def mixed(seed: int, closed: bool = False, longest: int = 60, n: int = 60) -> Workload:
@@ -323,10 +338,6 @@ def mixed(seed: int, closed: bool = False, longest: int = 60, n: int = 60) -> Wo
 PARAMS = {"ttl": {"ttl_s": 0.7, "classes": {"b": 2.5}}, "tlru": {"threshold_tokens": 40, "next_prompt_tokens": 10}, "gdsf": {"depth_tokens": 50.0}}
 """So that these tiny worlds reach what the policy is about."""
 
-SINGLE = [name for name in POLICIES if name != "random"]
-"""Policies that treat the blocks of a run one by one (random takes a leaf as a whole)."""
-
-
 @pytest.mark.parametrize("policy", SINGLE)
 def test_runs_are_single_blocks(policy: str) -> None:
     evicted = 0
@@ -338,6 +349,13 @@ def test_runs_are_single_blocks(policy: str) -> None:
         assert whole.depth_blocks.tolist() == single.depth_blocks.tolist(), seed
         evicted += whole.hit_blocks < leaf_first(workload, "lru", None, block).hit_blocks
     assert evicted > 6
+
+
+def test_random_cases() -> None:
+    """A short `python -m tests.fuzz_policies`."""
+    for index in range(180):
+        policy = list(POLICIES)[index % len(POLICIES)]
+        assert fuzz_policies.difference(policy, 3, index)[0] == "", (policy, index)
 
 
 def engine(policy: str, **more: object) -> EngineParams:

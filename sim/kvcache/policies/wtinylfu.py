@@ -18,7 +18,8 @@ class WTinyLfu(Policy):
 
     Blocks must be held while a request runs, so admission happens when memory is wanted: the window's oldest leaf meets
     the oldest on probation; the one asked for less often is evicted, and the window's leaf, when it is not that one,
-    moves to probation. A hit moves a leaf from probation to protected; what is too much there returns to probation.
+    moves to probation. A hit moves a leaf from probation to protected, and from the window too while that holds more than
+    its share (as long as memory lasts nothing else leaves it); what is too much there returns to probation.
     Frequencies are exact counts of admissions whose path holds the block's tree node, halved every `sample` x capacity
     blocks asked for (the paper approximates them by a sketch).
     """
@@ -36,9 +37,11 @@ class WTinyLfu(Policy):
         self.asked = 0
         self.frequency: dict[int, int] = {}
         self.place, self.last_release = 0, -1
+        self.overfull = False  # the window holds what should have moved on, since memory was never short
         self.moving = False  # the chosen leaf changes segment instead of going
 
     def on_admit(self, request: Asking) -> None:
+        self.overfull = self.blocks[WINDOW] > self.window
         frequency = self.frequency
         for node_id, _ in request.path:
             frequency[node_id] = frequency.get(node_id, 0) + 1
@@ -51,8 +54,9 @@ class WTinyLfu(Policy):
         run.state = (WINDOW, None)
 
     def on_hit(self, run: Run, request: Asking) -> None:
-        if run.state[0] == PROBATION:
-            self._move(run, PROTECTED, run.state[1])
+        segment, place = run.state
+        if segment == PROBATION or (segment == WINDOW and self.overfull and place is not None):
+            self._move(run, PROTECTED, place)
 
     def on_release(self, run: Run, request: Asking) -> None:
         segment, place = run.state

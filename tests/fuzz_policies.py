@@ -1,0 +1,111 @@
+"""Random cases for every eviction policy: runs of blocks against single blocks, and stepping against fast-forward.
+
+    python -m tests.fuzz_policies --ops 1000000 --seed 0                # all policies in turn; exit 1 at the first difference
+    python -m tests.fuzz_policies --ops 50000 --policies arc,s3fifo
+
+The per-block reference of tests.fuzz knows the sort-key policies only. Here the reference is the simulator itself where
+nothing can be handled as a run: on the same workload with a tree cut into single blocks. What both share is checked by
+libCacheSim's miss counts and by hand (tests/test_policies.py). An operation is a request scheduled in a step, or a block taken.
+"""
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import random
+import sys
+from typing import Any
+
+import numpy as np
+
+from sim.kvcache.policies import POLICIES
+from sim.scenario import EngineParams
+from sim.simulate import run as simulate
+from tests import fuzz
+from tests.fuzz_cases import random_case
+from workloads.columns import PrefixTree, Workload
+from workloads.readers.engine_case import to_workload
+
+SINGLE = tuple(name for name in POLICIES if name != "random")
+"""Policies that treat the blocks of a run one by one; random takes a leaf as a whole."""
+
+
+def by_blocks(workload: Workload, block: int) -> Workload:
+    """The same requests on a tree whose nodes own at most one block each: no run can hide a block from a policy."""
+    tree = workload.tree
+    parent: list[int] = []
+    end: list[int] = []
+    last: dict[int, int] = {}  # node -> its deepest piece
+    for node, above in enumerate(tree.parent.tolist()):
+        start, stop = (0 if above < 0 else int(tree.end[above])), int(tree.end[node])
+        at = -1 if above < 0 else last[above]
+        for cut in [*range((start // block + 1) * block, stop, block), stop]:
+            parent.append(at)
+            end.append(cut)
+            at = len(parent) - 1
+        last[node] = at
+    cut_tree = PrefixTree(np.array(parent, np.int32), np.array(end, np.int64), np.zeros(len(parent), np.int16))
+    result = dataclasses.replace(workload, tree=cut_tree, leaf=np.array([last[leaf] for leaf in workload.leaf.tolist()], np.int32))
+    result.check()
+    return result
+
+
+def with_classes(workload: Workload, rng: random.Random) -> Workload:
+    """Three classes and three tenants, for the policies that tell them apart."""
+    n = len(workload)
+    return dataclasses.replace(
+        workload, class_id=np.array(rng.choices(range(3), k=n), np.int16), tenant_id=np.array(rng.choices(range(3), k=n), np.int32),
+        class_names=("a", "b", "c"), class_slo=("", "", ""), tenant_names=("x", "y", "z"),
+    )  # fmt: skip
+
+
+def params_of(policy: str, rng: random.Random, block: int) -> dict[str, Any]:
+    """Parameters with which tiny worlds reach what the policy is about."""
+    return {
+        "ttl": {"ttl_s": rng.choice([0.05, 0.3, 2.0]), "classes": {"b": rng.choice([0.0, 1.0, 9.0])}},
+        "tlru": {"threshold_tokens": block * rng.randint(0, 6), "next_prompt_tokens": rng.randint(0, 2 * block)},
+        "gdsf": {"depth_tokens": float(rng.choice([block, 5 * block, 1000]))},
+        "quota": {"shares": {"x": rng.choice([0.0, 0.2, 0.5])}},
+        "s3fifo": {"small_share": rng.choice([0.0, 0.1, 0.4]), "main_uses": rng.randint(1, 2)},
+        "wtinylfu": {"window_share": rng.choice([0.01, 0.2, 0.5]), "sample": rng.randint(1, 4)},
+        "slru": {"protected_uses": rng.randint(2, 3)}, "lruk": {"k": rng.randint(1, 3)},
+    }.get(policy, {})  # fmt: skip
+
+
+def difference(policy: str, seed: int, index: int) -> tuple[str, int]:
+    """(the first difference of a case or nothing, operations)."""
+    case = random_case(seed, index)
+    rng = random.Random(f"policies {seed}/{index}")
+    workload, config = to_workload(fuzz.timed(case))
+    workload = with_classes(workload, rng)
+    params = EngineParams(**(config | {"policy": policy, "policy_params": params_of(policy, rng, case["config"]["block_size"])}))
+    log: list[tuple] = []
+    stepped = simulate(workload, params, fuzz.LinearTime(), seed=seed, fast_forward=False, step_log=log)
+    forwarded = simulate(workload, params, fuzz.LinearTime(), seed=seed)
+    found = next(fuzz.unequal(stepped, forwarded), "")
+    if not found and policy in SINGLE:
+        single = simulate(by_blocks(workload, params.block_size), params, fuzz.LinearTime(), seed=seed)
+        found = next(fuzz.unequal(forwarded, single), "").replace("stepping", "runs").replace("fast-forward", "single blocks")
+    return found, sum(len(row[2]) + row[4] for row in log)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="random cases of every eviction policy: runs against single blocks, stepping against fast-forward")
+    parser.add_argument("--ops", type=int, default=50_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--policies", default=",".join(POLICIES), help="separated by commas (default: all)")
+    args = parser.parse_args()
+    policies = args.policies.split(",")
+    done = index = 0
+    while done < args.ops:
+        policy = policies[index % len(policies)]
+        found, operations = difference(policy, args.seed, index)
+        done, index = done + operations, index + 1
+        if found:
+            print(f"{policy}, case {args.seed}/{index - 1}: {found}", file=sys.stderr)
+            return 1
+    print(f"{done} operations in {index} random cases of {len(policies)} policies: no difference", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
