@@ -55,13 +55,13 @@ def run(data_dir: Path, **_: Any) -> Outcome:
 def _compared(trace: str, workload: Workload) -> list[tuple[str, tuple[float | None, ...], list[float]]]:
     from sim.optimum.curve import optimum_curve
 
-    rows = []
+    rows: list[tuple[str, tuple[float | None, ...], list[float]]] = []
     for capacity_rule in ("bypass", "must-insert"):
         ids = optimum_curve(workload, CAPACITIES, "all-ids", 512, capacity_rule)
         rows.append((f"{trace} {capacity_rule} all-ids, hit blocks", ALL_IDS[trace, capacity_rule], [row["hit_blocks"] for row in ids]))
         full = optimum_curve(workload, [32 * c for c in CAPACITIES], "full-blocks", 16, capacity_rule)
         rows.append((f"{trace} {capacity_rule} full-blocks 16, hit rate", FULL_BLOCKS[trace, capacity_rule], [row["hit_ratio_tokens"] for row in full]))
-    return rows  # type: ignore[return-value]
+    return rows
 
 
 def _gaps(workload: Workload) -> tuple[list[float], str]:
