@@ -1,7 +1,6 @@
-"""Devices that calibration measures: a CPU timed by the wall clock, a GPU timed by replayed CUDA graphs.
+"""What calibration measures of a device beyond its operators, and the CPU as such a device (the GPU: calibrate.cuda).
 
-The one idea: an operator's time holds no host time (a GPU's calls are captured in one graph), and the host's own time of a step is
-measured by running the engine around a decoder that computes nothing.
+The one idea: the host's own time of a step is measured by running the engine around a decoder that computes nothing.
 
     python -m calibrate.measure --model tiny --device cpu --budget-s 20 --out points.jsonl
 """
@@ -11,7 +10,6 @@ import gc
 import os
 import platform
 import statistics
-import subprocess
 import time
 from typing import Any
 
@@ -26,11 +24,9 @@ from calibrate.operators import ELEMENT_BYTES, Point
 from calibrate.serving import Limits, Request, Scheduler
 
 REPLAYS = 5
-MIN_CALLS = 20
 SWEEP_BYTES = 2**25
 MIN_US = 20_000.0
 """Work that is timed per point on a CPU, unless twenty samples hold less."""
-UTILIZATION = 0.92
 
 
 class Calibration(TorchDevice):
@@ -71,10 +67,8 @@ class Calibration(TorchDevice):
         """Scheduling, batch tensors and bookkeeping of a decode step of this many sequences; nothing is computed."""
         n, prompt, steps = s["seqs"], 40, 12
         limits = Limits(kv_blocks=n * 8, block_size=BLOCK, max_num_seqs=n, max_num_batched_tokens=n * prompt)
-        engine = Engine.__new__(Engine)
-        engine.decoder, engine.limits = _Nothing(self.kind), limits  # type: ignore[assignment]
+        engine = Engine(_Nothing(self.kind), limits)
         engine.scheduler = _scheduler(limits, n, prompt, 64)
-        engine.forward = lambda batch: (torch.zeros(len(batch.rows), dtype=torch.int64, device=self.kind), None)
         engine.step()
         samples = []
         for _ in range(steps):
@@ -119,10 +113,13 @@ class Calibration(TorchDevice):
 
 
 class _Nothing:
-    """A decoder's place in an engine whose forward pass is replaced."""
+    """In a decoder's place: samples token 0 everywhere."""
 
     def __init__(self, device: str):
         self.device = device
+
+    def forward(self, batch: Batch) -> tuple[torch.Tensor, None]:
+        return torch.zeros(len(batch.rows), dtype=torch.int64, device=self.device), None
 
 
 def _scheduler(limits: Limits, requests: int, prompt: int, output: int) -> Scheduler:
@@ -198,109 +195,3 @@ def _cpu_name() -> str:
             return next((line.split(":", 1)[1].strip() for line in f if line.startswith("model name")), platform.machine())
     except OSError:
         return platform.machine()
-
-
-class CudaCalibration(Calibration):
-    """One NVIDIA GPU: at least twenty calls in one CUDA graph, replayed five times."""
-
-    kind = "cuda"
-
-    def __init__(self, model: ModelSpec, dtype: str = "bf16"):
-        from workloads.errors import InputError
-
-        if not torch.cuda.is_available():
-            raise InputError("--device cuda: torch sees no GPU; expected a CUDA device and a torch built for it (--device cpu runs the same code)")
-        self.properties = torch.cuda.get_device_properties(0)
-        super().__init__(model, dtype, self.properties.L2_cache_size)
-
-    def about(self) -> dict[str, Any]:
-        import triton
-
-        driver = _smi("driver_version")
-        return {"name": self.properties.name, "memory_gib": round(torch.cuda.mem_get_info()[1] / 2**30, 2), "driver": driver, "cuda": torch.version.cuda,
-                "torch": torch.__version__, "triton": triton.__version__, "sm_count": self.properties.multi_processor_count}  # fmt: skip
-
-    def kernels(self) -> str:
-        from kernels.attention import default_config
-
-        d = self.model.head_dim
-        return f"kvcast triton prefill {default_config('cuda', 'prefill', d).as_text()}, decode {default_config('cuda', 'decode', d).as_text()}; cuBLAS"
-
-    def clocks(self) -> dict[str, float]:
-        names = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
-        values = _smi(",".join(names)).split(",")
-        return {name: float(value) for name, value in zip(names, values, strict=False) if _is_number(value)}
-
-    def wait(self) -> None:
-        torch.cuda.synchronize()
-
-    def release(self) -> None:
-        gc.collect()
-        torch.cuda.empty_cache()
-
-    def time(self, calls: list[Call]) -> list[float]:
-        """Microseconds per call. Calls are warmed up on a side stream (compiles), then captured in turn."""
-        rounds = -(-MIN_CALLS // len(calls))
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for call in calls[:2]:
-                call()
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()  # a graph's memory is its own
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(rounds):
-                for call in calls:
-                    call()
-        graph.replay()
-        torch.cuda.synchronize()
-        samples = []
-        for _ in range(REPLAYS):
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            graph.replay()
-            end.record()
-            torch.cuda.synchronize()
-            samples.append(start.elapsed_time(end) * 1e3 / (rounds * len(calls)))
-        return samples
-
-    def _activation_bytes(self, s: dict[str, int]) -> list[float]:
-        """Peak of the allocator above what weights and cache hold."""
-        decoder, batch = self._one_prompt(s["tokens"], 1)
-        decoder.forward(batch)
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        decoder.forward(batch)
-        torch.cuda.synchronize()
-        return [float(torch.cuda.max_memory_allocated() - before)]
-
-    def _kv_blocks(self, s: dict[str, int]) -> list[float]:
-        """Blocks that can really be allocated beside the weights within 92 % of the memory; activations are measured apart."""
-        total = torch.cuda.mem_get_info()[1]
-        weights = torch.empty(self.model.weight_bytes(self.dtype), dtype=torch.uint8, device="cuda")
-        used = total - torch.cuda.mem_get_info()[0]
-        blocks = max(0, int(UTILIZATION * total) - used) // self._block_bytes()
-        held: list[torch.Tensor] = [weights]
-        per_layer = blocks * self._block_bytes() // self.model.layers
-        held += [torch.empty(per_layer, dtype=torch.uint8, device="cuda") for _ in range(self.model.layers)]
-        return [float(blocks)] if len(held) == self.model.layers + 1 else [0.0]
-
-
-def _smi(query: str) -> str:
-    """One query of nvidia-smi, "" where it is missing."""
-    try:
-        done = subprocess.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip().split("\n")[0]
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -26,20 +26,23 @@ from calibrate.serving import Limits, Request, Scheduler, Step
 from workloads.errors import InputError
 
 
-class Engine:
-    """A decoder and a scheduler. `forward(batch) -> (tokens, logits)` may be replaced to time the host alone."""
+class Computes(Protocol):
+    """What an engine needs of a decoder."""
 
-    def __init__(self, decoder: Decoder, limits: Limits, graphs: bool = False):
+    device: str
+
+    def forward(self, batch: Batch) -> tuple[Any, Any]:
+        """(tokens, logits) of the sampled rows."""
+        ...
+
+
+class Engine:
+    """A decoder and a scheduler."""
+
+    def __init__(self, decoder: Computes, limits: Limits):
         self.decoder, self.limits = decoder, limits
         self.scheduler = Scheduler(limits)
         self.forward: Callable[[Batch], tuple[Any, Any]] = decoder.forward
-        if graphs:
-            from calibrate.graphs import GraphedDecode
-
-            graphed = GraphedDecode(decoder, limits)
-            with torch.inference_mode():
-                graphed.capture_all()
-            self.forward = graphed.forward
 
     def step(self) -> tuple[Step, list[Request], list[Request], Any]:
         """One step: (what was computed, who got a token, who finished, logits of those who got one)."""
@@ -153,8 +156,17 @@ def example_arrivals(count: int, rate: float, vocab: int, system: int, own: tupl
 
 
 def build(model: ModelSpec, device: str, dtype: str, limits: Limits, max_positions: int | None = None) -> Engine:
+    """An engine of this model with random weights; on a GPU its decode steps are captured."""
     decoder = Decoder(model, backend_for(device), device, DTYPES[dtype], limits.kv_blocks, limits.block_size, max_positions=max_positions)
-    return Engine(decoder, limits, graphs=device == "cuda")
+    engine = Engine(decoder, limits)
+    if device == "cuda":
+        from calibrate.graphs import GraphedDecode
+
+        graphed = GraphedDecode(decoder, limits)
+        with torch.inference_mode():
+            graphed.capture_all()
+        engine.forward = graphed.forward
+    return engine
 
 
 def warm_up(engine: Engine, arrivals: Sequence[dict[str, Any]]) -> None:

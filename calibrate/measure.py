@@ -225,9 +225,13 @@ def open_device(kind: str, model: ModelSpec, dtype: str) -> tuple[Device, Grid]:
         from calibrate.fake import FakeDevice
 
         return FakeDevice(), GPU
-    from calibrate.devices import CpuCalibration, CudaCalibration
+    if kind == "cuda":
+        from calibrate.cuda import CudaCalibration
 
-    return (CudaCalibration(model, dtype), GPU) if kind == "cuda" else (CpuCalibration(model, dtype), CPU)
+        return CudaCalibration(model, dtype), GPU
+    from calibrate.devices import CpuCalibration
+
+    return CpuCalibration(model, dtype), CPU
 
 
 def progress(done: int, planned: int, left_s: float) -> None:

@@ -200,7 +200,7 @@ def test_the_measuring_half_needs_torch_triton_and_numpy_only():
         f"for name in {blocked!r}: sys.modules[name] = None\n"
         "import calibrate.measure, calibrate.plan, calibrate.operators, calibrate.serving, calibrate.paging, calibrate.fake\n"
         "try:\n    import torch\nexcept ImportError:\n    sys.exit()\n"
-        "import calibrate.engine, calibrate.mixes, calibrate.devices, calibrate.live_bytes\n"
+        "import calibrate.engine, calibrate.mixes, calibrate.devices, calibrate.cuda, calibrate.graphs, calibrate.live_bytes\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 

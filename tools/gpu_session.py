@@ -24,7 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 
 from calibrate.backend import TorchBackend
-from calibrate.devices import Calibration, CpuCalibration, CudaCalibration
+from calibrate.cuda import CudaCalibration
+from calibrate.devices import Calibration, CpuCalibration
 from calibrate.engine import Engine, build, example_arrivals, replay, warm_up, write_recording
 from calibrate.measure import measure, outcome_lines
 from calibrate.mixes import example_mixes
