@@ -56,7 +56,7 @@ def _attend(
     return acc, l_i, m_new
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["stride_bt"])
 def attention_kernel(
     q, k_cache, v_cache, block_table, items, out, part_acc, part_lse, qk_scale,
     stride_qt, stride_qh, stride_kb, stride_ks, stride_kh, stride_bt, stride_ot, stride_oh,
@@ -201,6 +201,9 @@ class Work:
         if self._copied is not None:
             self._copied.record()
         self.plan = plan
+        total = plan.query_lens + plan.cached_lens
+        self.tokens = len(total) if plan.op == "decode" else int(plan.query_lens.sum())  # rows of q
+        self.longest = int(total.max(initial=0))  # positions that a row of block_table must reach
 
 
 def launch(q, k_cache, v_cache, block_table, work: Work, out=None, scale: float | None = None) -> "torch.Tensor":
@@ -262,6 +265,10 @@ def _check(q, k_cache, v_cache, block_table, work: Work) -> None:
         raise ValueError(f"head size {work.head_dim} and block size {k_cache.shape[1]}: expected one of {HEAD_DIMS} and of {BLOCK_SIZES}")
     if q.stride(2) != 1 or k_cache.stride(3) != 1 or block_table.stride(1) != 1:
         raise ValueError("the last dimension of q, the caches and block_table must be contiguous")
+    if q.shape[0] < work.tokens:
+        raise ValueError(f"q has {q.shape[0]} rows, the plan {work.tokens}")
+    if block_table.shape[0] < len(plan.query_lens) or block_table.shape[1] * k_cache.shape[1] < work.longest:
+        raise ValueError(f"block_table is {tuple(block_table.shape)} of blocks of {k_cache.shape[1]}, expected {len(plan.query_lens)} rows of {work.longest} positions")
     if block_table.dtype != torch.int32:
         raise TypeError(f"block_table is {block_table.dtype}, expected int32")
 

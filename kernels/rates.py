@@ -62,12 +62,10 @@ def random_batch(lengths: list[int], block_size: int, kv_heads: int, head_dim: i
 def time_calls(calls: list[Callable[[], Any]], device: Any, replays: int = 7) -> tuple[float, float]:
     """(median, inter-quartile range) in microseconds of one call. `calls` work on different buffers and take turns, 10 or more to a graph."""
     if torch.device(device).type != "cuda":
-        times = []
-        for n in range(3):
-            begin = time.perf_counter()
-            calls[n % len(calls)]()
-            times.append((time.perf_counter() - begin) * 1e6)
-        return statistics.median(times), max(times) - min(times)
+        begin = time.perf_counter()
+        for call in calls:
+            call()
+        return (time.perf_counter() - begin) * 1e6 / len(calls), 0.0
     turns = -(-10 // len(calls))
     for call in calls:  # compiles, and grows torch's workspaces, before the capture
         call()
@@ -119,7 +117,7 @@ WORKLOADS = (
     Workload("decode skewed (1 x 64k + 31 x 512)", "decode", [1] * 32, [65535] + [511] * 31, "copy", 50, 70),
     Workload("decode call in a CUDA graph (batch 1, context 256)", "decode", [1], [255], "us", 25, 15),
 )
-HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 32, 8, 128, 16
+GROUP, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 4, 8, 128, 16
 
 
 def rates_on_device(device: Any = "cuda", budget_s: float = 60.0) -> tuple[dict[str, float], list[Rate]]:
@@ -157,9 +155,11 @@ def candidate_rates(tops: dict[str, float], device: Any = "cuda", budget_s: floa
 def _rate(work: Workload, tops: dict[str, float], device: Any, config: Any, small: bool) -> Rate:
     dtype = torch.float16 if small else torch.bfloat16
     totals = [n + c for n, c in zip(work.new, work.cached, strict=True)]
-    kv_bytes = 2 * sum(totals) * KV_HEADS * HEAD_DIM * dtype.itemsize
-    flops = 4 * HEADS * HEAD_DIM * sum(n * c + n * (n + 1) // 2 for n, c in zip(work.new, work.cached, strict=True))
-    common: dict[str, Any] = {"group": HEADS // KV_HEADS, "kv_heads": KV_HEADS, "config": config or default_config(device, work.op, HEAD_DIM), "sms": sm_count(device)}
+    kv_heads = 1 if small else KV_HEADS
+    heads = GROUP * kv_heads
+    kv_bytes = 2 * sum(totals) * kv_heads * HEAD_DIM * dtype.itemsize
+    flops = 4 * heads * HEAD_DIM * sum(n * c + n * (n + 1) // 2 for n, c in zip(work.new, work.cached, strict=True))
+    common: dict[str, Any] = {"group": GROUP, "kv_heads": kv_heads, "config": config or default_config(device, work.op, HEAD_DIM), "sms": sm_count(device)}
     plan = plan_prefill(work.new, work.cached, **common) if work.op == "prefill" else plan_decode(totals, **common)
     attend = prefill_attention if work.op == "prefill" else decode_attention
     ours: list[Callable[[], Any]] = []
@@ -167,14 +167,14 @@ def _rate(work: Workload, tops: dict[str, float], device: Any, config: Any, smal
     note = ""
     torch_us: float | None
     for _ in range(_buffers(kv_bytes, device)):
-        caches = random_batch(totals, BLOCK_SIZE, KV_HEADS, HEAD_DIM, dtype, device)
-        q = torch.randn(sum(work.new), HEADS, HEAD_DIM, dtype=dtype, device=device)
+        caches = random_batch(totals, BLOCK_SIZE, kv_heads, HEAD_DIM, dtype, device)
+        q = torch.randn(sum(work.new), heads, HEAD_DIM, dtype=dtype, device=device)
         out = torch.empty_like(q)
         ours.append(partial(attend, q, *caches, Work(plan, device, HEAD_DIM), out))
     us, iqr_us = time_calls(ours, device)
     ours.clear()
     for _ in range(_buffers(kv_bytes, device)):
-        call, note = torch_attention(work.new, totals, dtype, device)
+        call, note = torch_attention(work.new, totals, kv_heads, dtype, device)
         theirs.append(call)
     try:
         torch_us, _ = time_calls(theirs, device)
@@ -192,7 +192,7 @@ def _buffers(set_bytes: int, device: Any) -> int:
     return max(1, min(16, math.ceil(3 * torch.cuda.get_device_properties(device).L2_cache_size / set_bytes)))
 
 
-def torch_attention(new: list[int], totals: list[int], dtype: Any, device: Any) -> tuple[Callable[[], Any], str]:
+def torch_attention(new: list[int], totals: list[int], kv_heads: int, dtype: Any, device: Any) -> tuple[Callable[[], Any], str]:
     """torch's attention for the same work on contiguous caches: one call per distinct length. Returns (call, what it is)."""
     from torch.nn.attention.bias import causal_lower_right
     from torch.nn.functional import scaled_dot_product_attention
@@ -200,15 +200,15 @@ def torch_attention(new: list[int], totals: list[int], dtype: Any, device: Any) 
     calls: list[Callable[[], Any]] = []
     for length in sorted(set(totals)):
         batch, queries = totals.count(length), new[totals.index(length)]
-        q = torch.randn(batch, HEADS, queries, HEAD_DIM, dtype=dtype, device=device)
-        k, v = (torch.randn(batch, KV_HEADS, length, HEAD_DIM, dtype=dtype, device=device) for _ in range(2))
+        q = torch.randn(batch, GROUP * kv_heads, queries, HEAD_DIM, dtype=dtype, device=device)
+        k, v = (torch.randn(batch, kv_heads, length, HEAD_DIM, dtype=dtype, device=device) for _ in range(2))
         if queries == 1:
             calls.append(partial(scaled_dot_product_attention, q, k, v, enable_gqa=True))
         elif queries == length:
             calls.append(partial(scaled_dot_product_attention, q, k, v, is_causal=True, enable_gqa=True))
         else:
             # A causal bias reaches the flash kernel only with as many KV heads as query heads.
-            k, v = (x.repeat_interleave(HEADS // KV_HEADS, dim=1) for x in (k, v))
+            k, v = (x.repeat_interleave(GROUP, dim=1) for x in (k, v))
             calls.append(partial(scaled_dot_product_attention, q, k, v, attn_mask=causal_lower_right(queries, length)))
     return lambda: [call() for call in calls], f"torch sdpa, {len(calls)} call{'s' if len(calls) > 1 else ''}, contiguous KV"
 

@@ -24,6 +24,11 @@ ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".cache" / "kernels"
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
 
+# What a compilation depends on besides its case and config: launchers, kernels and this file. Read when this module is imported, just
+# before the kernels are, so that an edit during a run does not file old results under new text.
+_UNRELATED = ("checks.py", "rates.py", "configs.py", "reference.py", "__init__.py")
+SOURCES = "".join(p.read_text() for p in (*sorted((ROOT / "kernels").glob("*.py")), Path(__file__)) if p.name not in _UNRELATED)
+
 
 @dataclass(frozen=True)
 class Case:
@@ -128,11 +133,12 @@ def specialise(kernel: Any, args: tuple, kwargs: dict) -> tuple[dict, dict, dict
     names = kernel.arg_names
     values = dict(zip(names, args, strict=False)) | {k: v for k, v in kwargs.items() if k in names}
     constexpr = {p.name for p in kernel.params if p.is_constexpr}
+    general = {p.name for p in kernel.params if p.do_not_specialize}
     pointer = {torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int32: "*i32", torch.int64: "*i64"}
     signature, constants, attributes = {}, {}, {}
     for place, name in enumerate(names):
         value = values[name]
-        if name in constexpr or (isinstance(value, int) and value == 1):
+        if name in constexpr or (isinstance(value, int) and value == 1 and name not in general):
             signature[name], constants[name] = "constexpr", value
         elif isinstance(value, torch.Tensor):
             signature[name] = pointer[value.dtype]
@@ -140,7 +146,7 @@ def specialise(kernel: Any, args: tuple, kwargs: dict) -> tuple[dict, dict, dict
                 attributes[(place,)] = [["tt.divisibility", 16]]
         elif isinstance(value, int):
             signature[name] = "i32" if abs(value) < 2**31 else "i64"
-            if value % 16 == 0:
+            if value % 16 == 0 and name not in general:
                 attributes[(place,)] = [["tt.divisibility", 16]]
         else:
             signature[name] = "fp32"
@@ -151,11 +157,8 @@ def compile_case(case: Case) -> Compiled:
     """Compile, or read from the cache."""
     import triton
 
-    # What a compilation depends on: launchers and kernels, this file, and the config in force (not the rest of the table).
-    files = [p for p in sorted((ROOT / "kernels").glob("*.py")) if p.name not in ("checks.py", "rates.py", "configs.py", "reference.py", "__init__.py")]
-    sources = "".join(p.read_text() for p in (*files, Path(__file__)))
     config = case.resolved()
-    text = json.dumps([asdict(case), config and asdict(config), triton.__version__, sources], sort_keys=True)
+    text = json.dumps([asdict(case), config and asdict(config), triton.__version__, SOURCES], sort_keys=True)
     path = CACHE / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
     if path.is_file():
         return Compiled(**json.loads(path.read_text()))
