@@ -282,6 +282,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (InputError, OSError) as e:
         print(f"calibrate.measure: {e}", file=sys.stderr)
         return 2
+    except ImportError as e:
+        print(f"calibrate.measure: measuring needs torch and triton ({e})", file=sys.stderr)
+        return 2
     print("\n".join(outcome_lines(outcome, args.out)))
     return 0
 
