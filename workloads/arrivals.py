@@ -12,25 +12,34 @@ import math
 import numpy as np
 
 from workloads.config import Arrival
-from workloads.dists import expected, one_of
+from workloads.dists import LARGEST, expected, one_of
+from workloads.errors import InputError
+from workloads.limits import MAX_SECONDS
 
 KINDS = ("poisson", "gamma", "onoff", "diurnal", "trace")
+BOUNDS = {  # kind: {field: (lowest, highest)}
+    "gamma": {"cv": (0.01, 100.0)},  # beyond these, gaps are even to 1 %, or 99.9 % of them are 0
+    "onoff": {"on_s": (1e-3, MAX_SECONDS), "off_s": (1e-3, MAX_SECONDS)},
+    "diurnal": {"period_s": (1e-3, MAX_SECONDS)},
+}
+MAX_BURSTS = 1_000_000  #: of an on/off process
+MAX_ARRIVALS = 100_000_000
 
 
 def check(arrival: Arrival, where: str) -> None:
     """Raise InputError naming the impossible field."""
     one_of(f"{where}.kind", arrival.kind, KINDS)
-    for name in {"gamma": ("cv",), "onoff": ("on_s", "off_s"), "diurnal": ("period_s",)}.get(arrival.kind, ()):
+    for name, (lowest, highest) in BOUNDS.get(arrival.kind, {}).items():
         value = getattr(arrival, name)
-        if not (math.isfinite(value) and value > 0):
-            raise expected(f"{where}.{name}", value, "a finite number above 0")
+        if not lowest <= value <= highest:
+            raise expected(f"{where}.{name}", value, f"a number from {lowest:g} to {highest:g}")
     for name, needed_by in (("curve", "diurnal"), ("times_s", "trace")):
         values = getattr(arrival, name)
         if bool(values) != (arrival.kind == needed_by):
             raise expected(f"{where}.{name}", list(values), f"numbers for {needed_by}" if not values else f"none for {arrival.kind}")
         for i, value in enumerate(values):
-            if not (math.isfinite(value) and value >= 0):
-                raise expected(f"{where}.{name}[{i}]", value, "a finite number of at least 0")
+            if not 0 <= value <= LARGEST:
+                raise expected(f"{where}.{name}[{i}]", value, f"a number from 0 to {LARGEST:g}")
     if arrival.kind == "diurnal" and sum(arrival.curve) <= 0:
         raise expected(f"{where}.curve", list(arrival.curve), "at least one rate above 0")
 
@@ -61,6 +70,8 @@ def _on_off(arrival: Arrival, rate: float, n: int, rng: np.random.Generator) -> 
     arrivals, bursts, silences, start = rng.spawn(4)
     share_on = arrival.on_s / (arrival.on_s + arrival.off_s)
     on_time = np.cumsum(arrivals.standard_exponential(n)) * (share_on / rate)  # seconds of burst before each arrival
+    if not on_time[-1] / arrival.on_s <= MAX_BURSTS:
+        raise InputError(f"arrival.on_s = {arrival.on_s:g}, off_s = {arrival.off_s:g} at {rate:g} arrivals/s: {on_time[-1] / arrival.on_s:.3g} bursts for {n} arrivals, expected at most {MAX_BURSTS:,}")
     lengths = bursts.exponential(arrival.on_s, 16)
     while lengths.sum() <= on_time[-1]:
         lengths = np.append(lengths, bursts.exponential(arrival.on_s, len(lengths)))
@@ -85,7 +96,10 @@ def until(arrival: Arrival, rate: float, end_s: float, make_rng) -> np.ndarray:
     if arrival.kind == "trace":
         times = first(arrival, rate, len(arrival.times_s), make_rng())
         return times[times < end_s]
-    n = int(rate * end_s + 6 * math.sqrt(rate * end_s) + 16)
+    mean = rate * end_s
+    if not mean <= MAX_ARRIVALS:
+        raise InputError(f"[workload]: {rate:g} sessions/s for {end_s:g} s are {mean:.3g} sessions, expected at most {MAX_ARRIVALS:,}")
+    n = int(mean + 6 * math.sqrt(mean) + 16)
     while (times := first(arrival, rate, n, make_rng()))[-1] < end_s:
         n *= 2
     return times[: int(np.searchsorted(times, end_s))]

@@ -14,9 +14,10 @@ import numpy as np
 
 from workloads.config import Dist
 from workloads.errors import InputError
+from workloads.limits import MAX_SECONDS
 
 P90_SIGMAS = NormalDist().inv_cdf(0.9)  # 1.2816: a lognormal's p90 is median * exp(1.2816 sigma)
-LARGEST = 1e9  # tokens or seconds; more is a slip of the pen, and would not fit the columns
+LARGEST = MAX_SECONDS  # tokens or seconds; more is a slip of the pen, and would not fit the columns
 FIELDS = {  # kind: (fields it needs, fields it may also have)
     "fixed": (("value",), ()),
     "lognormal": (("median",), ("p90", "sigma", "mean", "low", "high")),
@@ -46,8 +47,8 @@ def one_of(where: str, value: str, options: tuple[str, ...]) -> None:
     raise expected(where, value, f"one of {', '.join(options)}{hint}")
 
 
-def check(dist: Dist, where: str, lowest: float = 0.0) -> None:
-    """Raise InputError naming the field unless `dist` has exactly its kind's fields and no value below `lowest`."""
+def check(dist: Dist, where: str, lowest: float = 0.0, highest: float = LARGEST) -> None:
+    """Raise InputError naming the field unless `dist` has exactly its kind's fields and values from `lowest` to `highest`."""
     one_of(f"{where}.kind", dist.kind, tuple(FIELDS))
     needed, allowed = FIELDS[dist.kind]
     given = {n for n in ("value", "mean", "median", "p90", "sigma", "low", "high", "values", "weights") if getattr(dist, n) not in (None, ())}
@@ -59,10 +60,10 @@ def check(dist: Dist, where: str, lowest: float = 0.0) -> None:
     for name in given - {"values", "weights"}:
         if not math.isfinite(getattr(dist, name)):
             raise expected(f"{where}.{name}", getattr(dist, name), "a finite number")
-    _check_values(dist, where, given, lowest)
+    _check_values(dist, where, given, lowest, highest)
 
 
-def _check_values(dist: Dist, where: str, given: set[str], lowest: float) -> None:
+def _check_values(dist: Dist, where: str, given: set[str], lowest: float, highest: float) -> None:
     for name in given - {"sigma", "values", "weights"}:
         if getattr(dist, name) < lowest:
             raise expected(f"{where}.{name}", getattr(dist, name), f"at least {lowest:g}")
@@ -73,11 +74,11 @@ def _check_values(dist: Dist, where: str, given: set[str], lowest: float) -> Non
     if dist.kind == "geometric" and dist.mean is not None and dist.mean < 1:
         raise expected(f"{where}.mean", dist.mean, "at least 1 (a geometric count starts at 1)")
     if dist.kind == "empirical":
-        _check_empirical(dist, where, lowest)
-    with np.errstate(over="ignore"):
+        _check_empirical(dist, where, lowest, highest)
+    with np.errstate(over="ignore", invalid="ignore"):
         top = float(quantile(dist, np.array([1 - 1e-9]))[0])
-    if top > LARGEST:
-        raise InputError(f"{where}: this {dist.kind} reaches {top:.3g}, expected at most {LARGEST:g}: set high, or a smaller spread")
+    if not top <= highest:
+        raise InputError(f"{where}: this {dist.kind} reaches {top:.3g}, expected at most {highest:g}: set high, or a smaller spread")
 
 
 def _check_lognormal(dist: Dist, where: str, given: set[str]) -> None:
@@ -94,15 +95,17 @@ def _check_lognormal(dist: Dist, where: str, given: set[str]) -> None:
             raise expected(f"{where}.{name}", getattr(dist, name), f"at least the median, {dist.median:g}")
 
 
-def _check_empirical(dist: Dist, where: str, lowest: float) -> None:
+def _check_empirical(dist: Dist, where: str, lowest: float, highest: float) -> None:
     for i, value in enumerate(dist.values):
         if not math.isfinite(value) or value < lowest:
             raise expected(f"{where}.values[{i}]", value, f"a number of at least {lowest:g}")
+        if value > highest:
+            raise expected(f"{where}.values[{i}]", value, f"at most {highest:g}")
     if dist.weights and len(dist.weights) != len(dist.values):
         raise InputError(f"{where}.weights has {len(dist.weights)} entries, expected one for each of the {len(dist.values)} values")
     for i, weight in enumerate(dist.weights):
-        if not math.isfinite(weight) or weight < 0:
-            raise expected(f"{where}.weights[{i}]", weight, "a number of at least 0")
+        if not math.isfinite(weight) or not 0 <= weight <= LARGEST:
+            raise expected(f"{where}.weights[{i}]", weight, f"a number of at least 0 and at most {LARGEST:g}")
     if dist.weights and sum(dist.weights) <= 0:
         raise InputError(f"{where}.weights are all 0, expected at least one above 0")
 

@@ -6,6 +6,7 @@ The one idea: every step is a function Workload -> Workload that says in a note 
 """
 from __future__ import annotations
 
+import math
 import os
 import re
 from dataclasses import replace
@@ -16,6 +17,7 @@ import numpy as np
 from workloads.columns import Workload
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError
+from workloads.limits import MAX_SECONDS, WITHIN, check_clock
 from workloads.readers import read
 from workloads.readers import sniff as sniff_format
 from workloads.transform import in_turns_for_users, jittered, kept, open_loop, sample_sessions, scaled, time_slice, with_concurrency
@@ -33,34 +35,38 @@ def load(config: WorkloadConfig, seed: int = 0, base_dir: str | Path = ".") -> W
         raise InputError("[workload]: trace is set together with preset or class, expected exactly one of them")
     _check(config)
     workload = _read(config, trace_path(config.trace, base_dir))
-    return shaped(workload, config, seed)
+    return check_clock(shaped(workload, config, seed))
 
 
 def trace_path(text: str, base_dir: str | Path) -> Path:
-    """`text` with ${VARIABLES} and ~ expanded, relative to `base_dir`."""
+    """`text` with ${VARIABLES} and ~ expanded, relative to `base_dir`; within the current folder as it is typed there."""
     for name in re.findall(r"\$\{(\w+)\}|\$(\w+)", text):
         variable = name[0] or name[1]
         if variable not in os.environ:
             raise InputError(f"[workload] trace = {text!r}: the environment variable {variable} is not set, expected the folder it stands for")
-    path = Path(os.path.expandvars(text)).expanduser()
-    return path if path.is_absolute() else Path(base_dir) / path
+    try:
+        path = Path(base_dir) / Path(os.path.expandvars(text)).expanduser()
+    except RuntimeError as problem:  # ~name of nobody
+        raise InputError(f"[workload] trace = {text!r}: {problem}, expected a path") from None
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) and path != here else path
 
 
 def _check(config: WorkloadConfig) -> None:
     """Refuse values that no trace can be shaped by."""
     bad = [
         (config.loop not in LOOPS, "loop", config.loop, "one of " + ", ".join(LOOPS)),
-        (not config.rate_scale > 0, "rate_scale", config.rate_scale, "a number above 0"),
+        (not 0 < config.rate_scale < math.inf, "rate_scale", config.rate_scale, "a finite number above 0"),
         (not 0 < config.sample <= 1, "sample", config.sample, "a share above 0, at most 1"),
-        (not config.jitter_s >= 0, "jitter_s", config.jitter_s, "a number of at least 0"),
-        (not config.start_s >= 0, "start_s", config.start_s, "a number of at least 0"),
+        (not 0 <= config.jitter_s <= MAX_SECONDS, "jitter_s", config.jitter_s, f"a number of at least 0, {WITHIN}"),
+        (not 0 <= config.start_s <= MAX_SECONDS, "start_s", config.start_s, f"a number of at least 0, {WITHIN}"),
         (config.end_s is not None and not config.end_s > config.start_s, "end_s", config.end_s, f"a time after start_s = {config.start_s:g}"),
         (config.requests is not None and config.requests < 1, "requests", config.requests, "at least 1"),
         (config.users is not None and config.users < 1, "users", config.users, "at least 1"),
         (config.concurrency is not None and config.concurrency < 1, "concurrency", config.concurrency, "at least 1"),
         (config.loop == "concurrency" and config.concurrency is None, "concurrency", None, "a number of sessions for loop = concurrency"),
         (config.loop != "concurrency" and config.concurrency is not None, "concurrency", config.concurrency, "loop = concurrency with it"),
-        (not config.think_scale >= 0, "think_scale", config.think_scale, "a number of at least 0"),
+        (not 0 <= config.think_scale < math.inf, "think_scale", config.think_scale, "a finite number of at least 0"),
         (config.loop == "sessions" and config.think == "original", "think", config.think, "think-only or scaled for loop = sessions"),
         (config.users is not None and (config.loop in ("open", "concurrency") or config.think == "original"), "users", config.users,
          "loop = sessions and think-only or scaled think times: users run sessions one after another"),

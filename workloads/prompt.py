@@ -70,6 +70,8 @@ class Use:
 def _pairs(major: np.ndarray, minor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Dense ids [m] of the distinct (major, minor) pairs in sorted order, and the minor of each id."""
     width = int(minor.max()) + 1
+    if int(major.max()) >= 2**62 // width:  # a clock of milliseconds that has run for years, times many items
+        major = np.unique(major, return_inverse=True)[1]
     distinct, ids = np.unique(major * width + minor, return_inverse=True)
     return ids, distinct % width
 

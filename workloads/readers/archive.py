@@ -78,7 +78,7 @@ class _Unpacked:
         magic = file.read(6)
         file.seek(0)
         if magic == b"\xfd7zXZ\0":
-            file = cast(BinaryIO, lzma.LZMAFile(file))
+            file = cast(BinaryIO, lzma.LZMAFile(file))  # noqa: SIM115  it holds nothing but `file`, which the caller closes
         elif magic[:2] == b"\x1f\x8b":
             file = cast(BinaryIO, gzip.GzipFile(fileobj=file))
         elif magic[:3] == b"BZh":
