@@ -17,6 +17,7 @@ class RequestLog:
         n = len(workload)
         self.prompt = workload.prompt_tokens.data
         self.output = workload.output_tokens.data
+        self.max_tokens = workload.column("max_tokens").data
         self.priority = workload.column("priority").data
         self.lora = workload.column("lora").data
         for name in ("arrival_s", "admit_s"):

@@ -70,6 +70,8 @@ def run_reference(case: Case) -> Any:
 def run_simulator(case: Case, fast_forward: bool) -> tuple[Recording, list[tuple] | None]:
     """What the simulator recorded, and its step log when it steps one by one (scheduler calls that scheduled nothing left out)."""
     workload, params = to_workload(timed(case))
+    if any("asked" in r for r in case["requests"]):
+        workload = replace(workload, max_tokens=np.array([r.get("asked", r["max_tokens"]) for r in case["requests"]], np.int64))
     step_time = LinearTime() if case.get("timed") else UnitStep()
     if fast_forward:
         return simulate(workload, EngineParams(**params), step_time), None

@@ -40,6 +40,9 @@ def random_case(seed: int, index: int, policies: tuple[str, ...] = POLICIES) -> 
         rng.choice(requests)["max_tokens"] = rng.randint(500, 1400)
     fuzz_cases.set_arrivals(rng, requests)
     fuzz_cases.set_identities(rng, requests)
+    if rng.random() < 0.3:  # clients allow more than they get
+        for r in requests:
+            r["asked"] = r["max_tokens"] + rng.choice([0, rng.randint(0, 60)])
     sizes = [sum(s[2] for s in r["segments"]) + r["max_tokens"] for r in requests]
     return {
         "schema": "kvoracle/1", "case": f"random sglang {seed}/{index}", "engine": "sglang", "timed": rng.random() < 0.5,

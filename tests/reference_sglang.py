@@ -41,6 +41,7 @@ class Request:
     space: Namespace
     keys: list[int]  #: chained hash of each whole page, for the ceiling only
     priority: int = 0
+    asked: int = 0  #: output tokens the client allowed, at least those it gets
     sampled: int = 0
     computed: int = 0
     node: Node | None = None  #: deepest node it locks
@@ -181,6 +182,7 @@ class Engine:
         priority = (self.use_priority and r.get("priority")) or 0
         keys = self.hasher.chain(tokens, self.page, r.get("cache_salt"), lora)
         request = Request(r["id"], r["arrival_step"], tokens, len(tokens) - r["max_tokens"], r["max_tokens"], (lora, r.get("cache_salt")), keys, priority)
+        request.asked = max(request.output, min(r.get("asked", 0), self.capacity - self.page - 1 - request.prompt))
         request.rejected = len(tokens) > self.max_context or len(tokens) + self.page >= self.capacity
         return request
 
@@ -270,7 +272,7 @@ class Engine:
         return adder.batch
 
     def to_come(self, r: Request) -> int:
-        return min(max(r.output - r.sampled, 0), self.clip)
+        return min(max(r.asked - r.sampled, 0), self.clip)
 
     def look_up(self, r: Request) -> tuple[Node, int]:
         self.lookups += 1
@@ -290,7 +292,7 @@ class Engine:
             adder.take(r, limit, 0)
             self.chunked_next = r
         else:
-            adder.take(r, remaining, min(r.output, self.clip))
+            adder.take(r, remaining, min(r.asked, self.clip))
 
     def add(self, adder: Adder, r: Request) -> str:
         node, hit = self.look_up(r)
@@ -303,7 +305,7 @@ class Engine:
         if not adder.chunked and adder.batch and -(-extend // self.page) * self.page >= adder.input:
             self.tree.unlock(node)
             return OTHER
-        decode = min(r.output, self.clip)
+        decode = min(r.asked, self.clip)
         if -(-extend // self.page) * self.page > adder.chunk:
             extend = (hit + adder.chunk // self.page * self.page) // self.page * self.page - hit
             decode = 0
@@ -397,7 +399,7 @@ class Engine:
         return order
 
     def ratio_after_retraction(self, order: list[Request]) -> float:
-        return min(1.0, (sum(r.sampled for r in order) + self.retract_steps * len(order)) / (sum(r.output for r in order) + 1))
+        return min(1.0, (sum(r.sampled for r in order) + self.retract_steps * len(order)) / (sum(r.asked for r in order) + 1))
 
     def requeue(self, retracted: list[Request]) -> None:
         self.waiting += retracted
@@ -469,7 +471,7 @@ class Engine:
         if self.order in ("fcfs", "lof") and self.policy == "lru" and self.caching and self.waiting:
             self.refresh()
         if self.order == "lof":
-            self.waiting.sort(key=lambda r: (-r.priority if self.priority_scheduling else 0, -r.output))
+            self.waiting.sort(key=lambda r: (-r.priority if self.priority_scheduling else 0, -r.asked))
         elif self.order == "lpm" and self.caching and len(self.waiting) <= LPM_LONGEST_QUEUE:
             self.sort_by_longest_prefix()
         elif self.order == "dfs-weight" and self.caching:

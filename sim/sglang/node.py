@@ -43,9 +43,15 @@ POLICIES: dict[str, Callable[[Node], Any]] = {
 class RadixRequest(Request):
     """A request and where it stands in the radix cache."""
 
-    __slots__ = ("inserted", "node")
+    __slots__ = ("asked", "inserted", "node")
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.node: Node | None = None  # deepest node it locks; `held` pages up to there
         self.inserted = 0  # pages it has put in itself
+        self.asked = self.output  # output tokens the client allowed: what admission reserves for
+
+    @property
+    def longest_step(self) -> int:
+        """Decoding: the step count at which it would have all the output it asked for."""
+        return self.base + self.prompt + self.asked - 1

@@ -30,6 +30,7 @@ class SGLangScheduler:
     def __init__(self, params: EngineParams, cache: RadixCache, paths: Paths, token_paths: Paths, log: RequestLog) -> None:
         self.p = params
         self.b = params.block_size
+        self._most_tokens = (params.kv_blocks - 1) * params.block_size - 1  # of a request that can be admitted
         self.cache = cache
         self.paths = paths
         self.log = log
@@ -46,8 +47,8 @@ class SGLangScheduler:
         self.steps = 0
         self.decode_steps = 0
         self._order = 0
-        self._sum_last = 0  # of last_step over the decodes
-        self._clipped = 0  # decodes whose output is longer than what admission looks ahead
+        self._sum_longest = 0  # of longest_step over the decodes
+        self._clipped = 0  # decodes that asked for more than admission looks ahead
         self._prefilled: list[RadixRequest] = []  # by the last step; they join the decodes at the next
         self._somebody_left = False
         self.new_token_ratio = NewTokenRatio(params)
@@ -74,8 +75,10 @@ class SGLangScheduler:
 
     def _build(self, request: int) -> RadixRequest:
         log = self.log
-        priority = log.priority[request]
-        return RadixRequest(request, log.prompt[request], log.output[request], log.arrival_s[request], self.paths.build(request), priority)
+        prompt, output = log.prompt[request], log.output[request]
+        r = RadixRequest(request, prompt, output, log.arrival_s[request], self.paths.build(request), log.priority[request])
+        r.asked = max(output, min(log.max_tokens[request], self._most_tokens - prompt))
+        return r
 
     # -- one step ---------------------------------------------------------------------------------------------------
     def schedule(self, now_s: float) -> bool:
@@ -105,15 +108,15 @@ class SGLangScheduler:
         r.decoding = True
         self.decoding[r] = None
         self.decodes.join(r, self.decode_steps - r.computed)
-        self._sum_last += r.last_step
-        self._clipped += r.output > self.p.clip_max_new_tokens
+        self._sum_longest += r.longest_step
+        self._clipped += r.asked > self.p.clip_max_new_tokens
 
     def _leave(self, r: RadixRequest) -> None:
         self.decodes.leave(r)
         r.computed = self.decode_steps - r.base
         r.decoding = False
-        self._sum_last -= r.last_step
-        self._clipped -= r.output > self.p.clip_max_new_tokens
+        self._sum_longest -= r.longest_step
+        self._clipped -= r.asked > self.p.clip_max_new_tokens
 
     def _store(self, r: RadixRequest) -> None:
         self.cache.store(r, r.computed // self.b, r.prompt // self.b)
@@ -153,9 +156,9 @@ class SGLangScheduler:
         p, clip, steps = self.p, self.p.clip_max_new_tokens, self.decode_steps
 
         def to_come() -> Iterator[int]:
-            return (min(r.last_step - steps, clip) for r in self.decoding)
+            return (min(r.longest_step - steps, clip) for r in self.decoding)
 
-        total = sum(to_come()) if self._clipped else self._sum_last - self.decodes.n * steps
+        total = sum(to_come()) if self._clipped else self._sum_longest - self.decodes.n * steps
         return Adder(self.cache, self.b, p.chunked_prefill_size, p.max_prefill_tokens, total, self.new_token_ratio.value(), to_come)
 
     def _continue(self, adder: Adder, r: RadixRequest) -> None:
@@ -167,7 +170,7 @@ class SGLangScheduler:
             self.chunked = r
             adder.take(r, limit, 0)
         else:
-            adder.take(r, remaining, min(r.output, self.p.clip_max_new_tokens))
+            adder.take(r, remaining, min(r.asked, self.p.clip_max_new_tokens))
 
     def _try(self, adder: Adder, r: RadixRequest) -> int:
         """Look r up and add it to the batch if it fits, cut to a chunk if it must be."""
@@ -177,13 +180,13 @@ class SGLangScheduler:
         hit = node.hi * b
         extend = r.known - hit
         cache.lock(node)  # what it would hit cannot be evicted for it
-        if not adder.room_above(extend + min(r.output - r.generated, clip) + b):
+        if not adder.room_above(extend + min(r.asked - r.generated, clip) + b):
             cache.unlock(node)
             return NO_TOKEN
         if not adder.chunked and adder.batch and -(-extend // b) * b >= adder.input:
             cache.unlock(node)
             return OTHER
-        decode = min(r.output, clip)
+        decode = min(r.asked, clip)
         if -(-extend // b) * b > adder.chunk:
             extend, decode = adder.chunk // b * b, 0
             if extend <= 0:
@@ -269,7 +272,7 @@ class SGLangScheduler:
             r.order = self._order
             self._order += 1
         sampled = sum(steps - r.base - r.prompt + 1 for r in order)
-        self.new_token_ratio.set_after_retraction(sampled, sum(r.output for r in order), keep_ahead * len(order))
+        self.new_token_ratio.set_after_retraction(sampled, sum(r.asked for r in order), keep_ahead * len(order))
         self.changed = True
 
     def _fits(self, pages: int) -> bool:

@@ -86,9 +86,9 @@ def first_come(waiting: Waiting) -> None:
 
 
 def longest_output(waiting: Waiting) -> None:
-    """Most output tokens first."""
+    """Most output tokens allowed first."""
     by_priority = waiting.by_priority
-    waiting.sort(lambda r: (-r.priority if by_priority else 0, -r.output))
+    waiting.sort(lambda r: (-r.priority if by_priority else 0, -r.asked))
 
 
 def longest_prefix(waiting: Waiting) -> None:
