@@ -15,6 +15,11 @@ from workloads.errors import InputError
 
 TRACE_ONLY = ("format", "start_s", "end_s", "sample", "jitter_s", "users", "think", "think_scale", "share_tools")
 MAX_ITEMS = 10_000_000
+MAX_CLASSES, MAX_LAYERS = 1000, 10_000  # class and layer numbers are 16 bits
+MAX_TENANTS = 1_000_000  # of all classes together: each has a name and a row in the report
+MAX_TURNS = 100_000
+MAX_REQUESTS = 100_000_000  # about 20 GB of columns
+LEAST, MOST = 1e-9, 1e9  # rates and shares; counts and seconds up to MOST
 LOOPS = ("auto", "open", "sessions", "concurrency")
 
 
@@ -45,6 +50,8 @@ def check(config: WorkloadConfig) -> None:
         if getattr(config, name) != getattr(default, name):
             raise InputError(f"[workload] {name} = {getattr(config, name)!r} is for traces and has no meaning for a mix")
     _check_bounds(config)
+    if len(config.class_) > MAX_CLASSES:
+        raise InputError(f"[workload] has {len(config.class_):,} classes, expected at most {MAX_CLASSES:,}")
     names = [c.name for c in config.class_]
     for i, c in enumerate(config.class_):
         if not c.name or names.index(c.name) != i:
@@ -52,16 +59,19 @@ def check(config: WorkloadConfig) -> None:
         _check_class(c, f"[[workload.class]] {c.name!r}:", config)
     _check_rates(config)
     _check_shared_texts(config)
+    _check_sizes(config)
 
 
-def _positive(where: str, value: float | None) -> None:
-    if value is not None and not (math.isfinite(value) and value > 0):
+def _positive(where: str, value: float | None, least: float = 0.0) -> None:
+    if value is not None and not 0 < value < math.inf:
         raise expected(where, value, "a finite number above 0")
+    if value is not None and not least <= value <= MOST:
+        raise expected(where, value, f"{least:g} to {MOST:g}")
 
 
 def _check_bounds(config: WorkloadConfig) -> None:
     for name in ("rate", "duration_s", "requests", "rate_scale", "concurrency"):
-        _positive(f"[workload] {name}", getattr(config, name))
+        _positive(f"[workload] {name}", getattr(config, name), LEAST if name.startswith("rate") else 0.0)
     one_of("[workload] loop", config.loop, LOOPS)
     if (loop_of(config) == "concurrency") != (config.concurrency is not None):
         raise InputError(f"[workload] loop = {config.loop!r} with concurrency = {config.concurrency}, expected both loop = \"concurrency\" and its number, or neither")
@@ -94,7 +104,9 @@ def _check_class(c: MixClass, where: str, config: WorkloadConfig) -> None:
         raise InputError(f"{where} expected exactly one of share (with [workload] rate) and rate, got {' and '.join(given) or 'neither'}")
     if c.share is not None and not (math.isfinite(c.share) and c.share >= 0):
         raise expected(f"{where} share", c.share, "a finite number of at least 0")
-    _positive(f"{where} rate", c.rate)
+    if c.share:
+        _positive(f"{where} share", c.share, LEAST)
+    _positive(f"{where} rate", c.rate, LEAST)
     if not c.layers:
         raise InputError(f"{where} needs at least one [[workload.class.layers]] table")
     names = [layer.name for layer in c.layers]
@@ -105,6 +117,8 @@ def _check_class(c: MixClass, where: str, config: WorkloadConfig) -> None:
     _check_turns(c, where)
     if c.tenants < 1:
         raise expected(f"{where} tenants", c.tenants, "at least 1")
+    if abs(c.priority) > MOST:
+        raise expected(f"{where} priority", c.priority, f"-{MOST:g} to {MOST:g}")
 
 
 def _check_layer(layer: Layer, where: str) -> None:
@@ -116,8 +130,11 @@ def _check_layer(layer: Layer, where: str) -> None:
         raise expected(f"{where}.items", layer.items, f"1 to {MAX_ITEMS:,}")
     for name in ("zipf", "shuffle", "redeploy_s", "timestamp_s"):
         value = getattr(layer, name)
-        if not (math.isfinite(value) and value >= 0):
+        if not 0 <= value < math.inf:
             raise expected(f"{where}.{name}", value, "a finite number of at least 0")
+        most = 20 if name == "zipf" else MOST
+        if value > most:
+            raise expected(f"{where}.{name}", value, f"at most {most:g}")
         if name.endswith("_s") and 0 < value < 1e-3:
             raise expected(f"{where}.{name}", value, "0 (never) or at least 0.001 s")
         if value and name != "zipf" and layer.scope == "dynamic":
@@ -126,9 +143,28 @@ def _check_layer(layer: Layer, where: str) -> None:
         raise InputError(f"{where}.share = {layer.share!r} is for scopes global and project, the scope is {layer.scope}")
 
 
+def _check_sizes(config: WorkloadConfig) -> None:
+    """Refuse what would fill the memory or never end, before anything is drawn."""
+    for what, total, most in (
+        ("layers", sum(len(c.layers) for c in config.class_), MAX_LAYERS), ("tenants", sum(c.tenants for c in config.class_), MAX_TENANTS),
+    ):  # fmt: skip
+        if total > most:
+            raise InputError(f"[[workload.class]] {what}: {total:,} in all classes together, expected at most {most:,}")
+    rates = class_rates(config)
+    turns = [dists.moments(c.turns)[0] for c in config.class_]
+    per_s = sum(rate * n for c, rate, n in zip(config.class_, rates, turns, strict=True) if c.arrival.kind != "trace")
+    span_s = min(config.duration_s or math.inf, (config.requests or math.inf) / per_s if per_s else math.inf)
+    if not math.isfinite(span_s):
+        span_s = 0.0  # recorded times alone
+    if span_s > MOST:
+        raise InputError(f"[workload] requests = {config.requests:,}: they take {span_s:.3g} s at this rate, expected at most {MOST:g} s")
+    if span_s * per_s > MAX_REQUESTS:
+        raise InputError(f"[workload] has about {span_s * per_s:.3g} requests, expected at most {MAX_REQUESTS:,}: set requests, a shorter duration_s or a lower rate")
+
+
 def _check_turns(c: MixClass, where: str) -> None:
     dists.check(c.output, f"{where} output")
-    dists.check(c.turns, f"{where} turns", lowest=1)
+    dists.check(c.turns, f"{where} turns", lowest=1, highest=MAX_TURNS)
     for name in ("turn_input", "think", "tool_gap"):
         if getattr(c, name) is not None:
             dists.check(getattr(c, name), f"{where} {name}")

@@ -27,6 +27,8 @@ def to_mooncake(workload: Workload, path: str | Path, block_tokens: int = 512) -
     request is released by another session: rows cannot say that.
     """
     path = Path(path)
+    if path.exists() and not path.is_file():  # replacing a device or a pipe would remove it
+        raise InputError(f"{path}: is {'a folder' if path.is_dir() else 'not a regular file'}, expected a file to write")
     follows, before = workload.column("after") >= 0, _row_before(workload)
     bad = np.flatnonzero(follows & (before < 0))
     if len(bad):
