@@ -56,7 +56,7 @@ def _check(config: WorkloadConfig) -> None:
     """Refuse values that no trace can be shaped by."""
     bad = [
         (config.loop not in LOOPS, "loop", config.loop, "one of " + ", ".join(LOOPS)),
-        (not 0 < config.rate_scale < math.inf, "rate_scale", config.rate_scale, "a finite number above 0"),
+        (not 0 < config.rate_scale < math.inf, "rate_scale", config.rate_scale, "a number above 0, and finite"),
         (not 0 < config.sample <= 1, "sample", config.sample, "a share above 0, at most 1"),
         (not 0 <= config.jitter_s <= MAX_SECONDS, "jitter_s", config.jitter_s, f"a number of at least 0, {WITHIN}"),
         (not 0 <= config.start_s <= MAX_SECONDS, "start_s", config.start_s, f"a number of at least 0, {WITHIN}"),
