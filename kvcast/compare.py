@@ -10,12 +10,15 @@ but the varied keys is equal and differences are paired.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvcast import text
+from kvcast import intervals, text
 from kvcast.config import apply_overrides, scenario_from_doc
+from kvcast.differences import Differences, as_rows, value
+from kvcast.differences import as_table as difference_table
+from kvcast.differences import differences as all_differences
 from sim.scenario import Scenario
 from workloads.errors import InputError
 
@@ -28,6 +31,7 @@ COLUMNS: dict[str, tuple[str, Any]] = {
     "mean_e2el_ms": ("E2E mean", text.milliseconds),
     "output_throughput": ("output tok/s", text.count),
     "preemptions": ("preemptions", text.count),
+    "gpu_s_per_request": ("GPU-s/request", lambda v: text.UNKNOWN if v is None else f"{v:.4g}"),
     "gpu_hours": ("GPU-hours", lambda v: text.UNKNOWN if v is None else f"{v:.3g}"),
 }
 """summary.json keys shown side by side -> heading and how to print them."""
@@ -44,6 +48,7 @@ class Variant:
 class Result:
     variant: Variant
     summary: dict[str, Any]
+    requests: dict[str, Any] | None = None  #: columns of the requests, for the interval of a single seed
 
 
 def variants(doc: dict, vary: Sequence[str], seeds: int = 1, source: str = "scenario") -> list[Variant]:
@@ -95,8 +100,14 @@ def _simulate_some(variants: Sequence[Variant]) -> list[Result]:
         if loaded != (scenario.workload, scenario.seed):
             loaded, workload = (scenario.workload, scenario.seed), api.load_workload(scenario.workload, scenario.seed)
         text.progress(f"simulating {', '.join(variant.label)}, seed {scenario.seed}")
-        results.append(Result(variant, api.run(api.prepare(scenario, workload)).report.summary))
+        report = api.run(api.prepare(scenario, workload)).report
+        results.append(Result(variant, report.summary, kept(report.requests)))
     return results
+
+
+def kept(requests: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns an interval is made of."""
+    return {name: requests[name] for name in intervals.KEPT if name in requests}
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
@@ -112,36 +123,32 @@ def groups(results: Iterable[Result]) -> dict[tuple[str, ...], list[Result]]:
 
 def interval(values: Sequence[float | None]) -> tuple[float | None, float | None]:
     """Mean and half-width of its 95 % interval (Student's t over seeds); None for what is not known."""
-    known = [v for v in values if v is not None]
-    if not known or len(known) < len(values):
-        return None, None
-    mean = sum(known) / len(known)
-    if len(known) == 1:
-        return mean, None
-    from scipy.stats import t
+    found = intervals.replications(values)
+    return found.mean, found.half
 
-    variance = sum((v - mean) ** 2 for v in known) / (len(known) - 1)
-    return mean, float(t.ppf(0.975, len(known) - 1)) * (variance / len(known)) ** 0.5
+
+def against_first(grouped: Mapping[tuple[str, ...], Sequence[Result]]) -> Differences:
+    return all_differences([[r.summary for r in group] for group in grouped.values()], [group[0].requests for group in grouped.values()])
 
 
 def differences(group: Sequence[Result], first: Sequence[Result], key: str) -> list[float | None]:
     """Paired differences of a summary value to the first variant, seed by seed."""
-    pairs = [(a.summary.get(key), b.summary.get(key)) for a, b in zip(group, first, strict=True)]
+    pairs = [(value(a.summary, key), value(b.summary, key)) for a, b in zip(group, first, strict=True)]
     return [None if a is None or b is None else a - b for a, b in pairs]
 
 
 def as_document(results: Sequence[Result]) -> dict[str, Any]:
     grouped = groups(results)
     first = next(iter(grouped.values()))
-    rows = []
-    for group in grouped.values():
+    rows, found = [], against_first(grouped)
+    for group, row_differences in zip(grouped.values(), as_rows(found), strict=True):
         keys = group[0].variant.keys
         row: dict[str, Any] = {"variant": dict(zip(keys, group[0].variant.label, strict=True)), "seeds": [r.summary["seed"] for r in group]}
         for key in COLUMNS:
-            row[key], row[f"{key}_interval_95"] = interval([r.summary.get(key) for r in group])
+            row[key], row[f"{key}_interval_95"] = interval([value(r.summary, key) for r in group])
             row[f"{key}_vs_first"], row[f"{key}_vs_first_interval_95"] = interval(differences(group, first, key))
-        rows.append({**row, "summaries": [r.summary for r in group]})
-    return {"variants": rows}
+        rows.append({**row, "vs_first": row_differences, "summaries": [r.summary for r in group]})
+    return {"method": found.method, "variants": rows}
 
 
 def as_table(results: Sequence[Result]) -> str:
@@ -150,26 +157,19 @@ def as_table(results: Sequence[Result]) -> str:
     header = [*keys, *(heading for heading, _ in COLUMNS.values()), "stable"]
     rows = []
     for label, group in grouped.items():
-        cells = [_with_interval(*interval([r.summary.get(key) for r in group]), show) for key, (_, show) in COLUMNS.items()]
+        cells = [_with_interval(*interval([value(r.summary, key) for r in group]), show) for key, (_, show) in COLUMNS.items()]
         rows.append([*label, *cells, _stable(group)])
     lines = [text.table(header, rows, left=len(keys))]
     seeds = len(next(iter(grouped.values())))
     if seeds > 1:
-        lines += ["", f"mean over {seeds} seeds ± half its 95 % interval; paired differences to the first variant:", _difference_table(grouped, keys)]
+        lines += ["", f"mean over {seeds} seeds ± half its 95 % interval"]
+    if len(grouped) > 1:
+        lines += ["", difference_table(keys, list(grouped), against_first(grouped))]
     if any(r.summary.get("stable") is False for r in results):
         lines += ["", "an unstable variant has no latency: it would only say how long the run was"]
     summary = results[0].summary
     lines += ["", f"hit rates: rule {summary.get('counting_rule')}, block size {summary.get('block_size')}; {len(grouped)} variants on the same arrivals"]
     return "\n".join(lines)
-
-
-def _difference_table(grouped: dict[tuple[str, ...], list[Result]], keys: Sequence[str]) -> str:
-    first, *others = grouped.values()
-    rows = [
-        [*group[0].variant.label, *(_with_interval(*interval(differences(group, first, key)), show) for key, (_, show) in COLUMNS.items())]
-        for group in others
-    ]
-    return text.table([*keys, *(heading for heading, _ in COLUMNS.values())], rows, left=len(keys))
 
 
 def _with_interval(mean: float | None, half: float | None, show: Any) -> str:
