@@ -455,6 +455,20 @@ def test_segments_count_the_blocks_they_hold(policy: str) -> None:
     assert list(cache.policy.blocks) == [held[segment] for segment in range(len(cache.policy.blocks))]
 
 
+def test_nothing_grows_with_the_number_of_requests() -> None:
+    """20,000 requests for a few objects: heaps, names of evicted blocks and counts stay as small as what they describe."""
+    trace = TRACES["zipf"]()
+    for policy in ("lfu", "s3fifo", "arc", "wtinylfu"):
+        cache = objects(make(policy, World(ONE, 400, 1)), 400)
+        for obj in trace:
+            serve(cache, Visit(0, [(obj % 450, 1)]), 1, 1)
+        assert sum(map(len, cache._heaps.values())) < 4000
+        for ghosts in ([cache.policy.ghosts] if policy == "s3fifo" else cache.policy.ghosts if policy == "arc" else []):
+            held = [hi - lo for pieces in ghosts._by_node.values() for _, intervals in pieces for lo, hi in intervals]
+            assert sum(held) == ghosts.blocks <= 450
+            assert len(ghosts._queue) < 3000
+
+
 def golden(policy: str) -> None:
     for trace in TRACES:
         test_misses_of_libcachesim(policy, trace)

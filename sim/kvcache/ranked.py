@@ -180,6 +180,9 @@ class RankedCache(BlockCache):
         node.entry = next(self._entries)
         heap = self._heaps.setdefault(self.policy.group(run), [])
         heapq.heappush(heap, (self.policy.key(run), node.entry, node))
+        if len(heap) > 2 * len(self.nodes) + 1024:  # mostly entries that no longer count
+            heap[:] = [entry for entry in heap if entry[2].entry == entry[1]]
+            heapq.heapify(heap)
 
     def _evict(self, n: int) -> None:
         policy = self.policy

@@ -13,12 +13,13 @@ Piece = tuple[int, list[list[int]]]
 
 
 class Ghosts:
-    """Evicted blocks, oldest first."""
+    """Evicted blocks, oldest first. A piece that has become empty counts no more, but waits in the queue for its turn."""
 
     def __init__(self) -> None:
         self.blocks = 0
         self._queue: deque[Piece] = deque()
         self._by_node: dict[int, list[Piece]] = {}
+        self._pieces = 0  # that are not empty
 
     def add(self, node_id: int, lo: int, hi: int) -> None:
         self.blocks += hi - lo
@@ -28,37 +29,50 @@ class Ghosts:
         piece = (node_id, [[lo, hi]])
         self._queue.append(piece)
         self._by_node.setdefault(node_id, []).append(piece)
+        self._pieces += 1
+        if len(self._queue) > 2 * self._pieces + 1024:
+            self._queue = deque(piece for piece in self._queue if piece[1])
 
     def take(self, node_id: int, lo: int, hi: int) -> list[tuple[int, int]]:
         """Remove the ghosts among blocks [lo, hi) and return them as intervals."""
         taken = []
-        for _, intervals in self._by_node.get(node_id, ()):
-            for interval in list(intervals):
+        for piece in self._by_node.get(node_id, ())[:]:
+            intervals = piece[1]
+            for interval in intervals[:]:
                 a, b = max(interval[0], lo), min(interval[1], hi)
                 if a < b:
                     taken.append((a, b))
                     intervals.remove(interval)
                     intervals.extend(part for part in ([interval[0], a], [b, interval[1]]) if part[0] < part[1])
+            if not intervals:
+                self._forget(piece)
         self.blocks -= sum(b - a for a, b in taken)
         return taken
 
     def trim(self, capacity: int) -> None:
         """Forget the oldest beyond `capacity` blocks."""
         while self.blocks > capacity:
-            node_id, intervals = self._queue[0]
-            if intervals:
-                last = max(intervals)
-                gone = min(self.blocks - capacity, last[1] - last[0])
-                last[1] -= gone
-                self.blocks -= gone
-                if last[0] == last[1]:
-                    intervals.remove(last)
+            piece = self._queue[0]
+            intervals = piece[1]
             if not intervals:
                 self._queue.popleft()
-                pieces = self._by_node[node_id]
-                del pieces[0]  # of one node, too, the oldest is first
-                if not pieces:
-                    del self._by_node[node_id]
+                continue
+            last = max(intervals)
+            gone = min(self.blocks - capacity, last[1] - last[0])
+            last[1] -= gone
+            self.blocks -= gone
+            if last[0] == last[1]:
+                intervals.remove(last)
+            if not intervals:
+                self._forget(piece)
+
+    def _forget(self, piece: Piece) -> None:
+        """A piece is empty."""
+        pieces = self._by_node[piece[0]]
+        del pieces[next(i for i, other in enumerate(pieces) if other is piece)]
+        if not pieces:
+            del self._by_node[piece[0]]
+        self._pieces -= 1
 
 
 class Recalling(Policy):
