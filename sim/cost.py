@@ -31,8 +31,9 @@ def busy_gpu_s(rec: Recording, new_prompt_tokens: np.ndarray, gpus_per_replica: 
 def _replica_share(rec: Recording, steps: Steps, rows: np.ndarray, replica: int, new_tokens: np.ndarray) -> np.ndarray:
     n = len(steps.end_s)
     per_token = steps.duration_s / np.maximum(steps.n_decode + steps.prefill_tokens, 1)
-    # decode: one token in every step after the first-token step, except in the listed gaps
-    spent = np.concatenate([[0.0], per_token.cumsum()])
+    # decode: one token in every step after the first-token step, except in the listed gaps and where prefills make decodes wait
+    decoding = np.where(steps.n_decode > 0, per_token, 0.0) if rec.prefill_pauses else per_token
+    spent = np.concatenate([[0.0], decoding.cumsum()])
     first = np.where(rec.first_step[rows] < 0, n - 1, rec.first_step[rows])
     last = np.where(rec.last_step[rows] < 0, n - 1, rec.last_step[rows])
     decode = spent[last + 1] - spent[first + 1]

@@ -135,7 +135,7 @@ def _named(mean: float | None, std: float | None, percentiles: np.ndarray | None
 
 def gap_values(rec: Recording) -> np.ndarray:
     """float64 [m]: the lengths of all gaps that consecutive output tokens can have: between step ends, then the listed ones."""
-    ends = [steps.end_s for steps in rec.steps]
+    ends = [steps.end_s if emitting is None else steps.end_s[emitting] for steps, emitting in zip(rec.steps, _emitting(rec), strict=True)]
     values = np.empty(sum(max(len(e) - 1, 0) for e in ends) + len(rec.gaps_request))
     at = 0
     for end_s in ends:
@@ -143,10 +143,20 @@ def gap_values(rec: Recording) -> np.ndarray:
             np.subtract(end_s[1:], end_s[:-1], out=values[at : at + len(end_s) - 1])
             at += len(end_s) - 1
     gap_replica = rec.replica[rec.gaps_request]
-    for replica, end_s in enumerate(ends):
+    for replica, steps in enumerate(rec.steps):
         gaps = np.flatnonzero(gap_replica == replica)
-        values[at + gaps] = end_s[rec.gaps_to_step[gaps]] - end_s[rec.gaps_from_step[gaps]]
+        values[at + gaps] = steps.end_s[rec.gaps_to_step[gaps]] - steps.end_s[rec.gaps_from_step[gaps]]
     return values
+
+
+def _emitting(rec: Recording) -> list[np.ndarray | None]:
+    """Per replica the steps in which whoever decodes emits a token, int64; None: all of them."""
+    return [np.flatnonzero(steps.n_decode > 0) if rec.prefill_pauses else None for steps in rec.steps]
+
+
+def _place(emitting: np.ndarray | None, step: np.ndarray) -> np.ndarray:
+    """Position of a step, or of the next one in which decodes emit, among those."""
+    return step if emitting is None else np.searchsorted(emitting, step)
 
 
 def gap_counts(rec: Recording, group: np.ndarray) -> np.ndarray:
@@ -154,7 +164,8 @@ def gap_counts(rec: Recording, group: np.ndarray) -> np.ndarray:
 
     group: bool [n requests]; only requests with a last step may be in it.
     """
-    sizes = [max(len(s.end_s) - 1, 0) for s in rec.steps]
+    emitting = _emitting(rec)
+    sizes = [max(len(s.end_s if e is None else e) - 1, 0) for s, e in zip(rec.steps, emitting, strict=True)]
     counts = np.zeros(sum(sizes) + len(rec.gaps_request))
     listed = group[rec.gaps_request]
     counts[sum(sizes) :] = listed
@@ -164,8 +175,9 @@ def gap_counts(rec: Recording, group: np.ndarray) -> np.ndarray:
     for replica, size in enumerate(sizes):
         if size:
             member, gaps = np.flatnonzero(replica_of == replica), np.flatnonzero(gap_replica == replica)
-            spans = _change(rec.first_step[member], rec.last_step[member], size + 1)
-            spans -= _change(rec.gaps_from_step[gaps], rec.gaps_to_step[gaps], size + 1)
+            e = emitting[replica]
+            spans = _change(_place(e, rec.first_step[member]), _place(e, rec.last_step[member]), size + 1)
+            spans -= _change(_place(e, rec.gaps_from_step[gaps]), _place(e, rec.gaps_to_step[gaps]), size + 1)
             np.cumsum(spans[:-1], out=counts[at : at + size])
         at += size
     return counts
@@ -173,7 +185,7 @@ def gap_counts(rec: Recording, group: np.ndarray) -> np.ndarray:
 
 def _change(first: np.ndarray, last: np.ndarray, n: int) -> np.ndarray:
     """int64 [n]: how the number of [first, last] that hold both step i and i + 1 differs from i - 1."""
-    return np.bincount(first, minlength=n) - np.bincount(last, minlength=n)
+    return np.bincount(first, minlength=n)[:n] - np.bincount(last, minlength=n)[:n]
 
 
 def limits_of(workload: Workload, slo: SloConfig) -> list[tuple[str, SloClass]]:
@@ -200,16 +212,24 @@ def good(times: dict[str, np.ndarray], completed: np.ndarray, class_id: np.ndarr
 def tokens_emitted(rec: Recording, window: Window) -> int:
     """Output tokens whose step ended inside the window, of all requests."""
     total = 0
-    for replica, steps in enumerate(rec.steps):
+    for replica, (steps, emitting) in enumerate(zip(rec.steps, _emitting(rec), strict=True)):
         sampled = (rec.replica == replica) & (rec.first_step >= 0)
         if not sampled.any():
             continue
         last = np.where(rec.last_step < 0, len(steps.end_s) - 1, rec.last_step)  # unfinished: still at it when the run stopped
         before = int(np.searchsorted(steps.end_s, window.start_s, side="left"))  # first step that ends in the window
         after = int(np.searchsorted(steps.end_s, window.end_s, side="right"))
-        total += _emitted_between(rec.first_step[sampled], last[sampled], before, after)
+        first, last = rec.first_step[sampled], last[sampled]
         listed = rec.replica[rec.gaps_request] == replica
         silent_first, silent_last = rec.gaps_from_step[listed] + 1, rec.gaps_to_step[listed] - 1
+        if emitting is not None:  # what prefills sampled is counted here, what decodes sampled below
+            resumed = silent_last + 1
+            sampled_at = np.concatenate([first, resumed[steps.n_decode[resumed] == 0]])
+            total += int(((sampled_at >= before) & (sampled_at < after)).sum())
+            first, last = np.searchsorted(emitting, first + 1), np.searchsorted(emitting, last, side="right") - 1
+            silent_first, silent_last = np.searchsorted(emitting, silent_first), np.searchsorted(emitting, silent_last, side="right") - 1
+            before, after = np.searchsorted(emitting, [before, after]).tolist()
+        total += _emitted_between(first, last, before, after)
         total -= _emitted_between(silent_first, silent_last, before, after)
     return total
 

@@ -66,6 +66,7 @@ class Recording:
     block_size: int  #: tokens
     evicted_blocks: int  #: all replicas
     engine_semantics: str  #: e.g. "vllm-0.33.0"
+    prefill_pauses: bool = False  #: decodes emit nothing in steps without decodes (SGLang): no gap is listed for that, but each one that begins or ends at a prefill
     life: list[list[tuple]] | None = None  #: per request, when asked for: ("queued"|"prefill"|"decode"|"preempted", start_s, end_s, tokens)
     cache_events: list[np.ndarray] | None = None  #: per replica, when asked for: int64 [events, 4] (sim.kvcache.observed)
     notes: list[str] = field(default_factory=list)

@@ -148,6 +148,7 @@ def _recording(
         block_size=params.block_size,
         evicted_blocks=sum(r.scheduler.cache.evicted for r in cluster.replicas),
         engine_semantics=SEMANTICS[params.semantics],
+        prefill_pauses=params.semantics == "sglang",
         life=life,
         cache_events=None if cache_events is None else [as_table(events) for events in cache_events],
     )

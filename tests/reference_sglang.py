@@ -535,9 +535,9 @@ class Engine:
         return pages * self.page
 
     def gaps(self) -> list[tuple[int, int, int]]:
-        """(request, step, step) of neighbouring outputs that did not come in neighbouring steps."""
+        """(request, step, step) of neighbouring outputs of which a prefill sampled one."""
         pairs = [(r.id, a, b) for r in self.requests for a, b in zip(r.token_steps, r.token_steps[1:], strict=False)]
-        return [(i, a, b) for i, a, b in pairs if b > a + 1]
+        return [(i, a, b) for i, a, b in pairs if self.steps[a].prefill or self.steps[b].prefill]
 
     # -- what a recorded case says ----------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
     KVCAST_DATA=... python -m pytest tests/test_sglang.py
 """
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 
 from kvcast import api
 from kvcast.validation import engine_cases
+from sim import metrics
+from sim.cost import busy_gpu_s
 from sim.recording import STATUS, Recording
 from sim.scenario import CacheConfig, EngineConfig, EngineParams, Scenario
 from sim.simulate import run as simulate
@@ -122,12 +125,12 @@ def test_equal_prompts_of_one_batch_do_not_hit_each_other():
     assert rows[0][5] == 4000 - 170  # available after the prefill: one copy is left
 
 
-def test_decodes_wait_for_prefills_and_their_gaps_are_recorded():
+def test_decodes_wait_for_prefills():
     rec, rows = play(request(0, (1, 10), out=4), request(2, (2, 10), out=2), request(2, (3, 10), out=1))
     assert [row[1] for row in rows] == ["P", "D", "P", "D", "D"]
     assert rec.steps[0].n_decode.tolist() == [0, 1, 0, 2, 1]
-    gaps = list(zip(rec.gaps_request.tolist(), rec.gaps_from_step.tolist(), rec.gaps_to_step.tolist(), strict=True))
-    assert gaps == [(0, 1, 3)]
+    values, counts = metrics.gap_values(rec), metrics.gap_counts(rec, np.ones(3, bool))
+    assert sorted(np.repeat(values, counts.astype(int)).tolist()) == [1.0, 1.0, 1.0, 2.0]  # of request 0: 1, 2, 1; of request 1: 1
 
 
 def test_one_chunked_request_at_a_time():
@@ -261,6 +264,27 @@ def test_fast_forward_equals_stepping_for_a_fleet(seed):
 @pytest.mark.parametrize("fault", fuzz_sglang.FAULTS)
 def test_planted_faults_are_noticed(fault):
     assert fuzz.cases_until_noticed(fault) is not None
+
+
+# ---- what reports read ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [3, 4, 5])
+def test_itl_tokens_and_cost_are_those_of_every_single_token(seed):
+    """Prefills hold decodes up and retractions interrupt them: metrics against a list of all tokens' times."""
+    for index in range(25):
+        case = fuzz_sglang.random_case(seed, index)
+        engine = fuzz.run_reference(case)
+        rec, _ = fuzz.run_simulator(case, fast_forward=True)
+        ends = [[engine.steps[s].end for s in r.token_steps] for r in engine.requests]
+        gaps = sorted(b - a for times in ends for a, b in pairwise(times))
+        values, counts = metrics.gap_values(rec), metrics.gap_counts(rec, rec.status == 0)
+        assert sorted(np.repeat(values, counts.astype(int)).tolist()) == gaps
+        for start_s, end_s in ((0.0, rec.end_s), (rec.end_s / 3, rec.end_s / 2)):
+            emitted = sum(start_s <= t <= end_s for times in ends for t in times)
+            assert metrics.tokens_emitted(rec, metrics.Window(start_s, end_s, end_s, True)) == emitted
+        computed = np.array([sum(t for step in engine.steps if step.prefill for i, t in step.scheduled.items() if i == r.id) for r in engine.requests])
+        assert busy_gpu_s(rec, computed, 1).sum() == pytest.approx(rec.steps[0].duration_s.sum())
 
 
 # ---- the scenario ---------------------------------------------------------------------------------------------------

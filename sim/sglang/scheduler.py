@@ -50,6 +50,7 @@ class SGLangScheduler:
         self._sum_longest = 0  # of longest_step over the decodes
         self._clipped = 0  # decodes that asked for more than admission looks ahead
         self._prefilled: list[RadixRequest] = []  # by the last step; they join the decodes at the next
+        self._joined: list[RadixRequest] = []  # the decodes since the last decode step
         self._somebody_left = False
         self.new_token_ratio = NewTokenRatio(params)
         self._last_decode = -1  # its step number
@@ -107,6 +108,7 @@ class SGLangScheduler:
         self._order += 1
         r.decoding = True
         self.decoding[r] = None
+        self._joined.append(r)
         self.decodes.join(r, self.decode_steps - r.computed)
         self._sum_longest += r.longest_step
         self._clipped += r.asked > self.p.clip_max_new_tokens
@@ -292,6 +294,8 @@ class SGLangScheduler:
         r.preempted_at = now_s
         if r.gap_from < 0:
             r.gap_from = self._last_decode
+        else:
+            self._joined.remove(r)
         del self.running[r]
         self.running_tokens -= r.known
         self.waiting_tokens += r.known
@@ -307,13 +311,11 @@ class SGLangScheduler:
         r.node, r.held = None, 0
 
     def _note_gaps(self) -> None:
-        """Whoever emitted its last token more than one step ago waited for prefill steps in between."""
-        step, last = self.steps - 1, self._last_decode
-        if last == step - 1:
-            return
-        for r in self.decoding:
-            self.log.gap(r.id, last if r.gap_from < 0 else r.gap_from, step)
+        """Who decodes for the first time since its prefill: it may have waited for other prefills in between."""
+        for r in self._joined:
+            self.log.gaps.extend((r.id, r.gap_from, self.steps - 1))
             r.gap_from = -1
+        self._joined.clear()
 
     # -- shape of the step ------------------------------------------------------------------------------------------
     def shape(self) -> tuple[list[tuple[int, int]], int, int, int, int]:
@@ -385,7 +387,7 @@ class SGLangScheduler:
         if r.generated == 1:
             self.log.first_step[r.id] = step
         else:
-            self.log.gap(r.id, r.gap_from, step)
+            self.log.gaps.extend((r.id, r.gap_from, step))
         r.gap_from = step
 
     def _end_decode(self) -> list[int]:
