@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from workloads import dists
-from workloads.arrivals import first, until
+from workloads.arrivals import check, first, until
 from workloads.config import Arrival, Dist
 from workloads.dists import stream
 from workloads.errors import InputError
@@ -144,3 +144,45 @@ def test_seconds_may_be_zero_but_not_negative():
     dists.check(Dist(value=0.0), "think")
     with pytest.raises(InputError, match=r"think.mean = -1, expected at least 0"):
         dists.check(replace(Dist(kind="exponential"), mean=-1), "think")
+
+
+@pytest.mark.parametrize(
+    ("arrival", "line"),
+    [
+        (Arrival(kind="gamma", cv=1e-200), "a.cv = 1e-200, expected a number from 0.01 to 100"),
+        (Arrival(kind="gamma", cv=1e200), "a.cv = 1e+200, expected a number from 0.01 to 100"),
+        (Arrival(kind="gamma", cv=math.nan), "a.cv = nan, expected a number from 0.01 to 100"),
+        (Arrival(kind="onoff", on_s=1e-300, off_s=1.0), "a.on_s = 1e-300, expected a number from 0.001 to 1e+09"),
+        (Arrival(kind="onoff", on_s=1.0, off_s=math.inf), "a.off_s = inf, expected a number from 0.001 to 1e+09"),
+        (Arrival(kind="diurnal", curve=(1.0,), period_s=1e300), "a.period_s = 1e+300, expected a number from 0.001 to 1e+09"),
+        (Arrival(kind="diurnal", curve=(1.0, math.inf)), "a.curve[1] = inf, expected a number from 0 to 1e+09"),
+        (Arrival(kind="diurnal", curve=(1e308, 1e308)), "a.curve[0] = 1e+308, expected a number from 0 to 1e+09"),
+        (Arrival(kind="trace", times_s=(0.0, 1.7e9)), "a.times_s[1] = 1700000000.0, expected a number from 0 to 1e+09"),
+    ],
+)
+def test_extremes_that_no_process_reaches(arrival, line):
+    with pytest.raises(InputError) as problem:
+        check(arrival, "a")
+    assert str(problem.value) == line
+
+
+@pytest.mark.parametrize("arrival", [Arrival(kind="gamma", cv=0.01), Arrival(kind="gamma", cv=100.0), Arrival(kind="onoff", on_s=1e-3, off_s=1e9),
+                                     Arrival(kind="onoff", on_s=1e9, off_s=1e-3), Arrival(kind="diurnal", curve=(0.0, 1e9), period_s=1e-3)])  # fmt: skip
+def test_the_bounds_themselves_give_arrivals(arrival):
+    check(arrival, "a")
+    times = first(arrival, RATE, 1000, stream(0, "x"))
+    assert np.isfinite(times).all()
+    assert (np.diff(times) >= 0).all()
+
+
+def test_an_on_off_process_does_not_switch_forever():
+    flicker = Arrival(kind="onoff", on_s=1e-3, off_s=1e-3)
+    assert len(first(flicker, 10.0, 10_000, stream(0, "x"))) == 10_000  # half a million bursts
+    with pytest.raises(InputError, match="bursts for 1000000 arrivals, expected at most 1,000,000"):
+        first(flicker, 10.0, 1_000_000, stream(0, "x"))
+
+
+def test_more_arrivals_than_memory_holds():
+    for rate, end_s in ((1e9, 1e9), (math.inf, 1.0), (1.0, math.inf)):
+        with pytest.raises(InputError, match="sessions, expected at most 100,000,000"):
+            until(Arrival(), rate, end_s, lambda: stream(0, "x"))

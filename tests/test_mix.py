@@ -9,6 +9,7 @@ from workloads.columns import SCOPES, Workload
 from workloads.config import Arrival, Dist, Layer, MixClass, WorkloadConfig
 from workloads.estimate import estimate, order_cost, reusable_tokens
 from workloads.mix import build
+from workloads.prompt import _pairs
 
 
 def fixed(value: float) -> Dist:
@@ -336,3 +337,11 @@ def test_a_large_mix_is_fast():
 def test_layer_scopes_are_codes():
     w = build(mix(chatty()), seed=0)
     assert dict(zip(w.layer_names, (SCOPES[s] for s in w.layer_scopes), strict=True)) == {"a/s": "global", "a/history": "session", "a/m": "dynamic"}
+
+
+def test_clock_ticks_times_items_beyond_64_bits_stay_apart():
+    """A layer of 10 million documents that is redeployed every millisecond, years from the start."""
+    ticks, items = np.array([10**12, 10**12, 10**12 - 1, 5, 10**12]), np.array([9_999_999, 3, 3, 9_999_999, 3])
+    ids, of = _pairs(ticks, items)
+    assert ids.tolist() == [3, 2, 1, 0, 2]
+    assert of.tolist() == [9_999_999, 3, 3, 9_999_999]

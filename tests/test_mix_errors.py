@@ -111,3 +111,17 @@ def test_tables_are_read_strictly(table, message):
     assert message in str(error.value)
 
 
+def test_a_mix_stays_within_a_clock_that_floats_resolve():
+    turn = {"turns": fixed(5), "think": fixed(0.9e9), "turn_input": fixed(3)}
+    late = mix(one_class(layer("m", "dynamic"), **turn))
+    with pytest.raises(InputError, match=r"a request would arrive after .* s, expected at most 1e\+09 s"):
+        build(late, seed=0)
+    slow = replace(one_class(layer("m", "dynamic")), rate=1e-9)
+    for requests in (2, 60):
+        with pytest.raises(InputError, match=r"expected at most 1e\+09 s"):
+            build(mix(slow, requests=requests), seed=0)
+
+
+def test_a_rate_of_almost_nothing_is_refused_at_once():
+    with pytest.raises(InputError, match="rate = 1e-300, expected"):
+        build(mix(replace(one_class(layer("m", "dynamic")), rate=1e-300)), seed=0)
