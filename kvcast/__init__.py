@@ -17,10 +17,11 @@ _PUBLIC = {
     "load_scenario": "kvcast.config",
     "simulate": "kvcast.api",
     "resolve": "kvcast.api",
+    "sweep": "kvcast.grid",
     "load_run": "kvcast.runs",
     "save_run": "kvcast.runs",
 }
-__all__ = ["InputError", "Scenario", "WorkloadConfig", "load_run", "load_scenario", "resolve", "save_run", "simulate"]
+__all__ = ["InputError", "Scenario", "WorkloadConfig", "load_run", "load_scenario", "resolve", "save_run", "simulate", "sweep"]
 
 
 def __getattr__(name: str) -> Any:

@@ -24,6 +24,7 @@ from workloads.errors import InputError
 COMMANDS = {
     "run": "simulate one scenario and say whether it meets its targets",
     "compare": "simulate variants of a scenario on the same arrivals, side by side",
+    "sweep": "simulate a grid of scenarios in several processes, and keep every run",
     "cache": "replay a trace through a prefix cache alone, without time",
     "optimum": "how much of what any eviction could hit did a run hit",
     "explain": "where missed prompt tokens went, and what would recover them",

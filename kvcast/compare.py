@@ -151,7 +151,7 @@ def as_document(results: Sequence[Result]) -> dict[str, Any]:
     return {"method": found.method, "variants": rows}
 
 
-def as_table(results: Sequence[Result]) -> str:
+def as_table(results: Sequence[Result], against_the_first: bool = True) -> str:
     grouped = groups(results)
     keys = results[0].variant.keys
     header = [*keys, *(heading for heading, _ in COLUMNS.values()), "stable"]
@@ -163,7 +163,7 @@ def as_table(results: Sequence[Result]) -> str:
     seeds = len(next(iter(grouped.values())))
     if seeds > 1:
         lines += ["", f"mean over {seeds} seeds ± half its 95 % interval"]
-    if len(grouped) > 1:
+    if len(grouped) > 1 and against_the_first:
         lines += ["", difference_table(keys, list(grouped), against_first(grouped))]
     if any(r.summary.get("stable") is False for r in results):
         lines += ["", "an unstable variant has no latency: it would only say how long the run was"]

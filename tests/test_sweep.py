@@ -1,0 +1,158 @@
+"""A sweep equals its runs one by one, shares one loaded workload, and goes on after a kill with what it finished."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from kvcast import InputError, api, grid, load_run, load_scenario, shared, simulate, sweep
+from kvcast.cli import main
+
+ROOT = Path(__file__).resolve().parent.parent
+SMALL = """
+[workload]
+rate = {rate}
+duration_s = {duration_s}
+[[workload.class]]
+name = "chat"
+share = 1.0
+layers = [{{name = "system", scope = "project", items = 40, tokens = {{value = 400}}}}, {{name = "user", tokens = {{kind = "uniform", low = 50, high = 500}}}}]
+output = {{kind = "uniform", low = 5, high = 30}}
+turns = {{value = 2}}
+think = {{value = 3}}
+[engine]
+kv_blocks = 400
+"""
+VARY = {"cache.policy": ["lru", "lfu"], "engine.kv_blocks": [400, 1000]}
+
+
+@pytest.fixture
+def small(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL.format(rate=4.0, duration_s=20.0))
+    return path
+
+
+def test_a_sweep_is_its_runs_one_by_one(small, tmp_path):
+    done = sweep(small, VARY, tmp_path / "s", seeds=2, jobs=2)
+    assert len(done.results) == 8
+    for i, result in enumerate(done.results):
+        alone = simulate(result.variant.scenario).summary
+        for key in ("prefix_hit_tokens", "mean_ttft_ms", "p99_ttft_ms", "gpu_hours"):
+            assert done.table[key][i] == alone[key], (result.variant.label, key)
+    table = pq.read_table(tmp_path / "s" / "sweep.parquet")
+    assert table.num_rows == 8
+    assert table["engine.kv_blocks"].to_pylist() == [400, 1000] * 4
+    assert table["cache.policy"].to_pylist() == ["lru", "lru", "lfu", "lfu"] * 2
+    assert table["seed"].to_pylist() == [0] * 4 + [1] * 4
+    assert len(set(table["workload_key"].to_pylist())) == 2  # one for each seed
+    assert len(list((tmp_path / "s" / "workload").iterdir())) == 2
+    assert load_run(tmp_path / "s" / "runs" / table["run"][0].as_py()).summary["prefix_hit_rate"] == table["prefix_hit_rate"][0].as_py()
+
+
+def test_finished_runs_are_not_run_again_and_a_grid_may_grow(small, tmp_path):
+    first = sweep(small, {"cache.policy": ["lru"]}, tmp_path / "s")
+    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "s" / "runs").glob("*/run.json")}
+    assert (first.reused, len(stamps)) == (0, 1)
+    again = sweep(small, {"cache.policy": ["lru", "lfu"]}, tmp_path / "s")
+    assert again.reused == 1
+    assert len(again.results) == 2
+    assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
+
+
+def test_a_changed_scenario_or_trace_is_another_run(small, tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    row = {"timestamp": 0, "input_length": 1024, "output_length": 4, "hash_ids": [1, 2]}
+    trace.write_text(json.dumps(row) + "\n")
+    scenario = tmp_path / "trace.toml"
+    scenario.write_text('[workload]\ntrace = "trace.jsonl"\nformat = "mooncake"\n[engine]\nkv_blocks = 500\n')
+    assert sweep(scenario, {"cache.policy": ["lru"]}, tmp_path / "s").reused == 0
+    assert sweep(scenario, {"cache.policy": ["lru"]}, tmp_path / "s").reused == 1
+    assert sweep(scenario, {"cache.policy": ["lru"]}, tmp_path / "s", overrides=["engine.max_num_seqs=7"]).reused == 0
+    trace.write_text((json.dumps(row) + "\n") * 2)
+    done = sweep(scenario, {"cache.policy": ["lru"]}, tmp_path / "s")
+    assert done.reused == 0
+    assert done.table["arrived"][0] == 2
+
+
+def test_it_goes_on_after_a_kill(tmp_path):
+    """SIGKILL when some runs are done: they stay, no half of one does, and the rest follows."""
+    scenario, out = tmp_path / "s.toml", tmp_path / "s"
+    scenario.write_text(SMALL.format(rate=20.0, duration_s=60.0))
+    command = [sys.executable, "-m", "kvcast", "sweep", str(scenario), "--vary", "engine.kv_blocks=300,400,500,600,700,800,900,1000", "--jobs", "1", "--out", str(out)]
+    running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while len(list(out.glob("runs/*/run.json"))) < 2:
+        assert running.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(running.pid, signal.SIGKILL)
+    running.wait()
+    finished = {path.parent.name: path.stat().st_mtime_ns for path in out.glob("runs/*/run.json")}
+    assert 2 <= len(finished) < 8
+    assert not (out / "sweep.parquet").exists()
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert f"8 runs ({len(finished)} were there already)" in done.stdout
+    assert all((out / "runs" / name / "run.json").stat().st_mtime_ns == stamp for name, stamp in finished.items())
+    assert pq.read_table(out / "sweep.parquet").num_rows == 8
+    assert len(list((out / "runs").iterdir())) == 8  # nothing half written is left
+
+
+def test_a_workload_through_a_memory_map_is_the_same(small, tmp_path):
+    scenario = load_scenario(small)
+    workload = api.load_workload(scenario.workload, 0)
+    shared.save(workload, tmp_path / "w")
+    other = shared.load(tmp_path / "w")
+    other.check()
+    for f in fields(workload):
+        a, b = getattr(workload, f.name), getattr(other, f.name)
+        if f.name != "tree":
+            np.testing.assert_array_equal(a, b, err_msg=f.name)
+            assert type(a) is type(b), f.name
+    assert (workload.class_names, workload.notes) == (other.class_names, other.notes)
+    assert isinstance(other.prompt_tokens.base, np.memmap)
+    assert not other.prompt_tokens.flags.writeable
+    np.testing.assert_array_equal(workload.tree.parent, other.tree.parent)
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize(("vary", "expected"), [
+    ({"cache.policy": ["lru", "lfuu"]}, "lfuu"),
+    ({"cache.polic": ["lru"]}, "polic"),
+])
+def test_what_is_wrong_is_said_before_anything_runs(small, tmp_path, vary, expected):
+    with pytest.raises(InputError, match=expected):
+        sweep(small, vary, tmp_path / "s")
+    assert not (tmp_path / "s" / "runs").exists()
+
+
+def test_a_folder_with_something_else_is_left_alone(small, tmp_path, capsys):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("x")
+    assert main(["sweep", str(small), "--vary", "cache.policy=lru", "--out", str(tmp_path / "mine")]) == 2
+    assert "something else than a sweep" in capsys.readouterr().err
+
+
+def test_the_command_prints_the_grid_and_the_differences(small, tmp_path, capsys):
+    command = ["sweep", str(small), "--vary", "cache.enabled=true,false", "--out", str(tmp_path / "s"), "--differences"]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert "2 runs (0 were there already)" in printed
+    assert "hit rate" in printed
+    assert "batch means" in printed
+    assert main([*command, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["variants"]) == 2
+
+
+def test_unknown_numbers_are_nan_and_text_is_text():
+    assert grid._column([1, 2]).dtype == np.int64
+    assert np.isnan(grid._column([1.5, None])[1])
+    assert grid._column([True, False]).dtype == bool
+    assert list(grid._column(["lru", 2])) == ["lru", "2"]
