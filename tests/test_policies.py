@@ -5,13 +5,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
+import sys
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from examples.my_policy import test_long_prompts_go_first  # noqa: F401  (the template's own test)
+from kvcast.cli import main
 from sim.kvcache.leaf_first import Visit, leaf_first, serve
 from sim.kvcache.policies import POLICIES, Policy, Run, World, check, make
 from sim.kvcache.policies.arc import Arc
@@ -545,6 +549,22 @@ def test_own_class() -> None:
     assert after(name, 3, "abcad", sign=1) == after("lru", 3, "abcad")
     workload = mixed(5)
     same(run(workload, engine(name), LinearSteps()), run(workload, engine("mru"), LinearSteps()))
+
+
+def test_own_class_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    """A file in the current folder, and prompts a, b, c, a of three blocks and a part of one in a cache of eight: c takes two
+    blocks, from a under LRU and from b when the newest goes first."""
+    (tmp_path / "own_policy.py").write_text(
+        "from sim.kvcache.policies import Policy\n\n\nclass Newest(Policy):\n    def key(self, run):\n        return (-run.released,)\n"
+    )
+    rows = [{"timestamp": i, "input_length": 2000, "output_length": 1, "hash_ids": ids} for i, ids in enumerate([[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12], [1, 2, 3, 4]])]
+    (tmp_path / "trace.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert main(["cache", "trace.jsonl", "--policy", "lru,own_policy:Newest", "--rule", "leaf-first", "--capacity-blocks", "8", "--json"]) == 0
+    assert [row["hit_blocks"] for row in json.loads(capsys.readouterr().out)] == [1, 3]
+    assert main(["cache", "trace.jsonl", "--policy", "own_policy:Oldest", "--rule", "leaf-first", "--capacity-blocks", "6"]) == 2
+    assert "module 'own_policy' has no attribute 'Oldest'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
