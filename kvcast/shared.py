@@ -47,7 +47,7 @@ def save(workload: Workload, folder: Path) -> None:
 def load(folder: Path) -> Workload:
     """The workload in a folder of `save`; its columns are read-only and stay on disk until they are read."""
     meta = json.loads((folder / META).read_text(encoding="utf-8"))
-    columns = {path.name.removesuffix(".npy"): _open(path) for path in folder.glob("*.npy")}
+    columns: dict[str, Any] = {path.name.removesuffix(".npy"): _open(path) for path in folder.glob("*.npy")}
     tree = PrefixTree(**{name.removeprefix("tree."): column for name, column in columns.items() if name.startswith("tree.")})
     rest: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in meta.items()}
     return Workload(tree=tree, **{name: column for name, column in columns.items() if not name.startswith("tree.")}, **rest)
