@@ -1,8 +1,8 @@
 """Latency, throughput and SLO statistics of a Recording; docs/metrics.md has one definition for each.
 
 The one idea: inter-token gaps are never listed one by one. A request emits one token at the end of every step from
-its first to its last, so the pooled ITL distribution is the gaps between step ends weighted by how many requests span
-them (a difference array and a cumsum), plus the few gaps the recording lists. Percentiles of the weighted values equal
+its first to its last (with SGLang's semantics, of every step that decodes), so the pooled ITL distribution is the gaps between
+those ends weighted by how many requests span them (a difference array and a cumsum), plus the few gaps the recording lists. Percentiles of the weighted values equal
 `numpy.percentile` of the pooled list.
 
     python -m pytest tests/test_metrics.py
