@@ -6,6 +6,7 @@ request comes near the front, so that a long queue costs little.
 """
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Callable
 
@@ -34,21 +35,19 @@ class Waiting:
         self._build = build
         self._refreshes = refreshes
         self._order = ORDERS[order] if order != "fcfs" or by_priority else None
-        self._changed = False
         self._passes = 0
-        self.queue: deque[RadixRequest] = deque()  # bare ids among them under first come, first served
+        self._sorted = 0  # leading requests that an earlier pass has put in order
+        self.queue: deque[RadixRequest] | list[RadixRequest] = deque() if self._order is None else []  # bare ids under first come, first served
 
     def __len__(self) -> int:
         return len(self.queue)
 
     def add(self, request: int) -> None:
         self.queue.append(request if self._order is None else self._build(request))  # type: ignore[arg-type]
-        self._changed = True
 
     def put_last(self, r: RadixRequest) -> None:
         """A retracted request."""
         self.queue.append(r)
-        self._changed = True
 
     def at(self, i: int) -> RadixRequest:
         r = self.queue[i]
@@ -57,14 +56,17 @@ class Waiting:
         return r
 
     def pop(self) -> None:
-        self.queue.popleft()
+        if isinstance(self.queue, deque):
+            self.queue.popleft()
+        else:
+            del self.queue[0]
+            self._sorted -= 1
 
     def arrange(self) -> None:
         if self._refreshes and self.queue:
             self._refresh()
         if self._order is not None:
             self._order(self)
-        self._changed = False
 
     def _refresh(self) -> None:
         """Every 32nd pass touches the prefixes of the first 128, so that they are not evicted before their turn."""
@@ -75,9 +77,13 @@ class Waiting:
         self._passes += 1
 
     def sort(self, key: Callable[[RadixRequest], tuple]) -> None:
-        """By a key that no request changes while it waits."""
-        if self._changed:
-            self.queue = deque(sorted(self.queue, key=key))
+        """By a key that no request changes while it waits: those that came since the last pass find their places."""
+        queue: list[RadixRequest] = self.queue  # type: ignore[assignment]
+        came = queue[self._sorted :]
+        del queue[self._sorted :]
+        for r in came:
+            insort(queue, r, key=key)
+        self._sorted = len(queue)
 
 
 def first_come(waiting: Waiting) -> None:
@@ -97,7 +103,7 @@ def longest_prefix(waiting: Waiting) -> None:
         return
     nodes, postponed = _match_all(waiting)
     hits = {r: min(node.hi * waiting.page, r.known - 1) for r, node in zip(waiting.queue, nodes, strict=True)}
-    waiting.queue = deque(sorted(waiting.queue, key=lambda r: (r in postponed, -hits[r])))
+    waiting.queue = sorted(waiting.queue, key=lambda r: (r in postponed, -hits[r]))
 
 
 def subtree_weight(waiting: Waiting) -> None:
@@ -113,7 +119,7 @@ def subtree_weight(waiting: Waiting) -> None:
         while up is not None:
             weight[up] = weight.get(up, 0) + 1
             up = up.parent
-    waiting.queue = deque()
+    waiting.queue = []
     todo: list[tuple[Node, bool]] = [(waiting.cache.root, False)]
     while todo:
         node, served = todo.pop()
