@@ -388,3 +388,10 @@ def test_reading_stays_fast(data_dir: Path) -> None:
     start = time.process_time()
     assert len(read(data_dir / "traces/mooncake/conversation_trace.jsonl")) == 12031
     assert time.process_time() - start < 0.45
+
+
+def test_engine_cases_cut_short_or_swollen(tmp_path: Path) -> None:
+    whole = lzma.compress(b'{"schema": "kvoracle/1"}')
+    for content, why in ((whole[:-9], "not a whole .xz file"), (b"no", "not a whole .xz file"), (lzma.compress(b" " * (65 << 20), preset=0), "more than 64 MiB unpacked")):
+        with pytest.raises(InputError, match=why):
+            read_case(text(tmp_path / "case.xz", content))

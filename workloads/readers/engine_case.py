@@ -22,6 +22,7 @@ import numpy as np
 from workloads.columns import Workload
 from workloads.errors import InputError
 from workloads.prefix_tree import from_pieces
+from workloads.readers.archive import MAX_DOCUMENT
 from workloads.readers.values import NOT_JSON, why_not_json
 
 SCHEMA = "kvoracle/1"
@@ -69,9 +70,14 @@ _FEATURES = ("async_scheduling", "sliding_window", "swa_only")
 def read_case(path: Path) -> dict[str, Any]:
     """One case file, plain JSON or .xz; InputError when it is not a case."""
     try:
-        case = json.loads(lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes())
-    except lzma.LZMAError as problem:
+        with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
+            text = file.read(MAX_DOCUMENT + 1)
+    except (lzma.LZMAError, EOFError) as problem:
         raise InputError(f"{path}: not a whole .xz file ({problem}), expected an engine case") from None
+    if len(text) > MAX_DOCUMENT:
+        raise InputError(f"{path}: more than {MAX_DOCUMENT >> 20} MiB unpacked, expected an engine case")
+    try:
+        case = json.loads(text)
     except NOT_JSON as problem:
         raise InputError(f"{path}: not readable as JSON ({why_not_json(problem)}), expected an engine case") from None
     schema = case.get("schema") if isinstance(case, dict) else None
