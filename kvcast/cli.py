@@ -1,22 +1,25 @@
 """The kvcast command: one subcommand per question; each lives in `kvcast.commands`.
 
 Exit codes: 0 done; 2 for input a user can fix (one line on stderr); 1 only for a failed validation or, with --check, a
-missed SLO.
+missed SLO; 70 for a bug in kvcast; 130 and 143 when stopped by Ctrl-C or SIGTERM.
 
     $ kvcast run examples/demo.toml
 """
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import kvcast
 from workloads.errors import InputError
@@ -38,8 +41,15 @@ COMMANDS = {
 }
 
 
+BUG = 70
+"""Exit code of an error that is kvcast's own (EX_SOFTWARE of sysexits.h)."""
+
+
 class Parser(argparse.ArgumentParser):
-    """Reports a bad flag in one line."""
+    """Reports a bad flag in one line, and a help text that cannot be written as what it is."""
+
+    def print_help(self, file: Any = None) -> None:
+        (file or sys.stdout).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"invalid choice: '(.*?)'", message)
@@ -62,27 +72,84 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    if sys.stderr is None:  # closed (2>&-): print would fall back to stdout, where nobody expects a message
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        return _failed("standard output is closed; expected somewhere to print the result")
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a path that is not text, a terminal without the character
     _warn_if_kernels_is_shadowed()
     sys.path.append(os.getcwd())  # where a user's own policy, module:Class, may lie
+    stopped: list[int] = []
     try:
-        args = build_parser().parse_args(argv)
-        code = args.run(args)
-        sys.stdout.flush()
-        return code
+        with _raising_at_signals(stopped):
+            return _run(argv)
     except InputError as error:
-        print(f"kvcast: {error}", file=sys.stderr)
-        return 2
+        return _failed(str(error))
     except BrokenPipeError:  # the reader of a pipe left, as `kvcast ... | head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
         return 0
     except OSError as error:
         if error.filename is None:
-            raise
-        print(f"kvcast: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 2
+            _drop_stdout()
+        return _failed(f"{'the output cannot be written' if error.filename is None else error.filename}: {error.strerror or error}")
+    except MemoryError as error:
+        return _failed(f"not enough memory{f': {error}' if str(error) else ''}; expected a smaller workload or a larger machine")
     except KeyboardInterrupt:
-        print("kvcast: stopped", file=sys.stderr)
-        return 130
+        return _failed("stopped", 128 + (stopped or [signal.SIGINT])[0])
+    except Exception as error:
+        if stopped:  # an import that was cut short says something else
+            return _failed("stopped", 128 + stopped[0])
+        if os.environ.get("KVCAST_TRACEBACK"):
+            raise
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        return _failed(f"internal error: {what} (this is a bug; run with KVCAST_TRACEBACK=1 for the traceback)", BUG)
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    try:
+        args = build_parser().parse_args(argv)
+        return args.run(args)
+    finally:
+        sys.stdout.flush()  # here, where a full disk is still one line
+
+
+def _failed(line: str, code: int = 2) -> int:
+    with contextlib.suppress(OSError, ValueError):  # stderr full or gone: the exit code still says it
+        print(f"kvcast: {line}", file=sys.stderr, flush=True)
+    return code
+
+
+def _drop_stdout() -> None:
+    """What is still buffered goes nowhere, so that Python does not fail on it again at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def _raising_at_signals(stopped: list[int]) -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt as Ctrl-C does, so that whatever is half done is cleaned up; `stopped` gets the signal.
+
+    Only a main thread may catch signals; one that is ignored (nohup) or has its handler stays as it is.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, _: object) -> NoReturn:
+        stopped.append(number)
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    caught = {number: handler for number, handler in before.items() if handler in (signal.SIG_DFL, signal.default_int_handler)}
+    try:
+        for number in caught:
+            signal.signal(number, stop)
+        yield
+    finally:
+        for number, handler in caught.items():
+            signal.signal(number, handler)
 
 
 def _warn_if_kernels_is_shadowed() -> None:

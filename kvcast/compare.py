@@ -10,12 +10,14 @@ but the varied keys is equal and differences are paired.
 from __future__ import annotations
 
 import itertools
+import multiprocessing
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kvcast import intervals, text
-from kvcast.config import apply_overrides, scenario_from_doc
+from kvcast.config import literal, override, place_of, scenario_from_doc
 from kvcast.differences import Differences, as_rows, value
 from kvcast.differences import as_table as difference_table
 from kvcast.differences import differences as all_differences
@@ -57,12 +59,13 @@ def variants(doc: dict, vary: Sequence[str], seeds: int = 1, source: str = "scen
     All variants of a seed are consecutive. Raises InputError for a key or value that is wrong.
     """
     keys, values = zip(*[_axis(axis) for axis in vary], strict=True) if vary else ((), ())
+    _check_distinct(doc, keys)
     first = scenario_from_doc(doc, source).seed if "seed" in doc else 0
     out = []
     for seed in range(first, first + seeds):
         for combination in itertools.product(*values):
             overrides = [f"seed={seed}", *(f"{key}={value}" for key, value in zip(keys, combination, strict=True))]
-            out.append(Variant(combination, keys, scenario_from_doc(apply_overrides(doc, overrides), source)))
+            out.append(Variant(combination, keys, scenario_from_doc(override(doc, overrides), source)))
     return out
 
 
@@ -71,11 +74,20 @@ def _axis(axis: str) -> tuple[str, list[str]]:
     listed = [value.strip() for value in values.split(",")]
     if not separator or not all(listed):
         raise InputError(f"--vary {axis}: expected section.key=value,value, such as cache.policy=lru,lfu")
-    if len(set(listed)) < len(listed):
+    if any(literal(a) == literal(b) for a, b in itertools.combinations(listed, 2)):
         raise InputError(f"--vary {axis}: a value is there twice")
     if key.strip() == "seed":
         raise InputError(f"--vary {axis}: use --seeds N, which keeps the seeds of a variant together")
     return key.strip(), listed
+
+
+def _check_distinct(doc: dict, keys: Sequence[str]) -> None:
+    """Two --vary of one key, or of a table and a key in it: the second would undo the first and the labels would lie."""
+    places = {key: place_of(doc, key) for key in keys}
+    for (i, a), (j, b) in itertools.combinations(enumerate(keys), 2):
+        shorter = min(len(places[a]), len(places[b]))
+        if places[a][:shorter] == places[b][:shorter]:
+            raise InputError(f"--vary {a} and --vary {b} (numbers {i + 1} and {j + 1}) change the same key; expected all its values in one --vary")
 
 
 def simulate_all(variants: Sequence[Variant], jobs: int = 1) -> list[Result]:
@@ -83,11 +95,25 @@ def simulate_all(variants: Sequence[Variant], jobs: int = 1) -> list[Result]:
     if jobs == 1:
         return _simulate_some(variants)
     from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
 
     slices = [variants[i::jobs] for i in range(jobs)]
-    with ProcessPoolExecutor(jobs) as pool:
-        done = list(pool.map(_simulate_some, [part for part in slices if part]))
+    with ProcessPoolExecutor(jobs, initializer=_stop_with_the_parent) as pool:
+        try:
+            done = list(pool.map(_simulate_some, [part for part in slices if part]))
+        except BrokenProcessPool:
+            raise InputError(f"--jobs {jobs}: a process was killed, most likely for want of memory; expected fewer jobs") from None
+        except BaseException:  # do not wait for what nobody will read
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
     return [done[i % jobs][i // jobs] for i in range(len(variants))]
+
+
+def _stop_with_the_parent() -> None:
+    """Ctrl-C reaches a worker too, but is its parent's to answer, which ends its workers by SIGTERM."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _simulate_some(variants: Sequence[Variant]) -> list[Result]:

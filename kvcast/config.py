@@ -116,6 +116,24 @@ def literal(text: str) -> Any:
         return text
 
 
+def place_of(doc: dict, key: str) -> tuple[str, ...]:
+    """The key as parts, with entries of lists by position: the same for workload.class.chat.rate and workload.class.0.rate."""
+    table: Any = doc
+    place: list[str] = []
+    for name in (part.strip() for part in key.split(".")):
+        if isinstance(table, list):
+            index = next((i for i, entry in enumerate(table) if _is_named(entry, i, name)), None)
+            table, name = (None, name) if index is None else (table[index], str(index))
+        else:
+            table = table.get(name) if isinstance(table, dict) else None
+        place.append(name)
+    return tuple(place)
+
+
+def _is_named(entry: Any, index: int, name: str) -> bool:
+    return isinstance(entry, dict) and (entry.get("name") == name or str(index) == name)
+
+
 def _assign(doc: dict, key: str, value: str, text: str) -> None:
     *parents, last = key.split(".")
     table: Any = doc
@@ -134,7 +152,7 @@ def _assign(doc: dict, key: str, value: str, text: str) -> None:
 def _entry(tables: list, name: str, text: str) -> dict:
     """The entry of a list of tables with this name or position."""
     for index, entry in enumerate(tables):
-        if isinstance(entry, dict) and (entry.get("name") == name or str(index) == name):
+        if _is_named(entry, index, name):
             return entry
     names = [str(entry.get("name", i)) for i, entry in enumerate(tables) if isinstance(entry, dict)]
     raise InputError(f"--set {text}: no entry {name!r}{hint(name, names)}")

@@ -62,33 +62,45 @@ class Run:
 
 def save_run(folder: str | Path, result: Result, baseline: Result | None = None, steps: bool = False) -> Path:
     """Write a run folder, replacing an earlier run of the same name. Raises InputError rather than overwrite anything else."""
-    from kvcast.api import as_document
-    from kvcast.toml import dumps
-
     folder = Path(folder).resolve()
     check_replaceable(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.parent):
+    with _naming(folder), _locked(folder.parent):
         _settle(folder)
         partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".new", dir=folder.parent))
         writing = _lock(partial)
     try:
-        partial.chmod(0o755)
-        (partial / "scenario.toml").write_text(dumps(result.scenario), encoding="utf-8")
-        (partial / "summary.json").write_text(text.to_json(as_document(result, baseline)) + "\n", encoding="utf-8")
-        for name, columns in _tables(result.report, steps).items():
-            _write_parquet(partial / f"{name}.parquet", columns)
-        (partial / "run.json").write_text(text.to_json(_info(result)) + "\n", encoding="utf-8")
-        with _locked(folder.parent):
-            check_replaceable(folder)
-            _put_in_place(partial, folder)
-    except OSError as error:  # a full disk names no file, and ours is a name nobody knows
-        raise OSError(error.errno or errno.EIO, os.strerror(error.errno) if error.errno else str(error), str(folder)) from None
+        with _naming(folder):
+            _write(partial, result, baseline, steps)
+            with _locked(folder.parent):
+                check_replaceable(folder)
+                _put_in_place(partial, folder)
     finally:
         os.close(writing)
         with _locked(folder.parent):
             _settle(folder)
     return folder
+
+
+def _write(partial: Path, result: Result, baseline: Result | None, steps: bool) -> None:
+    from kvcast.api import as_document
+    from kvcast.toml import dumps
+
+    partial.chmod(0o755)
+    (partial / "scenario.toml").write_text(dumps(result.scenario), encoding="utf-8")
+    (partial / "summary.json").write_text(text.to_json(as_document(result, baseline)) + "\n", encoding="utf-8")
+    for name, columns in _tables(result.report, steps).items():
+        _write_parquet(partial / f"{name}.parquet", columns)
+    (partial / "run.json").write_text(text.to_json(_info(result)) + "\n", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _naming(folder: Path) -> Iterator[None]:
+    """A full disk names no file, and ours is one that nobody knows: name the run folder."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno or errno.EIO, os.strerror(error.errno) if error.errno else str(error), str(folder)) from None
 
 
 def load_run(folder: str | Path) -> Run:
@@ -107,8 +119,11 @@ def load_run(folder: str | Path) -> Run:
 
 
 def check_replaceable(folder: Path) -> None:
-    """Raise InputError unless the folder is new, empty or an earlier run with nothing else in it."""
+    """Raise InputError unless the folder can be made, is empty, or is an earlier run with nothing else in it."""
     if not folder.exists():
+        above = next(path for path in folder.absolute().parents if path.exists())
+        if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+            raise InputError(f"--out {folder}: {above} is not a folder that can be written to")
         return
     if not folder.is_dir():
         raise InputError(f"--out {folder}: is {'a file' if folder.is_file() else 'not a folder'}; expected a folder to write")

@@ -1,1 +1,48 @@
 """One module per subcommand: `add_arguments(parser)` and `run(args) -> exit code`. Heavy imports wait for `run`."""
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def output(text: str) -> Path:
+    """The value of an --out flag."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("expected the name of what to write, not an empty text")
+    return Path(text)
+
+
+def block_size(text: str) -> int:
+    """The value of a --block-size flag."""
+    from kvcast.checks import MAX_BLOCK_SIZE
+
+    return whole_number(text, 1, MAX_BLOCK_SIZE)
+
+
+def depth_weight(text: str) -> float:
+    """The value of a --depth-weight flag."""
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = -1.0
+    if not 0 <= weight <= 1e6:
+        raise argparse.ArgumentTypeError(f"{text[:40]}: expected a number from 0 to 1e6")
+    return weight
+
+
+def seed(text: str) -> int:
+    """The value of a --seed flag."""
+    from kvcast.checks import MAX_SEED
+
+    return whole_number(text, 0, MAX_SEED)
+
+
+def whole_number(text: str, least: int, most: int) -> int:
+    """The number, when it is from least to most."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = None
+    if number is None or not least <= number <= most:
+        raise argparse.ArgumentTypeError(f"{text[:40]}: expected a whole number from {least} to {most:,}")
+    return number

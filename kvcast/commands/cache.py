@@ -18,6 +18,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from kvcast.commands import block_size, depth_weight
+
 if TYPE_CHECKING:
     from workloads.columns import Workload
 
@@ -33,13 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policy", metavar="P,...", default="lru", help="eviction policies, separated by commas (default lru)")
     parser.add_argument("--capacity-blocks", metavar="N,...", default="unlimited", help="capacities in blocks, unlimited (the default), or auto: 16 up to where LRU hits all it can")
     parser.add_argument("--rule", metavar="R,...", default="full-blocks", help="all-ids, full-blocks (the default) or leaf-first")
-    parser.add_argument("--block-size", metavar="TOKENS", type=int, help="tokens per block (default: that of the trace's own hashes)")
+    parser.add_argument("--block-size", metavar="TOKENS", type=block_size, help="tokens per block (default: that of the trace's own hashes)")
     parser.add_argument(
         "--capacity-rule", metavar="R", default="bypass",
         help="optimal only: bypass (blocks may go as soon as their request has ended: the default, and the rule of the other policies) or must-insert",
     )
     parser.add_argument(
-        "--depth-weight", metavar="W", type=float,
+        "--depth-weight", metavar="W", type=depth_weight,
         help="optimal only: extra cost of a token per 512 tokens before it, relative to the first (Llama-3.1-8B: 1/60 = 0.0167)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON rows even on a terminal (elsewhere they are the default)")
@@ -126,14 +128,16 @@ def _share_lines(rows: list[dict]) -> list[str]:
 
 
 def _capacity(value: str) -> int | None:
+    from kvcast.checks import MAX_KV_BLOCKS, from_1, within
     from workloads.errors import InputError
 
     if value in ("unlimited", "infinite", "inf"):
         return None
     try:
-        return int(value)
+        blocks = int(value)
     except ValueError:
         raise InputError(f"--capacity-blocks {value}: expected a number of blocks, or unlimited") from None
+    return within("--capacity-blocks", blocks, from_1(MAX_KV_BLOCKS))
 
 
 def _table(rows: list[dict]) -> str:

@@ -27,13 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from kvcast import compare, text
-    from kvcast.config import load_doc
-    from workloads.errors import InputError
+    from kvcast.checks import from_1, within
+    from kvcast.config import load_doc, naming
 
-    for name in ("seeds", "jobs"):
-        if getattr(args, name) < 1:
-            raise InputError(f"--{name} {getattr(args, name)}: expected 1 or more")
+    within("--seeds", args.seeds, from_1(10_000))
+    within("--jobs", args.jobs, from_1(256))
     variants = compare.variants(load_doc(args.scenario, args.overrides), args.vary, args.seeds, args.scenario)
-    results = compare.simulate_all(variants, args.jobs)
+    with naming(args.scenario):
+        results = compare.simulate_all(variants, args.jobs)
     print(text.to_json(compare.as_document(results)) if args.json else compare.as_table(results))
     return 0

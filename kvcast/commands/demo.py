@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import kvcast
+from kvcast.commands import output
 
 SCENARIO = Path(kvcast.__file__).parent.parent / "examples" / "demo.toml"
 CACHES = {"off": ["cache.enabled=false"], "lru": ["cache.policy=lru"], "lfu": ["cache.policy=lfu"]}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", metavar="DIR", type=Path, default=Path("runs/demo"), help="folder of run folders (default runs/demo)")
+    parser.add_argument("--out", metavar="DIR", type=output, default=Path("runs/demo"), help="folder of run folders (default runs/demo)")
     parser.add_argument("--replicas", metavar="N,...", default="1,2", help="replica counts, separated by commas (default 1,2)")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
 

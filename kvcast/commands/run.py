@@ -11,14 +11,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvcast.commands import output
+
+if TYPE_CHECKING:
+    from kvcast.api import Result
+    from sim.scenario import Scenario
 
 MISSED_SLO = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_scenario_arguments(parser)
-    parser.add_argument("--out", metavar="DIR", type=Path, help="write a run folder: scenario, summary, requests as Parquet")
+    parser.add_argument("--out", metavar="DIR", type=output, help="write a run folder: scenario, summary, requests as Parquet")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
     parser.add_argument("--check", action="store_true", help="exit with 1 when the attainment target of [slo] is missed")
     parser.add_argument("--no-baseline", action="store_true", help="do not simulate again with the prefix cache off")
@@ -45,26 +51,24 @@ def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from kvcast import api, config, text
-    from workloads.errors import InputError
+    from kvcast import api, config, runs, text
 
-    overrides = args.overrides + ([f"run.horizon_s={args.horizon}"] if args.horizon else [])
+    overrides = args.overrides + ([] if args.horizon is None else [f"run.horizon_s={args.horizon or repr('')}"])
     scenario = config.load_scenario(args.scenario, overrides)
-    if args.check and scenario.slo.attainment is None:
-        raise InputError(f"{args.scenario}: [slo] attainment is missing: --check needs a target, such as --set slo.attainment=0.95")
     if args.out:
-        from kvcast import runs
-
         runs.check_replaceable(args.out)
-    text.progress("loading the workload")
-    prepared = api.prepare(scenario)
-    text.progress(f"simulating {len(prepared.workload):,} requests")
-    on_clock = text.clock(api.last_arrival_s(prepared))
-    result = api.run(prepared, on_clock=on_clock)
-    baseline = None
-    if scenario.cache.enabled and not args.no_baseline:
-        text.progress("simulating again with the prefix cache off")
-        baseline = api.run(api.without_cache(prepared), on_clock=on_clock)
+    with config.naming(args.scenario):
+        if args.check:
+            _check_target(scenario)
+        text.progress("loading the workload")
+        prepared = api.prepare(scenario)
+        text.progress(f"simulating {len(prepared.workload):,} requests")
+        on_clock = text.clock(api.last_arrival_s(prepared))
+        result = api.run(prepared, on_clock=on_clock)
+        baseline = None
+        if scenario.cache.enabled and not args.no_baseline:
+            text.progress("simulating again with the prefix cache off")
+            baseline = api.run(api.without_cache(prepared), on_clock=on_clock)
     text.clear_clock()
     if args.out:
         runs.save_run(args.out, result, baseline)
@@ -76,7 +80,24 @@ def run(args: argparse.Namespace) -> int:
         print(summary_text.describe(result, baseline))
         if args.out:
             print(f"\nrun folder: {args.out}")
-    if args.check and result.report.summary["attainment"] < scenario.slo.attainment:
-        print(f"kvcast: attainment {result.report.summary['attainment']:.4f} is below {scenario.slo.attainment}", file=sys.stderr)
-        return MISSED_SLO
-    return 0
+    return _verdict(result) if args.check else 0
+
+
+def _check_target(scenario: Scenario) -> None:
+    from workloads.errors import InputError
+
+    if scenario.slo.attainment is None:
+        raise InputError("[slo] attainment is missing: --check needs a target, such as --set slo.attainment=0.95")
+    limits: list[Any] = [scenario.slo, *scenario.slo.classes.values()]
+    if all(value is None for one in limits for value in (one.ttft_s, one.tpot_s, one.e2e_s)):
+        raise InputError("[slo] has an attainment target and no limit to attain: --check needs one, such as --set slo.ttft_s=1")
+
+
+def _verdict(result: Result) -> int:
+    """The exit code of --check. Nothing arrived, nothing attained."""
+    attainment, target = result.report.summary["attainment"], result.scenario.slo.attainment
+    if attainment is not None and attainment >= target:
+        return 0
+    found = "is unknown, no request arrived in the window" if attainment is None else f"{attainment:.4f} is below {target}"
+    print(f"kvcast: attainment {found}", file=sys.stderr)
+    return MISSED_SLO

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvcast.commands import block_size, output, seed
+
 if TYPE_CHECKING:
     from workloads.columns import Workload
 
@@ -27,12 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for command in (describe, convert):
         command.add_argument("file", metavar="FILE", help="a trace, a scenario (.toml), or a bundled mix")
         command.add_argument("--format", metavar="F", help="the trace's format (default: recognised from the content)")
-        command.add_argument("--seed", type=int, default=0, help="seed of a generated mix (default 0)")
-    describe.add_argument("--block-size", metavar="TOKENS", type=int, help="tokens per block (default: the trace's own, 16 for a mix)")
+        command.add_argument("--seed", metavar="N", type=seed, help="seed of a generated mix (default: a scenario's own, 0 for a bundled mix)")
+    describe.add_argument("--block-size", metavar="TOKENS", type=block_size, help="tokens per block (default: the trace's own, 16 for a mix)")
     describe.add_argument("--capacity-blocks", metavar="N,...", help="capacities of the hit-rate curve (default: shares of the distinct blocks)")
     describe.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
     convert.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
-    convert.add_argument("--out", metavar="FILE", type=Path, required=True, help="the file to write")
+    convert.add_argument("--out", metavar="FILE", type=output, required=True, help="the file to write")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,20 +49,23 @@ def run(args: argparse.Namespace) -> int:
         return 0
     from workloads.describe import as_text, describe
 
-    block_size = args.block_size or workload.hash_block_tokens or 16
-    document = describe(workload, block_size, _capacities(workload, block_size, args.capacity_blocks), _hit_rates)
+    tokens = args.block_size or workload.hash_block_tokens or 16
+    document = describe(workload, tokens, _capacities(workload, tokens, args.capacity_blocks), _hit_rates)
     print(text.to_json(document) if args.json else as_text(document))
     return 0
 
 
 def _capacities(workload: Workload, block_size: int, given: str | None) -> list[int]:
     """The capacities asked for, or shares of the distinct blocks; none when nothing is known to be shared."""
+    from kvcast.checks import MAX_KV_BLOCKS, from_1, within
     from workloads.errors import InputError
     from workloads.reuse import distinct_blocks
 
-    if given:
+    if given is not None:
         try:
-            return [int(value) for value in given.split(",")]
+            return [within("--capacity-blocks", int(value), from_1(MAX_KV_BLOCKS)) for value in given.split(",")]
+        except InputError:
+            raise
         except ValueError:
             raise InputError(f"--capacity-blocks {given}: expected numbers of blocks, separated by commas") from None
     if not workload.prefix_identity:
@@ -80,11 +85,15 @@ def _hit_rates(workload: Workload, block_size: int, capacities: Sequence[int]) -
 def _load(args: argparse.Namespace) -> Workload:
     from kvcast import api, config
     from workloads.config import WorkloadConfig
+    from workloads.errors import InputError
     from workloads.toml import list_presets
 
     if args.file.endswith(".toml"):
         scenario = config.load_scenario(args.file)
-        return api.load_workload(scenario.workload, scenario.seed)
+        with config.naming(args.file):
+            return api.load_workload(scenario.workload, scenario.seed if args.seed is None else args.seed)
     if args.file in list_presets() and not Path(args.file).exists():
-        return api.load_workload(WorkloadConfig(preset=args.file), args.seed)
-    return api.load_workload(WorkloadConfig(trace=args.file, format=args.format), args.seed)
+        return api.load_workload(WorkloadConfig(preset=args.file), args.seed or 0)
+    if args.seed is not None:
+        raise InputError(f"--seed {args.seed}: {args.file} is a trace, in which nothing is drawn; expected a scenario or a bundled mix with it")
+    return api.load_workload(WorkloadConfig(trace=args.file, format=args.format))
