@@ -13,7 +13,7 @@ from sim.clock import Clock
 from sim.log import RequestLog
 from sim.recording import COMPLETED, KV_TOO_SMALL, NOT_ARRIVED, SESSION_TRUNCATED, TOO_LONG, UNFINISHED
 from sim.replica import Replica
-from sim.router import Router
+from sim.router import RoundRobin, Router
 from sim.scenario import EngineParams
 from workloads.columns import Workload
 
@@ -49,6 +49,14 @@ class Cluster:
         else:
             self._clocked = first[np.argsort(workload.arrival_s[first], kind="stable")]
         self._next_clocked = 0
+
+    def begin_after(self, time_s: float, routed: int) -> None:
+        """Leave out sessions that begin by `time_s`: a saved cache stands for them. A router in turns goes on after `routed`."""
+        if self._slots is not None:
+            raise ValueError("a fixed concurrency has no time at which one part of its sessions ends and another begins")
+        self._clocked = self._clocked[self._recorded_s[self._clocked] > time_s]
+        if isinstance(self.router, RoundRobin):
+            self.router.skip(routed)
 
     def start(self) -> None:
         if self._slots is not None:

@@ -23,6 +23,9 @@ class RoundRobin:
         self._next += 1
         return replica
 
+    def skip(self, turns: int) -> None:
+        self._next += turns
+
 
 class Random:
     """Any replica with equal probability."""

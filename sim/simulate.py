@@ -29,6 +29,7 @@ from sim.replica import Replica
 from sim.router import ROUTERS
 from sim.scenario import EngineParams
 from sim.scheduler import Scheduler
+from sim.warm import CacheState, restore
 from workloads.columns import Workload
 
 SEMANTICS = {"vllm": "vllm-0.33.0", "sglang": "sglang-0.5.23"}
@@ -51,13 +52,15 @@ def run(
     step_log: list | None = None,
     on_clock: Callable[[float], None] | None = None,
     on_end: Callable[[list[Replica]], object] | None = None,
+    warm: CacheState | None = None,
 ) -> Recording:
     """Simulate; deterministic for a given workload, parameters and seed.
 
     horizon_s stops the clock; until_arrival_s stops arrivals and lets the rest drain. fast_forward=False steps one by
     one, with the same result. step_log collects (replica, start_s, [(request, tokens)], preempted, blocks taken,
     blocks evicted, blocks free, running, waiting) of every step and implies stepping. on_clock is called about once per
-    1,000 releases with the simulated time (progress). on_end gets the replicas as they are when the clock stops. record_cache keeps every acquisition and release of cached blocks
+    1,000 releases with the simulated time (progress). on_end gets the replicas as they are when the clock stops. warm
+    begins with a saved cache (sim.warm) and serves what arrives after it was saved. record_cache keeps every acquisition and release of cached blocks
     (sim.optimum.schedule needs it). With SGLang's semantics a row of step_log is (replica, start_s, P or D, [(request,
     tokens)], retracted, tokens evicted, available, evictable and protected at the end of the step, waiting).
     """
@@ -92,6 +95,9 @@ def run(
             overhead_s=params.step_overhead_s, fast_forward=fast_forward and step_log is None, life=life, step_log=step_log,
         )  # fmt: skip
         cluster.replicas.append(replica)
+    if warm is not None:
+        restore(warm, cluster.replicas)
+        cluster.begin_after(warm.until_s, warm.routed)
     cluster.start()
     with _quiet_gc():
         env.run(until=horizon_s)

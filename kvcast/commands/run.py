@@ -5,6 +5,7 @@ the prefix cache off, on the same arrivals, to say what the cache is worth; --no
 
   kvcast run examples/demo.toml
   kvcast run examples/demo.toml --set cluster.replicas=4 --set cache.policy=lfu --out runs/four
+  kvcast run examples/demo.toml --set run.duration_s=300 --save-cache warm.npz && kvcast run examples/demo.toml --warm-cache warm.npz
   kvcast run examples/demo.toml --set slo.ttft_s=0.5 --set slo.attainment=0.95 --check
 """
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kvcast.commands import output
 
 if TYPE_CHECKING:
-    from kvcast.api import Result
+    from kvcast.api import Prepared, Result
     from sim.scenario import Scenario
 
 MISSED_SLO = 1
@@ -28,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
     parser.add_argument("--check", action="store_true", help="exit with 1 when the attainment target of [slo] is missed")
     parser.add_argument("--no-baseline", action="store_true", help="do not simulate again with the prefix cache off")
+    parser.add_argument("--save-cache", metavar="FILE", type=output, help="keep the prefix caches as they are once all arrivals up to run.duration_s are served")
+    parser.add_argument("--warm-cache", metavar="FILE", type=output, help="begin with saved caches and serve what arrives after them (no run without cache beside it)")
     parser.add_argument("--horizon", metavar="SECONDS", help="stop the clock here, whatever is unfinished (run.horizon_s)")
 
 
@@ -64,9 +67,10 @@ def run(args: argparse.Namespace) -> int:
         prepared = api.prepare(scenario)
         text.progress(f"simulating {len(prepared.workload):,} requests")
         on_clock = text.clock(api.last_arrival_s(prepared))
-        result = api.run(prepared, on_clock=on_clock)
+        prepared, caches = _caches(args, prepared)
+        result = api.run(prepared, on_clock=on_clock, **caches)
         baseline = None
-        if scenario.cache.enabled and not args.no_baseline:
+        if scenario.cache.enabled and not args.no_baseline and not args.warm_cache:
             text.progress("simulating again with the prefix cache off")
             baseline = api.run(api.without_cache(prepared), on_clock=on_clock)
     text.clear_clock()
@@ -81,6 +85,20 @@ def run(args: argparse.Namespace) -> int:
         if args.out:
             print(f"\nrun folder: {args.out}")
     return _verdict(result) if args.check else 0
+
+
+def _caches(args: argparse.Namespace, prepared: Prepared) -> tuple[Prepared, dict[str, Any]]:
+    """The run as --warm-cache begins it, and what the simulation is given to begin and end with."""
+    if not (args.warm_cache or args.save_cache):
+        return prepared, {}
+    from kvcast import warm
+
+    options: dict[str, Any] = {}
+    if args.warm_cache:
+        prepared, options["warm"] = warm.begin(args.warm_cache, prepared)
+    if args.save_cache:
+        options["on_end"] = warm.saver(args.save_cache, prepared)
+    return prepared, options
 
 
 def _check_target(scenario: Scenario) -> None:

@@ -1,0 +1,143 @@
+"""A run that begins with a saved cache serves its arrivals as the run over everything does, and refuses another world's cache."""
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kvcast.cli import main
+from sim.scenario import EngineParams
+from sim.simulate import run
+from sim.warm import saved
+from tests.worlds import LinearSteps, random_workload
+from workloads.columns import Workload
+
+GAP_S = 1000.0
+
+
+def two_parts(seed: int, n: int = 80, closed: bool = False) -> tuple[Workload, np.ndarray]:
+    """A workload with a long silence in the middle, and which requests come after it."""
+    workload = random_workload(seed, n=n, closed=closed)
+    root = np.arange(n)
+    after = workload.column("after")
+    for r in range(n):
+        if after[r] >= 0:
+            root[r] = root[after[r]]
+    late = workload.arrival_s > np.nanmedian(workload.arrival_s)
+    return replace(workload, arrival_s=workload.arrival_s + GAP_S * late), late[root]
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("kv_blocks", [40, 80, 400])
+def test_saving_and_going_on_is_one_run(replicas, closed, kv_blocks):
+    params = EngineParams(kv_blocks=kv_blocks, block_size=4, max_num_seqs=8, max_num_batched_tokens=64)
+    evicted = 0
+    for seed in range(6):
+        workload, late = two_parts(seed, closed=closed)
+        whole = run(workload, params, LinearSteps(), replicas=replicas)
+        states = []
+        first = run(workload, params, LinearSteps(), replicas=replicas, until_arrival_s=GAP_S - 1, on_end=lambda r, kept=states: kept.append(saved(r, GAP_S - 1)))
+        second = run(workload, params, LinearSteps(), replicas=replicas, warm=states[0])
+        for name in ("hit_tokens", "ceiling_replica_tokens", "ceiling_fleet_tokens", "replica", "status", "preemptions"):
+            np.testing.assert_array_equal(getattr(second, name)[late], getattr(whole, name)[late], err_msg=f"{seed} {name}")
+            np.testing.assert_array_equal(getattr(first, name)[~late], getattr(whole, name)[~late], err_msg=f"{seed} {name}")
+        np.testing.assert_array_equal(second.finish_s[late], whole.finish_s[late])
+        assert first.evicted_blocks + second.evicted_blocks == whole.evicted_blocks
+        evicted += second.evicted_blocks
+        cold = run(workload, params, LinearSteps(), replicas=replicas, warm=saved_empty(states[0]))
+        if kv_blocks == 400 and not closed:
+            assert cold.hit_tokens[late].sum() < second.hit_tokens[late].sum()  # it matters what it began with
+    assert evicted > 0 or kv_blocks == 400
+
+
+def saved_empty(state):
+    return replace(state, runs=state.runs[:0], seen=state.seen[:0])
+
+
+def test_the_restored_cache_is_sound():
+    params = EngineParams(kv_blocks=60, block_size=2, max_num_seqs=8, max_num_batched_tokens=64)
+    workload, _ = two_parts(3)
+    states, again = [], []
+    run(workload, params, LinearSteps(), until_arrival_s=500, on_end=lambda r: states.append(saved(r, 500)))
+    run(workload, params, LinearSteps(), until_arrival_s=501, warm=states[0], on_end=lambda r: (r[0].scheduler.cache.check(), again.append(saved(r, 500))))
+    np.testing.assert_array_equal(np.sort(states[0].runs, axis=0), np.sort(again[0].runs, axis=0))  # nothing arrived: it comes back as it was
+
+
+def test_another_policy_and_running_requests_are_refused():
+    workload, _ = two_parts(1)
+    params = EngineParams(kv_blocks=60, block_size=4, max_num_seqs=8, max_num_batched_tokens=64, policy="lfu")
+    with pytest.raises(ValueError, match="only the cache of policy lru"):
+        run(workload, params, LinearSteps(), on_end=lambda r: saved(r, 1.0))
+    params = EngineParams(kv_blocks=60, block_size=4, max_num_seqs=8, max_num_batched_tokens=64)
+    with pytest.raises(ValueError, match="still running"):
+        run(workload, params, LinearSteps(), horizon_s=0.5, on_end=lambda r: saved(r, 1.0))
+
+
+# -- the command line --------------------------------------------------------------------------------------------------
+
+TRACE = """
+[workload]
+trace = "trace.jsonl"
+format = "mooncake"
+[engine]
+kv_blocks = 700
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    """Half of the requests come in the first minute, half after ten: a first part that is long over."""
+    rng = np.random.default_rng(4)
+    rows = []
+    for i in range(200):
+        at_ms = int(i * 500 + (600_000 if i >= 100 else 0))
+        rows.append({"timestamp": at_ms, "input_length": 1024, "output_length": 20, "hash_ids": [int(rng.integers(6)), 1000 + i]})
+    (tmp_path / "trace.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = tmp_path / "s.toml"
+    path.write_text(TRACE)
+    return path
+
+
+def test_the_command_saves_and_goes_on(scenario, tmp_path, capsys):
+    cache, run_of = str(tmp_path / "warm.npz"), ["run", str(scenario), "--no-baseline", "--json"]
+    assert main([*run_of, "--set", "run.warmup_s=300"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert main([*run_of, "--set", "run.duration_s=300", "--save-cache", cache]) == 0
+    capsys.readouterr()
+    assert main([*run_of, "--warm-cache", cache]) == 0
+    warm = json.loads(capsys.readouterr().out)
+    assert warm["arrived"] == whole["arrived"] == 100
+    for key in ("prefix_hit_tokens", "mean_ttft_ms", "p99_ttft_ms", "gpu_hours", "stable"):
+        assert warm[key] == whole[key], key
+    assert any("begun with the cache of warm.npz" in note for note in warm["notes"])
+
+
+@pytest.mark.parametrize(("changed", "expected"), [
+    ("engine.kv_blocks=701", "other kv blocks 700, here 701"),
+    ("engine.block_size=32", "other block size"),
+    ("cluster.replicas=2", "other replicas"),
+    ("cache.policy=lfu", "other policy"),
+    ("workload.requests=150", "other requests"),
+    ("cache.enabled=false", "other caching"),
+])
+def test_another_world_is_refused(scenario, tmp_path, capsys, changed, expected):
+    cache = str(tmp_path / "warm.npz")
+    assert main(["run", str(scenario), "--no-baseline", "--set", "run.duration_s=300", "--save-cache", cache]) == 0
+    assert main(["run", str(scenario), "--set", changed, "--warm-cache", cache]) == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_files_that_are_no_saved_cache_are_refused_and_kept(scenario, tmp_path, capsys):
+    other = tmp_path / "other.npz"
+    other.write_text("mine")
+    assert main(["run", str(scenario), "--warm-cache", str(other)]) == 2
+    assert "not a saved cache" in capsys.readouterr().err
+    assert main(["run", str(scenario), "--set", "run.duration_s=300", "--save-cache", str(other)]) == 2
+    assert other.read_text() == "mine"
+    capsys.readouterr()
+    assert main(["run", str(scenario), "--save-cache", str(tmp_path / "w.npz")]) == 2
+    assert "run.duration_s is not set" in capsys.readouterr().err
+    assert main(["run", str(scenario), "--set", "cache.policy=lfu", "--set", "run.duration_s=300", "--save-cache", str(tmp_path / "w.npz")]) == 2
+    assert "only the cache of policy lru" in capsys.readouterr().err
+    assert not (tmp_path / "w.npz").exists()
