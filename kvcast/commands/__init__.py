@@ -19,6 +19,11 @@ def block_size(text: str) -> int:
     return whole_number(text, 1, MAX_BLOCK_SIZE)
 
 
+def block_sizes(text: str) -> list[int]:
+    """The value of a --block-size flag that takes several, separated by commas."""
+    return [block_size(part) for part in text.split(",")]
+
+
 def depth_weight(text: str) -> float:
     """The value of a --depth-weight flag."""
     try:

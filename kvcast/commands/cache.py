@@ -11,14 +11,17 @@ share of it; --depth-weight adds the bound on prefill work saved and its gap (do
   kvcast cache conversation_trace.jsonl --format mooncake --policy lru,fifo,lfu --capacity-blocks 1000,10000 --rule all-ids
   kvcast cache conversation_trace.jsonl --policy lru,s3fifo,my_policy:MyPolicy --capacity-blocks 200000 --rule leaf-first --block-size 16
   kvcast cache conversation_trace.jsonl --policy lru,optimal --capacity-blocks 32000,96000 --block-size 16 --depth-weight 0.0167
-  kvcast cache conversation_trace.jsonl --policy lru,lfu,optimal --capacity-blocks auto
+  kvcast cache conversation_trace.jsonl --policy all --capacity-blocks auto
+  kvcast cache conversation_trace.jsonl --policy all --rule leaf-first --capacity-blocks auto --block-size 16
+  kvcast cache conversation_trace.jsonl --policy lru,optimal --capacity-blocks 32000 --block-size 16,32,64,128
 """
 from __future__ import annotations
 
 import argparse
+import itertools
 from typing import TYPE_CHECKING
 
-from kvcast.commands import block_size, depth_weight
+from kvcast.commands import block_sizes, depth_weight
 
 if TYPE_CHECKING:
     from workloads.columns import Workload
@@ -32,10 +35,13 @@ ONE_PASS_FROM = 2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", metavar="TRACE", help="a trace file with prefix identity")
     parser.add_argument("--format", metavar="F", help="its format (default: recognised from the content)")
-    parser.add_argument("--policy", metavar="P,...", default="lru", help="eviction policies, separated by commas (default lru)")
+    parser.add_argument("--policy", metavar="P,...", default="lru", help="eviction policies, separated by commas, or all of the rule and the optimum (default lru)")
     parser.add_argument("--capacity-blocks", metavar="N,...", default="unlimited", help="capacities in blocks, unlimited (the default), or auto: 16 up to where LRU hits all it can")
     parser.add_argument("--rule", metavar="R,...", default="full-blocks", help="all-ids, full-blocks (the default) or leaf-first")
-    parser.add_argument("--block-size", metavar="TOKENS", type=block_size, help="tokens per block (default: that of the trace's own hashes)")
+    parser.add_argument(
+        "--block-size", metavar="TOKENS,...", type=block_sizes, default=[None],
+        help="tokens per block, separated by commas (default: that of the trace's own hashes); capacities then count blocks of the first size, the same memory for all",
+    )
     parser.add_argument(
         "--capacity-rule", metavar="R", default="bypass",
         help="optimal only: bypass (blocks may go as soon as their request has ended: the default, and the rule of the other policies) or must-insert",
@@ -57,14 +63,16 @@ def run(args: argparse.Namespace) -> int:
     fixed = None if args.capacity_blocks == "auto" else [_capacity(value) for value in args.capacity_blocks.split(",")]
     workload = api.load_workload(WorkloadConfig(trace=args.trace, format=args.format))
     rows = []
-    for rule in args.rule.split(","):
-        capacities = _spread(workload, rule, args.block_size) if fixed is None else fixed
-        for policy in args.policy.split(","):
-            text.progress(f"{policy}, {rule}")
+    sizes = args.block_size
+    for rule, size in itertools.product(args.rule.split(","), sizes):
+        first = _spread(workload, rule, sizes[0]) if fixed is None else fixed
+        capacities = [c if c is None or size is None else max(c * sizes[0] // size, 1) for c in first]
+        for policy in _policies(args.policy, rule):
+            text.progress(f"{policy}, {rule}, block size {size or 'of the trace'}")
             if policy == "optimal":
-                rows += optimum_curve(workload, capacities, rule, args.block_size, args.capacity_rule, args.depth_weight)
+                rows += optimum_curve(workload, capacities, rule, size, args.capacity_rule, args.depth_weight)
             else:
-                found = _policy_rows(workload, capacities, policy, rule, args.block_size)
+                found = _policy_rows(workload, capacities, policy, rule, size)
                 rows += found if args.depth_weight is None else [row | {"work_ratio": _work_ratio(workload, row, args.depth_weight)} for row in found]
     _add_shares(rows)
     if not workload.prefix_identity:
@@ -74,6 +82,16 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join([_table(rows), *_share_lines(rows)]))
     return 0
+
+
+def _policies(named: str, rule: str) -> list[str]:
+    """The names asked for; all: every policy that the rule has, and the optimum where the rule has one."""
+    from sim.kvcache.policies import POLICIES as OF_THE_ENGINE
+    from sim.kvcache.replay import LEAF_FIRST, POLICIES
+
+    if named != "all":
+        return named.split(",")
+    return list(OF_THE_ENGINE) if rule == LEAF_FIRST else [*POLICIES, "optimal"]
 
 
 def _policy_rows(workload: Workload, capacities: list[int | None], policy: str, rule: str, block_size: int | None) -> list[dict]:
