@@ -18,17 +18,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from workloads.columns import SCOPES, Workload
 from workloads.errors import InputError
-from workloads.limits import MAX_SECONDS, MAX_TOKENS, WITHIN
+from workloads.limits import MAX_SECONDS, WITHIN
 from workloads.readers.archive import documents, is_archive
 from workloads.readers.common import MAX_CLOCK_S, Rows
+from workloads.readers.fields import Fields
 from workloads.readers.hash_ids import IdRows
 from workloads.readers.head import Head
 from workloads.readers.session_tree import SessionTrees, StandardPrefix
@@ -84,7 +86,7 @@ def read(path: str | Path, think: str = "think-only", think_scale: float = 1.0, 
     return reader.workload()
 
 
-class _Reader:
+class _Reader(Fields):
     """Accumulates sessions into columns."""
 
     def __init__(self, rows: Rows, think: str, think_scale: float, share_tools: bool, answers: bool) -> None:
@@ -118,7 +120,7 @@ class _Reader:
         if type(document) is not dict or type(document.get("requests")) is not list:
             raise InputError(f"{self.where}: no list 'requests', expected a session")
         self.row = ""
-        block = self._integer(document, "block_size", 1)
+        block = self.integer(document, "block_size", 1)
         if self.trees is None:
             self.block_tokens, self.trees = block, SessionTrees(block, self.share_tools)
         if block != self.block_tokens:
@@ -160,11 +162,11 @@ class _Reader:
     def _subagent(self, entry: dict[str, Any], row: int, before: Request | None, prefix: int) -> list[Request]:
         """The sub-agent's requests; the first follows the parent's request before it."""
         self.count["sub-agents"] += 1
-        start = self._clock(entry) - (0.0 if entry.get("duration_ms") is None else self._number(entry, "duration_ms", 1000))
+        start = self._clock(entry) - (0.0 if entry.get("duration_ms") is None else self.duration_s(entry, "duration_ms", 1000))
         chain: list[Request] = []
         nested_requests = entry.get("requests")
         if nested_requests is not None and type(nested_requests) is not list:
-            self._fail("requests", nested_requests, "a list of requests")
+            self.fail("requests", nested_requests, "a list of requests")
         for i, nested in enumerate(nested_requests or [], 1):
             self.row = f"{row}.{i}"
             request = self._request(nested, start, SUBAGENT, prefix, chain[-1] if chain else None)
@@ -179,8 +181,8 @@ class _Reader:
         models = entry.get("models")
         model = (models[0] if models else None) if type(models) is list else models
         if model is not None and type(model) is not str:
-            self._fail("models", models, "a list of names")
-        tools, system = (0 if entry.get(name) is None else self._integer(entry, name, 0) for name in ("tool_tokens", "system_tokens"))
+            self.fail("models", models, "a list of names")
+        tools, system = (0 if entry.get(name) is None else self.integer(entry, name, 0) for name in ("tool_tokens", "system_tokens"))
         return StandardPrefix(model or "", tools, system, self.block_tokens)
 
     def _origin(self, entries: list[Any]) -> int | float:
@@ -191,9 +193,9 @@ class _Reader:
 
     def _clock(self, entry: dict[str, Any]) -> float:
         """Seconds from the session's origin to an entry's `t`."""
-        value = self._finite(entry, "t")
+        value = self.finite(entry, "t")
         if value > MAX_CLOCK_S or value - self.origin > MAX_SECONDS:
-            self._fail("t", value, f"{WITHIN} after the session's first request")
+            self.fail("t", value, f"{WITHIN} after the session's first request")
         return float(value - self.origin)
 
     def _request(self, entry: Any, start: float, kind: int, prefix: int, before: Request | None) -> Request | None:
@@ -201,17 +203,17 @@ class _Reader:
         self.rows.read += 1
         if type(entry) is not dict:
             raise InputError(f"{self.where}, request {self.row}: {short(entry)}, expected a JSON object")
-        output = self._integer(entry, "out", 0)
+        output = self.integer(entry, "out", 0)
         if output == 0:
             self.rows.skip("zero output")
             return None
-        prompt = self._integer(entry, "in", 1)
+        prompt = self.integer(entry, "in", 1)
         ids = self._ids(entry, prompt)
-        t = max(self._clock(entry) if kind == MAIN else start + self._number(entry, "t"), 0.0 if before is None else before.t)
-        end = t + (0.0 if entry.get("api_time") is None else self._number(entry, "api_time"))
+        t = max(self._clock(entry) if kind == MAIN else start + self.duration_s(entry, "t"), 0.0 if before is None else before.t)
+        end = t + (0.0 if entry.get("api_time") is None else self.duration_s(entry, "api_time"))
         gap = 0.0
         if entry.get("think_time") is not None:
-            gap = self._number(entry, "think_time")
+            gap = self.duration_s(entry, "think_time")
             if before is not None and before.end == before.t:  # its api_time is not recorded, the think time tells
                 before.end = max(before.t, t - gap)
         elif before is not None:
@@ -223,36 +225,11 @@ class _Reader:
         listed = entry.get("hash_ids")
         ids = self.id_rows.get(listed)
         if ids is None:
-            self._fail(*self.id_rows.problem(listed))
+            self.fail(*self.id_rows.problem(listed))
         covered = prompt // self.block_tokens
         if len(ids) != covered:
-            self._fail("hash_ids", f"{len(ids)} ids", f"{covered} ids of {self.block_tokens} tokens for in = {prompt}")
+            self.fail("hash_ids", f"{len(ids)} ids", f"{covered} ids of {self.block_tokens} tokens for in = {prompt}")
         return ids
-
-    def _finite(self, entry: dict[str, Any], field_name: str) -> int | float:
-        value = entry.get(field_name)
-        if (type(value) is not int and type(value) is not float) or not 0 <= value < np.inf:
-            self._fail(field_name, value, "a finite number of at least 0")
-        return value
-
-    def _number(self, entry: dict[str, Any], field_name: str, per_second: float = 1) -> float:
-        """Seconds that something took."""
-        value = self._finite(entry, field_name)
-        if value > MAX_SECONDS * per_second:
-            self._fail(field_name, value, WITHIN)
-        return value / per_second
-
-    def _integer(self, entry: dict[str, Any], field_name: str, low: int) -> int:
-        value = entry.get(field_name)
-        if type(value) is not int or value < low:
-            self._fail(field_name, value, f"a whole number of at least {low}")
-        if value > MAX_TOKENS:
-            self._fail(field_name, value, f"at most {MAX_TOKENS}")
-        return value
-
-    def _fail(self, field_name: str, value: Any, expected: str) -> NoReturn:
-        where = f"{self.where}, request {self.row}" if self.row else self.where
-        raise InputError(f"{where}: {field_name} = {short(value)}, expected {expected}")
 
     def _extend_by_answers(self, requests: list[Request]) -> None:
         """Let a request's path go on into the next turn's ids where that turn repeats it all and has room for the answer."""
@@ -272,14 +249,16 @@ class _Reader:
     def _append(self, requests: list[Request]) -> None:
         first, number = len(self.columns["prompt"]), {id(r): i for i, r in enumerate(requests)}
         released, begin = self.think != "original", requests[0].t  # later than 0 where the first request was skipped
-        for i, r in enumerate(requests):
-            waits = released and r.after is not None
-            for name, value in (
-                ("arrival_s", np.nan if waits else r.t - begin), ("prompt", r.prompt), ("output", r.output), ("class_id", r.kind),
-                ("session", self.sessions), ("turn", i), ("after", first + number[id(r.after)] if waits else -1),
-                ("delay_s", r.gap * self.think_scale if waits else 0.0),
-            ):  # fmt: skip
-                self.columns[name].append(value)
+        waits = [released and r.after is not None for r in requests]
+        new: dict[str, Iterable[Any]] = {
+            "arrival_s": [np.nan if w else r.t - begin for r, w in zip(requests, waits, strict=True)],
+            "prompt": [r.prompt for r in requests], "output": [r.output for r in requests], "class_id": [r.kind for r in requests],
+            "session": [self.sessions] * len(requests), "turn": range(len(requests)),
+            "after": [first + number[id(r.after)] if w else -1 for r, w in zip(requests, waits, strict=True)],
+            "delay_s": [r.gap * self.think_scale if w else 0.0 for r, w in zip(requests, waits, strict=True)],
+        }  # fmt: skip
+        for name, values in new.items():
+            self.columns[name].extend(values)
         self.sessions += 1
 
     def workload(self) -> Workload:
