@@ -1,4 +1,4 @@
-# make demo | test | test-kernels | lint | fuzz | bench | dashboard: each sets up the virtual environment .venv on first use.
+# make demo | test | test-kernels | test-calibrate | lint | fuzz | bench | dashboard: each sets up the virtual environment .venv on first use.
 # The reference traces and measurements that some tests need are found through KVCAST_DATA.
 
 PYTHON ?= python3
@@ -12,13 +12,14 @@ TRITON  ?= $(shell sed -n 's/^triton==//p' constraints.txt)
 PICK    ?= all
 KERNELS := .venv-kernels-$(TRITON)
 
-.PHONY: help demo test test-kernels lint fuzz bench dashboard clean
+.PHONY: help demo test test-kernels test-calibrate lint fuzz bench dashboard clean
 
 help:
 	@echo "make demo       simulate the bundled mix: what the prefix cache is worth on an H200"
 	@echo "make dashboard  the same in a browser"
 	@echo "make test       run the tests         make lint  ruff and mypy"
 	@echo "make test-kernels  the Triton kernels, interpreted and compiled, no GPU needed; PICK=pairwise takes minutes, all of it an hour"
+	@echo "make test-calibrate  calibration with torch on the CPU"
 	@echo "make fuzz OPS=50000  random tests against a per-block reference    make bench  speed"
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -41,13 +42,17 @@ test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest
 
 # Triton before 3.7 interprets only with numpy before 2.4.
-$(KERNELS)/.installed: constraints.txt
+$(KERNELS)/.installed: constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(KERNELS)
-	$(KERNELS)/bin/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH) triton==$(TRITON) $(if $(filter 3.6.%,$(TRITON)),'numpy<2.4',numpy) pytest hypothesis
+	$(KERNELS)/bin/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH) triton==$(TRITON) $(if $(filter 3.6.%,$(TRITON)),'numpy<2.4',numpy) -e '.[test]'
 	@touch $@
 
 test-kernels: $(KERNELS)/.installed
 	KVCAST_KERNELS=$(PICK) $(KERNELS)/bin/python -m pytest tests/kernels
+
+# What needs torch of calibration: the measuring half, the real serving loop and the GPU session's rehearsal, on the CPU.
+test-calibrate: $(KERNELS)/.installed
+	$(KERNELS)/bin/python -m pytest tests/test_measure.py tests/test_engine_loop.py tests/test_gpu_session.py
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
