@@ -34,6 +34,6 @@ def pytest_terminal_summary(terminalreporter) -> None:
         )
     if _without_kernel_tools:
         terminalreporter.write_line(
-            f"WARNING: the kernels were not tested ({', '.join(_without_kernel_tools)}): torch or triton is not installed, `make test-kernels` does",
+            f"WARNING: not tested for want of torch or triton: {', '.join(_without_kernel_tools)}; `make test-kernels` and `make test-calibrate` do",
             red=True, bold=True,
         )  # fmt: skip

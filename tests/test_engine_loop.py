@@ -9,7 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="the real engine needs torch: pip install 'kvcast[calibrate]'")
+from tests.conftest import require_kernel_tools
+
+require_kernel_tools(__name__)
+
+import torch  # noqa: E402
 
 from calibrate.backend import TorchBackend  # noqa: E402
 from calibrate.decoder import Decoder  # noqa: E402
@@ -248,7 +252,6 @@ def test_peak_bytes_counts_what_is_alive_at_once():
 
 def test_the_triton_backend_computes_what_the_torch_backend_does():
     """In the interpreter, in a process of its own: interpreting or compiling is decided at import."""
-    pytest.importorskip("triton", reason="kernels need triton")
     done = subprocess.run(
         [sys.executable, "-m", "tests.triton_backend_check"], env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
         cwd=ROOT, capture_output=True, text=True, check=False,

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch", reason="the GPU session needs torch: pip install 'kvcast[calibrate]'")
-
 from calibrate.measure import read_points
 from kvcast import validation
+from tests.conftest import require_kernel_tools
+
+require_kernel_tools(__name__)
 
 ROOT = Path(__file__).parent.parent
 
