@@ -4,6 +4,7 @@ import json
 import numpy as np
 import pytest
 
+from kvcast import load_scenario, simulate, value
 from kvcast.cli import main
 from sim.kvcache.replay import replay
 from workloads.readers import read
@@ -50,3 +51,61 @@ def test_block_sizes_in_one_command_have_the_same_memory(trace, capsys):
         (64, 400), (64, None), (128, 200), (128, None), (512, 50), (512, None)]
     unlimited = {row["block_size"]: row["hit_ratio_tokens"] for row in rows if row["capacity_blocks"] is None}
     assert unlimited[64] >= unlimited[128] >= unlimited[512]  # a coarser block ends the shared part earlier
+
+
+# -- value of cache memory ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("guess", [1, 3, 8, 20])
+@pytest.mark.parametrize("answer", [1, 2, 7, 16, 20, None])
+def test_fewest_finds_the_smallest_that_meets(guess, answer):
+    tried = []
+
+    def meets(n):
+        tried.append(n)
+        return answer is not None and n >= answer
+
+    assert value.fewest(meets, guess, 20) == answer
+    assert len(tried) == len(set(tried)) <= 9  # every one is a simulation
+
+
+SHARED = """
+[workload]
+rate = 40.0
+duration_s = 30.0
+[[workload.class]]
+name = "chat"
+share = 1.0
+layers = [{name = "project", scope = "project", items = 6, tokens = {value = 8000}}, {name = "user", tokens = {value = 100}}]
+output = {value = 8}
+[slo]
+ttft_s = 1.0
+attainment = 0.95
+[cost]
+gpu_hour_usd = 2.0
+"""
+
+
+def test_the_value_of_cache_memory_is_in_gpus_at_equal_attainment(tmp_path, capsys):
+    path = tmp_path / "s.toml"
+    path.write_text(SHARED)
+    assert main(["value", str(path), "--kv-blocks", "1600,8000", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    off, small, large = document["points"]
+    assert (off["cache"], off["kv_blocks"]) == (False, 8000)
+    assert all(point["attainment"] >= 0.95 for point in (off, small, large))
+    assert off["gpus"] > large["gpus"]
+    assert small["gpus"] >= large["gpus"]
+    assert large["gpus_saved"] == off["gpus"] - large["gpus"]
+    assert large["usd_per_hour_saved"] == 2.0 * large["gpus_saved"]
+    assert large["kv_gib_per_gpu"] == 8000 * 16 * 131072 / 2**30  # Llama-3.1-8B: 128 KiB a token
+    fewer = simulate(load_scenario(path, [f"cluster.replicas={off['replicas'] - 1}", "engine.kv_blocks=8000", "cache.enabled=false"]))
+    assert fewer.summary["attainment"] < 0.95 or fewer.summary["stable"] is False  # one less does not do
+    assert f"it saves {large['gpus_saved']} GPUs" in document["verdict"]
+
+
+def test_value_needs_a_target(tmp_path, capsys):
+    path = tmp_path / "s.toml"
+    path.write_text(SHARED.replace("attainment = 0.95", ""))
+    assert main(["value", str(path)]) == 2
+    assert "attainment is missing" in capsys.readouterr().err

@@ -24,6 +24,16 @@ def block_sizes(text: str) -> list[int]:
     return [block_size(part) for part in text.split(",")]
 
 
+def kv_sizes(text: str) -> list[int]:
+    """The value of --kv-blocks."""
+    return [whole_number(part, 1, 10**12) for part in text.split(",")]
+
+
+def replicas(text: str) -> int:
+    """The value of --most."""
+    return whole_number(text, 1, 100_000)
+
+
 def depth_weight(text: str) -> float:
     """The value of a --depth-weight flag."""
     try:
