@@ -23,6 +23,7 @@ MAX_TOKENS = MAX_COUNT = 10**9
 MAX_BLOCK_SIZE = 10**6
 MAX_KV_BLOCKS = 10**12  # times the largest block still fits 64 bits
 MAX_REPLICAS = 100_000
+MAX_GPUS = 1024  # of one replica
 MAX_SEED = 2**64 - 1
 SLOWEST, FASTEST = 1e-9, 1e9
 
@@ -72,7 +73,7 @@ LIMITS: dict[str, Limit] = {
     "workload.users": COUNT,
     "workload.think_scale": from_0(FASTEST),
     "hardware.profile": NOT_EMPTY,
-    "hardware.tensor_parallel": from_1(1024),
+    "hardware.tensor_parallel": from_1(MAX_GPUS),
     "engine.block_size": from_1(MAX_BLOCK_SIZE),
     "engine.kv_blocks": from_1(MAX_KV_BLOCKS),
     "engine.gpu_memory_utilization": SHARE,

@@ -23,6 +23,8 @@ from kvcast.paths import absolute
 from sim.scenario import Scenario
 from workloads.errors import InputError
 
+MAX_BYTES = 64 << 20  # of a scenario file
+
 
 def load_scenario(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
     """The scenario in a TOML file, with `--set`-style overrides ("cache.policy=lfu") applied."""
@@ -45,13 +47,22 @@ def read_toml(path: str | Path) -> dict:
     path = Path(path)
     try:
         with shallow(str(path)):
-            return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a byte order mark
+            return tomllib.loads(_text(path))
     except OSError as error:
         raise InputError(f"{path}: {(error.strerror or 'cannot be read').lower()}; expected a scenario file (TOML)") from None
     except InputError:
         raise
     except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
         raise InputError(f"{path}: not valid TOML: {error}") from None
+
+
+def _text(path: Path) -> str:
+    """The file's text; some editors begin one with a byte order mark, and a device has no end."""
+    with path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise InputError(f"{path}: more than {MAX_BYTES >> 20} MiB; expected a scenario file (TOML)")
+    return content.decode("utf-8-sig")
 
 
 @contextlib.contextmanager

@@ -158,7 +158,7 @@ class _Slots:
         self._next = 0
 
     def begin(self) -> list[tuple[int, float]]:
-        return [start for _ in range(self._limit) for start in self._start_next()]
+        return [start for _ in range(min(self._limit, len(self._order))) for start in self._start_next()]
 
     def done(self, request: int) -> list[tuple[int, float]]:
         session = self._session[request]
@@ -167,12 +167,12 @@ class _Slots:
 
     def _start_next(self) -> list[tuple[int, float]]:
         """First requests of the next session, with their offsets from its start."""
-        if self._next >= len(self._order):
-            return []
-        requests = self._starts.get(int(self._order[self._next]), [])
-        self._next += 1
-        if not requests:
-            return self._start_next()
+        requests: list[int] = []
+        while not requests:
+            if self._next >= len(self._order):
+                return []
+            requests = self._starts.get(int(self._order[self._next]), [])
+            self._next += 1
         times_s = self._arrival_s[requests]
         offsets = np.where(np.isfinite(times_s), times_s - times_s[0], 0.0)
         return [(r, max(0.0, float(o))) for r, o in zip(requests, offsets, strict=True)]

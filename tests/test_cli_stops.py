@@ -186,6 +186,13 @@ def test_too_little_memory_is_no_bug(small, monkeypatch, capsys):
     (["workload", "describe", "{trace}", "--seed", "1"], "is a trace, in which nothing is drawn"),
     (["workload", "convert", "{small}", "--out", "/dev/full"], "/dev/full: is not a regular file"),
     (["workload", "convert", "{small}", "--out", ""], "argument --out: expected the name of what to write"),
+    (["run", "/dev/zero"], "/dev/zero: more than 64 MiB; expected a scenario file"),
+    (["demo", "--replicas", ""], "argument --replicas: : expected a whole number from 1 to 100,000"),
+    (["demo", "--replicas", "1,x"], "argument --replicas: x: expected a whole number from 1 to 100,000"),
+    (["dashboard", "--port", "70000"], "argument --port: 70000: expected a whole number from 1 to 65,535"),
+    (["profile", "show", "--model", "llama-2-7b", "--tensor-parallel", "0"], "argument --tensor-parallel: 0: expected a whole number from 1 to 1,024"),
+    (["profile", "show", "--model", "llama-2-7b", "--context", "0"], "argument --context: 0: expected a whole number from 1"),
+    (["profile", "kv-log", "{trace}", "--block-size", "0"], "argument --block-size: 0: expected a whole number from 1"),
     (["cache", "{trace}", "--block-size", "0"], "argument --block-size: 0: expected a whole number from 1"),
     (["cache", "{trace}", "--block-size", "9" * 23], "expected a whole number from 1 to 1,000,000"),
     (["cache", "{trace}", "--capacity-blocks", "0"], "--capacity-blocks 0: expected 1 or more"),
@@ -221,6 +228,16 @@ def test_a_run_in_which_all_are_refused_or_none_arrives_says_so(small, capsys):
     checked = ["run", small, "--no-baseline", "--check", "--set", "slo.attainment=0.9", "--set", "run.duration_s=1e-9"]
     assert main(checked) == 1
     assert capsys.readouterr().err == "kvcast: attainment is unknown, no request arrived in the window\n"
+
+
+def test_more_concurrency_than_sessions_is_all_sessions_at_once(small, capsys):
+    documents = []
+    for sessions in ("80", "1000000000"):  # there are 27
+        fixed = ["workload.rate=", "workload.requests=80", "workload.duration_s=", "workload.loop=concurrency", f"workload.concurrency={sessions}"]
+        assert main(["run", small, "--json", "--no-baseline", *(part for one in fixed for part in ("--set", one))]) == 0
+        documents.append(json.loads(capsys.readouterr().out))
+    assert documents[0]["completed"] == documents[0]["arrived"] > 0
+    assert documents[0]["mean_ttft_ms"] == documents[1]["mean_ttft_ms"]
 
 
 def test_the_place_of_a_key(small):

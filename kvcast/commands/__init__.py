@@ -34,6 +34,32 @@ def replicas(text: str) -> int:
     return whole_number(text, 1, 100_000)
 
 
+def tokens(text: str) -> int:
+    """The value of a flag that counts tokens."""
+    from kvcast.checks import MAX_TOKENS
+
+    return whole_number(text, 1, MAX_TOKENS)
+
+
+def gpus(text: str) -> int:
+    """The value of a --tensor-parallel flag."""
+    from kvcast.checks import MAX_GPUS
+
+    return whole_number(text, 1, MAX_GPUS)
+
+
+def replica_counts(text: str) -> list[int]:
+    """The value of a --replicas flag: counts, separated by commas."""
+    from kvcast.checks import MAX_REPLICAS
+
+    return [whole_number(part, 1, MAX_REPLICAS) for part in text.split(",")]
+
+
+def port(text: str) -> int:
+    """The value of a --port flag."""
+    return whole_number(text, 1, 65_535)
+
+
 def depth_weight(text: str) -> float:
     """The value of a --depth-weight flag."""
     try:

@@ -10,10 +10,11 @@ import sys
 from pathlib import Path
 
 import kvcast
+from kvcast.commands import port
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=int, default=8501, help="port of the local web server (default 8501)")
+    parser.add_argument("--port", metavar="N", type=port, default=8501, help="port of the local web server (default 8501)")
     parser.add_argument("--address", default="localhost", help="address to listen on (default localhost: this machine only)")
     parser.add_argument("--headless", action="store_true", help="do not open a browser")
 

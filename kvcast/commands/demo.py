@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import kvcast
-from kvcast.commands import output
+from kvcast.commands import output, replica_counts
 
 SCENARIO = Path(kvcast.__file__).parent.parent / "examples" / "demo.toml"
 CACHES = {"off": ["cache.enabled=false"], "lru": ["cache.policy=lru"], "lfu": ["cache.policy=lfu"]}
@@ -19,7 +19,7 @@ CACHES = {"off": ["cache.enabled=false"], "lru": ["cache.policy=lru"], "lfu": ["
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", type=output, default=Path("runs/demo"), help="folder of run folders (default runs/demo)")
-    parser.add_argument("--replicas", metavar="N,...", default="1,2", help="replica counts, separated by commas (default 1,2)")
+    parser.add_argument("--replicas", metavar="N,...", type=replica_counts, default=[1, 2], help="replica counts, separated by commas (default 1,2)")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
 
 
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     from kvcast import api, config, runs, text
 
     workload, results = None, {}
-    for replicas in args.replicas.split(","):
+    for replicas in map(str, args.replicas):
         for cache, overrides in CACHES.items():
             scenario = config.load_scenario(SCENARIO, [f"cluster.replicas={replicas}", *overrides])
             workload = api.load_workload(scenario.workload, scenario.seed) if workload is None else workload

@@ -14,6 +14,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from kvcast.commands import block_size, gpus, output, tokens
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
@@ -21,17 +23,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show = actions.add_parser("show", help="one profile, or the KV arithmetic of a model")
     show.add_argument("profile", metavar="PROFILE", nargs="?", help="bundled name, profile file, folder of operator tables, or roofline:GPU")
     show.add_argument("--model", metavar="M", help="bundled model name or path of a Hugging Face config.json")
-    show.add_argument("--context", metavar="TOKENS", type=int, help="show the KV cache one sequence of this length takes")
+    show.add_argument("--context", metavar="TOKENS", type=tokens, help="show the KV cache one sequence of this length takes")
     show.add_argument("--dtype", default="bf16", help="weights: bf16, fp16 or fp8 (default bf16)")
     show.add_argument("--kv-dtype", default=None, help="KV cache: bf16, fp16 or fp8 (default: as the weights, bf16 for fp8)")
-    show.add_argument("--tensor-parallel", metavar="N", type=int, default=None, help="GPUs per replica (default: the profile's, else 1)")
-    show.add_argument("--html", metavar="FILE", type=Path, help="write measured-against-fitted plots of a calibrated profile")
+    show.add_argument("--tensor-parallel", metavar="N", type=gpus, default=None, help="GPUs per replica (default: the profile's, else 1)")
+    show.add_argument("--html", metavar="FILE", type=output, help="write measured-against-fitted plots of a calibrated profile")
     diff = actions.add_parser("diff", help="what moved between two profiles, by operator and by step")
     diff.add_argument("a", metavar="A", help="bundled name or profile file")
     diff.add_argument("b", metavar="B", help="bundled name or profile file")
     log = actions.add_parser("kv-log", help="KV blocks from the start-up log of vLLM or SGLang")
     log.add_argument("log", metavar="LOG", type=Path)
-    log.add_argument("--block-size", metavar="N", type=int, default=None, help="tokens per block, when the log does not say (default: vLLM 16, SGLang 1)")
+    log.add_argument("--block-size", metavar="N", type=block_size, default=None, help="tokens per block, when the log does not say (default: vLLM 16, SGLang 1)")
     for command in (listing, show, diff, log):
         command.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
 
@@ -93,8 +95,6 @@ def _show(args: argparse.Namespace) -> dict[str, Any]:
 
     if not args.profile and not args.model:
         raise InputError("profile show: expected a PROFILE, or --model M")
-    if args.context is not None and args.context < 1:
-        raise InputError(f"profile show: --context {args.context}: expected 1 token or more")
     profile = _profile(args)
     if args.html is not None:
         _write_html(profile, args.html)
