@@ -24,7 +24,7 @@ import numpy as np
 
 from workloads.columns import Workload
 from workloads.prefix_tree import from_block_ids
-from workloads.readers.common import Rows, from_first, note_ties
+from workloads.readers.common import Rows, classes, from_first, note_ties
 from workloads.readers.hash_ids import HashIds, fail_on_ids
 from workloads.readers.head import Head
 
@@ -42,7 +42,7 @@ def read(path: str | Path, block_tokens: int = 16) -> Workload:
     column: dict[str, list[Any]] = {name: [] for name in (*COLUMNS[:-1], "type", "turn")}
     ids = HashIds()
     for record in rows.json_lines():
-        if rows.need(record, "output_length") == 0:
+        if rows.is_zero(rows.need(record, "output_length")):
             rows.skip("zero output")
             continue
         rows.keep()
@@ -66,11 +66,11 @@ def read(path: str | Path, block_tokens: int = 16) -> Workload:
     session, parent = _sessions(rows, column["chat_id"], column["parent_chat_id"])
     _note_history(rows, flat, offsets, prompt // block_tokens, parent)
     tree, leaf = from_block_ids(flat, offsets, block_tokens, prompt)
-    types = sorted(set(column["type"]))
+    class_id, types = classes(column["type"], rows, "types")
     notes = rows.report(len(prompt))
     return Workload(
         tree=tree, arrival_s=arrival_s, prompt_tokens=prompt, output_tokens=output, leaf=leaf,
-        class_id=np.array([types.index(name) for name in column["type"]], np.int16), class_names=tuple(types), class_slo=("",) * len(types),
+        class_id=class_id, class_names=types, class_slo=("",) * len(types),
         session_id=session, turn=(turn - turn.min()).astype(np.int32),
         hash_block_tokens=block_tokens, source=rows.source(), notes=notes,
     )  # fmt: skip

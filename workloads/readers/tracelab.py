@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 
 from workloads.columns import SCOPES, PrefixTree, Workload
-from workloads.readers.common import Rows
+from workloads.limits import MAX_TOKENS
+from workloads.readers.common import Rows, classes
 from workloads.readers.head import Head
 
 INPUT_EVENTS, OUTPUT_EVENTS = ("user_message", "tool_result"), ("reasoning", "text", "tool_call")
@@ -70,16 +71,16 @@ def read(path: str | Path, append_only: bool = False) -> Workload:
     shared = _shared(ordered, first, append_only)
     arrival_s, delay_s = _times(rows, ordered, first)
     _note_text(rows, ordered, first, shared, append_only)
+    class_id, providers = classes([r.provider for r in ordered], rows, "providers")
     notes = rows.report(len(ordered))
     tree, leaf = _tree([r.prompt + r.output for r in ordered], shared.tolist(), first.tolist())
-    providers = sorted({r.provider for r in ordered})
     begins = np.flatnonzero(first)
     turn = np.arange(len(ordered)) - np.repeat(begins, np.diff(np.append(begins, len(ordered))))
     return Workload(
         tree=tree, leaf=leaf, arrival_s=arrival_s, delay_s=delay_s,
         prompt_tokens=np.array([r.prompt for r in ordered], np.int64), output_tokens=np.array([r.output for r in ordered], np.int64),
         after=np.where(first, -1, np.arange(len(ordered)) - 1), session_id=np.cumsum(first) - 1, turn=turn.astype(np.int32),
-        class_id=np.array([providers.index(r.provider) for r in ordered], np.int16), class_names=tuple(providers), class_slo=("",) * len(providers),
+        class_id=class_id, class_names=providers, class_slo=("",) * len(providers),
         layer_names=("session",), layer_scopes=(SCOPES.index("session"),), source=rows.source(), notes=notes,
     )  # fmt: skip
 
@@ -102,8 +103,8 @@ def _round(rows: Rows, record: dict[str, Any]) -> Round | None:
 
 def _whole(rows: Rows, record: dict[str, Any], name: str) -> int:
     value = rows.need(record, name)
-    if type(value) is not int or value < 0:
-        rows.fail(name, value, "a whole number of at least 0")
+    if type(value) is not int or not 0 <= value <= MAX_TOKENS:
+        rows.fail(name, value, f"a whole number from 0 to {MAX_TOKENS:,}")
     return value
 
 
