@@ -5,6 +5,13 @@ import argparse
 from pathlib import Path
 
 
+def source(text: str) -> str:
+    """The file or preset a command reads; "" would be the current folder."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("expected the name of what to read, not an empty text")
+    return text
+
+
 def output(text: str) -> Path:
     """The value of an --out flag."""
     if not text.strip():

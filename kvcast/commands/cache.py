@@ -21,7 +21,7 @@ import argparse
 import itertools
 from typing import TYPE_CHECKING
 
-from kvcast.commands import block_sizes, depth_weight
+from kvcast.commands import block_sizes, depth_weight, source
 
 if TYPE_CHECKING:
     from workloads.columns import Workload
@@ -33,7 +33,7 @@ ONE_PASS_FROM = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("trace", metavar="TRACE", help="a trace file with prefix identity")
+    parser.add_argument("trace", metavar="TRACE", type=source, help="a trace file with prefix identity")
     parser.add_argument("--format", metavar="F", help="its format (default: recognised from the content)")
     parser.add_argument("--policy", metavar="P,...", default="lru", help="eviction policies, separated by commas, or all of the rule and the optimum (default lru)")
     parser.add_argument("--capacity-blocks", metavar="N,...", default="unlimited", help="capacities in blocks, unlimited (the default), or auto: 16 up to where LRU hits all it can")

@@ -14,7 +14,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from kvcast.commands import output
+from kvcast.commands import output, source
 
 if TYPE_CHECKING:
     from kvcast.api import Prepared, Result
@@ -45,7 +45,7 @@ class PrintKeys(argparse.Action):
 
 
 def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("scenario", metavar="SCENARIO.toml", help="the scenario file")
+    parser.add_argument("scenario", metavar="SCENARIO.toml", type=source, help="the scenario file")
     parser.add_argument("--keys", action=PrintKeys, nargs=0, help="list every key of a scenario file with its default and meaning, and exit")
     parser.add_argument(
         "--set", metavar="a.b=VALUE", action="append", default=[], dest="overrides",

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvcast.commands import block_size, output, seed
+from kvcast.commands import block_size, output, seed, source
 
 if TYPE_CHECKING:
     from workloads.columns import Workload
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     describe = actions.add_parser("describe", help="counts, lengths, arrivals, reuse ceiling, hit rate against capacity")
     convert = actions.add_parser("convert", help="write it as Mooncake JSONL (512-token block ids)")
     for command in (describe, convert):
-        command.add_argument("file", metavar="FILE", help="a trace, a scenario (.toml), or a bundled mix")
+        command.add_argument("file", metavar="FILE", type=source, help="a trace, a scenario (.toml), or a bundled mix")
         command.add_argument("--format", metavar="F", help="the trace's format (default: recognised from the content)")
         command.add_argument("--seed", metavar="N", type=seed, help="seed of a generated mix (default: a scenario's own, 0 for a bundled mix)")
     describe.add_argument("--block-size", metavar="TOKENS", type=block_size, help="tokens per block (default: the trace's own, 16 for a mix)")
