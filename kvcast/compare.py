@@ -38,6 +38,8 @@ COLUMNS: dict[str, tuple[str, Any]] = {
 }
 """summary.json keys shown side by side -> heading and how to print them."""
 
+STOPS = (signal.SIGINT, signal.SIGTERM)
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -100,7 +102,12 @@ def simulate_all(variants: Sequence[Variant], jobs: int = 1) -> list[Result]:
     slices = [variants[i::jobs] for i in range(jobs)]
     with ProcessPoolExecutor(jobs, initializer=_stop_with_the_parent) as pool:
         try:
-            done = list(pool.map(_simulate_some, [part for part in slices if part]))
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # until every worker says how it takes them
+            try:
+                pending = pool.map(_simulate_some, [part for part in slices if part])
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+            done = list(pending)
         except BrokenProcessPool:
             raise InputError(f"--jobs {jobs}: a process was killed, most likely for want of memory; expected fewer jobs") from None
         except BaseException:  # do not wait for what nobody will read
@@ -114,6 +121,7 @@ def _stop_with_the_parent() -> None:
     """Ctrl-C reaches a worker too, but is its parent's to answer, which ends its workers by SIGTERM."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
 
 def _simulate_some(variants: Sequence[Variant]) -> list[Result]:
