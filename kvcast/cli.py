@@ -72,6 +72,10 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM. Of the class itself CPython remembers that code it ran with exec() raised it, and kills itself at exit."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     if sys.stderr is None:  # closed (2>&-): print would fall back to stdout, where nobody expects a message
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
@@ -140,7 +144,7 @@ def _raising_at_signals(stopped: list[int]) -> Iterator[None]:
 
     def stop(number: int, _: object) -> NoReturn:
         stopped.append(number)
-        raise KeyboardInterrupt
+        raise Stopped
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     caught = {number: handler for number, handler in before.items() if handler in (signal.SIG_DFL, signal.default_int_handler)}

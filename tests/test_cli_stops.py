@@ -52,7 +52,7 @@ def test_a_signal_is_one_line_and_leaves_nothing(number, after_s, long, tmp_path
     if after_s > 1:
         assert (process.returncode, err) == (128 + number, "kvcast: stopped\n")
     else:  # Python itself may still be starting
-        assert process.returncode in (128 + number, -number, 1)
+        assert process.returncode in (128 + number, -number, 1), err
         assert "internal error" not in err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["long.toml"]
 
@@ -186,6 +186,9 @@ def test_too_little_memory_is_no_bug(small, monkeypatch, capsys):
     (["workload", "describe", "{trace}", "--seed", "1"], "is a trace, in which nothing is drawn"),
     (["workload", "convert", "{small}", "--out", "/dev/full"], "/dev/full: is not a regular file"),
     (["workload", "convert", "{small}", "--out", ""], "argument --out: expected the name of what to write"),
+    (["cache", ""], "argument TRACE: expected the name of what to read"),
+    (["workload", "describe", ""], "argument FILE: expected the name of what to read"),
+    (["run", ""], "argument SCENARIO.toml: expected the name of what to read"),
     (["run", "/dev/zero"], "/dev/zero: more than 64 MiB; expected a scenario file"),
     (["demo", "--replicas", ""], "argument --replicas: : expected a whole number from 1 to 100,000"),
     (["demo", "--replicas", "1,x"], "argument --replicas: x: expected a whole number from 1 to 100,000"),
