@@ -148,7 +148,7 @@ def in_turns_for_users(workload: Workload, users: int) -> Workload:
     assert result.after is not None
     after, delay_s = result.after.copy(), result.column("delay_s").copy()
     arrival_s = result.arrival_s.copy()
-    busy_until, last = np.zeros(users), np.full(users, -1, np.int64)
+    busy_until, last = np.zeros(min(users, len(begins))), np.full(min(users, len(begins)), -1, np.int64)
     for begin, end in zip(begins, ends, strict=True):
         user = int(busy_until.argmin())
         rows = np.arange(begin, end + 1)
