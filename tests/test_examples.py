@@ -1,10 +1,11 @@
 """Every example runs and says what it promises."""
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from examples import textbook, two_requests
+from examples import compare_eviction, textbook, two_requests
 from kvcast import api, load_scenario
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -81,3 +82,18 @@ def test_mooncake_policies_differ_when_memory_is_short(data_dir, monkeypatch):
     assert rates["lru", 10_000] <= rates["lru", 30_000]
     assert rates["lfu", 10_000] <= rates["lfu", 30_000]
     assert rates["lru", 10_000] != rates["lfu", 10_000]
+
+
+def test_the_eviction_comparison_draws_and_judges_every_policy(data_dir, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("KVCAST_DATA", str(data_dir))
+    compare_eviction.main(["--quick", "--out", str(tmp_path)])
+    rows = json.loads((tmp_path / "eviction.json").read_text())
+    assert len(rows) == 2 * 2 * 3
+    for row in rows:
+        assert row["hit_rate"] <= row["optimum"] <= row["ceiling"] + 1e-12
+        assert row["policy"] == "lru" or row["verdicts"]["prefix_hit_rate"]
+    for lru, _, clairvoyant in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
+        assert clairvoyant["share_of_optimum"] > lru["share_of_optimum"]
+        assert clairvoyant["verdicts"]["prefix_hit_rate"] == "better"
+    assert "clairvoyant" in (tmp_path / "eviction.html").read_text()
+    assert "of the optimum" in capsys.readouterr().out
