@@ -52,7 +52,7 @@ class Variant:
 class Result:
     variant: Variant
     summary: dict[str, Any]
-    requests: dict[str, Any] | None = None  #: columns of the requests, for the interval of a single seed
+    requests: Mapping[str, Any] | None = None  #: columns of the requests, for the interval of a single seed
 
 
 def variants(doc: dict, vary: Sequence[str], seeds: int = 1, source: str = "scenario") -> list[Variant]:

@@ -21,7 +21,7 @@ import json
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -169,9 +169,11 @@ def _simulate(todo: Sequence[_Job], jobs: int, on_done: OnDone | None) -> None:
     from concurrent.futures.process import BrokenProcessPool
 
     from joblib import Parallel, delayed
+    from joblib.externals.loky import get_reusable_executor
 
+    jobs = min(jobs, max(len(todo), 1))
     try:
-        finished = Parallel(n_jobs=min(jobs, max(len(todo), 1)), return_as="generator_unordered")(
+        finished = Parallel(n_jobs=jobs, return_as="generator_unordered")(
             delayed(_one)(job.variant.scenario, job.workload, job.run) for job in todo
         )
         for done, _ in enumerate(finished, start=1):
@@ -179,6 +181,9 @@ def _simulate(todo: Sequence[_Job], jobs: int, on_done: OnDone | None) -> None:
                 on_done(done, len(todo))
     except BrokenProcessPool:  # joblib's own error is a kind of it
         raise InputError(f"--jobs {jobs}: a process was killed, most likely for want of memory; finished runs are kept: run it again, with fewer jobs") from None
+    finally:
+        if jobs > 1:  # joblib keeps its processes for the next call, with the modules and the import path of this one
+            get_reusable_executor().shutdown(kill_workers=True)
 
 
 def _one(scenario: Scenario, workload: Path, run: Path) -> None:
@@ -189,12 +194,35 @@ def _one(scenario: Scenario, workload: Path, run: Path) -> None:
 
 
 def _read(job: _Job) -> Result:
-    import pyarrow.parquet as pq
-
     summary = json.loads((job.run / "summary.json").read_text(encoding="utf-8"))
-    source = pq.ParquetFile(job.run / "requests.parquet")
-    table = source.read(columns=[name for name in intervals.KEPT if name in source.schema_arrow.names])
-    return Result(job.variant, summary, {name: table[name].to_numpy() for name in table.column_names})
+    return Result(job.variant, summary, Requests(job.run / "requests.parquet"))
+
+
+class Requests(Mapping[str, np.ndarray]):
+    """The columns of requests.parquet that an interval is made of, each read when it is asked for: a sweep of a hundred
+    runs of a million requests does not fit in memory."""
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow.parquet as pq
+
+        self._path = path
+        self._names = [name for name in pq.read_schema(path).names if name in intervals.KEPT]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        import pyarrow.parquet as pq
+
+        if name not in self._names:
+            raise KeyError(name)
+        return pq.read_table(self._path, columns=[name])[name].to_numpy()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def _table(grid: Sequence[_Job], results: Sequence[Result]) -> dict[str, np.ndarray]:

@@ -173,7 +173,7 @@ def warmup(runs: Sequence[Columns], rows: np.ndarray) -> int:
 
 def request_differences(run: Columns, first: Columns, rows: np.ndarray) -> dict[str, Difference]:
     """Every statistic of `run` minus that of `first`, over the same requests in this order."""
-    ordered = [{name: column[rows] for name, column in each.items()} for each in (run, first)]
+    ordered = [{name: each[name][rows] for name in KEPT if name in each} for each in (run, first)]
 
     def of(statistic: Callable[[Columns, np.ndarray], float]) -> Callable[[np.ndarray], float]:
         return lambda picked: statistic(ordered[0], picked) - statistic(ordered[1], picked)

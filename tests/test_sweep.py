@@ -156,3 +156,28 @@ def test_unknown_numbers_are_nan_and_text_is_text():
     assert np.isnan(grid._column([1.5, None])[1])
     assert grid._column([True, False]).dtype == bool
     assert list(grid._column(["lru", 2])) == ["lru", "2"]
+
+
+DEADLY = """
+import os, signal
+from sim.kvcache.policies import Policy
+
+class Deadly(Policy):
+    def __init__(self, world):
+        super().__init__(world)
+        if os.getpid() != {parent}:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def key(self, run):
+        return run.released
+"""
+
+
+def test_a_killed_process_is_one_line_and_what_is_done_stays(small, tmp_path, monkeypatch, capsys):
+    (tmp_path / "deadly_policy.py").write_text(DEADLY.format(parent=os.getpid()))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    command = ["sweep", str(small), "--jobs", "2", "--out", str(tmp_path / "s"), "--vary"]
+    assert main([*command, "cache.policy=lru,lfu"]) == 0
+    assert main([*command, "cache.policy=lru,lfu,deadly_policy:Deadly,fifo"]) == 2
+    assert "a process was killed" in capsys.readouterr().err
+    assert len([path for path in (tmp_path / "s" / "runs").iterdir() if (path / "run.json").exists()]) >= 2
