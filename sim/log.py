@@ -13,7 +13,7 @@ from workloads.columns import Workload
 class RequestLog:
     """Input columns as cheap look-ups, output columns as arrays. One per simulation, shared by its replicas."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, n_tiers: int = 0) -> None:
         n = len(workload)
         self.prompt = workload.prompt_tokens.data
         self.output = workload.output_tokens.data
@@ -29,6 +29,8 @@ class RequestLog:
         self.last_step = array("q", [-1]) * n
         self.replica = array("i", [-1]) * n
         self.status = array("b", [NOT_ARRIVED]) * n
+        self.tier_hit_tokens = [array("q", [0]) * n for _ in range(n_tiers)]
+        self.load_s = array("d", [0.0]) * (n if n_tiers else 0)
         self.gaps = array("q")  # (request, step, step) of each, one after the other: SGLang has one for every decode that a prefill holds up
 
     arrival_s: array[float]
@@ -55,4 +57,7 @@ class RequestLog:
         dtypes = {"d": np.float64, "q": np.int64, "i": np.int32, "b": np.int8}
         out = {name: np.frombuffer(getattr(self, name), dtypes[getattr(self, name).typecode]) for name in names.split()}
         gaps = np.frombuffer(self.gaps, np.int64).reshape(-1, 3) if self.gaps else np.empty((0, 3), np.int64)
+        if self.tier_hit_tokens:
+            out["tier_hit_tokens"] = np.array(self.tier_hit_tokens, np.int64).T
+            out["load_s"] = np.frombuffer(self.load_s, np.float64)
         return out | {"gaps_request": gaps[:, 0], "gaps_from_step": gaps[:, 1], "gaps_to_step": gaps[:, 2]}

@@ -37,16 +37,31 @@ class Samples:
 
 
 @dataclass(frozen=True)
+class TierUse:
+    """What one cache tier did in a run, all replicas together."""
+
+    name: str
+    capacity_blocks: int  #: per replica
+    block_bytes: int
+    bandwidth_bytes_s: float  #: per replica
+    loaded_blocks: int
+    written_blocks: int
+    dropped_blocks: int  #: given away for lack of room
+    stored_blocks: int  #: at the end
+    link_busy_s: float  #: seconds its link was loading, latency included
+
+
+@dataclass(frozen=True)
 class Recording:
     """All columns are float64/int64 numpy arrays of shape [n requests] unless said otherwise; NaN = did not happen."""
 
     arrival_s: np.ndarray  #: when it reached the router (closed loops resolved)
-    admit_s: np.ndarray  #: start of the first step that computed one of its tokens
+    admit_s: np.ndarray  #: start of the step that admitted it: its first tokens are computed in it, or its loads from cache tiers begin
     first_token_s: np.ndarray  #: end of the step that sampled its first output token
     finish_s: np.ndarray  #: end of the step that sampled its last output token
     status: np.ndarray  #: int8, code into STATUS
     replica: np.ndarray  #: int32, -1 = never routed
-    hit_tokens: np.ndarray  #: prompt tokens served from cache at the FIRST admission
+    hit_tokens: np.ndarray  #: prompt tokens served from cache, any tier of it, at the FIRST admission
     ceiling_replica_tokens: np.ndarray  #: the same had this replica never evicted anything (same schedule)
     ceiling_fleet_tokens: np.ndarray  #: the same had every replica shared one cache that never evicts
     readmission_hit_tokens: np.ndarray  #: hits of later admissions, after preemptions (kept out of every hit rate)
@@ -69,4 +84,7 @@ class Recording:
     prefill_pauses: bool = False  #: decodes emit nothing in steps without decodes (SGLang): no gap is listed for that, but each one that begins or ends at a prefill
     life: list[list[tuple]] | None = None  #: per request, when asked for: ("queued"|"prefill"|"decode"|"preempted", start_s, end_s, tokens)
     cache_events: list[np.ndarray] | None = None  #: per replica, when asked for: int64 [events, 4] (sim.kvcache.observed)
+    tiers: list[TierUse] = field(default_factory=list)  #: nearest first; empty without cache tiers, and then the next two are None
+    tier_hit_tokens: np.ndarray | None = None  #: int64 [n, tiers], hit tokens that had to be loaded from each tier; the rest were in GPU memory
+    load_s: np.ndarray | None = None  #: float64 [n], seconds it held a place in the batch and waited for loads
     notes: list[str] = field(default_factory=list)

@@ -61,6 +61,9 @@ class Replica:
         self._start_s = 0.0  # of the stretch in progress
         self._ends = NO_STEPS  # and its step ends
         self._codes = b""
+        self._loading = scheduler.loading if isinstance(scheduler, Scheduler) else []
+        self._prefetches = isinstance(scheduler, Scheduler) and scheduler.prefetches
+        self._loaded: simpy.Event | None = None  # waiting for a load, with nothing else to do
         self._settled = True  # the batch has not changed since the last sample
         env.process(self._run())
 
@@ -72,7 +75,9 @@ class Replica:
         if self._idle is not None:
             if not self._idle.triggered:
                 self.env.trigger_at(self._idle, self.env.now)
-        elif cut and len(self._ends) > 1 and len(self.scheduler.running) < self.scheduler.p.max_num_seqs:
+        elif self._loaded is not None:
+            self._loaded = self.env.move(self._loaded, self.env.now)
+        elif cut and len(self._ends) > 1 and (len(self.scheduler.running) < self.scheduler.p.max_num_seqs or self._prefetches):
             self._cut(self.env.now)
 
     def load_tokens(self) -> int:
@@ -96,15 +101,25 @@ class Replica:
                 self._idle = simpy.Event(env)
                 yield self._idle
                 self._idle = None
-            self._schedule(env.now)
+            if not self._schedule(env.now):
+                self._loaded = env.event_at(self._next_ready_s())
+                yield self._loaded
+                self._loaded = None
+                continue
             self._start_s = env.now
             self._time_steps(env.now)
             self._step_end = env.event_at(self._ends[-1])
             yield self._step_end
             self._complete()
 
-    def _schedule(self, now_s: float) -> None:
-        """Schedule until something is scheduled: a request may preempt itself, and is admitted again at once."""
+    def _next_ready_s(self) -> float:
+        return min(r.ready_s for r in self._loading)
+
+    def _schedule(self, now_s: float) -> bool:
+        """Schedule until something is scheduled: a request may preempt itself, and is admitted again at once.
+
+        False when nothing can be before a load from a cache tier arrives.
+        """
         scheduler, cache = self.scheduler, self.scheduler.cache
         cache.now_s = now_s
         for _ in range(3):
@@ -112,13 +127,14 @@ class Replica:
             some = scheduler.schedule(now_s)
             if self.step_log is not None:
                 self._log_step(now_s, cache.taken - taken, cache.evicted - evicted)
-            if some:
+            if some or (self._loading and not scheduler.preempted):
                 break
         else:
             raise RuntimeError(f"replica {self.index} at {now_s} s: nothing can be scheduled, yet {len(scheduler.waiting)} wait and {len(scheduler.running)} run")
         if scheduler.changed or not self._settled:
             self._sample(now_s)
             self._settled = True
+        return some
 
     def _time_steps(self, start_s: float) -> None:
         scheduler = self.scheduler
@@ -135,6 +151,8 @@ class Replica:
         np.add(times, self.overhead_s, out=ends[1:])
         self._ends = array("d", np.cumsum(ends)[1:].tobytes())
         self._codes = np.asarray(codes, np.int8).tobytes()
+        if self._loading:  # the first step after a load's arrival is another one
+            del self._ends[bisect_left(self._ends, self._next_ready_s()) + 1 :]
 
     def _complete(self) -> None:
         scheduler, ends = self.scheduler, self._ends

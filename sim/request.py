@@ -14,8 +14,8 @@ class Request:
 
     __slots__ = (
         "admission", "ahead", "arrival_s", "base", "computed", "decoding", "done_before", "entered", "gap_from",
-        "generated", "handles", "held", "id", "lora", "order", "output", "path", "path_index", "preempted_at", "priority",
-        "private", "prompt", "resumed_at", "writing",
+        "generated", "handles", "held", "id", "lora", "order", "output", "path", "path_index", "preempted_at", "prefetched",
+        "priority", "private", "prompt", "ready_s", "resumed_at", "writing",
     )  # fmt: skip
 
     def __init__(self, id: int, prompt: int, output: int, arrival_s: float, path: Path, priority: int = 0, lora: int = -1) -> None:
@@ -38,6 +38,8 @@ class Request:
         self.done_before = 0  # tokens computed before it was preempted
         self.resumed_at = -1  # tokens found in cache at this re-admission, until what it recomputes is booked
         self.preempted_at = -1.0
+        self.ready_s = 0.0  # when what it loads from cache tiers has arrived
+        self.prefetched: list[tuple[int, int, int]] | None = None  # (tier, lo, hi) loaded while it waited; None: not tried
         self.gap_from = -1  # step of its last token, when it was left out of a step or preempted
 
     @property

@@ -65,10 +65,23 @@ class EngineConfig:
 
 
 @dataclass(frozen=True)
+class TierConfig:
+    name: str = field(metadata={"help": "a label, unique among the tiers"})
+    bandwidth_gb_per_s: float = field(metadata={"help": "what a load from it gets, GB/s (1e9 bytes) per replica, all its GPUs together"})
+    capacity_gib: float | None = _f(None, "GiB of KV it holds per replica")
+    capacity_blocks: int | None = _f(None, "KV blocks it holds per replica, instead of capacity_gib")
+    latency_s: float = _f(0.0, "seconds before a load's first byte; the link is busy meanwhile")
+    write: str = _f("on-evict", "on-evict (a block moves down when the tier above gives it away) or write-through (a copy is made when it enters the tier above)")
+    policy: str = _f("lru", "what it gives away first: lru, fifo or lfu; on-evict tiers hold a block once, so there all three are the same order")
+    prefetch: bool = _f(False, "load from it for the requests at the head of the queue, before they are admitted")
+
+
+@dataclass(frozen=True)
 class CacheConfig:
     enabled: bool = _f(True, "prefix caching")
     policy: str = _f("lru", "eviction policy: lru (vLLM's own release order), another of docs/policies.md, or your own as module:Class")
     policy_params: dict[str, Any] = _f({}, "parameters of the policy, a table such as {k = 3}; see docs/policies.md")
+    tiers: tuple[TierConfig, ...] = _f((), "[[cache.tiers]] tables, nearest first: where blocks go that leave the GPU's memory")
 
 
 @dataclass(frozen=True)
@@ -114,6 +127,20 @@ class Scenario:
 
 
 @dataclass(frozen=True)
+class TierParams:
+    """One cache tier of a replica, in blocks and bytes."""
+
+    name: str
+    blocks: int
+    bandwidth_bytes_s: float
+    latency_s: float = 0.0
+    block_bytes: int = 1  #: over all GPUs of the replica
+    write: str = "on-evict"
+    policy: str = "lru"
+    prefetch: bool = False
+
+
+@dataclass(frozen=True)
 class EngineParams:
     """One replica's engine with every default resolved: what the simulation itself reads."""
 
@@ -130,6 +157,7 @@ class EngineParams:
     caching: bool = True
     policy: str = "lru"
     policy_params: dict[str, Any] = field(default_factory=dict)
+    tiers: tuple[TierParams, ...] = ()
     step_overhead_s: float = 0.0
     frontend_s: float = 0.0
     semantics: str = "vllm"

@@ -13,21 +13,27 @@ from __future__ import annotations
 
 from sim.decodes import Decodes
 from sim.kvcache.base import BlockCache, Paths
+from sim.kvcache.tiers import Load, Tiers
 from sim.log import RequestLog
 from sim.request import Request
 from sim.scenario import EngineParams
 from sim.waiting import QUEUES
 
+PREFETCH_AHEAD = 8
+"""Requests at the head of the queue for which cache tiers with `prefetch` are asked."""
+
 
 class Scheduler:
     """One replica's queues, running batch and step plan."""
 
-    def __init__(self, params: EngineParams, cache: BlockCache, paths: Paths, log: RequestLog) -> None:
+    def __init__(self, params: EngineParams, cache: BlockCache, paths: Paths, log: RequestLog, tiers: Tiers | None = None) -> None:
         self.p = params
         self.b = params.block_size
         self.cache = cache
         self.paths = paths
         self.log = log
+        self.tiers = cache.lower = tiers
+        self.prefetches = tiers is not None and tiers.prefetch
         self.by_priority = params.scheduler_policy == "priority"
         self.watermark = int(params.watermark * (params.kv_blocks + 1))
         self.waiting = QUEUES[params.scheduler_policy](self._build)
@@ -35,6 +41,7 @@ class Scheduler:
         self.running: dict[Request, None] = {}  # in admission order
         self.running_tokens = 0  # known tokens of the running requests, at the last completed step
         self.prefills: list[Request] = []  # running, not decoding; in running order
+        self.loading: list[Request] = []  # running, but what they load from cache tiers has not arrived
         self.loras: dict[int, int] = {}
         self.steps = 0
         self._order = 0
@@ -60,7 +67,8 @@ class Scheduler:
     def submit(self, request: int) -> bool:
         """Queue a request. True when the present decode stretch must be cut for it."""
         self.waiting_tokens += self.log.prompt[request]
-        return self.waiting.add(request)
+        cut = self.waiting.add(request)
+        return cut or (self.prefetches and (self.by_priority or len(self.waiting) <= PREFETCH_AHEAD))
 
     def _build(self, request: int) -> Request:
         log = self.log
@@ -74,6 +82,8 @@ class Scheduler:
         self.chunks = []
         self.preempted = []
         self.changed = self.steady = False
+        if self.loading:
+            self._take_in(now_s)
         budget = self.p.max_num_batched_tokens
         threshold = self.p.long_prefill_token_threshold if len(self.running) + len(self.waiting) > 1 else 0
         wants = self._fits_at_once(budget, threshold)
@@ -83,7 +93,13 @@ class Scheduler:
             budget = self._advance_together(wants, budget)
         if not self.preempted:
             self._admit(now_s, budget, threshold)
-        return bool(self.decoded or self.chunks)
+        if self.prefetches:
+            self._prefetch(now_s)
+        if self.decoded or self.chunks:
+            return True
+        if self.loading and not self.preempted:
+            self.steps = self.cache.steps = self.steps - 1  # it was no step
+        return False
 
     def _fits_at_once(self, budget: int, threshold: int) -> list[tuple[Request, int]] | None:
         """The prefill chunks of a step in which every running request gets all it asks for; None when some do not."""
@@ -135,8 +151,8 @@ class Scheduler:
         for r in list(self.running):
             if budget <= 0:
                 break
-            if r not in self.running:
-                continue  # preempted on the way
+            if r not in self.running or r.ready_s > now_s:
+                continue  # preempted on the way, or loading
             remaining = r.known - r.computed
             want = 1 if r.decoding else min(remaining, threshold or remaining, budget)
             budget, fits = self._make_room(r, want, now_s, budget)
@@ -221,7 +237,7 @@ class Scheduler:
         else:
             computed = r.computed
             self.cache.release(r)
-            self.prefills.remove(r)
+            (self.loading if r.ready_s > now_s else self.prefills).remove(r)
         r.ahead = 0
         del self.running[r]
         self._drop_lora(r)
@@ -253,12 +269,11 @@ class Scheduler:
                 self.waiting.pop()
                 skipped.append(r)
                 continue
-            chunk = self._fit(r, budget, threshold)
+            chunk = self._fit(r, budget, threshold, now_s)
             if not chunk:
                 break
             self.waiting.pop()
-            self._start(r, chunk, now_s)
-            budget -= chunk
+            budget -= self._start(r, chunk, now_s)
         for r in reversed(skipped):
             self.waiting.put_back(r)
         waiting = len(self.waiting)
@@ -267,24 +282,28 @@ class Scheduler:
         busy = self.chunks or self.prefills or self.left_out or skipped or self.cache.overlapped
         self.steady = held_up and not busy
 
-    def _fit(self, r: Request, budget: int, threshold: int) -> int:
+    def _fit(self, r: Request, budget: int, threshold: int, now_s: float) -> int:
         """Look r up and pin its hits when it fits: the tokens of its first chunk, 0 when it does not fit."""
         cache, b = self.cache, self.b
         limit = (r.known - 1) // b
         hit, idle, handles = cache.lookup(r.path, limit)
-        remaining = r.known - hit * b
+        load = self.tiers.plan(r.path, hit, limit, r.known, now_s) if self.tiers is not None else None
+        start = hit + load.total if load is not None else hit
+        remaining = r.known - start * b
         chunk = min(remaining, threshold or remaining, budget)
         reserve = self.watermark if self.running else 0
-        upto = r.known if self.p.reserve_full_isl else hit * b + chunk
+        upto = r.known if self.p.reserve_full_isl else start * b + chunk
         need = -(-upto // b) - hit + idle + reserve
         if need > cache.free:
             self.blocked, self.blocked_need = r, need
             self.blocked_written = cache.being_written(r.path)
             return 0
         self.blocked = None
-        self._record_hit(r, hit, limit)
+        self._record_hit(r, start, limit)
         cache.acquire(r, handles)
-        r.computed = hit * b
+        if self.tiers is not None:
+            self._load(r, hit, load, now_s)
+        r.computed = start * b
         return chunk
 
     def _record_hit(self, r: Request, hit: int, limit: int) -> None:
@@ -298,7 +317,8 @@ class Scheduler:
             log.readmission_hit_tokens[i] += hit * b
             r.resumed_at = hit * b
 
-    def _start(self, r: Request, chunk: int, now_s: float) -> None:
+    def _start(self, r: Request, chunk: int, now_s: float) -> int:
+        """Give r a place in the batch; the tokens of its first chunk, 0 while it loads."""
         log = self.log
         if r.preempted_at < 0:
             log.admit_s[r.id] = now_s
@@ -311,16 +331,72 @@ class Scheduler:
         self.waiting_tokens -= r.known
         if r.lora >= 0:
             self.loras[r.lora] = self.loras.get(r.lora, 0) + 1
-        self.prefills.append(r)
-        self._allocate(r, chunk)
-        self.cache.start_writing(r)
         self.changed = True
+        if r.ready_s > now_s:
+            self.loading.append(r)
+            chunk = 0
+        else:
+            self.prefills.append(r)
+            self._allocate(r, chunk)
+        self.cache.start_writing(r)
+        return chunk
 
     def _drop_lora(self, r: Request) -> None:
         if r.lora >= 0:
             self.loras[r.lora] -= 1
             if not self.loras[r.lora]:
                 del self.loras[r.lora]
+
+    # -- cache tiers ------------------------------------------------------------------------------------------------
+    def _take_in(self, now_s: float) -> None:
+        """Requests whose loads have arrived prefill from this step on, in their place in the running order."""
+        ready = [r for r in self.loading if r.ready_s <= now_s]
+        for r in ready:
+            self.loading.remove(r)
+        self.prefills += ready
+        self.prefills.sort(key=lambda r: r.order)
+
+    def _load(self, r: Request, hit: int, load: Load | None, now_s: float) -> None:
+        """r, whose `hit` blocks in GPU memory are pinned, gets memory for what it loads and waits until all is there."""
+        tiers, log = self.tiers, self.log
+        assert tiers is not None
+        r.ready_s = tiers.hits_ready_s(r.path, hit, now_s)
+        if load is not None:
+            self._bring(r, hit, load, now_s)
+            r.ready_s = max(r.ready_s, load.ready_s)
+        log.load_s[r.id] += r.ready_s - now_s
+        if r.preempted_at < 0:
+            for tier, n in enumerate(load.blocks if load is not None else ()):
+                log.tier_hit_tokens[tier][r.id] += n * self.b
+            for tier, lo, hi in r.prefetched or ():
+                log.tier_hit_tokens[tier][r.id] += max(0, min(hi, hit) - lo) * self.b
+
+    def _bring(self, r: Request, hit: int, load: Load, now_s: float) -> None:
+        """Start a load: the blocks leave their tier before others fall into it."""
+        self.tiers.fetch(load, now_s)  # type: ignore[union-attr]
+        self.cache.take(load.total)
+        r.held = hit + load.total
+        self.cache.enter(r, r.held)
+
+    def _prefetch(self, now_s: float) -> None:
+        """Load for requests that wait, once each, into memory that is free; nothing stays pinned."""
+        cache, tiers = self.cache, self.tiers
+        assert tiers is not None
+        for r in self.waiting.first(PREFETCH_AHEAD):
+            if r.prefetched is not None:
+                continue
+            r.prefetched = []
+            limit = (r.known - 1) // self.b
+            hit, idle, handles = cache.lookup(r.path, limit)
+            load = tiers.plan(r.path, hit, limit, r.known, now_s, prefetch=True)
+            if load is None or load.total + idle > cache.free:
+                continue
+            cache.acquire(r, handles)
+            self._bring(r, hit, load, now_s)
+            cache.release(r)
+            r.prefetched = [(tier, lo, hi) for tier, _, lo, hi in load.parts]
+            self.changed = True
+            self.steady = False
 
     # -- shape of the step ------------------------------------------------------------------------------------------
     def shape(self) -> tuple[list[tuple[int, int]], int, int, int, int]:

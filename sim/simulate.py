@@ -10,6 +10,7 @@ import gc
 import random
 from array import array
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,14 +24,16 @@ from sim.kvcache.observed import as_table, observe
 from sim.kvcache.policies import POLICIES, World, check, make
 from sim.kvcache.ranked import RankedCache
 from sim.kvcache.release_order import ReleaseOrderCache
+from sim.kvcache.tiers import Tiers
 from sim.log import RequestLog
-from sim.recording import Recording
+from sim.recording import Recording, TierUse
 from sim.replica import Replica
 from sim.router import ROUTERS
 from sim.scenario import EngineParams
 from sim.scheduler import Scheduler
 from sim.warm import CacheState, restore
 from workloads.columns import Workload
+from workloads.errors import InputError
 
 SEMANTICS = {"vllm": "vllm-0.33.0", "sglang": "sglang-0.5.23"}
 POLICY_NAMES = (*POLICIES, "clairvoyant")
@@ -68,10 +71,12 @@ def run(
         sglang.check(params, record_cache)
     elif params.policy != "clairvoyant":
         check(params.policy, params.policy_params)
+    if params.tiers:
+        _check_tiers(params, record_cache)
     if router not in ROUTERS:
         raise ValueError(f"cluster.router = {router!r}, expected one of {', '.join(ROUTERS)}")
     env = Clock()
-    log = RequestLog(workload)
+    log = RequestLog(workload, len(params.tiers))
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))  # stream 1: routing
     cluster = Cluster(env, workload, params, log, ROUTERS[router](rng), until_arrival_s, on_clock)
     life: list[list[tuple]] | None = [[] for _ in range(len(workload))] if record_life else None
@@ -89,7 +94,8 @@ def run(
             cache = _cache(params, world, fleet_seen, forecast)
             if cache_events is not None:
                 observe(cache, cache_events[index])
-            scheduler = Scheduler(params, cache, paths, log)
+            tiers = Tiers(params.tiers, _prefill_alone(params, step_time), params.block_size) if params.tiers else None
+            scheduler = Scheduler(params, cache, paths, log, tiers)
         replica = Replica(
             index, env, scheduler, step_time, log, cluster.finished,
             overhead_s=params.step_overhead_s, fast_forward=fast_forward and step_log is None, life=life, step_log=step_log,
@@ -106,6 +112,31 @@ def run(
     if on_end is not None:
         on_end(cluster.replicas)
     return _recording(workload, params, cluster, log, life, cache_events, env.now)
+
+
+def _check_tiers(params: EngineParams, record_cache: bool) -> None:
+    for wrong, what in (
+        (params.semantics != "vllm", f"semantics = {params.semantics!r}: expected vllm"),
+        (not params.caching, "enabled = false: expected the prefix cache on"),
+        (params.policy == "clairvoyant", "policy = 'clairvoyant': expected another, it knows of no tiers"),
+        (record_cache, "an optimum: it is defined for one cache, without tiers"),
+    ):
+        if wrong:
+            raise InputError(f"[cache] tiers with {what}")
+
+
+def _prefill_alone(params: EngineParams, step_time: StepTime) -> Callable[[int, int], float]:
+    """Seconds of prefilling tokens [cached, known) of a prompt with nothing else on the replica, in the largest chunks."""
+    most = params.max_num_batched_tokens
+
+    def seconds(cached: int, known: int) -> float:
+        total = 0.0
+        for at in range(cached, known, most):
+            new = min(most, known - at)
+            total += step_time.step([(new, at)], 0, 0, 0, int(at + new == known))[0] + params.step_overhead_s
+        return total
+
+    return seconds
 
 
 def _cache(params: EngineParams, world: World, fleet_seen: dict[int, int], forecast: Forecast | None) -> BlockCache:
@@ -156,8 +187,16 @@ def _recording(
         engine_semantics=SEMANTICS[params.semantics],
         prefill_pauses=params.semantics == "sglang",
         life=life,
+        tiers=_tier_use(cluster.replicas),
         cache_events=None if cache_events is None else [as_table(events) for events in cache_events],
     )
+
+
+def _tier_use(replicas: list[Replica]) -> list[TierUse]:
+    """Each tier over all replicas."""
+    each = [r.scheduler.tiers.use() for r in replicas if isinstance(r.scheduler, Scheduler) and r.scheduler.tiers is not None]
+    summed = ("loaded_blocks", "written_blocks", "dropped_blocks", "stored_blocks", "link_busy_s")
+    return [replace(uses[0], **{name: sum(getattr(u, name) for u in uses) for name in summed}) for uses in zip(*each, strict=True)]
 
 
 def _tell_lives(life: list[list[tuple]], columns: dict[str, np.ndarray], steps: list) -> None:

@@ -34,6 +34,15 @@ class FcfsQueue:
         self._queue.popleft()
         return head
 
+    def first(self, n: int) -> list[Request]:
+        """The n requests at the head, in order."""
+        queue = self._queue
+        for i in range(min(n, len(queue))):
+            request = queue[i]
+            if isinstance(request, int):
+                queue[i] = self._build(request)
+        return [queue[i] for i in range(min(n, len(queue)))]  # type: ignore[misc]
+
     def put_back(self, request: Request) -> None:
         """A preempted or skipped request goes to the front."""
         self._queue.appendleft(request)
@@ -59,6 +68,10 @@ class PriorityQueue:
 
     def pop(self) -> Request:
         return heapq.heappop(self._heap)[1]
+
+    def first(self, n: int) -> list[Request]:
+        """The n requests at the head, in order."""
+        return [request for _, request in heapq.nsmallest(n, self._heap, key=lambda entry: entry[0])]
 
     def put_back(self, request: Request) -> None:
         heapq.heappush(self._heap, (request.urgency, request))

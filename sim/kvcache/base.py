@@ -35,6 +35,16 @@ class Holder(Protocol):
     writing: list[Any]  # nodes it still enters blocks into
 
 
+class Lower(Protocol):
+    """What lies below a cache and is told which blocks come and go: `sim.kvcache.tiers.Tiers`."""
+
+    def evicted(self, node: int, lo: int, hi: int) -> None: ...
+
+    def entered(self, node: int, lo: int, hi: int) -> None: ...
+
+    def released(self, path: Path, end: int) -> None: ...
+
+
 class Paths:
     """Paths of requests in blocks of one size; shared by all replicas.
 
@@ -87,6 +97,7 @@ class BlockCache:
         self._n_shared = n_shared
         self._seen: dict[int, int] = {}  # node -> deepest block ever entered here: the cache that never evicts
         self._fleet_seen = fleet_seen
+        self.lower: Lower | None = None  # cache tiers, told what happens here
 
     @property
     def free(self) -> int:
@@ -151,6 +162,8 @@ class BlockCache:
     def _enter_node(self, request: Holder, node_id: int, node: Any, lo: int, hi: int) -> None:
         self._place(request, node, lo, hi)
         request.entered = hi
+        if self.lower is not None:
+            self.lower.entered(node_id, lo, hi)
         if node_id < self._n_shared:
             if self._seen.get(node_id, 0) < hi:
                 self._seen[node_id] = hi
@@ -174,6 +187,13 @@ class BlockCache:
             node.writers.remove(request)
             self._drop_if_empty(node)
         request.writing.clear()
+
+    def finish_writing(self, request: Holder) -> None:
+        """Begin to let go: enter what is left to enter, and tell the tiers what is let go."""
+        self.enter_generated(request)
+        self.stop_writing(request)
+        if self.lower is not None:
+            self.lower.released(request.path, request.entered)
 
     def begin_decode(self, request: Holder) -> None:
         """The request has left prefill."""

@@ -141,8 +141,7 @@ class RankedCache(BlockCache):
 
     # -- release and evict ------------------------------------------------------------------------------------------
     def release(self, request: Holder) -> None:
-        self.enter_generated(request)
-        self.stop_writing(request)
+        self.finish_writing(request)
         number = next(self._releases)
         policy = self.policy
         policy.now_s = self.now_s
@@ -196,6 +195,8 @@ class RankedCache(BlockCache):
                 continue
             gone = min(n, policy.span(run), run.hi - run.lo)
             policy.on_evict(run, gone)
+            if self.lower is not None:
+                self.lower.evicted(node.id, run.hi - gone, run.hi)
             self._trim(node, run, gone)
             n -= gone
 

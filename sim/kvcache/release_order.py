@@ -179,8 +179,7 @@ class ReleaseOrderCache(BlockCache):
 
     # -- release and evict ------------------------------------------------------------------------------------------
     def release(self, request: Holder) -> None:
-        self.enter_generated(request)
-        self.stop_writing(request)
+        self.finish_writing(request)
         before = self._queue.prev
         for first, end in reversed(request.handles):
             if first.hi >= end:
@@ -216,6 +215,8 @@ class ReleaseOrderCache(BlockCache):
         while n:
             run = queue.next
             size = run.hi - run.lo
+            if self.lower is not None:
+                self.lower.evicted(run.node.id, max(run.lo, run.hi - n), run.hi)  # type: ignore[union-attr]
             if size > n:
                 run.hi -= n
                 return

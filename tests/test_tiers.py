@@ -1,0 +1,318 @@
+"""Cache tiers: tiny worlds with every number known, and the limits in which a tier is something simpler.
+
+    python -m pytest tests/test_tiers.py
+"""
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.recording import Recording
+from sim.replica import Replica
+from sim.scenario import EngineParams, TierParams
+from sim.scheduler import Scheduler
+from sim.simulate import run
+from tests.test_engine import same
+from tests.worlds import LinearSteps, UnitSteps, plain, random_workload
+from workloads.columns import PrefixTree, Workload
+from workloads.errors import InputError
+
+ENGINE_COLUMNS = ("arrival_s", "admit_s", "first_token_s", "finish_s", "hit_tokens", "ceiling_replica_tokens", "preemptions", "prefill_chunks", "first_step", "last_step")
+
+
+def free_tier(blocks: int, **more) -> TierParams:
+    return TierParams("dram", blocks, inf, **more)
+
+
+def families(prompts: list[tuple[int, int]], gap_s: float, output: int = 1) -> Workload:
+    """Requests (family, prompt tokens), one every gap_s; a family's prompts share their blocks of 4, the rest is each one's own."""
+    parent, end, leaf = [-1], [0], {}
+    for family in sorted({f for f, _ in prompts}):
+        above = 0
+        for blocks in sorted({n // 4 for f, n in prompts if f == family}):
+            parent.append(above)
+            end.append(4 * blocks)
+            above = leaf[family, blocks] = len(parent) - 1
+    tree = PrefixTree(np.array(parent, np.int32), np.array(end, np.int64), np.zeros(len(parent), np.int16))
+    tokens, leaves = np.array([n for _, n in prompts]), np.array([leaf[f, n // 4] for f, n in prompts], np.int32)
+    return Workload(tree, np.arange(len(prompts)) * gap_s, tokens, np.full(len(prompts), output), leaves)
+
+
+def equal_engine(a: Recording, b: Recording) -> None:
+    for column in ENGINE_COLUMNS:
+        np.testing.assert_array_equal(getattr(a, column), getattr(b, column), err_msg=column)
+    for p, q in zip(a.steps, b.steps, strict=True):
+        np.testing.assert_array_equal(p.end_s, q.end_s)
+        np.testing.assert_array_equal(p.prefill_tokens, q.prefill_tokens)
+
+
+# -- tiny worlds -------------------------------------------------------------------------------------------------------
+
+
+def test_load_delays_only_its_own_request() -> None:
+    """0 (9 tokens) is pushed out by 1 and 2; 3 asks for it again while 4 and 5 come: it loads 2 blocks of 4 in 2.5 s."""
+    w = families([(0, 9), (1, 21), (2, 21), (0, 9), (3, 5), (4, 5)], gap_s=10.0, output=2)
+    w = replace(w, arrival_s=np.array([0.0, 20.0, 60.0, 100.0, 100.0, 101.0]))
+    slow = LinearSteps(overhead_s=1.0, decode_s=0, context_s=0, longest_s=0, prefill_s=1.0, deep_s=0)
+    log: list = []
+    params = EngineParams(kv_blocks=8, block_size=4, tiers=(TierParams("dram", 20, 4.0, 0.5, block_bytes=4),))
+    r = run(w, params, slow, step_log=log)
+    assert [(start, tokens) for _, start, tokens, *_ in log if start >= 100 and tokens] == [
+        (100.0, [(4, 5)]), (106.0, [(3, 1), (4, 1), (5, 5)]), (113.0, [(3, 1), (5, 1)]),
+    ]  # fmt: skip
+    assert r.hit_tokens.tolist() == [0, 0, 0, 8, 0, 0]
+    assert r.tier_hit_tokens.tolist() == [[0], [0], [0], [8], [0], [0]]
+    assert r.load_s.tolist() == [0, 0, 0, 2.5, 0, 0]
+    assert r.admit_s[3] == 100.0
+    (use,) = r.tiers
+    assert (use.loaded_blocks, use.link_busy_s) == (2, 2.5)
+
+
+def test_nothing_to_do_but_wait_for_a_load() -> None:
+    """The engine idles until the transfer is done, or until somebody else comes."""
+    w = families([(0, 9), (1, 21), (0, 9), (2, 5)], gap_s=40.0)
+    w = replace(w, arrival_s=np.array([0.0, 40.0, 80.0, 81.0]))
+    slow = LinearSteps(overhead_s=1.0, decode_s=0, context_s=0, longest_s=0, prefill_s=1.0, deep_s=0)
+    params = EngineParams(kv_blocks=6, block_size=4, tiers=(TierParams("dram", 20, 4.0, 5.0, block_bytes=4),))
+    r = run(w, params, slow)
+    assert r.tier_hit_tokens[:, 0].tolist() == [0, 0, 8, 0]
+    assert r.admit_s.tolist() == [0.0, 40.0, 80.0, 81.0]
+    assert r.first_token_s[2:].tolist() == [89.0, 87.0]  # arrives at 87, when 3's step ends
+    alone = run(replace(w, arrival_s=np.array([0.0, 40.0, 80.0, 95.0])), params, slow)
+    assert alone.first_token_s[2] == 89.0  # 80 + 7 s transfer + one step of one token
+    assert alone.load_s[2] == 7.0
+
+
+def test_one_transfer_at_a_time_and_sharing_one_under_way() -> None:
+    """0 and 1 were pushed out; asked for together they queue for the link; a second request for 0 waits for the same load."""
+    w = families([(0, 101), (1, 101), (2, 101), (3, 101), (0, 101), (1, 101), (0, 101)], gap_s=1000.0)
+    w = replace(w, arrival_s=np.array([0.0, 1000, 2000, 3000, 4000, 4000, 4000]))
+    slow = LinearSteps(overhead_s=0.5, decode_s=0, context_s=0, longest_s=0, prefill_s=1.0, deep_s=0)
+    params = EngineParams(kv_blocks=60, block_size=4, tiers=(TierParams("dram", 200, 100.0, 0.0, block_bytes=4),))
+    r = run(w, params, slow)
+    assert r.load_s[4:].tolist() == [1.0, 2.0, 1.0]
+    assert r.tier_hit_tokens[4:, 0].tolist() == [100, 100, 0]
+    assert r.hit_tokens[4:].tolist() == [100, 100, 100]
+    assert r.tiers[0].link_busy_s == 2.0
+
+
+def test_prefetch_overlaps_the_wait_for_a_seat() -> None:
+    """One seat, taken for 100 s: with prefetch the transfer is over when it is free."""
+    w = families([(0, 101), (1, 101), (2, 101), (3, 4), (0, 101)], gap_s=1000.0)
+    w = replace(w, arrival_s=np.array([0.0, 1000, 2000, 3000, 3001]), output_tokens=np.array([1, 1, 1, 100, 1]))
+    got = {}
+    for prefetch in (False, True):
+        tier = TierParams("dram", 200, 10.0, 0.0, block_bytes=4, prefetch=prefetch)
+        r = run(w, EngineParams(kv_blocks=60, block_size=4, max_num_seqs=1, tiers=(tier,)), _seconds(1.0))
+        got[prefetch] = (r.admit_s[4], r.load_s[4], r.first_token_s[4], r.tier_hit_tokens[4, 0])
+    assert got == {False: (3103.0, 10.0, 3114.0, 100), True: (3103.0, 0.0, 3104.0, 68)}  # 32 were in GPU memory still
+
+
+def _seconds(prefill_s: float) -> LinearSteps:
+    """Steps of a second; a prefill token takes none in a step but computing again is dear: 100 s at 10 GB/s beats it."""
+
+    class Steps(UnitSteps):
+        def step(self, chunks, n_decode, sum_context, max_context, n_sampled):
+            return 1.0 + prefill_s * sum(max(0, new - 1) for new, _ in chunks), 0
+
+    return Steps()  # type: ignore[return-value]
+
+
+def test_second_tier_gets_what_falls_from_the_first() -> None:
+    w = families([(0, 9), (1, 9), (2, 9), (3, 9), (0, 9)], gap_s=10.0)
+    tiers = (free_tier(2), replace(free_tier(2), name="ssd"))
+    r = run(w, EngineParams(kv_blocks=6, block_size=4, tiers=tiers), UnitSteps())
+    assert r.tier_hit_tokens[4].tolist() == [4, 4]
+    assert [(t.name, t.loaded_blocks) for t in r.tiers] == [("dram", 1), ("ssd", 1)]
+
+
+def test_write_through_keeps_a_copy_and_on_evict_does_not() -> None:
+    """What is in GPU memory takes room in a write-through tier: of two families one is still there, of three none."""
+    w = families([(f, 9) for f in (0, 1, 2, 3, 0)], gap_s=10.0)
+    hits = {}
+    for write in ("on-evict", "write-through"):
+        r = run(w, EngineParams(kv_blocks=6, block_size=4, tiers=(free_tier(6, write=write),)), UnitSteps())
+        hits[write] = (r.hit_tokens[4], r.tiers[0].written_blocks)
+    assert hits == {"on-evict": (8, 5), "write-through": (0, 10)}
+
+
+@pytest.mark.parametrize(("policy", "hit"), [("lru", 0), ("lfu", 8), ("fifo", 0)])
+def test_policy_of_a_write_through_tier(policy: str, hit: int) -> None:
+    """0 was used three times, then two newcomers fill the tier: LFU keeps 0."""
+    w = families([(f, 9) for f in (0, 0, 0, 1, 2, 3, 0)], gap_s=10.0)
+    r = run(w, EngineParams(kv_blocks=3, block_size=4, tiers=(free_tier(4, write="write-through", policy=policy),)), UnitSteps())
+    assert r.hit_tokens[6] == hit
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"semantics": "sglang"}, "semantics"), ({"caching": False}, "enabled"), ({"policy": "clairvoyant"}, "clairvoyant"),
+])  # fmt: skip
+def test_refused(change: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        run(plain([0.0], [9], [1]), EngineParams(kv_blocks=8, block_size=4, tiers=(free_tier(4),), **change), UnitSteps())
+
+
+# -- exact limits ------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.booleans())
+def test_a_free_link_is_one_bigger_cache(seed: int, two: bool) -> None:
+    """Exact where blocks in use always fit GPU memory and no block is computed twice while a copy is cached."""
+    rng = random.Random(seed)
+    prompts = [(rng.randrange(12), rng.randrange(1, 15) * 4 + rng.randrange(1, 4)) for _ in range(80)]
+    w = families(prompts, gap_s=1.0)
+    hbm, below = 16, rng.randrange(2, 60)  # the longest request takes 15 blocks and is alone
+    split = rng.randrange(1, below)
+    tiers = (free_tier(split), free_tier(below - split)) if two else (free_tier(below),)
+    params = EngineParams(kv_blocks=hbm, block_size=4)
+    tiered = run(w, replace(params, tiers=tiers), LinearSteps(), fast_forward=rng.random() < 0.5)
+    bigger = run(w, replace(params, kv_blocks=hbm + below), LinearSteps())
+    equal_engine(tiered, bigger)
+    assert tiered.tiers[-1].dropped_blocks == bigger.evicted_blocks
+    assert tiered.load_s.max() == 0
+
+
+def test_a_free_link_is_one_bigger_cache_with_overlapping_requests() -> None:
+    """Decodes overlap; every answer and tail is private and prompts are no whole blocks, so nothing is computed twice."""
+    loaded = 0
+    for seed in range(30):
+        rng = random.Random(seed)
+        prompts = [(rng.randrange(30), rng.randrange(1, 15) * 4 + rng.randrange(1, 4)) for _ in range(150)]
+        w = families(prompts, gap_s=0.02, output=6)
+        below = rng.randrange(20, 150)
+        params = EngineParams(kv_blocks=150, block_size=4)
+        assert run(w, replace(params, caching=False), LinearSteps()).samples[0].blocks_in_use.max() < 135
+        tiered = run(w, replace(params, tiers=(free_tier(below),)), LinearSteps())
+        equal_engine(tiered, run(w, replace(params, kv_blocks=150 + below), LinearSteps()))
+        loaded += tiered.tiers[0].loaded_blocks
+    assert loaded > 1000
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(["on-evict", "write-through"]), st.sampled_from([(0.0, 0.0), (1e9, inf)]), st.booleans())
+def test_a_link_without_bandwidth_is_no_tier(seed: int, write: str, link: tuple[float, float], prefetch: bool) -> None:
+    w = random_workload(seed, closed=seed % 2 == 0)
+    params = EngineParams(kv_blocks=40, block_size=4, max_num_batched_tokens=32, max_num_seqs=4, policy="lru" if seed % 3 else "lfu")
+    tier = TierParams("dram", 100, *link, block_bytes=4, write=write, prefetch=prefetch)
+    tiered, none = run(w, replace(params, tiers=(tier,)), LinearSteps()), run(w, params, LinearSteps())
+    same(replace(tiered, tiers=[], tier_hit_tokens=None, load_s=None), none)
+    assert tiered.tiers[0].loaded_blocks == 0
+
+
+@pytest.mark.parametrize(("latency_s", "bandwidth"), [(0.02, 4e6), (0.2, 1.2e6), (0.0, 0.9e6), (1.0, 2e6)])
+def test_transfer_is_chosen_from_where_the_costs_cross(latency_s: float, bandwidth: float) -> None:
+    """Recomputing n tokens costs n p + n (n - 1) / 2 deep (one token a chunk), loading latency + n bytes / bandwidth."""
+    p, deep, block, size = 2e-5, 2e-7, 4, 64.0  # bytes per block
+
+    class PerToken(LinearSteps):
+        def step(self, chunks, n_decode, sum_context, max_context, n_sampled):
+            return sum(new * p + deep * (new * cached + new * (new - 1) / 2) for new, cached in chunks), 0
+
+    def chosen(blocks: int) -> bool:
+        n = blocks * block + 1
+        w = families([(0, n), (1, n), (0, n)], gap_s=1e4)
+        params = EngineParams(kv_blocks=blocks + 1, block_size=block, max_num_batched_tokens=2 * n, tiers=(TierParams("dram", 4 * blocks, bandwidth, latency_s, block_bytes=64),))
+        return run(w, params, PerToken()).tier_hit_tokens[2, 0] > 0
+
+    a, b = deep / 2, p - deep / 2 - size / block / bandwidth  # a n^2 + b n = latency
+    crossing = (-b + (b * b + 4 * a * latency_s) ** 0.5) / (2 * a)
+    at = first_true(chosen, 1, 4000)
+    assert abs(at - crossing / block) <= 1
+    assert all(chosen(n) for n in range(at, at + 40, 7))
+    assert not any(chosen(n) for n in range(max(1, at - 40), at, 7))
+
+
+def first_true(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """Smallest argument for which a monotone predicate holds."""
+    assert holds(high)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low
+
+
+# -- random worlds -----------------------------------------------------------------------------------------------------
+
+
+def random_tiers(rng: random.Random) -> tuple[TierParams, ...]:
+    return tuple(
+        TierParams(
+            f"tier{k}", rng.choice([1, 5, 30, 200]), rng.choice([0.0, 2e5, 2e6, 2e7, inf]), rng.choice([0.0, 0.0, 1e-4, 3e-3]), block_bytes=rng.choice([100, 1000]),
+            write=rng.choice(["on-evict", "on-evict", "write-through"]), policy=rng.choice(["lru", "lru", "fifo", "lfu"]), prefetch=rng.random() < 0.5,
+        )
+        for k in range(rng.choice([1, 1, 2, 3]))
+    )  # fmt: skip
+
+
+def random_params(rng: random.Random) -> EngineParams:
+    return EngineParams(
+        kv_blocks=rng.choice([36, 60, 120]), block_size=rng.choice([1, 4, 16]) if rng.random() < 0.3 else 4, max_num_batched_tokens=rng.choice([8, 32, 512]),
+        max_num_seqs=rng.choice([1, 3, 100]), scheduler_policy=rng.choice(["fcfs", "fcfs", "priority"]), reserve_full_isl=rng.random() < 0.7,
+        watermark=rng.choice([0.0, 0.0, 0.1]), long_prefill_token_threshold=rng.choice([0, 0, 6]), policy=rng.choice(["lru", "lru", "lfu", "s3fifo"]),
+        step_overhead_s=rng.choice([0.0, 0.0017]), frontend_s=rng.choice([0.0, 0.011]), tiers=random_tiers(rng),
+    )  # fmt: skip
+
+
+def checked(w: Workload, params: EngineParams, **options) -> Recording:
+    """A run whose caches and tiers are checked after every schedule."""
+    schedule = Scheduler.schedule
+
+    def scheduled(self: Scheduler, now_s: float) -> bool:
+        some = schedule(self, now_s)
+        self.cache.check()  # type: ignore[attr-defined]
+        self.tiers.check()  # type: ignore[union-attr]
+        assert set(self.loading) == {r for r in self.running if r.ready_s > now_s}
+        assert self.prefills == [r for r in self.running if not r.decoding and r.ready_s <= now_s]
+        return some
+
+    with patch.object(Scheduler, "schedule", scheduled):
+        return run(w, params, LinearSteps(prefill_s=2e-4, deep_s=1e-6), **options)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.integers(0, 10**9))
+def test_fast_forward_equals_stepping(seed: int) -> None:
+    rng = random.Random(seed)
+    w = random_workload(seed, n=rng.choice([30, 60]), closed=rng.random() < 0.5, rate=rng.choice([20.0, 100.0, 1000.0]))
+    options = {"replicas": rng.choice([1, 1, 2]), "router": rng.choice(["round-robin", "least-loaded"]), "horizon_s": rng.choice([None, None, 0.7])}
+    params = random_params(rng)
+    same(checked(w, params, **options, fast_forward=False), checked(w, params, **options))
+
+
+def test_random_worlds_reach_the_corners() -> None:
+    """A random test proves nothing about what it never does."""
+    seen: set[str] = set()
+    preempt, move = Scheduler._preempt, Replica._next_ready_s
+
+    def preempted(self: Scheduler, r, now_s: float) -> None:
+        seen.update({"preempted while loading"} if r.ready_s > now_s else ())
+        preempt(self, r, now_s)
+
+    def waited(self: Replica) -> float:
+        seen.add("stretch with a load under way" if len(self._ends) else "nothing to do but wait")
+        return move(self)
+
+    with patch.object(Scheduler, "_preempt", preempted), patch.object(Replica, "_next_ready_s", waited):
+        for seed in range(150):
+            rng = random.Random(seed)
+            w = random_workload(seed, n=60, closed=rng.random() < 0.5, rate=rng.choice([20.0, 100.0, 1000.0]))
+            r = checked(w, random_params(rng))
+            seen |= {name for name, happened in {
+                "loaded": r.tier_hit_tokens.sum(), "from two tiers": (r.tier_hit_tokens > 0).all(axis=1).any() and len(r.tiers) > 1,
+                "partly from below": ((r.tier_hit_tokens.sum(1) > 0) & (r.tier_hit_tokens.sum(1) < r.hit_tokens)).any(),
+                "dropped": any(t.dropped_blocks for t in r.tiers), "waited": (r.load_s > 0).any(), "preempted": r.preemptions.sum(),
+                "loaded again after a preemption": sum(t.loaded_blocks for t in r.tiers) * r.block_size > r.tier_hit_tokens.sum() > 0 and r.readmission_hit_tokens.any(),
+            }.items() if happened}  # fmt: skip
+            assert (r.tier_hit_tokens.sum(1) <= r.hit_tokens).all()
+            assert (r.hit_tokens <= r.ceiling_replica_tokens).all()
+            assert (r.status == 0).all() or (r.status >= 0).all()
+    assert len(seen) == 10, seen
