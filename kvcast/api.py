@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.scenario import EngineParams, Scenario
+from sim.scenario import EngineParams, Scenario, TierParams
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError
 
@@ -43,7 +43,9 @@ class Resolved:
 
     @property
     def params(self) -> EngineParams:
-        return engine_params(self.scenario)
+        tp = self.scenario.hardware.tensor_parallel
+        per_token = self.model.kv_bytes_per_token(str(self.scenario.model.kv_dtype), tp) * tp
+        return engine_params(self.scenario, per_token * self.scenario.engine.block_size)
 
     def step_time(self) -> StepTime:
         from calibrate.latency import step_time
@@ -107,7 +109,11 @@ def resolve(scenario: Scenario) -> Resolved:
         if getattr(engine, key) is None:
             engine = replace(engine, **{key: value})
     scenario = replace(scenario, engine=engine, model=replace(scenario.model, kv_dtype=kv_dtype))
-    return _with_max_seqs(_with_kv_blocks(Resolved(scenario, model, profile, origins)))
+    resolved = _with_max_seqs(_with_kv_blocks(Resolved(scenario, model, profile, origins)))
+    for tier in resolved.params.tiers:
+        if tier.blocks < 1:
+            raise InputError(f"[cache.tiers.{tier.name}] capacity_gib: expected room for one block of {tier.block_bytes:,} bytes at least")
+    return resolved
 
 
 def sglang_chunk(profile: DeviceProfile) -> int:
@@ -149,8 +155,8 @@ def _with_kv_blocks(resolved: Resolved) -> Resolved:
     return replace(resolved, scenario=replace(scenario, engine=engine), origins=origins, kv_lines=capacity.lines)
 
 
-def engine_params(scenario: Scenario) -> EngineParams:
-    """What the simulation reads of a resolved scenario."""
+def engine_params(scenario: Scenario, block_bytes: int) -> EngineParams:
+    """What the simulation reads of a resolved scenario. block_bytes: KV of one block over all GPUs of a replica."""
     engine = scenario.engine
     same = ("block_size", "kv_blocks", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold",
             "scheduler_policy", "watermark", "reserve_full_isl", "max_loras", "semantics", "chunked_prefill_size", "max_prefill_tokens",
@@ -158,8 +164,20 @@ def engine_params(scenario: Scenario) -> EngineParams:
     return EngineParams(
         **{key: getattr(engine, key) for key in same if getattr(engine, key) is not None},
         caching=scenario.cache.enabled, policy=scenario.cache.policy, policy_params=scenario.cache.policy_params,
+        tiers=tier_params(scenario, block_bytes) if scenario.cache.enabled else (),
         step_overhead_s=engine.step_overhead_ms / 1e3, frontend_s=engine.frontend_ms / 1e3,
     )
+
+
+def tier_params(scenario: Scenario, block_bytes: int) -> tuple[TierParams, ...]:
+    """The cache tiers in blocks and bytes."""
+    return tuple(
+        TierParams(
+            t.name, int(t.capacity_blocks or 0) if t.capacity_gib is None else int(t.capacity_gib * 2**30 // block_bytes),
+            t.bandwidth_gb_per_s * 1e9, t.latency_s, block_bytes, t.write, t.policy, t.prefetch,
+        )
+        for t in scenario.cache.tiers
+    )  # fmt: skip
 
 
 def load_workload(config: WorkloadConfig, seed: int = 0) -> Workload:

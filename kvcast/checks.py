@@ -88,6 +88,11 @@ LIMITS: dict[str, Limit] = {
     "engine.schedule_conservativeness": from_0(1e6),
     "engine.step_overhead_ms": MS,
     "engine.frontend_ms": MS,
+    "cache.tiers.name": NOT_EMPTY,
+    "cache.tiers.bandwidth_gb_per_s": from_0(FASTEST),
+    "cache.tiers.latency_s": FROM_SECOND_0,
+    "cache.tiers.capacity_gib": above_0(1e9),
+    "cache.tiers.capacity_blocks": from_1(MAX_KV_BLOCKS),
     "cluster.replicas": from_1(MAX_REPLICAS),
     "slo.ttft_s": SECONDS,
     "slo.tpot_s": SECONDS,
@@ -100,6 +105,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "engine.schedule_policy": ("fcfs", "lpm", "lof", "dfs-weight"),
     "engine.retraction_policy": ("length", "priority"),
     "engine.scheduler_policy": ("fcfs", "priority"),
+    "cache.tiers.write": ("on-evict", "write-through"),
+    "cache.tiers.policy": ("lru", "fifo", "lfu"),
     "model.dtype": ("bf16", "fp16", "fp8", "fp32"),
     "model.kv_dtype": ("bf16", "fp16", "fp8", "fp32"),
     "workload.loop": ("auto", "open", "sessions", "concurrency"),
@@ -172,6 +179,7 @@ def _name_problems(scenario: Scenario) -> Iterator[str]:
         yield f"[cluster] router = {router!r}: expected one of {', '.join(known)}{did_you_mean(router, known)}"
     yield from _semantics_problems(scenario.engine)
     yield from _policy_problems(scenario)
+    yield from _tier_problems(scenario)
 
 
 def _semantics_problems(engine: EngineConfig) -> Iterator[str]:
@@ -207,6 +215,23 @@ def _policy_problems(scenario: Scenario) -> Iterator[str]:
             check_policy(policy, params)
         except InputError as error:
             yield str(error)
+
+
+def _tier_problems(scenario: Scenario) -> Iterator[str]:
+    tiers = scenario.cache.tiers
+    for i, tier in enumerate(tiers):
+        where = f"[cache.tiers.{tier.name or i}]"
+        for f in fields(tier):
+            yield from _value_problems(f"{where} {f.name}", f"cache.tiers.{f.name}", getattr(tier, f.name))
+        given = [name for name in ("capacity_gib", "capacity_blocks") if getattr(tier, name) is not None]
+        if len(given) != 1:
+            yield f"{where} has {' and '.join(given) or 'neither capacity_gib nor capacity_blocks'}: expected exactly one of capacity_gib and capacity_blocks"
+        if tier.name in ["gpu", *(other.name for other in tiers[:i])]:
+            yield f"{where} name = {tier.name!r}: expected a name of its own for each tier, other than gpu"
+    if tiers and scenario.engine.semantics != "vllm":
+        yield f"[cache] tiers with [engine] semantics = {scenario.engine.semantics!r}: expected semantics = 'vllm' with them"
+    if tiers and scenario.cache.policy == "clairvoyant":
+        yield "[cache] tiers with policy = 'clairvoyant': expected another policy, it knows of no tiers"
 
 
 def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

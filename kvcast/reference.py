@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, get_type_hints
 
-from sim.scenario import Scenario, SloClass
+from sim.scenario import Scenario, SloClass, TierConfig
 from workloads.config import Arrival, Dist, Layer, MixClass
 
 SECTIONS: dict[str, tuple[str, type]] = {
@@ -16,6 +16,7 @@ SECTIONS: dict[str, tuple[str, type]] = {
     "workload.class.layers": ("the layers of a prompt, in the order the model reads them", Layer),
     "workload.class.arrival": ("when sessions arrive", Arrival),
     "workload.class.output": ("a distribution; the same keys wherever one is asked for (tokens, turns, think, ...)", Dist),
+    "cache.tiers": ("cache tiers, nearest first, one `[[cache.tiers]]` table each; see docs/tiers.md", TierConfig),
     "slo.classes.NAME": ("limits of the workload classes whose slo_class is NAME", SloClass),
 }
 """Tables that a section holds, beside the sections themselves."""

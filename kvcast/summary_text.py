@@ -104,6 +104,7 @@ def cache_lines(result: Result) -> str:
     s = result.report.summary
     lines = [
         *hit_lines(s),
+        *tier_lines(s),
         f"KV cache: {text.count(s['kv_blocks'])} blocks per replica, {text.percent(s['kv_usage_mean'])} in use on average, {text.percent(s['kv_usage_peak'])} at the peak; "
         f"{text.count(s['preemptions'])} preemptions, {text.count(s['recomputed_tokens'])} tokens computed again",
     ]
@@ -123,6 +124,20 @@ def hit_lines(s: dict[str, Any]) -> list[str]:
         ceiling = s[key]
         share = text.percent(s["prefix_hit_rate"] / ceiling, 0) if ceiling else text.UNKNOWN
         lines.append(f"  ceiling {text.percent(ceiling)} with {memory}: {share} of it is hit")
+    return lines
+
+
+def tier_lines(s: dict[str, Any]) -> list[str]:
+    """Hits by cache tier, when there are any tiers."""
+    if not s.get("tiers"):
+        return []
+    prompt, (gpu, *below) = s["prompt_tokens"] or 1, s["tiers"]
+    lines = [f"  hits by tier: {gpu['name']} {text.percent(gpu['hit_tokens'] / prompt)}" + "".join(f", {t['name']} {text.percent(t['hit_tokens'] / prompt)}" for t in below)
+             + f"; {text.count(gpu['requests_that_waited_for_loads'])} requests waited for loads"
+             + (f", {text.milliseconds(gpu['mean_load_ms'])} on average" if gpu["mean_load_ms"] else "")]
+    for t in below:
+        lines.append(f"  {t['name']}: {t['loaded_bytes'] / 1e9:,.1f} GB loaded, its link {text.percent(t['link_busy_share'])} busy; {t['written_bytes'] / 1e9:,.1f} GB written ({text.percent(t['write_share'])} of its bandwidth); "
+                     f"{text.count(t['stored_blocks'])} of {text.count(t['capacity_blocks'] * s['replicas'])} blocks at the end")
     return lines
 
 

@@ -26,7 +26,7 @@ def _table(path: str, node: Any) -> str:
     for name, value in pairs:
         if isinstance(value, dict) and all(is_dataclass(inner) for inner in value.values()):
             below += "".join(_table(f"{path}.{name}.{_key(key)}", inner) for key, inner in value.items())
-        elif isinstance(value, tuple) and is_dataclass(value[0]) and path == "workload":
+        elif isinstance(value, tuple) and is_dataclass(value[0]) and path in ("workload", "cache"):
             below += "".join(f"\n[[{path}.{name}]]\n" + _lines(inner) for inner in value)
         else:
             lines.append(f"{name} = {_value(value)}\n")

@@ -22,7 +22,7 @@ from sim.metrics import Window
 from sim.recording import ABORTED, COMPLETED, NOT_ARRIVED, SESSION_TRUNCATED, STATUS, UNFINISHED, Recording, Samples, Steps
 from sim.scenario import Scenario
 from sim.stability import BOUNDED, Stability, assess_fleet
-from sim.tables import class_table, slo_table, tenant_table
+from sim.tables import class_table, slo_table, tenant_table, tier_table
 from sim.timeline import timeline
 from workloads.columns import SCOPES, Workload
 
@@ -87,6 +87,7 @@ def build_report(
         "censored": bool(inside.sum() - (inside & completed).sum() > metrics.CENSORED_SHARE * inside.sum()),
         "single_token_outputs": int((workload.output_tokens[inside & completed] == 1).sum()),
         **_cache_numbers(rec, workload, counted, causes),
+        **({"tiers": tier_table(rec, counted)} if rec.tiers else {}),
         **_flops(rec, workload, counted, prefill_flops),
         **_engine_numbers(rec, window, inside, shares),
         "attainment": float((good & inside).sum() / inside.sum()) if limited and inside.any() else None,
@@ -242,10 +243,16 @@ def _columns(
             "ceiling_fleet_tokens", "readmission_hit_tokens", "preemptions", "preempted_s", "recomputed_tokens", "prefill_chunks")
     return {
         "request": np.arange(len(workload)), **ids, "prompt_tokens": workload.prompt_tokens, "output_tokens": workload.output_tokens,
-        **{name: getattr(rec, name) for name in kept}, **times,
+        **{name: getattr(rec, name) for name in kept}, **times, **_tier_columns(rec),
         **{f"miss_{cause}_tokens": column for cause, column in causes.tokens.items()},
         "gpu_hours": gpu_hours, "in_window": inside, **({} if good is None else {"good": good}),
     }
+
+
+def _tier_columns(rec: Recording) -> dict[str, np.ndarray]:
+    if rec.tier_hit_tokens is None or rec.load_s is None:
+        return {}
+    return {"load_s": rec.load_s, **{f"tier_{use.name}_hit_tokens": rec.tier_hit_tokens[:, i] for i, use in enumerate(rec.tiers)}}
 
 
 def _notes(summary: dict[str, Any], workload: Workload, window: Window, scenario: Scenario, causes: Causes) -> tuple[str, ...]:
@@ -265,6 +272,9 @@ def _notes(summary: dict[str, Any], workload: Workload, window: Window, scenario
         notes.append(f"censored: {missing} of {summary['arrived']} arrivals did not complete and are in no latency statistic")
     if summary["single_token_outputs"]:
         notes.append(f"{summary['single_token_outputs']} requests have one output token: no TPOT, counted as meeting its limit")
+    for tier in summary.get("tiers", [])[1:]:
+        if tier["write_share"] is None or tier["write_share"] > 1:
+            notes.append(f"cache tier {tier['name']}: more was written to it than its bandwidth takes in that time; writes are assumed to keep up, so its hits are too many")
     if not workload.prefix_identity:
         notes.append("the workload says nothing about shared text: every hit rate is 0 because it is unknown, not because nothing is shared")
     unnamed = sorted({s for s in workload.class_slo if s and s not in scenario.slo.classes})

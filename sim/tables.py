@@ -46,6 +46,29 @@ def class_table(
     return rows
 
 
+def tier_table(rec: Recording, counted: np.ndarray) -> list[dict[str, Any]]:
+    """Hits of the counted requests by where they were, GPU memory first; transfers and link time are those of the whole run."""
+    assert rec.tier_hit_tokens is not None
+    assert rec.load_s is not None
+    below = rec.tier_hit_tokens[counted].sum(axis=0)
+    waited_s = rec.load_s[counted]
+    link_s = rec.end_s * len(rec.steps)
+    rows: list[dict[str, Any]] = [{
+        "name": "gpu", "hit_tokens": int(rec.hit_tokens[counted].sum() - below.sum()), "capacity_blocks": rec.kv_blocks,
+        "requests_that_waited_for_loads": int((waited_s > 0).sum()), "mean_load_ms": float(waited_s[waited_s > 0].mean() * 1e3) if (waited_s > 0).any() else None,
+    }]  # fmt: skip
+    for use, hit in zip(rec.tiers, below, strict=True):
+        written = use.written_blocks * use.block_bytes
+        capacity = use.bandwidth_bytes_s * link_s
+        rows.append({
+            "name": use.name, "hit_tokens": int(hit), "capacity_blocks": use.capacity_blocks, "stored_blocks": use.stored_blocks, "dropped_blocks": use.dropped_blocks,
+            "loaded_bytes": use.loaded_blocks * use.block_bytes, "written_bytes": written,
+            "link_busy_share": use.link_busy_s / link_s if link_s else None,
+            "write_share": 0.0 if not written else written / capacity if capacity else None,
+        })  # fmt: skip
+    return rows
+
+
 def slo_table(workload: Workload, inside: np.ndarray, good: np.ndarray, limits: Limits) -> dict[str, dict[str, Any]]:
     """Arrivals, good requests and attainment per SLO class; "" is the default limits."""
     class_id = workload.column("class_id").astype(np.int64)

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvcast import api, load_scenario, summary_text, toml
 from sim.recording import Recording
 from sim.replica import Replica
 from sim.scenario import EngineParams, TierParams
@@ -158,6 +160,75 @@ def test_policy_of_a_write_through_tier(policy: str, hit: int) -> None:
 def test_refused(change: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         run(plain([0.0], [9], [1]), EngineParams(kv_blocks=8, block_size=4, tiers=(free_tier(4),), **change), UnitSteps())
+
+
+# -- the front door ----------------------------------------------------------------------------------------------------
+
+SCENARIO = """
+[workload]
+preset = "coding-agent"
+rate = 0.5
+duration_s = 30
+[engine]
+kv_blocks = 4000
+[[cache.tiers]]
+name = "dram"
+capacity_gib = 16
+bandwidth_gb_per_s = 50
+[[cache.tiers]]
+name = "ssd"
+capacity_blocks = 20000
+bandwidth_gb_per_s = 4
+latency_s = 0.001
+prefetch = true
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    path = tmp_path / "tiers.toml"
+    path.write_text(SCENARIO)
+    return path
+
+
+def test_a_scenario_with_tiers(scenario: Path) -> None:
+    """Hits by tier add up, in the summary, the columns and the words; the resolved file is the same scenario."""
+    result = api.run(api.prepare(load_scenario(scenario)))
+    dram, ssd = result.resolved.params.tiers
+    assert (dram.blocks, dram.block_bytes, dram.bandwidth_bytes_s) == (16 * 2**30 // (16 * 131072), 16 * 131072, 50e9)
+    assert (ssd.blocks, ssd.latency_s, ssd.prefetch) == (20000, 0.001, True)
+    s, columns = result.report.summary, result.report.requests
+    assert [t["name"] for t in s["tiers"]] == ["gpu", "dram", "ssd"]
+    assert sum(t["hit_tokens"] for t in s["tiers"]) == s["prefix_hit_tokens"]
+    assert s["tiers"][1]["hit_tokens"] == columns["tier_dram_hit_tokens"].sum() > 0
+    assert s["tiers"][1]["loaded_bytes"] % dram.block_bytes == 0
+    assert 0 < s["tiers"][1]["link_busy_share"] < 1
+    assert (columns["load_s"] > 0).sum() == s["tiers"][0]["requests_that_waited_for_loads"] > 0
+    assert "hits by tier: gpu" in summary_text.describe(result)
+    (scenario.parent / "again.toml").write_text(toml.dumps(result.scenario))
+    assert load_scenario(scenario.parent / "again.toml") == result.scenario
+    off = api.run(api.without_cache(api.prepare(load_scenario(scenario))))
+    assert "tiers" not in off.report.summary
+    assert "load_s" not in off.report.requests
+
+
+@pytest.mark.parametrize(("override", "expected"), [
+    ("cache.tiers.dram.capacity_blocks=5", "[cache.tiers.dram] has capacity_gib and capacity_blocks: expected exactly one"),
+    ("cache.tiers.ssd.capacity_blocks=", "[cache.tiers.ssd] has neither capacity_gib nor capacity_blocks"),
+    ("cache.tiers.ssd.name=dram", "expected a name of its own for each tier"),
+    ("cache.tiers.ssd.bandwidth_gb_per_s=-1", "[cache.tiers.ssd] bandwidth_gb_per_s = -1"),
+    ("cache.tiers.ssd.bandwidth_gb_per_s=", "[cache.tiers.ssd] bandwidth_gb_per_s is missing"),
+    ("cache.tiers.ssd.bandwidth_gbps=8", "[cache.tiers.ssd] has no key 'bandwidth_gbps' (did you mean bandwidth_gb_per_s?)"),
+    ("cache.tiers.ssd.write=write-thru", "(did you mean write-through?)"),
+    ("cache.tiers.dram.capacity_gib=0.0001", "[cache.tiers.dram] capacity_gib: expected room for one block of 2,097,152 bytes"),
+    ("engine.semantics=sglang", "expected semantics = 'vllm' with them"),
+    ("cache.policy=clairvoyant", "clairvoyant"),
+])  # fmt: skip
+def test_what_is_wrong_with_a_tier_is_one_line(scenario: Path, override: str, expected: str) -> None:
+    with pytest.raises(InputError) as error:
+        api.resolve(load_scenario(scenario, [override]))
+    assert expected in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 # -- exact limits ------------------------------------------------------------------------------------------------------
