@@ -17,6 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcast import api, load_scenario, summary_text, toml
+from sim.kvcache.replay import POLICIES
+from sim.kvcache.tiers import Tier, Tiers
 from sim.recording import Recording
 from sim.replica import Replica
 from sim.scenario import EngineParams, TierParams
@@ -60,22 +62,22 @@ def equal_engine(a: Recording, b: Recording) -> None:
 
 
 def test_load_delays_only_its_own_request() -> None:
-    """0 (9 tokens) is pushed out by 1 and 2; 3 asks for it again while 4 and 5 come: it loads 2 blocks of 4 in 2.5 s."""
+    """0 (9 tokens) is pushed out by 1 and 2; 3 asks for it again while 4 and 5 come: it loads 2 blocks of 4 in 7.5 s."""
     w = families([(0, 9), (1, 21), (2, 21), (0, 9), (3, 5), (4, 5)], gap_s=10.0, output=2)
     w = replace(w, arrival_s=np.array([0.0, 20.0, 60.0, 100.0, 100.0, 101.0]))
     slow = LinearSteps(overhead_s=1.0, decode_s=0, context_s=0, longest_s=0, prefill_s=1.0, deep_s=0)
     log: list = []
-    params = EngineParams(kv_blocks=8, block_size=4, tiers=(TierParams("dram", 20, 4.0, 0.5, block_bytes=4),))
+    params = EngineParams(kv_blocks=8, block_size=4, tiers=(TierParams("dram", 20, 4.0, 5.5, block_bytes=4),))
     r = run(w, params, slow, step_log=log)
     assert [(start, tokens) for _, start, tokens, *_ in log if start >= 100 and tokens] == [
-        (100.0, [(4, 5)]), (106.0, [(3, 1), (4, 1), (5, 5)]), (113.0, [(3, 1), (5, 1)]),
+        (100.0, [(4, 5)]), (106.0, [(4, 1), (5, 5)]), (112.0, [(3, 1), (5, 1)]), (114.0, [(3, 1)]),
     ]  # fmt: skip
     assert r.hit_tokens.tolist() == [0, 0, 0, 8, 0, 0]
     assert r.tier_hit_tokens.tolist() == [[0], [0], [0], [8], [0], [0]]
-    assert r.load_s.tolist() == [0, 0, 0, 2.5, 0, 0]
+    assert r.load_s.tolist() == [0, 0, 0, 7.5, 0, 0]
     assert r.admit_s[3] == 100.0
     (use,) = r.tiers
-    assert (use.loaded_blocks, use.link_busy_s) == (2, 2.5)
+    assert (use.loaded_blocks, use.link_busy_s) == (2, 7.5)
 
 
 def test_nothing_to_do_but_wait_for_a_load() -> None:
@@ -160,6 +162,73 @@ def test_policy_of_a_write_through_tier(policy: str, hit: int) -> None:
 def test_refused(change: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         run(plain([0.0], [9], [1]), EngineParams(kv_blocks=8, block_size=4, tiers=(free_tier(4),), **change), UnitSteps())
+
+
+# -- one tier against single blocks ------------------------------------------------------------------------------------
+
+
+class BlockTier:
+    """The same, block by block: a dict of ranks, and the smallest (rank, -block) goes."""
+
+    def __init__(self, params: TierParams) -> None:
+        self.room, self.rank = params.blocks, POLICIES[params.policy]
+        self.ranks: dict[tuple[int, int], object] = {}
+        self.stamp = self.last = -1
+
+    def put(self, node: int, lo: int, hi: int, entering: bool) -> list[tuple[int, int]]:
+        gone = []
+        if not (entering and lo == self.last):
+            self.stamp += 1
+        self.last = hi if entering else -1
+        for block in range(lo, hi) if entering else range(hi - 1, lo - 1, -1):
+            self.stamp += not entering
+            self.ranks[node, block] = self.rank(self.ranks.get((node, block)), self.stamp)
+            gone += [] if entering else self.shed()
+        return gone + self.shed()
+
+    def shed(self) -> list[tuple[int, int]]:
+        gone = []
+        while len(self.ranks) > self.room:
+            gone.append(min(self.ranks, key=lambda at: (self.ranks[at], -at[1])))
+            del self.ranks[gone[-1]]
+        return gone
+
+    def touch(self, path: list[tuple[int, int]], end: int) -> None:
+        self.stamp, self.last, lo = self.stamp + 1, -1, 0
+        for node, hi in path:
+            for at in [(node, block) for block in range(lo, min(hi, end)) if (node, block) in self.ranks]:
+                self.ranks[at] = self.rank(self.ranks[at], self.stamp)
+            lo = min(hi, end)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 10**9), st.sampled_from(["lru", "fifo", "lfu"]), st.sampled_from(["on-evict", "write-through"]))
+def test_a_tier_equals_single_blocks(seed: int, policy: str, write: str) -> None:
+    """Node n owns blocks [10 n, 10 n + 10); paths are its nodes in order."""
+    rng = random.Random(seed)
+    params = TierParams("dram", rng.choice([1, 4, 9, 15, 40]), 1.0, policy=policy, write=write)
+    tier, blocks = Tier(params), BlockTier(params)
+    for _ in range(80):
+        node = rng.randrange(4)
+        lo, hi = sorted(rng.sample(range(10 * node, 10 * node + 11), 2))
+        kind = rng.choice(["put", "put", "put", "remove", "touch"])
+        if kind == "put":
+            entering = write == "write-through" and rng.random() < 0.7
+            gone = [(n, b) for n, a, z in tier.put(node, lo, hi, entering) for b in range(z - 1, a - 1, -1)]
+            assert gone == blocks.put(node, lo, hi, entering)
+        elif kind == "remove":
+            tier.remove(node, lo, hi)
+            for block in range(lo, hi):
+                blocks.ranks.pop((node, block), None)
+        elif write == "write-through":
+            path, end = [(n, 10 * n + 10) for n in range(node + 1)], rng.randrange(1, 10 * node + 11)
+            tier.touch(path, end)
+            blocks.touch(path, end)
+        tier.check()
+        assert tier.used == len(blocks.ranks)
+        for block in range(10 * node, 10 * node + 10):
+            stored = next((b for b in range(block, 10 * node + 10) if (node, b) not in blocks.ranks), 10 * node + 10)
+            assert tier.reach(node, block, 10 * node + 10) == stored
 
 
 # -- the front door ----------------------------------------------------------------------------------------------------
@@ -312,6 +381,65 @@ def first_true(holds: Callable[[int], bool], low: int, high: int) -> int:
 
 
 # -- random worlds -----------------------------------------------------------------------------------------------------
+
+
+def _keeps_a_copy(self: Tier, node: int, lo: int, hi: int) -> None:
+    pass
+
+
+def _many_transfers_at_once(self: Tier, blocks: int, now_s: float) -> float:
+    return now_s + self.transfer_s(blocks)
+
+
+def _shallow_first(self: Tier, node: int, lo: int, hi: int, entering: bool = False) -> list[tuple[int, int, int]]:
+    return [gone for block in range(lo, hi) for gone in put(self, node, block, block + 1)]
+
+
+def _computed_at_once(self: Scheduler, now_s: float) -> None:
+    for r in self.loading:
+        r.ready_s = now_s
+    take_in(self, now_s)
+
+
+put, take_in = Tier.put, Scheduler._take_in
+FAULTS = {
+    "a loaded block stays below": (Tier, "remove", _keeps_a_copy),
+    "many transfers at once": (Tier, "ready_s", _many_transfers_at_once),
+    "shallow blocks go first": (Tier, "put", _shallow_first),
+    "nobody waits for a load": (Scheduler, "_take_in", _computed_at_once),
+    "no load is waited for twice": (Tiers, "hits_ready_s", lambda self, path, hit, now_s: now_s),
+    "a stretch runs over an arrival": (Replica, "_time_steps", None),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_noticed(fault: str) -> None:
+    target, name, faulty = FAULTS[fault]
+    if faulty is None:
+        faulty = _blind(Replica._time_steps)
+    with patch.object(target, name, faulty), pytest.raises(AssertionError):
+        _some_of_the_tests()
+
+
+def _some_of_the_tests() -> None:
+    test_load_delays_only_its_own_request()
+    test_one_transfer_at_a_time_and_sharing_one_under_way()
+    test_a_free_link_is_one_bigger_cache_with_overlapping_requests()
+    steps = LinearSteps(prefill_s=2e-4, deep_s=1e-6)
+    for seed in range(40):
+        w, params = random_workload(seed, rate=100.0), random_params(random.Random(seed))
+        same(run(w, params, steps, fast_forward=False), run(w, params, steps))
+
+
+def _blind(time_steps: Callable[[Replica, float], None]) -> Callable[[Replica, float], None]:
+    """A replica that plans its stretches as if nothing were being loaded."""
+
+    def planned(self: Replica, start_s: float) -> None:
+        loading, self._loading = self._loading, []
+        time_steps(self, start_s)
+        self._loading = loading
+
+    return planned
 
 
 def random_tiers(rng: random.Random) -> tuple[TierParams, ...]:

@@ -47,7 +47,7 @@ class Tier:
         self._heap: list[tuple[Rank, int, int, Run]] = []  # rank, -lo, serial number, run
         self._serial = count()
         self._stamp = 0
-        self._last = (-1, -1)  # blocks put last
+        self._last = (-1, -1)  # where eviction, and where entry, would continue what was put last
 
     def reach(self, node: int, pos: int, limit: int) -> int:
         """End of the blocks of `node` stored without a hole from `pos` on, at most `limit`; `pos` when it is not stored."""
@@ -59,9 +59,11 @@ class Tier:
 
     def put(self, node: int, lo: int, hi: int, entering: bool = False) -> list[tuple[int, int, int]]:
         """Store or touch blocks; what had to go for them, (node, lo, hi) each. Evictions come deepest first, entries shallow first."""
+        if not entering and self.used + hi - lo > self.p.blocks and self._holds_some(node, lo, hi) and hi - lo > 1:
+            return [gone for block in range(hi - 1, lo - 1, -1) for gone in self.put(node, block, block + 1)]  # an old copy may go for a deeper one
         if (lo if entering else hi) != self._last[entering]:
             self._stamp += 1  # blocks that continue those put last share their stamp: deepest first is their order anyway
-        self._last = (lo, hi)
+        self._last = (-1, hi) if entering else (lo, -1)
         pos = lo
         for a, b, rank in self._carve(node, lo, hi):
             self._write(node, pos, a)
@@ -124,6 +126,9 @@ class Tier:
         heappush(self._heap, (rank, -lo, next(self._serial), run))
         return run
 
+    def _holds_some(self, node: int, lo: int, hi: int) -> bool:
+        return any(run.lo < hi and lo < run.hi for run in self._runs.get(node, ()))
+
     def _carve(self, node: int, lo: int, hi: int) -> list[tuple[int, int, Rank]]:
         """Cut blocks [lo, hi) out: the (lo, hi, rank) of those that were there, by depth."""
         gone: list[tuple[int, int, Rank]] = []
@@ -136,9 +141,9 @@ class Tier:
             gone.append((a, b, run.rank))
             if run.lo < a:
                 kept.append(self._new(node, run.lo, a, run.rank))
-            run.lo = b  # the deep part keeps its place in the heap, before the shallow one
-            if run.lo < run.hi:
-                kept.append(run)
+            if b < run.hi:
+                kept.append(self._new(node, b, run.hi, run.rank))
+            run.lo = run.hi
         if gone:
             self.used -= sum(b - a for a, b, _ in gone)
             self._keep(node, kept)
