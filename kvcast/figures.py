@@ -35,7 +35,7 @@ CAUSES = {  # in the order of precedence that METRICS gives them
     "changed_earlier": ("changed earlier", "#F0E442"),
     "cold": ("cold", SKY),
 }
-PHASES = {"queued": GREY, "prefill": ORANGE, "decode": BLUE, "preempted": VERMILLION}
+PHASES = {"queued": GREY, "loading": SKY, "prefill": ORANGE, "decode": BLUE, "preempted": VERMILLION}
 CURVE_POINTS = 400
 BINS = 40
 
@@ -191,7 +191,7 @@ def miss_causes(document: Document) -> go.Figure:
 
 
 def request_life(rows: Sequence[tuple[str, Sequence[tuple]]]) -> go.Figure:
-    """One bar a request, from its arrival: queued, prefill chunks, decode, preempted.
+    """One bar a request, from its arrival: queued, loading from cache tiers, prefill chunks, decode, preempted.
 
     rows: (label, [(phase, start_s, end_s, tokens), ...]) in order of time, as `Report.life` holds them; `lives_of` makes
     coarser ones from the requests table.
@@ -226,7 +226,9 @@ def lives_of(document: Document, requests: Columns, count: int = 8) -> list[tupl
         row = {key: column[r] for key, column in requests.items()}
         computed, preempted = int(row["prompt_tokens"] - row["hit_tokens"]), float(row["preempted_s"])
         back = row["finish_s"] - preempted
-        life = [("queued", row["arrival_s"], row["admit_s"], 0), ("prefill", row["admit_s"], row["first_token_s"], computed)]
+        start_s = min(row["admit_s"] + row.get("load_s", 0.0), row["first_token_s"])
+        life = [("queued", row["arrival_s"], row["admit_s"], 0), ("prefill", start_s, row["first_token_s"], computed)]
+        life[1:1] = [("loading", row["admit_s"], start_s, 0)] if start_s > row["admit_s"] else []
         life += [("decode", row["first_token_s"], back, int(row["output_tokens"]))]
         life += [("preempted", back, row["finish_s"], int(row["recomputed_tokens"]))] if preempted else []
         rows.append((f"#{r} {names[row['class_id']]}", life))

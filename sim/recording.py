@@ -82,7 +82,7 @@ class Recording:
     evicted_blocks: int  #: all replicas
     engine_semantics: str  #: e.g. "vllm-0.33.0"
     prefill_pauses: bool = False  #: decodes emit nothing in steps without decodes (SGLang): no gap is listed for that, but each one that begins or ends at a prefill
-    life: list[list[tuple]] | None = None  #: per request, when asked for: ("queued"|"prefill"|"decode"|"preempted", start_s, end_s, tokens)
+    life: list[list[tuple]] | None = None  #: per request, when asked for: ("queued"|"loading"|"prefill"|"decode"|"preempted", start_s, end_s, tokens)
     cache_events: list[np.ndarray] | None = None  #: per replica, when asked for: int64 [events, 4] (sim.kvcache.observed)
     tiers: list[TierUse] = field(default_factory=list)  #: nearest first; empty without cache tiers, and then the next two are None
     tier_hit_tokens: np.ndarray | None = None  #: int64 [n, tiers], hit tokens that had to be loaded from each tier; the rest were in GPU memory

@@ -213,6 +213,8 @@ def _tell_lives(life: list[list[tuple]], columns: dict[str, np.ndarray], steps: 
             continue
         prefills = list(phases)
         phases.append(("queued", arrival_s, admit_s, 0))
+        if "load_s" in columns and columns["load_s"][request] > 0 and not columns["preemptions"][request]:
+            phases.append(("loading", admit_s, admit_s + float(columns["load_s"][request]), 0))
         at_s = first_s
         for from_s, to_s in pauses.get(request, []):
             resumed_s = min((start for _, start, _, _ in prefills if from_s <= start < to_s), default=None)

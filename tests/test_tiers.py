@@ -76,6 +76,11 @@ def test_load_delays_only_its_own_request() -> None:
     assert r.tier_hit_tokens.tolist() == [[0], [0], [0], [8], [0], [0]]
     assert r.load_s.tolist() == [0, 0, 0, 7.5, 0, 0]
     assert r.admit_s[3] == 100.0
+    life = run(w, params, slow, record_life=True).life
+    assert life is not None
+    assert [phase[:3] for phase in life[3]] == [
+        ("queued", 100.0, 100.0), ("loading", 100.0, 107.5), ("prefill", 112.0, 114.0), ("decode", 114.0, 115.0),
+    ]  # fmt: skip
     (use,) = r.tiers
     assert (use.loaded_blocks, use.link_busy_s) == (2, 7.5)
 
@@ -335,6 +340,14 @@ def test_a_free_link_is_one_bigger_cache_with_overlapping_requests() -> None:
         equal_engine(tiered, run(w, replace(params, kv_blocks=150 + below), LinearSteps()))
         loaded += tiered.tiers[0].loaded_blocks
     assert loaded > 1000
+
+
+def test_a_free_link_is_one_bigger_cache_on_mooncake(data_dir: Path) -> None:
+    prepared = api.prepare(load_scenario(Path(__file__).parent.parent / "examples" / "mooncake.toml"))
+    params, below = prepared.resolved.params, 400_000
+    tiered = run(prepared.workload, replace(params, tiers=(free_tier(below),)), prepared.step_time, replicas=4)
+    equal_engine(tiered, run(prepared.workload, replace(params, kv_blocks=params.kv_blocks + below), prepared.step_time, replicas=4))
+    assert tiered.tiers[0].loaded_blocks > 500_000
 
 
 @settings(max_examples=40, deadline=None)
