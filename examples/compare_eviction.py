@@ -4,7 +4,7 @@ For every workload, capacity and policy a timed run gives hit rate and mean TTFT
 admissions bounds what any eviction could hit. `clairvoyant` knows the future and is still a policy, not the bound. Every
 policy is also compared with LRU request by request, so that a difference within the noise is called that.
 
-    KVCAST_DATA=/path/to/data python examples/compare_eviction.py --out /tmp/eviction --jobs 2     # about ten CPU minutes
+    KVCAST_DATA=/path/to/data python examples/compare_eviction.py --out /tmp/eviction --jobs 2     # five to six CPU minutes
     KVCAST_DATA=/path/to/data python examples/compare_eviction.py --out /tmp/eviction --quick      # some seconds: a look at the shape
 
 Writes eviction.html (figure) and eviction.json (every number), and prints the table of docs/comparisons.md. The whole of a
