@@ -71,7 +71,8 @@ def verdict(result: Result) -> str:
         lines.append(f"stable: {s['stable_reason']}")
     coverage = s["coverage"]
     shares = ", ".join(f"{text.percent(coverage[key])} {key}" for key in ("measured", "interpolated", "extrapolated"))
-    warning = "  <- much of this is outside what was measured" if coverage["extrapolated"] > EXTRAPOLATED_LIMIT else ""
+    outside = coverage["extrapolated"]
+    warning = f"  <- {'MUCH' if outside > EXTRAPOLATED_LIMIT else 'part'} of this is outside what was measured" if outside >= 0.01 else ""
     lines.append(f"simulated time rests on step times {shares}{warning}")
     return "\n".join(lines)
 
