@@ -51,7 +51,7 @@ def compare(device: CpuCalibration, model: ModelSpec, shapes: Sequence[Mix] = SH
     results = []
     with torch.inference_mode():
         for mix in shapes:
-            batch = batch_of(placed(limits, mix).schedule(), limits.block_size, "cpu")
+            batch = batch_of(placed(limits, mix, model.vocab).schedule(), limits.block_size, "cpu")
             operators = [(device.calls(point), repeat) for point, repeat in step_points(model, mix)]
             order = [calls[layer % len(calls)] for layer in range(2 * model.layers) for calls, repeat in operators if layer < repeat]
             whole, parts = [], []

@@ -60,8 +60,8 @@ class Decoder:
         self.norm = torch.ones(model.hidden, dtype=dtype, device=device)
         self.head = self.embedding if model.tied_embeddings else self._weight(model.vocab, model.hidden)
         cache = (kv_blocks, block_size, model.kv_heads, model.head_dim)
-        self.k_cache = [torch.zeros(cache, dtype=dtype, device=device) for _ in range(count)]
-        self.v_cache = [torch.zeros(cache, dtype=dtype, device=device) for _ in range(count)]
+        # Random, never zeros: a GPU draws less power on zeros, so its clocks, and its times, would be another workload's.
+        self.k_cache, self.v_cache = ([torch.empty(cache, dtype=dtype, device=device).normal_(generator=self._generator) for _ in range(count)] for _ in range(2))
         self.rope = rope_tables(max_positions or min(model.max_context, kv_blocks * block_size), model.head_dim, dtype, device)
 
     def _weight(self, *shape: int, scale: float | None = None) -> Tensor:

@@ -30,6 +30,7 @@ class Computes(Protocol):
     """What an engine needs of a decoder."""
 
     device: str
+    model: ModelSpec
 
     def forward(self, batch: Batch) -> tuple[Any, Any]:
         """(tokens, logits) of the sampled rows."""

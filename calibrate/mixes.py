@@ -1,6 +1,6 @@
 """Times whole engine steps of chosen shapes: prefill chunks over cached prefixes and decodes of unequal contexts in one step.
 
-The one idea: the engine's state is set up as if it had come to that step, with the KV cache's content left as it is, so the real
+The one idea: the engine's state is set up as if it had come to that step, with random token ids over a random KV cache, so the real
 scheduler, batch and forward pass run. Shapes are drawn off the calibration grid: they test what a simulation interpolates.
 
     python -m calibrate.mixes --model tiny --device cpu --out recording
@@ -62,7 +62,7 @@ def time_mix(engine: Engine, mix: Mix, clock: Callable[[], float], runs: int = R
     engine.limits = replace(engine.limits, caching=False)
     samples = []
     for _ in range(runs):
-        engine.scheduler = placed(engine.limits, mix)
+        engine.scheduler = placed(engine.limits, mix, engine.decoder.model.vocab)
         start = clock()
         engine.step()
         samples.append(clock() - start)
@@ -70,12 +70,12 @@ def time_mix(engine: Engine, mix: Mix, clock: Callable[[], float], runs: int = R
     return samples
 
 
-def placed(limits: Limits, mix: Mix) -> Scheduler:
-    """A scheduler whose next step has this shape."""
-    scheduler = Scheduler(limits)
+def placed(limits: Limits, mix: Mix, vocab: int, seed: int = 0) -> Scheduler:
+    """A scheduler whose next step has this shape; every request has token ids of its own, drawn from the vocabulary."""
+    scheduler, rng = Scheduler(limits), np.random.default_rng(seed)
     rows = [(cached + new, cached, False) for new, cached in mix["chunks"]] + [(context, context - 1, True) for context in mix["contexts"]]
     for i, (known, computed, decoding) in enumerate(rows):
-        request = Request(i, [1] * known, 2, computed=computed, decoding=decoding)
+        request = Request(i, rng.integers(0, vocab, known).tolist(), 2, computed=computed, decoding=decoding)
         request.blocks = scheduler.pool.take(-(-computed // limits.block_size))
         scheduler.running.append(request)
     return scheduler

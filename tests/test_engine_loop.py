@@ -19,7 +19,7 @@ from calibrate.backend import TorchBackend  # noqa: E402
 from calibrate.decoder import Decoder  # noqa: E402
 from calibrate.engine import BusyClock, Engine, build, example_arrivals, main, replay, warm_up  # noqa: E402
 from calibrate.live_bytes import peak_bytes  # noqa: E402
-from calibrate.mixes import example_mixes, record, shape_of  # noqa: E402
+from calibrate.mixes import example_mixes, record, shape_of, time_mix  # noqa: E402
 from calibrate.models import resolve_model  # noqa: E402
 from calibrate.paging import BlockPool, chained_hashes  # noqa: E402
 from calibrate.serving import Limits, Request  # noqa: E402
@@ -214,6 +214,30 @@ def test_example_arrivals_and_mixes_are_seeded():
     shapes = [shape_of(m) for m in mixes]
     assert sum(1 for s in shapes if s["chunks"] and s["n_decode"]) == 8
     assert all(sum(n for n, _ in s["chunks"]) + s["n_decode"] <= 512 for s in shapes)
+
+
+def test_mixes_attend_random_keys_and_values_and_compute_random_tokens():
+    """Steps of chosen shapes must not run over a cache that nothing ever wrote, nor send every token to the same expert."""
+    limits = replace(ROOMY, max_num_seqs=8)
+    engine = Engine(Decoder(MODEL, TorchBackend(), "cpu", torch.float32, limits.kv_blocks, 16, max_positions=2000), limits)
+    seen, forward = [], engine.decoder.forward
+
+    def noted(batch):
+        for table, tokens in zip(batch.tables, [n + c for n, c in zip(batch.new, batch.cached, strict=True)] + list(batch.contexts), strict=True):
+            for cache in (*engine.decoder.k_cache, *engine.decoder.v_cache):
+                attended = cache[table.long()].flatten(0, 1)[:tokens]
+                assert bool(attended.ne(0).all()), "zeros in the cache"
+                assert tokens < 3 or 0.8 < float(attended.std()) < 1.2
+        seen.append(batch.ids.tolist())
+        return forward(batch)
+
+    engine.forward = noted
+    with torch.inference_mode():
+        for mix in ({"chunks": [[40, 100], [7, 0]], "contexts": [200, 3, 90]}, {"chunks": [], "contexts": [40, 300, 70, 20]}):
+            time_mix(engine, mix, lambda: 0.0, 2)
+    assert [len(ids) for ids in seen] == [50, 50, 4, 4]
+    assert seen[0] == seen[1]
+    assert all(len(set(ids)) > len(ids) / 2 for ids in seen)
 
 
 def test_the_block_pool_evicts_in_release_order_and_partial_blocks_first():
