@@ -1,6 +1,7 @@
 """What calibration measures of a device beyond its operators, and the CPU as such a device (the GPU: calibrate.cuda).
 
-The one idea: the host's own time of a step is measured by running the engine around a decoder that computes nothing.
+The one idea: the host's own time of a step is measured by running the engine, planning and copies included, around a decoder that
+computes nothing.
 
     python -m calibrate.measure --model tiny --device cpu --budget-s 20 --out points.jsonl
 """
@@ -16,8 +17,8 @@ from typing import Any
 import torch
 
 from calibrate.bench import BLOCK, Call, TorchDevice
-from calibrate.decoder import Batch, Decoder
-from calibrate.engine import Engine, batch_of
+from calibrate.decoder import Batch, Decoder, rope_tables
+from calibrate.engine import batch_of, engine_of
 from calibrate.measure import DeviceLostError, OutOfMemoryError
 from calibrate.models import ModelSpec
 from calibrate.operators import ELEMENT_BYTES, Point
@@ -36,6 +37,7 @@ class Calibration(TorchDevice):
         super().__init__(dtype, min(3 * cache_bytes, model.parameters * ELEMENT_BYTES[dtype]))
         self.model = model
         self.clock = time.perf_counter
+        self.graphs: dict[str, Any] = {}  #: how decode steps are captured, where not as the device does it (calibrate.engine.engine_of)
 
     def measure(self, point: Point) -> list[float]:
         special = {"host": self._host_us, "launch": self._launch_us, "activation": self._activation_bytes, "kv_capacity": self._kv_blocks}
@@ -64,10 +66,11 @@ class Calibration(TorchDevice):
         gc.collect(0)
 
     def _host_us(self, s: dict[str, int]) -> list[float]:
-        """Scheduling, batch tensors and bookkeeping of a decode step of this many sequences; nothing is computed."""
+        """Everything the host does in a decode step of this many sequences: scheduling, batch tensors, the attention kernel's plan and its
+        copies to the device, starting a captured graph where decodes are captured, bookkeeping. Nothing is computed."""
         n, prompt, steps = s["seqs"], 40, 12
         limits = Limits(kv_blocks=n * 8, block_size=BLOCK, max_num_seqs=n, max_num_batched_tokens=n * prompt)
-        engine = Engine(_Nothing(self.kind), limits)
+        engine = engine_of(_Nothing(self.model, self.backend, self.kind, limits), limits, sizes=(n,), **self.graphs)
         engine.scheduler = _scheduler(limits, n, prompt, 64)
         engine.step()
         samples = []
@@ -112,14 +115,17 @@ class Calibration(TorchDevice):
         return 2 * BLOCK * m.kv_heads * m.head_dim * self.torch_dtype.itemsize * m.layers
 
 
-class _Nothing:
-    """In a decoder's place: samples token 0 everywhere."""
+class _Nothing(Decoder):
+    """A decoder that plans its work as any other and then samples token 0 everywhere."""
 
-    def __init__(self, device: str):
-        self.device = device
+    def __init__(self, model: ModelSpec, backend: Any, device: str, limits: Limits):
+        self.model, self.backend, self.device = model, backend, device
+        self.shape = {"heads": model.heads, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
+        self.rope = rope_tables(limits.kv_blocks * limits.block_size // limits.max_num_seqs, 2, torch.float32, device)
 
-    def forward(self, batch: Batch) -> tuple[torch.Tensor, None]:
-        return torch.zeros(len(batch.rows), dtype=torch.int64, device=self.device), None
+    def compute(self, batch: Batch, prefill: Any, decode: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens = torch.zeros(len(batch.rows), dtype=torch.int64, device=self.device)
+        return tokens, tokens
 
 
 def _scheduler(limits: Limits, requests: int, prompt: int, output: int) -> Scheduler:

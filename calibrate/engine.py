@@ -158,12 +158,16 @@ def example_arrivals(count: int, rate: float, vocab: int, system: int, own: tupl
 
 def build(model: ModelSpec, device: str, dtype: str, limits: Limits, max_positions: int | None = None) -> Engine:
     """An engine of this model with random weights; on a GPU its decode steps are captured."""
-    decoder = Decoder(model, backend_for(device), device, DTYPES[dtype], limits.kv_blocks, limits.block_size, max_positions=max_positions)
+    return engine_of(Decoder(model, backend_for(device), device, DTYPES[dtype], limits.kv_blocks, limits.block_size, max_positions=max_positions), limits)
+
+
+def engine_of(decoder: Decoder, limits: Limits, **graphs: Any) -> Engine:
+    """An engine around a decoder. Decode steps are captured on a GPU, or where `graphs` (arguments of GraphedDecode) says how."""
     engine = Engine(decoder, limits)
-    if device == "cuda":
+    if graphs.get("capture") or decoder.device == "cuda":
         from calibrate.graphs import GraphedDecode
 
-        graphed = GraphedDecode(decoder, limits)
+        graphed = GraphedDecode(decoder, limits, **graphs)
         with torch.inference_mode():
             graphed.capture_all()
         engine.forward = graphed.forward

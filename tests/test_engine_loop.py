@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +18,12 @@ import torch  # noqa: E402
 
 from calibrate.backend import TorchBackend  # noqa: E402
 from calibrate.decoder import Decoder  # noqa: E402
+from calibrate.devices import CpuCalibration  # noqa: E402
 from calibrate.engine import BusyClock, Engine, build, example_arrivals, main, replay, warm_up  # noqa: E402
 from calibrate.live_bytes import peak_bytes  # noqa: E402
 from calibrate.mixes import example_mixes, record, shape_of, time_mix  # noqa: E402
 from calibrate.models import resolve_model  # noqa: E402
+from calibrate.operators import Point  # noqa: E402
 from calibrate.paging import BlockPool, chained_hashes  # noqa: E402
 from calibrate.serving import Limits, Request  # noqa: E402
 from kvcast import validation  # noqa: E402
@@ -283,6 +286,22 @@ def test_the_triton_backend_computes_what_the_torch_backend_does():
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("same tokens") == 4
     assert "13 operators of calibration ran" in done.stdout
+    assert "host time of 10 decode steps holds plan and load" in done.stdout
+
+
+def test_the_hosts_time_of_a_step_is_that_of_the_engines_own_code_path():
+    """Whatever planning a decode takes is in it: 3 ms are planted."""
+    device = CpuCalibration(MODEL, "fp32", sweep=False)
+    plain = device.backend.decode_work
+
+    def slow(*args, **options):
+        until = time.thread_time() + 0.003
+        while time.thread_time() < until:
+            pass
+        return plain(*args, **options)
+
+    device.backend.decode_work = slow
+    assert min(device.measure(Point("host", {"seqs": 5}))) >= 3000
 
 
 def test_warming_up_leaves_an_empty_cache_and_takes_any_token():

@@ -1,17 +1,20 @@
 """Serves a few requests with the Triton backend under the interpreter and with torch, and compares logits; then runs what
-calibration times on a GPU, once each, in fp16.
+calibration times on a GPU, once each, in fp16; then what the host's time of a step consists of.
 
     TRITON_INTERPRET=1 python -m tests.triton_backend_check
 """
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from calibrate.backend import TorchBackend
 from calibrate.bench import TorchDevice
 from calibrate.decoder import Decoder
+from calibrate.devices import CpuCalibration
 from calibrate.engine import Engine
 from calibrate.graphs import GraphedDecode, rerun
 from calibrate.models import resolve_model
@@ -78,6 +81,40 @@ def timed_calls() -> None:
     print(f"{len(points)} operators of calibration ran")
 
 
+def host_time() -> None:
+    """A decode step's host time holds planning and loading: what they take is planted, 3 ms of CPU time each, and must be there in full."""
+    device = CpuCalibration(replace(resolve_model("tiny"), head_dim=64), "fp32", sweep=False)
+    backend = TritonBackend("cpu")
+    device.backend, device.graphs = backend, {"capture": rerun}
+    calls = {"plan": 0, "load": 0}
+
+    def slowed(name: str, call: Any) -> Any:
+        def slow(*args: Any, **options: Any) -> Any:
+            calls[name] += 1
+            until = time.thread_time() + 0.003
+            while time.thread_time() < until:
+                pass
+            return call(*args, **options)
+
+        return slow
+
+    backend.decode_plan = slowed("plan", backend.decode_plan)  # type: ignore[method-assign]
+    fixed = backend.fixed_decode_work
+
+    def slow_to_load(*args: Any, **options: Any) -> Any:
+        work = fixed(*args, **options)
+        work.load = slowed("load", work.load)
+        return work
+
+    backend.fixed_decode_work = slow_to_load  # type: ignore[method-assign]
+    samples = device.measure(Point("host", {"seqs": 6}))
+    assert calls["load"] >= len(samples), calls
+    assert calls["plan"] >= len(samples), calls
+    assert min(samples) >= 6000, samples
+    print(f"host time of {len(samples)} decode steps holds plan and load")
+
+
 if __name__ == "__main__":
     main()
     timed_calls()
+    host_time()
