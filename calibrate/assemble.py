@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from calibrate.fit import Fitted, Sample, as_json, fit_form, fit_operators
 from calibrate.forms import AXES, STREAMING, TERMS, Form, kernel_of
-from calibrate.measure import DRIFT, read_points
+from calibrate.measure import DRIFT, failed_lines, read_points
 from calibrate.models import ModelSpec
 from calibrate.operators import ELEMENT_BYTES, Point, StepOperator, attention_shape, features, step_operators
 from calibrate.profile import DeviceProfile
@@ -37,6 +37,7 @@ class Calibration:
     sessions: list[dict[str, Any]]
     fitted: list[Fitted]
     common: dict[str, Form]  #: per operator, over all its kernel shapes
+    failed: dict[str, str] = field(default_factory=dict)  #: why a point has no time, by key
 
     def form(self, op: str, shape: dict[str, int]) -> tuple[Form, bool]:
         """The form of a kernel shape, and whether that shape was measured (else the operator's common form)."""
@@ -69,9 +70,13 @@ class Calibration:
         return out
 
     def drifts(self) -> list[str]:
-        """Anchors that moved by more than 3 % within a session."""
+        """Anchors that moved by more than 3 % since they were first measured."""
         changes = [change for session in self.sessions for change in (session.get("drift") or {}).items()]
         return [f"DRIFT {100 * change:+.1f} % in {key}: the clocks moved while measuring" for key, change in changes if abs(change) > DRIFT]
+
+    def failures(self) -> list[str]:
+        """Points that the grid lacks, the form standing in for them; a line per reason."""
+        return failed_lines(self.failed)
 
 
 def from_points(path: Path) -> Calibration:
@@ -80,15 +85,14 @@ def from_points(path: Path) -> Calibration:
     size = ELEMENT_BYTES[header["dtype"]]
     samples: dict[str, list[Sample]] = defaultdict(list)
     rows = [r for r in points.values() if "value" in r]
+    failed = {key: r["error"] for key, r in points.items() if "error" in r}
     for r in rows:
         if r["op"] in TERMS and r["op"] in AXES and r["value"] > 0:
             samples[r["op"]].append(Sample(r["shape"], features(Point(r["op"], r["shape"]), size), r["value"], r["iqr"]))
     if not samples:
         raise InputError(f"{path}: no measured points; expected kvcast calibrate to have run longer (--resume)")
     common = {op: fit_form(op, rows) for op, rows in samples.items() if len(rows) > 1}
-    return Calibration(header, rows, sessions, fit_operators({op: s for op, s in samples.items() if op in common}), common)
-
-
+    return Calibration(header, rows, sessions, fit_operators({op: s for op, s in samples.items() if op in common}), common, failed)
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------
@@ -119,7 +123,7 @@ def profile_of(calibration: Calibration, model: ModelSpec, tp: int, name: str) -
     provenance = {
         "source": "kvcast calibrate", "licence": "yours", "version": header["kernels"], "date": str(calibration.sessions[0].get("at", "unknown")),
         "kernels": header["kernels"], "measured_points": len(calibration.rows), "device": device,
-        "measured_model": header["model"], "notes": [*sorted(set(notes)), *calibration.drifts()],
+        "measured_model": header["model"], "notes": [*sorted(set(notes)), *calibration.drifts(), *calibration.failures()],
     }  # fmt: skip
     return DeviceProfile(
         id=name, kind="tables", label=f"measured by kvcast calibrate on {device['name']} ({header['kernels']})",

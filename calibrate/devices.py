@@ -26,6 +26,8 @@ from calibrate.serving import Limits, Request, Scheduler
 
 REPLAYS = 5
 SWEEP_BYTES = 2**25
+REFUSED = ("invalid argument", "invalid configuration argument", "too many resources requested")
+"""Launches that CUDA turns down without harm to the calls that follow."""
 MIN_US = 20_000.0
 """Work that is timed per point on a CPU, unless twenty samples hold less."""
 
@@ -43,20 +45,44 @@ class Calibration(TorchDevice):
         special = {"host": self._host_us, "launch": self._launch_us, "activation": self._activation_bytes, "kv_capacity": self._kv_blocks}
         try:
             with torch.inference_mode():
-                return special[point.op](point.shape) if point.op in special else self.time(self.calls(point))
-        except torch.OutOfMemoryError as e:
-            raise OutOfMemoryError(str(e).split(".")[0]) from None
-        except (RuntimeError, MemoryError) as e:
-            text = str(e)
-            if isinstance(e, MemoryError) or "can't allocate memory" in text:
-                raise OutOfMemoryError(text.split("\n")[0]) from None
-            if "during capture" in text:  # memory ran out while capturing; the next point tells whether the device still answers
-                raise OutOfMemoryError(text.split("\n")[0]) from None
-            if "CUDA error" in text:
-                raise DeviceLostError(text.split("\n")[0]) from None
+                samples = special[point.op](point.shape) if point.op in special else self.time(self.calls(point))
+        except (OSError, ImportError):
             raise
-        finally:
+        except Exception as e:
+            error = self._meaning(e)
+        else:
+            self._give_back()
+            return samples
+        self._give_back()  # the error's frames, and the tensors they held, are gone by now
+        raise error
+
+    def _meaning(self, error: Exception) -> Exception:
+        """The same error as a session knows it; unchanged when it is of the point alone."""
+        text = str(error) or type(error).__name__
+        line = text.split("\n")[0]
+        if isinstance(error, torch.OutOfMemoryError):
+            return OutOfMemoryError(text.split(".")[0])
+        # memory that ran out while capturing is named so: the next point tells whether the device still answers
+        if isinstance(error, MemoryError) or any(t in text for t in ("can't allocate memory", "out of memory", "during capture")):
+            return OutOfMemoryError(line)
+        refused = any(t in text for t in REFUSED)
+        if ("CUDA error" in text and not refused) or not self.answers():
+            return DeviceLostError(line)
+        return error.with_traceback(None)
+
+    def _give_back(self) -> None:
+        try:
             self.release()
+        except RuntimeError as e:
+            raise DeviceLostError(str(e).split("\n")[0]) from None
+
+    def answers(self) -> bool:
+        """Whether the device still computes: some errors end every later call, whatever they say."""
+        try:
+            self.wait()
+            return bool(torch.ones(1, device=self.kind).add_(1.0).item() == 2.0)
+        except RuntimeError:
+            return False
 
     def time(self, calls: list[Call]) -> list[float]:
         raise NotImplementedError

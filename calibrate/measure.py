@@ -8,56 +8,31 @@ run, a lost GPU or a full disk keeps what was measured; --resume skips what is t
 from __future__ import annotations
 
 import argparse
+import errno
 import json
-import os
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from calibrate.models import ModelSpec, resolve_model
 from calibrate.operators import Point
 from calibrate.plan import Grid, anchors, plan
+from calibrate.session import LOST, Device, DeviceLostError, Log, OutOfMemoryError, Session
 from workloads.errors import InputError
+
+__all__ = ["DRIFT", "Device", "DeviceLostError", "Measured", "OutOfMemoryError", "measure", "outcome_lines", "read_points"]
 
 SCHEMA = 1
 DRIFT = 0.03
-"""Change of an anchor within a session that is flagged."""
+"""Change of an anchor since it was first measured that is flagged."""
 RESERVE = 0.03
 """Share of the budget kept for re-measuring the anchors."""
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SAME_RUN = ("schema", "device", "model", "dtype", "kernels", "tensor_parallel")
 """What must agree before a file is added to."""
-
-
-class OutOfMemoryError(Exception):
-    """A point that does not fit on the device; the run goes on."""
-
-
-class DeviceLostError(Exception):
-    """The device answers no more; what was measured stays and the run ends."""
-
-
-class Device(Protocol):
-    """Something whose operators can be timed."""
-
-    def about(self) -> dict[str, Any]:
-        """name, memory_gib, and whatever identifies drivers and libraries."""
-        ...
-
-    def kernels(self) -> str:
-        """Names the kernels and their configuration: points of other kernels are not added to."""
-        ...
-
-    def clocks(self) -> dict[str, float]:
-        """Clock rates and temperature now; empty where there is nothing to read."""
-        ...
-
-    def measure(self, point: Point) -> list[float]:
-        """Samples of a point in its unit. Raises OutOfMemoryError or DeviceLostError."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -66,108 +41,35 @@ class Measured:
 
     planned: int
     done: int  #: of the plan, earlier sessions included
-    failed: int
+    failed: dict[str, str]  #: why a point of the plan has no time, by key
     drift: dict[str, float]
     stopped: str  #: "" when the plan is complete, else why it stopped
 
 
 def measure(device: Device, model: ModelSpec, grid: Grid, path: Path, *, dtype: str, tps: Sequence[int] = (1,), budget_s: float = 240.0,
-            resume: bool = False, show: Callable[[int, int, float], None] | None = None, clock: Callable[[], float] = time.monotonic) -> Measured:  # fmt: skip
-    """Measures what the plan still lacks until the budget is spent. show(done, planned, seconds left) is called after every point."""
+            resume: bool = False, retry_failed: bool = False,
+            show: Callable[[int, int, float], None] | None = None, clock: Callable[[], float] = time.monotonic) -> Measured:  # fmt: skip
+    """Measures what the plan still lacks until the budget is spent. show(done, planned, seconds left) is called after every point.
+
+    retry_failed: points that an earlier session recorded as failed are lacking too.
+    """
     points = plan(model, grid, tps)
     header = {"schema": SCHEMA, "device": device.about(), "model": model.name, "config": asdict(model), "dtype": dtype,
               "kernels": device.kernels(), "tensor_parallel": list(tps)}  # fmt: skip
-    known = _open(path, header, resume)
+    known = {k: r for k, r in _open(path, header, resume).items() if not (retry_failed and "error" in r)}
     planned = {p.key for p in points}
     stop_s = clock() + budget_s
     with Log(path) as log:
         session = Session(device, log, known, clock)
         log.write({"op": "session", "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "clocks": device.clocks()})
         stopped = session.run(points, stop_s - RESERVE * budget_s, lambda: show and show(len(known.keys() & planned), len(points), max(0.0, stop_s - clock())))
-        drift = {} if stopped in LOST else session.drift(anchors(model, grid))
-        log.write({"op": "end", "stopped": stopped, "drift": drift, "clocks": {} if stopped in LOST else device.clocks()})
-    done = known.keys() & planned
-    return Measured(len(points), len(done), sum(1 for k in done if "error" in known[k]), drift, stopped)
-
-
-LOST = ("device lost",)
-
-
-class Log:
-    """Appends JSON lines; each is on disk when `write` returns."""
-
-    def __init__(self, path: Path):
-        self._path = path
-
-    def __enter__(self) -> Log:
-        self._file = self._path.open("a", encoding="utf-8")
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._file.close()
-
-    def write(self, row: dict[str, Any]) -> None:
-        self._file.write(json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-
-class Session:
-    """One run over the plan; `known` gains every row."""
-
-    def __init__(self, device: Device, log: Log, known: dict[str, dict[str, Any]], clock: Callable[[], float]):
-        self.device, self.log, self.known, self.clock = device, log, known, clock
-        self.first: dict[str, float] = {}  #: medians of this session
-
-    def run(self, points: Sequence[Point], stop_s: float, after: Callable[[], Any]) -> str:
-        """Why it stopped, "" when every point is there."""
-        for point in points:
-            if point.key in self.known:
-                continue
-            if self.clock() >= stop_s:
-                return "budget spent"
-            try:
-                self._one(point)
-            except DeviceLostError as e:
-                print(f"device lost at {point.key}: {e}", file=sys.stderr)
-                return "device lost"
-            except KeyboardInterrupt:
-                return "interrupted"
-            after()
-        return ""
-
-    def _one(self, point: Point) -> None:
-        start_s = self.clock()
-        row: dict[str, Any] = {"op": point.op, "shape": point.shape, "unit": point.unit}
-        try:
-            samples = sorted(self.device.measure(point))
-        except OutOfMemoryError as e:
-            row["error"] = f"out of memory: {e}"
-        else:
-            row |= {"value": _digits(statistics.median(samples)), "iqr": _digits(spread(samples)), "samples": len(samples)}
-            self.first.setdefault(point.key, row["value"])
-        row["took_s"] = round(self.clock() - start_s, 4)
-        self.log.write(row)
-        self.known[point.key] = row
-
-    def drift(self, points: Sequence[Point]) -> dict[str, float]:
-        """Relative change of every anchor that this session measured."""
-        changes = {}
-        for point in points:
-            if point.key in self.first:
-                now = statistics.median(self.device.measure(point))
-                changes[point.key] = round(now / self.first[point.key] - 1, 4)
-        return changes
-
-
-def spread(samples: Sequence[float]) -> float:
-    """Inter-quartile range of sorted samples."""
-    n = len(samples)
-    return samples[(3 * n) // 4 if n > 1 else 0] - samples[n // 4]
-
-
-def _digits(value: float) -> float:
-    return float(f"{value:.6g}")
+        drift: dict[str, float] = {}
+        if stopped != LOST:
+            drift, ended = session.drift(anchors(model, grid))
+            stopped = ended or stopped
+        log.write({"op": "end", "stopped": stopped, "drift": drift, "clocks": {} if stopped == LOST else device.clocks()})
+    failed = {k: known[k]["error"] for k in known.keys() & planned if "error" in known[k]}
+    return Measured(len(points), len(known.keys() & planned), failed, drift, stopped)
 
 
 # ---- the file --------------------------------------------------------------------------------------------------
@@ -247,6 +149,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tensor-parallel", metavar="N", type=int, nargs="+", default=[1], help="widths whose slices are measured")
     parser.add_argument("--budget-s", metavar="S", type=float, default=240.0, help="stop after this many seconds, most valuable points first (default 240)")
     parser.add_argument("--resume", action="store_true", help="add what is missing to the points file")
+    parser.add_argument("--retry-failed", action="store_true", help="with --resume: measure the points again that failed before")
 
 
 def run(args: argparse.Namespace, points: Path) -> Measured:
@@ -256,7 +159,13 @@ def run(args: argparse.Namespace, points: Path) -> Measured:
     if not args.budget_s > 0:
         raise InputError(f"--budget-s {args.budget_s:g}: expected seconds above 0")
     device, grid = open_device(args.device, model, dtype)
-    outcome = measure(device, model, grid, points, dtype=dtype, tps=args.tensor_parallel, budget_s=args.budget_s, resume=args.resume, show=progress)
+    try:
+        outcome = measure(device, model, grid, points, dtype=dtype, tps=args.tensor_parallel, budget_s=args.budget_s,
+                          resume=args.resume, retry_failed=args.retry_failed, show=progress)  # fmt: skip
+    except OSError as e:
+        if e.errno not in DISK_FULL:
+            raise
+        raise InputError(f"{points}: {e.strerror}; the points measured so far are in it: make room, then --resume goes on") from None
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr)
     return outcome
@@ -264,11 +173,19 @@ def run(args: argparse.Namespace, points: Path) -> Measured:
 
 def outcome_lines(outcome: Measured, path: Path) -> list[str]:
     lines = [f"{outcome.done} of {outcome.planned} points in {path}" + (f"; stopped: {outcome.stopped} (--resume goes on)" if outcome.stopped else "")]
-    if outcome.failed:
-        lines.append(f"{outcome.failed} points did not fit in memory")
+    lines += failed_lines(outcome.failed)
     for key, change in outcome.drift.items():
         flag = "  DRIFT: the clocks moved during the run" if abs(change) > DRIFT else ""
         lines.append(f"anchor {key}: {100 * change:+.1f} % at the end{flag}")
+    return lines
+
+
+def failed_lines(failed: dict[str, str]) -> list[str]:
+    """A line per message: how many points have no time, and why."""
+    lines = []
+    for message in sorted(set(failed.values())):
+        keys = sorted(k for k, m in failed.items() if m == message)
+        lines.append(f"{len(keys)} points failed ({message}), such as {keys[0]}: --resume --retry-failed tries them again")
     return lines
 
 

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(text.to_json(document))
     else:
-        print("\n".join([*lines, *document["lines"]]))
+        print("\n".join(dict.fromkeys([*lines, *document["lines"]])))  # a failed point is named by both
     return 0
 
 
