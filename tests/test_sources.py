@@ -7,6 +7,7 @@ from calibrate.kv_logs import log_lines, read_kv_log
 from calibrate.latency import step_time
 from calibrate.models import resolve_model
 from calibrate.profile import resolve_profile
+from kvcast.cli import main
 from workloads.errors import InputError
 
 LLAMA2 = resolve_model("llama-2-7b")
@@ -69,11 +70,44 @@ def test_vidur_tables_of_a_width_or_a_model_that_is_not_there(vidur):
         resolve_profile(str(vidur), LLAMA2, "fp16", 4)
     rows = list(csv.DictReader((vidur / "mlp.csv").open()))
     write(vidur / "mlp.csv", [{**r, "n_embd": "5000"} for r in rows])
-    with pytest.raises(InputError, match=r"mlp.csv, row 2: no bundled model has .*n_embd 5000"):
+    with pytest.raises(InputError, match=r"mlp.csv, row 2: no bundled dense model has .*n_embd 5000"):
         resolve_profile(str(vidur), LLAMA2, "fp16")
     write(vidur / "mlp.csv", [{k: v for k, v in r.items() if k != "num_tokens"} for r in rows])
     with pytest.raises(InputError, match="column num_tokens is missing"):
         resolve_profile(str(vidur), LLAMA2, "fp16")
+
+
+def reshaped(folder, name, **shape):
+    """The tables of that folder with other shape columns, in a folder of that name."""
+    other = folder.parent / name
+    folder.rename(other)
+    write(other / "mlp.csv", [{**r, **shape} for r in csv.DictReader((other / "mlp.csv").open())])
+    return str(other)
+
+
+def test_a_padded_vocabulary_is_the_model_and_is_said(vidur, capsys):
+    """Vidur's own Llama-2-7b tables have vocab_size 32768, its default."""
+    folder = reshaped(vidur, "Llama-2-7b-hf", vocab_size=32768)
+    profile = resolve_profile(folder, LLAMA2, "fp16")
+    assert profile.model == "llama-2-7b"
+    assert profile.provenance["notes"][2:] == ["vocab_size 32768 is taken for llama-2-7b's 32000, padded; the LM head is estimated for 32000."]
+    assert main(["profile", "show", folder, "--model", "llama-2-7b", "--dtype", "fp16"]) == 0
+    assert "vocab_size 32768 is taken for" in capsys.readouterr().out
+    for vocab in (31999, 33601):
+        with pytest.raises(InputError, match=f"no bundled dense model has .*vocab_size {vocab}"):
+            resolve_profile(reshaped(vidur.parent / "Llama-2-7b-hf", "Llama-2-7b-hf", vocab_size=vocab), LLAMA2, "fp16")
+
+
+def test_a_model_of_the_same_layers_under_another_name_is_said(vidur):
+    folder = reshaped(vidur, "Meta-Llama-3-8B", n_kv_head=8, n_expanded_embd=14336, vocab_size=128256)
+    profile = resolve_profile(folder, resolve_model("llama-3.1-8b"), "fp16")
+    assert profile.provenance["notes"][2:] == ["The tables in Meta-Llama-3-8B name no model; they have the layer shapes of llama-3.1-8b, whose 32 layers are assumed."]
+
+
+def test_dense_tables_are_not_taken_for_a_mixture_of_the_same_shapes(vidur):
+    """Mistral 7B and Mixtral 8x7B agree in every shape column."""
+    with pytest.raises(InputError, match="no bundled dense model has"):
+        resolve_profile(reshaped(vidur, "Mistral-7B", n_kv_head=8, n_expanded_embd=14336, vocab_size=32000), resolve_model("mixtral-8x7b"), "fp16")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """A device profile from a folder of Vidur's profiling tables: mlp.csv and attention.csv.
 
 The one idea: medians, milliseconds, of one layer on one rank; the layers of the model multiply them. Vidur does not profile the LM head, so
-kvcast adds its own estimate from data-sheet bandwidth and says so. Written from the published column names; the files themselves were
-not at hand, so the tests use tables made in that layout.
+kvcast adds its own estimate from data-sheet bandwidth and says so. A table names no model: the bundled dense model with the same layer shapes is
+it, its vocabulary perhaps padded, and the profile says what was taken for what. Tests use tables made in the published layout.
 
     kvcast run scenario.toml --set hardware.profile=profiling/compute/a100/meta-llama/Llama-2-7b-hf
 """
@@ -22,6 +22,8 @@ from workloads.errors import InputError
 DENSE = ("input_layernorm", "attn_pre_proj", "attn_rope", "attn_post_proj", "post_attention_layernorm", "mlp_up_proj", "mlp_act", "mlp_down_proj", "add")
 BY_TOKEN = ("attn_kv_cache_save", "attn_input_reshape", "attn_output_reshape")
 SHAPE = ("n_head", "n_kv_head", "n_embd", "n_expanded_embd", "vocab_size")
+PADDED = 1.05
+"""Largest vocabulary taken for a padded one, over the model's own: Vidur profiles Llama-2's 32000 as 32768."""
 ROWS = [1, 8, 64, 256, 1024]
 HEAD_BANDWIDTH, HEAD_FLOPS = 0.75, 0.5
 """Assumed shares of the data sheet for the LM head."""
@@ -31,7 +33,7 @@ def profile_from_vidur(folder: Path, tp: int = 1) -> DeviceProfile:
     """Reads the tables of one model on one GPU at one width; InputError names file, row and field."""
     mlp = read_rows(folder / "mlp.csv", ("num_tokens", "num_tensor_parallel_workers", *SHAPE, _median("attn_pre_proj")))
     attention = read_rows(folder / "attention.csv", ("batch_size", "prefill_chunk_size", "kv_cache_size", "is_prefill", "num_tensor_parallel_workers", _median("attn_prefill"), _median("attn_decode")))
-    model, gpu = _model(folder / "mlp.csv", mlp), _gpu(folder)
+    (model, matched), gpu = _model(folder / "mlp.csv", mlp), _gpu(folder)
     mlp, attention = (_of_width(rows, tp, folder) for rows in (mlp, attention))
     points: dict[str, Any] = {
         "dense": _dense(folder, mlp, attention, model), "per_sequence": [_lm_head(model, gpu[1], tp)],
@@ -43,7 +45,7 @@ def profile_from_vidur(folder: Path, tp: int = 1) -> DeviceProfile:
         provenance={"source": "Vidur profiling tables (mlp.csv, attention.csv)", "licence": "see the folder's origin", "version": "unknown", "date": "unknown",
                     "kernels": str(attention[0].get("attention_backend", "unknown")),
                     "notes": ["Vidur profiles no LM head and no sampler: the LM head is kvcast's own estimate from data-sheet figures, sampling is missing.",
-                              "No host time, and no all-reduce: its network tables are not read." if tp > 1 else "No host time between steps."]},
+                              "No host time, and no all-reduce: its network tables are not read." if tp > 1 else "No host time between steps.", *matched]},
     )  # fmt: skip
 
 
@@ -51,14 +53,22 @@ def _median(operator: str) -> str:
     return f"time_stats.{operator}.median"
 
 
-def _model(path: Path, rows: list[dict[str, str]]) -> ModelSpec:
-    """The bundled model that has these shapes."""
-    shape = tuple(int(number_in(path, 0, rows[0], key)) for key in SHAPE)
-    for name in bundled_models():
-        m = resolve_model(name)
-        if (m.heads, m.kv_heads, m.hidden, m.intermediate, m.vocab) == shape:
-            return m
-    raise InputError(f"{path}, row 2: no bundled model has {', '.join(f'{k} {v}' for k, v in zip(SHAPE, shape, strict=True))} (bundled: {', '.join(bundled_models())})")
+def _model(path: Path, rows: list[dict[str, str]]) -> tuple[ModelSpec, list[str]]:
+    """The bundled dense model with these layers and this vocabulary, or the nearest one below it; notes on what was taken for what."""
+    *layer, vocab = (int(number_in(path, 0, rows[0], key)) for key in SHAPE)
+    fitting = [m for m in map(resolve_model, bundled_models())
+               if not m.experts and [m.heads, m.kv_heads, m.hidden, m.intermediate] == layer and m.vocab <= vocab <= PADDED * m.vocab]  # fmt: skip
+    if not fitting:
+        shape = ", ".join(f"{k} {v}" for k, v in zip(SHAPE, (*layer, vocab), strict=True))
+        raise InputError(f"{path}, row 2: no bundled dense model has {shape} (vocab_size may be padded by 5 %; bundled: {', '.join(bundled_models())})")
+    model = max(fitting, key=lambda m: m.vocab)
+    notes = []
+    folder = path.resolve().parent.name
+    if folder.lower().removeprefix("meta-").removesuffix("-hf") != model.name:
+        notes.append(f"The tables in {folder} name no model; they have the layer shapes of {model.name}, whose {model.layers} layers are assumed.")
+    if vocab != model.vocab:
+        notes.append(f"vocab_size {vocab} is taken for {model.name}'s {model.vocab}, padded; the LM head is estimated for {model.vocab}.")
+    return model, notes
 
 
 def _gpu(folder: Path) -> tuple[str, GpuSpec]:
