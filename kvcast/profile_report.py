@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,16 @@ def write_html(profile: DeviceProfile, path: Path) -> None:
     for i, figure in enumerate(figures(profile)):
         parts.append(figure.to_html(full_html=False, include_plotlyjs=i == 0))
     page = "<!doctype html><meta charset='utf-8'><title>" + html.escape(profile.id) + "</title><body style='font-family:sans-serif;max-width:1100px;margin:2em auto'>"
-    path.write_text(page + "\n".join(parts), encoding="utf-8")
+    page += "\n".join(parts)
+    if path.exists() and not path.is_file():  # a pipe or a device is not replaced
+        path.write_text(page, encoding="utf-8")
+        return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        temporary.write_text(page, encoding="utf-8")
+        temporary.replace(path)  # a reader sees the old page or the whole new one
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def figures(profile: DeviceProfile) -> list[Any]:

@@ -15,6 +15,7 @@ from calibrate.measure import DeviceLostError, OutOfMemoryError, measure, outcom
 from calibrate.models import resolve_model
 from calibrate.operators import Point, features, step_operators, supported
 from calibrate.plan import CPU, GPU, anchors, plan
+from kvcast.cli import main
 from workloads.errors import InputError
 
 TINY = resolve_model("tiny")
@@ -154,6 +155,31 @@ def test_a_disk_that_fills_up_keeps_what_was_measured(tmp_path):
     assert (done.returncode, done.stderr.strip().splitlines()[-1]) == (2, "[Errno 27] File too large")
     assert len(read_points(path)[1]) > 10
     assert session(path)[0].stopped == ""
+
+
+def limited(bytes_per_file: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A kvcast of its own whose files may not grow beyond that, as on a disk that is full."""
+    code = f"import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, ({bytes_per_file},) * 2); from kvcast.cli import main; sys.exit(main(sys.argv[1:]))"
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+def test_the_command_says_how_to_go_on_after_a_full_disk(tmp_path):
+    out = tmp_path / "p.json"
+    command = ["calibrate", "--model", "tiny", "--device", "fake", "--out", str(out)]
+    done = limited(20_000, *command)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"kvcast: {tmp_path / 'p.points.jsonl'}: File too large; the points measured so far are in it: make room, then --resume goes on\n"
+    assert len(read_points(tmp_path / "p.points.jsonl")[1]) > 50
+    done = limited(300_000, *command, "--resume")  # holds points and profile, not the page
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(f"File too large; the measured points are kept in {tmp_path / 'p.points.jsonl'}: --resume fits them again\n")
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["p.json", "p.points.jsonl"], "no page that is cut off, nothing left beside it"
+    assert main([*command, "--resume"]) == 0
+    page = (tmp_path / "p.html").read_text()
+    assert main(["calibrate", *command[1:], "--points", str(tmp_path / "p.points.jsonl")]) == 0
+    done = limited(300_000, *command, "--points", str(tmp_path / "p.points.jsonl"))
+    assert f"--points {tmp_path / 'p.points.jsonl'} fits them again" in done.stderr
+    assert len((tmp_path / "p.html").read_text()) == len(page), "the old page stays whole"
 
 
 def resumed(path: str) -> int:

@@ -34,7 +34,11 @@ def run(args: argparse.Namespace) -> int:
     points = args.points or args.out.with_suffix(".points.jsonl")
     if args.points is None:
         lines += _measure(args, points)
-    document = _fit(args, points)
+    try:
+        document = _fit(args, points)
+    except OSError as e:
+        again = f"--points {points}" if args.points else "--resume"
+        raise InputError(f"{e.filename or args.out}: {e.strerror}; the measured points are kept in {points}: {again} fits them again") from None
     if args.json:
         print(text.to_json(document))
     else:
