@@ -20,11 +20,13 @@ from calibrate.backend import TorchBackend  # noqa: E402
 from calibrate.decoder import Decoder  # noqa: E402
 from calibrate.devices import CpuCalibration  # noqa: E402
 from calibrate.engine import BusyClock, Engine, build, example_arrivals, main, replay, warm_up  # noqa: E402
+from calibrate.latency import step_time  # noqa: E402
 from calibrate.live_bytes import peak_bytes  # noqa: E402
 from calibrate.mixes import example_mixes, record, shape_of, time_mix  # noqa: E402
 from calibrate.models import resolve_model  # noqa: E402
 from calibrate.operators import Point  # noqa: E402
 from calibrate.paging import BlockPool, chained_hashes  # noqa: E402
+from calibrate.profile import load_profile  # noqa: E402
 from calibrate.serving import Limits, Request  # noqa: E402
 from kvcast import validation  # noqa: E402
 from kvcast.validation.engine import recorded  # noqa: E402
@@ -197,8 +199,28 @@ def test_a_recording_is_a_workload_and_can_be_compared(tmp_path, capsys):
     assert outcome.figures["iterations"]["count"] == 5
     assert outcome.figures["hit_tokens"]["recorded"] == outcome.figures["hit_tokens"]["simulated"] > 0
     assert outcome.figures["iterations"]["bias"] < -0.5
+    assert any("5 mixes compared; expected at least 20" in line for line in outcome.lines)
+    own_times_as_measured(folder, 19)
+    assert not validation.run("engine", None, record=folder / "mixes").passed, "19 perfect mixes are too few"
+    own_times_as_measured(folder, 20)
+    enough = validation.run("engine", None, record=folder / "mixes")
+    assert enough.passed
+    assert "iterations: 20 mixes compared" in enough.lines
+    (folder / "iterations.jsonl").unlink()
+    assert "iterations: 0 mixes compared; expected at least 20 (python -m calibrate.mixes --out FOLDER): FAILED" in validation.run("engine", None, record=folder).lines
     with pytest.raises(InputError, match="expected --record FOLDER"):
         validation.run("engine", None)
+
+
+def own_times_as_measured(folder, count):
+    """folder/mixes: `count` mixes whose recorded times are those of the profile itself."""
+    (folder / "mixes").mkdir(exist_ok=True)
+    for name in ("meta.json", "profile.json"):
+        (folder / "mixes" / name).write_text((folder / name).read_text())
+    steps = step_time(load_profile(folder / "profile.json"), resolve_model("tiny"), "bf16")
+    shapes = [shape_of(m) for m in example_mixes(count, 4096, 128, 16)]
+    rows = [{**s, "seconds": [steps.step([tuple(c) for c in s["chunks"]], s["n_decode"], s["sum_context"], s["max_context"], s["sampled"])[0]]} for s in shapes]
+    (folder / "mixes" / "iterations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def test_replay_waits_for_arrivals_and_skips_idle_time_on_the_busy_clock():
