@@ -38,9 +38,12 @@ class Rate:
     floor: float
     target: float
     rehearsal: bool = False  # interpreted: the times say nothing about any GPU
+    failure: str = ""  # why there is no time: the first line of the error the kernel raised
 
     @property
     def verdict(self) -> str:
+        if self.failure:
+            return f"FAILED, {self.failure}"
         if self.rehearsal:
             return "rehearsal, no figure"
         good = self.percent if self.percent is not None else -self.us
@@ -129,7 +132,11 @@ def rates_on_device(device: Any = "cuda", budget_s: float = 60.0) -> tuple[dict[
     for work in WORKLOADS:
         if time.monotonic() - begin > budget_s:
             break
-        rows.append(_rate(tiny(work) if small else work, tops, device, None, small))
+        try:
+            rows.append(_rate(tiny(work) if small else work, tops, device, None, small))
+        except Exception as e:  # one kernel that does not run must not hide how fast the others are; its row says so
+            why = f"{type(e).__name__}: {(str(e).splitlines() or [''])[0][:120]}"
+            rows.append(Rate(work.case, work.ceiling, math.nan, math.nan, None, None, "", work.floor, work.target, small, why))
     return tops, rows
 
 
@@ -216,6 +223,8 @@ def torch_attention(new: list[int], totals: list[int], kv_heads: int, dtype: Any
 def as_text(tops: dict[str, float], rates: list[Rate]) -> str:
     """The ceilings and one line per rate, for a terminal or a report."""
     lines = [f"ceilings: matmul {tops['matmul'] / 1e12:.1f} TFLOP/s, copy {tops['copy'] / 1e12:.3f} TB/s; {len(rates)} of {len(WORKLOADS)} cases"]
+    if any(r.rehearsal for r in rates):
+        lines = [f"REHEARSAL: {len(rates)} of {len(WORKLOADS)} cases ran at a tiny size; no time here says anything about a GPU"]
     for r in rates:
         share = f"{r.percent:5.1f} % of {r.ceiling}" if r.percent is not None else "per call"
         other = f"{r.torch_us:9.1f} us" if r.torch_us is not None else "not run"

@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
-from calibrate.backend import TorchBackend
 from calibrate.cuda import CudaCalibration
 from calibrate.devices import Calibration, CpuCalibration
 from calibrate.engine import Engine, build, example_arrivals, replay, warm_up, write_recording
@@ -31,24 +31,15 @@ from calibrate.measure import measure, outcome_lines
 from calibrate.mixes import example_mixes
 from calibrate.mixes import record as record_mixes
 from calibrate.models import ModelSpec, resolve_model
-from calibrate.operators import Point, attention_shape, features
 from calibrate.plan import CPU, GPU
 from calibrate.serving import Limits
 
+ROOT = Path(__file__).resolve().parent.parent
 SECONDS = {"checks": 60.0, "rates": 60.0, "calibration": 240.0, "mixes": 60.0, "loop": 60.0}
-REHEARSAL_SHARE = 0.03
-ERROR = {"bf16": 5e-3, "fp16": 1e-3, "fp32": 1e-5}
-"""Largest relative error of a kernel, of the largest value of its result."""
-
-RATES: list[tuple[str, str, dict[str, int], float, float]] = [
-    ("prefill 8k new, causal", "matmul", {"new": 8192, "cached": 0, "seqs": 1}, 0.40, 0.55),
-    ("prefill 2k new + 8k cached", "matmul", {"new": 2048, "cached": 8192, "seqs": 1}, 0.40, 0.55),
-    ("decode batch 64, context 4k", "copy", {"batch": 64, "context": 4096, "longest": 4096}, 0.75, 0.88),
-    ("decode batch 16, context 1k", "copy", {"batch": 16, "context": 1024, "longest": 1024}, 0.35, 0.50),
-    ("decode 1 x 64k + 31 x 512", "copy", {"batch": 32, "context": 512, "longest": 65536}, 0.50, 0.70),
-]
-"""(case, ceiling, shape, floor, target) of CALIBRATION: shares of the same run's measured ceiling."""
-SMALLEST_US = (25.0, 15.0)
+REHEARSAL_SECONDS = {"checks": 30.0, "rates": 10.0, "calibration": 20.0, "mixes": 10.0, "loop": 2.0}
+FIT_SECONDS = {"cuda": 30.0, "cpu": 12.0}
+"""Of the calibration's seconds, kept for fitting what was measured."""
+MIXES, FEWEST_MIXES = 25, 20
 
 
 class Session:
@@ -60,15 +51,20 @@ class Session:
         self.rehearsal: bool = args.rehearse
         self.kind = "cpu" if self.rehearsal else "cuda"
         self.dtype = "fp32" if self.rehearsal else "bf16"
-        self.share = REHEARSAL_SHARE if self.rehearsal else 1.0
+        self.seconds = REHEARSAL_SECONDS if self.rehearsal else SECONDS
         self.model_name: str = args.model or ("tiny" if self.rehearsal else "llama-3.1-8b")
         self.model: ModelSpec = resolve_model(self.model_name)
-        self.device: Calibration = CpuCalibration(self.model, self.dtype) if self.rehearsal else CudaCalibration(self.model, self.dtype)
+        self.device = self._fresh_device()
         self.kv_blocks, self.batched, self.seqs = (1024, 256, 16) if self.rehearsal else (20_000, 8192, 256)
-        self.report = [f"# GPU session on {self.device.about()['name']}", "", f"{json.dumps(self.device.about())}", f"{self.device.kernels()}", ""]
+        self.report: list[str] = []
+        self.say(f"# GPU session on {self.device.about()['name']}\n")
         if self.rehearsal:
-            self.report.insert(1, "\nREHEARSAL on a CPU with a tiny model: no figure here says anything about a GPU.")
+            self.say("REHEARSAL on a CPU with a tiny model: no figure here says anything about a GPU.\n")
+        self.say(f"{json.dumps(self.device.about())}\n{self.device.kernels()}")
         self.engine: Engine | None = None
+
+    def _fresh_device(self) -> Calibration:
+        return CpuCalibration(self.model, self.dtype) if self.rehearsal else CudaCalibration(self.model, self.dtype)
 
     def say(self, line: str) -> None:
         print(line, flush=True)
@@ -77,11 +73,11 @@ class Session:
     def run(self) -> int:
         """All parts; how many failed."""
         failed, started = 0, time.perf_counter()
-        for name, seconds in SECONDS.items():
+        for name, seconds in self.seconds.items():
             begun = time.perf_counter()
-            self.say(f"\n## {name} (at most {seconds * self.share:.0f} s)\n")
+            self.say(f"\n## {name} (at most {seconds:.0f} s)\n")
             try:
-                getattr(self, name)(min(begun + seconds, started + sum(SECONDS.values())) if not self.rehearsal else begun + seconds * self.share)
+                getattr(self, name)(min(begun + seconds, started + sum(self.seconds.values())))
             except Exception as e:  # one part must not take the others with it; the report shows it and the exit code counts it
                 failed += 1
                 self.say(f"FAILED: {type(e).__name__}: {e}")
@@ -95,96 +91,39 @@ class Session:
     # ---- parts ---------------------------------------------------------------------------------------------------
 
     def checks(self, stop_s: float) -> None:
-        """Attention of the device's kernels against torch in a wider type on the same tensors."""
-        worst, done, bad = 0.0, 0, 0
-        with torch.inference_mode():
-            for point in check_points(self.model, self.rehearsal):
-                if time.perf_counter() >= stop_s:
-                    break
-                error = self._error(point)
-                done, worst = done + 1, max(worst, error)
-                if not error <= ERROR[self.dtype]:
-                    bad += 1
-                    self.say(f"WRONG {point.key}: relative error {error:.2e}")
-        self.say(f"{done} cases, worst relative error {worst:.1e} (limit {ERROR[self.dtype]:.0e}), {bad} wrong")
-        if bad or not done:
-            raise RuntimeError(f"{bad} of {done} kernel checks are wrong")
+        """Every kernel against fp64 on caches that are NaN where no sequence has a token (kernels/checks.py)."""
+        from kernels.checks import as_text, check_on_device, planned_checks
 
-    def _error(self, point: Point) -> float:
-        s, heads = point.shape, {k: point.shape[k] for k in ("heads", "kv_heads", "head_dim")}
-        dev = self.device
-        dev.rotating_bytes = 1
-        lengths = [s["new"] + s["cached"]] * s["seqs"] if point.op == "prefill" else [s["longest"]] + [s["context"]] * (s["batch"] - 1)
-        kc, vc, (table,) = dev._cache(s, lengths)
-        ours, torch_backend = dev.backend, TorchBackend()
-        wide = torch.float64 if self.kind == "cpu" else torch.float32
-        if point.op == "prefill":
-            new, cached = [s["new"]] * s["seqs"], [s["cached"]] * s["seqs"]
-            q = dev._rand(sum(new), s["heads"], s["head_dim"]) * 10
-            got = ours.prefill_attention(q.clone(), kc, vc, table, ours.prefill_work(new, cached, **heads))
-            want = torch_backend.prefill_attention(q.to(wide), kc.to(wide), vc.to(wide), table, torch_backend.prefill_work(new, cached, **heads))
-        else:
-            q = dev._rand(s["batch"], s["heads"], s["head_dim"]) * 10
-            got = ours.decode_attention(q.clone(), kc, vc, table, ours.decode_work(lengths, **heads))
-            want = torch_backend.decode_attention(q.to(wide), kc.to(wide), vc.to(wide), table, torch_backend.decode_work(lengths, **heads))
-        if torch.isnan(got).any():
-            return float("inf")
-        return float((got.to(wide) - want).abs().max() / want.abs().max())
+        done = check_on_device(self.kind, stop_s - time.perf_counter())
+        self.say(as_text(done, planned_checks(self.kind)))
+        (self.out / "checks.json").write_text(json.dumps([{**asdict(c), "error": str(c.error), "passed": c.passed} for c in done], indent=1), encoding="utf-8")
+        self.device.release()
+        wrong = sum(not c.passed for c in done)
+        if wrong or not done:
+            raise RuntimeError(f"{wrong} of {len(done)} kernel checks are wrong")
 
     def rates(self, stop_s: float) -> None:
-        """Kernel rates against this run's own ceilings, torch's attention beside them."""
-        fresh: Calibration = CpuCalibration(self.model, self.dtype) if self.rehearsal else CudaCalibration(self.model, self.dtype)
-        median = lambda point: statistics.median(fresh.measure(point))  # noqa: E731
-        grid = CPU if self.rehearsal else GPU
-        n, size = grid.matmul[0], grid.copy_bytes[0]
-        element = 4 if self.rehearsal else 2
-        tflops = features(Point("matmul", {"m": n, "n": n, "k": n}), element)["gflop"] * 1e3 / median(Point("matmul", {"m": n, "n": n, "k": n}))
-        tb_s = 2e-6 * size / median(Point("copy", {"bytes": size}))
-        self.say(f"ceilings: matmul {tflops:.4g} TFLOP/s, copy {tb_s:.4g} TB/s, graph node {median(Point('node_gap', {})):.2f} us")
-        self.say("\n| case | time us | rate | share of ceiling | floor | target | torch us |\n|---|---|---|---|---|---|---|")
-        rows: list[dict[str, Any]] = []
-        for case, ceiling, shape, floor, target in RATES:
-            if time.perf_counter() >= stop_s:
-                self.say(f"out of time before {case}")
-                break
-            point = Point("prefill" if "new" in shape else "decode", {**attention_shape(self.model), **self._scaled(shape)})
-            us, f = median(point), features(point, element)
-            rate = f["gflop"] * 1e3 / us if ceiling == "matmul" else f["mb"] / us
-            share = rate / (tflops if ceiling == "matmul" else tb_s)
-            beside = torch_attention_us(fresh, point)
-            verdict = "meets target" if share >= target else "above floor" if share >= floor else "BELOW FLOOR"
-            unit = "TFLOP/s" if ceiling == "matmul" else "TB/s"
-            self.say(f"| {case} | {us:.1f} | {rate:.4g} {unit} | {100 * share:.0f} % {verdict} | {100 * floor:.0f} % | {100 * target:.0f} % | {'-' if beside is None else f'{beside:.1f}'} |")
-            rows.append({"case": case, "shape": point.shape, "us": us, "share": share, "torch_us": beside})
-        small = median(Point("decode", {**attention_shape(self.model), "batch": 1, "context": 256, "longest": 256}))
-        self.say(f"smallest decode call in a graph: {small:.1f} us (floor {SMALLEST_US[0]:.0f}, target {SMALLEST_US[1]:.0f})")
-        (self.out / "rates.json").write_text(json.dumps({"matmul_tflops": tflops, "copy_tb_s": tb_s, "smallest_decode_us": small, "cases": rows}, indent=1), encoding="utf-8")
+        """Kernel rates against this run's own ceilings, torch's attention beside every one (kernels/rates.py)."""
+        from kernels.rates import as_text, rates_on_device
 
-    def _scaled(self, shape: dict[str, int]) -> dict[str, int]:
-        """A rehearsal's shapes are a 32nd, sequences as they are."""
-        if not self.rehearsal:
-            return shape
-        return {k: v if k in ("seqs", "batch") else v // 32 for k, v in shape.items()}
+        ceilings, rates = rates_on_device(self.kind, stop_s - time.perf_counter())
+        self.say(as_text(ceilings, rates))
+        rows = [{k: None if v != v else v for k, v in asdict(r).items()} | {"verdict": r.verdict} for r in rates]
+        (self.out / "rates.json").write_text(json.dumps({"rehearsal": self.rehearsal, "ceilings": ceilings, "cases": rows}, indent=1), encoding="utf-8")
+        self.device.release()
+        failed = [r.case for r in rates if r.failure]
+        if failed or not rates:
+            raise RuntimeError(f"{len(failed)} of {len(rates)} cases did not run: {', '.join(failed)}")
 
     def calibration(self, stop_s: float) -> None:
-        """The points of the model, into points.jsonl; fitted too where scipy is installed."""
-        fresh: Calibration = CpuCalibration(self.model, self.dtype) if self.rehearsal else CudaCalibration(self.model, self.dtype)
+        """The points of the model, into points.jsonl; fitted too where that can be done in what is left of the part's time."""
         path = self.out / "points.jsonl"
-        outcome = measure(fresh, self.model, CPU if self.rehearsal else GPU, path, dtype=self.dtype, budget_s=max(stop_s - time.perf_counter() - 5 * self.share, 1.0), resume=True)
+        budget_s = max(stop_s - time.perf_counter() - FIT_SECONDS[self.kind], 1.0)
+        outcome = measure(self._fresh_device(), self.model, CPU if self.rehearsal else GPU, path, dtype=self.dtype, budget_s=budget_s, resume=True)
         for line in outcome_lines(outcome, path):
             self.say(line)
-        try:
-            import scipy  # noqa: F401
-        except ImportError:
-            self.say(f"not fitted here (no scipy); elsewhere: kvcast calibrate --points {path} --model {self.model_name} --out {self.out / 'profile.json'}")
-            return
-        from calibrate.assemble import from_points, profile_of
-        from calibrate.profile import save_profile
-
-        calibration = from_points(path)
-        for line in calibration.lines():
-            self.say(f"- {line}")
-        save_profile(profile_of(calibration, self.model, 1, "session"), self.out / "profile.json")
+        for line in fit(path, self.model_name, self.out / "profile.json", stop_s - time.perf_counter()):
+            self.say(line)
 
     def _engine(self) -> Engine:
         if self.engine is None:
@@ -194,10 +133,12 @@ class Session:
 
     def mixes(self, stop_s: float) -> None:
         """Whole steps of shapes off the grid."""
-        mixes = example_mixes(25, self.kv_blocks * 16, self.batched, self.seqs)
+        mixes = example_mixes(MIXES, self.kv_blocks * 16, self.batched, self.seqs)
         clock = time.thread_time if self.rehearsal else time.perf_counter
         done = record_mixes(self._engine(), mixes, self.out, clock, stop_s)
         self.say(f"{done} of {len(mixes)} step shapes in {self.out / 'iterations.jsonl'}")
+        if done < FEWEST_MIXES:
+            raise RuntimeError(f"{done} step shapes, expected at least {FEWEST_MIXES}: kvcast validate engine needs as many")
 
     def loop(self, stop_s: float) -> None:
         """A served workload in real time."""
@@ -217,36 +158,28 @@ class Session:
         self.say(f"{count} requests, {len(recorded['steps'])} steps, median TTFT {1e3 * ttft:.1f} ms; compare: kvcast validate engine --record {self.out}")
 
 
-def check_points(model: ModelSpec, small: bool) -> list[Point]:
-    """Lengths around block borders, prefixes, unequal contexts, split contexts; the most telling first."""
-    shape = attention_shape(model)
-    lengths = ((17, 33), (1, 0), (16, 16), (100, 0)) if small else ((300, 1000), (1, 0), (15, 1), (16, 16), (17, 4095), (2048, 0), (1024, 8192), (129, 20000))
-    batches = ((3, 40, 200), (1, 1, 1), (8, 33, 33)) if small else ((32, 512, 65536), (1, 1, 1), (16, 1024, 1024), (64, 4096, 4096), (7, 17, 3000), (256, 100, 100), (1, 131072, 131072))
-    prefill = [Point("prefill", {**shape, "new": n, "cached": c, "seqs": q}) for n, c in lengths for q in (1, 3)]
-    decode = [Point("decode", {**shape, "batch": b, "context": c, "longest": longest}) for b, c, longest in batches]
-    return [p for pair in zip(prefill, decode, strict=False) for p in pair] + prefill[len(decode) :] + decode[len(prefill) :]
-
-
-def torch_attention_us(device: Calibration, point: Point) -> float | None:
-    """torch's own attention at the same work, contiguous tensors; None where it has no equal (a prefix, unequal contexts)."""
-    s, d = point.shape, point.shape["head_dim"]
-    if s.get("cached", 0) or s.get("longest", s.get("context")) != s.get("context"):
-        return None
-    batch, queries, keys = (s["seqs"], s["new"], s["new"]) if point.op == "prefill" else (s["batch"], 1, s["context"])
-    q = device._rand(batch, s["heads"], queries, d)
-    k, v = (device._rand(batch, s["kv_heads"], keys, d) for _ in range(2))
-    attention = torch.nn.functional.scaled_dot_product_attention
-    call: Callable[[], Any] = lambda: attention(q, k, v, is_causal=point.op == "prefill", enable_gqa=True)  # noqa: E731
-    with torch.inference_mode():
-        return statistics.median(device.time([call]))
+def fit(points: Path, model: str, out: Path, seconds: float) -> list[str]:
+    """`kvcast calibrate --points` in a process that is ended after `seconds`: what it said, or how to do it elsewhere."""
+    command = ["kvcast", "calibrate", "--points", str(points), "--model", model, "--out", str(out)]
+    elsewhere = f"elsewhere: {' '.join(command)}"
+    try:
+        done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False, timeout=max(seconds, 0.0))
+    except subprocess.TimeoutExpired:
+        return [f"not fitted: not done in the {max(seconds, 0.0):.1f} s left of this part; {elsewhere}"]
+    if done.returncode:
+        return [f"not fitted here: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}; {elsewhere}"]
+    return done.stdout.splitlines()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--model", default=None, help="default: llama-3.1-8b (tiny in a rehearsal)")
-    parser.add_argument("--rehearse", action="store_true", help="the same script on the CPU, tiny model, 3 %% of the time")
-    return 1 if Session(parser.parse_args()).run() else 0
+    parser.add_argument("--rehearse", action="store_true", help="the same script on the CPU, a tiny model and the kernels interpreted")
+    args = parser.parse_args()
+    if args.rehearse:
+        os.environ["TRITON_INTERPRET"] = "1"  # decided when kernels is imported
+    return 1 if Session(args).run() else 0
 
 
 if __name__ == "__main__":
