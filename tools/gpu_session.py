@@ -36,7 +36,7 @@ from calibrate.serving import Limits
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = {"checks": 60.0, "rates": 60.0, "calibration": 240.0, "mixes": 60.0, "loop": 60.0}
-REHEARSAL_SECONDS = {"checks": 30.0, "rates": 10.0, "calibration": 20.0, "mixes": 10.0, "loop": 2.0}
+REHEARSAL_SECONDS = {"checks": 60.0, "rates": 60.0, "calibration": 20.0, "mixes": 60.0, "loop": 2.0}
 FIT_SECONDS = {"cuda": 30.0, "cpu": 12.0}
 """Of the calibration's seconds, kept for fitting what was measured."""
 MIXES, FEWEST_MIXES = 25, 20
