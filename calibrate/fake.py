@@ -31,8 +31,8 @@ TRUTH: dict[str, Form] = {
 NODE_GAP_US, ACTIVATION_BYTES, KV_BLOCKS = 1.2, 120_000, 40_000
 MIXED = 0.8
 """A call that holds prefill and decode takes this share of the two apart."""
-LAUNCH_US = 12000.0
-"""Least time of the kernels of a step with prefill chunks; Llama-3.1-8B takes longer from about four hundred tokens."""
+LAUNCH_US = 900.0
+"""Least time of the kernels of a step with prefill chunks, unless a device is made with another."""
 
 
 def true_us(point: Point) -> float:
@@ -46,8 +46,8 @@ def true_us(point: Point) -> float:
 class FakeDevice:
     """Answers from TRUTH with Gaussian noise whose seed is the point, so that a resumed run measures what an unbroken one does."""
 
-    def __init__(self, noise: float = 0.01, samples: int = 7, seed: int = 0):
-        self.noise, self.samples, self.seed = noise, samples, seed
+    def __init__(self, noise: float = 0.01, samples: int = 7, seed: int = 0, launch_us: float = LAUNCH_US):
+        self.noise, self.samples, self.seed, self.launch_us = noise, samples, seed, launch_us
 
     def about(self) -> dict[str, Any]:
         return {"name": "fake device (known formulas)", "memory_gib": 139.81}
@@ -59,7 +59,7 @@ class FakeDevice:
         return {}
 
     def measure(self, point: Point) -> list[float]:
-        other = {"node_gap": NODE_GAP_US, "launch": LAUNCH_US, "kv_capacity": float(KV_BLOCKS)}
+        other = {"node_gap": NODE_GAP_US, "launch": self.launch_us, "kv_capacity": float(KV_BLOCKS)}
         if point.op == "activation":
             return [float(ACTIVATION_BYTES * point.shape["tokens"])]
         value = other[point.op] if point.op in other else true_us(point)
@@ -70,7 +70,8 @@ class FakeDevice:
 class FakeStepTime:
     """The truth as a StepTime: the sum of the operators of a step, from TRUTH, and no less than launching them with prefill chunks."""
 
-    def __init__(self, model: ModelSpec):
+    def __init__(self, model: ModelSpec, launch_us: float = LAUNCH_US):
+        self._floor_us = TRUTH["host"].overhead_us + launch_us
         self._operators, self._attention, self._layers = step_operators(model), attention_shape(model), model.layers
 
     def step(self, chunks: Sequence[tuple[int, int]], n_decode: int, sum_context: int, max_context: int, n_sampled: int) -> tuple[float, int]:
@@ -82,7 +83,7 @@ class FakeStepTime:
                 us += operator.repeat * true_us(operator.point(count))
         us += self._layers * self._attention_us(chunks, n_decode, sum_context, max_context)
         if chunks:
-            us = max(us, TRUTH["host"].overhead_us + LAUNCH_US)
+            us = max(us, self._floor_us)
         return us * 1e-6, 0
 
     def _attention_us(self, chunks: Sequence[tuple[int, int]], n: int, total: int, longest: int) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from calibrate.assemble import from_points, profile_of
-from calibrate.fake import LAUNCH_US, MIXED, NODE_GAP_US, TRUTH, FakeDevice, FakeStepTime
+from calibrate.fake import MIXED, NODE_GAP_US, TRUTH, FakeDevice, FakeStepTime
 from calibrate.latency import EXTRAPOLATED, step_time
 from calibrate.measure import measure
 from calibrate.models import resolve_model
@@ -21,12 +21,14 @@ from sim.simulate import run
 from tests.worlds import random_workload
 
 LLAMA = resolve_model("llama-3.1-8b")
+LAUNCH_US = 12_000.0
+"""Longer than a prefill step below about four hundred tokens takes, so that launching is what many steps wait for."""
 
 
 @pytest.fixture(scope="module")
 def calibrated(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fake")
-    measure(FakeDevice(noise=0.01, seed=3), LLAMA, GPU, folder / "points.jsonl", dtype="bf16")
+    measure(FakeDevice(noise=0.01, seed=3, launch_us=LAUNCH_US), LLAMA, GPU, folder / "points.jsonl", dtype="bf16")
     calibration = from_points(folder / "points.jsonl")
     save_profile(profile_of(calibration, LLAMA, 1, "fake"), folder / "fake.json")
     return calibration, load_profile(folder / "fake.json")
@@ -53,7 +55,7 @@ SEEDS = range(1, 13)
 
 def errors(profile, rate, seeds):
     """{(metric, statistic): relative error of every workload seed} of simulating with the profile instead of the truth."""
-    ours, truth, params = step_time(profile, LLAMA), FakeStepTime(LLAMA), EngineParams(kv_blocks=6000, max_num_batched_tokens=2048)
+    ours, truth, params = step_time(profile, LLAMA), FakeStepTime(LLAMA, LAUNCH_US), EngineParams(kv_blocks=6000, max_num_batched_tokens=2048)
     found = {(key, name): [] for key in ("ttft_s", "tpot_s") for name in STATISTICS}
     for seed in seeds:
         workload = random_workload(seed, n=300, longest=900, rate=rate)
@@ -93,7 +95,7 @@ def test_the_loop_would_see_a_part_that_is_left_out(calibrated, part):
 
 def test_mixed_calls_and_the_launch_floor_come_back(calibrated):
     _, profile = calibrated
-    ours, truth = step_time(profile, LLAMA), FakeStepTime(LLAMA)
+    ours, truth = step_time(profile, LLAMA), FakeStepTime(LLAMA, LAUNCH_US)
     floor = (TRUTH["host"].overhead_us + LAUNCH_US) * 1e-6
     for chunks in ([(16, 0)], [(64, 512)]):
         assert truth.step(chunks, 0, 0, 0, 1)[0] == pytest.approx(floor, rel=1e-12)
@@ -108,7 +110,7 @@ def test_mixed_calls_and_the_launch_floor_come_back(calibrated):
 
 def test_single_steps_inside_the_grid_are_close_and_say_what_they_rest_on(calibrated):
     _, profile = calibrated
-    ours, truth = step_time(profile, LLAMA), FakeStepTime(LLAMA)
+    ours, truth = step_time(profile, LLAMA), FakeStepTime(LLAMA, LAUNCH_US)
     rng = np.random.default_rng(1)
     for _ in range(60):
         contexts = rng.lognormal(7.5, 1, int(rng.integers(1, 200))).astype(int) + 16
@@ -119,7 +121,7 @@ def test_single_steps_inside_the_grid_are_close_and_say_what_they_rest_on(calibr
 
 def test_beyond_the_grid_the_physical_form_goes_on_and_is_marked(calibrated):
     _, profile = calibrated
-    ours, truth = step_time(profile, LLAMA), FakeStepTime(LLAMA)
+    ours, truth = step_time(profile, LLAMA), FakeStepTime(LLAMA, LAUNCH_US)
     for shape in (([(16384, 600_000)], 0, 0, 0, 1), ([(60_000, 0)], 0, 0, 0, 1), ([], 900, 900 * 4000, 4000, 900), ([], 2, 1_500_000, 900_000, 2)):
         seconds, coverage = ours.step(*shape)
         assert coverage == EXTRAPOLATED, shape
