@@ -34,6 +34,6 @@ def pytest_terminal_summary(terminalreporter) -> None:
         )
     if _without_kernel_tools:
         terminalreporter.write_line(
-            f"WARNING: not tested for want of torch or triton: {', '.join(_without_kernel_tools)}; `make test-kernels` and `make test-calibrate` do",
+            f"WARNING: not tested for want of torch or triton: {', '.join(dict.fromkeys(_without_kernel_tools))}; `make test-kernels` and `make test-calibrate` do",
             red=True, bold=True,
         )  # fmt: skip

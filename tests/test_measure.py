@@ -16,6 +16,7 @@ from calibrate.models import resolve_model
 from calibrate.operators import Point, features, step_operators, supported
 from calibrate.plan import CPU, GPU, anchors, plan
 from kvcast.cli import main
+from tests.conftest import require_kernel_tools
 from workloads.errors import InputError
 
 TINY = resolve_model("tiny")
@@ -66,7 +67,7 @@ def test_a_run_in_pieces_measures_the_same_points_as_one(tmp_path):
 
 def test_a_lost_gpu_whose_memory_cannot_be_given_back_ends_the_session_cleanly(tmp_path):
     """Every call fails once the GPU is gone, the release between points among them."""
-    pytest.importorskip("torch", reason="needs torch: the device under test is a torch device")
+    require_kernel_tools(__name__)
     from calibrate.devices import CpuCalibration
 
     class Gone(CpuCalibration):
@@ -103,7 +104,7 @@ def test_a_lost_gpu_whose_memory_cannot_be_given_back_ends_the_session_cleanly(t
     ],
 )
 def test_what_an_error_of_the_device_means(says, alive, meant):
-    pytest.importorskip("torch", reason="needs torch: the device under test is a torch device")
+    require_kernel_tools(__name__)
     from calibrate.devices import CpuCalibration
 
     class Failing(CpuCalibration):

@@ -25,6 +25,7 @@ from sim.scenario import EngineParams
 from sim.simulate import run
 from tests import fuzz, fuzz_policies, reference_cache
 from tests import test_policies as small_worlds
+from tests.fuzz import unequal
 from tests.fuzz_policies import SINGLE, by_blocks
 from tests.worlds import LinearSteps, UnitSteps, random_workload
 from workloads.columns import Workload
@@ -92,7 +93,8 @@ def test_fast_forward_is_stepping(policy: str) -> None:
     for seed in range(4):
         workload = mixed(100 + seed, closed=seed % 2 == 0)
         params = engine(policy, max_num_seqs=8)
-        same(*(run(workload, params, LinearSteps(), replicas=2, fast_forward=f) for f in (True, False)))
+        stepped, forwarded = (run(workload, params, LinearSteps(), replicas=2, fast_forward=f) for f in (False, True))
+        assert next(unequal(stepped, forwarded), "") == ""
 
 
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name not in ("ttl", "workload", "random")])

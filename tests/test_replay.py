@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvcast.validation.golden_cache import ALL_IDS, CAPACITIES, FULL_BLOCKS_LRU
 from sim.kvcache.replay import POLICIES, RULES, hit_rate_curve, replay
 from workloads.columns import PrefixTree, Workload
 from workloads.errors import InputError
@@ -204,25 +205,7 @@ def test_runs_equal_blocks(workload: Workload, policy: str, rule: str, block: in
 
 # ---- golden counts on the Mooncake traces -----------------------------------------------------------------------------
 
-CAPACITIES = (None, 1_000, 3_000, 10_000, 30_000, 100_000)
-R1_BLOCKS = {
-    ("conversation", "lru"): (0.3664, 0.0445, 0.0653, 0.2116, 0.3257, 0.3637),
-    ("conversation", "fifo"): (0.3664, 0.0436, 0.0633, 0.1813, 0.2937, 0.3563),
-    ("conversation", "lfu"): (0.3664, 0.0481, 0.0750, 0.1317, 0.2760, 0.3631),
-    ("synthetic", "lru"): (0.6396, 0.0841, 0.1906, 0.4239, 0.6242, 0.6396),
-    ("synthetic", "fifo"): (0.6396, 0.0842, 0.1857, 0.3986, 0.5941, 0.6396),
-    ("synthetic", "lfu"): (0.6396, 0.0418, 0.1288, 0.3585, 0.6260, 0.6396),
-}
-R2_LRU = [  # trace, capacity, hit ratio in blocks, in tokens
-    ("conversation", None, 0.3819, 0.3734),
-    ("conversation", 1_000, 0.0470, 0.0459),
-    ("conversation", 10_000, 0.2243, 0.2193),
-    ("conversation", 30_000, 0.3448, 0.3371),
-    ("conversation", 100_000, 0.3795, 0.3710),
-    ("synthetic", None, 0.6594, 0.6504),
-    ("synthetic", 10_000, 0.4492, 0.4430),
-    ("synthetic", 30_000, 0.6476, 0.6388),
-]
+R2_LRU = [(trace, capacity, *ratios) for trace, rows in FULL_BLOCKS_LRU.items() for capacity, ratios in rows.items()]
 TRACES = ("conversation", "synthetic")
 
 
@@ -256,12 +239,12 @@ def load(data_dir: Path, traces: dict[str, Workload]):
     return trace
 
 
-@pytest.mark.parametrize(("name", "policy"), R1_BLOCKS)
+@pytest.mark.parametrize(("name", "policy"), ALL_IDS)
 def test_golden_hits_all_ids(name: str, policy: str, load, data_dir: Path) -> None:
     """Published ratios to four digits, by reference and by runs, which agree on every request."""
     prompts = trace_blocks(data_dir, name)
     total = sum(map(len, prompts))
-    for capacity, golden in zip(CAPACITIES, R1_BLOCKS[name, policy], strict=True):
+    for capacity, golden in zip(CAPACITIES, ALL_IDS[name, policy], strict=True):
         expected = whole_trace_depths(prompts, policy, capacity)
         assert round(expected.sum() / total, 4) == golden
         result = replay(load(name), policy, capacity, "all-ids")
