@@ -13,14 +13,12 @@ from __future__ import annotations
 
 from sim.decodes import Decodes
 from sim.kvcache.base import BlockCache, Paths
-from sim.kvcache.tiers import Load, Tiers
+from sim.kvcache.tiers import Tiers
+from sim.loading import PREFETCH_AHEAD, Loader
 from sim.log import RequestLog
 from sim.request import Request
 from sim.scenario import EngineParams
 from sim.waiting import QUEUES
-
-PREFETCH_AHEAD = 8
-"""Requests at the head of the queue for which cache tiers with `prefetch` are asked."""
 
 
 class Scheduler:
@@ -32,8 +30,9 @@ class Scheduler:
         self.cache = cache
         self.paths = paths
         self.log = log
-        self.tiers = cache.lower = tiers
-        self.prefetches = tiers is not None and tiers.prefetch
+        self.tiers = tiers
+        self.loader = None if tiers is None else Loader(tiers, cache, log)
+        self.prefetches = self.loader is not None and self.loader.prefetches
         self.by_priority = params.scheduler_policy == "priority"
         self.watermark = int(params.watermark * (params.kv_blocks + 1))
         self.waiting = QUEUES[params.scheduler_policy](self._build)
@@ -93,8 +92,9 @@ class Scheduler:
             budget = self._advance_together(wants, budget)
         if not self.preempted:
             self._admit(now_s, budget, threshold)
-        if self.prefetches:
-            self._prefetch(now_s)
+        if self.loader is not None and self.prefetches and self.loader.prefetch(self.waiting, now_s):
+            self.changed = True
+            self.steady = False
         if self.decoded or self.chunks:
             return True
         if self.loading and not self.preempted:
@@ -287,7 +287,7 @@ class Scheduler:
         cache, b = self.cache, self.b
         limit = (r.known - 1) // b
         hit, idle, handles = cache.lookup(r.path, limit)
-        load = self.tiers.plan(r.path, hit, limit, r.known, now_s) if self.tiers is not None else None
+        load = self.loader.plan(r, hit, limit, now_s) if self.loader is not None else None
         start = hit + load.total if load is not None else hit
         remaining = r.known - start * b
         chunk = min(remaining, threshold or remaining, budget)
@@ -301,8 +301,8 @@ class Scheduler:
         self.blocked = None
         self._record_hit(r, start, limit)
         cache.acquire(r, handles)
-        if self.tiers is not None:
-            self._load(r, hit, load, now_s)
+        if self.loader is not None:
+            self.loader.load(r, hit, load, now_s)
         r.computed = start * b
         return chunk
 
@@ -355,48 +355,6 @@ class Scheduler:
             self.loading.remove(r)
         self.prefills += ready
         self.prefills.sort(key=lambda r: r.order)
-
-    def _load(self, r: Request, hit: int, load: Load | None, now_s: float) -> None:
-        """r, whose `hit` blocks in GPU memory are pinned, gets memory for what it loads and waits until all is there."""
-        tiers, log = self.tiers, self.log
-        assert tiers is not None
-        r.ready_s = tiers.hits_ready_s(r.path, hit, now_s)
-        if load is not None:
-            self._bring(r, hit, load, now_s)
-            r.ready_s = max(r.ready_s, load.ready_s)
-        log.load_s[r.id] += r.ready_s - now_s
-        if r.preempted_at < 0:
-            for tier, n in enumerate(load.blocks if load is not None else ()):
-                log.tier_hit_tokens[tier][r.id] += n * self.b
-            for tier, lo, hi in r.prefetched or ():
-                log.tier_hit_tokens[tier][r.id] += max(0, min(hi, hit) - lo) * self.b
-
-    def _bring(self, r: Request, hit: int, load: Load, now_s: float) -> None:
-        """Start a load: the blocks leave their tier before others fall into it."""
-        self.tiers.fetch(load, now_s)  # type: ignore[union-attr]
-        self.cache.take(load.total)
-        r.held = hit + load.total
-        self.cache.enter(r, r.held)
-
-    def _prefetch(self, now_s: float) -> None:
-        """Load for requests that wait, once each, into memory that is free; nothing stays pinned."""
-        cache, tiers = self.cache, self.tiers
-        assert tiers is not None
-        for r in self.waiting.first(PREFETCH_AHEAD):
-            if r.prefetched is not None:
-                continue
-            r.prefetched = []
-            limit = (r.known - 1) // self.b
-            hit, idle, handles = cache.lookup(r.path, limit)
-            load = tiers.plan(r.path, hit, limit, r.known, now_s, prefetch=True)
-            if load is None or load.total + idle > cache.free:
-                continue
-            cache.acquire(r, handles)
-            self._bring(r, hit, load, now_s)
-            cache.release(r)
-            r.prefetched = [(tier, lo, hi) for tier, _, lo, hi in load.parts]
-            self.changed = True
-            self.steady = False
 
     # -- shape of the step ------------------------------------------------------------------------------------------
     def shape(self) -> tuple[list[tuple[int, int]], int, int, int, int]:
