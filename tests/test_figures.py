@@ -4,6 +4,7 @@ import pytest
 
 from kvcast import api, figures, runs
 from kvcast.config import scenario_from_doc
+from kvcast.figures import cache, latency
 
 DOC = {
     "name": "tiny",
@@ -66,8 +67,8 @@ def test_cdf_says_how_many_requests_meet_a_limit(result, document):
 
 def test_cdf_of_a_million_requests_is_small_and_right():
     values = np.sort(np.random.default_rng(0).lognormal(size=1_000_000))
-    x, y = figures._cdf(values)
-    assert len(x) <= figures.CURVE_POINTS
+    x, y = latency._cdf(values)
+    assert len(x) <= latency.CURVE_POINTS
     assert y[-1] == 100
     assert x[-1] == values[-1]
     for p in (1, 50, 90, 99, 99.9):
@@ -91,7 +92,7 @@ def test_kv_parts_fill_the_cache(result, document):
 def test_binned_hit_rates_add_up_to_the_whole(result, document):
     timeline = result.report.timeline
     y = np.asarray(trace(figures.hit_rate(document, timeline), "hit rate").y)
-    tokens = np.array([piece.sum() for piece in np.array_split(timeline["prompt_tokens"], figures.BINS)])
+    tokens = np.array([piece.sum() for piece in np.array_split(timeline["prompt_tokens"], cache.BINS)])
     assert np.nansum(y * tokens) / tokens.sum() / 100 == pytest.approx(document["prefix_hit_rate"], abs=1e-9)
     ceiling = np.asarray(trace(figures.hit_rate(document, timeline), "ceiling, replica").y)
     assert (y <= ceiling + 1e-9)[~np.isnan(y)].all()
@@ -106,7 +107,7 @@ def test_every_bar_of_the_miss_causes_is_whole(document):
 
 
 def test_every_cause_of_the_report_has_a_look(document):
-    assert set(document["miss_tokens"]) == set(figures.CAUSES)
+    assert set(document["miss_tokens"]) == set(cache.CAUSES)
 
 
 def test_lives_last_from_arrival_to_the_last_token(result, document):
