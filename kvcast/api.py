@@ -210,13 +210,6 @@ def _check_slo_classes(scenario: Scenario, workload: Workload) -> None:
             raise InputError(f"[slo.classes.{name}] applies to no request: expected the slo_class of a workload class (there are: {known})")
 
 
-def last_arrival_s(prepared: Prepared) -> float:
-    """Last recorded arrival, seconds; 0 when every arrival waits for an answer."""
-    import numpy as np
-
-    return float(np.nanmax(prepared.workload.arrival_s, initial=0.0))
-
-
 def without_cache(prepared: Prepared) -> Prepared:
     """The twin of a run with the prefix cache off: same requests, same arrivals, same everything else."""
     scenario = prepared.scenario

@@ -19,7 +19,6 @@ import functools
 import hashlib
 import json
 import os
-import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -266,17 +265,6 @@ def _replace(path: Path, content: bytes) -> None:
     os.replace(partial, path)
 
 
-def watched() -> OnDone | None:
-    """An `on_done` that writes one line over and over on stderr, with the time left; None when nobody is watching."""
-    import time
-
-    if not sys.stderr.isatty():
-        return None
-    began = time.monotonic()
-
-    def show(done: int, total: int) -> None:
-        left_s = (time.monotonic() - began) / done * (total - done)
-        told = f"{left_s / 60:.0f} min" if left_s >= 120 else f"{left_s:.0f} s"
-        print(f"\r\033[K{done:,} of {total:,} runs, about {told} left\r", end="", file=sys.stderr, flush=True)
-
-    return show
+def watched() -> OnDone:
+    """An `on_done` that tells how many runs are done, to whoever watches."""
+    return lambda done, total: text.progress_share(done, total, f"{done:,} of {total:,} runs")

@@ -1,11 +1,15 @@
 """Plain-text output: numbers as people read them, and tables whose columns line up."""
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 UNKNOWN = "-"
@@ -86,24 +90,63 @@ def plain(value: Any) -> Any:
     return value
 
 
-def progress(message: str) -> None:
-    """A line on stderr, only when someone is watching."""
+# -- progress ----------------------------------------------------------------------------------------------------------
+
+PROGRESS_FILE = "KVCAST_PROGRESS"
+"""Environment variable: the file that whoever waits for this command reads its progress from."""
+TELL_EVERY_S = 0.2
+BEGAN_S = time.monotonic()
+"""When this command began: it loads this module first."""
+
+
+def progress(words: str) -> None:
+    """Say what is being done: a line on stderr when someone is watching, and in the progress file."""
     if sys.stderr.isatty():
-        print(message, file=sys.stderr, flush=True)
+        print(f"\033[K{words}", file=sys.stderr, flush=True)
+    if path := os.environ.get(PROGRESS_FILE):
+        _tell(Path(path), words, _told(Path(path)).get("done", 0.0))
 
 
-def clock(last_arrival_s: float) -> Callable[[float], None] | None:
-    """A simulation's `on_clock`: one line on stderr that is written over, or None when nobody is watching."""
-    if not sys.stderr.isatty():
+def progress_share(done: float, total: float, words: str) -> None:
+    """How much is done, of the whole command: a line that is written over, and in the progress file. At most 5 times a second."""
+    share = min(max(done / total, 0.0), 1.0) if total else 0.0
+    if sys.stderr.isatty():
+        left_s = time_left_s(share)
+        left = f", about {f'{left_s / 60:.0f} min' if left_s >= 120 else f'{left_s:.0f} s'} left" if left_s is not None else ""
+        print(f"\r\033[K{100 * share:.0f} %  {words}{left}\r", end="", file=sys.stderr, flush=True)
+    path = os.environ.get(PROGRESS_FILE)
+    if path and (share == 1 or time.time() - _told(Path(path)).get("at_s", 0.0) >= TELL_EVERY_S):
+        _tell(Path(path), words, share)
+
+
+def time_left_s(share: float) -> float | None:
+    """Seconds this command will still take when it goes on as it did; None while too little is done to tell."""
+    return (time.monotonic() - BEGAN_S) * (1 - share) / share if share >= 0.03 else None
+
+
+def clock(words: str = "simulating", part: int = 0, parts: int = 1) -> Callable[[float, float], None] | None:
+    """A simulation's `on_clock` that tells its share of the command, of which it is one of `parts`; None when nobody is watching."""
+    if not (sys.stderr.isatty() or os.environ.get(PROGRESS_FILE)):
         return None
-
-    def show(now_s: float) -> None:
-        ahead = f" of {last_arrival_s:,.0f}" if now_s <= last_arrival_s else ", arrivals have ended"
-        print(f"\r\033[Ksimulated {now_s:,.0f} s{ahead}\r", end="", file=sys.stderr, flush=True)
-
-    return show
+    return lambda now_s, share: progress_share(part + share, parts, f"{words}, {now_s:,.0f} s of simulated time")
 
 
 def clear_clock() -> None:
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def _told(path: Path) -> dict[str, Any]:
+    """What the progress file says so far."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def _tell(path: Path, words: str, share: float) -> None:
+    """Replace the progress file; progress that cannot be told is no reason to stop."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):
+        partial.write_text(json.dumps({"done": share, "left_s": time_left_s(share), "says": words, "at_s": time.time()}), encoding="utf-8")
+        os.replace(partial, path)

@@ -17,13 +17,15 @@ from sim.router import RoundRobin, Router
 from sim.scenario import EngineParams
 from workloads.columns import Workload
 
+TELL_EVERY = 500
+
 
 class Cluster:
     """The fleet's front: releases requests, rejects those no replica can serve, routes the rest."""
 
     def __init__(
         self, env: Clock, workload: Workload, params: EngineParams, log: RequestLog, router: Router,
-        until_arrival_s: float | None = None, on_clock: Callable[[float], None] | None = None,
+        until_arrival_s: float | None = None, on_clock: Callable[[float, float], None] | None = None,
     ) -> None:  # fmt: skip
         self.env = env
         self.params = params
@@ -31,7 +33,7 @@ class Cluster:
         self.router = router
         self.replicas: list[Replica] = []  # filled by the caller, before start()
         self._on_clock = on_clock
-        self._released = 0
+        self._told = 0  # arrivals and completions so far
         self._until_s = np.inf if until_arrival_s is None else until_arrival_s
         self._session = workload.column("session_id").data
         self._delay_s = workload.column("delay_s").data
@@ -84,10 +86,17 @@ class Cluster:
     def finished(self, request: int) -> None:
         """A replica sampled the request's last token now."""
         self.log.status[request] = COMPLETED
+        self._tell()
         if self._closed:
             for follower in self._followers_of(request):
                 self._release_at(self.env.now + self._delay_s[follower], follower)
         self._leave(request)
+
+    def _tell(self) -> None:
+        """A request has arrived or completed; each is half of it."""
+        self._told += 1
+        if self._on_clock is not None and self._told % TELL_EVERY == 0:
+            self._on_clock(self.env.now, self._told / (2 * len(self._after)))
 
     def _followers_of(self, request: int) -> list[int]:
         return self._followers[self._follow_start[request] : self._follow_start[request + 1]].tolist()
@@ -101,9 +110,7 @@ class Cluster:
     # -- arrivals ---------------------------------------------------------------------------------------------------
     def _arrive(self, request: int) -> None:
         self.log.arrival_s[request] = self.env.now
-        self._released += 1
-        if self._on_clock is not None and self._released % 1000 == 0:
-            self._on_clock(self.env.now)
+        self._tell()
         reason = self._cannot_serve(request)
         if reason:
             self._turn_away(request, reason)

@@ -53,7 +53,7 @@ def run(
     record_life: bool = False,
     record_cache: bool = False,
     step_log: list | None = None,
-    on_clock: Callable[[float], None] | None = None,
+    on_clock: Callable[[float, float], None] | None = None,
     on_end: Callable[[list[Replica]], object] | None = None,
     warm: CacheState | None = None,
 ) -> Recording:
@@ -61,8 +61,8 @@ def run(
 
     horizon_s stops the clock; until_arrival_s stops arrivals and lets the rest drain. fast_forward=False steps one by
     one, with the same result. step_log collects (replica, start_s, [(request, tokens)], preempted, blocks taken,
-    blocks evicted, blocks free, running, waiting) of every step and implies stepping. on_clock is called about once per
-    1,000 releases with the simulated time (progress). on_end gets the replicas as they are when the clock stops. warm
+    blocks evicted, blocks free, running, waiting) of every step and implies stepping. on_clock is called every 500
+    arrivals and completions with the simulated time and the share of the work that is done, from 0 to 1 (progress). on_end gets the replicas as they are when the clock stops. warm
     begins with a saved cache (sim.warm) and serves what arrives after it was saved. record_cache keeps every acquisition and release of cached blocks
     (sim.optimum.schedule needs it). With SGLang's semantics a row of step_log is (replica, start_s, P or D, [(request,
     tokens)], retracted, tokens evicted, available, evictable and protected at the end of the step, waiting).

@@ -65,14 +65,14 @@ def run(args: argparse.Namespace) -> int:
             _check_target(scenario)
         text.progress("loading the workload")
         prepared = api.prepare(scenario)
-        text.progress(f"simulating {len(prepared.workload):,} requests")
-        on_clock = text.clock(api.last_arrival_s(prepared))
         prepared, caches = _caches(args, prepared)
-        result = api.run(prepared, on_clock=on_clock, **caches)
+        again = scenario.cache.enabled and not args.no_baseline and not args.warm_cache
+        text.progress(f"simulating {len(prepared.workload):,} requests")
+        result = api.run(prepared, on_clock=text.clock("simulating", 0, 1 + again), **caches)
         baseline = None
-        if scenario.cache.enabled and not args.no_baseline and not args.warm_cache:
+        if again:
             text.progress("simulating again with the prefix cache off")
-            baseline = api.run(api.without_cache(prepared), on_clock=on_clock)
+            baseline = api.run(api.without_cache(prepared), on_clock=text.clock("again with the prefix cache off", 1, 2))
     text.clear_clock()
     if args.out:
         runs.save_run(args.out, result, baseline)
