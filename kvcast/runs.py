@@ -6,7 +6,9 @@
     cache.parquet     prompt tokens by class, scope and fate (hit, or the cause of the miss)
     timeline.parquet  KV occupancy, queue and hit rate over time
     sessions.parquet  requests and GPU-hours per session
+    aggregates.json   latency curves by class and the slowest requests: what a page draws, whatever the number of requests
     steps.parquet     engine steps, when asked for
+    access.parquet    every run of prompt tokens looked up in a cache, when asked for (sim.access)
     run.json          when, which version, which machine kind: the only file that differs between equal runs
 
 The folder is written beside its place and renamed, so a reader never sees half of one. A replaced run is moved aside
@@ -36,32 +38,41 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kvcast
-from kvcast import text
+from kvcast import aggregates, parquet, text
+from sim.access import accesses, names
 from sim.scenario import Scenario
 from workloads.errors import InputError
 
 if TYPE_CHECKING:
     from kvcast.api import Result
     from sim.report import Report
+    from workloads.columns import Workload
 
-FORMAT = 1
-TABLES = ("requests", "cache", "timeline", "sessions", "steps")
-FILES = {"scenario.toml", "summary.json", "run.json", *(f"{name}.parquet" for name in TABLES)}
+FORMAT = 2
+TABLES = ("requests", "cache", "timeline", "sessions")
+OPTIONAL = ("steps", "access")
+FILES = {"scenario.toml", "summary.json", "aggregates.json", "run.json", *(f"{name}.parquet" for name in (*TABLES, *OPTIONAL))}
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder, read back. Tables are numpy columns; `steps` is empty when it was not written."""
+    """A run folder, read back. Tables are numpy columns, read one by one when asked for; `steps` and `access` are there when they were written."""
 
     folder: Path
     scenario: Scenario
     summary: dict[str, Any]
     info: dict[str, Any]
-    tables: dict[str, dict[str, np.ndarray]]
+    aggregates: dict[str, Any]  #: kvcast.aggregates
+    tables: dict[str, parquet.Table]
 
 
-def save_run(folder: str | Path, result: Result, baseline: Result | None = None, steps: bool = False) -> Path:
-    """Write a run folder, replacing an earlier run of the same name. Raises InputError rather than overwrite anything else."""
+def save_run(
+    folder: str | Path, result: Result, baseline: Result | None = None, steps: bool = False, access_of: Workload | None = None
+) -> Path:  # fmt: skip
+    """Write a run folder, replacing an earlier run of the same name. Raises InputError rather than overwrite anything else.
+
+    access_of: the run's workload, to write its access log as well.
+    """
     folder = Path(folder).resolve()
     check_replaceable(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -72,6 +83,9 @@ def save_run(folder: str | Path, result: Result, baseline: Result | None = None,
     try:
         with _naming(folder):
             _write(partial, result, baseline, steps)
+            if access_of is not None:
+                parquet.write_batches(partial / "access.parquet", accesses(access_of, result.report.requests), names(access_of))
+            (partial / "run.json").write_text(text.to_json(_info(result)) + "\n", encoding="utf-8")  # last: it says that the run is complete
             with _locked(folder.parent):
                 check_replaceable(folder)
                 _put_in_place(partial, folder)
@@ -90,8 +104,8 @@ def _write(partial: Path, result: Result, baseline: Result | None, steps: bool) 
     (partial / "scenario.toml").write_text(dumps(result.scenario), encoding="utf-8")
     (partial / "summary.json").write_text(text.to_json(as_document(result, baseline)) + "\n", encoding="utf-8")
     for name, columns in _tables(result.report, steps).items():
-        _write_parquet(partial / f"{name}.parquet", columns)
-    (partial / "run.json").write_text(text.to_json(_info(result)) + "\n", encoding="utf-8")
+        parquet.write(partial / f"{name}.parquet", columns)
+    (partial / "aggregates.json").write_text(text.to_json(aggregates.of(result.report)) + "\n", encoding="utf-8")
 
 
 @contextlib.contextmanager
@@ -114,8 +128,9 @@ def load_run(folder: str | Path) -> Run:
     info = _read_json(folder / "run.json")
     if info.get("format") != FORMAT:
         raise InputError(f"{folder / 'run.json'}: format = {info.get('format')!r}: expected {FORMAT}, a run folder of this version of kvcast")
-    tables = {name: _read_parquet(folder / f"{name}.parquet") for name in TABLES if name != "steps" or (folder / "steps.parquet").exists()}
-    return Run(folder, load_scenario(folder / "scenario.toml"), _read_json(folder / "summary.json"), info, tables)
+    tables = {name: parquet.Table(folder / f"{name}.parquet") for name in (*TABLES, *OPTIONAL) if name in TABLES or (folder / f"{name}.parquet").exists()}
+    summary, drawn = _read_json(folder / "summary.json"), _read_json(folder / "aggregates.json")
+    return Run(folder, load_scenario(folder / "scenario.toml"), summary, info, drawn, tables)
 
 
 def check_replaceable(folder: Path) -> None:
@@ -242,31 +257,14 @@ def _cache_table(report: Report) -> dict[str, np.ndarray]:
     return {**columns, "tokens": np.array([row[3] for row in rows], dtype=np.int64)}
 
 
+_write_parquet = parquet.write
+
+
 def _steps_table(report: Report) -> dict[str, np.ndarray]:
     names = ("end_s", "duration_s", "coverage", "n_decode", "prefill_tokens")
     columns = {name: np.concatenate([getattr(steps, name) for steps in report.steps]) for name in names}
     replica = np.repeat(np.arange(len(report.steps), dtype=np.int32), [len(steps.end_s) for steps in report.steps])
     return {"replica": replica, **columns}
-
-
-def _write_parquet(path: Path, columns: Mapping[str, np.ndarray]) -> None:
-    """Columns as Parquet, with nothing in the file that depends on when or where it was written."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    arrays = {name: pa.array(column, pa.string() if column.dtype == object else None) for name, column in columns.items()}
-    pq.write_table(pa.table(arrays), path, compression="zstd")
-
-
-def _read_parquet(path: Path) -> dict[str, np.ndarray]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise InputError(f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]})") from None
-    return {name: table[name].to_numpy() for name in table.column_names}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -28,7 +28,9 @@ class ScopeCount:
         self.node_scope = scope_of_layer[tree.layer]
         self.tail_scope = scope_of_layer[workload.column("tail_layer")[rows]]
         self.present = np.unique(np.concatenate([np.unique(self.node_scope), np.unique(self.tail_scope)]))
-        self.above = _sums_above(tree, self.node_scope, self.present)
+        tokens = tree.end - tree.start
+        own = [np.where(self.node_scope == code, tokens, 0) for code in self.present]
+        self.above = [total - mine for total, mine in zip(path_sums(tree, own), own, strict=True)]  # of the nodes above each one
 
     def __call__(self, depth: np.ndarray) -> np.ndarray:
         in_tree = np.minimum(depth, self.leaf_end)
@@ -64,13 +66,12 @@ def nodes_beyond(tree: PrefixTree, leaf: np.ndarray, depth: np.ndarray) -> Itera
         rows, node = rows[more], node[more]
 
 
-def _sums_above(tree: PrefixTree, node_scope: np.ndarray, present: np.ndarray) -> list[np.ndarray]:
-    """int64 [nodes] per scope present: its tokens on the path above each node, by pointer doubling."""
+def path_sums(tree: PrefixTree, values: list[np.ndarray]) -> list[np.ndarray]:
+    """For each int64 [nodes], its sums from the root's child to every node, by pointer doubling; roots count nothing."""
     root = tree.parent < 0
-    own = [np.where(node_scope == code, tree.end - tree.start, 0) for code in present]
+    totals = [np.where(root, 0, value) for value in values]  # of the nodes from each one up to, not including, its `jump`
     jump = np.where(root, np.arange(len(tree)), tree.parent)
-    totals = own  # of the nodes from each one up to, not including, its `jump`; a root holds no tokens
     while not root[jump].all():
         totals = [total + total[jump] for total in totals]
         jump = jump[jump]
-    return [total - mine for total, mine in zip(totals, own, strict=True)]
+    return totals

@@ -15,7 +15,7 @@ from workloads.config import Dist, Layer, MixClass
 from workloads.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
-DETERMINISTIC = ("scenario.toml", "summary.json", "requests.parquet", "cache.parquet", "timeline.parquet", "sessions.parquet", "steps.parquet")
+DETERMINISTIC = ("scenario.toml", "summary.json", "aggregates.json", "access.parquet", "requests.parquet", "cache.parquet", "timeline.parquet", "sessions.parquet", "steps.parquet")
 
 
 def small_scenario(seed: int = 3) -> Scenario:
@@ -51,7 +51,7 @@ def test_what_is_read_is_what_was_written(result, tmp_path):
 def test_same_scenario_and_seed_same_bytes_and_another_seed_others(result, tmp_path):
     for name, scenario in (("a", small_scenario()), ("b", small_scenario()), ("c", small_scenario(seed=4))):
         prepared = api.prepare(scenario)
-        save_run(tmp_path / name, api.run(prepared), api.run(api.without_cache(prepared)), steps=True)
+        save_run(tmp_path / name, api.run(prepared), api.run(api.without_cache(prepared)), steps=True, access_of=prepared.workload)
     for name in DETERMINISTIC:
         a, b, c = (tmp_path.joinpath(run, name).read_bytes() for run in "abc")
         assert a == b, name
@@ -81,7 +81,7 @@ def test_nothing_half_written_is_left_after_a_failure(result, tmp_path, monkeypa
     def broken(path: Path, columns: object) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr(runs, "_write_parquet", broken)
+    monkeypatch.setattr(runs.parquet, "write", broken)
     with pytest.raises(OSError, match="No space left"):
         save_run(tmp_path / "run", result)
     assert list(tmp_path.iterdir()) == []
@@ -183,7 +183,7 @@ def test_a_full_disk_names_the_folder(result, tmp_path, monkeypatch):
     def full(path: Path, columns: object) -> None:
         raise OSError(28, "Error writing bytes to file")  # as pyarrow has it: no file name
 
-    monkeypatch.setattr(runs, "_write_parquet", full)
+    monkeypatch.setattr(runs.parquet, "write", full)
     with pytest.raises(OSError, match="No space left") as error:
         save_run(tmp_path / "run", result)
     assert error.value.filename == str((tmp_path / "run").resolve())
