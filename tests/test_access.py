@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from kvcast import Scenario, WorkloadConfig, api, load_run, save_run
-from kvcast.cli import main
 from sim.access import accesses, names
 from sim.scenario import CacheConfig, ClusterConfig, EngineConfig, RunConfig
 from sim.simulate import run
+from tests.test_cli import SMALL
 from tests.worlds import LinearSteps, random_workload
 from workloads.columns import SCOPES, PrefixTree, Workload
 from workloads.config import Dist, Layer, MixClass
@@ -55,7 +55,7 @@ def test_every_row_is_the_one_of_its_tokens(batch_rows: int) -> None:
     log = log_of(workload, requests, batch_rows=batch_rows)
     expected = token_by_token(workload, requests)
     columns = ("time_s", "request", "node", "depth_tokens", "tokens", "hit_tokens", "next_use_s")
-    assert 0 < rec.hit_tokens.sum()
+    assert rec.hit_tokens.sum() > 0
     for i, name in enumerate(columns):
         np.testing.assert_array_equal(log[name], np.array([row[i] for row in expected]), err_msg=name)
     np.testing.assert_array_equal(log["replica"], rec.replica[log["request"]])
@@ -126,6 +126,18 @@ def test_sums_over_the_file_are_the_summarys(semantics: str, tmp_path: Path) -> 
         assert log["hit_tokens"][inside & (log["tenant"] == name)].sum() == row["prefix_hit_tokens"]
     assert set(log["layer"]) <= set(names(prepared.workload)["layer"])
     assert set(log["scope"]) <= set(SCOPES)
+
+
+def test_the_command_writes_it_and_wants_a_folder_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    assert main(["run", str(path), "--no-baseline", "--access-log", "--out", str(tmp_path / "run")]) == 0
+    run = load_run(tmp_path / "run")
+    assert run.tables["access"]["tokens"].sum() == run.summary["prompt_tokens"]
+    assert main(["run", str(path), "--access-log"]) == 2
+    assert "--access-log: expected --out with it" in capsys.readouterr().err
+    assert main(["run", str(path), "--no-baseline", "--out", str(tmp_path / "run")]) == 0
+    assert "access" not in load_run(tmp_path / "run").tables
 
 
 def test_ties_in_time_are_in_order_of_requests() -> None:

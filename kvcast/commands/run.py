@@ -26,6 +26,7 @@ MISSED_SLO = 1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_scenario_arguments(parser)
     parser.add_argument("--out", metavar="DIR", type=output, help="write a run folder: scenario, summary, requests as Parquet")
+    parser.add_argument("--access-log", action="store_true", help="write access.parquet into the run folder: every run of prompt tokens looked up in a cache, and when it is next asked for")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
     parser.add_argument("--check", action="store_true", help="exit with 1 when the attainment target of [slo] is missed")
     parser.add_argument("--no-baseline", action="store_true", help="do not simulate again with the prefix cache off")
@@ -55,9 +56,12 @@ def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from kvcast import api, config, runs, text
+    from workloads.errors import InputError
 
     overrides = args.overrides + ([] if args.horizon is None else [f"run.horizon_s={args.horizon or repr('')}"])
     scenario = config.load_scenario(args.scenario, overrides)
+    if args.access_log and not args.out:
+        raise InputError("--access-log: expected --out with it, the run folder to write it to")
     if args.out:
         runs.check_replaceable(args.out)
     with config.naming(args.scenario):
@@ -75,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
             baseline = api.run(api.without_cache(prepared), on_clock=text.clock("again with the prefix cache off", 1, 2))
     text.clear_clock()
     if args.out:
-        runs.save_run(args.out, result, baseline)
+        runs.save_run(args.out, result, baseline, access_of=prepared.workload if args.access_log else None)
     if args.json:
         print(text.to_json(api.as_document(result, baseline)))
     else:
