@@ -8,7 +8,7 @@ Both must agree in every step. It reads recorded cases and random ones alike (sc
 
 Case config: block_size, num_blocks, max_model_len, max_num_batched_tokens, max_num_seqs, and optionally policy
 (fcfs | priority), long_prefill_token_threshold, watermark, scheduler_reserve_full_isl, enable_prefix_caching, max_loras,
-cache_policy. A request: id, arrival_step (a float when steps are timed), segments, max_tokens, and optionally priority,
+cache_policy, async_scheduling, preemption_victim (fcfs | lcf). A request: id, arrival_step (a float when steps are timed), segments, max_tokens, and optionally priority,
 cache_salt, lora.
 
 Points the rules leave open, fixed here (no recorded case decides them):
@@ -21,6 +21,10 @@ Points the rules leave open, fixed here (no recorded case decides them):
   turns is a prefill chunk, be it one token long. Who is preempted in the step is in neither.
 - Requests that can never fit (prompt + output > max_model_len, or more blocks than the pool has for
   prompt + output - 1 tokens) are refused on arrival and never seen by the scheduler.
+- async_scheduling: a call is made at its step's start, and what the step before it sampled becomes known just after the
+  call. A call that schedules nothing waits for the step in flight and takes no time. LoRAs of requests that the call does not
+  schedule leave the limit free. A victim whose last token is in flight finishes where it waits.
+- preemption_victim lcf: fewest computed tokens, those of this call not counted; of equals the first in running order.
 - cache_policy other than `lru` (vLLM's own): see tests.reference_cache. Pins of duplicates can then make a lone request
   preempt itself: a scheduler call that schedules nothing takes no time, is not logged, and the next call follows at once.
 """
@@ -53,6 +57,7 @@ class Request:
     admission: int = 0
     blocks: list[Block] = field(default_factory=list)
     entered: int = 0  #: leading blocks that hold (or hit) a hash
+    in_flight: int = 0  #: outputs scheduled, not yet known
     cached: list[int] = field(default_factory=list)  #: hit tokens of every admission
     ceiling: int = 0  #: hit tokens of the first admission had nothing been evicted
     chunks: int = 0  #: prefill chunks of the first admission
@@ -83,7 +88,9 @@ class Request:
 class Step:
     start: float
     end: float = 0.0
+    index: int = 0
     scheduled: dict[int, int] = field(default_factory=dict)  #: request id -> tokens, in scheduling order
+    sampled: list[int] = field(default_factory=list)  #: requests that get an output, likewise
     preempted: list[int] = field(default_factory=list)
     allocated: int = 0
     evicted: int = 0
@@ -139,6 +146,8 @@ class Engine:
         self.reserve_full: bool = c.get("scheduler_reserve_full_isl", True)
         self.caching: bool = c.get("enable_prefix_caching", True)
         self.max_loras: int = c.get("max_loras", 0)
+        self.asynchronous: bool = c.get("async_scheduling", False)
+        self.least_computed: bool = c.get("preemption_victim", "fcfs") == "lcf"
         self.watermark = int(c.get("watermark", 0.0) * (self.num_blocks + 1))
         self.pool = make_pool(self.num_blocks, c.get("cache_policy", "lru"))
         self.hasher = Hasher()
@@ -147,6 +156,7 @@ class Engine:
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.steps: list[Step] = []
+        self.in_flight: Step | None = None  # asynchronous: its outputs are not known yet
         self.ever_entered: set[int] = set()
         self.lookups = self.admissions = 0
         self.now = 0.0
@@ -166,10 +176,17 @@ class Engine:
                 self.now = max(self.now, self.arrivals[0].arrival)
             self._receive()
             step = self._schedule()
+            before, self.in_flight = self.in_flight, None
             if step.scheduled:
                 self._execute(step)
-            elif self.waiting and not step.preempted:
+            elif self.waiting and not step.preempted and before is None:
                 raise RuntimeError(f"stuck at {self.now}: {len(self.waiting)} waiting, {len(self.running)} running, nothing scheduled")
+            if before is not None:
+                self._update(before)
+            if step.scheduled and self.asynchronous:
+                self.in_flight = step
+            elif step.scheduled:
+                self._update(step)
             if self.checking:
                 self.pool.check([r.blocks for r in self.requests], self.num_blocks)
         return self
@@ -183,21 +200,28 @@ class Engine:
                 self.waiting.append(r)
 
     def _execute(self, step: Step) -> None:
-        """The step runs: time passes, whoever reached its last known token samples one, the finished leave."""
+        """The step runs: time passes, and whoever reaches its last known token (or one in flight) samples one."""
+        step.index = len(self.steps)
         step.end = self.now + self._duration(step)
-        for r in list(self.running):
-            if r.id in step.scheduled:
-                r.furthest = max(r.furthest, r.computed)
-                if r.computed == r.known:
-                    self._sample(r, step)
+        for r in [r for r in self.running if r.id in step.scheduled]:
+            r.furthest = max(r.furthest, r.computed)
+            if r.computed == r.known + r.in_flight:
+                r.in_flight += 1
+                r.prefilling = False
+                step.sampled.append(r.id)
         self.now = step.end
         self.steps.append(step)
+
+    def _update(self, step: Step) -> None:
+        """The step's outputs become known; the finished leave."""
+        for i in step.sampled:
+            self._sample(self.requests[i], step)
 
     def _duration(self, step: Step) -> float:
         scheduled = [(r, step.scheduled[r.id]) for r in self.running if r.id in step.scheduled]
         contexts = self._contexts(step)
         chunks = [(n, r.computed - n) for r, n in scheduled if r.prefilling]
-        sampled = sum(r.computed == r.known for r, _ in scheduled)
+        sampled = sum(r.computed == r.known + r.in_flight for r, _ in scheduled)
         step.n_decode, step.prefill_tokens = len(contexts), sum(n for n, _ in chunks)
         seconds, _ = self.step_time.step(chunks, len(contexts), sum(contexts), max(contexts, default=0), sampled)
         return seconds
@@ -208,13 +232,16 @@ class Engine:
 
     def _sample(self, r: Request, step: Step) -> None:
         r.sampled += 1
-        r.token_steps.append(len(self.steps))
-        r.prefilling = False
+        r.in_flight -= 1
+        r.token_steps.append(step.index)
         if r.sampled == 1:
             r.first_token_start, r.first_token_s = step.start, step.end
+        running = r in self.running
+        if running and self.asynchronous:
+            self._enter(r, r.computed - r.in_flight)
         if r.sampled == r.output:
             r.finish_start, r.finish_s = step.start, step.end
-            self.running.remove(r)
+            (self.running if running else self.waiting).remove(r)
             self._release(r)
 
     # ---- one scheduler call ---------------------------------------------------------------------------------------
@@ -247,7 +274,10 @@ class Engine:
         i = 0
         while i < len(self.running) and budget > 0:
             r = self.running[i]
-            n = min(r.known - r.computed, chunk_limit, budget, self.max_model_len - 1 - r.computed)
+            if self._last_in_flight(r):
+                i += 1
+                continue
+            n = min(r.known + r.in_flight - r.computed, chunk_limit, budget, self.max_model_len - 1 - r.computed)
             fits = self._grow(r, n)
             while not fits:
                 victim = self._victim()
@@ -257,7 +287,7 @@ class Engine:
                     break
                 if position < i:
                     i -= 1
-                    budget += self._returned(step, victim)
+                    budget += self._returned(step, victim) if victim.id in step.scheduled else 0
                 fits = self._grow(r, n)
             if fits:
                 step.scheduled[r.id] = n
@@ -267,7 +297,13 @@ class Engine:
                 break
         return budget
 
+    def _last_in_flight(self, r: Request) -> bool:
+        """Whether the step in flight samples its last output."""
+        return r.sampled + r.in_flight == r.output
+
     def _victim(self) -> Request:
+        if self.least_computed:
+            return min(self.running, key=lambda v: v.computed)
         return max(self.running, key=lambda v: v.rank) if self.by_priority else self.running[-1]
 
     def _returned(self, step: Step, victim: Request) -> int:
@@ -276,7 +312,7 @@ class Engine:
 
     def _schedule_waiting(self, step: Step, budget: int, chunk_limit: int) -> None:
         skipped: list[Request] = []
-        loras = {r.lora for r in self.running if r.lora is not None}
+        loras = {r.lora for r in self.running if r.lora is not None and r.id in step.scheduled}
         while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
             r = min(self.waiting, key=lambda w: w.rank) if self.by_priority else self.waiting[0]
             if self.max_loras and r.lora is not None and r.lora not in loras and len(loras) == self.max_loras:
@@ -403,8 +439,6 @@ def comparable(case: dict[str, Any]) -> str:
     config = case["config"]
     if case["engine"] != "vllm":
         return case["engine"]
-    if config.get("async_scheduling"):
-        return "asynchronous scheduling"
     return "sliding window" if config.get("sliding_window") else ""
 
 
