@@ -228,16 +228,20 @@ def record(prepared: Prepared, **options: Any) -> Recording:
         horizon = duration if horizon is None else min(duration, horizon)
     return engine.run(
         prepared.workload, prepared.resolved.params, prepared.step_time, replicas=scenario.cluster.replicas,
-        router=scenario.cluster.router, seed=scenario.seed, horizon_s=horizon, until_arrival_s=duration, **options,
+        seed=scenario.seed, horizon_s=horizon, until_arrival_s=duration, **{"router": scenario.cluster.router, **options},
     )
 
 
 def run(prepared: Prepared, **options: Any) -> Result:
-    """Run and measure."""
+    """Run and measure. Options are those of `record`."""
+    return measure(prepared, record(prepared, **options))
+
+
+def measure(prepared: Prepared, recording: Recording) -> Result:
+    """The report of a recording."""
     from sim.metrics import run_end_s
     from sim.report import build_report
 
-    recording = record(prepared, **options)
     resolved = prepared.resolved
     end_s, warmup_s = run_end_s(recording), resolved.scenario.run.warmup_s
     if 0 < warmup_s >= end_s:

@@ -1,0 +1,196 @@
+"""Simulate scenarios into a folder, in several processes, and never twice.
+
+    DIR/workload/KEY/    the requests as numpy columns, loaded once and shared by all processes through memory maps
+    DIR/runs/HASH/       one run folder for each simulation, in place when it is complete
+
+The one idea: a folder is named by a hash of all that decides its content (scenario, model, profile, requests, the
+simulator's own code), so one that is there needs no second run: what was killed goes on where it stopped.
+
+    >>> lab = Lab(Path("sweeps/demo"))
+    >>> lab.simulate([lab.task(scenario)], jobs=2)
+"""
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from kvcast import api, runs, shared, text
+from sim.scenario import Scenario
+from workloads.config import WorkloadConfig
+from workloads.errors import InputError
+
+OnDone = Callable[[int, int], None]
+"""(runs done, runs to do) after each."""
+STOPPED = "stopped.json"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One simulation and where its result lies.
+
+    what_if: what is 20 % faster than the scenario's GPU (calibrate.faster), "oracle" for a router that knows
+    everything, or "". misses_allowed: give up once more requests than that have certainly missed their limits.
+    """
+
+    scenario: Scenario
+    workload: Path
+    run: Path
+    what_if: str = ""
+    misses_allowed: int | None = None
+
+    @property
+    def done(self) -> bool:
+        return (self.run / "run.json").exists() or (self.run / STOPPED).exists()
+
+
+class Lab:
+    """A folder of runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def task(self, scenario: Scenario, what_if: str = "", misses_allowed: int | None = None) -> Task:
+        """Resolve the scenario, so that what is wrong is said before anything runs, and load its workload once."""
+        resolved = api.resolve(scenario)
+        workload = self.workload(resolved.scenario)
+        identity = {
+            "scenario": asdict(resolved.scenario), "model": repr(resolved.model), "profile": resolved.profile.content_hash,
+            "workload": workload.name, "code": _code_hash(), "policy": _policy_hash(resolved.scenario.cache.policy),
+        }  # fmt: skip
+        if what_if or misses_allowed is not None:
+            identity |= {"what_if": what_if, "misses_allowed": misses_allowed}
+        kind = "what-if" if what_if else "runs"
+        return Task(scenario, workload, self.folder / kind / _hash(identity), what_if, misses_allowed)
+
+    def workload(self, scenario: Scenario) -> Path:
+        """The folder of its requests, written if need be."""
+        folder = self.folder / "workload" / workload_key(scenario.workload, scenario.seed)
+        if not folder.exists():
+            text.progress("loading the workload")
+            shared.save(api.load_workload(scenario.workload, scenario.seed), folder)
+        return folder
+
+    def simulate(self, todo: Sequence[Task], jobs: int = 1, on_done: OnDone | None = None, keep_processes: bool = False) -> float:
+        """Simulate what is not done yet; CPU seconds that took. keep_processes: for another call soon, see `ended`."""
+        from concurrent.futures.process import BrokenProcessPool
+
+        from joblib import Parallel, delayed
+
+        todo = [task for task in {task.run: task for task in todo}.values() if not task.done]
+        if not todo:
+            return 0.0
+        cpu_s, used = 0.0, min(jobs, len(todo)) if not keep_processes else jobs
+        try:
+            finished = Parallel(n_jobs=used, return_as="generator_unordered")(delayed(_one)(task) for task in todo)
+            for done, took_s in enumerate(finished, start=1):
+                cpu_s += took_s
+                if on_done is not None:
+                    on_done(done, len(todo))
+        except BrokenProcessPool:  # joblib's own error is a kind of it
+            raise InputError(f"--jobs {jobs}: a process was killed, most likely for want of memory; finished runs are kept: run it again, with fewer jobs") from None
+        finally:
+            if used > 1 and not keep_processes:
+                end_processes()
+        return cpu_s
+
+
+def end_processes() -> None:
+    """joblib keeps its processes for the next call, with the modules and the import path of this one."""
+    from joblib.externals.loky import get_reusable_executor
+
+    get_reusable_executor().shutdown(kill_workers=True)
+
+
+def _one(task: Task) -> float:
+    began_s = time.process_time()
+    prepared = api.prepare(task.scenario, shared.load(task.workload))
+    options: dict[str, Any] = {}
+    if task.what_if == "oracle":
+        options["router"] = "oracle"
+    elif task.what_if:
+        from calibrate.faster import faster
+
+        resolved = prepared.resolved
+        prepared = replace(prepared, step_time=faster(prepared.step_time, resolved.profile, resolved.model, resolved.scenario.model.dtype, task.what_if))
+    if task.misses_allowed is not None:
+        from sim.hopeless import Hopeless
+
+        options["hopeless"] = Hopeless(prepared.workload, prepared.scenario.slo, prepared.scenario.run, task.misses_allowed)
+    recording = api.record(prepared, **options)
+    if task.misses_allowed is not None and options["hopeless"].stopped_s is not None:
+        _save_stopped(task.run, options["hopeless"].as_document())
+    else:
+        runs.save_run(task.run, api.measure(prepared, recording))
+    return time.process_time() - began_s
+
+
+def _save_stopped(folder: Path, document: dict[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(folder / STOPPED, (text.to_json(document) + "\n").encode())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all."""
+    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(partial, 0o644)
+        os.replace(partial, path)
+    except BaseException:
+        os.unlink(partial)
+        raise
+
+
+# -- what decides a result ---------------------------------------------------------------------------------------------
+
+
+def workload_key(config: WorkloadConfig, seed: int) -> str:
+    """Names the requests of a [workload] section: its keys, the seed, the reader's code, and size and time of a trace's files."""
+    from workloads.load import trace_path
+
+    files: list[Any] = []
+    if config.trace is not None:
+        path = trace_path(config.trace, Path.cwd())
+        found = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        files = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in found if p.exists()]
+    return _hash({"workload": asdict(config), "seed": seed, "files": files, "code": _code_hash()})
+
+
+@functools.cache
+def _code_hash() -> str:
+    """Of everything a run executes or reads beside its inputs: another version's result is not this version's."""
+    import calibrate
+    import sim
+    import workloads
+
+    digest = hashlib.sha256()
+    for package in (calibrate, sim, workloads):
+        root = Path(package.__path__[0])
+        for path in _code(root):
+            digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _code(root: Path) -> Iterator[Path]:
+    return iter(sorted(p for kind in ("*.py", "*.toml") for p in root.rglob(kind)))
+
+
+def _policy_hash(policy: str) -> str:
+    """Of the file of a user's own policy, module:Class."""
+    module, separator, _ = policy.partition(":")
+    spec = find_spec(module) if separator else None
+    return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest() if spec and spec.origin else ""
+
+
+def _hash(identity: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
