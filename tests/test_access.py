@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kvcast import Scenario, WorkloadConfig, api, load_run, save_run
+from kvcast.cli import main
 from sim.access import accesses, names
 from sim.scenario import CacheConfig, ClusterConfig, EngineConfig, RunConfig
 from sim.simulate import run
