@@ -2,9 +2,10 @@
 import numpy as np
 import pytest
 
-from kvcast import api, figures, runs
+from kvcast import aggregates, api, figures, runs
 from kvcast.config import scenario_from_doc
-from kvcast.figures import cache, latency
+from kvcast.figures import cache
+from tests.ui.plans import plan
 
 DOC = {
     "name": "tiny",
@@ -24,36 +25,46 @@ def document(result):
     return api.as_document(result)
 
 
-def all_figures(document, requests, timeline):
+@pytest.fixture(scope="module")
+def drawn(result):
+    return aggregates.of(result.report)
+
+
+def all_figures(document, drawn, requests, timeline):
     return [
-        figures.latency_cdf(document, requests, "ttft"), figures.latency_cdf(document, requests, "tpot"), figures.kv_occupancy(document, timeline),
-        figures.hit_rate(document, timeline), figures.queue(timeline), figures.miss_causes(document), figures.request_life(figures.lives_of(document, requests)),
+        figures.latency_cdf(document, drawn, "ttft"), figures.latency_cdf(document, drawn, "tpot"), figures.kv_occupancy(document, timeline),
+        figures.hit_rate(document, timeline), figures.queue(timeline), figures.miss_causes(document), figures.request_life(figures.lives_of(document, drawn)),
+        figures.replica_load(document, requests),
     ]  # fmt: skip
+
+
+def plan_figures(document):
+    return [figures.goodput_by_rate(document), figures.latency_by_rate(document), figures.candidates(document), figures.binding(document)]
 
 
 def trace(figure, name):
     return next(t for t in figure.data if t.name == name)
 
 
-def test_traces_are_aggregates_with_units_in_the_axis_titles(result, document):
-    for figure in all_figures(document, result.report.requests, result.report.timeline):
+def test_traces_are_aggregates_with_units_in_the_axis_titles(result, document, drawn):
+    for figure in all_figures(document, drawn, result.report.requests, result.report.timeline) + plan_figures(plan()):
         assert figure.data
         assert all(len(t.x) <= 1000 for t in figure.data)
         titles = f"{figure.layout.xaxis.title.text} {figure.layout.yaxis.title.text}"
-        assert any(unit in titles for unit in ("(ms", "(s)", "(%)")), titles
+        assert any(unit in titles for unit in ("(ms", "(s)", "%)", "/s)")), titles
         assert figure.layout.title.text
         assert figure.layout.paper_bgcolor == "rgba(0,0,0,0)", "the theme owns the background"
 
 
-def test_a_run_folder_draws_the_same_figures_as_its_report(result, document, tmp_path):
+def test_a_run_folder_draws_the_same_figures_as_its_report(result, document, drawn, tmp_path):
     run = runs.load_run(runs.save_run(tmp_path / "run", result))
-    ours = all_figures(document, result.report.requests, result.report.timeline)
-    theirs = all_figures(run.summary, run.tables["requests"], run.tables["timeline"])
+    ours = all_figures(document, drawn, result.report.requests, result.report.timeline)
+    theirs = all_figures(run.summary, run.aggregates, run.tables["requests"], run.tables["timeline"])
     assert [f.to_json() for f in theirs] == [f.to_json() for f in ours]
 
 
-def test_cdf_says_how_many_requests_meet_a_limit(result, document):
-    requests, figure = result.report.requests, figures.latency_cdf(document, result.report.requests, "ttft")
+def test_cdf_says_how_many_requests_meet_a_limit(result, document, drawn):
+    requests, figure = result.report.requests, figures.latency_cdf(document, drawn, "ttft")
     for i, name in enumerate(document["classes"]):
         mine = requests["ttft_s"][requests["in_window"] & (requests["status"] == 0) & (requests["class_id"] == i)] * 1e3
         line = trace(figure, name)
@@ -65,22 +76,14 @@ def test_cdf_says_how_many_requests_meet_a_limit(result, document):
     assert trace(figure, "limit others: 1.00 s").x == (1000.0, 1000.0)
 
 
-def test_cdf_of_a_million_requests_is_small_and_right():
-    values = np.sort(np.random.default_rng(0).lognormal(size=1_000_000))
-    x, y = latency._cdf(values)
-    assert len(x) <= latency.CURVE_POINTS
-    assert y[-1] == 100
-    assert x[-1] == values[-1]
+def test_a_curve_of_a_million_requests_is_small_and_right():
+    values = np.random.default_rng(0).lognormal(size=1_000_000)
+    curve = aggregates.curve(values)
+    x, y = curve["ms"], curve["percent"]
+    assert len(x) <= aggregates.CURVE_POINTS
+    assert (y[-1], x[-1]) == (100, values.max())
     for p in (1, 50, 90, 99, 99.9):
         assert np.interp(p, y, x) == pytest.approx(np.percentile(values, p), rel=0.02)
-
-
-def test_cdf_leaves_out_single_token_outputs_and_unfinished_requests(document):
-    requests = {
-        "in_window": np.array([True, True, True, False]), "status": np.array([0, 0, 1, 0]), "class_id": np.zeros(4, int), "tpot_s": np.array([0.01, np.nan, 0.02, 0.03]),
-    }  # fmt: skip
-    line = figures.latency_cdf(document, requests, "tpot").data[0]
-    assert list(line.x) == [10.0]
 
 
 def test_kv_parts_fill_the_cache(result, document):
@@ -110,9 +113,9 @@ def test_every_cause_of_the_report_has_a_look(document):
     assert set(document["miss_tokens"]) == set(cache.CAUSES)
 
 
-def test_lives_last_from_arrival_to_the_last_token(result, document):
+def test_lives_last_from_arrival_to_the_last_token(result, document, drawn):
     requests = result.report.requests
-    coarse = figures.lives_of(document, requests, count=3)
+    coarse = figures.lives_of(document, drawn, count=3)
     slowest = requests["ttft_s"][[int(label.split()[0].removeprefix("#")) for label, _ in coarse]]
     assert slowest[0] == requests["ttft_s"][requests["status"] == 0].max()
     for rows in (coarse, [(f"#{r}", life) for r, life in enumerate(result.report.life[:5])]):
@@ -125,17 +128,82 @@ def test_lives_last_from_arrival_to_the_last_token(result, document):
 
 
 def test_preempted_time_is_drawn(document):
-    requests = {name: np.array([value]) for name, value in {
-        "in_window": True, "status": 0, "class_id": 0, "ttft_s": 1.0, "prompt_tokens": 100, "hit_tokens": 64, "output_tokens": 5, "recomputed_tokens": 40,
-        "preempted_s": 0.5, "arrival_s": 1.0, "admit_s": 1.5, "first_token_s": 2.0, "finish_s": 4.0}.items()}  # fmt: skip
-    [(label, life)] = figures.lives_of(document, requests)
+    row = {
+        "request": 0, "class_id": 0, "prompt_tokens": 100, "hit_tokens": 64, "output_tokens": 5, "recomputed_tokens": 40, "preempted_s": 0.5, "arrival_s": 1.0,
+        "admit_s": 1.5, "first_token_s": 2.0, "finish_s": 4.0,
+    }  # fmt: skip
+    [(label, life)] = figures.lives_of(document, {"slowest": [row]})
     assert label == "#0 chat"
     assert life == [("queued", 1.0, 1.5, 0), ("prefill", 1.5, 2.0, 36), ("decode", 2.0, 3.5, 5), ("preempted", 3.5, 4.0, 40)]
 
 
 def test_figures_of_a_run_in_which_nothing_completed(document):
-    nothing = {name: np.zeros(0, bool if name == "in_window" else float) for name in ("in_window", "status", "class_id", "ttft_s", "tpot_s")}
-    figure = figures.latency_cdf(document, nothing, "ttft")
+    figure = figures.latency_cdf(document, {"latency_ms": {"ttft": {}}}, "ttft")
     assert [t.name for t in figure.data] == ["limit chat: 500 ms", "limit others: 1.00 s"]
     empty = {key: 0 if key == "prefix_hit_tokens" else value for key, value in document.items()} | {"prompt_tokens": 0, "miss_tokens": {}, "classes": {}}
     assert len(figures.miss_causes(empty).data) == 0
+
+
+# -- plans and comparisons ---------------------------------------------------------------------------------------------
+
+
+def test_goodput_is_below_the_diagonal_and_its_marks_stand_at_the_plans_rates():
+    document = plan()
+    figure = figures.goodput_by_rate(document)
+    line = trace(figure, "goodput")
+    assert (np.asarray(line.y) <= np.asarray(line.x) + 1e-9).all()
+    assert line.marker.symbol == ("circle",) * 5 + ("x",), "the last rate is unstable"
+    assert [trace(figure, name).x for name in ("your load 3/s", "knee 8.1/s", "SLO capacity 7.4/s")] == [(3.0, 3.0), (8.1, 8.1), (7.4, 7.4)]
+    [band] = figure.layout.shapes
+    assert (band.x0, band.x1) == (7.2, 7.6)
+    unknown = figures.goodput_by_rate({**document, "capacity": None, "knee_per_s": None})
+    assert [t.name for t in unknown.data] == ["all requests good", "goodput"]
+
+
+def test_an_unstable_rate_has_no_latency_and_every_limit_has_a_line():
+    figure = figures.latency_by_rate(plan())
+    assert np.isnan(trace(figure, "TTFT p99").y[-1])
+    assert trace(figure, "TTFT p99").y[1] == 390.0
+    assert [(t.name, t.y[0]) for t in figure.data if "limit" in t.name] == [("TTFT limit chat: 500 ms", 500.0), ("TPOT limit chat, agent: 30.0 ms", 30.0), ("TTFT limit agent: 2.00 s", 2000.0)]
+
+
+def test_candidates_show_the_plan_and_the_front_of_those_that_meet():
+    document = plan()
+    figure = figures.candidates(document)
+    assert len(trace(figure, "meets").x) == 3
+    assert list(zip(trace(figure, "Pareto front").x, trace(figure, "Pareto front").y, strict=True)) == [(240.0, 12.0), (395.0, 8.0)]
+    assert (trace(figure, "the plan").x, trace(figure, "the plan").y) == ((395.0,), (8.0,))
+    assert "unstable" not in [t.name for t in figure.data], "it has no latency"
+    free = plan(candidates=[{**c, "usd_per_hour": None} for c in document["candidates"]])
+    assert "GPUs" in figures.candidates(free).layout.yaxis.title.text
+    assert trace(figures.candidates(free), "the plan").y == (2,)
+    lost = plan(answer={**document["answer"], "feasible": False})
+    assert "the plan" not in [t.name for t in figures.candidates(lost).data]
+
+
+def test_what_binds_is_told_apart():
+    [bars] = figures.binding(plan()).data
+    assert bars.y[-1] == "compute", "the most helpful one on top"
+    assert bars.x[-1] == pytest.approx(3.5)
+    assert len(set(bars.marker.color)) == 2
+    assert bars.marker.color.count(bars.marker.color[-1]) == 1
+
+
+def test_replica_load_adds_up_to_the_runs_tokens(result, document):
+    figure = figures.replica_load(document, result.report.requests)
+    seconds = document["window"]["end_s"] - document["window"]["start_s"]
+    total = {t.name: sum(t.y) * seconds for t in figure.data}
+    assert total["prompt, from cache"] == pytest.approx(document["prefix_hit_tokens"])
+    assert total["output"] == pytest.approx(document["total_output_tokens"])
+    assert total["prompt, computed"] == pytest.approx(document["prompt_tokens"] - document["prefix_hit_tokens"])
+    assert "times the mean" in figure.layout.title.text
+
+
+def test_a_difference_is_better_worse_or_not_shown():
+    def row(difference, half):
+        return {"difference": difference, "interval_95": half, "shown": None if half is None else abs(difference) > half, "observations": 20, "note": ""}
+
+    keys = [("lru", row(0.0, 0.0)), ("lfu", row(-30.0, 10.0)), ("fifo", row(4.0, 9.0)), ("mru", row(80.0, 20.0)), ("slru", row(2.0, None)), ("sieve", row(None, None))]
+    figure = figures.differences({"variants": [{"variant": {"cache.policy": name}, "vs_first": {"p99_ttft_ms": d}} for name, d in keys]}, "p99_ttft_ms")
+    assert {t.name: t.y for t in figure.data} == {"better": ("policy lfu",), "worse": ("policy mru",), "no difference shown": ("policy fifo",), "no interval": ("policy slru",)}
+    assert trace(figure, "better").error_x.array == (10.0,)

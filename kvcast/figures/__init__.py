@@ -1,17 +1,24 @@
-"""Figures of a run: pure functions from its document and tables to plotly figures.
+"""Figures: pure functions from documents and tables to plotly figures.
 
-The one idea: a figure is drawn from what a run folder holds (`summary.json`'s document and the columns of its tables), so
-a page, a report and a script draw the same thing; every trace is an aggregate of at most about a thousand points.
+The one idea: a figure is drawn from what a run folder holds (`summary.json`'s document and the columns of its tables), or
+from the document of a command (`plan`, `compare`), so a page, a report and a script draw the same thing; every trace is an
+aggregate of at most about a thousand points, however long the run was.
 
     >>> from kvcast import figures, load_run
     >>> run = load_run("runs/demo/2-replicas-lru")
-    >>> figures.latency_cdf(run.summary, run.tables["requests"], "ttft").show()
+    >>> figures.latency_cdf(run.summary, run.aggregates, "ttft").show()
 
-A report that was never saved: `figures.queue(report.timeline)`, `figures.latency_cdf(api.as_document(result), report.requests, "ttft")`.
-`style` has the colours; `latency`, `cache` and `timeline` the figures.
+A report that was never saved: `figures.queue(report.timeline)`, `figures.latency_cdf(api.as_document(result), aggregates.of(report), "ttft")`.
+`style` has the colours, one per meaning; `latency`, `capacity`, `replicas`, `cache`, `comparison` and `timeline` have the figures.
 """
 from kvcast.figures.cache import hit_rate, kv_occupancy, miss_causes
+from kvcast.figures.capacity import binding, candidates, goodput_by_rate, latency_by_rate
+from kvcast.figures.comparison import differences
 from kvcast.figures.latency import latency_cdf
+from kvcast.figures.replicas import replica_load
 from kvcast.figures.timeline import lives_of, queue, request_life
 
-__all__ = ["hit_rate", "kv_occupancy", "latency_cdf", "lives_of", "miss_causes", "queue", "request_life"]
+__all__ = [
+    "binding", "candidates", "differences", "goodput_by_rate", "hit_rate", "kv_occupancy", "latency_by_rate", "latency_cdf", "lives_of", "miss_causes", "queue",
+    "replica_load", "request_life",
+]  # fmt: skip

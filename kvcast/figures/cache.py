@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from kvcast import text
-from kvcast.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, Columns, Document, styled
+from kvcast.figures.style import BLUE, GREEN, GREY, HIT, ORANGE, PURPLE, SKY, VERMILLION, Columns, Document, styled
 
 CAUSES = {  # in the order of precedence that METRICS gives them
     "partial_block": ("partial block", "#bdbdbd"),
@@ -74,7 +74,7 @@ def miss_causes(document: Document) -> go.Figure:
     rows = {"all": document} | (document["classes"] if len(document["classes"]) > 1 else {})
     names = list(rows)[::-1]
     figure = go.Figure()
-    for key, label, colour in [("hit", "hit", BLUE), *((cause, *look) for cause, look in CAUSES.items())]:
+    for key, label, colour in [("hit", "hit", HIT), *((cause, *look) for cause, look in CAUSES.items())]:
         tokens = [rows[n]["prefix_hit_tokens"] if key == "hit" else rows[n]["miss_tokens"].get(key) or 0 for n in names]
         if not any(tokens):
             continue

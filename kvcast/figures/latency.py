@@ -8,24 +8,22 @@ import numpy as np
 import plotly.graph_objects as go
 
 from kvcast import text
-from kvcast.figures.style import GREY, Columns, Document, class_line, log_ticks, span, styled
+from kvcast.figures.style import GREY, Document, class_line, log_ticks, span, styled
 
 LATENCY = {"ttft": ("ttft_s", "TTFT"), "tpot": ("tpot_s", "TPOT")}
-CURVE_POINTS = 400
 
 
-def latency_cdf(document: Document, requests: Columns, metric: str) -> go.Figure:
+def latency_cdf(document: Document, aggregates: Document, metric: str) -> go.Figure:
     """Share of completed requests of the window within a latency, one line a class, with the limits as vertical lines.
 
-    metric: "ttft" or "tpot". The lines' points are quantiles: at most CURVE_POINTS however many requests there are.
+    metric: "ttft" or "tpot". The lines' points are the quantiles of `kvcast.aggregates`, as many for any number of requests.
     """
     column, name = LATENCY[metric]
     figure = go.Figure()
-    counted = requests["in_window"].astype(bool) & (requests["status"] == 0) & ~np.isnan(requests[column])
     for i, label in enumerate(document["classes"]):
-        values = np.sort(requests[column][counted & (requests["class_id"] == i)] * 1e3)
-        if len(values):
-            x, y = _cdf(values)
+        curve = aggregates["latency_ms"][metric].get(label)
+        if curve:
+            x, y = np.asarray(curve["ms"], float), np.asarray(curve["percent"], float)
             figure.add_trace(go.Scatter(x=x, y=y, name=label, mode="lines", line=class_line(i), hovertemplate=f"{label}: %{{y:.1f}} % within %{{x:.4g}} ms<extra></extra>"))
     for limit_s, who, colour in _limits(document, column):
         label = f"limit{who}: {text.seconds(limit_s)}"
@@ -36,18 +34,6 @@ def latency_cdf(document: Document, requests: Columns, metric: str) -> go.Figure
     figure.update_xaxes(title=f"{name} (ms, log scale)", type="log", range=room, tickvals=ticks, ticktext=[f"{t:,.12g}" for t in ticks])
     figure.update_yaxes(title="completed requests (%)", range=[0, 101])
     return styled(figure, f"{name} distribution")
-
-
-def _cdf(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sorted values [n] -> (value, per cent of the values at or below it); dense where the tail is."""
-    n = len(values)
-    if n <= CURVE_POINTS:
-        rank = np.arange(1, n + 1)
-    else:
-        body = np.linspace(1, n, CURVE_POINTS * 3 // 4)
-        tail = n - np.geomspace(n * 0.1, 1, CURVE_POINTS // 4) + 1
-        rank = np.unique(np.concatenate([body, tail]).round().astype(np.int64))
-    return values[rank - 1], 100.0 * rank / n
 
 
 def _limits(document: Document, column: str) -> Iterable[tuple[float, str, str]]:

@@ -14,6 +14,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 BLUE, ORANGE, GREEN, VERMILLION, SKY, PURPLE, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#8c8c8c"
+HIT, PREFILL, DECODE, QUEUED, LOADING, PREEMPTED = BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION
+"""Tokens and time of a request: from cache, computed, output; waiting, loading from a tier, thrown out."""
 CLASS_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, VERMILLION, SKY)
 DASHES = ("solid", "dash", "dot", "dashdot")
 
@@ -34,11 +36,11 @@ def class_line(i: int) -> dict[str, Any]:
     return {"color": CLASS_COLOURS[i % len(CLASS_COLOURS)], "dash": DASHES[i // len(CLASS_COLOURS) % len(DASHES)], "width": 2.5}
 
 
-def span(figure: go.Figure) -> tuple[float, float]:
-    """Least and greatest positive x of the figure's lines; 1, 1 without any."""
-    x = np.concatenate([np.asarray(trace.x, float) for trace in figure.data] or [np.ones(1)])
-    x = x[x > 0] if (x > 0).any() else np.ones(1)
-    return float(x.min()), float(x.max())
+def span(figure: go.Figure, axis: str = "x") -> tuple[float, float]:
+    """Least and greatest positive number of the figure's lines on an axis; 1, 1 without any."""
+    numbers = np.concatenate([np.array([np.nan if v is None else v for v in trace[axis]], float) for trace in figure.data] or [np.ones(1)])
+    numbers = numbers[numbers > 0] if (numbers > 0).any() else np.ones(1)
+    return float(numbers.min()), float(numbers.max())
 
 
 def log_ticks(low: float, high: float) -> list[float]:

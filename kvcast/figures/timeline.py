@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import plotly.graph_objects as go
 
-from kvcast.figures.style import BLUE, GREY, ORANGE, SKY, VERMILLION, Columns, Document, styled
+from kvcast.figures.style import BLUE, DECODE, LOADING, PREEMPTED, PREFILL, QUEUED, Columns, Document, styled
 
-PHASES = {"queued": GREY, "loading": SKY, "prefill": ORANGE, "decode": BLUE, "preempted": VERMILLION}
+PHASES = {"queued": QUEUED, "loading": LOADING, "prefill": PREFILL, "decode": DECODE, "preempted": PREEMPTED}
 
 
 def queue(timeline: Columns) -> go.Figure:
     """Requests running and waiting over time, all replicas."""
     figure = go.Figure()
-    for column, label, colour in (("running", "running", BLUE), ("waiting", "waiting", VERMILLION)):
+    for column, label, colour in (("running", "running", BLUE), ("waiting", "waiting", QUEUED)):
         figure.add_trace(go.Scatter(x=timeline["t_s"], y=timeline[column], name=label, mode="lines", line={"color": colour, "width": 1.5, "shape": "hv"},
                                     hovertemplate=f"{label}: %{{y:,}}<extra></extra>"))
     figure.update_yaxes(title="requests", rangemode="tozero")
@@ -47,17 +46,14 @@ def request_life(rows: Sequence[tuple[str, Sequence[tuple]]]) -> go.Figure:
     return styled(figure, "A request's life")
 
 
-def lives_of(document: Document, requests: Columns, count: int = 8) -> list[tuple[str, list[tuple]]]:
-    """The completed requests of the window with the highest TTFT: whole phases, from the requests table.
+def lives_of(document: Document, aggregates: Document, count: int = 8) -> list[tuple[str, list[tuple]]]:
+    """The completed requests of the window with the highest TTFT (`kvcast.aggregates`): whole phases.
 
     Prefill is first schedule to first token, chunks not told apart; a preemption's time is drawn at the end of the decode.
     """
-    done = np.flatnonzero(requests["in_window"].astype(bool) & (requests["status"] == 0))
-    slowest = done[np.argsort(-requests["ttft_s"][done], kind="stable")[:count]]
     names = list(document["classes"])
     rows = []
-    for r in slowest:
-        row = {key: column[r] for key, column in requests.items()}
+    for row in aggregates["slowest"][:count]:
         computed, preempted = int(row["prompt_tokens"] - row["hit_tokens"]), float(row["preempted_s"])
         back = row["finish_s"] - preempted
         start_s = min(row["admit_s"] + row.get("load_s", 0.0), row["first_token_s"])
@@ -65,5 +61,5 @@ def lives_of(document: Document, requests: Columns, count: int = 8) -> list[tupl
         life[1:1] = [("loading", row["admit_s"], start_s, 0)] if start_s > row["admit_s"] else []
         life += [("decode", row["first_token_s"], back, int(row["output_tokens"]))]
         life += [("preempted", back, row["finish_s"], int(row["recomputed_tokens"]))] if preempted else []
-        rows.append((f"#{r} {names[row['class_id']]}", life))
+        rows.append((f"#{row['request']} {names[row['class_id']]}", life))
     return rows

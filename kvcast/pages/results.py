@@ -95,18 +95,18 @@ def _metric(mark: str, place: Any, label: str, value: str, help_text: str, below
 
 
 def _plots(run: Run) -> None:
-    s, requests, timeline = run.summary, run.tables["requests"], run.tables["timeline"]
+    s, drawn, timeline = run.summary, run.aggregates, run.tables["timeline"]
     finite = "Unstable: these distributions only say how long this run was." if s["stable"] is False else ""
     left, right = st.columns(2)
-    _plot(left, figures.latency_cdf(s, requests, "ttft"), TERMS["ttft"], finite)
-    _plot(right, figures.latency_cdf(s, requests, "tpot"), TERMS["tpot"], finite)
+    _plot(left, figures.latency_cdf(s, drawn, "ttft"), TERMS["ttft"], finite)
+    _plot(right, figures.latency_cdf(s, drawn, "tpot"), TERMS["tpot"], finite)
     left, right = st.columns(2)
     _plot(left, figures.kv_occupancy(s, timeline), TERMS["kv"])
     _plot(right, figures.hit_rate(s, timeline), TERMS["hit_rate"], f"Counting rule: {s['counting_rule']}.")
     left, right = st.columns(2)
     _plot(left, figures.queue(timeline), TERMS["queue"])
     _plot(right, figures.miss_causes(s), TERMS["causes"], f"Block size {s['block_size']}.")
-    _plot(st.container(), figures.request_life(figures.lives_of(s, requests)), TERMS["life"])
+    _plot(st.container(), figures.request_life(figures.lives_of(s, drawn)), TERMS["life"])
 
 
 def _plot(place: Any, figure: Any, help_text: str, caption: str = "") -> None:

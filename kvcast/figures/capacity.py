@@ -1,0 +1,177 @@
+"""What a fleet can carry and what it costs: goodput and latency against rate, candidates, what binds.
+
+The one idea: all are drawn from the document of `kvcast plan` (`plan.json`); docs/plan.md has its keys.
+
+    >>> figures.goodput_by_rate(json.load(open("plans/demo/plan.json"))).show()
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+
+from kvcast import text
+from kvcast.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, Document, log_ticks, span, styled
+
+OFFERED, CAPACITY, KNEE = PURPLE, GREEN, ORANGE
+VERDICTS = {  # of a candidate -> its colour and marker: told apart by shape too
+    "meets": (GREEN, "circle"), "misses": (ORANGE, "diamond-open"), "stopped early": (GREY, "square-open"), "unstable": (VERMILLION, "x"),
+}  # fmt: skip
+LIMITED = {"ttft_s": ("TTFT", BLUE), "tpot_s": ("TPOT", ORANGE)}
+
+
+def goodput_by_rate(plan: Document) -> go.Figure:
+    """Good requests per second against the offered rate, with the knee, the SLO capacity and the load of the question."""
+    rows = plan["rates"]
+    rate, goodput = _column(rows, "rate_per_s"), _column(rows, "goodput_per_s")
+    figure = go.Figure()
+    top = float(np.nanmax(rate, initial=0.0))
+    figure.add_trace(go.Scatter(x=[0, top], y=[0, top], name="all requests good", mode="lines", line={"color": GREY, "dash": "dot", "width": 1.5}, hoverinfo="skip"))
+    figure.add_trace(go.Scatter(
+        x=rate, y=goodput, customdata=100 * _column(rows, "attainment"), name="goodput", mode="lines+markers", line={"color": BLUE, "width": 2.5}, marker=_stable_markers(rows),
+        hovertemplate="%{x:.3g} requests/s offered: %{y:.3g} good a second (%{customdata:.1f} %)<extra></extra>",
+    ))  # fmt: skip
+    _marks(figure, plan, 0.0, float(np.nanmax(goodput, initial=0.0)) * 1.05)
+    figure.update_xaxes(title="offered rate (requests/s)", rangemode="tozero")
+    figure.update_yaxes(title="goodput (good requests/s)", rangemode="tozero")
+    return styled(figure, "Goodput against rate")
+
+
+def latency_by_rate(plan: Document) -> go.Figure:
+    """TTFT and TPOT against the offered rate, p50 and p99, with their limits; a rate that is unstable has no latency."""
+    rows = plan["rates"]
+    rate = _column(rows, "rate_per_s")
+    figure = go.Figure()
+    for key, name, colour in (("ttft", "TTFT", BLUE), ("tpot", "TPOT", ORANGE)):
+        for stat, dash in (("p99", "solid"), ("p50", "dot")):
+            figure.add_trace(go.Scatter(
+                x=rate, y=_column(rows, f"{key}_ms_{stat}"), name=f"{name} {stat}", mode="lines+markers", line={"color": colour, "dash": dash, "width": 2.5 if stat == "p99" else 1.5},
+                marker={"size": 5}, connectgaps=False, hovertemplate=f"%{{x:.3g}} requests/s: {name} {stat} %{{y:.4g}} ms<extra></extra>",
+            ))  # fmt: skip
+    for column, limit_s, whose in _limits(plan):
+        name, colour = LIMITED[column]
+        label = f"{name} limit{whose}: {text.seconds(limit_s)}"
+        figure.add_trace(go.Scatter(
+            x=[0, float(np.nanmax(rate, initial=0.0))], y=[limit_s * 1e3] * 2, name=label, mode="lines+text", line={"color": colour, "dash": "dash", "width": 1}, showlegend=False,
+            text=[label, ""], textposition="top right", textfont={"size": 11, "color": colour}, hovertemplate=f"{label}<extra></extra>",
+        ))  # fmt: skip
+    low, high = span(figure, "y")
+    _marks(figure, plan, low, high, legend=False)
+    ticks = log_ticks(low, high)
+    figure.update_xaxes(title="offered rate (requests/s)", rangemode="tozero")
+    figure.update_yaxes(title="latency (ms, log scale)", type="log", tickvals=ticks, ticktext=[f"{t:,.12g}" for t in ticks])
+    return styled(figure, "Latency against rate")
+
+
+def _marks(figure: go.Figure, plan: Document, low: float, high: float, legend: bool = True) -> None:
+    """Vertical lines: the load of the question, the knee, the SLO capacity with its interval; named in the legend of one of two neighbours."""
+    found = plan["capacity"] or {}
+    if found.get("low") is not None and found.get("high") is not None:
+        figure.add_vrect(x0=found["low"], x1=found["high"], fillcolor=CAPACITY, opacity=0.15, line_width=0, layer="below")
+    for x, label, colour, dash in (
+        (found.get("offered_rate_per_s"), "your load", OFFERED, "solid"), (plan["knee_per_s"], "knee", KNEE, "dashdot"), (found.get("slo_capacity_per_s"), "SLO capacity", CAPACITY, "dash"),
+    ):  # fmt: skip
+        if x is not None:
+            told = f"{label} {x:.3g}/s"
+            figure.add_trace(go.Scatter(x=[x, x], y=[low, high], name=told, mode="lines", line={"color": colour, "dash": dash, "width": 1.5}, showlegend=legend, hovertemplate=f"{told}<extra></extra>"))
+
+
+def _stable_markers(rows: Sequence[Document]) -> dict[str, list | int]:
+    steady = [row["stable"] is not False for row in rows]
+    return {"size": 8, "color": [BLUE if s else VERMILLION for s in steady], "symbol": ["circle" if s else "x" for s in steady]}
+
+
+def _limits(plan: Document) -> list[tuple[str, float, str]]:
+    """Each distinct limit: (column, seconds, whose)."""
+    slo = plan["slo"] or {}
+    found: dict[tuple[str, float], list[str]] = {}
+    for name, limits in [*(slo.get("classes") or {}).items(), ("", slo.get("limits") or {})]:
+        for column in LIMITED:
+            if limits.get(column) is not None:
+                found.setdefault((column, limits[column]), []).append(name)
+    return [(column, limit, f" {', '.join(n for n in names if n)}" if any(names) else "") for (column, limit), names in found.items()]
+
+
+# -- candidates --------------------------------------------------------------------------------------------------------
+
+
+def candidates(plan: Document) -> go.Figure:
+    """Cost of every candidate that has a latency against its TTFT p99, with the Pareto front of those that meet
+    the target: nothing there is both cheaper and faster.
+
+    Cost is USD an hour, GPUs where no price is set.
+    """
+    priced = any(c["usd_per_hour"] is not None for c in plan["candidates"])
+    cost_of, unit = ("usd_per_hour", "USD an hour") if priced else ("gpus", "GPUs")
+    shown = [c for c in plan["candidates"] if c["ttft_ms_p99"] is not None and c[cost_of] is not None]
+    figure = go.Figure()
+    front = _front([(c["ttft_ms_p99"], c[cost_of]) for c in shown if c["verdict"] == "meets"])
+    if len(front) > 1:
+        x, y = zip(*front, strict=True)
+        figure.add_trace(go.Scatter(x=x, y=y, name="Pareto front", mode="lines", line={"color": GREY, "width": 1.5, "shape": "hv"}, hoverinfo="skip"))
+    for verdict, (colour, symbol) in VERDICTS.items():
+        mine = [c for c in shown if c["verdict"] == verdict]
+        if mine:
+            figure.add_trace(go.Scatter(
+                x=[c["ttft_ms_p99"] for c in mine], y=[c[cost_of] for c in mine], name=verdict, mode="markers", marker={"color": colour, "symbol": symbol, "size": 9, "opacity": 0.85},
+                text=[_told(c) for c in mine], hovertemplate="%{text}<br>TTFT p99 %{x:.4g} ms, %{y:,.4g} " + unit + "<extra></extra>",
+            ))  # fmt: skip
+    best = _answer(plan, shown)
+    if best is not None:
+        figure.add_trace(go.Scatter(x=[best["ttft_ms_p99"]], y=[best[cost_of]], name="the plan", mode="markers", hoverinfo="skip",
+                                    marker={"color": "rgba(0,0,0,0)", "size": 18, "symbol": "circle", "line": {"color": BLUE, "width": 2.5}}))
+    low, high = span(figure)
+    ticks = log_ticks(low, high)
+    figure.update_xaxes(title="TTFT p99 (ms, log scale)", type="log", range=[np.log10(low / 1.3), np.log10(high * 1.3)], tickvals=ticks, ticktext=[f"{t:,.12g}" for t in ticks])
+    figure.update_yaxes(title=f"cost ({unit})", rangemode="tozero")
+    return styled(figure, "Candidates: cost against latency")
+
+
+def _told(candidate: Document) -> str:
+    share = candidate["attainment"]["mean"] if candidate["attainment"] else None
+    return f"{candidate['replicas']} replicas, {candidate['label'] or 'as asked'}<br>{text.percent(share)} within limits"
+
+
+def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points that no other one beats in both, by rising x."""
+    front: list[tuple[float, float]] = []
+    for x, y in sorted(points):
+        if not front or y < front[-1][1]:
+            front.append((x, y))
+    return front
+
+
+def _answer(plan: Document, among: Sequence[Document]) -> Document | None:
+    """The candidate that the plan chose."""
+    answer = plan["answer"]
+    if not answer["feasible"]:
+        return None
+    return next((c for c in among if (c["label"], c["replicas"]) == (answer["label"], answer["replicas"])), None)
+
+
+def binding(plan: Document) -> go.Figure:
+    """What 20 % more of each resource adds to attainment, in percentage points, the most first."""
+    rows = sorted(plan["binding"]["changes"], key=lambda row: row["gain"] if row["gain"] is not None else -1.0)
+    gain = [100 * row["gain"] if row["gain"] is not None else None for row in rows]
+    binds = plan["binding"]["resource"]
+    figure = go.Figure(go.Bar(
+        y=[row["resource"] for row in rows], x=gain, orientation="h", showlegend=False, customdata=[100 * row["attainment"] if row["attainment"] is not None else None for row in rows],
+        marker={"color": [ORANGE if row["resource"] == binds else SKY for row in rows]}, text=[f"{g:+.2f}" if g is not None else text.UNKNOWN for g in gain], textposition="outside", cliponaxis=False,
+        hovertemplate="20 % more %{y}: %{x:+.2f} points, %{customdata:.1f} % within limits<extra></extra>",
+    ))  # fmt: skip
+    figure.update_layout(bargap=0.4)
+    figure.update_xaxes(title="gain in attainment (percentage points, %)", range=_room([g for g in gain if g is not None]))
+    return styled(figure, "What 20 % more would add")
+
+
+def _room(gain: Sequence[float]) -> list[float]:
+    """From zero or the worst to the best, with room for the bars' labels; 1 point where nothing helps."""
+    least, most = min([0.0, *gain]), max([0.0, *gain])
+    wide = max(most - least, 1.0)
+    return [least - (0.15 * wide if least < 0 else 0.0), most + 0.15 * wide]
+
+
+def _column(rows: Sequence[Document], key: str) -> np.ndarray:
+    """A key of the rows as numbers, NaN where it is not known."""
+    return np.array([np.nan if row[key] is None else row[key] for row in rows], float)

@@ -1,0 +1,64 @@
+"""A plan document, made by hand to the schema of docs/plan.md: small, with every part there."""
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+RATES = [  # requests/s, share good, TTFT p50 and p99, TPOT p50 and p99 (ms)
+    (1.5, 1.0, 16.0, 210.0, 5.0, 7.0), (3.0, 0.999, 22.0, 390.0, 5.9, 9.5), (6.0, 0.985, 60.0, 640.0, 8.0, 15.0), (7.4, 0.95, 110.0, 980.0, 10.0, 22.0),
+    (9.0, 0.70, 400.0, 2600.0, 16.0, 31.0), (12.0, 0.31, None, None, None, None),
+]  # fmt: skip
+
+
+def share(mean: float, half: float = 0.002) -> dict[str, float]:
+    return {"mean": mean, "low": mean - half, "high": mean + half}
+
+
+def candidate(label: str, values: dict[str, Any], replicas: int, attainment: float, ttft: float | None, verdict: str, rejected_by: str | None = None, reason: str = "", gpus_each: int = 1) -> dict[str, Any]:
+    gpus = replicas * gpus_each
+    return {
+        "label": label, "values": values, "replicas": replicas, "gpus": gpus, "usd_per_hour": 4.0 * gpus, "attainment": share(attainment), "per_slo": {"ttft_s": attainment, "tpot_s": 0.999, "e2e_s": None},
+        "stable": verdict != "unstable", "verdict": verdict, "rejected_by": rejected_by, "reason": reason, "extrapolated": 0.3 if label.endswith("lfu") else 0.006, "ttft_ms_p99": ttft, "tpot_ms_p99": ttft and ttft / 40, "run": f"runs/{len(label)}{replicas}",
+    }  # fmt: skip
+
+
+LRU, LFU = {"cache.policy": "lru"}, {"cache.policy": "lfu"}
+PLAN: dict[str, Any] = {
+    "name": "demo: chat + coding agent",
+    "scenario": '[hardware]\nprofile = "h200-llama-3.1-8b-aic"\n',
+    "slo": {"limits": {"ttft_s": None, "tpot_s": None, "e2e_s": None}, "attainment": 0.95,
+            "classes": {"chat": {"ttft_s": 0.5, "tpot_s": 0.03, "e2e_s": None}, "agent": {"ttft_s": 2.0, "tpot_s": 0.03, "e2e_s": None}}},
+    "confidence": 0.95, "seeds": [0, 1, 2],
+    "answer": {
+        "feasible": True, "replicas": 2, "gpus": 2, "gpus_per_replica": 1, "gpu_hours_per_day": 48.0, "usd_per_hour": 8.0, "label": "cache.policy=lru", "values": LRU,
+        "attainment": share(0.999), "goodput_per_s": 3.0, "run": "runs/162", "launch": {"vllm": ["vllm", "serve", "meta-llama/Llama-3.1-8B-Instruct", "--block-size", "16"], "sglang": None},
+    },
+    "candidates": [
+        candidate("cache.policy=lru", LRU, 1, 0.91, 1900.0, "misses", "ttft_s", "91.0 % of requests within limits, 95.0 % wanted"),
+        candidate("cache.policy=lru", LRU, 2, 0.999, 395.0, "meets"), candidate("cache.policy=lru", LRU, 3, 1.0, 240.0, "meets"),
+        candidate("cache.policy=lfu", LFU, 1, 0.3, None, "unstable", "ttft_s", "the backlog grows"), candidate("cache.policy=lfu", LFU, 2, 0.998, 410.0, "meets"),
+    ],
+    "rejected_by": {"ttft_s": 2, "tpot_s": 0}, "simulations": {"run": 31, "reused": 4, "stopped_early": 6, "cpu_s": 22.5},
+    "capacity": {"offered_rate_per_s": 3.0, "slo_capacity_per_s": 7.4, "low": 7.2, "high": 7.6, "headroom": 0.595, "breaks_at_per_s": 7.4},
+    "rates": [
+        {"rate_per_s": r, "goodput_per_s": r * a, "attainment": a, "ttft_ms_p50": t50, "ttft_ms_p99": t99, "tpot_ms_p50": p50, "tpot_ms_p99": p99, "stable": t50 is not None}
+        for r, a, t50, t99, p50, p99 in RATES
+    ],
+    "knee_per_s": 8.1,
+    "binding": {"resource": "compute", "words": "20 % more compute lifts attainment from 94.0 % to 97.5 %", "changes": [
+        {"resource": "compute", "attainment": 0.975, "gain": 0.035}, {"resource": "replicas", "attainment": 0.96, "gain": 0.02},
+        {"resource": "memory bandwidth", "attainment": 0.951, "gain": 0.011}, {"resource": "KV capacity", "attainment": 0.94, "gain": 0.0}, {"resource": "routing", "attainment": 0.946, "gain": 0.006},
+    ]},
+    "advice": [
+        {"change": "router = prefix-aware", "set": ["cluster.router=prefix-aware"], "before": {"attainment": 0.94}, "after": {"attainment": 0.968}, "words": "Route by cached prefix: 94.0 % to 96.8 % within limits."},
+        {"change": "one more replica", "set": ["cluster.replicas=3"], "before": {"attainment": 0.94}, "after": {"attainment": 1.0}, "words": "One more replica: 94.0 % to 100.0 % within limits."},
+    ],
+    "growth": [{"factor": 1.0, "replicas": 2, "gpus": 2, "usd_per_hour": 8.0}, {"factor": 3.0, "replicas": 4, "gpus": 4, "usd_per_hour": 16.0}],
+    "n_plus_1": {"replicas": 3, "attainment_one_down": 0.91, "enough": False},
+    "caution": [], "notes": ["3 seeds, common random numbers"],
+}  # fmt: skip
+
+
+def plan(**changes: Any) -> dict[str, Any]:
+    """A copy of PLAN with top-level keys changed."""
+    return {**copy.deepcopy(PLAN), **changes}
