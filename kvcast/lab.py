@@ -62,7 +62,7 @@ class Lab:
         """Resolve the scenario, so that what is wrong is said before anything runs, and load its workload once."""
         resolved = api.resolve(scenario)
         workload = self.workload(resolved.scenario)
-        identity = {
+        identity: dict[str, Any] = {
             "scenario": asdict(resolved.scenario), "model": repr(resolved.model), "profile": resolved.profile.content_hash,
             "workload": workload.name, "code": _code_hash(), "policy": _policy_hash(resolved.scenario.cache.policy),
         }  # fmt: skip

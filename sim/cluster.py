@@ -34,6 +34,8 @@ class Cluster:
         self.replicas: list[Replica] = []  # filled by the caller, before start()
         self._on_clock = on_clock
         self._told = 0  # arrivals and completions so far
+        self._look: Callable[[float], None] | None = None
+        self._every = 1
         self._until_s = np.inf if until_arrival_s is None else until_arrival_s
         self._session = workload.column("session_id").data
         self._delay_s = workload.column("delay_s").data
@@ -59,6 +61,10 @@ class Cluster:
         self._clocked = self._clocked[self._recorded_s[self._clocked] > time_s]
         if isinstance(self.router, RoundRobin):
             self.router.skip(routed)
+
+    def watch(self, every: int, look: Callable[[float], None]) -> None:
+        """Call `look` with the time after each `every` arrivals and completions."""
+        self._every, self._look = every, look
 
     def start(self) -> None:
         if self._slots is not None:
@@ -97,6 +103,8 @@ class Cluster:
         self._told += 1
         if self._on_clock is not None and self._told % TELL_EVERY == 0:
             self._on_clock(self.env.now, self._told / (2 * len(self._after)))
+        if self._look is not None and self._told % self._every == 0:
+            self._look(self.env.now)
 
     def _followers_of(self, request: int) -> list[int]:
         return self._followers[self._follow_start[request] : self._follow_start[request + 1]].tolist()

@@ -18,6 +18,7 @@ from calibrate.latency import StepTime
 from sim import sglang
 from sim.clock import Clock
 from sim.cluster import Cluster
+from sim.hopeless import Hopeless
 from sim.kvcache.base import BlockCache, NoCache, Paths
 from sim.kvcache.clairvoyant import ClairvoyantCache, Forecast
 from sim.kvcache.observed import as_table, observe
@@ -55,6 +56,7 @@ def run(
     step_log: list | None = None,
     on_clock: Callable[[float, float], None] | None = None,
     on_end: Callable[[list[Replica]], object] | None = None,
+    hopeless: Hopeless | None = None,
     warm: CacheState | None = None,
 ) -> Recording:
     """Simulate; deterministic for a given workload, parameters and seed.
@@ -62,7 +64,8 @@ def run(
     horizon_s stops the clock; until_arrival_s stops arrivals and lets the rest drain. fast_forward=False steps one by
     one, with the same result. step_log collects (replica, start_s, [(request, tokens)], preempted, blocks taken,
     blocks evicted, blocks free, running, waiting) of every step and implies stepping. on_clock is called every 500
-    arrivals and completions with the simulated time and the share of the work that is done, from 0 to 1 (progress). on_end gets the replicas as they are when the clock stops. warm
+    arrivals and completions with the simulated time and the share of the work that is done, from 0 to 1 (progress). on_end gets the replicas as they are when the clock stops.
+    hopeless stops the clock once too many requests have missed their limits. warm
     begins with a saved cache (sim.warm) and serves what arrives after it was saved. record_cache keeps every acquisition and release of cached blocks
     (sim.optimum.schedule needs it). With SGLang's semantics a row of step_log is (replica, start_s, P or D, [(request,
     tokens)], retracted, tokens evicted, available, evictable and protected at the end of the step, waiting).
@@ -101,6 +104,8 @@ def run(
             overhead_s=params.step_overhead_s, fast_forward=fast_forward and step_log is None, life=life, step_log=step_log,
         )  # fmt: skip
         cluster.replicas.append(replica)
+    if hopeless is not None:
+        cluster.watch(hopeless.every, lambda now_s: hopeless.look(now_s, log, cluster.replicas))
     if warm is not None:
         restore(warm, cluster.replicas)
         cluster.begin_after(warm.until_s, warm.routed)
