@@ -11,6 +11,7 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from workloads.columns import Workload
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError
 from workloads.limits import MAX_SECONDS, WITHIN, check_clock
-from workloads.readers import read
+from workloads.readers import FORMATS, options_of, read
 from workloads.readers import sniff as sniff_format
 from workloads.transform import in_turns_for_users, jittered, kept, open_loop, sample_sessions, scaled, time_slice, with_concurrency
 
@@ -34,7 +35,7 @@ def load(config: WorkloadConfig, seed: int = 0, base_dir: str | Path = ".") -> W
     if config.preset is not None or config.class_:
         raise InputError("[workload]: trace is set together with preset or class, expected exactly one of them")
     _check(config)
-    workload = _read(config, trace_path(config.trace, base_dir))
+    workload = _read(config, trace_path(config.trace, base_dir), seed)
     return check_clock(shaped(workload, config, seed))
 
 
@@ -71,28 +72,40 @@ def _check(config: WorkloadConfig) -> None:
         (config.users is not None and (config.loop in ("open", "concurrency") or config.think == "original"), "users", config.users,
          "loop = sessions and think-only or scaled think times: users run sessions one after another"),
         (config.duration_s is not None, "duration_s", config.duration_s, "end_s for a trace"),
-        (config.rate is not None, "rate", config.rate, "rate_scale for a trace"),
+        (config.rate is not None and not 0 < config.rate < math.inf, "rate", config.rate, "a number above 0, and finite"),
     ]  # fmt: skip
     for wrong, name, value, expected in bad:
         if wrong:
             raise InputError(f"[workload] {name} = {value!r}, expected {expected}")
 
 
-def _read(config: WorkloadConfig, path: Path) -> Workload:
+def _read(config: WorkloadConfig, path: Path, seed: int) -> Workload:
     """Read the trace; options of one format only are passed to that format."""
     name, reason = (config.format, "") if config.format is not None else sniff_format(path)
+    options = _options(config, name, seed)
     if name == "weka":
         think = "original" if config.loop == "open" else config.think
         workload = read(path, name, think=think, think_scale=config.think_scale, share_tools=config.share_tools)
     elif config.share_tools:
         raise InputError(f"[workload] share_tools = true, expected a weka trace, but {path.name} is {name}")
     else:
-        workload = read(path, name)
+        workload = read(path, name, **options)
         if config.think == "scaled" and workload.delay_s is not None:
             workload = replace(workload, delay_s=workload.delay_s * config.think_scale).with_notes(f"think times x {config.think_scale:g}")
     if reason:
         workload = replace(workload, notes=(f"format: {name} because {reason}", *workload.notes[1:]))
     return workload
+
+
+def _options(config: WorkloadConfig, format: str, seed: int) -> dict[str, Any]:
+    """What the section says beyond shaping, for the formats that are distributions to draw from."""
+    known = options_of(format) if format in FORMATS else []
+    for key, instead in (("rate", "rate_scale for a trace that has times"), ("folder", "none: only ServeGen archives have folders of clients")):
+        if getattr(config, key) is not None and key not in known:
+            raise InputError(f"[workload] {key} = {getattr(config, key)!r}, expected {instead}")
+    given = {"rate": config.rate, "folder": config.folder, "start_s": config.start_s, "end_s": config.end_s, "seed": seed}
+    given["requests"] = config.requests if config.sample == 1 else None  # a sample is taken first
+    return {name: value for name, value in given.items() if name in known}
 
 
 def shaped(workload: Workload, config: WorkloadConfig, seed: int) -> Workload:

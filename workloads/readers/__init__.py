@@ -15,11 +15,12 @@ from typing import Any
 
 from workloads.columns import Workload
 from workloads.errors import InputError
-from workloads.readers import azure, bailian, burstgpt, mooncake, token_ids, tracelab, weka
+from workloads.readers import azure, bailian, burstgpt, mooncake, servegen, splitwise, token_ids, tracelab, vidur, weka
 from workloads.readers.head import Head
 
 FORMATS = {
-    "mooncake": mooncake, "bailian": bailian, "weka": weka, "tracelab": tracelab, "azure": azure, "burstgpt": burstgpt, "token-ids": token_ids,
+    "mooncake": mooncake, "bailian": bailian, "servegen": servegen, "weka": weka, "tracelab": tracelab, "azure": azure, "burstgpt": burstgpt,
+    "vidur": vidur, "splitwise": splitwise, "token-ids": token_ids,
 }
 """Format name -> its module; the order is the order in which sniffing asks."""
 
@@ -34,12 +35,17 @@ def read(path: str | Path, format: str | None = None, **options: Any) -> Workloa
         near = difflib.get_close_matches(format, FORMATS, n=1)
         raise InputError(f"{path}: format {format!r} is unknown, expected {_names()}" + (f"; did you mean {near[0]!r}?" if near else ""))
     reader = FORMATS[format].read
-    known = list(inspect.signature(reader).parameters)[1:]
+    known = options_of(format)
     for name in options:
         if name not in known:
             raise InputError(f"{path}: option {name!r} does not exist for format {format}, expected {', '.join(known) or 'none'}")
     workload = reader(path, **options)
     return _with_first_note(workload, f"format: {format} because {reason}")
+
+
+def options_of(format: str) -> list[str]:
+    """Names of the options that a format's reader takes."""
+    return list(inspect.signature(FORMATS[format].read).parameters)[1:]
 
 
 def sniff(path: str | Path) -> tuple[str, str]:

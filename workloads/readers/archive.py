@@ -8,7 +8,9 @@ reasonably go, so a small file cannot unpack to more than memory holds.
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
+import itertools
 import lzma
 import tarfile
 import zlib
@@ -28,18 +30,29 @@ def is_archive(path: Path) -> bool:
     return path.name.endswith(ARCHIVES)
 
 
-def documents(path: Path, suffix: str) -> Iterator[tuple[str, bytes]]:
-    """(name, content) of every document that ends in `suffix`; of `path` itself where it is neither folder nor archive."""
+_BROKEN = (tarfile.TarError, EOFError, OSError, lzma.LZMAError, zlib.error)
+
+
+def documents(path: Path, suffixes: str | tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
+    """(name, content) of every document that ends in (one of) `suffixes`; of `path` itself where it is neither folder nor archive."""
     if path.is_dir():
-        for file in sorted(path.glob("*" + suffix)):
+        for file in sorted(file for file in path.iterdir() if file.name.endswith(suffixes)):
             yield file.name, _content(file)
     elif is_archive(path):
         try:
-            yield from _members(path, suffix)
-        except (tarfile.TarError, EOFError, OSError, lzma.LZMAError, zlib.error) as problem:
+            yield from _members(path, suffixes)
+        except _BROKEN as problem:
             raise InputError(f"{path}: not a whole tar archive ({problem}), expected session files") from None
     else:
         yield path.name, _content(path)
+
+
+def first_names(path: Path, count: int = 4) -> list[str]:
+    """Names of the first files of an archive; fewer (and no complaint yet) where it is damaged."""
+    names: list[str] = []
+    with contextlib.suppress(InputError, *_BROKEN), path.open("rb") as file, tarfile.open(fileobj=cast(BinaryIO, _Unpacked(path, file)), mode="r|") as archive:
+        names += (member.name for member in itertools.islice((m for m in archive if m.isfile()), count))
+    return names
 
 
 def _content(file: Path) -> bytes:
@@ -55,13 +68,13 @@ def _content(file: Path) -> bytes:
     return content
 
 
-def _members(path: Path, suffix: str) -> Iterator[tuple[str, bytes]]:
+def _members(path: Path, suffixes: str | tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
     with path.open("rb") as file:
         unpacked = _Unpacked(path, file)
         with tarfile.open(fileobj=cast(BinaryIO, unpacked), mode="r|", bufsize=1 << 16) as archive:
             for member in archive:
                 unpacked.allowed = unpacked.total + member.size + MAX_DOCUMENT  # until the next header: this member, and headers of it
-                if not (member.isfile() and member.name.endswith(suffix)):
+                if not (member.isfile() and member.name.endswith(suffixes)):
                     continue
                 if member.size > MAX_DOCUMENT:
                     raise InputError(f"{path}, {member.name}: {member.size} bytes, expected a session of at most {MAX_DOCUMENT >> 20} MiB")
