@@ -1,32 +1,35 @@
-"""The questions: workload, mix, model, GPU, fleet, cache, limits, price. Widgets in, a checked Scenario out.
+"""The sidebar: workload, model, GPU, fleet, cache, limits, price. Widgets in, a checked Scenario out.
 
-The one idea: every widget's default comes from the bundled demo scenario and every help text from the schema, so the page
-has no settings of its own; an empty limit is no limit.
+The one idea: the session holds a scenario, at first the bundled demo's; a widget shows one of its keys and changes that
+key, with the schema's text as help, so what has no widget (tiers, a warm-up) stays as it was given and the page has no
+settings of its own. An empty limit is no limit.
 """
 from __future__ import annotations
 
-import functools
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import streamlit as st
 
-from kvcast import text
 from kvcast.config import load_scenario, scenario_from_doc
-from kvcast.pages import mix
-from kvcast.pages.runner import ROOT, UPLOAD_LIMIT_BYTES, UPLOAD_TYPES, Runner
+from kvcast.pages.runner import ROOT
 from kvcast.toml import dumps
-from sim.scenario import CacheConfig, ClusterConfig, EngineConfig, HardwareConfig, ModelConfig, Scenario, SloClass, SloConfig
+from sim.scenario import CacheConfig, ClusterConfig, CostConfig, EngineConfig, HardwareConfig, ModelConfig, Scenario, SloClass, SloConfig
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError
 
 DEMO = "demo"
-UPLOAD = "upload a trace"
-EVERYONE = "everyone"
+TRACE = "a trace"
 CACHE_OFF = "off"
+OWN_POLICIES = "KVCAST_POLICIES"
+"""Environment variable: own policies, module:Class separated by commas, named at `kvcast dashboard --policy`."""
+WIDTHS = (1, 2, 4, 8, 16)
+ENGINE = {  # key: (label, what stands in an empty field)
+    "block_size": ("Block size (tokens)", None), "kv_blocks": ("KV blocks each", "what fits"), "max_num_seqs": ("Max sequences", "engine's"),
+    "max_num_batched_tokens": ("Tokens per step", "engine's"), "max_model_len": ("Longest sequence", "model's"), "gpu_memory_utilization": ("Memory share", None),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -52,22 +55,108 @@ def hint(cls: type, name: str) -> str:
     return next(f.metadata["help"] for f in fields(cls) if f.name == name)
 
 
-def ask(runner: Runner, mix_tab: Any) -> Asked:
-    """Draw every input and check what they say; a workload that cannot be used leaves the other inputs in place."""
-    problem = ""
+# -- the session's scenario ----------------------------------------------------------------------------------------------
+
+
+def adopt(scenario: Scenario, trace: str = "") -> None:
+    """Make every widget say what the scenario says. trace: the stored upload it reads, as `Runner.keep_upload` named it."""
+    state = st.session_state
+    state["base"] = scenario
+    mix_of(scenario.workload)
+    state["workload.trace"] = trace
+    state["rate_scale"] = float(scenario.workload.rate_scale)
+    state["model"], state["replicas"], state["router"] = scenario.model.name, scenario.cluster.replicas, scenario.cluster.router
+    state["hardware"] = _label_of(scenario)
+    state["tensor_parallel"] = scenario.hardware.tensor_parallel
+    state["policy"] = scenario.cache.policy if scenario.cache.enabled else CACHE_OFF
+    for name in ENGINE:
+        state[name] = getattr(scenario.engine, name)
+    for name, limit in _limits(scenario.slo):
+        state[f"slo.{name}.ttft"], state[f"slo.{name}.tpot"] = _ms(limit.ttft_s), _ms(limit.tpot_s)
+    state["target"] = None if scenario.slo.attainment is None else round(100 * scenario.slo.attainment, 6)
+    state["price"] = scenario.cost.gpu_hour_usd
+
+
+def mix_of(workload: WorkloadConfig) -> None:
+    """Make the Workload page's mix the one of a [workload] section (its rate_scale has a widget of its own)."""
+    from workloads.mix import resolve
+
+    state = st.session_state
+    if workload.trace is None:
+        state["workload.mix"] = replace(resolve(replace(workload, rate_scale=1.0)), preset=None)
+    state["workload"] = TRACE if workload.trace else workload.preset or preset_like(state["workload.mix"])
+    state["workload.version"] = state.get("workload.version", 0) + 1  # the tables start afresh
+    state["workload.problem"] = ""
+
+
+def preset_like(config: WorkloadConfig) -> str:
+    """The preset that a mix is, or was edited from as far as its first class's name tells."""
+    from workloads.toml import list_presets, load_preset
+
+    names = [c.name for c in config.class_]
+    alike = [name for name in list_presets() if load_preset(name).class_[0].name in names]
+    return next((name for name in alike if mix_is(config, name)), alike[0] if alike else DEMO)
+
+
+def mix_is(config: WorkloadConfig, preset: str) -> bool:
+    """Whether the mix is the preset, untouched."""
+    from kvcast.pages.mix import same
+    from workloads.toml import load_preset
+
+    return same(config, load_preset(preset))
+
+
+def _limits(slo: SloConfig) -> Iterator[tuple[str, SloClass]]:
+    """(SLO class, limits); "" is everyone."""
+    yield "", SloClass(slo.ttft_s, slo.tpot_s, slo.e2e_s)
+    yield from slo.classes.items()
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e3, 6)
+
+
+def _s(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else round(milliseconds / 1e3, 9)
+
+
+# -- asking --------------------------------------------------------------------------------------------------------------
+
+
+def ask() -> Asked:
+    """Draw every input and check what they say."""
+    base: Scenario = st.session_state["base"]
+    _workload_choice()
+    workload, name = workload_asked(base)
+    scenario = replace(base, name=name, **_system(base))
+    scenario = replace(scenario, slo=_slo(base.slo, slo_names()), cost=_cost())
     try:
-        st.session_state.chosen = _workload(runner, mix_tab)
-    except InputError as error:
-        problem = str(error)
-        mix_tab.text(problem)  # where it can be mended; the answer's tab shows it too
-    chosen = st.session_state.get("chosen", Chosen(demo().workload, ""))
-    with st.sidebar:
-        scenario = replace(demo(), workload=chosen.workload, name=chosen.name, **_system())
-        scenario = replace(scenario, slo=_slo(chosen), cost=_cost())
-    try:
-        return Asked(None, problem) if problem else Asked(_checked(scenario))
+        if st.session_state["workload.problem"]:
+            raise InputError(st.session_state["workload.problem"])
+        if workload is None:
+            raise InputError("upload a trace on the Workload page, or choose a bundled mix")
+        return Asked(_checked(replace(scenario, workload=workload)))
     except InputError as error:
         return Asked(None, str(error).removeprefix("settings: "))
+
+
+def workload_asked(base: Scenario) -> tuple[WorkloadConfig | None, str]:
+    """The [workload] section that the widgets say, and the run's label; None while a trace is to be uploaded."""
+    choice, scale = st.session_state["workload"], float(st.session_state["rate_scale"])
+    if choice == TRACE:
+        path = st.session_state["workload.trace"]
+        kept = base.workload if base.workload.trace else WorkloadConfig()
+        return (replace(kept, trace=path, rate_scale=scale) if path else None), "uploaded trace"
+    if mix_is(st.session_state["workload.mix"], choice):
+        return WorkloadConfig(preset=choice, rate_scale=scale), demo().name if choice == DEMO else choice
+    return replace(st.session_state["workload.mix"], rate_scale=scale), f"{choice}, edited"
+
+
+def slo_names() -> list[str]:
+    """SLO classes that the mix names."""
+    if st.session_state["workload"] == TRACE:
+        return []
+    return list(dict.fromkeys(c.slo_class for c in st.session_state["workload.mix"].class_ if c.slo_class))
 
 
 def _checked(scenario: Scenario) -> Scenario:
@@ -81,171 +170,84 @@ def _checked(scenario: Scenario) -> Scenario:
     return scenario_from_doc(tomllib.loads(dumps(scenario)), "settings")
 
 
-# -- workload ----------------------------------------------------------------------------------------------------------
+def _workload_choice() -> None:
+    from workloads.toml import list_presets
+
+    names = [DEMO, *(name for name in list_presets() if name != DEMO), TRACE]
+    st.selectbox("Workload", names, key="workload", on_change=_another_workload, help="a bundled mix, or a trace of yours; the Workload page edits the mix and takes the trace")
+    st.number_input("Load (× the workload's own rate)", 0.01, 1000.0, step=0.1, key="rate_scale", help=hint(WorkloadConfig, "rate_scale"))
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """What is to be served."""
+def _another_workload() -> None:
+    """A preset starts with its own mix, and the demo with its limits; whatever else, limits are asked for afresh."""
+    from workloads.toml import load_preset
 
-    workload: WorkloadConfig
-    name: str  #: the run's label
-    slo_names: tuple[str, ...] = ()  #: SLO classes that the mix names
-    is_demo: bool = False  #: the demo's own limits are the starting point; everything else starts without any
-
-
-def _workload(runner: Runner, mix_tab: Any) -> Chosen:
-    from workloads.toml import list_presets, load_preset
-
-    with st.sidebar:
-        names = [DEMO, *(name for name in list_presets() if name != DEMO)]
-        choice = st.selectbox("Workload", [*names, UPLOAD], key="workload", help="a bundled mix (edit it in the second tab), or a trace of yours")
-        upload = _upload() if choice == UPLOAD else None
-        scale = st.number_input("Load (× the workload's own rate)", 0.01, 1000.0, 1.0, 0.1, key="rate_scale", help=hint(WorkloadConfig, "rate_scale"))
-    with mix_tab:
-        if choice == UPLOAD:
-            return Chosen(replace(_trace(runner, upload), rate_scale=scale), "uploaded trace")
-        preset = load_preset(choice)
-        edited = _edit(choice, preset)
-        st.caption("What the mix asks for (means, before simulating):")
-        _estimate(replace(edited, rate_scale=scale))
-    slo_names = tuple(dict.fromkeys(c.slo_class for c in edited.class_ if c.slo_class))
-    if mix.same(edited, preset):
-        return Chosen(WorkloadConfig(preset=choice, rate_scale=scale), demo().name if choice == DEMO else choice, slo_names, choice == DEMO)
-    return Chosen(replace(edited, rate_scale=scale), f"{choice}, edited", slo_names, choice == DEMO)
+    choice = st.session_state["workload"]
+    if choice != TRACE:
+        mix_of(replace(load_preset(choice), preset=choice) if choice == DEMO else load_preset(choice))
+        st.session_state["workload"] = choice
+    slo = demo().slo if choice == DEMO else SloConfig()
+    for name in [key for key in st.session_state if str(key).startswith("slo.")]:
+        st.session_state[name] = None
+    for name, limit in _limits(slo):
+        st.session_state[f"slo.{name}.ttft"], st.session_state[f"slo.{name}.tpot"] = _ms(limit.ttft_s), _ms(limit.tpot_s)
+    st.session_state["target"] = None if slo.attainment is None else 100 * slo.attainment
+    st.session_state["base"] = replace(st.session_state["base"], slo=slo, workload=WorkloadConfig(preset=DEMO))
 
 
-def _upload() -> Any:
-    return st.file_uploader(
-        "Trace file", key="trace", type=[suffix.rsplit(".", 1)[-1] for suffix in UPLOAD_TYPES],
-        help=f"Mooncake JSONL, Weka sessions (JSON, .tar.xz), Azure or BurstGPT CSV, token ids; at most {UPLOAD_LIMIT_BYTES >> 20} MiB. The format is recognised from the content.",
-    )  # fmt: skip
-
-
-def _trace(runner: Runner, upload: Any) -> WorkloadConfig:
-    """The uploaded trace, after showing its reading report. Raises InputError with the reader's line."""
-    if upload is None:
-        raise InputError("choose a trace file in the sidebar, or a bundled mix")
-    path = runner.keep_upload(upload.name, upload.getvalue())
-    document = _described(runner, str(path))
-    st.subheader("Reading report")
-    for line in document["notes"]:
-        st.text(line)
-    rows = [
-        {"": name, **{stat: text.count(row[stat]) for stat in ("mean", "p50", "p90", "p99", "max")}}
-        for name, row in (("prompt tokens", document["prompt_tokens"]), ("output tokens", document["output_tokens"]))
-    ]
-    st.dataframe(rows, hide_index=True, width="stretch")
-    reuse = document["reuse"]
-    st.caption(
-        f"{text.count(document['requests'])} requests; reusable prefix {text.percent(reuse['reuse_ceiling'])} of the prompt tokens "
-        f"(block size {reuse['block_size']}; {reuse['counting_rule']})"
-        if reuse["prefix_identity"]
-        else f"{text.count(document['requests'])} requests; the trace says nothing about shared text, so every hit rate will be 0 because it is unknown"
-    )
-    return WorkloadConfig(trace=str(path))
-
-
-@st.cache_data(show_spinner="reading the trace")
-def _described(_runner: Runner, path: str) -> dict:
-    return _runner.describe(Path(path))
-
-
-def _edit(name: str, preset: WorkloadConfig) -> WorkloadConfig:
-    """The mix's tables, editable. Their keys hold the preset's name, so that choosing another starts afresh."""
-    st.markdown("**Classes**: a class is a kind of session. Add a row for a new one, and its prompt layers below.")
-    classes = _table(mix.class_rows(preset), f"classes-{name}", mix.CLASS_COLUMNS, {
-        "rate": st.column_config.NumberColumn(format="%.4g", min_value=0.0), "tool_share": st.column_config.NumberColumn(min_value=0.0, max_value=1.0),
-        "tenants": st.column_config.NumberColumn(min_value=1, step=1), "isolation": st.column_config.CheckboxColumn(),
-    })  # fmt: skip
-    st.markdown("**Prompt layers**, in the order the model reads them. Only what comes before the first changed token can be reused.")
-    layers = _table(mix.layer_rows(preset), f"layers-{name}", mix.LAYER_COLUMNS, {
-        "scope": st.column_config.SelectboxColumn(options=list(mix.LAYER_SCOPES), required=True),
-        "items": st.column_config.NumberColumn(min_value=1, step=1), "zipf": st.column_config.NumberColumn(min_value=0.0),
-    })  # fmt: skip
-    left, right = st.columns(2)
-    requests = left.number_input("Stop after about this many requests", 1, 1_000_000, preset.requests, key=f"requests-{name}", help=hint(WorkloadConfig, "requests"), placeholder="no bound")
-    duration = right.number_input("Sessions arrive during (s)", 1.0, None, preset.duration_s, key=f"duration-{name}", help=hint(WorkloadConfig, "duration_s"), placeholder="no bound")
-    edited = mix.from_rows(preset, classes, layers)
-    if mix.same(mix.from_rows(preset, mix.class_rows(preset), mix.layer_rows(preset)), edited):
-        edited = replace(preset, preset=None)  # untouched tables: shares stay shares
-    return replace(edited, requests=requests, duration_s=duration)
-
-
-def _table(rows: list[mix.Row], key: str, columns: Mapping[str, tuple[str, str]], kinds: Mapping[str, Any]) -> list[mix.Row]:
-    config: dict[str, Any] = {}
-    for name, (label, help_text) in columns.items():
-        config[name] = dict(kinds.get(name) or st.column_config.TextColumn())
-        config[name] |= {"label": label, "help": help_text}
-    edited = st.data_editor(_frame(rows), key=key, num_rows="dynamic", hide_index=True, column_config=config, width="stretch")
-    return json.loads(edited.to_json(orient="records", double_precision=15))
-
-
-def _frame(rows: list[mix.Row]) -> Any:
-    import pandas as pd
-
-    return pd.DataFrame(rows)
-
-
-def _estimate(config: WorkloadConfig) -> None:
-    from workloads.estimate import estimate
-
-    rows = estimate(config)
-    total = sum(row["sessions_per_s"] or 0 for row in rows)
-    shown = [
-        {
-            "class": row["class"], "share of sessions": text.percent(row["sessions_per_s"] / total) if row["sessions_per_s"] and total else "",
-            "sessions/s": row["sessions_per_s"], "requests/s": row["requests_per_s"], "turns": row["requests_per_session"],
-            "first prompt": row["first_prompt_tokens"], "shared layers": row["layer_tokens"], "prompt": row["prompt_tokens"], "output": row["output_tokens"],
-        }
-        for row in rows
-    ]  # fmt: skip
-    numbers = {name: st.column_config.NumberColumn(format=form) for name, form in (
-        ("sessions/s", "%.3g"), ("requests/s", "%.3g"), ("turns", "%.3g"), ("first prompt", "%.0f"), ("shared layers", "%.0f"), ("prompt", "%.0f"), ("output", "%.0f"))}
-    st.dataframe(shown, hide_index=True, width="stretch", column_config=numbers)
-
-
-# -- system ------------------------------------------------------------------------------------------------------------
-
-
-def _system() -> dict[str, Any]:
+def _system(base: Scenario) -> dict[str, Any]:
     """The [model], [hardware], [cluster], [cache] and [engine] sections."""
     from calibrate.models import bundled_models
     from sim.router import ROUTERS
-    from sim.simulate import POLICY_NAMES
 
-    start = demo()
-    models = bundled_models()
-    model = st.selectbox("Model", models, models.index(start.model.name), key="model", help=hint(ModelConfig, "name"))
-    options = _hardware(model)
-    profile, dtype, tensor_parallel = options[st.selectbox("GPU and profile", list(options), key=f"hardware-{model}", help=hint(HardwareConfig, "profile"))]
+    model = st.selectbox("Model", bundled_models(), key="model", help=hint(ModelConfig, "name"))
+    options = hardware(model)
+    if st.session_state["hardware"] not in options:
+        st.session_state["hardware"] = next(iter(options))
+    profile, dtype, tensor_parallel = options[st.selectbox("GPU and profile", list(options), key="hardware", help=hint(HardwareConfig, "profile"))]
     left, right = st.columns(2)
-    replicas = left.number_input("Replicas", 1, 512, start.cluster.replicas, key="replicas", help=hint(ClusterConfig, "replicas"))
+    replicas = left.number_input("Replicas", 1, 512, key="replicas", help=hint(ClusterConfig, "replicas"))
     if profile.startswith("roofline:"):
-        widths = (1, 2, 4, 8)
-        tensor_parallel = right.selectbox("GPUs each", widths, key="tensor_parallel", help=hint(HardwareConfig, "tensor_parallel"))
+        tensor_parallel = right.selectbox("GPUs each", WIDTHS, key="tensor_parallel", help=hint(HardwareConfig, "tensor_parallel"))
     else:
         right.number_input("GPUs each", value=tensor_parallel, disabled=True, help="fixed by the profile")
-    policies = [*POLICY_NAMES, CACHE_OFF]
-    policy = st.selectbox("Prefix cache", policies, policies.index(start.cache.policy), key="policy", help=f"{hint(CacheConfig, 'policy')}; off: no prefix caching")
-    router = st.selectbox("Router", list(ROUTERS), list(ROUTERS).index(start.cluster.router), key="router", help=hint(ClusterConfig, "router"))
-    with st.expander("Engine"):
-        left, right = st.columns(2)
-        block_size = left.number_input("Block size (tokens)", 1, 4096, start.engine.block_size, key="block_size", help=hint(EngineConfig, "block_size"))
-        kv_blocks = right.number_input("KV blocks each", 1, None, None, key="kv_blocks", help=hint(EngineConfig, "kv_blocks"), placeholder="what fits")
-        num_seqs = left.number_input("Max sequences", 1, None, None, key="max_num_seqs", help=hint(EngineConfig, "max_num_seqs"), placeholder="engine's")
-        batched = right.number_input("Tokens per step", 1, None, None, key="max_num_batched_tokens", help=hint(EngineConfig, "max_num_batched_tokens"), placeholder="engine's")
+    policy = st.selectbox("Prefix cache", [*policies(), CACHE_OFF], key="policy", help=f"{hint(CacheConfig, 'policy')}; off: no prefix caching")
+    router = st.selectbox("Router", list(ROUTERS), key="router", help=hint(ClusterConfig, "router"))
+    same_model = model == base.model.name
     return {
-        "model": replace(start.model, name=model, dtype=dtype),
+        "model": replace(base.model if same_model else ModelConfig(), name=model, dtype=dtype),
         "hardware": HardwareConfig(profile, tensor_parallel),
-        "cluster": replace(start.cluster, replicas=replicas, router=router),
-        "cache": replace(start.cache, enabled=policy != CACHE_OFF, policy=start.cache.policy if policy == CACHE_OFF else policy),
-        "engine": replace(start.engine, block_size=block_size, kv_blocks=kv_blocks, max_num_seqs=num_seqs, max_num_batched_tokens=batched),
+        "cluster": replace(base.cluster, replicas=replicas, router=router),
+        "cache": _cache(base.cache, policy),
+        "engine": replace(base.engine, **_engine()),
     }
 
 
+def policies() -> list[str]:
+    """Ids of the policies a page may use: the bundled ones, and own ones named where the dashboard was started."""
+    from sim.simulate import POLICY_NAMES
+
+    return [*POLICY_NAMES, *(name for name in os.environ.get(OWN_POLICIES, "").split(",") if name)]
+
+
+def _cache(base: CacheConfig, policy: str) -> CacheConfig:
+    if policy == CACHE_OFF:
+        return replace(base, enabled=False, tiers=())
+    return replace(base, enabled=True, policy=policy, policy_params=base.policy_params if policy == base.policy else {})
+
+
+def _engine() -> dict[str, Any]:
+    with st.expander("Engine"):
+        places = st.columns(2)
+        values: dict[str, Any] = {}
+        for i, (name, (label, empty)) in enumerate(ENGINE.items()):
+            least, most, step = (0.05, 1.0, 0.01) if name == "gpu_memory_utilization" else (1, None, 1)
+            values[name] = places[i % 2].number_input(label, least, most, step=step, key=name, help=hint(EngineConfig, name), placeholder=empty or "")
+        return {name: value for name, value in values.items() if value is not None or ENGINE[name][1]}
+
+
 @st.cache_data
-def _hardware(model: str) -> dict[str, tuple[str, str, int]]:
+def hardware(model: str) -> dict[str, tuple[str, str, int]]:
     """Label -> (profile, dtype, tensor parallel): the bundled profiles of the model, the demo's first, then the rooflines."""
     from calibrate.profile import BUNDLED, bundled_profiles, load_profile
     from calibrate.sources.roofline import GPUS
@@ -256,33 +258,34 @@ def _hardware(model: str) -> dict[str, tuple[str, str, int]]:
     return measured | {f"{spec.name} (roofline, ±30 %)": (f"roofline:{name}", "bf16", 1) for name, spec in GPUS.items()}
 
 
-def _slo(chosen: Chosen) -> SloConfig:
-    """The [slo] section: a row for everyone and one for each SLO class of the mix; an empty cell is no limit."""
-    given = demo().slo if chosen.is_demo else SloConfig()
-    rows = [{"who": EVERYONE, **_limit_row(SloClass(given.ttft_s, given.tpot_s, given.e2e_s))}]
-    rows += [{"who": n, **_limit_row(given.classes.get(n, SloClass()))} for n in chosen.slo_names]
-    st.markdown("**Limits**, ms (empty: no limit)", help="a request is good when it meets every limit of its SLO class; a class without limits of its own has those of everyone")
-    number = functools.partial(st.column_config.NumberColumn, format="%g", min_value=0.0, width=75)
-    edited = st.data_editor(_frame(rows), key=f"slo-{chosen.is_demo}-{'-'.join(chosen.slo_names)}", hide_index=True, width="stretch", disabled=["who"], column_config={
-        "who": st.column_config.TextColumn("SLO class", width=80),
-        "ttft": number("TTFT", help=hint(SloConfig, "ttft_s")),
-        "tpot": number("TPOT", help=hint(SloConfig, "tpot_s")),
-    })  # fmt: skip
-    limits = {row["who"]: SloClass(_seconds(row["ttft"]), _seconds(row["tpot"])) for row in json.loads(edited.to_json(orient="records"))}
-    everyone = limits.pop(EVERYONE)
-    target = st.number_input("Target (% of requests)", 0.1, 100.0, None if given.attainment is None else 100 * given.attainment, 1.0, key=f"target-{chosen.is_demo}", help=hint(SloConfig, "attainment"), placeholder="no target")
-    classes = {who: limit for who, limit in limits.items() if any(v is not None for v in asdict(limit).values())}
-    return SloConfig(everyone.ttft_s, everyone.tpot_s, None, None if target is None else round(target / 100, 6), classes)
+def _label_of(scenario: Scenario) -> str:
+    return next((label for label, (profile, *_) in hardware(scenario.model.name).items() if profile == scenario.hardware.profile), "")
 
 
-def _limit_row(limit: SloClass) -> dict[str, float | None]:
-    return {"ttft": None if limit.ttft_s is None else limit.ttft_s * 1e3, "tpot": None if limit.tpot_s is None else limit.tpot_s * 1e3}
+def _slo(base: SloConfig, names: list[str]) -> SloConfig:
+    """The [slo] section: a row for everyone and one for each SLO class of the mix; an empty field is no limit."""
+    st.markdown("**Limits** (ms; empty: none)", help="A request is good when it meets every limit of its SLO class; a class without limits of its own has those of everyone.")
+    limits = {}
+    for name in ["", *names]:
+        left, right = st.columns(2)
+        who = f" {name}" if name else " all" if names else ""
+        values = []
+        for place, metric in ((left, "ttft"), (right, "tpot")):
+            key = f"slo.{name}.{metric}"
+            st.session_state.setdefault(key, None)
+            values.append(_s(place.number_input(f"{metric.upper()}{who}", 0.001, None, step=10.0, format="%g", key=key, help=hint(SloConfig, f"{metric}_s"), placeholder="none")))
+        before = base.classes.get(name, SloClass()) if name else base
+        limits[name] = SloClass(*values, before.e2e_s)
+    everyone = limits.pop("")
+    target = st.number_input("Target (% of requests)", 0.1, 100.0, step=1.0, key="target", help=hint(SloConfig, "attainment"), placeholder="no target")
+    held = [f"{name or 'all'} {limit.e2e_s:g} s" for name, limit in {"": everyone, **limits}.items() if limit.e2e_s is not None]
+    if held:
+        st.caption(f"End-to-end limits of the scenario: {', '.join(held)}")
+    return SloConfig(
+        everyone.ttft_s, everyone.tpot_s, everyone.e2e_s, None if target is None else round(target / 100, 8),
+        {name: limit for name, limit in limits.items() if limit != SloClass()},
+    )  # fmt: skip
 
 
-def _seconds(milliseconds: float | None) -> float | None:
-    return None if milliseconds is None else round(milliseconds / 1e3, 9)
-
-
-def _cost() -> Any:
-    price = st.number_input("Price of a GPU-hour ($)", 0.0, None, demo().cost.gpu_hour_usd, 0.1, key="price", help="yours; empty: GPU-hours only", placeholder="no price")
-    return replace(demo().cost, gpu_hour_usd=price)
+def _cost() -> CostConfig:
+    return CostConfig(st.number_input("Price of a GPU-hour ($)", 0.0, None, step=0.1, key="price", help="yours; empty: GPU-hours only", placeholder="no price"))

@@ -1,10 +1,14 @@
-"""Runs of the dashboard: the same command line in a subprocess, one run folder per scenario.
+"""Jobs of the dashboard: the command line in a subprocess, named by what it was asked.
 
-The one idea: a run folder is named by a hash of the scenario's text and of the code that runs it, so a reload, another
-session or the same settings tomorrow find the finished run, and equal requests wait for one process.
+The one idea: a job's files are named by a hash of the scenario's text, the command and the code that runs it, so a reload,
+another session or the same question tomorrow find the finished answer, and equal requests wait for one process.
+
+    KEY.toml  the scenario      KEY/      what --out wrote (run, plan, sweep)
+    KEY.json  what --json said  KEY.log   stderr      KEY.progress  how far it is
 
     >>> runner = Runner(Path("runs/dashboard"))
     >>> job = runner.submit(dumps(scenario)); job.wait(); load_run(job.folder)
+    >>> runner.submit(dumps(scenario), "compare", "--vary", "cluster.replicas=1,2").document()
 """
 from __future__ import annotations
 
@@ -19,117 +23,211 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import kvcast
+from kvcast import text
 from workloads.errors import InputError
 
 ROOT = Path(kvcast.__file__).resolve().parent.parent
 PACKAGES = ("kvcast", "sim", "workloads", "calibrate")
-RUN_LIMIT_S = 600
+WITH_FOLDER = ("run", "plan", "sweep")
+"""Commands that keep what they find in a folder, --out."""
+LIMIT_S = 900
 READ_LIMIT_S = 120
 MEMORY_LIMIT_BYTES = 16 << 30
 FILE_LIMIT_BYTES = 4 << 30
-KEEP_RUNS = 200
+KEEP_JOBS = 300
+MAX_WAITING = 20
 UPLOAD_LIMIT_BYTES = 64 << 20
 UPLOAD_TYPES = (".jsonl", ".json", ".csv", ".tar", ".tar.xz")
-RUN_NAME = re.compile(r"[0-9a-f]{24}")
+KEY = re.compile(r"[0-9a-f]{24}")
+CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True)
+class Progress:
+    done: float  #: share of the command, 0 to 1
+    left_s: float | None  #: seconds, when enough is done to tell
+    says: str  #: what is being done
 
 
 @dataclass
 class Job:
-    """One `kvcast run`: in progress, done (its folder is there) or failed (one line says why)."""
+    """One command: waiting for its turn, in progress, done (its answer is there) or failed (one line says why).
 
-    folder: Path
+    A thread of its own starts the process, waits for it and puts the answer in place; pages only look.
+    """
+
+    folder: Path  #: of what --out writes; the job's other files lie beside it
+    command: tuple[str, ...] = ("run",)
+    thread: threading.Thread | None = None  #: None for one that was found finished
     process: subprocess.Popen | None = None
-    started_s: float = 0.0  #: time.monotonic()
-    cancelled: bool = False
+    why_not: str = ""  #: what went wrong, in one line
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def key(self) -> str:
+        return self.folder.name
+
+    @property
+    def scenario_toml(self) -> str:
+        return self.file(".toml").read_text(encoding="utf-8")
 
     @property
     def running(self) -> bool:
-        if self.process is None or self.process.poll() is not None:
-            return False
-        if time.monotonic() - self.started_s > RUN_LIMIT_S:
-            self.process.kill()
-        return True
+        return self.thread is not None and self.thread.is_alive()
 
     @property
     def done(self) -> bool:
-        return not self.running and (self.folder / "run.json").is_file()
+        return not self.running and self.answered
 
     @property
-    def elapsed_s(self) -> float:
-        return time.monotonic() - self.started_s
+    def answered(self) -> bool:
+        """Whether the answer is on the disk: both files appear in one piece, when there is nothing more to come."""
+        return (self.folder / "run.json").is_file() if self.command[0] == "run" else self.file(".json").is_file()
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far it is; None before it has said anything."""
+        if self.process is None:
+            return Progress(0.0, None, "waiting for a free processor") if self.running else None
+        try:
+            told = json.loads(self.file(".progress").read_text(encoding="utf-8"))
+            return Progress(float(told["done"]), told["left_s"], without_paths(str(told["says"]), self.folder.parent))
+        except (OSError, ValueError, KeyError):
+            return None
 
     def wait(self) -> None:
-        while self.running:
-            time.sleep(0.05)
+        if self.thread is not None:
+            self.thread.join()
 
     def failure(self) -> str:
-        """The command's one line about what is wrong, without this machine's paths."""
-        if self.cancelled:
-            return "the run was cancelled"
-        log = _log(self.folder)
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.exists() else []
-        if self.process is not None and self.process.returncode == 2 and lines:
-            line = without_paths(lines[-1].removeprefix("kvcast: "), self.folder.parent)
-            return line.removeprefix(f"{self.folder.name}.toml: ")
-        if self.elapsed_s > RUN_LIMIT_S:
-            return f"the run was stopped after {RUN_LIMIT_S} s: fewer requests, or a lower rate, take less"
-        code = None if self.process is None else self.process.returncode
-        return f"the simulation stopped unexpectedly (exit code {code}); the server's log has the details"
+        """The command's one line about what is wrong, without this machine's paths; empty when nothing is."""
+        return "" if self.running or self.answered else self.why_not
+
+    def document(self) -> dict[str, Any]:
+        """What the command's --json printed; of a run, its summary.json. Only of a job that is done."""
+        path = self.folder / "summary.json" if self.command[0] == "run" else self.file(".json")
+        return json.loads(path.read_text(encoding="utf-8"))
+
+    def file(self, suffix: str) -> Path:
+        return self.folder.with_suffix(suffix)
+
+    def delete(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        for suffix in (".toml", ".json", ".log", ".progress", ".out"):
+            self.file(suffix).unlink(missing_ok=True)
 
 
 class Runner:
-    """Starts runs under one folder. Owned by the server and shared by its sessions; the lock guards `_jobs`."""
+    """Starts jobs under one folder. Owned by the server and shared by its sessions; the lock guards `_jobs`."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self.root = root.resolve()
         self._jobs: dict[str, Job] = {}
         self._lock = threading.Lock()
-        (root / "uploads").mkdir(parents=True, exist_ok=True)
+        self._free = threading.Semaphore(os.cpu_count() or 1)  # jobs at once
+        self._free_for_estimates = threading.Semaphore(os.cpu_count() or 1)  # short ones do not wait behind long ones
+        (self.root / "uploads").mkdir(parents=True, exist_ok=True)
 
-    def submit(self, scenario_toml: str) -> Job:
-        """The job of this scenario: finished earlier, in progress, or started now (again, when it failed before).
+    def submit(self, scenario_toml: str, *command: str) -> Job:
+        """The job `kvcast COMMAND SCENARIO ...` (default: run): finished earlier, in progress, or started now (again, when it failed before).
 
-        Raises InputError when the machine has as many runs as cores in progress.
+        Raises InputError when too many are waiting already.
         """
-        key = hashlib.sha256(f"{code_version()}\n{scenario_toml}".encode()).hexdigest()[:24]
+        command = command or ("run",)
+        key = key_of(scenario_toml, command)
         with self._lock:
             job = self._jobs.get(key)
             if job is not None and (job.running or job.done):
                 return job
-            folder = self.root / key
-            if (folder / "run.json").is_file():
-                return self._jobs.setdefault(key, Job(folder))
-            if sum(j.running for j in self._jobs.values()) >= (os.cpu_count() or 1):
-                raise InputError("the server is busy with other runs; press Run again in a moment")
-            self._prune()
-            self._jobs[key] = self._start(folder, scenario_toml)
-            return self._jobs[key]
+            found = Job(self.root / key, command)
+            if not found.answered:
+                if sum(j.running and j.process is None for j in self._jobs.values()) >= MAX_WAITING:
+                    raise InputError("the server is busy with other runs; try again in a moment")
+                self._prune()
+                found.file(".toml").write_text(scenario_toml, encoding="utf-8")
+                found.thread = threading.Thread(target=self._work, args=(found,), name=f"kvcast {command[0]} {key}", daemon=True)
+                found.thread.start()
+            self._jobs[key] = found
+            return found
+
+    def existing(self, scenario_toml: str, *command: str) -> Job | None:
+        """The job of this scenario and command as it stands, started by whom ever; None when nobody has asked yet."""
+        command = command or ("run",)
+        key = key_of(scenario_toml, command)
+        with self._lock:
+            job = self._jobs.get(key)
+            if job is None and (found := Job(self.root / key, command)).answered:
+                job = self._jobs[key] = found
+            return job
+
+    def find(self, key: str) -> Job | None:
+        """The run that a link names: in progress or finished. Anything that is no key of a run here is None."""
+        if not KEY.fullmatch(key):
+            return None
+        with self._lock:
+            job = self._jobs.get(key)
+        if job is not None and job.command == ("run",):
+            return job
+        found = Job(self.root / key)
+        return found if found.answered and found.file(".toml").is_file() else None
 
     def cancel(self, job: Job) -> None:
-        if job.running and job.process is not None:
-            job.cancelled = True
-            job.process.kill()
+        if job.running:
+            job.why_not = CANCELLED
+            job.stop.set()
 
-    def _start(self, folder: Path, scenario_toml: str) -> Job:
-        scenario = folder.with_suffix(".toml")
-        scenario.write_text(scenario_toml, encoding="utf-8")
-        with _log(folder).open("wb") as log:
-            process = _kvcast("run", str(scenario), "--out", str(folder), stdout=subprocess.DEVNULL, stderr=log)
-        return Job(folder, process, time.monotonic())
+    def _work(self, job: Job) -> None:
+        """Wait for a free processor, run the command, put its answer in place. In the job's own thread."""
+        free = self._free_for_estimates if job.command[0] == "estimate" else self._free
+        while not free.acquire(timeout=0.1):
+            if job.stop.is_set():
+                return
+        try:
+            if not job.stop.is_set():
+                self._run(job)
+        except Exception as error:  # whatever it is, the page must not wait for ever
+            job.why_not = f"the server could not run it: {type(error).__name__}"
+            raise
+        finally:
+            free.release()
+
+    def _run(self, job: Job) -> None:
+        name, *rest = job.command
+        argv = [name, str(job.file(".toml")), *rest]
+        argv += ["--out", str(job.folder)] if name in WITH_FOLDER else []
+        job.file(".progress").unlink(missing_ok=True)
+        with job.file(".out").open("wb") as out, job.file(".log").open("wb") as log:
+            job.process = _kvcast(*argv, "--json", stdout=out, stderr=log, progress=job.file(".progress"))
+            ended = _wait(job.process, job.stop)
+        if job.process.returncode == 0:
+            if name == "run":
+                job.file(".out").unlink()  # the same as summary.json
+            else:
+                os.replace(job.file(".out"), job.file(".json"))
+        elif not job.stop.is_set():
+            job.why_not = self._reason(job) if ended else f"stopped after {LIMIT_S} s: fewer requests, or a lower rate, take less"
+
+    def _reason(self, job: Job) -> str:
+        assert job.process is not None
+        lines = job.file(".log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        if job.process.returncode == 2 and lines:
+            line = without_paths(lines[-1].removeprefix("kvcast: "), self.root)
+            return line.removeprefix(f"{job.key}.toml: ")
+        return f"the simulation stopped unexpectedly (exit code {job.process.returncode}); the server's log has the details"
 
     def _prune(self) -> None:
-        """Forget the oldest finished runs beyond KEEP_RUNS; only folders this runner named."""
-        folders = sorted((f for f in self.root.iterdir() if RUN_NAME.fullmatch(f.name) and f.is_dir()), key=lambda f: f.stat().st_mtime)
-        for folder in folders[: max(0, len(folders) - KEEP_RUNS)]:
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.with_suffix(".toml").unlink(missing_ok=True)
-            _log(folder).unlink(missing_ok=True)
-            self._jobs.pop(folder.name, None)
+        """Forget the oldest jobs beyond KEEP_JOBS; only files this runner named."""
+        asked = sorted((f for f in self.root.glob("*.toml") if KEY.fullmatch(f.stem)), key=lambda f: f.stat().st_mtime)
+        for file in asked[: max(0, len(asked) - KEEP_JOBS)]:
+            job = self._jobs.get(file.stem)
+            if job is None or not job.running:
+                Job(file.with_suffix("")).delete()
+                self._jobs.pop(file.stem, None)
 
     # -- uploads -------------------------------------------------------------------------------------------------------
 
@@ -164,6 +262,10 @@ class Runner:
         raise InputError(f"{trace.name}: cannot be read (exit code {process.returncode}), expected a trace in a known format")
 
 
+def key_of(scenario_toml: str, command: tuple[str, ...]) -> str:
+    return hashlib.sha256("\0".join((code_version(), scenario_toml, *command)).encode()).hexdigest()[:24]
+
+
 def without_paths(line: str, folder: Path) -> str:
     """The line with files of the server named by their last part only."""
     return line.replace(f"{folder}{os.sep}", "").replace(f"{folder.parent}{os.sep}", "").replace(f"{ROOT}{os.sep}", "")
@@ -180,17 +282,28 @@ def code_version() -> str:
     return digest.hexdigest()
 
 
-def _kvcast(*arguments: str, **streams: Any) -> subprocess.Popen:
-    """The command line in a process of its own, within bounds that no honest run meets."""
+def _wait(process: subprocess.Popen, stop: threading.Event) -> bool:
+    """Wait until the process ends; end it, and whatever it started, when it is to stop or takes too long (then False)."""
+    began_s = time.monotonic()
+    while process.poll() is None:
+        late = time.monotonic() - began_s > LIMIT_S
+        if stop.wait(0.05) or late:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, 9)
+            process.wait()
+            return not late
+    return True
+
+
+def _kvcast(*arguments: str, progress: Path | None = None, **streams: Any) -> subprocess.Popen:
+    """The command line in a process group of its own, within bounds that no honest run meets."""
     path = os.environ.get("PYTHONPATH")
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{path}" if path else str(ROOT)}
-    process = subprocess.Popen([sys.executable, "-m", "kvcast", *arguments], stdin=subprocess.DEVNULL, env=environment, **streams)
+    if progress is not None:
+        environment[text.PROGRESS_FILE] = str(progress)
+    process = subprocess.Popen([sys.executable, "-m", "kvcast", *arguments], stdin=subprocess.DEVNULL, env=environment, start_new_session=True, **streams)
     if hasattr(resource, "prlimit"):  # Linux
-        for what, limit in ((resource.RLIMIT_CPU, RUN_LIMIT_S), (resource.RLIMIT_AS, MEMORY_LIMIT_BYTES), (resource.RLIMIT_FSIZE, FILE_LIMIT_BYTES)):
+        for what, limit in ((resource.RLIMIT_CPU, LIMIT_S), (resource.RLIMIT_AS, MEMORY_LIMIT_BYTES), (resource.RLIMIT_FSIZE, FILE_LIMIT_BYTES)):
             with contextlib.suppress(ProcessLookupError):  # it has ended already
                 resource.prlimit(process.pid, what, (limit, limit))
     return process
-
-
-def _log(folder: Path) -> Path:
-    return folder.with_suffix(".log")
