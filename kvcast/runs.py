@@ -3,8 +3,8 @@
     scenario.toml     the scenario with every default resolved; runs again as it is
     summary.json      every number, the document `kvcast run --json` prints
     requests.parquet  one row per request: times, tokens, hits, causes of missed tokens, GPU-hours
-    cache.parquet     prompt tokens by class, scope and fate (hit, or the cause of the miss)
-    timeline.parquet  KV occupancy, queue and hit rate over time
+    cache.parquet     prompt tokens of the window by class, time, scope and fate (hit, or the cause of the miss)
+    timeline.parquet  KV occupancy, queue, hit rate and causes of missed tokens over time
     sessions.parquet  requests and GPU-hours per session
     aggregates.json   latency curves by class and the slowest requests: what a page draws, whatever the number of requests
     steps.parquet     engine steps, when asked for
@@ -239,22 +239,9 @@ def _info(result: Result) -> dict[str, Any]:
 
 def _tables(report: Report, steps: bool) -> dict[str, Mapping[str, np.ndarray]]:
     tables: dict[str, Mapping[str, np.ndarray]] = {
-        "requests": report.requests, "cache": _cache_table(report), "timeline": report.timeline, "sessions": report.sessions,
+        "requests": report.requests, "cache": report.cache, "timeline": report.timeline, "sessions": report.sessions,
     }
     return {**tables, "steps": _steps_table(report)} if steps else tables
-
-
-def _cache_table(report: Report) -> dict[str, np.ndarray]:
-    """Prompt tokens by class, scope and fate; fates sum to the class's prompt tokens."""
-    rows = [
-        (name, fate, scope, tokens)
-        for name, row in report.classes.items()
-        for fate, by_scope in row["tokens_by_scope"].items()
-        for scope, tokens in by_scope.items()
-    ]
-    names = ("class", "fate", "scope")
-    columns = {key: np.array([row[i] for row in rows], dtype=object) for i, key in enumerate(names)}
-    return {**columns, "tokens": np.array([row[3] for row in rows], dtype=np.int64)}
 
 
 _write_parquet = parquet.write

@@ -19,11 +19,12 @@ from sim import metrics
 from sim.causes import CAUSES, Causes, miss_causes
 from sim.cost import busy_gpu_s, cache_worth, cost_summary
 from sim.metrics import Window
+from sim.optimum.evicted import PARTS, Evicted, evicted_parts
 from sim.recording import ABORTED, COMPLETED, NOT_ARRIVED, SESSION_TRUNCATED, STATUS, UNFINISHED, Recording, Samples, Steps
 from sim.scenario import Scenario
 from sim.stability import BOUNDED, Stability, assess_fleet
-from sim.tables import class_table, slo_table, tenant_table, tier_table
-from sim.timeline import timeline
+from sim.tables import cache_table, class_table, slo_table, tenant_table, tier_table
+from sim.timeline import interval_ends, interval_of, timeline
 from workloads.columns import SCOPES, Workload
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el", "queue")
@@ -41,7 +42,8 @@ class Report:
     tenants: dict[str, dict[str, Any]]
     requests: dict[str, np.ndarray]  #: [n] columns for requests.parquet
     sessions: dict[str, np.ndarray]  #: session_id, requests, gpu_hours (idle time included)
-    timeline: dict[str, np.ndarray]  #: [points] cluster state over time
+    timeline: dict[str, np.ndarray]  #: [points] cluster state over time, and where the prompt tokens went
+    cache: dict[str, np.ndarray]  #: class, t_s, scope, fate, tokens: the same by all of them, of the window
     steps: list[Steps]
     samples: list[Samples]
     life: list[list[tuple]] | None
@@ -52,7 +54,10 @@ def build_report(
     rec: Recording, workload: Workload, scenario: Scenario, *, profile: str = "", profile_hash: str = "",
     prefill_flops: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
 ) -> Report:
-    """Measure a run. prefill_flops(new_tokens, cached_tokens) gives FLOPs [n]; without it FLOPs are None."""
+    """Measure a run. prefill_flops(new_tokens, cached_tokens) gives FLOPs [n]; without it FLOPs are None.
+
+    A recording with the events of its caches (record_cache) has its evicted tokens split by the optimum of its schedule.
+    """
     window, inside = metrics.window_of(rec, scenario.run.warmup_s, scenario.run.duration_s)
     class_id = workload.column("class_id").astype(np.int64)
     times = metrics.per_request(rec, workload)
@@ -62,8 +67,13 @@ def build_report(
     limited = any(metrics.has_limit(limits) for _, limits in slo)
     good = metrics.good(times, completed, class_id, [limits for _, limits in slo])
 
+    n_classes = max(len(workload.class_names), 1)
     counted = np.flatnonzero(inside & admitted)
-    causes = miss_causes(rec, workload, counted, class_id[counted], max(len(workload.class_names), 1), caching=scenario.cache.enabled)
+    ends_s = interval_ends(rec)
+    group = class_id[counted] * len(ends_s) + interval_of(ends_s, rec.admit_s[counted])
+    grouping = (counted, group, n_classes * len(ends_s))
+    causes = miss_causes(rec, workload, *grouping, caching=scenario.cache.enabled)
+    evicted = None if rec.cache_events is None or not scenario.cache.enabled else evicted_parts(rec, workload, *grouping)
     stability = _stability(rec, workload, window)
     gpus = scenario.hardware.tensor_parallel
     computed = workload.prompt_tokens - rec.hit_tokens + rec.recomputed_tokens
@@ -72,7 +82,6 @@ def build_report(
     cost, gpu_hours, sessions = cost_summary(
         gpu_s, inside, workload.column("session_id"), len(rec.steps) * gpus * window.seconds, output_tokens, scenario.cost.gpu_hour_usd)
 
-    n_classes = max(len(workload.class_names), 1)
     groups = [inside & completed] + ([inside & completed & (class_id == c) for c in range(n_classes)] if n_classes > 1 else [])
     latency = _latency(rec, times, groups)
     shares = metrics.step_shares(rec.steps, window)
@@ -87,6 +96,7 @@ def build_report(
         "censored": bool(inside.sum() - (inside & completed).sum() > metrics.CENSORED_SHARE * inside.sum()),
         "single_token_outputs": int((workload.output_tokens[inside & completed] == 1).sum()),
         **_cache_numbers(rec, workload, counted, causes),
+        "evicted_split": None if evicted is None else {**evicted.summary(counted), "by_scope": {part: _by_scope(table) for part, table in evicted.by_scope.items()}},
         **({"tiers": tier_table(rec, counted)} if rec.tiers else {}),
         **_flops(rec, workload, counted, prefill_flops),
         **_engine_numbers(rec, window, inside, shares),
@@ -102,15 +112,17 @@ def build_report(
         "profile": profile, "profile_hash": profile_hash, "engine_semantics": rec.engine_semantics, "seed": scenario.seed,
         "workload": workload.source, "window": {"start_s": window.start_s, "end_s": window.end_s, "last_arrival_s": window.last_arrival_s},
     }
-    classes = class_table(rec, workload, causes, inside, good, slo, latency[1:] or latency, gpu_hours, scenario.cost.gpu_hour_usd)
+    fates_of = _fate_columns(causes, evicted)
+    classes = class_table(rec, workload, causes, evicted, inside, good, slo, latency[1:] or latency, gpu_hours, scenario.cost.gpu_hour_usd)
     summary["hit_tokens"]["by_class"] = {name: row["prefix_hit_tokens"] for name, row in classes.items()}
     summary["cost"]["usd_per_request_by_class"] = {name: row["usd_per_request"] for name, row in classes.items()}
     return Report(
         summary=summary, latency=latency[0], classes=classes,
         slo_classes=slo_table(workload, inside, good, slo),
-        tenants=tenant_table(rec, workload, causes, inside),
-        requests=_columns(rec, workload, times, causes, gpu_hours, inside, good if limited else None),
-        sessions=sessions, timeline=timeline(rec, workload.prompt_tokens),
+        tenants=tenant_table(rec, workload, causes, evicted, inside),
+        requests=_columns(rec, workload, times, fates_of, gpu_hours, inside, good if limited else None),
+        sessions=sessions, timeline=timeline(rec, workload.prompt_tokens, {"hit_tokens": rec.hit_tokens, **fates_of}),
+        cache=cache_table(workload, ends_s, causes, evicted),
         steps=rec.steps, samples=rec.samples, life=rec.life,
         notes=(*workload.notes, *rec.notes, *_notes(summary, workload, window, scenario, causes)),
     )
@@ -235,7 +247,7 @@ def _engine_numbers(rec: Recording, window: Window, inside: np.ndarray, shares: 
 
 
 def _columns(
-    rec: Recording, workload: Workload, times: dict[str, np.ndarray], causes: Causes, gpu_hours: np.ndarray, inside: np.ndarray,
+    rec: Recording, workload: Workload, times: dict[str, np.ndarray], fates: dict[str, np.ndarray], gpu_hours: np.ndarray, inside: np.ndarray,
     good: np.ndarray | None,
 ) -> dict[str, np.ndarray]:
     ids = {name: workload.column(name) for name in ("class_id", "tenant_id", "session_id", "turn")}
@@ -244,9 +256,17 @@ def _columns(
     return {
         "request": np.arange(len(workload)), **ids, "prompt_tokens": workload.prompt_tokens, "output_tokens": workload.output_tokens,
         **{name: getattr(rec, name) for name in kept}, **times, **_tier_columns(rec),
-        **{f"miss_{cause}_tokens": column for cause, column in causes.tokens.items()},
-        "gpu_hours": gpu_hours, "in_window": inside, **({} if good is None else {"good": good}),
+        **fates, "gpu_hours": gpu_hours, "in_window": inside, **({} if good is None else {"good": good}),
     }
+
+
+def _fate_columns(causes: Causes, evicted: Evicted | None) -> dict[str, np.ndarray]:
+    """Missed tokens by cause, int64 [n]; with an optimum what `evicted` is made of as well, and the hits it gave up."""
+    columns = {f"miss_{cause}_tokens": column for cause, column in causes.tokens.items()}
+    if evicted is not None:
+        policy, memory, given_up = (evicted.tokens[part] for part in PARTS)
+        columns |= {"evicted_policy_tokens": policy, "evicted_memory_tokens": memory, "given_up_tokens": given_up}
+    return columns
 
 
 def _tier_columns(rec: Recording) -> dict[str, np.ndarray]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from sim.causes import CAUSES, Causes
 from sim.metrics import has_limit
+from sim.optimum.evicted import Evicted
 from sim.recording import COMPLETED, Recording
 from sim.scenario import SloClass
 from workloads.columns import SCOPES, Workload
@@ -16,12 +17,14 @@ Limits = list[tuple[str, SloClass]]  # (SLO class, limits) of every workload cla
 
 
 def class_table(
-    rec: Recording, workload: Workload, causes: Causes, inside: np.ndarray, good: np.ndarray, limits: Limits,
+    rec: Recording, workload: Workload, causes: Causes, evicted: Evicted | None, inside: np.ndarray, good: np.ndarray, limits: Limits,
     latency: list[dict[str, Any]], gpu_hours: np.ndarray, usd_per_hour: float | None,
 ) -> dict[str, dict[str, Any]]:
     """One row per workload class. latency: one table per class, or a single one when there is one class."""
     class_id = workload.column("class_id").astype(np.int64)
     scope_class = class_id[causes.rows]
+    by_scope = _over_time(causes.by_scope, len(workload.class_names))
+    split_by_scope = {} if evicted is None else _over_time(evicted.by_scope, len(workload.class_names))
     rows = {}
     for c, name in enumerate(workload.class_names):
         mine = inside & (class_id == c)
@@ -34,9 +37,8 @@ def class_table(
             **_reuse(rec, workload, causes, counted),
             "hit_tokens_per_request": {f"p{p}": float(np.percentile(hit, p)) if len(hit) else None for p in (10, 50, 90)},
             "requests_with_hit_share": float((hit > 0).mean()) if len(hit) else None,
-            "tokens_by_scope": {
-                cause: {SCOPES[s]: int(v) for s, v in enumerate(table[c]) if v} for cause, table in causes.by_scope.items()
-            },
+            "tokens_by_scope": {cause: _named(table[c]) for cause, table in by_scope.items()},
+            "evicted_split": None if evicted is None else {**evicted.sums(counted), "by_scope": {part: _named(table[c]) for part, table in split_by_scope.items()}},
             "changed_layers": _changed_layers(workload, causes, counted),
             "preemptions": int(rec.preemptions[mine].sum()), "recomputed_tokens": int(rec.recomputed_tokens[mine].sum()),
             "gpu_hours": hours,
@@ -44,6 +46,35 @@ def class_table(
             "latency_ms": latency[c],
         }
     return rows
+
+
+def _over_time(by_scope: dict[str, np.ndarray], n_classes: int) -> dict[str, np.ndarray]:
+    """Groups are intervals within classes: int64 [classes, scopes] of each table."""
+    return {name: table.reshape(n_classes or 1, -1, len(SCOPES)).sum(axis=1) for name, table in by_scope.items()}
+
+
+def _named(by_scope: np.ndarray) -> dict[str, int]:
+    return {SCOPES[s]: int(v) for s, v in enumerate(by_scope) if v}
+
+
+def cache_table(workload: Workload, ends_s: np.ndarray, causes: Causes, evicted: Evicted | None) -> dict[str, np.ndarray]:
+    """Prompt tokens by class, interval of admission (its end), scope and fate; rows without tokens are left out.
+
+    Fates are "hit" and the causes; with an optimum "evicted" is "evicted_policy" and "evicted_memory". Sums over any of them are exact.
+    """
+    tables = dict(causes.by_scope)
+    if evicted is not None:
+        del tables["evicted"]
+        tables |= {f"evicted_{part}": evicted.by_scope[part] for part in ("policy", "memory")}
+    n = len(ends_s)
+    found = [(np.full(len(group), f), group, scope, table[group, scope]) for f, table in enumerate(tables.values()) for group, scope in [np.nonzero(table)]]
+    fate, group, scope, tokens = (np.concatenate(columns) for columns in zip(*found, strict=True))
+    order = np.lexsort((fate, scope, group))
+    words = [np.array(names, dtype=object) for names in (workload.class_names or ("",), SCOPES, tuple(tables))]
+    return {
+        "class": words[0][(group // n)[order]], "t_s": ends_s[(group % n)[order]], "scope": words[1][scope[order]], "fate": words[2][fate[order]],
+        "tokens": tokens[order],
+    }  # fmt: skip
 
 
 def tier_table(rec: Recording, counted: np.ndarray) -> list[dict[str, Any]]:
@@ -83,7 +114,7 @@ def slo_table(workload: Workload, inside: np.ndarray, good: np.ndarray, limits: 
     return rows
 
 
-def tenant_table(rec: Recording, workload: Workload, causes: Causes, inside: np.ndarray) -> dict[str, dict[str, Any]]:
+def tenant_table(rec: Recording, workload: Workload, causes: Causes, evicted: Evicted | None, inside: np.ndarray) -> dict[str, dict[str, Any]]:
     """Reuse per tenant; empty with a single tenant."""
     if len(workload.tenant_names) < 2:
         return {}
@@ -97,10 +128,12 @@ def tenant_table(rec: Recording, workload: Workload, causes: Causes, inside: np.
     arrived = np.bincount(tenant[inside], minlength=n)
     prompt, hit = total(workload.prompt_tokens), total(rec.hit_tokens)
     miss = {c: total(causes.tokens[c]) for c in CAUSES}
+    split = None if evicted is None else {part: total(column) for part, column in evicted.tokens.items()}
     return {
         name: {
             "arrived": int(arrived[t]), "prompt_tokens": int(prompt[t]), "prefix_hit_tokens": int(hit[t]),
             "prefix_hit_rate": float(hit[t] / prompt[t]) if prompt[t] else None, "miss_tokens": {c: int(miss[c][t]) for c in CAUSES},
+            "evicted_split": None if split is None else {part: int(tokens[t]) for part, tokens in split.items()},
         }
         for t, name in enumerate(workload.tenant_names)
     }

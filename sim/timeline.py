@@ -1,5 +1,7 @@
-"""The cluster's state over time on one regular grid, for plots: KV in use, idle, free, running, waiting, hit rate."""
+"""The cluster over time on one regular grid: KV in use, idle, free, running, waiting; and where the prompt tokens admitted in each interval went."""
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -10,13 +12,23 @@ from sim.stability import in_system
 POINTS = 400
 
 
-def timeline(rec: Recording, prompt_tokens: np.ndarray, points: int = POINTS) -> dict[str, np.ndarray]:
-    """Columns [points]. States are summed over replicas at t_s; hit_rate is that of the admissions of the bin ending there.
+def interval_ends(rec: Recording) -> np.ndarray:
+    """float64 [POINTS]: the ends of the run's intervals, seconds; the first begins at 0."""
+    return np.linspace(0.0, run_end_s(rec), POINTS + 1)[1:]
 
-    hit_rate is NaN in a bin without admissions; *_ceiling are the same with caches that never evict.
+
+def interval_of(ends: np.ndarray, t_s: np.ndarray) -> np.ndarray:
+    """int64: the interval that each time lies in; one that begins at it, not one that ends there."""
+    return np.minimum(np.searchsorted(ends, t_s, side="right"), len(ends) - 1)
+
+
+def timeline(rec: Recording, prompt_tokens: np.ndarray, fates: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Columns [POINTS]. States are summed over replicas at t_s; tokens and rates are of the requests admitted in the interval that ends there.
+
+    fates: columns of tokens by request [n], summed by interval under the same names, for all requests that were ever admitted.
+    hit_rate is NaN in an interval without admissions; *_ceiling are the same with caches that never evict.
     """
-    edges = np.linspace(0.0, run_end_s(rec), points + 1)
-    t = edges[1:]
+    t, points = interval_ends(rec), POINTS
     state = {name: np.zeros(points, np.int64) for name in ("blocks_in_use", "blocks_cached_idle", "running")}
     for samples in rec.samples:
         at = np.searchsorted(samples.t_s, t, side="right") - 1
@@ -28,7 +40,7 @@ def timeline(rec: Recording, prompt_tokens: np.ndarray, points: int = POINTS) ->
     state["waiting"] = np.maximum(present - state["running"], 0)  # a replica's own samples miss arrivals in mid-step
     free = rec.kv_blocks * len(rec.samples) - state["blocks_in_use"] - state["blocks_cached_idle"]
     admitted = np.flatnonzero(~np.isnan(rec.admit_s))
-    place = np.minimum(np.searchsorted(edges, rec.admit_s[admitted], side="right") - 1, points - 1)
+    place = interval_of(t, rec.admit_s[admitted])
 
     def binned(column: np.ndarray) -> np.ndarray:
         return np.bincount(place, weights=column[admitted], minlength=points)
@@ -40,4 +52,5 @@ def timeline(rec: Recording, prompt_tokens: np.ndarray, points: int = POINTS) ->
             "hit_rate_ceiling_replica": binned(rec.ceiling_replica_tokens) / prompt,
             "hit_rate_ceiling_fleet": binned(rec.ceiling_fleet_tokens) / prompt,
         }
-    return {"t_s": t, **state, "blocks_free": free, "prompt_tokens": prompt, **rates}
+    tokens = {name: binned(column).astype(np.int64) for name, column in fates.items()}
+    return {"t_s": t, **state, "blocks_free": free, "prompt_tokens": prompt, **rates, **tokens}
