@@ -159,7 +159,8 @@ def engine_params(scenario: Scenario, block_bytes: int) -> EngineParams:
     """What the simulation reads of a resolved scenario. block_bytes: KV of one block over all GPUs of a replica."""
     engine = scenario.engine
     same = ("block_size", "kv_blocks", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold",
-            "scheduler_policy", "watermark", "reserve_full_isl", "max_loras", "semantics", "chunked_prefill_size", "max_prefill_tokens",
+            "scheduler_policy", "watermark", "reserve_full_isl", "max_loras", "async_scheduling", "preemption_victim", "semantics",
+            "chunked_prefill_size", "max_prefill_tokens",
             "schedule_policy", "schedule_conservativeness", "priority_scheduling", "retraction_policy")  # fmt: skip
     return EngineParams(
         **{key: getattr(engine, key) for key in same if getattr(engine, key) is not None},

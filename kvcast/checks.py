@@ -105,6 +105,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "engine.schedule_policy": ("fcfs", "lpm", "lof", "dfs-weight"),
     "engine.retraction_policy": ("length", "priority"),
     "engine.scheduler_policy": ("fcfs", "priority"),
+    "engine.preemption_victim": ("fcfs", "lcf"),
     "cache.tiers.write": ("on-evict", "write-through"),
     "cache.tiers.policy": ("lru", "fifo", "lfu"),
     "model.dtype": ("bf16", "fp16", "fp8", "fp32"),
@@ -113,7 +114,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "workload.think": ("think-only", "original", "scaled"),
 }
 ONLY: dict[str, tuple[str, ...]] = {
-    "vllm": ("max_num_batched_tokens", "long_prefill_token_threshold", "scheduler_policy", "watermark", "reserve_full_isl", "max_loras"),
+    "vllm": (
+        "max_num_batched_tokens", "long_prefill_token_threshold", "scheduler_policy", "watermark", "reserve_full_isl", "max_loras",
+        "async_scheduling", "preemption_victim",
+    ),
     "sglang": (
         "chunked_prefill_size", "max_prefill_tokens", "schedule_policy", "schedule_conservativeness", "priority_scheduling", "retraction_policy",
     ),

@@ -102,9 +102,10 @@ class Replica:
                 yield self._idle
                 self._idle = None
             if not self._schedule(env.now):
-                self._loaded = env.event_at(self._next_ready_s())
-                yield self._loaded
-                self._loaded = None
+                if scheduler.busy:
+                    self._loaded = env.event_at(self._next_ready_s())
+                    yield self._loaded
+                    self._loaded = None
                 continue
             self._start_s = env.now
             self._time_steps(env.now)
@@ -118,20 +119,20 @@ class Replica:
     def _schedule(self, now_s: float) -> bool:
         """Schedule until something is scheduled: a request may preempt itself, and is admitted again at once.
 
-        False when nothing can be before a load from a cache tier arrives.
+        False when nothing can be before a load from a cache tier arrives, or when all have finished.
         """
         scheduler, cache = self.scheduler, self.scheduler.cache
         cache.now_s = now_s
-        for _ in range(3):
+        for _ in range(4):
             taken, evicted = cache.taken, cache.evicted
             some = scheduler.schedule(now_s)
             if self.step_log is not None:
                 self._log_step(now_s, cache.taken - taken, cache.evicted - evicted)
-            if some or (self._loading and not scheduler.preempted):
+            if some or not scheduler.busy or (self._loading and not (scheduler.preempted or scheduler.freed)):
                 break
         else:
             raise RuntimeError(f"replica {self.index} at {now_s} s: nothing can be scheduled, yet {len(scheduler.waiting)} wait and {len(scheduler.running)} run")
-        if scheduler.changed or not self._settled:
+        if scheduler.changed or scheduler.freed or not self._settled:
             self._sample(now_s)
             self._settled = True
         return some
@@ -199,6 +200,8 @@ class Replica:
         if isinstance(s, SGLangScheduler):
             s.note_scheduled()  # its row is written at the end of the step
             return
+        if not (s.chunks or s.decoded):
+            return  # a call that schedules nothing is no step
         cache = s.cache
         tokens = {r.id: n for r, n in s.chunks}
         out = set(s.left_out)

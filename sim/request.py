@@ -13,7 +13,7 @@ class Request:
     """
 
     __slots__ = (
-        "admission", "ahead", "arrival_s", "base", "computed", "decoding", "done_before", "entered", "gap_from",
+        "admission", "ahead", "arrival_s", "base", "computed", "decoding", "done_before", "entered", "finished", "gap_from",
         "generated", "handles", "held", "id", "lora", "order", "output", "path", "path_index", "preempted_at", "prefetched",
         "priority", "private", "prompt", "ready_s", "resumed_at", "writing",
     )  # fmt: skip
@@ -32,6 +32,7 @@ class Request:
         self.computed = 0  # while prefilling
         self.generated = 0  # outputs sampled before the present prefill
         self.decoding = False
+        self.finished = False  # asynchronous scheduling: its last output is sampled, and not yet known
         self.base = 0
         self.ahead = 0  # 1 between being scheduled in running order and the end of that schedule
         self.order = 0  # position in the running order

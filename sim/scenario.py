@@ -54,6 +54,8 @@ class EngineConfig:
     watermark: float = _f(0.0, "share of blocks kept free at admission")
     reserve_full_isl: bool = _f(True, "admit a request only when its whole known sequence fits")
     max_loras: int = _f(0, "LoRA adapters running at once; 0: no limit")
+    async_scheduling: bool = _f(False, "vllm: decide each step before the outputs of the one before it are known: blocks of the finished come back a step later")
+    preemption_victim: str = _f("fcfs", "vllm: who is preempted when memory runs out: fcfs (the last admitted, by priority the least urgent: vLLM's own) or lcf (fewest computed tokens)")
     chunked_prefill_size: int | None = _f(None, "sglang: prefill tokens of a step, 0: prompts are never cut; default: the engine's for this GPU")
     max_prefill_tokens: int = _f(16384, "sglang: prompt tokens of one prefill batch")
     schedule_policy: str = _f("fcfs", "sglang: order of the waiting: fcfs, lpm, lof or dfs-weight")
@@ -154,6 +156,8 @@ class EngineParams:
     watermark: float = 0.0
     reserve_full_isl: bool = True
     max_loras: int = 0
+    async_scheduling: bool = False
+    preemption_victim: str = "fcfs"
     caching: bool = True
     policy: str = "lru"
     policy_params: dict[str, Any] = field(default_factory=dict)

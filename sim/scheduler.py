@@ -8,6 +8,10 @@ order, since then the victim depends on it (ENGINE_SEMANTICS 2a, rules 5-11; RUN
     stretch()      how many pure-decode steps from here nothing can change the batch
     fast_forward() take some of them at once
     complete()     sample, finish and free at the end of the step
+
+With asynchronous scheduling a step is decided before the outputs of the one before it are known (rule 12). A count of tokens is no
+secret, so only two things come a step later: a finished request keeps its blocks and its place (`ending`) while one more step is decided,
+and a block that its last token has filled enters the cache with the next one (BlockCache.lag).
 """
 from __future__ import annotations
 
@@ -34,6 +38,8 @@ class Scheduler:
         self.loader = None if tiers is None else Loader(tiers, cache, log)
         self.prefetches = self.loader is not None and self.loader.prefetches
         self.by_priority = params.scheduler_policy == "priority"
+        self.by_computed = params.preemption_victim == "lcf"
+        cache.lag = int(params.async_scheduling)
         self.watermark = int(params.watermark * (params.kv_blocks + 1))
         self.waiting = QUEUES[params.scheduler_policy](self._build)
         self.waiting_tokens = 0
@@ -53,6 +59,8 @@ class Scheduler:
         self.changed = False
         self.steady = False
         self.left_out: list[Request] = []
+        self.ending: list[Request] = []  # asynchronous: finished, but the next step is decided before anybody knows
+        self.freed = False  # it let go after the step was decided
         # the head of the queue, when it did not fit
         self.blocked: Request | None = None
         self.blocked_need = 0
@@ -80,7 +88,8 @@ class Scheduler:
         """Decide one step; False when nothing could be scheduled (then it was no step)."""
         self.chunks = []
         self.preempted = []
-        self.changed = self.steady = False
+        self.changed, self.freed = self.freed, False
+        self.steady = False
         if self.loading:
             self._take_in(now_s)
         budget = self.p.max_num_batched_tokens
@@ -97,8 +106,10 @@ class Scheduler:
             self.steady = False
         if self.decoded or self.chunks:
             return True
-        if self.loading and not self.preempted:
+        if not self.preempted:
             self.steps = self.cache.steps = self.steps - 1  # it was no step
+        if self.cache.lag:
+            self._learn()
         return False
 
     def _fits_at_once(self, budget: int, threshold: int) -> list[tuple[Request, int]] | None:
@@ -151,8 +162,8 @@ class Scheduler:
         for r in list(self.running):
             if budget <= 0:
                 break
-            if r not in self.running or r.ready_s > now_s:
-                continue  # preempted on the way, or loading
+            if r not in self.running or r.ready_s > now_s or r.finished:
+                continue  # preempted on the way, or loading, or ending
             remaining = r.known - r.computed
             want = 1 if r.decoding else min(remaining, threshold or remaining, budget)
             budget, fits = self._make_room(r, want, now_s, budget)
@@ -174,11 +185,20 @@ class Scheduler:
             need = -(-(computed + want) // b) - held
             if need <= cache.free:
                 return budget, True
-            victim = max(self.running, key=lambda v: v.urgency) if self.by_priority else next(reversed(self.running))
+            victim = self._victim()
             budget += self._take_back(victim)
             self._preempt(victim, now_s)
             if victim is r:
                 return budget, False
+
+    def _victim(self) -> Request:
+        """Whom to preempt: the last admitted, the least urgent, or who loses the fewest computed tokens (vLLM PR 53723)."""
+        if self.by_computed:
+            given = dict(self.chunks)
+            return min(self.running, key=lambda v: self.steps - v.base if v.decoding else v.computed - given.get(v, 0))
+        if self.by_priority:
+            return max(self.running, key=lambda v: v.urgency)
+        return next(reversed(self.running))
 
     def _advance_one(self, r: Request, want: int) -> None:
         if not r.decoding:
@@ -187,13 +207,15 @@ class Scheduler:
         if (self.steps - r.base) % self.b == 0:
             self.cache.take(1)
         r.ahead = 1
-        if r in self.cache.overlapped:
+        if self.cache.lag and r.gap_from >= 0:
+            self.cache.enter_to(r, (self.steps + 1 - r.base) // self.b)  # it was left out: none of its outputs is in flight
+        elif r in self.cache.overlapped:
             self.cache.enter_generated(r)
         self.decoded += 1
         self.decoded_base += r.base
 
     def _take_back(self, victim: Request) -> int:
-        """Tokens of this step a victim had already been given (priority scheduling only)."""
+        """Tokens of this step a victim had already been given (not when it is the last admitted)."""
         if victim.ahead:
             self.decoded -= 1
             self.decoded_base -= victim.base
@@ -226,6 +248,13 @@ class Scheduler:
 
     def _preempt(self, r: Request, now_s: float) -> None:
         """Recompute preemption: blocks are freed (and stay cached), outputs are kept, the request goes first in the queue."""
+        self.log.preemptions[r.id] += 1
+        self.preempted.append(r.id)
+        self.changed = True
+        if r.finished:
+            self._let_go_of(r)
+            self.waiting.put_back(r)  # until its last output is known
+            return
         if r.decoding:
             computed = self.steps - r.base
             self.cache.release(self._synced(r))
@@ -248,9 +277,6 @@ class Scheduler:
         r.computed = 0
         r.preempted_at = now_s
         self.waiting.put_back(r)
-        self.log.preemptions[r.id] += 1
-        self.preempted.append(r.id)
-        self.changed = True
 
     def _synced(self, r: Request) -> Request:
         """`held` of a decode is only kept up to date here: it is implied by what it has computed."""
@@ -279,7 +305,7 @@ class Scheduler:
         waiting = len(self.waiting)
         at_limit = len(self.running) >= p.max_num_seqs
         held_up = not waiting or at_limit or (self.blocked is self.waiting.head() and not self.blocked_written)
-        busy = self.chunks or self.prefills or self.left_out or skipped or self.cache.overlapped
+        busy = self.chunks or self.prefills or self.left_out or skipped or self.cache.overlapped or self.ending
         self.steady = held_up and not busy
 
     def _fit(self, r: Request, budget: int, threshold: int, now_s: float) -> int:
@@ -391,11 +417,13 @@ class Scheduler:
 
     # -- end of the step --------------------------------------------------------------------------------------------
     def finishing_now(self) -> bool:
-        """Whether the present step samples the last token of a decode."""
-        return self.steps in self.decodes.finishing
+        """Whether a decode lets go at the end of the present step."""
+        return self.steps in self.decodes.finishing or bool(self.ending)
 
     def complete(self) -> list[int]:
         """Sample and free at the end of a step, in running order; the requests that finished."""
+        if self.cache.lag:
+            self._learn()
         finished = self.decodes.finishing.pop(self.steps, [])
         self.running_tokens += self.decoded
         for r, _ in self.chunks:
@@ -440,12 +468,38 @@ class Scheduler:
 
     def _finish(self, r: Request) -> None:
         if r.decoding:
-            self.cache.release(self._synced(r))
-            self.decodes.leave(r)
-        else:
-            self.cache.release(r)
-        r.decoding = False
-        del self.running[r]
+            self.decodes.leave(self._synced(r))
         self._drop_lora(r)
         self.running_tokens -= r.prompt + r.output
         self.log.last_step[r.id] = self.steps - 1
+        if self.cache.lag:
+            self._end(r)
+            return
+        self.cache.release(r)
+        r.decoding = False
+        del self.running[r]
+
+    # -- asynchronous scheduling ------------------------------------------------------------------------------------
+    def _end(self, r: Request) -> None:
+        """It has sampled its last output; the next step is decided before anybody knows."""
+        self.cache.enter_generated(r)
+        self.cache.overlapped.discard(r)
+        r.computed = r.prompt + r.output - 1
+        r.finished, r.decoding = True, False
+        self.ending.append(r)
+
+    def _learn(self) -> None:
+        """The outputs of the step before the one just decided become known, in running order."""
+        for r in sorted((*self.ending, *self.left_out), key=lambda r: r.order):
+            if r in self.running:
+                self.cache.enter_to(r, (r.computed if r.finished else self.steps - r.base) // self.b)
+                if r.finished:
+                    self._let_go_of(r)
+            elif r.finished:  # preempted meanwhile
+                self.waiting.remove(r)
+        self.ending.clear()
+
+    def _let_go_of(self, r: Request) -> None:
+        self.cache.release(r)
+        del self.running[r]
+        self.freed = True

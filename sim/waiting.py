@@ -47,6 +47,10 @@ class FcfsQueue:
         """A preempted or skipped request goes to the front."""
         self._queue.appendleft(request)
 
+    def remove(self, request: Request) -> None:
+        """It has finished after all: its last output was in flight when it was preempted."""
+        self._queue.remove(request)
+
 
 class PriorityQueue:
     """Lowest (priority, arrival, id) first, preempted requests included."""
@@ -75,6 +79,11 @@ class PriorityQueue:
 
     def put_back(self, request: Request) -> None:
         heapq.heappush(self._heap, (request.urgency, request))
+
+    def remove(self, request: Request) -> None:
+        """It has finished after all: its last output was in flight when it was preempted."""
+        self._heap.remove((request.urgency, request))
+        heapq.heapify(self._heap)
 
 
 QUEUES: dict[str, type[FcfsQueue] | type[PriorityQueue]] = {"fcfs": FcfsQueue, "priority": PriorityQueue}

@@ -68,7 +68,7 @@ def run_reference(case: Case) -> Any:
 
 
 def run_simulator(case: Case, fast_forward: bool) -> tuple[Recording, list[tuple] | None]:
-    """What the simulator recorded, and its step log when it steps one by one (scheduler calls that scheduled nothing left out)."""
+    """What the simulator recorded, and its step log when it steps one by one."""
     workload, params = to_workload(timed(case))
     if any("asked" in r for r in case["requests"]):
         workload = replace(workload, max_tokens=np.array([r.get("asked", r["max_tokens"]) for r in case["requests"]], np.int64))
@@ -77,7 +77,7 @@ def run_simulator(case: Case, fast_forward: bool) -> tuple[Recording, list[tuple
         return simulate(workload, EngineParams(**params), step_time), None
     log: list[tuple] = []
     recording = simulate(workload, EngineParams(**params), step_time, fast_forward=False, step_log=log)
-    return recording, [row for row in log if row[2]]
+    return recording, log
 
 
 def operations(engine: Any) -> int:

@@ -70,7 +70,7 @@ def _config(rng: random.Random, block: int, sizes: list[int]) -> Case:
     largest = max(-(-(size - 1) // block) for size in sizes)
     if rng.random() < 0.15:  # several prefills at once that compete for blocks and for the budget
         threshold = rng.randint(2, 2 * block + 2)
-        return _CONTEST | {
+        return _CONTEST | _modes(rng) | {
             "block_size": block, "num_blocks": largest + rng.randint(0, 2), "max_model_len": max(sizes),
             "long_prefill_token_threshold": threshold, "max_num_batched_tokens": threshold * rng.randint(2, 3) + rng.randint(0, 2),
         }  # fmt: skip
@@ -88,7 +88,12 @@ def _config(rng: random.Random, block: int, sizes: list[int]) -> Case:
         "scheduler_reserve_full_isl": rng.random() < 0.6,
         "enable_prefix_caching": rng.random() < 0.93,
         "max_loras": rng.choice([0, 1, 2]),
+        **_modes(rng),
     }
+
+
+def _modes(rng: random.Random) -> Case:
+    return {"async_scheduling": rng.random() < 0.4, "preemption_victim": "lcf" if rng.random() < 0.25 else "fcfs"}
 
 
 _CONTEST: Case = {"max_num_seqs": 64, "policy": "priority", "scheduler_reserve_full_isl": False}
@@ -134,7 +139,7 @@ def _smaller(case: Case) -> Iterator[Case]:
 
 PLAIN_VLLM: Case = {
     "policy": "fcfs", "long_prefill_token_threshold": 0, "watermark": 0.0, "max_loras": 0, "enable_prefix_caching": True,
-    "scheduler_reserve_full_isl": True, "max_num_seqs": 64, "max_num_batched_tokens": 2048, "max_model_len": 100_000,
+    "async_scheduling": False, "preemption_victim": "fcfs", "scheduler_reserve_full_isl": True, "max_num_seqs": 64, "max_num_batched_tokens": 2048, "max_model_len": 100_000,
 }  # fmt: skip
 PLAIN_SGLANG: Case = {
     "eviction_policy": "lru", "schedule_policy": "fcfs", "max_context": 100_000, "chunked_prefill_size": 2048, "max_prefill_tokens": 16384,

@@ -68,6 +68,15 @@ def _untyped(hasher: cache.Hasher, tokens: list[int], block_size: int, salt: str
     return _chain(hasher, tokens, block_size, salt or lora, None)
 
 
+def _least_known(engine: reference.Engine) -> reference.Request:
+    return min(engine.running, key=lambda v: v.known) if engine.least_computed else _victim(engine)
+
+
+def _last_of_the_least(engine: reference.Engine) -> reference.Request:
+    return min(reversed(engine.running), key=lambda v: v.computed) if engine.least_computed else _victim(engine)
+
+
+_victim = reference.Engine._victim
 _release, _enter_block = cache.FreeListPool.release, cache.FreeListPool.enter
 _enter, _contexts, _chain = reference.Engine._enter, reference.Engine._contexts, cache.Hasher.chain
 
@@ -90,5 +99,10 @@ FAULTS: dict[str, tuple[type, str, Any]] = {
     "preempted contexts count in the step's time": (reference.Engine, "_contexts", _contexts_with_victims),
     "salt ignored": (cache.Hasher, "chain", _unsalted),
     "a LoRA named as a salt shares its blocks": (cache.Hasher, "chain", _untyped),
+    "asynchronous: outputs in flight are known": (reference.Engine, "_tokens_known", lambda engine, r: r.known + r.in_flight),
+    "asynchronous: a last output is scheduled once more": (reference.Engine, "_last_in_flight", lambda engine, r: False),
+    "asynchronous: blocks enter with the next step only": (reference.Engine, "_enter_known", lambda engine, r: None),
+    "lcf counts known tokens": (reference.Engine, "_victim", _least_known),
+    "lcf takes the last of equals": (reference.Engine, "_victim", _last_of_the_least),
 }
 """What is wrong -> (class, method, the faulty method)."""

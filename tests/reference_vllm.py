@@ -238,7 +238,7 @@ class Engine:
             r.first_token_start, r.first_token_s = step.start, step.end
         running = r in self.running
         if running and self.asynchronous:
-            self._enter(r, r.computed - r.in_flight)
+            self._enter_known(r)
         if r.sampled == r.output:
             r.finish_start, r.finish_s = step.start, step.end
             (self.running if running else self.waiting).remove(r)
@@ -378,8 +378,16 @@ class Engine:
         if new > self.pool.available():
             return False
         r.blocks += self.pool.allocate(new)
-        self._enter(r, min(r.computed + n, r.known))
+        self._enter(r, min(r.computed + n, self._tokens_known(r)))
         return True
+
+    def _tokens_known(self, r: Request) -> int:
+        """Tokens that can be hashed now."""
+        return r.known
+
+    def _enter_known(self, r: Request) -> None:
+        """What it has computed and is not in flight: unlike others it may not be scheduled again, or not in the step that follows."""
+        self._enter(r, r.computed - r.in_flight)
 
     def _enter(self, r: Request, tokens: int) -> None:
         for i in range(r.entered, tokens // self.block_size):

@@ -57,9 +57,12 @@ def test_random_cases_reach_the_corners():
             "watermark": engine.watermark, "threshold": engine.threshold, "lora limit": engine.max_loras,
             "salt": any("cache_salt" in r for r in case["requests"]), "lora": any("lora" in r for r in case["requests"]),
             "block of one token": engine.block_size == 1, "prompt of whole blocks": any(r.prompt % engine.block_size == 0 for r in engine.requests),
+            "asynchronous": engine.asynchronous and any(s.preempted for s in engine.steps),
+            "finished after a preemption": any(r.finish_s >= 0 and r.preempted_at > r.finish_start >= 0 for r in engine.requests),
+            "least computed preempted": engine.least_computed and any(s.preempted for s in engine.steps),
             "two copies of a hash": any(len(copies) > 1 for copies in engine.pool.cached.values()),
         }.items() if happened}  # fmt: skip
-    assert len(seen) == 19, seen
+    assert len(seen) == 22, seen
 
 
 @pytest.mark.parametrize("fault", fuzz.FAULTS)

@@ -84,8 +84,6 @@ def not_simulated(case: dict[str, Any]) -> str:
         return ""
     if case["engine"] != "vllm":
         return f"{case['engine']} (its semantics are not simulated)"
-    if config.get("async_scheduling"):
-        return "asynchronous scheduling (rules not simulated)"
     if config.get("sliding_window"):
         return "sliding window (rules not simulated)"
     return ""

@@ -98,6 +98,7 @@ class BlockCache:
         self._seen: dict[int, int] = {}  # node -> deepest block ever entered here: the cache that never evicts
         self._fleet_seen = fleet_seen
         self.lower: Lower | None = None  # cache tiers, told what happens here
+        self.lag = 0  # 1 when a block enters only with the step after the one that fills it (asynchronous scheduling)
 
     @property
     def free(self) -> int:
@@ -202,11 +203,14 @@ class BlockCache:
         """Full blocks computed so far by a decoding request: those beyond `entered` are still to be entered."""
         if not request.decoding:
             return request.entered
-        return (self.steps + request.ahead - request.base) // self.block_size
+        return (self.steps + request.ahead - request.base - self.lag) // self.block_size
 
     def enter_generated(self, request: Holder) -> None:
         """Enter what a decoding request has generated since (before it finishes, is preempted, or is shifted)."""
-        hi = self.pending(request)
+        self.enter_to(request, self.pending(request))
+
+    def enter_to(self, request: Holder, hi: int) -> None:
+        """Enter the blocks of a request up to `hi`, after what others on its nodes have generated."""
         if hi <= request.entered:
             return
         for node in tuple(request.writing):

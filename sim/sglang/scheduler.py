@@ -44,6 +44,7 @@ class SGLangScheduler:
         self.decodes = Decodes(self.b)
         self.chunked: RadixRequest | None = None  # in the middle of its prompt
         self.full = False  # no admission is tried until somebody leaves
+        self.freed = False  # nobody lets go between two steps
         self.steps = 0
         self.decode_steps = 0
         self._order = 0

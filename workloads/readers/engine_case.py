@@ -38,6 +38,8 @@ _PARAMS = {
     "watermark": "watermark",
     "scheduler_reserve_full_isl": "reserve_full_isl",
     "max_loras": "max_loras",
+    "async_scheduling": "async_scheduling",
+    "preemption_victim": "preemption_victim",
     "enable_prefix_caching": "caching",
     "cache_policy": "policy",
 }
@@ -63,7 +65,7 @@ _SGLANG_PARAMS = {
 """The same for SGLang; what needs more than a new name is in `_sglang_params`."""
 _SGLANG_OTHERS = ("capacity_tokens", "disable_cache", "use_priority")
 
-_FEATURES = ("async_scheduling", "sliding_window", "swa_only")
+_FEATURES = ("sliding_window", "swa_only")
 """Keys that name whole features; whoever replays a case decides on them."""
 
 
