@@ -113,7 +113,19 @@ def cache_lines(result: Result) -> str:
     misses = {cause.replace("_", " "): n for cause, n in s["miss_tokens"].items() if n}
     if misses:
         lines.append("missed prompt tokens: " + ", ".join(f"{cause} {text.percent(n / prompt)}" for cause, n in sorted(misses.items(), key=lambda kv: -kv[1])))
-    return "\n".join(lines)
+    return "\n".join([*lines, *evicted_lines(s)])
+
+
+def evicted_lines(s: dict[str, Any]) -> list[str]:
+    """Why tokens were evicted, and the hits as a share of the optimum's, when that was asked for."""
+    split, prompt = s["evicted_split"], s["prompt_tokens"] or 1
+    if split is None:
+        return []
+    share = text.percent(s["prefix_hit_tokens"] / split["optimum_hit_tokens"]) if split["optimum_hit_tokens"] else text.UNKNOWN
+    return [
+        f"  evicted by the policy's choice {text.percent(split['policy'] / prompt)}, for want of memory {text.percent(split['memory'] / prompt)}; hit though the optimum gave them up {text.percent(split['given_up'] / prompt)}",
+        f"  hits are {share} of those of the {split['optimum']} ({split['objective']}, {split['rule']}, proved gap {text.percent(split['gap'], 2)})",
+    ]
 
 
 def hit_lines(s: dict[str, Any]) -> list[str]:

@@ -9,12 +9,14 @@ import pytest
 
 from kvcast import api, load_run, save_run
 from kvcast.api import Result
+from kvcast.cli import main
 from sim.causes import CAUSES
 from sim.optimum.evicted import PARTS
 from sim.scenario import CacheConfig, EngineConfig
 from sim.timeline import interval_ends, interval_of
 from tests.recordings import recording, steps
 from tests.test_access import layered
+from tests.test_cli import SMALL
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +86,25 @@ def test_without_the_record_nothing_is_split_and_nothing_else_differs(result: Re
     off = api.run(api.without_cache(api.prepare(result.scenario)), record_cache=True).report
     assert off.summary["evicted_split"] is None
     assert off.summary["miss_tokens"]["cache_off"] > 0
+
+
+def test_the_command_says_so_and_refuses_where_there_is_no_optimum(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    small = ["run", str(path), "--no-baseline", "--set", "engine.kv_blocks=100", "--optimum"]
+    assert main([*small, "--out", str(tmp_path / "run")]) == 0
+    out, split = capsys.readouterr().out, load_run(tmp_path / "run").summary["evicted_split"]
+    assert "of those of the optimum for this schedule (hit tokens, pinned blocks as they were, proved gap 0.00 %)" in " ".join(out.split())
+    assert split["policy"] + split["memory"] > 0
+    for wrong, part in (
+        (["--set", "cache.enabled=false"], "expected the prefix cache on"), (["--set", "engine.semantics=sglang"], "vLLM's semantics only"),
+        (["--warm-cache", "none.npz"], "--optimum with --warm-cache"),
+    ):  # fmt: skip
+        assert main([*small, *wrong]) == 2
+        err = capsys.readouterr().err
+        assert part in err
+        assert err.startswith(f"kvcast: {path}: ")
+        assert err.count("\n") == 1
 
 
 def test_an_interval_begins_at_its_first_moment_and_the_last_holds_the_end() -> None:

@@ -26,6 +26,7 @@ MISSED_SLO = 1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_scenario_arguments(parser)
     parser.add_argument("--out", metavar="DIR", type=output, help="write a run folder: scenario, summary, requests as Parquet")
+    parser.add_argument("--optimum", action="store_true", help="find the best eviction for this schedule too, and split evicted tokens into the policy's choice and too little memory")
     parser.add_argument("--access-log", action="store_true", help="write access.parquet into the run folder: every run of prompt tokens looked up in a cache, and when it is next asked for")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
     parser.add_argument("--check", action="store_true", help="exit with 1 when the attainment target of [slo] is missed")
@@ -67,12 +68,14 @@ def run(args: argparse.Namespace) -> int:
     with config.naming(args.scenario):
         if args.check:
             _check_target(scenario)
+        if args.optimum:
+            _check_optimum(args, scenario)
         text.progress("loading the workload")
         prepared = api.prepare(scenario)
         prepared, caches = _caches(args, prepared)
         again = scenario.cache.enabled and not args.no_baseline and not args.warm_cache
         text.progress(f"simulating {len(prepared.workload):,} requests")
-        result = api.run(prepared, on_clock=text.clock("simulating", 0, 1 + again), **caches)
+        result = api.run(prepared, on_clock=text.clock("simulating", 0, 1 + again), record_cache=args.optimum, **caches)
         baseline = None
         if again:
             text.progress("simulating again with the prefix cache off")
@@ -103,6 +106,16 @@ def _caches(args: argparse.Namespace, prepared: Prepared) -> tuple[Prepared, dic
     if args.save_cache:
         options["on_end"] = warm.saver(args.save_cache, prepared)
     return prepared, options
+
+
+def _check_optimum(args: argparse.Namespace, scenario: Scenario) -> None:
+    """The simulation itself refuses it with SGLang's semantics and with cache tiers."""
+    from workloads.errors import InputError
+
+    if not scenario.cache.enabled:
+        raise InputError("[cache] enabled = false with --optimum: expected the prefix cache on, nothing is evicted without it")
+    if args.warm_cache:
+        raise InputError("--optimum with --warm-cache: expected one of them, an optimum begins with an empty cache")
 
 
 def _check_target(scenario: Scenario) -> None:
