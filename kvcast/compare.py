@@ -12,8 +12,10 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import signal
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kvcast import intervals, text
@@ -60,15 +62,22 @@ def variants(doc: dict, vary: Sequence[str], seeds: int = 1, source: str = "scen
 
     All variants of a seed are consecutive. Raises InputError for a key or value that is wrong.
     """
-    keys, values = zip(*[_axis(axis) for axis in vary], strict=True) if vary else ((), ())
-    _check_distinct(doc, keys)
+    varied = axes(doc, vary)
+    keys = tuple(varied)
     first = scenario_from_doc(doc, source).seed if "seed" in doc else 0
     out = []
     for seed in range(first, first + seeds):
-        for combination in itertools.product(*values):
+        for combination in itertools.product(*varied.values()):
             overrides = [f"seed={seed}", *(f"{key}={value}" for key, value in zip(keys, combination, strict=True))]
             out.append(Variant(combination, keys, scenario_from_doc(override(doc, overrides), source)))
     return out
+
+
+def axes(doc: dict, vary: Sequence[str]) -> dict[str, list[str]]:
+    """Varied key -> its values, of "a.b=v1,v2". Raises InputError for an axis that is wrong; the values are not looked at."""
+    parted = [_axis(axis) for axis in vary]
+    _check_distinct(doc, [key for key, _ in parted])
+    return dict(parted)
 
 
 def _axis(axis: str) -> tuple[str, list[str]]:
@@ -93,28 +102,47 @@ def _check_distinct(doc: dict, keys: Sequence[str]) -> None:
 
 
 def simulate_all(variants: Sequence[Variant], jobs: int = 1) -> list[Result]:
-    """Simulate every variant, in the order given; with jobs > 1 in that many processes."""
+    """Simulate every variant, in the order given; with jobs > 1 in that many processes, which share each loaded workload."""
     if jobs == 1:
         return _simulate_some(variants)
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
 
-    slices = [variants[i::jobs] for i in range(jobs)]
-    with ProcessPoolExecutor(jobs, initializer=_stop_with_the_parent) as pool:
-        try:
-            signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # until every worker says how it takes them
+    slices = [part for part in (variants[i::jobs] for i in range(jobs)) if part]
+    with tempfile.TemporaryDirectory(prefix="kvcast-") as folder:
+        _share(variants, Path(folder))
+        with ProcessPoolExecutor(jobs, initializer=_stop_with_the_parent) as pool:
             try:
-                pending = pool.map(_simulate_some, [part for part in slices if part])
-            finally:
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-            done = list(pending)
-        except BrokenProcessPool:
-            raise InputError(f"--jobs {jobs}: a process was killed, most likely for want of memory; expected fewer jobs") from None
-        except BaseException:  # do not wait for what nobody will read
-            for child in multiprocessing.active_children():
-                child.terminate()
-            raise
+                signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # until every worker says how it takes them
+                try:
+                    pending = pool.map(_simulate_some, slices, itertools.repeat(Path(folder)))
+                finally:
+                    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+                done = list(pending)
+            except BrokenProcessPool:
+                raise InputError(f"--jobs {jobs}: a process was killed, most likely for want of memory; expected fewer jobs") from None
+            except BaseException:  # do not wait for what nobody will read
+                for child in multiprocessing.active_children():
+                    child.terminate()
+                raise
     return [done[i % jobs][i // jobs] for i in range(len(variants))]
+
+
+def _share(variants: Iterable[Variant], folder: Path) -> None:
+    """Every workload of the variants in a folder of its own, loaded once."""
+    from kvcast import api, shared
+
+    for variant in variants:
+        scenario = variant.scenario
+        at = _shared_at(scenario, folder)
+        if not at.exists():
+            shared.save(api.load_workload(scenario.workload, scenario.seed), at)
+
+
+def _shared_at(scenario: Scenario, folder: Path) -> Path:
+    from kvcast.lab import workload_key
+
+    return folder / workload_key(scenario.workload, scenario.seed)
 
 
 def _stop_with_the_parent() -> None:
@@ -124,15 +152,16 @@ def _stop_with_the_parent() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
 
-def _simulate_some(variants: Sequence[Variant]) -> list[Result]:
-    """One after another; the workload is loaded again only when it changes."""
-    from kvcast import api
+def _simulate_some(variants: Sequence[Variant], folder: Path | None = None) -> list[Result]:
+    """One after another; the workload is loaded again only when it changes, from `folder` where it is shared."""
+    from kvcast import api, shared
 
     results, loaded, workload = [], None, None
     for variant in variants:
         scenario = variant.scenario
         if loaded != (scenario.workload, scenario.seed):
-            loaded, workload = (scenario.workload, scenario.seed), api.load_workload(scenario.workload, scenario.seed)
+            loaded = (scenario.workload, scenario.seed)
+            workload = shared.load(_shared_at(scenario, folder)) if folder else api.load_workload(*loaded)
         text.progress(f"simulating {', '.join(variant.label)}, seed {scenario.seed}")
         report = api.run(api.prepare(scenario, workload)).report
         results.append(Result(variant, report.summary, kept(report.requests)))

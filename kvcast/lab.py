@@ -19,11 +19,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from kvcast import api, runs, shared, text
+from kvcast.own_policy import read_again
 from sim.scenario import Scenario
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError
@@ -46,6 +46,7 @@ class Task:
     run: Path
     what_if: str = ""
     misses_allowed: int | None = None
+    policy_source: str = ""  #: hash of the file of a user's own policy
 
     @property
     def done(self) -> bool:
@@ -61,15 +62,15 @@ class Lab:
     def task(self, scenario: Scenario, what_if: str = "", misses_allowed: int | None = None) -> Task:
         """Resolve the scenario, so that what is wrong is said before anything runs, and load its workload once."""
         resolved = api.resolve(scenario)
-        workload = self.workload(resolved.scenario)
+        workload, policy_source = self.workload(resolved.scenario), read_again(resolved.scenario.cache.policy)
         identity: dict[str, Any] = {
             "scenario": asdict(resolved.scenario), "model": repr(resolved.model), "profile": resolved.profile.content_hash,
-            "workload": workload.name, "code": _code_hash(), "policy": _policy_hash(resolved.scenario.cache.policy),
+            "workload": workload.name, "code": _code_hash(), "policy": policy_source,
         }  # fmt: skip
         if what_if or misses_allowed is not None:
             identity |= {"what_if": what_if, "misses_allowed": misses_allowed}
         kind = "what-if" if what_if else "runs"
-        return Task(scenario, workload, self.folder / kind / _hash(identity), what_if, misses_allowed)
+        return Task(scenario, workload, self.folder / kind / _hash(identity), what_if, misses_allowed, policy_source)
 
     def workload(self, scenario: Scenario) -> Path:
         """The folder of its requests, written if need be."""
@@ -112,6 +113,8 @@ def end_processes() -> None:
 
 def _one(task: Task) -> float:
     began_s = time.process_time()
+    if read_again(task.scenario.cache.policy) != task.policy_source:
+        raise InputError(f"[cache] policy = {task.scenario.cache.policy!r}: its file has changed since the first run began; run it again")
     prepared = api.prepare(task.scenario, shared.load(task.workload))
     options: dict[str, Any] = {}
     if task.what_if == "oracle":
@@ -183,13 +186,6 @@ def _code_hash() -> str:
 
 def _code(root: Path) -> Iterator[Path]:
     return iter(sorted(p for kind in ("*.py", "*.toml") for p in root.rglob(kind)))
-
-
-def _policy_hash(policy: str) -> str:
-    """Of the file of a user's own policy, module:Class."""
-    module, separator, _ = policy.partition(":")
-    spec = find_spec(module) if separator else None
-    return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest() if spec and spec.origin else ""
 
 
 def _hash(identity: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from kvcast.runs import _has_writer, _lock, _locked
 from workloads.columns import PrefixTree, Workload
 
 META = "workload.json"
@@ -28,7 +29,10 @@ def save(workload: Workload, folder: Path) -> None:
     if folder.exists():
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    with _locked(folder.parent):
+        _remove_leftovers(folder)
+        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        writing = _lock(partial)
     try:
         for prefix, part in (("", workload), ("tree.", workload.tree)):
             for name, column in _values(part, arrays=True).items():
@@ -41,7 +45,15 @@ def save(workload: Workload, folder: Path) -> None:
             if not folder.exists():  # else another process was first, with the same
                 raise
     finally:
+        os.close(writing)
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """What killed writers of `folder` left beside it: nobody holds its lock. The caller holds the lock of the parent folder."""
+    for path in folder.parent.glob(f".{folder.name}.*"):
+        if path.is_dir() and all(inner.suffix == ".npy" or inner.name == META for inner in path.iterdir()) and not _has_writer(path):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def load(folder: Path) -> Workload:

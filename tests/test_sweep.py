@@ -181,3 +181,76 @@ def test_a_killed_process_is_one_line_and_what_is_done_stays(small, tmp_path, mo
     assert main([*command, "cache.policy=lru,lfu,deadly_policy:Deadly,fifo"]) == 2
     assert "a process was killed" in capsys.readouterr().err
     assert len([path for path in (tmp_path / "s" / "runs").iterdir() if (path / "run.json").exists()]) >= 2
+
+
+OWN = """
+from sim.kvcache.policies import Policy
+
+class Mine(Policy):
+    def key(self, run):
+        return ({sign}run.released,)
+"""
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_edited_policy_is_another_policy_in_the_same_session(small, tmp_path, monkeypatch, jobs):
+    """LRU turned into MRU in the file: nothing stale is reused, and what runs is what the file says."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own, name = tmp_path / f"edited_policy_{jobs}.py", f"edited_policy_{jobs}:Mine"
+    vary = {"cache.policy": [name], "engine.kv_blocks": [400, 500]}
+    hits = {}
+    for kind, sign in (("lru", " "), ("mru", "-")):  # the same size and, as likely as not, the same second
+        own.write_text(OWN.format(sign=sign))
+        done = sweep(small, vary, tmp_path / "s", jobs=jobs)
+        assert done.reused == 0
+        assert sweep(small, vary, tmp_path / "s", jobs=jobs).reused == 2
+        hits[kind] = done.table["prefix_hit_tokens"].tolist()
+        named = sweep(small, {**vary, "cache.policy": [kind if kind == "mru" else "ttl"]}, tmp_path / "s")  # one retention: ttl is LRU
+        assert hits[kind] == named.table["prefix_hit_tokens"].tolist()
+    assert hits["lru"] != hits["mru"]
+    own.write_text("def broken(")
+    with pytest.raises(InputError, match="SyntaxError"):
+        sweep(small, vary, tmp_path / "s", jobs=jobs)
+
+
+def test_what_a_killed_writer_of_a_workload_left_is_removed(small, tmp_path):
+    """The folder of a dead process goes, that of a live one and what is not ours stay."""
+    scenario = load_scenario(small)
+    workload = api.load_workload(scenario.workload, 0)
+    script = (
+        "import sys, os, signal, numpy as np; from pathlib import Path; from kvcast import api, load_scenario, shared\n"
+        "w = api.load_workload(load_scenario(sys.argv[1]).workload, 0)\n"
+        "save = np.save\n"
+        "np.save = lambda *a: (save(*a), print('writing', flush=True), signal.pause())\n"
+        "shared.save(w, Path(sys.argv[2]))\n"
+    )
+    writer = subprocess.Popen([sys.executable, "-c", script, str(small), str(tmp_path / "w" / "KEY")], cwd=ROOT, stdout=subprocess.PIPE)
+    assert writer.stdout is not None
+    try:
+        assert writer.stdout.readline() == b"writing\n"
+        (tmp_path / "w" / ".KEY.thesis").mkdir()
+        (tmp_path / "w" / ".KEY.thesis" / "thesis.tex").write_text("x")
+        shared.save(workload, tmp_path / "w" / "KEY")
+        (left,) = [p for p in (tmp_path / "w").glob(".KEY.*") if p.name != ".KEY.thesis"]  # it is still at work
+    finally:
+        writer.kill()
+        writer.wait()
+    os.rename(tmp_path / "w" / "KEY", tmp_path / "w" / "gone")
+    shared.save(workload, tmp_path / "w" / "KEY")
+    assert sorted(p.name for p in (tmp_path / "w").iterdir()) == [".KEY.thesis", "KEY", "gone"]
+    assert not left.exists()
+
+
+def test_processes_of_a_comparison_share_one_loaded_workload(small, monkeypatch, tmp_path):
+    from kvcast import compare, config
+
+    loaded = []
+    load = api.load_workload
+    monkeypatch.setattr(api, "load_workload", lambda *given: (loaded.append(os.getpid()), load(*given))[1])
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    variants = compare.variants(config.load_doc(small), ["cache.policy=lru,lfu,fifo"], seeds=2)
+    together = compare.simulate_all(variants, jobs=2)
+    assert loaded == [os.getpid()] * 2  # one for each seed, and none in a worker
+    assert not list(tmp_path.glob("kvcast-*"))
+    for a, b in zip(together, compare.simulate_all(variants), strict=True):
+        assert a.summary["prefix_hit_tokens"] == b.summary["prefix_hit_tokens"]
