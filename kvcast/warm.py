@@ -24,7 +24,7 @@ from sim.warm import CacheState, saved
 from workloads.columns import Workload
 from workloads.errors import InputError
 
-FORMAT = 1
+FORMAT = 2  # runs lie on chains of nodes
 
 
 def saver(path: Path, prepared: Prepared) -> Callable[[list], None]:

@@ -22,7 +22,7 @@ from sim.hopeless import Hopeless
 from sim.kvcache.base import BlockCache, NoCache, Paths
 from sim.kvcache.clairvoyant import ClairvoyantCache, Forecast
 from sim.kvcache.observed import as_table, observe
-from sim.kvcache.policies import POLICIES, World, check, make
+from sim.kvcache.policies import POLICIES, World, check, find, make
 from sim.kvcache.ranked import RankedCache
 from sim.kvcache.release_order import ReleaseOrderCache
 from sim.kvcache.tiers import Tiers
@@ -83,8 +83,8 @@ def run(
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))  # stream 1: routing
     cluster = Cluster(env, workload, params, log, ROUTERS[router](rng), until_arrival_s, on_clock)
     life: list[list[tuple]] | None = [[] for _ in range(len(workload))] if record_life else None
-    paths = Paths(workload, params.block_size)
-    token_paths = Paths(workload, 1) if params.semantics == "sglang" else paths  # its longest-prefix order compares tokens
+    paths = Paths(workload, params.block_size, chains=_walks_chains(params))
+    token_paths = Paths(workload, 1, chains=False) if params.semantics == "sglang" else paths  # its longest-prefix order compares tokens
     fleet_seen: dict[int, int] = {}
     forecast = Forecast(workload, params) if params.caching and params.policy == "clairvoyant" else None
     cache_events: list[array[int]] | None = [array("q") for _ in range(replicas)] if record_cache else None
@@ -153,6 +153,12 @@ def _cache(params: EngineParams, world: World, fleet_seen: dict[int, int], forec
     if forecast is not None:
         return ClairvoyantCache(*size, forecast)
     return RankedCache(*size, make(params.policy, world, params.policy_params))
+
+
+def _walks_chains(params: EngineParams) -> bool:
+    if params.semantics == "sglang" or (params.caching and params.policy == "clairvoyant"):
+        return False  # SGLang's tree hangs on the nodes' ends; the future is known by node
+    return not params.caching or not find(params.policy).by_node
 
 
 class _quiet_gc:  # noqa: N801

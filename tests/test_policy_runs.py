@@ -26,7 +26,7 @@ from sim.simulate import run
 from tests import fuzz, fuzz_policies, reference_cache
 from tests import test_policies as small_worlds
 from tests.fuzz import unequal
-from tests.fuzz_policies import SINGLE, by_blocks
+from tests.fuzz_policies import SINGLE, by_blocks, nodes_alone
 from tests.worlds import LinearSteps, UnitSteps, random_workload
 from workloads.columns import Workload
 from workloads.readers import read
@@ -54,7 +54,9 @@ def test_runs_are_single_blocks(policy: str) -> None:
         block = (1, 2, 4, 5)[seed % 4]
         workload = mixed(seed, longest=80)
         capacity = (200, 330, 500, 800)[seed // 4] // block
-        whole, single = (leaf_first(w, policy, capacity, block, PARAMS.get(policy)) for w in (workload, by_blocks(workload, block)))
+        whole = leaf_first(workload, policy, capacity, block, PARAMS.get(policy))
+        with nodes_alone():
+            single = leaf_first(by_blocks(workload, block), policy, capacity, block, PARAMS.get(policy))
         assert whole.depth_blocks.tolist() == single.depth_blocks.tolist(), seed
         evicted += whole.hit_blocks < leaf_first(workload, "lru", None, block).hit_blocks
     assert evicted > 6
@@ -83,7 +85,9 @@ def test_runs_are_single_blocks_under_load(policy: str) -> None:
     for seed in range(4):
         workload = mixed(seed, closed=seed % 2 == 1)
         params = engine(policy, max_num_seqs=8, max_num_batched_tokens=64)
-        whole, single = (run(w, params, LinearSteps()) for w in (workload, by_blocks(workload, 4)))
+        whole = run(workload, params, LinearSteps())
+        with nodes_alone():
+            single = run(by_blocks(workload, 4), params, LinearSteps())
         same(whole, single)
         assert whole.evicted_blocks > 50
 

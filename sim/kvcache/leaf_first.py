@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sim.kvcache.base import BlockCache, Path, Paths
-from sim.kvcache.policies import World, make
+from sim.kvcache.policies import World, find, make
 from sim.kvcache.ranked import RankedCache
 from sim.kvcache.release_order import ReleaseOrderCache
 from sim.kvcache.replay import LEAF_FIRST, ReplayResult, checked_size
@@ -65,7 +65,7 @@ def leaf_first(
     Time stands at each request's arrival where it has one (`ttl` and `workload` read it). Raises InputError.
     """
     block_size = checked_size(workload, capacity_blocks, block_size)
-    paths = Paths(workload, block_size)
+    paths = Paths(workload, block_size, chains=not find(policy).by_node)
     computed = workload.prompt_tokens + workload.output_tokens - 1
     size = int(capacity_blocks if capacity_blocks is not None else (-(-computed // block_size)).sum())
     cache = build(workload, policy, size, block_size, params)

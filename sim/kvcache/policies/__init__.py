@@ -26,7 +26,7 @@ POLICIES: dict[str, type[Policy]] = {
     "quota": Quota, "workload": WorkloadAware, "random": Random,
 }  # fmt: skip
 
-__all__ = ["POLICIES", "Policy", "Run", "World", "check", "make"]
+__all__ = ["POLICIES", "Policy", "Run", "World", "check", "find", "make"]
 
 
 def find(name: str) -> type[Policy]:

@@ -33,7 +33,7 @@ Key = tuple[Any, ...]
 
 
 class Run:
-    """Blocks [lo, hi) of a node that have shared one history."""
+    """Blocks [lo, hi) of a node, or a chain of nodes, that have shared one history."""
 
     __slots__ = ("hi", "lo", "node_id", "refs", "released", "state")
 
@@ -76,6 +76,9 @@ def expect(ok: bool, name: str, value: Any, expected: str) -> None:
 
 class Policy:
     """Least recently used leaf first, until a subclass says otherwise. Keyword arguments of `__init__` are its parameters."""
+
+    by_node = False
+    """Whether the policy keeps something by tree node, as frequencies. Otherwise nodes that nothing parts are one (`sim.kvcache.base.Paths`)."""
 
     def __init__(self, world: World) -> None:
         self.world = world

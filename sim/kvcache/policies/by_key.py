@@ -161,6 +161,8 @@ class Random(Policy):
     A leaf's life is exponential on a clock that stands at the last one taken: without memory, so each is as likely.
     """
 
+    by_node = True
+
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.clock = 0.0

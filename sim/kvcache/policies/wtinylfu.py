@@ -24,6 +24,8 @@ class WTinyLfu(Policy):
     blocks asked for (the paper approximates them by a sketch).
     """
 
+    by_node = True
+
     def __init__(self, world: World, window_share: float = 0.01, protected_share: float = 0.8, sample: int = 10) -> None:
         super().__init__(world)
         expect(0 <= window_share < 1, "window_share", window_share, "0 or more and below 1")
