@@ -18,10 +18,11 @@ _PUBLIC = {
     "simulate": "kvcast.api",
     "resolve": "kvcast.api",
     "sweep": "kvcast.grid",
+    "plan": "kvcast.planner",
     "load_run": "kvcast.runs",
     "save_run": "kvcast.runs",
 }
-__all__ = ["InputError", "Scenario", "WorkloadConfig", "load_run", "load_scenario", "resolve", "save_run", "simulate", "sweep"]
+__all__ = ["InputError", "Scenario", "WorkloadConfig", "load_run", "load_scenario", "plan", "resolve", "save_run", "simulate", "sweep"]
 
 
 def __getattr__(name: str) -> Any:

@@ -28,6 +28,7 @@ COMMANDS = {
     "run": "simulate one scenario and say whether it meets its targets",
     "compare": "simulate variants of a scenario on the same arrivals, side by side",
     "sweep": "simulate a grid of scenarios in several processes, and keep every run",
+    "plan": "the fewest GPUs that meet the SLOs, how far they reach, what binds, what to change",
     "value": "GPUs the prefix cache saves at equal attainment, over KV memory",
     "cache": "replay a trace through a prefix cache alone, without time",
     "optimum": "how much of what any eviction could hit did a run hit",

@@ -61,8 +61,8 @@ def sweep(
     Raises InputError for anything wrong in the grid before the first run. What is finished stays finished.
     """
     folder = Path(out)
-    axes = _axes(vary)
-    variants = compare.variants(_doc(scenario, overrides), axes, seeds, str(scenario) if not isinstance(scenario, Scenario) else "scenario")
+    axes = axes_of(vary)
+    variants = compare.variants(doc_of(scenario, overrides), axes, seeds, str(scenario) if not isinstance(scenario, Scenario) else "scenario")
     _claim(folder, {"format": FORMAT, "vary": axes, "seeds": seeds})
     lab = Lab(folder)
     grid = [_Job(variant, lab.task(variant.scenario)) for variant in variants]
@@ -75,13 +75,15 @@ def sweep(
     return Sweep(folder, results, table, len(distinct) - len(todo))
 
 
-def _axes(vary: Vary) -> list[str]:
+def axes_of(vary: Vary) -> list[str]:
+    """{"a.b": [v1, v2]} as ["a.b=v1,v2"]."""
     if not isinstance(vary, Mapping):
         return list(vary)
     return [f"{key}={','.join(str(v).lower() if isinstance(v, bool) else str(v) for v in values)}" for key, values in vary.items()]
 
 
-def _doc(scenario: str | Path | Scenario, overrides: Sequence[str]) -> dict:
+def doc_of(scenario: str | Path | Scenario, overrides: Sequence[str]) -> dict:
+    """The tables of a scenario, however it is given."""
     from kvcast.config import apply_overrides, load_doc
     from kvcast.toml import dumps
 

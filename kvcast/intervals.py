@@ -47,7 +47,7 @@ def replications(values: Sequence[float | None]) -> Difference:
     mean = float(known.mean())
     if len(known) == 1:
         return Difference(mean, note="one seed")
-    return Difference(mean, _t(len(known)) * float(known.std(ddof=1)) / math.sqrt(len(known)), len(known))
+    return Difference(mean, student_t(len(known)) * float(known.std(ddof=1)) / math.sqrt(len(known)), len(known))
 
 
 def paired(of: Callable[[np.ndarray], float], n: int, per_batch: int = PER_BATCH) -> Difference:
@@ -69,21 +69,22 @@ def paired(of: Callable[[np.ndarray], float], n: int, per_batch: int = PER_BATCH
             result = Difference(whole, note="undefined in a batch")
             continue
         spread = estimates - whole
-        half = _t(batches) * math.sqrt(float(spread @ spread) / (batches * (batches - 1)))
+        half = student_t(batches) * math.sqrt(float(spread @ spread) / (batches * (batches - 1)))
         result = Difference(whole, half, batches, note=alike)
-        if _lag1(estimates) <= 1.8 / math.sqrt(batches):
+        if lag1(estimates) <= 1.8 / math.sqrt(batches):
             break
         alike = "neighbouring batches are alike: perhaps too narrow, use --seeds" if batches <= BATCHES[1] else ""
     return result
 
 
-def _t(n: int) -> float:
+def student_t(n: int, level: float = LEVEL) -> float:
+    """The two-sided quantile for n observations."""
     from scipy.stats import t
 
-    return float(t.ppf((1 + LEVEL) / 2, n - 1))
+    return float(t.ppf((1 + level) / 2, n - 1))
 
 
-def _lag1(values: np.ndarray) -> float:
+def lag1(values: np.ndarray) -> float:
     off = values - values.mean()
     total = float(off @ off)
     return float(off[:-1] @ off[1:]) / total if total > 0 else 0.0

@@ -1,0 +1,59 @@
+"""The fewest GPUs that meet the SLOs: how far they reach, what binds them, and what to change.
+
+For every combination of the --vary values the fewest replicas that meet [slo] attainment are found by simulation on the same
+requests (the lower end of the attainment's interval must meet it), and of those the cheapest. Then: the highest load that
+fleet holds, the resource whose +20 % helps most, the three changes that help most, the fleet at a larger load and with one
+replica down. --out keeps every run; the same command after a kill goes on where it stopped.
+
+  kvcast plan examples/demo.toml --vary hardware.tensor_parallel=1,2 --vary cache.policy=lru,lfu --jobs 2 --out plans/demo
+  kvcast plan examples/demo.toml --set slo.ttft_s=0.5 --set slo.attainment=0.99 --seeds 3
+"""
+from __future__ import annotations
+
+import argparse
+
+from kvcast.commands import output
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from kvcast.commands.run import add_scenario_arguments
+
+    add_scenario_arguments(parser)
+    parser.add_argument("--vary", metavar="a.b=V1,V2", action="append", default=[], help="a key and the values to try, separated by commas; may be repeated")
+    parser.add_argument("--max-replicas", metavar="N", type=int, default=64, help="the largest fleet to look at (default 64)")
+    parser.add_argument("--fixed", action="store_true", help="the scenario's own cluster.replicas: how far does this fleet reach")
+    parser.add_argument("--every", action="store_true", help="find the fewest replicas of every combination, also where they can only be dearer than the best")
+    parser.add_argument("--seeds", metavar="N", type=int, default=1, help="judge every fleet on N seeds, from the scenario's own upwards (default 1)")
+    parser.add_argument("--confidence", metavar="SHARE", type=float, default=0.95, help="of the attainment's interval (default 0.95)")
+    parser.add_argument("--growth", metavar="FACTOR", type=float, default=3.0, help="also plan for this many times the load (default 3)")
+    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="processes to use (default 1)")
+    parser.add_argument("--out", metavar="DIR", type=output, help="keep every run and plan.json: a new folder, or an earlier plan to go on with")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
+    for name, what in (("capacity", "the highest load the fleet holds"), ("binding", "what binds"), ("advice", "the changes that help most"), ("growth", "the larger load"), ("n-plus-1", "one replica down")):
+        parser.add_argument(f"--no-{name}", action="store_true", help=f"leave out {what}")
+
+
+def run(args: argparse.Namespace) -> int:
+    from kvcast import text
+    from kvcast.checks import from_1, within
+    from kvcast.config import load_scenario, naming
+    from kvcast.planner import plan
+    from workloads.errors import InputError
+
+    within("--seeds", args.seeds, from_1(1000))
+    within("--jobs", args.jobs, from_1(256))
+    within("--max-replicas", args.max_replicas, from_1(10_000))
+    if not 0.5 <= args.confidence < 1:
+        raise InputError(f"--confidence {args.confidence:g}: expected a share from 0.5 to below 1, such as 0.95")
+    if not 1 < args.growth <= 1000:
+        raise InputError(f"--growth {args.growth:g}: expected a factor above 1 and at most 1,000")
+    load_scenario(args.scenario, args.overrides)
+    with naming(args.scenario):
+        made = plan(
+            args.scenario, args.vary, args.out, overrides=args.overrides, seeds=args.seeds, confidence=args.confidence, most=args.max_replicas,
+            jobs=args.jobs, fixed=args.fixed, every=args.every, growth=None if args.no_growth else args.growth, capacity=not args.no_capacity,
+            binding=not args.no_binding, advice=not args.no_advice, n_plus_1=not args.no_n_plus_1,
+        )  # fmt: skip
+    text.clear_clock()
+    print(text.to_json(made))
+    return 0

@@ -1,0 +1,117 @@
+"""The fleet a workload needs: fewest GPUs that meet the SLOs, how far they reach, what binds them, what to change.
+
+The one idea: nothing is computed from averages; every fleet, load and change that the plan speaks of was simulated on the
+same requests and is a folder under DIR/runs, so the same command after a kill goes on, and a number can be looked into.
+
+    >>> from kvcast import plan
+    >>> plan("examples/demo.toml", ["hardware.tensor_parallel=1,2"], out="plans/demo")["answer"]
+"""
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvcast import text
+from kvcast.lab import Lab, replace_file
+from kvcast.planner import document
+from kvcast.planner.attainment import method
+from kvcast.planner.candidates import Combination, combinations
+from kvcast.planner.fleet import Fleet
+from kvcast.planner.trials import Trials
+from sim.scenario import Scenario
+from workloads.errors import InputError
+
+PLAN, RAN = "plan.json", "ran.json"
+MOST = 64
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to plan. fixed: the scenario's own fleet, no search. every: fewest replicas also of what can only be dearer."""
+
+    seeds: int = 1
+    confidence: float = 0.95
+    most: int = MOST
+    jobs: int = 1
+    fixed: bool = False
+    every: bool = False
+    growth: float | None = 3.0
+    capacity: bool = True
+    binding: bool = True
+    advice: bool = True
+    n_plus_1: bool = True
+
+
+def plan(
+    scenario: str | Path | Scenario, vary: Mapping[str, Sequence[Any]] | Sequence[str] = (), out: str | Path | None = None,
+    *, overrides: Sequence[str] = (), **options: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Plan, as the document of docs/plan.md. vary: {"a.b": [v1, v2]} or ["a.b=v1,v2"]. out: a folder to keep all runs in.
+
+    Options are those of `Options`. Raises InputError for a scenario without a target, or one of which nothing can run.
+    """
+    from kvcast.grid import axes_of, doc_of
+
+    doc = doc_of(scenario, overrides)
+    source = "scenario" if isinstance(scenario, Scenario) else str(scenario)
+    asked = Options(**options)
+    found = combinations(doc, axes_of(vary), source)
+    base = next(one.scenario for one in found if one.scenario is not None)
+    check_slo(base)
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="kvcast-plan-") as folder:
+            return _without_folders(_plan(base, found, Path(folder), asked))
+    _claim(Path(out))
+    made = _plan(base, found, Path(out), asked)
+    kept = {**made, "simulations": {**made["simulations"], "run": None, "reused": None, "cpu_s": None}}
+    replace_file(Path(out) / PLAN, (text.to_json(kept) + "\n").encode())
+    replace_file(Path(out) / RAN, (text.to_json(made["simulations"]) + "\n").encode())
+    return made
+
+
+def check_slo(scenario: Scenario) -> None:
+    """There is no default SLO: a plan for limits that nobody chose is an answer to nobody's question."""
+    slo = scenario.slo
+    if slo.attainment is None:
+        raise InputError("[slo] attainment is missing: a plan needs a target, such as --set slo.attainment=0.95")
+    limits: list[Any] = [slo, *slo.classes.values()]
+    if all(value is None for one in limits for value in (one.ttft_s, one.tpot_s, one.e2e_s)):
+        raise InputError("[slo] has an attainment target and no limit to attain: a plan needs one, such as --set slo.ttft_s=1")
+
+
+def _claim(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not any((folder / name).exists() for name in (PLAN, "runs", "workload")))):
+        raise InputError(f"--out {folder}: holds something else than a plan; expected a new folder or an earlier plan to go on with")
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def _plan(base: Scenario, found: list[Combination], folder: Path, asked: Options) -> dict[str, Any]:
+    from kvcast.toml import dumps
+
+    seeds = [base.seed + i for i in range(asked.seeds)]
+    with Trials(Lab(folder), seeds, asked.confidence, asked.jobs) as trials:
+        fleet = Fleet(trials, found, asked.most, asked.every)
+        if not fleet.runnable:
+            raise InputError(fleet.reasons[0])
+        fleet.judge_fixed() if asked.fixed else fleet.search()
+        rows = document.candidate_rows(fleet)
+        winner = base if fleet.winner is None else found[fleet.winner].with_replicas(fleet.replicas)
+        made: dict[str, Any] = {
+            "name": base.name, "scenario": dumps(winner), "slo": document.slo_of(base.slo), "confidence": asked.confidence,
+            "method": method(len(seeds)), "seeds": seeds, "answer": document.answer_of(fleet, winner), "candidates": rows,
+            "rejected_by": document.rejected_by(rows), "capacity": None, "rates": None, "knee_per_s": None, "binding": None,
+            "advice": None, "growth": None, "n_plus_1": None, "caution": [], "notes": list(fleet.notes),
+        }  # fmt: skip
+        made["simulations"] = {
+            "distinct": trials.distinct, "stopped_early": trials.stopped_early, "run": trials.simulated, "reused": trials.reused,
+            "cpu_s": trials.cpu_s,
+        }  # fmt: skip
+    return made
+
+
+def _without_folders(made: dict[str, Any]) -> dict[str, Any]:
+    """The runs are gone with the temporary folder."""
+    return {**made, "answer": {**made["answer"], "run": None}, "candidates": [{**row, "run": None} for row in made["candidates"]]}

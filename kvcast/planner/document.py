@@ -1,0 +1,78 @@
+"""The plan as one JSON-able document: what `kvcast plan --json` prints, plan.json holds and the pages show.
+
+The one idea: every key is always there; null is what was not asked for or is not known. docs/plan.md has the meaning of each.
+"""
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from kvcast.planner.attainment import Interval
+from kvcast.planner.candidates import Combination
+from kvcast.planner.fleet import Fleet
+from kvcast.planner.trials import CANNOT_RUN, PRUNED, Judged
+from sim.scenario import Scenario, SloConfig
+
+LIMITS = ("ttft_s", "tpot_s", "e2e_s")
+
+
+def slo_of(slo: SloConfig) -> dict[str, Any]:
+    return {
+        "limits": {limit: getattr(slo, limit) for limit in LIMITS}, "attainment": slo.attainment,
+        "classes": {name: {limit: getattr(one, limit) for limit in LIMITS} for name, one in slo.classes.items()},
+    }  # fmt: skip
+
+
+def interval_of(found: Interval | None, at_most: float | None = None) -> dict[str, float | None]:
+    return {"mean": found.mean, "low": found.low, "high": found.high} if found else {"mean": None, "low": None, "high": at_most}
+
+
+def size_of(combination: Combination, replicas: int) -> dict[str, Any]:
+    gpus, price = replicas * combination.gpus_per_replica, combination.usd_per_gpu_hour
+    return {"replicas": replicas, "gpus": gpus, "usd_per_hour": None if price is None else gpus * price}
+
+
+def candidate_rows(fleet: Fleet) -> list[dict[str, Any]]:
+    """Everything that was looked at: simulated fleets, combinations given up for their price, and those that cannot run."""
+    rows = []
+    for i, combination in enumerate(fleet.combinations):
+        if i in fleet.reasons:
+            rows.append(_row(combination, CANNOT_RUN, reason=fleet.reasons[i]))
+            continue
+        rows += [{**_row(combination, one.verdict, one), **size_of(combination, n)} for n, one in sorted((n, one) for (j, n), one in fleet.judged.items() if j == i)]
+        found = fleet.found.get(i)
+        if found is not None and found.given_up:
+            reason = f"{found.at_least} replicas or more: dearer than the best fleet"
+            rows.append({**_row(combination, PRUNED, reason=reason), **size_of(combination, found.at_least)})
+    return rows
+
+
+def _row(combination: Combination, verdict: str, one: Judged | None = None, reason: str | None = None) -> dict[str, Any]:
+    return {
+        "label": combination.label, "values": combination.values, "replicas": None, "gpus": None, "usd_per_hour": None,
+        "attainment": interval_of(one.attainment if one else None, one.at_most if one else None),
+        "per_slo": one.per_slo if one else dict.fromkeys(LIMITS), "stable": one.stable if one else None, "verdict": verdict,
+        "rejected_by": one.rejected_by if one else None, "reason": reason, "extrapolated": one.extrapolated if one else None,
+        "goodput_per_s": one.goodput_per_s if one else None,
+        "ttft_ms_p99": one.ttft_ms["p99"] if one else None, "tpot_ms_p99": one.tpot_ms["p99"] if one else None,
+        "run": one.run if one else None,
+    }  # fmt: skip
+
+
+def rejected_by(rows: list[dict[str, Any]]) -> dict[str, int]:
+    counted = Counter(row["rejected_by"] or row["verdict"] for row in rows if row["verdict"] != "meets")
+    return {**{limit: counted.pop(limit, 0) for limit in LIMITS}, **{key: counted[key] for key in sorted(counted)}}
+
+
+def answer_of(fleet: Fleet, scenario: Scenario) -> dict[str, Any]:
+    one = fleet.answer
+    empty = dict.fromkeys(("replicas", "gpus", "gpus_per_replica", "gpu_hours_per_day", "usd_per_hour", "label", "values", "router", "goodput_per_s", "run", "launch"))
+    if one is None or fleet.winner is None:
+        return {"feasible": False, **empty, "attainment": interval_of(None)}
+    combination = fleet.combinations[fleet.winner]
+    size = size_of(combination, fleet.replicas)
+    return {
+        "feasible": one.meets, **empty, **size, "gpus_per_replica": combination.gpus_per_replica, "gpu_hours_per_day": 24 * size["gpus"],
+        "label": combination.label, "values": combination.values, "router": scenario.cluster.router,
+        "attainment": interval_of(one.attainment, one.at_most), "goodput_per_s": one.goodput_per_s, "run": one.run,
+    }  # fmt: skip
