@@ -3,11 +3,15 @@
 The one idea: between two events that can change the batch a pure-decode stretch of k steps is one event. Step ends are
 a running float sum from the clock, in stepping order, so fast-forward is bit-identical to stepping. An arrival that
 could be admitted cuts the stretch at the end of the step it falls in (at a tie the arrival comes first).
+
+vLLM's asynchronous scheduler decides a step when the one before it begins. Here it decides when its own begins, so what arrives in
+between (`held`) is kept from it: an arrival waits for the step in progress, for the one already decided, and is in the next.
 """
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Generator
 
 import numpy as np
@@ -64,6 +68,10 @@ class Replica:
         self._loading = scheduler.loading if isinstance(scheduler, Scheduler) else []
         self._prefetches = isinstance(scheduler, Scheduler) and scheduler.prefetches
         self._loaded: simpy.Event | None = None  # waiting for a load, with nothing else to do
+        self._ahead = isinstance(scheduler, Scheduler) and scheduler.p.async_scheduling and scheduler.p.calls_ahead
+        self._held: deque[tuple[float, int]] = deque()  # (time, request) of arrivals that no call has been able to see
+        self._held_tokens = 0
+        self._last_start_s = 0.0  # of the last step completed
         self._settled = True  # the batch has not changed since the last sample
         env.process(self._run())
 
@@ -71,24 +79,46 @@ class Replica:
     def submit(self, request: int) -> None:
         """A request reaches this replica now."""
         self.log.replica[request] = self.index
+        if self._ahead and self._ends:
+            self._hold(request)
+            return
         cut = self.scheduler.submit(request)
         if self._idle is not None:
             if not self._idle.triggered:
                 self.env.trigger_at(self._idle, self.env.now)
         elif self._loaded is not None:
             self._loaded = self.env.move(self._loaded, self.env.now)
-        elif cut and len(self._ends) > 1 and (len(self.scheduler.running) < self.scheduler.p.max_num_seqs or self._prefetches):
+        elif cut:
             self._cut(self.env.now)
+
+    def _hold(self, request: int) -> None:
+        self._held.append((self.env.now, request))
+        self._held_tokens += self.log.prompt[request]
+        scheduler = self.scheduler
+        if not len(scheduler.waiting) or scheduler.p.scheduler_policy == "priority" or self._prefetches:
+            self._cut(self.env.now)
+
+    def _receive(self, until_s: float) -> bool:
+        """Queue what was held and arrived by then; whether there was any."""
+        held, some = self._held, False
+        while held and held[0][0] <= until_s:
+            _, request = held.popleft()
+            self._held_tokens -= self.log.prompt[request]
+            self.scheduler.submit(request)
+            some = True
+        return some
 
     def load_tokens(self) -> int:
         """Tokens waiting and running here now, the present stretch included."""
         s = self.scheduler
         done = bisect_left(self._ends, self.env.now) if self._ends else 0
-        return s.waiting_tokens + s.running_tokens + done * s.decoded
+        return s.waiting_tokens + self._held_tokens + s.running_tokens + done * s.decoded
 
     def _cut(self, now_s: float) -> None:
-        """End the present stretch with the step in progress."""
-        steps = bisect_left(self._ends, now_s) + 1
+        """End the present stretch with the step in progress, or with the next when that is decided already."""
+        if len(self._ends) < 2 or (len(self.scheduler.running) >= self.scheduler.p.max_num_seqs and not self._prefetches):
+            return
+        steps = bisect_left(self._ends, now_s) + 1 + self._ahead
         if steps < len(self._ends):
             del self._ends[steps:]
             self._step_end = self.env.move(self._step_end, self._ends[-1])  # type: ignore[arg-type]
@@ -123,12 +153,16 @@ class Replica:
         """
         scheduler, cache = self.scheduler, self.scheduler.cache
         cache.now_s = now_s
+        self._receive(self._last_start_s)
         for _ in range(4):
             taken, evicted = cache.taken, cache.evicted
             some = scheduler.schedule(now_s)
             if self.step_log is not None:
                 self._log_step(now_s, cache.taken - taken, cache.evicted - evicted)
-            if some or not scheduler.busy or (self._loading and not (scheduler.preempted or scheduler.freed)):
+            if some:
+                break
+            waits = self._loading and not (scheduler.preempted or scheduler.freed)
+            if not self._receive(now_s) and (waits or not scheduler.busy):
                 break
         else:
             raise RuntimeError(f"replica {self.index} at {now_s} s: nothing can be scheduled, yet {len(scheduler.waiting)} wait and {len(scheduler.running)} run")
@@ -140,7 +174,7 @@ class Replica:
     def _time_steps(self, start_s: float) -> None:
         scheduler = self.scheduler
         chunks, n, sum_context, max_context, sampled = scheduler.shape()
-        k = scheduler.stretch(self.most_steps) if self.most_steps > 1 else 1
+        k = scheduler.stretch(self.most_steps) if self.most_steps > 1 and not self._held else 1
         if k == 1:
             seconds, code = self.step_time.step(chunks, n, sum_context, max_context, sampled)
             self._ends = array("d", (start_s + (seconds + self.overhead_s),))
@@ -158,6 +192,7 @@ class Replica:
     def _complete(self) -> None:
         scheduler, ends = self.scheduler, self._ends
         k, end_s = len(ends), ends[-1]
+        self._last_start_s = ends[-2] if k > 1 else self._start_s
         if k > 1:
             scheduler.fast_forward(k - 1)
         scheduler.cache.now_s = end_s
@@ -193,7 +228,7 @@ class Replica:
 
     def _sample(self, t_s: float) -> None:
         s, cache = self.scheduler, self.scheduler.cache
-        self._samples.append((t_s, cache.total - cache.blank - cache.idle, cache.idle, len(s.running), len(s.waiting)))
+        self._samples.append((t_s, cache.total - cache.blank - cache.idle, cache.idle, len(s.running), len(s.waiting) + len(self._held)))
 
     def _log_step(self, now_s: float, taken: int, evicted: int) -> None:
         s = self.scheduler

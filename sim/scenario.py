@@ -54,7 +54,7 @@ class EngineConfig:
     watermark: float = _f(0.0, "share of blocks kept free at admission")
     reserve_full_isl: bool = _f(True, "admit a request only when its whole known sequence fits")
     max_loras: int = _f(0, "LoRA adapters running at once; 0: no limit")
-    async_scheduling: bool = _f(False, "vllm: decide each step before the outputs of the one before it are known: blocks of the finished come back a step later")
+    async_scheduling: bool = _f(False, "vllm: decide each step while the one before it runs: arrivals and finished requests are seen a step later")
     preemption_victim: str = _f("fcfs", "vllm: who is preempted when memory runs out: fcfs (the last admitted, by priority the least urgent: vLLM's own) or lcf (fewest computed tokens)")
     chunked_prefill_size: int | None = _f(None, "sglang: prefill tokens of a step, 0: prompts are never cut; default: the engine's for this GPU")
     max_prefill_tokens: int = _f(16384, "sglang: prompt tokens of one prefill batch")
@@ -157,6 +157,7 @@ class EngineParams:
     reserve_full_isl: bool = True
     max_loras: int = 0
     async_scheduling: bool = False
+    calls_ahead: bool = True  # asynchronous: an arrival is seen a step later too; False: times count scheduler calls, as in recorded cases
     preemption_victim: str = "fcfs"
     caching: bool = True
     policy: str = "lru"

@@ -93,7 +93,7 @@ def _config(rng: random.Random, block: int, sizes: list[int]) -> Case:
 
 
 def _modes(rng: random.Random) -> Case:
-    return {"async_scheduling": rng.random() < 0.4, "preemption_victim": "lcf" if rng.random() < 0.25 else "fcfs"}
+    return {"async_scheduling": rng.random() < 0.4, "calls_ahead": rng.random() < 0.5, "preemption_victim": "lcf" if rng.random() < 0.25 else "fcfs"}
 
 
 _CONTEST: Case = {"max_num_seqs": 64, "policy": "priority", "scheduler_reserve_full_isl": False}
@@ -139,7 +139,7 @@ def _smaller(case: Case) -> Iterator[Case]:
 
 PLAIN_VLLM: Case = {
     "policy": "fcfs", "long_prefill_token_threshold": 0, "watermark": 0.0, "max_loras": 0, "enable_prefix_caching": True,
-    "async_scheduling": False, "preemption_victim": "fcfs", "scheduler_reserve_full_isl": True, "max_num_seqs": 64, "max_num_batched_tokens": 2048, "max_model_len": 100_000,
+    "async_scheduling": False, "calls_ahead": False, "preemption_victim": "fcfs", "scheduler_reserve_full_isl": True, "max_num_seqs": 64, "max_num_batched_tokens": 2048, "max_model_len": 100_000,
 }  # fmt: skip
 PLAIN_SGLANG: Case = {
     "eviction_policy": "lru", "schedule_policy": "fcfs", "max_context": 100_000, "chunked_prefill_size": 2048, "max_prefill_tokens": 16384,

@@ -24,6 +24,7 @@ Points the rules leave open, fixed here (no recorded case decides them):
 - async_scheduling: a call is made at its step's start, and what the step before it sampled becomes known just after the
   call. A call that schedules nothing waits for the step in flight and takes no time. LoRAs of requests that the call does not
   schedule leave the limit free. A victim whose last token is in flight finishes where it waits.
+- calls_ahead: times are those of a clock, and the call of a step is made when the step before it begins.
 - preemption_victim lcf: fewest computed tokens, those of this call not counted; of equals the first in running order.
 - cache_policy other than `lru` (vLLM's own): see tests.reference_cache. Pins of duplicates can then make a lone request
   preempt itself: a scheduler call that schedules nothing takes no time, is not logged, and the next call follows at once.
@@ -147,6 +148,7 @@ class Engine:
         self.caching: bool = c.get("enable_prefix_caching", True)
         self.max_loras: int = c.get("max_loras", 0)
         self.asynchronous: bool = c.get("async_scheduling", False)
+        self.calls_ahead: bool = c.get("calls_ahead", False)
         self.least_computed: bool = c.get("preemption_victim", "fcfs") == "lcf"
         self.watermark = int(c.get("watermark", 0.0) * (self.num_blocks + 1))
         self.pool = make_pool(self.num_blocks, c.get("cache_policy", "lru"))
@@ -192,7 +194,8 @@ class Engine:
         return self
 
     def _receive(self) -> None:
-        while self.arrivals and self.arrivals[0].arrival <= self.now:
+        seen = self.in_flight.start if self.in_flight and self.calls_ahead else self.now
+        while self.arrivals and self.arrivals[0].arrival <= seen:
             r = self.arrivals.pop(0)
             last_position = r.prompt + r.output - 1
             r.rejected = r.prompt + r.output > self.max_model_len or self._blocks_for(last_position) > self.num_blocks

@@ -39,6 +39,7 @@ _PARAMS = {
     "scheduler_reserve_full_isl": "reserve_full_isl",
     "max_loras": "max_loras",
     "async_scheduling": "async_scheduling",
+    "calls_ahead": "calls_ahead",
     "preemption_victim": "preemption_victim",
     "enable_prefix_caching": "caching",
     "cache_policy": "policy",
@@ -124,7 +125,8 @@ def to_workload(case: dict[str, Any]) -> tuple[Workload, dict[str, Any]]:
     )
     if sglang:
         return workload, _sglang_params(case["config"])
-    return workload, {_PARAMS[key]: value for key, value in case["config"].items() if key in _PARAMS}
+    counted = {"calls_ahead": False}  # an arrival step is the call that sees it
+    return workload, counted | {_PARAMS[key]: value for key, value in case["config"].items() if key in _PARAMS}
 
 
 def _sglang_params(config: dict[str, Any]) -> dict[str, Any]:
