@@ -89,7 +89,7 @@ LIMITS: dict[str, Limit] = {
     "engine.step_overhead_ms": MS,
     "engine.frontend_ms": MS,
     "cache.tiers.name": NOT_EMPTY,
-    "cache.tiers.bandwidth_gb_per_s": from_0(FASTEST),
+    "cache.tiers.bandwidth_gb_per_s": (lambda v: 0 <= v <= FASTEST or v == math.inf, f"0 or more and at most {FASTEST:,g}, or inf"),
     "cache.tiers.latency_s": FROM_SECOND_0,
     "cache.tiers.capacity_gib": above_0(1e9),
     "cache.tiers.capacity_blocks": from_1(MAX_KV_BLOCKS),
@@ -107,7 +107,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "engine.scheduler_policy": ("fcfs", "priority"),
     "engine.preemption_victim": ("fcfs", "lcf"),
     "cache.tiers.write": ("on-evict", "write-through"),
-    "cache.tiers.policy": ("lru", "fifo", "lfu"),
+    "cache.tiers.policy": ("lru", "fifo", "lfu", "mru", "filo", "slru", "lruk"),
     "model.dtype": ("bf16", "fp16", "fp8", "fp32"),
     "model.kv_dtype": ("bf16", "fp16", "fp8", "fp32"),
     "workload.loop": ("auto", "open", "sessions", "concurrency"),
@@ -157,9 +157,10 @@ def problems(scenario: Scenario) -> Iterator[str]:
 
 
 def _value_problems(where: str, key: str, value: Any) -> Iterator[str]:
-    if isinstance(value, float) and not math.isfinite(value):
+    allowed = key in LIMITS and value is not None and LIMITS[key][0](value)
+    if isinstance(value, float) and not math.isfinite(value) and not allowed:
         yield f"{where} = {value}: expected a finite number"
-    elif value is not None and key in LIMITS and not LIMITS[key][0](value):
+    elif value is not None and key in LIMITS and not allowed:
         yield f"{where} = {value!r}: expected {LIMITS[key][1]}"
     elif value is not None and key in CHOICES and value not in CHOICES[key]:
         yield f"{where} = {value!r}: expected {' or '.join(CHOICES[key])}{did_you_mean(value, CHOICES[key])}"

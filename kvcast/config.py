@@ -24,6 +24,11 @@ from sim.scenario import Scenario
 from workloads.errors import InputError
 
 MAX_BYTES = 64 << 20  # of a scenario file
+LISTS = {
+    "cache.tiers": "expected --set 'cache.tiers=[{name = \"dram\", capacity_gib = 256, bandwidth_gb_per_s = 40}]', or the table in the file",
+    "workload.class": "expected the classes in the file (a preset has them in workloads/presets: copy the file to change one)",
+}
+"""Lists of tables, and what to do where a scenario has none."""
 
 
 def load_scenario(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
@@ -148,7 +153,9 @@ def _is_named(entry: Any, index: int, name: str) -> bool:
 def _assign(doc: dict, key: str, value: str, text: str) -> None:
     *parents, last = key.split(".")
     table: Any = doc
-    for name in parents:
+    for i, name in enumerate(parents):
+        if isinstance(table, dict) and name not in table and (made_by := LISTS.get(".".join(parents[: i + 1]))):
+            raise InputError(f"--set {text}: the scenario has no [[{'.'.join(parents[: i + 1])}]]; {made_by}")
         table = _entry(table, name, text) if isinstance(table, list) else table.setdefault(name, {})
         if not isinstance(table, dict | list):
             raise InputError(f"--set {text}: {name} is a value, not a section")

@@ -69,12 +69,12 @@ class EngineConfig:
 @dataclass(frozen=True)
 class TierConfig:
     name: str = field(metadata={"help": "a label, unique among the tiers"})
-    bandwidth_gb_per_s: float = field(metadata={"help": "what a load from it gets, GB/s (1e9 bytes) per replica, all its GPUs together"})
+    bandwidth_gb_per_s: float = field(metadata={"help": "what a load from it gets, GB/s (1e9 bytes) per replica, all its GPUs together; inf: no limit"})
     capacity_gib: float | None = _f(None, "GiB of KV it holds per replica")
     capacity_blocks: int | None = _f(None, "KV blocks it holds per replica, instead of capacity_gib")
     latency_s: float = _f(0.0, "seconds before a load's first byte; the link is busy meanwhile")
     write: str = _f("on-evict", "on-evict (a block moves down when the tier above gives it away) or write-through (a copy is made when it enters the tier above)")
-    policy: str = _f("lru", "what it gives away first: lru, fifo or lfu; on-evict tiers hold a block once, so there all three are the same order")
+    policy: str = _f("lru", "what it gives away first: lru, fifo, lfu, mru, filo, slru or lruk; an on-evict tier sees a block once, so there they are two orders: oldest first, and latest first (mru, filo)")
     prefetch: bool = _f(False, "load from it for the requests at the head of the queue, before they are admitted")
 
 

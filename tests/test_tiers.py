@@ -17,8 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcast import api, load_scenario, summary_text, toml
-from sim.kvcache.replay import POLICIES
-from sim.kvcache.tiers import Tier, Tiers
+from sim.kvcache.tiers import RANKS, Tier, Tiers
 from sim.recording import Recording
 from sim.replica import Replica
 from sim.scenario import EngineParams, TierParams
@@ -153,9 +152,9 @@ def test_write_through_keeps_a_copy_and_on_evict_does_not() -> None:
     assert hits == {"on-evict": (8, 5), "write-through": (0, 10)}
 
 
-@pytest.mark.parametrize(("policy", "hit"), [("lru", 0), ("lfu", 8), ("fifo", 0)])
+@pytest.mark.parametrize(("policy", "hit"), [("lru", 0), ("lfu", 8), ("fifo", 0), ("mru", 8), ("filo", 8), ("slru", 8), ("lruk", 8)])
 def test_policy_of_a_write_through_tier(policy: str, hit: int) -> None:
-    """0 was used three times, then two newcomers fill the tier: LFU keeps 0."""
+    """0 was used three times, then three newcomers come to a tier for two: who counts uses keeps 0, who drops the latest too."""
     w = families([(f, 9) for f in (0, 0, 0, 1, 2, 3, 0)], gap_s=10.0)
     r = run(w, EngineParams(kv_blocks=3, block_size=4, tiers=(free_tier(4, write="write-through", policy=policy),)), UnitSteps())
     assert r.hit_tokens[6] == hit
@@ -176,17 +175,15 @@ class BlockTier:
     """The same, block by block: a dict of ranks, and the smallest (rank, -block) goes."""
 
     def __init__(self, params: TierParams) -> None:
-        self.room, self.rank = params.blocks, POLICIES[params.policy]
+        self.room, self.rank = params.blocks, RANKS[params.policy]
         self.ranks: dict[tuple[int, int], object] = {}
-        self.stamp = self.last = -1
+        self.stamp, self.last = -1, (False, -1)
 
     def put(self, node: int, lo: int, hi: int, entering: bool) -> list[tuple[int, int]]:
         gone = []
-        if not (entering and lo == self.last):
-            self.stamp += 1
-        self.last = hi if entering else -1
         for block in range(lo, hi) if entering else range(hi - 1, lo - 1, -1):
-            self.stamp += not entering
+            self.stamp += self.last != (entering, block)  # what continues the last block shares its stamp
+            self.last = (entering, block + 1 if entering else block - 1)
             self.ranks[node, block] = self.rank(self.ranks.get((node, block)), self.stamp)
             gone += [] if entering else self.shed()
         return gone + self.shed()
@@ -199,7 +196,7 @@ class BlockTier:
         return gone
 
     def touch(self, path: list[tuple[int, int]], end: int) -> None:
-        self.stamp, self.last, lo = self.stamp + 1, -1, 0
+        self.stamp, self.last, lo = self.stamp + 1, (False, -1), 0
         for node, hi in path:
             for at in [(node, block) for block in range(lo, min(hi, end)) if (node, block) in self.ranks]:
                 self.ranks[at] = self.rank(self.ranks[at], self.stamp)
@@ -207,7 +204,7 @@ class BlockTier:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.integers(0, 10**9), st.sampled_from(["lru", "fifo", "lfu"]), st.sampled_from(["on-evict", "write-through"]))
+@given(st.integers(0, 10**9), st.sampled_from(list(RANKS)), st.sampled_from(["on-evict", "write-through"]))
 def test_a_tier_equals_single_blocks(seed: int, policy: str, write: str) -> None:
     """Node n owns blocks [10 n, 10 n + 10); paths are its nodes in order."""
     rng = random.Random(seed)
@@ -297,12 +294,40 @@ def test_a_scenario_with_tiers(scenario: Path) -> None:
     ("cache.tiers.dram.capacity_gib=0.0001", "[cache.tiers.dram] capacity_gib: expected room for one block of 2,097,152 bytes"),
     ("engine.semantics=sglang", "expected semantics = 'vllm' with them"),
     ("cache.policy=clairvoyant", "clairvoyant"),
+    ("cache.tiers.dram.bandwidth_gb_per_s=nan", "[cache.tiers.dram] bandwidth_gb_per_s = nan: expected a finite number"),
+    ("cache.tiers.dram.latency_s=inf", "[cache.tiers.dram] latency_s = inf: expected a finite number"),
+    ("cache.tiers.dram.policy=slur", "(did you mean slru?)"),
+    ("cache.tiers.nvme.capacity_gib=5", "no entry 'nvme' (known: dram, ssd)"),
 ])  # fmt: skip
 def test_what_is_wrong_with_a_tier_is_one_line(scenario: Path, override: str, expected: str) -> None:
     with pytest.raises(InputError) as error:
         api.resolve(load_scenario(scenario, [override]))
     assert expected in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_tier_that_is_not_there_is_a_line_that_says_how_to_make_one(tmp_path: Path) -> None:
+    path = tmp_path / "none.toml"
+    path.write_text(SCENARIO.partition("[[cache.tiers]]")[0])
+    with pytest.raises(InputError) as error:
+        load_scenario(path, ["cache.tiers.dram.capacity_gib=16"])
+    assert "the scenario has no [[cache.tiers]]; expected --set 'cache.tiers=[" in str(error.value)
+    made = str(error.value).split("'")[1]
+    scenario = load_scenario(path, [made, "cache.tiers.dram.bandwidth_gb_per_s=inf"])
+    assert [(tier.name, tier.capacity_gib, tier.bandwidth_gb_per_s) for tier in scenario.cache.tiers] == [("dram", 256, inf)]
+
+
+def test_a_link_without_a_limit_in_a_scenario_file(scenario: Path) -> None:
+    """inf is a bandwidth: nobody waits, and the scenario and its summary are files again."""
+    result = api.run(api.prepare(load_scenario(scenario, ["cache.tiers.dram.bandwidth_gb_per_s=inf", "cache.tiers=", "cache.tiers=[{name = \"dram\", capacity_blocks = 9000, bandwidth_gb_per_s = inf}]"])))
+    assert result.resolved.params.tiers[0].bandwidth_bytes_s == inf
+    assert result.report.requests["load_s"].max() == 0
+    (dram,) = result.report.summary["tiers"][1:]
+    assert dram["loaded_bytes"] > 0
+    assert (dram["link_busy_share"], dram["write_share"]) == (0.0, 0.0)
+    (scenario.parent / "again.toml").write_text(toml.dumps(result.scenario))
+    assert load_scenario(scenario.parent / "again.toml") == result.scenario
+    assert "dram: " in summary_text.describe(result)
 
 
 # -- exact limits ------------------------------------------------------------------------------------------------------
@@ -459,7 +484,7 @@ def random_tiers(rng: random.Random) -> tuple[TierParams, ...]:
     return tuple(
         TierParams(
             f"tier{k}", rng.choice([1, 5, 30, 200]), rng.choice([0.0, 2e5, 2e6, 2e7, inf]), rng.choice([0.0, 0.0, 1e-4, 3e-3]), block_bytes=rng.choice([100, 1000]),
-            write=rng.choice(["on-evict", "on-evict", "write-through"]), policy=rng.choice(["lru", "lru", "fifo", "lfu"]), prefetch=rng.random() < 0.5,
+            write=rng.choice(["on-evict", "on-evict", "write-through"]), policy=rng.choice(["lru", "lru", "fifo", "lfu", "mru", "filo", "slru", "lruk"]), prefetch=rng.random() < 0.5,
         )
         for k in range(rng.choice([1, 1, 2, 3]))
     )  # fmt: skip

@@ -23,6 +23,19 @@ from sim.scenario import TierParams
 
 _lo = attrgetter("lo")
 
+RANKS: dict[str, Callable[[Rank | None, int], Rank]] = {
+    **POLICIES,
+    "mru": lambda rank, now: -now,
+    "filo": lambda rank, now: -now if rank is None else rank,
+    "slru": lambda rank, now: (rank is not None, now),
+    "lruk": lambda rank, now: (False, now, now) if rank is None else (True, rank[-1], now),
+}
+"""Policy of a tier -> a block's rank after its write (rank None) or use `now`; the lowest goes first, of equal ones the deepest.
+
+These are all that follow from a block's own writes and uses. Queues with second chances, and policies that ask whose a
+block is, have no meaning here: a tier holds blocks, not the requests they came from.
+"""
+
 
 class Run:
     """Blocks [lo, hi) of one node with one rank. Empty (lo == hi) once it has left."""
@@ -42,7 +55,7 @@ class Tier:
         self.used = self.written = self.loaded = self.taken_out = self.dropped = 0  # blocks
         self.link_free_s = 0.0
         self.busy_s = 0.0
-        self._rank = POLICIES[params.policy]
+        self._rank = RANKS[params.policy]
         self._runs: dict[int, list[Run]] = {}  # node -> its runs by depth
         self._heap: list[tuple[Rank, int, int, Run]] = []  # rank, -lo, serial number, run
         self._serial = count()
