@@ -229,7 +229,7 @@ def record(prepared: Prepared, **options: Any) -> Recording:
         horizon = duration if horizon is None else min(duration, horizon)
     return engine.run(
         prepared.workload, prepared.resolved.params, prepared.step_time, replicas=scenario.cluster.replicas,
-        seed=scenario.seed, horizon_s=horizon, until_arrival_s=duration, **{"router": scenario.cluster.router, **options},
+        router=scenario.cluster.router, seed=scenario.seed, horizon_s=horizon, until_arrival_s=duration, **options,
     )
 
 

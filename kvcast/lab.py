@@ -118,7 +118,7 @@ def _one(task: Task) -> float:
     prepared = api.prepare(task.scenario, shared.load(task.workload))
     options: dict[str, Any] = {}
     if task.what_if == "oracle":
-        options["router"] = "oracle"
+        options["oracle"] = True
     elif task.what_if:
         from calibrate.faster import faster
 

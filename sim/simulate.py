@@ -27,6 +27,7 @@ from sim.kvcache.ranked import RankedCache
 from sim.kvcache.release_order import ReleaseOrderCache
 from sim.kvcache.tiers import Tiers
 from sim.log import RequestLog
+from sim.oracle import Oracle
 from sim.recording import Recording, TierUse
 from sim.replica import Replica
 from sim.router import ROUTERS
@@ -57,6 +58,7 @@ def run(
     on_clock: Callable[[float, float], None] | None = None,
     on_end: Callable[[list[Replica]], object] | None = None,
     hopeless: Hopeless | None = None,
+    oracle: bool = False,
     warm: CacheState | None = None,
 ) -> Recording:
     """Simulate; deterministic for a given workload, parameters and seed.
@@ -65,7 +67,7 @@ def run(
     one, with the same result. step_log collects (replica, start_s, [(request, tokens)], preempted, blocks taken,
     blocks evicted, blocks free, running, waiting) of every step and implies stepping. on_clock is called every 500
     arrivals and completions with the simulated time and the share of the work that is done, from 0 to 1 (progress). on_end gets the replicas as they are when the clock stops.
-    hopeless stops the clock once too many requests have missed their limits. warm
+    hopeless stops the clock once too many requests have missed their limits. oracle: sim.oracle routes instead. warm
     begins with a saved cache (sim.warm) and serves what arrives after it was saved. record_cache keeps every acquisition and release of cached blocks
     (sim.optimum.schedule needs it). With SGLang's semantics a row of step_log is (replica, start_s, P or D, [(request,
     tokens)], retracted, tokens evicted, available, evictable and protected at the end of the step, waiting).
@@ -85,6 +87,8 @@ def run(
     life: list[list[tuple]] | None = [[] for _ in range(len(workload))] if record_life else None
     paths = Paths(workload, params.block_size, chains=_walks_chains(params))
     token_paths = Paths(workload, 1, chains=False) if params.semantics == "sglang" else paths  # its longest-prefix order compares tokens
+    if oracle:
+        cluster.router = Oracle(params, step_time, paths, log)
     fleet_seen: dict[int, int] = {}
     forecast = Forecast(workload, params) if params.caching and params.policy == "clairvoyant" else None
     cache_events: list[array[int]] | None = [array("q") for _ in range(replicas)] if record_cache else None
