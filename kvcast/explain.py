@@ -4,41 +4,27 @@ The one idea: a cause of missed tokens suggests changes to the scenario; each is
 the second run did counts as recovered. A change that does not help is reported as such.
 
     >>> found = explain(load_scenario("examples/demo.toml"))
-    >>> print(as_text(found))
+    >>> print(explain_text.describe(found))
 """
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from kvcast import api, text
 from sim.kvcache.policies import find
 from sim.scenario import Scenario
 from workloads.errors import InputError
 
+if TYPE_CHECKING:
+    from sim.report import Report
+
 CAUSES = 3  #: how many recoverable causes are followed up
-POLICIES = ("lru", "lfu", "s3fifo", "gdsf")
-"""Policies tried in place of the scenario's; --policy names others."""
+POLICIES = {"vllm": ("lru", "lfu", "s3fifo", "gdsf"), "sglang": ("lru", "lfu", "slru", "fifo")}
+"""Policies tried in place of the scenario's, by the engine that has them; --policy names others."""
 LEAST_SHARE = 0.01
 """A change that recovers less than this share of a cause's tokens does not help."""
-
-MEANING = {
-    "partial_block": "beyond the last full block, or the prompt's last token",
-    "in_flight": "another request was still computing them",
-    "other_replica": "cached on a replica this request was not sent to",
-    "evicted_policy": "evicted, the optimum of this schedule kept them",
-    "evicted_memory": "evicted, too little memory even for the optimum",
-    "evicted": "evicted",
-    "cache_off": "seen before, but the cache is off",
-    "other_tenant": "the same text under another tenant's salt",
-    "changed_earlier": "the same text, but the prompt differs before it",
-    "cold": "never seen before",
-}
-"""Cause -> what it means, in the order in which a token is asked (docs/metrics.md)."""
-
 
 @dataclass(frozen=True)
 class Change:
@@ -52,9 +38,9 @@ class Change:
 # -- changes -----------------------------------------------------------------------------------------------------------
 
 
-def changes_for(cause: str, scenario: Scenario, policies: Sequence[str] = POLICIES) -> list[Change]:
+def changes_for(cause: str, scenario: Scenario, policies: Sequence[str] | None = None) -> list[Change]:
     """What could recover a cause's tokens; `scenario` is resolved (nothing left open). Empty: nothing known would."""
-    return _CHANGES.get(cause, lambda *_: [])(scenario, policies)
+    return _CHANGES.get(cause, lambda *_: [])(scenario, policies or POLICIES[scenario.engine.semantics])
 
 
 def _section(scenario: Scenario, name: str, **values: Any) -> Scenario:
@@ -89,6 +75,19 @@ def _more_memory(scenario: Scenario, _: Sequence[str]) -> list[Change]:
         Change(f"KV memory {blocks:,} -> {2 * blocks:,} blocks a replica", _section(scenario, "engine", kv_blocks=2 * blocks), "that memory: a larger GPU, more GPUs a replica, or a smaller KV type"),
         Change(f"replicas {replicas} -> {2 * replicas}", _section(scenario, "cluster", replicas=2 * replicas), "twice the GPUs"),
     ]  # fmt: skip
+
+
+def _larger_tiers(scenario: Scenario, _: Sequence[str]) -> list[Change]:
+    tiers = scenario.cache.tiers
+
+    def twice(size: Any) -> Any:
+        return None if size is None else 2 * size
+
+    def larger(i: int) -> Scenario:
+        grown = replace(tiers[i], capacity_gib=twice(tiers[i].capacity_gib), capacity_blocks=twice(tiers[i].capacity_blocks))
+        return _section(scenario, "cache", tiers=(*tiers[:i], grown, *tiers[i + 1 :]))
+
+    return [Change(f"cache tier {tier.name} twice as large", larger(i), "that memory") for i, tier in enumerate(tiers)]
 
 
 def _cache_on(scenario: Scenario, _: Sequence[str]) -> list[Change]:
@@ -133,7 +132,7 @@ def _with_classes(scenario: Scenario, step: Callable[[Any], Any]) -> list[Scenar
 
 _CHANGES: dict[str, Callable[[Scenario, Sequence[str]], list[Change]]] = {
     "partial_block": _smaller_blocks, "other_replica": _another_router, "evicted_policy": _another_policy, "evicted_memory": _more_memory,
-    "evicted": lambda scenario, policies: _another_policy(scenario, policies) + _more_memory(scenario, policies),
+    "evicted": lambda *given: _another_policy(*given) + _larger_tiers(*given) + _more_memory(*given),
     "cache_off": _cache_on, "other_tenant": _same_salt, "changed_earlier": _steadier_prompts,
 }  # fmt: skip
 
@@ -141,18 +140,18 @@ _CHANGES: dict[str, Callable[[Scenario, Sequence[str]], list[Change]]] = {
 # -- the search --------------------------------------------------------------------------------------------------------
 
 
-def explain(scenario: Scenario, policies: Sequence[str] = POLICIES, causes: int = CAUSES) -> dict[str, Any]:
+def explain(scenario: Scenario, policies: Sequence[str] | None = None, causes: int = CAUSES) -> dict[str, Any]:
     """Simulate, split the misses, and simulate every change for the largest recoverable causes. JSON-able.
 
-    Raises InputError for a scenario that cannot run and for a policy in `policies` that does not exist.
+    Raises InputError for a scenario that cannot run and for a policy in `policies` that its engine does not have.
     """
-    for name in policies:
-        find(name)
+    for name in policies or ():
+        _check_policy(name, scenario)
     prepared = api.prepare(scenario)
     text.progress(f"simulating {len(prepared.workload):,} requests")
-    result = api.run(prepared)
+    result = api.run(prepared, record_cache=_has_optimum(prepared.scenario))
     resolved, summary = result.scenario, result.report.summary
-    tokens = split_misses(prepared, result)
+    tokens = missed(summary)
     recoverable = sorted((c for c in tokens if tokens[c] and changes_for(c, resolved, policies)), key=lambda c: -(tokens[c] or 0))
     followed = []
     for cause in recoverable[:causes]:
@@ -161,28 +160,47 @@ def explain(scenario: Scenario, policies: Sequence[str] = POLICIES, causes: int 
         followed.append({"cause": cause, "tokens": tokens[cause], "changes": tried})
     return {
         "name": scenario.name, "before": _figures(summary), "prompt_tokens": summary["prompt_tokens"], "prefix_hit_tokens": summary["prefix_hit_tokens"],
-        "miss_tokens": tokens, "not_recoverable": [c for c in tokens if tokens[c] and c not in recoverable], "causes": followed,
+        "miss_tokens": tokens, "evicted_split": summary["evicted_split"], "by": breakdown(result.report),
+        "not_recoverable": [c for c in tokens if tokens[c] and c not in recoverable], "causes": followed,
         "prefix_identity": summary["prefix_identity"], "block_size": summary["block_size"], "counting_rule": summary["counting_rule"],
         "seed": summary["seed"], "profile": summary["profile"], "profile_hash": summary["profile_hash"], "workload": summary["workload"],
     }  # fmt: skip
 
 
-def split_misses(prepared: api.Prepared, result: api.Result) -> dict[str, int | None]:
-    """Missed tokens by cause; hit + these = prompt tokens. Evicted ones are split by the optimum where that is defined."""
-    tokens: dict[str, int | None] = dict(result.report.summary["miss_tokens"])
-    if not tokens["evicted"] or result.scenario.engine.semantics != "vllm":
-        return tokens
-    from sim.optimum.schedule import schedule_optimum, split_evicted
+def _check_policy(name: str, scenario: Scenario) -> None:
+    from sim import sglang
 
-    text.progress("simulating again for the optimum of the schedule")
-    rec = api.record(prepared, record_cache=True)  # the same run: the simulation is deterministic
-    split = split_evicted(rec.hit_tokens, schedule_optimum(prepared.workload, rec).hit_tokens, rec.ceiling_replica_tokens)
-    requests = result.report.requests
-    counted = requests["in_window"] & ~np.isnan(requests["admit_s"])
-    parts = {"evicted_policy": int(split.policy[counted].sum()), "evicted_memory": int(split.memory[counted].sum())}
-    if sum(parts.values()) != tokens["evicted"]:
-        raise AssertionError(f"evicted tokens: {tokens['evicted']} in the report, split into {parts}")
+    if scenario.engine.semantics != "sglang":
+        find(name)
+    elif name not in sglang.POLICIES:
+        raise InputError(f"--policy {name}: expected one of {', '.join(sglang.POLICIES)} with engine.semantics = 'sglang'")
+
+
+def _has_optimum(scenario: Scenario) -> bool:
+    return scenario.engine.semantics == "vllm" and scenario.cache.enabled and not scenario.cache.tiers
+
+
+def missed(row: dict[str, Any]) -> dict[str, int | None]:
+    """Missed tokens by cause of a summary, or of a row of its classes or tenants; evicted ones split by the optimum where there is one."""
+    tokens: dict[str, int | None] = dict(row["miss_tokens"])
+    split = row["evicted_split"]
+    if split is None:
+        return tokens
+    parts = {f"evicted_{part}": split[part] for part in ("policy", "memory")}
     return {key: value for cause, count in tokens.items() for key, value in (parts.items() if cause == "evicted" else [(cause, count)])}
+
+
+def breakdown(report: Report) -> dict[str, dict[str, dict[str, int]]]:
+    """{"class" | "tenant" | "scope": {name: {"hit" and each cause: tokens}}}, of the window; tenants only where there are several."""
+    cache = report.cache
+    fates = ["hit", *missed(report.summary)]
+
+    def sums(column: str) -> dict[str, dict[str, int]]:
+        names = dict.fromkeys(cache[column])
+        return {str(name): {fate: int(cache["tokens"][(cache[column] == name) & (cache["fate"] == fate)].sum()) for fate in fates} for name in names}
+
+    tenants = {name: {"hit": row["prefix_hit_tokens"], **{fate: count or 0 for fate, count in missed(row).items()}} for name, row in report.tenants.items()}
+    return {"class": sums("class"), "tenant": tenants, "scope": sums("scope")}
 
 
 def _verified(change: Change, cause: str, cause_tokens: int, before: api.Result, prepared: api.Prepared) -> dict[str, Any]:
@@ -224,45 +242,3 @@ def _verdict(recovered: int, cause_tokens: int, old: dict[str, Any], after: dict
 def _figures(summary: dict[str, Any]) -> dict[str, Any]:
     keys = ("prefix_hit_rate", "prefix_hit_tokens", "mean_ttft_ms", "p99_ttft_ms", "attainment", "stable", "gpu_hours", "preemptions")
     return {key: summary[key] for key in keys}
-
-
-# -- words -------------------------------------------------------------------------------------------------------------
-
-
-def as_text(found: dict[str, Any]) -> str:
-    prompt = found["prompt_tokens"]
-
-    def row(name: str, count: int | None, meaning: str) -> list[str]:
-        share = text.UNKNOWN if count is None or not prompt else text.percent(count / prompt)
-        return [name, meaning, "not determinable" if count is None else text.count(count), share]
-
-    rows = [row("hit", found["prefix_hit_tokens"], "served from the cache")]
-    rows += [row(cause, found["miss_tokens"][cause], MEANING[cause]) for cause in MEANING if cause in found["miss_tokens"]]
-    lines = [f"where {prompt:,} prompt tokens went ({found['counting_rule']}; block size {found['block_size']})", text.table(["fate", "meaning", "tokens", "share"], rows, left=2)]
-    if not found["prefix_identity"]:
-        lines.append("the workload says nothing about shared text: nothing can be recovered, because nothing is known to be shared")
-    elif not found["causes"]:
-        lines.append("no missed token has a cause that a change of the scenario is known to recover")
-    for number, cause in enumerate(found["causes"], 1):
-        lines += ["", f"{number}. {cause['cause']}: {cause['tokens']:,} tokens, {text.percent(cause['tokens'] / prompt)} of the prompts", _change_table(found["before"], cause["changes"])]
-        lines += [f"{change['change']}: {change['verdict']}{_and(change)}" for change in cause["changes"]]
-    if found["causes"]:
-        lines += ["", f"each change simulated alone, on the same requests, seed {found['seed']}; kvcast compare --seeds gives intervals"]
-    left = [f"{cause} ({found['miss_tokens'][cause]:,})" for cause in found["not_recoverable"]]
-    return "\n".join([*lines, *([f"no change known for: {', '.join(left)}"] if left else [])])
-
-
-def _change_table(before: dict[str, Any], changes: list[dict[str, Any]]) -> str:
-    stable = {None: "?", True: "yes", False: "NO"}
-
-    def row(label: str, recovered: str, f: dict[str, Any]) -> list[str]:
-        return [label, recovered, text.percent(f["prefix_hit_rate"]), text.milliseconds(f["mean_ttft_ms"]), text.milliseconds(f["p99_ttft_ms"]),
-                text.percent(f["attainment"]), stable[f["stable"]], f"{f['gpu_hours']:.3g}"]  # fmt: skip
-
-    rows = [row("as it is", "", before)] + [row(c["change"], f"{c['recovered_tokens']:+,}", c["after"]) for c in changes if c["after"]]
-    return text.table(["change", "hit tokens", "hit rate", "TTFT mean", "TTFT p99", "attainment", "stable", "GPU-hours"], rows)
-
-
-def _and(change: dict[str, Any]) -> str:
-    asks = f"; it asks for: {change['asks_for']}" if change["asks_for"] else ""
-    return asks + (f"; {change['note']}" if change.get("note") else "")

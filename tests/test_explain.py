@@ -9,12 +9,16 @@ import pytest
 
 from kvcast import Scenario, WorkloadConfig, api, simulate
 from kvcast.cli import main
-from kvcast.explain import MEANING, _verdict, as_text, changes_for, explain
+from kvcast.explain import _verdict, changes_for, explain
+from kvcast.explain_text import MEANING, describe
 from sim.causes import CAUSES
 from sim.router import ROUTERS
-from sim.scenario import CacheConfig, ClusterConfig, EngineConfig, SloConfig
+from sim.scenario import CacheConfig, ClusterConfig, EngineConfig, SloConfig, TierConfig
 from tests.test_cli import SMALL
 from workloads.config import Dist, Layer, MixClass
+from workloads.errors import InputError
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def scenario(*layers: Layer, engine: EngineConfig | None = None, cluster: ClusterConfig | None = None, cache: CacheConfig | None = None, **of_class) -> Scenario:
@@ -42,7 +46,7 @@ def largest(given: Scenario, **options) -> dict:
     best = first["changes"][0]
     assert simulate(proposed[best["change"]].scenario).summary["prefix_hit_tokens"] == best["after"]["prefix_hit_tokens"]
     assert best["recovered_tokens"] == best["after"]["prefix_hit_tokens"] - found["prefix_hit_tokens"]
-    assert best["verdict"] in as_text(found).replace("\n    ", " ")
+    assert best["verdict"] in describe(found).replace("\n    ", " ")
     return first
 
 
@@ -126,6 +130,47 @@ def test_from_an_overloaded_fleet_only_the_tokens_are_known() -> None:
     assert _verdict(500, 1000, before, {**before, "stable": True})[1].endswith("no longer unstable")
 
 
+def test_the_breakdown_by_class_tenant_and_scope_adds_up() -> None:
+    given = scenario(SYSTEM, DOCUMENT, engine=EngineConfig(kv_blocks=200), tenants=8, isolation=True)
+    given = replace(given, workload=replace(given.workload, class_=(*given.workload.class_, replace(given.workload.class_[0], name="d", layers=(DOCUMENT,)))))
+    found = explain(given, policies=("fifo",), causes=1)
+    fates = {"hit": found["prefix_hit_tokens"], **found["miss_tokens"]}
+    for key, names in (("class", {"c", "d"}), ("scope", {"global", "project", "dynamic"}), ("tenant", set(api.prepare(given).workload.tenant_names))):
+        rows = found["by"][key]
+        assert set(rows) == names
+        assert {fate: sum(row[fate] for row in rows.values()) for fate in fates} == {fate: count or 0 for fate, count in fates.items()}
+    assert found["by"]["scope"]["project"]["evicted_memory"] > 0
+    assert found["by"]["scope"]["dynamic"]["hit"] == 0
+    told = describe(found)
+    for words in ("(of the hits)", "\ntenant ", "\nclass ", "\nscope ", "more with fewer tokens)"):
+        assert words in told
+
+
+def test_sglang_is_explained_by_what_its_engine_can_do() -> None:
+    given = scenario(DOCUMENT, engine=EngineConfig(kv_blocks=250, semantics="sglang"), turns=Dist(value=2), think=Dist(value=3))
+    found = explain(given, causes=1)
+    (cause,) = found["causes"]
+    assert cause["cause"] == "evicted"
+    assert found["evicted_split"] is None
+    tried = [change["change"] for change in cause["changes"]]
+    assert {f"eviction policy lru -> {new}" for new in ("lfu", "slru", "fifo")} < set(tried)
+    assert all(change["after"] for change in cause["changes"])
+    assert any(change["helps"] for change in cause["changes"])
+    with pytest.raises(InputError, match=r"--policy gdsf: expected one of lru, .* with engine.semantics = 'sglang'"):
+        explain(given, policies=("gdsf",))
+
+
+def test_with_cache_tiers_evicted_is_one_cause_and_larger_tiers_are_tried() -> None:
+    host = TierConfig("host", capacity_blocks=150, bandwidth_gb_per_s=20.0)
+    found = explain(scenario(DOCUMENT, engine=EngineConfig(kv_blocks=200), cache=CacheConfig(tiers=(host,))), policies=("lfu",), causes=1)
+    (cause,) = found["causes"]
+    assert cause["cause"] == "evicted"
+    tried = {change["change"]: change for change in cause["changes"]}
+    assert tried["cache tier host twice as large"]["recovered_tokens"] > 0
+    assert len(tried) == 4
+    assert "evicted" in describe(found)
+
+
 def test_every_router_is_tried_and_reported_as_it_ran() -> None:
     given = scenario(replace(DOCUMENT, items=40, zipf=0.0), cluster=ClusterConfig(replicas=4))
     found = explain(given)
@@ -150,7 +195,7 @@ def test_every_cause_has_a_meaning_and_nothing_recoverable_is_said_so() -> None:
     assert set(CAUSES) <= set(MEANING)
     found = explain(scenario(engine=EngineConfig(block_size=1, kv_blocks=50_000)))  # unique messages, and no block to round to
     assert found["causes"] == []
-    assert "no missed token has a cause" in as_text(found)
+    assert "no missed token has a cause" in describe(found)
     assert "cold" in found["not_recoverable"]
 
 
@@ -178,8 +223,17 @@ def test_a_run_folder_is_explained_and_reproduced(tmp_path: Path, capsys: pytest
 def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "small.toml"
     path.write_text(SMALL)
-    for arguments, part in ((["explain", str(tmp_path)], "no run.json in it"), (["explain", str(path), "--policy", "lfuu"], "did you mean lfu?")):
-        assert main(arguments) == 2
+    prices = str(ROOT / "examples" / "prices.toml")
+    for command, part in (
+        (["explain", str(path), "--policy", "lfuu"], "did you mean lfu?"), (["explain", str(path)], "profile 'roofline:nothing'"),
+        (["optimum", str(path)], "profile 'roofline:nothing'"), (["price", str(path), "--prices", prices], "profile 'roofline:nothing'"),
+        (["optimum", str(path), "--set", "engine.semantics=sglang"], "[engine] semantics = 'sglang': expected vllm"),
+        (["optimum", str(path), "--set", "cache.enabled=false"], "[cache] enabled = false"),
+    ):  # fmt: skip
+        assert main([*command, "--set", "hardware.profile=roofline:nothing"]) == 2
         err = capsys.readouterr().err
         assert err.count("\n") == 1
+        assert err.startswith(f"kvcast: {path}: ")
         assert part in err
+    assert main(["explain", str(tmp_path)]) == 2
+    assert "no run.json in it" in capsys.readouterr().err

@@ -20,20 +20,21 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_or_scenario", metavar="RUN_OR_SCENARIO", help="a run folder, or a scenario file (.toml)")
     parser.add_argument("--set", metavar="a.b=VALUE", action="append", default=[], dest="overrides", help="change one key first; may be repeated")
-    parser.add_argument("--policy", metavar="P,...", help="eviction policies to try (default lru,lfu,s3fifo,gdsf)")
+    parser.add_argument("--policy", metavar="P,...", help="eviction policies to try (default lru,lfu,s3fifo,gdsf; lru,lfu,slru,fifo with SGLang's semantics)")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
 
 
 def run(args: argparse.Namespace) -> int:
-    from kvcast import explain, text
+    from kvcast import config, explain, explain_text, text
 
     scenario, recorded = _scenario(Path(args.run_or_scenario), args.overrides)
-    policies = tuple(name.strip() for name in args.policy.split(",")) if args.policy else explain.POLICIES
-    found = explain.explain(scenario, policies)
+    policies = tuple(name.strip() for name in args.policy.split(",")) if args.policy else None
+    with config.naming(args.run_or_scenario):
+        found = explain.explain(scenario, policies)
     differs = [key for key in ("prompt_tokens", "prefix_hit_tokens") if recorded is not None and recorded.get(key) != found[key]]
     if recorded is not None:
         found["reproduces_run"] = not differs
-    print(text.to_json(found) if args.json else text.wrapped(explain.as_text(found), 140))
+    print(text.to_json(found) if args.json else text.wrapped(explain_text.describe(found), 140))
     if differs and recorded is not None and not args.json:
         was = ", ".join(f"{key} {recorded.get(key):,} then, {found[key]:,} now" for key in differs)
         print(f"caution: the run folder's own figures differ ({was}): another version of kvcast, of the profile or of the trace")

@@ -31,14 +31,17 @@ def run(args: argparse.Namespace) -> int:
     from workloads.errors import InputError
 
     scenario = config.load_scenario(args.scenario, args.overrides)
-    if scenario.engine.semantics != "vllm":
-        raise InputError(f"engine.semantics = {scenario.engine.semantics!r}: the optimum of a run is defined for vllm's block cache")
     rows, workload = [], None
-    for policy in (args.policy or scenario.cache.policy).split(","):
-        prepared = api.prepare(replace(scenario, cache=replace(scenario.cache, policy=policy)), workload)
-        workload = prepared.workload
-        text.progress(f"simulating {len(workload):,} requests under {policy}")
-        rows.append(_row(policy, prepared, args.depth_weight))
+    with config.naming(args.scenario):
+        if scenario.engine.semantics != "vllm":
+            raise InputError(f"[engine] semantics = {scenario.engine.semantics!r}: expected vllm, whose block cache the optimum of a run is defined for")
+        if not scenario.cache.enabled:
+            raise InputError("[cache] enabled = false: expected the prefix cache on, nothing is evicted without it")
+        for policy in (args.policy or scenario.cache.policy).split(","):
+            prepared = api.prepare(replace(scenario, cache=replace(scenario.cache, policy=policy.strip())), workload)
+            workload = prepared.workload
+            text.progress(f"simulating {len(workload):,} requests under {policy}")
+            rows.append(_row(policy, prepared, args.depth_weight))
     print(text.to_json(rows) if args.json else "\n\n".join(_lines(row) for row in rows))
     return 0
 

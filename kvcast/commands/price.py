@@ -64,9 +64,10 @@ def _scenario(args: argparse.Namespace) -> Asked:
     from sim.recording import COMPLETED
 
     scenario = config.load_scenario(args.file, args.overrides)
-    prepared = api.prepare(scenario)
-    text.progress(f"simulating {len(prepared.workload):,} requests")
-    result = api.run(prepared)
+    with config.naming(args.file):
+        prepared = api.prepare(scenario)
+        text.progress(f"simulating {len(prepared.workload):,} requests")
+        result = api.run(prepared)
     requests = result.report.requests
     counted = requests["in_window"] & (requests["status"] == COMPLETED)
     return Asked(prepared.workload, requests["arrival_s"], counted, "arrivals of the simulated run", result)
