@@ -5,7 +5,8 @@ The one idea: a prompt's causes are consecutive stretches of it, so a few depths
     0 .. hit .. replica ceiling .. fleet ceiling .. under way .. under another tenant .. last full block .. prompt
       hit   evicted       other replica     in flight       other tenant    changed or cold    partial block
 
-Shared text rarely ends with a block: its last tokens, whose block goes on with other text, are `partial_block` too. Only `changed_earlier` is not a stretch: it is the nodes beyond the last depth whose own text was seen before at another
+Shared text rarely ends with a block: its last tokens, whose block goes on with other text, are `partial_block` too, and
+`shared_partial` says how many of that cause's tokens an earlier request had computed: with blocks of one token all but a prompt's last would hit. Only `changed_earlier` is not a stretch: it is the nodes beyond the last depth whose own text was seen before at another
 place. Tokens computed again after a preemption are beyond the prompt's count: they are reported apart (`recomputed_tokens`).
 
     python -m pytest tests/test_causes.py
@@ -29,6 +30,7 @@ class Causes:
     """Every array is int64. Rows are all requests; those never admitted are zero everywhere."""
 
     tokens: dict[str, np.ndarray]  #: cause -> [n]
+    shared_partial: np.ndarray  #: [n], of partial_block: tokens shared with an earlier request, but not as a whole block
     rows: np.ndarray  #: the requests that count in by_scope
     by_scope: dict[str, np.ndarray]  #: cause, and "hit" -> [groups, len(SCOPES)], summed over the rows of each group
     changed_layer: np.ndarray  #: [n], layer whose change cost the changed_earlier tokens; -1 none
@@ -56,6 +58,7 @@ def miss_causes(
     under_way, _ = _reach(own_text, fleet, full, block)
     tenant, text = _reach(any_text, under_way, full, block)
     changed, changed_layer, parts = history.changed_earlier(text, full)
+    shared_partial = text - tenant + np.maximum(np.minimum(any_text, prompt) - full, 0)
 
     zero = np.zeros_like(prompt)
     stretch = {
@@ -74,7 +77,7 @@ def miss_causes(
     by_scope["cold"] = by_scope["cold"] - by_scope["changed_earlier"]
     one_root = int((workload.tree.parent < 0).sum()) <= 1
     determinable = {"other_tenant": workload.tree.twin is not None or one_root, "changed_earlier": workload.tree.content is not None}
-    return Causes({c: tokens[c] for c in CAUSES}, rows, by_scope, changed_layer, determinable)
+    return Causes({c: tokens[c] for c in CAUSES}, shared_partial, rows, by_scope, changed_layer, determinable)
 
 
 def _check_order(hit: np.ndarray, replica: np.ndarray, fleet: np.ndarray, full: np.ndarray) -> None:

@@ -207,6 +207,7 @@ def _cache_numbers(rec: Recording, workload: Workload, counted: np.ndarray, caus
         "counting_rule": COUNTING_RULE, "block_size": rec.block_size, "kv_blocks": rec.kv_blocks,
         "prefix_identity": workload.prefix_identity,
         "miss_tokens": {c: int(causes.tokens[c][counted].sum()) if causes.determinable.get(c, True) else None for c in CAUSES},
+        "shared_partial_block_tokens": int(causes.shared_partial[counted].sum()),
         "hit_tokens": {"by_scope": _by_scope(causes.by_scope["hit"])},
         "preemptions": int(rec.preemptions[counted].sum()), "recomputed_tokens": int(rec.recomputed_tokens[counted].sum()),
         "readmission_hit_tokens": int(rec.readmission_hit_tokens[counted].sum()),

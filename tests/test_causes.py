@@ -86,6 +86,8 @@ def test_shared_text_that_ends_inside_a_block() -> None:
     work = workload([1100, 1100], [1, 1], [1, 1], t, **LAYERS)
     found = causes_of(served(2, 16, hit=[0, 992]), work)
     assert nonzero(found, 1) == {"partial_block": 8 + 12, "cold": 88}
+    assert found.shared_partial.tolist() == [0, 8]
+    assert build_report(served(2, 16, hit=[0, 992]), work, scenario()).summary["shared_partial_block_tokens"] == 8
 
 
 def test_text_that_follows_a_changed_layer() -> None:
@@ -201,3 +203,7 @@ def test_equals_a_walk_request_by_request(seed: int) -> None:
     assert found.tokens["in_flight"].sum() == 0
     assert found.tokens["other_tenant"].tolist() == (canonical - own).tolist()
     assert found.tokens["other_replica"].tolist() == (own - replica).tolist()
+    text = np.array([min(max(seen(r, False), seen(r, True)), prompt[r]) for r in range(n)])
+    within = np.clip(text, canonical, full) - canonical  # of a block that goes on with other text
+    assert found.shared_partial.tolist() == (within + np.maximum(text - full, 0)).tolist()
+    assert (found.shared_partial <= found.tokens["partial_block"]).all()

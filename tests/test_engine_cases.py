@@ -204,12 +204,13 @@ def test_llm_d_inference_sim_704_the_deepest_block_goes_first():
 
 
 def test_vllm_54607_shared_but_below_one_block():
-    """240 shared tokens and blocks of 784: no hit is right, the tree still knows 240 are shared, and the cause is the block."""
+    """240 shared tokens and blocks of 784: no hit is right, the cause is the block, and the 240 are told apart from what nobody shares."""
     workload, rec, _ = play(request(0, (1, 240), (2, 100)), request(10, (1, 240), (3, 100)), request(20, (4, 340)), block_size=784)
     assert rec.hit_tokens.tolist() == [0, 0, 0]
     assert workload.tree.end[workload.leaf].tolist() == [240, 240, 0]
     causes = miss_causes(rec, workload, np.arange(3), np.zeros(3, np.int64), 1)
     assert causes.tokens["partial_block"].tolist() == [340, 340, 340]
+    assert causes.shared_partial.tolist() == [0, 240, 0]
 
 
 @pytest.mark.parametrize(("salts", "prefilled"), [((None,) * 4, 160 + 3 * 16), (("a", "b", "c", "d"), 4 * 160)])
@@ -218,6 +219,33 @@ def test_vllm_16016_a_salt_per_tenant_multiplies_prefill(salts, prefilled):
     _, rec, _ = play(*[request(10 * i, (1, 160), **({"cache_salt": salt} if salt else {})) for i, salt in enumerate(salts)])
     assert (160 - rec.hit_tokens).sum() == prefilled
     assert rec.steps[0].prefill_tokens.sum() == prefilled
+
+
+def test_vllm_30931_the_same_adapter_name_with_other_weights_shares_nothing():
+    """Reloaded under its old name from another path, an adapter's KV is other KV; unchanged it is the same."""
+    old, new = {"name": "sql", "path": "/adapters/1"}, {"name": "sql", "path": "/adapters/2"}
+    _, rec, _ = play(*[request(10 * i, (1, 160), lora=lora) for i, lora in enumerate((old, new, new, old))])
+    assert rec.hit_tokens.tolist() == [0, 0, 144, 144]
+
+
+@pytest.mark.parametrize(("victim", "preempted", "again"), [("fcfs", [0, 1], 340), ("lcf", [1, 0], 60)])
+def test_vllm_pr_53723_the_victim_decides_what_is_computed_again(victim, preempted, again):
+    """A short request runs, a long one is admitted after it, and memory runs out: vLLM preempts the last, lcf who loses least."""
+    _, rec, _ = play(
+        request(0, (1, 20), out=80), request(1, (2, 300), out=80), num_blocks=25, enable_prefix_caching=False, preemption_victim=victim
+    )
+    assert rec.preemptions.tolist() == preempted
+    assert abs(rec.recomputed_tokens.sum() - again) < 20
+
+
+@pytest.mark.parametrize(("cache", "hit"), [("lru", 0), ("clairvoyant", 64)])
+def test_vllm_48485_a_waiting_prefix_is_lost_just_before_admission(cache, hit):
+    """vLLM does not touch what the waiting would hit: the one ahead of them in the queue evicts it. Who knows the queue keeps it
+    (SGLang's touch: tests/test_sglang.py)."""
+    _, rec, _ = play(
+        request(0, (1, 80)), request(10, (2, 80)), request(20, (3, 112)), request(20, (1, 64), (4, 8)), num_blocks=12, max_num_seqs=1, cache_policy=cache
+    )
+    assert rec.hit_tokens.tolist() == [0, 0, 0, hit]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ import json
 import random
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ import pytest
 from examples.my_policy import test_long_prompts_go_first  # noqa: F401  (the template's own test)
 from kvcast.cli import main
 from sim.kvcache.leaf_first import Visit, serve
-from sim.kvcache.policies import POLICIES, Policy, Run, World, check, make
+from sim.kvcache.policies import POLICIES, Policy, Run, World, check, find, make
 from sim.kvcache.policies.by_key import Gdsf
 from sim.kvcache.policies.s3fifo import MAIN, SMALL, S3Fifo
 from sim.kvcache.ranked import RankedCache
@@ -300,10 +302,20 @@ def hot_prompt_and_a_scan() -> Workload:
     ("lfu", 40), ("slru", 40), ("lruk", 40), ("sieve", 40), ("arc", 40), ("s3fifo", 40), ("wtinylfu", 40), ("gdsf", 40),
 ])  # fmt: skip
 def test_vllm_40268_what_is_hot_survives_a_scan(policy: str, hit: int) -> None:
-    """100 tokens of memory: recency loses the prompt, frequency keeps it. A counter that never moves (sglang 18843) would make
-    all of them LRU."""
+    """100 tokens of memory: recency loses the prompt, frequency keeps it."""
     recording = run(hot_prompt_and_a_scan(), EngineParams(kv_blocks=25, block_size=4, policy=policy), UnitSteps())
     assert recording.hit_tokens[-1] == hit
+
+
+@pytest.mark.parametrize("policy", ["lfu", "slru", "lruk", "gdsf"])
+def test_sglang_18843_a_counter_that_never_moves_is_noticed(policy: str) -> None:
+    """Counting policies differ from LRU while they count, and are LRU once they do not."""
+    workload = hot_prompt_and_a_scan()
+    asked = EngineParams(kv_blocks=25, block_size=4)
+    lru, counting = (run(workload, replace(asked, policy=p), UnitSteps()).hit_tokens.tolist() for p in ("lru", policy))
+    assert counting != lru
+    with patch.object(find(policy), "on_hit", lambda self, block_run, request: None):
+        assert run(workload, replace(asked, policy=policy), UnitSteps()).hit_tokens.tolist() == lru
 
 
 def test_sglang_24075_a_burst_promotes_a_one_off_prefix() -> None:
