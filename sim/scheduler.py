@@ -304,7 +304,8 @@ class Scheduler:
             self.waiting.put_back(r)
         waiting = len(self.waiting)
         at_limit = len(self.running) >= p.max_num_seqs
-        held_up = not waiting or at_limit or (self.blocked is self.waiting.head() and not self.blocked_written)
+        same_need = p.reserve_full_isl or self.loader is None  # a load takes all its blocks at once, and what can be loaded changes
+        held_up = not waiting or at_limit or (self.blocked is self.waiting.head() and not self.blocked_written and same_need)
         busy = self.chunks or self.prefills or self.left_out or skipped or self.cache.overlapped or self.ending
         self.steady = held_up and not busy
 
