@@ -15,6 +15,17 @@ COMPLETED, UNFINISHED, NOT_ARRIVED, TOO_LONG, KV_TOO_SMALL, SESSION_TRUNCATED, A
 
 
 @dataclass(frozen=True)
+class StepShapes:
+    """What else the work of a replica's steps depends on (calibrate.utilization)."""
+
+    sum_context: np.ndarray  #: int64 [n_steps], contexts of the decodes, their new tokens included
+    n_sampled: np.ndarray  #: int32 [n_steps], rows that went through LM head and sampling
+    chunk_step: np.ndarray  #: int64 [m], position in the steps of every prefill chunk, ascending...
+    chunk_new: np.ndarray  #: int64 [m], ...its tokens
+    chunk_cached: np.ndarray  #: int64 [m], ...and those of its request before it, already in the KV cache
+
+
+@dataclass(frozen=True)
 class Steps:
     """Engine steps of one replica, in time order. A step's start is `end_s - duration_s`."""
 
@@ -23,6 +34,7 @@ class Steps:
     coverage: np.ndarray  #: int8 [n_steps], code into calibrate.latency.COVERAGE
     n_decode: np.ndarray  #: int32 [n_steps], decode tokens in the step
     prefill_tokens: np.ndarray  #: int32 [n_steps], new prefill tokens in the step
+    work: StepShapes | None = None
 
 
 @dataclass(frozen=True)
