@@ -26,6 +26,7 @@ from workloads.errors import InputError
 
 COMMANDS = {
     "run": "simulate one scenario and say whether it meets its targets",
+    "estimate": "what a run would say, from at most 2,000 of its requests",
     "compare": "simulate variants of a scenario on the same arrivals, side by side",
     "sweep": "simulate a grid of scenarios in several processes, and keep every run",
     "plan": "the fewest GPUs that meet the SLOs, how far they reach, what binds, what to change",
@@ -33,6 +34,7 @@ COMMANDS = {
     "cache": "replay a trace through a prefix cache alone, without time",
     "optimum": "how much of what any eviction could hit did a run hit",
     "explain": "where missed prompt tokens went, and what would recover them",
+    "report": "a run or a plan as one HTML page that opens anywhere",
     "price": "what a hosted API with prompt caching would charge for the same requests",
     "workload": "describe a trace or mix, or convert it to Mooncake JSONL",
     "profile": "list device profiles and models; show what fits on a GPU",

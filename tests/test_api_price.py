@@ -13,7 +13,7 @@ from sim.kvcache.replay import replay
 from tests.worlds import random_workload
 from workloads.columns import Workload
 from workloads.prefix_tree import from_pieces
-from workloads.transform import _rows
+from workloads.transform import picked
 
 PRICES = Prices(input_usd_per_mtok=3.0, output_usd_per_mtok=15.0, read_multiplier=0.1, minimum_tokens=1024)
 FIVE_MINUTES, ONE_HOUR = Retention("5 minutes", 300, 1.25), Retention("1 hour", 3600, 2.0)
@@ -117,7 +117,7 @@ def test_runs_of_blocks_behave_as_single_entries(workload: Workload, block: int,
 @settings(max_examples=50, deadline=None)
 @given(WORLDS, st.integers(1, 9))
 def test_forever_and_free_writes_is_the_ceiling(workload: Workload, block: int) -> None:
-    workload = _rows(workload, np.argsort(workload.arrival_s, kind="stable"))
+    workload = picked(workload, np.argsort(workload.arrival_s, kind="stable"))
     bill = price(workload, workload.arrival_s, replace(PRICES, breakpoints=block, minimum_tokens=0), FOREVER)
     ceiling = replay(workload, "lru", None, "full-blocks", block).depth_blocks * block
     assert np.minimum(bill.hit_tokens, (workload.prompt_tokens - 1) // block * block).tolist() == ceiling.tolist()
@@ -136,4 +136,4 @@ def test_tokens_reconcile_order_is_time_and_longer_retention_reads_no_less(workl
         assert min(bill.write_tokens.min(), bill.uncached_tokens.min()) >= 0
     assert (long.hit_tokens >= short.hit_tokens).all()
     shuffled = np.random.default_rng(seed).permutation(len(workload))
-    assert price(_rows(workload, shuffled), at_s[shuffled], prices, ONE_HOUR).total_usd.tolist() == price(workload, at_s, prices, ONE_HOUR).total_usd[shuffled].tolist()
+    assert price(picked(workload, shuffled), at_s[shuffled], prices, ONE_HOUR).total_usd.tolist() == price(workload, at_s, prices, ONE_HOUR).total_usd[shuffled].tolist()

@@ -22,7 +22,7 @@ def _stream(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=tuple(name.encode())))
 
 
-def _rows(workload: Workload, order: np.ndarray) -> Workload:
+def picked(workload: Workload, order: np.ndarray) -> Workload:
     """The requests `order` (int64 row numbers), in that order, all columns and `after` renumbered (-1 where it is gone)."""
     n = len(workload)
     columns = {f.name: getattr(workload, f.name)[order] for f in fields(workload) if isinstance(getattr(workload, f.name), np.ndarray)}
@@ -48,7 +48,7 @@ def kept(workload: Workload, keep: np.ndarray, what: str) -> Workload:
                 if after[r] < 0:
                     arrival_s[r] = arrival_s[gone]
         workload = replace(workload, after=after, arrival_s=arrival_s)
-    result = _rows(workload, np.flatnonzero(keep))
+    result = picked(workload, np.flatnonzero(keep))
     return result.with_notes(f"{what}: {len(result)} of {len(workload)} requests kept")
 
 
@@ -75,14 +75,14 @@ def in_time_order(workload: Workload) -> tuple[Workload, str]:
     if workload.concurrency is not None:
         return workload, "in row order (a fixed concurrency leaves arrivals open)"
     if workload.after is None:
-        return _rows(workload, np.argsort(workload.arrival_s, kind="stable")), "by arrival"
+        return picked(workload, np.argsort(workload.arrival_s, kind="stable")), "by arrival"
     start = workload.arrival_s.tolist()
     after, took = workload.after.tolist(), (workload.output_tokens * NOMINAL_TOKEN_S).tolist()
     for r, delay in enumerate(workload.column("delay_s").tolist()):
         if after[r] >= 0:
             start[r] = start[after[r]] + took[after[r]] + delay
     order = np.argsort(np.array(start), kind="stable")
-    return _rows(workload, order), f"by nominal start (recorded starts, delays and {NOMINAL_TOKEN_S:g} s an output token)"
+    return picked(workload, order), f"by nominal start (recorded starts, delays and {NOMINAL_TOKEN_S:g} s an output token)"
 
 
 def sample_sessions(workload: Workload, share: float, seed: int) -> Workload:
@@ -141,7 +141,7 @@ def in_turns_for_users(workload: Workload, users: int) -> Workload:
         raise InputError(f"[workload] users = {users}, expected a trace of sessions with think times")
     _, first_row, number = np.unique(workload.session_id, return_index=True, return_inverse=True)
     rank = np.argsort(np.argsort(first_row, kind="stable"), kind="stable")[number]  # sessions by their first row
-    result = _rows(workload, np.lexsort((np.arange(len(workload)), rank)))
+    result = picked(workload, np.lexsort((np.arange(len(workload)), rank)))
     rank = np.sort(rank)
     begins = np.flatnonzero(np.diff(rank, prepend=-1))
     ends = np.append(begins[1:], len(rank)) - 1

@@ -14,7 +14,7 @@ from typing import Any
 import streamlit as st
 
 from kvcast.config import load_scenario, scenario_from_doc
-from kvcast.pages.runner import ROOT
+from kvcast.pages.runner import ROOT, UPLOAD_LIMIT_BYTES, UPLOAD_TYPES, Job, Runner
 from kvcast.toml import dumps
 from sim.scenario import CacheConfig, ClusterConfig, CostConfig, EngineConfig, HardwareConfig, ModelConfig, Scenario, SloClass, SloConfig
 from workloads.config import WorkloadConfig
@@ -123,10 +123,10 @@ def _s(milliseconds: float | None) -> float | None:
 # -- asking --------------------------------------------------------------------------------------------------------------
 
 
-def ask() -> Asked:
+def ask(runner: Runner) -> Asked:
     """Draw every input and check what they say."""
     base: Scenario = st.session_state["base"]
-    _workload_choice()
+    _workload_choice(runner)
     workload, name = workload_asked(base)
     scenario = replace(base, name=name, **_system(base))
     scenario = replace(scenario, slo=_slo(base.slo, slo_names()), cost=_cost())
@@ -134,7 +134,8 @@ def ask() -> Asked:
         if st.session_state["workload.problem"]:
             raise InputError(st.session_state["workload.problem"])
         if workload is None:
-            raise InputError("upload a trace on the Workload page, or choose a bundled mix")
+            raise InputError("upload a trace in the sidebar, or choose a bundled mix")
+        _check_read(runner)
         return Asked(_checked(replace(scenario, workload=workload)))
     except InputError as error:
         return Asked(None, str(error).removeprefix("settings: "))
@@ -159,6 +160,27 @@ def slo_names() -> list[str]:
     return list(dict.fromkeys(c.slo_class for c in st.session_state["workload.mix"].class_ if c.slo_class))
 
 
+def reading(runner: Runner, path: str) -> Job | None:
+    """The job that reads an uploaded trace: `kvcast workload describe`, whose document is the reading report."""
+    return runner.existing(dumps(Scenario(WorkloadConfig(trace=path))), "workload", "describe")
+
+
+def _check_read(runner: Runner) -> None:
+    """Raise InputError unless the trace, where there is one, has been read."""
+    if st.session_state["workload"] != TRACE:
+        return
+    job = reading(runner, st.session_state["workload.trace"])
+    if job is None or job.running:
+        raise InputError("the trace is being read; the Workload page shows its report")
+    if not job.done:
+        raise InputError(job.failure())
+
+
+def check_mix(config: WorkloadConfig) -> None:
+    """Raise InputError when the mix cannot be simulated."""
+    _checked(replace(demo(), workload=config, slo=SloConfig()))
+
+
 def _checked(scenario: Scenario) -> Scenario:
     """The scenario, as the command line would read it from a file."""
     import tomllib
@@ -170,12 +192,31 @@ def _checked(scenario: Scenario) -> Scenario:
     return scenario_from_doc(tomllib.loads(dumps(scenario)), "settings")
 
 
-def _workload_choice() -> None:
+def _workload_choice(runner: Runner) -> None:
     from workloads.toml import list_presets
 
     names = [DEMO, *(name for name in list_presets() if name != DEMO), TRACE]
-    st.selectbox("Workload", names, key="workload", on_change=_another_workload, help="a bundled mix, or a trace of yours; the Workload page edits the mix and takes the trace")
+    choice = st.selectbox("Workload", names, key="workload", on_change=_another_workload, help="a bundled mix, which the Workload page edits, or a trace of yours")
+    if choice == TRACE:
+        st.file_uploader("Trace file", key="trace", type=[suffix.rsplit(".", 1)[-1] for suffix in UPLOAD_TYPES], on_change=_uploaded, args=(runner,), max_upload_size=UPLOAD_LIMIT_BYTES >> 20, help=(
+            f"Mooncake JSONL, Weka sessions, ServeGen clients (JSON, .tar.xz), Azure, BurstGPT, Vidur or splitwise CSV, token ids; at most {UPLOAD_LIMIT_BYTES >> 20} MiB. "
+            "The format is recognised from the content."
+        ))  # fmt: skip
     st.number_input("Load (× the workload's own rate)", 0.01, 1000.0, step=0.1, key="rate_scale", help=hint(WorkloadConfig, "rate_scale"))
+
+
+def _uploaded(runner: Runner) -> None:
+    """Keep the uploaded trace and start reading it; none when it was taken away."""
+    state = st.session_state
+    upload, state["workload.problem"], state["workload.trace"] = state["trace"], "", ""
+    if upload is None:
+        return
+    try:
+        path = str(runner.keep_upload(upload.name, upload.getvalue()))
+        runner.submit(dumps(Scenario(WorkloadConfig(trace=path))), "workload", "describe")
+        state["workload.trace"] = path
+    except InputError as error:
+        state["workload.problem"] = str(error)
 
 
 def _another_workload() -> None:
@@ -275,7 +316,7 @@ def _slo(base: SloConfig, names: list[str]) -> SloConfig:
             st.session_state.setdefault(key, None)
             values.append(_s(place.number_input(f"{metric.upper()}{who}", 0.001, None, step=10.0, format="%g", key=key, help=hint(SloConfig, f"{metric}_s"), placeholder="none")))
         before = base.classes.get(name, SloClass()) if name else base
-        limits[name] = SloClass(*values, before.e2e_s)
+        limits[name] = SloClass(values[0], values[1], before.e2e_s)
     everyone = limits.pop("")
     target = st.number_input("Target (% of requests)", 0.1, 100.0, step=1.0, key="target", help=hint(SloConfig, "attainment"), placeholder="no target")
     held = [f"{name or 'all'} {limit.e2e_s:g} s" for name, limit in {"": everyone, **limits}.items() if limit.e2e_s is not None]

@@ -1,4 +1,4 @@
-"""A mix as two tables people edit, and back: classes, and their prompt layers.
+"""A mix as a table people edit, and back: one row a class (`layers` edits their prompts).
 
 The one idea: a distribution is a short text that reads as it is said ("129 p90 424 max 1000"), so a table cell holds any
 of them; a row edits what it shows and keeps what it does not show from the class it came from.
@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from workloads import dists
 from workloads.check import class_rates
-from workloads.columns import SCOPES
 from workloads.config import Dist, Layer, MixClass, WorkloadConfig
 from workloads.errors import InputError
+from workloads.transform import NOMINAL_TOKEN_S
 
 Row = dict[str, Any]
-LAYER_SCOPES = SCOPES[1:]
 GRAMMAR = (
     '"1200" fixed; "129 p90 424" lognormal by median and 90th percentile (or "129 sigma 0.9"); "geometric 4"; "exponential 10"; '
     '"uniform 3 to 50"; "empirical 2000:3 8000:1" values with weights. Add "min 10" or "max 1000" to clip; "16k" is 16000.'
@@ -111,7 +111,7 @@ def _number_text(value: float | None) -> str:
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
 
 
-# -- tables ------------------------------------------------------------------------------------------------------------
+# -- the table ------------------------------------------------------------------------------------------------------------
 
 CLASS_COLUMNS = {  # column: (label, help)
     "name": ("class", "a label, unique in the mix"),
@@ -125,14 +125,6 @@ CLASS_COLUMNS = {  # column: (label, help)
     "tenants": ("tenants", "number of tenants the sessions are spread over, evenly"),
     "isolation": ("isolated", "tenants share no cached prefix (a cache salt each)"),
     "slo_class": ("SLO class", "which row of the limits applies; empty: the limits for everyone"),
-}
-LAYER_COLUMNS = {
-    "class": ("class", "the class whose prompts start with this layer"),
-    "name": ("layer", "a label, unique in its class; rows are in the order the model reads them"),
-    "scope": ("scope", "who shares the text: global (everyone), project (a repository or document), session, dynamic (never the same twice)"),
-    "tokens": ("tokens", "length, drawn once per distinct text. " + GRAMMAR),
-    "items": ("items", "number of distinct projects or documents, for scope project"),
-    "zipf": ("Zipf", "popularity exponent over the items; 0: all alike"),
 }
 DIST_FIELDS = ("turns", "think", "tool_gap", "turn_input", "output")
 
@@ -149,31 +141,83 @@ def class_rows(config: WorkloadConfig) -> list[Row]:
     return rows
 
 
-def layer_rows(config: WorkloadConfig) -> list[Row]:
-    """One row a layer, class by class, in the order the model reads them."""
-    return [
-        {"class": c.name, "name": layer.name, "scope": layer.scope, "tokens": dist_text(layer.tokens), "items": layer.items, "zipf": float(layer.zipf)}
-        for c in config.class_ for layer in c.layers
-    ]
+def edited(config: WorkloadConfig, edits: Mapping[str, Any]) -> WorkloadConfig:
+    """The mix after the edits of its table, in the form of st.data_editor's state: edited_rows {row: {column: value}},
+    added_rows and deleted_rows. A new class starts with what its row does not say as `new_class` has it. Raises InputError."""
+    rows = class_rows(config)
+    classes = []
+    for i, (row, c) in enumerate(zip(rows, config.class_, strict=True)):
+        changes = edits.get("edited_rows", {}).get(i, edits.get("edited_rows", {}).get(str(i), {}))
+        if i not in edits.get("deleted_rows", ()):
+            classes.append(_class({**row, **changes}, i, c) if changes else c)
+    for row in edits.get("added_rows", ()):
+        fresh = new_class([c.name for c in classes])
+        shown = class_rows(replace(config, class_=(fresh,), rate=None))[0]
+        classes.append(_class({**shown, **{k: v for k, v in row.items() if not _empty(v)}}, len(classes), fresh))
+    if not classes:
+        raise InputError("the mix has no class left, expected at least one")
+    return with_classes(config, classes)
 
 
-def from_rows(config: WorkloadConfig, classes: Sequence[Mapping[str, Any]], layers: Sequence[Mapping[str, Any]]) -> WorkloadConfig:
-    """The mix that the edited tables say; `config` is the one they were made from. Raises InputError."""
-    before = {c.name: c for c in config.class_}
-    known = {str(row.get("name") or "") for row in classes}
-    for i, row in enumerate(layers):
-        if str(row.get("class") or "") not in known:
-            raise InputError(f"prompt layers, row {i + 1}: class = {row.get('class')!r}, expected one of {', '.join(sorted(known))}")
-    new = tuple(_class(row, i, before, layers) for i, row in enumerate(classes))
-    return replace(config, preset=None, class_=new, rate=None)
+def with_classes(config: WorkloadConfig, classes: Sequence[MixClass]) -> WorkloadConfig:
+    """The mix of these classes; once one of them has a rate of its own, every share becomes one."""
+    if all(c.rate is None for c in classes):
+        return replace(config, preset=None, class_=tuple(classes))
+    before = dict(zip(config.class_, class_rates(replace(config, rate_scale=1.0)), strict=True))
+    fixed = [c if c.rate is not None or c.arrival.kind == "trace" else replace(c, share=None, rate=before[c]) for c in classes]
+    return replace(config, preset=None, class_=tuple(fixed), rate=None)
 
 
-def _class(row: Mapping[str, Any], i: int, before: Mapping[str, MixClass], layers: Sequence[Mapping[str, Any]]) -> MixClass:
+def new_class(names: Sequence[str]) -> MixClass:
+    """A class to start from: one request a session, a system prompt that all share, a message of its own."""
+    layers = (Layer(name="system", scope="global", tokens=Dist(value=1000.0)), Layer(name="message", tokens=Dist(value=500.0)))
+    return MixClass(name=unused("new class", names), rate=1.0, layers=layers, output=Dist(value=200.0))
+
+
+def with_preset(config: WorkloadConfig, preset: WorkloadConfig) -> WorkloadConfig:
+    """The mix with a preset's classes beside its own, at the preset's rates, under names of their own."""
+    classes = list(config.class_)
+    for c, rate in zip(preset.class_, class_rates(preset), strict=True):
+        label = unused(c.name, [each.name for each in classes])
+        classes.append(replace(c, name=label, share=None, rate=None if c.arrival.kind == "trace" else rate))
+    return with_classes(config, classes)
+
+
+def with_class(config: WorkloadConfig, name: str, **values: Any) -> WorkloadConfig:
+    """The mix with other values for one class."""
+    return with_classes(config, [replace(c, **values) if c.name == name else c for c in config.class_])
+
+
+def unused(name: str, names: Sequence[str]) -> str:
+    """The name, with a number behind it when it is taken."""
+    return next(label for label in (name, *(f"{name} {i}" for i in range(2, len(names) + 3))) if label not in names)
+
+
+def session_s(c: MixClass, token_s: float = NOMINAL_TOKEN_S) -> float:
+    """Mean seconds from a session's first request to its last answer: waiting between turns, and token_s for every output token."""
+    turns, output = dists.moments(c.turns)[0], dists.moments(c.output)[0]
+    think = dists.moments(c.think, whole=False)[0] if c.think else 0.0
+    tool = dists.moments(c.tool_gap, whole=False)[0] if c.tool_gap else 0.0
+    return (turns - 1) * (c.tool_share * tool + (1 - c.tool_share) * think) + turns * output * token_s
+
+
+def for_users(config: WorkloadConfig, name: str, users: float) -> WorkloadConfig:
+    """The mix in which this many sessions of a class are in progress at once, on average (Little's law: rate = users / length)."""
+    c = next(c for c in config.class_ if c.name == name)
+    return with_class(config, name, share=None, rate=float(f"{users / session_s(c):.6g}"))
+
+
+def users(config: WorkloadConfig, name: str) -> float:
+    """Sessions of a class in progress at once, on average."""
+    rates = class_rates(replace(config, rate_scale=1.0))
+    return next(rate * session_s(c) for c, rate in zip(config.class_, rates, strict=True) if c.name == name)
+
+
+def _class(row: Mapping[str, Any], i: int, base: MixClass) -> MixClass:
     name = str(row.get("name") or "").strip()
     where = f"classes, row {i + 1}: "
     if not name:
         raise InputError(f"{where}class is empty, expected a label")
-    base = before.get(name, MixClass(name=name))
     values: dict[str, Any] = {"name": name, "share": None, "rate": _rate(row, base, where)}
     for key in DIST_FIELDS:
         cell = row.get(key)
@@ -184,8 +228,7 @@ def _class(row: Mapping[str, Any], i: int, before: Mapping[str, MixClass], layer
         else:
             values[key] = None
     values |= {key: _cell(row, key, default) for key, default in (("tool_share", 0.0), ("tenants", 1), ("isolation", False), ("slo_class", ""))}
-    mine = tuple(_layer(r, j, base) for j, r in enumerate(layers) if r.get("class") == name)
-    return replace(base, layers=mine, **values)
+    return replace(base, **values)
 
 
 def _rate(row: Mapping[str, Any], base: MixClass, where: str) -> float | None:
@@ -194,16 +237,6 @@ def _rate(row: Mapping[str, Any], base: MixClass, where: str) -> float | None:
     if _empty(row.get("rate")):
         raise InputError(f"{where}sessions/s is empty, expected a number above 0")
     return float(row["rate"])
-
-
-def _layer(row: Mapping[str, Any], i: int, base: MixClass) -> Layer:
-    where = f"prompt layers, row {i + 1}: "
-    name = str(row.get("name") or "").strip()
-    if _empty(row.get("tokens")):
-        raise InputError(f"{where}tokens is empty, expected a distribution: {GRAMMAR}")
-    before = next((layer for layer in base.layers if layer.name == name), Layer(name=name))
-    cells = {key: _cell(row, key, default) for key, default in (("scope", "dynamic"), ("items", 1), ("zipf", 0.0))}
-    return replace(before, tokens=parse_dist(str(row["tokens"]), f"{where}tokens"), **cells)
 
 
 def _cell(row: Mapping[str, Any], key: str, default: Any) -> Any:

@@ -36,7 +36,6 @@ PACKAGES = ("kvcast", "sim", "workloads", "calibrate")
 WITH_FOLDER = ("run", "plan", "sweep")
 """Commands that keep what they find in a folder, --out."""
 LIMIT_S = 900
-READ_LIMIT_S = 120
 MEMORY_LIMIT_BYTES = 16 << 30
 FILE_LIMIT_BYTES = 4 << 30
 KEEP_JOBS = 300
@@ -130,7 +129,7 @@ class Runner:
         self._jobs: dict[str, Job] = {}
         self._lock = threading.Lock()
         self._free = threading.Semaphore(os.cpu_count() or 1)  # jobs at once
-        self._free_for_estimates = threading.Semaphore(os.cpu_count() or 1)  # short ones do not wait behind long ones
+        self._free_for_short = threading.Semaphore(os.cpu_count() or 1)  # estimates and readings do not wait behind runs
         (self.root / "uploads").mkdir(parents=True, exist_ok=True)
 
     def submit(self, scenario_toml: str, *command: str) -> Job:
@@ -183,7 +182,7 @@ class Runner:
 
     def _work(self, job: Job) -> None:
         """Wait for a free processor, run the command, put its answer in place. In the job's own thread."""
-        free = self._free_for_estimates if job.command[0] == "estimate" else self._free
+        free = self._free_for_short if job.command[0] in ("estimate", "workload") else self._free
         while not free.acquire(timeout=0.1):
             if job.stop.is_set():
                 return
@@ -197,8 +196,9 @@ class Runner:
             free.release()
 
     def _run(self, job: Job) -> None:
-        name, *rest = job.command
-        argv = [name, str(job.file(".toml")), *rest]
+        name = job.command[0]
+        words = 2 if name == "workload" else 1  # kvcast workload describe
+        argv = [*job.command[:words], str(job.file(".toml")), *job.command[words:]]
         argv += ["--out", str(job.folder)] if name in WITH_FOLDER else []
         job.file(".progress").unlink(missing_ok=True)
         with job.file(".out").open("wb") as out, job.file(".log").open("wb") as log:
@@ -245,21 +245,6 @@ class Runner:
             partial.write_bytes(content)
             os.replace(partial, path)
         return path
-
-    def describe(self, trace: Path) -> dict:
-        """`kvcast workload describe` of a stored upload: its reading report. Raises InputError with the command's line."""
-        with _kvcast("workload", "describe", str(trace), "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-            try:
-                out, error = process.communicate(timeout=READ_LIMIT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                raise InputError(f"{trace.name}: not read within {READ_LIMIT_S} s, expected a smaller trace") from None
-        if process.returncode == 0:
-            return json.loads(out)
-        lines = error.decode(errors="replace").strip().splitlines()
-        if process.returncode == 2 and lines:
-            raise InputError(without_paths(lines[-1].removeprefix("kvcast: "), trace.parent))
-        raise InputError(f"{trace.name}: cannot be read (exit code {process.returncode}), expected a trace in a known format")
 
 
 def key_of(scenario_toml: str, command: tuple[str, ...]) -> str:

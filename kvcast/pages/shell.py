@@ -10,7 +10,9 @@ show; `result` gives it one command's answer, or draws the button, the progress 
 """
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,7 +63,7 @@ def begin() -> Page:
         inputs.adopt(inputs.demo())
     with st.sidebar:
         pressed = st.button("Run", type="primary", width="stretch", help="simulate these settings")
-        asked = inputs.ask()
+        asked = inputs.ask(runner)
     if "pending" not in state:
         state.update(job=None, pending=None, problem="", pinned=None)
         start(runner, asked.toml or Asked(inputs.demo()).toml)
@@ -132,21 +134,31 @@ def result(page: Page, place: Any, *command: str, label: str) -> Job | None:
     return None
 
 
+def until_done(job: Job | None, draw: Callable[[], None]) -> None:
+    """Draw, again and again while the job runs, and the whole page once more when it has ended."""
+    running = job is not None and job.running
+
+    @st.fragment(run_every=POLL_S if running else None)
+    def part() -> None:
+        if running and job is not None and not job.running:
+            st.rerun()
+        draw()
+
+    part()
+
+
 def follow(runner: Runner, job: Job) -> None:
     """Progress, time left and Cancel of a running job; the page is drawn anew when it ends, and does not wait for it."""
+    until_done(job, functools.partial(_progress, runner, job))
 
-    @st.fragment(run_every=POLL_S)
-    def watch() -> None:
-        if not job.running:
-            st.rerun()
-        progress = job.progress
-        done, says = (progress.done, progress.says) if progress else (0.0, "starting")
-        left = f", about {text.seconds(progress.left_s)} left" if progress and progress.left_s is not None else ""
-        bar, stop = st.columns([6, 1], vertical_alignment="center")
-        bar.progress(done, results.plain(f"{says} ({100 * done:.0f} %{left})"))
-        if stop.button("Cancel", key=f"cancel {job.key}", width="stretch"):
-            runner.cancel(job)
-            job.wait()
-            st.rerun()
 
-    watch()
+def _progress(runner: Runner, job: Job) -> None:
+    progress = job.progress
+    done, says = (progress.done, progress.says) if progress else (0.0, "starting")
+    left = f", about {text.seconds(progress.left_s)} left" if progress and progress.left_s is not None else ""
+    bar, stop = st.columns([6, 1], vertical_alignment="center")
+    bar.progress(done, results.plain(f"{says} ({100 * done:.0f} %{left})"))
+    if stop.button("Cancel", key=f"cancel {job.key}", width="stretch"):
+        runner.cancel(job)
+        job.wait()
+        st.rerun()

@@ -1,36 +1,352 @@
-"""The Workload page: the mix as tables, or the trace that was uploaded.
+"""The Workload page: edit the mix and see at once what it does; or read what an uploaded trace holds.
+
+The one idea: the session holds one mix, and every widget's callback replaces it by the mix after one edit (`mix`, `layers`),
+so whatever is drawn below is the edited mix, and a bad edit is one line that leaves the mix as it was.
 
     show(page)
 """
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import streamlit as st
 
-from kvcast.pages import inputs, mix
+from kvcast import text
+from kvcast.figures.workload import arrivals, prompt_layers
+from kvcast.pages import inputs, layers, mix, shell
+from kvcast.pages.results import plain
 from kvcast.pages.shell import Page
-from workloads.config import WorkloadConfig
+from kvcast.pages.terms import TERMS
+from workloads import dists
+from workloads.config import Arrival, Layer, MixClass, WorkloadConfig
 from workloads.errors import InputError
+
+PREVIEW = 20_000
+"""Requests that the preview of arrivals draws at most."""
+WORKING_DAY = (0.2, 0.15, 0.1, 0.1, 0.1, 0.15, 0.25, 0.5, 1.1, 2.0, 2.66, 2.3, 1.4, 1.6, 2.2, 2.3, 1.9, 1.4, 1.0, 0.8, 0.7, 0.5, 0.35, 0.24)
+"""The curve of the preset "reasoning", an hour each."""
+WORDS = {
+    "estimate": (
+        "A real simulation of at most 2,000 of the run's requests, at its own rates: two stretches, the first third of each as a warm-up. On the bundled mixes its goodput is within 15 % "
+        "of the whole run's, on fleets that keep up."
+    ),
+    "goodput": "Requests per second that meet every limit of their SLO class; without limits, requests per second that complete.",
+    "order": (
+        "Both orders are generated with the same texts and lengths and read by a cache that never forgets. An order that reads what most requests share first lets the cache reuse more. "
+        "It also changes what the model reads, and with it the answers: compare quality before adopting an order."
+    ),
+    "users": (
+        "Sessions in progress at once, on average: session arrivals per second x the mean length of a session (Little's law), its waiting times and 20 ms for each output token. "
+        "Setting it sets the class's sessions/s."
+    ),
+}
+ARRIVALS = {
+    "poisson": "independent of one another", "gamma": "more bursty (CV above 1) or more even (below) than independent ones", "onoff": "bursts with silence between them",
+    "diurnal": "a working day's curve, over a day or a period of yours", "trace": "recorded times",
+}  # fmt: skip
 
 
 def show(page: Page) -> None:
     if st.session_state["workload"] == inputs.TRACE:
         _trace(page)
         return
+    _estimate(page)
     config: WorkloadConfig = st.session_state["workload.mix"]
-    st.dataframe(mix.class_rows(config), hide_index=True)
-    st.dataframe(mix.layer_rows(config), hide_index=True)
+    _classes(config)
+    _one_class(config)
+    _arrivals(config)
+
+
+def edit(change: Callable[..., WorkloadConfig], *args: Any, redraw: str = "table", **values: Any) -> None:
+    """Replace the mix by `change(mix, ...)`; a widget's callback. redraw: table, or layers too, whose widgets then start afresh."""
+    state = st.session_state
+    try:
+        after = change(state["workload.mix"], *args, **values)
+        inputs.check_mix(after)
+    except InputError as error:
+        state["workload.problem"] = str(error).removeprefix("settings: ")
+        return
+    state["workload.mix"], state["workload.problem"] = after, ""
+    state["workload.version"] += 1
+    state["workload.layers"] = state.get("workload.layers", 0) + (redraw == "layers")
+
+
+# -- the estimate --------------------------------------------------------------------------------------------------------
+
+
+def _estimate(page: Page) -> None:
+    """What a run would say, from a sample of it; starts by itself with every edit, in the place of the one before."""
+    state, job = st.session_state, None
+    if page.asked.scenario is not None:
+        before = state.get("workload.estimating")
+        try:
+            job = page.runner.submit(page.asked.toml, "estimate")
+        except InputError as error:
+            st.caption(plain(str(error)))
+        if before is not None and before is not job:
+            page.runner.cancel(before)
+        state["workload.estimating"] = job
+    with st.container(border=True):
+        shell.until_done(job, functools.partial(_estimated, job))
+
+
+def _estimated(job: Any) -> None:
+    """The estimate's numbers, each with its change since the last one; the old ones, marked, until the new ones are there."""
+    state = st.session_state
+    if job is not None and job.done and state.get("workload.estimate_key") != job.key:
+        state["workload.before"], state["workload.estimate"], state["workload.estimate_key"] = state.get("workload.estimate"), job.document(), job.key
+    found, before = state.get("workload.estimate"), state.get("workload.before")
+    if job is not None and not job.running and not job.done and job.failure():
+        st.error(plain(job.failure()), icon=":material/error:")
+    waiting = job is None or not job.done
+    if found is None:
+        st.caption("Estimating..." if job is not None else "No estimate yet.")
+        return
+    of = f"the whole run, {text.count(found['requests'])} requests" if found["sampled"] == found["requests"] else f"{text.count(found['sampled'])} of {text.count(found['requests'])} requests"
+    title = "estimating anew; these are the numbers before the edit" if waiting else f"from {of}; press Run for the whole" if "of" in of else f"from {of}"
+    st.markdown(f"**Estimate** :gray[{plain(title)}]", help=WORDS["estimate"])
+    if found["overloaded"]:
+        st.error(plain(f"Overloaded: this fleet cannot keep up with {found['offered_per_s']:.3g} requests/s. Add replicas, or lower the load."), icon=":material/trending_up:")
+        return
+    row = st.container(horizontal=True)
+    for label, key, form, good, help_text in METRICS:
+        value, old = found[key], (before or {}).get(key)
+        if value is None:
+            continue
+        changed = None if old is None or form(old) == form(value) else f"was {form(old)}"
+        colour: Any = "off" if changed is None else "green" if (value > old) == good else "red"
+        row.metric(label, form(value), changed, delta_color=colour, delta_arrow="off" if changed is None else "up" if value > old else "down", help=plain(help_text))
+
+
+def _rate(value: float) -> str:
+    return f"{value:.3g}/s"
+
+
+METRICS = (  # label, key, form, whether more is better, definition
+    ("Goodput", "goodput_per_s", _rate, True, WORDS["goodput"]), ("Within limits", "attainment", text.percent, True, TERMS["attainment"]),
+    ("TTFT, p99", "p99_ttft_ms", text.milliseconds, False, TERMS["ttft"]), ("TPOT, p99", "p99_tpot_ms", text.milliseconds, False, TERMS["tpot"]),
+    ("Hit rate", "prefix_hit_rate", text.percent, True, TERMS["hit_rate"]), ("Cost / M tokens out", "usd_per_million_output_tokens", text.usd, False, TERMS["cost"]),
+)  # fmt: skip
+
+
+# -- the classes -----------------------------------------------------------------------------------------------------------
+
+
+def _classes(config: WorkloadConfig) -> None:
+    state = st.session_state
+    key = f"workload.table.{state['workload.version']}"
+    head, add = st.columns([5, 1], vertical_alignment="bottom")
+    head.markdown("**Classes** :gray[a class is a kind of session; double-click a cell to change it, add or delete rows]")
+    with add.popover("Add a preset", width="stretch"):
+        _add_preset()
+    kinds: dict[str, Any] = {
+        "rate": st.column_config.NumberColumn(format="%.4g", min_value=0.0), "tool_share": st.column_config.NumberColumn(min_value=0.0, max_value=1.0),
+        "tenants": st.column_config.NumberColumn(min_value=1, step=1), "isolation": st.column_config.CheckboxColumn(),
+    }  # fmt: skip
+    columns: dict[str, Any] = {}
+    for name, (label, help_text) in mix.CLASS_COLUMNS.items():
+        columns[name] = dict(kinds.get(name) or st.column_config.TextColumn()) | {"label": label, "help": help_text}
+    st.data_editor(_frame(mix.class_rows(config)), key=key, num_rows="dynamic", hide_index=True, column_config=columns, width="stretch",
+                   on_change=lambda: edit(mix.edited, st.session_state[key], redraw="layers"))  # fmt: skip
+    left, right = st.columns(2)
+    for place, name, label, least in ((left, "requests", "Stop after about this many requests", 1), (right, "duration_s", "Sessions arrive during (s)", 1.0)):
+        key = f"workload.{name}.{state['workload.version']}"
+        place.number_input(label, least, None, getattr(config, name), key=key, help=inputs.hint(WorkloadConfig, name), placeholder="no bound",
+                           on_change=lambda name=name, key=key: edit(_bounded, name, st.session_state[key]))  # fmt: skip
+
+
+def _bounded(config: WorkloadConfig, name: str, value: Any) -> WorkloadConfig:
+    return replace(config, **{name: value})
+
+
+def _add_preset() -> None:
+    from workloads.toml import list_presets, load_preset
+
+    name = st.selectbox("Preset", list_presets(), key="workload.add", help="its classes, beside those that are there, at its own rate")
+    st.button("Add its classes", on_click=lambda: edit(mix.with_preset, load_preset(name), redraw="layers"), width="stretch")
+
+
+def _frame(rows: list[mix.Row]) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame(rows)
+
+
+# -- one class: its prompt, its arrivals -----------------------------------------------------------------------------------
+
+
+def _one_class(config: WorkloadConfig) -> None:
+    names = [c.name for c in config.class_]
+    if st.session_state.get("workload.class") not in names:
+        st.session_state["workload.class"] = names[0]
+    st.markdown("**Prompt layers** :gray[in the order the model reads them; only what comes before the first changed text can be reused]")
+    chosen = st.segmented_control("Class", names, key="workload.class", required=True, label_visibility="collapsed") if len(names) > 1 else names[0]
+    c = layers.of(config, chosen or names[0])
+    cost = layers.cost(c)
+    best = replace(c, layers=layers.best_order(c.layers))
+    bars, marks = {"as ordered": layers.parts(c)}, {"as ordered": cost["reusable_tokens_per_request"]}
+    if best != c:
+        bars["widest first"], marks["widest first"] = layers.parts(best), cost["best_reusable_tokens_per_request"]
+    st.plotly_chart(_bare(prompt_layers(bars, marks)), width="stretch", config={"displayModeBar": False}, key="workload.bars")
+    reused, prompt, lost = cost["reusable_tokens_per_request"], cost["prompt_tokens_per_request"], cost["lost_tokens_per_request"]
+    share = f" ({text.percent(reused / prompt)})" if prompt else ""
+    said = f"An unlimited cache reuses **{text.count(reused)}** of {text.count(prompt)} prompt tokens a request{share}."
+    if best == c:
+        st.markdown(said, help=plain(WORDS["order"]))
+    else:
+        left, right = st.columns([4, 1], vertical_alignment="center")
+        left.markdown(f"{said} This order costs up to **{text.count(max(lost, 0.0))}** tokens of prefill a request.", help=plain(WORDS["order"]))
+        right.button("Widest first", key="workload.best", on_click=edit, args=(layers.in_best_order, c.name), kwargs={"redraw": "layers"}, width="stretch", help=plain(WORDS["order"]))
+    for i, layer in enumerate(c.layers):
+        _layer(c, i, layer)
+    _more(config, c)
+
+
+def _layer(c: MixClass, i: int, layer: Layer) -> None:
+    """One layer's row: up, down, name, scope, length, the rest, and remove."""
+    key = f"workload.layer.{st.session_state.get('workload.layers', 0)}.{c.name}.{i}"
+    up, down, name, scope, tokens, more, remove = st.columns([0.5, 0.5, 2.2, 1.8, 1.8, 1.1, 0.6], vertical_alignment="bottom")
+    first: dict[str, Any] = {"label_visibility": "visible" if i == 0 else "collapsed"}
+
+    def set_(field: str, read: Callable[[Any], Any] = lambda v: v, redraw: str = "table") -> Callable[[], None]:
+        return lambda: edit(_set, c.name, i, field, read, st.session_state[f"{key}.{field}"], redraw=redraw)
+
+    up.button("↑", key=f"{key}.up", disabled=i == 0, on_click=edit, args=(layers.moved, c.name, i, -1), kwargs={"redraw": "layers"}, width="stretch", help="earlier")
+    down.button("↓", key=f"{key}.down", disabled=i == len(c.layers) - 1, on_click=edit, args=(layers.moved, c.name, i, 1), kwargs={"redraw": "layers"}, width="stretch", help="later")
+    name.text_input("layer", layer.name, key=f"{key}.name", on_change=set_("name", str.strip), **first)
+    scope.selectbox("scope", layers.SCOPE_NAMES, layers.SCOPE_NAMES.index(layer.scope), key=f"{key}.scope", on_change=set_("scope", redraw="layers"), help=inputs.hint(Layer, "scope"), **first)
+    mean = round(dists.moments(layer.tokens)[0])
+    tokens.number_input("mean tokens", 0, 10_000_000, mean, step=max(10 ** (len(str(mean)) - 2), 1), key=f"{key}.mean", on_change=lambda: edit(layers.resized, c.name, i, float(st.session_state[f"{key}.mean"])),
+                        help="the distribution keeps its shape; its own text is under More", **first)  # fmt: skip
+    with more.popover("More", width="stretch"):
+        st.text_input("length in tokens", mix.dist_text(layer.tokens), key=f"{key}.tokens", on_change=set_("tokens", functools.partial(mix.parse_dist, where=f"{layer.name}: tokens"), "layers"), help=mix.GRAMMAR)
+        if layer.scope == "project":
+            st.number_input("distinct projects", 1, 10_000_000, layer.items, key=f"{key}.items", on_change=set_("items"), help=inputs.hint(Layer, "items"))
+            st.number_input("Zipf exponent", 0.0, 20.0, layer.zipf, 0.1, key=f"{key}.zipf", on_change=set_("zipf"), help=inputs.hint(Layer, "zipf"))
+        if layer.scope != "dynamic":
+            st.number_input("redeployed every (s)", 0.0, 1e9, layer.redeploy_s, key=f"{key}.redeploy_s", on_change=set_("redeploy_s"), help=inputs.hint(Layer, "redeploy_s"))
+            st.number_input("timestamp of (s)", 0.0, 1e9, layer.timestamp_s, key=f"{key}.timestamp_s", on_change=set_("timestamp_s"), help=inputs.hint(Layer, "timestamp_s"))
+            st.number_input("shuffled into", 0, 1000, layer.shuffle, key=f"{key}.shuffle", on_change=set_("shuffle"), help=inputs.hint(Layer, "shuffle"))
+    remove.button("✕", key=f"{key}.remove", disabled=len(c.layers) == 1, on_click=edit, args=(layers.without, c.name, i), kwargs={"redraw": "layers"}, width="stretch", help="remove")
+
+
+def _set(config: WorkloadConfig, name: str, i: int, field: str, read: Callable[[Any], Any], value: Any) -> WorkloadConfig:
+    return layers.changed(config, name, i, **{field: read(value)})
+
+
+def _more(config: WorkloadConfig, c: MixClass) -> None:
+    """Add a layer; how many users the class stands for."""
+    add, users, _ = st.columns([1, 1, 1], vertical_alignment="bottom")
+    with add.popover("Add a layer", width="stretch"):
+        scope = st.selectbox("Scope", layers.SCOPE_NAMES, key="workload.add.scope", help=inputs.hint(Layer, "scope"))
+        tokens = st.number_input("Tokens", 1, 10_000_000, 1000, key="workload.add.tokens")
+        st.button("Add", on_click=lambda: edit(layers.added, c.name, scope, float(tokens), redraw="layers"), width="stretch")
+    if c.arrival.kind != "trace" and config.concurrency is None and dists.can_exceed(c.turns, 1):
+        key = f"workload.users.{st.session_state['workload.version']}.{c.name}"
+        users.number_input(f"{c.name}: users at once (about)", 0.01, 1e6, round(mix.users(config, c.name), 2), key=key, help=WORDS["users"],
+                           on_change=lambda: edit(mix.for_users, c.name, st.session_state[key]))  # fmt: skip
+
+
+# -- arrivals --------------------------------------------------------------------------------------------------------------
+
+
+def _arrivals(config: WorkloadConfig) -> None:
+    c = layers.of(config, st.session_state["workload.class"])
+    st.markdown("**Arrivals** :gray[of sessions; what is drawn is what the run will see]")
+    left, right = st.columns([1, 2])
+    with left:
+        _arrival(c)
+    with right:
+        what = st.segmented_control("Count", ["requests", "sessions"], default="requests", key="workload.count", required=True, label_visibility="collapsed")
+        st.plotly_chart(_bare(arrivals(preview(config, what == "sessions"), what or "requests")), width="stretch", config={"displayModeBar": False}, key="workload.arrivals")
+        if what != "sessions":
+            st.caption("Later turns at their session's start plus think times, as if answers took no time.")
+
+
+def _arrival(c: MixClass) -> None:
+    key = f"workload.arrival.{st.session_state['workload.version']}.{c.name}"
+    kinds = [kind for kind in ARRIVALS if kind != "trace" or c.arrival.kind == "trace"]
+
+    def set_(**values: Any) -> None:
+        edit(_with_arrival, c.name, values)
+
+    st.selectbox(f"{c.name} arrives as", kinds, kinds.index(c.arrival.kind), key=f"{key}.kind", format_func=lambda kind: f"{kind}: {ARRIVALS[kind]}",
+                 on_change=lambda: edit(_as_kind, c.name, st.session_state[f"{key}.kind"]))  # fmt: skip
+    fields = {"gamma": (("cv", "CV of the gaps"),), "onoff": (("on_s", "burst, mean (s)"), ("off_s", "silence, mean (s)")), "diurnal": (("period_s", "period (s)"),)}
+    for name, label in fields.get(c.arrival.kind, ()):
+        st.number_input(label, 0.001, 1e9, float(getattr(c.arrival, name)), key=f"{key}.{name}", help=inputs.hint(Arrival, name),
+                        on_change=lambda name=name: set_(**{name: st.session_state[f"{key}.{name}"]}))  # fmt: skip
+    if c.arrival.kind == "diurnal":
+        st.text_input("relative rate over one period", " ".join(f"{v:g}" for v in c.arrival.curve), key=f"{key}.curve", help=inputs.hint(Arrival, "curve"),
+                      on_change=lambda: edit(_with_curve, c.name, st.session_state[f"{key}.curve"]))  # fmt: skip
+
+
+def _with_arrival(config: WorkloadConfig, name: str, values: dict[str, Any]) -> WorkloadConfig:
+    return mix.with_class(config, name, arrival=replace(layers.of(config, name).arrival, **values))
+
+
+def _as_kind(config: WorkloadConfig, name: str, kind: str) -> WorkloadConfig:
+    start: dict[str, Any] = {"gamma": {"cv": 2.0}, "onoff": {"on_s": 20.0, "off_s": 40.0}, "diurnal": {"curve": WORKING_DAY}}.get(kind, {})
+    return mix.with_class(config, name, arrival=Arrival(kind=kind, **start))
+
+
+def _with_curve(config: WorkloadConfig, name: str, cell: str) -> WorkloadConfig:
+    try:
+        curve = tuple(float(word) for word in cell.replace(",", " ").split())
+    except ValueError:
+        raise InputError(f"{name}: curve = {cell[:60]!r}, expected numbers separated by spaces") from None
+    return _with_arrival(config, name, {"curve": curve})
+
+
+@functools.lru_cache(maxsize=32)
+def preview(config: WorkloadConfig, sessions: bool) -> dict[str, np.ndarray]:
+    """Nominal times of requests (or of sessions' first ones) by class, seconds: the run's own draws, its first PREVIEW requests."""
+    from workloads.limits import earliest_s
+    from workloads.mix import build
+
+    workload = build(replace(config, requests=min(config.requests or PREVIEW, PREVIEW)), seed=0)
+    at_s, first = earliest_s(workload), workload.column("turn") == 0
+    cls = workload.column("class_id")
+    return {c.name: at_s[(cls == i) & (first | (not sessions))] for i, c in enumerate(config.class_)}
+
+
+def _bare(figure: Any) -> Any:
+    """The figure under a heading of the page's own."""
+    return figure.update_layout(title=None, margin={"t": 30})
+
+
+# -- a trace ---------------------------------------------------------------------------------------------------------------
 
 
 def _trace(page: Page) -> None:
-    upload = st.file_uploader("Trace file", key="trace")
-    if upload is not None:
-        try:
-            path = page.runner.keep_upload(upload.name, upload.getvalue())
-            page.runner.describe(path)
-        except InputError as error:
-            st.session_state["workload.problem"] = str(error)
-            return
-        st.session_state["workload.trace"] = str(path)
-        st.session_state["base"] = replace(st.session_state["base"], workload=WorkloadConfig())
+    """The reading report of the uploaded trace."""
+    path = st.session_state["workload.trace"]
+    if not path:
+        st.info("Upload a trace in the sidebar: Mooncake JSONL, Weka sessions, ServeGen clients, Azure, BurstGPT, Vidur or splitwise CSV, token ids. The format is recognised from the content.", icon=":material/upload_file:")
+        return
+    job = inputs.reading(page.runner, path)
+    if job is not None and job.running:
+        shell.follow(page.runner, job)
+    if job is None or not job.done:
+        return
+    document = job.document()
+    st.subheader("Reading report")
+    for line in document["notes"]:
+        st.text(line)
+    rows = [
+        {"": name, **{stat: text.count(row[stat]) for stat in ("mean", "p50", "p90", "p99", "max")}}
+        for name, row in (("prompt tokens", document["prompt_tokens"]), ("output tokens", document["output_tokens"]))
+    ]
+    st.dataframe(rows, hide_index=True, width="stretch")
+    reuse = document["reuse"]
+    st.caption(plain(
+        f"{text.count(document['requests'])} requests; reusable prefix {text.percent(reuse['reuse_ceiling'])} of the prompt tokens "
+        f"(block size {reuse['block_size']}; {reuse['counting_rule']})"
+        if reuse["prefix_identity"]
+        else f"{text.count(document['requests'])} requests; the trace says nothing about shared text, so every hit rate will be 0 because it is unknown"
+    ))  # fmt: skip
+    _estimate(page)

@@ -1,0 +1,55 @@
+"""What a run would say, from at most 2,000 of its requests: an answer in a second.
+
+Two stretches of the run are simulated at its own rates, the first third of each as a warm-up. Its goodput is within 15 % of
+the whole run's on the bundled mixes (docs/dashboard.md has the table); a fleet that cannot keep up is said to be overloaded,
+without a goodput. For a verdict, run the whole: kvcast run.
+
+  kvcast estimate examples/demo.toml --set workload.preset=rag --set slo.classes= --set slo.ttft_s=1
+"""
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from kvcast.commands import whole_number
+
+
+def requests(text: str) -> int:
+    """The value of --requests."""
+    return whole_number(text, 100, 1_000_000)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from kvcast.commands.run import add_scenario_arguments
+
+    add_scenario_arguments(parser)
+    parser.add_argument("--requests", metavar="N", type=requests, default=2000, help="how many are simulated at most (default 2000)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
+
+
+def run(args: argparse.Namespace) -> int:
+    from kvcast import config, estimate, text
+
+    scenario = config.load_scenario(args.scenario, args.overrides)
+    with config.naming(args.scenario):
+        found = estimate.estimate(scenario, args.requests)
+    print(text.to_json(found) if args.json else as_text(found))
+    return 0
+
+
+def as_text(found: dict[str, Any]) -> str:
+    from kvcast import text
+
+    of = f"from {text.count(found['sampled'])} of {text.count(found['requests'])} requests, {text.count(found['measured'])} measured"
+    hits = f"prefix hit rate (block size {found['block_size']}): {text.percent(found['prefix_hit_rate'])}, with one endless cache {text.percent(found['reuse_ceiling_fleet'])}"
+    if found["overloaded"]:
+        return f"overloaded: the fleet cannot keep up with {found['offered_per_s']:.3g} requests/s ({of})\n{hits}"
+    goodput = "-" if found["goodput_per_s"] is None else f"{found['goodput_per_s']:.3g} requests/s"
+    lines = [
+        f"goodput: about {goodput} ({of})",
+        f"within limits: {text.percent(found['attainment'])}" if found["limited"] else "no limits are set: every completed request counts",
+        *(f"{name.upper()}: p50 {text.milliseconds(found[f'p50_{name}_ms'])}, p99 {text.milliseconds(found[f'p99_{name}_ms'])}" for name in ("ttft", "tpot")),
+        hits,
+        f"step times: {text.percent(found['extrapolated'])} of simulated time is extrapolated",
+    ]  # fmt: skip
+    return "\n".join(lines)
