@@ -98,7 +98,7 @@ def _same_salt(scenario: Scenario, _: Sequence[str]) -> list[Change]:
     def shared(c: Any) -> Any:
         return replace(c, isolation=False)
 
-    return [Change("one cache salt for all tenants", changed, "tenants can tell from latency what others sent") for changed in _with_classes(scenario, shared)]
+    return [Change("one cache salt for all tenants", changed, "tenants can tell from latency what others sent") for changed in with_classes(scenario, shared)]
 
 
 def _steadier_prompts(scenario: Scenario, _: Sequence[str]) -> list[Change]:
@@ -115,11 +115,11 @@ def _steadier_prompts(scenario: Scenario, _: Sequence[str]) -> list[Change]:
         ("no layer that shuffles, is redeployed or holds the time", steady),
         ("both: layers in that order, and none that changes", lambda c: ordered(steady(c))),
     ]
-    found = [Change(words, changed, WARNING) for words, step in steps for changed in _with_classes(scenario, step)]
+    found = [Change(words, changed, WARNING) for words, step in steps for changed in with_classes(scenario, step)]
     return found if len(found) == len(steps) else found[:1]  # only one of the two changes anything: so would both
 
 
-def _with_classes(scenario: Scenario, step: Callable[[Any], Any]) -> list[Scenario]:
+def with_classes(scenario: Scenario, step: Callable[[Any], Any]) -> list[Scenario]:
     """[the scenario with every class of its mix changed], or [] for a trace and where nothing changes."""
     from workloads.mix import resolve
 

@@ -51,6 +51,11 @@ def _declared(kind: Any, value: Any) -> Any:
     return float(value) if isinstance(value, int) else value
 
 
+def inline(value: Any) -> str:
+    """A value on one line, as --set takes it."""
+    return _value(value)
+
+
 def _value(value: Any, wide: bool = False) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"

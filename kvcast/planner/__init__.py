@@ -8,6 +8,7 @@ same requests and is a folder under DIR/runs, so the same command after a kill g
 """
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +19,12 @@ from kvcast import text
 from kvcast.lab import Lab, replace_file
 from kvcast.planner import document
 from kvcast.planner.attainment import method
-from kvcast.planner.candidates import Combination, combinations
+from kvcast.planner.candidates import Combination, combinations, fleet_of
 from kvcast.planner.fleet import Fleet
-from kvcast.planner.trials import Trials
+from kvcast.planner.load import Loads, curve, knee, with_load
+from kvcast.planner.search import fewest, together
+from kvcast.planner.trials import Trial, Trials
+from kvcast.planner.whatif import advice, binding
 from sim.scenario import Scenario
 from workloads.errors import InputError
 
@@ -97,19 +101,63 @@ def _plan(base: Scenario, found: list[Combination], folder: Path, asked: Options
         if not fleet.runnable:
             raise InputError(fleet.reasons[0])
         fleet.judge_fixed() if asked.fixed else fleet.search()
-        rows = document.candidate_rows(fleet)
         winner = base if fleet.winner is None else found[fleet.winner].with_replicas(fleet.replicas)
+        rows = document.candidate_rows(fleet)
         made: dict[str, Any] = {
             "name": base.name, "scenario": dumps(winner), "slo": document.slo_of(base.slo), "confidence": asked.confidence,
             "method": method(len(seeds)), "seeds": seeds, "answer": document.answer_of(fleet, winner), "candidates": rows,
-            "rejected_by": document.rejected_by(rows), "capacity": None, "rates": None, "knee_per_s": None, "binding": None,
-            "advice": None, "growth": None, "n_plus_1": None, "caution": [], "notes": list(fleet.notes),
+            "rejected_by": document.rejected_by(rows), **_reach(fleet, winner, asked), "growth": _growth(fleet, winner, asked),
+            "n_plus_1": _n_plus_1(fleet, asked), "caution": [], "notes": list(fleet.notes),
         }  # fmt: skip
         made["simulations"] = {
             "distinct": trials.distinct, "stopped_early": trials.stopped_early, "run": trials.simulated, "reused": trials.reused,
             "cpu_s": trials.cpu_s,
         }  # fmt: skip
     return made
+
+
+def _reach(fleet: Fleet, winner: Scenario, asked: Options) -> dict[str, Any]:
+    """How far the chosen fleet reaches, what binds it there and what would help."""
+    reach: dict[str, Any] = dict.fromkeys(("capacity", "rates", "knee_per_s", "binding", "advice", "tried"))
+    if fleet.winner is None or not (asked.capacity or asked.binding or asked.advice):
+        return reach
+    loads = Loads(fleet.trials, winner)
+    capacity = loads.capacity()
+    if asked.capacity:
+        rows = curve(capacity)
+        reach |= {"capacity": document.capacity_of(capacity), "rates": rows, "knee_per_s": knee(rows)}
+    if asked.binding:
+        reach["binding"] = binding(loads, capacity)
+    if asked.advice:
+        answer = fleet.answer
+        reach["advice"], reach["tried"] = advice(loads, capacity, fleet.replicas, answer is not None and answer.meets)
+    return reach
+
+
+def _growth(fleet: Fleet, winner: Scenario, asked: Options) -> list[dict[str, Any]] | None:
+    """The fewest replicas of the chosen combination at a larger load."""
+    if asked.growth is None or fleet.winner is None or asked.fixed:
+        return None
+    grown = with_load(winner, asked.growth)
+    most = math.ceil(asked.most * asked.growth)
+
+    def judge(questions: dict[str, list[int]]) -> dict[str, list[bool]]:
+        return {key: [one.meets for one in fleet.trials.judge([Trial(fleet_of(grown, n)) for n in ns])] for key, ns in questions.items()}
+
+    found = together({"grown": fewest(round(fleet.replicas * asked.growth), most)}, judge)["grown"].fewest
+    size = dict.fromkeys(("replicas", "gpus", "usd_per_hour")) if found is None else document.size_of(fleet.combinations[fleet.winner], found)
+    return [{"factor": asked.growth, **size}]
+
+
+def _n_plus_1(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
+    """The fleet with one replica down, in the steady state: what a failure itself costs is not simulated."""
+    if not asked.n_plus_1 or fleet.winner is None or fleet.answer is None:
+        return None
+    n = fleet.replicas
+    down = fleet.judge(fleet.winner, [n - 1], full=True)[0] if n > 1 else None
+    enough = down is not None and down.meets
+    survives = n if enough else n + 1 if fleet.answer.meets else None
+    return {"replicas": survives, "attainment_one_down": down.attainment.mean if down and down.attainment else None, "enough": enough}
 
 
 def _without_folders(made: dict[str, Any]) -> dict[str, Any]:

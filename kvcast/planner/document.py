@@ -10,6 +10,7 @@ from typing import Any
 from kvcast.planner.attainment import Interval
 from kvcast.planner.candidates import Combination
 from kvcast.planner.fleet import Fleet
+from kvcast.planner.load import FARTHEST, Capacity
 from kvcast.planner.trials import CANNOT_RUN, PRUNED, Judged
 from sim.scenario import Scenario, SloConfig
 
@@ -75,4 +76,13 @@ def answer_of(fleet: Fleet, scenario: Scenario) -> dict[str, Any]:
         "feasible": one.meets, **empty, **size, "gpus_per_replica": combination.gpus_per_replica, "gpu_hours_per_day": 24 * size["gpus"],
         "label": combination.label, "values": combination.values, "router": scenario.cluster.router,
         "attainment": interval_of(one.attainment, one.at_most), "goodput_per_s": one.goodput_per_s, "run": one.run,
+    }  # fmt: skip
+
+
+def capacity_of(found: Capacity) -> dict[str, Any]:
+    """Loads in `unit`; headroom is 1 - offered / capacity."""
+    most = found.load(found.most)
+    return {
+        "unit": found.unit, "offered_rate_per_s": found.offered, "slo_capacity_per_s": most, "low": found.load(found.low), "high": found.load(found.high),
+        "headroom": None if not most else 1 - found.offered / most, "breaks_at_per_s": None if found.most is None or found.most >= FARTHEST else found.load(found.most + 1),
     }  # fmt: skip

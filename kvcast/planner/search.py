@@ -25,12 +25,12 @@ class Found:
     given_up: bool = False
 
 
-def fewest(guess: int, most: int, worth: Callable[[int], bool] = lambda n: True) -> Search:
+def fewest(guess: int, most: int, worth: Callable[[int], bool] = lambda n: True, stride: int = 1) -> Search:
     """The smallest n of 1..most that meets, when all above a meeting n meet: gallop away from the guess, then bisect.
 
-    worth(n): whether an answer of n would still matter; asked again before every round.
+    worth(n): whether an answer of n would still matter; asked again before every round. stride: of the first gallop.
     """
-    short, enough, n, stride = 0, 0, min(max(guess, 1), most), 1
+    short, enough, n = 0, 0, min(max(guess, 1), most)
     while True:
         if not worth(short + 1):
             return Found(None, short + 1, given_up=True)

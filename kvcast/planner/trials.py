@@ -93,13 +93,17 @@ class _Outcome:
     def summary(self) -> dict[str, Any]:
         return json.loads((self.task.run / "summary.json").read_text(encoding="utf-8"))
 
-    @cached_property
-    def requests(self) -> dict[str, np.ndarray]:
-        """The window's requests in order of arrival."""
+    def columns(self) -> dict[str, np.ndarray]:
+        """Every request, in the workload's order."""
         import pyarrow.parquet as pq
 
         table = pq.read_table(self.task.run / "requests.parquet", columns=list(COLUMNS))
-        columns = {name: table[name].to_numpy() for name in COLUMNS}
+        return {name: table[name].to_numpy() for name in COLUMNS}
+
+    @cached_property
+    def requests(self) -> dict[str, np.ndarray]:
+        """The window's requests in order of arrival."""
+        columns = self.columns()
         rows = np.flatnonzero(columns["in_window"])
         rows = rows[np.argsort(columns["arrival_s"][rows], kind="stable")]
         return {name: column[rows] for name, column in columns.items()}
@@ -157,6 +161,10 @@ class Trials:
         except InputError as error:
             return str(error)
         return None
+
+    def by_request(self, run: Path) -> dict[str, np.ndarray]:
+        """The requests of a run judged here, in the workload's order."""
+        return self._outcomes[run].columns()
 
     def workload(self, scenario: Scenario) -> Workload:
         return self._load(self.lab.workload(scenario))

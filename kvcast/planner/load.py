@@ -1,0 +1,139 @@
+"""How far a fleet reaches: the highest load that still meets the target, and goodput against load with its knee.
+
+The one idea: the same users come faster. Load is scaled in steps of 2.2 % (2^(1/32)): an open workload by its arrival rate, a
+closed one by the number of its users or of its sessions at once; the search is a bisection over the steps.
+
+    >>> found = capacity(trials, scenario); found.most, found.low, found.high
+"""
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kvcast.planner.search import Found, Search, fewest, together
+from kvcast.planner.trials import Judged, Trial, Trials
+from sim.scenario import Scenario
+
+DOUBLING = 32  #: steps
+FARTHEST = 5 * DOUBLING  #: 32 times the load, or a 32nd of it
+POINTS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.05, 1.1, 1.25, 1.5)
+"""Loads of the curve, relative to the capacity."""
+REQUESTS, USERS, SESSIONS = "requests/s", "users", "sessions at once"
+
+
+def factor_of(step: int) -> float:
+    return 2.0 ** (step / DOUBLING)
+
+
+def unit_of(scenario: Scenario) -> str:
+    """What a load is counted in."""
+    return USERS if scenario.workload.users is not None else SESSIONS if scenario.workload.concurrency is not None else REQUESTS
+
+
+def with_load(scenario: Scenario, factor: float) -> Scenario:
+    """The scenario at `factor` times its load; users and sessions are whole."""
+    workload = scenario.workload
+    if workload.users is not None:
+        workload = replace(workload, users=max(1, round(workload.users * factor)))
+    elif workload.concurrency is not None:
+        workload = replace(workload, concurrency=max(1, round(workload.concurrency * factor)))
+    else:
+        workload = replace(workload, rate_scale=workload.rate_scale * factor)
+    return replace(scenario, workload=workload)
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Steps of load. most: the highest whose attainment meets the target; low: the highest whose interval's lower end does;
+    high: the lowest that would miss it even with that interval added. None: beyond what was looked at."""
+
+    offered: float  #: at step 0, in unit_of(scenario)
+    unit: str
+    most: int | None
+    low: int | None
+    high: int | None
+    judged: dict[int, Judged]
+
+    def load(self, step: int | None) -> float | None:
+        """The load of a step; users and sessions are whole."""
+        if step is None:
+            return None
+        load = self.offered * factor_of(step)
+        return load if self.unit == REQUESTS else float(max(1, round(load)))
+
+
+class Loads:
+    """One fleet under many loads, each judged once."""
+
+    def __init__(self, trials: Trials, scenario: Scenario) -> None:
+        self.trials, self.scenario = trials, scenario
+        self.judged: dict[int, Judged] = {}
+
+    def trial(self, step: int, full: bool = True) -> Trial:
+        return Trial(self.scenario if step == 0 else with_load(self.scenario, factor_of(step)), full=full)
+
+    def at(self, steps: list[int], full: bool = True) -> list[Judged]:
+        missing = [s for s in dict.fromkeys(steps) if s not in self.judged or (full and self.judged[s].attainment is None)]
+        self.judged |= dict(zip(missing, self.trials.judge([self.trial(s, full) for s in missing]), strict=True))
+        return [self.judged[s] for s in steps]
+
+    def highest(self, holds: Callable[[Judged], bool], start: int) -> int | None:
+        """The highest step that holds, around `start`; None when even a 32nd of the load does not, FARTHEST when all do."""
+
+        def answers(asked: dict[str, list[int]]) -> dict[str, list[bool]]:
+            return {key: [holds(one) for one in self.at([FARTHEST + 1 - n for n in ns], full=False)] for key, ns in asked.items()}
+
+        search: Search = fewest(FARTHEST + 1 - start, 2 * FARTHEST + 1, stride=4)
+        found: Found = together({"load": search}, answers)["load"]
+        return None if found.fewest is None else FARTHEST + 1 - found.fewest
+
+    def capacity(self) -> Capacity:
+        base = self.at([0])[0]
+        workload, unit = self.scenario.workload, unit_of(self.scenario)
+        offered = {USERS: workload.users, SESSIONS: workload.concurrency}.get(unit) or base.offered_per_s or 0.0
+        most = self.highest(lambda one: one.attains, 0)
+        if most is None:
+            return Capacity(offered, unit, None, None, None, self.judged)
+        self.at([step for step in points(most) if abs(step) <= FARTHEST])
+        half = self.at([most])[0].attainment.half  # type: ignore[union-attr]
+        high = min((step for step, one in self.judged.items() if step > most and surely_misses(one, half)), default=None)
+        return Capacity(offered, unit, most, self.highest(lambda one: one.meets, most), high, self.judged)
+
+
+def points(most: int) -> list[int]:
+    """The steps of the curve around a capacity."""
+    return sorted({0, *(most + round(DOUBLING * math.log2(share)) for share in POINTS)})
+
+
+def surely_misses(one: Judged, half: float) -> bool:
+    """Even half an interval more would be below the target. The interval is the capacity's: beyond it a run never settles, and its
+    own would only say so. Of a run that was stopped early nothing is known."""
+    target = one.trial.scenario.slo.attainment or 0.0
+    return one.stable is False or (one.attainment is not None and one.attainment.mean + half < target)
+
+
+def curve(found: Capacity) -> list[dict[str, Any]]:
+    """Goodput and latency against load; everything that was simulated to the end is a point."""
+    rows, seen = [], set()
+    for step, one in sorted(found.judged.items()):
+        load = found.load(step)
+        if one.attainment is None or load is None or load in seen:
+            continue
+        seen.add(load)
+        rate = one.offered_per_s if found.unit != REQUESTS else load
+        rows.append({
+            "rate_per_s": rate, "load": load, "goodput_per_s": None if rate is None else one.attainment.mean * rate,
+            "attainment": one.attainment.mean, "attainment_low": one.attainment.low, "attainment_high": one.attainment.high,
+            "ttft_ms_p50": one.ttft_ms["p50"], "ttft_ms_p99": one.ttft_ms["p99"], "tpot_ms_p50": one.tpot_ms["p50"],
+            "tpot_ms_p99": one.tpot_ms["p99"], "stable": one.stable, "run": one.run,
+        })  # fmt: skip
+    return rows
+
+
+def knee(rows: list[dict[str, Any]]) -> float | None:
+    """The first rate beyond which less than half of the added load becomes goodput, up to the next point; None if there is none."""
+    known = [(row["rate_per_s"], row["goodput_per_s"]) for row in rows if row["goodput_per_s"] is not None]
+    return next((a for (a, good), (b, more) in itertools.pairwise(known) if b > a and more - good < 0.5 * (b - a)), None)

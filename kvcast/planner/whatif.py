@@ -1,0 +1,186 @@
+"""What binds a fleet, and what would help it most: the same requests again with one thing changed.
+
+The one idea: a fleet that meets its target has nothing left to gain, so changes are judged at a load a little beyond what it
+holds. What binds is the resource whose +20 % raises attainment most there; advice is a change of the scenario that does, with
+the fleet it would then need at the offered load, both found by simulation.
+
+    >>> binding(loads, found)["resource"]
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from calibrate.faster import RESOURCES, SHARE
+from kvcast import api, intervals, text
+from kvcast.planner.changes import Change, changes
+from kvcast.planner.load import Capacity, Loads, factor_of, with_load
+from kvcast.planner.search import fewest, together
+from kvcast.planner.trials import Judged, Trial, Trials
+from sim.scenario import Scenario
+from workloads.errors import InputError
+
+BEYOND = 2
+"""Steps above the capacity at which changes are judged: 4 % more load."""
+KV, REPLICAS, ROUTING = "KV capacity", "replicas", "routing"
+LEAST_PART = 0.25
+"""Of what +20 % replicas gain: a resource that gains less does not bind alone."""
+LEAST_GAIN = 0.002
+"""Of attainment: less is not worth a line."""
+BEST = 3
+PROMISING = 5  #: changes whose fleet is looked for
+
+
+def stress_step(found: Capacity) -> int:
+    """Where changes are judged: beyond the capacity, as far as the fleet's load goes."""
+    return (found.most if found.most is not None else 0) + BEYOND
+
+
+# -- what binds --------------------------------------------------------------------------------------------------------
+
+
+def binding(loads: Loads, found: Capacity) -> dict[str, Any]:
+    """+20 % of each resource at the stress load, each with the attainment it gains and that gain's 95 % interval."""
+    step = stress_step(found)
+    scenario = loads.trial(step).scenario
+    base = loads.at([step])[0]
+    rows = []
+    for resource, trial in _resources(scenario):
+        gain, reason = (dict(NO_GAIN), trial) if isinstance(trial, str) else _tried(loads.trials, trial, base, paired=resource != REPLICAS)
+        rows.append({"resource": resource, **gain, "reason": reason})
+    load = found.load(step)
+    bound, words = _binds(rows, base, _load(load, found.unit))
+    return {
+        "resource": bound, "words": words, "load": load, "unit": found.unit, "rate_per_s": base.offered_per_s,
+        "attainment": base.attainment.mean if base.attainment else None, "share": SHARE, "changes": rows,
+    }  # fmt: skip
+
+
+NO_GAIN: dict[str, float | None] = dict.fromkeys(("attainment", "gain", "gain_low", "gain_high"))
+
+
+def _tried(trials: Trials, trial: Trial, base: Judged, paired: bool) -> tuple[dict[str, float | None], str | None]:
+    """What a trial gains over base, or why it cannot run."""
+    try:
+        one = trials.judge([trial])[0]
+    except InputError as error:
+        return dict(NO_GAIN), str(error)
+    difference = gained(trials, one, base) if paired else _unpaired(one, base)
+    low, high = (None, None) if difference.mean is None or difference.half is None else (difference.mean - difference.half, difference.mean + difference.half)
+    return {"attainment": one.attainment.mean if one.attainment else None, "gain": difference.mean, "gain_low": low, "gain_high": high}, None
+
+
+def _resources(scenario: Scenario) -> list[tuple[str, Trial | str]]:
+    blocks = api.resolve(scenario).scenario.engine.kv_blocks or 0
+    more_kv = replace(scenario, engine=replace(scenario.engine, kv_blocks=round(blocks * (1 + SHARE))))
+    oracle: Trial | str = Trial(scenario, "oracle", full=True)
+    if scenario.cluster.replicas == 1:
+        oracle = "one replica: nothing to route"
+    elif scenario.engine.semantics != "vllm":
+        oracle = "the oracle router reads vLLM's caches only"
+    return [
+        *((resource, Trial(scenario, resource, full=True)) for resource in RESOURCES),
+        (KV, Trial(more_kv, full=True)), (REPLICAS, Trial(with_load(scenario, 1 / (1 + SHARE)), full=True)), (ROUTING, oracle),
+    ]  # fmt: skip
+
+
+def gained(trials: Trials, one: Judged, base: Judged) -> intervals.Difference:
+    """Attainment of one minus base's over the same requests, paired by request (one seed) or by seed, with its 95 % interval."""
+    pairs = [_same(trials, a, b) for a, b in zip(one.runs, base.runs, strict=True)]
+    if any(a is None for a, _ in pairs):
+        return _unpaired(one, base)
+    if len(pairs) >= 5:
+        return intervals.replications([float(a.mean() - b.mean()) for a, b in pairs])  # type: ignore[union-attr]
+    ours, theirs = (np.concatenate([np.asarray(pair[i], float) for pair in pairs]) for i in (0, 1))
+    return intervals.paired(lambda rows: float(ours[rows].mean() - theirs[rows].mean()), len(ours))
+
+
+def _same(trials: Trials, one: Any, base: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Good or not of the requests in both windows, in base's order of arrival; None when they served other requests."""
+    a, b = trials.by_request(one), trials.by_request(base)
+    if len(a["good"]) != len(b["good"]):
+        return None, None
+    both = np.flatnonzero(a["in_window"] & b["in_window"])
+    both = both[np.argsort(b["arrival_s"][both], kind="stable")]
+    return a["good"][both], b["good"][both]
+
+
+def _unpaired(one: Judged, base: Judged) -> intervals.Difference:
+    if one.attainment is None or base.attainment is None:
+        return intervals.Difference(None)
+    half = float(np.hypot(one.attainment.half, base.attainment.half))
+    return intervals.Difference(one.attainment.mean - base.attainment.mean, half)
+
+
+def _binds(rows: Sequence[dict[str, Any]], base: Judged, load: str) -> tuple[str | None, str]:
+    gains = {row["resource"]: row for row in rows if row["gain"] is not None}
+    replicas = gains.pop(REPLICAS, None)
+    best = max(gains.values(), key=lambda row: row["gain"], default=None)
+    before = f"attainment from {text.percent(base.attainment.mean if base.attainment else None)}"
+    if best is not None and best["gain"] >= max(LEAST_GAIN, LEAST_PART * (replicas["gain"] if replicas else 0.0)):
+        more = "a router that knows every cache" if best["resource"] == ROUTING else f"20 % more {best['resource']}"
+        return best["resource"], f"at {load}, {more} raises {before} to {text.percent(best['attainment'])}, the most of all{_doubt(best)}"
+    if replicas is not None and replicas["gain"] >= LEAST_GAIN:
+        return REPLICAS, f"at {load}, 20 % more replicas raise {before} to {text.percent(replicas['attainment'])}; no single resource does nearly as much{_doubt(replicas)}"
+    return None, f"at {load}, 20 % more of any resource does not raise {before}"
+
+
+def _doubt(row: dict[str, Any]) -> str:
+    """A gain that one seed cannot show is said to be so."""
+    return "" if row["gain_low"] is not None and row["gain_low"] > 0 else " (more seeds are needed to be sure)"
+
+
+def _load(load: float | None, unit: str) -> str:
+    return f"{text.UNKNOWN} {unit}" if load is None else f"{load:.3g} {unit}" if load < 1000 else f"{load:,.0f} {unit}"
+
+
+# -- advice ------------------------------------------------------------------------------------------------------------
+
+
+def advice(loads: Loads, found: Capacity, replicas: int, feasible: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """(the best three changes, all that were tried): attainment at the stress load, and the fewest replicas at the offered load.
+
+    Best are the fewest GPUs, then the largest gain.
+    """
+    step = stress_step(found)
+    base = loads.at([step])[0]
+    tried: list[tuple[dict[str, Any], Change]] = []
+    for change in changes(loads.scenario):
+        same = change.scenario.workload == loads.scenario.workload
+        gain, reason = _tried(loads.trials, Trial(with_load(change.scenario, factor_of(step)), full=True), base, same)
+        tried.append(({"change": change.words, "set": list(change.sets), "asks_for": change.asks_for, **gain, "reason": reason}, change))
+    shown = sorted(((row, change) for row, change in tried if (row["gain"] or 0) >= LEAST_GAIN), key=lambda pair: (-pair[0]["gain"], pair[0]["change"]))
+    promising = shown[:PROMISING]
+    fleets = _fleets(loads.trials, [change for _, change in promising]) if feasible else [None] * len(promising)
+    before = {"attainment": base.attainment.mean if base.attainment else None, "load": found.load(step), "replicas": replicas, "gpus": replicas * loads.scenario.hardware.tensor_parallel}
+    rows = []
+    for (row, change), fleet in zip(promising, fleets, strict=True):
+        tp = change.scenario.hardware.tensor_parallel
+        after = {"attainment": row["attainment"], "load": before["load"], "replicas": fleet, "gpus": None if fleet is None else fleet * tp}
+        rows.append({**row, "before": before, "after": after, "words": _words(change, before, after, found.unit) + _doubt(row)})
+    rows.sort(key=lambda row: (row["after"]["gpus"] or before["gpus"], -row["gain"]))
+    return rows[:BEST], [row for row, _ in tried]
+
+
+def _fleets(trials: Trials, chosen: Sequence[Change]) -> list[int | None]:
+    """The fewest replicas of each changed scenario at the offered load, at most as many as it has."""
+
+    def judge(asked: dict[int, list[int]]) -> dict[int, list[bool]]:
+        places = [(i, n) for i, ns in asked.items() for n in ns]
+        fleets = [replace(chosen[i].scenario, cluster=replace(chosen[i].scenario.cluster, replicas=n)) for i, n in places]
+        answers = iter(trials.judge([Trial(fleet) for fleet in fleets]))
+        return {i: [next(answers).meets for _ in ns] for i, ns in asked.items()}
+
+    starts = [one.scenario.cluster.replicas for one in chosen]
+    found = together({i: fewest(max(start - 1, 1), max(start, 1)) for i, start in enumerate(starts)}, judge)
+    return [found[i].fewest for i in range(len(chosen))]
+
+
+def _words(change: Change, before: dict[str, Any], after: dict[str, Any], unit: str) -> str:
+    gain = f"attainment at {_load(before['load'], unit)} from {text.percent(before['attainment'])} to {text.percent(after['attainment'])}"
+    fewer = after["gpus"] is not None and after["gpus"] < before["gpus"]
+    fleet = f"{after['gpus']} GPUs instead of {before['gpus']}; " if fewer else ""
+    return f"{change.words}: {fleet}{gain}" + (f" (asks for {change.asks_for})" if change.asks_for else "")
