@@ -1,21 +1,201 @@
-"""The Plan page: the verdict on the run on show, and what it rests on.
+"""The Plan page: can this fleet carry the load, what are the fewest GPUs that can, and what is each number made of?
+
+The one idea: the verdict first, in a sentence for the fleet on show and one for the plan; then four numbers, then plots,
+then the tables behind them.
 
     show(page)
 """
 from __future__ import annotations
 
+import functools
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
 import streamlit as st
 
-from kvcast.pages import results
+from kvcast import text
+from kvcast.config import override, scenario_from_doc
+from kvcast.pages import answer, inputs, results, shell
+from kvcast.pages.numbers import attained
+from kvcast.pages.results import plain
 from kvcast.pages.shell import Page
+from kvcast.pages.terms import TERMS
+from kvcast.pages.verdict import planned, verdict
+from kvcast.runs import Run
+from kvcast.toml import dumps
+from sim.scenario import Scenario
+from workloads.errors import InputError
+
+Document = Mapping[str, Any]
+Axes = Mapping[str, Sequence[Any]]
+FIND = "Find the fewest GPUs"
 
 
 def show(page: Page) -> None:
-    if page.run is None:
+    run = page.run
+    if run is None:
+        st.info("The first run is being simulated.", icon=":material/hourglass_empty:")
         return
-    answer, assumed = st.tabs(["Answer", "Assumptions"])
-    with answer:
-        results.show(page.run)
-        results.reproduce(page.run, page.shown_toml)
-    with assumed:
-        results.assumptions(page.run)
+    apply = functools.partial(apply_settings, page)
+    st.markdown(plain(question(run)))
+    share = attained(run)
+    results.box(verdict(run.summary, run.scenario.slo, (share.low, share.high) if share else None))
+    found = _plan(page, run)
+    results.numbers(run, page.baseline)
+    _pin(page, run)
+    if found:
+        answer.plots(found)
+        answer.advice(found, apply)
+    results.plots(run)
+    if found:
+        answer.candidates(found)
+        answer.growth(found)
+        answer.launch(found)
+    results.tables(run)
+    with st.expander("What the numbers rest on"):
+        results.assumptions(run)
+    st.subheader("Take it away")
+    results.reproduce(run, page.shown_toml)
+    if found:
+        _plan_files(page, found)
+
+
+def question(run: Run) -> str:
+    s, scenario = run.summary, run.scenario
+    cache = f"prefix cache {scenario.cache.policy}" if scenario.cache.enabled else "prefix cache off"
+    rate = f"{s['arrived'] / s['duration']:.3g} requests/s" if s["duration"] else "no load"
+    return f"{s['name']}: {rate} ({text.count(s['arrived'])} requests) of {scenario.model.name}, {scenario.cluster.router} router, {cache}, {s['engine_semantics']}, seed {s['seed']}"
+
+
+# -- the plan ----------------------------------------------------------------------------------------------------------
+
+
+def _plan(page: Page, run: Run) -> Document | None:
+    """The plan's sentence, or the button that asks for it; what may vary stands beside."""
+    if run.scenario.slo.attainment is None or run.summary["attainment"] is None:
+        st.caption(plain(f"{FIND}: set limits and a target in the sidebar, and run."))
+        return None
+    sentence, choices = st.columns([5, 1], vertical_alignment="center")
+    with choices.popover("What may vary", width="stretch", help="what a plan may choose beside the number of replicas"):
+        axes = _ask_axes(_scenario(page.shown_toml))
+    job = shell.result(replace(page, shown_toml=start_of(page.shown_toml, axes)), sentence.container(), *command(axes), label=FIND)
+    if job is None:
+        return None
+    found = job.document()
+    results.box(planned(found), sentence)
+    other = winner(page, found)
+    if other is not None:
+        choices.button("Use this fleet", key="plan.use", on_click=use, args=(page, other, axes), width="stretch", help="set the sidebar to the plan's answer and run it")
+    return found
+
+
+def _ask_axes(scenario: Scenario) -> Axes:
+    """Draw the choices. What the scenario has is always among them, so an empty choice leaves it as it is."""
+    from sim.router import ROUTERS
+
+    gpus = {label: found for label, found in inputs.hardware(scenario.model.name).items() if found[1] == scenario.model.dtype}
+    kept: Any = {"persist_state": "session", "placeholder": "as it is"}
+    chosen = st.multiselect("GPUs", list(gpus), key="plan.gpus", help="profiles of this model, measured or roofline, beside the sidebar's", **kept)
+    widths = st.pills("GPUs each", inputs.WIDTHS, selection_mode="multi", key="plan.widths", persist_state="session", help="of roofline GPUs; a measured profile has its own")
+    policies = st.multiselect("Prefix cache", inputs.policies(), key="plan.policies", **kept)
+    routers = st.multiselect("Router", list(ROUTERS), key="plan.routers", **kept)
+    return axes_of(scenario, [gpus[label] for label in chosen if label in gpus], widths, policies, routers)
+
+
+def axes_of(scenario: Scenario, gpus: Sequence[tuple[str, str, int]], widths: Sequence[int], policies: Sequence[str], routers: Sequence[str]) -> Axes:
+    """Key -> values, for each key with more than one: the chosen ones and the scenario's own, sorted, so that the plan's answer, once it is the scenario, asks for the same plan."""
+    hardware = scenario.hardware
+    fixed = [width for profile, _, width in gpus if not profile.startswith("roofline:")]
+    free = widths if any(p.startswith("roofline:") for p in (hardware.profile, *(profile for profile, *_ in gpus))) else ()
+    values: dict[str, set[Any]] = {
+        "hardware.profile": {hardware.profile, *(profile for profile, *_ in gpus)}, "hardware.tensor_parallel": {hardware.tensor_parallel, *fixed, *free},
+        "cache.policy": {scenario.cache.policy, *policies} if scenario.cache.enabled else set(), "cluster.router": {scenario.cluster.router, *routers},
+    }  # fmt: skip
+    return {key: sorted(found) for key, found in values.items() if len(found) > 1}
+
+
+def command(axes: Axes) -> tuple[str, ...]:
+    return ("plan", *(word for key, values in axes.items() for word in ("--vary", f"{key}={','.join(map(str, values))}")))
+
+
+def start_of(scenario_toml: str, axes: Axes) -> str:
+    """The scenario that a plan begins with: whatever it may choose itself has one and the same value, so it is found again from its own answer."""
+    return dumps(_scenario(scenario_toml, ["cluster.replicas=1", *(f"{key}={values[0]}" for key, values in axes.items())]))
+
+
+def winner(page: Page, plan: Document) -> Scenario | None:
+    """The plan's answer as a scenario; None when there is none, or when it is the one on show."""
+    if not plan["answer"]["feasible"]:
+        return None
+    found = _scenario(plan["scenario"])
+    return None if found == _scenario(page.shown_toml) else found
+
+
+def _scenario(toml: str, settings: Sequence[str] = ()) -> Scenario:
+    return scenario_from_doc(override(tomllib.loads(toml), settings))
+
+
+def apply_settings(page: Page, settings: Sequence[str]) -> None:
+    """Make the sidebar say the scenario on show with these key=value settings, and run it."""
+    try:
+        adopt(page, _scenario(page.shown_toml, settings))
+    except InputError as error:
+        st.toast(plain(str(error)))
+
+
+def use(page: Page, scenario: Scenario, axes: Axes) -> None:
+    """Adopt the plan's answer; the choices stay what they were, so the plan stays in sight."""
+    profiles = axes.get("hardware.profile", ())
+    labels = [label for label, (profile, *_) in inputs.hardware(scenario.model.name).items() if profile in profiles]
+    kept = {"gpus": labels, "widths": axes.get("hardware.tensor_parallel", ()), "policies": axes.get("cache.policy", ()), "routers": axes.get("cluster.router", ())}
+    for name, values in kept.items():
+        st.session_state[f"plan.{name}"] = [*values]
+    adopt(page, scenario)
+
+
+def adopt(page: Page, scenario: Scenario) -> None:
+    inputs.adopt(scenario, scenario.workload.trace or "")
+    shell.start(page.runner, inputs.Asked(scenario).toml)
+
+
+# -- the baseline ------------------------------------------------------------------------------------------------------
+
+
+def _pin(page: Page, run: Run) -> None:
+    """Pin the run on show, or say what is pinned and let it go."""
+    state = st.session_state
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        if page.baseline is not None:
+            s = page.baseline.summary
+            words = "this run" if page.baseline.folder == run.folder else f"{s['name']}, {results.fleet_of(s)}, {page.baseline.scenario.cache.policy}, {page.baseline.scenario.cluster.router}"
+            st.caption(plain(f"Baseline: {words}"), width="content")
+            st.button("Unpin", key="plan.unpin", on_click=lambda: state.update(pinned=None), type="tertiary")
+        if page.baseline is None or page.baseline.folder != run.folder:
+            st.button("Pin as baseline", key="plan.pin", on_click=lambda: state.update(pinned=state["job"]), type="tertiary", icon=":material/push_pin:", help=plain(TERMS["change"]))
+
+
+def _plan_files(page: Page, found: Document) -> None:
+    left, right = st.columns(2)
+    left.download_button("plan.json", lambda: text.to_json({**found, "scenario": results.portable(found["scenario"])}), "plan.json", "application/json", on_click="ignore", width="stretch", key="plan.plan.json")
+    right.download_button("candidates.csv", lambda: candidates_csv(found), "candidates.csv", "text/csv", on_click="ignore", width="stretch", key="plan.candidates.csv")
+
+
+def candidates_csv(plan: Document) -> str:
+    """The table of candidates with its numbers as numbers."""
+    import csv
+    import io
+
+    rows = [
+        {
+            **{key: c[key] for key in ("label", "replicas", "gpus", "usd_per_hour", "verdict", "rejected_by", "reason", "stable", "extrapolated", "ttft_ms_p99", "tpot_ms_p99", "run")},
+            **{f"attainment_{end}": (c["attainment"] or {}).get(end) for end in ("mean", "low", "high")},
+        }
+        for c in plan["candidates"]
+    ]  # fmt: skip
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]) if rows else ["label"])
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()

@@ -1,19 +1,22 @@
-"""The answer: verdict, headline numbers, plots, what the cache is worth, how to reproduce it.
+"""The run on show: its verdict, four numbers, plots, tables, and how to reproduce it.
 
 The one idea: everything is read from the run folder, so the page and `summary.json` cannot disagree.
+
+    box(verdict(run.summary, run.scenario.slo)); numbers(run, None); plots(run); tables(run)
 """
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
 from kvcast import figures, text
+from kvcast.pages.numbers import Number, four
 from kvcast.pages.terms import TERMS
-from kvcast.pages.verdict import MET, MISSED, UNSTABLE, fleet_of, growth, verdict
+from kvcast.pages.verdict import MET, MISSED, UNSTABLE, Verdict, fleet_of
 from kvcast.runs import Run
 from kvcast.summary_text import EXTRAPOLATED_LIMIT
 
@@ -26,58 +29,34 @@ def plain(words: str) -> str:
     return re.sub(r"([\\`*_{}\[\]()#+!|<>$~:-])", r"\\\1", words)
 
 
-def show(run: Run) -> None:
-    """The verdict first, then what it rests on."""
-    document = run.summary
-    _verdict(run)
-    _headline(document)
-    _plots(run)
-    _worth(document)
-    _classes(document)
-    with st.expander(f"Notes ({len(document['notes'])})"):
-        for note in document["notes"]:
-            st.text(note)
-
-
-def _verdict(run: Run) -> None:
-    found = verdict(run.summary, run.scenario.slo)
-    box, icon = {MET: (st.success, ":material/check_circle:"), MISSED: (st.error, ":material/cancel:"), UNSTABLE: (st.error, ":material/trending_up:")}.get(found.state, (st.info, ":material/info:"))
-    reasons = "  \n".join(plain(reason[:1].upper() + reason[1:]) for reason in found.reasons)
-    box(f"**{plain(found.sentence)}**  \n{reasons}", icon=icon)
+def box(found: Verdict, place: Any = st) -> None:
+    """A verdict: its state as colour, icon and words; under it what makes it doubtful."""
+    draw, icon = {MET: (place.success, ":material/check_circle:"), MISSED: (place.error, ":material/cancel:"), UNSTABLE: (place.error, ":material/trending_up:")}.get(
+        found.state, (place.info, ":material/info:")
+    )
+    reasons = "".join(f"  \n:small[{plain(_capital(reason))}]" for reason in found.reasons)
+    draw(f"**{plain(found.headline)}** {plain(found.sentence)}{reasons}", icon=icon)
     if found.caution:
-        st.warning(plain(f"{found.caution[:1].upper()}{found.caution[1:]}."), icon=":material/warning:")
-    s = run.summary
-    cache = f"prefix cache {run.scenario.cache.policy}" if run.scenario.cache.enabled else "prefix cache off"
-    st.caption(plain(
-        f"{s['name']}: {text.count(s['arrived'])} requests on {run.scenario.model.name}, {run.scenario.cluster.router}, {cache}, {s['engine_semantics']}, seed {s['seed']}. "
-        f"Simulated time on step times: {text.percent(s['coverage']['measured'])} measured, {text.percent(s['coverage']['interpolated'])} interpolated, "
-        f"{text.percent(s['coverage']['extrapolated'])} extrapolated{f' {MARK}' if s['coverage']['extrapolated'] >= 0.0005 else ''}"
-    ), help=TERMS["extrapolated"])  # fmt: skip
+        place.warning(plain(f"{_capital(found.caution)}."), icon=":material/warning:")
 
 
-def _headline(s: Document) -> None:
-    metric = functools.partial(_metric, f" {MARK}" if s["coverage"]["extrapolated"] > EXTRAPOLATED_LIMIT else "")
-    row = _four_places()
-    metric(row[0], "Within limits", text.percent(s["attainment"]), TERMS["attainment"], _target(s))
-    if s["stable"] is False:
-        metric(row[1], "Backlog growth (requests/s)", growth(s["backlog_growth_per_s"]), TERMS["backlog"], "over the second half")
-        metric(row[2], "Backlog growth (tokens/s)", growth(s["backlog_growth_tokens_per_s"]), TERMS["backlog"], "over the second half")
-    else:
-        metric(row[1], "TTFT, p99", text.milliseconds(s["p99_ttft_ms"]), TERMS["ttft"], f"p50 {text.milliseconds(s['p50_ttft_ms'])}")
-        metric(row[2], "TPOT, p99", text.milliseconds(s["p99_tpot_ms"]), TERMS["tpot"], f"p50 {text.milliseconds(s['p50_tpot_ms'])}")
-    cost = s["cost"]
-    if cost["usd_per_million_output_tokens"] is not None:
-        metric(row[3], "Cost / M tokens out", text.usd(cost["usd_per_million_output_tokens"]), TERMS["cost"], f"{text.usd(cost['gpu_hour_usd'])} a GPU-hour")
-    else:
-        metric(row[3], "GPU-h / M tokens out", f"{cost['gpu_hours_per_million_output_tokens'] or float('nan'):.3g}", TERMS["gpu_hours"], "no price set")
-    row = _four_places()
-    metric(row[0], "Output tokens/s", text.count(s["output_throughput"]), TERMS["throughput"], f"{s['request_throughput'] or 0:.3g} requests/s")
-    hit_help = f"{TERMS['hit_rate']} Counting rule: {s['counting_rule']}. Ceiling: {TERMS['ceiling']}"
-    hit_help += f" With one cache for the fleet the ceiling is {text.percent(s['reuse_ceiling_fleet'])}."
-    ceiling = f"ceiling {text.percent(s['reuse_ceiling_replica'])}"
-    metric(row[1], f"Hit rate (block {s['block_size']})", text.percent(s["prefix_hit_rate"]), hit_help, ceiling)
-    metric(row[2], "KV in use, peak", text.percent(s["kv_usage_peak"]), f"{TERMS['kv']} Mean {text.percent(s['kv_usage_mean'])}. Preemptions: {TERMS['preemptions']}", f"{text.count(s['preemptions'])} preemptions")
-    metric(row[3], "GPU-hours", f"{s['gpu_hours']:.3g}", TERMS["gpu_hours"], f"{fleet_of(s)} for {text.seconds(s['duration'])}")
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def numbers(run: Run, baseline: Run | None) -> None:
+    """Four numbers with intervals, and the change against the pinned baseline; then the smaller ones in a line."""
+    mark = mark_of(run.summary)
+    for place, number in zip(_four_places(), four(run, baseline), strict=True):
+        _card(place, number, mark)
+    _smaller(run.summary, mark)
+
+
+def mark_of(s: Document) -> str:
+    return f" {MARK}" if s["coverage"]["extrapolated"] > EXTRAPOLATED_LIMIT else ""
 
 
 def _four_places() -> list[Any]:
@@ -86,30 +65,54 @@ def _four_places() -> list[Any]:
     return [left, left, right, right]
 
 
-def _target(s: Document) -> str:
-    return "no target set" if s["attainment_target"] is None else f"target {text.percent(s['attainment_target'])}"
+def _card(place: Any, number: Number, mark: str) -> None:
+    """The change is green or red only where it is shown to be one, and says its direction in a sign."""
+    colour = {True: "green", False: "red", None: "gray"}[number.better]
+    value = number.value if number.value == text.UNKNOWN else number.value + mark
+    with place.container(border=True, width="stretch", gap="xxsmall"):
+        st.metric(number.label, value, help=plain(TERMS[number.term] + (f" {TERMS['extrapolated']}" if mark else "")))
+        if number.interval:
+            st.caption(plain(number.interval), help=plain(TERMS["interval"]))
+        if number.change:
+            st.markdown(f":{colour}[{plain(number.change)}] :small[:gray[against the baseline]]", help=plain(TERMS["change"]))
+        st.caption(plain(number.below))
 
 
-def _metric(mark: str, place: Any, label: str, value: str, help_text: str, below: str = "") -> None:
-    place.metric(label, value if value == text.UNKNOWN else value + mark, below or None, delta_color="off", delta_arrow="off", help=plain(help_text), border=True)
+def _smaller(s: Document, mark: str) -> None:
+    hit = f"{TERMS['hit_rate']} Counting rule: {s['counting_rule']}. Ceiling: {TERMS['ceiling']} With one cache for the fleet the ceiling is {text.percent(s['reuse_ceiling_fleet'])}."
+    kv = f"{TERMS['kv']} Mean {text.percent(s['kv_usage_mean'])}. Preemptions: {TERMS['preemptions']}"
+    parts = (
+        (f"{text.count(s['output_throughput'])}{mark} output tokens/s, {s['request_throughput'] or 0:.3g} requests/s", TERMS["throughput"]),
+        (f"hit rate {text.percent(s['prefix_hit_rate'])} of a ceiling of {text.percent(s['reuse_ceiling_replica'])} (block {s['block_size']})", hit),
+        (f"KV in use, peak {text.percent(s['kv_usage_peak'])}, {text.count(s['preemptions'])} preemptions", kv),
+        (f"{s['gpu_hours']:.3g} GPU-hours: {fleet_of(s)} for {text.seconds(s['duration'])}", TERMS["gpu_hours"]),
+        (f"step times {text.percent(s['coverage']['measured'])} measured, {text.percent(s['coverage']['interpolated'])} interpolated, "
+         f"{text.percent(s['coverage']['extrapolated'])} extrapolated{f' {MARK}' if s['coverage']['extrapolated'] >= 0.0005 else ''}", TERMS["extrapolated"]),
+    )  # fmt: skip
+    with st.container(horizontal=True, gap="medium"):
+        for words, help_text in parts:
+            st.caption(plain(words), help=plain(help_text), width="content")
 
 
-def _plots(run: Run) -> None:
+# -- plots -------------------------------------------------------------------------------------------------------------
+
+
+def plots(run: Run) -> None:
+    """An unstable run shows its queue first: that is what is wrong with it."""
     s, drawn, timeline = run.summary, run.aggregates, run.tables["timeline"]
     finite = "Unstable: these distributions only say how long this run was." if s["stable"] is False else ""
-    left, right = st.columns(2)
-    _plot(left, figures.latency_cdf(s, drawn, "ttft"), TERMS["ttft"], finite)
-    _plot(right, figures.latency_cdf(s, drawn, "tpot"), TERMS["tpot"], finite)
-    left, right = st.columns(2)
-    _plot(left, figures.kv_occupancy(s, timeline), TERMS["kv"])
-    _plot(right, figures.hit_rate(s, timeline), TERMS["hit_rate"], f"Counting rule: {s['counting_rule']}.")
-    left, right = st.columns(2)
-    _plot(left, figures.queue(timeline), TERMS["queue"])
-    _plot(right, figures.miss_causes(s), TERMS["causes"], f"Block size {s['block_size']}.")
-    _plot(st.container(), figures.request_life(figures.lives_of(s, drawn)), TERMS["life"])
+    pairs = [
+        ((figures.latency_cdf(s, drawn, "ttft"), "ttft", finite), (figures.latency_cdf(s, drawn, "tpot"), "tpot", finite)),
+        ((figures.kv_occupancy(s, timeline), "kv", ""), (figures.hit_rate(s, timeline), "hit_rate", f"Counting rule: {s['counting_rule']}.")),
+        ((figures.queue(timeline), "queue", ""), (figures.replica_load(s, run.tables["requests"]), "replica_load", "")),
+        ((figures.miss_causes(s), "causes", f"Block size {s['block_size']}."), (figures.request_life(figures.lives_of(s, drawn)), "life", "")),
+    ]
+    for pair in [pairs[2], *pairs[:2], pairs[3]] if finite else pairs:
+        for place, (figure, term, caption) in zip(st.columns(2), pair, strict=True):
+            plot(place, figure, TERMS[term], caption)
 
 
-def _plot(place: Any, figure: Any, help_text: str, caption: str = "") -> None:
+def plot(place: Any, figure: Any, help_text: str, caption: str = "") -> None:
     """The figure under a heading that carries its definition; the heading is the figure's own title."""
     place.markdown(f"**{plain(figure.layout.title.text)}**", help=plain(help_text))
     figure.update_layout(title=None, margin={"t": 30})
@@ -119,6 +122,30 @@ def _plot(place: Any, figure: Any, help_text: str, caption: str = "") -> None:
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def tables(run: Run) -> None:
+    s = run.summary
+    _classes(s)
+    _worth(s)
+    with st.expander(f"Notes ({len(s['notes'])})"):
+        for note in s["notes"]:
+            st.text(note)
+
+
+def _classes(s: Document) -> None:
+    st.subheader("By class")
+    hide = s["stable"] is False
+    rows = [
+        {
+            "class": name, "arrived": text.count(row["arrived"]), "completed": text.count(row["completed"]), "within limits": text.percent(row["attainment"]),
+            f"hit rate (block {s['block_size']})": text.percent(row["prefix_hit_rate"]), "ceiling": text.percent(row["reuse_ceiling_replica"]),
+            **{f"{label} {stat}": text.UNKNOWN if hide else text.milliseconds(row["latency_ms"][key][stat]) for label, key in (("TTFT", "ttft"), ("TPOT", "tpot")) for stat in ("p50", "p99")},
+            "GPU-hours": f"{row['gpu_hours']:.3g}", "a request": text.usd(row["usd_per_request"]),
+        }
+        for name, row in s["classes"].items()
+    ]  # fmt: skip
+    st.dataframe(rows, hide_index=True, width="stretch")
 
 
 def _worth(s: Document) -> None:
@@ -144,21 +171,6 @@ def _pair(name: str, pair: Document, form: Any) -> tuple[str, str, str, float | 
     return name, form(pair["off"]), form(pair["on"]), pair.get("saved_share")
 
 
-def _classes(s: Document) -> None:
-    st.subheader("By class")
-    hide = s["stable"] is False
-    rows = [
-        {
-            "class": name, "arrived": text.count(row["arrived"]), "completed": text.count(row["completed"]), "within limits": text.percent(row["attainment"]),
-            f"hit rate (block {s['block_size']})": text.percent(row["prefix_hit_rate"]), "ceiling": text.percent(row["reuse_ceiling_replica"]),
-            **{f"{label} {stat}": text.UNKNOWN if hide else text.milliseconds(row["latency_ms"][key][stat]) for label, key in (("TTFT", "ttft"), ("TPOT", "tpot")) for stat in ("p50", "p99")},
-            "GPU-hours": f"{row['gpu_hours']:.3g}", "a request": text.usd(row["usd_per_request"]),
-        }
-        for name, row in s["classes"].items()
-    ]  # fmt: skip
-    st.dataframe(rows, hide_index=True, width="stretch")
-
-
 def assumptions(run: Run) -> None:
     """Everything the numbers rest on: the resolved engine, the memory arithmetic, the profile."""
     s = run.summary
@@ -173,17 +185,33 @@ def assumptions(run: Run) -> None:
     st.dataframe([{"": key, "provenance": str(value)} for key, value in profile["provenance"].items()], hide_index=True, width="stretch")
 
 
+# -- to take away ------------------------------------------------------------------------------------------------------
+
+
 def reproduce(run: Run, scenario_toml: str) -> None:
     """The command line that gives the same numbers, and what it reads and writes."""
-    st.subheader("Reproduce")
     st.code("kvcast run scenario.toml --out my-run", language="bash")
-    left, middle, right = st.columns(3)
-    left.download_button("scenario.toml", portable(scenario_toml), "scenario.toml", "application/toml", width="stretch")
-    middle.download_button("summary.json", (run.folder / "summary.json").read_bytes(), "summary.json", "application/json", width="stretch")
     requests = run.folder / "requests.parquet"
-    right.download_button("requests.parquet", requests.read_bytes(), "requests.parquet", "application/octet-stream", width="stretch")
+    files: tuple[tuple[str, str, Callable[[], Any]], ...] = (
+        ("scenario.toml", "application/toml", lambda: portable(scenario_toml)), ("summary.json", "application/json", (run.folder / "summary.json").read_bytes),
+        ("requests.parquet", "application/octet-stream", requests.read_bytes), ("requests.csv", "text/csv", lambda: as_csv(requests)),
+    )  # fmt: skip
+    for place, (name, mime, content) in zip(st.columns(len(files)), files, strict=True):
+        place.download_button(name, content, name, mime, on_click="ignore", width="stretch", key=f"plan.{name}")
     if run.scenario.workload.trace:
         st.caption("Put the uploaded trace beside scenario.toml.")
+
+
+def as_csv(path: Path) -> bytes:
+    """A Parquet table as CSV, made when it is asked for."""
+    import io
+
+    import pyarrow.csv
+    import pyarrow.parquet as pq
+
+    out = io.BytesIO()
+    pyarrow.csv.write_csv(pq.read_table(path), out)
+    return out.getvalue()
 
 
 def portable(scenario_toml: str) -> str:

@@ -6,6 +6,11 @@ TERMS = {
     "attainment": "Arrivals of the window that met every limit of their SLO class / all arrivals of the window. Rejected, aborted and unfinished requests did not meet them.",
     "ttft": "Time to first token: first output token emitted - arrival at the router, queueing included. Percentiles over the window's completed requests, all replicas pooled.",
     "tpot": "Time per output token: (end-to-end latency - TTFT) / (output tokens - 1), one value per request. Requests with one output token have none.",
+    "interval": (
+        "95 % interval: how far chance could move the number. From the requests in order of arrival, cut into batches (batch means); of a share, never narrower than "
+        "Wilson's interval for independent requests. It says nothing of how well the model of the GPU fits."
+    ),
+    "change": "This run - the pinned baseline, paired request by request, with its 95 % interval. An interval that holds zero is no difference shown, which is not no difference.",
     "throughput": "Output tokens emitted inside the window / its length. The window is stated in the notes; a tail without arrivals lowers it.",
     "hit_rate": "Prompt tokens served from the prefix cache at a request's first admission / prompt tokens of admitted requests, whole cluster, full blocks only.",
     "ceiling": "The same with memory that never ends: per replica (same routing), and with one cache for the whole fleet. Their gap is what routing loses.",
@@ -15,6 +20,24 @@ TERMS = {
     "backlog": "How fast the work in the system grew over the second half of the window. Above zero, latency only says how long the run was, so no percentiles are given.",
     "extrapolated": "Share of simulated time whose step times lie outside the range the profile was made from. Treat such numbers with care.",
     "queue": "Requests that have arrived and wait for the engine, and requests the engine works on, all replicas.",
+    "replica_load": "Tokens each replica computed or emitted in a second of the window, and those it took from its cache; a request counts where it was admitted.",
+    "goodput": (
+        "Requests per second that met every limit, at each offered rate: the same mix, sped up or slowed down. SLO capacity: the highest rate whose attainment meets the "
+        "target. Knee: where more load stops adding goodput."
+    ),
+    "latency_by_rate": "Percentiles of the same simulations. A rate at which the fleet is unstable has none: they would only say how long the run was.",
+    "candidates": (
+        "Every fleet that was simulated, by TTFT p99 and cost. On the Pareto front of those that meet the target, nothing is both cheaper and faster. "
+        "Unstable ones and those stopped early have no latency and are in the table only."
+    ),
+    "binding": "The resource whose +20 % raises attainment most, each simulated again on the same arrivals. Routing: an oracle router.",
+    "advice": "Each change was simulated on the same arrivals; nothing here is a rule of thumb.",
+    "growth": "Fewest replicas when the same mix arrives faster by this factor.",
+    "n_plus_1": "The same load with one replica down: whether the rest still meets the target.",
+    "headroom": "1 - offered rate / SLO capacity.",
+    "plan": (
+        "The fewest GPUs whose attainment meets the target with the stated confidence: the lower end of its interval does. Candidates see the same arrivals (common random numbers)."
+    ),
     "causes": (
         "Every prompt token is a hit or has one cause of missing it, the first that applies: partial block, in flight, on another replica, evicted, cache off, "
         "another tenant's, changed earlier in the prompt, cold. The shares sum to 100 %."
@@ -22,4 +45,16 @@ TERMS = {
     "life": "The completed requests with the highest TTFT: time queued, prefill (first schedule to first token), decode, and time spent preempted (drawn at the end).",
     "worth": "The same requests simulated again with the prefix cache off. Fewer prefilled tokens are not proportionally less time or money: compare the lines.",
     "preemptions": "Times a running request lost its KV blocks because memory ran out, and the tokens computed again because of it.",
+    "scope": "Prompt tokens by how widely their text is shared: global (everybody), project, session (the turns of one), dynamic (nobody). Shares of all prompt tokens.",
+    "explain": "For the largest causes, each change that could recover their tokens is simulated alone on the same requests; one that does not help is said not to.",
+    "replay": (
+        "The run's requests, in order of time, through one cache of each size, without an engine. LRU at all sizes takes one pass. Optimum: the most hits that any eviction "
+        "could have, proven by a certificate. Ceiling: unlimited memory."
+    ),
+    "rule": (
+        "With the optimum: flat caches that may drop any block once its request has ended; hits are full blocks of prompts. Every policy: the engine's own cache (only blocks with "
+        "nothing cached below them go, what is served is pinned, answers are kept too), which has no proven optimum here."
+    ),
+    "value": "Fewest GPUs whose attainment meets the target, found by simulation for each size of KV memory, with the cache; the line is the cache off in the most memory.",
+    "order": "A prompt is reusable up to the first text that differs. Each class is generated in its own order of layers and in the order global, project, session, dynamic, and read by an unlimited cache.",
 }

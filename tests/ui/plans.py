@@ -14,7 +14,7 @@ def share(mean: float, half: float = 0.002) -> dict[str, float]:
     return {"mean": mean, "low": mean - half, "high": mean + half}
 
 
-def candidate(label: str, values: dict[str, Any], replicas: int, attainment: float, ttft: float | None, verdict: str, rejected_by: str | None = None, reason: str = "", gpus_each: int = 1) -> dict[str, Any]:
+def candidate(label: str, values: dict[str, Any], replicas: int, attainment: float, ttft: float | None, verdict: str, rejected_by: str | None = None, reason: str | None = None, gpus_each: int = 1) -> dict[str, Any]:
     gpus = replicas * gpus_each
     return {
         "label": label, "values": values, "replicas": replicas, "gpus": gpus, "usd_per_hour": 4.0 * gpus, "attainment": share(attainment), "per_slo": {"ttft_s": attainment, "tpot_s": 0.999, "e2e_s": None},
@@ -38,7 +38,7 @@ PLAN: dict[str, Any] = {
         candidate("cache.policy=lru", LRU, 2, 0.999, 395.0, "meets"), candidate("cache.policy=lru", LRU, 3, 1.0, 240.0, "meets"),
         candidate("cache.policy=lfu", LFU, 1, 0.3, None, "unstable", "ttft_s", "the backlog grows"), candidate("cache.policy=lfu", LFU, 2, 0.998, 410.0, "meets"),
     ],
-    "rejected_by": {"ttft_s": 2, "tpot_s": 0}, "simulations": {"run": 31, "reused": 4, "stopped_early": 6, "cpu_s": 22.5},
+    "rejected_by": {"ttft_s": 2, "tpot_s": 0}, "simulations": {"distinct": 35, "run": 31, "reused": 4, "stopped_early": 6, "cpu_s": 22.5},
     "capacity": {"offered_rate_per_s": 3.0, "slo_capacity_per_s": 7.4, "low": 7.2, "high": 7.6, "headroom": 0.595, "breaks_at_per_s": 7.4},
     "rates": [
         {"rate_per_s": r, "goodput_per_s": r * a, "attainment": a, "ttft_ms_p50": t50, "ttft_ms_p99": t99, "tpot_ms_p50": p50, "tpot_ms_p99": p99, "stable": t50 is not None}

@@ -1,0 +1,247 @@
+"""The Plan page: its words and numbers directly, its flows through AppTest on a plan made by hand and on a real one."""
+import io
+import json
+import re
+
+import numpy as np
+import pyarrow.csv
+import pytest
+
+from kvcast import intervals
+from kvcast.pages import answer, inputs, numbers, plan, results, runner, shell, verdict
+from kvcast.runs import load_run
+from sim.scenario import SloClass, SloConfig
+from tests.ui import plans
+from tests.ui.conftest import Session
+
+SMALL = "name = 'small'\n[workload]\npreset = 'demo'\nduration_s = 250.0\n[slo]\nttft_s = 0.1\nattainment = 0.9\n[cost]\ngpu_hour_usd = 4.0\n"
+
+
+@pytest.fixture(scope="module")
+def shared(folder):
+    return runner.Runner(folder)
+
+
+def simulated(shared, toml):
+    job = shared.submit(toml)
+    job.wait()
+    assert job.done, job.failure()
+    return load_run(job.folder)
+
+
+@pytest.fixture(scope="module")
+def small(shared):
+    return simulated(shared, SMALL)
+
+
+@pytest.fixture(scope="module")
+def demo_plan(folder):
+    """The hand-made plan as the answer to the demo's question."""
+    toml = plan.start_of(inputs.Asked(inputs.demo()).toml, {})
+    document = {**plans.plan(), "scenario": inputs.Asked(inputs.demo()).toml}
+    key = runner.key_of(toml, ("plan",))
+    (folder / f"{key}.json").write_text(json.dumps(document))
+    (folder / f"{key}.toml").write_text(toml)
+    return document
+
+
+# -- the verdict -------------------------------------------------------------------------------------------------------
+
+
+def test_verdict_of_each_state(small):
+    s = {**small.summary, "stable": True, "stable_reason": "it is"}
+    met = verdict.verdict({**s, "attainment": 0.96, "attainment_target": 0.95}, SloConfig(ttft_s=0.5, tpot_s=0.04), (0.957, 0.963))
+    assert (met.state, met.headline) == (verdict.MET, "Meets the target.")
+    assert met.sentence == "1 × H200-SXM: 96.0 % ± 0.3 % of requests meet TTFT <= 500 ms and TPOT <= 40 ms (target 95 %)."
+    assert not met.caution
+    missed = verdict.verdict({**s, "attainment": 0.94, "attainment_target": 0.95}, SloConfig(ttft_s=0.5), (0.93, 0.955))
+    assert missed.state == verdict.MISSED
+    assert "the target lies within the interval, 93.0 % to 95.5 %" in missed.caution
+    assert verdict.verdict({**s, "attainment": 0.94, "attainment_target": None}, SloConfig(ttft_s=0.5)).state == verdict.UNKNOWN
+    assert "set a limit" in verdict.verdict({**s, "attainment": None, "attainment_target": None}, SloConfig()).sentence
+    unstable = verdict.verdict({**s, "stable": False, "backlog_growth_per_s": 1.234, "backlog_growth_tokens_per_s": 56789.0, "attainment": 0.99, "attainment_target": 0.95}, SloConfig())
+    assert (unstable.state, unstable.headline) == (verdict.UNSTABLE, "Unstable."), "whatever its attainment"
+    assert "+1.23 requests/s (+56,789 tokens/s)" in unstable.sentence
+
+
+def test_doubtful_numbers_carry_their_caution(small):
+    s = {**small.summary, "coverage": {"measured": 0.0, "interpolated": 0.5, "extrapolated": 0.5}, "censored": True, "arrived": 10, "completed": 8}
+    caution = verdict.verdict(s, SloConfig()).caution
+    assert "50.0 % of simulated time is extrapolated" in caution
+    assert "2 of 10 arrivals did not complete" in caution
+    roofline = {**s, "profile_provenance": {**s["profile_provenance"], "kind": "roofline"}}
+    assert "roofline" in verdict.verdict(roofline, SloConfig()).caution
+    assert results.mark_of(s)
+    assert not results.mark_of(small.summary)
+
+
+def test_a_share_is_told_with_its_interval_even_or_not():
+    assert verdict._share(0.992, (0.989, 0.995)) == "99.2 % ± 0.3 %"
+    assert verdict._share(0.999, (0.996, 1.0)) == "99.9 % (99.6 % to 100.0 %)"
+    assert verdict._share(0.5, None) == "50.0 %"
+
+
+def test_limits_are_told_by_class():
+    slo = SloConfig(tpot_s=0.04, classes={"chat": SloClass(ttft_s=0.5)})
+    assert verdict.met(slo) == "meet TTFT <= 500 ms (chat); TPOT <= 40 ms (the others)"
+
+
+def test_the_plans_sentence_has_the_whole_answer():
+    told = verdict.planned(plans.plan())
+    assert told.sentence == (
+        "2 × H200-SXM with policy lru, $8.00 an hour: 99.9 % ± 0.2 % of requests meet TTFT <= 500 ms and TPOT <= 30 ms (chat); TTFT <= 2 s and TPOT <= 30 ms (agent) "
+        "(target 95 %); binding: compute; headroom 60 %, breaks at 7.4 requests/s; next: Route by cached prefix: 94.0 % to 96.8 % within limits."
+    )  # fmt: skip
+    assert "5 candidates on the same arrivals, 3 seeds; 35 simulations, 6 of them stopped early. TTFT rejected 2." in told.reasons[0]
+    short = verdict.planned(plans.plan(capacity=None, binding=None, advice=None))
+    assert short.sentence.endswith("(target 95 %).")
+
+
+def test_a_plan_that_found_nothing_says_what_stood_in_the_way():
+    told = verdict.planned(plans.plan(answer={**plans.PLAN["answer"], "feasible": False, "attainment": None}))
+    assert told.state == verdict.MISSED
+    assert told.sentence == "None of the 5 candidates has 95 % of requests within their limits. TTFT rejected 2."
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_four_numbers_are_the_summarys(small):
+    s, found = small.summary, numbers.four(small)
+    assert [n.value for n in found] == [f"{100 * s['attainment']:.1f} %", results.text.milliseconds(s["p99_ttft_ms"]), results.text.milliseconds(s["p99_tpot_ms"]), f"${s['cost']['usd_per_million_output_tokens']:.2f}"]
+    assert all("95 %" in n.interval or "no interval" in n.interval for n in found)
+    assert not any(n.change for n in found)
+
+
+@pytest.mark.parametrize(("kind", "key"), [(numbers.ATTAINMENT, "attainment"), (numbers.TTFT, "p99_ttft_ms"), (numbers.TPOT, "p99_tpot_ms")])
+def test_an_interval_is_centred_on_the_number_it_belongs_to(small, kind, key):
+    assert numbers.interval(small, kind).mean == pytest.approx(small.summary[key])
+
+
+def test_the_cost_of_the_requests_is_the_fleets(small):
+    assert numbers.interval(small, numbers.GPU_HOURS).mean == pytest.approx(small.summary["cost"]["gpu_hours_per_million_output_tokens"])
+
+
+def test_a_change_is_paired_and_only_told_when_it_is_shown(shared, small):
+    same = numbers.four(small, small)
+    assert {n.change for n in same} == {"no change"}
+    off = simulated(shared, SMALL + "[cache]\nenabled = false\n")
+    by_label = {n.label: n for n in numbers.four(off, small)}
+    ttft = by_label["TTFT, p99"]
+    assert ttft.better is False
+    assert ttft.change.startswith("+")
+    rows = intervals.arrival_order([off.tables["requests"], small.tables["requests"]])
+    a, b = (np.percentile(run.tables["requests"]["ttft_s"][rows], 99) * 1e3 for run in (off, small))
+    assert ttft.change.split(" ±")[0] == f"+{results.text.milliseconds(a - b)}"
+    assert numbers.four(small, off)[1].better is True
+    other = simulated(shared, "seed = 1\n" + SMALL)
+    assert all("other requests" in n.change or "not comparable" in n.change for n in numbers.four(other, small))
+
+
+def test_an_unstable_run_has_a_growth_and_no_latency(small):
+    run = type(small)(small.folder, small.scenario, {**small.summary, "stable": False}, small.info, small.aggregates, small.tables)
+    labels = [n.label for n in numbers.four(run, small)]
+    assert labels == ["Within limits", "Backlog growth (requests/s)", "Backlog growth (tokens/s)", "Cost / M tokens out"]
+    assert numbers.four(run, small)[0].change == "not comparable"
+
+
+# -- what may vary -----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_chosen_plans_the_scenario_as_it_is():
+    assert plan.command(plan.axes_of(inputs.demo(), [], [], [], [])) == ("plan",)
+
+
+def test_choices_are_axes_with_the_scenarios_own_value_among_them():
+    axes = plan.axes_of(inputs.demo(), [("roofline:H100-SXM", "bf16", 1)], [1, 2], ["lfu"], ["round-robin"])
+    own = inputs.demo().hardware.profile
+    assert plan.command(axes) == ("plan", "--vary", f"hardware.profile={own},roofline:H100-SXM", "--vary", "hardware.tensor_parallel=1,2", "--vary", "cache.policy=lfu,lru")
+    measured = plan.axes_of(inputs.demo(), [("measured-4", "bf16", 4)], [1, 2, 8], [], [])
+    assert measured["hardware.tensor_parallel"] == [1, 4], "a measured profile has its own width"
+
+
+def test_a_plan_is_found_again_from_its_own_answer():
+    axes = {"cache.policy": ["lfu", "lru"]}
+    toml = inputs.Asked(inputs.demo()).toml
+    answered = results.text and plan._scenario(toml, ["cache.policy=lfu", "cluster.replicas=7"])
+    assert plan.start_of(inputs.Asked(answered).toml, axes) == plan.start_of(toml, axes)
+
+
+def test_candidates_are_a_table_with_the_reason_of_each():
+    rows = answer.candidate_rows(plans.plan())
+    assert (rows[0]["verdict"], rows[0]["replicas"]) == ("meets", "2"), "the plan's own first"
+    missed = next(row for row in rows if row["verdict"] == "misses")
+    assert missed["why not"] == "91.0 % of requests within limits, 95.0 % wanted"
+    unstable = next(row for row in rows if row["verdict"] == "unstable")
+    assert unstable["TTFT p99"] == "-"
+    assert [results.MARK in row["within limits (95 %)"] for row in rows] == ["lfu" in row["candidate"] for row in rows], "extrapolated numbers are marked"
+    table = pyarrow.csv.read_csv(io.BytesIO(plan.candidates_csv(plans.plan()).encode()))
+    assert table["replicas"].to_pylist() == [c["replicas"] for c in plans.PLAN["candidates"]]
+    assert table["attainment_low"].to_pylist()[0] == pytest.approx(0.908)
+
+
+# -- to take away ------------------------------------------------------------------------------------------------------
+
+
+def test_requests_as_csv_hold_every_row(small):
+    table = pyarrow.csv.read_csv(io.BytesIO(results.as_csv(small.folder / "requests.parquet")))
+    assert table.num_rows == len(small.tables["requests"]["request"])
+    assert np.nansum(table["hit_tokens"].to_numpy()) == small.tables["requests"]["hit_tokens"].sum()
+
+
+# -- flows -------------------------------------------------------------------------------------------------------------
+
+
+def test_first_open_has_the_verdict_numbers_and_the_way_to_a_plan(folder):
+    session = Session()
+    assert "Meets the target." in session.words()
+    assert re.search(r"2 × H200-SXM: 99\.9 % .* of requests meet TTFT <= 500 ms", session.words())
+    run = load_run(session.at.session_state.job.folder)
+    s, shown = run.summary, session.numbers()
+    assert shown == {"Within limits": f"{100 * s['attainment']:.1f} %", "TTFT, p99": f"{s['p99_ttft_ms']:.0f} ms", "TPOT, p99": f"{s['p99_tpot_ms']:.2f} ms", "Cost / M tokens out": f"${s['cost']['usd_per_million_output_tokens']:.2f}"}
+    assert all(m.help for m in session.at.metric)
+    assert s["counting_rule"] in session.words()
+
+
+def test_a_plan_is_shown_with_advice_that_can_be_applied(demo_plan):
+    session = Session()
+    words = session.words()
+    assert "Fewest GPUs: 2 × H200-SXM with policy lru" in words.replace("**", "")
+    assert "headroom 60 %, breaks at 7.4 requests/s" in words
+    assert plan.FIND not in session.buttons()
+    assert "vllm serve meta-llama/Llama-3.1-8B-Instruct" in words
+    assert "3 replicas survive the loss of one" in words
+    session.at.button(key="plan.apply.1").click()
+    session.settle(session.at.run())
+    assert session.at.session_state["replicas"] == 3
+    assert "3 × H200-SXM" in session.words()
+    assert "Use this fleet" in session.buttons(), "the plan stays in sight of another fleet"
+    session.press("Use this fleet")
+    assert session.at.session_state["replicas"] == 2
+    assert "Use this fleet" not in session.buttons()
+
+
+def test_a_pinned_run_is_the_baseline_of_the_next(demo_plan):
+    session = Session().press("Pin as baseline")
+    assert "Baseline: this run" in session.words()
+    session.at.number_input(key="replicas").set_value(1).run()
+    session.press("Run")
+    assert "against the baseline" in session.words()
+    assert re.search(r":red\[\+[\d.]+ ms ± [\d.]+ ms\]", session.words()), "TPOT of one GPU is shown to be worse"
+    session.press("Unpin")
+    assert "against the baseline" not in session.words()
+
+
+def test_a_plan_found_by_the_command_line(folder):
+    session = Session()
+    session.at.number_input(key="rate_scale").set_value(0.5).run()
+    session.press("Run").press(plan.FIND)
+    shown = session.at.session_state.job
+    job = shell.runner_of(str(shown.folder.parent)).existing(plan.start_of(shown.scenario_toml, {}), "plan")
+    job.wait()
+    assert job.done, job.failure()
+    session.settle(session.at.run())
+    found = job.document()
+    assert found["answer"]["feasible"]
+    assert f"Fewest GPUs: {found['answer']['replicas']} × H200-SXM" in session.words().replace("**", "")
+
