@@ -104,7 +104,7 @@ def compare(case: Case, engine: Any) -> str:
         if sglang:
             lines = fuzz_sglang.differences(engine, recording, log, schedulers[0].cache.rows(engine.page))
         else:
-            lines = (line for part in (_step_lines(engine, log), _request_lines(engine, recording), _total_lines(engine, recording)) for line in part)
+            lines = vllm_differences(engine, recording, log)
         for line in lines:
             return f"{mode}: {line}"
         recordings.append(recording)
@@ -141,6 +141,13 @@ def unequal(stepped: Any, forwarded: Any, name: str = "recording") -> Iterator[s
             yield from unequal(a, b, f"{name}[{i}]")
     elif stepped != forwarded:
         yield f"{name}: stepping {stepped!r}, fast-forward {forwarded!r}"
+
+
+def vllm_differences(engine: reference.Engine, recording: Recording, log: list[tuple] | None) -> Iterator[str]:
+    """Reference against one run of the simulator, in words."""
+    yield from _step_lines(engine, log)
+    yield from _request_lines(engine, recording)
+    yield from _total_lines(engine, recording)
 
 
 def _step_lines(engine: reference.Engine, log: list[tuple] | None) -> Iterator[str]:

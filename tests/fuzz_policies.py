@@ -21,7 +21,7 @@ import numpy as np
 from sim.kvcache.policies import POLICIES
 from sim.scenario import EngineParams
 from sim.simulate import run as simulate
-from tests import fuzz
+from tests import fuzz, reference_policies, reference_vllm
 from tests.fuzz_cases import random_case
 from workloads.columns import PrefixTree, Workload
 from workloads.readers.engine_case import to_workload
@@ -77,13 +77,19 @@ def params_of(policy: str, rng: random.Random, block: int) -> dict[str, Any]:
     }.get(policy, {})  # fmt: skip
 
 
+def case_of(policy: str, seed: int, index: int) -> tuple[fuzz.Case, Workload, EngineParams]:
+    """A random case, with classes and tenants in the workload, and the policy in the engine."""
+    case = fuzz.timed(random_case(seed, index) | {"timed": True})
+    rng = random.Random(f"policies {seed}/{index}")
+    workload, config = to_workload(case)
+    workload = with_classes(workload, rng)
+    params = params_of(policy, rng, case["config"]["block_size"])
+    return case, workload, EngineParams(**(config | {"policy": policy, "policy_params": params}))
+
+
 def difference(policy: str, seed: int, index: int) -> tuple[str, int]:
     """(the first difference of a case or nothing, operations)."""
-    case = random_case(seed, index)
-    rng = random.Random(f"policies {seed}/{index}")
-    workload, config = to_workload(fuzz.timed(case))
-    workload = with_classes(workload, rng)
-    params = EngineParams(**(config | {"policy": policy, "policy_params": params_of(policy, rng, case["config"]["block_size"])}))
+    case, workload, params = case_of(policy, seed, index)
     log: list[tuple] = []
     stepped = simulate(workload, params, fuzz.LinearTime(), seed=seed, fast_forward=False, step_log=log)
     forwarded = simulate(workload, params, fuzz.LinearTime(), seed=seed)
@@ -92,7 +98,35 @@ def difference(policy: str, seed: int, index: int) -> tuple[str, int]:
         with nodes_alone():
             single = simulate(by_blocks(workload, params.block_size), params, fuzz.LinearTime(), seed=seed)
         found = next(fuzz.unequal(forwarded, single), "").replace("stepping", "runs").replace("fast-forward", "single blocks")
+    if not found and policy in reference_policies.POOLS:
+        found = next(fuzz.vllm_differences(run_reference(policy, case, workload, params), stepped, log), "")
     return found, sum(len(row[2]) + row[4] for row in log)
+
+
+def run_reference(policy: str, case: fuzz.Case, workload: Workload, params: EngineParams) -> reference_vllm.Engine:
+    """The per-block engine with the policy's per-block reference (the five of tests.reference_policies)."""
+    columns = {name: workload.column(name).tolist() for name in ("class_id", "tenant_id", "priority")}
+    about = reference_policies.About(
+        params.block_size, class_names=workload.class_names, tenant_names=workload.tenant_names, **columns,
+        prompt=workload.prompt_tokens.tolist(), output=workload.output_tokens.tolist(), params=params.policy_params,
+    )  # fmt: skip
+    engine = reference_vllm.Engine(case, fuzz.LinearTime(), check=True)
+    engine.pool = reference_policies.POOLS[policy](params.kv_blocks, about)
+    return engine.run()
+
+
+def cases_until_noticed(fault: str, seed: int = 0, limit: int = 1500) -> int | None:
+    """Number of random cases until a fault planted in the reference shows; None when it never did."""
+    policy, target, name, faulty = reference_policies.FAULTS[fault]
+    for index in range(limit):
+        case, workload, params = case_of(policy, seed, index)
+        with patch.object(target, name, faulty):
+            engine = run_reference(policy, case, workload, params)
+        log: list[tuple] = []
+        recording = simulate(workload, params, fuzz.LinearTime(), seed=seed, step_log=log)
+        if next(fuzz.vllm_differences(engine, recording, log), ""):
+            return index + 1
+    return None
 
 
 def main() -> int:

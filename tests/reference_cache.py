@@ -13,6 +13,7 @@ cache_policy `lru` (the default) is vLLM's own free list with real duplicates. T
   (used twice or more, admission of the last use but one, or of the only one), gdsf (clock at release + uses x cost by
   depth; the clock is the highest value evicted); one block at a time, the parent competes again with its own key. Two
   candidates never tie: equal numbers lie on one path.
+- Policies that ask who used a block, when: tests.reference_policies.
 - Unused memory (never used, partial blocks, duplicates given back) goes before any eviction.
 """
 from __future__ import annotations
@@ -152,6 +153,24 @@ class RankedPool:
         self.clock = 0.0
         self.policy_key = self.KEYS[policy]
 
+    # ---- what a policy may keep on a block, and whom it chooses (tests.reference_policies) -------------------------------
+    def _hit(self, block: Block) -> None:
+        block.uses += 1
+        block.used.append(self.admissions)
+
+    def _inserted(self, block: Block) -> None:
+        block.uses = 1
+
+    def _freed(self, block: Block) -> None:
+        block.clock = self.clock
+
+    def _victim(self, candidates: list[Block]) -> Block:
+        return min(candidates, key=self.policy_key)
+
+    def _evicted(self, block: Block) -> None:
+        self.clock = max(self.clock, block.clock + block.uses * (1 + block.depth * BLOCK_COST))
+
+    # ---- as vLLM's ------------------------------------------------------------------------------------------------------
     def available(self) -> int:
         return self.unused + sum(block.refs == 0 for block in self.cached.values())
 
@@ -168,8 +187,7 @@ class RankedPool:
         self.admissions += 1
         for block in blocks:
             block.refs += 1
-            block.uses += 1
-            block.used.append(self.admissions)
+            self._hit(block)
 
     def allocate(self, n: int) -> list[Block]:
         for _ in range(n):
@@ -180,9 +198,9 @@ class RankedPool:
         return [Block(refs=1) for _ in range(n)]
 
     def _evict(self) -> None:
-        victim = min((b for b in self.cached.values() if b.refs == 0 and b.children == 0), key=self.policy_key)
+        victim = self._victim([b for b in self.cached.values() if b.refs == 0 and b.children == 0])
         assert victim.key is not None
-        self.clock = max(self.clock, victim.clock + victim.uses * (1 + victim.depth * BLOCK_COST))
+        self._evicted(victim)
         del self.cached[victim.key]
         if victim.parent:
             victim.parent.children -= 1
@@ -195,7 +213,8 @@ class RankedPool:
             block.twin = self.cached[key]
             block.twin.refs += 1
             return
-        block.key, block.uses, block.inserted, block.used, block.depth = key, 1, admission, [admission], i
+        block.key, block.inserted, block.used, block.depth = key, admission, [admission], i
+        self._inserted(block)
         if i > 0:
             block.parent = blocks[i - 1].twin or blocks[i - 1]
             block.parent.children += 1
@@ -207,7 +226,9 @@ class RankedPool:
             cached = block.twin or block
             cached.refs -= 1
             if cached.refs == 0:
-                cached.release, cached.clock = self.releases, self.clock
+                cached.release = self.releases
+                if cached.key is not None:
+                    self._freed(cached)
             if block.key is None:
                 self.unused += 1
 

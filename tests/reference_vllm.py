@@ -352,6 +352,7 @@ class Engine:
         if not r.cached:
             r.ceiling = self._ceiling(r, limit)
         r.cached.append(hit_tokens)
+        self._tell_pool(r)
         self.pool.touch(hits)
         r.blocks, r.entered, r.computed = list(hits), len(hits), hit_tokens
         grown = self._grow(r, n)
@@ -395,6 +396,7 @@ class Engine:
     def _enter(self, r: Request, tokens: int) -> None:
         for i in range(r.entered, tokens // self.block_size):
             if self.caching:
+                self._tell_pool(r)
                 self.pool.enter(r.blocks, i, r.keys[i], r.admission)
             self.ever_entered.add(r.keys[i])
             r.entered = i + 1
@@ -413,8 +415,13 @@ class Engine:
         self.waiting.insert(0, r)
 
     def _release(self, r: Request) -> None:
+        self._tell_pool(r)
         self.pool.release(r.blocks)
         r.blocks, r.entered = [], 0
+
+    def _tell_pool(self, r: Request) -> None:
+        """Who asks, and when, for policies that tell requests apart."""
+        self.pool.user, self.pool.clock_s = r.id, self.now
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)

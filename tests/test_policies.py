@@ -24,6 +24,7 @@ from sim.kvcache.policies.s3fifo import MAIN, SMALL, S3Fifo
 from sim.kvcache.ranked import RankedCache
 from sim.scenario import EngineParams
 from sim.simulate import run
+from tests import fuzz_policies, reference_policies
 from tests.worlds import LinearSteps, UnitSteps, plain, random_workload
 from tools.libcachesim_goldens import CAPACITIES, TRACES
 from workloads.columns import PrefixTree, Workload
@@ -398,3 +399,17 @@ def test_every_policy_says_what_it_does() -> None:
 
 
 POLICIES_PAGE = (Path(__file__).parent.parent / "docs" / "policies.md").read_text()
+
+
+# ---- per-block references ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", reference_policies.POOLS)
+def test_policies_that_tell_requests_apart_equal_their_reference(policy: str) -> None:
+    for index in range(40):
+        assert fuzz_policies.difference(policy, 11, index)[0] == "", (policy, index)
+
+
+@pytest.mark.parametrize("fault", reference_policies.FAULTS)
+def test_faults_planted_in_the_references_are_noticed(fault: str) -> None:
+    assert fuzz_policies.cases_until_noticed(fault) is not None
