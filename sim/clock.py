@@ -2,7 +2,7 @@
 
 `env.timeout(t - now)` wakes at now + (t - now), which is not always t in floating point; engine step ends must be
 exact, so that fast-forward and stepping agree to the last bit. At equal times arrivals come first, in request order,
-then step ends in the order they were scheduled.
+then replicas in theirs.
 """
 from __future__ import annotations
 
@@ -26,21 +26,16 @@ class Clock(simpy.Environment):
             self._moved.discard(heappop(queue)[3])
         super().step()
 
-    def trigger_at(self, event: simpy.Event, time_s: float, priority: int = STEP_END, order: int | None = None) -> simpy.Event:
-        """Make an untriggered event happen at `time_s`."""
-        if time_s < self.now:
-            raise ValueError(f"cannot schedule at {time_s} s: it is {self.now} s already")
-        event._ok = True
-        event._value = None
-        heappush(self._queue, (time_s, priority, next(self._eid) if order is None else order, event))  # type: ignore[misc]
-        return event
+    def trigger_at(self, event: simpy.Event, time_s: float, replica: int) -> simpy.Event:
+        """Make an untriggered event of a replica happen at `time_s`."""
+        return self._push(event, time_s, STEP_END, (replica, next(self._eid)))
 
-    def event_at(self, time_s: float) -> simpy.Event:
-        return self.trigger_at(simpy.Event(self), time_s)
+    def event_at(self, time_s: float, replica: int) -> simpy.Event:
+        return self.trigger_at(simpy.Event(self), time_s, replica)
 
-    def move(self, event: simpy.Event, time_s: float) -> simpy.Event:
+    def move(self, event: simpy.Event, time_s: float, replica: int) -> simpy.Event:
         """Let whoever waits for `event` wait for an earlier moment; the old event never happens."""
-        moved = self.event_at(time_s)
+        moved = self.event_at(time_s, replica)
         moved.callbacks, event.callbacks = event.callbacks, []
         self._moved.add(event)
         return moved
@@ -49,4 +44,12 @@ class Clock(simpy.Environment):
         """Call back with a request at `time_s`; at most one call per request is pending at any time."""
         event = simpy.Event(self)
         event.callbacks.append(lambda _: callback(request))  # type: ignore[union-attr]
-        self.trigger_at(event, time_s, ARRIVAL, request)
+        self._push(event, time_s, ARRIVAL, (request, 0))
+
+    def _push(self, event: simpy.Event, time_s: float, priority: int, order: tuple[int, int]) -> simpy.Event:
+        if time_s < self.now:
+            raise ValueError(f"cannot schedule at {time_s} s: it is {self.now} s already")
+        event._ok = True
+        event._value = None
+        heappush(self._queue, (time_s, priority, order, event))  # type: ignore[misc, arg-type]
+        return event

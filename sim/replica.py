@@ -20,7 +20,7 @@ import simpy
 from calibrate.latency import StepTime
 from sim.clock import Clock
 from sim.log import RequestLog
-from sim.recording import Samples, Steps
+from sim.recording import Samples, Steps, StepShapes
 from sim.scheduler import Scheduler
 from sim.sglang.scheduler import SGLangScheduler
 
@@ -58,7 +58,9 @@ class Replica:
         self.step_log = step_log
         self.step_end_s = array("d")
         self.coverage = bytearray()
-        self._events: list[tuple[float, int, int, int]] = []  # start, steps, decodes, prefill tokens
+        self._events: list[tuple[float, int, int, int, int, int]] = []  # start, steps, decodes, prefill tokens, sum of contexts in the first step, rows sampled
+        self._chunks = array("q")  # (event, new, cached) of each prefill chunk, one after the other
+        self._shape: tuple[list[tuple[int, int]], int, int] = ([], 0, 0)  # of the stretch in progress: chunks, sum of contexts, rows sampled
         self._samples: list[tuple[float, int, int, int, int]] = []
         self._idle: simpy.Event | None = None  # waiting for work
         self._step_end: simpy.Event | None = None
@@ -85,9 +87,9 @@ class Replica:
         cut = self.scheduler.submit(request)
         if self._idle is not None:
             if not self._idle.triggered:
-                self.env.trigger_at(self._idle, self.env.now)
+                self.env.trigger_at(self._idle, self.env.now, self.index)
         elif self._loaded is not None:
-            self._loaded = self.env.move(self._loaded, self.env.now)
+            self._loaded = self.env.move(self._loaded, self.env.now, self.index)
         elif cut:
             self._cut(self.env.now)
 
@@ -115,13 +117,16 @@ class Replica:
         return s.waiting_tokens + self._held_tokens + s.running_tokens + done * s.decoded
 
     def _cut(self, now_s: float) -> None:
-        """End the present stretch with the step in progress, or with the next when that is decided already."""
-        if len(self._ends) < 2 or (len(self.scheduler.running) >= self.scheduler.p.max_num_seqs and not self._prefetches):
+        """End the present stretch with the step in progress, or with the next when that is decided already.
+
+        Not one that leaves no room: all sequences run, or chunks take all of the budget.
+        """
+        if len(self._ends) < 2 or self.scheduler.chunks or (len(self.scheduler.running) >= self.scheduler.p.max_num_seqs and not self._prefetches):
             return
         steps = bisect_left(self._ends, now_s) + 1 + self._ahead
         if steps < len(self._ends):
             del self._ends[steps:]
-            self._step_end = self.env.move(self._step_end, self._ends[-1])  # type: ignore[arg-type]
+            self._step_end = self.env.move(self._step_end, self._ends[-1], self.index)  # type: ignore[arg-type]
 
     # -- the process ------------------------------------------------------------------------------------------------
     def _run(self) -> Generator[simpy.Event, None, None]:
@@ -133,13 +138,13 @@ class Replica:
                 self._idle = None
             if not self._schedule(env.now):
                 if scheduler.busy:
-                    self._loaded = env.event_at(self._next_ready_s())
+                    self._loaded = env.event_at(self._next_ready_s(), self.index)
                     yield self._loaded
                     self._loaded = None
                 continue
             self._start_s = env.now
             self._time_steps(env.now)
-            self._step_end = env.event_at(self._ends[-1])
+            self._step_end = env.event_at(self._ends[-1], self.index)
             yield self._step_end
             self._complete()
 
@@ -174,11 +179,15 @@ class Replica:
     def _time_steps(self, start_s: float) -> None:
         scheduler = self.scheduler
         chunks, n, sum_context, max_context, sampled = scheduler.shape()
+        self._shape = chunks, sum_context, sampled
         k = scheduler.stretch(self.most_steps) if self.most_steps > 1 and not self._held else 1
         if k == 1:
             seconds, code = self.step_time.step(chunks, n, sum_context, max_context, sampled)
             self._ends = array("d", (start_s + (seconds + self.overhead_s),))
             self._codes = bytes((code,))
+            return
+        if chunks:
+            self._time_prefill(start_s, chunks[0], n, sum_context, max_context, k)
             return
         times, codes = self.step_time.decode_stretch(n, sum_context, max_context, k)
         ends = np.empty(k + 1)
@@ -189,6 +198,18 @@ class Replica:
         if self._loading:  # the first step after a load's arrival is another one
             del self._ends[bisect_left(self._ends, self._next_ready_s()) + 1 :]
 
+    def _time_prefill(self, start_s: float, chunk: tuple[int, int], n: int, sum_context: int, max_context: int, k: int) -> None:
+        """k steps with a chunk of one prompt each, beside the same n decodes."""
+        step, (new, cached) = self.step_time.step, chunk
+        ends, codes = array("d"), bytearray()
+        for i in range(k):
+            seconds, code = step([(new, cached + i * new)], n, sum_context + i * n, max_context + i if n else 0, n)
+            start_s += seconds + self.overhead_s
+            ends.append(start_s)
+            codes.append(code)
+        self._ends, self._codes = ends, bytes(codes)
+        self.scheduler.announce(ends)  # type: ignore[union-attr]  # SGLang never decodes beside a chunk
+
     def _complete(self) -> None:
         scheduler, ends = self.scheduler, self._ends
         k, end_s = len(ends), ends[-1]
@@ -198,7 +219,7 @@ class Replica:
         scheduler.cache.now_s = end_s
         self._record_steps(k)
         if self.life is not None:
-            self._record_life(self._start_s, end_s)
+            self._record_life(self._start_s)
         if scheduler.finishing_now():
             self._sample(end_s)  # before they let go of their blocks
         finished = scheduler.complete()
@@ -224,7 +245,10 @@ class Replica:
     def _record_steps(self, k: int) -> None:
         self.step_end_s.extend(self._ends[:k])
         self.coverage += self._codes[:k]
-        self._events.append((self._start_s, k, self.scheduler.decoded, sum(tokens for _, tokens in self.scheduler.chunks)))
+        chunks, sum_context, sampled = self._shape
+        for new, cached in chunks:
+            self._chunks.extend((len(self._events), new, cached))
+        self._events.append((self._start_s, k, self.scheduler.decoded, sum(new for new, _ in chunks), sum_context, sampled))
 
     def _sample(self, t_s: float) -> None:
         s, cache = self.scheduler, self.scheduler.cache
@@ -244,14 +268,16 @@ class Replica:
         row = (self.index, now_s, scheduled, list(s.preempted), taken, evicted, cache.free, len(s.running), len(s.waiting))
         self.step_log.append(row)  # type: ignore[union-attr]
 
-    def _record_life(self, start_s: float, end_s: float) -> None:
-        for r, tokens in self.scheduler.chunks:
-            self.life[r.id].append(("prefill", start_s, end_s, tokens))  # type: ignore[index]
+    def _record_life(self, start_s: float) -> None:
+        for end_s in self._ends if self.scheduler.chunks else ():
+            for r, tokens in self.scheduler.chunks:
+                self.life[r.id].append(("prefill", start_s, end_s, tokens))  # type: ignore[index]
+            start_s = end_s
 
     def steps(self) -> Steps:
         """Columns of all steps so far."""
         end_s = np.frombuffer(self.step_end_s, np.float64) if self.step_end_s else np.empty(0)
-        events = np.array(self._events, np.float64).reshape(-1, 4)
+        events = np.array(self._events, np.float64).reshape(-1, 6)  # whole numbers below 2**53: exact
         k = events[:, 1].astype(np.int64)
         start_s = np.empty(len(end_s))
         start_s[1:] = end_s[:-1]
@@ -262,7 +288,21 @@ class Replica:
             coverage=np.frombuffer(bytes(self.coverage), np.int8),
             n_decode=np.repeat(events[:, 2].astype(np.int32), k),
             prefill_tokens=np.repeat(events[:, 3].astype(np.int32), k),
+            work=self._shapes(events, k),
         )
+
+    def _shapes(self, events: np.ndarray, k: np.ndarray) -> StepShapes:
+        """Within a stretch of k steps each decode's context grows by a token, and a chunk follows on the one before."""
+        first = np.cumsum(k) - k
+        since = np.arange(int(k.sum())) - np.repeat(first, k)  # steps of its stretch before each step
+        chunks = np.array(self._chunks, np.int64).reshape(-1, 3)
+        event, new, cached = np.repeat(chunks, k[chunks[:, 0]], axis=0).T
+        repeats = k[chunks[:, 0]]
+        again = np.arange(len(event)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+        step = first[event] + again
+        order = np.argsort(step, kind="stable")
+        contexts = np.repeat(events[:, 4].astype(np.int64), k) + since * np.repeat(events[:, 2].astype(np.int64), k)
+        return StepShapes(contexts, np.repeat(events[:, 5].astype(np.int32), k), step[order], new[order], (cached + again * new)[order])
 
     def samples(self) -> Samples:
         rows = np.array(self._samples, np.float64).reshape(-1, 5)

@@ -15,6 +15,8 @@ and a block that its last token has filled enters the cache with the next one (B
 """
 from __future__ import annotations
 
+from array import array
+
 from sim.decodes import Decodes
 from sim.kvcache.base import BlockCache, Paths
 from sim.kvcache.tiers import Tiers
@@ -145,16 +147,22 @@ class Scheduler:
         return budget
 
     def _allocate(self, r: Request, tokens: int) -> None:
-        """Blocks for the next `tokens` of a prefilling request; its full blocks enter the cache now, before they are computed."""
-        upto = r.computed + tokens
-        blocks = -(-upto // self.b)
-        self.cache.take(blocks - r.held)
-        r.held = blocks
         self.chunks.append((r, tokens))
-        r.computed = upto
-        full = upto // self.b
+        self._fill(r, tokens)
+
+    def _fill(self, r: Request, tokens: int) -> None:
+        """Blocks for the next `tokens` of a prefilling request; its full blocks enter the cache now, before they are computed."""
+        need = self._blocks_to(r, r.computed + tokens)
+        self.cache.take(need)
+        r.held += need
+        r.computed += tokens
+        full = r.computed // self.b
         if full > r.entered:
             self.cache.enter(r, full)
+
+    def _blocks_to(self, r: Request, computed: int) -> int:
+        """Blocks a prefilling request still needs for so many computed tokens."""
+        return -(-computed // self.b) - r.held
 
     def _advance_in_order(self, now_s: float, budget: int, threshold: int) -> int:
         """The same for one request after the other, preempting when memory runs out."""
@@ -402,11 +410,37 @@ class Scheduler:
 
     # -- fast-forward -----------------------------------------------------------------------------------------------
     def stretch(self, most: int) -> int:
-        """How many steps, this one included, run with this batch and no shortage of memory (at least 1, at most `most`)."""
-        if not self.steady or not self.decodes.n:
+        """How many steps, this one included, run with this batch and no shortage of memory (at least 1, at most `most`).
+
+        Their decodes are the same, and so is their chunk, if any: a prompt that takes all the budget the decodes leave.
+        """
+        decodes = self.decodes
+        if decodes.n:
+            most = min(most, decodes.next_finish() - self.steps + 1)
+        if most == 1 or self.chunks:
+            return 1 if most == 1 else self._prefill_stretch(most)
+        if not self.steady or not decodes.n:
             return 1
-        k = min(most, self.decodes.next_finish() - self.steps + 1)
-        return 1 + self.decodes.steps_that_fit(self.steps, k - 1, self.cache.free) if k > 1 else 1
+        return 1 + decodes.steps_that_fit(self.steps, most - 1, self.cache.free)
+
+    def _prefill_stretch(self, most: int) -> int:
+        """The same with one chunk in the step: nobody else is admitted while it leaves no budget."""
+        p, (r, tokens) = self.p, self.chunks[-1]
+        if tokens + self.decodes.n != p.max_num_batched_tokens or self.decoded != self.decodes.n or r.known - r.computed <= tokens:
+            return 1
+        if self.prefills != [r] or next(reversed(self.running)) is not r or p.long_prefill_token_threshold or self.loader is not None:
+            return 1
+        if self.left_out or self.ending or self.cache.lag or self.cache.overlapped or not self.cache.has_way_clear(r):
+            return 1
+        k = min(most - 1, (r.known - r.computed - 1) // tokens)
+        while self.decodes.blocks_over(self.steps, k) + self._blocks_to(r, r.computed + k * tokens) > self.cache.free:
+            k -= 1
+        return 1 + k
+
+    def announce(self, ends_s: array[float]) -> None:
+        """A stretch has begun whose steps end then. What other replicas may ask of it before it is over is said now."""
+        for r, tokens in self.chunks:
+            self.cache.announce(r, r.computed, tokens, ends_s)
 
     def fast_forward(self, k: int) -> None:
         """Take k more steps of the present stretch."""
@@ -415,6 +449,11 @@ class Scheduler:
             self.cache.take(need)
         self.steps = self.cache.steps = self.steps + k
         self.running_tokens += self.decodes.n * k
+        for r, tokens in self.chunks:
+            self.cache.arrived()
+            self._fill(r, k * tokens)
+            if r.preempted_at < 0:
+                self.log.prefill_chunks[r.id] += k
 
     # -- end of the step --------------------------------------------------------------------------------------------
     def finishing_now(self) -> bool:

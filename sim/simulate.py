@@ -19,7 +19,7 @@ from sim import sglang
 from sim.clock import Clock
 from sim.cluster import Cluster
 from sim.hopeless import Hopeless
-from sim.kvcache.base import BlockCache, NoCache, Paths
+from sim.kvcache.base import BlockCache, Coming, NoCache, Paths
 from sim.kvcache.clairvoyant import ClairvoyantCache, Forecast
 from sim.kvcache.observed import as_table, observe
 from sim.kvcache.policies import POLICIES, World, check, find, make
@@ -90,6 +90,7 @@ def run(
     if oracle:
         cluster.router = Oracle(params, step_time, paths, log)
     fleet_seen: dict[int, int] = {}
+    coming: dict[int, list[tuple[int, Coming]]] | None = {} if replicas > 1 else None
     forecast = Forecast(workload, params) if params.caching and params.policy == "clairvoyant" else None
     cache_events: list[array[int]] | None = [array("q") for _ in range(replicas)] if record_cache else None
     for index in range(replicas):
@@ -99,6 +100,7 @@ def run(
             stream = np.random.SeedSequence(seed, spawn_key=(2, index)).generate_state(4)  # stream 2: eviction
             world = World(workload, params.kv_blocks, params.block_size, random.Random(stream.tobytes()))
             cache = _cache(params, world, fleet_seen, forecast)
+            cache.replica, cache.coming = index, coming
             if cache_events is not None:
                 observe(cache, cache_events[index])
             tiers = Tiers(params.tiers, _prefill_alone(params, step_time), params.block_size) if params.tiers else None

@@ -9,9 +9,10 @@ worth keeping, always taken first). `free = blank + idle` is what an allocation 
 """
 from __future__ import annotations
 
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left, bisect_right
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -103,6 +104,21 @@ def first_of_chain(workload: Workload, block_size: int) -> np.ndarray:
     return first
 
 
+class Coming(NamedTuple):
+    """What a stretch of prefill steps on one replica enters, known from its start: others may ask before it is over."""
+
+    replica: int
+    computed: int  #: tokens, with those of its first step
+    tokens: int  #: of each later step
+    ends_s: array[float]  #: of its steps; the next one enters its blocks when it begins
+
+    def depth(self, now_s: float, replica: int, block_size: int) -> int:
+        """Blocks entered by now, when that replica asks: at equal times replicas go in order."""
+        begun = bisect_right if self.replica < replica else bisect_left
+        later = min(begun(self.ends_s, now_s), len(self.ends_s) - 1)
+        return (self.computed + later * self.tokens) // block_size
+
+
 class BlockCache:
     """Counts, ceilings and lazy entry; subclasses keep the runs (`lookup`, `acquire`, `_place`, `release`, `_evict`)."""
 
@@ -120,6 +136,9 @@ class BlockCache:
         self._n_shared = n_shared
         self._seen: dict[int, int] = {}  # node -> deepest block ever entered here: the cache that never evicts
         self._fleet_seen = fleet_seen
+        self.replica = 0
+        self.coming: dict[int, list[tuple[int, Coming]]] | None = None  # node -> (end block, what) of stretches under way on all replicas
+        self._announced: list[tuple[int, tuple[int, Coming]]] = []
         self.lower: Lower | None = None  # cache tiers, told what happens here
         self.lag = 0  # 1 when a block enters only with the step after the one that fills it (asynchronous scheduling)
 
@@ -276,6 +295,10 @@ class BlockCache:
             self._enter_node(request, node_id, node, lo, end)
             lo = end
 
+    def has_way_clear(self, request: Holder) -> bool:
+        """Whether nothing lies, and nobody else writes, on the rest of its path: when exactly it enters a block makes no difference here."""
+        return all(node.hi <= request.entered and len(node.writers) == 1 for node in request.writing)
+
     def being_written(self, path: Path) -> bool:
         """Whether some running request is still entering blocks on this path."""
         for node_id, _ in path:
@@ -284,6 +307,25 @@ class BlockCache:
                 return True
         return False
 
+    def announce(self, request: Holder, computed: int, tokens: int, ends_s: array[float]) -> None:
+        """A stretch of prefill steps begins; `arrived` follows at its end."""
+        if self.coming is None:
+            return
+        coming = Coming(self.replica, computed, tokens, ends_s)
+        for node_id, hi in request.path[request.path_index :]:
+            if hi > request.entered and node_id < self._n_shared:
+                self._announced.append((node_id, (hi, coming)))
+                self.coming.setdefault(node_id, []).append((hi, coming))
+
+    def arrived(self) -> None:
+        """All that was announced has entered."""
+        for node_id, what in self._announced:
+            others = self.coming[node_id]  # type: ignore[index]
+            others.remove(what)
+            if not others:
+                del self.coming[node_id]  # type: ignore[union-attr, arg-type]
+        self._announced.clear()
+
     def ceilings(self, path: Path, hit: int, limit: int) -> tuple[int, int]:
         """Hit blocks had this replica, and had all replicas as one cache, never evicted anything; at least `hit`."""
         beyond = path[bisect_right(path, hit, key=_end_block) :]
@@ -291,6 +333,10 @@ class BlockCache:
             node = self.nodes.get(node_id)
             if node is not None and node.writers:
                 self.flush(node)
+            for end, coming in self.coming.get(node_id, ()) if self.coming else ():
+                depth = min(end, coming.depth(self.now_s, self.replica, self.block_size))
+                if self._fleet_seen.get(node_id, 0) < depth:
+                    self._fleet_seen[node_id] = depth
         return self._depth(self._seen, beyond, hit, limit), self._depth(self._fleet_seen, beyond, hit, limit)
 
     @staticmethod
@@ -310,6 +356,7 @@ class NoCache(BlockCache):
 
     class _Node:
         __slots__ = ("id", "writers")
+        hi = 0
 
         def __init__(self, node_id: int) -> None:
             self.id = node_id
@@ -340,6 +387,10 @@ class NoCache(BlockCache):
     def _drop_if_empty(self, node: Any) -> None:
         if not node.writers:
             self.nodes.pop(node.id, None)
+
+    def has_way_clear(self, request: Holder) -> bool:
+        """Whether nothing lies, and nobody else writes, on the rest of its path: when exactly it enters a block makes no difference here."""
+        return all(node.hi <= request.entered and len(node.writers) == 1 for node in request.writing)
 
     def being_written(self, path: Path) -> bool:
         return False

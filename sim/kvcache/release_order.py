@@ -47,6 +47,11 @@ class Node:
         self.extra: dict[int, list[Run]] = {}  # block -> younger copies, oldest first
         self.writers: list[Holder] = []
 
+    @property
+    def hi(self) -> int:
+        """End of the deepest block cached."""
+        return max([*(run.hi for run in self.main[-1:]), *(block + 1 for block in self.extra)], default=0)
+
     def covering(self, block: int) -> Run | None:
         """The oldest copy's run that holds `block`, if any. Makes the oldest extra copy the main one where main has a hole."""
         i = 0
