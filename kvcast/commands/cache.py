@@ -5,8 +5,10 @@ reuse: full blocks only, and never the whole prompt. leaf-first is the engine's 
 every policy of a timed run (docs/policies.md): what is served is pinned, answers are entered, and only blocks with nothing
 cached below them go. A hit rate means nothing without its rule and block size, so every row states both.
 
-The policy "optimal" is the most hits any eviction could have, with its proof checked, and beside it every other policy's
-share of it; --depth-weight adds the bound on prefill work saved and its gap (docs/optimum.md).
+The policy "optimal" is the most hits any eviction could have under the rule, with its proof checked (leaf-first: the
+request being served holds all its blocks), and beside it every other policy's share of it; --depth-weight adds the bound on prefill work saved and its gap (docs/optimum.md).
+
+A scenario file in place of the trace replays its workload, requests in order of time, in blocks of its engine's size.
 
   kvcast cache conversation_trace.jsonl --format mooncake --policy lru,fifo,lfu --capacity-blocks 1000,10000 --rule all-ids
   kvcast cache conversation_trace.jsonl --policy lru,s3fifo,my_policy:MyPolicy --capacity-blocks 200000 --rule leaf-first --block-size 16
@@ -44,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--capacity-rule", metavar="R", default="bypass",
-        help="optimal only: bypass (blocks may go as soon as their request has ended: the default, and the rule of the other policies) or must-insert",
+        help="optimal only: bypass (blocks may go as soon as their request has ended: the default, and the rule of a flat replay's other policies) or must-insert (always so under leaf-first)",
     )
     parser.add_argument(
         "--depth-weight", metavar="W", type=depth_weight,
@@ -91,7 +93,7 @@ def _policies(named: str, rule: str) -> list[str]:
 
     if named != "all":
         return named.split(",")
-    return list(OF_THE_ENGINE) if rule == LEAF_FIRST else [*POLICIES, "optimal"]
+    return [*(OF_THE_ENGINE if rule == LEAF_FIRST else POLICIES), "optimal"]
 
 
 def _policy_rows(workload: Workload, capacities: list[int | None], policy: str, rule: str, block_size: int | None) -> list[dict]:

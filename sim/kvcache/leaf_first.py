@@ -11,6 +11,7 @@ is served without it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,12 @@ from sim.kvcache.policies import World, find, make
 from sim.kvcache.ranked import RankedCache
 from sim.kvcache.release_order import ReleaseOrderCache
 from sim.kvcache.replay import LEAF_FIRST, ReplayResult, checked_size
+from sim.scenario import EngineParams
 from workloads.columns import Workload
+
+
+CLAIRVOYANT = "clairvoyant"
+LONGEST = 1 << 62
 
 
 class Visit:
@@ -50,7 +56,13 @@ def serve(cache: BlockCache, visit: Visit, tokens: int, limit: int) -> int:
 
 
 def build(workload: Workload, policy: str, capacity_blocks: int, block_size: int, params: Mapping[str, Any] | None = None) -> BlockCache:
-    """The engine's cache of that policy. Raises InputError."""
+    """The engine's cache of that policy; clairvoyant knows that requests come in row order. Raises InputError."""
+    if policy == CLAIRVOYANT:
+        from sim.kvcache.clairvoyant import ClairvoyantCache, Forecast  # it needs sim.optimum, which needs this module
+
+        in_order = replace(workload, arrival_s=np.arange(float(len(workload))))
+        forecast = Forecast(in_order, EngineParams(capacity_blocks, block_size, max_model_len=LONGEST))
+        return ClairvoyantCache(capacity_blocks, block_size, len(workload.tree), {}, forecast)
     if policy == "lru" and not params:
         return ReleaseOrderCache(capacity_blocks, block_size, len(workload.tree), {})
     world = World(workload, capacity_blocks, block_size)
@@ -65,7 +77,7 @@ def leaf_first(
     Time stands at each request's arrival where it has one (`ttl` and `workload` read it). Raises InputError.
     """
     block_size = checked_size(workload, capacity_blocks, block_size)
-    paths = Paths(workload, block_size, chains=not find(policy).by_node)
+    paths = Paths(workload, block_size, chains=policy != CLAIRVOYANT and not find(policy).by_node)
     computed = workload.prompt_tokens + workload.output_tokens - 1
     size = int(capacity_blocks if capacity_blocks is not None else (-(-computed // block_size)).sum())
     cache = build(workload, policy, size, block_size, params)

@@ -1,7 +1,10 @@
 """The optimum of a cache-only replay at several capacities, as rows beside those of `sim.kvcache.replay.hit_rate_curve`.
 
-The capacity rule of the replay's own policies is bypass: after a request anything may be evicted. Every row states
-counting rule, block size, capacity rule, objective and proved gap; a share of an optimum means nothing without them.
+The capacity rule of the flat replay's own policies is bypass: after a request anything may be evicted. Under the counting
+rule leaf-first it is must-insert, for the engine holds what it serves, answer included. There a request whose last block is
+never hit may want a block less than one below it, and the best choice for hits could leave a hole: then the row is a bound,
+and its gap is what the clairvoyant, a leaf-first policy that knows the future, falls short of it. Every row states counting rule, block
+size, capacity rule, objective and proved gap; a share of an optimum means nothing without them.
 
     >>> optimum_curve(workload, [10_000, None], "full-blocks", 16)[0]["hit_ratio_tokens"]
 """
@@ -13,10 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from sim.kvcache.leaf_first import CLAIRVOYANT
+from sim.kvcache.replay import LEAF_FIRST, replay
 from sim.kvcache.rows import hit_row
 from sim.optimum.check import check, feasible
 from sim.optimum.hits import most_hits
-from sim.optimum.items import CAPACITY_RULES, Items, touches
+from sim.optimum.items import CAPACITY_RULES, Items, must_insert, node_visits, touches, touches_in_order
 from sim.optimum.prices import Work
 from sim.optimum.work import block_work, most_work
 from workloads.columns import Workload
@@ -31,24 +36,48 @@ def optimum_curve(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """One row per capacity (None = unlimited) for the most hits, and with a depth weight another for the most prefill work.
 
-    block_size: tokens; None takes that of the trace's own hashes. depth_weight: extra cost of a token per 512 tokens
+    rule: of sim.kvcache.replay; leaf-first has the capacity rule must-insert, whatever capacity_rule says. block_size: tokens; None takes that of the trace's own hashes. depth_weight: extra cost of a token per 512 tokens
     before it, as a share of the first one's (`work.block_work`). Raises InputError.
     """
     capacities = list(capacities)
     block_size = _checked(workload, capacities, block_size, capacity_rule, depth_weight)
-    used = touches(workload, rule, block_size)
+    leaf_first = rule == LEAF_FIRST
+    used = None if leaf_first else touches(workload, rule, block_size)
+    total = int((workload.prompt_tokens // block_size).sum() if used is None else used.length.sum())
     rows = []
     for capacity in capacities:
-        blocks = int(used.length.sum()) + 1 if capacity is None else capacity
-        items, slots = CAPACITY_RULES[capacity_rule](used, blocks)
+        served = np.arange(len(workload))
+        if used is None:
+            served, (items, slots) = _one_at_a_time(workload, capacity, block_size)
+        else:
+            items, slots = CAPACITY_RULES[capacity_rule](used, total + 1 if capacity is None else capacity)
         best = most_hits(items, slots)
         if check(items, slots, best.kept, best.checkpoints) != best.hits:
             raise RuntimeError(f"capacity {capacity}: the certificate does not prove {best.hits} hits")
-        row = _Row(workload, rule, block_size, int(used.length.sum()), capacity, capacity_rule, depth_weight)
-        rows.append(row.of(HITS, best.depth, 0.0, len(best.checkpoints)))
+        row = _Row(workload, rule, block_size, total, capacity, "must-insert" if leaf_first else capacity_rule, depth_weight, served)
+        gap = _leaf_gap(workload, capacity, block_size, best.hits) if leaf_first else 0.0
+        rows.append(row.of(HITS, best.depth, gap, len(best.checkpoints)))
         if depth_weight is not None:
             rows.append(_work_row(row, items, slots, block_work(block_size, depth_weight), best.checkpoints))
     return rows
+
+
+def _one_at_a_time(workload: Workload, capacity: int | None, block_size: int) -> tuple[np.ndarray, tuple[Items, np.ndarray]]:
+    """Rows that the leaf-first replay serves with the cache, and what it could keep between them: all that a request computes
+    is held while it is served, and what is longer than the cache is served without it."""
+    computed = workload.prompt_tokens + workload.output_tokens - 1
+    blocks = int((-(-computed // block_size)).sum()) if capacity is None else capacity
+    rows = np.flatnonzero(computed <= blocks * block_size)
+    visits = node_visits(workload, rows, computed[rows] // block_size, block_size)
+    used = touches_in_order([visits], -(-computed[rows] // block_size), (workload.prompt_tokens[rows] - 1) // block_size)
+    return rows, must_insert(used, blocks)
+
+
+def _leaf_gap(workload: Workload, capacity: int | None, block_size: int, bound: int) -> float:
+    """Share of the bound that is not shown to be reachable by taking leaves only."""
+    if not bound:
+        return 0.0
+    return 1 - replay(workload, CLAIRVOYANT, capacity, LEAF_FIRST, block_size).hit_blocks / bound
 
 
 def _checked(
@@ -86,12 +115,15 @@ class _Row:
     capacity: int | None
     capacity_rule: str
     depth_weight: float | None
+    served: np.ndarray  #: int64, the workload's row of every request of the items
 
     def prompt_work(self) -> float:
         return prompt_work(self.workload, self.block_size, self.depth_weight or 0.0)
 
     def of(self, objective: str, depth: np.ndarray, gap: float, checkpoints: int) -> dict[str, Any]:
-        size, prompt = self.block_size, self.workload.prompt_tokens
+        size, prompt, found = self.block_size, self.workload.prompt_tokens, depth
+        depth = np.zeros(len(self.workload), np.int64)
+        depth[self.served] = found
         blocks, tokens = int(depth.sum()), int(np.minimum(depth * size, prompt).sum())
         work = None if self.depth_weight is None else work_ratio(self.workload, depth, size, self.depth_weight)
         row = hit_row(self.workload, "optimal", self.rule, size, self.capacity, blocks, self.total_blocks, tokens)
@@ -120,13 +152,13 @@ def work_ratio(workload: Workload, depth: np.ndarray, block_size: int, depth_wei
 def shares(row: dict[str, Any], optima: Iterable[dict[str, Any]]) -> list[str]:
     """What a policy's row is of the optima of the same capacity, rule and block size; of prefill work when it has a work_ratio.
 
-    Under must-insert only LRU's: the replay's other policies may drop blocks of the request they have just served.
+    Under must-insert only LRU's in a flat replay: its other policies may drop blocks of the request they have just served.
     """
     found = []
     for best in optima:
         if any(best[key] != row[key] for key in ("rule", "block_size", "capacity_blocks")):
             continue
-        if best["capacity_rule"] != "bypass" and row["policy"] != "lru":
+        if best["capacity_rule"] != "bypass" and row["policy"] != "lru" and row["rule"] != LEAF_FIRST:
             continue
         if best["objective"] == HITS:
             part, whole, what = row["hit_tokens"], best["hit_tokens"], HITS
