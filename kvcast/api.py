@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from calibrate.latency import StepTime
     from calibrate.models import ModelSpec
     from calibrate.profile import DeviceProfile
+    from calibrate.utilization import StepWork
     from sim.recording import Recording
     from sim.report import Report
     from workloads.columns import Workload
@@ -240,6 +241,7 @@ def run(prepared: Prepared, **options: Any) -> Result:
 
 def measure(prepared: Prepared, recording: Recording) -> Result:
     """The report of a recording."""
+    from calibrate.utilization import peaks
     from sim.metrics import run_end_s
     from sim.report import build_report
 
@@ -249,9 +251,17 @@ def measure(prepared: Prepared, recording: Recording) -> Result:
         raise InputError(f"[run] warmup_s = {warmup_s:g}: expected a time before the run ends, at {end_s:g} s")
     report = build_report(
         recording, prepared.workload, resolved.scenario, profile=resolved.profile.id, profile_hash=resolved.profile.content_hash,
-        prefill_flops=prefill_flops(resolved.model),
+        prefill_flops=prefill_flops(resolved.model), step_work=step_work(resolved), peaks=peaks(resolved.profile),
     )
     return Result(resolved, report)
+
+
+def step_work(resolved: Resolved) -> StepWork:
+    """FLOPs and bytes of engine steps."""
+    from calibrate.utilization import StepWork
+
+    given = resolved.scenario
+    return StepWork(resolved.model, given.model.dtype, str(given.model.kv_dtype), given.hardware.tensor_parallel)
 
 
 def prefill_flops(model: ModelSpec) -> Callable[..., Any]:

@@ -270,21 +270,25 @@ def step_shares(all_steps: Sequence[Steps], window: Window) -> dict[str, float]:
     busy = decode = tokens = 0.0
     by_code = np.zeros(3)
     for steps in all_steps:
-        lo = np.searchsorted(steps.end_s, window.start_s, side="right")
-        hi = np.searchsorted(steps.end_s, window.end_s, side="left") + 1
-        d = steps.duration_s[lo:hi].copy()
-        if len(d):  # only its first and last step can reach over an edge
-            end_s = float(steps.end_s[lo])
-            d[0] = min(d[0], end_s - window.start_s)
-            end_s = float(steps.end_s[lo:hi][-1])
-            d[-1] = max(0.0, d[-1] - max(0.0, end_s - window.end_s))
-        n_decode = steps.n_decode[lo:hi]
+        here, d = inside(steps, window)
+        n_decode = steps.n_decode[here]
         busy += float(d.sum())
         decode += dot(d, n_decode)
-        tokens += dot(d, n_decode) + dot(d, steps.prefill_tokens[lo:hi])
-        by_code += np.bincount(steps.coverage[lo:hi], weights=d, minlength=3)[:3]
+        tokens += dot(d, n_decode) + dot(d, steps.prefill_tokens[here])
+        by_code += np.bincount(steps.coverage[here], weights=d, minlength=3)[:3]
     part = busy or 1.0
     return {
         "busy_s": busy, "decode_batch": decode / part, "tokens_per_step": tokens / part,
         "measured": by_code[0] / part, "interpolated": by_code[1] / part, "extrapolated": by_code[2] / part,
     }
+
+
+def inside(steps: Steps, window: Window) -> tuple[slice, np.ndarray]:
+    """The steps that reach into the window, and the seconds of each that lie in it."""
+    lo = int(np.searchsorted(steps.end_s, window.start_s, side="right"))
+    hi = int(np.searchsorted(steps.end_s, window.end_s, side="left")) + 1
+    d = steps.duration_s[lo:hi].copy()
+    if len(d):  # only its first and last step can reach over an edge
+        d[0] = min(d[0], float(steps.end_s[lo]) - window.start_s)
+        d[-1] = max(0.0, d[-1] - max(0.0, float(steps.end_s[lo:hi][-1]) - window.end_s))
+    return slice(lo, hi), d

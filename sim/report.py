@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,13 +19,17 @@ from sim import metrics
 from sim.causes import CAUSES, Causes, miss_causes
 from sim.cost import busy_gpu_s, cache_worth, cost_summary
 from sim.metrics import Window
-from sim.optimum.evicted import PARTS, Evicted, evicted_parts
+from sim.optimum.evicted import evicted_parts
 from sim.recording import ABORTED, COMPLETED, NOT_ARRIVED, SESSION_TRUNCATED, STATUS, UNFINISHED, Recording, Samples, Steps
 from sim.scenario import Scenario
 from sim.stability import BOUNDED, Stability, assess_fleet
-from sim.tables import cache_table, class_table, slo_table, tenant_table, tier_table
+from sim.tables import cache_table, class_table, fate_columns, requests_table, slo_table, tenant_table, tier_table
 from sim.timeline import interval_ends, interval_of, timeline
+from sim.utilization import utilization
 from workloads.columns import SCOPES, Workload
+
+if TYPE_CHECKING:
+    from calibrate.utilization import Peaks, StepWork
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el", "queue")
 COUNTING_RULE = "full blocks found at first admission / prompt tokens, whole cluster"
@@ -52,9 +56,9 @@ class Report:
 
 def build_report(
     rec: Recording, workload: Workload, scenario: Scenario, *, profile: str = "", profile_hash: str = "",
-    prefill_flops: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
+    prefill_flops: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None, step_work: StepWork | None = None, peaks: Peaks | None = None,
 ) -> Report:
-    """Measure a run. prefill_flops(new_tokens, cached_tokens) gives FLOPs [n]; without it FLOPs are None.
+    """Measure a run. prefill_flops(new_tokens, cached_tokens) gives FLOPs [n]; without it FLOPs are None. step_work and peaks: for MFU and MBU.
 
     A recording with the events of its caches (record_cache) has its evicted tokens split by the optimum of its schedule.
     """
@@ -100,6 +104,7 @@ def build_report(
         **({"tiers": tier_table(rec, counted)} if rec.tiers else {}),
         **_flops(rec, workload, counted, prefill_flops),
         **_engine_numbers(rec, window, inside, shares),
+        **utilization(rec, window, shares["busy_s"], gpus, step_work, peaks),
         "attainment": float((good & inside).sum() / inside.sum()) if limited and inside.any() else None,
         "attainment_target": scenario.slo.attainment,
         "stable": stability.stable, "stable_reason": stability.reason,
@@ -112,7 +117,7 @@ def build_report(
         "profile": profile, "profile_hash": profile_hash, "engine_semantics": rec.engine_semantics, "seed": scenario.seed,
         "workload": workload.source, "window": {"start_s": window.start_s, "end_s": window.end_s, "last_arrival_s": window.last_arrival_s},
     }
-    fates_of = _fate_columns(causes, evicted)
+    fates_of = fate_columns(causes, evicted)
     classes = class_table(rec, workload, causes, evicted, inside, good, slo, latency[1:] or latency, gpu_hours, scenario.cost.gpu_hour_usd)
     summary["hit_tokens"]["by_class"] = {name: row["prefix_hit_tokens"] for name, row in classes.items()}
     summary["cost"]["usd_per_request_by_class"] = {name: row["usd_per_request"] for name, row in classes.items()}
@@ -120,7 +125,7 @@ def build_report(
         summary=summary, latency=latency[0], classes=classes,
         slo_classes=slo_table(workload, inside, good, slo),
         tenants=tenant_table(rec, workload, causes, evicted, inside),
-        requests=_columns(rec, workload, times, fates_of, gpu_hours, inside, good if limited else None),
+        requests=requests_table(rec, workload, times, fates_of, gpu_hours, inside, good if limited else None),
         sessions=sessions, timeline=timeline(rec, workload.prompt_tokens, {"hit_tokens": rec.hit_tokens, **fates_of}),
         cache=cache_table(workload, ends_s, causes, evicted),
         steps=rec.steps, samples=rec.samples, life=rec.life,
@@ -247,35 +252,6 @@ def _engine_numbers(rec: Recording, window: Window, inside: np.ndarray, shares: 
     }
 
 
-def _columns(
-    rec: Recording, workload: Workload, times: dict[str, np.ndarray], fates: dict[str, np.ndarray], gpu_hours: np.ndarray, inside: np.ndarray,
-    good: np.ndarray | None,
-) -> dict[str, np.ndarray]:
-    ids = {name: workload.column(name) for name in ("class_id", "tenant_id", "session_id", "turn")}
-    kept = ("status", "replica", "arrival_s", "admit_s", "first_token_s", "finish_s", "hit_tokens", "ceiling_replica_tokens",
-            "ceiling_fleet_tokens", "readmission_hit_tokens", "preemptions", "preempted_s", "recomputed_tokens", "prefill_chunks")
-    return {
-        "request": np.arange(len(workload)), **ids, "prompt_tokens": workload.prompt_tokens, "output_tokens": workload.output_tokens,
-        **{name: getattr(rec, name) for name in kept}, **times, **_tier_columns(rec),
-        **fates, "gpu_hours": gpu_hours, "in_window": inside, **({} if good is None else {"good": good}),
-    }
-
-
-def _fate_columns(causes: Causes, evicted: Evicted | None) -> dict[str, np.ndarray]:
-    """Missed tokens by cause, int64 [n]; with an optimum what `evicted` is made of as well, and the hits it gave up."""
-    columns = {f"miss_{cause}_tokens": column for cause, column in causes.tokens.items()}
-    if evicted is not None:
-        policy, memory, given_up = (evicted.tokens[part] for part in PARTS)
-        columns |= {"evicted_policy_tokens": policy, "evicted_memory_tokens": memory, "given_up_tokens": given_up}
-    return columns
-
-
-def _tier_columns(rec: Recording) -> dict[str, np.ndarray]:
-    if rec.tier_hit_tokens is None or rec.load_s is None:
-        return {}
-    return {"load_s": rec.load_s, **{f"tier_{use.name}_hit_tokens": rec.tier_hit_tokens[:, i] for i, use in enumerate(rec.tiers)}}
-
-
 def _notes(summary: dict[str, Any], workload: Workload, window: Window, scenario: Scenario, causes: Causes) -> tuple[str, ...]:
     notes = []
     span = f"{window.start_s:g} to {window.end_s:.6g} s"
@@ -298,6 +274,8 @@ def _notes(summary: dict[str, Any], workload: Workload, window: Window, scenario
             notes.append(f"cache tier {tier['name']}: more was written to it than its bandwidth takes in that time; writes are assumed to keep up, so its hits are too many")
     if not workload.prefix_identity:
         notes.append("the workload says nothing about shared text: every hit rate is 0 because it is unknown, not because nothing is shared")
+    if summary["step_flops"] is not None and summary["peaks"] is None:
+        notes.append("MFU and MBU unknown: no data-sheet peaks for this profile's device and type")
     unnamed = sorted({s for s in workload.class_slo if s and s not in scenario.slo.classes})
     if unnamed and summary["attainment"] is not None:
         notes.append(f"SLO classes without limits of their own use the default limits: {', '.join(unnamed)}")

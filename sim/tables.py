@@ -1,4 +1,4 @@
-"""A run's numbers per class, SLO class and tenant: the same definitions, on a part of the window's arrivals."""
+"""A run's tables: its requests, and its numbers per class, SLO class, tenant, tier, scope and time by the same definitions."""
 from __future__ import annotations
 
 from dataclasses import asdict
@@ -8,12 +8,41 @@ import numpy as np
 
 from sim.causes import CAUSES, Causes
 from sim.metrics import has_limit
-from sim.optimum.evicted import Evicted
+from sim.optimum.evicted import PARTS, Evicted
 from sim.recording import COMPLETED, Recording
 from sim.scenario import SloClass
 from workloads.columns import SCOPES, Workload
 
 Limits = list[tuple[str, SloClass]]  # (SLO class, limits) of every workload class
+
+
+def requests_table(
+    rec: Recording, workload: Workload, times: dict[str, np.ndarray], fates: dict[str, np.ndarray], gpu_hours: np.ndarray, inside: np.ndarray,
+    good: np.ndarray | None,
+) -> dict[str, np.ndarray]:
+    ids = {name: workload.column(name) for name in ("class_id", "tenant_id", "session_id", "turn")}
+    kept = ("status", "replica", "arrival_s", "admit_s", "first_token_s", "finish_s", "hit_tokens", "ceiling_replica_tokens",
+            "ceiling_fleet_tokens", "readmission_hit_tokens", "preemptions", "preempted_s", "recomputed_tokens", "prefill_chunks")
+    return {
+        "request": np.arange(len(workload)), **ids, "prompt_tokens": workload.prompt_tokens, "output_tokens": workload.output_tokens,
+        **{name: getattr(rec, name) for name in kept}, **times, **_tier_columns(rec),
+        **fates, "gpu_hours": gpu_hours, "in_window": inside, **({} if good is None else {"good": good}),
+    }
+
+
+def fate_columns(causes: Causes, evicted: Evicted | None) -> dict[str, np.ndarray]:
+    """Missed tokens by cause, int64 [n]; with an optimum what `evicted` is made of as well, and the hits it gave up."""
+    columns = {f"miss_{cause}_tokens": column for cause, column in causes.tokens.items()}
+    if evicted is not None:
+        policy, memory, given_up = (evicted.tokens[part] for part in PARTS)
+        columns |= {"evicted_policy_tokens": policy, "evicted_memory_tokens": memory, "given_up_tokens": given_up}
+    return columns
+
+
+def _tier_columns(rec: Recording) -> dict[str, np.ndarray]:
+    if rec.tier_hit_tokens is None or rec.load_s is None:
+        return {}
+    return {"load_s": rec.load_s, **{f"tier_{use.name}_hit_tokens": rec.tier_hit_tokens[:, i] for i, use in enumerate(rec.tiers)}}
 
 
 def class_table(
