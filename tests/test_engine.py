@@ -45,6 +45,26 @@ def test_two_requests_exact_log() -> None:
     assert r.admit_s.tolist() == [0.0, 2.0]
 
 
+@pytest.mark.parametrize(("ahead", "first_token_s"), [(None, 4.0), (False, 4.0), (True, 5.0)])
+def test_asynchronous_an_arrival_waits_for_a_step_already_decided(ahead: bool | None, first_token_s: float) -> None:
+    """It arrives in the step [2, 3): the next one, [3, 4), was decided when that began. Where the engine idles nobody waits."""
+    w = plain([0.0, 2.5, 50.0], [3, 3, 3], [10, 2, 2])
+    params = EngineParams(kv_blocks=20, block_size=4, async_scheduling=ahead is not None, calls_ahead=bool(ahead))
+    r = run(w, params, UnitSteps())
+    assert r.first_token_s.tolist() == [1.0, first_token_s, 51.0]
+    same(r, run(w, params, UnitSteps(), fast_forward=False))
+
+
+@pytest.mark.parametrize(("asynchronous", "admit_s"), [(False, [0.0, 4.0]), (True, [0.0, 5.0])])
+def test_asynchronous_the_finished_leave_a_step_later(asynchronous: bool, admit_s: list[float]) -> None:
+    """Two places, one of them of a request that ends in the step [3, 4): who waits for it is not in the next one yet."""
+    w = plain([0.0, 0.0, 1.0], [4, 4, 4], [9, 4, 1])
+    params = EngineParams(kv_blocks=5, block_size=4, async_scheduling=asynchronous, calls_ahead=False, max_num_seqs=2)
+    r = run(w, params, UnitSteps())
+    assert r.finish_s[1] == 4.0  # its client knows as soon as ever
+    assert [r.admit_s[0], r.admit_s[2]] == admit_s
+
+
 def test_life_of_a_preempted_request() -> None:
     """Two requests outgrow four blocks of 4: the later one gives way, is recomputed, and its life says so."""
     w = plain([0.0, 0.0], [7, 7], [6, 4])
@@ -123,14 +143,18 @@ def test_same_seed_same_bytes_and_no_interference() -> None:
     router=st.sampled_from(["round-robin", "random", "least-loaded"]), blocks=st.integers(0, 60), closed=st.booleans(),
     seqs=st.integers(1, 12), budget=st.integers(4, 80), threshold=st.sampled_from([0, 0, 5]), caching=st.booleans(),
     order=st.sampled_from(["fcfs", "priority"]), reserve=st.booleans(), rate=st.sampled_from([2.0, 20.0, 200.0]),
+    asynchronous=st.booleans(), victim=st.sampled_from(["fcfs", "fcfs", "lcf"]),
 )  # fmt: skip
-def test_fast_forward_is_stepping(seed, block, replicas, policy, router, blocks, closed, seqs, budget, threshold, caching, order, reserve, rate):
+def test_fast_forward_is_stepping(
+    seed, block, replicas, policy, router, blocks, closed, seqs, budget, threshold, caching, order, reserve, rate, asynchronous, victim
+):
     """Random scenarios, tight memory and budgets included: identical to the last bit, and the books balance."""
     w = random_workload(seed, closed=closed, rate=rate)
     need = int(-(-(w.prompt_tokens + w.output_tokens).max() // block))
     params = EngineParams(
         kv_blocks=need + blocks, block_size=block, max_num_seqs=seqs, max_num_batched_tokens=budget, long_prefill_token_threshold=threshold,
         scheduler_policy=order, caching=caching, policy=policy, reserve_full_isl=reserve, max_model_len=10**6,
+        async_scheduling=asynchronous, preemption_victim=victim,
     )  # fmt: skip
     fast = run(w, params, LinearSteps(), replicas=replicas, router=router, seed=seed)
     same(fast, run(w, params, LinearSteps(), replicas=replicas, router=router, seed=seed, fast_forward=False))
