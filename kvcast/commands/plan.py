@@ -6,11 +6,13 @@ fleet holds, the resource whose +20 % helps most, the three changes that help mo
 replica down. --out keeps every run; the same command after a kill goes on where it stopped.
 
   kvcast plan examples/demo.toml --vary hardware.tensor_parallel=1,2 --vary cache.policy=lru,lfu --jobs 2 --out plans/demo
-  kvcast plan examples/demo.toml --set slo.ttft_s=0.5 --set slo.attainment=0.99 --seeds 3
+  kvcast plan examples/demo.toml --set slo.attainment=0.99 --seeds 3
+  kvcast plan examples/demo.toml --from-launch "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-num-seqs 128" --set hardware.profile=h200-llama-3.1-8b-aic
 """
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from kvcast.commands import output
 
@@ -23,6 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-replicas", metavar="N", type=int, default=64, help="the largest fleet to look at (default 64)")
     parser.add_argument("--fixed", action="store_true", help="the scenario's own cluster.replicas: how far does this fleet reach")
     parser.add_argument("--every", action="store_true", help="find the fewest replicas of every combination, also where they can only be dearer than the best")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--from-launch", metavar="COMMAND", help="take model, engine and fleet from a launch command: 'vllm serve ...' or 'python -m sglang.launch_server ...'")
+    source.add_argument("--from-log", metavar="FILE", type=Path, help="take them, and the KV blocks, from the start-up log of vLLM or SGLang")
     parser.add_argument("--seeds", metavar="N", type=int, default=1, help="judge every fleet on N seeds, from the scenario's own upwards (default 1)")
     parser.add_argument("--confidence", metavar="SHARE", type=float, default=0.95, help="of the attainment's interval (default 0.95)")
     parser.add_argument("--growth", metavar="FACTOR", type=float, default=3.0, help="also plan for this many times the load (default 3)")
@@ -37,7 +42,8 @@ def run(args: argparse.Namespace) -> int:
     from kvcast import text
     from kvcast.checks import from_1, within
     from kvcast.config import load_scenario, naming
-    from kvcast.planner import plan
+    from kvcast.planner import plan, words
+    from kvcast.planner.launch import read_command, read_log
     from workloads.errors import InputError
 
     within("--seeds", args.seeds, from_1(1000))
@@ -47,13 +53,16 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--confidence {args.confidence:g}: expected a share from 0.5 to below 1, such as 0.95")
     if not 1 < args.growth <= 1000:
         raise InputError(f"--growth {args.growth:g}: expected a factor above 1 and at most 1,000")
+    launch = read_command(args.from_launch) if args.from_launch is not None else read_log(args.from_log) if args.from_log is not None else None
     load_scenario(args.scenario, args.overrides)
     with naming(args.scenario):
         made = plan(
-            args.scenario, args.vary, args.out, overrides=args.overrides, seeds=args.seeds, confidence=args.confidence, most=args.max_replicas,
+            args.scenario, args.vary, args.out, overrides=args.overrides, launch=launch, seeds=args.seeds, confidence=args.confidence, most=args.max_replicas,
             jobs=args.jobs, fixed=args.fixed, every=args.every, growth=None if args.no_growth else args.growth, capacity=not args.no_capacity,
             binding=not args.no_binding, advice=not args.no_advice, n_plus_1=not args.no_n_plus_1,
         )  # fmt: skip
     text.clear_clock()
-    print(text.to_json(made))
+    print(text.to_json(made) if args.json else words.as_text(made))
+    if args.out and not args.json:
+        print(f"\nplan folder: {args.out}")
     return 0

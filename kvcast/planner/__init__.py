@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvcast import text
+from kvcast import api, text
 from kvcast.lab import Lab, replace_file
-from kvcast.planner import document
+from kvcast.planner import document, words
 from kvcast.planner.attainment import method
 from kvcast.planner.candidates import Combination, combinations, fleet_of
+from kvcast.planner.cautions import cautions
 from kvcast.planner.fleet import Fleet
+from kvcast.planner.launch import Launch
 from kvcast.planner.load import Loads, curve, knee, with_load
 from kvcast.planner.search import fewest, together
 from kvcast.planner.trials import Trial, Trials
@@ -51,25 +53,27 @@ class Options:
 
 def plan(
     scenario: str | Path | Scenario, vary: Mapping[str, Sequence[Any]] | Sequence[str] = (), out: str | Path | None = None,
-    *, overrides: Sequence[str] = (), **options: Any,
+    *, overrides: Sequence[str] = (), launch: Launch | None = None, **options: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Plan, as the document of docs/plan.md. vary: {"a.b": [v1, v2]} or ["a.b=v1,v2"]. out: a folder to keep all runs in.
 
-    Options are those of `Options`. Raises InputError for a scenario without a target, or one of which nothing can run.
+    launch: what a launch command or a log said (kvcast.planner.launch); overrides win over it. Options are those of `Options`. Raises InputError for a scenario without a target, or one of which nothing can run.
     """
     from kvcast.grid import axes_of, doc_of
 
-    doc = doc_of(scenario, overrides)
     source = "scenario" if isinstance(scenario, Scenario) else str(scenario)
+    if launch is not None:
+        launch.fit(doc_of(scenario, [*launch.sets, *overrides]), source)
+    doc = doc_of(scenario, [*(launch.sets if launch else ()), *overrides])
     asked = Options(**options)
     found = combinations(doc, axes_of(vary), source)
     base = next(one.scenario for one in found if one.scenario is not None)
     check_slo(base)
     if out is None:
         with tempfile.TemporaryDirectory(prefix="kvcast-plan-") as folder:
-            return _without_folders(_plan(base, found, Path(folder), asked))
+            return _without_folders(_plan(base, found, Path(folder), asked, launch))
     _claim(Path(out))
-    made = _plan(base, found, Path(out), asked)
+    made = _plan(base, found, Path(out), asked, launch)
     kept = {**made, "simulations": {**made["simulations"], "run": None, "reused": None, "cpu_s": None}}
     replace_file(Path(out) / PLAN, (text.to_json(kept) + "\n").encode())
     replace_file(Path(out) / RAN, (text.to_json(made["simulations"]) + "\n").encode())
@@ -92,7 +96,7 @@ def _claim(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def _plan(base: Scenario, found: list[Combination], folder: Path, asked: Options) -> dict[str, Any]:
+def _plan(base: Scenario, found: list[Combination], folder: Path, asked: Options, launch: Launch | None) -> dict[str, Any]:
     from kvcast.toml import dumps
 
     seeds = [base.seed + i for i in range(asked.seeds)]
@@ -104,16 +108,25 @@ def _plan(base: Scenario, found: list[Combination], folder: Path, asked: Options
         winner = base if fleet.winner is None else found[fleet.winner].with_replicas(fleet.replicas)
         rows = document.candidate_rows(fleet)
         made: dict[str, Any] = {
-            "name": base.name, "scenario": dumps(winner), "slo": document.slo_of(base.slo), "confidence": asked.confidence,
+            "name": base.name, "verdict": None, "device": device_of(winner), "scenario": dumps(winner), "slo": document.slo_of(base.slo), "confidence": asked.confidence,
             "method": method(len(seeds)), "seeds": seeds, "answer": document.answer_of(fleet, winner), "candidates": rows,
             "rejected_by": document.rejected_by(rows), **_reach(fleet, winner, asked), "growth": _growth(fleet, winner, asked),
-            "n_plus_1": _n_plus_1(fleet, asked), "caution": [], "notes": list(fleet.notes),
+            "n_plus_1": _n_plus_1(fleet, asked), "launched": launch.as_document() if launch else None,
+            "caution": cautions(fleet, winner) + (launch.cautions() if launch else []), "notes": list(fleet.notes),
         }  # fmt: skip
         made["simulations"] = {
             "distinct": trials.distinct, "stopped_early": trials.stopped_early, "run": trials.simulated, "reused": trials.reused,
             "cpu_s": trials.cpu_s,
         }  # fmt: skip
-    return made
+    return {**made, "verdict": words.verdict(made)}
+
+
+def device_of(scenario: Scenario) -> str | None:
+    """The GPU as its profile names it."""
+    try:
+        return str(api.resolve(scenario).profile.device["name"])
+    except InputError:
+        return None
 
 
 def _reach(fleet: Fleet, winner: Scenario, asked: Options) -> dict[str, Any]:

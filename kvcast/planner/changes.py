@@ -101,11 +101,10 @@ def _order(scenario: Scenario, _: Any) -> list[Change]:
 def _tier(scenario: Scenario, engine: Any) -> list[Change]:
     if engine.semantics != "vllm" or not scenario.cache.enabled or scenario.cache.tiers:
         return []
-    from kvcast.toml import inline
-
     changed = replace(scenario, cache=replace(scenario.cache, tiers=(HOST_TIER,)))
+    line = f'cache.tiers=[{{name = "{HOST_TIER.name}", bandwidth_gb_per_s = {HOST_TIER.bandwidth_gb_per_s}, capacity_gib = {HOST_TIER.capacity_gib}}}]'
     asks = f"{HOST_TIER.capacity_gib:g} GiB of host memory a replica at {HOST_TIER.bandwidth_gb_per_s:g} GB/s, and KV offloading"
-    return [Change(f"a cache tier in host memory, {HOST_TIER.capacity_gib:g} GiB", (f"cache.tiers={inline((HOST_TIER,))}",), changed, asks)]
+    return [Change(f"a cache tier in host memory, {HOST_TIER.capacity_gib:g} GiB", (line,), changed, asks)]
 
 
 def _blocks(scenario: Scenario, engine: Any) -> list[Change]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from kvcast.planner.attainment import Interval
 from kvcast.planner.candidates import Combination
+from kvcast.planner.command import launch_of
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.load import FARTHEST, Capacity
 from kvcast.planner.trials import CANNOT_RUN, PRUNED, Judged
@@ -76,6 +77,7 @@ def answer_of(fleet: Fleet, scenario: Scenario) -> dict[str, Any]:
         "feasible": one.meets, **empty, **size, "gpus_per_replica": combination.gpus_per_replica, "gpu_hours_per_day": 24 * size["gpus"],
         "label": combination.label, "values": combination.values, "router": scenario.cluster.router,
         "attainment": interval_of(one.attainment, one.at_most), "goodput_per_s": one.goodput_per_s, "run": one.run,
+        "launch": launch_of(scenario),
     }  # fmt: skip
 
 

@@ -1,0 +1,111 @@
+"""Launch flags of vLLM (0.33) and SGLang (0.5): which scenario key each one is, which matter to nothing here, which are not modelled.
+
+The one idea: a flag is in one table or it is unknown; adding one is a line.
+
+    >>> READ["vllm"]["--max-num-seqs"]("256")
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+VLLM, SGLANG = "vllm", "sglang"
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32", "bf16": "bf16"}
+KV_DTYPES = {"fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16", "bf16": "bf16", "float16": "fp16"}
+
+Reader = Callable[[str], list[str]]
+
+
+def _key(key: str, convert: Callable[[str], Any] = str) -> Reader:
+    return lambda value: [f"{key}={convert(value)}"]
+
+
+def _size(value: str) -> int:
+    """vLLM's numbers with a suffix: 16k is 16,000 and 16K is 16,384."""
+    factors = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+    return int(float(value[:-1]) * factors[value[-1]]) if value[-1:] in factors else int(value)
+
+
+def _model(value: str) -> list[str]:
+    """A repository's name as a bundled model's; another name, or a folder, as it is."""
+    from calibrate.models import bundled_models
+
+    if Path(value).exists():
+        return [f"model.config={value}"]
+    name = value.rstrip("/").split("/")[-1].lower().replace("_", "-").removeprefix("meta-")
+    name = re.sub(r"-(instruct|chat|hf|base|it|fp8|dynamic|v0\.\d|\d{4})(?=-|$)", "", name)
+    return [f"model.name={name if name in bundled_models() else value}"]
+
+
+def _dtype(value: str) -> list[str]:
+    return [] if value == "auto" else [f"model.dtype={DTYPES.get(value, value)}"]
+
+
+def _kv_dtype(value: str) -> list[str]:
+    return [] if value == "auto" else [f"model.kv_dtype={KV_DTYPES.get(value, value)}"]
+
+
+def _quantization(value: str) -> list[str]:
+    if value.startswith("fp8"):
+        return ["model.dtype=fp8"]
+    raise ValueError(value)
+
+
+def _chunked(value: str) -> list[str]:
+    return [f"engine.chunked_prefill_size={max(int(value), 0)}"]
+
+
+COMMON: dict[str, Reader] = {"--dtype": _dtype, "--kv-cache-dtype": _kv_dtype, "--quantization": _quantization}
+READ: dict[str, dict[str, Reader]] = {
+    VLLM: {
+        **COMMON, "--model": _model, "-q": _quantization,
+        "--tensor-parallel-size": _key("hardware.tensor_parallel", int), "-tp": _key("hardware.tensor_parallel", int),
+        "--data-parallel-size": _key("cluster.replicas", int), "-dp": _key("cluster.replicas", int),
+        "--gpu-memory-utilization": _key("engine.gpu_memory_utilization", float), "--max-model-len": _key("engine.max_model_len", _size),
+        "--max-num-seqs": _key("engine.max_num_seqs", int), "--max-num-batched-tokens": _key("engine.max_num_batched_tokens", _size),
+        "--block-size": _key("engine.block_size", int), "--num-gpu-blocks-override": _key("engine.kv_blocks", int),
+        "--long-prefill-token-threshold": _key("engine.long_prefill_token_threshold", int), "--scheduling-policy": _key("engine.scheduler_policy"),
+        "--watermark": _key("engine.watermark", float), "--max-loras": _key("engine.max_loras", int),
+        "--enable-prefix-caching": _key("cache.enabled", lambda v: "true" if v == "true" else "false"),
+        "--no-enable-prefix-caching": lambda _: ["cache.enabled=false"],
+        "--scheduler-reserve-full-isl": lambda _: ["engine.reserve_full_isl=true"], "--no-scheduler-reserve-full-isl": lambda _: ["engine.reserve_full_isl=false"],
+        "--async-scheduling": lambda _: ["engine.async_scheduling=true"], "--no-async-scheduling": lambda _: ["engine.async_scheduling=false"],
+    },
+    SGLANG: {
+        **COMMON, "--model-path": _model, "--model": _model,
+        "--tensor-parallel-size": _key("hardware.tensor_parallel", int), "--tp-size": _key("hardware.tensor_parallel", int), "--tp": _key("hardware.tensor_parallel", int),
+        "--data-parallel-size": _key("cluster.replicas", int), "--dp-size": _key("cluster.replicas", int), "--dp": _key("cluster.replicas", int),
+        "--context-length": _key("engine.max_model_len", int), "--max-running-requests": _key("engine.max_num_seqs", int),
+        "--chunked-prefill-size": _chunked, "--max-prefill-tokens": _key("engine.max_prefill_tokens", int), "--page-size": _key("engine.block_size", int),
+        "--schedule-policy": _key("engine.schedule_policy"), "--schedule-conservativeness": _key("engine.schedule_conservativeness", float),
+        "--radix-eviction-policy": _key("cache.policy"), "--disable-radix-cache": lambda _: ["cache.enabled=false"],
+        "--enable-priority-scheduling": lambda _: ["engine.priority_scheduling=true"],
+    },
+}  # fmt: skip
+"""Flag -> scenario keys of its value; a ValueError says that the value is not modelled."""
+
+NO_EFFECT = frozenset({
+    "--host", "--port", "--api-key", "--served-model-name", "--trust-remote-code", "--download-dir", "--tokenizer", "--tokenizer-path",
+    "--tokenizer-mode", "--revision", "--chat-template", "--enable-auto-tool-choice", "--tool-call-parser", "--reasoning-parser",
+    "--disable-log-requests", "--enable-log-requests", "--no-enable-log-requests", "--disable-log-stats", "--uvicorn-log-level", "--log-level",
+    "--log-requests", "--load-format", "--generation-config", "--seed", "--random-seed", "--hf-token", "--enable-metrics", "--enable-chunked-prefill",
+    "--allowed-origins", "--root-path", "--ssl-keyfile", "--ssl-certfile", "--max-log-len", "--watchdog-timeout", "--skip-server-warmup",
+    "--model-tag", "--enable-cache-report", "--show-time-cost", "--device", "--gpu-memory-utilization-gb",
+})  # fmt: skip
+NOT_MODELLED = frozenset({
+    "--enforce-eager", "--pipeline-parallel-size", "-pp", "--pp-size", "--pipeline-parallel", "--speculative-config", "--speculative-model",
+    "--num-speculative-tokens", "--speculative-algorithm", "--swap-space", "--cpu-offload-gb", "--kv-offloading-size", "--kv-offloading-backend",
+    "--kv-transfer-config", "--enable-expert-parallel", "--ep-size", "--expert-parallel-size", "--compilation-config", "-O",
+    "--max-num-partial-prefills", "--max-long-partial-prefills", "--disable-cuda-graph", "--cuda-graph-max-bs", "--disable-overlap-schedule",
+    "--enable-dp-attention", "--attention-backend", "--no-enable-chunked-prefill", "--kv-cache-memory-bytes", "--mem-fraction-static",
+    "--enable-mixed-chunk", "--enable-torch-compile", "--disaggregation-mode", "--nnodes", "--enable-lora", "--lora-modules",
+    "--enable-hierarchical-cache", "--hicache-ratio", "--hicache-size", "--decode-context-parallel-size", "-dcp", "--max-queued-requests",
+    "--prefill-max-requests", "--enable-dual-batch-overlap", "--limit-mm-per-prompt", "--stream-interval",
+})  # fmt: skip
+SWITCHES = frozenset({
+    "--enable-prefix-caching", "--no-enable-prefix-caching", "--scheduler-reserve-full-isl", "--no-scheduler-reserve-full-isl", "--async-scheduling",
+    "--no-async-scheduling", "--disable-radix-cache", "--enable-priority-scheduling",
+})  # fmt: skip
+"""Flags that take no value; one that does take a value gives true or false."""

@@ -1,0 +1,232 @@
+"""Launch commands and start-up logs of vLLM and SGLang, read into scenario keys.
+
+The one idea: every flag ends up in exactly one of four lists: set (a scenario key), no effect (on timing and cache), not
+modelled (it changes results and kvcast does not simulate it) or unknown. Nothing is dropped without being named.
+
+    >>> read_command("vllm serve meta-llama/Llama-3.1-8B-Instruct -tp 2 --enforce-eager").sets
+"""
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from kvcast import api
+from kvcast.config import scenario_from_doc
+from kvcast.planner.flags import NO_EFFECT, NOT_MODELLED, READ, SGLANG, SWITCHES, VLLM
+from sim.scenario import Scenario
+from workloads.errors import InputError
+
+
+@dataclass
+class Launch:
+    """A launch command, read. sets: scenario keys as --set takes them, in the order of the command."""
+
+    engine: str
+    sets: list[str] = field(default_factory=list)
+    no_effect: list[str] = field(default_factory=list)
+    not_modelled: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def as_document(self) -> dict[str, Any]:
+        return {"engine": self.engine, "set": self.sets, "no_effect": self.no_effect, "not_modelled": self.not_modelled, "unknown": self.unknown, "notes": self.notes}
+
+    def cautions(self) -> list[str]:
+        told = (("that kvcast does not simulate, results differ by what they do", self.not_modelled), ("that kvcast does not know, not taken over", self.unknown))
+        return [f"launch flags {what}: {', '.join(flags)}" for what, flags in told if flags]
+
+    def fit(self, doc: dict, source: str) -> None:
+        """Take a profile of the scenario's GPU that fits the command's model and width, and say how the log's KV cache compares.
+
+        doc: the scenario's tables with this command's sets applied.
+        """
+        scenario = scenario_from_doc(doc, source)
+        profile = fitting_profile(scenario)
+        if profile is not None:
+            self.sets.append(f"hardware.profile={profile}")
+            self.notes.append(f"profile {profile} instead of {scenario.hardware.profile}, which is for another model or width")
+            scenario = replace(scenario, hardware=replace(scenario.hardware, profile=profile))
+        logged, size = scenario.engine.kv_blocks, scenario.engine.block_size
+        if logged is not None:
+            try:
+                ours = api.resolve(replace(scenario, engine=replace(scenario.engine, kv_blocks=None))).scenario.engine.kv_blocks or 0
+            except InputError:
+                return
+            self.notes.append(f"KV blocks of {size} tokens: {logged:,} given, kvcast's own arithmetic says {ours:,} ({100 * (ours / logged - 1):+.1f} %); those given are used")
+
+
+def fitting_profile(scenario: Scenario) -> str | None:
+    """Another bundled profile of the same GPU that fits the scenario's model, or its roofline; None when its own fits, or is no bundled one."""
+    from calibrate.faster import gpu_key
+    from calibrate.models import bundled_model, known_as, load_model_at
+    from calibrate.profile import BUNDLED, bundled_profiles, load_profile
+
+    names = bundled_profiles()
+    if scenario.hardware.profile not in names:
+        return None
+    model = load_model_at(Path(scenario.model.config)) if scenario.model.config else bundled_model(scenario.model.name)
+    name, wanted = known_as(model), (scenario.model.dtype, scenario.hardware.tensor_parallel)
+    here, kv_dtype = load_profile(BUNDLED / f"{scenario.hardware.profile}.json"), scenario.model.kv_dtype
+    profiles = [here, *(load_profile(BUNDLED / f"{one}.json") for one in names)]
+    fitting = [one for one in profiles if one.device["name"] == here.device["name"] and one.fits(name, *wanted) and kv_dtype in (None, one.kv_dtype)]
+    if not fitting:
+        return f"roofline:{gpu_key(str(here.device['name']))}"
+    return None if fitting[0] is here else fitting[0].id
+
+
+# -- a command ---------------------------------------------------------------------------------------------------------
+
+
+def read_command(command: str) -> Launch:
+    """A `vllm serve ...` or `python -m sglang.launch_server ...` command line. Raises InputError for anything else."""
+    try:
+        words = shlex.split(command.replace("\\\n", " "), comments=False)
+    except ValueError as error:
+        raise InputError(f"--from-launch: not a command line ({str(error).lower()})") from None
+    for i, word in enumerate(words):
+        if word == "vllm" or word.endswith("/vllm"):
+            rest = words[i + 1 :]
+            return _read(VLLM, rest[1:] if rest[:1] == ["serve"] else rest)
+        if word.startswith("vllm.entrypoints") or word.partition(":")[0].endswith("/vllm-openai"):  # a module, or its container
+            return _read(VLLM, words[i + 1 :])
+        if word.startswith(("sglang.launch_server", "sglang_router.launch_server")):
+            return _read(SGLANG, words[i + 1 :])
+        if word == "sglang" and words[i + 1 : i + 2] == ["serve"]:
+            return _read(SGLANG, words[i + 2 :])
+    raise InputError(f"--from-launch {command.strip()[:60]!r}: expected 'vllm serve MODEL ...' or 'python -m sglang.launch_server --model-path MODEL ...'")
+
+
+def _read(engine: str, words: Sequence[str]) -> Launch:
+    model = [f"--model={words[0]}"] if words and not words[0].startswith("-") else []
+    return _sorted(engine, _flags([*model, *words[len(model) :]]))
+
+
+def _flags(words: Sequence[str]) -> list[tuple[str, str | None]]:
+    """(flag, value or None); a word that follows a flag and is no flag is its value, of a list the rest is joined on."""
+    flags: list[tuple[str, str | None]] = []
+    for word in words:
+        if re.match(r"^--?[A-Za-z]", word):
+            name, separator, value = word.partition("=")
+            flags.append((name if name.startswith("-") and not name.startswith("--") else name.replace("_", "-"), value if separator else None))
+        elif flags:
+            name, before = flags[-1]
+            flags[-1] = (name, word if before is None else f"{before} {word}")
+        else:
+            flags.append((word, None))
+    return flags
+
+
+def _sorted(engine: str, flags: Iterable[tuple[str, str | None]]) -> Launch:
+    launch = Launch(engine, [f"engine.semantics={engine}"])
+    if engine == SGLANG:
+        launch.sets.append("engine.block_size=1")  # its default page; a flag below replaces it
+    for flag, value in flags:
+        shown = flag if value is None else f"{flag} {value}"
+        reader = READ[engine].get(flag)
+        if reader is not None and (value is not None or flag in SWITCHES):
+            try:
+                found = reader((value or "true").lower() if flag in SWITCHES else str(value))
+                launch.sets += found
+                if not found:
+                    launch.no_effect.append(shown)
+            except ValueError:
+                launch.not_modelled.append(shown)
+        elif flag in NO_EFFECT:
+            launch.no_effect.append(shown)
+        elif flag in NOT_MODELLED:
+            launch.not_modelled.append(shown)
+        else:
+            launch.unknown.append(shown)
+    return launch
+
+
+# -- a log -------------------------------------------------------------------------------------------------------------
+
+VLLM_ARGUMENTS = re.compile(r"non-default args: (\{.*?\})\s*$", re.MULTILINE)
+SGLANG_ARGUMENTS = re.compile(r"server_args=(ServerArgs\(.*\))\s*$", re.MULTILINE)
+
+
+def read_log(path: Path) -> Launch:
+    """The launch arguments that a start-up log prints, and its KV cache. The last start in the log counts."""
+    from calibrate.kv_logs import read_kv_log
+
+    try:
+        content = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise InputError(f"--from-log {path}: cannot be read ({error.strerror}); expected the start-up log of vLLM or SGLang") from None
+    kv, why = None, ""
+    try:
+        kv = read_kv_log(path)
+    except InputError as error:
+        why = str(error)
+    launch = _arguments(content)
+    if launch is None and kv is None:
+        raise InputError(f"--from-log {path}: neither launch arguments ('non-default args: {{...}}' of vLLM, 'server_args=ServerArgs(...)' of SGLang) nor a KV cache size in it")
+    if launch is None and kv is not None:
+        launch = Launch(kv.engine, [f"engine.semantics={kv.engine}"], notes=["the log does not show the launch arguments: only its KV cache is taken over"])
+    assert launch is not None
+    if kv is None:
+        launch.notes.append(why)
+        return launch
+    named = next((one for one in reversed(launch.sets) if one.startswith("engine.block_size=")), None)
+    size = int(named.partition("=")[2]) if named else kv.block_size
+    launch.sets += ([] if named else [f"engine.block_size={size}"]) + [f"engine.kv_blocks={kv.tokens // size}"]
+    return launch
+
+
+def _arguments(content: str) -> Launch | None:
+    vllm, sglang = (list(pattern.finditer(content)) for pattern in (VLLM_ARGUMENTS, SGLANG_ARGUMENTS))
+    if vllm and (not sglang or vllm[-1].start() > sglang[-1].start()):
+        return _sorted(VLLM, _as_flags(_dictionary(vllm[-1][1]).items()))
+    if sglang:
+        known = set(READ[SGLANG])
+        flags = [one for one in _as_flags(_call(sglang[-1][1])) if one[0] in known]
+        launch = _sorted(SGLANG, flags)
+        launch.notes.append("SGLang's log prints every argument, defaults too: those that kvcast does not simulate are not listed")
+        return launch
+    return None
+
+
+def _as_flags(arguments: Iterable[tuple[str, Any]]) -> list[tuple[str, str | None]]:
+    """Arguments as flags; what is None or False was not given, except a switch that vLLM has on."""
+    flags: list[tuple[str, str | None]] = []
+    for name, value in arguments:
+        flag = f"--{name.replace('_', '-')}"
+        if value is None or name == "model_tag" or (value is False and flag not in ("--enable-prefix-caching", "--async-scheduling")):
+            continue
+        if value is False:
+            flags.append((f"--no-{flag[2:]}", None))
+        else:
+            flags.append((flag, None if value is True else str(value)))
+    return flags
+
+
+def _dictionary(source: str) -> dict[str, Any]:
+    """The literal values of a printed dict; an object's own print is kept as text. Nothing is evaluated."""
+    node = _parsed(source)
+    pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
+    return {str(key.value): _literal(value) for key, value in pairs if isinstance(key, ast.Constant)}
+
+
+def _call(source: str) -> list[tuple[str, Any]]:
+    node = _parsed(source)
+    return [(keyword.arg, _literal(keyword.value)) for keyword in node.keywords if keyword.arg] if isinstance(node, ast.Call) else []
+
+
+def _parsed(source: str) -> ast.expr | None:
+    try:
+        return ast.parse(source, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, SyntaxError):
+        return ast.unparse(node)

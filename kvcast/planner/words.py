@@ -1,0 +1,206 @@
+"""A plan in words: the verdict in a sentence, then short tables. Reads the document only, so that what is printed is what is kept.
+
+    >>> print(as_text(plan("examples/demo.toml")))
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from kvcast import text
+
+ROWS = 24  #: candidates printed at most
+NAMES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
+
+
+def verdict(made: dict[str, Any]) -> str:
+    """One sentence: fleet, attainment with its interval, what binds, how far it reaches, what to do next."""
+    answer, wanted = made["answer"], share(made["slo"]["attainment"])
+    if not answer["feasible"]:
+        return _infeasible(made)
+    parts = [f"{fleet(made)}: {_share(answer['attainment'])} of requests meet {limits(made['slo'])}, target {wanted}"]
+    if made["binding"] is not None and made["binding"]["resource"] is not None:
+        parts.append(f"binding: {made['binding']['resource']}")
+    capacity = made["capacity"]
+    if capacity is not None and capacity["headroom"] is not None:
+        parts.append(f"headroom {100 * capacity['headroom']:.0f} %" + ("" if capacity["breaks_at_per_s"] is None else f", breaks at {load(capacity['breaks_at_per_s'], capacity['unit'])}"))
+    if made["advice"]:
+        parts.append(f"next: {made['advice'][0]['change']}")
+    return "; ".join(parts)
+
+
+def _infeasible(made: dict[str, Any]) -> str:
+    tried = [row for row in made["candidates"] if row["gpus"]]
+    if not tried:
+        return f"nothing here can run: {made['candidates'][0]['reason']}"
+    best = max(tried, key=lambda row: (row["attainment"]["mean"] or -1.0, row["gpus"]))
+    mean, most = best["attainment"]["mean"], max(row["replicas"] for row in tried)
+    reached = f"at best {text.percent(mean)} with {best['replicas']} replicas" if mean is not None else "every one of them was hopeless"
+    why = f", most often missed: {NAMES.get(best['rejected_by'] or '', best['rejected_by'])}" if best["rejected_by"] else ""
+    fixed = made["answer"]["gpus"] is not None
+    who = fleet(made) if fixed else f"not even {most} replicas"
+    return f"{who} {'misses' if fixed else 'meet'} {limits(made['slo'])} for {share(made['slo']['attainment'])} of the requests at {text.percent(made['confidence'], 0)} confidence: {reached}{why}"
+
+
+def fleet(made: dict[str, Any]) -> str:
+    """6 x H200-SXM, or 3 replicas of 2 x H200-SXM."""
+    answer = made["answer"]
+    device = made["device"] or "GPU"
+    return f"{answer['gpus']} x {device}" if answer["gpus_per_replica"] == 1 else f"{answer['replicas']} replicas of {answer['gpus_per_replica']} x {device}"
+
+
+def share(value: float) -> str:
+    """A share that somebody chose, as it was chosen."""
+    return f"{100 * value:.6g} %"
+
+
+def _share(found: dict[str, Any]) -> str:
+    half = max(found["mean"] - found["low"], found["high"] - found["mean"])
+    return f"{100 * found['mean']:.1f} % +- {100 * half:.1f} %"
+
+
+def limits(slo: dict[str, Any]) -> str:
+    """TTFT <= 500 ms and TPOT <= 40 ms, per SLO class where they differ."""
+    def of(one: dict[str, float | None]) -> str:
+        return " and ".join(f"{NAMES[key]} <= {text.seconds(value)}" for key, value in one.items() if value is not None)
+
+    default = of(slo["limits"])
+    named = [f"{name}: {of(one) or 'no limit'}" for name, one in slo["classes"].items()]
+    return "; ".join([*([default] if default else []), *named]) if not named else f"their limits ({'; '.join([*([default] if default else []), *named])})"
+
+
+def load(value: float | None, unit: str) -> str:
+    if value is None:
+        return text.UNKNOWN
+    return f"{number(value, unit)} {unit}"
+
+
+def number(value: float | None, unit: str) -> str:
+    return text.UNKNOWN if value is None else f"{value:.3g}" if unit == "requests/s" and value < 1000 else f"{value:,.0f}"
+
+
+# -- the whole plan ----------------------------------------------------------------------------------------------------
+
+
+def as_text(made: dict[str, Any]) -> str:
+    parts = [verdict(made), *(f"caution: {line}" for line in made["caution"]), _size(made), _candidates(made), _reach(made), _binding(made), _advice(made), _more(made), _launch(made), _launched(made), _made_of(made)]
+    return "\n\n".join(part if part.startswith("launch") else text.wrapped(part) for part in parts if part)
+
+
+def _size(made: dict[str, Any]) -> str:
+    answer = made["answer"]
+    if answer["replicas"] is None:
+        return ""
+    usd = "" if answer["usd_per_hour"] is None else f", {text.usd(answer['usd_per_hour'])} an hour"
+    label = "" if not answer["values"] else f" ({answer['label']})"
+    return f"{answer['replicas']} {_replicas(answer['replicas'])}{label}, {gpus(answer['gpus'])}, {answer['gpu_hours_per_day']:,.0f} GPU-hours a day{usd}, router {answer['router']}"
+
+
+def gpus(n: int) -> str:
+    return f"{n} GPU" if n == 1 else f"{n} GPUs"
+
+
+def _replicas(n: int) -> str:
+    return "replica" if n == 1 else "replicas"
+
+
+def _candidates(made: dict[str, Any]) -> str:
+    rows = made["candidates"]
+    varied = bool(rows and rows[0]["values"])
+    shown = rows if len(rows) <= ROWS else sorted(rows, key=lambda row: (row["verdict"] != "meets", row["gpus"] or 1e9))[:ROWS]
+    cells = []
+    for row in shown:
+        attainment = row["attainment"]
+        share = _share(attainment) if attainment["mean"] is not None else f"below {text.percent(attainment['high'])}" if attainment["high"] is not None else text.UNKNOWN
+        why = row["reason"] or (NAMES.get(row["rejected_by"], row["rejected_by"]) if row["rejected_by"] else "")
+        mark = "*" if (row["extrapolated"] or 0.0) >= 0.01 else ""
+        cells.append([*([row["label"]] if varied else []), row["verdict"] + mark, _short(why), text.count(row["replicas"]), text.count(row["gpus"]), text.usd(row["usd_per_hour"]), share, text.milliseconds(row["ttft_ms_p99"]), text.milliseconds(row["tpot_ms_p99"])])
+    header = [*(["combination"] if varied else []), "verdict", "because of", "replicas", "GPUs", "$/h", "attainment", "TTFT p99", "TPOT p99"]
+    lines = [text.table(header, cells, left=3 if varied else 2)]
+    if len(shown) < len(rows):
+        lines.append(f"{len(rows) - len(shown)} more in plan.json and with --json")
+    if any(cell[1 if varied else 0].endswith("*") for cell in cells):
+        lines.append("*: 1 % or more of the simulated time rests on extrapolated step times")
+    rejected = ", ".join(f"{NAMES.get(key, key)} {n}" for key, n in made["rejected_by"].items() if n)
+    return "\n".join([*lines, *([f"not chosen: {rejected}"] if rejected else [])])
+
+
+def _short(words: str) -> str:
+    return words if len(words) <= 60 else f"{words[:57]}..."
+
+
+def _reach(made: dict[str, Any]) -> str:
+    capacity = made["capacity"]
+    if capacity is None:
+        return ""
+    unit = capacity["unit"]
+    if capacity["slo_capacity_per_s"] is None:
+        return f"SLO capacity: below a 32nd of the offered load ({load(capacity['offered_rate_per_s'], unit)})"
+    between = f" (from {load(capacity['low'], unit)} to {load(capacity['high'], unit)})"
+    knee = "" if made["knee_per_s"] is None else f"; knee of goodput at {made['knee_per_s']:.3g} requests/s: beyond it less than half of the added load is served in time"
+    lines = [f"SLO capacity {load(capacity['slo_capacity_per_s'], unit)}{between}, offered {load(capacity['offered_rate_per_s'], unit)}{knee}"]
+    cells = [[number(row["load"], unit), text.percent(row["attainment"]), f"{row['goodput_per_s']:.3g}" if row["goodput_per_s"] is not None else text.UNKNOWN,
+              text.milliseconds(row["ttft_ms_p50"]), text.milliseconds(row["ttft_ms_p99"]), text.milliseconds(row["tpot_ms_p99"]), {None: "?", True: "yes", False: "NO"}[row["stable"]]] for row in made["rates"]]  # fmt: skip
+    return "\n".join([*lines, text.table([unit, "attainment", "goodput/s", "TTFT p50", "TTFT p99", "TPOT p99", "stable"], cells, left=0)])
+
+
+def _binding(made: dict[str, Any]) -> str:
+    if made["binding"] is None:
+        return ""
+    cells = [[row["resource"], text.percent(row["attainment"]), text.UNKNOWN if row["gain"] is None else f"{100 * row['gain']:+.1f} pp", _range(row), _short(row["reason"] or "")] for row in made["binding"]["changes"]]
+    return "\n".join([f"what binds: {made['binding']['words']}", text.table(["+20 % of", "attainment", "gain", "95 % interval", ""], cells)])
+
+
+def _range(row: dict[str, Any]) -> str:
+    return text.UNKNOWN if row["gain_low"] is None else f"{100 * row['gain_low']:+.1f} to {100 * row['gain_high']:+.1f}"
+
+
+def _advice(made: dict[str, Any]) -> str:
+    if made["advice"] is None:
+        return ""
+    tried = sum(row["gain"] is not None for row in made["tried"])
+    if not made["advice"]:
+        return f"advice: none of {tried} changes that were simulated helps"
+    lines = [f"changes that help most, of {tried} that were simulated:"]
+    for place, row in enumerate(made["advice"], 1):
+        lines.append(f"{place}. {row['words']}" + "".join(f"\n   --set '{one}'" for one in row["set"]))
+    return "\n".join(lines)
+
+
+def _more(made: dict[str, Any]) -> str:
+    lines = []
+    for row in made["growth"] or []:
+        need = f"{row['replicas']} {_replicas(row['replicas'])}, {gpus(row['gpus'])}" + ("" if row["usd_per_hour"] is None else f", {text.usd(row['usd_per_hour'])} an hour") if row["replicas"] else "no fleet that was looked at meets the target"
+        lines.append(f"at {row['factor']:g}x the load: {need}")
+    spare = made["n_plus_1"]
+    if spare is not None:
+        down = "nothing is left" if spare["attainment_one_down"] is None else f"attainment {text.percent(spare['attainment_one_down'])}"
+        survives = "" if spare["replicas"] is None else f"; {spare['replicas']} replicas survive the loss of one"
+        lines.append(f"one replica down: {down}{' (still meets)' if spare['enough'] else ''}{survives}; in the steady state, the failure itself is not simulated")
+    return "\n".join(lines)
+
+
+def _launch(made: dict[str, Any]) -> str:
+    import shlex
+
+    launch = made["answer"]["launch"]
+    if launch is None:
+        return ""
+    command = next(argv for argv in (launch["vllm"], launch["sglang"]) if argv)
+    return "\n".join([f"launch, {launch['words']}:", "  " + shlex.join(command), *(f"  note: {note}" for note in launch["notes"])])
+
+
+def _launched(made: dict[str, Any]) -> str:
+    """What became of the flags of --from-launch or --from-log."""
+    given = made["launched"]
+    if given is None:
+        return ""
+    told = (("taken over", "set"), ("without effect on timing and cache", "no_effect"), ("NOT simulated", "not_modelled"), ("UNKNOWN, not taken over", "unknown"))
+    return "\n".join([f"{given['engine']} flags {what}: {', '.join(given[key])}" for what, key in told if given[key]] + given["notes"])
+
+
+def _made_of(made: dict[str, Any]) -> str:
+    done = made["simulations"]
+    run = "" if done["run"] is None else f" ({done['reused']} were there already), {done['cpu_s']:.0f} CPU-s"
+    lines = [f"attainment at {text.percent(made['confidence'], 0)} confidence: {made['method']}; seeds {', '.join(map(str, made['seeds']))}"]
+    lines.append(f"{done['distinct']} simulations, {done['stopped_early']} of them stopped early because the target was out of reach{run}")
+    return "\n".join([*lines, *(f"note: {note}" for note in made["notes"])])
