@@ -16,12 +16,13 @@ A scenario file in place of the trace replays its workload, requests in order of
   kvcast cache conversation_trace.jsonl --policy all --capacity-blocks auto
   kvcast cache conversation_trace.jsonl --policy all --rule leaf-first --capacity-blocks auto --block-size 16
   kvcast cache conversation_trace.jsonl --policy lru,optimal --capacity-blocks 32000 --block-size 16,32,64,128
+  kvcast cache examples/demo.toml --policy all --capacity-blocks auto
 """
 from __future__ import annotations
 
 import argparse
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvcast.commands import block_sizes, depth_weight, source
 
@@ -35,14 +36,14 @@ ONE_PASS_FROM = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("trace", metavar="TRACE", type=source, help="a trace file with prefix identity")
+    parser.add_argument("trace", metavar="TRACE", type=source, help="a trace file with prefix identity, or a scenario file (.toml)")
     parser.add_argument("--format", metavar="F", help="its format (default: recognised from the content)")
     parser.add_argument("--policy", metavar="P,...", default="lru", help="eviction policies, separated by commas, or all of the rule and the optimum (default lru)")
     parser.add_argument("--capacity-blocks", metavar="N,...", default="unlimited", help="capacities in blocks, unlimited (the default), or auto: 16 up to where LRU hits all it can")
     parser.add_argument("--rule", metavar="R,...", default="full-blocks", help="all-ids, full-blocks (the default) or leaf-first")
     parser.add_argument(
         "--block-size", metavar="TOKENS,...", type=block_sizes, default=[None],
-        help="tokens per block, separated by commas (default: that of the trace's own hashes); capacities then count blocks of the first size, the same memory for all",
+        help="tokens per block, separated by commas (default: that of the trace's own hashes, or of the scenario's engine); capacities then count blocks of the first size, the same memory for all",
     )
     parser.add_argument(
         "--capacity-rule", metavar="R", default="bypass",
@@ -58,19 +59,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import sys
 
-    from kvcast import api, text
+    from kvcast import text
     from sim.optimum.curve import optimum_curve
-    from workloads.config import WorkloadConfig
 
     fixed = None if args.capacity_blocks == "auto" else [_capacity(value) for value in args.capacity_blocks.split(",")]
-    workload = api.load_workload(WorkloadConfig(trace=args.trace, format=args.format))
+    workload, sizes = _source(args)
     rows = []
-    sizes = args.block_size
-    for rule, size in itertools.product(args.rule.split(","), sizes):
+    asked = {(rule, size): _policies(args.policy, rule) for rule, size in itertools.product(args.rule.split(","), sizes)}
+    done, total = 0, sum(map(len, asked.values()))
+    for (rule, size), policies in asked.items():
         first = _spread(workload, rule, sizes[0]) if fixed is None else fixed
         capacities = [c if c is None or size is None else max(c * sizes[0] // size, 1) for c in first]
-        for policy in _policies(args.policy, rule):
-            text.progress(f"{policy}, {rule}, block size {size or 'of the trace'}")
+        for policy in policies:
+            text.progress_share(done, total, f"{policy}, {rule}, block size {size or 'of the trace'}")
+            done += 1
             if policy == "optimal":
                 rows += optimum_curve(workload, capacities, rule, size, args.capacity_rule, args.depth_weight)
             else:
@@ -86,8 +88,22 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _source(args: argparse.Namespace) -> tuple[Workload, list[Any]]:
+    """(requests, block sizes) of a trace, or of a scenario file: its own workload, by time, in its engine's blocks."""
+    from kvcast import api, config
+    from workloads.config import WorkloadConfig
+    from workloads.transform import in_time_order
+
+    if not args.trace.endswith(".toml"):
+        return api.load_workload(WorkloadConfig(trace=args.trace, format=args.format)), args.block_size
+    scenario = config.load_scenario(args.trace, [])
+    with config.naming(args.trace):
+        workload, _ = in_time_order(api.load_workload(scenario.workload, scenario.seed))
+    return workload, [scenario.engine.block_size] if args.block_size == [None] else args.block_size
+
+
 def _policies(named: str, rule: str) -> list[str]:
-    """The names asked for; all: every policy that the rule has, and the optimum where the rule has one."""
+    """The names asked for; all: every policy that the rule has, and the optimum."""
     from sim.kvcache.policies import POLICIES as OF_THE_ENGINE
     from sim.kvcache.replay import LEAF_FIRST, POLICIES
 

@@ -48,12 +48,8 @@ TERMS = {
     "scope": "Prompt tokens by how widely their text is shared: global (everybody), project, session (the turns of one), dynamic (nobody). Shares of all prompt tokens.",
     "explain": "For the largest causes, each change that could recover their tokens is simulated alone on the same requests; one that does not help is said not to.",
     "replay": (
-        "The run's requests, in order of time, through one cache of each size, without an engine. LRU at all sizes takes one pass. Optimum: the most hits that any eviction "
-        "could have, proven by a certificate. Ceiling: unlimited memory."
-    ),
-    "rule": (
-        "With the optimum: flat caches that may drop any block once its request has ended; hits are full blocks of prompts. Every policy: the engine's own cache (only blocks with "
-        "nothing cached below them go, what is served is pinned, answers are kept too), which has no proven optimum here."
+        "The run's requests, in order of time, through one engine's cache of each size (only blocks with nothing cached below them go, what is served is pinned, answers are kept too), without "
+        "an engine. Optimum: the most hits that any eviction could have, proven by a certificate. Ceiling: unlimited memory."
     ),
     "value": "Fewest GPUs whose attainment meets the target, found by simulation for each size of KV memory, with the cache; the line is the cache off in the most memory.",
     "order": "A prompt is reusable up to the first text that differs. Each class is generated in its own order of layers and in the order global, project, session, dynamic, and read by an unlimited cache.",
