@@ -153,11 +153,20 @@ def test_goodput_is_below_the_diagonal_and_its_marks_stand_at_the_plans_rates():
     line = trace(figure, "goodput")
     assert (np.asarray(line.y) <= np.asarray(line.x) + 1e-9).all()
     assert line.marker.symbol == ("circle",) * 5 + ("x",), "the last rate is unstable"
-    assert [trace(figure, name).x for name in ("your load 3/s", "knee 8.1/s", "SLO capacity 7.4/s")] == [(3.0, 3.0), (8.1, 8.1), (7.4, 7.4)]
+    assert [trace(figure, name).x for name in ("your load 3", "knee 8.1", "SLO capacity 7.4")] == [(3.0, 3.0), (8.1, 8.1), (7.4, 7.4)]
     [band] = figure.layout.shapes
     assert (band.x0, band.x1) == (7.2, 7.6)
     unknown = figures.goodput_by_rate({**document, "capacity": None, "knee_per_s": None})
-    assert [t.name for t in unknown.data] == ["all requests good", "goodput"]
+    assert [t.name for t in unknown.data] == ["all requests good", "95 % interval", "goodput"]
+
+
+def test_a_load_in_users_has_users_on_its_axis_and_no_knee():
+    document = plan()
+    figure = figures.goodput_by_rate({**document, "capacity": {**document["capacity"], "unit": "users"}, "rates": [{**row, "load": 100 * row["rate_per_s"]} for row in document["rates"]]})
+    assert figure.layout.xaxis.title.text == "offered load (users)"
+    assert trace(figure, "goodput").x[0] == 150.0
+    assert trace(figure, "all requests good").y[1] == 1.5
+    assert not any(t.name.startswith("knee") for t in figure.data)
 
 
 def test_an_unstable_rate_has_no_latency_and_every_limit_has_a_line():
@@ -185,6 +194,8 @@ def test_what_binds_is_told_apart():
     [bars] = figures.binding(plan()).data
     assert bars.y[-1] == "compute", "the most helpful one on top"
     assert bars.x[-1] == pytest.approx(3.5)
+    assert len(bars.y) == 4, "routing was not simulated"
+    assert bars.error_x.array[-1] == pytest.approx(1.0)
     assert len(set(bars.marker.color)) == 2
     assert bars.marker.color.count(bars.marker.color[-1]) == 1
 

@@ -22,59 +22,71 @@ LIMITED = {"ttft_s": ("TTFT", BLUE), "tpot_s": ("TPOT", ORANGE)}
 
 
 def goodput_by_rate(plan: Document) -> go.Figure:
-    """Good requests per second against the offered rate, with the knee, the SLO capacity and the load of the question."""
-    rows = plan["rates"]
-    rate, goodput = _column(rows, "rate_per_s"), _column(rows, "goodput_per_s")
+    """Good requests per second against the offered load, with its interval, the knee, the SLO capacity and the load of the question."""
+    rows, unit = plan["rates"], _unit(plan)
+    load, rate, goodput = _column(rows, "load"), _column(rows, "rate_per_s"), _column(rows, "goodput_per_s")
     figure = go.Figure()
-    top = float(np.nanmax(rate, initial=0.0))
-    figure.add_trace(go.Scatter(x=[0, top], y=[0, top], name="all requests good", mode="lines", line={"color": GREY, "dash": "dot", "width": 1.5}, hoverinfo="skip"))
+    figure.add_trace(go.Scatter(x=[0, *load], y=[0, *rate], name="all requests good", mode="lines", line={"color": GREY, "dash": "dot", "width": 1.5}, hoverinfo="skip"))
+    low, high = _column(rows, "attainment_low"), _column(rows, "attainment_high")
     figure.add_trace(go.Scatter(
-        x=rate, y=goodput, customdata=100 * _column(rows, "attainment"), name="goodput", mode="lines+markers", line={"color": BLUE, "width": 2.5}, marker=_stable_markers(rows),
-        hovertemplate="%{x:.3g} requests/s offered: %{y:.3g} good a second (%{customdata:.1f} %)<extra></extra>",
+        x=np.concatenate([load, load[::-1]]), y=np.concatenate([rate * high, (rate * low)[::-1]]), name="95 % interval", mode="none", fill="toself",
+        fillcolor="rgba(0,114,178,0.18)", showlegend=False, hoverinfo="skip",
     ))  # fmt: skip
-    _marks(figure, plan, 0.0, float(np.nanmax(goodput, initial=0.0)) * 1.05)
-    figure.update_xaxes(title="offered rate (requests/s)", rangemode="tozero")
-    figure.update_yaxes(title="goodput (good requests/s)", rangemode="tozero")
-    return styled(figure, "Goodput against rate")
+    figure.add_trace(go.Scatter(
+        x=load, y=goodput, customdata=100 * _column(rows, "attainment"), name="goodput", mode="lines+markers", line={"color": BLUE, "width": 2.5}, marker=_stable_markers(rows),
+        hovertemplate=f"%{{x:.4g}} {unit} offered: %{{y:.3g}} good requests/s (%{{customdata:.1f}} %)<extra></extra>",
+    ))  # fmt: skip
+    _marks(figure, plan, 0.0, float(np.nanmax(rate, initial=0.0)))
+    figure.update_xaxes(title=f"offered load ({unit})", rangemode="tozero")
+    figure.update_yaxes(title="goodput (requests/s)", rangemode="tozero")
+    return styled(figure, "Goodput against load")
 
 
 def latency_by_rate(plan: Document) -> go.Figure:
-    """TTFT and TPOT against the offered rate, p50 and p99, with their limits; a rate that is unstable has no latency."""
-    rows = plan["rates"]
-    rate = _column(rows, "rate_per_s")
+    """TTFT and TPOT against the offered load, p50 and p99, with their limits; a load at which the fleet is unstable has no latency."""
+    rows, unit = plan["rates"], _unit(plan)
+    load = _column(rows, "load")
     figure = go.Figure()
     for key, name, colour in (("ttft", "TTFT", BLUE), ("tpot", "TPOT", ORANGE)):
         for stat, dash in (("p99", "solid"), ("p50", "dot")):
             figure.add_trace(go.Scatter(
-                x=rate, y=_column(rows, f"{key}_ms_{stat}"), name=f"{name} {stat}", mode="lines+markers", line={"color": colour, "dash": dash, "width": 2.5 if stat == "p99" else 1.5},
-                marker={"size": 5}, connectgaps=False, hovertemplate=f"%{{x:.3g}} requests/s: {name} {stat} %{{y:.4g}} ms<extra></extra>",
+                x=load, y=_column(rows, f"{key}_ms_{stat}"), name=f"{name} {stat}", mode="lines+markers", line={"color": colour, "dash": dash, "width": 2.5 if stat == "p99" else 1.5},
+                marker={"size": 5}, connectgaps=False, hovertemplate=f"%{{x:.4g}} {unit}: {name} {stat} %{{y:.4g}} ms<extra></extra>",
             ))  # fmt: skip
     for column, limit_s, whose in _limits(plan):
         name, colour = LIMITED[column]
         label = f"{name} limit{whose}: {text.seconds(limit_s)}"
         figure.add_trace(go.Scatter(
-            x=[0, float(np.nanmax(rate, initial=0.0))], y=[limit_s * 1e3] * 2, name=label, mode="lines+text", line={"color": colour, "dash": "dash", "width": 1}, showlegend=False,
+            x=[0, float(np.nanmax(load, initial=0.0))], y=[limit_s * 1e3] * 2, name=label, mode="lines+text", line={"color": colour, "dash": "dash", "width": 1}, showlegend=False,
             text=[label, ""], textposition="top right", textfont={"size": 11, "color": colour}, hovertemplate=f"{label}<extra></extra>",
         ))  # fmt: skip
     low, high = span(figure, "y")
     _marks(figure, plan, low, high, legend=False)
     ticks = log_ticks(low, high)
-    figure.update_xaxes(title="offered rate (requests/s)", rangemode="tozero")
+    figure.update_xaxes(title=f"offered load ({unit})", rangemode="tozero")
     figure.update_yaxes(title="latency (ms, log scale)", type="log", tickvals=ticks, ticktext=[f"{t:,.12g}" for t in ticks])
-    return styled(figure, "Latency against rate")
+    return styled(figure, "Latency against load")
+
+
+def _unit(plan: Document) -> str:
+    return (plan["capacity"] or {}).get("unit", "requests/s")
 
 
 def _marks(figure: go.Figure, plan: Document, low: float, high: float, legend: bool = True) -> None:
-    """Vertical lines: the load of the question, the knee, the SLO capacity with its interval; named in the legend of one of two neighbours."""
-    found = plan["capacity"] or {}
+    """Vertical lines: the load of the question, the knee, the SLO capacity with its interval; named in the legend of one of two neighbours.
+
+    The knee is a rate: it has no place where the load is told in users.
+    """
+    found, unit = plan["capacity"] or {}, _unit(plan)
     if found.get("low") is not None and found.get("high") is not None:
         figure.add_vrect(x0=found["low"], x1=found["high"], fillcolor=CAPACITY, opacity=0.15, line_width=0, layer="below")
+    knee = plan["knee_per_s"] if unit == "requests/s" else None
     for x, label, colour, dash in (
-        (found.get("offered_rate_per_s"), "your load", OFFERED, "solid"), (plan["knee_per_s"], "knee", KNEE, "dashdot"), (found.get("slo_capacity_per_s"), "SLO capacity", CAPACITY, "dash"),
+        (found.get("offered_rate_per_s"), "your load", OFFERED, "solid"), (knee, "knee", KNEE, "dashdot"), (found.get("slo_capacity_per_s"), "SLO capacity", CAPACITY, "dash"),
     ):  # fmt: skip
         if x is not None:
-            told = f"{label} {x:.3g}/s"
-            figure.add_trace(go.Scatter(x=[x, x], y=[low, high], name=told, mode="lines", line={"color": colour, "dash": dash, "width": 1.5}, showlegend=legend, hovertemplate=f"{told}<extra></extra>"))
+            told = f"{label} {x:.3g}" if x < 1000 else f"{label} {x:,.0f}"
+            figure.add_trace(go.Scatter(x=[x, x], y=[low, high], name=told, mode="lines", line={"color": colour, "dash": dash, "width": 1.5}, showlegend=legend, hovertemplate=f"{told} {unit}<extra></extra>"))
 
 
 def _stable_markers(rows: Sequence[Document]) -> dict[str, list | int]:
@@ -84,11 +96,11 @@ def _stable_markers(rows: Sequence[Document]) -> dict[str, list | int]:
 
 def _limits(plan: Document) -> list[tuple[str, float, str]]:
     """Each distinct limit: (column, seconds, whose)."""
-    slo = plan["slo"] or {}
+    slo = plan["slo"]
     found: dict[tuple[str, float], list[str]] = {}
-    for name, limits in [*(slo.get("classes") or {}).items(), ("", slo.get("limits") or {})]:
+    for name, limits in [*slo["classes"].items(), ("", slo["limits"])]:
         for column in LIMITED:
-            if limits.get(column) is not None:
+            if limits[column] is not None:
                 found.setdefault((column, limits[column]), []).append(name)
     return [(column, limit, f" {', '.join(n for n in names if n)}" if any(names) else "") for (column, limit), names in found.items()]
 
@@ -129,8 +141,7 @@ def candidates(plan: Document) -> go.Figure:
 
 
 def _told(candidate: Document) -> str:
-    share = candidate["attainment"]["mean"] if candidate["attainment"] else None
-    return f"{candidate['replicas']} replicas, {candidate['label'] or 'as asked'}<br>{text.percent(share)} within limits"
+    return f"{text.count(candidate['replicas'])} replicas, {candidate['label']}<br>{text.percent(candidate['attainment']['mean'])} within limits"
 
 
 def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -151,25 +162,19 @@ def _answer(plan: Document, among: Sequence[Document]) -> Document | None:
 
 
 def binding(plan: Document) -> go.Figure:
-    """What 20 % more of each resource adds to attainment, in percentage points, the most first."""
-    rows = sorted(plan["binding"]["changes"], key=lambda row: row["gain"] if row["gain"] is not None else -1.0)
-    gain = [100 * row["gain"] if row["gain"] is not None else None for row in rows]
-    binds = plan["binding"]["resource"]
+    """What 20 % more of each resource adds to attainment, in percentage points with its interval, the most first."""
+    found = plan["binding"]
+    rows = sorted((row for row in found["changes"] if row["gain"] is not None), key=lambda row: row["gain"])
+    gain, low, high = (100 * _column(rows, key) for key in ("gain", "gain_low", "gain_high"))
     figure = go.Figure(go.Bar(
-        y=[row["resource"] for row in rows], x=gain, orientation="h", showlegend=False, customdata=[100 * row["attainment"] if row["attainment"] is not None else None for row in rows],
-        marker={"color": [ORANGE if row["resource"] == binds else SKY for row in rows]}, text=[f"{g:+.2f}" if g is not None else text.UNKNOWN for g in gain], textposition="outside", cliponaxis=False,
+        y=[row["resource"] for row in rows], x=gain, orientation="h", showlegend=False, customdata=100 * _column(rows, "attainment"),
+        error_x={"type": "data", "symmetric": False, "array": high - gain, "arrayminus": gain - low, "thickness": 1.5, "width": 4, "color": GREY},
+        marker={"color": [ORANGE if row["resource"] == found["resource"] else SKY for row in rows]},
         hovertemplate="20 % more %{y}: %{x:+.2f} points, %{customdata:.1f} % within limits<extra></extra>",
     ))  # fmt: skip
     figure.update_layout(bargap=0.4)
-    figure.update_xaxes(title="gain in attainment (percentage points, %)", range=_room([g for g in gain if g is not None]))
-    return styled(figure, "What 20 % more would add")
-
-
-def _room(gain: Sequence[float]) -> list[float]:
-    """From zero or the worst to the best, with room for the bars' labels; 1 point where nothing helps."""
-    least, most = min([0.0, *gain]), max([0.0, *gain])
-    wide = max(most - least, 1.0)
-    return [least - (0.15 * wide if least < 0 else 0.0), most + 0.15 * wide]
+    figure.update_xaxes(title="gain in attainment, 95 % interval (percentage points, %)", zeroline=True, zerolinecolor=GREY)
+    return styled(figure, f"What 20 % more would add at {found['load']:.3g} {found['unit']}" if found.get("load") is not None else "What 20 % more would add")
 
 
 def _column(rows: Sequence[Document], key: str) -> np.ndarray:

@@ -13,12 +13,11 @@ from typing import Any
 import streamlit as st
 
 from kvcast import figures, text
-from kvcast.pages.results import MARK, plain, plot
+from kvcast.pages.results import MARK, mark_of_share, plain, plot
 from kvcast.pages.terms import TERMS
-from kvcast.summary_text import EXTRAPOLATED_LIMIT
+from kvcast.planner import words
 
 Document = Mapping[str, Any]
-LIMITED = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
 Apply = Callable[[Sequence[str]], None]
 """Makes the sidebar say these key=value settings and runs them."""
 
@@ -36,19 +35,21 @@ def plots(plan: Document) -> None:
 
 
 def _unsteady(plan: Document) -> str:
-    first = min((row["rate_per_s"] for row in plan["rates"] if row["stable"] is False), default=None)
-    return "" if first is None else f"Unstable from {first:.3g} requests/s on: no latency is drawn."
+    first = min((row["load"] for row in plan["rates"] if row["stable"] is False), default=None)
+    return "" if first is None else f"Unstable from {words.load(first, plan['capacity']['unit'])} on: no latency is drawn."
 
 
 def advice(plan: Document, apply: Apply) -> None:
     """Each change with a button that makes it."""
-    if not plan["advice"]:
+    if plan["advice"] is None:
         return
     st.subheader("What helps most", help=TERMS["advice"])
+    if not plan["advice"]:
+        st.caption("None of the changes that were simulated helps.")
     for i, change in enumerate(plan["advice"]):
-        words, button = st.columns([5, 1], vertical_alignment="center")
-        words.markdown(f"**{i + 1}.** {plain(change['words'])} :small[:gray[{plain(', '.join(change['set']))}]]")
-        button.button("Apply", key=f"plan.apply.{i}", on_click=apply, args=(change["set"],), width="stretch", help="set the sidebar to this and run it")
+        told, button = st.columns([5, 1], vertical_alignment="center")
+        told.markdown(f"**{i + 1}.** {plain(change['words'][:1].upper() + change['words'][1:])}")
+        button.button("Apply", key=f"plan.apply.{i}", on_click=apply, args=(change["set"],), width="stretch", help=plain(f"set the sidebar to this and run it: {', '.join(change['set'])}"))
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -58,7 +59,7 @@ def candidates(plan: Document) -> None:
     st.subheader(f"Candidates ({len(plan['candidates'])})", help=plain(f"{TERMS['plan']} {TERMS['attainment']}"))
     rows = candidate_rows(plan)
     st.dataframe(rows, hide_index=True, width="stretch", height=min(420, 38 + 35 * len(rows)))
-    if any(c["extrapolated"] and c["extrapolated"] > EXTRAPOLATED_LIMIT for c in plan["candidates"]):
+    if any(mark_of_share(c["extrapolated"]) for c in plan["candidates"]):
         st.caption(plain(f"{MARK} {TERMS['extrapolated']}"))
 
 
@@ -74,22 +75,19 @@ def candidate_rows(plan: Document) -> list[dict[str, str]]:
 
 
 def _row(c: Document) -> dict[str, str]:
-    mark = f" {MARK}" if c["extrapolated"] and c["extrapolated"] > EXTRAPOLATED_LIMIT else ""
+    mark = mark_of_share(c["extrapolated"])
     found = c["attainment"]
-    share = text.UNKNOWN if not found else f"{text.percent(found['mean'])} ({text.percent(found['low'])} to {text.percent(found['high'])})"
-    steady = c["stable"] is not False
+    share = f"{text.percent(found['mean'])} ({text.percent(found['low'])} to {text.percent(found['high'])}){mark}" if found["mean"] is not None else f"below {text.percent(found['high'])}" if found["high"] is not None else text.UNKNOWN
+    latency = {f"{name} p99": text.milliseconds(c[key]) + (mark if c[key] is not None else "") for name, key in (("TTFT", "ttft_ms_p99"), ("TPOT", "tpot_ms_p99"))}
     return {
-        "verdict": c["verdict"], "candidate": c["label"] or "as asked", "replicas": text.count(c["replicas"]), "GPUs": text.count(c["gpus"]), "an hour": text.usd(c["usd_per_hour"]),
-        "within limits (95 %)": share + (mark if found else ""),
-        **{f"within {name}": text.percent((c["per_slo"] or {}).get(key)) for key, name in LIMITED.items() if (c["per_slo"] or {}).get(key) is not None},
-        "TTFT p99": text.milliseconds(c["ttft_ms_p99"]) + mark if steady and c["ttft_ms_p99"] is not None else text.UNKNOWN,
-        "TPOT p99": text.milliseconds(c["tpot_ms_p99"]) + mark if steady and c["tpot_ms_p99"] is not None else text.UNKNOWN,
-        "why not": c["reason"] or "",
+        "verdict": c["verdict"], "candidate": c["label"], "replicas": text.count(c["replicas"]), "GPUs": text.count(c["gpus"]), "an hour": text.usd(c["usd_per_hour"]),
+        "within limits (95 %)": share, **{f"within {name}": text.percent(c["per_slo"][key]) for key, name in words.NAMES.items() if c["per_slo"][key] is not None},
+        **latency, "why not": c["reason"] or (words.NAMES.get(c["rejected_by"], c["rejected_by"]) if c["rejected_by"] else ""),
     }  # fmt: skip
 
 
 def growth(plan: Document) -> None:
-    """How many GPUs at 1, 2, 3 times the load, and with one replica down."""
+    """How many GPUs when the load grows, and with one replica down."""
     left, right = st.columns(2)
     if plan["growth"]:
         left.subheader("When the load grows", help=TERMS["growth"])
@@ -98,19 +96,19 @@ def growth(plan: Document) -> None:
     spare = plan["n_plus_1"]
     if spare:
         right.subheader("One replica down", help=TERMS["n_plus_1"])
-        share = text.percent(spare["attainment_one_down"])
+        share, survives = spare["attainment_one_down"], f"{text.count(spare['replicas'])} replicas survive the loss of one" if spare["replicas"] else "no fleet that was looked at survives the loss of one"
+        told = "With one replica down nothing is left" if share is None else f"With one replica down {text.percent(share)} of requests are within their limits"
         if spare["enough"]:
-            right.success(plain(f"{share} of requests are within their limits with one replica down: enough."), icon=":material/check_circle:")
+            right.success(plain(f"{told}: enough."), icon=":material/check_circle:")
         else:
-            right.warning(plain(f"{share} of requests are within their limits with one replica down: {text.count(spare['replicas'])} replicas survive the loss of one."), icon=":material/warning:")
+            right.warning(plain(f"{told}: {survives}."), icon=":material/warning:")
 
 
 def launch(plan: Document) -> None:
     """The engine's command line of the winning plan."""
-    commands = {name: argv for name, argv in (plan["answer"].get("launch") or {}).items() if argv}
-    if not commands:
-        return
-    st.subheader("Start each replica with")
-    for name, argv in commands.items():
-        st.caption(plain(name))
-        st.code(argv if isinstance(argv, str) else shlex.join(argv), language="bash", wrap_lines=True)
+    found = plan["answer"]["launch"] or {}
+    for engine in ("vllm", "sglang"):
+        if found.get(engine):
+            st.subheader("Start each replica with")
+            st.code(shlex.join(found[engine]), language="bash", wrap_lines=True)
+            st.caption(plain("; ".join([found["words"], *found["notes"]])))

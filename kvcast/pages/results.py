@@ -18,10 +18,10 @@ from kvcast.pages.numbers import Number, four
 from kvcast.pages.terms import TERMS
 from kvcast.pages.verdict import MET, MISSED, UNSTABLE, Verdict, fleet_of
 from kvcast.runs import Run
-from kvcast.summary_text import EXTRAPOLATED_LIMIT
 
 Document = Mapping[str, Any]
 MARK = "▲"  # a number that rests on extrapolated step times
+MARKED_SHARE = 0.01
 
 
 def plain(words: str) -> str:
@@ -56,7 +56,12 @@ def numbers(run: Run, baseline: Run | None) -> None:
 
 
 def mark_of(s: Document) -> str:
-    return f" {MARK}" if s["coverage"]["extrapolated"] > EXTRAPOLATED_LIMIT else ""
+    return mark_of_share(s["coverage"]["extrapolated"])
+
+
+def mark_of_share(extrapolated: float | None) -> str:
+    """The mark of numbers that rest on more than 1 % extrapolated simulated time."""
+    return f" {MARK}" if (extrapolated or 0.0) >= MARKED_SHARE else ""
 
 
 def _four_places() -> list[Any]:
@@ -87,7 +92,7 @@ def _smaller(s: Document, mark: str) -> None:
         (f"KV in use, peak {text.percent(s['kv_usage_peak'])}, {text.count(s['preemptions'])} preemptions", kv),
         (f"{s['gpu_hours']:.3g} GPU-hours: {fleet_of(s)} for {text.seconds(s['duration'])}", TERMS["gpu_hours"]),
         (f"step times {text.percent(s['coverage']['measured'])} measured, {text.percent(s['coverage']['interpolated'])} interpolated, "
-         f"{text.percent(s['coverage']['extrapolated'])} extrapolated{f' {MARK}' if s['coverage']['extrapolated'] >= 0.0005 else ''}", TERMS["extrapolated"]),
+         f"{text.percent(s['coverage']['extrapolated'])} extrapolated{mark}", TERMS["extrapolated"]),
     )  # fmt: skip
     with st.container(horizontal=True, gap="medium"):
         for words, help_text in parts:

@@ -8,15 +8,15 @@ interval; without limits or a target there is no verdict.
 """
 from __future__ import annotations
 
-import functools
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kvcast import text
+from kvcast.planner import words
+from kvcast.planner.document import slo_of
 from kvcast.summary_text import EXTRAPOLATED_LIMIT
-from sim.scenario import SloClass, SloConfig
+from sim.scenario import SloConfig
 
 MET, MISSED, UNSTABLE, UNKNOWN = "met", "missed", "unstable", "unknown"
 Document = Mapping[str, Any]
@@ -42,7 +42,7 @@ def verdict(document: Document, slo: SloConfig, ends: tuple[float, float] | None
     reached, target = document["attainment"], document["attainment_target"]
     if reached is None:
         return Verdict(UNKNOWN, "No limits are set.", f"{fleet}: set a limit on TTFT or TPOT in the sidebar for a verdict.", (stability,), _joined(caution))
-    share = f"{fleet}: {_share(reached, ends)} of requests {met(slo)}"
+    share = f"{fleet}: {_share(reached, ends)} of requests meet {words.limits(slo_of(slo))}"
     reasons = (*_worst_class(document), stability)
     if target is None:
         return Verdict(UNKNOWN, "No target is set.", f"{share}.", reasons, _joined(caution))
@@ -53,104 +53,42 @@ def verdict(document: Document, slo: SloConfig, ends: tuple[float, float] | None
 
 
 def planned(plan: Document) -> Verdict:
-    """The verdict of `kvcast plan`'s document: the fewest GPUs, what binds, how far the load may grow, what to do next."""
-    answer, target = plan["answer"], plan["slo"]["attainment"]
-    tried = len(plan["candidates"])
-    if not answer["feasible"]:
-        told = f"None of the {tried} candidates has {_target(target)} of requests within their limits. {rejections(plan)}"
-        return Verdict(MISSED, "No fleet meets the target.", told.strip(), (_seeds(plan),), _plan_caution(plan))
-    parts = [f"{answer_fleet(plan)}{_price(answer)}: {_share(answer['attainment']['mean'], _ends(answer['attainment']))} of requests {_met_of(plan['slo'])} (target {_target(target)})"]
-    if plan["binding"]:
-        parts.append(f"binding: {plan['binding']['resource']}" if plan["binding"]["resource"] else "nothing binds")
-    parts += _room(plan["capacity"])
-    if plan["advice"]:
-        parts.append(f"next: {plan['advice'][0]['words'].rstrip('.')}")
-    return Verdict(MET, "Fewest GPUs:", "; ".join(parts) + ".", (_seeds(plan),), _plan_caution(plan))
-
-
-def _room(capacity: Document | None) -> list[str]:
-    if not capacity or capacity["headroom"] is None:
-        return []
-    broken = capacity["breaks_at_per_s"]
-    return [f"headroom {text.percent(capacity['headroom'], 0)}" + (f", breaks at {broken:.3g} requests/s" if broken is not None else "")]
-
-
-def rejections(plan: Document) -> str:
-    """ "TTFT rejected 12, TPOT 3." """
-    names = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
-    told = [f"{names.get(key, key.replace('_', ' '))} rejected {count}" for key, count in (plan["rejected_by"] or {}).items() if count]
-    return f"{', '.join(told)}." if told else ""
-
-
-def _seeds(plan: Document) -> str:
-    ran = plan["simulations"]
-    seeds = f"{len(plan['seeds'])} seed{'s' if len(plan['seeds']) != 1 else ''}"
-    early = f", {ran['stopped_early']:,} of them stopped early" if ran["stopped_early"] else ""
-    return f"{len(plan['candidates'])} candidates on the same arrivals, {seeds}; {ran['distinct']:,} simulations{early}. {rejections(plan)}".strip()
-
-
-def _plan_caution(plan: Document) -> str:
-    return _joined(plan["caution"] or [])
-
-
-# -- fleets ------------------------------------------------------------------------------------------------------------
-
-
-def fleet_of(document: Document) -> str:
-    """ "2 × H200-SXM" or "2 replicas of 4 × H100-SXM-80GB", of a run's document."""
-    return fleet(document["replicas"], document["tensor_parallel"], document["profile_provenance"]["device"]["name"])
-
-
-def answer_fleet(plan: Document) -> str:
-    """The same of a plan's answer, with what else the plan chose."""
+    """The verdict of `kvcast plan`'s document, in its own words: the fewest GPUs, what binds, how far the load may grow, what to do next."""
     answer = plan["answer"]
-    profile = tomllib.loads(plan["scenario"])["hardware"]["profile"]
-    chosen = [f"{key.rsplit('.', 1)[-1].replace('_', ' ')} {value}" for key, value in answer["values"].items() if key not in ("hardware.profile", "hardware.tensor_parallel", "cluster.replicas")]
-    return fleet(answer["replicas"], answer["gpus_per_replica"], gpu_name(profile)) + (f" with {', '.join(chosen)}" if chosen else "")
+    sentence = f"{_typeset(words.verdict(dict(plan)))}."
+    state, headline = (MET, "Fewest GPUs:") if answer["feasible"] else (MISSED, "No fleet meets the target:")
+    return Verdict(state, headline, sentence, (*_size(answer), _made_of(plan)), _joined(plan["caution"]))
 
 
-def fleet(replicas: int, gpus: int, gpu: str) -> str:
-    return f"{replicas} × {gpu}" if gpus == 1 else f"{replicas} replica{'s' if replicas > 1 else ''} of {gpus} × {gpu}"
+def _size(answer: Document) -> tuple[str, ...]:
+    """What the fleet costs and what else the plan chose."""
+    if not answer["feasible"]:
+        return ()
+    chosen = f"{answer['label']}; " if answer["values"] else ""
+    price = "" if answer["usd_per_hour"] is None else f", {text.usd(answer['usd_per_hour'])} an hour"
+    return (f"{chosen}{answer['gpu_hours_per_day']:,.0f} GPU-hours a day{price}",)
 
 
-@functools.lru_cache(maxsize=64)
-def gpu_name(profile: str) -> str:
-    """The GPU of a bundled profile, or of a roofline; the profile's own name where it is neither."""
-    from calibrate.profile import BUNDLED, load_profile
+def _made_of(plan: Document) -> str:
+    ran, seeds = plan["simulations"], len(plan["seeds"])
+    rejected = [f"{words.NAMES.get(key, key)} {count}" for key, count in plan["rejected_by"].items() if count]
+    return (
+        f"{len(plan['candidates'])} candidates on the same arrivals, {seeds} seed{'s' if seeds != 1 else ''}"
+        f"{', rejected by ' + ', '.join(rejected) if rejected else ''}; {ran['distinct']:,} simulations, {ran['stopped_early']:,} of them stopped early"
+    )
 
-    kind, _, name = profile.partition(":")
-    if kind == "roofline":
-        return f"{name} (roofline)"
-    path = BUNDLED / f"{profile}.json"
-    return load_profile(path).device["name"] if path.is_file() else profile
+
+def _typeset(sentence: str) -> str:
+    return sentence.replace("+-", "±").replace(" x ", " × ")
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
-def met(slo: SloConfig) -> str:
-    """ "meet TTFT <= 500 ms and TPOT <= 40 ms", or by class."""
-    everyone = SloClass(ttft_s=slo.ttft_s, tpot_s=slo.tpot_s, e2e_s=slo.e2e_s)
-    parts = [(name, _limit_words(one.ttft_s, one.tpot_s, one.e2e_s)) for name, one in [*slo.classes.items(), ("", everyone)]]
-    parts = [(name, words) for name, words in parts if words]
-    if len(parts) == 1 and not parts[0][0]:
-        return f"meet {parts[0][1]}"
-    return "meet " + "; ".join(f"{words} ({name or 'the others'})" for name, words in parts)
-
-
-def _met_of(slo: Document) -> str:
-    keys = ("ttft_s", "tpot_s", "e2e_s")
-    classes = {name: SloClass(**{key: limits.get(key) for key in keys}) for name, limits in (slo["classes"] or {}).items()}
-    return met(SloConfig(**{key: (slo["limits"] or {}).get(key) for key in keys}, classes=classes))
-
-
-def _limit_words(ttft_s: float | None, tpot_s: float | None, e2e_s: float | None) -> str:
-    return " and ".join(f"{what} <= {_round_seconds(limit)}" for what, limit in (("TTFT", ttft_s), ("TPOT", tpot_s), ("E2E", e2e_s)) if limit is not None)
-
-
-def _round_seconds(limit_s: float) -> str:
-    """A limit as it was typed: 500 ms, 30 ms, 2 s."""
-    return f"{limit_s * 1e3:.4g} ms" if limit_s < 1 else f"{limit_s:.4g} s"
+def fleet_of(document: Document) -> str:
+    """ "2 × H200-SXM" or "2 replicas of 4 × H100-SXM-80GB", of a run's document."""
+    replicas, gpus, gpu = document["replicas"], document["tensor_parallel"], document["profile_provenance"]["device"]["name"]
+    return f"{replicas} × {gpu}" if gpus == 1 else f"{replicas} replica{'s' if replicas > 1 else ''} of {gpus} × {gpu}"
 
 
 def points(half: float) -> str:
@@ -159,25 +97,12 @@ def points(half: float) -> str:
 
 
 def _share(mean: float, ends: tuple[float, float] | None) -> str:
-    """ "99.2 % ± 0.3 %"; an interval that is not even is told by its ends."""
-    if ends is None:
-        return text.percent(mean)
-    below, above = mean - ends[0], ends[1] - mean
-    if abs(below - above) < 5e-4:
-        return f"{text.percent(mean)} ± {points(max(below, above))}"
-    return f"{text.percent(mean)} ({text.percent(ends[0])} to {text.percent(ends[1])})"
+    """ "99.2 % ± 0.3 %": the longer side."""
+    return text.percent(mean) if ends is None else f"{text.percent(mean)} ± {points(max(mean - ends[0], ends[1] - mean))}"
 
 
-def _ends(found: Document) -> tuple[float, float] | None:
-    return None if found["low"] is None or found["high"] is None else (found["low"], found["high"])
-
-
-def _target(target: float | None) -> str:
-    return "none" if target is None else f"{100 * target:.4g} %"
-
-
-def _price(answer: Document) -> str:
-    return "" if answer["usd_per_hour"] is None else f", {text.usd(answer['usd_per_hour'])} an hour"
+def _target(target: float) -> str:
+    return f"{100 * target:.4g} %"
 
 
 def growth(value: float | None) -> str:

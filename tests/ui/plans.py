@@ -22,16 +22,21 @@ def candidate(label: str, values: dict[str, Any], replicas: int, attainment: flo
     }  # fmt: skip
 
 
+def gain(resource: str, by: float) -> dict[str, Any]:
+    return {"resource": resource, "attainment": 0.94 + by, "gain": by, "gain_low": by - 0.01, "gain_high": by + 0.01, "reason": None}
+
+
 LRU, LFU = {"cache.policy": "lru"}, {"cache.policy": "lfu"}
 PLAN: dict[str, Any] = {
     "name": "demo: chat + coding agent",
     "scenario": '[hardware]\nprofile = "h200-llama-3.1-8b-aic"\n',
     "slo": {"limits": {"ttft_s": None, "tpot_s": None, "e2e_s": None}, "attainment": 0.95,
             "classes": {"chat": {"ttft_s": 0.5, "tpot_s": 0.03, "e2e_s": None}, "agent": {"ttft_s": 2.0, "tpot_s": 0.03, "e2e_s": None}}},
-    "confidence": 0.95, "seeds": [0, 1, 2],
+    "confidence": 0.95, "device": "H200-SXM", "method": "batch means", "seeds": [0, 1, 2],
     "answer": {
         "feasible": True, "replicas": 2, "gpus": 2, "gpus_per_replica": 1, "gpu_hours_per_day": 48.0, "usd_per_hour": 8.0, "label": "cache.policy=lru", "values": LRU,
-        "attainment": share(0.999), "goodput_per_s": 3.0, "run": "runs/162", "launch": {"vllm": ["vllm", "serve", "meta-llama/Llama-3.1-8B-Instruct", "--block-size", "16"], "sglang": None},
+        "attainment": share(0.999), "goodput_per_s": 3.0, "run": "runs/162", "router": "round-robin",
+        "launch": {"vllm": ["vllm", "serve", "meta-llama/Llama-3.1-8B-Instruct", "--block-size", "16"], "sglang": None, "words": "vLLM 0.33", "notes": ["the router is yours to run"]},
     },
     "candidates": [
         candidate("cache.policy=lru", LRU, 1, 0.91, 1900.0, "misses", "ttft_s", "91.0 % of requests within limits, 95.0 % wanted"),
@@ -39,21 +44,22 @@ PLAN: dict[str, Any] = {
         candidate("cache.policy=lfu", LFU, 1, 0.3, None, "unstable", "ttft_s", "the backlog grows"), candidate("cache.policy=lfu", LFU, 2, 0.998, 410.0, "meets"),
     ],
     "rejected_by": {"ttft_s": 2, "tpot_s": 0}, "simulations": {"distinct": 35, "run": 31, "reused": 4, "stopped_early": 6, "cpu_s": 22.5},
-    "capacity": {"offered_rate_per_s": 3.0, "slo_capacity_per_s": 7.4, "low": 7.2, "high": 7.6, "headroom": 0.595, "breaks_at_per_s": 7.4},
+    "capacity": {"unit": "requests/s", "offered_rate_per_s": 3.0, "slo_capacity_per_s": 7.4, "low": 7.2, "high": 7.6, "headroom": 0.595, "breaks_at_per_s": 7.4},
     "rates": [
-        {"rate_per_s": r, "goodput_per_s": r * a, "attainment": a, "ttft_ms_p50": t50, "ttft_ms_p99": t99, "tpot_ms_p50": p50, "tpot_ms_p99": p99, "stable": t50 is not None}
+        {"rate_per_s": r, "load": r, "goodput_per_s": r * a, "attainment": a, "attainment_low": max(a - 0.02, 0), "attainment_high": min(a + 0.02, 1), "ttft_ms_p50": t50, "ttft_ms_p99": t99,
+         "tpot_ms_p50": p50, "tpot_ms_p99": p99, "stable": t50 is not None, "run": "a"}
         for r, a, t50, t99, p50, p99 in RATES
     ],
     "knee_per_s": 8.1,
-    "binding": {"resource": "compute", "words": "20 % more compute lifts attainment from 94.0 % to 97.5 %", "changes": [
-        {"resource": "compute", "attainment": 0.975, "gain": 0.035}, {"resource": "replicas", "attainment": 0.96, "gain": 0.02},
-        {"resource": "memory bandwidth", "attainment": 0.951, "gain": 0.011}, {"resource": "KV capacity", "attainment": 0.94, "gain": 0.0}, {"resource": "routing", "attainment": 0.946, "gain": 0.006},
+    "binding": {"resource": "compute", "words": "at 7.4 requests/s, 20 % more compute raises attainment from 94.0 % to 97.5 %, the most of all", "load": 7.4, "unit": "requests/s", "attainment": 0.94, "changes": [
+        gain("compute", 0.035), gain("memory bandwidth", 0.011), gain("KV capacity", 0.0), gain("replicas", 0.02), {**gain("routing", 0.0), "attainment": None, "gain": None, "gain_low": None, "gain_high": None, "reason": "nothing to route"},
     ]},
     "advice": [
-        {"change": "router = prefix-aware", "set": ["cluster.router=prefix-aware"], "before": {"attainment": 0.94}, "after": {"attainment": 0.968}, "words": "Route by cached prefix: 94.0 % to 96.8 % within limits."},
-        {"change": "one more replica", "set": ["cluster.replicas=3"], "before": {"attainment": 0.94}, "after": {"attainment": 1.0}, "words": "One more replica: 94.0 % to 100.0 % within limits."},
+        {"change": "router = prefix-aware", "set": ["cluster.router=prefix-aware"], "words": "router = prefix-aware: attainment at 7.4 requests/s from 94.0 % to 96.8 %"},
+        {"change": "one more replica", "set": ["cluster.replicas=3"], "words": "one more replica: attainment at 7.4 requests/s from 94.0 % to 100.0 %"},
     ],
-    "growth": [{"factor": 1.0, "replicas": 2, "gpus": 2, "usd_per_hour": 8.0}, {"factor": 3.0, "replicas": 4, "gpus": 4, "usd_per_hour": 16.0}],
+    "tried": ["router = prefix-aware", "one more replica", "policy lfu"],
+    "growth": [{"factor": 3.0, "replicas": 4, "gpus": 4, "usd_per_hour": 16.0}],
     "n_plus_1": {"replicas": 3, "attainment_one_down": 0.91, "enough": False},
     "caution": [], "notes": ["3 seeds, common random numbers"],
 }  # fmt: skip
