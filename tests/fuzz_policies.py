@@ -3,9 +3,10 @@
     python -m tests.fuzz_policies --ops 1000000 --seed 0                # all policies in turn; exit 1 at the first difference
     python -m tests.fuzz_policies --ops 50000 --policies arc,s3fifo
 
-The per-block reference of tests.fuzz knows the sort-key policies only. Here the reference is the simulator itself where
-nothing can be handled as a run: on the same workload with a tree cut into single blocks, each a node of its own. What both share is checked by
-libCacheSim's miss counts and by hand (tests/test_policies.py). An operation is a request scheduled in a step, or a block taken.
+The reference is tests.reference_cache for policies that are a sort key, tests.reference_policies for others. For all but random it is also the
+simulator itself where nothing can be handled as a run: on the same workload with a tree cut into single blocks, each a node of its own. What
+both share in the rest (arc, wtinylfu) is checked by libCacheSim's miss counts and by hand (tests/test_policies.py).
+An operation is a request scheduled in a step, or a block taken.
 """
 from __future__ import annotations
 
@@ -21,13 +22,15 @@ import numpy as np
 from sim.kvcache.policies import POLICIES
 from sim.scenario import EngineParams
 from sim.simulate import run as simulate
-from tests import fuzz, reference_policies, reference_vllm
+from tests import fuzz, reference_cache, reference_policies, reference_vllm
 from tests.fuzz_cases import random_case
 from workloads.columns import PrefixTree, Workload
 from workloads.readers.engine_case import to_workload
 
 SINGLE = tuple(name for name in POLICIES if name != "random")
 """Policies that treat the blocks of a run one by one; random takes a leaf as a whole."""
+REFERENCES = ("lru", *(set(reference_cache.RankedPool.KEYS) & set(POLICIES)), *reference_policies.POOLS)
+"""Policies with a per-block reference."""
 
 
 def by_blocks(workload: Workload, block: int) -> Workload:
@@ -98,21 +101,32 @@ def difference(policy: str, seed: int, index: int) -> tuple[str, int]:
         with nodes_alone():
             single = simulate(by_blocks(workload, params.block_size), params, fuzz.LinearTime(), seed=seed)
         found = next(fuzz.unequal(forwarded, single), "").replace("stepping", "runs").replace("fast-forward", "single blocks")
-    if not found and policy in reference_policies.POOLS:
+    if not found and policy in REFERENCES:
         found = next(fuzz.vllm_differences(run_reference(policy, case, workload, params), stepped, log), "")
     return found, sum(len(row[2]) + row[4] for row in log)
 
 
 def run_reference(policy: str, case: fuzz.Case, workload: Workload, params: EngineParams) -> reference_vllm.Engine:
-    """The per-block engine with the policy's per-block reference (the five of tests.reference_policies)."""
+    """The per-block engine with the policy's per-block reference."""
+    engine = reference_vllm.Engine(case, fuzz.LinearTime(), check=True)
+    engine.pool = make_pool(policy, workload, params)
+    return engine.run()
+
+
+def make_pool(policy: str, workload: Workload, params: EngineParams) -> Any:
+    if policy == "lru":
+        return reference_cache.FreeListPool(params.kv_blocks)
+    if policy in reference_cache.RankedPool.KEYS:
+        given = dict(params.policy_params)
+        if "depth_tokens" in given:
+            given["block_cost"] = params.block_size / given["depth_tokens"]
+        return reference_cache.RankedPool(params.kv_blocks, policy, given)
     columns = {name: workload.column(name).tolist() for name in ("class_id", "tenant_id", "priority")}
     about = reference_policies.About(
         params.block_size, class_names=workload.class_names, tenant_names=workload.tenant_names, **columns,
         prompt=workload.prompt_tokens.tolist(), output=workload.output_tokens.tolist(), params=params.policy_params,
     )  # fmt: skip
-    engine = reference_vllm.Engine(case, fuzz.LinearTime(), check=True)
-    engine.pool = reference_policies.POOLS[policy](params.kv_blocks, about)
-    return engine.run()
+    return reference_policies.POOLS[policy](params.kv_blocks, about)
 
 
 def cases_until_noticed(fault: str, seed: int = 0, limit: int = 1500) -> int | None:

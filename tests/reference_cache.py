@@ -9,8 +9,8 @@ cache_policy `lru` (the default) is vLLM's own free list with real duplicates. T
 - Uses = 1 at insertion, + 1 for each (re)admission whose lookup hit the block; a duplicate's pin is no use. Lost at eviction.
 - Candidates: cached, no pin, no cached child. Victim: smallest key, where `release` numbers the release (finish or
   preemption) that took its last pin, and `inserted` the (re)admission whose request entered it:
-  LRU (release), lfu (uses, release), slru (uses >= 2, release), fifo (inserted), mru (-release), filo (-inserted), lruk
-  (used twice or more, admission of the last use but one, or of the only one), gdsf (clock at release + uses x cost by
+  LRU (release), lfu (uses, release), slru (uses >= protected_uses, release), fifo (inserted), mru (-release), filo (-inserted), lruk
+  (used k times or more, admission of the k-th last use, or of the first), gdsf (clock at release + uses x cost by
   depth; the clock is the highest value evicted); one block at a time, the parent competes again with its own key. Two
   candidates never tie: equal numbers lie on one path.
 - Policies that ask who used a block, when: tests.reference_policies.
@@ -135,23 +135,23 @@ class FreeListPool:
 class RankedPool:
     """Leaf-first eviction by a policy key; scans every cached block for each victim."""
 
-    KEYS: ClassVar[dict[str, Callable[[Block], tuple]]] = {
-        "sim.kvcache.policies.by_key:Lru": lambda b: (b.release,),
-        "lfu": lambda b: (b.uses, b.release),
-        "slru": lambda b: (b.uses >= 2, b.release),
-        "fifo": lambda b: (b.inserted,),
-        "mru": lambda b: (-b.release,),
-        "filo": lambda b: (-b.inserted,),
-        "lruk": lambda b: (len(b.used) >= 2, b.used[-2:][0]),
-        "gdsf": lambda b: (b.clock + b.uses * (1 + b.depth * BLOCK_COST), b.release),
+    KEYS: ClassVar[dict[str, Callable[[Block, dict[str, Any]], tuple]]] = {
+        "sim.kvcache.policies.by_key:Lru": lambda b, p: (b.release,),
+        "lfu": lambda b, p: (b.uses, b.release),
+        "slru": lambda b, p: (b.uses >= p.get("protected_uses", 2), b.release),
+        "fifo": lambda b, p: (b.inserted,),
+        "mru": lambda b, p: (-b.release,),
+        "filo": lambda b, p: (-b.inserted,),
+        "lruk": lambda b, p: (len(b.used) >= p.get("k", 2), b.used[-p.get("k", 2) :][0]),
+        "gdsf": lambda b, p: (b.clock + b.uses * (1 + b.depth * p.get("block_cost", BLOCK_COST)), b.release),
     }
 
-    def __init__(self, num_blocks: int, policy: str):
+    def __init__(self, num_blocks: int, policy: str, params: dict[str, Any] | None = None):
         self.unused = num_blocks
         self.cached: dict[int, Block] = {}
         self.allocated = self.evicted = self.releases = self.admissions = 0
         self.clock = 0.0
-        self.policy_key = self.KEYS[policy]
+        self.policy, self.params = policy, params or {}
 
     # ---- what a policy may keep on a block, and whom it chooses (tests.reference_policies) -------------------------------
     def _hit(self, block: Block) -> None:
@@ -165,10 +165,11 @@ class RankedPool:
         block.clock = self.clock
 
     def _victim(self, candidates: list[Block]) -> Block:
-        return min(candidates, key=self.policy_key)
+        return min(candidates, key=lambda block: self.KEYS[self.policy](block, self.params))
 
     def _evicted(self, block: Block) -> None:
-        self.clock = max(self.clock, block.clock + block.uses * (1 + block.depth * BLOCK_COST))
+        if self.policy == "gdsf":
+            self.clock = max(self.clock, self.KEYS["gdsf"](block, self.params)[0])
 
     # ---- as vLLM's ------------------------------------------------------------------------------------------------------
     def available(self) -> int:

@@ -7,9 +7,8 @@ release is one.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from tests.reference_cache import Block, RankedPool
 
@@ -32,10 +31,7 @@ class About:
 class StoryPool(RankedPool):
     """`user` and `clock_s` are set by the engine before each call; `now` stands between admissions and releases."""
 
-    KEYS: ClassVar[dict[str, Callable[[Block], tuple]]] = {}
-
     def __init__(self, num_blocks: int, about: About):
-        self.KEYS[""] = lambda block: (block.release,)
         super().__init__(num_blocks, "")
         self.num_blocks, self.about = num_blocks, about
         self.user, self.clock_s, self.now = 0, 0.0, 0.0
