@@ -42,7 +42,7 @@ def _kind(profile: Mapping[str, Any]) -> str:
     if "measured by kvcast calibrate" in str(profile["label"]):
         return "Step times were measured with kvcast's own kernels on this GPU; the Calibration page and kvcast profile show give the held-out error of every operator."
     return (
-        "Step times are interpolated between operator times that others measured (source and version above). Where every second point was left out and predicted, whole prefill "
+        "Step times are interpolated between operator times that others measured (the provenance names them). Where every second point was left out and predicted, whole prefill "
         f"steps were within {fit.LIMITS['whole prefill']:.0%} and whole decode steps within {fit.LIMITS['whole decode step']:.0%} on average (H200, Llama-3.1-8B; kvcast validate fit). "
         "This profile was not compared with an engine running on this GPU."
     )

@@ -9,9 +9,10 @@ aggregate of at most about a thousand points, however long the run was.
     >>> figures.latency_cdf(run.summary, run.aggregates, "ttft").show()
 
 A report that was never saved: `figures.queue(report.timeline)`, `figures.latency_cdf(api.as_document(result), aggregates.of(report), "ttft")`.
-`style` has the colours, one per meaning; `latency`, `capacity`, `replicas`, `cache`, `comparison` and `timeline` have the figures.
+`style` has the colours, one per meaning; `latency`, `capacity`, `replicas`, `cache`, `calibration`, `comparison` and `timeline` have the figures.
 """
 from kvcast.figures.cache import hit_by_capacity, hit_rate, kv_occupancy, miss_causes, misses_over_time, tokens_by_scope, value_of_memory
+from kvcast.figures.calibration import coverage, covered, decode_curves, gpu_memory, predicted_against_measured, prefill_curve, residuals
 from kvcast.figures.capacity import binding, candidates, goodput_by_rate, latency_by_rate
 from kvcast.figures.comparison import differences
 from kvcast.figures.latency import latency_cdf
@@ -20,6 +21,7 @@ from kvcast.figures.timeline import lives_of, queue, request_life
 from kvcast.figures.workload import arrivals, prompt_layers
 
 __all__ = [
-    "arrivals", "binding", "candidates", "differences", "goodput_by_rate", "hit_by_capacity", "hit_rate", "kv_occupancy", "latency_by_rate", "latency_cdf",
-    "lives_of", "miss_causes", "misses_over_time", "prompt_layers", "queue", "replica_load", "request_life", "tokens_by_scope", "value_of_memory",
+    "arrivals", "binding", "candidates", "coverage", "covered", "decode_curves", "differences", "goodput_by_rate", "gpu_memory", "hit_by_capacity",
+    "hit_rate", "kv_occupancy", "latency_by_rate", "latency_cdf", "lives_of", "miss_causes", "misses_over_time", "predicted_against_measured",
+    "prefill_curve", "prompt_layers", "queue", "replica_load", "request_life", "residuals", "tokens_by_scope", "value_of_memory",
 ]  # fmt: skip

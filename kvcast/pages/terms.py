@@ -53,4 +53,14 @@ TERMS = {
     ),
     "value": "Fewest GPUs whose attainment meets the target, found by simulation for each size of KV memory, with the cache; the line is the cache off in the most memory.",
     "order": "A prompt is reusable up to the first text that differs. Each class is generated in its own order of layers and in the order global, project, session, dynamic, and read by an unlimited cache.",
+    "profile": "What step times are made from: operator times of one GPU, model, precision and width. Its hash is over the points themselves: equal hashes mean equal numbers.",
+    "coverage": "Simulated time by what its step times rest on: measured (on a point), interpolated (between points), extrapolated (outside the batches, contexts and lengths of the profile).",
+    "covered": (
+        "Grey: batches and contexts that the profile's decode times were measured at. Blue: the mean batch and context of this run, 400 times over its length. "
+        "A step is extrapolated when its longest context or the sum of its contexts lies beyond what was measured."
+    ),
+    "left_out": "Whole steps of the profile, each predicted from every other point of its tables: the error of interpolation on a grid twice as coarse. It says nothing of what the tables leave out.",
+    "step_time": "Seconds of one engine step as the simulator reads them: linear between the points of the profile's tables, dense layers, attention, sampling and overhead added up.",
+    "accuracy": "What this kind of profile was held against, by kvcast validate, and what it was not.",
+    "kv_arithmetic": "Memory share x GPU memory - weights - overhead = KV, in blocks. The overhead is one constant, within 2.2 % on public engine logs.",
 }

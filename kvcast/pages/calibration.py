@@ -1,0 +1,221 @@
+"""The Calibration page: what the step times are made of, how well they predict what was measured, and where this run leaves that range.
+
+The one idea: everything is recomputed from the profile's own points and the run on show; the accuracy statement quotes limits
+that `kvcast validate` enforces.
+
+    show(page)
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import streamlit as st
+
+from kvcast import accuracy, figures, step_fit, text
+from kvcast.pages.results import mark_of, plain, plot
+from kvcast.pages.runner import ROOT
+from kvcast.pages.shell import Page
+from kvcast.pages.terms import TERMS
+from kvcast.profile_report import STEPS, calibration_lines, is_calibrated
+from kvcast.runs import Run
+from kvcast.summary_text import EXTRAPOLATED_LIMIT
+
+if TYPE_CHECKING:
+    from calibrate.profile import DeviceProfile
+
+Document = Mapping[str, Any]
+NOBODY = "no other"
+
+
+@dataclass(frozen=True)
+class Basis:
+    """A run's profile, its points read back, with what they predict."""
+
+    profile: DeviceProfile
+    step_time: Any  #: calibrate.latency.StepTime
+    left_out: list[step_fit.Step]
+    memory: dict[str, float]  #: GiB of one GPU by use
+
+
+def show(page: Page) -> None:
+    run = page.run
+    if run is None:
+        st.info("The first run is being simulated.", icon=":material/hourglass_empty:")
+        return
+    basis = basis_of(str(run.folder), run.info["written_at"], run)
+    _sentence(run)
+    _cards(run, basis)
+    _coverage(run, basis)
+    _fit(basis)
+    _accuracy(run)
+    _curves(basis)
+    _memory(run, basis)
+    _provenance(run, basis)
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def basis_of(folder: str, written_at: str, _run: Run) -> Basis:
+    from kvcast import api
+
+    resolved = api.resolve(_run.scenario)
+    return Basis(resolved.profile, resolved.step_time(), step_fit.left_out(resolved.profile), memory_of(resolved, _run.summary))
+
+
+def memory_of(resolved: Any, s: Document) -> dict[str, float]:
+    """GiB of one GPU by use; KV in use is the fullest replica's peak."""
+    from calibrate.memory import GIB, OVERHEAD_GIB
+
+    scenario = resolved.scenario
+    tp, whole = scenario.hardware.tensor_parallel, resolved.profile.memory_gib
+    kv = s["kv_blocks"] * s["block_size"] * resolved.model.kv_bytes_per_token(str(scenario.model.kv_dtype), tp) / GIB
+    used = kv * (s["kv_usage_peak"] or 0.0)
+    parts = {"weights": resolved.model.weight_bytes(scenario.model.dtype, tp) / GIB, "overhead": OVERHEAD_GIB, "KV in use, peak": used, "KV, cached or free": kv - used}
+    rest = whole - sum(parts.values())
+    outside = min(max(rest, 0.0), whole * (1 - scenario.engine.gpu_memory_utilization))
+    return parts | {"left to others by the memory share": outside, "unused": max(rest - outside, 0.0)}
+
+
+# -- the verdict on the profile ----------------------------------------------------------------------------------------
+
+
+def _sentence(run: Run) -> None:
+    s = run.summary
+    profile, outside = s["profile_provenance"], s["coverage"]["extrapolated"]
+    told = f"**{plain(profile['id'])}**: {plain(profile['label'])}."
+    if profile["kind"] == "roofline":
+        st.warning(f"{told} Nothing was measured: compare variants with it, do not quote its latencies.", icon=":material/warning:")
+    elif outside > EXTRAPOLATED_LIMIT:
+        st.warning(f"{told} {plain(text.percent(outside))} of this run's simulated time lies outside the range the profile was made from.", icon=":material/warning:")
+    else:
+        st.success(f"{told} {plain(text.percent(1 - outside))} of this run's simulated time lies inside the range the profile was made from.", icon=":material/check_circle:")
+
+
+def _cards(run: Run, basis: Basis) -> None:
+    s, profile = run.summary, basis.profile
+    fit = step_fit.summary(basis.left_out)
+    places = st.columns(4)
+    gpus = f"{profile.tensor_parallel} × " if profile.tensor_parallel > 1 else ""
+    _card(places[0], "GPU", f"{gpus}{profile.device['name']}", TERMS["profile"], f"{profile.memory_gib:g} GiB each")
+    _card(places[1], "Model", run.scenario.model.name, TERMS["profile"], f"{profile.dtype} weights, {profile.kv_dtype} KV; hash {s['profile_hash'].removeprefix('sha256:')[:12]}")
+    _card(places[2], "Inside the measured range", text.percent(1 - s["coverage"]["extrapolated"]) + mark_of(s), TERMS["coverage"], f"{text.percent(s['coverage']['measured'])} on a measured point, {text.percent(s['coverage']['interpolated'])} between")
+    worst = max((row["mean"] for row in fit.values()), default=None)
+    told = ", ".join(f"{kind} {text.percent(row['mean'])}" for kind, row in fit.items()) or "nothing measured to compare with"
+    _card(places[3], "Error between points", text.percent(worst), TERMS["left_out"], f"mean: {told}")
+
+
+def _card(place: Any, label: str, value: str, help_text: str, below: str) -> None:
+    with place.container(border=True, gap="xxsmall", height="stretch"):
+        st.metric(label, value, help=plain(help_text))
+        st.caption(plain(below))
+
+
+# -- the range and the fit ---------------------------------------------------------------------------------------------
+
+
+def _coverage(run: Run, basis: Basis) -> None:
+    s = run.summary
+    left, right = st.columns([2, 3])
+    plot(left, figures.coverage(s), TERMS["coverage"])
+    for name, meaning in accuracy.MEANING.items():
+        left.caption(f"**{name}**: {plain(meaning)}")
+    if basis.profile.kind == "tables":
+        requests = run.tables["requests"]
+        longest = int((requests["prompt_tokens"] + requests["output_tokens"]).max()) if len(requests["prompt_tokens"]) else 0
+        plot(right, figures.covered(basis.profile.points, s, run.tables["timeline"], longest), TERMS["covered"])
+    else:
+        right.caption("A roofline has no measured range: every step is computed from the datasheet.")
+
+
+def _fit(basis: Basis) -> None:
+    if not basis.left_out:
+        return
+    left, right = st.columns(2)
+    plot(left, figures.predicted_against_measured(basis.left_out), TERMS["left_out"])
+    plot(right, figures.residuals(basis.left_out), TERMS["left_out"])
+    told = "; ".join(f"{kind}: {row['points']} steps, {text.percent(row['mean'])} on average, {text.percent(row['worst'])} at worst" for kind, row in step_fit.summary(basis.left_out).items())
+    st.caption(plain(f"{told}. Each point was left out and predicted from half of the others, so a simulation, which has them all, errs less."))
+
+
+def _curves(basis: Basis) -> None:
+    if basis.profile.kind != "tables":
+        return
+    left, right = st.columns(2)
+    plot(left, figures.decode_curves(basis.step_time, basis.profile.points), TERMS["step_time"])
+    plot(right, figures.prefill_curve(basis.step_time, basis.profile.points), TERMS["step_time"])
+
+
+def _accuracy(run: Run) -> None:
+    s = run.summary
+    st.subheader("How accurate is this?", help=plain(TERMS["accuracy"]))
+    for line in accuracy.statement(s["profile_provenance"], s["coverage"]):
+        st.markdown(f"- {plain(line)}")
+    with st.expander("Every comparison with recorded truth (docs/validation.md)"):
+        st.markdown(validation_table())
+
+
+@st.cache_data(show_spinner=False)
+def validation_table() -> str:
+    """The table of docs/validation.md, its links as plain words."""
+    page = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", "\n".join(rows))
+
+
+# -- memory and provenance ---------------------------------------------------------------------------------------------
+
+
+def _memory(run: Run, basis: Basis) -> None:
+    st.subheader("KV memory of a replica", help=plain(TERMS["kv_arithmetic"]))
+    plot(st.container(), figures.gpu_memory(basis.memory), TERMS["kv_arithmetic"])
+    s = run.summary
+    st.code("\n".join(s["kv_arithmetic"]) or f"{s['kv_blocks']:,} blocks, as given", language=None)
+
+
+def _provenance(run: Run, basis: Basis) -> None:
+    st.subheader("Where the numbers come from")
+    profile = basis.profile
+    rows = [{"": key.replace("_", " "), "provenance": str(value)} for key, value in profile.provenance.items() if not isinstance(value, list)]
+    st.dataframe([*rows, {"": "content hash", "provenance": profile.content_hash}], hide_index=True, width="stretch")
+    for key, value in profile.provenance.items():
+        for line in value if isinstance(value, list) else ():
+            st.caption(f"{plain(key)}: {plain(str(line))}")
+    if is_calibrated(profile):
+        st.code("\n".join(calibration_lines(profile)), language=None)
+    st.code(f"kvcast profile show {run.scenario.hardware.profile.rsplit('/', 1)[-1]}", language="bash")
+    others = alike(profile)
+    if not others:
+        return
+    other = st.selectbox("Compare its step times with another profile of this model", [NOBODY, *others], key="calibration.other", persist_state="session")
+    if other != NOBODY:
+        st.dataframe(beside(profile, other), hide_index=True, width="stretch")
+
+
+@st.cache_data(show_spinner=False)
+def _alike(model: str | None, identity: str) -> list[str]:
+    from calibrate.profile import BUNDLED, bundled_profiles, load_profile
+
+    return [name for name in bundled_profiles() if name != identity and load_profile(BUNDLED / f"{name}.json").model == model]
+
+
+def alike(profile: DeviceProfile) -> list[str]:
+    """Bundled profiles of the same model."""
+    return [] if profile.model is None else _alike(profile.model, profile.id)
+
+
+def beside(profile: DeviceProfile, other: str) -> list[dict[str, str]]:
+    """Whole steps of two profiles of one model, each at its own width."""
+    from calibrate.latency import step_time
+    from calibrate.models import resolve_model
+    from calibrate.profile import BUNDLED, load_profile
+
+    them = load_profile(BUNDLED / f"{other}.json")
+    model = resolve_model(str(profile.model))
+    mine, theirs = (step_time(p, model, p.dtype, p.tensor_parallel) for p in (profile, them))
+    rows = []
+    for name, shape in STEPS:
+        a, b = mine.step(*shape)[0], theirs.step(*shape)[0]
+        rows.append({"step": name, profile.id: text.seconds(a), other: text.seconds(b), "change": f"{100 * (b / a - 1):+.0f} %"})
+    return rows
