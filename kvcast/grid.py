@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from kvcast import compare, intervals, runs, text
+from kvcast import compare, intervals, parquet, text
 from kvcast.compare import Result, Variant
 from kvcast.lab import Lab, OnDone, Task, replace_file
 from sim.scenario import Scenario
@@ -166,7 +166,7 @@ def _column(values: list[Any]) -> np.ndarray:
 
 def _replace_parquet(path: Path, columns: Mapping[str, np.ndarray]) -> None:
     partial = path.with_suffix(f".{os.getpid()}.new")
-    runs._write_parquet(partial, columns)
+    parquet.write(partial, columns)
     os.replace(partial, path)
 
 

@@ -244,9 +244,6 @@ def _tables(report: Report, steps: bool) -> dict[str, Mapping[str, np.ndarray]]:
     return {**tables, "steps": _steps_table(report)} if steps else tables
 
 
-_write_parquet = parquet.write
-
-
 def _steps_table(report: Report) -> dict[str, np.ndarray]:
     names = ("end_s", "duration_s", "coverage", "n_decode", "prefill_tokens")
     columns = {name: np.concatenate([getattr(steps, name) for steps in report.steps]) for name in names}

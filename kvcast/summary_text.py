@@ -113,7 +113,15 @@ def cache_lines(result: Result) -> str:
     misses = {cause.replace("_", " "): n for cause, n in s["miss_tokens"].items() if n}
     if misses:
         lines.append("missed prompt tokens: " + ", ".join(f"{cause} {text.percent(n / prompt)}" for cause, n in sorted(misses.items(), key=lambda kv: -kv[1])))
-    return "\n".join([*lines, *evicted_lines(s)])
+    return "\n".join([*lines, *evicted_lines(s), *step_lines(s)])
+
+
+def step_lines(s: dict[str, Any]) -> list[str]:
+    """What a step is like, and how much of the GPU it uses."""
+    line = f"steps: {s['decode_batch_mean']:.3g} decodes and {text.count(s['tokens_per_step_mean'])} tokens in one, weighted by their time"
+    if s["mfu"] is not None:
+        line += f"; MFU {text.percent(s['mfu'])}, MBU {text.percent(s['mbu'])} of the data sheet's peaks ({s['peaks']['device']})"
+    return [line] if s["gpu_busy_s"] else []
 
 
 def evicted_lines(s: dict[str, Any]) -> list[str]:

@@ -147,7 +147,7 @@ def test_a_full_disk_under_a_run_folder_is_one_line(small, tmp_path, monkeypatch
     def full(*_: object) -> None:
         raise OSError(28, "Error writing bytes to file. Detail: [errno 28] No space left on device")
 
-    monkeypatch.setattr(runs, "_write_parquet", full)
+    monkeypatch.setattr(runs.parquet, "write", full)
     assert main(["run", small, "--no-baseline", "--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err == f"kvcast: {tmp_path / 'out'}: No space left on device\n"
 
