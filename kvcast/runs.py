@@ -247,6 +247,9 @@ def _tables(report: Report, steps: bool) -> dict[str, Mapping[str, np.ndarray]]:
 def _steps_table(report: Report) -> dict[str, np.ndarray]:
     names = ("end_s", "duration_s", "coverage", "n_decode", "prefill_tokens")
     columns = {name: np.concatenate([getattr(steps, name) for steps in report.steps]) for name in names}
+    shapes = [steps.work for steps in report.steps if steps.work is not None]
+    if len(shapes) == len(report.steps):
+        columns |= {name: np.concatenate([getattr(work, name) for work in shapes]) for name in ("sum_context", "n_sampled")}
     replica = np.repeat(np.arange(len(report.steps), dtype=np.int32), [len(steps.end_s) for steps in report.steps])
     return {"replica": replica, **columns}
 

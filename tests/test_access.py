@@ -132,11 +132,15 @@ def test_sums_over_the_file_are_the_summarys(semantics: str, tmp_path: Path) -> 
 def test_the_command_writes_it_and_wants_a_folder_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "small.toml"
     path.write_text(SMALL)
-    assert main(["run", str(path), "--no-baseline", "--access-log", "--out", str(tmp_path / "run")]) == 0
+    assert main(["run", str(path), "--no-baseline", "--access-log", "--steps", "--out", str(tmp_path / "run")]) == 0
     run = load_run(tmp_path / "run")
     assert run.tables["access"]["tokens"].sum() == run.summary["prompt_tokens"]
-    assert main(["run", str(path), "--access-log"]) == 2
-    assert "--access-log: expected --out with it" in capsys.readouterr().err
+    stepped = run.tables["steps"]
+    assert stepped["n_sampled"].sum() == run.summary["total_output_tokens"]
+    assert (stepped["sum_context"] >= stepped["n_decode"]).all()
+    for flag in ("--access-log", "--steps"):
+        assert main(["run", str(path), flag]) == 2
+        assert f"{flag}: expected --out with it" in capsys.readouterr().err
     assert main(["run", str(path), "--no-baseline", "--out", str(tmp_path / "run")]) == 0
     assert "access" not in load_run(tmp_path / "run").tables
 

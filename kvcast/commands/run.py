@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_scenario_arguments(parser)
     parser.add_argument("--out", metavar="DIR", type=output, help="write a run folder: scenario, summary, requests as Parquet")
     parser.add_argument("--optimum", action="store_true", help="find the best eviction for this schedule too, and split evicted tokens into the policy's choice and too little memory")
+    parser.add_argument("--steps", action="store_true", help="write steps.parquet into the run folder: every engine step, its time and shape")
     parser.add_argument("--access-log", action="store_true", help="write access.parquet into the run folder: every run of prompt tokens looked up in a cache, and when it is next asked for")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
     parser.add_argument("--check", action="store_true", help="exit with 1 when the attainment target of [slo] is missed")
@@ -61,8 +62,9 @@ def run(args: argparse.Namespace) -> int:
 
     overrides = args.overrides + ([] if args.horizon is None else [f"run.horizon_s={args.horizon or repr('')}"])
     scenario = config.load_scenario(args.scenario, overrides)
-    if args.access_log and not args.out:
-        raise InputError("--access-log: expected --out with it, the run folder to write it to")
+    for flag, asked in (("--access-log", args.access_log), ("--steps", args.steps)):
+        if asked and not args.out:
+            raise InputError(f"{flag}: expected --out with it, the run folder to write to")
     if args.out:
         runs.check_replaceable(args.out)
     with config.naming(args.scenario):
@@ -82,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
             baseline = api.run(api.without_cache(prepared), on_clock=text.clock("again with the prefix cache off", 1, 2))
     text.clear_clock()
     if args.out:
-        runs.save_run(args.out, result, baseline, access_of=prepared.workload if args.access_log else None)
+        runs.save_run(args.out, result, baseline, steps=args.steps, access_of=prepared.workload if args.access_log else None)
     if args.json:
         print(text.to_json(api.as_document(result, baseline)))
     else:
