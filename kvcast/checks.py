@@ -208,16 +208,17 @@ def _policy_problems(scenario: Scenario) -> Iterator[str]:
     from sim.simulate import POLICY_NAMES
 
     policy, params = scenario.cache.policy, scenario.cache.policy_params
-    if scenario.engine.semantics == "sglang" and policy not in sglang.POLICIES:
-        yield f"[cache] policy = {policy!r}: expected one of {', '.join(sglang.POLICIES)} with semantics = 'sglang'{did_you_mean(policy, tuple(sglang.POLICIES))}"
+    check = sglang.check_policy if scenario.engine.semantics == "sglang" else check_policy
+    if policy == "optimal":
+        yield "[cache] policy = 'optimal': the best eviction of a run is known only after it; expected kvcast optimum (or kvcast run --optimum) for it, or policy = 'clairvoyant', which knows the future and is a policy"
     elif policy not in POLICY_NAMES and ":" not in policy:
         yield f"[cache] policy = {policy!r}: expected one of {', '.join(POLICY_NAMES)}, or module:Class for your own{did_you_mean(policy, POLICY_NAMES)}"
-    elif policy == "clairvoyant" or scenario.engine.semantics != "vllm":
+    elif policy == "clairvoyant" and scenario.engine.semantics == "vllm":
         for key in params:
             yield f"[cache] policy_params has no key {key!r} for {policy} here: it has no parameters"
     else:
         try:
-            check_policy(policy, params)
+            check(policy, params)
         except InputError as error:
             yield str(error)
 

@@ -94,11 +94,11 @@ def run(
     forecast = Forecast(workload, params) if params.caching and params.policy == "clairvoyant" else None
     cache_events: list[array[int]] | None = [array("q") for _ in range(replicas)] if record_cache else None
     for index in range(replicas):
+        stream = np.random.SeedSequence(seed, spawn_key=(2, index)).generate_state(4)  # stream 2: eviction
+        world = World(workload, params.kv_blocks, params.block_size, random.Random(stream.tobytes()))
         if params.semantics == "sglang":
-            scheduler: Scheduler | sglang.SGLangScheduler = sglang.scheduler(params, paths, token_paths, log, fleet_seen)
+            scheduler: Scheduler | sglang.SGLangScheduler = sglang.scheduler(params, paths, token_paths, log, fleet_seen, world)
         else:
-            stream = np.random.SeedSequence(seed, spawn_key=(2, index)).generate_state(4)  # stream 2: eviction
-            world = World(workload, params.kv_blocks, params.block_size, random.Random(stream.tobytes()))
             cache = _cache(params, world, fleet_seen, forecast)
             cache.replica, cache.coming = index, coming
             if cache_events is not None:

@@ -306,7 +306,8 @@ def test_defaults_are_sglangs_own():
         ({"semantics": "vllm", "schedule_policy": "lpm"}, "lru", "schedule_policy = 'lpm': only semantics = 'sglang' has it"),
         ({"chunked_prefill_size": 8}, "lru", "chunked_prefill_size = 8: expected at least block_size = 16"),
         ({"schedule_policy": "lpm", "priority_scheduling": True}, "lru", "priority_scheduling = true"),
-        ({}, "s3fifo", "policy = 's3fifo': expected one of lru"),
+        ({}, "clairvoyant", "the future is known by vLLM's blocks only"),
+        ({}, "s3fif", "did you mean s3fifo?"),
     ],
 )
 def test_keys_without_effect_are_refused(engine, policy, says):

@@ -24,7 +24,6 @@ from sim.kvcache.replay import LEAF_FIRST, ReplayResult, checked_size
 from sim.scenario import EngineParams
 from workloads.columns import Workload
 
-
 CLAIRVOYANT = "clairvoyant"
 LONGEST = 1 << 62
 

@@ -4,25 +4,31 @@
 """
 from __future__ import annotations
 
+from collections.abc import Mapping
 from difflib import get_close_matches
+from typing import Any
 
+from sim.kvcache import policies
 from sim.kvcache.base import Paths
+from sim.kvcache.policies import World
 from sim.log import RequestLog
 from sim.scenario import EngineParams
-from sim.sglang.node import POLICIES
+from sim.sglang.node import POLICIES, tail_optimized
 from sim.sglang.radix import RadixCache
+from sim.sglang.ranked import RankedRadixCache
 from sim.sglang.scheduler import SGLangScheduler
 from sim.sglang.waiting import ORDERS
 from workloads.errors import InputError
 
 RETRACTION = ("length", "priority")
-__all__ = ["ORDERS", "POLICIES", "RETRACTION", "SGLangScheduler", "check", "scheduler"]
+OWN = (*POLICIES, "tlru")
+"""Eviction as SGLang has it; every other policy of the block cache, a user's own included, ranks the leaves of the same tree."""
+__all__ = ["ORDERS", "OWN", "POLICIES", "RETRACTION", "SGLangScheduler", "check", "check_policy", "scheduler"]
 
 
 def check(params: EngineParams, record_cache: bool = False) -> None:
     """Raise InputError for what SGLang's engine has no rule for."""
     choices = (
-        ("cache", "policy", params.policy, tuple(POLICIES)),
         ("engine", "schedule_policy", params.schedule_policy, tuple(ORDERS)),
         ("engine", "retraction_policy", params.retraction_policy, RETRACTION),
     )
@@ -31,8 +37,7 @@ def check(params: EngineParams, record_cache: bool = False) -> None:
             close = get_close_matches(value, known, 1)
             hint = f" (did you mean {close[0]}?)" if close else ""
             raise InputError(f"[{section}] {key} = {value!r}: expected one of {', '.join(known)} with engine.semantics = 'sglang'{hint}")
-    if params.policy_params:
-        raise InputError("[cache] policy_params: SGLang's own eviction policies have no parameters")
+    check_policy(params.policy, params.policy_params)
     if 0 < params.chunked_prefill_size < params.block_size:
         raise InputError(f"[engine] chunked_prefill_size = {params.chunked_prefill_size}: expected at least a page ({params.block_size}), or 0 for no chunks")
     if params.priority_scheduling and params.schedule_policy not in ("fcfs", "lof"):
@@ -41,7 +46,23 @@ def check(params: EngineParams, record_cache: bool = False) -> None:
         raise InputError("the optimum of a schedule is defined for vLLM's semantics only")
 
 
-def scheduler(params: EngineParams, paths: Paths, token_paths: Paths, log: RequestLog, fleet_seen: dict[int, int]) -> SGLangScheduler:
+def check_policy(policy: str, params: Mapping[str, Any]) -> None:
+    """Raise InputError for a policy that does not exist here, or a parameter it does not have."""
+    if policy == "clairvoyant":
+        raise InputError("[cache] policy = 'clairvoyant': expected another with engine.semantics = 'sglang', the future is known by vLLM's blocks only")
+    if policy in POLICIES and params:
+        raise InputError(f"[cache] policy_params: {policy} as SGLang has it has no parameters")
+    policies.check(policy, params)
+
+
+def scheduler(params: EngineParams, paths: Paths, token_paths: Paths, log: RequestLog, fleet_seen: dict[int, int], world: World) -> SGLangScheduler:
     """One replica's engine; `token_paths` has blocks of one token, `fleet_seen` is shared by all replicas."""
-    cache = RadixCache(params.kv_blocks, params.policy, paths.n_shared, fleet_seen, params.caching)
-    return SGLangScheduler(params, cache, paths, token_paths, log)
+    return SGLangScheduler(params, _cache(params, paths, fleet_seen, world), paths, token_paths, log)
+
+
+def _cache(params: EngineParams, paths: Paths, fleet_seen: dict[int, int], world: World) -> RadixCache:
+    if params.policy in OWN:
+        rank = tail_optimized(params.block_size, **params.policy_params) if params.policy == "tlru" else None
+        return RadixCache(params.kv_blocks, params.policy, paths.n_shared, fleet_seen, params.caching, rank=rank)
+    policy = policies.make(params.policy, world, params.policy_params)
+    return RankedRadixCache(params.kv_blocks, policy, paths.n_shared, fleet_seen, params.caching)

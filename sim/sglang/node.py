@@ -11,7 +11,10 @@ from sim.request import Request
 class Node:
     """An edge [lo, hi) of pages and its lower end."""
 
-    __slots__ = ("access", "children", "creation", "end", "hi", "hits", "key", "lo", "lock", "parent", "path", "priority", "queued")
+    __slots__ = (
+        "access", "children", "creation", "end", "entry", "hi", "history", "hits", "key", "lo", "lock", "parent", "path", "priority", "queued",
+        "released", "state",
+    )  # fmt: skip
 
     def __init__(self, parent: Node | None, path: Path, end: int, lo: int, hi: int, key: int, clock: int, priority: int) -> None:
         self.parent = parent  # None: the root, or evicted
@@ -26,6 +29,10 @@ class Node:
         self.lock = 0
         self.children: dict[int, Node] = {}
         self.queued = False  # the eviction heap holds an entry of it
+        self.history = hi  # pages of the longest insertion through it
+        self.state: Any = None  # of a policy that is not SGLang's own (sim.sglang.ranked), as are the next two
+        self.released = 0
+        self.entry = -1
 
 
 POLICIES: dict[str, Callable[[Node], Any]] = {
@@ -38,6 +45,19 @@ POLICIES: dict[str, Callable[[Node], Any]] = {
     "priority": lambda n: (n.priority, n.access),
 }
 """cache.policy -> key of a leaf; the smallest goes first. Of these only mru's may fall while a leaf waits for eviction."""
+
+
+def tail_optimized(page: int, threshold_tokens: int = 2048, next_prompt_tokens: int = 256) -> Callable[[Node], Any]:
+    """T-LRU (Zhang et al., arXiv 2510.15152) as SGLang's unified cache has it: the key of a leaf.
+
+    A branch whose longest insertion was L tokens needs its first L + next_prompt - threshold tokens; a leaf that begins
+    beyond those goes before all others, then by last access.
+    """
+
+    def key(n: Node) -> Any:
+        return (n.lo * page < n.history * page + next_prompt_tokens - threshold_tokens, n.access)
+
+    return key
 
 
 class RadixRequest(Request):

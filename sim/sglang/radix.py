@@ -14,6 +14,7 @@ or private to a running request. All positions are in pages.
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
@@ -24,15 +25,19 @@ from sim.sglang.node import POLICIES, Node, RadixRequest
 class RadixCache:
     """The tree, its eviction heap and the three counts of memory."""
 
-    def __init__(self, total_pages: int, policy: str, n_shared: int, fleet_seen: dict[int, int], caching: bool = True, clock: int = 0) -> None:  # fmt: skip
+    def __init__(
+        self, total_pages: int, policy: str, n_shared: int, fleet_seen: dict[int, int], caching: bool = True, clock: int = 0,
+        rank: Callable[[Node], Any] | None = None,
+    ) -> None:  # fmt: skip
+        """rank: the key of a leaf, where the policy's is not in `POLICIES`."""
         self.total = self.blank = total_pages
         self.idle = self.evicted = self.taken = 0
         self.now_s = 0.0  # written by the replica; SGLang's own policies know only the logical time
         self.caching = caching
         self.clock = clock  # SGLang's logical time
         self.root = self._new_root()
-        self._rank = POLICIES[policy]
-        self._falls = policy == "mru"
+        self._rank = rank or POLICIES[policy]
+        self._falls = policy in ("mru", "tlru")  # tlru: a split leaves a leaf that begins deeper
         self._heap: list[tuple[Any, int, Node]] = []
         self._pushed = 0
         self._n_shared = n_shared
@@ -95,6 +100,8 @@ class RadixCache:
                 child.priority = priority
             if at > inserted:
                 child.hits += 1
+            if child.history < whole:
+                child.history = whole
             node, i = child, child.end
         return at, node
 
@@ -119,10 +126,13 @@ class RadixCache:
         parent: Node = node.parent  # type: ignore[assignment]
         upper = Node(parent, path, end, node.lo, at, node.key, self.clock, node.priority)
         self.clock += 2
-        upper.hits, upper.lock = node.hits, node.lock
+        upper.hits, upper.lock, upper.history = node.hits, node.lock, node.history
+        upper.state, upper.released = node.state, node.released
         parent.children[node.key] = upper
         node.parent, node.lo, node.key = upper, at, path[k][0]
         upper.children[node.key] = node
+        if self._falls:
+            self._touched(node)
         return upper
 
     # -- a request's share ------------------------------------------------------------------------------------------
@@ -144,6 +154,14 @@ class RadixCache:
             if not node.lock:
                 self.idle += node.hi - node.lo
             node = node.parent  # type: ignore[assignment]
+
+    def admit(self, r: RadixRequest) -> None:
+        """A request is admitted and its hit, `r.node`, is locked."""
+
+    def release(self, r: RadixRequest) -> None:
+        """A request lets go of its path."""
+        if r.node is not None:
+            self.unlock(r.node)
 
     def store(self, r: RadixRequest, whole: int, prompt: int) -> None:
         """Insert the request's first `whole` pages, its `prompt` ones with a higher priority, and lock them.

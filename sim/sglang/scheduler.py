@@ -198,6 +198,7 @@ class SGLangScheduler:
             self.chunked = r
         self._record_hit(r, node.hi, limit)
         r.node, r.held, r.computed = node, node.hi, hit
+        cache.admit(r)
         adder.take(r, extend, decode)
         return adder.state()
 
@@ -307,8 +308,7 @@ class SGLangScheduler:
     def _let_go(self, r: RadixRequest) -> None:
         """Free its private pages and unlock its path."""
         self.cache.blank += -(-r.computed // self.b) - r.held
-        if r.node is not None:
-            self.cache.unlock(r.node)
+        self.cache.release(r)
         r.node, r.held = None, 0
 
     def _note_gaps(self) -> None:
