@@ -3,9 +3,9 @@
     python -m tests.fuzz_policies --ops 1000000 --seed 0                # all policies in turn; exit 1 at the first difference
     python -m tests.fuzz_policies --ops 50000 --policies arc,s3fifo
 
-The reference is tests.reference_cache for policies that are a sort key, tests.reference_policies for others. For all but random it is also the
-simulator itself where nothing can be handled as a run: on the same workload with a tree cut into single blocks, each a node of its own. What
-both share in the rest (arc, wtinylfu) is checked by libCacheSim's miss counts and by hand (tests/test_policies.py).
+The per-block reference is tests.reference_cache for policies that are a sort key, tests.reference_policies and tests.reference_queues for
+others. For all but random it is also the simulator itself where nothing can be handled as a run: on the same workload with a tree cut into
+single blocks, each a node of its own.
 An operation is a request scheduled in a step, or a block taken.
 """
 from __future__ import annotations
@@ -22,14 +22,16 @@ import numpy as np
 from sim.kvcache.policies import POLICIES
 from sim.scenario import EngineParams
 from sim.simulate import run as simulate
-from tests import fuzz, reference_cache, reference_policies, reference_vllm
+from tests import fuzz, reference_cache, reference_policies, reference_queues, reference_vllm
 from tests.fuzz_cases import random_case
 from workloads.columns import PrefixTree, Workload
 from workloads.readers.engine_case import to_workload
 
 SINGLE = tuple(name for name in POLICIES if name != "random")
 """Policies that treat the blocks of a run one by one; random takes a leaf as a whole."""
-REFERENCES = ("lru", *(set(reference_cache.RankedPool.KEYS) & set(POLICIES)), *reference_policies.POOLS)
+POOLS: dict[str, Any] = reference_policies.POOLS | reference_queues.POOLS
+FAULTS = reference_policies.FAULTS | reference_queues.FAULTS
+REFERENCES = ("lru", *(set(reference_cache.RankedPool.KEYS) & set(POLICIES)), *POOLS)
 """Policies with a per-block reference."""
 
 
@@ -110,6 +112,7 @@ def run_reference(policy: str, case: fuzz.Case, workload: Workload, params: Engi
     """The per-block engine with the policy's per-block reference."""
     engine = reference_vllm.Engine(case, fuzz.LinearTime(), check=True)
     engine.pool = make_pool(policy, workload, params)
+    engine.pool.keys = [r.keys for r in engine.requests]
     return engine.run()
 
 
@@ -126,12 +129,12 @@ def make_pool(policy: str, workload: Workload, params: EngineParams) -> Any:
         params.block_size, class_names=workload.class_names, tenant_names=workload.tenant_names, **columns,
         prompt=workload.prompt_tokens.tolist(), output=workload.output_tokens.tolist(), params=params.policy_params,
     )  # fmt: skip
-    return reference_policies.POOLS[policy](params.kv_blocks, about)
+    return POOLS[policy](params.kv_blocks, about)
 
 
 def cases_until_noticed(fault: str, seed: int = 0, limit: int = 1500) -> int | None:
     """Number of random cases until a fault planted in the reference shows; None when it never did."""
-    policy, target, name, faulty = reference_policies.FAULTS[fault]
+    policy, target, name, faulty = FAULTS[fault]
     for index in range(limit):
         case, workload, params = case_of(policy, seed, index)
         with patch.object(target, name, faulty):

@@ -194,7 +194,7 @@ FAULTS = {
     "a queue that remembers nothing": (Ghosts, "add", lambda self, node_id, lo, hi: None, lambda: golden("s3fifo")),
     "names that are never forgotten": (Ghosts, "trim", lambda self, capacity: None, lambda: golden("s3fifo")),
     "no second chance": (Sieve, "second_chance", lambda self, run: False, lambda: golden("sieve")),
-    "a border that never moves": (Arc, "on_admit", lambda self, request: [self.recall(request, g) for g in self.ghosts], lambda: golden("arc")),
+    "a border that never moves": (Arc, "on_admit", lambda self, request: self.recall(request, *self.ghosts), lambda: golden("arc")),
     "a share tested once a visit": (S3Fifo, "span", lambda self, run: len(run), lambda: test_runs_are_single_blocks("s3fifo")),
     "a quota tested once a visit": (Quota, "span", lambda self, run: len(run), lambda: test_runs_are_single_blocks("quota")),
     "a second chance for one run alone": (RankedCache, "_chain", staticmethod(lambda leaf: leaf.runs[-1:]), lambda: test_runs_are_single_blocks("sieve")),

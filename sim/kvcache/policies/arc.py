@@ -30,7 +30,7 @@ class Arc(Recalling):
 
     def on_admit(self, request: Asking) -> None:
         once, again = (max(1, g.blocks) for g in self.ghosts)
-        from_once, from_again = (self.recall(request, g) for g in self.ghosts)
+        from_once, from_again = self.recall(request, *self.ghosts)
         self.target = min(self.world.capacity_blocks, self.target + from_once * max(1.0, again / once))
         self.target = max(0.0, self.target - from_again * max(1.0, once / again))
         self.missed_again = from_again > 0

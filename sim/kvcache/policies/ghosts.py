@@ -82,8 +82,12 @@ class Recalling(Policy):
         super().__init__(world)
         self._returning: dict[int, dict[int, list[tuple[int, int]]]] = {}  # request -> node -> intervals
 
-    def recall(self, request: Asking, ghosts: Ghosts) -> int:
-        """Take out of `ghosts` what the request will insert; the number of blocks."""
+    def recall(self, request: Asking, *queues: Ghosts) -> list[int]:
+        """Take out of each queue what the request will insert; the numbers of blocks. Before anything else at its admission."""
+        self._returning.pop(request.id, None)  # preempted before it had inserted any of it
+        return [self._take(request, ghosts) for ghosts in queues]
+
+    def _take(self, request: Asking, ghosts: Ghosts) -> int:
         lo, blocks = request.entered, 0
         for node_id, hi in request.path if ghosts.blocks else ():
             if hi > lo:
