@@ -31,7 +31,7 @@ SINGLE = tuple(name for name in POLICIES if name != "random")
 """Policies that treat the blocks of a run one by one; random takes a leaf as a whole."""
 POOLS: dict[str, Any] = reference_policies.POOLS | reference_queues.POOLS
 FAULTS = reference_policies.FAULTS | reference_queues.FAULTS
-REFERENCES = ("lru", *(set(reference_cache.RankedPool.KEYS) & set(POLICIES)), *POOLS)
+REFERENCES = tuple(name for name in POLICIES if name == "lru" or name in reference_cache.RankedPool.KEYS or name in POOLS)
 """Policies with a per-block reference."""
 
 
