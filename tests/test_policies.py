@@ -24,12 +24,13 @@ from sim.kvcache.policies.s3fifo import MAIN, SMALL, S3Fifo
 from sim.kvcache.ranked import RankedCache
 from sim.scenario import EngineParams
 from sim.simulate import run
-from tests import fuzz_policies
+from tests import fuzz, fuzz_policies
 from tests.worlds import LinearSteps, UnitSteps, plain, random_workload
 from tools.libcachesim_goldens import CAPACITIES, TRACES
 from workloads.columns import PrefixTree, Workload
 from workloads.errors import InputError
 from workloads.prefix_tree import from_pieces
+from workloads.readers.engine_case import to_workload
 
 ONE = plain([0.0], [1], [1])
 
@@ -411,8 +412,26 @@ def test_policies_equal_their_per_block_reference(policy: str) -> None:
 
 
 def test_blocks_that_a_preempted_request_was_to_bring_back_are_forgotten() -> None:
-    """It is preempted before it has inserted any of them: at its next admission their names are gone (random case 0/30)."""
-    assert fuzz_policies.difference("s3fifo", 0, 30)[0] == ""
+    """Preempted before it has inserted any of them: at its next admission their names are gone (random case 0/30, shrunk)."""
+    prompts = [
+        (0, 2, [[1, 48]], 1), (0, 3, [[1, 48]], 1), (0, 0, [[3, 8], [3, 48]], 8), (0, 2, [[1, 48], [9, 1]], 1), (0, 0, [[1, 24], [10, 16], [11, 33]], 1),
+        (0, 2, [[2, 48], [12, 33]], 15), (0, 0, [[2, 48], [12, 33], [13, 45]], 8), (1, 1, [[3, 32], [2, 33], [14, 24]], 2), (1, 0, [[2, 33]], 1),
+    ]  # fmt: skip
+    requests = [
+        {"id": i, "arrival_step": at, "priority": priority, "segments": [["s", *text] for text in texts], "max_tokens": output}
+        for i, (at, priority, texts, output) in enumerate(prompts)
+    ]
+    config = {
+        "block_size": 8, "num_blocks": 18, "max_model_len": 1000, "max_num_batched_tokens": 11, "max_num_seqs": 64, "policy": "priority",
+        "scheduler_reserve_full_isl": False, "async_scheduling": True,
+    }  # fmt: skip
+    case = fuzz.timed({"engine": "vllm", "timed": True, "config": config, "requests": requests})
+    workload, params = to_workload(case)
+    asked = EngineParams(**params, policy="s3fifo", policy_params={"small_share": 0.0, "main_uses": 1})
+    log: list[tuple] = []
+    recording = run(workload, asked, fuzz.LinearTime(), step_log=log)
+    assert recording.preemptions.sum() > 0
+    assert next(fuzz.vllm_differences(fuzz_policies.run_reference("s3fifo", case, workload, asked), recording, log), "") == ""
 
 
 @pytest.mark.parametrize("fault", fuzz_policies.FAULTS)
