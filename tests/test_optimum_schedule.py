@@ -12,6 +12,7 @@ import pytest
 from kvcast.cli import main
 from sim.kvcache.clairvoyant import NO_USE, Forecast
 from sim.kvcache.observed import ACQUIRE, RELEASE
+from sim.kvcache.policies import POLICIES
 from sim.optimum.check import check, feasible
 from sim.optimum.hits import most_hits
 from sim.optimum.schedule import order_optimum, schedule_optimum, schedule_problem, split_evicted
@@ -93,13 +94,14 @@ def hits_of(problem, rec: Recording) -> np.ndarray:
 
 
 def test_what_the_engine_hit_is_one_of_the_schedules() -> None:
-    """Random worlds with preemptions, priorities, thresholds, fleets and horizons: its hits fit the items' capacity."""
+    """Random worlds with preemptions, priorities, thresholds, every policy, steps decided ahead, fleets and horizons: its hits fit the items' capacity."""
     rng = np.random.default_rng(12)
     below = preempted = 0
-    for _ in range(150):
+    policies = ["lru", "clairvoyant", *POLICIES]
+    for number in range(150):
         workload, params = world(rng, closed=bool(rng.integers(2)))
         params = replace(
-            params, policy=str(rng.choice(["lru", "lfu", "clairvoyant"])), long_prefill_token_threshold=int(rng.choice([0, 0, 5])),
+            params, policy=policies[number % len(policies)], async_scheduling=bool(rng.integers(2)), preemption_victim=str(rng.choice(["fcfs", "fcfs", "lcf"])), long_prefill_token_threshold=int(rng.choice([0, 0, 5])),
             scheduler_policy=str(rng.choice(["fcfs", "fcfs", "priority"])), reserve_full_isl=bool(rng.integers(2)),
         )  # fmt: skip
         replicas, horizon_s = int(rng.integers(1, 4)), float(rng.choice([np.inf, np.inf, 2.0]))
