@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvcast import Scenario, WorkloadConfig, api, load_run, runs, save_run
+from kvcast import Scenario, WorkloadConfig, aggregates, api, load_run, runs, save_run
 from sim.scenario import CostConfig, EngineConfig, SloConfig
 from workloads.config import Dist, Layer, MixClass
 from workloads.errors import InputError
@@ -222,3 +222,56 @@ def test_an_explicit_block_count_is_kept_and_compared_with_what_fits():
     assert resolved.origins["kv_blocks"] == "given"
     assert "more than the 57,429 that fit" in resolved.kv_lines[0]
     assert api.resolve(replace(scenario, engine=EngineConfig())).scenario.engine.kv_blocks == 57_429
+
+
+# -- reading back what is asked for ------------------------------------------------------------------------------------
+
+
+def test_a_column_is_read_when_it_is_asked_for_and_once(result, tmp_path, monkeypatch):
+    import pyarrow.parquet as pq
+
+    save_run(tmp_path / "run", result)
+    read_table, asked = pq.read_table, []
+
+    def noted(path: Path, columns: list[str]) -> object:
+        asked.append((path.name, *columns))
+        return read_table(path, columns=columns)
+
+    monkeypatch.setattr(pq, "read_table", noted)
+    requests = load_run(tmp_path / "run").tables["requests"]
+    assert "ttft_s" in requests
+    assert set(requests) == set(result.report.requests)
+    assert not asked
+    assert requests["ttft_s"] is requests["ttft_s"]
+    assert asked == [("requests.parquet", "ttft_s")]
+    with pytest.raises(KeyError):
+        requests["no_such_column"]
+
+
+def test_aggregates_are_the_runs_quantiles_and_slowest_requests(result, tmp_path):
+    drawn, requests = load_run(save_run(tmp_path / "run", result)).aggregates, result.report.requests
+    done = requests["in_window"] & (requests["status"] == 0)
+    for metric, column in aggregates.LATENCIES.items():
+        values = np.sort(requests[column][done & ~np.isnan(requests[column])] * 1e3)
+        curve = drawn["latency_ms"][metric]["chat"]
+        assert len(curve["ms"]) <= aggregates.CURVE_POINTS
+        assert (curve["ms"][0], curve["ms"][-1], curve["percent"][-1]) == (values[0], values[-1], 100.0)
+        below = np.searchsorted(values, curve["ms"], side="right") / len(values) * 100
+        assert (below >= np.array(curve["percent"]) - 1e-9).all()
+    slowest = np.sort(requests["ttft_s"][done])[::-1][: aggregates.SLOWEST]
+    assert [row["ttft_s"] for row in drawn["slowest"]] == slowest.tolist()
+    first = drawn["slowest"][0]
+    assert first["prompt_tokens"] == requests["prompt_tokens"][first["request"]]
+
+
+def test_a_curve_has_the_same_points_for_any_number_of_values_and_keeps_the_tail():
+    values = np.random.default_rng(0).exponential(1.0, 100_000)
+    curve = aggregates.curve(values)
+    assert len(curve["ms"]) <= aggregates.CURVE_POINTS
+    for percent in (50.0, 99.0, 99.9):
+        at = np.interp(percent, curve["percent"], curve["ms"])
+        assert at == pytest.approx(np.percentile(values, percent), rel=0.02)
+    assert curve["percent"][-2] > 99.99
+    few = aggregates.curve(np.array([3.0, 1.0, 2.0]))
+    assert few["ms"].tolist() == [1.0, 2.0, 3.0]
+    assert few["percent"].tolist() == [100 / 3, 200 / 3, 100.0]
