@@ -178,8 +178,6 @@ class Scheduler:
             if fits:
                 budget -= want
                 self._advance_one(r, want)
-            elif not self.by_priority:
-                break
         if self.decoded or self.chunks or not self.preempted:
             self._settle()
         return budget

@@ -296,8 +296,6 @@ class Engine:
                 step.scheduled[r.id] = n
                 budget -= n
                 i += 1
-            elif not self.by_priority:
-                break
         return budget
 
     def _last_in_flight(self, r: Request) -> bool:
