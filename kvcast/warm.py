@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 
 from kvcast.api import Prepared
+from kvcast.own_policy import read_again
 from sim.warm import CacheState, saved
 from workloads.columns import Workload
 from workloads.errors import InputError
 
-FORMAT = 2  # runs lie on chains of nodes
+FORMAT = 3  # 2: runs lie on chains of nodes; 3: policies and SGLang's tree
 
 
 def saver(path: Path, prepared: Prepared) -> Callable[[list], None]:
@@ -55,7 +56,7 @@ def begin(path: Path, prepared: Prepared) -> tuple[Prepared, CacheState]:
     meta, state = _read(path)
     for name, value in _identity(prepared).items():
         if meta.get(name) != value:
-            told = "" if name == "requests" else f" {meta.get(name)!r}, here {value!r}"
+            told = "" if name in ("requests", "policy_source") else f" {meta.get(name)!r}, here {value!r}"
             raise InputError(f"--warm-cache {path}: saved with other {name.replace('_', ' ')}{told}; expected the same")
     if prepared.workload.concurrency is not None:
         raise InputError("--warm-cache: a fixed concurrency has no time at which one part of its sessions ends; expected another workload.loop")
@@ -70,6 +71,7 @@ def _identity(prepared: Prepared) -> dict[str, Any]:
     return {
         "format": FORMAT, "requests": requests_hash(prepared.workload), "semantics": params.semantics, "block_size": params.block_size,
         "kv_blocks": params.kv_blocks, "replicas": scenario.cluster.replicas, "caching": params.caching, "policy": params.policy,
+        "policy_params": params.policy_params, "policy_source": read_again(params.policy),
     }  # fmt: skip
 
 
@@ -89,7 +91,7 @@ def _read(path: Path) -> tuple[dict[str, Any], CacheState]:
     try:
         with np.load(path, allow_pickle=False) as file:
             meta = json.loads(str(file["meta"]))
-            state = CacheState(file["runs"], file["seen"], float(file["until_s"]), int(file["routed"]))
+            state = CacheState(file["runs"], file["seen"], float(file["until_s"]), int(file["routed"]), file["trees"])
     except OSError as error:
         raise InputError(f"{path}: {(error.strerror or 'cannot be read').lower()}; expected a file written by --save-cache") from None
     except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):

@@ -1,21 +1,25 @@
 """A prefix cache's content after a run, to begin another run with.
 
 The one idea: vLLM's cache without running requests is a list of runs in release order, so its state is five integer
-columns and what was ever entered (for the ceilings). A run that begins with it serves the arrivals after `until_s`
-alone, as the run that served all of them would, had the first part drained.
+columns and what was ever entered (for the ceilings); a cache that keeps more of the past is a document beside them
+(sim.warm_trees). A run that begins with it serves the arrivals after `until_s` alone, as the run that served all of them
+would, had the first part drained.
 
     run(workload, params, step_time, until_arrival_s=600, on_end=lambda replicas: states.append(saved(replicas, 600)))
     run(workload, params, step_time, warm=states[0])
 """
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sim.kvcache.release_order import Node, ReleaseOrderCache, Run
+from sim.scheduler import Scheduler
+from sim.warm_trees import document, fill
 
 if TYPE_CHECKING:
     from sim.replica import Replica
@@ -29,27 +33,29 @@ class CacheState:
     seen: np.ndarray  #: int64 [m, 3]: replica (-1: the fleet), node, deepest block ever entered
     until_s: float  #: sessions that begin by then are in it
     routed: int  #: requests sent to replicas, where a round-robin router goes on
-
-
-def _caches(replicas: Sequence[Replica]) -> list[ReleaseOrderCache]:
-    """Raise ValueError where the state is more than a release order."""
-    caches = [replica.scheduler.cache for replica in replicas]
-    for cache in caches:
-        if not isinstance(cache, ReleaseOrderCache):
-            raise ValueError("only the cache of policy lru with vLLM's semantics can be saved or begun with: other policies keep a history besides it")
-    return caches  # type: ignore[return-value]
+    trees: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))  #: JSON, a document for each replica whose cache is no release order
 
 
 def saved(replicas: Sequence[Replica], until_s: float) -> CacheState:
     """The caches of replicas at the end of a run. Raises ValueError when something still runs."""
-    caches = _caches(replicas)
     runs: list[tuple[int, ...]] = []
-    seen: list[tuple[int, ...]] = [(-1, node, depth) for node, depth in caches[0]._fleet_seen.items()]
-    for index, cache in enumerate(caches):
-        runs += [(index, *row) for row in _rows(cache)]
+    trees = []
+    first: Any = replicas[0].scheduler.cache
+    seen: list[tuple[int, ...]] = [(-1, node, depth) for node, depth in first._fleet_seen.items()]
+    for index, replica in enumerate(replicas):
+        cache: Any = replica.scheduler.cache
+        if replica.scheduler.busy:
+            raise ValueError("requests are still running: a cache can be saved when all that arrived has been served")
+        if isinstance(replica.scheduler, Scheduler) and replica.scheduler.tiers is not None:
+            raise ValueError("a cache with tiers below it cannot be saved or begun with")
+        if isinstance(cache, ReleaseOrderCache):
+            runs += [(index, *row) for row in _rows(cache)]
+        else:
+            trees.append(document(replica))
         seen += [(index, node, depth) for node, depth in cache._seen.items()]
     routed = int(np.count_nonzero(np.asarray(replicas[0].log.replica) >= 0))
-    return CacheState(np.array(runs, np.int64).reshape(-1, 6), np.array(seen, np.int64).reshape(-1, 3), until_s, routed)
+    told = np.frombuffer(json.dumps(trees).encode() if trees else b"", np.uint8)
+    return CacheState(np.array(runs, np.int64).reshape(-1, 6), np.array(seen, np.int64).reshape(-1, 3), until_s, routed, told)
 
 
 def _rows(cache: ReleaseOrderCache) -> list[tuple[int, int, int, int, int]]:
@@ -62,19 +68,22 @@ def _rows(cache: ReleaseOrderCache) -> list[tuple[int, int, int, int, int]]:
     rows = []
     for node in cache.nodes.values():
         for run in [*node.main, *(copy for copies in node.extra.values() for copy in copies)]:
-            if run.refs:
-                raise ValueError("requests are still running: a cache can be saved when all that arrived has been served")
             rows.append((node.id, run.lo, run.hi, int(run.extra), place[id(run)]))
     return rows
 
 
 def restore(state: CacheState, replicas: Sequence[Replica]) -> None:
     """Put the state into replicas that have not run yet."""
-    caches = _caches(replicas)
-    for index, cache in enumerate(caches):
-        _fill(cache, state.runs[state.runs[:, 0] == index, 1:])
+    trees = json.loads(state.trees.tobytes()) if len(state.trees) else []
+    for index, replica in enumerate(replicas):
+        cache: Any = replica.scheduler.cache
+        if isinstance(cache, ReleaseOrderCache):
+            _fill(cache, state.runs[state.runs[:, 0] == index, 1:])
+        else:
+            fill(replica, trees[index])
         cache._seen.update(state.seen[state.seen[:, 0] == index, 1:].tolist())
-    caches[0]._fleet_seen.update(state.seen[state.seen[:, 0] == -1, 1:].tolist())
+    first: Any = replicas[0].scheduler.cache
+    first._fleet_seen.update(state.seen[state.seen[:, 0] == -1, 1:].tolist())
 
 
 def _fill(cache: ReleaseOrderCache, rows: np.ndarray) -> None:

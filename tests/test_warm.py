@@ -1,12 +1,14 @@
 """A run that begins with a saved cache serves its arrivals as the run over everything does, and refuses another world's cache."""
 import json
+import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from kvcast.cli import main
-from sim.scenario import EngineParams
+from sim.kvcache.policies import POLICIES, Policy, World
+from sim.scenario import EngineParams, TierParams
 from sim.simulate import run
 from sim.warm import saved
 from tests.worlds import LinearSteps, random_workload
@@ -55,6 +57,52 @@ def saved_empty(state):
     return replace(state, runs=state.runs[:0], seen=state.seen[:0])
 
 
+class Remembers(Policy):
+    """A user's own, with a memory of plain values: what it evicted goes later when it comes back."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.gone: dict[tuple[int, int], int] = {}
+
+    def on_insert(self, run, request) -> None:
+        run.state = self.gone.get((run.node_id, run.lo), 0)
+
+    def on_evict(self, run, n: int) -> None:
+        for block in range(run.hi - n, run.hi):
+            self.gone[run.node_id, block] = self.gone.get((run.node_id, block), 0) + 1
+
+    def split(self, node_id: int, lo: int, hi: int, request) -> int:
+        return lo + 1
+
+    def key(self, run):
+        return run.state, run.released
+
+
+@pytest.mark.parametrize("semantics", ["vllm", "sglang"])
+@pytest.mark.parametrize("policy", [*POLICIES, "tests.test_warm:Remembers", "sim.kvcache.policies.by_key:Lfu"])
+def test_every_policy_goes_on_as_if_nothing_had_happened(policy, semantics):
+    """Closed loops on two replicas, through a file's bytes: every admission, hit and time of the second part."""
+    evicted = 0
+    for seed in range(5):
+        rng = random.Random(seed)
+        blocks, page = (rng.choice([40, 60, 100]), 4) if semantics == "vllm" else (rng.choice([60, 80, 120]), 4)
+        params = EngineParams(
+            kv_blocks=blocks, block_size=page, max_num_seqs=8, max_num_batched_tokens=64, policy=policy, semantics=semantics,
+            chunked_prefill_size=rng.choice([32, 64]), schedule_policy=rng.choice(["fcfs", "lpm", "lof"]), schedule_conservativeness=0.3,
+        )  # fmt: skip
+        workload, late = two_parts(seed, closed=seed % 2 == 0)
+        options = {"replicas": 2, "seed": seed}
+        whole = run(workload, params, LinearSteps(), **options)
+        states = []
+        first = run(workload, params, LinearSteps(), **options, until_arrival_s=GAP_S - 1, on_end=lambda r, kept=states: kept.append(saved(r, GAP_S - 1)))
+        second = run(workload, params, LinearSteps(), **options, warm=states[0])
+        for name in ("hit_tokens", "ceiling_replica_tokens", "ceiling_fleet_tokens", "replica", "status", "preemptions", "admit_s", "finish_s"):
+            np.testing.assert_array_equal(getattr(second, name)[late], getattr(whole, name)[late], err_msg=f"{seed} {name}")
+        assert first.evicted_blocks + second.evicted_blocks == whole.evicted_blocks
+        evicted += second.evicted_blocks
+    assert evicted > 100
+
+
 def test_the_restored_cache_is_sound():
     params = EngineParams(kv_blocks=60, block_size=2, max_num_seqs=8, max_num_batched_tokens=64)
     workload, _ = two_parts(3)
@@ -64,12 +112,48 @@ def test_the_restored_cache_is_sound():
     np.testing.assert_array_equal(np.sort(states[0].runs, axis=0), np.sort(again[0].runs, axis=0))  # nothing arrived: it comes back as it was
 
 
-def test_another_policy_and_running_requests_are_refused():
+@pytest.mark.parametrize("semantics", ["vllm", "sglang"])
+@pytest.mark.parametrize("policy", ["lru", "lfu", "mru", "tlru", "s3fifo", "arc", "wtinylfu", "random"])
+def test_what_is_restored_is_saved_again_to_the_last_bit(policy, semantics):
+    """Nothing arrives in between: nodes, states, counters, SGLang's clock, reserve and passes."""
+    params = EngineParams(kv_blocks=60, block_size=4, max_num_seqs=8, max_num_batched_tokens=64, policy=policy, semantics=semantics, chunked_prefill_size=32)
+    workload, _ = two_parts(3)
+    states = []
+    run(workload, params, LinearSteps(), until_arrival_s=500, on_end=lambda r: states.append(saved(r, 500)))
+    run(workload, params, LinearSteps(), until_arrival_s=501, warm=states[0], on_end=lambda r: states.append(saved(r, 500)))
+    for name in ("seen", "trees"):
+        np.testing.assert_array_equal(getattr(states[1], name), getattr(states[0], name))
+    if semantics == "sglang":
+        (kept,) = json.loads(states[0].trees.tobytes())
+        assert kept["passes" if policy == "lru" else "clock"] > 10
+        assert kept["ratio"] != [0.7, 0]
+
+
+class Opaque(Policy):
+    """Keeps what no file can hold."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.memory = object()
+
+
+@pytest.mark.parametrize(("change", "expected"), [
+    ({"policy": "clairvoyant"}, "no cache that can be saved"),
+    ({"caching": False}, "no cache that can be saved"),
+    ({"policy": "tests.test_warm:Opaque"}, "policy Opaque keeps object in memory, which cannot be saved"),
+    ({"tiers": (TierParams("dram", 50, 1e9),)}, "tiers below it cannot be saved"),
+])  # fmt: skip
+def test_what_cannot_be_saved_is_refused(change, expected):
     workload, _ = two_parts(1)
-    params = EngineParams(kv_blocks=60, block_size=4, max_num_seqs=8, max_num_batched_tokens=64, policy="lfu")
-    with pytest.raises(ValueError, match="only the cache of policy lru"):
+    params = EngineParams(kv_blocks=60, block_size=4, max_num_seqs=8, max_num_batched_tokens=64, **change)
+    with pytest.raises(ValueError, match=expected):
         run(workload, params, LinearSteps(), on_end=lambda r: saved(r, 1.0))
-    params = EngineParams(kv_blocks=60, block_size=4, max_num_seqs=8, max_num_batched_tokens=64)
+
+
+@pytest.mark.parametrize("change", [{}, {"policy": "lfu"}, {"semantics": "sglang"}])
+def test_running_requests_are_refused(change):
+    workload, _ = two_parts(1)
+    params = EngineParams(kv_blocks=60, block_size=4, max_num_seqs=8, max_num_batched_tokens=64, **change)
     with pytest.raises(ValueError, match="still running"):
         run(workload, params, LinearSteps(), horizon_s=0.5, on_end=lambda r: saved(r, 1.0))
 
@@ -99,8 +183,9 @@ def scenario(tmp_path):
     return path
 
 
-def test_the_command_saves_and_goes_on(scenario, tmp_path, capsys):
-    cache, run_of = str(tmp_path / "warm.npz"), ["run", str(scenario), "--no-baseline", "--json"]
+@pytest.mark.parametrize("more", [[], ["cache.policy=arc"], ["engine.semantics=sglang"], ["engine.semantics=sglang", "cache.policy=s3fifo"]])
+def test_the_command_saves_and_goes_on(scenario, tmp_path, capsys, more):
+    cache, run_of = str(tmp_path / "warm.npz"), ["run", str(scenario), "--no-baseline", "--json", *(word for key in more for word in ("--set", key))]
     assert main([*run_of, "--set", "run.warmup_s=300"]) == 0
     whole = json.loads(capsys.readouterr().out)
     assert main([*run_of, "--set", "run.duration_s=300", "--save-cache", cache]) == 0
@@ -118,6 +203,7 @@ def test_the_command_saves_and_goes_on(scenario, tmp_path, capsys):
     ("engine.block_size=32", "other block size"),
     ("cluster.replicas=2", "other replicas"),
     ("cache.policy=lfu", "other policy"),
+    ("engine.semantics=sglang", "other semantics"),
     ("workload.requests=150", "other requests"),
     ("cache.enabled=false", "other caching"),
 ])
@@ -138,6 +224,6 @@ def test_files_that_are_no_saved_cache_are_refused_and_kept(scenario, tmp_path, 
     capsys.readouterr()
     assert main(["run", str(scenario), "--save-cache", str(tmp_path / "w.npz")]) == 2
     assert "run.duration_s is not set" in capsys.readouterr().err
-    assert main(["run", str(scenario), "--set", "cache.policy=lfu", "--set", "run.duration_s=300", "--save-cache", str(tmp_path / "w.npz")]) == 2
-    assert "only the cache of policy lru" in capsys.readouterr().err
+    assert main(["run", str(scenario), "--set", "cache.policy=clairvoyant", "--set", "run.duration_s=300", "--save-cache", str(tmp_path / "w.npz")]) == 2
+    assert "whose policy is clairvoyant" in capsys.readouterr().err
     assert not (tmp_path / "w.npz").exists()
