@@ -63,4 +63,10 @@ TERMS = {
     "step_time": "Seconds of one engine step as the simulator reads them: linear between the points of the profile's tables, dense layers, attention, sampling and overhead added up.",
     "accuracy": "What this kind of profile was held against, by kvcast validate, and what it was not.",
     "kv_arithmetic": "Memory share x GPU memory - weights - overhead = KV, in blocks. The overhead is one constant, within 2.2 % on public engine logs.",
+    "jump": "Places worth looking at: the completed request with the highest TTFT, the first request that lost its KV blocks, the moment with the most requests waiting.",
+    "by_replica": "Requests admitted and not yet finished on each replica; time spent preempted counts.",
+    "lives": (
+        "A row a request, in order of arrival: queued (arrival to first schedule), loading (from a cache tier), prefill (its chunks), decode (first to last token), preempted (its blocks were taken; "
+        "it waits and computes again)."
+    ),
 }

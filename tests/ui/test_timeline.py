@@ -1,0 +1,179 @@
+"""The Timeline page: windows, jumps, lives; counted against the tables and against a simulation chunk by chunk."""
+import json
+
+import numpy as np
+import pytest
+
+from kvcast import api, cli, figures, lives
+from kvcast.config import load_scenario
+from kvcast.pages import shell, timeline
+from kvcast.runs import load_run
+from sim.recording import COMPLETED, TOO_LONG, UNFINISHED
+from tests.ui.conftest import Session
+
+TIGHT = ["run.duration_s=60", "cluster.replicas=2", "engine.kv_blocks=1500", "workload.rate_scale=2.0"]
+
+
+@pytest.fixture(scope="module")
+def tight(tmp_path_factory):
+    """A run whose memory is too small for it: requests wait and are preempted."""
+    folder = tmp_path_factory.mktemp("tight") / "run"
+    sets = [part for change in TIGHT for part in ("--set", change)]
+    assert cli.main(["run", "examples/demo.toml", *sets, "--no-baseline", "--out", str(folder)]) == 0
+    return load_run(folder)
+
+
+def table(*rows):
+    """Requests: (arrival, admit, first, finish, status, preemptions, replica)."""
+    names = ("arrival_s", "admit_s", "first_token_s", "finish_s", "status", "preemptions", "replica")
+    columns = {name: np.array([row[i] for row in rows], float) for i, name in enumerate(names)}
+    columns |= {name: columns[name].astype(int) for name in ("status", "preemptions", "replica")}
+    return columns | {"ttft_s": columns["first_token_s"] - columns["arrival_s"]}
+
+
+NAN = float("nan")
+FOUR = table(
+    (0.0, 1.0, 2.0, 5.0, COMPLETED, 0, 0), (1.0, 3.0, 9.0, 10.0, COMPLETED, 2, 1), (4.0, NAN, NAN, NAN, UNFINISHED, 0, 0), (4.5, NAN, NAN, NAN, TOO_LONG, 0, 0),
+)  # fmt: skip
+
+
+def test_who_was_there_and_how_many():
+    assert lives.present(FOUR, 0.0, 20.0).tolist() == [0, 1, 2], "one that was turned away was never in the system"
+    assert lives.present(FOUR, 6.0, 7.0).tolist() == [1, 2]
+    assert lives.present(FOUR, 0.0, 0.5).tolist() == [0]
+    assert lives.chosen(FOUR, 0.0, 20.0, most=1).tolist() == [1], "preempted ones first"
+    counts = lives.counts(FOUR, 2, 0.0, 19.9)
+    at = {t: int(np.searchsorted(counts["t_s"], t)) for t in (0.55, 2.05, 4.05, 7.05, 12.05)}
+    assert [int(counts["waiting"][i]) for i in at.values()] == [1, 1, 1, 1, 1]
+    assert [counts["running"][:, i].tolist() for i in at.values()] == [[0, 0], [1, 0], [1, 1], [0, 1], [0, 0]]
+
+
+def test_where_to_jump():
+    slowest, first, queue = lives.jumps(FOUR, 20.0)
+    assert (slowest.label, slowest.words) == ("Slowest first token", "request 1, TTFT 8.00 s")
+    assert slowest.start_s <= 1.0
+    assert slowest.end_s >= 10.0
+    assert (first.label, first.words) == ("First preemption", "request 1, preempted 2 times")
+    assert queue.label == "Longest queue"
+    assert queue.words.startswith("1 requests waiting at ")
+    calm = table((0.0, 0.0, 2.0, 5.0, COMPLETED, 0, 0))
+    assert [jump.label for jump in lives.jumps(calm, 10.0)] == ["Slowest first token"]
+
+
+def test_coarse_lives_end_where_the_request_does(tight):
+    requests = tight.tables["requests"]
+    ids = lives.chosen(requests, 0.0, 60.0)
+    assert requests["preemptions"][ids].any()
+    for life in lives.coarse(requests, list(tight.summary["classes"]), ids):
+        assert life.phases[0][1] == requests["arrival_s"][life.request]
+        assert life.phases[-1][2] == pytest.approx(requests["finish_s"][life.request])
+        assert all(a[2] == pytest.approx(b[1]) for a, b in zip(life.phases, life.phases[1:], strict=False)), "no gaps"
+
+
+def test_exact_lives_agree_with_the_run(tight):
+    """The same window simulated again: the same admissions, first tokens and preemptions, in chunks."""
+    requests = tight.tables["requests"]
+    prepared = api.prepare(load_scenario("examples/demo.toml", TIGHT))
+    found = lives.exact(prepared, 5.0, 25.0)
+    assert found["present"] == len(lives.present(requests, 5.0, 25.0))
+    shown = lives.from_document(json.loads(json.dumps(found)))
+    assert shown
+    for life in shown:
+        r = life.request
+        assert life.phases[0][1] == requests["arrival_s"][r]
+        assert all(start < stop <= 25.0 for _, start, stop, _ in life.phases if stop > start)
+        if requests["finish_s"][r] < 25.0:
+            assert life.phases[-1][2] == requests["finish_s"][r]
+            assert life.preemptions == requests["preemptions"][r]
+            assert sum(what == "preempted" for what, *_ in life.phases) >= (life.preemptions > 0)
+            computed = sum(tokens for what, _, _, tokens in life.phases if what == "prefill")
+            assert computed >= life.prompt_tokens - life.hit_tokens
+            if not life.preemptions:
+                assert computed == life.prompt_tokens - life.hit_tokens
+        else:
+            assert life.phases[-1][2] == 25.0, "still there: cut at the end of the window"
+    assert any(life.preemptions for life in shown)
+    assert any(sum(what == "prefill" for what, *_ in life.phases) > 1 for life in shown), "chunks"
+
+
+def test_a_chrome_trace_has_a_row_a_request(tight):
+    requests = tight.tables["requests"]
+    shown = lives.coarse(requests, list(tight.summary["classes"]), lives.chosen(requests, 5.0, 25.0, 5))
+    trace = lives.chrome_trace(shown)
+    spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert len(spans) == sum(len(life.phases) for life in shown)
+    life = shown[0]
+    mine = [event for event in spans if event["tid"] == life.request]
+    assert mine[0]["ts"] == pytest.approx(1e6 * life.phases[0][1], abs=0.001)
+    assert sum(event["dur"] for event in mine) == pytest.approx(1e6 * (life.phases[-1][2] - life.phases[0][1]), abs=0.01)
+    assert {event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"} <= {"replica 0", "replica 1"}
+
+
+def test_figures_of_a_window(tight):
+    requests = tight.tables["requests"]
+    counts = lives.counts(requests, 2, 5.0, 25.0)
+    running, waiting = figures.in_system(counts).data
+    assert list(running.y) == counts["running"].sum(axis=0).tolist()
+    assert list(waiting.y) == counts["waiting"].tolist()
+    (heat,) = figures.by_replica(counts).data
+    assert np.asarray(heat.z).shape == (2, lives.BINS)
+    shown = lives.coarse(requests, list(tight.summary["classes"]), lives.chosen(requests, 5.0, 25.0))
+    figure = figures.lives(shown, 5.0, 25.0)
+    assert {trace.name for trace in figure.data} == {"queued", "prefill", "decode", "preempted"}
+    assert figure.layout.xaxis.range == (5.0, 25.0)
+    assert all(base < 25.0 for trace in figure.data for base in trace.base)
+    around = figures.window_of(tight.tables["timeline"], 5.0, 25.0)
+    assert around["t_s"][0] <= 5.0
+    assert around["t_s"][-1] >= 25.0
+
+
+def test_windows_stay_in_the_run():
+    assert timeline._inside(-5.0, 5.0, 100.0) == (0.0, 10.0)
+    assert timeline._inside(95.0, 115.0, 100.0) == (80.0, 100.0)
+    assert timeline._inside(-50.0, 500.0, 100.0) == (0.0, 100.0)
+    assert timeline._inside(5.0, 4.0, 100.0) == pytest.approx((5.0, 5.1))
+
+
+def test_the_page_opens_at_the_slowest_request_and_moves(folder):
+    session = Session("timeline")
+    run = load_run(session.at.session_state.job.folder)
+    requests = run.tables["requests"]
+    worst = int(np.nanargmax(requests["ttft_s"]))
+    state = session.at.session_state
+    assert state["timeline.from"] <= requests["arrival_s"][worst]
+    assert state["timeline.to"] >= requests["finish_s"][worst]
+    assert f"request {worst}, " in session.words()
+    assert "No request was preempted in this run." in session.words()
+    assert "First preemption" not in session.buttons()
+    rows = next(frame.value for frame in session.at.dataframe if "request" in frame.value.columns)
+    assert worst in list(rows["request"])
+    before = session.at.session_state["timeline.from"]
+    session.at.button(key="timeline.chevron_right").click()
+    session.settle(session.at.run())
+    assert session.at.session_state["timeline.from"] > before
+    session.press("Longest queue")
+    assert f"{len(lives.present(requests, state['timeline.from'], state['timeline.to'])):,} requests were in the system" in session.words()
+
+
+def test_a_window_is_simulated_again_on_request(folder):
+    session = Session("timeline")
+    state = session.at.session_state
+    start_s, stop_s = state["timeline.from"], state["timeline.to"]
+    assert "From the run folder" in session.words()
+    session.press(timeline.LABEL)
+    job = shell.runner_of(str(folder)).existing(state["job"].scenario_toml, "timeline", "--window", f"{start_s:.3f},{stop_s:.3f}")
+    job.wait()
+    assert job.done, job.failure()
+    session.settle(session.at.run())
+    assert "Simulated again, chunk by chunk." in session.words()
+    assert timeline.LABEL not in session.buttons()
+
+
+def test_the_command_shows_a_window(capsys, tmp_path):
+    out = tmp_path / "trace.json"
+    assert cli.main(["timeline", "examples/demo.toml", "--set", "run.duration_s=20", "--window", "5,10", "--most", "3", "--trace", str(out)]) == 0
+    assert "requests in the system between 5 and 10 s, 3 shown" in capsys.readouterr().out
+    assert json.loads(out.read_text())["traceEvents"]
+    with pytest.raises(SystemExit):
+        cli.main(["timeline", "examples/demo.toml", "--window", "10,5"])
+    assert "expected 0 <= START < END" in capsys.readouterr().err
