@@ -19,7 +19,6 @@ from sim import metrics
 from sim.causes import CAUSES, Causes, miss_causes
 from sim.cost import busy_gpu_s, cache_worth, cost_summary
 from sim.metrics import Window
-from sim.optimum.evicted import evicted_parts
 from sim.recording import ABORTED, COMPLETED, NOT_ARRIVED, SESSION_TRUNCATED, STATUS, UNFINISHED, Recording, Samples, Steps
 from sim.scenario import Scenario
 from sim.stability import BOUNDED, Stability, assess_fleet
@@ -77,7 +76,11 @@ def build_report(
     group = class_id[counted] * len(ends_s) + interval_of(ends_s, rec.admit_s[counted])
     grouping = (counted, group, n_classes * len(ends_s))
     causes = miss_causes(rec, workload, *grouping, caching=scenario.cache.enabled)
-    evicted = None if rec.cache_events is None or not scenario.cache.enabled else evicted_parts(rec, workload, *grouping)
+    evicted = None
+    if rec.cache_events is not None and scenario.cache.enabled:
+        from sim.optimum.evicted import evicted_parts  # only here is an optimum needed
+
+        evicted = evicted_parts(rec, workload, *grouping)
     stability = _stability(rec, workload, window)
     gpus = scenario.hardware.tensor_parallel
     computed = workload.prompt_tokens - rec.hit_tokens + rec.recomputed_tokens

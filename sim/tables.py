@@ -2,16 +2,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sim.causes import CAUSES, Causes
 from sim.metrics import has_limit
-from sim.optimum.evicted import PARTS, Evicted
 from sim.recording import COMPLETED, Recording
 from sim.scenario import SloClass
 from workloads.columns import SCOPES, Workload
+
+if TYPE_CHECKING:
+    from sim.optimum.evicted import Evicted
 
 Limits = list[tuple[str, SloClass]]  # (SLO class, limits) of every workload class
 
@@ -34,8 +36,8 @@ def fate_columns(causes: Causes, evicted: Evicted | None) -> dict[str, np.ndarra
     """Missed tokens by cause, int64 [n]; with an optimum what `evicted` is made of as well, and the hits it gave up."""
     columns = {f"miss_{cause}_tokens": column for cause, column in causes.tokens.items()}
     if evicted is not None:
-        policy, memory, given_up = (evicted.tokens[part] for part in PARTS)
-        columns |= {"evicted_policy_tokens": policy, "evicted_memory_tokens": memory, "given_up_tokens": given_up}
+        split = evicted.tokens
+        columns |= {"evicted_policy_tokens": split["policy"], "evicted_memory_tokens": split["memory"], "given_up_tokens": split["given_up"]}
     return columns
 
 
