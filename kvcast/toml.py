@@ -14,7 +14,7 @@ from sim.scenario import Scenario
 
 def dumps(scenario: Scenario) -> str:
     """The scenario file that loads as exactly this scenario. Unset keys (None) and empty lists are left out."""
-    top = [f"{name} = {_value(value)}" for name, value in _items(scenario) if not is_dataclass(value)]
+    top = [f"{name} = {literal_of(value)}" for name, value in _items(scenario) if not is_dataclass(value)]
     sections = [_table(name, value) for name, value in _items(scenario) if is_dataclass(value)]
     return "\n".join(top) + "\n" + "".join(sections)
 
@@ -29,12 +29,12 @@ def _table(path: str, node: Any) -> str:
         elif isinstance(value, tuple) and is_dataclass(value[0]) and path in ("workload", "cache"):
             below += "".join(f"\n[[{path}.{name}]]\n" + _lines(inner) for inner in value)
         else:
-            lines.append(f"{name} = {_value(value)}\n")
+            lines.append(f"{name} = {literal_of(value)}\n")
     return f"\n[{path}]\n" + "".join(lines) + below
 
 
 def _lines(node: Any) -> str:
-    return "".join(f"{name} = {_value(value, wide=True)}\n" for name, value in _items(node))
+    return "".join(f"{name} = {literal_of(value, wide=True)}\n" for name, value in _items(node))
 
 
 def _items(node: Any) -> list[tuple[str, Any]]:
@@ -53,26 +53,26 @@ def _declared(kind: Any, value: Any) -> Any:
 
 def inline(value: Any) -> str:
     """A value on one line, as --set takes it."""
-    return _value(value)
+    return literal_of(value)
 
 
-def _value(value: Any, wide: bool = False) -> str:
+def literal_of(value: Any, wide: bool = False) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, tuple | list):
-        items = [_value(item) for item in value]
+        items = [literal_of(item) for item in value]
         if wide and value and is_dataclass(value[0]):
             return "[\n" + "".join(f"  {item},\n" for item in items) + "]"
         return "[" + ", ".join(items) + "]"
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_key(name)} = {_value(inner)}" for name, inner in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(name)} = {literal_of(inner)}" for name, inner in value.items()) + " }"
     if is_dataclass(value):
-        return "{ " + ", ".join(f"{name} = {_value(inner)}" for name, inner in _items(value)) + " }"
+        return "{ " + ", ".join(f"{name} = {literal_of(inner)}" for name, inner in _items(value)) + " }"
     return repr(value)
 
 
 def _key(key: str) -> str:
     bare = key and all(c.isascii() and (c.isalnum() or c in "-_") for c in key)
-    return key if bare else _value(key)
+    return key if bare else literal_of(key)

@@ -1,10 +1,12 @@
 """Open the dashboard in a browser: choose a mix, a model and a GPU, run, and look.
 
   kvcast dashboard --port 8600
+  kvcast dashboard --policy my_policy:MyPolicy      (offered beside the bundled policies; a page, link or file cannot name one)
 """
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,19 +18,33 @@ from kvcast.commands import port
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", metavar="N", type=port, default=8501, help="port of the local web server (default 8501)")
     parser.add_argument("--address", default="localhost", help="address to listen on (default localhost: this machine only)")
+    parser.add_argument("--policy", metavar="M:C", action="append", default=[], help="offer an eviction policy of your own, module:Class; may be repeated")
     parser.add_argument("--headless", action="store_true", help="do not open a browser")
 
 
 def run(args: argparse.Namespace) -> int:
+    from kvcast.pages import demo
+    from kvcast.pages.runner import OWN_POLICIES, Runner
+    from sim.kvcache.policies import check
     from workloads.errors import InputError
 
     app = Path(kvcast.__file__).parent.parent / "app.py"
     if not app.is_file():
         raise InputError(f"{app}: no such file; expected a checkout of kvcast, installed with pip install -e .")
+    for policy in args.policy:
+        if ":" not in policy or "," in policy:
+            raise InputError(f"--policy {policy}: expected module:Class")
+        check(policy, {})
     options = {
         "server.port": str(args.port), "server.address": args.address, "server.headless": str(args.headless).lower(),
         "server.showEmailPrompt": "false", "server.maxUploadSize": "64", "browser.gatherUsageStats": "false",
         "client.showErrorDetails": "none", "client.toolbarMode": "viewer",
     }  # fmt: skip
     flags = [part for name, value in options.items() for part in (f"--{name}", value)]
-    return subprocess.call([sys.executable, "-m", "streamlit", "run", str(app), *flags])
+    environment = {**os.environ, OWN_POLICIES: ",".join(args.policy)}
+    server = subprocess.Popen([sys.executable, "-m", "streamlit", "run", str(app), *flags], env=environment)
+    try:
+        demo.prepare(Runner(Path(os.environ.get("KVCAST_RUNS", "runs/dashboard"))))  # while the server starts
+        return server.wait()
+    finally:
+        server.terminate()

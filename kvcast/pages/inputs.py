@@ -13,8 +13,10 @@ from typing import Any
 
 import streamlit as st
 
-from kvcast.config import load_scenario, scenario_from_doc
-from kvcast.pages.runner import ROOT, UPLOAD_LIMIT_BYTES, UPLOAD_TYPES, Job, Runner
+from kvcast.config import scenario_from_doc
+from kvcast.pages import demo as demo_module
+from kvcast.pages import link
+from kvcast.pages.runner import OWN_POLICIES, UPLOAD_LIMIT_BYTES, UPLOAD_TYPES, Job, Runner
 from kvcast.toml import dumps
 from sim.scenario import CacheConfig, ClusterConfig, CostConfig, EngineConfig, HardwareConfig, ModelConfig, Scenario, SloClass, SloConfig
 from workloads.config import WorkloadConfig
@@ -23,8 +25,6 @@ from workloads.errors import InputError
 DEMO = "demo"
 TRACE = "a trace"
 CACHE_OFF = "off"
-OWN_POLICIES = "KVCAST_POLICIES"
-"""Environment variable: own policies, module:Class separated by commas, named at `kvcast dashboard --policy`."""
 WIDTHS = (1, 2, 4, 8, 16)
 ENGINE = {  # key: (label, what stands in an empty field)
     "block_size": ("Block size (tokens)", None), "kv_blocks": ("KV blocks each", "what fits"), "max_num_seqs": ("Max sequences", "engine's"),
@@ -47,7 +47,7 @@ class Asked:
 @st.cache_data
 def demo() -> Scenario:
     """The bundled example, which the first open shows."""
-    return load_scenario(ROOT / "examples" / "demo.toml")
+    return demo_module.scenario()
 
 
 def hint(cls: type, name: str) -> str:
@@ -128,8 +128,8 @@ def ask(runner: Runner) -> Asked:
     base: Scenario = st.session_state["base"]
     _workload_choice(runner)
     workload, name = workload_asked(base)
-    scenario = replace(base, name=name, **_system(base))
-    scenario = replace(scenario, slo=_slo(base.slo, slo_names()), cost=_cost())
+    slo, cost = _slo(base.slo, slo_names())
+    scenario = replace(base, name=name, slo=slo, cost=cost, **_system(base))
     try:
         if st.session_state["workload.problem"]:
             raise InputError(st.session_state["workload.problem"])
@@ -149,8 +149,10 @@ def workload_asked(base: Scenario) -> tuple[WorkloadConfig | None, str]:
         kept = base.workload if base.workload.trace else WorkloadConfig()
         return (replace(kept, trace=path, rate_scale=scale) if path else None), "uploaded trace"
     if mix_is(st.session_state["workload.mix"], choice):
-        return WorkloadConfig(preset=choice, rate_scale=scale), demo().name if choice == DEMO else choice
-    return replace(st.session_state["workload.mix"], rate_scale=scale), f"{choice}, edited"
+        asked, name = WorkloadConfig(preset=choice, rate_scale=scale), demo().name if choice == DEMO else choice
+    else:
+        asked, name = replace(st.session_state["workload.mix"], rate_scale=scale), f"{choice}, edited"
+    return asked, base.name if asked == base.workload and base.name else name
 
 
 def slo_names() -> list[str]:
@@ -160,9 +162,10 @@ def slo_names() -> list[str]:
     return list(dict.fromkeys(c.slo_class for c in st.session_state["workload.mix"].class_ if c.slo_class))
 
 
-def reading(runner: Runner, path: str) -> Job | None:
+def reading(runner: Runner, path: str) -> Job:
     """The job that reads an uploaded trace: `kvcast workload describe`, whose document is the reading report."""
-    return runner.existing(dumps(Scenario(WorkloadConfig(trace=path))), "workload", "describe")
+    asked = dumps(Scenario(WorkloadConfig(trace=path))), "workload", "describe"
+    return runner.existing(*asked) or runner.submit(*asked)
 
 
 def _check_read(runner: Runner) -> None:
@@ -170,7 +173,7 @@ def _check_read(runner: Runner) -> None:
     if st.session_state["workload"] != TRACE:
         return
     job = reading(runner, st.session_state["workload.trace"])
-    if job is None or job.running:
+    if job.running:
         raise InputError("the trace is being read; the Workload page shows its report")
     if not job.done:
         raise InputError(job.failure())
@@ -189,7 +192,10 @@ def _checked(scenario: Scenario) -> Scenario:
 
     if scenario.workload.class_:
         check(scenario.workload)
-    return scenario_from_doc(tomllib.loads(dumps(scenario)), "settings")
+    doc = tomllib.loads(dumps(scenario))
+    uploaded = {"trace"} if scenario.workload.trace else set()
+    link.harmless({**doc, "workload": {key: value for key, value in doc["workload"].items() if key not in uploaded}}, "settings", policies())
+    return scenario_from_doc(doc, "settings")
 
 
 def _workload_choice(runner: Runner) -> None:
@@ -212,9 +218,8 @@ def _uploaded(runner: Runner) -> None:
     if upload is None:
         return
     try:
-        path = str(runner.keep_upload(upload.name, upload.getvalue()))
-        runner.submit(dumps(Scenario(WorkloadConfig(trace=path))), "workload", "describe")
-        state["workload.trace"] = path
+        state["workload.trace"] = str(runner.keep_upload(upload.name, upload.getvalue()))
+        reading(runner, state["workload.trace"])
     except InputError as error:
         state["workload.problem"] = str(error)
 
@@ -225,7 +230,7 @@ def _another_workload() -> None:
 
     choice = st.session_state["workload"]
     if choice != TRACE:
-        mix_of(replace(load_preset(choice), preset=choice) if choice == DEMO else load_preset(choice))
+        mix_of(load_preset(choice))
         st.session_state["workload"] = choice
     slo = demo().slo if choice == DEMO else SloConfig()
     for name in [key for key in st.session_state if str(key).startswith("slo.")]:
@@ -252,8 +257,9 @@ def _system(base: Scenario) -> dict[str, Any]:
         tensor_parallel = right.selectbox("GPUs each", WIDTHS, key="tensor_parallel", help=hint(HardwareConfig, "tensor_parallel"))
     else:
         right.number_input("GPUs each", value=tensor_parallel, disabled=True, help="fixed by the profile")
-    policy = st.selectbox("Prefix cache", [*policies(), CACHE_OFF], key="policy", help=f"{hint(CacheConfig, 'policy')}; off: no prefix caching")
-    router = st.selectbox("Router", list(ROUTERS), key="router", help=hint(ClusterConfig, "router"))
+    left, right = st.columns(2)
+    policy = left.selectbox("Prefix cache", [*policies(), CACHE_OFF], key="policy", help=f"{hint(CacheConfig, 'policy')}; off: no prefix caching")
+    router = right.selectbox("Router", list(ROUTERS), key="router", help=hint(ClusterConfig, "router"))
     same_model = model == base.model.name
     return {
         "model": replace(base.model if same_model else ModelConfig(), name=model, dtype=dtype),
@@ -303,8 +309,8 @@ def _label_of(scenario: Scenario) -> str:
     return next((label for label, (profile, *_) in hardware(scenario.model.name).items() if profile == scenario.hardware.profile), "")
 
 
-def _slo(base: SloConfig, names: list[str]) -> SloConfig:
-    """The [slo] section: a row for everyone and one for each SLO class of the mix; an empty field is no limit."""
+def _slo(base: SloConfig, names: list[str]) -> tuple[SloConfig, CostConfig]:
+    """The [slo] and [cost] sections: a row for everyone and one for each SLO class of the mix; an empty field is no limit."""
     st.markdown("**Limits** (ms; empty: none)", help="A request is good when it meets every limit of its SLO class; a class without limits of its own has those of everyone.")
     limits = {}
     for name in ["", *names]:
@@ -318,15 +324,14 @@ def _slo(base: SloConfig, names: list[str]) -> SloConfig:
         before = base.classes.get(name, SloClass()) if name else base
         limits[name] = SloClass(values[0], values[1], before.e2e_s)
     everyone = limits.pop("")
-    target = st.number_input("Target (% of requests)", 0.1, 100.0, step=1.0, key="target", help=hint(SloConfig, "attainment"), placeholder="no target")
+    left, right = st.columns(2)
+    target = left.number_input("Target (%)", 0.1, 100.0, step=1.0, key="target", help=hint(SloConfig, "attainment"), placeholder="none")
+    price = right.number_input("$ a GPU-hour", 0.0, None, step=0.1, key="price", help="yours; empty: GPU-hours only", placeholder="none")
     held = [f"{name or 'all'} {limit.e2e_s:g} s" for name, limit in {"": everyone, **limits}.items() if limit.e2e_s is not None]
     if held:
         st.caption(f"End-to-end limits of the scenario: {', '.join(held)}")
-    return SloConfig(
+    slo = SloConfig(
         everyone.ttft_s, everyone.tpot_s, everyone.e2e_s, None if target is None else round(target / 100, 8),
         {name: limit for name, limit in limits.items() if limit != SloClass()},
     )  # fmt: skip
-
-
-def _cost() -> CostConfig:
-    return CostConfig(st.number_input("Price of a GPU-hour ($)", 0.0, None, step=0.1, key="price", help="yours; empty: GPU-hours only", placeholder="no price"))
+    return slo, CostConfig(price)

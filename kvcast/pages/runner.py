@@ -12,6 +12,7 @@ another session or the same question tomorrow find the finished answer, and equa
 """
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import json
@@ -19,6 +20,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -44,6 +46,8 @@ UPLOAD_LIMIT_BYTES = 64 << 20
 UPLOAD_TYPES = (".jsonl", ".json", ".csv", ".tar", ".tar.xz")
 KEY = re.compile(r"[0-9a-f]{24}")
 CANCELLED = "cancelled"
+OWN_POLICIES = "KVCAST_POLICIES"
+"""Environment variable: own policies, module:Class separated by commas, named at `kvcast dashboard --policy`."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ class Job:
         try:
             told = json.loads(self.file(".progress").read_text(encoding="utf-8"))
             return Progress(float(told["done"]), told["left_s"], without_paths(str(told["says"]), self.folder.parent))
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def wait(self) -> None:
@@ -131,6 +135,7 @@ class Runner:
         self._free = threading.Semaphore(os.cpu_count() or 1)  # jobs at once
         self._free_for_short = threading.Semaphore(os.cpu_count() or 1)  # estimates and readings do not wait behind runs
         (self.root / "uploads").mkdir(parents=True, exist_ok=True)
+        atexit.register(self.close)
 
     def submit(self, scenario_toml: str, *command: str) -> Job:
         """The job `kvcast COMMAND SCENARIO ...` (default: run): finished earlier, in progress, or started now (again, when it failed before).
@@ -179,6 +184,14 @@ class Runner:
         if job.running:
             job.why_not = CANCELLED
             job.stop.set()
+
+    def close(self) -> None:
+        """End every job: when the server ends, nobody waits for them any more."""
+        for job in list(self._jobs.values()):
+            if job.running:
+                job.stop.set()
+                if job.process is not None:
+                    _kill(job.process)
 
     def _work(self, job: Job) -> None:
         """Wait for a free processor, run the command, put its answer in place. In the job's own thread."""
@@ -273,11 +286,16 @@ def _wait(process: subprocess.Popen, stop: threading.Event) -> bool:
     while process.poll() is None:
         late = time.monotonic() - began_s > LIMIT_S
         if stop.wait(0.05) or late:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, 9)
+            _kill(process)
             process.wait()
             return not late
     return True
+
+
+def _kill(process: subprocess.Popen) -> None:
+    """End the process and whatever it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _kvcast(*arguments: str, progress: Path | None = None, **streams: Any) -> subprocess.Popen:
@@ -288,7 +306,8 @@ def _kvcast(*arguments: str, progress: Path | None = None, **streams: Any) -> su
         environment[text.PROGRESS_FILE] = str(progress)
     process = subprocess.Popen([sys.executable, "-m", "kvcast", *arguments], stdin=subprocess.DEVNULL, env=environment, start_new_session=True, **streams)
     if hasattr(resource, "prlimit"):  # Linux
-        for what, limit in ((resource.RLIMIT_CPU, LIMIT_S), (resource.RLIMIT_AS, MEMORY_LIMIT_BYTES), (resource.RLIMIT_FSIZE, FILE_LIMIT_BYTES)):
+        cpu_s = int(LIMIT_S) * (os.cpu_count() or 1) + 60  # of a process whose server is gone; otherwise LIMIT_S ends it
+        for what, limit in ((resource.RLIMIT_CPU, cpu_s), (resource.RLIMIT_AS, MEMORY_LIMIT_BYTES), (resource.RLIMIT_FSIZE, FILE_LIMIT_BYTES)):
             with contextlib.suppress(ProcessLookupError):  # it has ended already
                 resource.prlimit(process.pid, what, (limit, limit))
     return process

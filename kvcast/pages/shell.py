@@ -12,18 +12,21 @@ from __future__ import annotations
 
 import functools
 import os
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import streamlit as st
 
-from kvcast import text
-from kvcast.pages import inputs, results
+from kvcast.config import scenario_from_doc
+from kvcast.pages import inputs, link, results
 from kvcast.pages.inputs import Asked
 from kvcast.pages.runner import Job, Runner
 from kvcast.runs import Run, load_run
+from sim.scenario import Scenario
 from workloads.errors import InputError
 
 POLL_S = 0.5
@@ -60,18 +63,78 @@ def begin() -> Page:
     runner = runner_of(os.environ.get("KVCAST_RUNS", "runs/dashboard"))
     state = st.session_state
     if "base" not in state:
-        inputs.adopt(inputs.demo())
+        _open(runner)
     with st.sidebar:
         pressed = st.button("Run", type="primary", width="stretch", help="simulate these settings")
         asked = inputs.ask(runner)
-    if "pending" not in state:
-        state.update(job=None, pending=None, problem="", pinned=None)
+    if (pressed and asked.scenario is not None) or (state["job"] is state["pending"] is None and not state["problem"]):
         start(runner, asked.toml or Asked(inputs.demo()).toml)
-    if pressed and asked.scenario is not None:
-        start(runner, asked.toml)
     _settle()
     job: Job | None = state["job"]
-    return Page(runner, asked, job.scenario_toml if job else "", loaded(job), loaded(state["pinned"]))
+    page = Page(runner, asked, job.scenario_toml if job else "", loaded(job), loaded(state["pinned"]))
+    _share(page)
+    return page
+
+
+def _open(runner: Runner) -> None:
+    """A new session says what its link says: settings, the run on show, or the bundled example."""
+    state, params = st.session_state, st.query_params.to_dict()
+    state.update(job=None, pending=None, problem="", pinned=None)
+    job = runner.find(params.pop(link.JOB, ""))
+    try:
+        if params:
+            inputs.adopt(link.scenario_of(params, inputs.demo(), inputs.policies()))
+        elif job is not None:
+            scenario = scenario_from_doc(tomllib.loads(job.scenario_toml), "the run on show")
+            inputs.adopt(scenario, scenario.workload.trace or "")
+        else:
+            inputs.adopt(inputs.demo())
+    except InputError as error:
+        inputs.adopt(inputs.demo())
+        state["problem"] = str(error)
+    if job is not None:
+        state["job" if job.done else "pending"] = job
+
+
+def _share(page: Page) -> None:
+    """Keep the browser's address a link to what is on show, and offer every other way out and in."""
+    scenario = page.asked.scenario
+    with st.sidebar.popover("Share or load", width="stretch"):
+        if scenario is not None:
+            params, why_not = _link(page, scenario)
+            if st.query_params.to_dict() != params:
+                st.query_params.from_dict(params)
+            st.markdown("**Link** :gray[to these settings; the browser's address is the same]")
+            if why_not:
+                st.caption(results.plain(why_not))
+            else:
+                st.code(f"{(st.context.url or '').split('?')[0]}?{urlencode(params)}", language=None, wrap_lines=True)
+            st.markdown("**Command line** :gray[the same summary.json, byte for byte]")
+            st.code(link.command(scenario, inputs.demo()), language="bash", wrap_lines=True)
+            st.download_button("Download scenario.toml", results.portable(page.asked.toml), "scenario.toml", "application/toml", width="stretch", on_click="ignore")
+        st.file_uploader("Load a scenario.toml", "toml", key="scenario.upload", on_change=_load, max_upload_size=1, help="its settings become the page's; it may not name files of the server or classes of your own")
+
+
+def _link(page: Page, scenario: Scenario) -> tuple[dict[str, str], str]:
+    """(the link's parameters, why they are not the settings). The run on show is named where the settings do not name it already."""
+    job: Job | None = st.session_state["job"]
+    key = {link.JOB: job.key} if job is not None and page.asked.toml != page.shown_toml else {}
+    try:
+        return link.query(scenario, inputs.demo()) | key, ""
+    except InputError as error:
+        return ({link.JOB: job.key} if job is not None else {}), str(error)
+
+
+def _load() -> None:
+    """Make the page say what the uploaded scenario says."""
+    state = st.session_state
+    upload, state["problem"] = state["scenario.upload"], ""
+    if upload is None:
+        return
+    try:
+        inputs.adopt(link.scenario_in(upload.getvalue(), upload.name, inputs.policies()))
+    except InputError as error:
+        state["problem"] = str(error)
 
 
 def start(runner: Runner, scenario_toml: str) -> None:
@@ -155,10 +218,14 @@ def follow(runner: Runner, job: Job) -> None:
 def _progress(runner: Runner, job: Job) -> None:
     progress = job.progress
     done, says = (progress.done, progress.says) if progress else (0.0, "starting")
-    left = f", about {text.seconds(progress.left_s)} left" if progress and progress.left_s is not None else ""
+    left = f", about {_rough(progress.left_s)} left" if progress and progress.left_s is not None else ""
     bar, stop = st.columns([6, 1], vertical_alignment="center")
     bar.progress(done, results.plain(f"{says} ({100 * done:.0f} %{left})"))
     if stop.button("Cancel", key=f"cancel {job.key}", width="stretch"):
         runner.cancel(job)
         job.wait()
         st.rerun()
+
+
+def _rough(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 100 else f"{max(seconds, 1):.0f} s"

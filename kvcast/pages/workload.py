@@ -290,8 +290,8 @@ def _with_arrival(config: WorkloadConfig, name: str, values: dict[str, Any]) -> 
 
 
 def _as_kind(config: WorkloadConfig, name: str, kind: str) -> WorkloadConfig:
-    start: dict[str, Any] = {"gamma": {"cv": 2.0}, "onoff": {"on_s": 20.0, "off_s": 40.0}, "diurnal": {"curve": WORKING_DAY}}.get(kind, {})
-    return mix.with_class(config, name, arrival=Arrival(kind=kind, **start))
+    starts: dict[str, dict[str, Any]] = {"gamma": {"cv": 2.0}, "onoff": {"on_s": 20.0, "off_s": 40.0}, "diurnal": {"curve": WORKING_DAY}}
+    return mix.with_class(config, name, arrival=Arrival(kind=kind, **starts.get(kind, {})))
 
 
 def _with_curve(config: WorkloadConfig, name: str, cell: str) -> WorkloadConfig:

@@ -45,6 +45,11 @@ class Session:
         self.at = at
         return self
 
+    def go(self, page: str):
+        """Choose a page of the navigation."""
+        self.at._page_hash = calc_hash(page)
+        return self.settle(self.at.run())
+
     def press(self, label: str):
         """Press the button of this label, and wait for the run that it starts."""
         next(b for b in self.at.button if b.label == label).click()

@@ -1,0 +1,167 @@
+"""Jobs of the dashboard: found again, cancelled, failed in one line, and kept within bounds."""
+import json
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from kvcast.pages import runner
+from kvcast.pages.runner import CANCELLED, Job, Runner, without_paths
+from kvcast.runs import load_run
+from workloads.errors import InputError
+
+SMALL = "name = 'small'\n[workload]\npreset = 'demo'\nduration_s = 20.0\n"
+LONG = SMALL.replace("20.0", "20000.0")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def same_code():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "code_version", lambda: "under test")
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("jobs")
+
+
+@pytest.fixture(scope="module")
+def shared(folder):
+    return Runner(folder)
+
+
+@pytest.fixture(scope="module")
+def small(shared):
+    job = shared.submit(SMALL)
+    job.wait()
+    assert job.done, job.failure()
+    return job
+
+
+def test_equal_scenarios_share_a_run_and_another_server_finds_it(shared, small, folder):
+    assert shared.submit(SMALL) is small
+    again = Runner(folder).submit(SMALL)
+    assert again.done
+    assert again.thread is None, "nothing was started"
+    assert again.document() == load_run(small.folder).summary == json.loads((small.folder / "summary.json").read_text())
+
+
+def test_a_run_is_found_by_its_key_and_nothing_else_is(small, folder):
+    other = Runner(folder)
+    found = other.find(small.key)
+    assert found is not None
+    assert found.scenario_toml == SMALL
+    for key in ("", "0" * 24, "../" + small.key, f"uploads/{small.key}", small.key + "/", small.key.upper(), "..", "/etc/passwd"):
+        assert other.find(key) is None, key
+
+
+def test_commands_of_a_scenario_are_jobs_of_their_own(shared, small):
+    assert shared.existing(SMALL, "estimate") is None
+    job = shared.submit(SMALL, "estimate")
+    job.wait()
+    assert job.done, job.failure()
+    assert job.key != small.key
+    assert job.document()["requests"] == small.document()["arrived"]
+    assert shared.existing(SMALL, "estimate") is job
+    compared = shared.submit(SMALL, "compare", "--vary", "cluster.replicas=1,2")
+    compared.wait()
+    assert len(compared.document()["variants"]) == 2
+
+
+def test_a_failed_job_says_why_in_one_line_and_is_tried_again(shared):
+    wrong = SMALL.replace("demo", "dmeo")
+    job = shared.submit(wrong)
+    job.wait()
+    assert not job.done
+    assert job.failure().startswith("[workload] preset = 'dmeo', expected one of")
+    assert "\n" not in job.failure()
+    assert not job.folder.exists(), "nothing half-written"
+    assert shared.submit(wrong) is not job
+
+
+def test_progress_is_told_and_cancel_stops_the_process(shared):
+    job = shared.submit(LONG)
+    told = []
+    while job.running and (not told or told[-1].done <= 0.0):
+        told += [job.progress] if job.progress else []
+        time.sleep(0.02)
+    assert 0 < told[-1].done < 1
+    assert "simulat" in told[-1].says
+    process = job.process
+    shared.cancel(job)
+    job.wait()
+    assert (job.done, job.failure()) == (False, CANCELLED)
+    assert process.poll() is not None
+    assert shared.submit(LONG) is not job, "it can be started again"
+    shared.close()
+
+
+def test_jobs_wait_for_a_free_processor_in_their_own_time(folder, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    crowded = Runner(folder / "crowded")
+    jobs = [crowded.submit(LONG.replace("small", f"long {i}")) for i in range(3)]
+    try:
+        while not any(job.process for job in jobs):
+            time.sleep(0.01)
+        assert sum(job.process is not None for job in jobs) == 1
+        waiting = next(job for job in jobs if job.process is None)
+        assert waiting.progress.says == "waiting for a free processor"
+        estimate = crowded.submit(SMALL, "estimate")
+        estimate.wait()
+        assert estimate.done, "an estimate does not wait behind a run"
+        crowded.cancel(waiting)
+        waiting.wait()
+        assert waiting.failure() == CANCELLED
+        monkeypatch.setattr(runner, "MAX_WAITING", 1)
+        with pytest.raises(InputError, match="the server is busy"):
+            crowded.submit(LONG.replace("small", "one more"))
+    finally:
+        crowded.close()
+
+
+def test_what_takes_too_long_is_stopped(folder, monkeypatch):
+    monkeypatch.setattr(runner, "LIMIT_S", 0.2)
+    job = Runner(folder / "late").submit(LONG)
+    job.wait()
+    assert job.failure().startswith("stopped after 0.2 s")
+
+
+def test_the_oldest_jobs_are_forgotten_and_nothing_else(folder, monkeypatch):
+    monkeypatch.setattr(runner, "KEEP_JOBS", 1)
+    root = folder / "few"
+    few = Runner(root)
+    first = few.submit(SMALL, "estimate")
+    first.wait()
+    (root / "notes.toml").write_text("mine")
+    for name in ("a", "b"):
+        few.submit(SMALL.replace("small", name), "estimate").wait()
+        time.sleep(0.02)
+    assert not first.file(".json").exists()
+    assert few.existing(SMALL, "estimate") is None
+    assert (root / "notes.toml").exists()
+
+
+def test_uploads_stay_in_their_folder_and_within_bounds(shared, folder):
+    for name in ("../../up.jsonl", "/etc/up.jsonl", "a/../b.jsonl", ".hidden.jsonl", "x" * 300 + ".jsonl", "a\nb.jsonl", "..\\up.jsonl"):
+        path = shared.keep_upload(name, b"{}")
+        assert path.resolve().is_relative_to((folder / "uploads").resolve())
+        assert re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", path.name)
+    with pytest.raises(InputError, match="expected a name that ends in"):
+        shared.keep_upload("run.py", b"print()")
+    with pytest.raises(InputError, match="at most 64 MiB"):
+        shared.keep_upload("big.jsonl", bytes(runner.UPLOAD_LIMIT_BYTES + 1))
+
+
+def test_no_line_names_a_folder_of_the_server():
+    folder = Path("/srv/kvcast/runs/uploads/0123")
+    assert without_paths(f"{folder}/t.jsonl, row 3: bad; see {folder.parent}/x", folder) == "t.jsonl, row 3: bad; see x"
+
+
+def test_a_damaged_progress_file_is_no_progress(folder):
+    job = Job(folder / ("a" * 24), process=object())
+    for content in ("", "{", "[]", '{"done": "x"}'):
+        job.file(".progress").write_text(content)
+        assert job.progress is None

@@ -1,0 +1,239 @@
+"""What all pages share: runs that never block, links, scenario files, sessions side by side."""
+import json
+import os
+import tomllib
+from urllib.parse import urlencode
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from kvcast.config import load_scenario
+from kvcast.pages import demo, inputs, runner, shell
+from kvcast.runs import load_run
+from kvcast.toml import dumps
+from tests.ui.conftest import APP, Session
+
+LONG = 'name = "long"\n[workload]\npreset = "demo"\nduration_s = 20000.0\n[slo]\nttft_s = 0.5\n[cost]\ngpu_hour_usd = 4.0\n'
+
+
+@pytest.fixture
+def session(folder):
+    return Session()
+
+
+def linked(**params):
+    """A session that was opened from a link."""
+    found = Session.__new__(Session)
+    at = AppTest.from_file(str(APP), default_timeout=60)
+    for key, value in params.items():
+        at.query_params[key] = value
+    return found.settle(at.run())
+
+
+def params(session):
+    return {key: value if isinstance(value, str) else value[0] for key, value in session.at.query_params.items()}
+
+
+def load(session, content, name="scenario.toml"):
+    session.at.file_uploader(key="scenario.upload").set_value((name, content, "application/toml"))
+    return session.settle(session.at.run())
+
+
+def shared():
+    return shell.runner_of(os.environ["KVCAST_RUNS"])
+
+
+# -- runs ----------------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_page_asks_first_is_what_the_server_prepared(session):
+    assert session.at.session_state.job.scenario_toml == dumps(demo.scenario())
+    demo.prepare(shared())
+    planned = [job for job in shared()._jobs.values() if job.command[0] == "plan"]
+    for job in planned:
+        job.wait()
+        assert job.done, job.failure()
+    assert len(planned) == 1
+    assert "Find the fewest GPUs" not in Session().buttons(), "the example's plan is there"
+
+
+def test_changed_settings_say_so_until_they_are_run(session):
+    session.at.number_input(key="replicas").set_value(1).run()
+    assert "The settings have changed since this run" in session.words()
+    assert "2 × H200" in session.words(), "the old answer stays, whole"
+    session.press("Run")
+    assert "settings have changed" not in session.words()
+    assert "1 × H200" in session.words()
+
+
+def test_a_run_in_progress_shows_how_far_it_is_and_is_cancelled(session):
+    before = session.at.session_state.job
+    load(session, LONG.encode())
+    next(b for b in session.at.button if b.label == "Run").click()
+    at = session.at.run()
+    job = at.session_state.pending
+    assert job.running
+    assert "2 × H200" in session.words(), "the page does not wait"
+    assert at.session_state.job is before
+    at.button(key=f"cancel {job.key}").click().run()
+    job.wait()
+    session.settle(at.run())
+    assert at.session_state.job is before
+    assert runner.CANCELLED in session.words()
+
+
+def test_a_limit_of_the_engine_is_an_answer(session):
+    session.at.number_input(key="kv_blocks").set_value(1).run()
+    session.press("Run")
+    assert "0.0 %" in session.words(), "every request is rejected as too large"
+
+
+def test_a_failed_run_is_one_clear_line_over_the_last_answer(session):
+    session.at.selectbox(key="hardware").set_value(next(label for label in inputs.hardware("llama-3.1-8b") if "roofline" in label)).run()
+    session.at.selectbox(key="model").set_value("llama-3.1-70b").run()
+    session.press("Run")
+    [line] = [e.value.replace("\\", "") for e in session.at.error]
+    assert "llama-3.1-70b" in line
+    assert "\n" not in line
+    assert "2 × H200" in session.words()
+
+
+def test_pages_numbers_are_the_summarys(session):
+    document = json.loads((session.at.session_state.job.folder / "summary.json").read_text())
+    assert document == load_run(session.at.session_state.job.folder).summary
+    assert any(f"{100 * document['attainment']:.1f} %" in value for value in session.numbers().values())
+
+
+def test_sessions_share_a_run_and_nothing_else(session, folder):
+    before = set(folder.glob("*/run.json"))
+    other = Session()
+    assert set(folder.glob("*/run.json")) == before
+    other.at.number_input(key="replicas").set_value(3).run()
+    other.press("Run")
+    session.settle(session.at.run())
+    assert session.at.number_input(key="replicas").value == 2
+    assert "2 × H200" in session.words()
+    assert "3 × H200" in other.words()
+
+
+# -- links ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_address_is_a_link_to_the_settings(session):
+    assert params(session) == {}, "the demo needs none"
+    session.at.number_input(key="replicas").set_value(3).run()
+    session.at.selectbox(key="policy").set_value("lfu").run()
+    session.at.number_input(key="slo.chat.ttft").set_value(400.0).run()
+    session.press("Run")
+    found = params(session)
+    assert found == {"cluster.replicas": "3", "cache.policy": "lfu", "slo.classes.chat.ttft_s": "0.4"}
+    assert urlencode(found) in session.words()
+    other = linked(**found)
+    assert other.at.number_input(key="replicas").value == 3
+    assert other.at.session_state.job.key == session.at.session_state.job.key, "the same run"
+    assert not other.at.info
+
+
+def test_a_reload_finds_the_run_on_show_though_the_settings_have_moved_on(session):
+    session.at.number_input(key="replicas").set_value(4).run()
+    found = params(session)
+    assert found == {"cluster.replicas": "4", "job": session.at.session_state.job.key}
+    again = linked(**found)
+    assert again.at.session_state.job.key == session.at.session_state.job.key
+    assert again.at.number_input(key="replicas").value == 4
+    assert "settings have changed" in again.words()
+
+
+def test_a_reload_finds_a_run_in_progress(session):
+    job = shared().submit(LONG)
+    at = AppTest.from_file(str(APP), default_timeout=60)
+    at.query_params["job"] = job.key
+    at.run()
+    assert not at.exception
+    assert at.session_state.pending is job
+    shared().cancel(job)
+    job.wait()
+
+
+def test_an_edited_mix_travels_in_the_link(folder):
+    page = Session("workload")
+    next(b for b in page.at.button if b.key and b.key.endswith("chat.1.up")).click().run()
+    page.press("Run")
+    [packed] = params(page)
+    assert packed == "scenario"
+    other = linked(**params(page))
+    assert [layer.name for layer in other.at.session_state["workload.mix"].class_[0].layers] == ["message", "system"]
+    assert other.at.session_state.job.key == page.at.session_state.job.key
+
+
+@pytest.mark.parametrize(("link", "line"), [
+    ({"cluster.replicas": "none"}, "replicas"), ({"cache.policy": "os:path"}, "own classes are named where the dashboard is started"), ({"workload.trace": "/etc/passwd"}, "a page reads no files"),
+    ({"scenario": "AAAA"}, "cut short or changed"), ({"xss": "<script>"}, "is no setting"),
+])  # fmt: skip
+def test_a_bad_link_is_one_line_over_the_example(folder, link, line):
+    page = linked(**link)
+    [shown] = [e.value.replace("\\", "") for e in page.at.error]
+    assert line in shown
+    assert "\n" not in shown
+
+
+def test_a_link_to_no_run_of_this_server_is_run_here(folder):
+    for key in ("0" * 24, "../../etc/passwd", "%2e%2e"):
+        page = linked(job=key)
+        assert not page.at.error
+        assert page.at.session_state.job.done
+
+
+# -- scenario files ------------------------------------------------------------------------------------------------------
+
+
+def test_an_uploaded_scenario_becomes_the_settings_and_keeps_what_has_no_widget(session):
+    scenario = load_scenario("examples/demo.toml", ["name=mine", "run.warmup_s=15", "cluster.replicas=3", "workload.duration_s=100", "slo.e2e_s=60", "seed=5"])
+    load(session, dumps(scenario).encode())
+    assert session.at.number_input(key="replicas").value == 3
+    session.press("Run")
+    run = load_run(session.at.session_state.job.folder)
+    assert (run.scenario.seed, run.scenario.run.warmup_s, run.scenario.slo.e2e_s) == (5, 15.0, 60.0)
+    assert run.summary["attainment"] is not None
+
+
+@pytest.mark.parametrize(("content", "line"), [
+    (b"nonsense", "not valid TOML"), (b"[workload]\ntrace = '/etc/passwd'\n", "a page reads no files"), (b"[workload]\npreset = 'demo'\n[cache]\npolicy = 'evil:Policy'\n", "own classes"),
+    (b"[workload]\npreset = 'demo'\n[cluster]\nreplicas = 0\n", "replicas = 0"),
+])  # fmt: skip
+def test_a_bad_scenario_file_is_one_line_and_changes_nothing(session, content, line):
+    load(session, content, "../bad.toml")
+    [shown] = [e.value.replace("\\", "") for e in session.at.error]
+    assert line in shown
+    assert session.at.number_input(key="replicas").value == 2
+    assert session.at.session_state.job.scenario_toml == dumps(demo.scenario())
+
+
+def test_the_settings_can_be_taken_along(session):
+    session.at.number_input(key="replicas").set_value(3).run()
+    assert "kvcast run examples/demo.toml --set cluster.replicas=3 --out my-run" in session.words()
+
+
+# -- the sidebar ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["demo", "tool-agent-api"])
+def test_an_untouched_preset_stays_a_preset(session, name):
+    session.at.selectbox(key="workload").set_value(name).run()
+    session.press("Run")
+    assert tomllib.loads(session.at.session_state.job.scenario_toml)["workload"].get("preset") == name
+
+
+def test_another_workload_starts_without_limits_and_the_demo_with_its_own(session):
+    session.at.selectbox(key="workload").set_value("chat").run()
+    assert session.at.number_input(key="target").value is None
+    assert session.at.number_input(key="slo..ttft").value is None
+    session.at.selectbox(key="workload").set_value("demo").run()
+    assert session.at.number_input(key="target").value == 95
+    assert session.at.number_input(key="slo.chat.ttft").value == 500
+
+
+def test_own_policies_are_offered_only_when_the_server_names_them(folder, monkeypatch):
+    assert "examples.my_policy:LongPromptsFirst" not in inputs.policies()
+    monkeypatch.setenv(runner.OWN_POLICIES, "examples.my_policy:LongPromptsFirst")
+    assert inputs.policies()[-1] == "examples.my_policy:LongPromptsFirst"

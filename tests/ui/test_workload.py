@@ -1,0 +1,209 @@
+"""The Workload page: every edit moves the estimate, and a bad one is a line that leaves the mix as it was."""
+import io
+import json
+import os
+import tarfile
+
+import pytest
+
+from kvcast import cli
+from kvcast.pages import inputs, results, runner, shell
+from tests.ui.conftest import Session
+
+TRACE = "".join(
+    json.dumps({"timestamp": 100 * i, "input_length": 900 + i, "output_length": 20, "hash_ids": [i % 3, 10 + i]}) + "\n" for i in range(60)
+)
+
+
+class Editor(Session):
+    """A reader who edits the mix."""
+
+    def __init__(self):
+        super().__init__("workload")
+        self.estimated()
+
+    def estimated(self):
+        """The page once its estimate is there."""
+        self.at.session_state["workload.estimating"].wait()
+        self.at.run()
+        assert not self.at.exception
+        return self.numbers()
+
+    def button(self, key):
+        return next(b for b in self.at.button if b.key and b.key.startswith("workload.layer.") and b.key.endswith(key))
+
+    def number(self, key):
+        return next(n for n in self.at.number_input if n.key and n.key.endswith(key))
+
+    def mix(self):
+        return self.at.session_state["workload.mix"]
+
+    def layers(self, i=0):
+        return [layer.name for layer in self.mix().class_[i].layers]
+
+
+@pytest.fixture
+def page(folder):
+    return Editor()
+
+
+def test_it_opens_with_the_demo_and_its_estimate(page):
+    found = page.at.session_state["workload.estimating"].document()
+    assert page.numbers()["Goodput"] == f"{found['goodput_per_s']:.3g}/s"
+    assert page.numbers()["TTFT, p99"] == f"{found['p99_ttft_ms']:.0f} ms"
+    assert all(m.help for m in page.at.metric)
+    assert "2,000 of 2,406 requests" in page.words()
+    assert "An unlimited cache reuses" in page.words()
+    assert not page.at.info, "nothing has changed"
+
+
+def test_a_bad_order_costs_and_the_best_one_is_one_press(page):
+    before = page.estimated()
+    page.button("chat.1.up").click().run()
+    assert page.layers() == ["message", "system"]
+    assert "This order costs up to" in page.words()
+    after = page.estimated()
+    assert float(after["Hit rate"].split()[0]) < float(before["Hit rate"].split()[0]) - 20
+    assert any(m.delta == f"was {before['Hit rate']}" for m in page.at.metric)
+    assert "settings have changed" in page.words()
+    page.at.button(key="workload.best").click().run()
+    assert page.layers() == ["system", "message"]
+    assert page.estimated() == before
+    assert "settings have changed" not in page.words(), "it is the preset again"
+
+
+def test_layers_are_resized_marked_dynamic_added_and_removed(page):
+    reused = page.words()
+    page.number("chat.0.mean").set_value(16000).run()
+    assert page.mix().class_[0].layers[0].tokens.value == 16000
+    assert page.words() != reused
+    scope = next(s for s in page.at.selectbox if s.key and s.key.endswith("chat.0.scope"))
+    scope.set_value("dynamic").run()
+    assert "reuses **0** of" in page.words()
+    next(b for b in page.at.button if b.label == "Add").click().run()
+    assert page.layers() == ["global", "system", "message"]
+    page.button("chat.1.remove").click().run()
+    assert page.layers() == ["global", "message"]
+    assert not page.at.exception
+
+
+def test_a_length_that_cannot_be_read_is_one_line_and_changes_nothing(page):
+    before = page.mix()
+    cell = next(t for t in page.at.text_input if t.key and t.key.endswith("chat.1.tokens"))
+    cell.set_value("a lot").run()
+    [line] = [e.value.replace("\\", "") for e in page.at.error]
+    assert line.startswith("message: tokens = 'a lot', expected a distribution")
+    assert page.mix() == before
+    next(t for t in page.at.text_input if t.key and t.key.endswith("chat.1.tokens")).set_value("800").run()
+    assert not page.at.error
+
+
+def test_users_set_the_rate_and_load_moves_the_estimate(page):
+    page.at.segmented_control(key="workload.class").set_value("coding-agent").run()
+    page.number("coding-agent").set_value(40.0).run()
+    assert page.mix().class_[1].rate > 3 * 0.07
+    before = page.estimated()
+    page.at.number_input(key="rate_scale").set_value(50.0).run()
+    page.estimated()
+    assert "Overloaded" in page.words()
+    assert "TTFT, p99" in before
+    assert not page.numbers(), "no numbers of a fleet that cannot keep up"
+
+
+def test_arrivals_are_shaped_and_previewed(page):
+    kind = next(s for s in page.at.selectbox if s.key and s.key.endswith("chat.kind"))
+    kind.set_value("onoff").run()
+    page.number("chat.on_s").set_value(5.0).run()
+    assert (page.mix().class_[0].arrival.kind, page.mix().class_[0].arrival.on_s) == ("onoff", 5.0)
+    next(s for s in page.at.selectbox if s.key and s.key.endswith("chat.kind")).set_value("diurnal").run()
+    next(t for t in page.at.text_input if t.key and t.key.endswith("chat.curve")).set_value("1 2 x").run()
+    assert "expected numbers separated by spaces" in page.at.error[0].value.replace("\\", "")
+    assert not page.at.exception
+
+
+def test_a_preset_joins_the_mix(page):
+    page.at.selectbox(key="workload.add").set_value("rag").run()
+    next(b for b in page.at.button if b.label == "Add its classes").click().run()
+    assert [c.name for c in page.mix().class_] == ["chat", "coding-agent", "rag"]
+    page.estimated()
+    page.press("Run")
+    assert not page.at.error
+    assert set(page.at.session_state.job.document()["classes"]) == {"chat", "coding-agent", "rag"}
+
+
+def test_the_mix_and_the_settings_live_through_a_change_of_pages(page):
+    page.button("chat.1.up").click().run()
+    page.at.number_input(key="replicas").set_value(3).run()
+    page.go("plan")
+    assert page.at.number_input(key="replicas").value == 3
+    page.go("workload")
+    assert page.layers() == ["message", "system"]
+
+
+# -- traces --------------------------------------------------------------------------------------------------------------
+
+
+def upload(page, name, content):
+    page.at.selectbox(key="workload").set_value(inputs.TRACE).run()
+    page.at.file_uploader(key="trace").set_value((name, content, "application/octet-stream")).run()
+    if page.at.session_state["workload.trace"]:
+        inputs.reading(shell.runner_of(os.environ["KVCAST_RUNS"]), page.at.session_state["workload.trace"]).wait()
+    page.at.run()
+    assert not page.at.exception
+    return page
+
+
+def test_a_bad_trace_is_one_clear_line(page, folder):
+    page.at.selectbox(key="workload").set_value(inputs.TRACE).run()
+    assert "upload a trace in the sidebar" in page.words()
+    upload(page, "../bad trace.jsonl", TRACE.replace('"input_length": 905', '"input_length": -5').encode())
+    [line] = [e.value.replace("\\", "") for e in page.at.error]
+    assert line.endswith("bad_trace.jsonl, row 6: input_length = -5, expected a whole number of at least 1")
+    assert str(folder) not in page.words()
+    page.press("Run")
+    assert len(page.at.error) == 1, "nothing was run"
+    assert page.at.number_input(key="replicas").value == 2, "the other inputs stay"
+
+
+def test_a_good_trace_is_reported_simulated_and_reproducible(page, folder, tmp_path, capsys):
+    upload(page, "good.jsonl", TRACE.encode())
+    assert "rows read 60 = requests 60 + skipped 0" in page.words()
+    page.press("Run")
+    assert not page.at.error
+    assert page.at.session_state.job.document()["attainment"] is None, "a trace starts without limits"
+    page.go("plan")
+    assert str(folder) not in page.words()
+    # the scenario that the page hands out, beside the trace, gives the same bytes
+    (tmp_path / "scenario.toml").write_text(results.portable(page.at.session_state.job.scenario_toml))
+    (tmp_path / "good.jsonl").write_text(TRACE)
+    assert cli.main(["run", str(tmp_path / "scenario.toml"), "--out", str(tmp_path / "again")]) == 0
+    capsys.readouterr()
+    assert (tmp_path / "again" / "summary.json").read_bytes() == (page.at.session_state.job.folder / "summary.json").read_bytes()
+
+
+def archive(*members, kind="w:xz"):
+    """A tar archive of (name, content) pairs."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode=kind) as tar:
+        for member, content in members:
+            info = member if isinstance(member, tarfile.TarInfo) else tarfile.TarInfo(member)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def test_a_hostile_archive_writes_nowhere_and_ends_in_one_line(page, folder):
+    outside = folder.parent / "escaped.json"
+    link = tarfile.TarInfo("a.json")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    for content in (
+        archive(("../../../escaped.json", b"{}"), (str(outside), b"{}")), archive((link, b"")), archive(("a.json", b"[" * 100_000)), b"\xfd7zXZ\0 not really",
+        archive(("bomb.json", bytes(80 << 20))),
+    ):  # fmt: skip
+        page = upload(page, "sessions.tar.xz", content)
+        [line] = [e.value for e in page.at.error]
+        assert "sessions.tar.xz" in line.replace("\\", "")
+        assert "stopped unexpectedly" not in line
+        assert str(folder) not in line.replace("\\", "")
+    assert not outside.exists()
+    assert {path.name for path in folder.iterdir() if path.is_dir()} <= {"uploads"} | {path.name for path in folder.iterdir() if runner.KEY.fullmatch(path.name)}
