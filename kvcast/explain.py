@@ -160,7 +160,7 @@ def explain(scenario: Scenario, policies: Sequence[str] | None = None, causes: i
         followed.append({"cause": cause, "tokens": tokens[cause], "changes": tried})
     return {
         "name": scenario.name, "before": _figures(summary), "prompt_tokens": summary["prompt_tokens"], "prefix_hit_tokens": summary["prefix_hit_tokens"],
-        "miss_tokens": tokens, "evicted_split": summary["evicted_split"], "by": breakdown(result.report),
+        "miss_tokens": tokens, "shared_partial_block_tokens": summary["shared_partial_block_tokens"], "evicted_split": summary["evicted_split"], "by": breakdown(result.report),
         "not_recoverable": [c for c in tokens if tokens[c] and c not in recoverable], "causes": followed,
         "prefix_identity": summary["prefix_identity"], "block_size": summary["block_size"], "counting_rule": summary["counting_rule"],
         "seed": summary["seed"], "profile": summary["profile"], "profile_hash": summary["profile_hash"], "workload": summary["workload"],

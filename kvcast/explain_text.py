@@ -34,6 +34,8 @@ def describe(found: dict[str, Any]) -> str:
 
     rows = [row("hit", found["prefix_hit_tokens"], "served from the cache")]
     rows += [row(cause, found["miss_tokens"][cause], MEANING[cause]) for cause in MEANING if cause in found["miss_tokens"]]
+    if found["shared_partial_block_tokens"]:
+        rows.append(row("(of partial_block)", found["shared_partial_block_tokens"], "shared, but not as a whole block"))
     if found["evicted_split"]:
         rows.append(row("(of the hits)", found["evicted_split"]["given_up"], "hit, though the optimum of this schedule gave them up"))
     lines = [f"where {prompt:,} prompt tokens went ({found['counting_rule']}; block size {found['block_size']})", text.table(["fate", "meaning", "tokens", "share"], rows, left=2)]

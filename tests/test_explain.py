@@ -185,6 +185,9 @@ def test_every_router_is_tried_and_reported_as_it_ran() -> None:
 
 def test_smaller_blocks_keep_the_memory() -> None:
     given = scenario(replace(SYSTEM, tokens=Dist(value=500)), engine=EngineConfig(block_size=128, kv_blocks=500))
+    found = explain(given)
+    assert found["shared_partial_block_tokens"] >= 119 * (500 - 384) - 120  # of the last block of the system text
+    assert "(of partial_block)" in describe(found)
     first = largest(given)
     assert first["cause"] == "partial_block"
     assert first["changes"][0]["change"] == "block size 128 -> 32, the same memory in 2,000 blocks"
