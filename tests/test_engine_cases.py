@@ -70,6 +70,17 @@ def test_the_reference_reproduces_every_recorded_case_too(data_dir):
         assert reference_vllm.differences(case) == [], case["case"]
 
 
+def test_sglang_pr_18843_the_engine_itself_with_lfu_is_not_lru(data_dir):
+    """The same requests under LRU and LFU: twice the hits. With a counter that never moves the two cases would be one."""
+    lru, lfu = (read_case(data_dir / "engine_cases" / f"{name}.json") for name in ("s10_scan_lru_ps1", "s11_scan_lfu_ps1"))
+    assert lru["requests"] == lfu["requests"]
+    hits = []
+    for case in (lru, lfu):
+        workload, params = to_workload(case)
+        hits.append(int(simulate(workload, EngineParams(**params), engine_cases.UnitStep()).hit_tokens.sum()))
+    assert hits[1] > 1.5 * hits[0] > 0
+
+
 def test_every_recorded_request_with_fast_forward(data_dir):
     for case in recorded(data_dir):
         workload, params = to_workload(case)
@@ -236,6 +247,19 @@ def test_vllm_pr_53723_the_victim_decides_what_is_computed_again(victim, preempt
     )
     assert rec.preemptions.tolist() == preempted
     assert abs(rec.recomputed_tokens.sum() - again) < 20
+
+
+def test_lcf_victims_that_preempt_themselves_hold_nobody_up():
+    """Prompts taken a token at a time in eight blocks of one: several preempt themselves in one call (random case 0/794, shrunk)."""
+    texts = [((2, 1), (10, 1)), ((1, 1), (11, 1)), ((3, 1), (12, 1)), ((13, 1),), ((14, 2),), ((2, 1), (15, 2)), ((3, 1), (16, 2)), ((1, 1), (17, 2))]
+    requests = [request(0, *text, out=2 if i == 3 else 1, id=i) for i, text in enumerate(texts)]
+    config = CONFIG | {
+        "block_size": 1, "num_blocks": 8, "long_prefill_token_threshold": 1, "scheduler_reserve_full_isl": False, "preemption_victim": "lcf"
+    }
+    _, rec, log = play(*requests, **config)
+    assert rec.preemptions.sum() > 1
+    engine = reference_vllm.Engine({"config": config, "requests": requests}).run()
+    assert [row[1:] for row in log] == [(s.start, list(map(tuple, s.row()[1])), *s.row()[2:]) for s in engine.steps]
 
 
 @pytest.mark.parametrize(("cache", "hit"), [("lru", 0), ("clairvoyant", 64)])
