@@ -55,7 +55,8 @@ def engine_of(meta: dict[str, Any]) -> EngineParams:
         kv_blocks=cache["num_gpu_blocks"], block_size=cache["block_size"], caching=cache["enable_prefix_caching"],
         max_model_len=asked["max_model_len"], max_num_seqs=asked["max_num_seqs"], max_num_batched_tokens=asked["max_num_batched_tokens"],
         scheduler_policy=scheduler["policy"], long_prefill_token_threshold=scheduler["long_prefill_token_threshold"],
-        reserve_full_isl=scheduler["scheduler_reserve_full_isl"],
+        reserve_full_isl=scheduler["scheduler_reserve_full_isl"], async_scheduling=scheduler["async_scheduling"],
+        calls_ahead=False,  # the recorded clock of a request starts at the call that finds it
     )
 
 
