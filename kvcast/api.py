@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from sim.report import Report
     from workloads.columns import Workload
 
+OPTIMAL = "optimal"
+"""cache.policy of a run that evicts by the future and proves afterwards that no eviction would have hit more in its schedule."""
 KV_DTYPE = {"fp8": "bf16"}
 """KV type of weights of a type; any other is kept as it is (an engine's `auto`)."""
 
@@ -165,7 +167,7 @@ def engine_params(scenario: Scenario, block_bytes: int) -> EngineParams:
             "schedule_policy", "schedule_conservativeness", "priority_scheduling", "retraction_policy")  # fmt: skip
     return EngineParams(
         **{key: getattr(engine, key) for key in same if getattr(engine, key) is not None},
-        caching=scenario.cache.enabled, policy=scenario.cache.policy, policy_params=scenario.cache.policy_params,
+        caching=scenario.cache.enabled, policy="clairvoyant" if scenario.cache.policy == OPTIMAL else scenario.cache.policy, policy_params=scenario.cache.policy_params,
         tiers=tier_params(scenario, block_bytes) if scenario.cache.enabled else (),
         step_overhead_s=engine.step_overhead_ms / 1e3, frontend_s=engine.frontend_ms / 1e3,
     )
@@ -201,6 +203,8 @@ def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
     step_time = resolved.step_time()
     workload = load_workload(scenario.workload, scenario.seed) if workload is None else workload
     _check_slo_classes(scenario, workload)
+    if scenario.cache.policy == OPTIMAL and (workload.concurrency is not None or (workload.column("after") >= 0).any()):
+        raise InputError("[cache] policy = 'optimal': expected recorded arrivals with it (requests here wait for answers, so their order is not known before), or policy = 'clairvoyant'")
     return Prepared(resolved, workload, step_time)
 
 
@@ -228,6 +232,8 @@ def record(prepared: Prepared, **options: Any) -> Recording:
     duration, horizon = run.duration_s, run.horizon_s
     if duration is not None and not run.drain:
         horizon = duration if horizon is None else min(duration, horizon)
+    if scenario.cache.policy == OPTIMAL and scenario.cache.enabled:
+        options["record_cache"] = True
     return engine.run(
         prepared.workload, prepared.resolved.params, prepared.step_time, replicas=scenario.cluster.replicas,
         router=scenario.cluster.router, seed=scenario.seed, horizon_s=horizon, until_arrival_s=duration, **options,
@@ -249,11 +255,22 @@ def measure(prepared: Prepared, recording: Recording) -> Result:
     end_s, warmup_s = run_end_s(recording), resolved.scenario.run.warmup_s
     if 0 < warmup_s >= end_s:
         raise InputError(f"[run] warmup_s = {warmup_s:g}: expected a time before the run ends, at {end_s:g} s")
+    if resolved.scenario.cache.policy == OPTIMAL and resolved.scenario.cache.enabled:
+        _check_optimal(prepared, recording)
     report = build_report(
         recording, prepared.workload, resolved.scenario, profile=resolved.profile.id, profile_hash=resolved.profile.content_hash,
         prefill_flops=prefill_flops(resolved.model), step_work=step_work(resolved), peaks=peaks(resolved.profile),
     )
     return Result(resolved, report)
+
+
+def _check_optimal(prepared: Prepared, recording: Recording) -> None:
+    """A run that calls itself optimal hits what its schedule's certificate says is the most."""
+    from sim.optimum.schedule import schedule_optimum
+
+    best, hit = schedule_optimum(prepared.workload, recording), int(recording.hit_tokens.sum())
+    if hit < best.bound_tokens:
+        raise InputError(f"[cache] policy = 'optimal': knowing the order of arrivals gave {best.share(hit)}, so this run may not be called optimal; expected policy = 'clairvoyant'")
 
 
 def step_work(resolved: Resolved) -> StepWork:

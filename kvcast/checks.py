@@ -210,7 +210,7 @@ def _policy_problems(scenario: Scenario) -> Iterator[str]:
     policy, params = scenario.cache.policy, scenario.cache.policy_params
     check = sglang.check_policy if scenario.engine.semantics == "sglang" else check_policy
     if policy == "optimal":
-        yield "[cache] policy = 'optimal': the best eviction of a run is known only after it; expected kvcast optimum (or kvcast run --optimum) for it, or policy = 'clairvoyant', which knows the future and is a policy"
+        yield from _optimal_problems(scenario)
     elif policy not in POLICY_NAMES and ":" not in policy:
         yield f"[cache] policy = {policy!r}: expected one of {', '.join(POLICY_NAMES)}, or module:Class for your own{did_you_mean(policy, POLICY_NAMES)}"
     elif policy == "clairvoyant" and scenario.engine.semantics == "vllm":
@@ -221,6 +221,21 @@ def _policy_problems(scenario: Scenario) -> Iterator[str]:
             check(policy, params)
         except InputError as error:
             yield str(error)
+
+
+def _optimal_problems(scenario: Scenario) -> Iterator[str]:
+    """In a timed run the best eviction can be followed only where the order of admissions is known before."""
+    engine, cluster = scenario.engine, scenario.cluster
+    for ok, needed in (
+        (engine.semantics == "vllm", "engine.semantics = 'vllm'"),
+        (cluster.replicas == 1, "cluster.replicas = 1"),
+        (engine.scheduler_policy == "fcfs", "engine.scheduler_policy = 'fcfs'"),
+        (engine.long_prefill_token_threshold == 0, "engine.long_prefill_token_threshold = 0"),
+        (not scenario.cache.tiers, "no cache.tiers"),
+        (not scenario.cache.policy_params, "no cache.policy_params"),
+    ):
+        if not ok:
+            yield f"[cache] policy = 'optimal': expected {needed} with it, or policy = 'clairvoyant', a policy that knows the future; kvcast optimum says how much of its schedule's optimum any run hit"
 
 
 def _tier_problems(scenario: Scenario) -> Iterator[str]:

@@ -186,7 +186,7 @@ def test_from_a_scenario_file(tmp_path, capsys) -> None:
         (["cache.policy=lru", "--set", "cache.policy_params.k=2"], "lru as SGLang has it has no parameters"),
         (["cache.policy=arc", "--set", "cache.policy_params.k=2"], "policy_params has no key 'k' for arc"),
         (["cache.policy=clairvoyant"], "expected another with engine.semantics = 'sglang'"),
-        (["cache.policy=optimal"], "known only after it; expected kvcast optimum"),
+        (["cache.policy=optimal"], "expected engine.semantics = 'vllm' with it"),
     ):
         capsys.readouterr()
         assert main([*command, *wrong]) == 2
