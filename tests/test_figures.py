@@ -4,7 +4,7 @@ import pytest
 
 from kvcast import aggregates, api, figures, runs
 from kvcast.config import scenario_from_doc
-from kvcast.figures import cache
+from kvcast.figures import cache, style
 from tests.ui.plans import plan
 
 DOC = {
@@ -218,3 +218,10 @@ def test_a_difference_is_better_worse_or_not_shown():
     figure = figures.differences({"variants": [{"variant": {"cache.policy": name}, "vs_first": {"p99_ttft_ms": d}} for name, d in keys]}, "p99_ttft_ms")
     assert {t.name: t.y for t in figure.data} == {"better": ("policy lfu",), "worse": ("policy mru",), "no difference shown": ("policy fifo",), "no interval": ("policy slru",)}
     assert trace(figure, "better").error_x.array == (10.0,)
+
+
+@pytest.mark.parametrize(("low", "high"), [(394.0, 398.4), (240.0, 600.0), (1.0, 1.0), (5.0, 9000.0), (1e-3, 50.0)])
+def test_a_log_axis_has_some_ticks_and_not_many(low, high):
+    ticks = style.log_ticks(low, high)
+    assert 2 <= sum(low / 1.3 <= t <= high * 1.3 for t in ticks) <= 16
+    assert ticks == sorted(set(ticks))

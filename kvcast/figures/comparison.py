@@ -50,5 +50,5 @@ def differences(document: Document, key: str) -> go.Figure:
 
 
 def name_of(variant: dict[str, Any]) -> str:
-    """ "lfu, 4 replicas" of the varied keys and values."""
-    return ", ".join(f"{key.rsplit('.', 1)[-1].replace('_', ' ')} {value}" for key, value in variant.items()) or text.UNKNOWN
+    """ "policy lfu, replicas 4" of the varied keys and values; a run of its own has just its name."""
+    return ", ".join(str(value) if key == "run" else f"{key.rsplit('.', 1)[-1].replace('_', ' ')} {value}" for key, value in variant.items()) or text.UNKNOWN

@@ -44,7 +44,12 @@ def span(figure: go.Figure, axis: str = "x") -> tuple[float, float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten around low to high; powers alone where that would be many."""
+    """1, 2 and 5 times powers of ten around low to high; powers alone where that would be many, even steps where it would be few."""
+    if high < 3 * low:
+        wanted = (1.2 * high - 0.8 * low) / 6
+        power = 10.0 ** np.floor(np.log10(wanted))
+        step = power * next(nice for nice in (1, 2, 5, 10) if nice * power >= wanted)
+        return [float(step * i) for i in range(int(np.ceil(0.8 * low / step)), int(1.2 * high / step) + 1)]
     first, last = int(np.floor(np.log10(low))), int(np.ceil(np.log10(high)))
     steps = (1, 2, 5) if last - first <= 4 else (1,)
     return [step * 10.0**power for power in range(first, last + 1) for step in steps]

@@ -86,15 +86,15 @@ def _card(place: Any, number: Number, mark: str) -> None:
 def _smaller(s: Document, mark: str) -> None:
     hit = f"{TERMS['hit_rate']} Counting rule: {s['counting_rule']}. Ceiling: {TERMS['ceiling']} With one cache for the fleet the ceiling is {text.percent(s['reuse_ceiling_fleet'])}."
     kv = f"{TERMS['kv']} Mean {text.percent(s['kv_usage_mean'])}. Preemptions: {TERMS['preemptions']}"
+    steps = ", ".join(f"{text.percent(share)} {kind}" for kind, share in s["coverage"].items() if share >= 0.0005)
     parts = (
-        (f"{text.count(s['output_throughput'])}{mark} output tokens/s, {s['request_throughput'] or 0:.3g} requests/s", TERMS["throughput"]),
-        (f"hit rate {text.percent(s['prefix_hit_rate'])} of a ceiling of {text.percent(s['reuse_ceiling_replica'])} (block {s['block_size']})", hit),
+        (f"{text.count(s['output_throughput'])}{mark} output tokens/s", f"{TERMS['throughput']} {s['request_throughput'] or 0:.3g} requests/s."),
+        (f"hit rate {text.percent(s['prefix_hit_rate'])}, ceiling {text.percent(s['reuse_ceiling_replica'])}", f"{hit} Block size {s['block_size']}."),
         (f"KV in use, peak {text.percent(s['kv_usage_peak'])}, {text.count(s['preemptions'])} preemptions", kv),
-        (f"{s['gpu_hours']:.3g} GPU-hours: {fleet_of(s)} for {text.seconds(s['duration'])}", TERMS["gpu_hours"]),
-        (f"step times {text.percent(s['coverage']['measured'])} measured, {text.percent(s['coverage']['interpolated'])} interpolated, "
-         f"{text.percent(s['coverage']['extrapolated'])} extrapolated{mark}", TERMS["extrapolated"]),
-    )  # fmt: skip
-    with st.container(horizontal=True, gap="medium"):
+        (f"{s['gpu_hours']:.3g} GPU-hours", f"{TERMS['gpu_hours']} {fleet_of(s)} for {text.seconds(s['duration'])}."),
+        (f"step times {steps}{mark}", TERMS["extrapolated"]),
+    )
+    with st.container(horizontal=True, gap="small"):
         for words, help_text in parts:
             st.caption(plain(words), help=plain(help_text), width="content")
 

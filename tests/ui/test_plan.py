@@ -9,6 +9,7 @@ import pytest
 
 from kvcast import intervals
 from kvcast.pages import answer, inputs, numbers, plan, results, runner, shell, verdict
+from kvcast.planner import words
 from kvcast.runs import load_run
 from sim.scenario import SloConfig
 from tests.ui import plans
@@ -83,8 +84,9 @@ def test_a_share_is_told_with_the_longer_side_of_its_interval():
 
 def test_the_plans_sentence_is_the_command_lines():
     told = verdict.planned(plans.plan())
-    assert told.sentence.startswith("2 × H200-SXM: 99.9 % ± 0.2 % of requests meet their limits (chat: TTFT <= 500 ms and TPOT <= 30.0 ms; agent: ")
-    assert told.sentence.endswith("(target 95.0 %); binding: compute; headroom 60 %, breaks at 7.4 requests/s; next: router = prefix-aware.")
+    assert told.sentence == words.verdict(plans.plan()).replace("+-", "±").replace(" x ", " × ") + "."
+    assert told.sentence.startswith("2 × H200-SXM: 99.9 % ± 0.2 % of requests meet their limits (chat: TTFT <= 500 ms")
+    assert told.sentence.endswith("binding: compute; headroom 60 %, breaks at 7.4 requests/s; next: router = prefix-aware.")
     assert told.reasons[0] == "cache.policy=lru; 48 GPU-hours a day, $8.00 an hour"
     assert told.reasons[1] == "5 candidates on the same arrivals, 3 seeds, rejected by TTFT 2; 35 simulations, 6 of them stopped early"
 

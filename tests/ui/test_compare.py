@@ -1,0 +1,151 @@
+"""The Compare page: what may vary, what a difference says, and the flow through AppTest on real runs."""
+import csv
+import io
+import json
+
+import pytest
+
+from kvcast import cli
+from kvcast.pages import compare, inputs, runner, variants
+from kvcast.runs import load_run
+from tests.ui.conftest import Session
+from workloads.errors import InputError
+
+SMALL = "name = 'small'\n[workload]\npreset = 'demo'\nduration_s = 250.0\n[slo]\nttft_s = 0.1\nattainment = 0.9\n"
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory):
+    """A real comparison: policies and the cache off."""
+    path = tmp_path_factory.mktemp("compare") / "small.toml"
+    path.write_text(SMALL)
+    return run_json("compare", str(path), "--vary", "cache.enabled=true,false", "--vary", "cache.policy=lru,lfu", "--json")
+
+
+def run_json(*argv):
+    import contextlib
+
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert cli.main([*argv]) == 0
+    return json.loads(out.getvalue())
+
+
+# -- what may vary -----------------------------------------------------------------------------------------------------
+
+
+def test_the_scenarios_own_value_is_the_first_variant():
+    command = variants.command(inputs.demo(), {"cluster.replicas": ["4", "2", "1"], "cache.policy": ["lfu"], "cluster.router": []}, 3)
+    assert command == ("compare", "--vary", "cluster.replicas=2,4,1", "--vary", "cache.policy=lru,lfu", "--seeds", "3")
+    assert variants.count_of(command) == 18
+    assert variants.command(inputs.demo(), {"cluster.replicas": ["2"]}, 1) == (), "nothing to compare"
+
+
+def test_too_many_variants_are_refused():
+    with pytest.raises(InputError, match="26 variants, expected at most 24"):
+        variants.command(inputs.demo(), {"cluster.replicas": [str(n) for n in range(3, 28)]}, 1)
+
+
+@pytest.mark.parametrize(("words", "expected"), [("1, 2;4", ["1", "2", "4"]), ("", []), ("1_000", ["1000"]), ("8 16", ["8", "16"])])
+def test_numbers_are_read(words, expected):
+    assert variants.numbers(variants.BY_KEY["cluster.replicas"], words) == expected
+
+
+@pytest.mark.parametrize("words", ["0", "1.5", "many", "nan", "-2", "1e999", "/etc/passwd"])
+def test_a_number_that_is_none_is_one_line(words):
+    with pytest.raises(InputError, match=r"^Replicas: .*, expected whole numbers of at least 1"):
+        variants.numbers(variants.BY_KEY["cluster.replicas"], words)
+
+
+def test_every_axis_is_a_key_of_a_scenario():
+    for axis in variants.AXES:
+        variants.own(inputs.demo(), axis.key)
+        if axis.least is None:
+            values = variants.options(inputs.demo(), axis.key, inputs.policies(), {"x": "roofline:H100-SXM"})
+            assert values
+            assert variants.written(variants.own(inputs.demo(), axis.key)) not in values
+
+
+# -- the answer --------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_a_variant_and_a_verdict_a_value(document):
+    rows = compare.difference_rows(document)
+    assert [row["variant"] for row in rows] == ["enabled true, policy lfu", "enabled false, policy lru", "enabled false, policy lfu"]
+    off = rows[1]
+    assert off["TTFT mean"].startswith("+")
+    assert off["TTFT mean"].endswith("worse")
+    assert "±" in off["TTFT mean"]
+    assert off["attainment"].startswith("−")
+    same = document["variants"][1]["vs_first"]
+    for heading, key in (("attainment", "attainment"), ("TPOT mean", "mean_tpot_ms")):
+        assert (rows[0][heading] == "no difference shown") == (same[key]["shown"] is False)
+    assert "cost/request" not in rows[0], "no price, no column"
+
+
+def test_a_difference_without_an_interval_says_why():
+    tell = "{:.1f} ms".format
+    assert compare._cell({"difference": 3.0, "interval_95": None, "shown": None, "note": "one seed"}, tell, "lower") == "+3.0 ms (no interval: one seed)"
+    assert compare._cell({"difference": None, "interval_95": None, "shown": None, "note": "unstable"}, tell, "lower") == "unstable"
+    assert compare._cell({"difference": -3.0, "interval_95": 1.0, "shown": True, "note": ""}, tell, "lower") == "−3.0 ms ± 1.0 ms, better"
+
+
+def test_an_unstable_variant_shows_no_latency(document):
+    broken = {**document, "variants": [{**document["variants"][0], "summaries": [{"stable": False}]}]}
+    [row] = compare.value_rows(broken)
+    assert row["TTFT p99"] == "-"
+    assert row["stable"] == "NO"
+    assert row["attainment"] != "-"
+
+
+def test_the_table_downloads_as_numbers(document):
+    rows = list(csv.DictReader(io.StringIO(compare.as_csv(document))))
+    assert [row["cache.policy"] for row in rows] == ["lru", "lfu", "lru", "lfu"]
+    assert float(rows[2]["mean_ttft_ms_difference"]) == document["variants"][2]["vs_first"]["mean_ttft_ms"]["difference"]
+
+
+def test_two_runs_compare_as_the_command_would(folder, document):
+    shared = runner.Runner(folder)
+    jobs = [shared.submit(SMALL + extra) for extra in ("", "[cache]\nenabled = false\n")]
+    for job in jobs:
+        job.wait()
+    found = compare.of_runs(*(load_run(job.folder) for job in jobs))
+    assert found["variants"][1]["vs_first"] == document["variants"][2]["vs_first"]
+
+
+# -- flows -------------------------------------------------------------------------------------------------------------
+
+
+def test_vary_and_compare(folder):
+    session = Session("compare")
+    assert "Compare (3 simulations)" in session.buttons()
+    session.at.text_input(key="compare.cluster.replicas").set_value("one").run()
+    assert "expected whole numbers of at least 1" in session.words()
+    session.at.text_input(key="compare.cluster.replicas").set_value("1").run()
+    session.press("Compare (2 simulations)")
+    shown = session.at.session_state.job
+    from kvcast.pages import shell
+
+    job = shell.runner_of(str(shown.folder.parent)).existing(shown.scenario_toml, "compare", "--vary", "cluster.replicas=2,1")
+    job.wait()
+    assert job.done, job.failure()
+    session.settle(session.at.run())
+    assert "Against replicas 2" in session.words()
+    table = session.at.dataframe[0].value
+    assert list(table["variant"]) == ["replicas 1"]
+    assert "worse" in table["TPOT mean"][0]
+    assert "are expected to miss" in session.words()
+
+
+def test_the_pinned_baseline_is_compared_without_another_run(folder):
+    session = Session().press("Pin as baseline")
+    session.at.selectbox(key="policy").set_value("lfu").run()
+    session.press("Run")
+    from streamlit.util import calc_hash
+
+    session.at._page_hash = calc_hash("compare")
+    session.settle(session.at.run())
+    session.at.segmented_control(key="compare.against").set_value(compare.PINNED)
+    session.settle(session.at.run())
+    assert "Against baseline" in session.words()
+    assert list(session.at.dataframe[0].value["variant"]) == ["this run"]
