@@ -18,12 +18,19 @@ ARRIVAL, STEP_END = 2, 3  # after SimPy's own URGENT and NORMAL
 class Clock(simpy.Environment):
     def __init__(self) -> None:
         super().__init__()
+        self.turn = -1  # the last replica, in their order, that has had its turn at the present time
         self._moved: set[simpy.Event] = set()  # still queued, but nobody waits for them: they must not move the clock
 
     def step(self) -> None:
         queue = self._queue
         while queue and queue[0][3] in self._moved:
             self._moved.discard(heappop(queue)[3])
+        if queue:
+            time_s, priority, order, _ = queue[0]
+            if time_s > self.now:
+                self.turn = -1
+            if priority == STEP_END:
+                self.turn = max(self.turn, order[0])  # type: ignore[index]
         super().step()
 
     def trigger_at(self, event: simpy.Event, time_s: float, replica: int) -> simpy.Event:

@@ -10,7 +10,7 @@ between (`held`) is kept from it: an arrival waits for the step in progress, for
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Generator
 
@@ -27,6 +27,10 @@ from sim.sglang.scheduler import SGLangScheduler
 NO_STEPS = array("d")
 STRETCH_STEPS = 512
 """Longest stretch planned at once; only a bound on wasted work when an arrival cuts it."""
+
+
+EVENT = 6
+"""Numbers recorded of each stretch."""
 
 
 class Replica:
@@ -58,10 +62,10 @@ class Replica:
         self.step_log = step_log
         self.step_end_s = array("d")
         self.coverage = bytearray()
-        self._events: list[tuple[float, int, int, int, int, int]] = []  # start, steps, decodes, prefill tokens, sum of contexts in the first step, rows sampled
+        self._events = array("d")  # start, steps, decodes, prefill tokens, contexts and rows sampled of each, one after the other
         self._chunks = array("q")  # (event, new, cached) of each prefill chunk, one after the other
         self._shape: tuple[list[tuple[int, int]], int, int] = ([], 0, 0)  # of the stretch in progress: chunks, sum of contexts, rows sampled
-        self._samples: list[tuple[float, int, int, int, int]] = []
+        self._samples = array("d")  # time, blocks in use, idle, running, waiting of each, likewise
         self._idle: simpy.Event | None = None  # waiting for work
         self._step_end: simpy.Event | None = None
         self._start_s = 0.0  # of the stretch in progress
@@ -91,14 +95,14 @@ class Replica:
         elif self._loaded is not None:
             self._loaded = self.env.move(self._loaded, self.env.now, self.index)
         elif cut:
-            self._cut(self.env.now)
+            self._cut()
 
     def _hold(self, request: int) -> None:
         self._held.append((self.env.now, request))
         self._held_tokens += self.log.prompt[request]
         scheduler = self.scheduler
         if not len(scheduler.waiting) or scheduler.p.scheduler_policy == "priority" or self._prefetches:
-            self._cut(self.env.now)
+            self._cut()
 
     def _receive(self, until_s: float) -> bool:
         """Queue what was held and arrived by then; whether there was any."""
@@ -113,17 +117,21 @@ class Replica:
     def load_tokens(self) -> int:
         """Tokens waiting and running here now, the present stretch included."""
         s = self.scheduler
-        done = bisect_left(self._ends, self.env.now) if self._ends else 0
-        return s.waiting_tokens + self._held_tokens + s.running_tokens + done * s.decoded
+        return s.waiting_tokens + self._held_tokens + s.running_tokens + self._steps_over() * s.decoded
 
-    def _cut(self, now_s: float) -> None:
+    def _steps_over(self) -> int:
+        """Steps of the present stretch that have ended. One that ends now has when this replica has had its turn."""
+        begun = bisect_left if self.index > self.env.turn else bisect_right
+        return begun(self._ends, self.env.now) if self._ends else 0
+
+    def _cut(self) -> None:
         """End the present stretch with the step in progress, or with the next when that is decided already.
 
         Not one that leaves no room: all sequences run, or chunks take all of the budget.
         """
         if len(self._ends) < 2 or self.scheduler.chunks or (len(self.scheduler.running) >= self.scheduler.p.max_num_seqs and not self._prefetches):
             return
-        steps = bisect_left(self._ends, now_s) + 1 + self._ahead
+        steps = self._steps_over() + 1 + self._ahead
         if steps < len(self._ends):
             del self._ends[steps:]
             self._step_end = self.env.move(self._step_end, self._ends[-1], self.index)  # type: ignore[arg-type]
@@ -157,7 +165,7 @@ class Replica:
         False when nothing can be before a load from a cache tier arrives, or when all have finished.
         """
         scheduler, cache = self.scheduler, self.scheduler.cache
-        cache.now_s = now_s
+        cache.now_s, cache.turn = now_s, self.env.turn  # type: ignore[union-attr]
         self._receive(self._last_start_s)
         for _ in range(4 + len(scheduler.running)):  # in each but a few somebody preempts itself
             taken, evicted = cache.taken, cache.evicted
@@ -243,16 +251,19 @@ class Replica:
 
     # -- records ----------------------------------------------------------------------------------------------------
     def _record_steps(self, k: int) -> None:
-        self.step_end_s.extend(self._ends[:k])
-        self.coverage += self._codes[:k]
+        ends, codes = self._ends, self._codes
+        self.step_end_s += ends if k == len(ends) else ends[:k]
+        self.coverage += codes if k == len(codes) else codes[:k]
         chunks, sum_context, sampled = self._shape
+        prefill = 0
         for new, cached in chunks:
-            self._chunks.extend((len(self._events), new, cached))
-        self._events.append((self._start_s, k, self.scheduler.decoded, sum(new for new, _ in chunks), sum_context, sampled))
+            prefill += new
+            self._chunks.extend((len(self._events) // EVENT, new, cached))
+        self._events.extend((self._start_s, k, self.scheduler.decoded, prefill, sum_context, sampled))
 
     def _sample(self, t_s: float) -> None:
         s, cache = self.scheduler, self.scheduler.cache
-        self._samples.append((t_s, cache.total - cache.blank - cache.idle, cache.idle, len(s.running), len(s.waiting) + len(self._held)))
+        self._samples.extend((t_s, cache.total - cache.blank - cache.idle, cache.idle, len(s.running), len(s.waiting) + len(self._held)))
 
     def _log_step(self, now_s: float, taken: int, evicted: int) -> None:
         s = self.scheduler
@@ -277,7 +288,7 @@ class Replica:
     def steps(self) -> Steps:
         """Columns of all steps so far."""
         end_s = np.frombuffer(self.step_end_s, np.float64) if self.step_end_s else np.empty(0)
-        events = np.array(self._events, np.float64).reshape(-1, 6)  # whole numbers below 2**53: exact
+        events = np.array(self._events).reshape(-1, EVENT)  # whole numbers below 2**53: exact
         k = events[:, 1].astype(np.int64)
         start_s = np.empty(len(end_s))
         start_s[1:] = end_s[:-1]
@@ -296,15 +307,13 @@ class Replica:
         first = np.cumsum(k) - k
         since = np.arange(int(k.sum())) - np.repeat(first, k)  # steps of its stretch before each step
         chunks = np.array(self._chunks, np.int64).reshape(-1, 3)
-        event, new, cached = np.repeat(chunks, k[chunks[:, 0]], axis=0).T
-        repeats = k[chunks[:, 0]]
-        again = np.arange(len(event)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
-        step = first[event] + again
-        order = np.argsort(step, kind="stable")
+        repeats = k[chunks[:, 0]]  # more than one only for an event with a single chunk, so steps ascend
+        again = np.arange(int(repeats.sum())) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+        event, new, cached = (np.repeat(chunks[:, i], repeats) for i in range(3))
         contexts = np.repeat(events[:, 4].astype(np.int64), k) + since * np.repeat(events[:, 2].astype(np.int64), k)
-        return StepShapes(contexts, np.repeat(events[:, 5].astype(np.int32), k), step[order], new[order], (cached + again * new)[order])
+        return StepShapes(contexts, np.repeat(events[:, 5].astype(np.int32), k), first[event] + again, new, cached + again * new)
 
     def samples(self) -> Samples:
-        rows = np.array(self._samples, np.float64).reshape(-1, 5)
+        rows = np.array(self._samples).reshape(-1, 5)
         in_use, idle = rows[:, 1].astype(np.int64), rows[:, 2].astype(np.int64)
         return Samples(rows[:, 0], in_use, idle, rows[:, 3].astype(np.int32), rows[:, 4].astype(np.int32))

@@ -112,9 +112,9 @@ class Coming(NamedTuple):
     tokens: int  #: of each later step
     ends_s: array[float]  #: of its steps; the next one enters its blocks when it begins
 
-    def depth(self, now_s: float, replica: int, block_size: int) -> int:
-        """Blocks entered by now, when that replica asks: at equal times replicas go in order."""
-        begun = bisect_right if self.replica < replica else bisect_left
+    def depth(self, now_s: float, turn: int, block_size: int) -> int:
+        """Blocks entered by now, `turn` being the last replica that has had its turn at this very time."""
+        begun = bisect_right if self.replica <= turn else bisect_left
         later = min(begun(self.ends_s, now_s), len(self.ends_s) - 1)
         return (self.computed + later * self.tokens) // block_size
 
@@ -131,6 +131,7 @@ class BlockCache:
         self.taken = 0  # likewise
         self.steps = 0  # engine steps started; the scheduler advances it
         self.now_s = 0.0  # the replica sets it
+        self.turn = 0  # likewise: the last replica that has had its turn at this time
         self.nodes: dict[int, Any] = {}
         self.overlapped: set[Holder] = set()  # decodes about to compute blocks that are cached already; must not be entered late
         self._n_shared = n_shared
@@ -300,10 +301,10 @@ class BlockCache:
         return all(node.hi <= request.entered and len(node.writers) == 1 for node in request.writing)
 
     def being_written(self, path: Path) -> bool:
-        """Whether some running request is still entering blocks on this path."""
-        for node_id, _ in path:
+        """Whether some running request may still enter blocks on this path."""
+        for node_id, hi in path:
             node = self.nodes.get(node_id)
-            if node is not None and node.writers:
+            if node is not None and node.writers and any(w.entered < hi for w in node.writers):
                 return True
         return False
 
@@ -334,7 +335,7 @@ class BlockCache:
             if node is not None and node.writers:
                 self.flush(node)
             for end, coming in self.coming.get(node_id, ()) if self.coming else ():
-                depth = min(end, coming.depth(self.now_s, self.replica, self.block_size))
+                depth = min(end, coming.depth(self.now_s, self.turn, self.block_size))
                 if self._fleet_seen.get(node_id, 0) < depth:
                     self._fleet_seen[node_id] = depth
         return self._depth(self._seen, beyond, hit, limit), self._depth(self._fleet_seen, beyond, hit, limit)
