@@ -232,14 +232,16 @@ def _tell_lives(life: list[list[tuple]], columns: dict[str, np.ndarray], steps: 
         phases.append(("queued", arrival_s, admit_s, 0))
         if "load_s" in columns and columns["load_s"][request] > 0 and not columns["preemptions"][request]:
             phases.append(("loading", admit_s, admit_s + float(columns["load_s"][request]), 0))
-        at_s = first_s
-        for from_s, to_s in pauses.get(request, []):
+        at_s, stops = first_s, pauses.get(request, [])
+        at_once = [(start, end) for _, start, end, _ in prefills if start >= first_s and not any(a <= start < b for a, b in stops)]
+        for from_s, to_s in sorted(stops + at_once):  # at once: preempted and admitted again in the next step
             resumed_s = min((start for _, start, _, _ in prefills if from_s <= start < to_s), default=None)
             if resumed_s is None:
                 continue  # it kept its memory and waited for a step
             if from_s > at_s:
                 phases.append(("decode", at_s, from_s, 0))
-            phases.append(("preempted", from_s, resumed_s, 0))
+            if resumed_s > from_s:
+                phases.append(("preempted", from_s, resumed_s, 0))
             at_s = to_s
         if finish_s > at_s:
             phases.append(("decode", at_s, finish_s, 0))

@@ -32,6 +32,22 @@ def test_textbook(block: int, new: list[int]) -> None:
     assert (textbook().prompt_tokens - r.hit_tokens).tolist() == new
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_lives_have_no_holes_and_end_at_the_finish(asynchronous: bool) -> None:
+    """Under preemption, of which asynchronous scheduling knows a kind that is admitted again at once."""
+    preempted = 0
+    for seed in range(12):
+        w = random_workload(seed, rate=500.0)
+        blocks = int(-(-(w.prompt_tokens + w.output_tokens).max() // 4)) + 8
+        r = run(w, EngineParams(kv_blocks=blocks, block_size=4, async_scheduling=asynchronous), LinearSteps(), record_life=True)
+        preempted += int(r.preemptions.sum())
+        assert r.life is not None
+        for life, finish_s in zip(r.life, r.finish_s, strict=True):
+            assert (life[0][0], life[-1][2]) == ("queued", finish_s)
+            assert all(a[2] == b[1] for a, b in zip(life, life[1:], strict=False) if a[0] != "prefill")
+    assert preempted > 100
+
+
 def test_two_requests_exact_log() -> None:
     """Budget 8, block 4: prefill of 10 takes two chunks, then the newcomer joins; ends are whole seconds."""
     w = plain([0.0, 1.5], [10, 3], [3, 2])
