@@ -1,6 +1,8 @@
 """The engine on worlds small enough to know every number, and fast-forward against stepping on random ones."""
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -44,7 +46,7 @@ def test_lives_have_no_holes_and_end_at_the_finish(asynchronous: bool) -> None:
         assert r.life is not None
         for life, finish_s in zip(r.life, r.finish_s, strict=True):
             assert (life[0][0], life[-1][2]) == ("queued", finish_s)
-            assert all(a[2] == b[1] for a, b in zip(life, life[1:], strict=False) if a[0] != "prefill")
+            assert all(a[2] == b[1] for a, b in pairwise(life) if a[0] != "prefill")
     assert preempted > 100
 
 
