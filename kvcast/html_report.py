@@ -190,7 +190,7 @@ def of_plan(plan: Document, run: Run | None = None) -> str:
         html_page.section("What to do next", _advice(plan)),
         html_page.section("Load, cost and what binds", _load(plan)),
         html_page.section("Candidates", _candidates(plan)),
-        html_page.section("Launch", *(f"<h3>{engine}</h3>" + html_page.code(" ".join(flags)) for engine, flags in ((plan["answer"] or {}).get("launch") or {}).items() if flags)),
+        html_page.section("Launch", _launch(plan)),
         html_page.section("Notes", html_page.lines(plan["notes"] or ())),
         *(_assumptions(run) if run else []),
         *(_provenance(run.summary, run.scenario, "kvcast plan scenario.toml") if run else [html_page.section("Scenario", html_page.code(_portable(plan["scenario"])))]),
@@ -209,25 +209,22 @@ def _plan_cards(plan: Document) -> str:
         html_page.card("GPU-hours a day", text.count(answer["gpu_hours_per_day"]), TERMS["gpu_hours"], (f"{text.usd(answer['usd_per_hour'])} an hour" if answer["usd_per_hour"] is not None else "no price set",)),
     ]
     if capacity.get("slo_capacity_per_s") is not None:
-        shown.append(html_page.card("SLO capacity", f"{capacity['slo_capacity_per_s']:.3g} requests/s", "Highest arrival rate at which the target is still met, found by search.",
-                                    (f"offered {capacity['offered_rate_per_s']:.3g}/s; headroom {text.percent(capacity['headroom'], 0)}",)))  # fmt: skip
+        shown.append(html_page.card("SLO capacity", f"{capacity['slo_capacity_per_s']:.3g} {capacity['unit']}", "Highest load at which the target is still met, found by search.",
+                                    (f"offered {capacity['offered_rate_per_s']:.3g}; headroom {text.percent(capacity['headroom'], 0)}",)))  # fmt: skip
     if spare:
         shown.append(html_page.card("With one replica down", text.percent(spare["attainment_one_down"]), "The same load on one replica fewer.", ("enough" if spare["enough"] else f"not enough: plan {spare['replicas']} replicas",)))
     return html_page.cards(shown)
 
 
 def _advice(plan: Document) -> str:
-    rows = [[row["words"], *(_before_after(row, key) for key in ("attainment", "usd_per_hour", "gpus"))] for row in plan["advice"] or ()]
-    header = ["change, simulated", "within limits", "USD an hour", "GPUs"]
-    keep = [0, *(i for i in range(1, 4) if any(row[i] for row in rows))]
-    return html_page.table([header[i] for i in keep], [[row[i] for i in keep] for row in rows])
+    rows = [(row["change"], row["words"].removeprefix(f"{row['change']}: ")) for row in plan["advice"] or ()]
+    return html_page.table(("change", "what it does, simulated"), rows, words=True)
 
 
-def _before_after(row: Document, key: str) -> str:
-    form = {"attainment": text.percent, "usd_per_hour": text.usd, "gpus": text.count}[key]
-    before, after = (row[when].get(key) if row[when] else None for when in ("before", "after"))
-    before, after = (value.get("mean") if isinstance(value, dict) else value for value in (before, after))
-    return "" if before is None or after is None else f"{form(before)} → {form(after)}"
+def _launch(plan: Document) -> str:
+    found = plan["answer"]["launch"] or {}
+    parts = [f"<h3>{engine}</h3>" + html_page.code(" ".join(found[engine])) for engine in ("vllm", "sglang") if found.get(engine)]
+    return "".join([*parts, html_page.lines(found.get("notes") or ())])
 
 
 def _load(plan: Document) -> str:
@@ -251,7 +248,7 @@ def _candidates(plan: Document) -> str:
     ]  # fmt: skip
     left = f"and {len(found) - len(rows)} more in plan.json" if len(found) > len(rows) else ""
     header = ("candidate", "replicas", "GPUs", "USD an hour", "within limits", "TTFT p99", "TPOT p99", "verdict", "why")
-    return html_page.table(header, rows) + html_page.paragraph(" ".join(filter(None, (verdict.rejections(plan), left))), soft=True)
+    return html_page.table(header, rows) + html_page.paragraph(left, soft=True)
 
 
 def _answer_run(folder: Path, plan: Document) -> Run | None:

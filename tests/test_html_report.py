@@ -15,6 +15,7 @@ import pytest
 from kvcast import cli, figures, load_run, text
 from kvcast.figures.svg import as_svg
 from kvcast.html_report import of_folder, of_plan, of_run
+from kvcast.pages import verdict
 from tests.ui.plans import PLAN
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -160,7 +161,7 @@ def test_a_plan_says_what_its_document_says(tmp_path: Path) -> None:
     assert page == of_folder(tmp_path)
     parsed = Page(page)
     words = parsed.text
-    for told in ("2 × H200-SXM", "99.9 %", "7.4 requests/s", "headroom 60 %", "one more", "vllm serve", "3 times the load", "TTFT rejected 2", "91.0 %", EVIL, "Goodput against rate"):
+    for told in ("2 × H200-SXM", "99.9 %", "7.4 requests/s", "headroom 60 %", "one more", "vllm serve", "3 times the load", "rejected by TTFT 2", "91.0 %", "the router is yours to run", EVIL, figures.goodput_by_rate(PLAN).layout.title.text):
         assert told.lower() in words.lower(), told
     assert not {"script", "img"} & {tag for tag, _ in parsed.tags}
 
@@ -170,8 +171,8 @@ def test_a_plan_without_an_answer_or_optional_parts(tmp_path: Path) -> None:
     plan["answer"] |= {"feasible": False, "replicas": None, "gpus": None, "usd_per_hour": None, "attainment": None, "launch": None, "run": None}
     plan |= {"capacity": None, "rates": None, "knee_per_s": None, "binding": None, "advice": None, "growth": None, "n_plus_1": None}
     words = Page(of_plan(plan)).text
-    assert "No fleet meets the target." in words
-    assert "Goodput" not in words
+    assert verdict.planned(plan).headline in words
+    assert figures.goodput_by_rate(PLAN).layout.title.text not in words
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
