@@ -76,6 +76,10 @@ def _last_of_the_least(engine: reference.Engine) -> reference.Request:
     return min(reversed(engine.running), key=lambda v: v.computed) if engine.least_computed else _victim(engine)
 
 
+def _all_loras(engine: reference.Engine) -> set[str | None]:
+    return {r.lora for r in engine.running if r.lora is not None}
+
+
 _victim = reference.Engine._victim
 _release, _enter_block = cache.FreeListPool.release, cache.FreeListPool.enter
 _enter, _contexts, _chain = reference.Engine._enter, reference.Engine._contexts, cache.Hasher.chain
@@ -102,6 +106,8 @@ FAULTS: dict[str, tuple[type, str, Any]] = {
     "asynchronous: outputs in flight are known": (reference.Engine, "_tokens_known", lambda engine, r: r.known + r.in_flight),
     "asynchronous: a last output is scheduled once more": (reference.Engine, "_last_in_flight", lambda engine, r: False),
     "asynchronous: blocks enter with the next step only": (reference.Engine, "_enter_known", lambda engine, r: None),
+    "asynchronous: an arrival is seen by the call already made": (reference.Engine, "_seen_until", lambda engine: engine.now),
+    "asynchronous: who ends keeps its LoRA's place": (reference.Engine, "_loras", lambda engine, step: _all_loras(engine)),
     "lcf counts known tokens": (reference.Engine, "_victim", _least_known),
     "lcf takes the last of equals": (reference.Engine, "_victim", _last_of_the_least),
 }

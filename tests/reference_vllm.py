@@ -194,13 +194,16 @@ class Engine:
         return self
 
     def _receive(self) -> None:
-        seen = self.in_flight.start if self.in_flight and self.calls_ahead else self.now
-        while self.arrivals and self.arrivals[0].arrival <= seen:
+        while self.arrivals and self.arrivals[0].arrival <= self._seen_until():
             r = self.arrivals.pop(0)
             last_position = r.prompt + r.output - 1
             r.rejected = r.prompt + r.output > self.max_model_len or self._blocks_for(last_position) > self.num_blocks
             if not r.rejected:
                 self.waiting.append(r)
+
+    def _seen_until(self) -> float:
+        """The call made now, or when the step in flight began, knows of arrivals by then."""
+        return self.in_flight.start if self.in_flight and self.calls_ahead else self.now
 
     def _execute(self, step: Step) -> None:
         """The step runs: time passes, and whoever reaches its last known token (or one in flight) samples one."""
@@ -313,7 +316,7 @@ class Engine:
 
     def _schedule_waiting(self, step: Step, budget: int, chunk_limit: int) -> None:
         skipped: list[Request] = []
-        loras = {r.lora for r in self.running if r.lora is not None and r.id in step.scheduled}
+        loras = self._loras(step)
         while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
             r = min(self.waiting, key=lambda w: w.rank) if self.by_priority else self.waiting[0]
             if self.max_loras and r.lora is not None and r.lora not in loras and len(loras) == self.max_loras:
@@ -334,6 +337,9 @@ class Engine:
             step.scheduled[r.id] = n
             budget -= n
         self.waiting[:0] = skipped
+
+    def _loras(self, step: Step) -> set[str | None]:
+        return {r.lora for r in self.running if r.lora is not None and r.id in step.scheduled}
 
     def _admit(self, r: Request, budget: int, chunk_limit: int) -> int:
         """Tokens of the first chunk, blocks taken; 0 when it does not fit (then nothing changed)."""
