@@ -49,18 +49,7 @@ def test_every_definition_is_used():
 def started(monkeypatch, *words):
     """What `kvcast dashboard` would start: (argv, environment); no server, no runs."""
     found = []
-
-    class Server:
-        def __init__(self, argv, env):
-            found.append((argv, env))
-
-        def wait(self):
-            return 0
-
-        def terminate(self):
-            pass
-
-    monkeypatch.setattr(dashboard.subprocess, "Popen", Server)
+    monkeypatch.setattr(dashboard.subprocess, "call", lambda argv, env: found.append((argv, env)) or 0)
     monkeypatch.setattr("kvcast.pages.demo.prepare", lambda _: None)
     assert cli.main(["dashboard", *words]) == 0
     return found[0]

@@ -23,8 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from kvcast import text
     from kvcast.pages import demo
-    from kvcast.pages.runner import OWN_POLICIES, Runner
+    from kvcast.pages.runner import OWN_POLICIES, PREPARE, Runner
     from sim.kvcache.policies import check
     from workloads.errors import InputError
 
@@ -41,10 +42,8 @@ def run(args: argparse.Namespace) -> int:
         "client.showErrorDetails": "none", "client.toolbarMode": "viewer",
     }  # fmt: skip
     flags = [part for name, value in options.items() for part in (f"--{name}", value)]
-    environment = {**os.environ, OWN_POLICIES: ",".join(args.policy)}
-    server = subprocess.Popen([sys.executable, "-m", "streamlit", "run", str(app), *flags], env=environment)
-    try:
-        demo.prepare(Runner(Path(os.environ.get("KVCAST_RUNS", "runs/dashboard"))))  # while the server starts
-        return server.wait()
-    finally:
-        server.terminate()
+    environment = {**os.environ, OWN_POLICIES: ",".join(args.policy), PREPARE: "1"}
+    root = Path(os.environ.get("KVCAST_RUNS", "runs/dashboard"))
+    text.progress("simulating the example")
+    demo.prepare(Runner(root))
+    return subprocess.call([sys.executable, "-m", "streamlit", "run", str(app), *flags], env=environment)

@@ -1,11 +1,11 @@
-"""What the first page shows: the bundled example's run and plan, computed when the server starts.
+"""What the first page shows: the bundled example's run and plan, computed when the server starts, and once for all.
 
     >>> prepare(Runner(Path("runs/dashboard")))
 """
 from __future__ import annotations
 
 from kvcast.config import load_scenario
-from kvcast.pages.runner import ROOT, Runner
+from kvcast.pages.runner import ROOT, Job, Runner
 from kvcast.toml import dumps
 from sim.scenario import Scenario
 
@@ -15,10 +15,15 @@ def scenario() -> Scenario:
     return load_scenario(ROOT / "examples" / "demo.toml")
 
 
-def prepare(runner: Runner) -> None:
-    """Run the example, then its plan; what is there already is not computed again."""
+def prepare(runner: Runner) -> Job:
+    """The example's run: finished by the time the server answers."""
+    job = runner.submit(dumps(scenario()))
+    job.wait()
+    return job
+
+
+def prepare_plan(runner: Runner) -> Job:
+    """The example's plan, in the background: it takes a minute, and the first page shows how far it is."""
     from kvcast.pages import plan
 
-    toml = dumps(scenario())
-    runner.submit(toml).wait()
-    runner.submit(plan.start_of(toml, {}), *plan.command({}))
+    return runner.submit(plan.start_of(dumps(scenario()), {}), *plan.command({}))

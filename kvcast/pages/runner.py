@@ -37,6 +37,8 @@ ROOT = Path(kvcast.__file__).resolve().parent.parent
 PACKAGES = ("kvcast", "sim", "workloads", "calibrate")
 WITH_FOLDER = ("run", "plan", "sweep")
 """Commands that keep what they find in a folder, --out."""
+PREPARE = "KVCAST_PREPARE"
+"""Environment variable that `kvcast dashboard` sets: compute the example's plan before anybody asks."""
 LIMIT_S = 900
 MEMORY_LIMIT_BYTES = 16 << 30
 FILE_LIMIT_BYTES = 4 << 30

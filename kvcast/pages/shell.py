@@ -22,14 +22,16 @@ from urllib.parse import urlencode
 import streamlit as st
 
 from kvcast.config import scenario_from_doc
-from kvcast.pages import inputs, link, results
+from kvcast.pages import demo, inputs, link, results
 from kvcast.pages.inputs import Asked
-from kvcast.pages.runner import Job, Runner
+from kvcast.pages.runner import PREPARE, Job, Runner
 from kvcast.runs import Run, load_run
 from sim.scenario import Scenario
 from workloads.errors import InputError
 
 POLL_S = 0.5
+LAYOUT = "<style>.stMainBlockContainer { padding: 4rem 2.5rem 2rem; } .stSidebar .stVerticalBlock { gap: 0.6rem; }</style>"
+"""Less empty space around a page of numbers than Streamlit leaves around a text."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,11 @@ class Page:
 
 @st.cache_resource
 def runner_of(root: str) -> Runner:
-    return Runner(Path(root))
+    """The server's runner, shared by its sessions."""
+    runner = Runner(Path(root))
+    if os.environ.get(PREPARE):
+        demo.prepare_plan(runner)
+    return runner
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
@@ -64,6 +70,7 @@ def begin() -> Page:
     state = st.session_state
     if "base" not in state:
         _open(runner)
+    st.html(LAYOUT)
     with st.sidebar:
         pressed = st.button("Run", type="primary", width="stretch", help="simulate these settings")
         asked = inputs.ask(runner)

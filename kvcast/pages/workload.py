@@ -209,7 +209,7 @@ def _one_class(config: WorkloadConfig) -> None:
 def _layer(c: MixClass, i: int, layer: Layer) -> None:
     """One layer's row: up, down, name, scope, length, the rest, and remove."""
     key = f"workload.layer.{st.session_state.get('workload.layers', 0)}.{c.name}.{i}"
-    up, down, name, scope, tokens, more, remove = st.columns([0.5, 0.5, 2.2, 1.8, 1.8, 1.1, 0.6], vertical_alignment="bottom")
+    up, down, name, scope, tokens, more, remove = st.columns([0.75, 0.75, 2.1, 1.8, 1.9, 1.3, 0.75], vertical_alignment="bottom", gap="xsmall")
     first: dict[str, Any] = {"label_visibility": "visible" if i == 0 else "collapsed"}
 
     def set_(field: str, read: Callable[[Any], Any] = lambda v: v, redraw: str = "table") -> Callable[[], None]:

@@ -48,12 +48,10 @@ def shared():
 
 def test_what_the_page_asks_first_is_what_the_server_prepared(session):
     assert session.at.session_state.job.scenario_toml == dumps(demo.scenario())
-    demo.prepare(shared())
-    planned = [job for job in shared()._jobs.values() if job.command[0] == "plan"]
-    for job in planned:
-        job.wait()
-        assert job.done, job.failure()
-    assert len(planned) == 1
+    assert demo.prepare(shared()).key == session.at.session_state.job.key
+    planned = demo.prepare_plan(shared())
+    planned.wait()
+    assert planned.done, planned.failure()
     assert "Find the fewest GPUs" not in Session().buttons(), "the example's plan is there"
 
 
