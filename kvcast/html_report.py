@@ -204,7 +204,7 @@ def _plan_cards(plan: Document) -> str:
         return ""
     reached = answer["attainment"] or {}
     shown = [
-        html_page.card("GPUs", text.count(answer["gpus"]), "", (f"{text.count(answer['replicas'])} replicas of {answer['gpus_per_replica']}", answer["label"])),
+        html_page.card("GPUs", text.count(answer["gpus"]), "", (f"{text.count(answer['replicas'])} × {answer['gpus_per_replica']}", answer["label"])),
         html_page.card("Within limits", text.percent(reached.get("mean")), TERMS["attainment"], (f"{text.percent(reached.get('low'))} to {text.percent(min(reached.get('high') or 1.0, 1.0))} (95 %)",)),
         html_page.card("GPU-hours a day", text.count(answer["gpu_hours_per_day"]), TERMS["gpu_hours"], (f"{text.usd(answer['usd_per_hour'])} an hour" if answer["usd_per_hour"] is not None else "no price set",)),
     ]
@@ -212,7 +212,8 @@ def _plan_cards(plan: Document) -> str:
         shown.append(html_page.card("SLO capacity", f"{capacity['slo_capacity_per_s']:.3g} {capacity['unit']}", "Highest load at which the target is still met, found by search.",
                                     (f"offered {capacity['offered_rate_per_s']:.3g}; headroom {text.percent(capacity['headroom'], 0)}",)))  # fmt: skip
     if spare:
-        shown.append(html_page.card("With one replica down", text.percent(spare["attainment_one_down"]), "The same load on one replica fewer.", ("enough" if spare["enough"] else f"not enough: plan {spare['replicas']} replicas",)))
+        down = "none is left" if spare["attainment_one_down"] is None else text.percent(spare["attainment_one_down"])
+        shown.append(html_page.card("With one replica down", down, "Requests within limits when the same load meets one replica fewer.", ("enough" if spare["enough"] else f"not enough: plan {spare['replicas']} replicas",)))
     return html_page.cards(shown)
 
 

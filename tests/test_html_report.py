@@ -15,7 +15,7 @@ import pytest
 from kvcast import cli, figures, load_run, text
 from kvcast.figures.svg import as_svg
 from kvcast.html_report import of_folder, of_plan, of_run
-from kvcast.pages import verdict
+from kvcast.pages import results, verdict
 from tests.ui.plans import PLAN
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -96,7 +96,7 @@ def test_the_page_says_what_the_run_folder_says(folder: Path) -> None:
 
 
 def test_the_same_folder_gives_the_same_bytes(folder: Path) -> None:
-    assert of_folder(folder) == of_folder(folder)
+    assert of_folder(folder) == of_folder(folder) == results.as_html(load_run(folder))
 
 
 def test_nothing_is_run_or_fetched_and_names_stay_text(folder: Path) -> None:

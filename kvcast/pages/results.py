@@ -34,7 +34,7 @@ def box(found: Verdict, place: Any = st) -> None:
     draw, icon = {MET: (place.success, ":material/check_circle:"), MISSED: (place.error, ":material/cancel:"), UNSTABLE: (place.error, ":material/trending_up:")}.get(
         found.state, (place.info, ":material/info:")
     )
-    reasons = "".join(f"  \n:small[{plain(_capital(reason))}]" for reason in found.reasons)
+    reasons = f"  \n:small[{plain('. '.join(_capital(reason) for reason in found.reasons))}.]" if found.reasons else ""
     draw(f"**{plain(found.headline)}** {plain(found.sentence)}{reasons}", icon=icon)
     if found.caution:
         place.warning(plain(f"{_capital(found.caution)}."), icon=":material/warning:")
@@ -47,12 +47,12 @@ def _capital(words: str) -> str:
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
 
-def numbers(run: Run, baseline: Run | None) -> None:
-    """Four numbers with intervals, and the change against the pinned baseline; then the smaller ones in a line."""
+def numbers(run: Run, baseline: Run | None) -> Any:
+    """Four numbers with intervals, and the change against the pinned baseline; then the smaller ones in a line, which has room for more."""
     mark = mark_of(run.summary)
     for place, number in zip(_four_places(), four(run, baseline), strict=True):
         _card(place, number, mark)
-    _smaller(run.summary, mark)
+    return _smaller(run.summary, mark)
 
 
 def mark_of(s: Document) -> str:
@@ -74,29 +74,30 @@ def _card(place: Any, number: Number, mark: str) -> None:
     """The change is green or red only where it is shown to be one, and says its direction in a sign."""
     colour = {True: "green", False: "red", None: "gray"}[number.better]
     value = number.value if number.value == text.UNKNOWN else number.value + mark
-    with place.container(border=True, width="stretch", gap="xxsmall"):
-        st.metric(number.label, value, help=plain(TERMS[number.term] + (f" {TERMS['extrapolated']}" if mark else "")))
+    with place.container(border=True, width="stretch", height="stretch", gap="xxsmall"):
+        st.metric(number.label, value, help=plain(" ".join([TERMS[number.term], TERMS["interval"], *([TERMS["extrapolated"]] if mark else [])])))
         if number.interval:
-            st.caption(plain(number.interval), help=plain(TERMS["interval"]))
+            st.caption(plain(number.interval))
         if number.change:
             st.markdown(f":{colour}[{plain(number.change)}] :small[:gray[against the baseline]]", help=plain(TERMS["change"]))
         st.caption(plain(number.below))
 
 
-def _smaller(s: Document, mark: str) -> None:
+def _smaller(s: Document, mark: str) -> Any:
     hit = f"{TERMS['hit_rate']} Counting rule: {s['counting_rule']}. Ceiling: {TERMS['ceiling']} With one cache for the fleet the ceiling is {text.percent(s['reuse_ceiling_fleet'])}."
     kv = f"{TERMS['kv']} Mean {text.percent(s['kv_usage_mean'])}. Preemptions: {TERMS['preemptions']}"
     steps = ", ".join(f"{text.percent(share)} {kind}" for kind, share in s["coverage"].items() if share >= 0.0005)
     parts = (
         (f"{text.count(s['output_throughput'])}{mark} output tokens/s", f"{TERMS['throughput']} {s['request_throughput'] or 0:.3g} requests/s."),
         (f"hit rate {text.percent(s['prefix_hit_rate'])}, ceiling {text.percent(s['reuse_ceiling_replica'])}", f"{hit} Block size {s['block_size']}."),
-        (f"KV in use, peak {text.percent(s['kv_usage_peak'])}, {text.count(s['preemptions'])} preemptions", kv),
+        (f"KV peak {text.percent(s['kv_usage_peak'])}, {text.count(s['preemptions'])} preemptions", kv),
         (f"{s['gpu_hours']:.3g} GPU-hours", f"{TERMS['gpu_hours']} {fleet_of(s)} for {text.seconds(s['duration'])}."),
         (f"step times {steps}{mark}", TERMS["extrapolated"]),
     )
-    with st.container(horizontal=True, gap="small"):
-        for words, help_text in parts:
-            st.caption(plain(words), help=plain(help_text), width="content")
+    line = st.container(horizontal=True, gap="small", vertical_alignment="center")
+    for words, help_text in parts:
+        line.caption(plain(words), help=plain(help_text), width="content")
+    return line
 
 
 # -- plots -------------------------------------------------------------------------------------------------------------
@@ -200,11 +201,19 @@ def reproduce(run: Run, scenario_toml: str) -> None:
     files: tuple[tuple[str, str, Callable[[], Any]], ...] = (
         ("scenario.toml", "application/toml", lambda: portable(scenario_toml)), ("summary.json", "application/json", (run.folder / "summary.json").read_bytes),
         ("requests.parquet", "application/octet-stream", requests.read_bytes), ("requests.csv", "text/csv", lambda: as_csv(requests)),
+        ("report.html", "text/html", lambda: as_html(run)),
     )  # fmt: skip
     for place, (name, mime, content) in zip(st.columns(len(files)), files, strict=True):
         place.download_button(name, content, name, mime, on_click="ignore", width="stretch", key=f"plan.{name}")
     if run.scenario.workload.trace:
         st.caption("Put the uploaded trace beside scenario.toml.")
+
+
+def as_html(run: Run) -> str:
+    """The page that `kvcast report` writes."""
+    from kvcast.html_report import of_run
+
+    return of_run(run)
 
 
 def as_csv(path: Path) -> bytes:
