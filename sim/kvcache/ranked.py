@@ -119,7 +119,11 @@ class RankedCache(BlockCache):
                 node.runs.append(run)
                 cached = end
             self.overlapped.update(w for w in node.writers if w.decoding and w is not request)
-        request.handles.append((node, lo, hi))
+        handles = request.handles
+        if handles and handles[-1][0] is node:
+            handles[-1] = (node, handles[-1][1], hi)
+        else:
+            handles.append((node, lo, hi))
 
     def begin_decode(self, request: Holder) -> None:
         """Its answer may be cached already (a later prompt that holds it came first): then each block pins the copy in its own step."""
