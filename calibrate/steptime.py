@@ -20,7 +20,7 @@ import numpy as np
 from calibrate.latency import EXTRAPOLATED, INTERPOLATED, MEASURED
 
 MAX_CURVES = 4096
-"""Decode curves kept per object; a batch size beyond that rebuilds the cache from empty."""
+"""Decode curves kept per object; a batch size beyond that rebuilds the cache from empty. So for dense passes by their tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class CurveStepTime:
     _dense(tokens), _sampling(rows) -> (seconds, coverage), _decode_curve(n) -> DecodeCurve,
     _prefill_attention(chunks) -> (seconds, coverage), and optionally _mixed_attention for steps that hold both.
 
-    All state but the cache of curves is fixed at construction; replicas may share one object.
+    All state but what it keeps of curves and dense passes is fixed at construction; replicas may share one object.
     """
 
     def __init__(self, overhead_s: float, longest: Line | None, max_context: float):
@@ -111,6 +111,7 @@ class CurveStepTime:
         self._longest = longest
         self._max_context = max_context
         self._curves: dict[int, DecodeCurve] = {}
+        self._passes: dict[int, tuple[float, int]] = {}
 
     # ---- what a source defines -------------------------------------------------------------------------------
 
@@ -149,7 +150,7 @@ class CurveStepTime:
         tokens = n_decode
         for new, _ in chunks:
             tokens += new
-        dense_s, dense_cover = self._dense(tokens)
+        dense_s, dense_cover = self._passes.get(tokens) or self._pass(tokens)
         sampling_s, sampling_cover = self._sampling(n_sampled)
         if not chunks:
             attention_s, cover = self._decode_attention(self._curve(n_decode), n_decode, sum_context, max_context)
@@ -209,6 +210,13 @@ class CurveStepTime:
                 self._curves.clear()
             curve = self._curves[n] = self._decode_curve(n)
         return curve
+
+    def _pass(self, tokens: int) -> tuple[float, int]:
+        """The dense pass of so many tokens, kept."""
+        if len(self._passes) >= MAX_CURVES:
+            self._passes.clear()
+        found = self._passes[tokens] = self._dense(tokens)
+        return found
 
     def _constant(self, n: int) -> tuple[float, int]:
         """Overhead, one dense pass and sampling of a pure-decode step of n sequences."""
