@@ -96,7 +96,7 @@ def covered(points: Mapping[str, Any], document: Document, timeline: Columns, lo
     told = f"longest request: {longest:,} tokens"
     figure.add_trace(go.Scatter(x=across, y=[longest] * 2, name=told, mode="lines", line={"color": ORANGE, "dash": "dash", "width": 1.5}, hovertemplate=f"{told}<extra></extra>"))
     for update, name, values in ((figure.update_xaxes, "sequences in a batch", decode["batch"]), (figure.update_yaxes, "context (tokens)", decode["context"])):
-        ticks = log_ticks(min(values), max(values))
+        ticks = [tick for tick in log_ticks(min(values), max(values)) if np.log10(tick) % 1 == 0]
         update(title=f"{name}, log scale", type="log", tickvals=ticks, ticktext=[f"{t:,.12g}" for t in ticks])
     return styled(figure, "What was measured, and where this run lies")
 

@@ -102,7 +102,8 @@ def in_system(counts: Columns) -> go.Figure:
     figure = go.Figure()
     for label, values, colour in (("running", counts["running"].sum(axis=0), BLUE), ("waiting", counts["waiting"], QUEUED)):
         figure.add_trace(go.Scatter(x=counts["t_s"], y=values, name=label, mode="lines", line={"color": colour, "width": 2, "shape": "hv"}, hovertemplate=f"{label}: %{{y:,}}<extra></extra>"))
-    figure.update_yaxes(title="requests", rangemode="tozero")
+    most = max(int(counts["running"].sum(axis=0).max(initial=0)), int(counts["waiting"].max(initial=0)))
+    figure.update_yaxes(title="requests", rangemode="tozero", **({"dtick": 1} if most <= 8 else {}))
     figure.update_xaxes(title="time of the run (s)")
     figure.update_layout(hovermode="x unified")
     return styled(figure, "Requests running and waiting")
@@ -112,7 +113,8 @@ def by_replica(counts: Columns) -> go.Figure:
     """Requests running on each replica over a window: darker is more."""
     running = counts["running"]
     figure = go.Figure(go.Heatmap(
-        x=counts["t_s"], y=[f"replica {i}" for i in range(len(running))], z=running, colorscale="Blues", zmin=0, colorbar={"title": {"text": "running"}, "thickness": 12},
+        x=counts["t_s"], y=[f"replica {i}" for i in range(len(running))], z=running, zmin=0, colorscale=[[0, "rgba(0,114,178,0.06)"], [1, BLUE]],  # pale on light and on dark
+        colorbar={"title": {"text": "running"}, "thickness": 12, "dtick": max(1, int(running.max(initial=0)) // 4)},
         hovertemplate="%{y}, %{x:.4g} s: %{z} running<extra></extra>",
     ))  # fmt: skip
     figure.update_xaxes(title="time of the run (s)")

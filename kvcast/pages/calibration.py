@@ -96,14 +96,16 @@ def _sentence(run: Run) -> None:
 def _cards(run: Run, basis: Basis) -> None:
     s, profile = run.summary, basis.profile
     fit = step_fit.summary(basis.left_out)
-    places = st.columns(4)
-    gpus = f"{profile.tensor_parallel} × " if profile.tensor_parallel > 1 else ""
-    _card(places[0], "GPU", f"{gpus}{profile.device['name']}", TERMS["profile"], f"{profile.memory_gib:g} GiB each")
-    _card(places[1], "Model", run.scenario.model.name, TERMS["profile"], f"{profile.dtype} weights, {profile.kv_dtype} KV; hash {s['profile_hash'].removeprefix('sha256:')[:12]}")
-    _card(places[2], "Inside the measured range", text.percent(1 - s["coverage"]["extrapolated"]) + mark_of(s), TERMS["coverage"], f"{text.percent(s['coverage']['measured'])} on a measured point, {text.percent(s['coverage']['interpolated'])} between")
+    st.caption(plain(
+        f"{profile.device['name']}, {profile.memory_gib:g} GiB{f', {profile.tensor_parallel} GPUs a replica' if profile.tensor_parallel > 1 else ''}; {run.scenario.model.name}, {profile.dtype} weights, "
+        f"{run.scenario.model.kv_dtype} KV; hash {s['profile_hash'].removeprefix('sha256:')[:12]}"
+    ), help=plain(TERMS["profile"]))  # fmt: skip
+    places = st.columns(3)
+    _card(places[0], "Inside the measured range", text.percent(1 - s["coverage"]["extrapolated"]) + mark_of(s), TERMS["coverage"], f"{text.percent(s['coverage']['measured'])} on a point, {text.percent(s['coverage']['interpolated'])} between points")
     worst = max((row["mean"] for row in fit.values()), default=None)
     told = ", ".join(f"{kind} {text.percent(row['mean'])}" for kind, row in fit.items()) or "nothing measured to compare with"
-    _card(places[3], "Error between points", text.percent(worst), TERMS["left_out"], f"mean: {told}")
+    _card(places[1], "Error between points", text.percent(worst), TERMS["left_out"], f"on average: {told}")
+    _card(places[2], "KV tokens a replica", text.count(s["kv_blocks"] * s["block_size"]), TERMS["kv_arithmetic"], f"{text.count(s['kv_blocks'])} blocks of {s['block_size']}")
 
 
 def _card(place: Any, label: str, value: str, help_text: str, below: str) -> None:
