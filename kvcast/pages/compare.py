@@ -28,6 +28,7 @@ from workloads.errors import InputError
 Document = Mapping[str, Any]
 DEFAULT_AXIS = "cluster.replicas"
 AXES_AT_ONCE = 3
+FEW = 4
 PINNED, VARY = "The pinned baseline", "Variants of this run"
 
 
@@ -102,13 +103,15 @@ def _suggestion(key: str, mine: str) -> str:
 def _answer(found: Document) -> None:
     first = name_of(found["variants"][0]["variant"])
     st.subheader(f"Against {plain(first)}", help=plain(f"{TERMS['change']} Method: {found['method']}."))
-    st.dataframe(difference_rows(found), hide_index=True, width="stretch")
+    rows = difference_rows(found)
+    st.dataframe(turned(rows) if len(rows) <= FEW else rows, hide_index=True, width="stretch")
     st.caption(plain(f"{found['method'][:1].upper()}{found['method'][1:]}. {_chance(found)}"))
     keys = [key for key in differences.VALUES if any((v["vs_first"].get(key) or {}).get("difference") is not None for v in found["variants"][1:])]
     if keys:
         heading = {key: differences.VALUES[key][0] for key in keys}
-        key = st.segmented_control("Plot", keys, default=keys[0], required=True, format_func=heading.__getitem__, key="compare.plot", label_visibility="collapsed")
-        plot(st.container(), figures.differences(found, key if key in keys else keys[0]), TERMS["change"])
+        shown = next((key for key in keys if any((v["vs_first"].get(key) or {}).get("shown") for v in found["variants"][1:])), keys[0])
+        key = st.segmented_control("Plot", keys, default=shown, required=True, format_func=heading.__getitem__, key="compare.plot", label_visibility="collapsed")
+        plot(st.container(), figures.differences(found, key if key in keys else shown), TERMS["change"])
     st.subheader("Values")
     st.dataframe(value_rows(found), hide_index=True, width="stretch")
     left, right = st.columns(2)
@@ -131,6 +134,11 @@ def difference_rows(found: Document) -> list[dict[str, str]]:
             row[heading] = _cell(variant["vs_first"].get(key), tell, good)
         rows.append({**row, "stable": _stable(variant)})
     return [{key: value for key, value in row.items() if any(r[key] for r in rows)} for row in rows]
+
+
+def turned(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """A row a value and a column a variant: for a few variants this is the table that fits a page."""
+    return [{"": key, **{row["variant"]: row[key] for row in rows}} for key in rows[0] if key != "variant"]
 
 
 def _cell(d: Document | None, tell: Any, good: str) -> str:

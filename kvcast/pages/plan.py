@@ -43,8 +43,7 @@ def show(page: Page) -> None:
     share = attained(run)
     results.box(verdict(run.summary, run.scenario.slo, (share.low, share.high) if share else None))
     found = _plan(page, run)
-    results.numbers(run, page.baseline)
-    _pin(page, run)
+    _pin(page, run, results.numbers(run, page.baseline))
     if found:
         answer.plots(found)
         answer.advice(found, apply)
@@ -77,17 +76,17 @@ def _plan(page: Page, run: Run) -> Document | None:
     if run.scenario.slo.attainment is None or run.summary["attainment"] is None:
         st.caption(plain(f"{FIND}: set limits and a target in the sidebar, and run."))
         return None
-    sentence, choices = st.columns([5, 1], vertical_alignment="center")
-    with choices.popover("What may vary", width="stretch", help="what a plan may choose beside the number of replicas"):
+    sentence, below = st.container(), st.container(horizontal=True)
+    with below.popover("What may vary", help="what a plan may choose beside the number of replicas"):
         axes = _ask_axes(_scenario(page.shown_toml))
-    job = shell.result(replace(page, shown_toml=start_of(page.shown_toml, axes)), sentence.container(), *command(axes), label=FIND)
+    job = shell.result(replace(page, shown_toml=start_of(page.shown_toml, axes)), sentence, *command(axes), label=FIND)
     if job is None:
         return None
     found = job.document()
     results.box(planned(found), sentence)
     other = winner(page, found)
     if other is not None:
-        choices.button("Use this fleet", key="plan.use", on_click=use, args=(page, other, axes), width="stretch", help="set the sidebar to the plan's answer and run it")
+        below.button("Use this fleet", key="plan.use", on_click=use, args=(page, other, axes), help="set the sidebar to the plan's answer and run it")
     return found
 
 
@@ -163,10 +162,10 @@ def adopt(page: Page, scenario: Scenario) -> None:
 # -- the baseline ------------------------------------------------------------------------------------------------------
 
 
-def _pin(page: Page, run: Run) -> None:
+def _pin(page: Page, run: Run, place: Any) -> None:
     """Pin the run on show, or say what is pinned and let it go."""
     state = st.session_state
-    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+    with place:
         if page.baseline is not None:
             s = page.baseline.summary
             words = "this run" if page.baseline.folder == run.folder else f"{s['name']}, {results.fleet_of(s)}, {page.baseline.scenario.cache.policy}, {page.baseline.scenario.cluster.router}"

@@ -136,7 +136,7 @@ def test_a_change_is_paired_and_only_told_when_it_is_shown(shared, small):
 def test_an_unstable_run_has_a_growth_and_no_latency(small):
     run = type(small)(small.folder, small.scenario, {**small.summary, "stable": False}, small.info, small.aggregates, small.tables)
     labels = [n.label for n in numbers.four(run, small)]
-    assert labels == ["Within limits", "Backlog growth (requests/s)", "Backlog growth (tokens/s)", "Cost / M tokens out"]
+    assert labels == ["Within limits", "Backlog growth (requests/s)", "Backlog growth (tokens/s)", "Cost / M tokens"]
     assert numbers.four(run, small)[0].change == "not comparable"
 
 
@@ -193,7 +193,7 @@ def test_first_open_has_the_verdict_numbers_and_the_way_to_a_plan(folder):
     assert re.search(r"2 × H200-SXM: 99\.9 % .* of requests meet their limits \(chat: TTFT <= 500 ms", session.words())
     run = load_run(session.at.session_state.job.folder)
     s, shown = run.summary, session.numbers()
-    assert shown == {"Within limits": f"{100 * s['attainment']:.1f} %", "TTFT, p99": f"{s['p99_ttft_ms']:.0f} ms", "TPOT, p99": f"{s['p99_tpot_ms']:.2f} ms", "Cost / M tokens out": f"${s['cost']['usd_per_million_output_tokens']:.2f}"}
+    assert shown == {"Within limits": f"{100 * s['attainment']:.1f} %", "TTFT, p99": f"{s['p99_ttft_ms']:.0f} ms", "TPOT, p99": f"{s['p99_tpot_ms']:.2f} ms", "Cost / M tokens": f"${s['cost']['usd_per_million_output_tokens']:.2f}"}
     assert all(m.help for m in session.at.metric)
     assert s["counting_rule"] in session.words()
 
