@@ -6,7 +6,7 @@ and is still a policy, not the bound. Every policy is compared with LRU request 
 difference within the noise is called that.
 
     python examples/compare_eviction.py --out /tmp/eviction                                        # bundled mix, half a minute
-    KVCAST_DATA=/path/to/data python examples/compare_eviction.py --full --out /tmp/eviction       # four workloads, TIME CPU minutes
+    KVCAST_DATA=/path/to/data python examples/compare_eviction.py --full --out /tmp/eviction       # four workloads, 11 CPU minutes
     python examples/compare_eviction.py --redraw /tmp/eviction/eviction.json --out docs/img        # the figure again, from its numbers
 
 Writes eviction.svg (the figure), eviction.json (every number) and eviction.md (the table of docs/comparisons.md), and prints
@@ -126,11 +126,16 @@ def as_table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def as_markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """One capacity of each workload, a policy a line: hit rate (share of the optimum), mean TTFT, and both against LRU ± half the 95 % interval."""
+    """One capacity of each workload, a policy a line (policies with equal runs share one): hit rate (share of the optimum),
+    mean TTFT, and both against LRU ± half the 95 % interval."""
     names = list(dict.fromkeys(row["workload"] for row in rows))
     shown = {name: {row["policy"]: row for row in rows if row["workload"] == name and row["kv_blocks"] == WORKLOADS[name].shown} for name in names}
     lines = ["| policy | " + " | ".join(f"{name}, {WORKLOADS[name].shown:,} blocks" for name in names) + " |", "|---" * (len(names) + 1) + "|"]
-    lines += [f"| `{policy}` | " + " | ".join(_cell(shown[name][policy]) for name in names) + " |" for policy in POLICIES]
+    alike: dict[tuple, list[str]] = {}
+    for policy in POLICIES:
+        alike.setdefault(tuple((shown[name][policy]["hit_rate"], shown[name][policy]["mean_ttft_ms"]) for name in names), []).append(policy)
+    for policies in alike.values():
+        lines.append(f"| {', '.join(f'`{policy}`' for policy in policies)} | " + " | ".join(_cell(shown[name][policies[0]]) for name in names) + " |")
     bounds = [f"{text.percent(first['optimum'])} (ceiling {text.percent(first['ceiling'])})" for first in (shown[name][POLICIES[0]] for name in names)]
     return "\n".join([*lines, "| optimum for LRU's order | " + " | ".join(bounds) + " |"])
 
