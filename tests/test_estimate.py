@@ -47,6 +47,10 @@ def test_a_fleet_that_cannot_keep_up_has_no_goodput():
     assert found["p99_ttft_ms"] is None
 
 
+def test_a_fleet_at_its_limit_is_said_to_be_overloaded():
+    assert estimate(scenario("long-context-chat", "cluster.replicas=2"))["overloaded"]
+
+
 def test_a_fixed_concurrency_is_its_beginning():
     found = estimate(scenario("batch-summarisation", "workload.concurrency=64", "workload.loop=concurrency"))
     assert found["sampled"] == REQUESTS

@@ -160,6 +160,10 @@ def test_a_scope_takes_with_it_what_only_it_has():
     resolve(config)
 
 
+def test_a_layer_is_renamed():
+    assert names(layers.changed(agent(), "coding-agent", 0, name="skills")) == ["skills", "system", "repository", "task"]
+
+
 def test_layers_are_added_behind_their_scope_and_removed():
     more = layers.added(agent(), "coding-agent", "global", 700.0)
     assert names(more) == ["tools", "system", "global", "repository", "task"]

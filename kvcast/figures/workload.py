@@ -45,7 +45,7 @@ def prompt_layers(bars: Mapping[str, Sequence[Part]], reusable: Mapping[str, flo
             lost = not part.reusable and part.scope != "dynamic"
             figure.add_trace(go.Bar(
                 y=[label], x=[part.tokens], base=[at], orientation="h", name=SHARED_BY[part.scope], legendgroup=part.scope, showlegend=part.scope not in seen,
-                marker={"color": SCOPES[part.scope], "line": {"width": 1, "color": "rgba(255,255,255,0.8)"}, "pattern": {"shape": "/" if lost else "", "solidity": 0.5}},
+                marker={"color": SCOPES[part.scope], "line": {"width": 1, "color": "rgba(255,255,255,0.8)"}, "opacity": 0.55 if lost else 1, "pattern": {"shape": "/" if lost else "", "solidity": 0.15, "fillmode": "overlay", "fgcolor": "white"}},
                 text=f"{part.name}<br>{text.count(part.tokens)}" if part.tokens > total / 14 else "", textposition="inside", insidetextanchor="middle", textangle=0,
                 hovertemplate=f"{part.name}, {part.scope}: {text.count(part.tokens)} tokens{', behind a changed text: not reused' if lost else ''}<extra></extra>",
             ))  # fmt: skip

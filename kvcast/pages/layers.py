@@ -85,7 +85,7 @@ def in_best_order(config: WorkloadConfig, name: str) -> WorkloadConfig:
     return with_layers(config, name, best_order(of(config, name).layers))
 
 
-def changed(config: WorkloadConfig, name: str, at: int, **values: Any) -> WorkloadConfig:
+def changed(config: WorkloadConfig, name: str, at: int, /, **values: Any) -> WorkloadConfig:
     """The layer at this place with other values. What a scope does not have (items, churn) goes with the scope."""
     layers = list(of(config, name).layers)
     layer = replace(layers[at], **values)

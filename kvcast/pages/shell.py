@@ -115,7 +115,7 @@ def _share(page: Page) -> None:
             if why_not:
                 st.caption(results.plain(why_not))
             else:
-                st.code(f"{(st.context.url or '').split('?')[0]}?{urlencode(params)}", language=None, wrap_lines=True)
+                st.code(f"{(st.context.url or '').split('?')[0]}?{urlencode(params)}", language=None)
             st.markdown("**Command line** :gray[the same summary.json, byte for byte]")
             st.code(link.command(scenario, inputs.demo()), language="bash", wrap_lines=True)
             st.download_button("Download scenario.toml", results.portable(page.asked.toml), "scenario.toml", "application/toml", width="stretch", on_click="ignore")

@@ -32,7 +32,7 @@ WORKING_DAY = (0.2, 0.15, 0.1, 0.1, 0.1, 0.15, 0.25, 0.5, 1.1, 2.0, 2.66, 2.3, 1
 WORDS = {
     "estimate": (
         "A real simulation of at most 2,000 of the run's requests, at its own rates: two stretches, the first third of each as a warm-up. On the bundled mixes its goodput is within 15 % "
-        "of the whole run's, on fleets that keep up."
+        "of the whole run's, on fleets that keep up; a p99 is rougher."
     ),
     "goodput": "Requests per second that meet every limit of their SLO class; without limits, requests per second that complete.",
     "order": (
