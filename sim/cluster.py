@@ -13,7 +13,7 @@ from sim.clock import Clock
 from sim.log import RequestLog
 from sim.recording import COMPLETED, KV_TOO_SMALL, NOT_ARRIVED, SESSION_TRUNCATED, TOO_LONG, UNFINISHED
 from sim.replica import Replica
-from sim.router import RoundRobin, Router
+from sim.router import LeastLoaded, RoundRobin, Router
 from sim.scenario import EngineParams
 from workloads.columns import Workload
 
@@ -92,6 +92,8 @@ class Cluster:
     def finished(self, request: int) -> None:
         """A replica sampled the request's last token now."""
         self.log.status[request] = COMPLETED
+        if isinstance(self.router, LeastLoaded):
+            self.router.fell(self.replicas[self.log.replica[request]])
         self._tell()
         if self._closed:
             for follower in self._followers_of(request):

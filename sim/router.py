@@ -1,6 +1,7 @@
 """Routers: which replica an arriving request goes to. One small class each; the state is their own."""
 from __future__ import annotations
 
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Protocol
 
 import numpy as np
@@ -38,13 +39,41 @@ class Random:
 
 
 class LeastLoaded:
-    """The replica with the fewest tokens waiting and running; ties go to the lowest index."""
+    """The replica with the fewest tokens waiting and running; ties go to the lowest index.
+
+    Until a request finishes a replica's tokens only grow, so what it had when last looked at is a floor: only those with
+    the lowest floors are looked at again.
+    """
 
     def __init__(self, rng: np.random.Generator) -> None:
-        pass
+        self._floor: list[int] = []
+        self._heap: list[tuple[int, int]] = []  # (floor, replica); only the present floor counts
 
     def choose(self, request: int, replicas: list[Replica]) -> Replica:
-        return min(replicas, key=lambda replica: (replica.load_tokens(), replica.index))
+        if not self._floor:
+            self._floor = [0] * len(replicas)
+            self._heap = [(0, index) for index in range(len(replicas))]
+        heap, floors = self._heap, self._floor
+        while True:
+            floor, index = heap[0]
+            if floors[index] != floor:
+                heappop(heap)
+                continue
+            load = replicas[index].load_tokens()
+            if load == floor:
+                return replicas[index]
+            floors[index] = load
+            heapreplace(heap, (load, index))
+
+    def fell(self, replica: Replica) -> None:
+        """A request has finished there."""
+        if not self._floor:
+            return
+        load = self._floor[replica.index] = replica.load_tokens()
+        heappush(self._heap, (load, replica.index))
+        if len(self._heap) > 4 * len(self._floor) + 64:  # mostly floors that no longer count
+            self._heap = [(floor, index) for index, floor in enumerate(self._floor)]
+            heapify(self._heap)
 
 
 ROUTERS: dict[str, type] = {"round-robin": RoundRobin, "random": Random, "least-loaded": LeastLoaded}
