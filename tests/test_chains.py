@@ -1,17 +1,20 @@
-"""Chains of tree nodes: what they join, and that nothing but speed depends on them.
+"""What makes long sessions fast: chains of tree nodes and stretches of prefill steps. Nothing but speed may depend on them.
 
     python -m pytest tests/test_chains.py
 """
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
-from sim.kvcache.base import Paths
+from sim.kvcache.base import BlockCache, Coming, Paths
 from sim.kvcache.policies import POLICIES
 from sim.scenario import EngineParams
+from sim.scheduler import Scheduler
 from sim.simulate import run
 from tests.fuzz import unequal
 from tests.fuzz_policies import nodes_alone
@@ -78,3 +81,69 @@ def test_chains_change_nothing(policy: str) -> None:
         assert next(unequal(alone, chained), "") == ""
         evicted += chained.evicted_blocks
     assert evicted > 500
+
+
+# ---- prefill stretches ------------------------------------------------------------------------------------------------
+
+
+def stretched(policy: str, seeds: int = 10) -> int:
+    """Stepping equals fast-forward on sessions whose prompts need many steps; the stretches of prefill steps there were."""
+    stretches, plan = 0, Scheduler._prefill_stretch
+
+    def counted(self: Scheduler, most: int) -> int:
+        nonlocal stretches
+        k = plan(self, most)
+        stretches += k > 1
+        return k
+
+    with patch.object(Scheduler, "_prefill_stretch", counted):
+        for seed in range(seeds):
+            workload = sessions(seed, turns=14)
+            params = EngineParams(block_size=(1, 4, 7)[seed % 3], kv_blocks=(600, 170, 90)[seed % 3], policy=policy, max_num_seqs=8, max_num_batched_tokens=13)
+            options = {"replicas": 1 + seed % 3, "router": ("least-loaded", "round-robin")[seed % 2], "horizon_s": 1.7 if seed == 4 else None}
+            a, b = (run(workload, params, LinearSteps(), fast_forward=f, record_life=True, **options) for f in (False, True))
+            assert next(unequal(a, b), "") == "", seed
+    return stretches
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_prefill_stretches_change_nothing(policy: str) -> None:
+    assert stretched(policy) > 50
+
+
+def _too_far(self: Scheduler, most: int) -> int:
+    (r, tokens), *_ = self.chunks
+    return 1 + min(most - 1, max(0, r.known - r.computed - 1) // tokens)
+
+
+class _NoTails:
+    """A workload that does not say who ends in blocks of its own."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.tree, self.leaf = workload.tree, workload.leaf
+        self.prompt_tokens = self.output_tokens = np.zeros(len(workload), np.int64)
+
+
+def _chains_beside_tails(faulty: Callable) -> None:
+    with patch("sim.kvcache.base.first_of_chain", faulty):
+        for seed in range(40):
+            workload = random_workload(seed, closed=True)
+            params = EngineParams(block_size=4, kv_blocks=60, policy="fifo", max_num_seqs=8, max_num_batched_tokens=48)
+            chained = run(workload, params, LinearSteps())
+            with nodes_alone():
+                assert next(unequal(run(workload, params, LinearSteps()), chained), "") == ""
+
+
+def test_planted_faults_are_noticed() -> None:
+    faults = [
+        (Scheduler, "_prefill_stretch", _too_far),  # whatever else is in the step, and in memory
+        (BlockCache, "announce", lambda *args: None),  # other replicas see the blocks when the stretch is over
+        (Coming, "depth", lambda self, *args: 1 << 40),  # or all of them when it begins
+    ]
+    for target, name, faulty in faults:
+        with patch.object(target, name, faulty), pytest.raises((AssertionError, AttributeError, IndexError, ValueError)):
+            stretched("lru", 30)
+    from sim.kvcache.base import first_of_chain
+
+    with pytest.raises((AssertionError, IndexError, ValueError)):
+        _chains_beside_tails(lambda workload, block: first_of_chain(_NoTails(workload), block))  # type: ignore[arg-type]
