@@ -57,6 +57,8 @@ def _chunked(value: str) -> list[str]:
     return [f"engine.chunked_prefill_size={max(int(value), 0)}"]
 
 
+TOKENS = "kv tokens"
+"""Stands for engine.kv_blocks until the page is known."""
 COMMON: dict[str, Reader] = {"--dtype": _dtype, "--kv-cache-dtype": _kv_dtype, "--quantization": _quantization}
 READ: dict[str, dict[str, Reader]] = {
     VLLM: {
@@ -77,7 +79,7 @@ READ: dict[str, dict[str, Reader]] = {
         **COMMON, "--model-path": _model, "--model": _model,
         "--tensor-parallel-size": _key("hardware.tensor_parallel", int), "--tp-size": _key("hardware.tensor_parallel", int), "--tp": _key("hardware.tensor_parallel", int),
         "--data-parallel-size": _key("cluster.replicas", int), "--dp-size": _key("cluster.replicas", int), "--dp": _key("cluster.replicas", int),
-        "--context-length": _key("engine.max_model_len", int), "--max-running-requests": _key("engine.max_num_seqs", int),
+        "--max-total-tokens": _key(TOKENS, int), "--context-length": _key("engine.max_model_len", int), "--max-running-requests": _key("engine.max_num_seqs", int),
         "--chunked-prefill-size": _chunked, "--max-prefill-tokens": _key("engine.max_prefill_tokens", int), "--page-size": _key("engine.block_size", int),
         "--schedule-policy": _key("engine.schedule_policy"), "--schedule-conservativeness": _key("engine.schedule_conservativeness", float),
         "--radix-eviction-policy": _key("cache.policy"), "--disable-radix-cache": lambda _: ["cache.enabled=false"],

@@ -17,7 +17,7 @@ from typing import Any
 
 from kvcast import api
 from kvcast.config import scenario_from_doc
-from kvcast.planner.flags import NO_EFFECT, NOT_MODELLED, READ, SGLANG, SWITCHES, VLLM
+from kvcast.planner.flags import NO_EFFECT, NOT_MODELLED, READ, SGLANG, SWITCHES, TOKENS, VLLM
 from sim.scenario import Scenario
 from workloads.errors import InputError
 
@@ -142,6 +142,8 @@ def _sorted(engine: str, flags: Iterable[tuple[str, str | None]]) -> Launch:
             launch.not_modelled.append(shown)
         else:
             launch.unknown.append(shown)
+    page = next((int(one.partition("=")[2]) for one in reversed(launch.sets) if one.startswith("engine.block_size=")), 16)
+    launch.sets = [f"engine.kv_blocks={int(one.partition('=')[2]) // page}" if one.startswith(f"{TOKENS}=") else one for one in launch.sets]
     return launch
 
 
@@ -214,8 +216,12 @@ def _dictionary(source: str) -> dict[str, Any]:
 
 
 def _call(source: str) -> list[tuple[str, Any]]:
+    """The arguments of a printed call; when an object's print is among them, those that are plain."""
     node = _parsed(source)
-    return [(keyword.arg, _literal(keyword.value)) for keyword in node.keywords if keyword.arg] if isinstance(node, ast.Call) else []
+    if isinstance(node, ast.Call):
+        return [(keyword.arg, _literal(keyword.value)) for keyword in node.keywords if keyword.arg]
+    plain = re.findall(r"(?<=[(\s])(\w+)=('[^']*'|-?[\d.]+|True|False|None)(?=[,)])", source)
+    return [(name, ast.literal_eval(value)) for name, value in plain]
 
 
 def _parsed(source: str) -> ast.expr | None:

@@ -7,7 +7,6 @@ closed one by the number of its users or of its sessions at once; the search is 
 """
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ DOUBLING = 32  #: steps
 FARTHEST = 5 * DOUBLING  #: 32 times the load, or a 32nd of it
 POINTS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.05, 1.1, 1.25, 1.5)
 """Loads of the curve, relative to the capacity."""
+KNEE = 0.02
 REQUESTS, USERS, SESSIONS = "requests/s", "users", "sessions at once"
 
 
@@ -134,6 +134,12 @@ def curve(found: Capacity) -> list[dict[str, Any]]:
 
 
 def knee(rows: list[dict[str, Any]]) -> float | None:
-    """The first rate beyond which less than half of the added load becomes goodput, up to the next point; None if there is none."""
-    known = [(row["rate_per_s"], row["goodput_per_s"]) for row in rows if row["goodput_per_s"] is not None]
-    return next((a for (a, good), (b, more) in itertools.pairwise(known) if b > a and more - good < 0.5 * (b - a)), None)
+    """The lowest simulated rate whose goodput is within 2 % of the highest: beyond it more load brings no more good answers.
+
+    None when the highest load had the highest goodput: the knee is beyond it.
+    """
+    known = sorted((row["rate_per_s"], row["goodput_per_s"]) for row in rows if row["goodput_per_s"] is not None)
+    if not known:
+        return None
+    top = max(good for _, good in known)
+    return None if known[-1][1] == top else next(rate for rate, good in known if good >= (1 - KNEE) * top)

@@ -83,7 +83,8 @@ def number(value: float | None, unit: str) -> str:
 
 def as_text(made: dict[str, Any]) -> str:
     parts = [verdict(made), *(f"caution: {line}" for line in made["caution"]), _size(made), _candidates(made), _reach(made), _binding(made), _advice(made), _more(made), _launch(made), _launched(made), _made_of(made)]
-    return "\n\n".join(part if part.startswith("launch") else text.wrapped(part) for part in parts if part)
+    tables = (_candidates(made), _launch(made))  # too wide for a page, and of no use when broken
+    return "\n\n".join(part if part in tables else text.wrapped(part) for part in parts if part)
 
 
 def _size(made: dict[str, Any]) -> str:
@@ -113,7 +114,7 @@ def _candidates(made: dict[str, Any]) -> str:
         share = _share(attainment) if attainment["mean"] is not None else f"below {text.percent(attainment['high'])}" if attainment["high"] is not None else text.UNKNOWN
         why = row["reason"] or (NAMES.get(row["rejected_by"], row["rejected_by"]) if row["rejected_by"] else "")
         mark = "*" if (row["extrapolated"] or 0.0) >= 0.01 else ""
-        cells.append([*([row["label"]] if varied else []), row["verdict"] + mark, _short(why), text.count(row["replicas"]), text.count(row["gpus"]), text.usd(row["usd_per_hour"]), share, text.milliseconds(row["ttft_ms_p99"]), text.milliseconds(row["tpot_ms_p99"])])
+        cells.append([*([_label(row)] if varied else []), row["verdict"] + mark, _short(why), text.count(row["replicas"]), text.count(row["gpus"]), text.usd(row["usd_per_hour"]), share, text.milliseconds(row["ttft_ms_p99"]), text.milliseconds(row["tpot_ms_p99"])])
     header = [*(["combination"] if varied else []), "verdict", "because of", "replicas", "GPUs", "$/h", "attainment", "TTFT p99", "TPOT p99"]
     lines = [text.table(header, cells, left=3 if varied else 2)]
     if len(shown) < len(rows):
@@ -124,8 +125,13 @@ def _candidates(made: dict[str, Any]) -> str:
     return "\n".join([*lines, *([f"not chosen: {rejected}"] if rejected else [])])
 
 
+def _label(row: dict[str, Any]) -> str:
+    """The values without the sections of their keys."""
+    return " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in row["values"].items())
+
+
 def _short(words: str) -> str:
-    return words if len(words) <= 60 else f"{words[:57]}..."
+    return words if len(words) <= 48 else f"{words[:45]}..."
 
 
 def _reach(made: dict[str, Any]) -> str:
@@ -136,7 +142,7 @@ def _reach(made: dict[str, Any]) -> str:
     if capacity["slo_capacity_per_s"] is None:
         return f"SLO capacity: below a 32nd of the offered load ({load(capacity['offered_rate_per_s'], unit)})"
     between = f" (from {load(capacity['low'], unit)} to {load(capacity['high'], unit)})"
-    knee = "" if made["knee_per_s"] is None else f"; knee of goodput at {made['knee_per_s']:.3g} requests/s: beyond it less than half of the added load is served in time"
+    knee = "" if made["knee_per_s"] is None else f"; knee of goodput at {made['knee_per_s']:.3g} requests/s: more load brings no more good answers"
     lines = [f"SLO capacity {load(capacity['slo_capacity_per_s'], unit)}{between}, offered {load(capacity['offered_rate_per_s'], unit)}{knee}"]
     cells = [[number(row["load"], unit), text.percent(row["attainment"]), f"{row['goodput_per_s']:.3g}" if row["goodput_per_s"] is not None else text.UNKNOWN,
               text.milliseconds(row["ttft_ms_p50"]), text.milliseconds(row["ttft_ms_p99"]), text.milliseconds(row["tpot_ms_p99"]), {None: "?", True: "yes", False: "NO"}[row["stable"]]] for row in made["rates"]]  # fmt: skip

@@ -1,0 +1,333 @@
+"""kvcast plan against brute force, with several seeds, killed and resumed, and with what cannot be planned."""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kvcast import api, plan
+from kvcast.config import scenario_from_doc
+from kvcast.planner import Options, check_slo
+from kvcast.planner.attainment import interval
+from kvcast.planner.candidates import combinations
+from kvcast.planner.load import with_load
+from workloads.errors import InputError
+
+ROOT = Path(__file__).resolve().parent.parent
+ALONE = {"capacity": False, "binding": False, "advice": False, "growth": None, "n_plus_1": False}
+"""Only the fewest replicas."""
+CHAT = {
+    "name": "chat", "rate": 5.0, "turns": {"kind": "geometric", "mean": 3, "high": 6}, "think": {"value": 4.0},
+    "layers": [
+        {"name": "system", "scope": "global", "tokens": {"value": 800}},
+        {"name": "message", "scope": "dynamic", "tokens": {"kind": "lognormal", "median": 600, "p90": 3000, "high": 9000}},
+    ],
+    "turn_input": {"value": 200}, "output": {"kind": "lognormal", "median": 150, "p90": 400, "high": 900},
+}  # fmt: skip
+
+
+def document(**sections) -> dict:
+    doc = {
+        "name": "chat", "workload": {"duration_s": 60.0, "class": [CHAT]}, "slo": {"ttft_s": 1.0, "tpot_s": 0.05, "attainment": 0.95},
+        "hardware": {"profile": "l40s-llama-3.1-8b-aic"}, "cost": {"gpu_hour_usd": 1.5},
+    }  # fmt: skip
+    for name, values in sections.items():
+        doc[name] = {key: value for key, value in {**doc.get(name, {}), **values}.items() if value is not None} if isinstance(values, dict) else values
+    return doc
+
+
+def scenario(**sections):
+    return scenario_from_doc(document(**sections))
+
+
+def brute_force(asked, most: int, seeds: int = 1) -> int | None:
+    """The fewest replicas: every count simulated to its end, one after the other."""
+    for n in range(1, most + 1):
+        runs = [api.simulate(replace(asked, seed=asked.seed + i, cluster=replace(asked.cluster, replicas=n))) for i in range(seeds)]
+        good = []
+        for report in runs:
+            rows = report.requests["in_window"].nonzero()[0]
+            good.append(report.requests["good"][rows[report.requests["arrival_s"][rows].argsort(kind="stable")]])
+        if interval(good, 0.95).low >= asked.slo.attainment and all(report.summary["stable"] is not False for report in runs):
+            return n
+    return None
+
+
+CASES = {
+    "sessions": {},
+    "an open loop": {"workload": {"loop": "open"}},
+    "sessions at once": {"workload": {"loop": "concurrency", "concurrency": 60, "requests": 700, "duration_s": None}},
+    "little memory": {"engine": {"kv_blocks": 2500}, "cluster": {"router": "least-loaded"}},
+    "SGLang": {"engine": {"semantics": "sglang", "block_size": 1}},
+    "E2E only, a window": {"slo": {"ttft_s": None, "tpot_s": None, "e2e_s": 20.0}, "run": {"warmup_s": 10.0, "duration_s": 50.0}},
+    "no cache": {"cache": {"enabled": False}, "cluster": {"router": "random"}},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_plan_is_what_brute_force_finds(case):
+    asked = scenario(**CASES[case])
+    made = plan(asked, most=12, **ALONE)
+    assert made["answer"]["replicas"] == brute_force(asked, 12) > 1
+    answer = made["answer"]
+    below = [row for row in made["candidates"] if row["replicas"] == answer["replicas"] - 1]
+    assert below
+    assert below[0]["verdict"] != "meets"
+
+
+def test_two_seeds_are_judged_together():
+    asked = scenario()
+    assert plan(asked, most=12, seeds=2, **ALONE)["answer"]["replicas"] == brute_force(asked, 12, seeds=2)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [{"workload": {"duration_s": 150.0, "class": [{**CHAT, "turns": {"value": 1}, "rate": 12.0}]}, "slo": {"attainment": 0.9}}, {"workload": {"duration_s": 240.0}, "slo": {"attainment": 0.8}}],
+    ids=["one turn", "sessions"],
+)
+def test_three_seeds_give_the_same_answer(sections):
+    answers = [plan(scenario(seed=seed, **sections), most=12, **ALONE)["answer"]["replicas"] for seed in (0, 1, 2)]
+    assert answers[0] is not None
+    assert answers == [answers[0]] * 3
+
+
+def test_the_cheapest_combination_wins_and_every_other_is_explained():
+    vary = ["cluster.router=round-robin,least-loaded", "hardware.profile=l40s-llama-3.1-8b-aic,a100-llama-3.1-8b-aic,roofline:nonsense", "cache.policy=lru,nothing"]
+    made = plan(scenario(), vary, most=12, **ALONE)
+    every = plan(scenario(), vary, most=12, every=True, **ALONE)
+    assert made["answer"]["replicas"] == every["answer"]["replicas"]
+    assert made["answer"]["values"] == every["answer"]["values"]
+    best: dict[str, int] = {}
+    for one in combinations(document(), vary):
+        runnable = one.scenario is not None and not one.values["hardware.profile"].startswith("roofline")
+        if runnable:
+            best[one.label] = brute_force(one.scenario, 12)
+    assert made["answer"]["replicas"] == min(best.values())
+    assert {row["label"]: row["replicas"] for row in every["candidates"] if row["verdict"] == "meets" and row["replicas"] == best[row["label"]]} == best
+    cannot = [row for row in made["candidates"] if row["verdict"] == "cannot run"]
+    assert len(cannot) == 8
+    assert all("nonsense" in row["reason"] or "nothing" in row["reason"] for row in cannot)
+    assert {row["label"] for row in made["candidates"]} == {one.label for one in combinations(document(), vary)}
+    assert made["simulations"]["distinct"] <= every["simulations"]["distinct"]
+
+
+def test_a_dearer_gpu_is_given_up_once_it_can_only_be_dearer():
+    made = plan(scenario(), ["cost.gpu_hour_usd=1,1000"], most=12, **ALONE)
+    pruned = [row for row in made["candidates"] if row["verdict"] == "pruned"]
+    assert [row["values"]["cost.gpu_hour_usd"] for row in pruned] == ["1000"]
+    assert "dearer" in pruned[0]["reason"]
+
+
+def test_no_fleet_meets():
+    made = plan(scenario(slo={"ttft_s": 0.001}), most=3, capacity=True)
+    assert not made["answer"]["feasible"]
+    assert made["answer"]["replicas"] is None
+    assert made["capacity"] is None
+    assert made["advice"] is None
+    assert made["rejected_by"]["ttft_s"] == len(made["candidates"])
+    assert "TTFT" in made["verdict"]
+
+
+def test_more_replicas_can_hold_fewer_requests_in_time():
+    """A made-up response that does not rise: the neighbours give it away, and every smaller fleet is looked at."""
+    from kvcast.planner.fleet import Fleet
+    from kvcast.planner.search import Found
+
+    fleet = Fleet.__new__(Fleet)
+    fleet.most, fleet.notes, fleet.winner, fleet.judged = 20, [], 0, {}
+    fleet.found = {0: Found(6, 6)}
+    meets = {3, 4, 6, 7}
+    fleet._judge = lambda asked: {i: [n in meets for n in ns] for i, ns in asked.items()}
+    fleet._check_neighbours(0)
+    assert fleet.replicas == 3
+    assert "does not rise steadily" in fleet.notes[0]
+
+
+# -- how far, what binds, what helps -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a whole plan, its document and its scenario's file."""
+    from kvcast.toml import dumps
+
+    place = tmp_path_factory.mktemp("plan")
+    (place / "chat.toml").write_text(dumps(scenario()))
+    return place / "chat", plan(place / "chat.toml", out=place / "chat", most=12)
+
+
+def test_every_key_of_the_document_is_there(whole):
+    _, made = whole
+    assert list(made) == [
+        "name", "verdict", "device", "scenario", "slo", "confidence", "method", "seeds", "answer", "candidates", "rejected_by", "capacity", "rates",
+        "knee_per_s", "binding", "advice", "tried", "growth", "n_plus_1", "launched", "caution", "notes", "simulations",
+    ]  # fmt: skip
+    bare = plan(scenario(), most=12, **ALONE)
+    assert set(bare) == set(made)
+    assert all(bare[key] is None for key in ("capacity", "rates", "knee_per_s", "binding", "advice", "growth", "n_plus_1", "launched"))
+
+
+def test_the_capacity_is_the_highest_load_that_meets(whole):
+    folder, made = whole
+    capacity, rates = made["capacity"], made["rates"]
+    assert capacity["offered_rate_per_s"] <= capacity["low"] <= capacity["slo_capacity_per_s"] < capacity["breaks_at_per_s"]
+    assert capacity["headroom"] == pytest.approx(1 - capacity["offered_rate_per_s"] / capacity["slo_capacity_per_s"])
+    n = made["answer"]["replicas"]
+    fleet = replace(scenario(), cluster=replace(scenario().cluster, replicas=n))
+    for load, holds in ((capacity["slo_capacity_per_s"], True), (capacity["breaks_at_per_s"], False)):
+        summary = api.simulate(with_load(fleet, load / capacity["offered_rate_per_s"])).summary
+        assert (summary["attainment"] >= 0.95 and summary["stable"] is not False) == holds
+    loads = [row["load"] for row in rates]
+    assert loads == sorted(set(loads))
+    assert min(loads) < 0.4 * capacity["slo_capacity_per_s"]
+    assert max(loads) > 1.2 * capacity["slo_capacity_per_s"]
+    assert all(row["goodput_per_s"] == pytest.approx(row["attainment"] * row["rate_per_s"]) for row in rates)
+    kept = json.loads((folder / "runs" / rates[0]["run"] / "summary.json").read_text())
+    assert kept["attainment"] == rates[0]["attainment"]
+
+
+def test_growth_and_one_replica_down_are_simulated_fleets(whole):
+    _, made = whole
+    n = made["answer"]["replicas"]
+    grown = made["growth"][0]
+    assert grown["factor"] == 3.0
+    assert 2 * n <= grown["replicas"] <= 3 * n + 2
+    assert grown["replicas"] == brute_force_between(with_load(scenario(), 3.0), grown["replicas"] - 1, grown["replicas"])
+    fleet = scenario(cluster={"replicas": n - 1})
+    assert made["n_plus_1"] == {"replicas": n + 1, "attainment_one_down": api.simulate(fleet).summary["attainment"], "enough": False}
+
+
+def brute_force_between(asked, first: int, last: int) -> int | None:
+    for n in range(first, last + 1):
+        report = api.simulate(replace(asked, cluster=replace(asked.cluster, replicas=n)))
+        rows = report.requests["in_window"].nonzero()[0]
+        good = report.requests["good"][rows[report.requests["arrival_s"][rows].argsort(kind="stable")]]
+        if interval([good], 0.95).low >= asked.slo.attainment and report.summary["stable"] is not False:
+            return n
+    return None
+
+
+def test_advice_is_what_its_settings_do(whole):
+    _, made = whole
+    assert 1 <= len(made["advice"]) <= 3
+    for row in made["advice"]:
+        assert row["after"]["attainment"] > row["before"]["attainment"]
+        from kvcast.config import override
+
+        base = with_load(scenario_from_doc(override(document(cluster={"replicas": made["answer"]["replicas"]}), row["set"])), made["binding"]["load"] / made["capacity"]["offered_rate_per_s"])
+        assert api.simulate(base).summary["attainment"] == row["after"]["attainment"]
+
+
+def test_memory_gains_where_it_is_short_and_compute_where_prompts_are_all(whole):
+    starved = plan(scenario(engine={"kv_blocks": 2000}), most=12, advice=False, growth=None)
+    gains = {row["resource"]: row["gain"] for row in starved["binding"]["changes"]}
+    plenty = {row["resource"]: row["gain"] for row in whole[1]["binding"]["changes"]}
+    assert starved["binding"]["resource"] in ("KV capacity", "routing")
+    assert gains["KV capacity"] > max(0.02, 3 * plenty["KV capacity"], gains["compute"])
+    prefill = scenario(slo={"ttft_s": 1.2, "tpot_s": None}, workload={"class": [{**CHAT, "turns": {"value": 1}, "output": {"value": 2}}]})
+    made = plan(prefill, most=12, advice=False, growth=None)
+    gains = {row["resource"]: row["gain"] for row in made["binding"]["changes"]}
+    assert gains["compute"] > 0.02
+    assert gains["compute"] > 3 * max(gains["memory bandwidth"], gains["KV capacity"])
+
+
+def test_sessions_at_once_are_the_load_of_a_closed_loop():
+    made = plan(scenario(**CASES["sessions at once"]), most=12, advice=False, binding=False)
+    capacity = made["capacity"]
+    assert capacity["unit"] == "sessions at once"
+    assert capacity["offered_rate_per_s"] == 60
+    assert capacity["slo_capacity_per_s"] == int(capacity["slo_capacity_per_s"]) >= 60
+
+
+def test_a_fixed_fleet_is_judged_as_it_is():
+    made = plan(scenario(cluster={"replicas": 2}), fixed=True, binding=False, advice=False)
+    assert made["answer"]["replicas"] == 2
+    assert not made["answer"]["feasible"]
+    assert made["capacity"]["headroom"] < 0
+    assert made["growth"] is None
+
+
+# -- folders -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_plan_goes_on_and_says_the_same_to_the_byte(whole, tmp_path):
+    folder, made = whole
+    command = [sys.executable, "-m", "kvcast", "plan", str(folder.with_suffix(".toml")), "--max-replicas", "12", "--out", str(tmp_path / "out"), "--json", "--jobs", "2"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
+    started = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    until = time.monotonic() + 300
+    while len(list(tmp_path.glob("out/runs/*/summary.json"))) < 3 and started.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+    assert started.poll() is None, "it ended before it could be killed"
+    os.killpg(started.pid, signal.SIGKILL)
+    started.wait()
+    assert not (tmp_path / "out" / "plan.json").exists()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    again = json.loads(done.stdout)
+    assert again["simulations"]["reused"] >= 3
+    assert again["answer"] == made["answer"]
+    assert (tmp_path / "out" / "plan.json").read_bytes() == (folder / "plan.json").read_bytes()
+
+
+def test_the_same_plan_again_simulates_nothing(whole):
+    folder, made = whole
+    kept = (folder / "plan.json").read_bytes()
+    again = plan(folder.with_suffix(".toml"), out=folder, most=12)
+    assert again["simulations"]["run"] == 0
+    assert (folder / "plan.json").read_bytes() == kept
+    assert {**again, "simulations": None} == {**made, "simulations": None}
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match="holds something else than a plan"):
+        plan(scenario(), out=tmp_path, **ALONE)
+
+
+# -- what cannot be planned --------------------------------------------------------------------------------------------
+
+
+def test_there_is_no_hidden_slo():
+    with pytest.raises(InputError, match="attainment is missing"):
+        check_slo(scenario(slo={"attainment": None}))
+    with pytest.raises(InputError, match="no limit to attain"):
+        plan(scenario(slo={"ttft_s": None, "tpot_s": None}))
+    done = subprocess.run([sys.executable, "-m", "kvcast", "plan", "examples/demo.toml", "--set", "slo.attainment="], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "attainment is missing" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("vary", "line"),
+    [("cluster.replicas=1,2", "that is what the plan looks for"), ("engine.nothing=1,2", "has no key 'nothing'"), ("cache.policy=", "expected section.key=value")],
+)
+def test_a_wrong_axis_is_one_line(vary, line):
+    with pytest.raises(InputError, match=line):
+        plan(scenario(), [vary], **ALONE)
+
+
+def test_nothing_that_can_run_is_one_line():
+    with pytest.raises(InputError, match="is for llama"):
+        plan(scenario(hardware={"tensor_parallel": 8}), **ALONE)
+
+
+def test_too_few_requests_for_the_target_are_said_to_be():
+    made = plan(scenario(slo={"ttft_s": 30.0, "tpot_s": 1.0, "attainment": 0.999}), most=2, **ALONE)
+    assert not made["answer"]["feasible"]
+    assert any("cannot show 99.9" in line for line in made["caution"])
+
+
+def test_options_are_the_flags():
+    from kvcast.cli import build_parser
+
+    args = build_parser().parse_args(["plan", "x.toml"])
+    assert (args.seeds, args.confidence, args.max_replicas, args.growth, args.jobs) == (Options.seeds, Options.confidence, Options.most, Options.growth, Options.jobs)

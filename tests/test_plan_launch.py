@@ -1,0 +1,134 @@
+"""Launch commands and start-up logs, read into scenario keys; and the command of a plan, which reads back as the same engine."""
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from kvcast import api, plan
+from kvcast.config import apply_overrides, scenario_from_doc
+from kvcast.planner.command import launch_of
+from kvcast.planner.flags import NO_EFFECT, NOT_MODELLED, READ
+from kvcast.planner.launch import fitting_profile, read_command, read_log
+from workloads.errors import InputError
+
+BASE = {
+    "workload": {"preset": "demo", "duration_s": 20.0}, "hardware": {"profile": "h200-llama-3.1-8b-aic"},
+    "slo": {"attainment": 0.9, "ttft_s": 2.0}, "model": {"name": "llama-3.1-8b"},
+}  # fmt: skip
+
+
+def test_every_flag_of_a_command_ends_in_one_list():
+    found = read_command(
+        "CUDA_VISIBLE_DEVICES=0,1 vllm serve meta-llama/Llama-3.1-8B-Instruct \\\n -tp 2 --max-model-len 16k --max-num-batched-tokens=4K --enforce-eager "
+        "--served-model-name a b --port 8000 --no-enable-prefix-caching --made-up 3 --kv-cache-dtype fp8_e4m3 --gpu_memory_utilization 0.9 --quantization awq"
+    )
+    assert found.engine == "vllm"
+    assert found.sets == [
+        "engine.semantics=vllm", "model.name=llama-3.1-8b", "hardware.tensor_parallel=2", "engine.max_model_len=16000", "engine.max_num_batched_tokens=4096",
+        "cache.enabled=false", "model.kv_dtype=fp8", "engine.gpu_memory_utilization=0.9",
+    ]  # fmt: skip
+    assert found.no_effect == ["--served-model-name a b", "--port 8000"]
+    assert found.not_modelled == ["--enforce-eager", "--quantization awq"]
+    assert found.unknown == ["--made-up 3"]
+    assert any("--made-up" in line for line in found.cautions())
+
+
+def test_sglang_has_its_own_flags_and_a_page_of_one():
+    found = read_command("python3 -m sglang.launch_server --model-path Qwen/Qwen3-32B --tp 2 --chunked-prefill-size -1 --radix-eviction-policy lfu --mem-fraction-static 0.8")
+    assert found.sets == [
+        "engine.semantics=sglang", "engine.block_size=1", "model.name=qwen3-32b", "hardware.tensor_parallel=2", "engine.chunked_prefill_size=0", "cache.policy=lfu",
+    ]  # fmt: skip
+    assert found.not_modelled == ["--mem-fraction-static 0.8"]
+
+
+@pytest.mark.parametrize("command", ["docker run --gpus all -p 8000:8000 vllm/vllm-openai:v0.33.0 --model x --dtype auto", "python -m vllm.entrypoints.openai.api_server --model x --dtype auto"])
+def test_other_ways_to_start_vllm(command):
+    found = read_command(command)
+    assert "model.name=x" in found.sets
+    assert found.no_effect == ["--dtype auto"]
+
+
+@pytest.mark.parametrize("command", ["", "ollama run llama3", "vllm serve 'unfinished"])
+def test_what_is_no_launch_command_is_one_line(command):
+    with pytest.raises(InputError, match="--from-launch"):
+        read_command(command)
+
+
+def test_a_flag_is_in_one_table_only():
+    for known in READ.values():
+        assert not set(known) & (NO_EFFECT | NOT_MODELLED)
+    assert not NO_EFFECT & NOT_MODELLED
+
+
+VLLM_LOG = """INFO 11-20 10:18:36 [utils.py:233] non-default args: {'model_tag': 'meta-llama/Llama-3.1-8B-Instruct', 'host': '0.0.0.0', 'model': 'meta-llama/Llama-3.1-8B-Instruct', 'max_model_len': 16384, 'enable_prefix_caching': False, 'max_num_seqs': 128, 'lora_modules': [LoRAModulePath(name='a', path='b')]}
+(EngineCore_DP0 pid=12) INFO 11-20 10:19:20 [kv_cache_utils.py:1229] GPU KV cache size: 890,112 tokens
+"""
+SGLANG_LOG = """[2026-03-21 03:31:56] server_args=ServerArgs(model_path='qwen/Qwen3-32B', tokenizer_path='qwen/Qwen3-32B', trust_remote_code=False, context_length=None, tp_size=2, chunked_prefill_size=4096, schedule_policy='lpm', disable_radix_cache=False, page_size=16, mm=<object at 0x1>)
+[2026-03-21 03:32:20] KV Cache is allocated. #tokens: 439452, K size: 26.84 GB, V size: 26.84 GB
+"""
+
+
+def test_a_log_gives_the_arguments_and_the_kv_cache(tmp_path):
+    (tmp_path / "vllm.log").write_text(VLLM_LOG)
+    found = read_log(tmp_path / "vllm.log")
+    assert found.sets == [
+        "engine.semantics=vllm", "model.name=llama-3.1-8b", "engine.max_model_len=16384", "cache.enabled=false", "engine.max_num_seqs=128", "engine.block_size=16",
+        "engine.kv_blocks=55632",
+    ]  # fmt: skip
+    assert found.not_modelled == ["--lora-modules [LoRAModulePath(name='a', path='b')]"]
+    (tmp_path / "sglang.log").write_text(SGLANG_LOG.replace("mm=<object at 0x1>", "port=30000"))
+    found = read_log(tmp_path / "sglang.log")
+    assert found.sets[2:] == [
+        "model.name=qwen3-32b", "hardware.tensor_parallel=2", "engine.chunked_prefill_size=4096", "engine.schedule_policy=lpm", "engine.block_size=16", "engine.kv_blocks=27465",
+    ]  # fmt: skip
+
+
+def test_an_object_in_the_arguments_is_passed_over_and_nothing_is_evaluated(tmp_path):
+    (tmp_path / "sglang.log").write_text(SGLANG_LOG.replace("<object at 0x1>", "<object at 0x1>, x=__import__('os').system('touch /tmp/evaluated')"))
+    found = read_log(tmp_path / "sglang.log")
+    assert found.sets[2:] == [
+        "model.name=qwen3-32b", "hardware.tensor_parallel=2", "engine.chunked_prefill_size=4096", "engine.schedule_policy=lpm", "engine.block_size=16", "engine.kv_blocks=27465",
+    ]  # fmt: skip
+    (tmp_path / "empty.log").write_text("nothing here\n")
+    with pytest.raises(InputError, match="neither launch arguments"):
+        read_log(tmp_path / "empty.log")
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        ["engine.max_num_seqs=100", "model.kv_dtype=bf16", "cache.enabled=false", "engine.scheduler_policy=priority"],
+        ["engine.kv_blocks=5000", "engine.block_size=32", "engine.long_prefill_token_threshold=1024", "engine.reserve_full_isl=false", "engine.watermark=0.01"],
+        ["engine.semantics=sglang", "engine.block_size=1", "engine.schedule_policy=lpm", "engine.chunked_prefill_size=0"],
+        ["hardware.profile=roofline:h200", "model.kv_dtype=fp8", "hardware.tensor_parallel=2", "model.dtype=fp8"],
+    ],
+)
+def test_the_command_of_a_plan_reads_back_as_the_same_engine(sets):
+    scenario = scenario_from_doc(apply_overrides(BASE, sets))
+    written = launch_of(scenario)
+    argv = written["vllm"] or written["sglang"]
+    read = read_command(shlex.join(argv))
+    assert not read.unknown and not read.not_modelled  # noqa: PT018
+    again = scenario_from_doc(apply_overrides(BASE, [*read.sets, f"hardware.profile={scenario.hardware.profile}"]))
+    first, second = (api.resolve(one) for one in (scenario, again))
+    assert first.params == second.params
+    assert first.scenario.model == second.scenario.model
+
+
+def test_a_profile_that_fits_the_command_is_taken():
+    doc = apply_overrides(BASE, ["model.name=qwen3-32b", "hardware.tensor_parallel=2"])
+    assert fitting_profile(scenario_from_doc(doc)) == "h200-qwen3-32b-tp2-aic"
+    assert fitting_profile(scenario_from_doc(BASE)) is None
+    assert fitting_profile(scenario_from_doc(apply_overrides(BASE, ["model.kv_dtype=fp8"]))) == "roofline:h200"
+
+
+def test_a_plan_from_a_log_says_what_it_took_over(tmp_path):
+    (tmp_path / "vllm.log").write_text(VLLM_LOG)
+    from kvcast.planner.words import as_text
+
+    made = plan(scenario_from_doc(BASE), launch=read_log(tmp_path / "vllm.log"), most=3, capacity=False, binding=False, advice=False, growth=None)
+    assert made["launched"]["set"][-1] == "engine.kv_blocks=55632"
+    assert any("55,632 given, kvcast's own arithmetic says" in note for note in made["launched"]["notes"])
+    assert "--num-gpu-blocks-override" in made["answer"]["launch"]["vllm"]
+    assert "NOT simulated: --lora-modules" in as_text(made)

@@ -1,0 +1,212 @@
+"""The planner's parts by themselves: searches, intervals, early stops, 20 % more of a resource, the oracle router."""
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from calibrate.faster import RESOURCES, faster, gpu_key
+from kvcast import api
+from kvcast.config import scenario_from_doc
+from kvcast.planner.attainment import interval, requests_needed, wilson
+from kvcast.planner.load import knee
+from kvcast.planner.search import Found, fewest, scan, together
+from sim.hopeless import Hopeless, most_arrivals
+from tests.fuzz import unequal
+from workloads.errors import InputError
+
+
+def answered(search, meets) -> tuple[Found, list[int]]:
+    asked: list[int] = []
+
+    def judge(questions):
+        asked.extend(n for ns in questions.values() for n in ns)
+        return {key: [meets(n) for n in ns] for key, ns in questions.items()}
+
+    return together({"one": search}, judge)["one"], asked
+
+
+@pytest.mark.parametrize(("guess", "stride"), list(itertools.product((1, 2, 7, 20, 64), (1, 4))))
+def test_the_fewest_is_found_from_any_guess_and_both_neighbours_were_judged(guess, stride):
+    for need in range(1, 65):
+        found, asked = answered(fewest(guess, 64, stride=stride), lambda n, need=need: n >= need)
+        assert found.fewest == need
+        assert need in asked
+        assert (need == 1 or need - 1 in asked)
+        assert len(asked) == len(set(asked)) <= 14
+
+
+def test_nothing_meets():
+    found, asked = answered(fewest(5, 40), lambda n: False)
+    assert found == Found(None, 41)
+    assert 40 in asked
+
+
+def test_a_search_ends_when_its_answer_would_no_longer_matter():
+    found, asked = answered(fewest(3, 64, worth=lambda n: n <= 6), lambda n: n >= 30)
+    assert found.given_up
+    assert found.fewest is None
+    assert found.at_least > 6
+    assert max(asked) < 30
+
+
+def test_a_scan_finds_the_first_of_any_response():
+    meets = {2, 5, 6}
+    assert answered(scan(8), lambda n: n in meets)[0] == Found(2, 2)
+
+
+def test_searches_advance_in_rounds_that_do_not_depend_on_who_answers():
+    rounds = []
+
+    def judge(asked):
+        rounds.append({key: list(ns) for key, ns in asked.items()})
+        return {key: [n >= {"a": 3, "b": 9}[key] for n in ns] for key, ns in asked.items()}
+
+    found = together({"a": fewest(3, 64), "b": fewest(3, 64)}, judge)
+    assert {key: one.fewest for key, one in found.items()} == {"a": 3, "b": 9}
+    assert set(rounds[0]) == {"a", "b"}
+
+
+# -- intervals ---------------------------------------------------------------------------------------------------------
+
+
+def test_wilson_and_the_requests_a_target_needs():
+    low, high = wilson(95, 100, 0.95)
+    assert (round(low, 4), round(high, 4)) == (0.8882, 0.9785)  # the textbook's example of 95 of 100
+    for target in (0.9, 0.95, 0.999):
+        n = requests_needed(target, 0.95)
+        assert wilson(n, n, 0.95)[0] >= target > wilson(n - 1, n - 1, 0.95)[0]
+
+
+def test_no_miss_is_no_certainty():
+    found = interval([np.ones(200, bool)], 0.95)
+    assert found.mean == 1.0
+    assert 0.97 < found.low < 0.99
+
+
+def test_misses_in_a_row_make_the_interval_wide():
+    rng = np.random.default_rng(0)
+    scattered, in_a_row = rng.random(2000) > 0.05, np.arange(2000) >= 100
+    assert interval([in_a_row], 0.95).low < interval([scattered], 0.95).low - 0.02
+
+
+def test_intervals_of_independent_requests_hold_the_truth():
+    rng = np.random.default_rng(1)
+    held = sum(found.low <= 0.95 <= found.high for found in (interval([rng.random(1000) < 0.95], 0.95) for _ in range(300)))
+    assert held >= 0.93 * 300
+
+
+def test_from_five_seeds_on_the_seeds_are_the_observations():
+    seeds = [np.arange(400) >= misses for misses in (0, 40, 0, 40, 20, 20)]
+    spread = interval(seeds, 0.95)
+    alike = interval([np.arange(400) >= 20] * 6, 0.95)
+    assert spread.mean == pytest.approx(alike.mean)
+    assert spread.half > 2 * alike.half
+
+
+def test_the_knee_is_where_goodput_stops_rising():
+    rows = [{"rate_per_s": r, "goodput_per_s": g} for r, g in ((1, 1), (2, 2), (3, 2.95), (4, 3.0), (5, 1.0))]
+    assert knee(rows) == 3
+    assert knee(rows[:4]) is None
+
+
+# -- early stop --------------------------------------------------------------------------------------------------------
+
+
+def scenario(**sections):
+    """A minute of a chat, with sections changed; a key that is None is left out."""
+    workload = {
+        "duration_s": 60.0,
+        "class": [{
+            "name": "chat", "rate": 6.0, "turns": {"kind": "geometric", "mean": 3, "high": 6}, "think": {"value": 4.0},
+            "layers": [{"name": "system", "scope": "global", "tokens": {"value": 800}}, {"name": "message", "scope": "dynamic", "tokens": {"kind": "lognormal", "median": 600, "p90": 3000, "high": 9000}}],
+            "turn_input": {"value": 200}, "output": {"kind": "lognormal", "median": 150, "p90": 400, "high": 900},
+        }],
+    }  # fmt: skip
+    doc = {"workload": workload, "slo": {"ttft_s": 0.4, "tpot_s": 0.02, "attainment": 0.95}}
+    for name, values in sections.items():
+        doc[name] = {key: value for key, value in {**doc.get(name, {}), **values}.items() if value is not None}
+    return scenario_from_doc(doc)
+
+
+CASES = [
+    {},
+    {"slo": {"ttft_s": 0.05}},
+    {"slo": {"tpot_s": 0.007}},
+    {"slo": {"e2e_s": 1.5}},
+    {"engine": {"kv_blocks": 900}},
+    {"engine": {"semantics": "sglang", "block_size": 1, "kv_blocks": 20_000}},
+    {"engine": {"max_model_len": 2500}},
+    {"run": {"warmup_s": 10.0, "duration_s": 50.0}},
+    {"workload": {"loop": "concurrency", "concurrency": 60, "requests": 800, "duration_s": None}},
+]
+
+
+@pytest.mark.parametrize("sections", CASES, ids=[str(case)[:60] for case in CASES])
+def test_a_run_that_is_stopped_would_have_missed_and_one_that_is_not_is_the_same_run(sections):
+    asked = scenario(**sections)
+    prepared = api.prepare(asked)
+    full = api.run(prepared)
+    requests = full.report.requests
+    missed = int((requests["in_window"] & ~requests["good"]).sum())
+    assert int(requests["in_window"].sum()) <= most_arrivals(prepared.workload, asked.run)
+    for allowed in sorted({0, missed // 2, max(missed - 1, 0), missed, missed + 1}):
+        hopeless = Hopeless(prepared.workload, asked.slo, asked.run, allowed)
+        recording = api.record(prepared, hopeless=hopeless)
+        if hopeless.stopped_s is None:
+            assert next(unequal(recording, api.record(prepared)), "") == ""
+        else:
+            assert hopeless.missed["any"] <= missed
+            assert missed > allowed
+
+
+def test_an_overload_is_stopped_long_before_its_end():
+    asked = scenario(workload={"rate_scale": 8.0})
+    prepared = api.prepare(asked)
+    hopeless = Hopeless(prepared.workload, asked.slo, asked.run, int(0.05 * len(prepared.workload)))
+    stopped = api.record(prepared, hopeless=hopeless)
+    assert hopeless.stopped_s is not None
+    assert np.isfinite(stopped.finish_s).mean() < 0.7
+
+
+# -- 20 % more, and an oracle ------------------------------------------------------------------------------------------
+
+
+def test_a_faster_gpu_is_never_slower_and_steps_are_stretches_to_the_last_bit():
+    prepared = api.prepare(scenario())
+    resolved = prepared.resolved
+    rng = random.Random(0)
+    for resource in RESOURCES:
+        plus = faster(prepared.step_time, resolved.profile, resolved.model, "bf16", resource)
+        gains = []
+        for _ in range(50):
+            n = rng.randint(1, 200)
+            longest = rng.randint(10, 20_000)
+            total = longest + sum(rng.randint(1, longest) for _ in range(n - 1))
+            times, _ = plus.decode_stretch(n, total, longest, 7)
+            stepped = [plus.step([], n, total + i * n, longest + i, n)[0] for i in range(7)]
+            assert times.tolist() == stepped
+            gains.append(prepared.step_time.step([], n, total, longest, n)[0] / stepped[0])
+        assert all(1.0 <= gain <= 1.2 + 1e-9 for gain in gains)
+        chunk = plus.step([(4096, 0)], 0, 0, 0, 1)[0] / prepared.step_time.step([(4096, 0)], 0, 0, 0, 1)[0]
+        assert (chunk < 0.87) if resource == "compute" else (chunk > 0.95)
+        assert max(gains) > (1.1 if resource == "memory bandwidth" else 0.99)
+
+
+def test_a_gpu_without_a_roofline_is_one_clear_line():
+    assert gpu_key("NVIDIA H200") == "h200"
+    assert gpu_key("RTX PRO 6000 Blackwell") == "rtx-pro-6000"
+    with pytest.raises(InputError, match="is not among the GPUs with a roofline"):
+        gpu_key("fake device")
+
+
+def test_the_oracle_hits_more_and_is_repeatable():
+    asked = scenario(cluster={"replicas": 4, "router": "round-robin"})
+    prepared = api.prepare(asked)
+    plain = api.run(prepared).report.summary
+    oracle = api.run(prepared, oracle=True).report
+    assert oracle.summary["prefix_hit_rate"] > plain["prefix_hit_rate"] + 0.05
+    assert oracle.summary["attainment"] >= plain["attainment"]
+    assert next(unequal(api.record(prepared, oracle=True), api.record(prepared, oracle=True)), "") == ""
