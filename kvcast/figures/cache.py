@@ -21,6 +21,8 @@ CAUSES = {  # in the order of precedence that METRICS gives them
     "cold": ("cold", SKY),
 }
 BINS = 40
+LEAST_NAMED = 0.005
+"""A cause below this share of the prompt tokens is drawn, and told on hover, but not in the legend."""
 
 
 def kv_occupancy(document: Document, timeline: Columns) -> go.Figure:
@@ -84,7 +86,7 @@ def miss_causes(document: Document) -> go.Figure:
         figure.add_trace(go.Bar(
             y=names, x=share, customdata=tokens, name=label, orientation="h", text=[f"{v:.0f} %" if v >= 6 else "" for v in share], textposition="inside",
             insidetextanchor="middle", textangle=0, marker={"color": colour, "line": {"width": 0}},
-            hovertemplate=f"%{{y}}, {label}: %{{x:.2f}} % (%{{customdata:,}} tokens)<extra></extra>",
+            showlegend=max(share) >= 100 * LEAST_NAMED, hovertemplate=f"%{{y}}, {label}: %{{x:.2f}} % (%{{customdata:,}} tokens)<extra></extra>",
         ))  # fmt: skip
     figure.update_layout(barmode="stack", bargap=0.35)
     figure.update_xaxes(title="prompt tokens (%)", range=[0, 100])
@@ -100,7 +102,7 @@ def misses_over_time(timeline: Columns) -> go.Figure:
         if tokens.any():
             figure.add_trace(go.Scatter(
                 x=end_s, y=tokens, name=label, stackgroup="fate", mode="lines", line={"width": 0, "color": colour, "shape": "vh"}, fillcolor=colour,
-                hovertemplate=f"{label}: %{{y:,}} tokens<extra></extra>",
+                showlegend=bool(tokens.sum() >= LEAST_NAMED * timeline["prompt_tokens"].sum()), hovertemplate=f"{label}: %{{y:,}} tokens<extra></extra>",
             ))  # fmt: skip
     figure.update_layout(hovermode="x unified")
     figure.update_xaxes(title="time of admission (s)")

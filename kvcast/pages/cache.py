@@ -68,8 +68,9 @@ def _where(run: Run) -> None:
     plot(left, figures.miss_causes(s), TERMS["causes"], f"Counting rule: {s['counting_rule']}; block size {s['block_size']}.")
     plot(right, figures.misses_over_time(run.tables["timeline"]), TERMS["causes"])
     left, right = st.columns(2)
+    place = right.container()  # above the choice it depends on
     chosen = right.selectbox("Class", [EVERYWHERE, *s["classes"]], key="cache.class") if len(s["classes"]) > 1 else EVERYWHERE
-    plot(right, figures.tokens_by_scope(run.tables["cache"], None if chosen == EVERYWHERE else chosen), TERMS["scope"])
+    plot(place, figures.tokens_by_scope(run.tables["cache"], None if chosen == EVERYWHERE else chosen), TERMS["scope"])
     plot(left, figures.hit_rate(s, run.tables["timeline"]), TERMS["hit_rate"])
     left.caption(plain(f"Ceiling: {TERMS['ceiling']}"))
 
@@ -99,7 +100,7 @@ def _recover(page: Page, run: Run) -> None:
 def _changes(page: Page, run: Run, before: Document, cause: Document) -> None:
     """Every change beside the run as it is; those that help can be applied."""
     header = ("change", "hit tokens", "hit rate", "TTFT p99", "within limits", "GPU-hours", "")
-    widths = (5, 2, 1.5, 1.5, 1.5, 1.5, 1.6)
+    widths = (4, 1.6, 1.4, 1.4, 1.4, 1.4, 2)
     for place, name in zip(st.columns(widths), header, strict=True):
         place.caption(name)
     for place, words in zip(st.columns(widths), ("as it is", "", *_figures(before)), strict=False):
@@ -111,11 +112,11 @@ def _changes(page: Page, run: Run, before: Document, cause: Document) -> None:
         if change["after"] is None:
             places[1].caption(plain(change["verdict"]))
             continue
-        for place, words in zip(places[1:], (f"{change['recovered_tokens']:+,}", *_figures(change["after"])), strict=False):
+        for place, words in zip(places[1:], (f"{'+' if change['recovered_tokens'] >= 0 else '−'}{text.scaled(abs(change['recovered_tokens']))}".strip(), *_figures(change["after"])), strict=False):
             place.markdown(plain(words))
         if change["helps"] and change["change"] in known:
             key = f"cache.apply.{cause['cause']}.{number}"
-            places[-1].button("Apply", key=key, on_click=_apply, args=(page, run.scenario, known[change["change"]]), width="stretch", help="set the sidebar to this change and run it")
+            places[-1].button("Apply", key=key, on_click=_apply, args=(page, run.scenario, known[change["change"]]), type="tertiary", icon=":material/check:", help="set the sidebar to this change and run it")
         elif not change["helps"]:
             places[-1].caption("does not help")
 

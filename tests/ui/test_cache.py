@@ -49,7 +49,7 @@ def test_a_change_that_helps_can_be_applied_and_is_run(folder, open_run):
     after = {**before, "prefix_hit_rate": 0.78, "p99_ttft_ms": 321.0}
     known = list(cache.changed_scenarios("other_replica", open_run.scenario))
     rows = [
-        {"change": known[0], "asks_for": "", "recovered_tokens": 12345, "after": after, "helps": True, "verdict": "helps: much"},
+        {"change": known[0], "asks_for": "", "recovered_tokens": 12300, "after": after, "helps": True, "verdict": "helps: much"},
         {"change": known[1], "asks_for": "", "recovered_tokens": -5, "after": after, "helps": False, "verdict": "does not help: no"},
     ]
     prompt = open_run.summary["prompt_tokens"]
@@ -57,7 +57,7 @@ def test_a_change_that_helps_can_be_applied_and_is_run(folder, open_run):
     answered(folder, shown_toml(session), ("explain",), document)
     session.settle(session.at.run())
     words = session.words()
-    assert "+12,345" in words
+    assert "+12.30 k" in words
     assert "321 ms" in words
     assert "does not help" in words
     assert any(e.label.replace("\\", "").startswith("other replica: ") for e in session.at.expander)
