@@ -18,7 +18,6 @@ import streamlit as st
 from kvcast import text
 from kvcast.config import override, scenario_from_doc
 from kvcast.pages import answer, inputs, results, shell
-from kvcast.pages.numbers import attained
 from kvcast.pages.results import plain
 from kvcast.pages.shell import Page
 from kvcast.pages.terms import TERMS
@@ -40,8 +39,7 @@ def show(page: Page) -> None:
         return
     apply = functools.partial(apply_settings, page)
     st.markdown(plain(question(run)))
-    share = attained(run)
-    results.box(verdict(run.summary, run.scenario.slo, (share.low, share.high) if share else None))
+    results.box(verdict(run.summary, run.scenario.slo, results.attained_ends(run)))
     found = _plan(page, run)
     _pin(page, run, results.numbers(run, page.baseline))
     if found:

@@ -14,7 +14,7 @@ from typing import Any
 import streamlit as st
 
 from kvcast import figures, text
-from kvcast.pages.numbers import Number, four
+from kvcast.pages.numbers import Number, attained, four
 from kvcast.pages.terms import TERMS
 from kvcast.pages.verdict import MET, MISSED, UNSTABLE, Verdict, fleet_of
 from kvcast.runs import Run
@@ -50,9 +50,30 @@ def _capital(words: str) -> str:
 def numbers(run: Run, baseline: Run | None) -> Any:
     """Four numbers with intervals, and the change against the pinned baseline; then the smaller ones in a line, which has room for more."""
     mark = mark_of(run.summary)
-    for place, number in zip(_four_places(), four(run, baseline), strict=True):
+    for place, number in zip(_four_places(), _four(_name(run), _name(baseline), run, baseline), strict=True):
         _card(place, number, mark)
     return _smaller(run.summary, mark)
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def _four(name: str, baseline_name: str, _run: Run, _baseline: Run | None) -> list[Number]:
+    return four(_run, _baseline)
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def _attained(name: str, _run: Run) -> tuple[float, float] | None:
+    found = attained(_run)
+    return None if found is None else (found.low, found.high)
+
+
+def attained_ends(run: Run) -> tuple[float, float] | None:
+    """The 95 % interval of the share within limits."""
+    return _attained(_name(run), run)
+
+
+def _name(run: Run | None) -> str:
+    """What a run is kept under: its folder, and when that was written."""
+    return "" if run is None else f"{run.folder} {run.info['written_at']}"
 
 
 def mark_of(s: Document) -> str:
@@ -105,17 +126,24 @@ def _smaller(s: Document, mark: str) -> Any:
 
 def plots(run: Run) -> None:
     """An unstable run shows its queue first: that is what is wrong with it."""
-    s, drawn, timeline = run.summary, run.aggregates, run.tables["timeline"]
+    s = run.summary
     finite = "Unstable: these distributions only say how long this run was." if s["stable"] is False else ""
-    pairs = [
-        ((figures.latency_cdf(s, drawn, "ttft"), "ttft", finite), (figures.latency_cdf(s, drawn, "tpot"), "tpot", finite)),
-        ((figures.kv_occupancy(s, timeline), "kv", ""), (figures.hit_rate(s, timeline), "hit_rate", f"Counting rule: {s['counting_rule']}.")),
-        ((figures.queue(timeline), "queue", ""), (figures.replica_load(s, run.tables["requests"]), "replica_load", "")),
-        ((figures.miss_causes(s), "causes", f"Block size {s['block_size']}."), (figures.request_life(figures.lives_of(s, drawn)), "life", "")),
-    ]
-    for pair in [pairs[2], *pairs[:2], pairs[3]] if finite else pairs:
-        for place, (figure, term, caption) in zip(st.columns(2), pair, strict=True):
-            plot(place, figure, TERMS[term], caption)
+    drawn = _drawn(_name(run), run)
+    captions = {"ttft": finite, "tpot": finite, "hit_rate": f"Counting rule: {s['counting_rule']}."}
+    rows = [("ttft", "tpot"), ("kv", "hit_rate"), ("queue", "replica_load")]
+    for row in [rows[2], *rows[:2]] if finite else rows:
+        for place, term in zip(st.columns(2), row, strict=True):
+            plot(place, drawn[term], TERMS[term], captions.get(term, ""))
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def _drawn(name: str, _run: Run) -> dict[str, Any]:
+    """The figures by their term. Kept: with a million requests, reading columns takes longer than a change of settings may."""
+    s, drawn, timeline = _run.summary, _run.aggregates, _run.tables["timeline"]
+    return {
+        "ttft": figures.latency_cdf(s, drawn, "ttft"), "tpot": figures.latency_cdf(s, drawn, "tpot"), "kv": figures.kv_occupancy(s, timeline), "hit_rate": figures.hit_rate(s, timeline),
+        "queue": figures.queue(timeline), "replica_load": figures.replica_load(s, _run.tables["requests"]),
+    }  # fmt: skip
 
 
 def plot(place: Any, figure: Any, help_text: str, caption: str = "") -> None:
