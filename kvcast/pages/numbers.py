@@ -99,17 +99,17 @@ def attained(run: Run) -> Interval | None:
 
 
 def _ends(found: Interval | None) -> str:
-    return "" if found is None else f"{text.percent(found.low)} to {text.percent(found.high)} (95 %)"
+    return "" if found is None else f"{100 * found.low:.1f} to {text.percent(found.high)} (95 %)"
 
 
 def _cost(run: Run, baseline: Run | None) -> Number:
     """USD where there is a price: GPU-hours times it, so the interval is theirs."""
     price = run.summary["cost"]["gpu_hour_usd"]
     if price is None:
-        return _number(run, baseline, GPU_HOURS, "gpu_hours_per_million_output_tokens", "GPU-h / M tokens", "gpu_hours", "output; no price set")
+        return _number(run, baseline, GPU_HOURS, "gpu_hours_per_million_output_tokens", "GPU-h / M tokens", "gpu_hours", "no price set")
     kind = Kind(lambda columns, rows: price * _gpu_hours_per_million(columns, rows), intervals.PER_BATCH, text.usd, text.usd, False)
     same_price = baseline if baseline is not None and baseline.summary["cost"]["gpu_hour_usd"] == price else None
-    return _number(run, same_price, kind, "usd_per_million_output_tokens", "Cost / M tokens", "cost", f"output; {text.usd(price)} a GPU-hour")
+    return _number(run, same_price, kind, "usd_per_million_output_tokens", "Cost / M tokens", "cost", f"{text.usd(price)} a GPU-hour")
 
 
 def _number(run: Run, baseline: Run | None, kind: Kind, key: str, label: str, term: str, below: str) -> Number:
