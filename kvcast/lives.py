@@ -105,22 +105,23 @@ def counts(requests: Columns, replicas: int, start_s: float, end_s: float) -> di
     """At BINS moments of the window: "t_s", "waiting" [BINS], "running" [replicas, BINS]. Time spent preempted counts as running."""
     t_s = np.linspace(start_s, end_s, BINS)
     admitted = ~np.isnan(requests["admit_s"])
-    running = np.zeros((replicas, BINS), np.int64)
-    for replica in range(replicas):
-        mine = admitted & (requests["replica"] == replica)
-        running[replica] = _by(requests["admit_s"][mine], t_s) - _by(ends(requests)[mine], t_s)
+    replica = requests["replica"][admitted]
+    running = _by(requests["admit_s"][admitted], t_s, replica, replicas) - _by(ends(requests)[admitted], t_s, replica, replicas)
     return {"t_s": t_s, "waiting": _waiting(requests, t_s), "running": running}
 
 
 def _waiting(requests: Columns, t_s: np.ndarray) -> np.ndarray:
     admitted = ~np.isnan(requests["admit_s"])
     never = ~admitted & (requests["status"] == UNFINISHED)
-    return _by(requests["arrival_s"][admitted | never], t_s) - _by(requests["admit_s"][admitted], t_s)
+    arrived = admitted | never
+    return _by(requests["arrival_s"][arrived], t_s)[0] - _by(requests["admit_s"][admitted], t_s)[0]
 
 
-def _by(times: np.ndarray, t_s: np.ndarray) -> np.ndarray:
-    """How many of the times have come at each moment."""
-    return np.searchsorted(np.sort(times), t_s, side="right")
+def _by(times: np.ndarray, t_s: np.ndarray, group: np.ndarray | int = 0, groups: int = 1) -> np.ndarray:
+    """int64 [groups, len(t_s)]: how many of each group's times have come at each moment (ascending)."""
+    room = len(t_s) + 1  # the last place is for what comes later
+    place = np.searchsorted(t_s, times, side="left") + room * np.asarray(group, np.int64)
+    return np.bincount(place, minlength=groups * room).reshape(groups, room)[:, :-1].cumsum(axis=1)
 
 
 # -- lives -------------------------------------------------------------------------------------------------------------
