@@ -201,7 +201,7 @@ class Replica:
         ends = np.empty(k + 1)
         ends[0] = start_s
         np.add(times, self.overhead_s, out=ends[1:])
-        self._ends = array("d", np.cumsum(ends)[1:].tobytes())
+        self._ends = array("d", ends.cumsum()[1:].tobytes())
         self._codes = np.asarray(codes, np.int8).tobytes()
         if self._loading:  # the first step after a load's arrival is another one
             del self._ends[bisect_left(self._ends, self._next_ready_s()) + 1 :]

@@ -50,7 +50,8 @@ class Node:
     @property
     def hi(self) -> int:
         """End of the deepest block cached."""
-        return max([*(run.hi for run in self.main[-1:]), *(block + 1 for block in self.extra)], default=0)
+        deepest = self.main[-1].hi if self.main else 0
+        return max(deepest, max(self.extra) + 1) if self.extra else deepest
 
     def covering(self, block: int) -> Run | None:
         """The oldest copy's run that holds `block`, if any. Makes the oldest extra copy the main one where main has a hole."""
