@@ -207,11 +207,14 @@ def result(page: Page, place: Any, *command: str, label: str) -> Job | None:
 def until_done(job: Job | None, draw: Callable[[], None]) -> None:
     """Draw, again and again while the job runs, and the whole page once more when it has ended."""
     running = job is not None and job.running
+    polled = False  # a poll comes from a browser that has the page; drawing anew before that would drop what it has not been sent
 
     @st.fragment(run_every=POLL_S if running else None)
     def part() -> None:
-        if running and job is not None and not job.running:
+        nonlocal polled
+        if polled and running and job is not None and not job.running:
             st.rerun()
+        polled = True
         draw()
 
     part()
