@@ -62,7 +62,8 @@ def show(page: Page) -> None:
 def question(run: Run) -> str:
     s, scenario = run.summary, run.scenario
     cache = f"prefix cache {scenario.cache.policy}" if scenario.cache.enabled else "prefix cache off"
-    rate = f"{s['arrived'] / s['duration']:.3g} requests/s" if s["duration"] else "no load"
+    arriving_s = s["window"]["last_arrival_s"] - s["window"]["start_s"]  # without the tail in which the last ones are served
+    rate = f"{s['arrived'] / arriving_s:.3g} requests/s" if arriving_s > 0 else "one burst"
     return f"{s['name']}: {rate} ({text.count(s['arrived'])} requests) of {scenario.model.name}, {scenario.cluster.router} router, {cache}, {s['engine_semantics']}, seed {s['seed']}"
 
 
@@ -74,15 +75,16 @@ def _plan(page: Page, run: Run) -> Document | None:
     if run.scenario.slo.attainment is None or run.summary["attainment"] is None:
         st.caption(plain(f"{FIND}: set limits and a target in the sidebar, and run."))
         return None
-    sentence, below = st.container(), st.container(horizontal=True)
+    sentence, below = st.container(), st.container(horizontal=True, vertical_alignment="center")
     with below.popover("What may vary", help="what a plan may choose beside the number of replicas"):
         axes = _ask_axes(_scenario(page.shown_toml))
-    job = shell.result(replace(page, shown_toml=start_of(page.shown_toml, axes)), sentence, *command(axes), label=FIND)
+    job = shell.result(replace(page, shown_toml=start_of(page.shown_toml, axes)), below.container(width="stretch"), *command(axes), label=FIND)
     if job is None:
         return None
     found = job.document()
-    results.box(planned(found), sentence)
     other = winner(page, found)
+    told = planned(found)
+    results.box(told if other or not found["answer"]["feasible"] else replace(told, headline="This is the fewest:"), sentence)
     if other is not None:
         below.button("Use this fleet", key="plan.use", on_click=use, args=(page, other, axes), help="set the sidebar to the plan's answer and run it")
     return found
@@ -170,7 +172,7 @@ def _pin(page: Page, run: Run, place: Any) -> None:
             st.caption(plain(f"Baseline: {words}"), width="content")
             st.button("Unpin", key="plan.unpin", on_click=lambda: state.update(pinned=None), type="tertiary")
         if page.baseline is None or page.baseline.folder != run.folder:
-            st.button("Pin as baseline", key="plan.pin", on_click=lambda: state.update(pinned=state["job"]), type="tertiary", icon=":material/push_pin:", help=plain(TERMS["change"]))
+            st.button("Pin as baseline" if page.baseline is None else "Pin this run instead", key="plan.pin", on_click=lambda: state.update(pinned=state["job"]), type="tertiary", icon=":material/push_pin:", help=plain(TERMS["change"]))
 
 
 def _plan_files(page: Page, found: Document) -> None:

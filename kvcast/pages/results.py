@@ -34,7 +34,7 @@ def box(found: Verdict, place: Any = st) -> None:
     draw, icon = {MET: (place.success, ":material/check_circle:"), MISSED: (place.error, ":material/cancel:"), UNSTABLE: (place.error, ":material/trending_up:")}.get(
         found.state, (place.info, ":material/info:")
     )
-    reasons = f"  \n:small[{plain('. '.join(_capital(reason) for reason in found.reasons))}.]" if found.reasons else ""
+    reasons = f"  \n:small[{plain('. '.join(_capital(reason.rstrip('.')) for reason in found.reasons))}.]" if found.reasons else ""
     draw(f"**{plain(found.headline)}** {plain(found.sentence)}{reasons}", icon=icon)
     if found.caution:
         place.warning(plain(f"{_capital(found.caution)}."), icon=":material/warning:")
@@ -100,7 +100,7 @@ def _card(place: Any, number: Number, mark: str) -> None:
         if number.interval:
             st.caption(plain(number.interval))
         if number.change:
-            st.markdown(f":{colour}[{plain(number.change)}] :small[:gray[against the baseline]]", help=plain(TERMS["change"]))
+            st.markdown(f":{colour}[{plain(number.change)}] :small[:gray[vs baseline]]", help=plain(TERMS["change"]))
         st.caption(plain(number.below))
 
 
