@@ -97,6 +97,7 @@ PROGRESS_FILE = "KVCAST_PROGRESS"
 TELL_EVERY_S = 0.2
 BEGAN_S = time.monotonic()
 """When this command began: it loads this module first."""
+PARENT = os.getppid()
 
 
 def progress(words: str) -> None:
@@ -145,7 +146,9 @@ def _told(path: Path) -> dict[str, Any]:
 
 
 def _tell(path: Path, words: str, share: float) -> None:
-    """Replace the progress file; progress that cannot be told is no reason to stop."""
+    """Replace the progress file. Progress that cannot be told is no reason to stop; that nobody waits for it any more is one."""
+    if os.getppid() != PARENT:
+        raise KeyboardInterrupt
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     with contextlib.suppress(OSError):
         partial.write_text(json.dumps({"done": share, "left_s": time_left_s(share), "says": words, "at_s": time.time()}), encoding="utf-8")

@@ -2,11 +2,14 @@
 import json
 import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from kvcast import text
 from kvcast.pages import runner
 from kvcast.pages.runner import CANCELLED, Job, Runner, without_paths
 from kvcast.runs import load_run
@@ -97,6 +100,21 @@ def test_progress_is_told_and_cancel_stops_the_process(shared):
     assert process.poll() is not None
     assert shared.submit(LONG) is not job, "it can be started again"
     shared.close()
+
+
+def test_a_command_ends_when_nobody_waits_for_it_any_more(folder):
+    """A server that was killed leaves no runs behind."""
+    progress = folder / "orphan.progress"
+    (folder / "orphan.toml").write_text(LONG)
+    argv = [sys.executable, "-m", "kvcast", "run", str(folder / "orphan.toml"), "--json"]
+    start = f"import os, subprocess, time; print(subprocess.Popen({argv!r}, stdout=subprocess.DEVNULL).pid)\nwhile not os.path.exists({str(progress)!r}): time.sleep(0.01)"
+    parent = subprocess.run([sys.executable, "-c", start], env={**os.environ, text.PROGRESS_FILE: str(progress)}, capture_output=True, text=True, check=True)
+    left = Path(f"/proc/{int(parent.stdout)}/cmdline")
+    until = time.monotonic() + 60
+    while left.exists() and b"orphan" in left.read_bytes():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert json.loads(progress.read_text())["done"] < 0.3, "long before its end"
 
 
 def test_jobs_wait_for_a_free_processor_in_their_own_time(folder, monkeypatch):

@@ -39,7 +39,8 @@ def run(args: argparse.Namespace) -> int:
     options = {
         "server.port": str(args.port), "server.address": args.address, "server.headless": str(args.headless).lower(),
         "server.showEmailPrompt": "false", "server.maxUploadSize": "64", "browser.gatherUsageStats": "false",
-        "client.showErrorDetails": "none", "client.toolbarMode": "viewer",
+        "client.showErrorDetails": "none", "client.showErrorLinks": "false", "client.toolbarMode": "viewer", "server.fileWatcherType": "none",
+        "global.disableWidgetStateDuplicationWarning": "true",
     }  # fmt: skip
     flags = [part for name, value in options.items() for part in (f"--{name}", value)]
     environment = {**os.environ, OWN_POLICIES: ",".join(args.policy), PREPARE: "1"}

@@ -7,7 +7,7 @@ settings of its own. An empty limit is no limit.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -61,7 +61,7 @@ def hint(cls: type, name: str) -> str:
 def adopt(scenario: Scenario, trace: str = "") -> None:
     """Make every widget say what the scenario says. trace: the stored upload it reads, as `Runner.keep_upload` named it."""
     state = st.session_state
-    state["base"] = scenario
+    state["base"], state["kept"] = scenario, {}
     mix_of(scenario.workload)
     state["workload.trace"] = trace
     state["rate_scale"] = float(scenario.workload.rate_scale)
@@ -125,6 +125,22 @@ def _s(milliseconds: float | None) -> float | None:
 
 def ask(runner: Runner) -> Asked:
     """Draw every input and check what they say."""
+    state = st.session_state
+    for key, value in state.get("kept", {}).items():
+        if key not in state:  # Streamlit forgets a widget whose page changed before the browser had told its value
+            state[key] = value
+    asked = _asked(runner)
+    state["kept"] = {key: state[key] for key in _keys() if key in state}
+    return asked
+
+
+def _keys() -> list[str]:
+    """The session's keys that the sidebar's widgets hold."""
+    limits = [str(key) for key in st.session_state if str(key).startswith("slo.")]
+    return ["workload", "rate_scale", "model", "hardware", "replicas", "tensor_parallel", "policy", "router", "target", "price", *ENGINE, *limits]
+
+
+def _asked(runner: Runner) -> Asked:
     base: Scenario = st.session_state["base"]
     _workload_choice(runner)
     workload, name = workload_asked(base)
@@ -139,6 +155,19 @@ def ask(runner: Runner) -> Asked:
         return Asked(_checked(replace(scenario, workload=workload)))
     except InputError as error:
         return Asked(None, str(error).removeprefix("settings: "))
+
+
+def _number(place: Any, label: str, least: float, most: float | None, key: str, **look: Any) -> Any:
+    """A number field that says what the session holds. Its default is that too: a browser that has not drawn the field yet,
+    when the page is drawn again, begins with the default and tells it."""
+    return place.number_input(label, least, most, st.session_state[key], key=key, **look)
+
+
+def _select(place: Any, label: str, options: Sequence[Any], key: str, **look: Any) -> Any:
+    """A list that says what the session holds, as `_number` does."""
+    if st.session_state[key] not in options:
+        st.session_state[key] = options[0]
+    return place.selectbox(label, options, options.index(st.session_state[key]), key=key, **look)
 
 
 def workload_asked(base: Scenario) -> tuple[WorkloadConfig | None, str]:
@@ -202,13 +231,13 @@ def _workload_choice(runner: Runner) -> None:
     from workloads.toml import list_presets
 
     names = [DEMO, *(name for name in list_presets() if name != DEMO), TRACE]
-    choice = st.selectbox("Workload", names, key="workload", on_change=_another_workload, help="a bundled mix, which the Workload page edits, or a trace of yours")
+    choice = _select(st, "Workload", names, "workload", on_change=_another_workload, help="a bundled mix, which the Workload page edits, or a trace of yours")
     if choice == TRACE:
         st.file_uploader("Trace file", key="trace", type=[suffix.rsplit(".", 1)[-1] for suffix in UPLOAD_TYPES], on_change=_uploaded, args=(runner,), max_upload_size=UPLOAD_LIMIT_BYTES >> 20, help=(
             f"Mooncake JSONL, Weka sessions, ServeGen clients (JSON, .tar.xz), Azure, BurstGPT, Vidur or splitwise CSV, token ids; at most {UPLOAD_LIMIT_BYTES >> 20} MiB. "
             "The format is recognised from the content."
         ))  # fmt: skip
-    st.number_input("Load (× the workload's own rate)", 0.01, 1000.0, step=0.1, key="rate_scale", help=hint(WorkloadConfig, "rate_scale"))
+    _number(st, "Load (× the workload's own rate)", 0.01, 1000.0, "rate_scale", step=0.1, help=hint(WorkloadConfig, "rate_scale"))
 
 
 def _uploaded(runner: Runner) -> None:
@@ -246,20 +275,18 @@ def _system(base: Scenario) -> dict[str, Any]:
     from calibrate.models import bundled_models
     from sim.router import ROUTERS
 
-    model = st.selectbox("Model", bundled_models(), key="model", help=hint(ModelConfig, "name"))
+    model = _select(st, "Model", bundled_models(), "model", help=hint(ModelConfig, "name"))
     options = hardware(model)
-    if st.session_state["hardware"] not in options:
-        st.session_state["hardware"] = next(iter(options))
-    profile, dtype, tensor_parallel = options[st.selectbox("GPU and profile", list(options), key="hardware", help=hint(HardwareConfig, "profile"))]
+    profile, dtype, tensor_parallel = options[_select(st, "GPU and profile", list(options), "hardware", help=hint(HardwareConfig, "profile"))]
     left, right = st.columns(2)
-    replicas = left.number_input("Replicas", 1, 512, key="replicas", help=hint(ClusterConfig, "replicas"))
+    replicas = _number(left, "Replicas", 1, 512, "replicas", help=hint(ClusterConfig, "replicas"))
     if profile.startswith("roofline:"):
-        tensor_parallel = right.selectbox("GPUs each", WIDTHS, key="tensor_parallel", help=hint(HardwareConfig, "tensor_parallel"))
+        tensor_parallel = _select(right, "GPUs each", WIDTHS, "tensor_parallel", help=hint(HardwareConfig, "tensor_parallel"))
     else:
         right.number_input("GPUs each", value=tensor_parallel, disabled=True, help="fixed by the profile")
     left, right = st.columns(2)
-    policy = left.selectbox("Prefix cache", [*policies(), CACHE_OFF], key="policy", help=f"{hint(CacheConfig, 'policy')}; off: no prefix caching")
-    router = right.selectbox("Router", list(ROUTERS), key="router", help=hint(ClusterConfig, "router"))
+    policy = _select(left, "Prefix cache", [*policies(), CACHE_OFF], "policy", help=f"{hint(CacheConfig, 'policy')}; off: no prefix caching")
+    router = _select(right, "Router", list(ROUTERS), "router", help=hint(ClusterConfig, "router"))
     same_model = model == base.model.name
     return {
         "model": replace(base.model if same_model else ModelConfig(), name=model, dtype=dtype),
@@ -289,7 +316,7 @@ def _engine() -> dict[str, Any]:
         values: dict[str, Any] = {}
         for i, (name, (label, empty)) in enumerate(ENGINE.items()):
             least, most, step = (0.05, 1.0, 0.01) if name == "gpu_memory_utilization" else (1, None, 1)
-            values[name] = places[i % 2].number_input(label, least, most, step=step, key=name, help=hint(EngineConfig, name), placeholder=empty or "")
+            values[name] = _number(places[i % 2], label, least, most, name, step=step, help=hint(EngineConfig, name), placeholder=empty or "")
         return {name: value for name, value in values.items() if value is not None or ENGINE[name][1]}
 
 
@@ -320,13 +347,13 @@ def _slo(base: SloConfig, names: list[str]) -> tuple[SloConfig, CostConfig]:
         for place, metric in ((left, "ttft"), (right, "tpot")):
             key = f"slo.{name}.{metric}"
             st.session_state.setdefault(key, None)
-            values.append(_s(place.number_input(f"{metric.upper()}{who}", 0.001, None, step=10.0, format="%g", key=key, help=hint(SloConfig, f"{metric}_s"), placeholder="none")))
+            values.append(_s(_number(place, f"{metric.upper()}{who}", 0.001, None, key, step=10.0, format="%g", help=hint(SloConfig, f"{metric}_s"), placeholder="none")))
         before = base.classes.get(name, SloClass()) if name else base
         limits[name] = SloClass(values[0], values[1], before.e2e_s)
     everyone = limits.pop("")
     left, right = st.columns(2)
-    target = left.number_input("Target (%)", 0.1, 100.0, step=1.0, key="target", help=hint(SloConfig, "attainment"), placeholder="none")
-    price = right.number_input("$ a GPU-hour", 0.0, None, step=0.1, key="price", help="yours; empty: GPU-hours only", placeholder="none")
+    target = _number(left, "Target (%)", 0.1, 100.0, "target", step=1.0, help=hint(SloConfig, "attainment"), placeholder="none")
+    price = _number(right, "$ a GPU-hour", 0.0, None, "price", step=0.1, help="yours; empty: GPU-hours only", placeholder="none")
     held = [f"{name or 'all'} {limit.e2e_s:g} s" for name, limit in {"": everyone, **limits}.items() if limit.e2e_s is not None]
     if held:
         st.caption(f"End-to-end limits of the scenario: {', '.join(held)}")

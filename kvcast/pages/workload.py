@@ -151,12 +151,17 @@ def _classes(config: WorkloadConfig) -> None:
     for name, (label, help_text) in mix.CLASS_COLUMNS.items():
         columns[name] = dict(kinds.get(name) or st.column_config.TextColumn()) | {"label": label, "help": help_text}
     st.data_editor(_frame(mix.class_rows(config)), key=key, num_rows="dynamic", hide_index=True, column_config=columns, width="stretch",
-                   on_change=lambda: edit(mix.edited, st.session_state[key], redraw="layers"))  # fmt: skip
+                   on_change=_table_edited, args=(key,))  # fmt: skip
     left, right = st.columns(2)
     for place, name, label, least in ((left, "requests", "Stop after about this many requests", 1), (right, "duration_s", "Sessions arrive during (s)", 1.0)):
         key = f"workload.{name}.{state['workload.version']}"
         place.number_input(label, least, None, getattr(config, name), key=key, help=inputs.hint(WorkloadConfig, name), placeholder="no bound",
                            on_change=lambda name=name, key=key: edit(_bounded, name, st.session_state[key]))  # fmt: skip
+
+
+def _table_edited(key: str) -> None:
+    """The class table's callback: its edits, as the editor's state has them."""
+    edit(mix.edited, st.session_state[key], redraw="layers")
 
 
 def _bounded(config: WorkloadConfig, name: str, value: Any) -> WorkloadConfig:
@@ -184,7 +189,7 @@ def _one_class(config: WorkloadConfig) -> None:
     if st.session_state.get("workload.class") not in names:
         st.session_state["workload.class"] = names[0]
     st.markdown("**Prompt layers** :gray[in the order the model reads them; only what comes before the first changed text can be reused]")
-    chosen = st.segmented_control("Class", names, key="workload.class", required=True, label_visibility="collapsed") if len(names) > 1 else names[0]
+    chosen = st.segmented_control("Class", names, default=st.session_state["workload.class"], key="workload.class", required=True, label_visibility="collapsed") if len(names) > 1 else names[0]
     c = layers.of(config, chosen or names[0])
     cost = layers.cost(c)
     best = replace(c, layers=layers.best_order(c.layers))

@@ -7,7 +7,7 @@ import tarfile
 import pytest
 
 from kvcast import cli
-from kvcast.pages import inputs, results, runner, shell
+from kvcast.pages import inputs, results, runner, shell, workload
 from tests.ui.conftest import Session
 
 TRACE = "".join(
@@ -96,6 +96,19 @@ def test_a_length_that_cannot_be_read_is_one_line_and_changes_nothing(page):
     assert page.mix() == before
     next(t for t in page.at.text_input if t.key and t.key.endswith("chat.1.tokens")).set_value("800").run()
     assert not page.at.error
+
+
+def test_a_cell_of_the_table_changes_the_class_and_a_bad_one_nothing(page, monkeypatch):
+    state = {key: page.at.session_state[key] for key in ("workload.mix", "workload.version", "workload.problem")}
+    monkeypatch.setattr(workload.st, "session_state", state)  # AppTest has no data editor
+    state["table"] = {"edited_rows": {0: {"rate": 2.5, "output": "99"}}, "added_rows": [], "deleted_rows": [1]}
+    workload._table_edited("table")
+    assert [(c.name, c.rate, c.output.value) for c in state["workload.mix"].class_] == [("chat", 2.5, 99.0)]
+    before = state["workload.mix"]
+    state["table"] = {"edited_rows": {0: {"turns": "0"}}, "added_rows": [], "deleted_rows": []}
+    workload._table_edited("table")
+    assert state["workload.mix"] is before
+    assert "turns" in state["workload.problem"]
 
 
 def test_users_set_the_rate_and_load_moves_the_estimate(page):
