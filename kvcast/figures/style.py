@@ -24,7 +24,8 @@ Document = Mapping[str, Any]
 
 
 def styled(figure: go.Figure, title: str) -> go.Figure:
-    """Title and legend above the plot; text colour and background are the theme's."""
+    """Title and legend above the plot, room for the axes' words in any template; text colour and background are the theme's."""
+    figure.update_xaxes(automargin=True).update_yaxes(automargin=True)
     return figure.update_layout(
         title={"text": title, "font": {"size": 15}, "x": 0, "xanchor": "left", "yref": "container", "y": 0.98, "yanchor": "top"}, height=330,
         margin={"l": 10, "r": 10, "t": 66, "b": 10}, legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0, "title": None},
