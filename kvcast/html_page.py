@@ -30,10 +30,11 @@ table{border-collapse:collapse;margin:8px 0;font-size:13.5px}th,td{padding:3px 1
 th{font-weight:600;color:var(--soft)}td:first-child,th:first-child,table.words td,table.words th{text-align:left}.wide{overflow-x:auto}
 svg{display:block;width:100%;height:auto;margin:2px 0 6px}.figures{display:grid;grid-template-columns:repeat(auto-fill,minmax(440px,1fr));gap:4px 26px}
 pre{padding:10px 12px;background:var(--card);border:1px solid var(--line);border-radius:6px;font-size:12.5px;white-space:pre-wrap;overflow-wrap:anywhere}
+pre.lines{white-space:pre;overflow-x:auto}
 dt{font-weight:600;margin-top:8px}dd{margin:0 0 0 18px}
 @media (max-width:560px){.figures{grid-template-columns:1fr}}
 @media print{:root{color-scheme:light;--ground:#fff;--ink:#000;--soft:#444;--line:#bbb;--card:#fff}body{max-width:none;padding:0;font-size:11.5px}
-*{-webkit-print-color-adjust:exact;print-color-adjust:exact}h2{break-after:avoid}.small{font-size:10px}.cards{grid-template-columns:repeat(4,1fr)}.card b{font-size:17px}.figures{grid-template-columns:1fr 1fr}.card,.banner,.figure,tr,dl div{break-inside:avoid}}
+pre.lines{white-space:pre-wrap}*{-webkit-print-color-adjust:exact;print-color-adjust:exact}h2{break-after:avoid}.small{font-size:10px}.cards{grid-template-columns:repeat(4,1fr)}.card b{font-size:17px}.figures{grid-template-columns:1fr 1fr}.card,.banner,.figure,tr,dl div{break-inside:avoid}}
 """.strip()
 
 
@@ -105,7 +106,8 @@ def lines(inner: Iterable[str]) -> str:
 
 
 def code(words: str) -> str:
-    return f"<pre>{escape(words)}</pre>"
+    kind = ' class="lines"' if "\n" in words else ""  # a table's columns stay lined up; a long command wraps
+    return f"<pre{kind}>{escape(words)}</pre>"
 
 
 def glossary(terms: Iterable[tuple[str, str]]) -> str:

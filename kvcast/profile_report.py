@@ -7,7 +7,6 @@ The one idea: everything is recomputed from the points in the profile; nothing i
 """
 from __future__ import annotations
 
-import html
 import json
 import os
 from collections import defaultdict
@@ -85,12 +84,13 @@ def _memory_lines(profile: DeviceProfile) -> list[str]:
 
 def write_html(profile: DeviceProfile, path: Path) -> None:
     """One self-contained page: the lines above and a plot per operator."""
-    parts = [f"<h1>{html.escape(profile.id)}</h1><p>{html.escape(profile.label)}<br>{html.escape(profile.content_hash)}</p>",
-             f"<pre>{html.escape(chr(10).join(calibration_lines(profile)))}</pre>"]  # fmt: skip
-    for i, figure in enumerate(figures(profile)):
-        parts.append(figure.to_html(full_html=False, include_plotlyjs=i == 0))
-    page = "<!doctype html><meta charset='utf-8'><title>" + html.escape(profile.id) + "</title><body style='font-family:sans-serif;max-width:1100px;margin:2em auto'>"
-    page += "\n".join(parts)
+    from kvcast import html_page
+
+    drawn = (html_page.figure(figure, f"operator-{i}") for i, figure in enumerate(figures(profile)))
+    page = html_page.page(profile.id, [
+        html_page.heading(profile.id, f"{profile.label}; {profile.content_hash}"), html_page.section("What was measured", html_page.code("\n".join(calibration_lines(profile)))),
+        html_page.section("Fitted against measured, by operator", html_page.figures(drawn)),
+    ])  # fmt: skip
     if path.exists() and not path.is_file():  # a pipe or a device is not replaced
         path.write_text(page, encoding="utf-8")
         return

@@ -220,6 +220,15 @@ def test_a_log_axis_spaces_decades_alike() -> None:
     assert b[0] - a[0] == pytest.approx(c[0] - b[0], abs=0.1)
 
 
+def test_markers_without_a_colour_are_seen() -> None:
+    figure = go.Figure(go.Scatter(x=[2, 3, 40], y=[1, 2, 3], mode="markers", error_x={"type": "data", "array": [1, 1, 1]})).update_xaxes(type="log")
+    svg = as_svg(figure, "t")
+    assert "None" not in svg
+    assert len(re.findall(r'<path d="M[^"]*" fill="#0072B2"', svg)) == 3
+    assert ">10<" in svg
+    assert ">20<" in svg
+
+
 def test_stacked_bars_end_where_their_sum_does() -> None:
     figure = go.Figure([go.Bar(y=["p", "q"], x=[30, 0], orientation="h", name="a", marker={"color": "#000001"}), go.Bar(y=["p", "q"], x=[70, 50], orientation="h", name="b", marker={"color": "#000002"})])
     svg = as_svg(figure.update_layout(barmode="stack", title={"text": "T"}).update_xaxes(range=[0, 100]), "t")

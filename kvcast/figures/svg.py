@@ -16,6 +16,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from kvcast.figures import svg_parts as svg
+from kvcast.figures.style import BLUE
 from kvcast.figures.svg_parts import axis_of, each, line, numbers_of, px, rect, text_at, width_of
 
 FONT = 12  #: px
@@ -119,7 +120,7 @@ class _Canvas:
     def _legend_rows(self, width: int) -> list[list[tuple[Any, str, float]]]:
         rows: list[list[tuple[Any, str, float]]] = []
         room = 0.0
-        shown = [t for t in self.figure.data if t.showlegend is not False and t.name]
+        shown = [t for t in self.figure.data if t.showlegend is not False and t.name and self.figure.layout.showlegend is not False]
         for trace in shown if len(shown) > 1 else []:
             label = svg.cut(str(trace.name), 260)
             wide = width_of(label) + 42
@@ -164,14 +165,14 @@ class _Canvas:
             if trace.error_x.array is not None:
                 half = numbers_of(trace.error_x.array)
                 for left, right, at in zip(self.px(numbers_of(trace.x) - half), self.px(numbers_of(trace.x) + half), y, strict=True):
-                    parts.append(line(left, at, right, at, str(trace.marker.color), 2))
+                    parts.append(line(left, at, right, at, str(trace.marker.color or BLUE), 2))
             if "markers" in mode:
                 parts += self._markers(trace, x, y)
         return parts
 
     def _markers(self, trace: Any, x: np.ndarray, y: np.ndarray) -> list[str]:
         n = len(x)
-        colours, symbols = each(trace.marker.color or trace.line.color, n), each(trace.marker.symbol or "circle", n)
+        colours, symbols = each(trace.marker.color or trace.line.color or BLUE, n), each(trace.marker.symbol or "circle", n)
         hints = [str(hint).replace("<br>", ", ") for hint in trace.text] if trace.text is not None and not isinstance(trace.text, str) and "text" not in (trace.mode or "") else [""] * n
         radius = (trace.marker.size or 6) / 2 if not isinstance(trace.marker.size, Sequence) else 4
         outline = trace.marker.line.color if trace.marker.color == "rgba(0,0,0,0)" else None

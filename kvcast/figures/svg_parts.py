@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from kvcast.figures.style import log_ticks
+
 SMALL = 11  #: px
 DASH = {"dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3"}
 FEW_TICKS = 6
@@ -80,7 +82,8 @@ def _ticks(layout: Any, low: float, high: float, log: bool) -> list[tuple[float,
             named = [(v, t) for v, t in named if math.log10(v) % 1 == 0]
         return named[:: max(1, math.ceil(len(named) / 9))]
     if log:
-        return [(10.0**power, f"{10.0**power:,.12g}") for power in range(math.ceil(low), math.floor(high) + 1)]
+        found = [tick for tick in log_ticks(10.0**low, 10.0**high) if low <= math.log10(tick) <= high]
+        return [(tick, f"{tick:,.12g}") for tick in found[:: max(1, math.ceil(len(found) / 9))]]
     if layout.dtick is not None and (high - low) / float(layout.dtick) <= 20:
         step = float(layout.dtick)
     else:
