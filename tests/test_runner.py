@@ -140,6 +140,14 @@ def test_jobs_wait_for_a_free_processor_in_their_own_time(folder, monkeypatch):
         crowded.close()
 
 
+def test_two_servers_may_ask_the_same_at_once(folder):
+    jobs = [Runner(folder / "both").submit(SMALL, "estimate") for _ in range(2)]
+    for job in jobs:
+        job.wait()
+        assert job.done, job.failure()
+    assert {f.name.split(".", 1)[1] for f in (folder / "both").iterdir() if f.is_file()} <= {"toml", "json", "log", "progress"}
+
+
 def test_what_takes_too_long_is_stopped(folder, monkeypatch):
     monkeypatch.setattr(runner, "LIMIT_S", 0.2)
     job = Runner(folder / "late").submit(LONG)

@@ -123,8 +123,8 @@ class Job:
 
     def delete(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
-        for suffix in (".toml", ".json", ".log", ".progress", ".out"):
-            self.file(suffix).unlink(missing_ok=True)
+        for file in self.folder.parent.glob(f"{self.key}.*"):
+            file.unlink(missing_ok=True)
 
 
 class Runner:
@@ -216,15 +216,14 @@ class Runner:
         argv = [*job.command[:words], str(job.file(".toml")), *job.command[words:]]
         argv += ["--out", str(job.folder)] if name in WITH_FOLDER else []
         job.file(".progress").unlink(missing_ok=True)
-        with job.file(".out").open("wb") as out, job.file(".log").open("wb") as log:
+        said = job.file(f".{os.getpid()}-{threading.get_ident()}.out")  # another server may be at the same question
+        with said.open("wb") as out, job.file(".log").open("wb") as log:
             job.process = _kvcast(*argv, "--json", stdout=out, stderr=log, progress=job.file(".progress"))
             ended = _wait(job.process, job.stop)
-        if job.process.returncode == 0:
-            if name == "run":
-                job.file(".out").unlink()  # the same as summary.json
-            else:
-                os.replace(job.file(".out"), job.file(".json"))
-        elif not job.stop.is_set():
+        if job.process.returncode == 0 and name != "run":  # a run's is its summary.json
+            os.replace(said, job.file(".json"))
+        said.unlink(missing_ok=True)
+        if job.process.returncode and not job.stop.is_set():
             job.why_not = self._reason(job) if ended else f"stopped after {LIMIT_S} s: fewer requests, or a lower rate, take less"
 
     def _reason(self, job: Job) -> str:
