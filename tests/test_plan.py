@@ -326,6 +326,17 @@ def test_too_few_requests_for_the_target_are_said_to_be():
     assert any("cannot show 99.9" in line for line in made["caution"])
 
 
+def test_progress_never_goes_back(monkeypatch):
+    from kvcast import text
+
+    told = []
+    monkeypatch.setattr(text, "progress_share", lambda done, total, words: told.append(done / total))
+    plan(scenario(workload={"duration_s": 20.0}), most=12)
+    assert len(told) > 10
+    assert told == sorted(told)
+    assert told[-1] < 1
+
+
 def test_options_are_the_flags():
     from kvcast.cli import build_parser
 

@@ -24,6 +24,7 @@ from kvcast.planner.cautions import cautions
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.launch import Launch
 from kvcast.planner.load import Loads, curve, knee, with_load
+from kvcast.planner.progress import ADVICE, BINDING, FLEET, GROWTH, LOAD, Progress
 from kvcast.planner.search import fewest, together
 from kvcast.planner.trials import Trial, Trials
 from kvcast.planner.whatif import advice, binding
@@ -49,6 +50,11 @@ class Options:
     binding: bool = True
     advice: bool = True
     n_plus_1: bool = True
+
+    def stages(self) -> list[str]:
+        """What is simulated, in this order."""
+        reach = self.capacity or self.binding or self.advice
+        return [FLEET, *([LOAD] if reach else []), *([BINDING] if self.binding else []), *([ADVICE] if self.advice else []), *([GROWTH] if self.growth else [])]
 
 
 def plan(
@@ -100,7 +106,8 @@ def _plan(base: Scenario, found: list[Combination], folder: Path, asked: Options
     from kvcast.toml import dumps
 
     seeds = [base.seed + i for i in range(asked.seeds)]
-    with Trials(Lab(folder), seeds, asked.confidence, asked.jobs) as trials:
+    progress = Progress(asked.stages())
+    with Trials(Lab(folder), seeds, asked.confidence, asked.jobs, progress) as trials:
         fleet = Fleet(trials, found, asked.most, asked.every)
         if not fleet.runnable:
             raise InputError(fleet.reasons[0])
@@ -110,7 +117,7 @@ def _plan(base: Scenario, found: list[Combination], folder: Path, asked: Options
         made: dict[str, Any] = {
             "name": base.name, "verdict": None, "device": device_of(winner), "scenario": dumps(winner), "slo": document.slo_of(base.slo), "confidence": asked.confidence,
             "method": method(len(seeds)), "seeds": seeds, "answer": document.answer_of(fleet, winner), "candidates": rows,
-            "rejected_by": document.rejected_by(rows), **_reach(fleet, winner, asked), "growth": _growth(fleet, winner, asked),
+            "rejected_by": document.rejected_by(rows), **_reach(fleet, winner, asked, progress), "growth": _growth(fleet, winner, asked, progress),
             "n_plus_1": _n_plus_1(fleet, asked), "launched": launch.as_document() if launch else None,
             "caution": cautions(fleet, winner) + (launch.cautions() if launch else []), "notes": list(fleet.notes),
         }  # fmt: skip
@@ -129,28 +136,32 @@ def device_of(scenario: Scenario) -> str | None:
         return None
 
 
-def _reach(fleet: Fleet, winner: Scenario, asked: Options) -> dict[str, Any]:
+def _reach(fleet: Fleet, winner: Scenario, asked: Options, progress: Progress) -> dict[str, Any]:
     """How far the chosen fleet reaches, what binds it there and what would help."""
     reach: dict[str, Any] = dict.fromkeys(("capacity", "rates", "knee_per_s", "binding", "advice", "tried"))
     if fleet.winner is None or not (asked.capacity or asked.binding or asked.advice):
         return reach
+    progress.begin(LOAD)
     loads = Loads(fleet.trials, winner)
     capacity = loads.capacity()
     if asked.capacity:
         rows = curve(capacity)
         reach |= {"capacity": document.capacity_of(capacity), "rates": rows, "knee_per_s": knee(rows)}
     if asked.binding:
+        progress.begin(BINDING)
         reach["binding"] = binding(loads, capacity)
     if asked.advice:
+        progress.begin(ADVICE)
         answer = fleet.answer
         reach["advice"], reach["tried"] = advice(loads, capacity, fleet.replicas, answer is not None and answer.meets)
     return reach
 
 
-def _growth(fleet: Fleet, winner: Scenario, asked: Options) -> list[dict[str, Any]] | None:
+def _growth(fleet: Fleet, winner: Scenario, asked: Options, progress: Progress) -> list[dict[str, Any]] | None:
     """The fewest replicas of the chosen combination at a larger load."""
     if asked.growth is None or fleet.winner is None or asked.fixed:
         return None
+    progress.begin(GROWTH)
     grown = with_load(winner, asked.growth)
     most = math.ceil(asked.most * asked.growth)
 

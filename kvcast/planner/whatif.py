@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrate.faster import RESOURCES, SHARE
+from calibrate.faster import RESOURCES, SHARE, gpu_key
 from kvcast import api, intervals, text
 from kvcast.planner.changes import Change, changes
 from kvcast.planner.load import Capacity, Loads, factor_of, with_load
@@ -47,10 +47,9 @@ def binding(loads: Loads, found: Capacity) -> dict[str, Any]:
     step = stress_step(found)
     scenario = loads.trial(step).scenario
     base = loads.at([step])[0]
-    rows = []
-    for resource, trial in _resources(scenario):
-        gain, reason = (dict(NO_GAIN), trial) if isinstance(trial, str) else _tried(loads.trials, trial, base, paired=resource != REPLICAS)
-        rows.append({"resource": resource, **gain, "reason": reason})
+    asked = _resources(scenario)
+    tried = _tried(loads.trials, [trial for _, trial in asked], base, [resource != REPLICAS for resource, _ in asked])
+    rows = [{"resource": resource, **gain, "reason": reason} for (resource, _), (gain, reason) in zip(asked, tried, strict=True)]
     load = found.load(step)
     bound, words = _binds(rows, base, _load(load, found.unit))
     return {
@@ -62,15 +61,17 @@ def binding(loads: Loads, found: Capacity) -> dict[str, Any]:
 NO_GAIN: dict[str, float | None] = dict.fromkeys(("attainment", "gain", "gain_low", "gain_high"))
 
 
-def _tried(trials: Trials, trial: Trial, base: Judged, paired: bool) -> tuple[dict[str, float | None], str | None]:
-    """What a trial gains over base, or why it cannot run."""
-    try:
-        one = trials.judge([trial])[0]
-    except InputError as error:
-        return dict(NO_GAIN), str(error)
+def _tried(trials: Trials, asked: Sequence[Trial | str], base: Judged, paired: Sequence[bool]) -> list[tuple[dict[str, float | None], str | None]]:
+    """What each trial gains over base, or why it cannot run; all simulated in one round. paired: it serves base's requests."""
+    reasons = [one if isinstance(one, str) else trials.cannot_run(one.scenario) for one in asked]
+    judged = iter(trials.judge([one for one, reason in zip(asked, reasons, strict=True) if reason is None and isinstance(one, Trial)]))
+    return [(_gain(trials, next(judged), base, same), None) if reason is None else (dict(NO_GAIN), reason) for reason, same in zip(reasons, paired, strict=True)]
+
+
+def _gain(trials: Trials, one: Judged, base: Judged, paired: bool) -> dict[str, float | None]:
     difference = gained(trials, one, base) if paired else _unpaired(one, base)
     low, high = (None, None) if difference.mean is None or difference.half is None else (difference.mean - difference.half, difference.mean + difference.half)
-    return {"attainment": one.attainment.mean if one.attainment else None, "gain": difference.mean, "gain_low": low, "gain_high": high}, None
+    return {"attainment": one.attainment.mean if one.attainment else None, "gain": difference.mean, "gain_low": low, "gain_high": high}
 
 
 def _resources(scenario: Scenario) -> list[tuple[str, Trial | str]]:
@@ -82,9 +83,19 @@ def _resources(scenario: Scenario) -> list[tuple[str, Trial | str]]:
     elif scenario.engine.semantics != "vllm":
         oracle = "the oracle router reads vLLM's caches only"
     return [
-        *((resource, Trial(scenario, resource, full=True)) for resource in RESOURCES),
+        *((resource, _faster(scenario, resource)) for resource in RESOURCES),
         (KV, Trial(more_kv, full=True)), (REPLICAS, Trial(with_load(scenario, 1 / (1 + SHARE)), full=True)), (ROUTING, oracle),
     ]  # fmt: skip
+
+
+def _faster(scenario: Scenario, resource: str) -> Trial | str:
+    try:
+        profile = api.resolve(scenario).profile
+        if profile.kind != "roofline":
+            gpu_key(str(profile.device["name"]))
+    except InputError as error:
+        return str(error)
+    return Trial(scenario, resource, full=True)
 
 
 def gained(trials: Trials, one: Judged, base: Judged) -> intervals.Difference:
@@ -122,7 +133,7 @@ def _binds(rows: Sequence[dict[str, Any]], base: Judged, load: str) -> tuple[str
     before = f"attainment from {text.percent(base.attainment.mean if base.attainment else None)}"
     if best is not None and best["gain"] >= max(LEAST_GAIN, LEAST_PART * (replicas["gain"] if replicas else 0.0)):
         more = "a router that knows every cache" if best["resource"] == ROUTING else f"20 % more {best['resource']}"
-        return best["resource"], f"at {load}, {more} raises {before} to {text.percent(best['attainment'])}, the most of all{_doubt(best)}"
+        return best["resource"], f"at {load}, {more} raises {before} to {text.percent(best['attainment'])}, more than any other resource{_doubt(best)}"
     if replicas is not None and replicas["gain"] >= LEAST_GAIN:
         return REPLICAS, f"at {load}, 20 % more replicas raise {before} to {text.percent(replicas['attainment'])}; no single resource does nearly as much{_doubt(replicas)}"
     return None, f"at {load}, 20 % more of any resource does not raise {before}"
@@ -147,11 +158,15 @@ def advice(loads: Loads, found: Capacity, replicas: int, feasible: bool) -> tupl
     """
     step = stress_step(found)
     base = loads.at([step])[0]
-    tried: list[tuple[dict[str, Any], Change]] = []
-    for change in changes(loads.scenario):
-        same = change.scenario.workload == loads.scenario.workload
-        gain, reason = _tried(loads.trials, Trial(with_load(change.scenario, factor_of(step)), full=True), base, same)
-        tried.append(({"change": change.words, "set": list(change.sets), "asks_for": change.asks_for, **gain, "reason": reason}, change))
+    every = changes(loads.scenario)
+    results = _tried(
+        loads.trials, [Trial(with_load(change.scenario, factor_of(step)), full=True) for change in every], base,
+        [change.scenario.workload == loads.scenario.workload for change in every],
+    )  # fmt: skip
+    tried: list[tuple[dict[str, Any], Change]] = [
+        ({"change": change.words, "set": list(change.sets), "asks_for": change.asks_for, **gain, "reason": reason}, change)
+        for change, (gain, reason) in zip(every, results, strict=True)
+    ]
     shown = sorted(((row, change) for row, change in tried if (row["gain"] or 0) >= LEAST_GAIN), key=lambda pair: (-pair[0]["gain"], pair[0]["change"]))
     promising = shown[:PROMISING]
     fleets = _fleets(loads.trials, [change for _, change in promising]) if feasible else [None] * len(promising)

@@ -1,0 +1,33 @@
+"""How far a plan is: its stages have shares of the whole, and within a stage nobody knows how many rounds a search takes.
+
+The one idea: every round of simulations is taken for half of what is left of its stage, so the share never goes back.
+
+    >>> progress = Progress(["fewest replicas", "what binds"]); progress.begin("fewest replicas"); progress(3, 8)
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvcast import text
+
+FLEET, LOAD, BINDING, ADVICE, GROWTH = "the fewest replicas", "how far the fleet reaches", "what binds", "what would help", "a larger load"
+SHARES = {FLEET: 0.35, LOAD: 0.3, BINDING: 0.1, ADVICE: 0.2, GROWTH: 0.05}
+"""Of the CPU time of a plan, by experience."""
+
+
+class Progress:
+    """An `on_done` of the lab that tells the share of the whole plan."""
+
+    def __init__(self, stages: Sequence[str]) -> None:
+        self._whole = sum(SHARES[stage] for stage in stages)
+        self._stage, self._begun, self._rounds = stages[0], 0.0, 0
+
+    def begin(self, stage: str) -> None:
+        if stage != self._stage:
+            self._begun += SHARES[self._stage] / self._whole
+        self._stage, self._rounds = stage, 0
+
+    def __call__(self, done: int, todo: int) -> None:
+        within = 1 - 0.5 ** (self._rounds + done / todo)
+        self._rounds += done == todo
+        text.progress_share(min(self._begun + SHARES[self._stage] / self._whole * within, 0.999), 1.0, f"{self._stage}: {done:,} of {todo:,} simulations of a round")
