@@ -40,7 +40,7 @@ def _significant(value: float) -> str:
 
 
 def usd(value: float | None) -> str:
-    return UNKNOWN if value is None else f"${value:,.2f}" if abs(value) >= 0.1 or value == 0 else f"${value:.3g}"
+    return UNKNOWN if value is None else f"${value:,.2f}" if abs(value) >= 0.1 or value == 0 else "$" + f"{float(f'{value:.3g}'):.12f}".rstrip("0")
 
 
 def scaled(value: float | None) -> str:

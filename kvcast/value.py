@@ -123,7 +123,7 @@ def verdict(found: Curve) -> str:
     if not reached:
         return f"not even {found.most} replicas meet the target at any of these KV sizes"
     best = min(reached, key=lambda p: (p.gpus or 0, p.kv_gib))
-    with_cache = f"with the cache {best.gpus} GPUs meet {text.percent(found.target)}, from {best.kv_gib:.3g} GiB of KV a GPU on"
+    with_cache = f"with the cache {best.gpus} GPU{'s meet' if best.gpus != 1 else ' meets'} {text.percent(found.target)}, from {best.kv_gib:.3g} GiB of KV a GPU on"
     if zero.gpus is None:
         return f"{with_cache}; without it not even {found.most} replicas do"
     saved = zero.gpus - (best.gpus or 0)
@@ -131,7 +131,7 @@ def verdict(found: Curve) -> str:
         return f"the cache saves no whole GPU here: {zero.gpus} without it, {best.gpus} with it"
     usd = "" if zero.usd_per_hour is None or best.usd_per_hour is None else f", {text.usd(zero.usd_per_hour - best.usd_per_hour)} an hour"
     rest = "" if best.kv_gib == found.points[-1].kv_gib else f"; KV memory beyond {best.kv_gib:.3g} GiB saves no further GPU"
-    return f"{with_cache}, without it {zero.gpus}: it saves {saved} GPUs{usd}{rest}"
+    return f"{with_cache}, without it {zero.gpus}: it saves {saved} GPU{'s' if saved != 1 else ''}{usd}{rest}"
 
 
 def as_table(found: Curve) -> str:

@@ -182,5 +182,6 @@ def value_of_memory(document: Document) -> go.Figure:
     ))  # fmt: skip
     ticks = log_ticks(min(x), max(x))
     figure.update_xaxes(title="KV memory a GPU (GiB, log scale)", type="log", tickvals=ticks, ticktext=[f"{t:,.12g}" for t in ticks])
-    figure.update_yaxes(title="GPUs for the target", rangemode="tozero")
+    most = max(row["gpus"] or 0 for row in document["points"])
+    figure.update_yaxes(title="GPUs for the target", rangemode="tozero", dtick=1 if most < 10 else None)
     return styled(figure, "What cache memory is worth")

@@ -58,7 +58,7 @@ def latency_by_rate(plan: Document) -> go.Figure:
         label = f"{name} limit{whose}: {text.seconds(limit_s)}"
         figure.add_trace(go.Scatter(
             x=[0, float(np.nanmax(load, initial=0.0))], y=[limit_s * 1e3] * 2, name=label, mode="lines+text", line={"color": colour, "dash": "dash", "width": 1}, showlegend=False,
-            text=["", label], textposition="top left", textfont={"size": 11}, hovertemplate=f"{label}<extra></extra>",
+            text=[label, ""], textposition="top right", textfont={"size": 11}, hovertemplate=f"{label}<extra></extra>",
         ))  # fmt: skip
     low, high = span(figure, "y")
     _marks(figure, plan, low, high, legend=False)

@@ -284,7 +284,7 @@ def _system(base: Scenario) -> dict[str, Any]:
         tensor_parallel = _select(right, "GPUs each", WIDTHS, "tensor_parallel", help=hint(HardwareConfig, "tensor_parallel"))
     else:
         right.number_input("GPUs each", value=tensor_parallel, disabled=True, help="fixed by the profile")
-    left, right = st.columns(2)
+    left, right = st.columns([5, 6], gap="xsmall")
     policy = _select(left, "Prefix cache", [*policies(), CACHE_OFF], "policy", help=f"{hint(CacheConfig, 'policy')}; off: no prefix caching")
     router = _select(right, "Router", list(ROUTERS), "router", help=hint(ClusterConfig, "router"))
     same_model = model == base.model.name

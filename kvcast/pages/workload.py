@@ -45,8 +45,7 @@ WORDS = {
     ),
 }
 ARRIVALS = {
-    "poisson": "independent of one another", "gamma": "more bursty (CV above 1) or more even (below) than independent ones", "onoff": "bursts with silence between them",
-    "diurnal": "a working day's curve, over a day or a period of yours", "trace": "recorded times",
+    "poisson": "independent", "gamma": "bursty or even", "onoff": "bursts, silences", "diurnal": "a day's curve", "trace": "recorded times",
 }  # fmt: skip
 
 
@@ -139,7 +138,7 @@ METRICS = (  # label, key, form, whether more is better, definition
 def _classes(config: WorkloadConfig) -> None:
     state = st.session_state
     key = f"workload.table.{state['workload.version']}"
-    head, add = st.columns([5, 1], vertical_alignment="bottom")
+    head, add = st.columns([3, 1], vertical_alignment="bottom")
     head.markdown("**Classes** :gray[a class is a kind of session; double-click a cell to change it, add or delete rows]")
     with add.popover("Add a preset", width="stretch"):
         _add_preset()
@@ -262,7 +261,7 @@ def _more(config: WorkloadConfig, c: MixClass) -> None:
 def _arrivals(config: WorkloadConfig) -> None:
     c = layers.of(config, st.session_state["workload.class"])
     st.markdown("**Arrivals** :gray[of sessions; what is drawn is what the run will see]")
-    left, right = st.columns([1, 2])
+    left, right = st.columns([2, 3])
     with left:
         _arrival(c)
     with right:

@@ -17,7 +17,7 @@ def share(mean: float, half: float = 0.002) -> dict[str, float]:
 def candidate(label: str, values: dict[str, Any], replicas: int, attainment: float, ttft: float | None, verdict: str, rejected_by: str | None = None, reason: str | None = None, gpus_each: int = 1) -> dict[str, Any]:
     gpus = replicas * gpus_each
     return {
-        "label": label, "values": values, "replicas": replicas, "gpus": gpus, "usd_per_hour": 4.0 * gpus, "attainment": share(attainment), "per_slo": {"ttft_s": attainment, "tpot_s": 0.999, "e2e_s": None},
+        "label": label, "values": values, "replicas": replicas, "gpus": gpus, "usd_per_hour": 4.0 * gpus, "attainment": share(attainment), "per_slo": {"ttft_s": attainment, "tpot_s": None if verdict == "unstable" else 0.999, "e2e_s": None},
         "stable": verdict != "unstable", "verdict": verdict, "rejected_by": rejected_by, "reason": reason, "extrapolated": 0.3 if label.endswith("lfu") else 0.006, "ttft_ms_p99": ttft, "tpot_ms_p99": ttft and ttft / 40, "run": f"runs/{len(label)}{replicas}",
     }  # fmt: skip
 
@@ -51,7 +51,7 @@ PLAN: dict[str, Any] = {
         for r, a, t50, t99, p50, p99 in RATES
     ],
     "knee_per_s": 8.1,
-    "binding": {"resource": "compute", "words": "at 7.4 requests/s, 20 % more compute raises attainment from 94.0 % to 97.5 %, the most of all", "load": 7.4, "unit": "requests/s", "attainment": 0.94, "changes": [
+    "binding": {"resource": "compute", "words": "at 7.4 requests/s, 20 % more compute raises attainment from 94.0 % to 97.5 %, more than any other resource", "load": 7.4, "unit": "requests/s", "attainment": 0.94, "changes": [
         gain("compute", 0.035), gain("memory bandwidth", 0.011), gain("KV capacity", 0.0), gain("replicas", 0.02), {**gain("routing", 0.0), "attainment": None, "gain": None, "gain_low": None, "gain_high": None, "reason": "nothing to route"},
     ]},
     "advice": [
