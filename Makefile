@@ -1,4 +1,4 @@
-# make demo | test | test-kernels | test-calibrate | lint | fuzz | bench | dashboard: each sets up the virtual environment .venv on first use.
+# make demo | test | test-kernels | test-calibrate | lint | fuzz | bench | dashboard | ui-test | screenshots: each sets up the virtual environment .venv on first use.
 # The reference traces and measurements that some tests need are found through KVCAST_DATA.
 
 PYTHON ?= python3
@@ -12,7 +12,7 @@ TRITON  ?= $(shell sed -n 's/^triton==//p' constraints.txt)
 PICK    ?= all
 KERNELS := .venv-kernels-$(TRITON)
 
-.PHONY: help demo test test-kernels test-calibrate lint fuzz bench dashboard clean
+.PHONY: help demo test test-kernels test-calibrate lint fuzz bench dashboard ui-test screenshots clean
 
 help:
 	@echo "make demo       simulate the bundled mix: what the prefix cache is worth on an H200"
@@ -20,6 +20,7 @@ help:
 	@echo "make test       run the tests         make lint  ruff and mypy"
 	@echo "make test-kernels  the Triton kernels, interpreted and compiled, no GPU needed; PICK=pairwise takes minutes, all of it an hour"
 	@echo "make test-calibrate  calibration with torch on the CPU"
+	@echo "make ui-test    a planner's way to a verdict, in a browser    make screenshots  pictures of every page (both need chromium)"
 	@echo "make fuzz OPS=50000  random tests against a per-block reference    make bench  speed"
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -65,6 +66,12 @@ fuzz: $(VENV)/.installed-test
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/bench_speed.py
+
+ui-test: $(VENV)/.installed-test
+	$(BIN)/python -m tools.ui_flow
+
+screenshots: $(VENV)/.installed-test
+	$(BIN)/python -m tools.screenshots --out runs/screenshots
 
 clean:
 	rm -rf $(VENV) .venv-kernels-* build *.egg-info

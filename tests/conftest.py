@@ -7,6 +7,7 @@ import pytest
 
 _missing: list[str] = []
 _without_kernel_tools: list[str] = []
+_without_browser: list[str] = []
 
 
 @pytest.fixture
@@ -27,6 +28,15 @@ def require_kernel_tools(module: str) -> None:
         pytest.skip(f"{' and '.join(absent)} not installed", allow_module_level=True)
 
 
+def require_browser(module: str) -> None:
+    """Skip a whole test module, loudly, where playwright or a Chromium is absent."""
+    from tests.ui.browser import missing
+
+    if missing():
+        _without_browser.append(f"{module.rsplit('.', 1)[-1]}, {missing()}")
+        pytest.skip(missing(), allow_module_level=True)
+
+
 def pytest_terminal_summary(terminalreporter) -> None:
     if _missing:
         terminalreporter.write_line(
@@ -37,3 +47,5 @@ def pytest_terminal_summary(terminalreporter) -> None:
             f"WARNING: not tested for want of torch or triton: {', '.join(dict.fromkeys(_without_kernel_tools))}; `make test-kernels` and `make test-calibrate` do",
             red=True, bold=True,
         )  # fmt: skip
+    if _without_browser:
+        terminalreporter.write_line(f"WARNING: the dashboard was not tested in a browser: {'; '.join(_without_browser)}", red=True, bold=True)
