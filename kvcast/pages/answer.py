@@ -13,6 +13,7 @@ from typing import Any
 import streamlit as st
 
 from kvcast import figures, text
+from kvcast.figures.comparison import name_of
 from kvcast.pages.results import MARK, mark_of_share, plain, plot
 from kvcast.pages.terms import TERMS
 from kvcast.planner import words
@@ -58,7 +59,7 @@ def advice(plan: Document, apply: Apply) -> None:
 def candidates(plan: Document) -> None:
     st.subheader(f"Candidates ({len(plan['candidates'])})", help=plain(f"{TERMS['plan']} {TERMS['attainment']}"))
     rows = candidate_rows(plan)
-    st.dataframe(rows, hide_index=True, width="stretch", height=min(420, 38 + 35 * len(rows)))
+    st.dataframe(rows, hide_index=True, width="stretch", height=min(420, 38 + 35 * len(rows)), column_config={"why not": st.column_config.TextColumn(width="medium")})
     if any(mark_of_share(c["extrapolated"]) for c in plan["candidates"]):
         st.caption(plain(f"{MARK} {TERMS['extrapolated']}"))
 
@@ -71,18 +72,19 @@ def candidate_rows(plan: Document) -> list[dict[str, str]]:
         chosen = answer["feasible"] and (c["label"], c["replicas"]) == (answer["label"], answer["replicas"])
         return (not chosen, c["verdict"] != "meets", c["usd_per_hour"] or 0.0, c["gpus"] or 0, c["replicas"] or 0)
 
-    return [_row(c) for c in sorted(plan["candidates"], key=order)]
+    limited = [key for key in words.NAMES if any(c["per_slo"][key] is not None for c in plan["candidates"])]
+    return [_row(c, limited) for c in sorted(plan["candidates"], key=order)]
 
 
-def _row(c: Document) -> dict[str, str]:
+def _row(c: Document, limited: Sequence[str]) -> dict[str, str]:
     mark = mark_of_share(c["extrapolated"])
     found = c["attainment"]
     share = f"{text.percent(found['mean'])} ({text.percent(found['low'])} to {text.percent(found['high'])}){mark}" if found["mean"] is not None else f"below {text.percent(found['high'])}" if found["high"] is not None else text.UNKNOWN
     latency = {f"{name} p99": text.milliseconds(c[key]) + (mark if c[key] is not None else "") for name, key in (("TTFT", "ttft_ms_p99"), ("TPOT", "tpot_ms_p99"))}
     return {
-        "verdict": c["verdict"], "candidate": c["label"], "replicas": text.count(c["replicas"]), "GPUs": text.count(c["gpus"]), "an hour": text.usd(c["usd_per_hour"]),
-        "within limits (95 %)": share, **{f"within {name}": text.percent(c["per_slo"][key]) for key, name in words.NAMES.items() if c["per_slo"][key] is not None},
-        **latency, "why not": c["reason"] or (words.NAMES.get(c["rejected_by"], c["rejected_by"]) if c["rejected_by"] else ""),
+        "verdict": c["verdict"], "why not": c["reason"] or (words.NAMES.get(c["rejected_by"], c["rejected_by"]) if c["rejected_by"] else ""),
+        "candidate": name_of(c["values"]) if c["values"] else c["label"], "replicas": text.count(c["replicas"]), "GPUs": text.count(c["gpus"]), "an hour": text.usd(c["usd_per_hour"]),
+        "within limits (95 %)": share, **{f"within {words.NAMES[key]}": text.percent(c["per_slo"][key]) for key in limited}, **latency,
     }  # fmt: skip
 
 

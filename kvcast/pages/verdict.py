@@ -64,9 +64,9 @@ def _size(answer: Document) -> tuple[str, ...]:
     """What the fleet costs and what else the plan chose."""
     if not answer["feasible"]:
         return ()
-    chosen = f"{answer['label']}; " if answer["values"] else ""
+    chosen = f"; {answer['label']}" if answer["values"] else ""
     price = "" if answer["usd_per_hour"] is None else f", {text.usd(answer['usd_per_hour'])} an hour"
-    return (f"{chosen}{answer['gpu_hours_per_day']:,.0f} GPU-hours a day{price}",)
+    return (f"{answer['gpu_hours_per_day']:,.0f} GPU-hours a day{price}{chosen}",)
 
 
 def _made_of(plan: Document) -> str:

@@ -87,7 +87,7 @@ def test_the_plans_sentence_is_the_command_lines():
     assert told.sentence == words.verdict(plans.plan()).replace("+-", "±").replace(" x ", " × ") + "."
     assert told.sentence.startswith("2 × H200-SXM: 99.9 % ± 0.2 % of requests meet their limits (chat: TTFT <= 500 ms")
     assert told.sentence.endswith("binding: compute; headroom 60 %, breaks at 7.4 requests/s; next: router = prefix-aware.")
-    assert told.reasons[0] == "cache.policy=lru; 48 GPU-hours a day, $8.00 an hour"
+    assert told.reasons[0] == "48 GPU-hours a day, $8.00 an hour; cache.policy=lru"
     assert told.reasons[1] == "5 candidates on the same arrivals, 3 seeds, rejected by TTFT 2; 35 simulations, 6 of them stopped early"
 
 
@@ -170,6 +170,7 @@ def test_candidates_are_a_table_with_the_reason_of_each():
     unstable = next(row for row in rows if row["verdict"] == "unstable")
     assert unstable["TTFT p99"] == "-"
     assert [results.MARK in row["within limits (95 %)"] for row in rows] == ["lfu" in row["candidate"] for row in rows], "extrapolated numbers are marked"
+    assert all(list(row) == list(rows[0]) for row in rows), "a column for each limit, whoever was judged by it"
     table = pyarrow.csv.read_csv(io.BytesIO(plan.candidates_csv(plans.plan()).encode()))
     assert table["replicas"].to_pylist() == [c["replicas"] for c in plans.PLAN["candidates"]]
     assert table["attainment_low"].to_pylist()[0] == pytest.approx(0.908)
