@@ -85,7 +85,8 @@ def mix_of(workload: WorkloadConfig) -> None:
     if workload.trace is None:
         state["workload.mix"] = replace(resolve(replace(workload, rate_scale=1.0)), preset=None)
     state["workload"] = TRACE if workload.trace else workload.preset or preset_like(state["workload.mix"])
-    state["workload.version"] = state.get("workload.version", 0) + 1  # the tables start afresh
+    for counter in ("workload.version", "workload.layers"):  # table and fields start afresh
+        state[counter] = state.get(counter, 0) + 1
     state["workload.problem"] = ""
 
 

@@ -65,7 +65,10 @@ def cost(c: MixClass) -> dict[str, Any]:
 
 
 def of(config: WorkloadConfig, name: str) -> MixClass:
-    return next(c for c in config.class_ if c.name == name)
+    found = [c for c in config.class_ if c.name == name]
+    if not found:
+        raise InputError(f"the mix has no class {name!r} any more")
+    return found[0]
 
 
 def with_layers(config: WorkloadConfig, name: str, layers: tuple[Layer, ...]) -> WorkloadConfig:

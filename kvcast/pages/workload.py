@@ -60,9 +60,15 @@ def show(page: Page) -> None:
     _arrivals(config)
 
 
-def edit(change: Callable[..., WorkloadConfig], *args: Any, redraw: str = "table", **values: Any) -> None:
-    """Replace the mix by `change(mix, ...)`; a widget's callback. redraw: table, or layers too, whose widgets then start afresh."""
+def edit(change: Callable[..., WorkloadConfig], *args: Any, redraw: str = "table", key: str = "", **values: Any) -> None:
+    """Replace the mix by `change(mix, ...)`; a widget's callback. redraw: table, or layers too, whose widgets then start afresh.
+
+    key: the widget's. One that was drawn for an earlier mix, and whose browser is late to tell its value, changes nothing.
+    """
     state = st.session_state
+    counter = "workload.layers" if key.startswith("workload.layer.") else "workload.version"
+    if key and key.split(".")[2] != str(state[counter]):
+        return
     try:
         after = change(state["workload.mix"], *args, **values)
         inputs.check_mix(after)
@@ -71,7 +77,7 @@ def edit(change: Callable[..., WorkloadConfig], *args: Any, redraw: str = "table
         return
     state["workload.mix"], state["workload.problem"] = after, ""
     state["workload.version"] += 1
-    state["workload.layers"] = state.get("workload.layers", 0) + (redraw == "layers")
+    state["workload.layers"] += redraw == "layers"
 
 
 # -- the estimate --------------------------------------------------------------------------------------------------------
@@ -155,12 +161,12 @@ def _classes(config: WorkloadConfig) -> None:
     for place, name, label, least in ((left, "requests", "Stop after about this many requests", 1), (right, "duration_s", "Sessions arrive during (s)", 1.0)):
         key = f"workload.{name}.{state['workload.version']}"
         place.number_input(label, least, None, getattr(config, name), key=key, help=inputs.hint(WorkloadConfig, name), placeholder="no bound",
-                           on_change=lambda name=name, key=key: edit(_bounded, name, st.session_state[key]))  # fmt: skip
+                           on_change=lambda name=name, key=key: edit(_bounded, name, st.session_state[key], key=key))  # fmt: skip
 
 
 def _table_edited(key: str) -> None:
     """The class table's callback: its edits, as the editor's state has them."""
-    edit(mix.edited, st.session_state[key], redraw="layers")
+    edit(mix.edited, st.session_state[key], redraw="layers", key=key)
 
 
 def _bounded(config: WorkloadConfig, name: str, value: Any) -> WorkloadConfig:
@@ -212,19 +218,19 @@ def _one_class(config: WorkloadConfig) -> None:
 
 def _layer(c: MixClass, i: int, layer: Layer) -> None:
     """One layer's row: up, down, name, scope, length, the rest, and remove."""
-    key = f"workload.layer.{st.session_state.get('workload.layers', 0)}.{c.name}.{i}"
+    key = f"workload.layer.{st.session_state['workload.layers']}.{c.name}.{i}"
     up, down, name, scope, tokens, more, remove = st.columns([0.75, 0.75, 2.1, 1.8, 1.9, 1.3, 0.75], vertical_alignment="bottom", gap="xsmall")
     first: dict[str, Any] = {"label_visibility": "visible" if i == 0 else "collapsed"}
 
     def set_(field: str, read: Callable[[Any], Any] = lambda v: v, redraw: str = "table") -> Callable[[], None]:
-        return lambda: edit(_set, c.name, i, field, read, st.session_state[f"{key}.{field}"], redraw=redraw)
+        return lambda: edit(_set, c.name, i, field, read, st.session_state[f"{key}.{field}"], redraw=redraw, key=key)
 
     up.button("↑", key=f"{key}.up", disabled=i == 0, on_click=edit, args=(layers.moved, c.name, i, -1), kwargs={"redraw": "layers"}, width="stretch", help="earlier")
     down.button("↓", key=f"{key}.down", disabled=i == len(c.layers) - 1, on_click=edit, args=(layers.moved, c.name, i, 1), kwargs={"redraw": "layers"}, width="stretch", help="later")
     name.text_input("layer", layer.name, key=f"{key}.name", on_change=set_("name", str.strip), **first)
     scope.selectbox("scope", layers.SCOPE_NAMES, layers.SCOPE_NAMES.index(layer.scope), key=f"{key}.scope", on_change=set_("scope", redraw="layers"), help=inputs.hint(Layer, "scope"), **first)
     mean = round(dists.moments(layer.tokens)[0])
-    tokens.number_input("mean tokens", 0, 10_000_000, mean, step=max(10 ** (len(str(mean)) - 2), 1), key=f"{key}.mean", on_change=lambda: edit(layers.resized, c.name, i, float(st.session_state[f"{key}.mean"])),
+    tokens.number_input("mean tokens", 0, 10_000_000, mean, step=max(10 ** (len(str(mean)) - 2), 1), key=f"{key}.mean", on_change=lambda: edit(layers.resized, c.name, i, float(st.session_state[f"{key}.mean"]), key=key),
                         help="the distribution keeps its shape; its own text is under More", **first)  # fmt: skip
     with more.popover("More", width="stretch"):
         st.text_input("length in tokens", mix.dist_text(layer.tokens), key=f"{key}.tokens", on_change=set_("tokens", functools.partial(mix.parse_dist, where=f"{layer.name}: tokens"), "layers"), help=mix.GRAMMAR)
@@ -252,7 +258,7 @@ def _more(config: WorkloadConfig, c: MixClass) -> None:
     if c.arrival.kind != "trace" and config.concurrency is None and dists.can_exceed(c.turns, 1):
         key = f"workload.users.{st.session_state['workload.version']}.{c.name}"
         users.number_input(f"{c.name}: users at once (about)", 0.01, 1e6, round(mix.users(config, c.name), 2), key=key, help=WORDS["users"],
-                           on_change=lambda: edit(mix.for_users, c.name, st.session_state[key]))  # fmt: skip
+                           on_change=lambda: edit(mix.for_users, c.name, st.session_state[key], key=key))  # fmt: skip
 
 
 # -- arrivals --------------------------------------------------------------------------------------------------------------
@@ -276,17 +282,17 @@ def _arrival(c: MixClass) -> None:
     kinds = [kind for kind in ARRIVALS if kind != "trace" or c.arrival.kind == "trace"]
 
     def set_(**values: Any) -> None:
-        edit(_with_arrival, c.name, values)
+        edit(_with_arrival, c.name, values, key=key)
 
     st.selectbox(f"{c.name} arrives as", kinds, kinds.index(c.arrival.kind), key=f"{key}.kind", format_func=lambda kind: f"{kind}: {ARRIVALS[kind]}",
-                 on_change=lambda: edit(_as_kind, c.name, st.session_state[f"{key}.kind"]))  # fmt: skip
+                 on_change=lambda: edit(_as_kind, c.name, st.session_state[f"{key}.kind"], key=key))  # fmt: skip
     fields = {"gamma": (("cv", "CV of the gaps"),), "onoff": (("on_s", "burst, mean (s)"), ("off_s", "silence, mean (s)")), "diurnal": (("period_s", "period (s)"),)}
     for name, label in fields.get(c.arrival.kind, ()):
         st.number_input(label, 0.001, 1e9, float(getattr(c.arrival, name)), key=f"{key}.{name}", help=inputs.hint(Arrival, name),
                         on_change=lambda name=name: set_(**{name: st.session_state[f"{key}.{name}"]}))  # fmt: skip
     if c.arrival.kind == "diurnal":
         st.text_input("relative rate over one period", " ".join(f"{v:g}" for v in c.arrival.curve), key=f"{key}.curve", help=inputs.hint(Arrival, "curve"),
-                      on_change=lambda: edit(_with_curve, c.name, st.session_state[f"{key}.curve"]))  # fmt: skip
+                      on_change=lambda: edit(_with_curve, c.name, st.session_state[f"{key}.curve"], key=key))  # fmt: skip
 
 
 def _with_arrival(config: WorkloadConfig, name: str, values: dict[str, Any]) -> WorkloadConfig:

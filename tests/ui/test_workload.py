@@ -101,12 +101,17 @@ def test_a_length_that_cannot_be_read_is_one_line_and_changes_nothing(page):
 def test_a_cell_of_the_table_changes_the_class_and_a_bad_one_nothing(page, monkeypatch):
     state = {key: page.at.session_state[key] for key in ("workload.mix", "workload.version", "workload.problem")}
     monkeypatch.setattr(workload.st, "session_state", state)  # AppTest has no data editor
-    state["table"] = {"edited_rows": {0: {"rate": 2.5, "output": "99"}}, "added_rows": [], "deleted_rows": [1]}
-    workload._table_edited("table")
+    state["workload.layers"] = 0
+    table = f"workload.table.{state['workload.version']}"
+    state[table] = {"edited_rows": {0: {"rate": 2.5, "output": "99"}}, "added_rows": [], "deleted_rows": [1]}
+    workload._table_edited(table)
     assert [(c.name, c.rate, c.output.value) for c in state["workload.mix"].class_] == [("chat", 2.5, 99.0)]
     before = state["workload.mix"]
-    state["table"] = {"edited_rows": {0: {"turns": "0"}}, "added_rows": [], "deleted_rows": []}
-    workload._table_edited("table")
+    workload._table_edited(table)
+    assert state["workload.mix"] is before, "a table of an earlier mix says nothing of this one"
+    table = f"workload.table.{state['workload.version']}"
+    state[table] = {"edited_rows": {0: {"turns": "0"}}, "added_rows": [], "deleted_rows": []}
+    workload._table_edited(table)
     assert state["workload.mix"] is before
     assert "turns" in state["workload.problem"]
 
@@ -132,6 +137,16 @@ def test_arrivals_are_shaped_and_previewed(page):
     next(t for t in page.at.text_input if t.key and t.key.endswith("chat.curve")).set_value("1 2 x").run()
     assert "expected numbers separated by spaces" in page.at.error[0].value.replace("\\", "")
     assert not page.at.exception
+
+
+def test_a_field_of_an_earlier_mix_that_tells_its_value_late_changes_nothing(page, monkeypatch):
+    state = {"workload.mix": page.mix(), "workload.version": 5, "workload.layers": 3, "workload.problem": ""}
+    monkeypatch.setattr(workload.st, "session_state", state)
+    for key in ("workload.duration_s.4", "workload.layer.2.chat.0"):
+        workload.edit(workload._bounded, "duration_s", 9.0, key=key)
+        assert state["workload.mix"] is page.mix()
+    workload.edit(workload._bounded, "duration_s", 9.0, key="workload.duration_s.5")
+    assert state["workload.mix"].duration_s == 9.0
 
 
 def test_a_preset_joins_the_mix(page):
