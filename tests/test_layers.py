@@ -97,6 +97,15 @@ def test_users_and_rate_are_littles_law():
     assert mix.session_s(single) == pytest.approx(100 * mix.NOMINAL_TOKEN_S), "one request: its answer alone"
 
 
+def test_a_run_that_ends_before_its_users_are_there_is_said_to():
+    agent = mix.for_users(load_preset("coding-agent"), "coding-agent", 300)
+    line = mix.too_short(agent, "coding-agent")
+    assert "before the load is there" in line
+    enough = int(line.split("stop after about ")[1].split()[0].replace(",", ""))
+    assert mix.too_short(replace(agent, requests=enough), "coding-agent") == ""
+    assert mix.too_short(load_preset("demo"), "chat") == ""
+
+
 # -- layers --------------------------------------------------------------------------------------------------------------
 
 

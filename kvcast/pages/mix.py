@@ -213,6 +213,21 @@ def users(config: WorkloadConfig, name: str) -> float:
     return next(rate * session_s(c) for c, rate in zip(config.class_, rates, strict=True) if c.name == name)
 
 
+def too_short(config: WorkloadConfig, name: str) -> str:
+    """What to say when a class's sessions stop arriving before its users are all there (two mean sessions); empty when they do not."""
+    rates = class_rates(replace(config, rate_scale=1.0))
+    turns = [dists.moments(c.turns)[0] for c in config.class_]
+    per_s = sum(rate * n for rate, n in zip(rates, turns, strict=True))
+    lasts_s = min(config.duration_s or math.inf, (config.requests or math.inf) / per_s)
+    needed_s = 2 * session_s(next(c for c in config.class_ if c.name == name))
+    if lasts_s >= needed_s:
+        return ""
+    return (
+        f"Arrivals end after {lasts_s / 60:,.0f} min, before the load is there: a mean session takes {needed_s / 120:,.0f} min. "
+        f"For {needed_s / 60:,.0f} min of arrivals stop after about {math.ceil(needed_s * per_s / 1000) * 1000:,} requests and no sooner."
+    )
+
+
 def _class(row: Mapping[str, Any], i: int, base: MixClass) -> MixClass:
     name = str(row.get("name") or "").strip()
     where = f"classes, row {i + 1}: "

@@ -259,6 +259,8 @@ def _more(config: WorkloadConfig, c: MixClass) -> None:
         key = f"workload.users.{st.session_state['workload.version']}.{c.name}"
         users.number_input(f"{c.name}: users at once (about)", 0.01, 1e6, round(mix.users(config, c.name), 2), key=key, help=WORDS["users"],
                            on_change=lambda: edit(mix.for_users, c.name, st.session_state[key], key=key))  # fmt: skip
+        if short := mix.too_short(config, c.name):
+            st.warning(plain(short), icon=":material/timer:")
 
 
 # -- arrivals --------------------------------------------------------------------------------------------------------------
