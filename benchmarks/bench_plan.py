@@ -1,6 +1,6 @@
 """CPU seconds of a plan over 100 combinations of the bundled mix: python benchmarks/bench_plan.py [--jobs N] [--whole]
 
-    5 eviction policies x 2 routers x 2 step budgets x 5 KV sizes = 100 combinations at three times the demo's load
+    5 eviction policies x 2 routers x 2 step budgets x 5 KV sizes = 100 combinations
     --whole    also the capacity, what binds, the advice and the growth of the cheapest
     --every    the fewest replicas of all 100, also of those that can only be dearer than the best
 
@@ -47,7 +47,7 @@ def measure(scale: float, jobs: int, *flags: str) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--scale", type=float, default=3.0, help="times the demo's load (default 3)")
+    parser.add_argument("--scale", type=float, default=1.0, help="times the demo's load (default 1)")
     parser.add_argument("--whole", action="store_true", help="capacity, binding, advice and growth too")
     parser.add_argument("--every", action="store_true", help="no pruning: the fewest replicas of all 100")
     args = parser.parse_args()
