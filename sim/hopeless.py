@@ -70,7 +70,7 @@ class Hopeless:
         begun = np.zeros(len(arrival_s), bool)
         where = np.array(log.replica)
         for replica in replicas:
-            ends = np.array(replica.step_end_s)
+            ends = np.array(replica.record.end_s)
             for times_s, steps in ((first_s, np.array(log.first_step)), (finish_s, np.array(log.last_step))):
                 rows = np.flatnonzero((where == replica.index) & (steps >= 0))
                 times_s[rows] = ends[steps[rows]]

@@ -7,6 +7,7 @@ from math import nan
 import numpy as np
 
 from sim.recording import NOT_ARRIVED
+from sim.request import Request
 from workloads.columns import Workload
 
 
@@ -35,6 +36,7 @@ class RequestLog:
 
     arrival_s: array[float]
     admit_s: array[float]
+    preempted_s: array[float]
     hit_tokens: array[int]
     ceiling_replica_tokens: array[int]
     ceiling_fleet_tokens: array[int]
@@ -42,6 +44,30 @@ class RequestLog:
     preemptions: array[int]
     recomputed_tokens: array[int]
     prefill_chunks: array[int]
+
+    def admitted(self, r: Request, now_s: float) -> None:
+        """For the first time, or again after a preemption."""
+        if r.preempted_at < 0:
+            self.admit_s[r.id] = now_s
+        else:
+            self.preempted_s[r.id] += now_s - r.preempted_at
+
+    def hit(self, r: Request, tokens: int, ceiling_replica: int, ceiling_fleet: int) -> None:
+        """Tokens that a first admission found in the cache, and those it would have found had nothing been evicted."""
+        self.hit_tokens[r.id] = tokens
+        self.ceiling_replica_tokens[r.id] = ceiling_replica
+        self.ceiling_fleet_tokens[r.id] = ceiling_fleet
+
+    def hit_again(self, r: Request, tokens: int) -> None:
+        """Tokens that an admission after a preemption found in the cache."""
+        self.readmission_hit_tokens[r.id] += tokens
+        r.resumed_at = tokens
+
+    def recomputed(self, r: Request, computed: int) -> None:
+        """Tokens that an admission after a preemption computed a second time, once it has caught up or is preempted again."""
+        if r.resumed_at >= 0:
+            self.recomputed_tokens[r.id] += max(0, min(r.done_before, computed) - r.resumed_at)
+            r.resumed_at = -1
 
     def gap(self, request: int, from_step: int, to_step: int) -> None:
         """Two consecutive output tokens of a request that are not one step apart."""

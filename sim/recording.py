@@ -14,15 +14,58 @@ COMPLETED, UNFINISHED, NOT_ARRIVED, TOO_LONG, KV_TOO_SMALL, SESSION_TRUNCATED, A
 (their predecessor did not finish, or the horizon came first)."""
 
 
-@dataclass(frozen=True)
 class StepShapes:
-    """What else the work of a replica's steps depends on (calibrate.utilization)."""
+    """What else the work of a replica's steps depends on (calibrate.utilization).
 
-    sum_context: np.ndarray  #: int64 [n_steps], contexts of the decodes, their new tokens included
-    n_sampled: np.ndarray  #: int32 [n_steps], rows that went through LM head and sampling
-    chunk_step: np.ndarray  #: int64 [m], position in the steps of every prefill chunk, ascending...
-    chunk_new: np.ndarray  #: int64 [m], ...its tokens
-    chunk_cached: np.ndarray  #: int64 [m], ...and those of its request before it, already in the KV cache
+    Kept by stretch; the columns by step are made whenever asked for, since they would be a third of a long run's memory.
+    Within a stretch each decode's context grows by a token, and a chunk follows on the one before.
+    """
+
+    def __init__(self, n_steps: np.ndarray, n_decode: np.ndarray, sum_context: np.ndarray, n_sampled: np.ndarray, chunks: np.ndarray) -> None:
+        """int64 [stretches]: steps of each (at least 1) and the shape of its first step; chunks: int64 [m, 3], (stretch, new, cached)."""
+        self._n_steps, self._n_decode, self._sum_context, self._n_sampled = n_steps, n_decode, sum_context, n_sampled
+        self._stretch, self._new, self._cached = chunks.T
+
+    @property
+    def sum_context(self) -> np.ndarray:
+        """int64 [steps], contexts of the decodes, their new tokens included."""
+        return _growing(self._sum_context, self._n_decode, self._n_steps)
+
+    @property
+    def n_sampled(self) -> np.ndarray:
+        """int32 [steps], rows that went through LM head and sampling."""
+        return np.repeat(self._n_sampled.astype(np.int32), self._n_steps)
+
+    @property
+    def chunk_step(self) -> np.ndarray:
+        """int64 [chunks of all steps], position in the steps of every prefill chunk, ascending."""
+        first = np.cumsum(self._n_steps) - self._n_steps
+        return _growing(first[self._stretch], np.ones_like(self._stretch), self._n_steps[self._stretch])
+
+    @property
+    def chunk_new(self) -> np.ndarray:
+        """int64 [chunks of all steps], its tokens."""
+        return np.repeat(self._new, self._n_steps[self._stretch])
+
+    @property
+    def chunk_cached(self) -> np.ndarray:
+        """int64 [chunks of all steps], tokens of its request before it, already in the KV cache."""
+        return _growing(self._cached, self._new, self._n_steps[self._stretch])
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the columns are the same, whatever the stretches."""
+        columns = ("sum_context", "n_sampled", "chunk_step", "chunk_new", "chunk_cached")
+        return isinstance(other, StepShapes) and all(np.array_equal(getattr(self, name), getattr(other, name)) for name in columns)
+
+
+def _growing(first: np.ndarray, by: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """first, first + by, first + 2 by... `times` (at least 1) numbers of each, one after the other: int64 [sum of times]."""
+    out = np.repeat(by, times)
+    last = first + by * (times - 1)
+    start = np.cumsum(times) - times
+    out[start] = first
+    out[start[1:]] -= last[:-1]
+    return np.cumsum(out, out=out)
 
 
 @dataclass(frozen=True)

@@ -20,17 +20,13 @@ import simpy
 from calibrate.latency import StepTime
 from sim.clock import Clock
 from sim.log import RequestLog
-from sim.recording import Samples, Steps, StepShapes
 from sim.scheduler import Scheduler
 from sim.sglang.scheduler import SGLangScheduler
+from sim.step_record import StepRecord
 
 NO_STEPS = array("d")
 STRETCH_STEPS = 512
 """Longest stretch planned at once; only a bound on wasted work when an arrival cuts it."""
-
-
-EVENT = 6
-"""Numbers recorded of each stretch."""
 
 
 class Replica:
@@ -60,17 +56,13 @@ class Replica:
         self.most_steps = STRETCH_STEPS if fast_forward else 1
         self.life = life
         self.step_log = step_log
-        self.step_end_s = array("d")
-        self.coverage = bytearray()
-        self._events = array("d")  # start, steps, decodes, prefill tokens, contexts and rows sampled of each, one after the other
-        self._chunks = array("q")  # (event, new, cached) of each prefill chunk, one after the other
-        self._shape: tuple[list[tuple[int, int]], int, int] = ([], 0, 0)  # of the stretch in progress: chunks, sum of contexts, rows sampled
-        self._samples = array("d")  # time, blocks in use, idle, running, waiting of each, likewise
+        self.record = StepRecord()
         self._idle: simpy.Event | None = None  # waiting for work
         self._step_end: simpy.Event | None = None
         self._start_s = 0.0  # of the stretch in progress
-        self._ends = NO_STEPS  # and its step ends
-        self._codes = b""
+        self._ends = NO_STEPS  # its step ends
+        self._codes = b""  # and where their times come from
+        self._shape: tuple[list[tuple[int, int]], int, int] = ([], 0, 0)  # of its first step: chunks, sum of contexts, rows sampled
         self._loading = scheduler.loading if isinstance(scheduler, Scheduler) else []
         self._prefetches = isinstance(scheduler, Scheduler) and scheduler.prefetches
         self._loaded: simpy.Event | None = None  # waiting for a load, with nothing else to do
@@ -251,19 +243,13 @@ class Replica:
 
     # -- records ----------------------------------------------------------------------------------------------------
     def _record_steps(self, k: int) -> None:
-        ends, codes = self._ends, self._codes
-        self.step_end_s += ends if k == len(ends) else ends[:k]
-        self.coverage += codes if k == len(codes) else codes[:k]
+        """The first k steps of the present stretch have ended."""
         chunks, sum_context, sampled = self._shape
-        prefill = 0
-        for new, cached in chunks:
-            prefill += new
-            self._chunks.extend((len(self._events) // EVENT, new, cached))
-        self._events.extend((self._start_s, k, self.scheduler.decoded, prefill, sum_context, sampled))
+        self.record.stretch(self._start_s, self._ends[:k], self._codes[:k], chunks, self.scheduler.decoded, sum_context, sampled)
 
     def _sample(self, t_s: float) -> None:
         s, cache = self.scheduler, self.scheduler.cache
-        self._samples.extend((t_s, cache.total - cache.blank - cache.idle, cache.idle, len(s.running), len(s.waiting) + len(self._held)))
+        self.record.sample(t_s, cache.total - cache.blank - cache.idle, cache.idle, len(s.running), len(s.waiting) + len(self._held))
 
     def _log_step(self, now_s: float, taken: int, evicted: int) -> None:
         s = self.scheduler
@@ -284,36 +270,3 @@ class Replica:
             for r, tokens in self.scheduler.chunks:
                 self.life[r.id].append(("prefill", start_s, end_s, tokens))  # type: ignore[index]
             start_s = end_s
-
-    def steps(self) -> Steps:
-        """Columns of all steps so far."""
-        end_s = np.frombuffer(self.step_end_s, np.float64) if self.step_end_s else np.empty(0)
-        events = np.array(self._events).reshape(-1, EVENT)  # whole numbers below 2**53: exact
-        k = events[:, 1].astype(np.int64)
-        start_s = np.empty(len(end_s))
-        start_s[1:] = end_s[:-1]
-        start_s[np.cumsum(k) - k] = events[:, 0]  # a step after an idle spell does not start at the last one's end
-        return Steps(
-            end_s=end_s,
-            duration_s=end_s - start_s,
-            coverage=np.frombuffer(bytes(self.coverage), np.int8),
-            n_decode=np.repeat(events[:, 2].astype(np.int32), k),
-            prefill_tokens=np.repeat(events[:, 3].astype(np.int32), k),
-            work=self._shapes(events, k),
-        )
-
-    def _shapes(self, events: np.ndarray, k: np.ndarray) -> StepShapes:
-        """Within a stretch of k steps each decode's context grows by a token, and a chunk follows on the one before."""
-        first = np.cumsum(k) - k
-        since = np.arange(int(k.sum())) - np.repeat(first, k)  # steps of its stretch before each step
-        chunks = np.array(self._chunks, np.int64).reshape(-1, 3)
-        repeats = k[chunks[:, 0]]  # more than one only for an event with a single chunk, so steps ascend
-        again = np.arange(int(repeats.sum())) - np.repeat(np.cumsum(repeats) - repeats, repeats)
-        event, new, cached = (np.repeat(chunks[:, i], repeats) for i in range(3))
-        contexts = np.repeat(events[:, 4].astype(np.int64), k) + since * np.repeat(events[:, 2].astype(np.int64), k)
-        return StepShapes(contexts, np.repeat(events[:, 5].astype(np.int32), k), first[event] + again, new, cached + again * new)
-
-    def samples(self) -> Samples:
-        rows = np.array(self._samples).reshape(-1, 5)
-        in_use, idle = rows[:, 1].astype(np.int64), rows[:, 2].astype(np.int64)
-        return Samples(rows[:, 0], in_use, idle, rows[:, 3].astype(np.int32), rows[:, 4].astype(np.int32))

@@ -184,7 +184,7 @@ def _recording(
     cache_events: list[array[int]] | None, now_s: float,
 ) -> Recording:  # fmt: skip
     columns = log.columns()
-    steps = [r.steps() for r in cluster.replicas]
+    steps = [r.record.steps() for r in cluster.replicas]
     for name, index in (("first_token_s", "first_step"), ("finish_s", "last_step")):
         times_s = np.full(len(workload), np.nan)
         for i, s in enumerate(steps):
@@ -196,7 +196,7 @@ def _recording(
     return Recording(
         **columns,  # type: ignore[arg-type]
         steps=steps,
-        samples=[r.samples() for r in cluster.replicas],
+        samples=[r.record.samples() for r in cluster.replicas],
         end_s=now_s,
         kv_blocks=params.kv_blocks,
         block_size=params.block_size,

@@ -11,6 +11,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from sim import stretches
 from sim.kvcache.base import BlockCache, Coming, Paths
 from sim.kvcache.policies import POLICIES
 from sim.scenario import EngineParams
@@ -88,22 +89,22 @@ def test_chains_change_nothing(policy: str) -> None:
 
 def stretched(policy: str, seeds: int = 10) -> int:
     """Stepping equals fast-forward on sessions whose prompts need many steps; the stretches of prefill steps there were."""
-    stretches, plan = 0, Scheduler._prefill_stretch
+    several, plan = 0, stretches.prefill_stretch
 
-    def counted(self: Scheduler, most: int) -> int:
-        nonlocal stretches
-        k = plan(self, most)
-        stretches += k > 1
+    def counted(scheduler: Scheduler, most: int) -> int:
+        nonlocal several
+        k = plan(scheduler, most)
+        several += k > 1
         return k
 
-    with patch.object(Scheduler, "_prefill_stretch", counted):
+    with patch.object(stretches, "prefill_stretch", counted):
         for seed in range(seeds):
             workload = sessions(seed, turns=14)
             params = EngineParams(block_size=(1, 4, 7)[seed % 3], kv_blocks=(600, 170, 90)[seed % 3], policy=policy, max_num_seqs=8, max_num_batched_tokens=13)
             options = {"replicas": 1 + seed % 3, "router": ("least-loaded", "round-robin")[seed % 2], "horizon_s": 1.7 if seed == 4 else None}
             a, b = (run(workload, params, LinearSteps(), fast_forward=f, record_life=True, **options) for f in (False, True))
             assert next(unequal(a, b), "") == "", seed
-    return stretches
+    return several
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -111,8 +112,8 @@ def test_prefill_stretches_change_nothing(policy: str) -> None:
     assert stretched(policy) > 50
 
 
-def _too_far(self: Scheduler, most: int) -> int:
-    (r, tokens), *_ = self.chunks
+def _too_far(scheduler: Scheduler, most: int) -> int:
+    (r, tokens), *_ = scheduler.chunks
     return 1 + min(most - 1, max(0, r.known - r.computed - 1) // tokens)
 
 
@@ -136,7 +137,7 @@ def _chains_beside_tails(faulty: Callable) -> None:
 
 def test_planted_faults_are_noticed() -> None:
     faults = [
-        (Scheduler, "_prefill_stretch", _too_far),  # whatever else is in the step, and in memory
+        (stretches, "prefill_stretch", _too_far),  # whatever else is in the step, and in memory
         (BlockCache, "announce", lambda *args: None),  # other replicas see the blocks when the stretch is over
         (Coming, "depth", lambda self, *args: 1 << 40),  # or all of them when it begins
     ]

@@ -17,6 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvcast import api, load_scenario, summary_text, toml
+from sim import preemption
 from sim.kvcache.tiers import RANKS, Tier, Tiers
 from sim.recording import Recording
 from sim.replica import Replica
@@ -529,17 +530,17 @@ def test_fast_forward_equals_stepping(seed: int) -> None:
 def test_random_worlds_reach_the_corners() -> None:
     """A random test proves nothing about what it never does."""
     seen: set[str] = set()
-    preempt, move = Scheduler._preempt, Replica._next_ready_s
+    preempt, move = preemption.preempt, Replica._next_ready_s
 
-    def preempted(self: Scheduler, r, now_s: float) -> None:
-        seen.update({"preempted while loading"} if r.ready_s > now_s else ())
-        preempt(self, r, now_s)
+    def preempted(scheduler: Scheduler, r) -> None:
+        seen.update({"preempted while loading"} if r.ready_s > scheduler.now_s else ())
+        preempt(scheduler, r)
 
     def waited(self: Replica) -> float:
         seen.add("stretch with a load under way" if len(self._ends) else "nothing to do but wait")
         return move(self)
 
-    with patch.object(Scheduler, "_preempt", preempted), patch.object(Replica, "_next_ready_s", waited):
+    with patch.object(preemption, "preempt", preempted), patch.object(Replica, "_next_ready_s", waited):
         for seed in range(150):
             rng = random.Random(seed)
             w = random_workload(seed, n=60, closed=rng.random() < 0.5, rate=rng.choice([20.0, 100.0, 1000.0]))

@@ -1,71 +1,111 @@
-"""What one prefill batch of SGLang may still take: memory now, memory until its requests end, input and chunk tokens.
+"""Admission: a prefill batch from the chunked request and the waiting, in order until one does not fit (docs/sglang.md).
 
-The one idea: the reserve for running requests is a float sum in running order, scaled by `new_token_ratio`. Its last bits
-matter only when a comparison is near a tie, so an integer sum decides and the exact sum is folded only then.
+The one idea: a request is looked up and locked, and taken when memory would last until everything running has ended, with
+what it is expected to generate (sim.sglang.adder).
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from sim.sglang.adder import CONTINUE, NO_TOKEN, OTHER, Adder
 from sim.sglang.node import RadixRequest
-from sim.sglang.radix import RadixCache
 
-CONTINUE, NO_TOKEN, OTHER = range(3)
-"""After an admission or a rejection: go on, memory is short, or the batch has all it may have."""
-NEAR = 1e-3
-UNLIMITED = 1 << 62
+if TYPE_CHECKING:
+    from sim.sglang.scheduler import SGLangScheduler
 
 
-class Adder:
-    """One pass. Tokens throughout; `chunk` and `input` are what is left of the budgets."""
+def admit(s: SGLangScheduler, now_s: float) -> list[tuple[RadixRequest, int]]:
+    """The prefill batch of this step, with each one's tokens; empty when none can be formed."""
+    waiting, most, running = s.waiting, s.p.max_num_seqs, s.decodes.n
+    if (s.full or not waiting) and s.chunked is None:
+        return []
+    if running >= most and s.chunked is None:
+        s.full = True
+        return []
+    waiting.arrange()
+    adder = _adder(s)
+    chunked, s.chunked = s.chunked, None
+    if chunked is not None:
+        _go_on(s, adder, chunked)
+    state = CONTINUE if adder.chunk > 0 else OTHER
+    while state == CONTINUE and waiting:
+        if running + len(adder.batch) >= most:
+            s.full = True
+            break
+        r = waiting.at(0)
+        admitted = len(adder.batch)
+        state = _try(s, adder, r)
+        if len(adder.batch) > admitted:
+            waiting.pop()
+            _start(s, r, now_s)
+        if state == NO_TOKEN:
+            s.full = True
+    return adder.batch
 
-    def __init__(self, cache: RadixCache, page: int, chunk: int, most_input: int, to_come: int, ratio: float, fold: Callable[[], Iterable[int]]) -> None:
-        self.cache = cache
-        self.page = page
-        self.chunked = chunk > 0
-        self.chunk = chunk if chunk > 0 else UNLIMITED
-        self.input = most_input
-        self.batch: list[tuple[RadixRequest, int]] = []
-        self._to_come = to_come  # tokens that running requests may still generate
-        self._ratio = ratio
-        self._fold = fold  # the same one by one, in running order
-        self._reserved: list[int] = []
-        self._reserved_sum = 0
-        self._reserved_now = 0
 
-    def take(self, r: RadixRequest, extend: int, decode: int) -> None:
-        """`extend` tokens of r enter the batch, `decode` more are reserved for it."""
-        page = self.page
-        pages = -(-extend // page) * page
-        self.batch.append((r, extend))
-        self._reserved.append(pages + page + decode)
-        self._reserved_sum += pages + page + decode
-        self._reserved_now += pages + page
-        self.input -= pages
-        self.chunk -= pages
+def _adder(s: SGLangScheduler) -> Adder:
+    p, clip, steps = s.p, s.p.clip_max_new_tokens, s.decode_steps
 
-    def state(self) -> int:
-        if not self.room_above(0) or (self.cache.blank + self.cache.idle) * self.page <= self._reserved_now:
-            return NO_TOKEN
-        return OTHER if self.input <= 0 or self.chunk <= 0 else CONTINUE
+    def to_come() -> Iterator[int]:
+        return (min(r.longest_step - steps, clip) for r in s.decoding)
 
-    def room_above(self, tokens: int) -> bool:
-        """Whether more than `tokens` are left when everything admitted and running has ended."""
-        room = self._room()
-        return room > tokens if abs(room - tokens) > NEAR else self._exact_room() > tokens
+    total = sum(to_come()) if s.clipped else s.sum_longest - s.decodes.n * steps
+    return Adder(s.cache, s.b, p.chunked_prefill_size, p.max_prefill_tokens, total, s.new_token_ratio.value(), to_come)
 
-    def whole_room(self) -> int:
-        """The room rounded towards zero."""
-        room = self._room()
-        return int(room) if abs(room - round(room)) > NEAR else int(self._exact_room())
 
-    def _room(self) -> float:
-        return (self.cache.blank + self.cache.idle) * self.page - self._reserved_sum - self._to_come * self._ratio
+def _go_on(s: SGLangScheduler, adder: Adder, r: RadixRequest) -> None:
+    """The next chunk of the request in the middle of its prompt."""
+    limit = min(adder.chunk, adder.whole_room())
+    if limit <= 0:
+        limit = adder.chunk  # it must go on, or its memory would never come back
+    remaining = r.known - r.computed
+    if remaining > limit:
+        s.chunked = r
+        adder.take(r, limit, 0)
+    else:
+        adder.take(r, remaining, min(r.asked, s.p.clip_max_new_tokens))
 
-    def _exact_room(self) -> float:
-        reserved = 0.0  # plain additions: `sum` rounds differently from Python 3.12 on
-        for tokens in self._fold():
-            reserved += tokens * self._ratio
-        for tokens in self._reserved:
-            reserved += tokens
-        return (self.cache.blank + self.cache.idle) * self.page - reserved
+
+def _try(s: SGLangScheduler, adder: Adder, r: RadixRequest) -> int:
+    """Look r up and add it to the batch if it fits, cut to a chunk if it must be."""
+    cache, b, clip = s.cache, s.b, s.p.clip_max_new_tokens
+    limit = (r.known - 1) // b
+    node = cache.match(r.path, limit) if cache.caching else cache.root
+    hit = node.hi * b
+    extend = r.known - hit
+    cache.lock(node)  # what it would hit cannot be evicted for it
+    if not adder.room_above(extend + min(r.asked - r.generated, clip) + b):
+        cache.unlock(node)
+        return NO_TOKEN
+    if not adder.chunked and adder.batch and -(-extend // b) * b >= adder.input:
+        cache.unlock(node)
+        return OTHER
+    decode = min(r.asked, clip)
+    if -(-extend // b) * b > adder.chunk:
+        extend, decode = adder.chunk // b * b, 0
+        if extend <= 0:
+            cache.unlock(node)
+            return OTHER
+        s.chunked = r
+    _record_hit(s, r, node.hi, limit)
+    r.node, r.held, r.computed = node, node.hi, hit
+    cache.admit(r)
+    adder.take(r, extend, decode)
+    return adder.state()
+
+
+def _record_hit(s: SGLangScheduler, r: RadixRequest, hit: int, limit: int) -> None:
+    if r.preempted_at >= 0:
+        s.log.hit_again(r, hit * s.b)
+    else:
+        own, fleet = s.cache.ceilings(r.path, limit)
+        s.log.hit(r, hit * s.b, own * s.b, fleet * s.b)
+
+
+def _start(s: SGLangScheduler, r: RadixRequest, now_s: float) -> None:
+    s.log.admitted(r, now_s)
+    s.running[r] = None
+    s.running_tokens += r.known
+    s.waiting_tokens -= r.known
+    s.changed = True

@@ -4,23 +4,23 @@ The one idea: decodes advance together and only in decode steps, so sim.decodes 
 decode steps. Between a rejected head of the queue (`full`) and the next finish nothing can change the batch, and a
 stretch of decode steps is one event (docs/sglang.md has the rules).
 
-    schedule()     decide one step: prefill if anything waiting fits, else decode, retracting when memory is short
+    schedule()     decide one step: prefill if anything waiting fits (sim.sglang.admission), else decode, retracting when memory
+                   is short (sim.sglang.retraction)
     stretch()      how many decode steps from here nothing can change the batch
     fast_forward() take some of them at once
     complete()     sample, insert into the cache, finish and free at the end of the step
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from sim.decodes import Decodes
 from sim.kvcache.base import Paths
 from sim.log import RequestLog
 from sim.scenario import EngineParams
-from sim.sglang.admission import CONTINUE, NO_TOKEN, OTHER, Adder
+from sim.sglang.admission import admit
 from sim.sglang.node import RadixRequest
 from sim.sglang.radix import RadixCache
 from sim.sglang.ratio import NewTokenRatio
+from sim.sglang.retraction import retract
 from sim.sglang.waiting import Waiting
 
 
@@ -42,19 +42,19 @@ class SGLangScheduler:
         self.running_tokens = 0  # known tokens of the running requests, at the last completed step
         self.decoding: dict[RadixRequest, None] = {}  # SGLang's running batch, in its order
         self.decodes = Decodes(self.b)
+        self.sum_longest = 0  # of longest_step over them
+        self.clipped = 0  # of them, those that asked for more than admission looks ahead
+        self.ordered = 0  # places in the batch given out
+        self.joined: list[RadixRequest] = []  # those since the last decode step
+        self._prefilled: list[RadixRequest] = []  # by the last step; they join the decodes at the next
         self.chunked: RadixRequest | None = None  # in the middle of its prompt
         self.full = False  # no admission is tried until somebody leaves
-        self.freed = False  # nobody lets go between two steps
-        self.steps = 0
-        self.decode_steps = 0
-        self._order = 0
-        self._sum_longest = 0  # of longest_step over the decodes
-        self._clipped = 0  # decodes that asked for more than admission looks ahead
-        self._prefilled: list[RadixRequest] = []  # by the last step; they join the decodes at the next
-        self._joined: list[RadixRequest] = []  # the decodes since the last decode step
         self._somebody_left = False
         self.new_token_ratio = NewTokenRatio(params)
-        self._last_decode = -1  # its step number
+        self.steps = 0
+        self.decode_steps = 0
+        self.last_decode = -1  # the number of the last decode step
+        self.freed = False  # nobody lets go between two steps
         # the present step
         self.chunks: list[tuple[RadixRequest, int]] = []
         self.decoded = 0
@@ -98,130 +98,46 @@ class SGLangScheduler:
         for r in self._prefilled:
             self._join(r)
         self._prefilled = []
-        if self._admit(now_s):
+        self.chunks = admit(self, now_s)
+        if self.chunks:
             self._start_prefill()
         else:
             self._start_decode(somebody_left, now_s)
         return bool(self.decoded or self.chunks)
 
     def _join(self, r: RadixRequest) -> None:
-        r.order = self._order
-        self._order += 1
+        r.order = self.ordered
+        self.ordered += 1
         r.decoding = True
         self.decoding[r] = None
-        self._joined.append(r)
+        self.joined.append(r)
         self.decodes.join(r, self.decode_steps - r.computed)
-        self._sum_longest += r.longest_step
-        self._clipped += r.asked > self.p.clip_max_new_tokens
+        self.sum_longest += r.longest_step
+        self.clipped += r.asked > self.p.clip_max_new_tokens
 
-    def _leave(self, r: RadixRequest) -> None:
+    def rearrange(self, decodes: list[RadixRequest]) -> None:
+        """The batch is what is left of it, in this order."""
+        self.decoding = dict.fromkeys(decodes)
+        for r in decodes:
+            r.order = self.ordered
+            self.ordered += 1
+
+    def leave(self, r: RadixRequest) -> None:
+        """r decodes no more."""
         self.decodes.leave(r)
         r.computed = self.decode_steps - r.base
         r.decoding = False
-        self._sum_longest -= r.longest_step
-        self._clipped -= r.asked > self.p.clip_max_new_tokens
+        self.sum_longest -= r.longest_step
+        self.clipped -= r.asked > self.p.clip_max_new_tokens
 
     def _store(self, r: RadixRequest) -> None:
         self.cache.store(r, r.computed // self.b, r.prompt // self.b)
 
-    # -- prefill ----------------------------------------------------------------------------------------------------
-    def _admit(self, now_s: float) -> bool:
-        """Form a prefill batch: the chunked request first, then the waiting in order until one does not fit."""
-        waiting, most = self.waiting, self.p.max_num_seqs
-        if (self.full or not waiting) and self.chunked is None:
-            return False
-        running = self.decodes.n
-        if running >= most and self.chunked is None:
-            self.full = True
-            return False
-        waiting.arrange()
-        adder = self._adder()
-        chunked, self.chunked = self.chunked, None
-        if chunked is not None:
-            self._continue(adder, chunked)
-        state = CONTINUE if adder.chunk > 0 else OTHER
-        while state == CONTINUE and waiting:
-            if running + len(adder.batch) >= most:
-                self.full = True
-                break
-            r = waiting.at(0)
-            admitted = len(adder.batch)
-            state = self._try(adder, r)
-            if len(adder.batch) > admitted:
-                waiting.pop()
-                self._start(r, now_s)
-            if state == NO_TOKEN:
-                self.full = True
-        self.chunks = adder.batch
-        return bool(adder.batch)
-
-    def _adder(self) -> Adder:
-        p, clip, steps = self.p, self.p.clip_max_new_tokens, self.decode_steps
-
-        def to_come() -> Iterator[int]:
-            return (min(r.longest_step - steps, clip) for r in self.decoding)
-
-        total = sum(to_come()) if self._clipped else self._sum_longest - self.decodes.n * steps
-        return Adder(self.cache, self.b, p.chunked_prefill_size, p.max_prefill_tokens, total, self.new_token_ratio.value(), to_come)
-
-    def _continue(self, adder: Adder, r: RadixRequest) -> None:
-        limit = min(adder.chunk, adder.whole_room())
-        if limit <= 0:
-            limit = adder.chunk  # it must go on, or its memory would never come back
-        remaining = r.known - r.computed
-        if remaining > limit:
-            self.chunked = r
-            adder.take(r, limit, 0)
-        else:
-            adder.take(r, remaining, min(r.asked, self.p.clip_max_new_tokens))
-
-    def _try(self, adder: Adder, r: RadixRequest) -> int:
-        """Look r up and add it to the batch if it fits, cut to a chunk if it must be."""
-        cache, b, clip = self.cache, self.b, self.p.clip_max_new_tokens
-        limit = (r.known - 1) // b
-        node = cache.match(r.path, limit) if cache.caching else cache.root
-        hit = node.hi * b
-        extend = r.known - hit
-        cache.lock(node)  # what it would hit cannot be evicted for it
-        if not adder.room_above(extend + min(r.asked - r.generated, clip) + b):
-            cache.unlock(node)
-            return NO_TOKEN
-        if not adder.chunked and adder.batch and -(-extend // b) * b >= adder.input:
-            cache.unlock(node)
-            return OTHER
-        decode = min(r.asked, clip)
-        if -(-extend // b) * b > adder.chunk:
-            extend, decode = adder.chunk // b * b, 0
-            if extend <= 0:
-                cache.unlock(node)
-                return OTHER
-            self.chunked = r
-        self._record_hit(r, node.hi, limit)
-        r.node, r.held, r.computed = node, node.hi, hit
-        cache.admit(r)
-        adder.take(r, extend, decode)
-        return adder.state()
-
-    def _record_hit(self, r: RadixRequest, hit: int, limit: int) -> None:
-        log, b, i = self.log, self.b, r.id
-        if r.preempted_at < 0:
-            log.hit_tokens[i] = hit * b
-            own, fleet = self.cache.ceilings(r.path, limit)
-            log.ceiling_replica_tokens[i] = own * b
-            log.ceiling_fleet_tokens[i] = fleet * b
-        else:
-            log.readmission_hit_tokens[i] += hit * b
-            r.resumed_at = hit * b
-
-    def _start(self, r: RadixRequest, now_s: float) -> None:
-        if r.preempted_at < 0:
-            self.log.admit_s[r.id] = now_s
-        else:
-            self.log.preempted_s[r.id] += now_s - r.preempted_at
-        self.running[r] = None
-        self.running_tokens += r.known
-        self.waiting_tokens -= r.known
-        self.changed = True
+    def let_go(self, r: RadixRequest) -> None:
+        """Free its private pages and unlock its path."""
+        self.cache.blank += -(-r.computed // self.b) - r.held
+        self.cache.release(r)
+        r.node, r.held = None, 0
 
     def _start_prefill(self) -> None:
         b = self.b
@@ -235,7 +151,6 @@ class SGLangScheduler:
             r.computed = upto
         self.steps += 1
 
-    # -- decode -----------------------------------------------------------------------------------------------------
     def _start_decode(self, somebody_left: bool, now_s: float) -> None:
         decodes, cache = self.decodes, self.cache
         if somebody_left or not decodes.n:
@@ -245,7 +160,7 @@ class SGLangScheduler:
         need = decodes.blocks_at(self.decode_steps)
         cache.make_room(need)
         if cache.blank < need:
-            self._retract(now_s)
+            retract(self, now_s)
             need = decodes.blocks_at(self.decode_steps)
         else:
             self.new_token_ratio.decay(1)
@@ -255,68 +170,15 @@ class SGLangScheduler:
         self.decode_steps += 1
         self.decoded = decodes.n
         self._note_gaps()
-        self._last_decode = self.steps - 1
+        self.last_decode = self.steps - 1
         self.steady = self.full or not self.waiting
-
-    def _retract(self, now_s: float) -> None:
-        """Take requests out of the batch, fewest outputs first, until the rest has its pages; their KV is dropped."""
-        steps, b, keep_ahead = self.decode_steps, self.b, self.p.retract_decode_steps
-        order = sorted(self.decoding, key=self._retraction_key, reverse=True)
-        pages = sum((steps - r.base) % b == 0 for r in order)
-        first = True
-        while len(order) > 1 and (first or not self._fits(pages)):
-            first = False
-            r = order.pop()
-            pages -= (steps - r.base) % b == 0
-            self._drop(r, now_s)
-            self.cache.make_room(-(-len(order) * keep_ahead // b))
-        self.full = False
-        self.decoding = dict.fromkeys(order)
-        for r in order:
-            r.order = self._order
-            self._order += 1
-        sampled = sum(steps - r.base - r.prompt + 1 for r in order)
-        self.new_token_ratio.set_after_retraction(sampled, sum(r.asked for r in order), keep_ahead * len(order))
-        self.changed = True
-
-    def _fits(self, pages: int) -> bool:
-        self.cache.make_room(pages)
-        return self.cache.blank >= pages
-
-    def _retraction_key(self, r: RadixRequest) -> tuple[int, ...]:
-        sampled = self.decode_steps - r.base - r.prompt + 1
-        return (r.priority, sampled, -r.prompt) if self.p.retraction_policy == "priority" else (sampled, -r.prompt)
-
-    def _drop(self, r: RadixRequest, now_s: float) -> None:
-        self._leave(r)
-        self._let_go(r)
-        r.generated = r.computed - r.prompt + 1
-        r.done_before = max(r.done_before, r.computed)
-        r.computed = r.inserted = 0
-        r.preempted_at = now_s
-        if r.gap_from < 0:
-            r.gap_from = self._last_decode
-        else:
-            self._joined.remove(r)
-        del self.running[r]
-        self.running_tokens -= r.known
-        self.waiting_tokens += r.known
-        self.waiting.put_last(r)
-        self.log.preemptions[r.id] += 1
-        self.preempted.append(r.id)
-
-    def _let_go(self, r: RadixRequest) -> None:
-        """Free its private pages and unlock its path."""
-        self.cache.blank += -(-r.computed // self.b) - r.held
-        self.cache.release(r)
-        r.node, r.held = None, 0
 
     def _note_gaps(self) -> None:
         """Who decodes for the first time since its prefill: it may have waited for other prefills in between."""
-        for r in self._joined:
+        for r in self.joined:
             self.log.gaps.extend((r.id, r.gap_from, self.steps - 1))
             r.gap_from = -1
-        self._joined.clear()
+        self.joined.clear()
 
     # -- shape of the step ------------------------------------------------------------------------------------------
     def shape(self) -> tuple[list[tuple[int, int]], int, int, int, int]:
@@ -346,7 +208,7 @@ class SGLangScheduler:
         self.steps += k
         self.decode_steps += k
         self.new_token_ratio.decay(k)
-        self._last_decode = self.steps - 1
+        self.last_decode = self.steps - 1
         self.running_tokens += self.decodes.n * k
 
     # -- end of the step --------------------------------------------------------------------------------------------
@@ -380,9 +242,7 @@ class SGLangScheduler:
     def _sampled(self, r: RadixRequest) -> None:
         """A prefill reached its last known token: one more output."""
         step = self.steps - 1
-        if r.resumed_at >= 0:
-            self.log.recomputed_tokens[r.id] += max(0, min(r.done_before, r.computed) - r.resumed_at)
-            r.resumed_at = -1
+        self.log.recomputed(r, r.computed)
         r.generated += 1
         self.running_tokens += 1
         if r.generated == 1:
@@ -396,14 +256,14 @@ class SGLangScheduler:
         leaving: list[RadixRequest] = self.decodes.finishing.pop(self.decode_steps, [])  # type: ignore[assignment]
         leaving.sort(key=lambda r: r.order)
         for r in leaving:
-            self._leave(r)
+            self.leave(r)
             del self.decoding[r]
             self._finish(r)
         return [r.id for r in leaving]
 
     def _finish(self, r: RadixRequest) -> None:
         self._store(r)
-        self._let_go(r)
+        self.let_go(r)
         del self.running[r]
         self.running_tokens -= r.prompt + r.output
         self.log.last_step[r.id] = self.steps - 1

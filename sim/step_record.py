@@ -1,0 +1,62 @@
+"""What a replica keeps of its steps and of its state while it runs: flat arrays of numbers, turned into columns at the end.
+
+The one idea: a stretch is recorded once, however many steps it has; only the ends of steps are kept one by one.
+"""
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+
+from sim.recording import Samples, Steps, StepShapes
+
+STRETCH = 6
+"""Numbers recorded of each stretch: start, steps, decodes, prefill tokens, sum of contexts and rows sampled."""
+SAMPLE = 5
+"""Numbers of each sample: time, blocks in use, blocks idle, running, waiting."""
+
+
+class StepRecord:
+    """Of one replica."""
+
+    def __init__(self) -> None:
+        self.end_s = array("d")
+        self._coverage = bytearray()
+        self._stretches = array("d")
+        self._chunks = array("q")  # (stretch, new, cached) of each prefill chunk
+        self._samples = array("d")
+
+    def stretch(self, start_s: float, ends_s: array[float], codes: bytes, chunks: list[tuple[int, int]], decodes: int, sum_context: int, sampled: int) -> None:
+        """Steps that ended then; what they have in common is the shape of the first."""
+        self.end_s += ends_s
+        self._coverage += codes
+        prefill = 0
+        for new, cached in chunks:
+            prefill += new
+            self._chunks.extend((len(self._stretches) // STRETCH, new, cached))
+        self._stretches.extend((start_s, len(ends_s), decodes, prefill, sum_context, sampled))
+
+    def sample(self, t_s: float, in_use: int, idle: int, running: int, waiting: int) -> None:
+        self._samples.extend((t_s, in_use, idle, running, waiting))
+
+    def steps(self) -> Steps:
+        """Columns of all steps so far."""
+        end_s = np.frombuffer(self.end_s, np.float64) if self.end_s else np.empty(0)
+        stretches = np.array(self._stretches).reshape(-1, STRETCH)
+        k, decodes, prefill, sum_context, sampled = stretches[:, 1:].T.astype(np.int64)  # whole numbers below 2**53: exact
+        start_s = np.empty(len(end_s))
+        start_s[1:] = end_s[:-1]
+        start_s[np.cumsum(k) - k] = stretches[:, 0]  # a step after an idle spell does not start at the last one's end
+        return Steps(
+            end_s=end_s,
+            duration_s=np.subtract(end_s, start_s, out=start_s),
+            coverage=np.frombuffer(bytes(self._coverage), np.int8),
+            n_decode=np.repeat(decodes.astype(np.int32), k),
+            prefill_tokens=np.repeat(prefill.astype(np.int32), k),
+            work=StepShapes(k, decodes, sum_context, sampled, np.array(self._chunks, np.int64).reshape(-1, 3)),
+        )
+
+    def samples(self) -> Samples:
+        rows = np.array(self._samples).reshape(-1, SAMPLE)
+        in_use, idle = rows[:, 1].astype(np.int64), rows[:, 2].astype(np.int64)
+        return Samples(rows[:, 0], in_use, idle, rows[:, 3].astype(np.int32), rows[:, 4].astype(np.int32))
