@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -18,9 +19,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from kvcast import text
 from tests.ui.browser import ROOT, Reader, browser, dashboard, missing
 
 MOST_INTERACTIONS = 12
+FOUND = re.compile("Fewest GPUs:|This is the fewest:")
 LONG_S = 1800
 """For the plan, on a slow machine."""
 SEARCH_ONLY = ("--no-capacity", "--no-binding", "--no-advice", "--no-growth", "--no-n-plus-1")
@@ -41,7 +44,10 @@ def ask(reader: Reader) -> None:
     reader.patience_s = LONG_S
     reader.see("coding-agent, edited: ")
     step(reader, "Find the fewest GPUs", reader.press, "Find the fewest GPUs")
-    reader.see(re.compile("Fewest GPUs:|This is the fewest:|No fleet meets the target:"))
+    reader.see(re.compile(f"{FOUND.pattern}|No fleet meets the target:"))
+    if reader.page.get_by_role("button", name="Try wider replicas").count():
+        step(reader, "Try wider replicas", reader.press, "Try wider replicas")
+        reader.see(FOUND)
 
 
 def step(reader: Reader, words: str, do: Any, *arguments: Any) -> None:
@@ -71,7 +77,8 @@ def main() -> None:
         plan, scenario = json.loads(downloaded(reader, "plan.json")), downloaded(reader, "scenario.toml")
         file = Path(name) / "scenario.toml"
         file.write_bytes(scenario)
-        done = subprocess.run([sys.executable, "-m", "kvcast", "plan", str(file), "--json", *SEARCH_ONLY], cwd=ROOT, capture_output=True, check=True)
+        words = shlex.split(reader.page.get_by_test_id("stCode").get_by_text("kvcast plan scenario.toml").inner_text())[3:-2]
+        done = subprocess.run([sys.executable, "-m", "kvcast", "plan", str(file), *words, "--json", *SEARCH_ONLY], cwd=ROOT, capture_output=True, check=True)
         again = json.loads(done.stdout)
         check(reader, plan, again)
     print("kvcast plan on the page's scenario.toml says the same")
@@ -83,7 +90,7 @@ def check(reader: Reader, plan: dict[str, Any], again: dict[str, Any]) -> None:
     for key in COMPARED:
         if plan[key] != again[key]:
             raise SystemExit(f"ui_flow: {key} differs from kvcast plan:\n{json.dumps(plan[key])}\n{json.dumps(again[key])}")
-    words = f"{plan['answer']['replicas']} × H200"
+    words = f"{text.percent(plan['answer']['attainment']['mean'])}"
     if words not in reader.words():
         raise SystemExit(f"ui_flow: the page does not say {words!r}")
     if reader.outside() or reader.faults:

@@ -8,6 +8,7 @@ then the tables behind them.
 from __future__ import annotations
 
 import functools
+import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +31,10 @@ from workloads.errors import InputError
 Document = Mapping[str, Any]
 Axes = Mapping[str, Sequence[Any]]
 FIND = "Find the fewest GPUs"
+WIDER = (1, 2, 4, 8)
+"""GPUs a replica to try when no fleet of the given ones will do."""
+LOST_TO_ROUTING = 0.05
+"""Share of the prompt tokens that are cached on another replica, from which it is said to matter."""
 
 
 def show(page: Page) -> None:
@@ -87,7 +92,44 @@ def _plan(page: Page, run: Run) -> Document | None:
     results.box(told if other or not found["answer"]["feasible"] else replace(told, headline="This is the fewest:"), sentence)
     if other is not None:
         below.button("Use this fleet", key="plan.use", on_click=use, args=(page, other, axes), help="set the sidebar to the plan's answer and run it")
+    if not found["answer"]["feasible"]:
+        _infeasible(page, run, axes, below)
     return found
+
+
+def _infeasible(page: Page, run: Run, axes: Axes, place: Any) -> None:
+    """Why more replicas may not help, and what may: fewer, wider ones."""
+    label = wider(run)
+    if label is not None and "hardware.tensor_parallel" not in axes:
+        place.button("Try wider replicas", key="plan.wider", on_click=widen, args=(page, label), help=plain(f"plan again with {', '.join(map(str, WIDER))} GPUs a replica, their step times from {label}"))
+    s = run.summary
+    hit, ceiling = s["prefix_hit_rate"], s["reuse_ceiling_fleet"]
+    if hit is not None and ceiling is not None and ceiling - hit > LOST_TO_ROUTING:
+        st.caption(plain(
+            f"{text.percent(hit)} of the prompt tokens came from the cache, {text.percent(ceiling)} would with one endless cache for the fleet: each replica computes what another has cached, "
+            "so more replicas may not help; fewer, wider ones share more."
+        ))  # fmt: skip
+
+
+def wider(run: Run) -> str | None:
+    """The label of the roofline of the run's GPU, whose width is free; None where there is none for its model and dtype."""
+    from calibrate.sources.roofline import GPUS
+
+    device, model = run.summary["profile_provenance"]["device"]["name"], run.scenario.model
+    profiles = [f"roofline:{name}" for name, spec in GPUS.items() if spec.name == device]
+    return next((label for label, (profile, dtype, _) in inputs.hardware(model.name).items() if profile in profiles and dtype == model.dtype), None)
+
+
+def widen(page: Page, label: str) -> None:
+    """Let the plan choose the GPUs of a replica too, and ask for it."""
+    state, scenario = st.session_state, _scenario(page.shown_toml)
+    state["plan.gpus"], state["plan.widths"] = [*dict.fromkeys([*state.get("plan.gpus", ()), label])], [*WIDER]
+    gpus = inputs.hardware(scenario.model.name)
+    axes = axes_of(scenario, [gpus[label] for label in state["plan.gpus"] if label in gpus], WIDER, state.get("plan.policies", ()), state.get("plan.routers", ()))
+    try:
+        page.runner.submit(start_of(page.shown_toml, axes), *command(axes))
+    except InputError as error:
+        st.toast(plain(str(error)))
 
 
 def _ask_axes(scenario: Scenario) -> Axes:
@@ -175,7 +217,17 @@ def _pin(page: Page, run: Run, place: Any) -> None:
             st.button("Pin as baseline" if page.baseline is None else "Pin this run instead", key="plan.pin", on_click=lambda: state.update(pinned=state["job"]), type="tertiary", icon=":material/push_pin:", help=plain(TERMS["change"]))
 
 
+def command_line(plan: Document) -> str:
+    """The command that finds this plan from the scenario on show."""
+    axes: dict[str, list[Any]] = {}
+    for candidate in plan["candidates"]:
+        for key, value in candidate["values"].items():
+            axes.setdefault(key, []).append(value)
+    return shlex.join(["kvcast", "plan", "scenario.toml", *command({key: sorted(set(values)) for key, values in axes.items()})[1:], "--out", "my-plan"])
+
+
 def _plan_files(page: Page, found: Document) -> None:
+    st.code(command_line(found), language="bash", wrap_lines=True)
     left, right = st.columns(2)
     left.download_button("plan.json", lambda: text.to_json({**found, "scenario": results.portable(found["scenario"])}), "plan.json", "application/json", on_click="ignore", width="stretch", key="plan.plan.json")
     right.download_button("candidates.csv", lambda: candidates_csv(found), "candidates.csv", "text/csv", on_click="ignore", width="stretch", key="plan.candidates.csv")

@@ -242,3 +242,28 @@ def test_a_plan_found_by_the_command_line(folder):
     assert found["answer"]["feasible"]
     assert f"Fewest GPUs: {found['answer']['replicas']} × H200-SXM" in session.words().replace("**", "")
 
+
+def test_where_no_fleet_will_do_wider_replicas_are_a_press_away(folder):
+    page = Session()
+    page.at.number_input(key="target").set_value(99.99)
+    page.press("Run")
+    toml = page.at.session_state.job.scenario_toml
+    start = plan.start_of(toml, {})
+    document = plans.plan()
+    key = runner.key_of(start, ("plan",))
+    (folder / f"{key}.json").write_text(json.dumps({**document, "scenario": toml, "answer": {**document["answer"], "feasible": False}}))
+    (folder / f"{key}.toml").write_text(start)
+    page.settle(page.at.run())
+    asked = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner.Runner, "submit", lambda self, *words: asked.append(words))
+        next(b for b in page.at.button if b.label == "Try wider replicas").click()
+        page.at.run()
+    [(_, *words)] = asked
+    assert words == ["plan", "--vary", "hardware.profile=h200-llama-3.1-8b-aic,roofline:h200", "--vary", "hardware.tensor_parallel=1,2,4,8"]
+    assert page.at.session_state["plan.widths"] == [1, 2, 4, 8]
+
+
+def test_the_plan_has_a_command_line():
+    found = plans.plan()
+    assert plan.command_line(found) == "kvcast plan scenario.toml --vary cache.policy=lfu,lru --out my-plan"
