@@ -66,9 +66,11 @@ def loaded(job: Job | None) -> Run | None:
 
 def begin() -> Page:
     """Draw the sidebar and find out what is on show. Once in every pass, before the page."""
+    job: Job | None
     runner = runner_of(os.environ.get("KVCAST_RUNS", "runs/dashboard"))
     state = st.session_state
-    if "base" not in state:
+    first = "base" not in state
+    if first:
         _open(runner)
     st.html(LAYOUT)
     with st.sidebar:
@@ -76,8 +78,10 @@ def begin() -> Page:
         asked = inputs.ask(runner)
     if (pressed and asked.scenario is not None) or (state["job"] is state["pending"] is None and not state["problem"]):
         start(runner, asked.toml or Asked(inputs.demo()).toml)
+    elif first and state["pending"] is None and (job := runner.existing(asked.toml)) is not None and (job.running or job.done):
+        state["pending"] = job  # whoever reloads in the middle of a run follows it further
     _settle()
-    job: Job | None = state["job"]
+    job = state["job"]
     page = Page(runner, asked, job.scenario_toml if job else "", loaded(job), loaded(state["pinned"]))
     _share(page)
     return page

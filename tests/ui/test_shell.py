@@ -64,6 +64,25 @@ def test_changed_settings_say_so_until_they_are_run(session):
     assert "1 × H200" in session.words()
 
 
+def test_a_reload_in_the_middle_of_a_run_follows_it(folder):
+    shown = demo.prepare(shared())
+    link_ = {"workload.duration_s": "20000.0", "job": shown.key}
+    at = AppTest.from_file(str(APP), default_timeout=60)
+    at.query_params.update(link_)
+    at.run()
+    assert at.session_state.pending is None
+    assert at.session_state.job.key == shown.key, "nobody has asked for this run yet"
+    next(b for b in at.button if b.label == "Run").click()
+    running = at.run().session_state.pending
+    again = AppTest.from_file(str(APP), default_timeout=60)
+    again.query_params.update(link_)
+    again.run()
+    assert again.session_state.pending is running
+    assert again.session_state.job.key == shown.key
+    shared().cancel(running)
+    running.wait()
+
+
 def test_a_run_in_progress_shows_how_far_it_is_and_is_cancelled(session):
     before = session.at.session_state.job
     load(session, LONG.encode())
