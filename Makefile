@@ -66,6 +66,8 @@ fuzz: $(VENV)/.installed-test
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/bench_speed.py
+	$(BIN)/python benchmarks/bench_coding_agent.py --requests 20000
+	$(BIN)/python benchmarks/bench_plan.py
 
 ui-test: $(VENV)/.installed-test
 	$(BIN)/python -m tools.ui_flow
