@@ -192,7 +192,8 @@ def test_candidates_show_the_plan_and_the_front_of_those_that_meet():
 
 def test_what_binds_is_told_apart():
     [bars] = figures.binding(plan()).data
-    assert bars.y[-1] == "compute", "the most helpful one on top"
+    assert bars.y[-1] == "compute (estimate)", "the most helpful one on top"
+    assert [y for y in bars.y if "estimate" not in y] == ["KV capacity", "replicas"]
     assert bars.x[-1] == pytest.approx(3.5)
     assert len(bars.y) == 4, "routing was not simulated"
     assert bars.error_x.array[-1] == pytest.approx(1.0)

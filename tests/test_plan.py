@@ -228,6 +228,7 @@ def test_advice_is_what_its_settings_do(whole):
 def test_memory_gains_where_it_is_short_and_compute_where_prompts_are_all(whole):
     starved = plan(scenario(engine={"kv_blocks": 2000}), most=12, advice=False, growth=None)
     gains = {row["resource"]: row["gain"] for row in starved["binding"]["changes"]}
+    assert {row["resource"] for row in starved["binding"]["changes"] if row["estimate"]} == {"compute", "memory bandwidth"}
     plenty = {row["resource"]: row["gain"] for row in whole[1]["binding"]["changes"]}
     assert starved["binding"]["resource"] in ("KV capacity", "routing")
     assert gains["KV capacity"] > max(0.02, 3 * plenty["KV capacity"], gains["compute"])

@@ -167,7 +167,7 @@ def binding(plan: Document) -> go.Figure:
     rows = sorted((row for row in found["changes"] if row["gain"] is not None), key=lambda row: row["gain"])
     gain, low, high = (100 * _column(rows, key) for key in ("gain", "gain_low", "gain_high"))
     figure = go.Figure(go.Bar(
-        y=[row["resource"] for row in rows], x=gain, orientation="h", showlegend=False, customdata=100 * _column(rows, "attainment"),
+        y=[f"{row['resource']} (estimate)" if row.get("estimate") else row["resource"] for row in rows], x=gain, orientation="h", showlegend=False, customdata=100 * _column(rows, "attainment"),
         error_x={"type": "data", "symmetric": False, "array": high - gain, "arrayminus": gain - low, "thickness": 1.5, "width": 4, "color": GREY},
         marker={"color": [ORANGE if row["resource"] == found["resource"] else SKY for row in rows]},
         hovertemplate="20 % more %{y}: %{x:+.2f} points, %{customdata:.1f} % within limits<extra></extra>",

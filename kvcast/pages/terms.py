@@ -30,7 +30,7 @@ TERMS = {
         "Every fleet that was simulated, by TTFT p99 and cost. On the Pareto front of those that meet the target, nothing is both cheaper and faster. "
         "Unstable ones and those stopped early have no latency and are in the table only."
     ),
-    "binding": "The resource whose +20 % raises attainment most, each simulated again on the same arrivals. Routing: an oracle router.",
+    "binding": "The resource whose +20 % raises attainment most, each simulated again on the same arrivals. Compute and memory bandwidth are estimates: measured step times scaled by what a roofline gains. Routing: an oracle router.",
     "advice": "Each change was simulated on the same arrivals; nothing here is a rule of thumb.",
     "growth": "Fewest replicas when the same mix arrives faster by this factor.",
     "n_plus_1": "The same load with one replica down: whether the rest still meets the target.",

@@ -43,13 +43,16 @@ def stress_step(found: Capacity) -> int:
 
 
 def binding(loads: Loads, found: Capacity) -> dict[str, Any]:
-    """+20 % of each resource at the stress load, each with the attainment it gains and that gain's 95 % interval."""
+    """+20 % of each resource at the stress load, each with the attainment it gains and that gain's 95 % interval.
+
+    estimate: the step times are a roofline's ratio times measured ones (calibrate.faster), not anything measured.
+    """
     step = stress_step(found)
     scenario = loads.trial(step).scenario
     base = loads.at([step])[0]
     asked = _resources(scenario)
     tried = _tried(loads.trials, [trial for _, trial in asked], base, [resource != REPLICAS for resource, _ in asked])
-    rows = [{"resource": resource, **gain, "reason": reason} for (resource, _), (gain, reason) in zip(asked, tried, strict=True)]
+    rows = [{"resource": resource, **gain, "reason": reason, "estimate": resource in RESOURCES} for (resource, _), (gain, reason) in zip(asked, tried, strict=True)]
     load = found.load(step)
     bound, words = _binds(rows, base, _load(load, found.unit))
     return {

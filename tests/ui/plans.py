@@ -23,7 +23,7 @@ def candidate(label: str, values: dict[str, Any], replicas: int, attainment: flo
 
 
 def gain(resource: str, by: float) -> dict[str, Any]:
-    return {"resource": resource, "attainment": 0.94 + by, "gain": by, "gain_low": by - 0.01, "gain_high": by + 0.01, "reason": None}
+    return {"resource": resource, "attainment": 0.94 + by, "gain": by, "gain_low": by - 0.01, "gain_high": by + 0.01, "reason": None, "estimate": resource in ("compute", "memory bandwidth")}
 
 
 LRU, LFU = {"cache.policy": "lru"}, {"cache.policy": "lfu"}
