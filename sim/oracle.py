@@ -8,7 +8,7 @@ token, given what every cache holds now, and what its prefill and its decode ste
 from __future__ import annotations
 
 from calibrate.latency import StepTime
-from sim.kvcache.base import Paths
+from sim.kvcache.chains import Paths
 from sim.log import RequestLog
 from sim.replica import Replica
 from sim.scenario import EngineParams

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.kvcache.base import Path
+from sim.kvcache.chains import Path
 
 
 class Request:

@@ -16,7 +16,8 @@ from array import array
 
 from sim import admission, in_flight, preemption, stretches
 from sim.decodes import Decodes
-from sim.kvcache.base import BlockCache, Paths
+from sim.kvcache.base import BlockCache
+from sim.kvcache.chains import Paths
 from sim.kvcache.tiers import Tiers
 from sim.loading import PREFETCH_AHEAD, Loader
 from sim.log import RequestLog

@@ -19,8 +19,11 @@ from sim import sglang
 from sim.clock import Clock
 from sim.cluster import Cluster
 from sim.hopeless import Hopeless
-from sim.kvcache.base import BlockCache, Coming, NoCache, Paths
+from sim.kvcache.base import BlockCache
+from sim.kvcache.ceilings import UnderWay
+from sim.kvcache.chains import Paths
 from sim.kvcache.clairvoyant import ClairvoyantCache, Forecast
+from sim.kvcache.no_cache import NoCache
 from sim.kvcache.observed import as_table, observe
 from sim.kvcache.policies import POLICIES, World, check, find, make
 from sim.kvcache.ranked import RankedCache
@@ -90,7 +93,7 @@ def run(
     if oracle:
         cluster.router = Oracle(params, step_time, paths, log)
     fleet_seen: dict[int, int] = {}
-    coming: dict[int, list[tuple[int, Coming]]] | None = {} if replicas > 1 else None
+    under_way = UnderWay() if replicas > 1 else None
     forecast = Forecast(workload, params) if params.caching and params.policy == "clairvoyant" else None
     cache_events: list[array[int]] | None = [array("q") for _ in range(replicas)] if record_cache else None
     for index in range(replicas):
@@ -100,7 +103,7 @@ def run(
             scheduler: Scheduler | sglang.SGLangScheduler = sglang.scheduler(params, paths, token_paths, log, fleet_seen, world)
         else:
             cache = _cache(params, world, fleet_seen, forecast)
-            cache.replica, cache.coming = index, coming
+            cache.replica, cache.under_way = index, under_way
             if cache_events is not None:
                 observe(cache, cache_events[index])
             tiers = Tiers(params.tiers, _prefill_alone(params, step_time), params.block_size) if params.tiers else None

@@ -41,7 +41,7 @@ def saved(replicas: Sequence[Replica], until_s: float) -> CacheState:
     runs: list[tuple[int, ...]] = []
     trees = []
     first: Any = replicas[0].scheduler.cache
-    seen: list[tuple[int, ...]] = [(-1, node, depth) for node, depth in first._fleet_seen.items()]
+    seen: list[tuple[int, ...]] = [(-1, node, depth) for node, depth in first.seen.fleet.items()]
     for index, replica in enumerate(replicas):
         cache: Any = replica.scheduler.cache
         if replica.scheduler.busy:
@@ -52,7 +52,7 @@ def saved(replicas: Sequence[Replica], until_s: float) -> CacheState:
             runs += [(index, *row) for row in _rows(cache)]
         else:
             trees.append(document(replica))
-        seen += [(index, node, depth) for node, depth in cache._seen.items()]
+        seen += [(index, node, depth) for node, depth in cache.seen.here.items()]
     routed = int(np.count_nonzero(np.asarray(replicas[0].log.replica) >= 0))
     told = np.frombuffer(json.dumps(trees).encode() if trees else b"", np.uint8)
     return CacheState(np.array(runs, np.int64).reshape(-1, 6), np.array(seen, np.int64).reshape(-1, 3), until_s, routed, told)
@@ -81,9 +81,9 @@ def restore(state: CacheState, replicas: Sequence[Replica]) -> None:
             _fill(cache, state.runs[state.runs[:, 0] == index, 1:])
         else:
             fill(replica, trees[index])
-        cache._seen.update(state.seen[state.seen[:, 0] == index, 1:].tolist())
+        cache.seen.here.update(state.seen[state.seen[:, 0] == index, 1:].tolist())
     first: Any = replicas[0].scheduler.cache
-    first._fleet_seen.update(state.seen[state.seen[:, 0] == -1, 1:].tolist())
+    first.seen.fleet.update(state.seen[state.seen[:, 0] == -1, 1:].tolist())
 
 
 def _fill(cache: ReleaseOrderCache, rows: np.ndarray) -> None:

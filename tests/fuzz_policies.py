@@ -57,7 +57,7 @@ def by_blocks(workload: Workload, block: int) -> Workload:
 
 def nodes_alone() -> Any:
     """Context manager: no two tree nodes are one chain."""
-    return patch("sim.kvcache.base.first_of_chain", lambda workload, block_size: np.arange(len(workload.tree), dtype=np.int32))
+    return patch("sim.kvcache.chains.first_of_chain", lambda workload, block_size: np.arange(len(workload.tree), dtype=np.int32))
 
 
 def with_classes(workload: Workload, rng: random.Random) -> Workload:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from sim import stretches
-from sim.kvcache.base import BlockCache, Coming, Paths
+from sim.kvcache.ceilings import Coming, UnderWay
+from sim.kvcache.chains import Paths
 from sim.kvcache.policies import POLICIES
 from sim.scenario import EngineParams
 from sim.scheduler import Scheduler
@@ -126,7 +127,7 @@ class _NoTails:
 
 
 def _chains_beside_tails(faulty: Callable) -> None:
-    with patch("sim.kvcache.base.first_of_chain", faulty):
+    with patch("sim.kvcache.chains.first_of_chain", faulty):
         for seed in range(40):
             workload = random_workload(seed, closed=True)
             params = EngineParams(block_size=4, kv_blocks=60, policy="fifo", max_num_seqs=8, max_num_batched_tokens=48)
@@ -138,13 +139,13 @@ def _chains_beside_tails(faulty: Callable) -> None:
 def test_planted_faults_are_noticed() -> None:
     faults = [
         (stretches, "prefill_stretch", _too_far),  # whatever else is in the step, and in memory
-        (BlockCache, "announce", lambda *args: None),  # other replicas see the blocks when the stretch is over
+        (UnderWay, "depth", lambda *args: 0),  # other replicas see the blocks when the stretch is over
         (Coming, "depth", lambda self, *args: 1 << 40),  # or all of them when it begins
     ]
     for target, name, faulty in faults:
         with patch.object(target, name, faulty), pytest.raises((AssertionError, AttributeError, IndexError, ValueError)):
             stretched("lru", 30)
-    from sim.kvcache.base import first_of_chain
+    from sim.kvcache.chains import first_of_chain
 
     with pytest.raises((AssertionError, IndexError, ValueError)):
         _chains_beside_tails(lambda workload, block: first_of_chain(_NoTails(workload), block))  # type: ignore[arg-type]

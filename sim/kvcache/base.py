@@ -10,16 +10,13 @@ worth keeping, always taken first). `free = blank + idle` is what an allocation 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-import numpy as np
+from sim.kvcache.ceilings import Coming, Seen, UnderWay
+from sim.kvcache.chains import Path
 
-from workloads.columns import Workload
-
-Path = list[tuple[int, int]]
-"""(chain id, end block) of every chain that owns blocks of a request, shallow to deep. Caches call a chain a node."""
 _end_block = itemgetter(1)
 
 
@@ -48,77 +45,6 @@ class Lower(Protocol):
     def released(self, path: Path, end: int) -> None: ...
 
 
-class Paths:
-    """Paths of requests in blocks of one size; shared by all replicas.
-
-    The one idea: tree nodes that nothing parts are one *chain*, so a turn of a long session walks one, not a node for every
-    turn before. A chain has the id of its first node; where a request's blocks end in it is the path's to say. Within a
-    chain every node but the last has one child and no request's private tail hangs on it: what is cached below a chain
-    hangs on its end. A request's private tail is the node `n_nodes + request id`, which no other request can have on its path.
-    """
-
-    def __init__(self, workload: Workload, block_size: int, chains: bool = True) -> None:
-        """chains=False: every tree node stands for itself, for who counts something by node."""
-        tree = workload.tree
-        self.block_size = block_size
-        self.n_shared = len(tree)
-        first = first_of_chain(workload, block_size) if chains else np.arange(self.n_shared, dtype=np.int32)
-        self._first = first.data
-        self._above = tree.parent[first].data
-        self._end_block = (tree.end // block_size).data
-        self._leaf = workload.leaf.data
-        self._total = (workload.prompt_tokens + workload.output_tokens).data
-
-    def build(self, request: int) -> Path:
-        """The path of prompt and output, without chains that own no block of it."""
-        first, above, end_block = self._first, self._above, self._end_block
-        node = self._leaf[request]
-        deep = end_block[node]
-        tail = self._total[request] // self.block_size
-        path: Path = []
-        if tail > deep:
-            path.append((self.n_shared + request, tail))
-        up = above[node]
-        while up >= 0:
-            shallow = end_block[up]
-            if deep > shallow:
-                path.append((first[node], deep))
-            node, deep = up, shallow
-            up = above[node]
-        path.reverse()
-        return path
-
-
-def first_of_chain(workload: Workload, block_size: int) -> np.ndarray:
-    """int32 [nodes]: the shallowest node of each one's chain."""
-    tree = workload.tree
-    parent, n = tree.parent, len(tree)
-    below = np.bincount(parent[parent >= 0], minlength=n)
-    ends_in_tail = (workload.prompt_tokens + workload.output_tokens) // block_size > tree.end[workload.leaf] // block_size
-    below[workload.leaf[ends_in_tail]] += 1
-    up = np.maximum(parent, 0)
-    goes_on = (parent >= 0) & (parent[up] >= 0) & (below[up] == 1)  # a root owns no block
-    first = np.where(goes_on, up, np.arange(n)).astype(np.int32)
-    while not np.array_equal(jump := first[first], first):  # pointer doubling
-        first = jump
-    return first
-
-
-class Coming(NamedTuple):
-    """What a stretch of prefill steps on one replica enters, known from its start: others may ask before it is over."""
-
-    replica: int
-    computed: int  #: tokens, with those of its first step
-    tokens: int  #: of each later step
-    ends_s: array[float]  #: of its steps; the next one enters its blocks when it begins
-
-    def depth(self, now_s: float, turn: int, block_size: int) -> int:
-        """Blocks entered by now, `turn` being the last replica that has had its turn at this very time."""
-        begun = bisect_right if self.replica <= turn else bisect_left
-        later = min(begun(self.ends_s, now_s), len(self.ends_s) - 1)
-        return (self.computed + later * self.tokens) // block_size
-
-
 class BlockCache:
     """Counts, ceilings and lazy entry; subclasses keep the runs (`lookup`, `acquire`, `_place`, `release`, `_evict`)."""
 
@@ -135,11 +61,9 @@ class BlockCache:
         self.nodes: dict[int, Any] = {}
         self.overlapped: set[Holder] = set()  # decodes about to compute blocks that are cached already; must not be entered late
         self._n_shared = n_shared
-        self._seen: dict[int, int] = {}  # node -> deepest block ever entered here: the cache that never evicts
-        self._fleet_seen = fleet_seen
+        self.seen = Seen(n_shared, fleet_seen)
         self.replica = 0
-        self.coming: dict[int, list[tuple[int, Coming]]] | None = None  # node -> (end block, what) of stretches under way on all replicas
-        self._announced: list[tuple[int, tuple[int, Coming]]] = []
+        self.under_way: UnderWay | None = None  # shared by all replicas, when there are several
         self.lower: Lower | None = None  # cache tiers, told what happens here
         self.lag = 0  # 1 when a block enters only with the step after the one that fills it (asynchronous scheduling)
 
@@ -185,8 +109,9 @@ class BlockCache:
         self.evicted += short
         self._evict(short)
 
-    def enter(self, request: Holder, hi: int) -> None:
-        """Put the request's full blocks up to `hi` into the cache (they already hold memory)."""
+    def enter(self, request: Holder, hi: int, flush: bool = True) -> None:
+        """Put the request's full blocks up to `hi` into the cache (they already hold memory). Others on its nodes come first: without
+        `flush` the caller has ordered them."""
         lo = request.entered
         path = request.path
         i = request.path_index
@@ -196,7 +121,7 @@ class BlockCache:
                 i += 1
                 continue
             node = self.nodes.get(node_id) or self._new_node(request, i)
-            if node.writers:
+            if flush and node.writers:
                 self.flush(node)
             end = node_hi if node_hi < hi else hi
             request.path_index = i
@@ -208,11 +133,7 @@ class BlockCache:
         request.entered = hi
         if self.lower is not None:
             self.lower.entered(node_id, lo, hi)
-        if node_id < self._n_shared:
-            if self._seen.get(node_id, 0) < hi:
-                self._seen[node_id] = hi
-            if self._fleet_seen.get(node_id, 0) < hi:
-                self._fleet_seen[node_id] = hi
+        self.seen.enter(node_id, hi)
 
     def start_writing(self, request: Holder) -> None:
         """Register on the shared nodes the request will still enter blocks into, so that whoever visits them flushes first."""
@@ -275,26 +196,12 @@ class BlockCache:
                     todo.append(other)
         if len(group) == 1:
             (w,) = group
-            self._enter_raw(w, self.pending(w))
+            self.enter(w, self.pending(w), flush=False)
             return
         b = self.block_size
         blocks = [(w.base + (k + 1) * b, w.order, k, w) for w in group for k in range(w.entered, self.pending(w))]
         for _, _, k, w in sorted(blocks, key=lambda entry: entry[:3]):
-            self._enter_raw(w, k + 1)
-
-    def _enter_raw(self, request: Holder, hi: int) -> None:
-        """`enter` without flushing: the caller has ordered the writers."""
-        lo, i = request.entered, request.path_index
-        while lo < hi:
-            node_id, node_hi = request.path[i]
-            if node_hi <= lo:
-                i += 1
-                continue
-            node = self.nodes.get(node_id) or self._new_node(request, i)
-            end = node_hi if node_hi < hi else hi
-            request.path_index = i
-            self._enter_node(request, node_id, node, lo, end)
-            lo = end
+            self.enter(w, k + 1, flush=False)
 
     def has_way_clear(self, request: Holder) -> bool:
         """Whether nothing lies, and nobody else writes, on the rest of its path: when exactly it enters a block makes no difference here."""
@@ -310,22 +217,14 @@ class BlockCache:
 
     def announce(self, request: Holder, computed: int, tokens: int, ends_s: array[float]) -> None:
         """A stretch of prefill steps begins; `arrived` follows at its end."""
-        if self.coming is None:
-            return
-        coming = Coming(self.replica, computed, tokens, ends_s)
-        for node_id, hi in request.path[request.path_index :]:
-            if hi > request.entered and node_id < self._n_shared:
-                self._announced.append((node_id, (hi, coming)))
-                self.coming.setdefault(node_id, []).append((hi, coming))
+        if self.under_way is not None:
+            beyond = [(node_id, hi) for node_id, hi in request.path[request.path_index :] if hi > request.entered and node_id < self._n_shared]
+            self.under_way.begin(beyond, Coming(self.replica, computed, tokens, ends_s))
 
     def arrived(self) -> None:
         """All that was announced has entered."""
-        for node_id, what in self._announced:
-            others = self.coming[node_id]  # type: ignore[index]
-            others.remove(what)
-            if not others:
-                del self.coming[node_id]  # type: ignore[union-attr, arg-type]
-        self._announced.clear()
+        if self.under_way is not None:
+            self.under_way.end(self.replica)
 
     def ceilings(self, path: Path, hit: int, limit: int) -> tuple[int, int]:
         """Hit blocks had this replica, and had all replicas as one cache, never evicted anything; at least `hit`."""
@@ -334,68 +233,6 @@ class BlockCache:
             node = self.nodes.get(node_id)
             if node is not None and node.writers:
                 self.flush(node)
-            for end, coming in self.coming.get(node_id, ()) if self.coming else ():
-                depth = min(end, coming.depth(self.now_s, self.turn, self.block_size))
-                if self._fleet_seen.get(node_id, 0) < depth:
-                    self._fleet_seen[node_id] = depth
-        return self._depth(self._seen, beyond, hit, limit), self._depth(self._fleet_seen, beyond, hit, limit)
-
-    @staticmethod
-    def _depth(seen: dict[int, int], path: Path, pos: int, limit: int) -> int:
-        for node_id, hi in path:
-            depth = seen.get(node_id, 0)
-            if depth < hi:
-                return min(max(pos, depth), limit)
-            pos = hi
-            if pos >= limit:
-                return limit
-        return min(pos, limit)
-
-
-class NoCache(BlockCache):
-    """Prefix caching off: every block becomes blank when its request lets go. Ceilings are still tracked."""
-
-    class _Node:
-        __slots__ = ("id", "writers")
-        hi = 0
-
-        def __init__(self, node_id: int) -> None:
-            self.id = node_id
-            self.writers: list[Holder] = []
-
-    def lookup(self, path: Path, limit: int) -> tuple[int, int, list[Any]]:
-        return 0, 0, []
-
-    def acquire(self, request: Holder, handles: list[Any]) -> None:
-        pass
-
-    def release(self, request: Holder) -> None:
-        self.enter_generated(request)
-        self.stop_writing(request)
-        self.blank += request.held
-        request.held = request.entered = request.path_index = 0
-
-    def _place(self, request: Holder, node: Any, lo: int, hi: int) -> None:
-        pass
-
-    def _new_node(self, request: Holder, index: int) -> Any:
-        node_id = request.path[index][0]
-        node = NoCache._Node(node_id)
-        if node_id < self._n_shared:
-            self.nodes[node_id] = node
-        return node
-
-    def _drop_if_empty(self, node: Any) -> None:
-        if not node.writers:
-            self.nodes.pop(node.id, None)
-
-    def has_way_clear(self, request: Holder) -> bool:
-        """Whether nothing lies, and nobody else writes, on the rest of its path: when exactly it enters a block makes no difference here."""
-        return all(node.hi <= request.entered and len(node.writers) == 1 for node in request.writing)
-
-    def being_written(self, path: Path) -> bool:
-        return False
-
-    def check(self) -> None:
-        if self.idle or self.evicted or not 0 <= self.blank <= self.total:
-            raise AssertionError("a cache that is off holds idle blocks")
+            if self.under_way is not None and (depth := self.under_way.depth(node_id, self.now_s, self.turn, self.block_size)):
+                self.seen.enter_elsewhere(node_id, depth)
+        return self.seen.ceilings(beyond, hit, limit)

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from sim.kvcache.base import BlockCache, Path, Paths
+from sim.kvcache.base import BlockCache
+from sim.kvcache.chains import Path, Paths
 from sim.kvcache.policies import World, find, make
 from sim.kvcache.ranked import RankedCache
 from sim.kvcache.release_order import ReleaseOrderCache

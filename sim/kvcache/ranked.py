@@ -12,7 +12,8 @@ import heapq
 from itertools import count
 from typing import Any
 
-from sim.kvcache.base import BlockCache, Holder, Path
+from sim.kvcache.base import BlockCache, Holder
+from sim.kvcache.chains import Path
 from sim.kvcache.policies.base import Policy, Run
 
 

@@ -13,7 +13,8 @@ from bisect import bisect_left
 from operator import attrgetter
 from typing import Any
 
-from sim.kvcache.base import BlockCache, Holder, Path
+from sim.kvcache.base import BlockCache, Holder
+from sim.kvcache.chains import Path
 
 
 class Run:

@@ -16,7 +16,7 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
-from sim.kvcache.base import Path
+from sim.kvcache.chains import Path
 from sim.kvcache.replay import POLICIES, Rank
 from sim.recording import TierUse
 from sim.scenario import TierParams

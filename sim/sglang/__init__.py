@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from sim.kvcache import policies
-from sim.kvcache.base import Paths
+from sim.kvcache.chains import Paths
 from sim.kvcache.policies import World
 from sim.log import RequestLog
 from sim.scenario import EngineParams

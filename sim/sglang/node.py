@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sim.kvcache.base import Path
+from sim.kvcache.chains import Path
 from sim.request import Request
 
 

@@ -1,6 +1,6 @@
 """SGLang's radix cache on the static prefix tree: its own small tree, whose edges are intervals of pages on a request's path.
 
-The one idea: no token is looked at. A page is known by the static node that owns its last token (sim.kvcache.base.Paths),
+The one idea: no token is looked at. A page is known by the static node that owns its last token (sim.kvcache.chains),
 so two requests share a page exactly when their paths agree there, children are told apart by the static node of their first
 page, and an edge costs a few comparisons however long it is. What SGLang's own boundaries are (chunk ends, splits, prompt
 and output) decides what one eviction takes, so they are kept as they are.
@@ -18,7 +18,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
-from sim.kvcache.base import Path
+from sim.kvcache.ceilings import Seen
+from sim.kvcache.chains import Path
 from sim.sglang.node import POLICIES, Node, RadixRequest
 
 
@@ -40,9 +41,7 @@ class RadixCache:
         self._falls = policy in ("mru", "tlru")  # tlru: a split leaves a leaf that begins deeper
         self._heap: list[tuple[Any, int, Node]] = []
         self._pushed = 0
-        self._n_shared = n_shared
-        self._seen: dict[int, int] = {}  # static node -> deepest page ever inserted here: the cache that never evicts
-        self._fleet_seen = fleet_seen
+        self.seen = Seen(n_shared, fleet_seen)
 
     def _new_root(self) -> Node:
         root = Node(None, [], -1, 0, 0, -1, self.clock, 0)
@@ -252,18 +251,13 @@ class RadixCache:
         """The path's pages up to `hi`, from its i-th static node on, were here once."""
         for k in range(i, len(path)):
             node_id, end = path[k]
-            if node_id < self._n_shared:
-                depth = end if end < hi else hi
-                if self._seen.get(node_id, 0) < depth:
-                    self._seen[node_id] = depth
-                if self._fleet_seen.get(node_id, 0) < depth:
-                    self._fleet_seen[node_id] = depth
+            self.seen.enter(node_id, end if end < hi else hi)
             if end >= hi:
                 return
 
     def ceilings(self, path: Path, limit: int) -> tuple[int, int]:
         """Pages hit had this replica, and had all replicas as one cache, never evicted anything."""
-        return _depth(self._seen, path, limit), _depth(self._fleet_seen, path, limit)
+        return self.seen.ceilings(path, 0, limit)
 
     # -- checks -----------------------------------------------------------------------------------------------------
     def nodes(self) -> list[Node]:
@@ -310,15 +304,3 @@ def _common(node: Node, path: Path, i: int, limit: int) -> int:
         i += 1
     at = path[i][1]
     return at if at < limit else limit
-
-
-def _depth(seen: dict[int, int], path: Path, limit: int) -> int:
-    pos = 0
-    for node_id, hi in path:
-        depth = seen.get(node_id, 0)
-        if depth < hi:
-            return min(max(pos, depth), limit)
-        pos = hi
-        if pos >= limit:
-            return limit
-    return pos

@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
-from sim.kvcache.base import Path
+from sim.kvcache.chains import Path
 from sim.kvcache.policies.base import Policy, Run
 from sim.sglang.node import Node, RadixRequest
 from sim.sglang.radix import RadixCache

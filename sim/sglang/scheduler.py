@@ -13,7 +13,7 @@ stretch of decode steps is one event (docs/sglang.md has the rules).
 from __future__ import annotations
 
 from sim.decodes import Decodes
-from sim.kvcache.base import Paths
+from sim.kvcache.chains import Paths
 from sim.log import RequestLog
 from sim.scenario import EngineParams
 from sim.sglang.admission import admit

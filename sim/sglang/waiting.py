@@ -10,7 +10,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable
 
-from sim.kvcache.base import Path
+from sim.kvcache.chains import Path
 from sim.sglang.node import Node, RadixRequest
 from sim.sglang.radix import RadixCache
 
