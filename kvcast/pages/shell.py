@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import streamlit as st
 
@@ -119,11 +119,17 @@ def _share(page: Page) -> None:
             if why_not:
                 st.caption(results.plain(why_not))
             else:
-                st.code(f"{(st.context.url or '').split('?')[0]}?{urlencode(params)}", language=None)
+                st.code(f"{_address()}?{urlencode(params)}", language=None)
             st.markdown("**Command line** :gray[the same summary.json, byte for byte]")
             st.code(link.command(scenario, inputs.demo()), language="bash", wrap_lines=True)
             st.download_button("Download scenario.toml", results.portable(page.asked.toml), "scenario.toml", "application/toml", width="stretch", on_click="ignore")
         st.file_uploader("Load a scenario.toml", "toml", key="scenario.upload", on_change=_load, max_upload_size=1, help="its settings become the page's; it may not name files of the server or classes of your own")
+
+
+def _address() -> str:
+    """The page's address as the browser writes it."""
+    parts = urlsplit(st.context.url or "")
+    return parts._replace(path=parts.path or "/", query="", fragment="").geturl()
 
 
 def _link(page: Page, scenario: Scenario) -> tuple[dict[str, str], str]:
