@@ -73,11 +73,11 @@ def main() -> None:
         began_s = time.monotonic()
         ask(reader)
         print(f"{reader.interactions} interactions, {time.monotonic() - began_s:.0f} s")
-        print(reader.page.locator("[data-testid=stAlert]").last.inner_text())
+        print(reader.page.get_by_test_id("stAlert").filter(has_text=FOUND).inner_text())
         plan, scenario = json.loads(downloaded(reader, "plan.json")), downloaded(reader, "scenario.toml")
         file = Path(name) / "scenario.toml"
         file.write_bytes(scenario)
-        words = shlex.split(reader.page.get_by_test_id("stCode").get_by_text("kvcast plan scenario.toml").inner_text())[3:-2]
+        words = shlex.split(reader.page.get_by_test_id("stCode").filter(has_text="kvcast plan scenario.toml").inner_text())[3:-2]
         done = subprocess.run([sys.executable, "-m", "kvcast", "plan", str(file), *words, "--json", *SEARCH_ONLY], cwd=ROOT, capture_output=True, check=True)
         again = json.loads(done.stdout)
         check(reader, plan, again)
