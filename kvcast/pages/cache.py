@@ -213,7 +213,7 @@ def _worth(page: Page, run: Run) -> None:
     if job is None:
         return
     found = job.document()
-    left, right = st.columns([3, 2])
+    left, right = st.columns(2)
     plot(left, figures.value_of_memory(found), TERMS["value"])
     right.markdown(f"**{plain(found['verdict'][:1].upper() + found['verdict'][1:])}.**")
     rows = [

@@ -101,7 +101,7 @@ def _cards(run: Run, basis: Basis) -> None:
         f"{run.scenario.model.kv_dtype} KV; hash {s['profile_hash'].removeprefix('sha256:')[:12]}"
     ), help=plain(TERMS["profile"]))  # fmt: skip
     places = st.columns(3)
-    _card(places[0], "Inside the measured range", text.percent(1 - s["coverage"]["extrapolated"]) + mark_of(s), TERMS["coverage"], f"{text.percent(s['coverage']['measured'])} on a point, {text.percent(s['coverage']['interpolated'])} between points")
+    _card(places[0], "In measured range", text.percent(1 - s["coverage"]["extrapolated"]) + mark_of(s), TERMS["coverage"], f"{text.percent(s['coverage']['measured'])} on a point, {text.percent(s['coverage']['interpolated'])} between points")
     worst = max((row["mean"] for row in fit.values()), default=None)
     told = ", ".join(f"{kind} {text.percent(row['mean'])}" for kind, row in fit.items()) or "nothing measured to compare with"
     _card(places[1], "Error between points", text.percent(worst), TERMS["left_out"], f"on average: {told}")
@@ -173,7 +173,7 @@ def _memory(run: Run, basis: Basis) -> None:
     st.subheader("KV memory of a replica", help=plain(TERMS["kv_arithmetic"]))
     plot(st.container(), figures.gpu_memory(basis.memory), TERMS["kv_arithmetic"])
     s = run.summary
-    st.code("\n".join(s["kv_arithmetic"]) or f"{s['kv_blocks']:,} blocks, as given", language=None)
+    st.code("\n".join(s["kv_arithmetic"]) or f"{s['kv_blocks']:,} blocks, as given", language=None, wrap_lines=True)
 
 
 def _provenance(run: Run, basis: Basis) -> None:
@@ -185,7 +185,7 @@ def _provenance(run: Run, basis: Basis) -> None:
         for line in value if isinstance(value, list) else ():
             st.caption(f"{plain(key)}: {plain(str(line))}")
     if is_calibrated(profile):
-        st.code("\n".join(calibration_lines(profile)), language=None)
+        st.code("\n".join(calibration_lines(profile)), language=None, wrap_lines=True)
     st.code(f"kvcast profile show {run.scenario.hardware.profile.rsplit('/', 1)[-1]}", language="bash")
     others = alike(profile)
     if not others:
