@@ -43,11 +43,16 @@ def ask(reader: Reader) -> None:
     step(reader, "the page Plan", reader.go, "Plan")
     reader.patience_s = LONG_S
     reader.see("coding-agent, edited: ")
-    step(reader, "Find the fewest GPUs", reader.press, "Find the fewest GPUs")
-    reader.see(re.compile(f"{FOUND.pattern}|No fleet meets the target:"))
-    if reader.page.get_by_role("button", name="Try wider replicas").count():
-        step(reader, "Try wider replicas", reader.press, "Try wider replicas")
-        reader.see(FOUND)
+    press(reader, "Find the fewest GPUs")
+    press(reader, "Try wider replicas")
+    reader.see(FOUND)
+
+
+def press(reader: Reader, button: str) -> None:
+    """Press the button, where the server has not got the answer from an earlier visit."""
+    reader.see(re.compile(f"{button}|{FOUND.pattern}"))
+    if reader.page.get_by_role("button", name=button).count():
+        step(reader, button, reader.press, button)
 
 
 def step(reader: Reader, words: str, do: Any, *arguments: Any) -> None:
