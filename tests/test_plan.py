@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kvcast import api, plan
-from kvcast.config import scenario_from_doc
+from kvcast.config import load_scenario, scenario_from_doc
 from kvcast.planner import Options, check_slo
 from kvcast.planner.attainment import interval
 from kvcast.planner.candidates import combinations
@@ -215,13 +215,16 @@ def brute_force_between(asked, first: int, last: int) -> int | None:
 
 
 def test_advice_is_what_its_settings_do(whole):
-    _, made = whole
+    folder, made = whole
     assert 1 <= len(made["advice"]) <= 3
-    for row in made["advice"]:
+    assert len(list(folder.glob("advice-*.toml"))) == len(made["advice"])
+    for place, row in enumerate(made["advice"], 1):
         assert row["after"]["attainment"] > row["before"]["attainment"]
         from kvcast.config import override
 
-        base = with_load(scenario_from_doc(override(document(cluster={"replicas": made["answer"]["replicas"]}), row["set"])), made["binding"]["load"] / made["capacity"]["offered_rate_per_s"])
+        changed = scenario_from_doc(override(document(cluster={"replicas": made["answer"]["replicas"]}), row["set"]))
+        assert load_scenario(folder / f"advice-{place}.toml") == changed
+        base = with_load(changed, made["binding"]["load"] / made["capacity"]["offered_rate_per_s"])
         assert api.simulate(base).summary["attainment"] == row["after"]["attainment"]
 
 

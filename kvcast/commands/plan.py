@@ -64,5 +64,5 @@ def run(args: argparse.Namespace) -> int:
     text.clear_clock()
     print(text.to_json(made) if args.json else words.as_text(made))
     if args.out and not args.json:
-        print(f"\nplan folder: {args.out}")
+        print(f"\nplan folder: {args.out}" + (f" (the chosen fleet with a change made: {args.out}/advice-N.toml)" if made["advice"] else ""))
     return 0

@@ -19,8 +19,8 @@ from kvcast.pages.terms import TERMS
 from kvcast.planner import words
 
 Document = Mapping[str, Any]
-Apply = Callable[[Sequence[str]], None]
-"""Makes the sidebar say these key=value settings and runs them."""
+Apply = Callable[[Document], None]
+"""Makes the sidebar say the scenario with this change and runs it."""
 
 
 def plots(plan: Document) -> None:
@@ -50,7 +50,7 @@ def advice(plan: Document, apply: Apply) -> None:
     for i, change in enumerate(plan["advice"]):
         told, button = st.columns([5, 1], vertical_alignment="center")
         told.markdown(f"**{i + 1}.** {plain(change['words'][:1].upper() + change['words'][1:])}")
-        button.button("Apply", key=f"plan.apply.{i}", on_click=apply, args=(change["set"],), width="stretch", help=plain(f"set the sidebar to this and run it: {', '.join(change['set'])}"))
+        button.button("Apply", key=f"plan.apply.{i}", on_click=apply, args=(change,), width="stretch", help=plain(f"make this change and run it: {', '.join(change['set']) or change['change']}"))
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import shlex
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,9 +20,10 @@ from kvcast import text
 from kvcast.config import override, scenario_from_doc
 from kvcast.pages import answer, inputs, results, shell
 from kvcast.pages.results import plain
+from kvcast.pages.runner import Job
 from kvcast.pages.shell import Page
 from kvcast.pages.terms import TERMS
-from kvcast.pages.verdict import planned, verdict
+from kvcast.pages.verdict import Verdict, planned, verdict
 from kvcast.runs import Run
 from kvcast.toml import dumps
 from sim.scenario import Scenario
@@ -30,7 +31,8 @@ from workloads.errors import InputError
 
 Document = Mapping[str, Any]
 Axes = Mapping[str, Sequence[Any]]
-FIND = "Find the fewest GPUs"
+FIND, REACH = "Find the fewest GPUs", "How far does this fleet reach?"
+SEEDS = (1, 3, 5)
 WIDER = (1, 2, 4, 8)
 """GPUs a replica to try when no fleet of the given ones will do."""
 LOST_TO_ROUTING = 0.05
@@ -42,10 +44,11 @@ def show(page: Page) -> None:
     if run is None:
         st.info("The first run is being simulated.", icon=":material/hourglass_empty:")
         return
-    apply = functools.partial(apply_settings, page)
+    apply = functools.partial(apply_change, page)
     st.markdown(plain(question(run)))
     results.box(verdict(run.summary, run.scenario.slo, results.attained_ends(run)))
-    found = _plan(page, run)
+    job = _plan(page, run)
+    found = job.document() if job else None
     _pin(page, run, results.numbers(run, page.baseline))
     if found:
         answer.plots(found)
@@ -60,8 +63,8 @@ def show(page: Page) -> None:
         results.assumptions(run)
     st.subheader("Take it away")
     results.reproduce(run, page.shown_toml)
-    if found:
-        _plan_files(page, found)
+    if job:
+        _plan_files(job)
 
 
 def question(run: Run) -> str:
@@ -75,33 +78,44 @@ def question(run: Run) -> str:
 # -- the plan ----------------------------------------------------------------------------------------------------------
 
 
-def _plan(page: Page, run: Run) -> Document | None:
-    """The plan's sentence, or the button that asks for it; what may vary stands beside."""
+def _plan(page: Page, run: Run) -> Job | None:
+    """The plan's sentence, or the button that asks for it; what is asked and what may vary stand beside."""
     if run.scenario.slo.attainment is None or run.summary["attainment"] is None:
         st.caption(plain(f"{FIND}: set limits and a target in the sidebar, and run."))
         return None
     sentence, below = st.container(), st.container(horizontal=True, vertical_alignment="center")
-    with below.popover("What may vary", help="what a plan may choose beside the number of replicas"):
-        axes = _ask_axes(_scenario(page.shown_toml))
-    job = shell.result(replace(page, shown_toml=start_of(page.shown_toml, axes)), below.container(width="stretch"), *command(axes), label=FIND)
+    with below.popover("What may vary, seeds", help="what a plan may choose beside the number of replicas, and on how many arrivals it judges every fleet"):
+        fixed = st.segmented_control("Question", (FIND, REACH), default=FIND, key="plan.question", label_visibility="collapsed", persist_state="session") == REACH
+        axes = {} if fixed else _ask_axes(_scenario(page.shown_toml))
+        seeds = st.segmented_control("Seeds", SEEDS, default=1, key="plan.seeds", persist_state="session", help="more seeds give an answer that depends less on these arrivals, and take as many times longer") or 1
+    start = page.shown_toml if fixed else start_of(page.shown_toml, axes)
+    job = shell.result(replace(page, shown_toml=start), below.container(width="stretch"), *command(axes, seeds, fixed), label=REACH if fixed else FIND)
     if job is None:
         return None
     found = job.document()
     other = winner(page, found)
-    told = planned(found)
-    results.box(told if other or not found["answer"]["feasible"] else replace(told, headline="This is the fewest:"), sentence)
+    results.box(_told(found, other is not None, fixed), sentence)
+    if fixed:
+        return job
     if other is not None:
         below.button("Use this fleet", key="plan.use", on_click=use, args=(page, other, axes), help="set the sidebar to the plan's answer and run it")
     if not found["answer"]["feasible"]:
-        _infeasible(page, run, axes, below)
-    return found
+        _infeasible(page, run, axes, seeds, below)
+    return job
 
 
-def _infeasible(page: Page, run: Run, axes: Axes, place: Any) -> None:
+def _told(found: Document, another: bool, fixed: bool) -> Verdict:
+    told, feasible = planned(found), found["answer"]["feasible"]
+    if fixed:
+        return replace(told, headline="This fleet:" if feasible else "This fleet is too small:")
+    return told if another or not feasible else replace(told, headline="This is the fewest:")
+
+
+def _infeasible(page: Page, run: Run, axes: Axes, seeds: int, place: Any) -> None:
     """Why more replicas may not help, and what may: fewer, wider ones."""
     label = wider(run)
     if label is not None and "hardware.tensor_parallel" not in axes:
-        place.button("Try wider replicas", key="plan.wider", on_click=widen, args=(page, label), help=plain(f"plan again with {', '.join(map(str, WIDER))} GPUs a replica, their step times from {label}"))
+        place.button("Try wider replicas", key="plan.wider", on_click=widen, args=(page, label, seeds), help=plain(f"plan again with {', '.join(map(str, WIDER))} GPUs a replica, their step times from {label}"))
     s = run.summary
     hit, ceiling = s["prefix_hit_rate"], s["reuse_ceiling_fleet"]
     if hit is not None and ceiling is not None and ceiling - hit > LOST_TO_ROUTING:
@@ -120,14 +134,14 @@ def wider(run: Run) -> str | None:
     return next((label for label, (profile, dtype, _) in inputs.hardware(model.name).items() if profile in profiles and dtype == model.dtype), None)
 
 
-def widen(page: Page, label: str) -> None:
+def widen(page: Page, label: str, seeds: int = 1) -> None:
     """Let the plan choose the GPUs of a replica too, and ask for it."""
     state, scenario = st.session_state, _scenario(page.shown_toml)
     state["plan.gpus"], state["plan.widths"] = [*dict.fromkeys([*state.get("plan.gpus", ()), label])], [*WIDER]
     gpus = inputs.hardware(scenario.model.name)
     axes = axes_of(scenario, [gpus[label] for label in state["plan.gpus"] if label in gpus], WIDER, state.get("plan.policies", ()), state.get("plan.routers", ()))
     try:
-        page.runner.submit(start_of(page.shown_toml, axes), *command(axes))
+        page.runner.submit(start_of(page.shown_toml, axes), *command(axes, seeds))
     except InputError as error:
         st.toast(plain(str(error)))
 
@@ -157,8 +171,9 @@ def axes_of(scenario: Scenario, gpus: Sequence[tuple[str, str, int]], widths: Se
     return {key: sorted(found) for key, found in values.items() if len(found) > 1}
 
 
-def command(axes: Axes) -> tuple[str, ...]:
-    return ("plan", *(word for key, values in axes.items() for word in ("--vary", f"{key}={','.join(map(str, values))}")))
+def command(axes: Axes, seeds: int = 1, fixed: bool = False) -> tuple[str, ...]:
+    varied = (word for key, values in axes.items() for word in ("--vary", f"{key}={','.join(map(str, values))}"))
+    return ("plan", *varied, *(("--seeds", str(seeds)) if seeds > 1 else ()), *(("--fixed",) if fixed else ()))
 
 
 def start_of(scenario_toml: str, axes: Axes) -> str:
@@ -178,10 +193,11 @@ def _scenario(toml: str, settings: Sequence[str] = ()) -> Scenario:
     return scenario_from_doc(override(tomllib.loads(toml), settings))
 
 
-def apply_settings(page: Page, settings: Sequence[str]) -> None:
-    """Make the sidebar say the scenario on show with these key=value settings, and run it."""
+def apply_change(page: Page, change: Document) -> None:
+    """Make the sidebar say the scenario on show with a change of the plan's advice, and run it."""
     try:
-        adopt(page, _scenario(page.shown_toml, settings))
+        shown = _scenario(page.shown_toml, change["set"])
+        adopt(page, shown if change["set"] else replace(shown, workload=_scenario(change["scenario"]).workload))
     except InputError as error:
         st.toast(plain(str(error)))
 
@@ -217,20 +233,33 @@ def _pin(page: Page, run: Run, place: Any) -> None:
             st.button("Pin as baseline" if page.baseline is None else "Pin this run instead", key="plan.pin", on_click=lambda: state.update(pinned=state["job"]), type="tertiary", icon=":material/push_pin:", help=plain(TERMS["change"]))
 
 
-def command_line(plan: Document) -> str:
+def command_line(asked: Sequence[str]) -> str:
     """The command that finds this plan from the scenario on show."""
-    axes: dict[str, list[Any]] = {}
-    for candidate in plan["candidates"]:
-        for key, value in candidate["values"].items():
-            axes.setdefault(key, []).append(value)
-    return shlex.join(["kvcast", "plan", "scenario.toml", *command({key: sorted(set(values)) for key, values in axes.items()})[1:], "--out", "my-plan"])
+    return shlex.join(["kvcast", "plan", "scenario.toml", *asked[1:], "--out", "my-plan"])
 
 
-def _plan_files(page: Page, found: Document) -> None:
-    st.code(command_line(found), language="bash", wrap_lines=True)
-    left, right = st.columns(2)
-    left.download_button("plan.json", lambda: text.to_json({**found, "scenario": results.portable(found["scenario"])}), "plan.json", "application/json", on_click="ignore", width="stretch", key="plan.plan.json")
-    right.download_button("candidates.csv", lambda: candidates_csv(found), "candidates.csv", "text/csv", on_click="ignore", width="stretch", key="plan.candidates.csv")
+def _plan_files(job: Job) -> None:
+    found = job.document()
+    st.code(command_line(job.command), language="bash", wrap_lines=True)
+    files: tuple[tuple[str, str, Callable[[], str]], ...] = (
+        ("plan.json", "application/json", lambda: text.to_json(portable(found))), ("candidates.csv", "text/csv", lambda: candidates_csv(found)),
+        ("plan.html", "text/html", lambda: as_html(job)),
+    )  # fmt: skip
+    for place, (name, mime, content) in zip(st.columns(len(files)), files, strict=True):
+        place.download_button(name, content, name, mime, on_click="ignore", width="stretch", key=f"plan.{name}")
+
+
+def portable(plan: Document) -> Document:
+    """The plan without paths of the server."""
+    advice = plan["advice"] and [{**row, "scenario": results.portable(row["scenario"])} for row in plan["advice"]]
+    return {**plan, "scenario": results.portable(plan["scenario"]), "advice": advice}
+
+
+def as_html(job: Job) -> str:
+    """The page that `kvcast report` writes of a plan: with what its answer rests on where the runs were kept."""
+    from kvcast.html_report import of_folder, of_plan
+
+    return of_folder(job.folder) if (job.folder / "plan.json").is_file() else of_plan(job.document())
 
 
 def candidates_csv(plan: Document) -> str:

@@ -82,6 +82,10 @@ def plan(
     made = _plan(base, found, Path(out), asked, launch)
     kept = {**made, "simulations": {**made["simulations"], "run": None, "reused": None, "cpu_s": None}}
     replace_file(Path(out) / PLAN, (text.to_json(kept) + "\n").encode())
+    for path in Path(out).glob("advice-*.toml"):
+        path.unlink()
+    for place, change in enumerate(made["advice"] or (), 1):
+        replace_file(Path(out) / f"advice-{place}.toml", change["scenario"].encode())
     replace_file(Path(out) / RAN, (text.to_json(made["simulations"]) + "\n").encode())
     return made
 

@@ -157,8 +157,10 @@ def _load(load: float | None, unit: str) -> str:
 def advice(loads: Loads, found: Capacity, replicas: int, feasible: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """(the best three changes, all that were tried): attainment at the stress load, and the fewest replicas at the offered load.
 
-    Best are the fewest GPUs, then the largest gain.
+    Best are the fewest GPUs, then the largest gain; scenario: the file of the chosen fleet with the change made.
     """
+    from kvcast.toml import dumps
+
     step = stress_step(found)
     base = loads.at([step])[0]
     every = changes(loads.scenario)
@@ -178,7 +180,7 @@ def advice(loads: Loads, found: Capacity, replicas: int, feasible: bool) -> tupl
     for (row, change), fleet in zip(promising, fleets, strict=True):
         tp = change.scenario.hardware.tensor_parallel
         after = {"attainment": row["attainment"], "load": before["load"], "replicas": fleet, "gpus": None if fleet is None else fleet * tp}
-        rows.append({**row, "before": before, "after": after, "words": _words(change, before, after, found.unit) + _doubt(row)})
+        rows.append({**row, "scenario": dumps(change.scenario), "before": before, "after": after, "words": _words(change, before, after, found.unit) + _doubt(row)})
     rows.sort(key=lambda row: (row["after"]["gpus"] or before["gpus"], -row["gain"]))
     return rows[:BEST], [row for row, _ in tried]
 

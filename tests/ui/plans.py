@@ -55,8 +55,8 @@ PLAN: dict[str, Any] = {
         gain("compute", 0.035), gain("memory bandwidth", 0.011), gain("KV capacity", 0.0), gain("replicas", 0.02), {**gain("routing", 0.0), "attainment": None, "gain": None, "gain_low": None, "gain_high": None, "reason": "nothing to route"},
     ]},
     "advice": [
-        {"change": "router = prefix-aware", "set": ["cluster.router=prefix-aware"], "words": "router = prefix-aware: attainment at 7.4 requests/s from 94.0 % to 96.8 %"},
-        {"change": "one more replica", "set": ["cluster.replicas=3"], "words": "one more replica: attainment at 7.4 requests/s from 94.0 % to 100.0 %"},
+        {"change": "router = prefix-aware", "set": ["cluster.router=prefix-aware"], "scenario": "", "words": "router = prefix-aware: attainment at 7.4 requests/s from 94.0 % to 96.8 %"},
+        {"change": "one more replica", "set": ["cluster.replicas=3"], "scenario": "", "words": "one more replica: attainment at 7.4 requests/s from 94.0 % to 100.0 %"},
     ],
     "tried": ["router = prefix-aware", "one more replica", "policy lfu"],
     "growth": [{"factor": 3.0, "replicas": 4, "gpus": 4, "usd_per_hour": 16.0}],

@@ -162,6 +162,23 @@ def test_a_plan_is_found_again_from_its_own_answer():
     assert plan.start_of(inputs.Asked(answered).toml, axes) == plan.start_of(toml, axes)
 
 
+def test_a_change_without_keys_to_set_is_applied_from_its_scenario(shared, monkeypatch):
+    shown, adopted = inputs.Asked(inputs.demo()).toml, []
+    monkeypatch.setattr(plan, "adopt", lambda page, scenario: adopted.append(scenario))
+    page = shell.Page(shared, inputs.Asked(inputs.demo()), shown, None, None)
+    reordered = plan._scenario(shown, ["workload.preset=", "workload.rate=9", 'workload.class=[{name = "other", rate = 1.0}]', "cluster.replicas=7"])
+    plan.apply_change(page, {"set": [], "scenario": inputs.Asked(reordered).toml})
+    plan.apply_change(page, {"set": ["cluster.replicas=5"], "scenario": ""})
+    assert [one.cluster.replicas for one in adopted] == [plan._scenario(shown).cluster.replicas, 5]
+    assert [one.workload == reordered.workload for one in adopted] == [True, False]
+
+
+def test_nothing_leaves_with_a_path_of_the_server():
+    toml = '[workload]\ntrace = "/srv/secret/trace.csv"\n'
+    found = plan.portable(plans.plan(scenario=toml, advice=[{**plans.PLAN["advice"][0], "scenario": toml}]))
+    assert "secret" not in json.dumps(found)
+
+
 def test_candidates_are_a_table_with_the_reason_of_each():
     rows = answer.candidate_rows(plans.plan())
     assert (rows[0]["verdict"], rows[0]["replicas"]) == ("meets", "2"), "the plan's own first"
@@ -207,6 +224,7 @@ def test_a_plan_is_shown_with_advice_that_can_be_applied(demo_plan):
     assert plan.FIND not in session.buttons()
     assert "vllm serve meta-llama/Llama-3.1-8B-Instruct" in words
     assert "3 replicas survive the loss of one" in words
+    assert {f"plan.{name}" for name in ("plan.json", "candidates.csv", "plan.html")} <= {button.key for button in session.at.get("download_button")}
     session.at.button(key="plan.apply.1").click()
     session.settle(session.at.run())
     assert session.at.session_state["replicas"] == 3
@@ -265,5 +283,6 @@ def test_where_no_fleet_will_do_wider_replicas_are_a_press_away(folder):
 
 
 def test_the_plan_has_a_command_line():
-    found = plans.plan()
-    assert plan.command_line(found) == "kvcast plan scenario.toml --vary cache.policy=lfu,lru --out my-plan"
+    asked = plan.command({"cache.policy": ["lfu", "lru"]}, 3)
+    assert plan.command_line(asked) == "kvcast plan scenario.toml --vary cache.policy=lfu,lru --seeds 3 --out my-plan"
+    assert plan.command({}, 1, fixed=True) == ("plan", "--fixed")
