@@ -155,6 +155,66 @@ def test_a_case_with_a_missing_field_is_named(tmp_path, case):
             engine_cases.run(None, cases=tmp_path)
 
 
+def test_what_is_cached_at_the_end_is_compared_in_order(tmp_path, case):
+    """A wrong order of the free queue shows in no step when nothing is evicted after it."""
+    queue = reference_vllm.Engine(case).run().final_free_queue()
+    cached = [at for at in queue if at is not None]
+    assert len(cached) > 2
+    for summary, says in (
+        ({"final_free_queue": queue, "final_cached_blocks": len(cached)}, None),
+        ({"final_free_queue": queue[::-1]}, f"cached block 0 is not block {cached[-1][1]} of request {cached[-1][0]}"),
+        ({"final_cached_blocks": len(cached) + 1}, f"expected {len(cached) + 1}, got {len(cached)}"),
+    ):
+        (tmp_path / "x.json").write_text(json.dumps(case | {"expected": case["expected"] | {"summary": summary}}))
+        lines = engine_cases.run(None, cases=tmp_path).lines
+        assert len(lines) == (1 if says is None else 2)
+        assert says is None or says in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "says"),
+    [
+        (("config",), [], "config is no object"),
+        (("config", "block_size"), 0, "config block_size = 0, expected a whole number of 1 or more"),
+        (("config", "max_num_seqs"), True, "config max_num_seqs = True"),
+        (("config", "watermark"), float("nan"), "config watermark = nan, expected 0 or more and below 1"),
+        (("config", "async_scheduling"), "yes", "config async_scheduling = 'yes', expected true or false"),
+        (("requests",), {}, "requests is empty or no list"),
+        (("requests", 1), "x", "request 1: 'x', expected an object"),
+        (("requests", 1, "id"), 0, "request 1: id = 0 is there twice"),
+        (("requests", 1, "arrival_step"), -1, "request 1: arrival_step = -1"),
+        (("requests", 1, "max_tokens"), 0, "request 1: max_tokens = 0"),
+        (("requests", 1, "priority"), 2**40, "request 1: priority"),
+        (("requests", 1, "cache_salt"), ["a"], "request 1: cache_salt"),
+        (("requests", 1, "segments"), [], "request 1: segments is empty"),
+        (("requests", 1, "segments"), [["s", 1]], r"request 1: segment \['s', 1\]"),
+        (("requests", 1, "segments"), [["s", 1, -5]], "request 1: segment"),
+        (("requests", 1, "segments"), [["o", 9, 5]], "request 1: segment"),
+        (("requests", 1, "segments"), [["z", 1, 5]], "request 1: segment"),
+        (("expected",), [], "expected steps is no list of rows with 8 columns"),
+        (("expected", "steps", 2), [1, 2], "expected steps is no list of rows with 8 columns"),
+        (("expected", "requests"), None, "expected requests is no list"),
+        (("expected", "requests", 1), {"id": 1}, "expected requests, row 1: field 'first_admission_cached_tokens' is missing"),
+        (("expected", "requests", 1, "id"), 7, "expected requests has other ids than requests"),
+    ],
+)
+def test_a_case_with_a_wrong_value_is_one_line(tmp_path, case, where, value, says):
+    case = inside = json.loads(json.dumps(case))
+    for key in where[:-1]:
+        inside = inside[key]
+    inside[where[-1]] = value
+    (tmp_path / "x.json").write_text(json.dumps(case))
+    with pytest.raises(InputError, match=f"small: {says}"):
+        engine_cases.run(None, cases=tmp_path)
+
+
+def test_null_is_the_default_and_an_unknown_policy_is_skipped(tmp_path, case):
+    (tmp_path / "a.json").write_text(json.dumps(case | {"config": case["config"] | {"watermark": None, "max_loras": None, "policy": None}}))
+    (tmp_path / "b.json").write_text(json.dumps(case | {"config": case["config"] | {"policy": "lifo"}}))
+    lines = engine_cases.run(None, cases=tmp_path).lines
+    assert lines == ["skipped 1: 1 vllm policy lifo (rules not simulated)", "1 cases, 3 requests, 0 mismatches"]
+
+
 def test_missing_folders_are_named(tmp_path):
     with pytest.raises(InputError, match="no such folder"):
         engine_cases.run(None, cases=tmp_path / "absent")

@@ -1,12 +1,13 @@
 """Replays recorded engine cases step by step: what the engine did against what the simulator does.
 
 The one idea: with a step time of one second the clock at a step's start is its recorded number, so schedules, preemptions,
-block counts and every request's milestones must be equal, not close; SGLang's radix tree at the end too.
+block counts and every request's milestones must be equal, not close; so must what is cached at the end: vLLM's free
+queue in order, SGLang's radix tree, and the counts of the case's summary.
 
     $ kvcast validate engine-cases --cases DIR
 
 A case counts as one mismatch however much of it differs; the first differing step and request are shown. Cases of
-engines or features that are not simulated are skipped, counted by reason.
+engines or features that are not simulated are skipped, counted by reason; a file that is no case is one line that names it.
 """
 from __future__ import annotations
 
@@ -19,15 +20,19 @@ import numpy as np
 
 from kvcast.validation import Outcome
 from sim import sglang
+from sim.kvcache.release_order import ReleaseOrderCache
 from sim.recording import COMPLETED, STATUS, Recording
 from sim.replica import Replica
 from sim.scenario import EngineParams
 from sim.simulate import run as simulate
+from sim.waiting import QUEUES
 from workloads.errors import InputError
 from workloads.readers.engine_case import read_case, to_workload, unknown_settings
 
 COLUMNS = ("step number", "scheduled", "preempted", "blocks allocated", "blocks evicted", "free blocks", "running", "waiting")
 SGLANG_COLUMNS = ("step number", "kind", "scheduled", "retracted", "tokens evicted", "available", "evictable", "protected", "waiting")
+EXPECTED = ("id", "first_admission_cached_tokens", "all_admission_cached_tokens", "admit_step", "first_token_step", "finish_step")
+"""Fields of an expected request, beside its preemptions or retractions."""
 
 
 class UnitStep:
@@ -76,22 +81,26 @@ def _counted(count: Counter[str]) -> str:
 
 def not_simulated(case: dict[str, Any]) -> str:
     """Why a case cannot be replayed; empty when it can."""
-    config = case["config"]
+    config = case["config"] if isinstance(case["config"], dict) else {}
     if case["engine"] == "sglang":
-        for key, known in (("schedule_policy", sglang.ORDERS), ("eviction_policy", sglang.POLICIES), ("retraction_policy", sglang.RETRACTION)):
-            if key in config and config[key] not in known:
+        for key, known in (("schedule_policy", tuple(sglang.ORDERS)), ("eviction_policy", tuple(sglang.POLICIES)), ("retraction_policy", sglang.RETRACTION)):
+            if isinstance(config.get(key), str) and config[key] not in known:
                 return f"sglang {key} {config[key]} (rules not simulated)"
         return ""
     if case["engine"] != "vllm":
         return f"{case['engine']} (its semantics are not simulated)"
     if config.get("sliding_window"):
         return "sliding window (rules not simulated)"
+    for key, known in (("policy", tuple(QUEUES)), ("preemption_victim", ("fcfs", "lcf"))):
+        if isinstance(config.get(key), str) and config[key] not in known:
+            return f"vllm {key} {config[key]} (rules not simulated)"
     return ""
 
 
 def differences(case: dict[str, Any], fast_forward: bool = True) -> list[str]:
     """Replay one case; the first differing step, request and tree node, in words."""
     workload, params = to_workload(case)
+    _check_expected(case)
     log: list[tuple] = []
     replicas: list[Replica] = []
     recording = simulate(workload, EngineParams(**params), UnitStep(), fast_forward=fast_forward, step_log=log, on_end=replicas.extend)
@@ -99,9 +108,30 @@ def differences(case: dict[str, Any], fast_forward: bool = True) -> list[str]:
     columns = SGLANG_COLUMNS if case["engine"] == "sglang" else COLUMNS
     found = [*_step_differences(log, expected["steps"], columns), *_request_differences(recording, expected["requests"])]
     scheduler = replicas[0].scheduler
+    summary = expected.get("summary", {})
     if isinstance(scheduler, sglang.SGLangScheduler):
-        found += _end_differences(scheduler, expected.get("summary", {}))
+        found += _end_differences(scheduler, summary)
+    elif isinstance(scheduler.cache, ReleaseOrderCache):
+        ids = sorted(request["id"] for request in case["requests"])
+        found += _queue_differences(scheduler.cache.free_queue(), [scheduler.paths.build(row) for row in range(len(ids))], ids, summary)
     return found
+
+
+def _check_expected(case: dict[str, Any]) -> None:
+    """InputError unless the case says of every step and request what is compared."""
+    name, expected = case["case"], case["expected"]
+    columns = len(SGLANG_COLUMNS if case["engine"] == "sglang" else COLUMNS)
+    steps, rows = (expected.get(key) if isinstance(expected, dict) else None for key in ("steps", "requests"))
+    if not isinstance(steps, list) or not all(isinstance(step, list) and len(step) == columns for step in steps):
+        raise InputError(f"{name}: expected steps is no list of rows with {columns} columns")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise InputError(f"{name}: expected requests is no list of objects")
+    for position, row in enumerate(rows):
+        missing = [key for key in EXPECTED if key not in row]
+        if missing or not ("preemptions" in row or "retractions" in row):
+            raise InputError(f"{name}: expected requests, row {position}: field {(missing or ['preemptions'])[0]!r} is missing")
+    if sorted(row["id"] for row in rows) != sorted(request["id"] for request in case["requests"]):
+        raise InputError(f"{name}: expected requests has other ids than requests")
 
 
 def _step_differences(log: list[tuple], expected: list[list], columns: tuple[str, ...]) -> Iterator[str]:
@@ -115,16 +145,33 @@ def _step_differences(log: list[tuple], expected: list[list], columns: tuple[str
         yield f"{len(log)} steps, expected {len(expected)}"
 
 
+def _queue_differences(got: list[tuple[int, int]], paths: list[list[tuple[int, int]]], ids: list[int], summary: dict[str, Any]) -> Iterator[str]:
+    """vLLM's cache at the end: the full blocks in its free queue, in order; a case names a block by a request with its text and an index."""
+    want = summary.get("final_cached_blocks", len(got))
+    if want != len(got):
+        yield f"cached blocks at the end: expected {want}, got {len(got)}"
+    path = dict(zip(ids, paths, strict=True))
+    for place, (block, (request, index)) in enumerate(zip(got, filter(None, summary.get("final_free_queue") or ()), strict=False)):
+        if block != next(((node, index) for node, end in path.get(request, ()) if index < end), None):
+            yield f"free queue at the end: cached block {place} is not block {index} of request {request}"
+            return
+
+
 def _end_differences(scheduler: sglang.SGLangScheduler, summary: dict[str, Any]) -> Iterator[str]:
     """SGLang's state at the end: its tree, node by node with the logical clock, and the ratio its admission had come to."""
     ratio = summary.get("final_new_token_ratio")
     if ratio is not None and abs(scheduler.new_token_ratio.value() - ratio) > 1e-6:
         yield f"new token ratio at the end: expected {ratio}, got {scheduler.new_token_ratio.value():.6f}"
+    if not scheduler.cache.caching:
+        return
+    got = scheduler.cache.rows(scheduler.b)
+    for key, value in (("final_nodes", len(got)), ("final_cached_tokens", sum(row[1] for row in got))):
+        if summary.get(key, value) != value:
+            yield f"{key} expected {summary[key]}, got {value}"
     rows = summary.get("final_tree")
-    if rows is None or not scheduler.cache.caching:
+    if rows is None:
         return
     want = [[parent, tokens, *rest] for parent, tokens, _, *rest in rows[1:]]  # the root has no pages; tokens have no values here
-    got = scheduler.cache.rows(scheduler.b)
     for index, (a, b) in enumerate(zip(want, got, strict=False), 1):
         if a != b:
             yield f"tree node {index} (parent, tokens, hits, priority, access, creation, lock): expected {a}, got {b}"

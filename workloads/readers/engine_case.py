@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import json
 import lzma
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,42 @@ def read_case(path: Path) -> dict[str, Any]:
 
 _NEEDED = ("num_blocks", "block_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
 _SGLANG_NEEDED = ("capacity_tokens", "page_size", "max_running", "chunked_prefill_size")
+
+
+def _whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**53
+
+
+def _number(value: Any, below: float = math.inf) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < below
+
+
+_Kind = tuple[Callable[[Any], bool], str]
+_COUNT: _Kind = (lambda v: _whole(v, 1), "a whole number of 1 or more")
+_FROM_0: _Kind = (lambda v: _whole(v, 0), "a whole number of 0 or more")
+_FLAG: _Kind = (lambda v: isinstance(v, bool), "true or false")
+_NAME: _Kind = (lambda v: isinstance(v, str), "a string")
+_SHARE: _Kind = (lambda v: _number(v, 1.0), "0 or more and below 1")
+_FINITE: _Kind = (_number, "a number of 0 or more")
+_KINDS: dict[str, _Kind] = {
+    **dict.fromkeys((*_NEEDED, "capacity_tokens", "page_size", "max_running", "max_context", "max_prefill_tokens", "ratio_decay_steps"), _COUNT),
+    **dict.fromkeys(("long_prefill_token_threshold", "max_loras", "retract_decode_steps", "clip_max_new_tokens"), _FROM_0),
+    **dict.fromkeys(("policy", "cache_policy", "preemption_victim", "eviction_policy", "schedule_policy", "retraction_policy"), _NAME),
+    **dict.fromkeys(("scheduler_reserve_full_isl", "async_scheduling", "calls_ahead", "enable_prefix_caching"), _FLAG),
+    **dict.fromkeys(("priority_scheduling", "use_priority", "disable_cache"), _FLAG),
+    "watermark": _SHARE,
+    "chunked_prefill_size": (lambda v: _whole(v, -1), "a whole number, 0 or -1 for no chunks"),
+    **dict.fromkeys(("conservativeness", "init_new_token_ratio", "min_new_token_ratio_factor"), _FINITE),
+}
+"""What the value of a config key must be; null stands for the engine's default."""
+_FIELDS: dict[str, _Kind] = {
+    "id": _FROM_0,
+    "arrival_step": (_number, "a number of 0 or more"),
+    "max_tokens": _COUNT,
+    "priority": (lambda v: v is None or (_whole(v, -(2**31)) and v < 2**31), "a whole number of 32 bits"),
+    "cache_salt": (lambda v: v is None or isinstance(v, str | int), "a string or a number"),
+}
+"""The same for the fields of a request."""
 _REQUEST = ("id", "arrival_step", "segments", "max_tokens", "priority", "cache_salt", "lora", "session", "turn")
 
 
@@ -108,7 +146,8 @@ def to_workload(case: dict[str, Any]) -> tuple[Workload, dict[str, Any]]:
     """(workload, keyword arguments of EngineParams); request order is id order, arrival steps are seconds."""
     sglang = case.get("engine") == "sglang"
     _check(case, _SGLANG_NEEDED if sglang else _NEEDED)
-    with_priority = case["config"].get("use_priority", True)
+    config = {key: value for key, value in case["config"].items() if value is not None}
+    with_priority = config.get("use_priority", True)
     requests = sorted(case["requests"], key=lambda r: r["id"])
     adapter = [None if r.get("lora") is None else json.dumps(r["lora"], sort_keys=True) for r in requests]
     tree, leaf = from_pieces([_path(r) for r in requests], [(r.get("cache_salt"), name) for r, name in zip(requests, adapter, strict=True)])
@@ -124,32 +163,61 @@ def to_workload(case: dict[str, Any]) -> tuple[Workload, dict[str, Any]]:
         source=f"engine case {case.get('case', '')}".strip(),
     )
     if sglang:
-        return workload, _sglang_params(case["config"])
+        return workload, _sglang_params(config)
     counted = {"calls_ahead": False}  # an arrival step is the call that sees it
-    return workload, counted | {_PARAMS[key]: value for key, value in case["config"].items() if key in _PARAMS}
+    return workload, counted | {_PARAMS[key]: value for key, value in config.items() if key in _PARAMS}
 
 
 def _sglang_params(config: dict[str, Any]) -> dict[str, Any]:
     return {
         **{_SGLANG_PARAMS[key]: value for key, value in config.items() if key in _SGLANG_PARAMS},
         "semantics": "sglang",
+        "chunked_prefill_size": max(0, config["chunked_prefill_size"]),  # -1, as SGLang says no chunks
         "kv_blocks": config["capacity_tokens"] // config["page_size"],
         "caching": not config.get("disable_cache", False),
     }
 
 
 def _check(case: dict[str, Any], needed: tuple[str, ...]) -> None:
-    """InputError naming the first field that is missing."""
-    name = case.get("case", "engine case")
-    for key in needed:
-        if not isinstance(case["config"].get(key), int):
-            raise InputError(f"{name}: config {key} = {case['config'].get(key)!r}, expected a whole number")
-    if not case["requests"]:
-        raise InputError(f"{name}: requests is empty, expected at least one")
-    for position, request in enumerate(case["requests"]):
-        missing = [key for key in _REQUEST[:4] if key not in request]
-        if missing:
-            raise InputError(f"{name}: request {position}: field {missing[0]!r} is missing")
+    """InputError naming the first field that is missing, or is not what it must be."""
+    name, config, requests = case.get("case", "engine case"), case["config"], case["requests"]
+    if not isinstance(config, dict):
+        raise InputError(f"{name}: config is no object, expected the engine's settings")
+    for key in (*needed, *config):
+        fits, expected = _KINDS.get(key, (None, ""))
+        value = config.get(key)
+        if fits is not None and not (fits(value) or (value is None and key not in needed)):
+            raise InputError(f"{name}: config {key} = {value!r}, expected {expected}")
+    if not isinstance(requests, list) or not requests:
+        raise InputError(f"{name}: requests is empty or no list, expected at least one")
+    output: dict[Any, int] = {}
+    for position, request in enumerate(requests):
+        where = f"{name}: request {position}"
+        if not isinstance(request, dict):
+            raise InputError(f"{where}: {str(request)[:40]!r}, expected an object")
+        for key in _REQUEST[:4]:
+            if key not in request:
+                raise InputError(f"{where}: field {key!r} is missing")
+        for key, (fits, expected) in _FIELDS.items():
+            if key in request and not fits(request[key]):
+                raise InputError(f"{where}: {key} = {request[key]!r}, expected {expected}")
+        if request["id"] in output:
+            raise InputError(f"{where}: id = {request['id']} is there twice, expected each once")
+        output[request["id"]] = request["max_tokens"]
+    for position, request in enumerate(requests):
+        segments = request["segments"]
+        if not isinstance(segments, list) or not segments:
+            raise InputError(f"{name}: request {position}: segments is empty or no list, expected at least one")
+        for segment in segments:
+            if not _is_segment(segment, output):
+                expected = '["s", text, tokens] or ["o", request of this case, at most its max_tokens]'
+                raise InputError(f"{name}: request {position}: segment {str(segment)[:60]}, expected {expected}")
+
+
+def _is_segment(segment: Any, output: dict[Any, int]) -> bool:
+    if not (isinstance(segment, list) and len(segment) == 3 and isinstance(segment[1], str | int) and _whole(segment[2], 1)):
+        return False
+    return segment[0] == "s" or (segment[0] == "o" and segment[2] <= output.get(segment[1], 0))
 
 
 def _path(request: dict[str, Any]) -> list[tuple[tuple[str, int], int, int]]:
