@@ -1,11 +1,19 @@
 """Figures of a tiny run: what they draw adds up, and stays small however long the run was."""
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from kvcast import aggregates, api, figures, runs
 from kvcast.config import scenario_from_doc
 from kvcast.figures import cache, style
+from kvcast.figures.workload import arrivals
+from kvcast.figures.workload import prompt_layers as figure_of_prompts
+from kvcast.pages.layers import Part
+from sim.scenario import Scenario, SloClass, SloConfig
 from tests.ui.plans import plan
+from workloads.config import WorkloadConfig
+from workloads.toml import load_preset
 
 DOC = {
     "name": "tiny",
@@ -111,6 +119,21 @@ def test_every_bar_of_the_miss_causes_is_whole(document):
 
 def test_every_cause_of_the_report_has_a_look(document):
     assert set(document["miss_tokens"]) == set(cache.CAUSES)
+
+
+@pytest.mark.parametrize("name", ["<b>bold</b>", "&lt;i", "%{nothing}", "<a href='http://elsewhere'>x</a>"])
+def test_no_name_is_acted_on(name):
+    """plotly reads tags, entities and templates in every text; a class is named by whoever wrote the mix."""
+    mix = load_preset("demo").class_
+    config = WorkloadConfig(duration_s=20.0, class_=tuple(replace(c, name=f"{name} {i}", slo_class=name) for i, c in enumerate(mix)))
+    scenario = Scenario(workload=config, slo=SloConfig(ttft_s=1.0, classes={name: SloClass(ttft_s=0.5)}))
+    result = api.run(api.prepare(scenario), record_life=True)
+    document, drawn = api.as_document(result), aggregates.of(result.report)
+    shown = [*all_figures(document, drawn, result.report.requests, result.report.timeline), figure_of_prompts({"as ordered": [Part(name, "global", 10.0, True)]}), arrivals({name: np.arange(9.0)})]
+    for figure in shown:
+        assert name not in figure.to_json().replace("\\u003c", "<").replace("\\u003e", ">").replace("\\u0026", "&")
+    assert style.literal(name).replace("\u200b", "") == name
+    assert style.literal("TTFT < 1 s & 99 %") == "TTFT < 1 s & 99 %"
 
 
 def test_lives_last_from_arrival_to_the_last_token(result, document, drawn):

@@ -8,6 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from kvcast import text
+from kvcast.figures import style
 from kvcast.figures.style import BLUE, DASHES, GREEN, GREY, HIT, ORANGE, PURPLE, SKY, VERMILLION, Columns, Document, log_ticks, styled
 
 CAUSES = {  # in the order of precedence that METRICS gives them
@@ -84,7 +85,7 @@ def miss_causes(document: Document) -> go.Figure:
             continue
         share = [100.0 * t / rows[n]["prompt_tokens"] if rows[n]["prompt_tokens"] else 0.0 for t, n in zip(tokens, names, strict=True)]
         figure.add_trace(go.Bar(
-            y=names, x=share, customdata=tokens, name=label, orientation="h", text=[f"{v:.0f} %" if v >= 6 else "" for v in share], textposition="inside",
+            y=[style.literal(n) for n in names], x=share, customdata=tokens, name=label, orientation="h", text=[f"{v:.0f} %" if v >= 6 else "" for v in share], textposition="inside",
             insidetextanchor="middle", textangle=0, marker={"color": colour, "line": {"width": 0}},
             showlegend=max(share) >= 100 * LEAST_NAMED, hovertemplate=f"%{{y}}, {label}: %{{x:.2f}} % (%{{customdata:,}} tokens)<extra></extra>",
         ))  # fmt: skip

@@ -12,7 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from kvcast import text
-from kvcast.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, Document, log_ticks, span, styled
+from kvcast.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, Document, literal, log_ticks, span, styled
 
 OFFERED, CAPACITY, KNEE = PURPLE, GREEN, ORANGE
 VERDICTS = {  # of a candidate -> its colour and marker: told apart by shape too
@@ -102,7 +102,7 @@ def _limits(plan: Document) -> list[tuple[str, float, str]]:
         for column in LIMITED:
             if limits[column] is not None:
                 found.setdefault((column, limits[column]), []).append(name)
-    return [(column, limit, f" {', '.join(n for n in names if n)}" if any(names) else "") for (column, limit), names in found.items()]
+    return [(column, limit, f" {', '.join(literal(n) for n in names if n)}" if any(names) else "") for (column, limit), names in found.items()]
 
 
 # -- candidates --------------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def candidates(plan: Document) -> go.Figure:
 
 
 def _told(candidate: Document) -> str:
-    return f"{text.count(candidate['replicas'])} replicas, {candidate['label']}<br>{text.percent(candidate['attainment']['mean'])} within limits"
+    return f"{text.count(candidate['replicas'])} replicas, {literal(candidate['label'])}<br>{text.percent(candidate['attainment']['mean'])} within limits"
 
 
 def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

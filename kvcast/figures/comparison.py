@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from kvcast import text
-from kvcast.figures.style import BLUE, GREY, ORANGE, Document, styled
+from kvcast.figures.style import BLUE, GREY, ORANGE, Document, literal, styled
 
 UNITS = {  # value of kvcast.differences.VALUES -> factor, unit
     "attainment": (100.0, "percentage points, %"), "prefix_hit_rate": (100.0, "percentage points, %"), "mean_ttft_ms": (1.0, "ms"), "p99_ttft_ms": (1.0, "ms"),
@@ -27,7 +27,7 @@ def differences(document: Document, key: str) -> go.Figure:
 
     heading, _, good = VALUES[key]
     factor, unit = UNITS[key]
-    rows = [(name_of(v["variant"]), v["vs_first"].get(key)) for v in document["variants"]][1:]
+    rows = [(literal(name_of(v["variant"])), v["vs_first"].get(key)) for v in document["variants"]][1:]
     known = [(label, row) for label, row in rows if row and row["difference"] is not None]
     figure = go.Figure()
     for name, colour, symbol, mine in (
@@ -44,7 +44,7 @@ def differences(document: Document, key: str) -> go.Figure:
                 hovertemplate=f"%{{y}}: %{{x:+.4g}} ± %{{customdata:.3g}} {unit.split(',')[0]}, {name}<extra></extra>",
             ))  # fmt: skip
     figure.add_vline(x=0, line={"color": GREY, "width": 1.5})
-    figure.update_xaxes(title=f"{heading}, difference to {name_of(document['variants'][0]['variant'])} ({unit})")
+    figure.update_xaxes(title=f"{heading}, difference to {literal(name_of(document['variants'][0]['variant']))} ({unit})")
     figure.update_yaxes(categoryorder="array", categoryarray=[label for label, _ in rows][::-1], automargin=True)
     return styled(figure, f"{heading}: difference, 95 % interval").update_layout(height=max(220, 130 + 34 * len(known)))
 

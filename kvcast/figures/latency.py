@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from kvcast import text
-from kvcast.figures.style import GREY, Document, class_line, log_ticks, span, styled
+from kvcast.figures.style import GREY, Document, class_line, literal, log_ticks, span, styled
 
 LATENCY = {"ttft": ("ttft_s", "TTFT"), "tpot": ("tpot_s", "TPOT")}
 
@@ -20,8 +20,8 @@ def latency_cdf(document: Document, aggregates: Document, metric: str) -> go.Fig
     """
     column, name = LATENCY[metric]
     figure = go.Figure()
-    for i, label in enumerate(document["classes"]):
-        curve = aggregates["latency_ms"][metric].get(label)
+    for i, name_of_class in enumerate(document["classes"]):
+        curve, label = aggregates["latency_ms"][metric].get(name_of_class), literal(name_of_class)
         if curve:
             x, y = np.asarray(curve["ms"], float), np.asarray(curve["percent"], float)
             figure.add_trace(go.Scatter(x=x, y=y, name=label, mode="lines", line=class_line(i), hovertemplate=f"{label}: %{{y:.1f}} % within %{{x:.4g}} ms<extra></extra>"))
@@ -46,4 +46,4 @@ def _limits(document: Document, column: str) -> Iterable[tuple[float, str, str]]
     for limit, names in whose.items():
         classes = [i for i, slo in enumerate(slo_of) if slo in names]
         colour = class_line(classes[0])["color"] if len(classes) == 1 and len(slo_of) > 1 else GREY
-        yield limit, "" if len(document["slo_classes"]) == 1 else f" {', '.join(n or 'others' for n in names)}", colour
+        yield limit, "" if len(document["slo_classes"]) == 1 else f" {', '.join(literal(n) or 'others' for n in names)}", colour

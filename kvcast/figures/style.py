@@ -7,6 +7,7 @@ knows dark from light, so one figure reads on both.
 """
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,6 +32,11 @@ def styled(figure: go.Figure, title: str) -> go.Figure:
         margin={"l": 10, "r": 10, "t": 66, "b": 10}, legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0, "title": None},
         paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
     )  # fmt: skip
+
+
+def literal(name: str) -> str:
+    """A name as plotly shows it letter for letter: no tag, entity or template in it is acted on, for a character without width breaks them."""
+    return re.sub(r"([<&%])(?=\S)", "\\1\u200b", name)
 
 
 def class_line(i: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import plotly.graph_objects as go
 
-from kvcast.figures.style import BLUE, DECODE, LOADING, PREEMPTED, PREFILL, QUEUED, Columns, Document, styled
+from kvcast.figures.style import BLUE, DECODE, LOADING, PREEMPTED, PREFILL, QUEUED, Columns, Document, literal, styled
 
 if TYPE_CHECKING:
     from kvcast.lives import Life
@@ -66,7 +66,7 @@ def lives_of(document: Document, aggregates: Document, count: int = 8) -> list[t
         life[1:1] = [("loading", row["admit_s"], start_s, 0)] if start_s > row["admit_s"] else []
         life += [("decode", row["first_token_s"], back, int(row["output_tokens"]))]
         life += [("preempted", back, row["finish_s"], int(row["recomputed_tokens"]))] if preempted else []
-        rows.append((f"#{row['request']} {names[row['class_id']]}", life))
+        rows.append((f"#{row['request']} {literal(names[row['class_id']])}", life))
     return rows
 
 
@@ -79,7 +79,7 @@ def lives(shown: Sequence[Life], start_s: float, end_s: float) -> go.Figure:
     Prefill chunks stand side by side with a thin gap. shown: of `kvcast.lives`.
     """
     figure = go.Figure()
-    label = {life.request: f"#{life.request} {life.class_name}" for life in shown}
+    label = {life.request: f"#{life.request} {literal(life.class_name)}" for life in shown}
     for phase, colour in PHASES.items():
         bars = [(life, p) for life in shown for p in life.phases if p[0] == phase and p[2] > start_s and p[1] < end_s]
         if not bars:

@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from kvcast import text
-from kvcast.figures.style import CLASS_COLOURS, GREEN, GREY, HIT, ORANGE, SKY, styled
+from kvcast.figures.style import CLASS_COLOURS, GREEN, GREY, HIT, ORANGE, SKY, literal, styled
 
 SCOPES = {"global": HIT, "project": SKY, "session": GREEN, "dynamic": ORANGE}
 SHARED_BY = {"global": "same for everyone", "project": "shared in a project", "session": "shared in a session", "dynamic": "new in every request"}
@@ -46,8 +46,8 @@ def prompt_layers(bars: Mapping[str, Sequence[Part]], reusable: Mapping[str, flo
             figure.add_trace(go.Bar(
                 y=[label], x=[part.tokens], base=[at], orientation="h", name=SHARED_BY[part.scope], legendgroup=part.scope, showlegend=part.scope not in seen,
                 marker={"color": SCOPES[part.scope], "line": {"width": 1, "color": "rgba(255,255,255,0.8)"}, "opacity": 0.55 if lost else 1, "pattern": {"shape": "/" if lost else "", "solidity": 0.15, "fillmode": "overlay", "fgcolor": "white"}},
-                text=f"{part.name}<br>{text.count(part.tokens)}" if part.tokens > total / 14 else "", textposition="inside", insidetextanchor="middle", textangle=0,
-                hovertemplate=f"{part.name}, {part.scope}: {text.count(part.tokens)} tokens{', behind a changed text: not reused' if lost else ''}<extra></extra>",
+                text=f"{literal(part.name)}<br>{text.count(part.tokens)}" if part.tokens > total / 14 else "", textposition="inside", insidetextanchor="middle", textangle=0,
+                hovertemplate=f"{literal(part.name)}, {part.scope}: {text.count(part.tokens)} tokens{', behind a changed text: not reused' if lost else ''}<extra></extra>",
             ))  # fmt: skip
             seen.add(part.scope)
             at += part.tokens
@@ -69,8 +69,8 @@ def arrivals(times_s: Mapping[str, np.ndarray], what: str = "sessions") -> go.Fi
     last_s = max((float(t.max()) for t in times_s.values() if len(t)), default=1.0) or 1.0
     edges = np.linspace(0.0, last_s, BINS + 1)
     unit, name = (3600.0, "h") if last_s > 2 * 86400 else (60.0, "min") if last_s > 1200 else (1.0, "s")
-    for i, (label, t) in enumerate(times_s.items()):
-        rate = np.histogram(t, edges)[0] / (edges[1] - edges[0])
+    for i, (name_of_class, t) in enumerate(times_s.items()):
+        label, rate = literal(name_of_class), np.histogram(t, edges)[0] / (edges[1] - edges[0])
         colour = CLASS_COLOURS[i % len(CLASS_COLOURS)]
         figure.add_trace(go.Scatter(
             x=edges[:-1] / unit, y=rate, name=label, mode="lines", stackgroup="all", line={"shape": "hv", "width": 0.5, "color": colour}, fillcolor=colour,
