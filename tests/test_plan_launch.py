@@ -49,7 +49,25 @@ def test_other_ways_to_start_vllm(command):
     assert found.no_effect == ["--dtype auto"]
 
 
-@pytest.mark.parametrize("command", ["", "ollama run llama3", "vllm serve 'unfinished"])
+@pytest.mark.parametrize(
+    ("command", "sets"),
+    [
+        ("vllm serve --max-num-seqs 128 Qwen/Qwen3-8B", ["engine.max_num_seqs=128", "model.name=qwen3-8b"]),
+        ("vllm serve --enable-prefix-caching Qwen/Qwen3-8B", ["cache.enabled=true", "model.name=qwen3-8b"]),
+        ("vllm serve Qwen/Qwen3-8B -tp 2 2>&1 | tee server.log", ["model.name=qwen3-8b", "hardware.tensor_parallel=2"]),
+        ("vllm serve Qwen/Qwen3-8B -tp 2 # two cards", ["model.name=qwen3-8b", "hardware.tensor_parallel=2"]),
+        ("vllm serve RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8-dynamic", ["model.name=llama-3.1-8b", "model.dtype=fp8"]),
+        ("vllm serve Qwen/Qwen3-8B --quantization fp8 --dtype bfloat16", ["model.name=qwen3-8b", "model.dtype=fp8"]),
+    ],
+)
+def test_the_model_and_its_precision_are_found_wherever_they_stand(command, sets):
+    found = read_command(command)
+    assert found.sets[1:] == sets
+    assert not found.unknown
+    assert not found.not_modelled
+
+
+@pytest.mark.parametrize("command", ["", "ollama run llama3", "vllm serve 'unfinished", "vllm bench serve --model x"])
 def test_what_is_no_launch_command_is_one_line(command):
     with pytest.raises(InputError, match="--from-launch"):
         read_command(command)
@@ -95,9 +113,31 @@ def test_an_object_in_the_arguments_is_passed_over_and_nothing_is_evaluated(tmp_
         read_log(tmp_path / "empty.log")
 
 
+def test_what_a_log_switches_off_and_prints_as_an_object_is_named(tmp_path):
+    (tmp_path / "vllm.log").write_text("""non-default args: {'model': 'Qwen/Qwen3-8B', 'enable_chunked_prefill': False, 'enforce_eager': False, 'async_scheduling': False, 'compilation_config': {'mode': <CompilationMode.NONE: 0>}, 'max_num_seqs': 64}\n""")
+    found = read_log(tmp_path / "vllm.log")
+    assert found.sets == ["engine.semantics=vllm", "model.name=qwen3-8b", "engine.async_scheduling=false", "engine.max_num_seqs=64"]
+    assert found.not_modelled[0] == "--no-enable-chunked-prefill"
+    assert found.not_modelled[1].startswith("--compilation-config")
+    assert found.no_effect == ["--no-enforce-eager"]
+    (tmp_path / "sglang.log").write_text("server_args=ServerArgs(model_path='Qwen/Qwen3-8B', speculative_algorithm='EAGLE', enable_mixed_chunk=True, pp_size=1, ep_size=2, mem_fraction_static=0.8)\n")
+    assert read_log(tmp_path / "sglang.log").not_modelled == ["--speculative-algorithm EAGLE", "--enable-mixed-chunk", "--ep-size 2"]
+
+
+def test_an_engine_that_was_simulated_without_its_default_is_started_without_it():
+    def command(*sets):
+        written = launch_of(scenario_from_doc(apply_overrides(BASE, sets)))
+        return written["vllm"] or written["sglang"]
+
+    assert "--no-async-scheduling" in command()
+    assert "--async-scheduling" in command("engine.async_scheduling=true")
+    assert "--disable-overlap-schedule" in command("engine.semantics=sglang")
+
+
 @pytest.mark.parametrize(
     "sets",
     [
+        ["engine.async_scheduling=true"],
         ["engine.max_num_seqs=100", "model.kv_dtype=bf16", "cache.enabled=false", "engine.scheduler_policy=priority"],
         ["engine.kv_blocks=5000", "engine.block_size=32", "engine.long_prefill_token_threshold=1024", "engine.reserve_full_isl=false", "engine.watermark=0.01"],
         ["engine.semantics=sglang", "engine.block_size=1", "engine.schedule_policy=lpm", "engine.chunked_prefill_size=0"],

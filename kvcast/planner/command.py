@@ -53,8 +53,11 @@ def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list
         total = sum((tier.capacity_gib or 0.0) for tier in given.cache.tiers)
         argv += ["--kv-offloading-backend", "native", "--kv-offloading-size", f"{total:g}"]
         notes.append("kvcast's cache tier is a model of KV offloading; the size is for all GPUs of a replica together")
+    argv.append("--async-scheduling" if e.async_scheduling else "--no-async-scheduling")
     if not e.async_scheduling:
-        notes.append("simulated without asynchronous scheduling, which recent vLLM versions have on: --no-async-scheduling is the same engine")
+        notes.append("simulated without asynchronous scheduling, which recent vLLM versions have on: --set engine.async_scheduling=true plans with it")
+    if e.preemption_victim != "fcfs":
+        notes.append(f"vLLM has no flag for preemption_victim = {e.preemption_victim}: this command preempts its own way (fcfs)")
     return argv, notes
 
 
@@ -66,7 +69,14 @@ def _sglang(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], li
     argv += ["--schedule-policy", e.schedule_policy, "--schedule-conservativeness", f"{e.schedule_conservativeness:g}"]
     argv += ["--enable-priority-scheduling"] if e.priority_scheduling else []
     argv += ["--radix-eviction-policy", given.cache.policy] if given.cache.enabled else ["--disable-radix-cache"]
-    return argv, ["--max-total-tokens is the KV memory that was simulated; without it SGLang takes what fits"]
+    argv.append("--disable-overlap-schedule")
+    notes = [
+        "--max-total-tokens is the KV memory that was simulated; without it SGLang takes what fits",
+        "SGLang's overlap scheduling, its default, is not simulated: --disable-overlap-schedule is the engine that was",
+    ]
+    if e.retraction_policy != "length":
+        notes.append(f"no flag is written for retraction_policy = {e.retraction_policy}: this command retracts SGLang's own way (length)")
+    return argv, notes
 
 
 def _types(given: Scenario, kv_fp8: str) -> list[str]:

@@ -29,14 +29,15 @@ def _size(value: str) -> int:
 
 
 def _model(value: str) -> list[str]:
-    """A repository's name as a bundled model's; another name, or a folder, as it is."""
+    """A repository's name as a bundled model's, and its precision where the name says it; another name, or a folder, as it is."""
     from calibrate.models import bundled_models
 
     if Path(value).exists():
         return [f"model.config={value}"]
     name = value.rstrip("/").split("/")[-1].lower().replace("_", "-").removeprefix("meta-")
+    fp8 = ["model.dtype=fp8"] if re.search(r"-fp8(?=-|$)", name) else []  # a checkpoint that is quantized already
     name = re.sub(r"-(instruct|chat|hf|base|it|fp8|dynamic|v0\.\d|\d{4})(?=-|$)", "", name)
-    return [f"model.name={name if name in bundled_models() else value}"]
+    return [f"model.name={name if name in bundled_models() else value}", *fp8]
 
 
 def _dtype(value: str) -> list[str]:
@@ -95,12 +96,13 @@ NO_EFFECT = frozenset({
     "--log-requests", "--load-format", "--generation-config", "--seed", "--random-seed", "--hf-token", "--enable-metrics", "--enable-chunked-prefill",
     "--allowed-origins", "--root-path", "--ssl-keyfile", "--ssl-certfile", "--max-log-len", "--watchdog-timeout", "--skip-server-warmup",
     "--model-tag", "--enable-cache-report", "--show-time-cost", "--device", "--gpu-memory-utilization-gb",
+    "--disable-overlap-schedule",  # kvcast simulates SGLang without it
 })  # fmt: skip
 NOT_MODELLED = frozenset({
     "--enforce-eager", "--pipeline-parallel-size", "-pp", "--pp-size", "--pipeline-parallel", "--speculative-config", "--speculative-model",
     "--num-speculative-tokens", "--speculative-algorithm", "--swap-space", "--cpu-offload-gb", "--kv-offloading-size", "--kv-offloading-backend",
     "--kv-transfer-config", "--enable-expert-parallel", "--ep-size", "--expert-parallel-size", "--compilation-config", "-O",
-    "--max-num-partial-prefills", "--max-long-partial-prefills", "--disable-cuda-graph", "--cuda-graph-max-bs", "--disable-overlap-schedule",
+    "--max-num-partial-prefills", "--max-long-partial-prefills", "--disable-cuda-graph", "--cuda-graph-max-bs",
     "--enable-dp-attention", "--attention-backend", "--no-enable-chunked-prefill", "--kv-cache-memory-bytes", "--mem-fraction-static",
     "--enable-mixed-chunk", "--enable-torch-compile", "--disaggregation-mode", "--nnodes", "--enable-lora", "--lora-modules",
     "--enable-hierarchical-cache", "--hicache-ratio", "--hicache-size", "--decode-context-parallel-size", "-dcp", "--max-queued-requests",
@@ -111,3 +113,12 @@ SWITCHES = frozenset({
     "--no-async-scheduling", "--disable-radix-cache", "--enable-priority-scheduling",
 })  # fmt: skip
 """Flags that take no value; one that does take a value gives true or false."""
+NO_VALUE = SWITCHES | {
+    "--enforce-eager", "--trust-remote-code", "--enable-auto-tool-choice", "--disable-log-requests", "--enable-log-requests", "--no-enable-log-requests",
+    "--disable-log-stats", "--enable-chunked-prefill", "--no-enable-chunked-prefill", "--enable-expert-parallel", "--enable-lora", "--enable-metrics",
+    "--log-requests", "--disable-cuda-graph", "--disable-overlap-schedule", "--enable-dp-attention", "--enable-mixed-chunk", "--enable-torch-compile",
+    "--enable-hierarchical-cache", "--enable-dual-batch-overlap", "--skip-server-warmup", "--enable-cache-report", "--show-time-cost",
+}  # fmt: skip
+"""Known flags after which a word belongs to the command, not to the flag."""
+SGLANG_OFF = {"--pp-size": "1", "--ep-size": "1", "--nnodes": "1", "--disaggregation-mode": "null"}
+"""What SGLang's log prints of these when they are not used."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from kvcast import api
 from kvcast.config import scenario_from_doc
-from kvcast.planner.flags import NO_EFFECT, NOT_MODELLED, READ, SGLANG, SWITCHES, TOKENS, VLLM
+from kvcast.planner.flags import NO_EFFECT, NO_VALUE, NOT_MODELLED, READ, SGLANG, SGLANG_OFF, SWITCHES, TOKENS, VLLM
 from sim.scenario import Scenario
 from workloads.errors import InputError
 
@@ -88,10 +88,10 @@ def read_command(command: str) -> Launch:
         words = shlex.split(command.replace("\\\n", " "), comments=False)
     except ValueError as error:
         raise InputError(f"--from-launch: not a command line ({str(error).lower()})") from None
+    words = words[: next((i for i, word in enumerate(words) if SHELL.match(word)), len(words))]
     for i, word in enumerate(words):
-        if word == "vllm" or word.endswith("/vllm"):
-            rest = words[i + 1 :]
-            return _read(VLLM, rest[1:] if rest[:1] == ["serve"] else rest)
+        if (word == "vllm" or word.endswith("/vllm")) and words[i + 1 : i + 2] == ["serve"]:
+            return _read(VLLM, words[i + 2 :])
         if word.startswith("vllm.entrypoints") or word.partition(":")[0].endswith("/vllm-openai"):  # a module, or its container
             return _read(VLLM, words[i + 1 :])
         if word.startswith(("sglang.launch_server", "sglang_router.launch_server")):
@@ -101,23 +101,36 @@ def read_command(command: str) -> Launch:
     raise InputError(f"--from-launch {command.strip()[:60]!r}: expected 'vllm serve MODEL ...' or 'python -m sglang.launch_server --model-path MODEL ...'")
 
 
+SHELL = re.compile(r"^(\|\|?|&&?|;|\d?[<>].*|&>.*|#.*)$")
+"""A word with which a shell ends the command."""
+
+
 def _read(engine: str, words: Sequence[str]) -> Launch:
-    model = [f"--model={words[0]}"] if words and not words[0].startswith("-") else []
-    return _sorted(engine, _flags([*model, *words[len(model) :]]))
+    launch = _sorted(engine, _flags(engine, words))
+    if engine == VLLM and not any(one.startswith("engine.async_scheduling=") for one in launch.sets):
+        launch.notes.append("vLLM schedules asynchronously where it can; that is simulated with --set engine.async_scheduling=true only")
+    return launch
 
 
-def _flags(words: Sequence[str]) -> list[tuple[str, str | None]]:
-    """(flag, value or None); a word that follows a flag and is no flag is its value, of a list the rest is joined on."""
+def _flags(engine: str, words: Sequence[str]) -> list[tuple[str, str | None]]:
+    """(flag, value or None). A word that is no flag is the value of the one before it; where that has its value, or takes none, it is
+    vLLM's MODEL, and only then does it go on with a list."""
     flags: list[tuple[str, str | None]] = []
+    model = engine != VLLM
     for word in words:
         if re.match(r"^--?[A-Za-z]", word):
             name, separator, value = word.partition("=")
             flags.append((name if name.startswith("-") and not name.startswith("--") else name.replace("_", "-"), value if separator else None))
-        elif flags:
-            name, before = flags[-1]
-            flags[-1] = (name, word if before is None else f"{before} {word}")
-        else:
+            continue
+        name, before = flags[-1] if flags else ("", None)
+        full = not flags or (before is not None and name in READ[engine]) or (name in NO_VALUE and word.lower() not in ("true", "false"))
+        if full and not model:
+            flags.append(("--model", word))
+            model = True
+        elif full:
             flags.append((word, None))
+        else:
+            flags[-1] = (name, word if before is None else f"{before} {word}")
     return flags
 
 
@@ -136,12 +149,14 @@ def _sorted(engine: str, flags: Iterable[tuple[str, str | None]]) -> Launch:
                     launch.no_effect.append(shown)
             except ValueError:
                 launch.not_modelled.append(shown)
-        elif flag in NO_EFFECT:
-            launch.no_effect.append(shown)
         elif flag in NOT_MODELLED:
             launch.not_modelled.append(shown)
+        elif flag in NO_EFFECT or (flag.startswith("--no-") and f"--{flag[5:]}" in NO_EFFECT | NOT_MODELLED):
+            launch.no_effect.append(shown)
         else:
             launch.unknown.append(shown)
+    if "model.dtype=fp8" in launch.sets:  # --dtype is then what the activations are in
+        launch.sets = [one for one in launch.sets if not one.startswith("model.dtype=") or one == "model.dtype=fp8"]
     page = next((int(one.partition("=")[2]) for one in reversed(launch.sets) if one.startswith("engine.block_size=")), 16)
     launch.sets = [f"engine.kv_blocks={int(one.partition('=')[2]) // page}" if one.startswith(f"{TOKENS}=") else one for one in launch.sets]
     return launch
@@ -184,22 +199,29 @@ def read_log(path: Path) -> Launch:
 def _arguments(content: str) -> Launch | None:
     vllm, sglang = (list(pattern.finditer(content)) for pattern in (VLLM_ARGUMENTS, SGLANG_ARGUMENTS))
     if vllm and (not sglang or vllm[-1].start() > sglang[-1].start()):
-        return _sorted(VLLM, _as_flags(_dictionary(vllm[-1][1]).items()))
+        launch = _sorted(VLLM, _as_flags(_dictionary(vllm[-1][1]).items(), every_false=True))
+        if not launch.sets[1:] and not launch.unknown:
+            launch.notes.append("the launch arguments in the log could not be read: only its KV cache is taken over")
+        return launch
     if sglang:
-        known = set(READ[SGLANG])
-        flags = [one for one in _as_flags(_call(sglang[-1][1])) if one[0] in known]
-        launch = _sorted(SGLANG, flags)
-        launch.notes.append("SGLang's log prints every argument, defaults too: those that kvcast does not simulate are not listed")
+        launch = _sorted(SGLANG, [one for one in _as_flags(_call(sglang[-1][1])) if _told(*one)])
+        launch.notes.append("SGLang's log prints every argument, defaults too: of those that kvcast does not simulate, the switched on are listed")
         return launch
     return None
 
 
-def _as_flags(arguments: Iterable[tuple[str, Any]]) -> list[tuple[str, str | None]]:
-    """Arguments as flags; what is None or False was not given, except a switch that vLLM has on."""
+def _told(flag: str, value: str | None) -> bool:
+    """Whether an argument of SGLang's log says something: it is read, or it switches on what is not simulated."""
+    on = value is None or flag == "--speculative-algorithm" or value != SGLANG_OFF.get(flag, value)
+    return flag in READ[SGLANG] or (flag in NOT_MODELLED and on)
+
+
+def _as_flags(arguments: Iterable[tuple[str, Any]], every_false: bool = False) -> list[tuple[str, str | None]]:
+    """Arguments as flags; what is None was not given, and what is False neither, unless only what differs from the defaults is printed."""
     flags: list[tuple[str, str | None]] = []
     for name, value in arguments:
         flag = f"--{name.replace('_', '-')}"
-        if value is None or name == "model_tag" or (value is False and flag not in ("--enable-prefix-caching", "--async-scheduling")):
+        if value is None or name == "model_tag" or (value is False and not every_false):
             continue
         if value is False:
             flags.append((f"--no-{flag[2:]}", None))
@@ -225,10 +247,13 @@ def _call(source: str) -> list[tuple[str, Any]]:
 
 
 def _parsed(source: str) -> ast.expr | None:
-    try:
-        return ast.parse(source, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+    """The expression, if need be with prints such as <Mode.NONE: 0> as texts; None when it is none."""
+    for text in (source, re.sub(r"<[^<>]*>", lambda found: repr(found[0]), source)):
+        try:
+            return ast.parse(text, mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+    return None
 
 
 def _literal(node: ast.expr) -> Any:
