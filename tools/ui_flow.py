@@ -50,7 +50,7 @@ def ask(reader: Reader) -> None:
 
 def press(reader: Reader, button: str) -> None:
     """Press the button, where the server has not got the answer from an earlier visit."""
-    reader.see(re.compile(f"{button}|{FOUND.pattern}"))
+    reader.see(re.compile(f"{button}|{FOUND.pattern}|No fleet meets"))
     if reader.page.get_by_role("button", name=button).count():
         step(reader, button, reader.press, button)
 
@@ -83,7 +83,7 @@ def main() -> None:
         file = Path(name) / "scenario.toml"
         file.write_bytes(scenario)
         words = shlex.split(reader.page.get_by_test_id("stCode").filter(has_text="kvcast plan scenario.toml").inner_text())[3:-2]
-        done = subprocess.run([sys.executable, "-m", "kvcast", "plan", str(file), *words, "--json", *SEARCH_ONLY], cwd=ROOT, capture_output=True, check=True)
+        done = subprocess.run([sys.executable, "-m", "kvcast", "plan", str(file), *words, "--out", str(Path(name) / "plan"), "--json", *SEARCH_ONLY], cwd=ROOT, capture_output=True, check=True)
         again = json.loads(done.stdout)
         check(reader, plan, again)
     print("kvcast plan on the page's scenario.toml says the same")

@@ -45,7 +45,7 @@ def fleet(made: dict[str, Any]) -> str:
     """6 x H200-SXM, or 3 replicas of 2 x H200-SXM."""
     answer = made["answer"]
     device = made["device"] or "GPU"
-    return f"{answer['gpus']} x {device}" if answer["gpus_per_replica"] == 1 else f"{answer['replicas']} replicas of {answer['gpus_per_replica']} x {device}"
+    return f"{answer['gpus']} x {device}" if answer["gpus_per_replica"] == 1 else f"{answer['replicas']} replica{'s' if answer['replicas'] != 1 else ''} of {answer['gpus_per_replica']} x {device}"
 
 
 def share(value: float) -> str:
