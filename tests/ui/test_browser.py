@@ -1,0 +1,164 @@
+"""The dashboard as a reader meets it: the real server and a real headless Chromium. Skipped, loudly, where there is none."""
+import json
+import re
+
+import pytest
+
+from kvcast import text
+from tests.conftest import require_browser
+from tests.ui.browser import Reader, browser, dashboard
+
+require_browser(__name__)
+
+WHILE_IT_RUNS = re.compile(r"of simulated time|loading the workload|starting|waiting for a free processor")
+LONG_S = 200_000
+"""A run that nobody sees the end of: its Cancel is pressed."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    runs = tmp_path_factory.mktemp("browser") / "runs"
+    with dashboard(runs) as address:
+        yield address, runs
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture
+def another_reader(chromium, server):
+    """Opens the dashboard in a browser of its own, as often as it is called; in the end none of them asked for
+    anything outside, and no script failed."""
+    readers = []
+
+    def open_(path=""):
+        context = chromium.new_context(viewport={"width": 1440, "height": 900}, accept_downloads=True)
+        readers.append(Reader(context.new_page(), server[0]))
+        return readers[-1].open(path)
+
+    yield open_
+    for reader in readers:
+        assert reader.outside() == []
+        assert reader.faults == []
+        assert len(reader.requests) > 10, "the log of requests is one"
+        reader.page.context.close()
+
+
+@pytest.fixture
+def reader(another_reader):
+    return another_reader()
+
+
+def summaries(server):
+    """Every finished run of the server, by its replicas."""
+    found = [json.loads(path.read_text()) for path in server[1].glob("*/summary.json") if (path.parent / "run.json").exists()]
+    return {s["replicas"]: s for s in found if s["name"].startswith("demo")}
+
+
+def expected(s):
+    """The big numbers of a run's page, from its summary.json."""
+    return {
+        "Within limits": text.percent(s["attainment"]), "TTFT, p99": text.milliseconds(s["p99_ttft_ms"]), "TPOT, p99": text.milliseconds(s["p99_tpot_ms"]),
+        "Cost / M tokens": text.usd(s["cost"]["usd_per_million_output_tokens"]),
+    }  # fmt: skip
+
+
+def alerts(reader):
+    return [words.removeprefix("error").strip() for words in reader.page.get_by_test_id("stAlertContentError").all_inner_texts()]  # the icon's name goes first
+
+
+def test_the_first_page_is_a_finished_answer(reader, server):
+    words = reader.words()
+    assert "Meets the target." in words
+    assert alerts(reader) == []
+    reader.until(reader.metrics, expected(summaries(server)[2]))  # the page's numbers are the run folder's
+    assert reader.page.locator(".stPlotlyChart").count() >= 6
+    assert reader.page.title() == "kvcast"
+
+
+def test_the_estimate_moves_when_a_class_is_edited(reader):
+    reader.go("Workload").see("Goodput")
+    before = reader.metrics()
+    reader.edit(0, 1, "1.8")
+    reader.see(re.compile(r"was .*/s"))
+    after = reader.metrics()
+    assert float(after["Goodput"].split("/")[0]) > 1.2 * float(before["Goodput"].split("/")[0]), "half as many chats again"
+    reader.see("The settings have changed since this run")
+    # what cannot be is one line, and the mix stays
+    reader.edit(0, 2, "many")
+    reader.see("turns = 'many'")
+    reader.until(lambda: len(alerts(reader)), 1)
+
+
+def test_layers_are_reordered(reader):
+    reader.go("Workload").pick("coding-agent")
+    reader.see("An unlimited cache reuses")
+    best = reader.page.get_by_text("An unlimited cache reuses").inner_text()
+    reader.click(reader.page.get_by_role("button", name="↑").last)  # the task, new in every session, before the repository
+    reader.see("This order costs up to")
+    reader.press("Widest first").gone("This order costs up to")
+    reader.until(reader.page.get_by_text("An unlimited cache reuses").inner_text, best)
+
+
+def test_a_run_survives_a_reload_and_its_link_is_for_everybody(reader, another_reader, server):
+    reader.enter("Replicas", "3").see("The settings have changed since this run")
+    assert "2 × H200-SXM" in reader.words(), "the old answer stays until there is a new one"
+    reader.press("Run").see(re.compile(f"{WHILE_IT_RUNS.pattern}|3 × H200-SXM"))
+    reader.page.reload()
+    reader.see("3 × H200-SXM").rest()
+    reader.until(reader.metrics, expected(summaries(server)[3]))
+    reader.press("Share or load")
+    link = reader.page.get_by_test_id("stCode").get_by_text("cluster.replicas=3").first.inner_text()
+    assert link == reader.page.url, "the browser's address is the link"
+    other = another_reader(link.removeprefix(f"{server[0]}/"))
+    other.see("3 × H200-SXM").rest()
+    other.until(other.metrics, reader.metrics())
+    assert other.page.get_by_label("Replicas", exact=True).input_value() == "3"
+    other.page.reload()
+    other.see("3 × H200-SXM")
+    assert alerts(other) == []
+
+
+def test_a_run_is_followed_and_cancelled(another_reader):
+    reader = another_reader(f"?workload.duration_s={LONG_S}")
+    reader.see(WHILE_IT_RUNS)
+    reader.press("Cancel").see("cancelled")
+    reader.until(lambda: alerts(reader), ["cancelled"])
+
+
+def test_variants_are_compared(reader):
+    reader.go("Compare")
+    reader.enter("Replicas: beside 2", "1").press("Compare (2 simulations)")
+    reader.page.get_by_role("heading", name="Values").wait_for()
+    reader.rest()
+    reader.see("Against replicas 2")
+    reader.page.locator(".stPlotlyChart .main-svg").first.wait_for()
+    with reader.page.expect_download() as download:
+        reader.press("comparison.csv")
+    rows = download.value.path().read_text().splitlines()
+    assert rows[0].startswith("cluster.replicas,attainment,")
+    assert len(rows) == 3
+
+
+TRACE = [{"timestamp": 100 * i, "input_length": 900 + i, "output_length": 20, "hash_ids": [i % 3, 10 + i]} for i in range(60)]
+
+
+def upload(reader, name, rows):
+    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    reader.page.locator("[data-testid=stSidebar] input[type=file]").set_input_files({"name": name, "mimeType": "application/x-ndjson", "buffer": content})
+    return reader
+
+
+def test_a_bad_trace_is_one_line_and_a_good_one_is_read_and_run(reader):
+    reader.go("Workload").choose("Workload", "a trace").see("upload a trace in the sidebar")
+    upload(reader, "bad.jsonl", [*TRACE[:5], {**TRACE[5], "input_length": -5}, *TRACE[6:]])
+    reader.see("row 6: input_length = -5, expected a whole number of at least 1")
+    reader.until(lambda: len(alerts(reader)), 1)
+    upload(reader, "good.jsonl", TRACE)
+    reader.see("rows read 60 = requests 60 + skipped 0")
+    reader.press("Run").go("Plan").see("No limits are set.")
+    reader.see("uploaded trace")
+    assert alerts(reader) == []
