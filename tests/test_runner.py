@@ -184,6 +184,8 @@ def test_uploads_stay_in_their_folder_and_within_bounds(shared, folder):
 def test_no_line_names_a_folder_of_the_server():
     folder = Path("/srv/kvcast/runs/uploads/0123")
     assert without_paths(f"{folder}/t.jsonl, row 3: bad; see {folder.parent}/x", folder) == "t.jsonl, row 3: bad; see x"
+    upload = f"uploads/{24 * 'a'}/t.jsonl"
+    assert without_paths(f"{os.path.relpath(folder)}/{upload}, row 3: bad", folder) == without_paths(f"{folder}/{upload}, row 3: bad", folder) == "t.jsonl, row 3: bad"
 
 
 def test_a_damaged_progress_file_is_no_progress(folder):

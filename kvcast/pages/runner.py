@@ -47,6 +47,7 @@ MAX_WAITING = 20
 UPLOAD_LIMIT_BYTES = 64 << 20
 UPLOAD_TYPES = (".jsonl", ".json", ".csv", ".tar", ".tar.xz")
 KEY = re.compile(r"[0-9a-f]{24}")
+UPLOADED = re.compile(r"\buploads/[0-9a-f]{24}/")
 CANCELLED = "cancelled"
 OWN_POLICIES = "KVCAST_POLICIES"
 """Environment variable: own policies, module:Class separated by commas, named at `kvcast dashboard --policy`."""
@@ -266,8 +267,10 @@ def key_of(scenario_toml: str, command: tuple[str, ...]) -> str:
 
 
 def without_paths(line: str, folder: Path) -> str:
-    """The line with files of the server named by their last part only."""
-    return line.replace(f"{folder}{os.sep}", "").replace(f"{folder.parent}{os.sep}", "").replace(f"{ROOT}{os.sep}", "")
+    """The line with files of the server named by their last part only, whether it has them whole or from where the server runs."""
+    for place in (str(folder), os.path.relpath(folder), str(folder.parent), str(ROOT)):
+        line = line.replace(f"{place}{os.sep}", "")
+    return UPLOADED.sub("", line)
 
 
 def code_version() -> str:
