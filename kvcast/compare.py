@@ -13,7 +13,7 @@ import itertools
 import multiprocessing
 import signal
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,24 +108,26 @@ def simulate_all(variants: Sequence[Variant], jobs: int = 1) -> list[Result]:
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
 
-    slices = [part for part in (variants[i::jobs] for i in range(jobs)) if part]
     with tempfile.TemporaryDirectory(prefix="kvcast-") as folder:
         _share(variants, Path(folder))
         with ProcessPoolExecutor(jobs, initializer=_stop_with_the_parent) as pool:
             try:
                 signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # until every worker says how it takes them
                 try:
-                    pending = pool.map(_simulate_some, slices, itertools.repeat(Path(folder)))
+                    pending = pool.map(_simulate_shared, variants, itertools.repeat(Path(folder)))
                 finally:
                     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-                done = list(pending)
+                results = []
+                for result in pending:
+                    results.append(result)
+                    text.progress_share(len(results), len(variants), f"{len(results)} of {len(variants)} simulations")
+                return results
             except BrokenProcessPool:
                 raise InputError(f"--jobs {jobs}: a process was killed, most likely for want of memory; expected fewer jobs") from None
             except BaseException:  # do not wait for what nobody will read
                 for child in multiprocessing.active_children():
                     child.terminate()
                 raise
-    return [done[i % jobs][i // jobs] for i in range(len(variants))]
 
 
 def _share(variants: Iterable[Variant], folder: Path) -> None:
@@ -152,20 +154,31 @@ def _stop_with_the_parent() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
 
-def _simulate_some(variants: Sequence[Variant], folder: Path | None = None) -> list[Result]:
-    """One after another; the workload is loaded again only when it changes, from `folder` where it is shared."""
-    from kvcast import api, shared
+def _simulate_shared(variant: Variant, folder: Path) -> Result:
+    from kvcast import shared
+
+    return _result(variant, shared.load(_shared_at(variant.scenario, folder)))
+
+
+def _simulate_some(variants: Sequence[Variant]) -> list[Result]:
+    """One after another; the workload is loaded again only when it changes."""
+    from kvcast import api
 
     results, loaded, workload = [], None, None
-    for variant in variants:
+    for i, variant in enumerate(variants):
         scenario = variant.scenario
         if loaded != (scenario.workload, scenario.seed):
             loaded = (scenario.workload, scenario.seed)
-            workload = shared.load(_shared_at(scenario, folder)) if folder else api.load_workload(*loaded)
-        text.progress(f"simulating {', '.join(variant.label)}, seed {scenario.seed}")
-        report = api.run(api.prepare(scenario, workload)).report
-        results.append(Result(variant, report.summary, kept(report.requests)))
+            workload = api.load_workload(*loaded)
+        results.append(_result(variant, workload, text.clock(f"simulating {', '.join(variant.label)}, seed {scenario.seed}", i, len(variants))))
     return results
+
+
+def _result(variant: Variant, workload: Any, on_clock: Callable[[float, float], None] | None = None) -> Result:
+    from kvcast import api
+
+    report = api.run(api.prepare(variant.scenario, workload), on_clock=on_clock).report
+    return Result(variant, report.summary, kept(report.requests))
 
 
 def kept(requests: Mapping[str, Any]) -> dict[str, Any]:

@@ -148,14 +148,16 @@ def explain(scenario: Scenario, policies: Sequence[str] | None = None, causes: i
     for name in policies or ():
         _check_policy(name, scenario)
     prepared = api.prepare(scenario)
-    text.progress(f"simulating {len(prepared.workload):,} requests")
-    result = api.run(prepared, record_cache=_has_optimum(prepared.scenario))
+    result = api.run(prepared, record_cache=_has_optimum(prepared.scenario), on_clock=text.clock(f"simulating {len(prepared.workload):,} requests", 0, 1 + causes))
     resolved, summary = result.scenario, result.report.summary
     tokens = missed(summary)
     recoverable = sorted((c for c in tokens if tokens[c] and changes_for(c, resolved, policies)), key=lambda c: -(tokens[c] or 0))
     followed = []
-    for cause in recoverable[:causes]:
-        tried = [_verified(change, cause, int(tokens[cause] or 0), result, prepared) for change in changes_for(cause, resolved, policies)]
+    chosen = recoverable[:causes]
+    for i, cause in enumerate(chosen, start=1):  # a part of the progress each
+        changes = changes_for(cause, resolved, policies)
+        parts = (1 + len(chosen)) * len(changes)
+        tried = [_verified(change, cause, int(tokens[cause] or 0), result, prepared, (i * len(changes) + j, parts)) for j, change in enumerate(changes)]
         tried.sort(key=lambda row: -row["recovered_tokens"])
         followed.append({"cause": cause, "tokens": tokens[cause], "changes": tried})
     return {
@@ -203,13 +205,12 @@ def breakdown(report: Report) -> dict[str, dict[str, dict[str, int]]]:
     return {"class": sums("class"), "tenant": tenants, "scope": sums("scope")}
 
 
-def _verified(change: Change, cause: str, cause_tokens: int, before: api.Result, prepared: api.Prepared) -> dict[str, Any]:
-    """Simulate the change: figures after it, and in words whether it helps."""
-    text.progress(f"simulating: {change.words}")
+def _verified(change: Change, cause: str, cause_tokens: int, before: api.Result, prepared: api.Prepared, part: tuple[int, int]) -> dict[str, Any]:
+    """Simulate the change: figures after it, and in words whether it helps. part: (which, of how many) of the progress it is."""
     row: dict[str, Any] = {"change": change.words, "asks_for": change.price, "recovered_tokens": 0, "after": None}
     same = change.scenario.workload == before.scenario.workload
     try:
-        after = api.run(api.prepare(change.scenario, prepared.workload if same else None)).report.summary
+        after = api.run(api.prepare(change.scenario, prepared.workload if same else None), on_clock=text.clock(f"simulating: {change.words}", *part)).report.summary
     except InputError as error:
         return row | {"helps": False, "verdict": f"cannot be simulated: {error}"}
     old = before.report.summary

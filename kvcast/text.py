@@ -126,9 +126,10 @@ def time_left_s(share: float) -> float | None:
 
 
 def clock(words: str = "simulating", part: int = 0, parts: int = 1) -> Callable[[float, float], None] | None:
-    """A simulation's `on_clock` that tells its share of the command, of which it is one of `parts`; None when nobody is watching."""
+    """A simulation's `on_clock` that tells its share of the command, of which it is one of `parts` and begins now; None when nobody is watching."""
     if not (sys.stderr.isatty() or os.environ.get(PROGRESS_FILE)):
         return None
+    progress_share(part, parts, words)
     return lambda now_s, share: progress_share(part + share, parts, f"{words}, {now_s:,.0f} s of simulated time")
 
 

@@ -35,5 +35,6 @@ def run(args: argparse.Namespace) -> int:
     variants = compare.variants(load_doc(args.scenario, args.overrides), args.vary, args.seeds, args.scenario)
     with naming(args.scenario):
         results = compare.simulate_all(variants, args.jobs)
+    text.clear_clock()
     print(text.to_json(compare.as_document(results)) if args.json else compare.as_table(results))
     return 0

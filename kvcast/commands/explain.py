@@ -34,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
     differs = [key for key in ("prompt_tokens", "prefix_hit_tokens") if recorded is not None and recorded.get(key) != found[key]]
     if recorded is not None:
         found["reproduces_run"] = not differs
+    text.clear_clock()
     print(text.to_json(found) if args.json else text.wrapped(explain_text.describe(found), 140))
     if differs and recorded is not None and not args.json:
         was = ", ".join(f"{key} {recorded.get(key):,} then, {found[key]:,} now" for key in differs)
