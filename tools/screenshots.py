@@ -31,7 +31,7 @@ def plan(reader: Reader) -> None:
 
 
 def workload(reader: Reader) -> None:
-    reader.open("workload").see("Arrivals").see("Goodput")
+    reader.open("workload").see("Goodput").pick("coding-agent").see("repository")
 
 
 def cache(reader: Reader) -> None:
@@ -82,6 +82,7 @@ def take(chromium: Any, server: str, out: Path, names: list[str], tall: bool) ->
                     reader.page.set_viewport_size({"width": width, "height": end})
                     reader.rest()
                 path = out / f"{name.lower()}-{width}-{scheme}.png"
+                reader.page.get_by_test_id("stMain").evaluate("main => main.scrollTo(0, 0)")
                 _drawn(reader)
                 reader.page.screenshot(path=path, animations="disabled")
                 _compress(path)
