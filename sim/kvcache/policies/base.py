@@ -78,7 +78,7 @@ class Policy:
     """Least recently used leaf first, until a subclass says otherwise. Keyword arguments of `__init__` are its parameters."""
 
     by_node = False
-    """Whether the policy keeps something by tree node, as frequencies. Otherwise nodes that nothing parts are one (`sim.kvcache.chains`)."""
+    """Whether `node_id` must name a tree node, as for frequencies by node. Otherwise it names a chain: nodes that nothing parts, by the first (`sim.kvcache.chains`)."""
 
     def __init__(self, world: World) -> None:
         self.world = world
