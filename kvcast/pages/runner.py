@@ -268,7 +268,7 @@ def key_of(scenario_toml: str, command: tuple[str, ...]) -> str:
 
 def without_paths(line: str, folder: Path) -> str:
     """The line with files of the server named by their last part only, whether it has them whole or from where the server runs."""
-    for place in (str(folder), os.path.relpath(folder), str(folder.parent), str(ROOT)):
+    for place in (os.path.relpath(folder), str(folder), str(folder.parent), str(ROOT)):
         line = line.replace(f"{place}{os.sep}", "")
     return UPLOADED.sub("", line)
 
