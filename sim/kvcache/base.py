@@ -1,4 +1,4 @@
-"""What every block cache shares: paths in blocks, lazy entry of generated blocks, and the counts of free memory.
+"""What every block cache shares: the counts of free memory, and the entry of generated blocks when somebody looks.
 
 The one idea: the cache is *state on the prefix tree*. A node owns the blocks whose last token falls in it; a request's
 path is a short list of (node id, end block), so a 100k-token prompt costs a few visits, not thousands. Blocks are
@@ -6,6 +6,9 @@ numbered along the path: block k holds tokens [k * block_size, (k + 1) * block_s
 
 Memory is three counts: in use (referenced), `idle` (cached, unreferenced, may be evicted) and `blank` (holds nothing
 worth keeping, always taken first). `free = blank + idle` is what an allocation may take.
+
+What a decode generates enters late: requests register as writers of the shared nodes on their path, and whoever visits a
+node first enters what its writers have computed by now, in the order the engine did (`flush`).
 """
 from __future__ import annotations
 
@@ -96,7 +99,7 @@ class BlockCache:
     def _drop_if_empty(self, node: Any) -> None:
         raise NotImplementedError
 
-    # -- shared -----------------------------------------------------------------------------------------------------
+    # -- memory -----------------------------------------------------------------------------------------------------
     def take(self, n: int) -> None:
         """Take n free blocks: blank ones first, then evict. The caller has checked `n <= free`."""
         self.taken += n
@@ -109,9 +112,12 @@ class BlockCache:
         self.evicted += short
         self._evict(short)
 
+    # -- entry ------------------------------------------------------------------------------------------------------
     def enter(self, request: Holder, hi: int, flush: bool = True) -> None:
-        """Put the request's full blocks up to `hi` into the cache (they already hold memory). Others on its nodes come first: without
-        `flush` the caller has ordered them."""
+        """Put the request's full blocks up to `hi` into the cache (they already hold memory).
+
+        What others write on its nodes comes first; flush=False: the caller has put them all in order.
+        """
         lo = request.entered
         path = request.path
         i = request.path_index
@@ -125,16 +131,14 @@ class BlockCache:
                 self.flush(node)
             end = node_hi if node_hi < hi else hi
             request.path_index = i
-            self._enter_node(request, node_id, node, lo, end)
+            self._place(request, node, lo, end)
+            request.entered = end
+            if self.lower is not None:
+                self.lower.entered(node_id, lo, end)
+            self.seen.enter(node_id, end)
             lo = end
 
-    def _enter_node(self, request: Holder, node_id: int, node: Any, lo: int, hi: int) -> None:
-        self._place(request, node, lo, hi)
-        request.entered = hi
-        if self.lower is not None:
-            self.lower.entered(node_id, lo, hi)
-        self.seen.enter(node_id, hi)
-
+    # -- late entry -------------------------------------------------------------------------------------------------
     def start_writing(self, request: Holder) -> None:
         """Register on the shared nodes the request will still enter blocks into, so that whoever visits them flushes first."""
         entered = request.entered
@@ -186,22 +190,26 @@ class BlockCache:
         behind = [w for w in node.writers if w.entered < self.pending(w)]
         if not behind:
             return
-        group: dict[Holder, None] = {}
-        todo = behind
-        while todo:  # everybody who shares a node with somebody who is behind
-            w = todo.pop()
-            group[w] = None
-            for other in (o for n in w.writing for o in n.writers):
-                if other not in group and other.entered < self.pending(other):
-                    todo.append(other)
+        group = self._entangled(behind)
         if len(group) == 1:
-            (w,) = group
-            self.enter(w, self.pending(w), flush=False)
+            self.enter(group[0], self.pending(group[0]), flush=False)
             return
         b = self.block_size
         blocks = [(w.base + (k + 1) * b, w.order, k, w) for w in group for k in range(w.entered, self.pending(w))]
         for _, _, k, w in sorted(blocks, key=lambda entry: entry[:3]):
             self.enter(w, k + 1, flush=False)
+
+    def _entangled(self, behind: list[Holder]) -> list[Holder]:
+        """Everybody behind who shares a node with one of them, or with one who does."""
+        group: dict[Holder, None] = {}
+        todo = behind
+        while todo:
+            w = todo.pop()
+            group[w] = None
+            for other in (o for n in w.writing for o in n.writers):
+                if other not in group and other.entered < self.pending(other):
+                    todo.append(other)
+        return list(group)
 
     def has_way_clear(self, request: Holder) -> bool:
         """Whether nothing lies, and nobody else writes, on the rest of its path: when exactly it enters a block makes no difference here."""
@@ -215,6 +223,7 @@ class BlockCache:
                 return True
         return False
 
+    # -- ceilings ---------------------------------------------------------------------------------------------------
     def announce(self, request: Holder, computed: int, tokens: int, ends_s: array[float]) -> None:
         """A stretch of prefill steps begins; `arrived` follows at its end."""
         if self.under_way is not None:
