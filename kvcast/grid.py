@@ -104,7 +104,10 @@ def _claim(folder: Path, grid: dict[str, Any]) -> None:
 
 
 def _read(job: _Job) -> Result:
-    summary = json.loads((job.run / "summary.json").read_text(encoding="utf-8"))
+    try:
+        summary = json.loads((job.run / "summary.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{job.run / 'summary.json'}: damaged ({error}); remove the folder {job.run} to have it simulated again") from None
     return Result(job.variant, summary, Requests(job.run / "requests.parquet"))
 
 

@@ -355,6 +355,52 @@ def test_own_class() -> None:
     assert own.evicted_blocks == mru.evicted_blocks > 0
 
 
+class TakesNothing(Policy):
+    def span(self, run: Run) -> int:
+        return 0
+
+
+class SparesForEver(Policy):
+    def second_chance(self, run: Run) -> bool:
+        return True
+
+    def spare(self, runs: list[Run]) -> None:
+        pass
+
+
+class CutsNowhere(Policy):
+    def split(self, node_id: int, lo: int, hi: int, request) -> int:
+        return lo
+
+
+@pytest.mark.parametrize(
+    ("own", "semantics", "says"),
+    [
+        (TakesNothing, "vllm", "TakesNothing: span returned 0"),
+        (SparesForEver, "vllm", "SparesForEver: spare changed nothing"),
+        (SparesForEver, "sglang", "SparesForEver: spare changed nothing"),
+        (CutsNowhere, "vllm", "CutsNowhere: split returned 0"),
+    ],
+)
+def test_own_class_that_would_never_end_is_refused(own: type[Policy], semantics: str, says: str) -> None:
+    params = EngineParams(kv_blocks=70, block_size=4, policy=f"{__name__}:{own.__name__}", semantics=semantics)
+    with pytest.raises(InputError, match=says):
+        run(random_workload(5), params, LinearSteps())
+
+
+@pytest.mark.parametrize(("text", "says"), [("def (", "SyntaxError"), ("raise RuntimeError('no')", "RuntimeError: no")])
+def test_own_class_in_a_module_that_does_not_load_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str) -> None:
+    (tmp_path / "broken_own.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(InputError, match=f"'broken_own:X': {says}"):
+        find("broken_own:X")
+
+
+def test_an_endless_ghost_queue_is_refused() -> None:
+    with pytest.raises(InputError, match="ghost_share = inf"):
+        make("s3fifo", World(random_workload(5), 10, 4), {"ghost_share": float("inf")})
+
+
 def test_own_class_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     """A file in the current folder, and prompts a, b, c, a of three blocks and a part of one in a cache of eight: c takes two
     blocks, from a under LRU and from b when the newest goes first."""

@@ -67,6 +67,14 @@ def test_finished_runs_are_not_run_again_and_a_grid_may_grow(small, tmp_path):
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
 
 
+def test_a_damaged_run_is_named(small, tmp_path):
+    sweep(small, {"cache.policy": ["lru"]}, tmp_path / "s")
+    (summary,) = (tmp_path / "s" / "runs").glob("*/summary.json")
+    summary.write_text(summary.read_text()[:100])
+    with pytest.raises(InputError, match=r"summary\.json: damaged .*remove the folder"):
+        sweep(small, {"cache.policy": ["lru"]}, tmp_path / "s")
+
+
 def test_a_changed_scenario_or_trace_is_another_run(small, tmp_path):
     trace = tmp_path / "trace.jsonl"
     row = {"timestamp": 0, "input_length": 1024, "output_length": 4, "hash_ids": [1, 2]}

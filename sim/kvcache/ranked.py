@@ -15,6 +15,7 @@ from typing import Any
 from sim.kvcache.base import BlockCache, Holder
 from sim.kvcache.chains import Path
 from sim.kvcache.policies.base import Policy, Run
+from workloads.errors import InputError
 
 
 class Node:
@@ -115,6 +116,8 @@ class RankedCache(BlockCache):
             node.entry = -1
             while cached < hi:
                 end = self.policy.split(node.id, cached, hi, request)  # type: ignore[arg-type]
+                if not cached < end <= hi:
+                    raise InputError(f"cache.policy {type(self.policy).__name__}: split returned {end!r}, expected more than {cached} and at most {hi}")
                 run = Run(node.id, cached, end)
                 self.policy.on_insert(run, request)  # type: ignore[arg-type]
                 node.runs.append(run)
@@ -194,11 +197,16 @@ class RankedCache(BlockCache):
             node = self._chosen()
             run = node.runs[-1]
             if policy.second_chance(run):
+                before = run.state, policy.key(run)
                 policy.spare(self._chain(node))
+                if (run.state, policy.key(run)) == before and policy.second_chance(run):
+                    raise InputError(f"cache.policy {type(policy).__name__}: spare changed nothing, expected another state or key after a second chance")
                 self._join(node)
                 self._offer(node)
                 continue
             gone = min(n, policy.span(run), run.hi - run.lo)
+            if gone < 1:
+                raise InputError(f"cache.policy {type(policy).__name__}: span returned {policy.span(run)!r}, expected 1 block or more")
             policy.on_evict(run, gone)
             if self.lower is not None:
                 self.lower.evicted(node.id, run.hi - gone, run.hi)

@@ -18,6 +18,7 @@ from sim.kvcache.chains import Path
 from sim.kvcache.policies.base import Policy, Run
 from sim.sglang.node import Node, RadixRequest
 from sim.sglang.radix import RadixCache
+from workloads.errors import InputError
 
 
 class RankedRadixCache(RadixCache):
@@ -114,8 +115,13 @@ class RankedRadixCache(RadixCache):
     def make_room(self, pages: int) -> None:
         while self.blank < pages and self.idle:
             leaf = self._chosen()
-            if self.policy.second_chance(self._as_run(leaf)):
+            run = self._as_run(leaf)
+            if self.policy.second_chance(run):
+                before = run.state, self.policy.key(run)
                 self._spare(leaf)
+                run = self._as_run(leaf)
+                if (run.state, self.policy.key(run)) == before and self.policy.second_chance(run):
+                    raise InputError(f"cache.policy {type(self.policy).__name__}: spare changed nothing, expected another state or key after a second chance")
                 self._push(leaf)
                 continue
             for run in self._pieces(leaf):

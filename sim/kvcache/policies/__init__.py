@@ -40,8 +40,9 @@ def find(name: str) -> type[Policy]:
         raise InputError(f"[cache] policy = {name!r}: expected one of {', '.join(POLICIES)}, or module:Class for your own{hint}")
     try:
         found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"[cache] policy = {name!r}: {error}; expected module:Class that Python can import") from None
+    except Exception as error:  # a user's module may raise anything
+        what = "" if isinstance(error, ImportError | AttributeError | ValueError) else f"{type(error).__name__}: "
+        raise InputError(f"[cache] policy = {name!r}: {what}{error}; expected module:Class that Python can import") from None
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise InputError(f"[cache] policy = {name!r}: expected a class derived from sim.kvcache.policies.Policy")
     return found

@@ -5,6 +5,7 @@ Yang, Zhang, Qiu, Yue, Vinayak, "FIFO queues are all you need for cache eviction
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 from sim.kvcache.policies.base import Asking, Key, Run, World, expect
@@ -24,7 +25,7 @@ class S3Fifo(Recalling):
     def __init__(self, world: World, small_share: float = 0.1, ghost_share: float = 0.9, main_uses: int = 2) -> None:
         super().__init__(world)
         expect(0 <= small_share < 1, "small_share", small_share, "0 or more and below 1")
-        expect(ghost_share >= 0, "ghost_share", ghost_share, "0 or more")
+        expect(0 <= ghost_share < inf, "ghost_share", ghost_share, "0 or more and finite")
         expect(main_uses >= 1, "main_uses", main_uses, "1 or more")
         self.small = int(small_share * world.capacity_blocks)
         self.ghost_blocks = int(ghost_share * world.capacity_blocks)
