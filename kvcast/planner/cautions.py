@@ -7,6 +7,7 @@ from __future__ import annotations
 from kvcast import api, text
 from kvcast.planner.attainment import requests_needed
 from kvcast.planner.fleet import Fleet
+from kvcast.planner.load import closed_load, unit_of
 from sim.scenario import Scenario
 from workloads.errors import InputError
 
@@ -31,7 +32,19 @@ def cautions(fleet: Fleet, winner: Scenario) -> list[str]:
             lines.append(f"stability of the chosen fleet is not certain: {answer.summaries[0]['stable_reason']}")
         if any(summary["censored"] for summary in answer.summaries):
             lines.append("more than 0.1 % of the arrivals did not complete: percentiles leave them out, attainment counts them as missed")
-    return lines + _too_few(fleet, winner)
+    return lines + _too_few(fleet, winner) + _too_few_sessions(fleet, winner)
+
+
+def _too_few_sessions(fleet: Fleet, winner: Scenario) -> list[str]:
+    """A closed loop cannot have more sessions at once than there are."""
+    wanted, unit = closed_load(winner), unit_of(winner)
+    if wanted is None or fleet.winner is None:
+        return []
+    sessions = fleet.trials.sessions(winner)
+    if sessions < wanted:
+        return [f"the workload has {sessions:,} sessions for {wanted:,} {unit}: never more than {sessions:,} run at once, and the plan is for those"]
+    bounded = winner.workload.trace is not None or winner.workload.duration_s is not None
+    return [f"the workload has {sessions:,} sessions for {wanted:,} {unit}: no higher load than {sessions:,} can be looked at"] if bounded and sessions < 2 * wanted else []
 
 
 def _too_few(fleet: Fleet, winner: Scenario) -> list[str]:

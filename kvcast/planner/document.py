@@ -11,7 +11,7 @@ from kvcast.planner.attainment import Interval
 from kvcast.planner.candidates import Combination
 from kvcast.planner.command import launch_of
 from kvcast.planner.fleet import Fleet
-from kvcast.planner.load import FARTHEST, Capacity
+from kvcast.planner.load import Capacity
 from kvcast.planner.trials import CANNOT_RUN, PRUNED, Judged
 from sim.scenario import Scenario, SloConfig
 
@@ -82,9 +82,9 @@ def answer_of(fleet: Fleet, scenario: Scenario) -> dict[str, Any]:
 
 
 def capacity_of(found: Capacity) -> dict[str, Any]:
-    """Loads in `unit`; headroom is 1 - offered / capacity."""
+    """Loads in `unit`; headroom is 1 - offered / capacity. breaks_at_per_s is None where every load looked at meets: both are then lower bounds."""
     most = found.load(found.most)
     return {
         "unit": found.unit, "offered_rate_per_s": found.offered, "slo_capacity_per_s": most, "low": found.load(found.low), "high": found.load(found.high),
-        "headroom": None if not most else 1 - found.offered / most, "breaks_at_per_s": None if found.most is None or found.most >= FARTHEST else found.load(found.most + 1),
+        "headroom": None if not most else 1 - found.offered / most, "breaks_at_per_s": None if found.most is None or found.endless else found.load(found.most + 1),
     }  # fmt: skip

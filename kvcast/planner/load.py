@@ -17,7 +17,7 @@ from kvcast.planner.trials import Judged, Trial, Trials
 from sim.scenario import Scenario
 
 DOUBLING = 32  #: steps
-FARTHEST = 5 * DOUBLING  #: 32 times the load, or a 32nd of it
+FARTHEST = 5 * DOUBLING  #: 32 times the load at most, or a 32nd of it
 POINTS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.05, 1.1, 1.25, 1.5)
 """Loads of the curve, relative to the capacity."""
 KNEE = 0.02
@@ -33,13 +33,20 @@ def unit_of(scenario: Scenario) -> str:
     return USERS if scenario.workload.users is not None else SESSIONS if scenario.workload.concurrency is not None else REQUESTS
 
 
+def closed_load(scenario: Scenario) -> int | None:
+    """Users, or sessions at once, of a closed loop."""
+    return scenario.workload.users or scenario.workload.concurrency
+
+
 def with_load(scenario: Scenario, factor: float) -> Scenario:
-    """The scenario at `factor` times its load; users and sessions are whole."""
+    """The scenario at `factor` times its load; users and sessions are whole, and a mix has as many requests more."""
     workload = scenario.workload
     if workload.users is not None:
         workload = replace(workload, users=max(1, round(workload.users * factor)))
     elif workload.concurrency is not None:
         workload = replace(workload, concurrency=max(1, round(workload.concurrency * factor)))
+        if workload.trace is None and workload.requests is not None:  # as many sessions one after another as before
+            workload = replace(workload, requests=max(1, round(workload.requests * factor)))
     else:
         workload = replace(workload, rate_scale=workload.rate_scale * factor)
     return replace(scenario, workload=workload)
@@ -56,6 +63,12 @@ class Capacity:
     low: int | None
     high: int | None
     judged: dict[int, Judged]
+    farthest: int = FARTHEST  #: the highest step that was looked at
+
+    @property
+    def endless(self) -> bool:
+        """Whether the target is met at every load that was looked at: the capacity is at least that."""
+        return self.most is not None and self.most >= self.farthest
 
     def load(self, step: int | None) -> float | None:
         """The load of a step; users and sessions are whole."""
@@ -71,6 +84,18 @@ class Loads:
     def __init__(self, trials: Trials, scenario: Scenario) -> None:
         self.trials, self.scenario = trials, scenario
         self.judged: dict[int, Judged] = {}
+        self.farthest = self._farthest()
+
+    def _farthest(self) -> int:
+        """The highest step at which every user, or every one of the sessions at once, has a session: what is above is not more load.
+
+        A mix without duration_s has as many sessions more as the load is higher (`with_load`).
+        """
+        wanted, sessions = closed_load(self.scenario), self.trials.sessions(self.scenario)
+        workload = self.scenario.workload
+        if wanted is None or (workload.trace is None and workload.duration_s is None and sessions >= wanted):
+            return FARTHEST
+        return max((step for step in range(FARTHEST + 1) if round(wanted * factor_of(step)) <= sessions), default=0)
 
     def trial(self, step: int, full: bool = True) -> Trial:
         return Trial(self.scenario if step == 0 else with_load(self.scenario, factor_of(step)), full=full)
@@ -81,14 +106,14 @@ class Loads:
         return [self.judged[s] for s in steps]
 
     def highest(self, holds: Callable[[Judged], bool], start: int) -> int | None:
-        """The highest step that holds, around `start`; None when even a 32nd of the load does not, FARTHEST when all do."""
+        """The highest step that holds, around `start`; None when even a 32nd of the load does not, `farthest` when all do."""
 
         def answers(asked: dict[str, list[int]]) -> dict[str, list[bool]]:
-            return {key: [holds(one) for one in self.at([FARTHEST + 1 - n for n in ns], full=False)] for key, ns in asked.items()}
+            return {key: [holds(one) for one in self.at([self.farthest + 1 - n for n in ns], full=False)] for key, ns in asked.items()}
 
-        search: Search = fewest(FARTHEST + 1 - start, 2 * FARTHEST + 1, stride=4)
+        search: Search = fewest(self.farthest + 1 - start, self.farthest + FARTHEST + 1, stride=4)
         found: Found = together({"load": search}, answers)["load"]
-        return None if found.fewest is None else FARTHEST + 1 - found.fewest
+        return None if found.fewest is None else self.farthest + 1 - found.fewest
 
     def capacity(self) -> Capacity:
         base = self.at([0])[0]
@@ -96,11 +121,11 @@ class Loads:
         offered = {USERS: workload.users, SESSIONS: workload.concurrency}.get(unit) or base.offered_per_s or 0.0
         most = self.highest(lambda one: one.attains, 0)
         if most is None:
-            return Capacity(offered, unit, None, None, None, self.judged)
-        self.at([step for step in points(most) if abs(step) <= FARTHEST])
+            return Capacity(offered, unit, None, None, None, self.judged, self.farthest)
+        self.at([step for step in points(most) if -FARTHEST <= step <= self.farthest])
         half = self.at([most])[0].attainment.half  # type: ignore[union-attr]
         high = min((step for step, one in self.judged.items() if step > most and surely_misses(one, half)), default=None)
-        return Capacity(offered, unit, most, self.highest(lambda one: one.meets, most), high, self.judged)
+        return Capacity(offered, unit, most, self.highest(lambda one: one.meets, most), high, self.judged, self.farthest)
 
 
 def points(most: int) -> list[int]:

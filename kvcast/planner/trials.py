@@ -27,6 +27,7 @@ from sim.scenario import Scenario
 from workloads.columns import Workload
 
 MEETS, MISSES, UNSTABLE, STOPPED_EARLY, CANNOT_RUN, PRUNED = "meets", "misses", "unstable", "stopped early", "cannot run", "pruned"
+TOO_FEW = "too few requests"
 COLUMNS = ("class_id", "status", "arrival_s", "in_window", "good", "ttft_s", "tpot_s", "e2e_s")
 
 
@@ -169,6 +170,10 @@ class Trials:
     def workload(self, scenario: Scenario) -> Workload:
         return self._load(self.lab.workload(scenario))
 
+    def sessions(self, scenario: Scenario) -> int:
+        """Sessions of its workload, however many users they are dealt to; of the seed that has the fewest."""
+        return min(len(np.unique(self.workload(replace(scenario, seed=seed)).column("session_id"))) for seed in self.seeds)
+
     def _load(self, folder: Path) -> Workload:
         if folder not in self._workloads:
             self._workloads[folder] = shared.load(folder)
@@ -241,13 +246,14 @@ def _verdict(found: Interval | None, stable: bool | None, target: float) -> str:
 
 
 def _rejected_by(verdict: str, found: Interval | None, per_slo: dict[str, float | None], target: float) -> str | None:
-    """The limit that the most requests missed; an unstable fleet that still met them all is rejected for that."""
+    """The limit that the most requests missed; where none was missed, that is not why. An unstable fleet that still met them is rejected for that."""
     if verdict == MEETS:
         return None
     if verdict == UNSTABLE and found is not None and found.mean >= target:
         return UNSTABLE
     known = {limit: share for limit, share in per_slo.items() if share is not None}
-    return min(known, key=lambda limit: known[limit]) if known else None
+    worst = min(known, key=lambda limit: known[limit]) if known else None
+    return TOO_FEW if worst is not None and known[worst] == 1 else worst
 
 
 def _share(within: Sequence[np.ndarray | None]) -> float | None:

@@ -35,8 +35,8 @@ PROMISING = 5  #: changes whose fleet is looked for
 
 
 def stress_step(found: Capacity) -> int:
-    """Where changes are judged: beyond the capacity, as far as the fleet's load goes."""
-    return (found.most if found.most is not None else 0) + BEYOND
+    """Where changes are judged: beyond the capacity, as far as loads were looked at."""
+    return min((found.most if found.most is not None else 0) + BEYOND, found.farthest)
 
 
 # -- what binds --------------------------------------------------------------------------------------------------------
@@ -52,11 +52,16 @@ def binding(loads: Loads, found: Capacity) -> dict[str, Any]:
     base = loads.at([step])[0]
     asked = _resources(scenario)
     tried = _tried(loads.trials, [trial for _, trial in asked], base, [resource != REPLICAS for resource, _ in asked])
-    rows = [{"resource": resource, **gain, "reason": reason, "estimate": resource in RESOURCES} for (resource, _), (gain, reason) in zip(asked, tried, strict=True)]
+    rows = [{"resource": resource, **gain, "reason": reason, "estimate": resource in RESOURCES} for (resource, _), (gain, reason, _) in zip(asked, tried, strict=True)]
     load = found.load(step)
-    bound, words = _binds(rows, base, _load(load, found.unit))
+    bound: str | None = None
+    rivals: list[str] = []
+    if found.endless:
+        words = f"at {_load(load, found.unit)}, the highest load that was looked at, the target is still met: nothing binds"
+    else:
+        bound, rivals, words = _binds(rows, _alike(loads.trials, rows, [one for *_, one in tried]), base, _load(load, found.unit))
     return {
-        "resource": bound, "words": words, "load": load, "unit": found.unit, "rate_per_s": base.offered_per_s,
+        "resource": bound, "rivals": rivals, "words": words, "load": load, "unit": found.unit, "rate_per_s": base.offered_per_s,
         "attainment": base.attainment.mean if base.attainment else None, "share": SHARE, "changes": rows,
     }  # fmt: skip
 
@@ -64,11 +69,12 @@ def binding(loads: Loads, found: Capacity) -> dict[str, Any]:
 NO_GAIN: dict[str, float | None] = dict.fromkeys(("attainment", "gain", "gain_low", "gain_high"))
 
 
-def _tried(trials: Trials, asked: Sequence[Trial | str], base: Judged, paired: Sequence[bool]) -> list[tuple[dict[str, float | None], str | None]]:
-    """What each trial gains over base, or why it cannot run; all simulated in one round. paired: it serves base's requests."""
+def _tried(trials: Trials, asked: Sequence[Trial | str], base: Judged, paired: Sequence[bool]) -> list[tuple[dict[str, float | None], str | None, Judged | None]]:
+    """What each trial gains over base, or why it cannot run, and its runs; all simulated in one round. paired: it serves base's requests."""
     reasons = [one if isinstance(one, str) else trials.cannot_run(one.scenario) for one in asked]
-    judged = iter(trials.judge([one for one, reason in zip(asked, reasons, strict=True) if reason is None and isinstance(one, Trial)]))
-    return [(_gain(trials, next(judged), base, same), None) if reason is None else (dict(NO_GAIN), reason) for reason, same in zip(reasons, paired, strict=True)]
+    simulated = iter(trials.judge([one for one, reason in zip(asked, reasons, strict=True) if reason is None and isinstance(one, Trial)]))
+    judged = [next(simulated) if reason is None else None for reason in reasons]
+    return [(_gain(trials, one, base, same) if one else dict(NO_GAIN), reason, one) for one, reason, same in zip(judged, reasons, paired, strict=True)]
 
 
 def _gain(trials: Trials, one: Judged, base: Judged, paired: bool) -> dict[str, float | None]:
@@ -129,17 +135,32 @@ def _unpaired(one: Judged, base: Judged) -> intervals.Difference:
     return intervals.Difference(one.attainment.mean - base.attainment.mean, half)
 
 
-def _binds(rows: Sequence[dict[str, Any]], base: Judged, load: str) -> tuple[str | None, str]:
-    gains = {row["resource"]: row for row in rows if row["gain"] is not None}
-    replicas = gains.pop(REPLICAS, None)
-    best = max(gains.values(), key=lambda row: row["gain"], default=None)
+def _best(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The single resource that gains most."""
+    return max((row for row in rows if row["gain"] is not None and row["resource"] != REPLICAS), key=lambda row: row["gain"], default=None)
+
+
+def _alike(trials: Trials, rows: Sequence[dict[str, Any]], judged: Sequence[Judged | None]) -> list[str]:
+    """Resources that gain something, and that the best one is not surely ahead of: over the same requests, the 95 % interval of the
+    difference between the two reaches zero."""
+    best = _best(rows)
+    known = {row["resource"]: one for row, one in zip(rows, judged, strict=True) if one is not None and row["resource"] != REPLICAS and row["gain"] > 0}
+    if best is None or best["resource"] not in known:
+        return []
+    ahead = {name: gained(trials, known[best["resource"]], one) for name, one in known.items() if name != best["resource"]}
+    return [name for name, by in ahead.items() if by.mean is None or by.half is None or by.mean - by.half <= 0]
+
+
+def _binds(rows: Sequence[dict[str, Any]], alike: Sequence[str], base: Judged, load: str) -> tuple[str | None, list[str], str]:
+    replicas, best = next((row for row in rows if row["resource"] == REPLICAS and row["gain"] is not None), None), _best(rows)
     before = f"attainment from {text.percent(base.attainment.mean if base.attainment else None)}"
     if best is not None and best["gain"] >= max(LEAST_GAIN, LEAST_PART * (replicas["gain"] if replicas else 0.0)):
         more = "a router that knows every cache" if best["resource"] == ROUTING else f"20 % more {best['resource']}"
-        return best["resource"], f"at {load}, {more} raises {before} to {text.percent(best['attainment'])}, more than any other resource{_doubt(best)}"
+        apart = f"; {' and '.join(alike)} cannot be told apart from it" if alike else ", more than any other resource"
+        return best["resource"], list(alike), f"at {load}, {more} raises {before} to {text.percent(best['attainment'])}{apart}{_doubt(best)}"
     if replicas is not None and replicas["gain"] >= LEAST_GAIN:
-        return REPLICAS, f"at {load}, 20 % more replicas raise {before} to {text.percent(replicas['attainment'])}; no single resource does nearly as much{_doubt(replicas)}"
-    return None, f"at {load}, 20 % more of any resource does not raise {before}"
+        return REPLICAS, [], f"at {load}, 20 % more replicas raise {before} to {text.percent(replicas['attainment'])}; no single resource does nearly as much{_doubt(replicas)}"
+    return None, [], f"at {load}, 20 % more of any resource does not raise {before}"
 
 
 def _doubt(row: dict[str, Any]) -> str:
@@ -170,7 +191,7 @@ def advice(loads: Loads, found: Capacity, replicas: int, feasible: bool) -> tupl
     )  # fmt: skip
     tried: list[tuple[dict[str, Any], Change]] = [
         ({"change": change.words, "set": list(change.sets), "asks_for": change.asks_for, **gain, "reason": reason}, change)
-        for change, (gain, reason) in zip(every, results, strict=True)
+        for change, (gain, reason, _) in zip(every, results, strict=True)
     ]
     shown = sorted(((row, change) for row, change in tried if (row["gain"] or 0) >= LEAST_GAIN), key=lambda pair: (-pair[0]["gain"], pair[0]["change"]))
     promising = shown[:PROMISING]

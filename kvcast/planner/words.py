@@ -19,10 +19,12 @@ def verdict(made: dict[str, Any]) -> str:
         return _infeasible(made)
     parts = [f"{fleet(made)}: {_share(answer['attainment'])} of requests meet {limits(made['slo'])}, target {wanted}"]
     if made["binding"] is not None and made["binding"]["resource"] is not None:
-        parts.append(f"binding: {made['binding']['resource']}")
+        rivals = made["binding"].get("rivals") or []
+        parts.append(f"binding: {' or '.join([made['binding']['resource'], *rivals])}" + (" (not told apart)" if rivals else ""))
     capacity = made["capacity"]
     if capacity is not None and capacity["headroom"] is not None:
-        parts.append(f"headroom {100 * capacity['headroom']:.0f} %" + ("" if capacity["breaks_at_per_s"] is None else f", breaks at {load(capacity['breaks_at_per_s'], capacity['unit'])}"))
+        least = "at least " if capacity["breaks_at_per_s"] is None else ""
+        parts.append(f"headroom {least}{100 * capacity['headroom']:.0f} %" + ("" if least else f", breaks at {load(capacity['breaks_at_per_s'], capacity['unit'])}"))
     if made["advice"]:
         parts.append(f"next: {made['advice'][0]['change']}")
     return "; ".join(parts)
@@ -34,11 +36,13 @@ def _infeasible(made: dict[str, Any]) -> str:
         return f"nothing here can run: {made['candidates'][0]['reason']}"
     best = max(tried, key=lambda row: (row["attainment"]["mean"] or -1.0, row["gpus"]))
     mean, most = best["attainment"]["mean"], max(row["replicas"] for row in tried)
-    reached = f"at best {text.percent(mean)} with {best['replicas']} replicas" if mean is not None else "every one of them was hopeless"
-    why = f", most often missed: {NAMES.get(best['rejected_by'] or '', best['rejected_by'])}" if best["rejected_by"] else ""
+    reached = f"at best {_share(best['attainment'])} with {best['replicas']} {_replicas(best['replicas'])}" if mean is not None else "every one of them was hopeless"
+    if mean is not None and best["attainment"]["low"] < made["slo"]["attainment"] <= mean:
+        reached += ", and the lower end of that is below the target: more seeds or a longer workload would tell"
+    why = f", most often missed: {NAMES[best['rejected_by']]}" if best["rejected_by"] in NAMES else f", {best['rejected_by']}" if best["rejected_by"] else ""
     fixed = made["answer"]["gpus"] is not None
-    who = fleet(made) if fixed else f"not even {most} replicas"
-    return f"{who} {'misses' if fixed else 'meet'} {limits(made['slo'])} for {share(made['slo']['attainment'])} of the requests at {text.percent(made['confidence'], 0)} confidence: {reached}{why}"
+    who = fleet(made) if fixed else f"not even {most} {_replicas(most)}"
+    return f"{who} {'misses' if fixed else 'meets' if most == 1 else 'meet'} {limits(made['slo'])} for {share(made['slo']['attainment'])} of the requests at {text.percent(made['confidence'], 0)} confidence: {reached}{why}"
 
 
 def fleet(made: dict[str, Any]) -> str:
@@ -141,9 +145,10 @@ def _reach(made: dict[str, Any]) -> str:
     unit = capacity["unit"]
     if capacity["slo_capacity_per_s"] is None:
         return f"SLO capacity: below a 32nd of the offered load ({load(capacity['offered_rate_per_s'], unit)})"
-    between = f" (from {load(capacity['low'], unit)} to {load(capacity['high'], unit)})"
+    least = "at least " if capacity["breaks_at_per_s"] is None else ""
+    between = f" (from {load(capacity['low'], unit)}; no higher load was looked at)" if least else f" (from {load(capacity['low'], unit)} to {load(capacity['high'], unit)})"
     knee = "" if made["knee_per_s"] is None else f"; knee of goodput at {made['knee_per_s']:.3g} requests/s: more load brings no more good answers"
-    lines = [f"SLO capacity {load(capacity['slo_capacity_per_s'], unit)}{between}, offered {load(capacity['offered_rate_per_s'], unit)}{knee}"]
+    lines = [f"SLO capacity {least}{load(capacity['slo_capacity_per_s'], unit)}{between}, offered {load(capacity['offered_rate_per_s'], unit)}{knee}"]
     cells = [[number(row["load"], unit), text.percent(row["attainment"]), f"{row['goodput_per_s']:.3g}" if row["goodput_per_s"] is not None else text.UNKNOWN,
               text.milliseconds(row["ttft_ms_p50"]), text.milliseconds(row["ttft_ms_p99"]), text.milliseconds(row["tpot_ms_p99"]), {None: "?", True: "yes", False: "NO"}[row["stable"]]] for row in made["rates"]]  # fmt: skip
     return "\n".join([*lines, text.table([unit, "attainment", "goodput/s", "TTFT p50", "TTFT p99", "TPOT p99", "stable"], cells, left=0)])
