@@ -243,7 +243,7 @@ def test_memory_gains_where_it_is_short_and_compute_where_prompts_are_all(whole)
 
 
 def test_sessions_at_once_are_the_load_of_a_closed_loop():
-    made = plan(scenario(**CASES["sessions at once"]), most=12, advice=False, binding=False)
+    made = plan(scenario(**CASES["sessions at once"]), most=12, advice=False, binding=False, growth=None, n_plus_1=False)
     capacity = made["capacity"]
     assert capacity["unit"] == "sessions at once"
     assert capacity["offered_rate_per_s"] == 60
@@ -251,7 +251,7 @@ def test_sessions_at_once_are_the_load_of_a_closed_loop():
 
 
 def test_a_fixed_fleet_is_judged_as_it_is():
-    made = plan(scenario(cluster={"replicas": 2}), fixed=True, binding=False, advice=False)
+    made = plan(scenario(cluster={"replicas": 2}), fixed=True, binding=False, advice=False, n_plus_1=False)
     assert made["answer"]["replicas"] == 2
     assert not made["answer"]["feasible"]
     assert made["capacity"]["headroom"] < 0
@@ -263,9 +263,9 @@ def test_a_fixed_fleet_is_judged_as_it_is():
 
 def test_a_killed_plan_goes_on_and_says_the_same_to_the_byte(whole, tmp_path):
     folder, made = whole
-    command = [sys.executable, "-m", "kvcast", "plan", str(folder.with_suffix(".toml")), "--max-replicas", "12", "--out", str(tmp_path / "out"), "--json", "--jobs", "2"]
+    command = [sys.executable, "-m", "kvcast", "plan", str(folder.with_suffix(".toml")), "--max-replicas", "12", "--out", str(tmp_path / "out"), "--json"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
-    started = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    started = subprocess.Popen([*command, "--jobs", "2"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     until = time.monotonic() + 300
     while len(list(tmp_path.glob("out/runs/*/summary.json"))) < 3 and started.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
@@ -335,7 +335,7 @@ def test_progress_never_goes_back(monkeypatch):
 
     told = []
     monkeypatch.setattr(text, "progress_share", lambda done, total, words: told.append(done / total))
-    plan(scenario(workload={"duration_s": 20.0}), most=12)
+    plan(scenario(workload={"duration_s": 10.0}), ["cluster.router=round-robin,least-loaded"], most=12, advice=False)
     assert len(told) > 10
     assert told == sorted(told)
     assert told[-1] < 1

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +12,9 @@ import pytest
 from calibrate.faster import RESOURCES, faster, gpu_key
 from kvcast import api
 from kvcast.config import scenario_from_doc
-from kvcast.planner.attainment import interval, requests_needed, wilson
+from kvcast.planner.attainment import Interval, interval, requests_needed, wilson
+from kvcast.planner.candidates import Combination
+from kvcast.planner.fleet import TIES, Fleet
 from kvcast.planner.load import knee
 from kvcast.planner.search import Found, fewest, scan, together
 from sim.hopeless import Hopeless, most_arrivals
@@ -67,6 +71,50 @@ def test_searches_advance_in_rounds_that_do_not_depend_on_who_answers():
     found = together({"a": fewest(3, 64), "b": fewest(3, 64)}, judge)
     assert {key: one.fewest for key, one in found.items()} == {"a": 3, "b": 9}
     assert set(rounds[0]) == {"a", "b"}
+
+
+# -- many combinations -------------------------------------------------------------------------------------------------
+
+
+def searched(needs: list[int], prices: list[float], requests: int = 1, every: bool = False) -> Fleet:
+    """A fleet whose combination i needs needs[i] replicas at prices[i] a GPU-hour, and attains more the higher its number."""
+    base = scenario()
+    combinations = [Combination({"n": str(i)}, replace(base, name=str(i), cost=replace(base.cost, gpu_hour_usd=price))) for i, price in enumerate(prices)]
+
+    def judge(trials):
+        found = []
+        for trial in trials:
+            i, n = int(trial.scenario.name), trial.scenario.cluster.replicas
+            found.append(SimpleNamespace(meets=n >= needs[i], served=n / needs[i], attainment=Interval(0.0, i / 1000, 1.0)))
+        return found
+
+    trials = SimpleNamespace(judge=judge, cannot_run=lambda asked: None, seeds=(0,), workload=lambda asked: range(requests))
+    fleet = Fleet(trials, combinations, 64, every)
+    fleet._guess = lambda i: 6
+    fleet.search()
+    return fleet
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_of_a_hundred_combinations_the_cheapest_wins_and_few_are_simulated_more_than_once(seed):
+    rng = random.Random(seed)
+    needs, prices = [rng.randint(2, 12) for _ in range(100)], [rng.choice((1.0, 1.0, 1.5, 2.0)) for _ in range(100)]
+    best = min(need * price for need, price in zip(needs, prices, strict=True))
+    fleet, every = searched(needs, prices), searched(needs, prices, every=True)
+    assert fleet.cost(fleet.winner, fleet.replicas) == every.cost(every.winner, every.replicas) == best
+    assert fleet.winner == every.winner, "of the same cost the one that attains most"
+    assert len(fleet.judged) < 220 < len(every.judged)
+    for i, found in fleet.found.items():
+        assert found.fewest == needs[i] or (needs[i] * prices[i] > best and fleet.why_given_up(i).endswith("dearer than the best fleet"))
+
+
+def test_ties_are_compared_for_a_budget_of_requests_and_the_others_say_so():
+    fleet = searched([5] * 100, [1.0] * 100, requests=TIES // 10)
+    compared = [i for i, found in fleet.found.items() if found.fewest == 5]
+    assert len(compared) == 11
+    left = [fleet.why_given_up(i) for i in fleet.found if i not in compared]
+    assert left == ["5 replicas or more: at best as dear as the best fleet, not compared with it (--every does)"] * 89
+    assert sorted(n for _, n in fleet.judged).count(4) == 100, "all were asked whether they do with less"
 
 
 # -- intervals ---------------------------------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ def _plan(base: Scenario, found: list[Combination], folder: Path, asked: Options
         fleet = Fleet(trials, found, asked.most, asked.every)
         if not fleet.runnable:
             raise InputError(fleet.reasons[0])
-        fleet.judge_fixed() if asked.fixed else fleet.search()
+        fleet.judge_fixed() if asked.fixed else fleet.search(progress.part)
         winner = base if fleet.winner is None else found[fleet.winner].with_replicas(fleet.replicas)
         rows = document.candidate_rows(fleet)
         made: dict[str, Any] = {

@@ -42,10 +42,9 @@ def candidate_rows(fleet: Fleet) -> list[dict[str, Any]]:
             rows.append(_row(combination, CANNOT_RUN, reason=fleet.reasons[i]))
             continue
         rows += [{**_row(combination, one.verdict, one), **size_of(combination, n)} for n, one in sorted((n, one) for (j, n), one in fleet.judged.items() if j == i)]
-        found = fleet.found.get(i)
-        if found is not None and found.given_up:
-            reason = f"{found.at_least} replicas or more: dearer than the best fleet"
-            rows.append({**_row(combination, PRUNED, reason=reason), **size_of(combination, found.at_least)})
+        given_up = fleet.why_given_up(i)
+        if given_up:
+            rows.append({**_row(combination, PRUNED, reason=given_up), **size_of(combination, fleet.found[i].at_least)})
     return rows
 
 

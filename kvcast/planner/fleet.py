@@ -1,7 +1,7 @@
 """The cheapest fleet: for every combination the fewest replicas that meet the target, and the cheapest of them all.
 
-The one idea: attainment rises with replicas, so each combination is a bisection; all bisections advance together, the first
-combination ahead, so that the others start from what it learned and end once they can only be dearer.
+The one idea: attainment rises with replicas, so each combination is a bisection; the most promising one goes ahead, the others
+are only asked whether they do with less than the best fleet so far, and those that cost the same are then compared by attainment.
 
     fleet = Fleet(trials, combinations, most=64); fleet.search()
     fleet.winner, fleet.judged[fleet.winner, fleet.replicas]
@@ -9,18 +9,25 @@ combination ahead, so that the others start from what it learned and end once th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kvcast.planner.candidates import Combination, guess_replicas
 from kvcast.planner.search import Found, fewest, scan, together
 from kvcast.planner.trials import Judged, Trial, Trials
+
+WAVE = 8
+"""Combinations searched at once: more would ask all of them for what the first ones make needless, fewer would leave processes idle."""
+TIES = 150_000
+"""Requests that fleets of the same cost are simulated for, to see which attains most: so a plan of few combinations compares all
+of them, and one of a hundred those that came closest to doing with less."""
+DEARER, AS_DEAR = "dearer than the best fleet", "at best as dear as the best fleet, not compared with it (--every does)"
 
 
 class Fleet:
     """Positions of combinations are their places in `combinations`; those that cannot run are left out of the search."""
 
     def __init__(self, trials: Trials, combinations: Sequence[Combination], most: int, every: bool = False) -> None:
-        """every: find the fewest replicas of every combination, also where they can only be dearer than the best."""
+        """every: find the fewest replicas of every combination, also where they cannot be cheaper than the best."""
         self.trials, self.combinations, self.most, self.every = trials, combinations, most, every
         self.reasons = {i: one.reason or trials.cannot_run(one.with_replicas(1)) for i, one in enumerate(combinations) if one.scenario is None or trials.cannot_run(one.with_replicas(1))}
         self.runnable = [i for i in range(len(combinations)) if i not in self.reasons]
@@ -44,15 +51,21 @@ class Fleet:
         return one.cost(n) if self._priced else n * one.gpus_per_replica
 
     # -- the search -------------------------------------------------------------------------------------------------
-    def search(self) -> None:
+    def search(self, on_part: Callable[[int, int], None] = lambda part, parts: None) -> None:
+        """on_part(which, of how many) is told before each part of the search."""
         if not self.runnable:
             return
         guesses = {i: self._guess(i) for i in self.runnable}
-        first = self.runnable[0]
+        first, *rest = sorted(self.runnable, key=lambda i: self.cost(i, guesses[i]))
+        waves = [rest[i : i + WAVE] for i in range(0, len(rest), WAVE)]
+        on_part(0, len(waves) + 2)
         self._run({first: guesses[first]})
         known = self.found[first].fewest or guesses[first]
-        rest = {i: round(guess * known / guesses[first]) for i, guess in guesses.items() if i != first}
-        self._run({i: self._affordable(i, guess) for i, guess in rest.items()})
+        for part, wave in enumerate(waves, start=1):
+            on_part(part, len(waves) + 2)
+            self._run({i: max(round(guesses[i] * known / guesses[first]), 1) for i in wave})
+        on_part(len(waves) + 1, len(waves) + 2)
+        self._compare_ties()
         self._choose()
         if self.winner is not None:
             self._check_neighbours(self.winner)
@@ -81,22 +94,46 @@ class Fleet:
         scenario = self.combinations[i].with_replicas(1)
         return min(guess_replicas(scenario, self.trials.workload(scenario)), self.most)
 
-    def _affordable(self, i: int, guess: int) -> int:
-        """A start no dearer than the best fleet so far: if that misses, nothing cheaper of this combination meets."""
-        best = self._best_cost()
-        if self.every or best == math.inf:
-            return max(guess, 1)
-        return max(min(guess, int(best / self.cost(i, 1) + 1e-9)), 1)
-
     def _best_cost(self) -> float:
         return min((self.cost(i, n) for (i, n), one in self.judged.items() if one.meets), default=math.inf)
 
     def _run(self, guesses: dict[int, int]) -> None:
         def worth(i: int) -> bool | object:
-            return (lambda n: True) if self.every else (lambda n: self.cost(i, n) <= self._best_cost())
+            return (lambda n: True) if self.every else (lambda n: self.cost(i, n) < self._best_cost() * (1 - 1e-9))
 
         searches = {i: fewest(guess, self.most, worth(i)) for i, guess in guesses.items()}  # type: ignore[arg-type]
         self.found |= together(searches, self._judge)
+
+    def _compare_ties(self) -> None:
+        """Simulate those that were given up because they can only be as dear as the best, closest first, for TIES requests."""
+        best = self._best_cost()
+        ties = [i for i, one in self.found.items() if one.given_up and one.at_least <= self.most and math.isclose(self.cost(i, one.at_least), best)]
+        left, chosen = TIES, []
+        for i in sorted(ties, key=self._closeness, reverse=True):
+            left -= self._requests(i)
+            if left < 0:
+                break
+            chosen.append(i)
+        answers = self._judge({i: [self.found[i].at_least] for i in chosen})
+        for i in chosen:
+            n = self.found[i].at_least
+            self.found[i] = Found(n, n) if answers[i][0] else Found(None, n + 1, given_up=True)
+
+    def _closeness(self, i: int) -> tuple[float, float]:
+        """How close the largest cheaper fleet of a combination came to the target: how long it could go on, then what it attained."""
+        one = self.judged.get((i, self.found[i].at_least - 1))
+        return (0.0, 0.0) if one is None else (one.served, one.attainment.low if one.attainment else 0.0)
+
+    def _requests(self, i: int) -> int:
+        return len(self.trials.seeds) * len(self.trials.workload(self.combinations[i].with_replicas(1)))
+
+    def why_given_up(self, i: int) -> str | None:
+        """Of a combination whose fewest replicas were not looked for to the end."""
+        one = self.found[i]
+        if not one.given_up:
+            return None
+        as_dear = math.isclose(self.cost(i, one.at_least), self._best_cost())
+        return f"{one.at_least} replicas or more: {AS_DEAR if as_dear else DEARER}"
 
     def _judge(self, asked: dict[int, list[int]]) -> dict[int, list[bool]]:
         places = [(i, n) for i, ns in asked.items() for n in ns]

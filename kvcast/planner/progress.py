@@ -1,6 +1,7 @@
 """How far a plan is: its stages have shares of the whole, and within a stage nobody knows how many rounds a search takes.
 
-The one idea: every round of simulations is taken for half of what is left of its stage, so the share never goes back.
+The one idea: every round of simulations is taken for half of what is left of its stage, or of the part of it that has begun,
+so the share never goes back.
 
     >>> progress = Progress(["fewest replicas", "what binds"]); progress.begin("fewest replicas"); progress(3, 8)
 """
@@ -20,14 +21,20 @@ class Progress:
 
     def __init__(self, stages: Sequence[str]) -> None:
         self._whole = sum(SHARES[stage] for stage in stages)
-        self._stage, self._begun, self._rounds = stages[0], 0.0, 0
+        self._stage, self._begun, self._rounds, self._part = stages[0], 0.0, 0, (0, 1)
 
     def begin(self, stage: str) -> None:
         if stage != self._stage:
             self._begun += SHARES[self._stage] / self._whole
-        self._stage, self._rounds = stage, 0
+        self._stage = stage
+        self.part(0, 1)
+
+    def part(self, part: int, parts: int) -> None:
+        """One of the parts that the stage has begins now."""
+        self._rounds, self._part = 0, (part, parts)
 
     def __call__(self, done: int, todo: int) -> None:
-        within = 1 - 0.5 ** (self._rounds + done / todo)
+        part, parts = self._part
+        within = (part + 1 - 0.5 ** (self._rounds + done / todo)) / parts
         self._rounds += done == todo
         text.progress_share(min(self._begun + SHARES[self._stage] / self._whole * within, 0.999), 1.0, f"{self._stage}: {done:,} of {todo:,} simulations of a round")

@@ -28,12 +28,14 @@ class Found:
 def fewest(guess: int, most: int, worth: Callable[[int], bool] = lambda n: True, stride: int = 1) -> Search:
     """The smallest n of 1..most that meets, when all above a meeting n meet: gallop away from the guess, then bisect.
 
-    worth(n): whether an answer of n would still matter; asked again before every round. stride: of the first gallop.
+    worth(n): whether an answer of n would still matter, as all below it do; asked again before every round. stride: of the first gallop.
     """
     short, enough, n = 0, 0, min(max(guess, 1), most)
     while True:
         if not worth(short + 1):
             return Found(None, short + 1, given_up=True)
+        while not worth(n):  # the largest that is: when it misses, the search is over
+            n -= 1
         if (yield [n])[0]:
             enough = n
         else:

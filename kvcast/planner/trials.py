@@ -48,6 +48,7 @@ class Judged:
     verdict: str
     attainment: Interval | None
     at_most: float | None  #: of a trial stopped early: what its attainment can have been at most
+    served: float  #: share of the requests that had come when it was stopped; 1 when it was not
     per_slo: dict[str, float | None]  #: share of the arrivals within each limit; None where nobody has one
     rejected_by: str | None
     stable: bool | None
@@ -216,7 +217,8 @@ class Trials:
             requests = self._most_arrivals(tasks)
             worst = max(LIMITS, key=lambda limit: stopped["missed"][limit])
             unknown: dict[str, float | None] = {"p50": None, "p99": None}
-            return Judged(trial, STOPPED_EARLY, None, 1 - stopped["missed"]["any"] / requests, dict.fromkeys(LIMITS), worst, None, None,
+            at_most, served = 1 - stopped["missed"]["any"] / requests, stopped["arrived"] / stopped["requests"]
+            return Judged(trial, STOPPED_EARLY, None, at_most, served, dict.fromkeys(LIMITS), worst, None, None,
                           unknown, unknown, None, tuple(task.run for task in tasks), ())  # fmt: skip
         return _read(trial, outcomes, self.confidence)
 
@@ -230,7 +232,7 @@ def _read(trial: Trial, outcomes: Sequence[_Outcome], confidence: float) -> Judg
     verdict = _verdict(found, stable, trial.scenario.slo.attainment or 0.0)
     busy = sum(summary["gpu_busy_s"] for summary in summaries) or 1.0
     return Judged(
-        trial, verdict, found, None, per_slo, _rejected_by(verdict, found, per_slo, trial.scenario.slo.attainment or 0.0), stable,
+        trial, verdict, found, None, 1.0, per_slo, _rejected_by(verdict, found, per_slo, trial.scenario.slo.attainment or 0.0), stable,
         _offered(summaries), _percentiles(outcomes, "ttft_s", stable), _percentiles(outcomes, "tpot_s", stable),
         sum(summary["coverage"]["extrapolated"] * summary["gpu_busy_s"] for summary in summaries) / busy,
         tuple(outcome.task.run for outcome in outcomes), summaries,
