@@ -122,6 +122,8 @@ def _caution(document: Document) -> list[str]:
     censored = document["arrived"] - document["completed"] if document["censored"] else 0
     parts = [f"{text.percent(share)} of simulated time is extrapolated: outside what the profile was made from"] if share > EXTRAPOLATED_LIMIT else []
     parts += [f"{text.count(censored)} of {text.count(document['arrived'])} arrivals did not complete and are in no latency figure"] if censored else []
+    lost = document["not_arrived"]
+    parts += [f"{text.count(lost)} more requests never arrived: their sessions ended before (a prompt longer than the context ends one), or the run did"] if lost else []
     if document["profile_provenance"]["kind"] == "roofline":
         parts.append("step times are a roofline estimate (±30 %), nothing measured")
     return parts

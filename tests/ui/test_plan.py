@@ -8,6 +8,7 @@ import pyarrow.csv
 import pytest
 
 from kvcast import intervals
+from kvcast.config import scenario_from_doc
 from kvcast.pages import answer, inputs, numbers, plan, results, runner, shell, verdict
 from kvcast.planner import words
 from kvcast.runs import load_run
@@ -70,10 +71,19 @@ def test_doubtful_numbers_carry_their_caution(small):
     caution = verdict.verdict(s, SloConfig()).caution
     assert "50.0 % of simulated time is extrapolated" in caution
     assert "2 of 10 arrivals did not complete" in caution
+    assert "7 more requests never arrived" in verdict.verdict({**s, "not_arrived": 7}, SloConfig()).caution
     roofline = {**s, "profile_provenance": {**s["profile_provenance"], "kind": "roofline"}}
     assert "roofline" in verdict.verdict(roofline, SloConfig()).caution
     assert results.mark_of(s)
     assert not results.mark_of(small.summary)
+
+
+def test_a_run_shorter_than_its_sessions_is_not_taken_for_its_load():
+    agent = scenario_from_doc({"workload": {"preset": "coding-agent"}})
+    (line,) = plan.unready(agent)
+    assert line.startswith("coding-agent: Arrivals end after 125 min, before the load is there")
+    assert plan.unready(scenario_from_doc({"workload": {"preset": "coding-agent", "requests": 17_000}})) == []
+    assert plan.unready(inputs.demo()) == plan.unready(scenario_from_doc({"workload": {"trace": "t.jsonl"}})) == []
 
 
 def test_a_share_is_told_with_the_longer_side_of_its_interval():
