@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from calibrate.memory import GIB
 from kvcast import api, text
+from kvcast.planner import search
 from sim.scenario import Scenario
 from workloads.errors import InputError
 
@@ -87,17 +88,7 @@ def _point(scenario: Scenario, workload: Workload, blocks: int, cached: bool, gu
 
 def fewest(meets: Callable[[int], bool], guess: int, most: int) -> int | None:
     """The smallest n of 1..most with meets(n) and not meets(n - 1), looked for around `guess`; None when meets(most) is false."""
-    short, enough, n = 0, 0, guess
-    while True:
-        if meets(n):
-            enough = n
-        else:
-            short = n
-        if enough - short == 1:
-            return enough
-        if short == most:
-            return None
-        n = (short + enough) // 2 if enough else min(2 * n, most)
+    return search.together({0: search.fewest(guess, most)}, lambda asked: {0: [meets(n) for n in asked[0]]})[0].fewest
 
 
 def as_document(found: Curve) -> dict[str, Any]:
