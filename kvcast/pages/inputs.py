@@ -16,6 +16,7 @@ import streamlit as st
 from kvcast.config import scenario_from_doc
 from kvcast.pages import demo as demo_module
 from kvcast.pages import link
+from kvcast.pages.link import WIDTHS
 from kvcast.pages.runner import OWN_POLICIES, UPLOAD_LIMIT_BYTES, UPLOAD_TYPES, Job, Runner
 from kvcast.toml import dumps
 from sim.scenario import CacheConfig, ClusterConfig, CostConfig, EngineConfig, HardwareConfig, ModelConfig, Scenario, SloClass, SloConfig
@@ -25,7 +26,6 @@ from workloads.errors import InputError
 DEMO = "demo"
 TRACE = "a trace"
 CACHE_OFF = "off"
-WIDTHS = (1, 2, 4, 8, 16)
 ENGINE = {  # key: (label, what stands in an empty field)
     "block_size": ("Block size (tokens)", None), "kv_blocks": ("KV blocks each", "what fits"), "max_num_seqs": ("Max sequences", "engine's"),
     "max_num_batched_tokens": ("Tokens per step", "engine's"), "max_model_len": ("Longest sequence", "model's"), "gpu_memory_utilization": ("Memory share", None),

@@ -30,6 +30,8 @@ JOB = "job"
 LINK_LIMIT = 6000
 """Characters; browsers and proxies take 8,000."""
 FILE_LIMIT_BYTES = 256 << 10
+WIDTHS = (1, 2, 4, 8, 16)
+"""GPUs of a replica that a page offers on a roofline."""
 
 
 class _NoShortFormError(Exception):
@@ -144,10 +146,33 @@ def _scenario(doc: Mapping[str, Any], name: str, policies: Sequence[str]) -> Sce
 
     scenario = scenario_from_doc(dict(harmless(doc, name, policies)), name)
     try:
+        sayable(scenario)
         resolve(scenario.workload)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     return scenario
+
+
+def sayable(scenario: Scenario) -> None:
+    """InputError for a model and hardware that the page's widgets cannot say: it would quietly simulate others."""
+    from calibrate.models import bundled_models
+    from calibrate.profile import BUNDLED, load_profile
+
+    model, hardware = scenario.model, scenario.hardware
+    if model.name not in bundled_models():
+        raise InputError(f"[model] name = {model.name[:80]!r}, expected one of {', '.join(bundled_models())}")
+    asked = (model.name, model.dtype, hardware.tensor_parallel)
+    if hardware.profile.startswith("roofline:"):
+        fits = (model.name, "bf16", hardware.tensor_parallel if hardware.tensor_parallel in WIDTHS else WIDTHS[0])
+    else:
+        profile = load_profile(BUNDLED / f"{hardware.profile}.json")
+        fits = (profile.model or model.name, profile.dtype, profile.tensor_parallel)
+    if asked != fits:
+        raise InputError(f"[hardware] profile = {hardware.profile!r} is for {_told(fits)} on a page, the settings have {_told(asked)}; kvcast run takes what a page does not")
+
+
+def _told(fits: tuple[str, str, int]) -> str:
+    return f"{fits[0]} {fits[1]} tensor_parallel {fits[2]}"
 
 
 def command(scenario: Scenario, base: Scenario) -> str:
