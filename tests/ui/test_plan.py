@@ -296,3 +296,19 @@ def test_the_plan_has_a_command_line():
     asked = plan.command({"cache.policy": ["lfu", "lru"]}, 3)
     assert plan.command_line(asked) == "kvcast plan scenario.toml --vary cache.policy=lfu,lru --seeds 3 --out my-plan"
     assert plan.command({}, 1, fixed=True) == ("plan", "--fixed")
+
+
+def test_the_question_may_be_how_far_this_fleet_reaches_and_the_seeds_are_chosen(folder):
+    toml = inputs.Asked(inputs.demo()).toml
+    key = runner.key_of(toml, ("plan", "--seeds", "3", "--fixed"))
+    (folder / f"{key}.json").write_text(json.dumps({**plans.plan(), "scenario": toml, "growth": None}))
+    (folder / f"{key}.toml").write_text(toml)
+    session = Session()
+    session.at.session_state["plan.seeds"] = 3
+    session.settle(session.at.run())
+    assert any(button.key == f"start {plan.FIND} plan --seeds 3" for button in session.at.button)
+    session.at.session_state["plan.question"] = plan.REACH
+    session.settle(session.at.run())
+    assert "This fleet: 2 × H200-SXM: 99.9 %" in session.words().replace("**", "")
+    assert "kvcast plan scenario.toml --seeds 3 --fixed --out my-plan" in session.words()
+    assert "Use this fleet" not in session.buttons()
