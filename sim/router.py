@@ -1,6 +1,7 @@
 """Routers: which replica an arriving request goes to. One small class each; the state is their own."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Protocol
 
@@ -16,7 +17,7 @@ class Router(Protocol):
 class RoundRobin:
     """Each replica in turn."""
 
-    def __init__(self, rng: np.random.Generator) -> None:
+    def __init__(self, rng: np.random.Generator, session: Sequence[int]) -> None:
         self._next = 0
 
     def choose(self, request: int, replicas: list[Replica]) -> Replica:
@@ -31,7 +32,7 @@ class RoundRobin:
 class Random:
     """Any replica with equal probability."""
 
-    def __init__(self, rng: np.random.Generator) -> None:
+    def __init__(self, rng: np.random.Generator, session: Sequence[int]) -> None:
         self._rng = rng
 
     def choose(self, request: int, replicas: list[Replica]) -> Replica:
@@ -45,7 +46,7 @@ class LeastLoaded:
     the lowest floors are looked at again.
     """
 
-    def __init__(self, rng: np.random.Generator) -> None:
+    def __init__(self, rng: np.random.Generator, session: Sequence[int]) -> None:
         self._floor: list[int] = []
         self._heap: list[tuple[int, int]] = []  # (floor, replica); only the present floor counts
 
@@ -76,4 +77,24 @@ class LeastLoaded:
             heapify(self._heap)
 
 
-ROUTERS: dict[str, type] = {"round-robin": RoundRobin, "random": Random, "least-loaded": LeastLoaded}
+class SessionAffinity(LeastLoaded):
+    """A session's first request goes to the least loaded replica, its later ones to the same: its history is cached there.
+
+    Requests without a session (most traces) are each their own, and go as by `least-loaded`.
+    """
+
+    def __init__(self, rng: np.random.Generator, session: Sequence[int]) -> None:
+        super().__init__(rng, session)
+        self._session = session
+        self._home: dict[int, Replica] = {}
+
+    def choose(self, request: int, replicas: list[Replica]) -> Replica:
+        session = self._session[request]
+        home = self._home.get(session)
+        if home is None:
+            home = self._home[session] = super().choose(request, replicas)
+        return home
+
+
+ROUTERS: dict[str, type] = {"round-robin": RoundRobin, "random": Random, "least-loaded": LeastLoaded, "session-affinity": SessionAffinity}
+"""By name; each is made with the routing stream and the session of every request."""

@@ -86,7 +86,7 @@ def run(
     env = Clock()
     log = RequestLog(workload, len(params.tiers))
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))  # stream 1: routing
-    cluster = Cluster(env, workload, params, log, ROUTERS[router](rng), until_arrival_s, on_clock)
+    cluster = Cluster(env, workload, params, log, ROUTERS[router](rng, workload.column("session_id").data), until_arrival_s, on_clock)
     life: list[list[tuple]] | None = [[] for _ in range(len(workload))] if record_life else None
     paths = Paths(workload, params.block_size, chains=_walks_chains(params))
     token_paths = Paths(workload, 1, chains=False) if params.semantics == "sglang" else paths  # its longest-prefix order compares tokens

@@ -4,6 +4,7 @@
 """
 from __future__ import annotations
 
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -41,3 +42,30 @@ def test_least_loaded_is_the_least_of_all(engine: str) -> None:
     assert chosen > 300
     assert looked < 6 * chosen
     assert preempted > 0 or engine == "sglang"  # it keeps room for what its requests will generate
+
+
+def test_a_session_stays_where_it_began() -> None:
+    """Later turns go to the first one's replica, the first to the least loaded, and the history is hit there."""
+    hits = {}
+    for router in ("session-affinity", "round-robin"):
+        hit = 0
+        for seed in range(6):
+            workload = random_workload(seed, closed=True, rate=50.0)
+            recording = run(workload, EngineParams(kv_blocks=400, block_size=4), LinearSteps(), replicas=3, router=router)
+            session = workload.column("session_id")
+            if router == "session-affinity":
+                homes = {(int(s), int(r)) for s, r in zip(session, recording.replica, strict=True) if r >= 0}
+                assert len(homes) == len({s for s, _ in homes}) > 3
+                assert len({replica for _, replica in homes}) == 3
+            hit += int(recording.hit_tokens.sum())
+        hits[router] = hit
+    assert hits["session-affinity"] > hits["round-robin"]
+
+
+def test_without_sessions_affinity_is_least_loaded() -> None:
+    workload = random_workload(3, rate=100.0)
+    workload = replace(workload, session_id=None, after=None, delay_s=None, turn=None)
+    params = EngineParams(kv_blocks=60, block_size=4, max_num_seqs=8)
+    one, other = (run(workload, params, LinearSteps(), replicas=4, router=router) for router in ("session-affinity", "least-loaded"))
+    assert one.replica.tolist() == other.replica.tolist()
+    assert len(set(one.replica.tolist())) == 4
