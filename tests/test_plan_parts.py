@@ -114,6 +114,7 @@ def test_ties_are_compared_for_a_budget_of_requests_and_the_others_say_so():
     assert len(compared) == 11
     left = [fleet.why_given_up(i) for i in fleet.found if i not in compared]
     assert left == ["5 replicas or more: at best as dear as the best fleet, not compared with it (--every does)"] * 89
+    assert fleet.notes == ["89 combinations may do at the same cost and were not compared with the best: --every compares all"]
     assert sorted(n for _, n in fleet.judged).count(4) == 100, "all were asked whether they do with less"
 
 

@@ -114,6 +114,8 @@ class Fleet:
             if left < 0:
                 break
             chosen.append(i)
+        if len(chosen) < len(ties):
+            self.notes.append(f"{len(ties) - len(chosen)} combinations may do at the same cost and were not compared with the best: --every compares all")
         answers = self._judge({i: [self.found[i].at_least] for i in chosen})
         for i in chosen:
             n = self.found[i].at_least
