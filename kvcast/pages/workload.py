@@ -18,7 +18,7 @@ import streamlit as st
 from kvcast import text
 from kvcast.figures.workload import arrivals, prompt_layers
 from kvcast.pages import inputs, layers, mix, shell
-from kvcast.pages.results import plain
+from kvcast.pages.results import mark_of_share, plain
 from kvcast.pages.shell import Page
 from kvcast.pages.terms import TERMS
 from workloads import dists
@@ -117,14 +117,15 @@ def _estimated(job: Any) -> None:
     if found["overloaded"]:
         st.error(plain(f"Overloaded: this fleet cannot keep up with {found['offered_per_s']:.3g} requests/s. Add replicas, or lower the load."), icon=":material/trending_up:")
         return
-    row = st.container(horizontal=True)
+    row, mark = st.container(horizontal=True), mark_of_share(found["extrapolated"])
     for label, key, form, good, help_text in METRICS:
         value, old = found[key], (before or {}).get(key)
         if value is None:
             continue
         changed = None if old is None or form(old) == form(value) else f"was {form(old)}"
         colour: Any = "off" if changed is None else "green" if (value > old) == good else "red"
-        row.metric(label, form(value), changed, delta_color=colour, delta_arrow="off" if changed is None else "up" if value > old else "down", help=plain(help_text))
+        doubtful = mark if key != "prefix_hit_rate" else ""
+        row.metric(label, form(value) + doubtful, changed, delta_color=colour, delta_arrow="off" if changed is None else "up" if value > old else "down", help=plain(f"{help_text} {TERMS['extrapolated']}" if doubtful else help_text))
 
 
 def _rate(value: float) -> str:

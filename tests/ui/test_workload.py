@@ -57,6 +57,15 @@ def test_it_opens_with_the_demo_and_its_estimate(page):
     assert not page.at.info, "nothing has changed"
 
 
+def test_an_estimate_on_extrapolated_step_times_is_marked(page):
+    plain = page.numbers()
+    assert not any(results.MARK in value for value in plain.values()), "the demo lies within its profile"
+    page.at.session_state["workload.estimate"] = {**page.at.session_state["workload.estimate"], "extrapolated": 0.5}
+    page.at.run()
+    hit_rate = {"Hit rate": plain["Hit rate"]}
+    assert page.numbers() == {label: f"{value} {results.MARK}" for label, value in plain.items()} | hit_rate
+
+
 def test_a_bad_order_costs_and_the_best_one_is_one_press(page):
     before = page.estimated()
     page.button("chat.1.up").click().run()
