@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from kvcast import accuracy, figures, html_page, text
 from kvcast.pages import verdict
 from kvcast.pages.numbers import attained, four
 from kvcast.pages.terms import TERMS
+from kvcast.planner.words import load, number
 from kvcast.runs import Run, load_run
 from kvcast.summary_text import EXTRAPOLATED_LIMIT, fates, limits
 from kvcast.toml import dumps
@@ -205,12 +207,13 @@ def _plan_cards(plan: Document) -> str:
     reached = answer["attainment"] or {}
     shown = [
         html_page.card("GPUs", text.count(answer["gpus"]), "", (f"{text.count(answer['replicas'])} × {answer['gpus_per_replica']}", answer["label"])),
-        html_page.card("Within limits", text.percent(reached.get("mean")), TERMS["attainment"], (f"{text.percent(reached.get('low'))} to {text.percent(min(reached.get('high') or 1.0, 1.0))} (95 %)",)),
+        html_page.card("Within limits", text.percent(reached.get("mean")), TERMS["attainment"], (f"{text.percent(reached.get('low'))} to {text.percent(min(reached.get('high') or 1.0, 1.0))} ({text.percent(plan['confidence'], 0)})",)),
         html_page.card("GPU-hours a day", text.count(answer["gpu_hours_per_day"]), TERMS["gpu_hours"], (f"{text.usd(answer['usd_per_hour'])} an hour" if answer["usd_per_hour"] is not None else "no price set",)),
     ]
     if capacity.get("slo_capacity_per_s") is not None:
-        shown.append(html_page.card("SLO capacity", f"{capacity['slo_capacity_per_s']:.3g} {capacity['unit']}", "Highest load at which the target is still met, found by search.",
-                                    (f"offered {capacity['offered_rate_per_s']:.3g}; headroom {text.percent(capacity['headroom'], 0)}",)))  # fmt: skip
+        least, unit = "at least " if capacity["breaks_at_per_s"] is None else "", capacity["unit"]
+        shown.append(html_page.card("SLO capacity", f"{least}{load(capacity['slo_capacity_per_s'], unit)}", "Highest load at which the target is still met, found by search.",
+                                    (f"offered {number(capacity['offered_rate_per_s'], unit)}; headroom {least}{text.percent(capacity['headroom'], 0)}",)))  # fmt: skip
     if spare:
         down = "none is left" if spare["attainment_one_down"] is None else text.percent(spare["attainment_one_down"])
         shown.append(html_page.card("With one replica down", down, "Requests within limits when the same load meets one replica fewer.", ("enough" if spare["enough"] else f"not enough: plan {spare['replicas']} replicas",)))
@@ -224,7 +227,7 @@ def _advice(plan: Document) -> str:
 
 def _launch(plan: Document) -> str:
     found = plan["answer"]["launch"] or {}
-    parts = [f"<h3>{engine}</h3>" + html_page.code(" ".join(found[engine])) for engine in ("vllm", "sglang") if found.get(engine)]
+    parts = [f"<h3>{engine}</h3>" + html_page.code(shlex.join(found[engine])) for engine in ("vllm", "sglang") if found.get(engine)]
     return "".join([*parts, html_page.lines(found.get("notes") or ())])
 
 

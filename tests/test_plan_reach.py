@@ -70,6 +70,19 @@ def test_what_binds_claims_no_more_than_the_intervals_carry():
     assert _binds(rows, [], base, "3 requests/s")[2].endswith("more than any other resource")
 
 
+def test_free_gpus_are_still_counted():
+    chat = {key: value for key, value in CHAT.items() if key != "share"}
+    free = scenario_from_doc({
+        "workload": {"duration_s": 30.0, "class": [{**chat, "rate": 5.0}]}, "hardware": {"profile": "l40s-llama-3.1-8b-aic"}, "slo": {"ttft_s": 1.0, "tpot_s": 0.05, "attainment": 0.85},
+        "cost": {"gpu_hour_usd": 0.0},
+    })  # fmt: skip
+    alone = {"most": 12, "capacity": False, "binding": False, "advice": False, "growth": None, "n_plus_1": False}
+    wanted = plan(replace(free, cost=replace(free.cost, gpu_hour_usd=2.0)), **alone)["answer"]["replicas"]
+    assert wanted is not None
+    made = plan(free, ["cost.gpu_hour_usd=1,0"], **alone)
+    assert (made["answer"]["replicas"], made["answer"]["values"], made["answer"]["usd_per_hour"]) == (wanted, {"cost.gpu_hour_usd": "0"}, 0.0)
+
+
 def test_a_limit_that_nobody_missed_is_no_reason():
     found = SimpleNamespace(mean=1.0, low=0.8)
     assert _rejected_by(MISSES, found, {"ttft_s": 1.0, "tpot_s": None, "e2e_s": 1.0}, 0.9) == TOO_FEW

@@ -22,6 +22,7 @@ from workloads.errors import InputError
 from workloads.estimate import reusable_tokens
 
 AS_IT_IS = "as it is"
+NEXT_TO_NOTHING = 1e-9  #: USD an hour
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,9 @@ class Combination:
         return fleet_of(self.scenario, n)
 
     def cost(self, replicas: int) -> float:
-        """What fleets are ordered by: dollars an hour where there is a price, else GPUs."""
+        """What fleets are ordered by: dollars an hour where there is a price, else GPUs. Of GPUs that are free, fewer are still cheaper."""
         gpus = replicas * self.gpus_per_replica
-        return gpus if self.usd_per_gpu_hour is None else gpus * self.usd_per_gpu_hour
+        return gpus if self.usd_per_gpu_hour is None else gpus * max(self.usd_per_gpu_hour, NEXT_TO_NOTHING)
 
 
 def fleet_of(scenario: Scenario, n: int) -> Scenario:
