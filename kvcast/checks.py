@@ -212,7 +212,8 @@ def _policy_problems(scenario: Scenario) -> Iterator[str]:
     if policy == "optimal":
         yield from _optimal_problems(scenario)
     elif policy not in POLICY_NAMES and ":" not in policy:
-        yield f"[cache] policy = {policy!r}: expected one of {', '.join(POLICY_NAMES)}, or module:Class for your own{did_you_mean(policy, POLICY_NAMES)}"
+        names = (*POLICY_NAMES, "optimal")
+        yield f"[cache] policy = {policy!r}: expected one of {', '.join(names)}, or module:Class for your own{did_you_mean(policy, names)}"
     elif policy == "clairvoyant" and scenario.engine.semantics == "vllm":
         for key in params:
             yield f"[cache] policy_params has no key {key!r} for {policy} here: it has no parameters"

@@ -132,7 +132,7 @@ def test_what_is_wrong_is_one_line_with_file_section_key_value_and_expectation(m
 
 
 def test_unknown_policy_and_router_are_answered_with_the_right_name(mix):
-    for override, close in (("cache.policy=lruu", "lru"), ("cluster.router=roundrobin", "round-robin")):
+    for override, close in (("cache.policy=lruu", "lru"), ("cache.policy=optimum", "optimal"), ("cluster.router=roundrobin", "round-robin")):
         with pytest.raises(InputError, match=rf"did you mean {close}\?"):
             load_scenario(mix, [override])
 

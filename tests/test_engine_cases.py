@@ -4,11 +4,13 @@
 """
 import json
 import lzma
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from kvcast.cli import main
 from kvcast.validation import engine_cases
 from sim.causes import miss_causes
 from sim.recording import Recording
@@ -140,9 +142,24 @@ def test_nothing_comparable_is_no_pass(tmp_path, case):
 )
 def test_bad_case_files_are_named(tmp_path, text, says):
     (tmp_path / "x.json").write_text(text)
-    with pytest.raises(InputError, match=r"x\.json.*") as error:
-        engine_cases.run(None, cases=tmp_path)
-    assert says in str(error.value)
+    outcome = engine_cases.run(None, cases=tmp_path)
+    assert not outcome.passed
+    assert "x.json: " in outcome.lines[0]
+    assert says in outcome.lines[0]
+
+
+def test_a_bad_file_does_not_end_the_folder(tmp_path, case, capsys):
+    (tmp_path / "a.json").write_text("{")
+    (tmp_path / "b.json").write_text(json.dumps(case))
+    (tmp_path / "c.json").write_text(json.dumps(case | {"case": "third", "expected": {}}))
+    (tmp_path / "d.json").write_text(json.dumps(case))
+    outcome = engine_cases.run(None, cases=tmp_path)
+    assert not outcome.passed
+    assert "a.json: not readable as JSON" in outcome.lines[0]
+    assert "c.json: third: expected steps" in outcome.lines[1]
+    assert outcome.lines[2:] == ["2 of 4 files could not be replayed", "2 cases, 6 requests, 0 mismatches"]
+    assert main(["validate", "engine-cases", "--cases", str(tmp_path)]) == 2
+    assert "engine-cases: FAILED" in capsys.readouterr().out
 
 
 def test_a_case_with_a_missing_field_is_named(tmp_path, case):
@@ -151,8 +168,7 @@ def test_a_case_with_a_missing_field_is_named(tmp_path, case):
         (case | {"requests": [{"id": 0, "segments": [["s", 1, 4]], "max_tokens": 1}]}, "request 0: field 'arrival_step' is missing"),
     ):
         (tmp_path / "x.json").write_text(json.dumps(broken))
-        with pytest.raises(InputError, match=says):
-            engine_cases.run(None, cases=tmp_path)
+        assert says in engine_cases.run(None, cases=tmp_path).lines[0]
 
 
 def test_what_is_cached_at_the_end_is_compared_in_order(tmp_path, case):
@@ -204,8 +220,7 @@ def test_a_case_with_a_wrong_value_is_one_line(tmp_path, case, where, value, say
         inside = inside[key]
     inside[where[-1]] = value
     (tmp_path / "x.json").write_text(json.dumps(case))
-    with pytest.raises(InputError, match=f"small: {says}"):
-        engine_cases.run(None, cases=tmp_path)
+    assert re.search(f"small: {says}", engine_cases.run(None, cases=tmp_path).lines[0])
 
 
 def test_null_is_the_default_and_an_unknown_policy_is_skipped(tmp_path, case):

@@ -168,6 +168,16 @@ def test_by_hand(policy: str, capacity: int, asked: str, left: str) -> None:
     assert after(policy, capacity, asked) == left
 
 
+def test_arc_takes_one_block_where_the_once_list_is_as_long_as_it_should_be() -> None:
+    """The b that is asked for last was given up by the again list: the once list, a, is at its target 2 and loses one block,
+    and is then below it, so c, used again, loses the other."""
+    cache = objects(make("arc", World(ONE, 4, 1)), 4)
+    for request, (obj, blocks) in enumerate([("b", 3), ("c", 2), ("b", 3), ("c", 2), ("a", 3), ("b", 3)]):
+        serve(cache, Visit(request, [(ord(obj), blocks)]), blocks, blocks)
+        cache.check()
+    assert {chr(node): held.hi for node, held in cache.nodes.items() if held.runs} == {"a": 1, "b": 3}
+
+
 def sequence(columns: dict, **more: object) -> Workload:
     """Requests for single blocks in a workload with these columns."""
     n = len(next(iter(columns.values())))

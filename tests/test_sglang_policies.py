@@ -185,6 +185,8 @@ def test_from_a_scenario_file(tmp_path, capsys) -> None:
     for wrong, says in (
         (["cache.policy=lru", "--set", "cache.policy_params.k=2"], "lru as SGLang has it has no parameters"),
         (["cache.policy=arc", "--set", "cache.policy_params.k=2"], "policy_params has no key 'k' for arc"),
+        (["cache.policy=tlru", "--set", "cache.policy_params.threshold_tokens=-1"], "[cache] policy_params of tlru: threshold_tokens = -1, expected 0 or more"),
+        (["cache.policy=tlru", "--set", "cache.policy_params.next_prompt_tokens=-1"], "next_prompt_tokens = -1, expected 0 or more"),
         (["cache.policy=clairvoyant"], "expected another with engine.semantics = 'sglang'"),
         (["cache.policy=optimal"], "expected engine.semantics = 'vllm' with it"),
     ):

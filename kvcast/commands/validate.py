@@ -18,6 +18,7 @@ import argparse
 from pathlib import Path
 
 FAILED = 1
+BAD_INPUT = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,4 +43,6 @@ def run(args: argparse.Namespace) -> int:
             print("\n".join([f"{outcome.name}: {'passed' if outcome.passed else 'FAILED'}", *(f"  {line}" for line in outcome.lines)]))
     if args.json:
         print(text.to_json([{"name": o.name, "passed": o.passed, "lines": o.lines, "figures": o.figures} for o in outcomes]))
+    if any(o.figures.get("malformed") for o in outcomes):
+        return BAD_INPUT
     return 0 if all(o.passed for o in outcomes) else FAILED

@@ -7,7 +7,8 @@ queue in order, SGLang's radix tree, and the counts of the case's summary.
     $ kvcast validate engine-cases --cases DIR
 
 A case counts as one mismatch however much of it differs; the first differing step and request are shown. Cases of
-engines or features that are not simulated are skipped, counted by reason; a file that is no case is one line that names it.
+engines or features that are not simulated are skipped, counted by reason; a file that is no case fails with a line that names
+it, and the others are replayed all the same.
 """
 from __future__ import annotations
 
@@ -51,13 +52,19 @@ def run(data_dir: Path | None, cases: Path | str | None = None, **_: Any) -> Out
     lines: list[str] = []
     skipped: Counter[str] = Counter()
     counts: dict[str, Counter[str]] = {}
+    malformed = 0
     for path in files:
-        case = read_case(path)
-        reason = not_simulated(case)
+        try:
+            case = read_case(path)
+            reason = not_simulated(case)
+            found = [] if reason else differences(case)
+        except InputError as problem:
+            malformed += 1
+            lines.append(str(problem) if path.name in str(problem) else f"{path}: {problem}")
+            continue
         if reason:
             skipped[reason] += 1
             continue
-        found = differences(case)
         count = counts.setdefault(case["engine"], Counter())
         count.update(cases=1, requests=len(case["requests"]), steps=len(case["expected"]["steps"]), mismatches=int(bool(found)))
         lines += [f"{case['case']}: {line}" for line in found]
@@ -69,10 +76,12 @@ def run(data_dir: Path | None, cases: Path | str | None = None, **_: Any) -> Out
     total = sum(counts.values(), Counter())
     if len(counts) > 1:
         lines += [f"{engine}: {_counted(count)}" for engine, count in sorted(counts.items())]
+    if malformed:
+        lines.append(f"{malformed} of {len(files)} files could not be replayed")
     lines.append(_counted(total))
     figures: dict[str, Any] = {key: total[key] for key in ("cases", "requests", "steps", "mismatches")}
-    figures |= {"skipped": sum(skipped.values()), "engines": {engine: dict(count) for engine, count in sorted(counts.items())}}
-    return Outcome("engine-cases", total["mismatches"] == 0 and total["cases"] > 0, lines, figures)
+    figures |= {"skipped": sum(skipped.values()), "malformed": malformed, "engines": {engine: dict(count) for engine, count in sorted(counts.items())}}
+    return Outcome("engine-cases", total["mismatches"] == 0 and total["cases"] > 0 and not malformed, lines, figures)
 
 
 def _counted(count: Counter[str]) -> str:

@@ -4,7 +4,7 @@
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -13,7 +13,7 @@ from sim.kvcache.chains import Paths
 from sim.kvcache.policies import World
 from sim.log import RequestLog
 from sim.scenario import EngineParams
-from sim.sglang.node import POLICIES, tail_optimized
+from sim.sglang.node import POLICIES, Node, tail_optimized
 from sim.sglang.radix import RadixCache
 from sim.sglang.ranked import RankedRadixCache
 from sim.sglang.scheduler import SGLangScheduler
@@ -53,6 +53,8 @@ def check_policy(policy: str, params: Mapping[str, Any]) -> None:
     if policy in POLICIES and params:
         raise InputError(f"[cache] policy_params: {policy} as SGLang has it has no parameters")
     policies.check(policy, params)
+    if policy == "tlru":
+        _tail_optimized(1, params)
 
 
 def scheduler(params: EngineParams, paths: Paths, token_paths: Paths, log: RequestLog, fleet_seen: dict[int, int], world: World) -> SGLangScheduler:
@@ -62,7 +64,14 @@ def scheduler(params: EngineParams, paths: Paths, token_paths: Paths, log: Reque
 
 def _cache(params: EngineParams, paths: Paths, fleet_seen: dict[int, int], world: World) -> RadixCache:
     if params.policy in OWN:
-        rank = tail_optimized(params.block_size, **params.policy_params) if params.policy == "tlru" else None
+        rank = _tail_optimized(params.block_size, params.policy_params) if params.policy == "tlru" else None
         return RadixCache(params.kv_blocks, params.policy, paths.n_shared, fleet_seen, params.caching, rank=rank)
     policy = policies.make(params.policy, world, params.policy_params)
     return RankedRadixCache(params.kv_blocks, policy, paths.n_shared, fleet_seen, params.caching)
+
+
+def _tail_optimized(page: int, params: Mapping[str, Any]) -> Callable[[Node], Any]:
+    try:
+        return tail_optimized(page, **params)
+    except ValueError as error:
+        raise InputError(f"[cache] policy_params of tlru: {error}") from None

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sim.kvcache.chains import Path
+from sim.kvcache.policies.base import expect
 from sim.request import Request
 
 
@@ -51,8 +52,10 @@ def tail_optimized(page: int, threshold_tokens: int = 2048, next_prompt_tokens: 
     """T-LRU (Zhang et al., arXiv 2510.15152) as SGLang's unified cache has it: the key of a leaf.
 
     A branch whose longest insertion was L tokens needs its first L + next_prompt - threshold tokens; a leaf that begins
-    beyond those goes before all others, then by last access.
+    beyond those goes before all others, then by last access. Raises ValueError.
     """
+    for name, value in (("threshold_tokens", threshold_tokens), ("next_prompt_tokens", next_prompt_tokens)):
+        expect(value >= 0, name, value, "0 or more")
 
     def key(n: Node) -> Any:
         return (n.lo * page < n.history * page + next_prompt_tokens - threshold_tokens, n.access)
