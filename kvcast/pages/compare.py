@@ -18,7 +18,7 @@ from kvcast import compare, differences, figures, text
 from kvcast.config import scenario_from_doc
 from kvcast.figures.comparison import name_of
 from kvcast.pages import inputs, shell, variants
-from kvcast.pages.results import plain, plot
+from kvcast.pages.results import MARK, mark_of_share, plain, plot
 from kvcast.pages.shell import Page
 from kvcast.pages.terms import TERMS
 from kvcast.pages.verdict import fleet_of
@@ -114,6 +114,8 @@ def _answer(found: Document) -> None:
         plot(st.container(), figures.differences(found, key if key in keys else shown), TERMS["change"])
     st.subheader("Values")
     st.dataframe(value_rows(found), hide_index=True, width="stretch")
+    if any(mark_of_share(_extrapolated(variant)) for variant in found["variants"]):
+        st.caption(plain(f"{MARK} {TERMS['extrapolated']}"))
     left, right = st.columns(2)
     left.download_button("comparison.csv", lambda: as_csv(found), "comparison.csv", "text/csv", on_click="ignore", width="stretch", key="compare.csv")
     right.download_button("comparison.json", lambda: text.to_json({**found, "variants": [{k: v for k, v in row.items() if k != "summaries"} for row in found["variants"]]}), "comparison.json", "application/json", on_click="ignore", width="stretch", key="compare.json")
@@ -162,8 +164,14 @@ def value_rows(found: Document) -> list[dict[str, str]]:
             half = variant[f"{key}_interval_95"]
             value = tell(variant[key]) if half is None else f"{tell(variant[key])} ± {tell(half)}"
             row[heading] = value if steady or not key.endswith("_ms") else text.UNKNOWN
-        rows.append({**row, "stable": _stable(variant)})
+        share = _extrapolated(variant)
+        rows.append({**row, "stable": _stable(variant), "extrapolated": f"{text.percent(share)}{mark_of_share(share)}"})
     return rows
+
+
+def _extrapolated(variant: Document) -> float:
+    """The largest share of simulated time, over the variant's seeds, outside what the profile was made from."""
+    return max(s["coverage"]["extrapolated"] for s in variant["summaries"])
 
 
 def _stable(variant: Document) -> str:
@@ -176,7 +184,7 @@ def as_csv(found: Document) -> str:
     rows = [
         {
             **variant["variant"], **{column: variant[column] for key in compare.COLUMNS for column in (key, f"{key}_interval_95")},
-            **{f"{key}_{part}": d[part] for key, d in variant["vs_first"].items() for part in ("difference", "interval_95", "shown")}, "stable": _stable(variant),
+            **{f"{key}_{part}": d[part] for key, d in variant["vs_first"].items() for part in ("difference", "interval_95", "shown")}, "stable": _stable(variant), "extrapolated": _extrapolated(variant),
         }
         for variant in found["variants"]
     ]  # fmt: skip

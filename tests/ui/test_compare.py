@@ -91,8 +91,9 @@ def test_a_difference_without_an_interval_says_why():
 
 
 def test_an_unstable_variant_shows_no_latency(document):
-    broken = {**document, "variants": [{**document["variants"][0], "summaries": [{"stable": False}]}]}
+    broken = {**document, "variants": [{**document["variants"][0], "summaries": [{"stable": False, "coverage": {"extrapolated": 0.25}}]}]}
     [row] = compare.value_rows(broken)
+    assert row["extrapolated"] == "25.0 % ▲"
     assert row["TTFT p99"] == "-"
     assert row["stable"] == "NO"
     assert row["attainment"] != "-"
