@@ -1,8 +1,8 @@
-"""CPU seconds of a plan over 100 combinations of the bundled mix: python benchmarks/bench_plan.py [--jobs N] [--whole]
+"""CPU seconds of a plan over 100 combinations of the bundled mix: python benchmarks/bench_plan.py [--rate-scale 3] [--jobs N] [--whole] [--every]
 
     5 eviction policies x 2 routers x 2 step budgets x 5 KV sizes = 100 combinations
     --whole    also the capacity, what binds, the advice and the growth of the cheapest
-    --every    the fewest replicas of all 100, also of those that can only be dearer than the best
+    --every    the fewest replicas of all 100, also of those that cannot be cheaper than the best
 
 One process tree, measured by the kernel: imports, loading, every simulation and every report count. BLAS runs on one thread.
 """
@@ -47,11 +47,11 @@ def measure(scale: float, jobs: int, *flags: str) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--scale", type=float, default=1.0, help="times the demo's load (default 1)")
+    parser.add_argument("--rate-scale", type=float, default=1.0, help="times the demo's load (default 1)")
     parser.add_argument("--whole", action="store_true", help="capacity, binding, advice and growth too")
     parser.add_argument("--every", action="store_true", help="no pruning: the fewest replicas of all 100")
     args = parser.parse_args()
-    print(json.dumps(measure(args.scale, args.jobs, *(() if args.whole else ALONE), *(("--every",) if args.every else ())), indent=2))
+    print(json.dumps(measure(args.rate_scale, args.jobs, *(() if args.whole else ALONE), *(("--every",) if args.every else ())), indent=2))
 
 
 if __name__ == "__main__":
