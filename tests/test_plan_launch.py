@@ -132,6 +132,8 @@ def test_an_engine_that_was_simulated_without_its_default_is_started_without_it(
     assert "--no-async-scheduling" in command()
     assert "--async-scheduling" in command("engine.async_scheduling=true")
     assert "--disable-overlap-schedule" in command("engine.semantics=sglang")
+    assert "slru" in command("engine.semantics=sglang", "cache.policy=slru")
+    assert "gdsf" not in command("engine.semantics=sglang", "cache.policy=gdsf")
 
 
 @pytest.mark.parametrize(

@@ -62,12 +62,14 @@ def test_what_binds_claims_no_more_than_the_intervals_carry():
     def row(resource, gain):
         return {"resource": resource, "gain": gain, "attainment": 0.9 + gain, "gain_low": 0.001, "gain_high": 0.1}
 
-    base = SimpleNamespace(attainment=SimpleNamespace(mean=0.9))
+    base = SimpleNamespace(attainment=SimpleNamespace(mean=0.9), stable=None)
     rows = [row("compute", 0.024), row("memory bandwidth", 0.022), row("KV capacity", 0.0), row("replicas", 0.05)]
     assert _binds(rows, ["memory bandwidth"], base, "3 requests/s") == (
         "compute", ["memory bandwidth"], "at 3 requests/s, 20 % more compute raises attainment from 90.0 % to 92.4 %; memory bandwidth cannot be told apart from it",
     )  # fmt: skip
     assert _binds(rows, [], base, "3 requests/s")[2].endswith("more than any other resource")
+    base.stable = False
+    assert "the backlog grows" in _binds([row("compute", 0.0)], [], base, "3 requests/s")[2]
 
 
 def test_free_gpus_are_still_counted():

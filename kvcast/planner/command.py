@@ -9,6 +9,7 @@ from typing import Any
 from kvcast import api
 from kvcast.planner.flags import SGLANG, VLLM
 from sim.scenario import Scenario
+from sim.sglang.node import POLICIES
 from workloads.errors import InputError
 
 HUGGING_FACE = {
@@ -68,12 +69,15 @@ def _sglang(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], li
     argv += ["--page-size", str(e.block_size), "--chunked-prefill-size", str(e.chunked_prefill_size or -1), "--max-prefill-tokens", str(e.max_prefill_tokens)]
     argv += ["--schedule-policy", e.schedule_policy, "--schedule-conservativeness", f"{e.schedule_conservativeness:g}"]
     argv += ["--enable-priority-scheduling"] if e.priority_scheduling else []
-    argv += ["--radix-eviction-policy", given.cache.policy] if given.cache.enabled else ["--disable-radix-cache"]
+    own = given.cache.policy in POLICIES
+    argv += ["--radix-eviction-policy", given.cache.policy if own else "lru"] if given.cache.enabled else ["--disable-radix-cache"]
     argv.append("--disable-overlap-schedule")
     notes = [
         "--max-total-tokens is the KV memory that was simulated; without it SGLang takes what fits",
         "SGLang's overlap scheduling, its default, is not simulated: --disable-overlap-schedule is the engine that was",
     ]
+    if given.cache.enabled and not own:
+        notes.append(f"SGLang has no eviction policy {given.cache.policy}: this command runs lru")
     if e.retraction_policy != "length":
         notes.append(f"no flag is written for retraction_policy = {e.retraction_policy}: this command retracts SGLang's own way (length)")
     return argv, notes
