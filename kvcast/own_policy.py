@@ -39,7 +39,7 @@ def read_again(policy: str) -> str:
     if vars(module).get(RAN) != _hash(source) and name != "__main__":
         try:
             exec(compile(source, file, "exec"), vars(module))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InputError(f"[cache] policy = {policy!r}: {file}: {type(error).__name__}: {error}") from None
         vars(module)[RAN] = _hash(source)
         find(policy)  # the class may be gone

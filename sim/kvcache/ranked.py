@@ -15,6 +15,7 @@ from typing import Any
 from sim.kvcache.base import BlockCache, Holder
 from sim.kvcache.chains import Path
 from sim.kvcache.policies.base import Policy, Run
+from sim.kvcache.policies.own import unordered
 from workloads.errors import InputError
 
 
@@ -186,7 +187,10 @@ class RankedCache(BlockCache):
         run = node.runs[-1]
         node.entry = next(self._entries)
         heap = self._heaps.setdefault(self.policy.group(run), [])
-        heapq.heappush(heap, (self.policy.key(run), node.entry, node))
+        try:
+            heapq.heappush(heap, (self.policy.key(run), node.entry, node))
+        except (TypeError, ValueError) as error:
+            raise unordered(self.policy, error) from None
         if len(heap) > 2 * len(self.nodes) + 1024:  # mostly entries that no longer count
             heap[:] = [entry for entry in heap if entry[2].entry == entry[1]]
             heapq.heapify(heap)
@@ -194,7 +198,10 @@ class RankedCache(BlockCache):
     def _evict(self, n: int) -> None:
         policy = self.policy
         while n:
-            node = self._chosen()
+            try:
+                node = self._chosen()
+            except (TypeError, ValueError) as error:
+                raise unordered(policy, error) from None
             run = node.runs[-1]
             if policy.second_chance(run):
                 before = run.state, policy.key(run)

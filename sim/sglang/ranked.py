@@ -16,6 +16,7 @@ from typing import Any
 
 from sim.kvcache.chains import Path
 from sim.kvcache.policies.base import Policy, Run
+from sim.kvcache.policies.own import unordered
 from sim.sglang.node import Node, RadixRequest
 from sim.sglang.radix import RadixCache
 from workloads.errors import InputError
@@ -110,11 +111,17 @@ class RankedRadixCache(RadixCache):
         run = self._as_run(node)
         group, key = self.policy.group(run), self.policy.key(run)
         node.state, node.entry = run.state, next(self._entries)
-        heappush(self._heaps.setdefault(group, []), (key, node.entry, node))
+        try:
+            heappush(self._heaps.setdefault(group, []), (key, node.entry, node))
+        except (TypeError, ValueError) as error:
+            raise unordered(self.policy, error) from None
 
     def make_room(self, pages: int) -> None:
         while self.blank < pages and self.idle:
-            leaf = self._chosen()
+            try:
+                leaf = self._chosen()
+            except (TypeError, ValueError) as error:
+                raise unordered(self.policy, error) from None
             run = self._as_run(leaf)
             if self.policy.second_chance(run):
                 before = run.state, self.policy.key(run)

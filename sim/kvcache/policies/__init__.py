@@ -15,6 +15,7 @@ from sim.kvcache.policies.arc import Arc
 from sim.kvcache.policies.base import Policy, Run, World
 from sim.kvcache.policies.by_class import Quota, Ttl, WorkloadAware
 from sim.kvcache.policies.by_key import Fifo, Filo, Gdsf, Lfu, Lru, LruK, Mru, Priority, Random, Slru, Tlru
+from sim.kvcache.policies.own import watched
 from sim.kvcache.policies.s3fifo import S3Fifo
 from sim.kvcache.policies.sieve import Sieve
 from sim.kvcache.policies.wtinylfu import WTinyLfu
@@ -40,7 +41,7 @@ def find(name: str) -> type[Policy]:
         raise InputError(f"[cache] policy = {name!r}: expected one of {', '.join(POLICIES)}, or module:Class for your own{hint}")
     try:
         found = getattr(import_module(module), attribute)
-    except Exception as error:  # a user's module may raise anything
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
         what = "" if isinstance(error, ImportError | AttributeError | ValueError) else f"{type(error).__name__}: "
         raise InputError(f"[cache] policy = {name!r}: {what}{error}; expected module:Class that Python can import") from None
     if not (isinstance(found, type) and issubclass(found, Policy)):
@@ -63,7 +64,10 @@ def make(name: str, world: World, params: Mapping[str, Any] | None = None) -> Po
     """A policy for one replica. Raises InputError for an unknown name or parameter, or a value the policy refuses."""
     params = dict(params or {})
     check(name, params)
+    kind = find(name)
+    if name not in POLICIES:
+        return watched(kind)(world, **params)
     try:
-        return find(name)(world, **params)
+        return kind(world, **params)
     except (TypeError, ValueError) as error:
         raise InputError(f"[cache] policy_params of {name}: {error}") from None

@@ -1,0 +1,118 @@
+"""A user's own policy, watched: what it does wrong is one line that names its class and the method.
+
+The one idea: the class is derived from once more, with every hook inside a try. The engine's own policies are not watched
+and cost nothing; what a heap finds out later, keys that do not compare, is caught where it is found (`unordered`).
+"""
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable
+from operator import index
+from pathlib import Path
+from typing import Any
+
+from sim.kvcache.policies.base import Policy, Run
+from workloads.errors import InputError
+
+
+class Watched:
+    """Marks the classes derived here."""
+
+
+def watched(kind: type[Policy]) -> type[Policy]:
+    """`kind` with hooks that raise InputError for whatever goes wrong in them, sys.exit() included."""
+    told = {name: _guarded(kind, name, _comparable_state) for name in ("on_insert", "on_hit", "on_release")}
+    plain = {name: _guarded(kind, name, lambda answer, *_: answer) for name in ("on_admit", "on_evict", "spare")}
+    answers = {"key": _key, "group": _group, "victim": _victim, "span": _whole, "split": _whole, "second_chance": lambda answer, *_: bool(answer)}
+    hooks = {name: _guarded(kind, name, checked) for name, checked in answers.items()}
+    made: type[Policy] = type(kind.__name__, (kind, Watched), {**told, **plain, **hooks, "__init__": _guarded_init(kind), "__module__": kind.__module__})
+    return made
+
+
+def unordered(policy: Policy, error: Exception) -> Exception:
+    """What to raise when keys of leaves could not be compared: `error` itself unless the policy is a user's own."""
+    if isinstance(error, InputError) or not isinstance(policy, Watched):
+        return error
+    return InputError(f"cache.policy {type(policy).__name__}: key: {error}; expected keys that compare with each other")
+
+
+def _guarded(kind: type[Policy], name: str, checked: Callable[..., Any]) -> Callable[..., Any]:
+    """The hook; `checked(answer, *arguments)` gives the answer back or raises ValueError or TypeError."""
+    hook = getattr(kind, name)
+
+    @functools.wraps(hook)
+    def guarded(self: Policy, *given: Any) -> Any:
+        try:
+            return checked(hook(self, *given), *given)
+        except (Exception, SystemExit) as error:
+            raise _blamed(kind, name, error) from error
+
+    return guarded
+
+
+def _guarded_init(kind: type[Policy]) -> Callable[..., None]:
+    @functools.wraps(kind.__init__)
+    def guarded(self: Policy, *given: Any, **params: Any) -> None:
+        try:
+            kind.__init__(self, *given, **params)
+            if not hasattr(self, "world"):
+                raise ValueError("expected it to call super().__init__(world)")
+        except (Exception, SystemExit) as error:
+            raise _blamed(kind, "__init__", error) from error
+
+    return guarded
+
+
+def _blamed(kind: type[Policy], name: str, error: BaseException) -> BaseException:
+    """One line; what was blamed already, and what is no fault of the policy, stays what it is."""
+    if isinstance(error, InputError | MemoryError):
+        return error
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    file = Path(at.tb_frame.f_code.co_filename) if at is not None else Path(__file__)
+    where = "" if at is None or file == Path(__file__) else f" ({file.name}, line {at.tb_lineno})"
+    said = " ".join(str(error).split())
+    what = said if not where and isinstance(error, ValueError | TypeError) else f"raised {type(error).__name__}{f': {said}' if said else ''}"
+    return InputError(f"cache.policy {kind.__name__}: {name}: {what}{where}")
+
+
+# -- what an answer must be ---------------------------------------------------------------------------------------------
+
+
+def _key(answer: Any, run: Run) -> Any:
+    if _has_nan(answer):
+        raise ValueError(f"returned {answer!r}, expected no NaN in a key")
+    return answer
+
+
+def _has_nan(key: Any) -> bool:
+    return any(map(_has_nan, key)) if isinstance(key, tuple) else bool(key != key)
+
+
+def _group(answer: Any, run: Run) -> Any:
+    if not isinstance(answer, Hashable):
+        raise TypeError(f"returned {answer!r}, expected something hashable")
+    hash(answer)
+    return answer
+
+
+def _victim(answer: Any, heads: Any) -> Any:
+    if answer not in heads:
+        raise ValueError(f"returned {answer!r}, expected one of the groups {', '.join(map(repr, heads))}")
+    return answer
+
+
+def _whole(answer: Any, *_: Any) -> int:
+    try:
+        return index(answer)
+    except TypeError:
+        raise TypeError(f"returned {answer!r}, expected a whole number") from None
+
+
+def _comparable_state(answer: Any, run: Run, *_: Any) -> Any:
+    try:
+        bool(run.state == run.state)
+    except Exception:
+        raise TypeError(f"left state {run.state!r}, expected one that compares with ==") from None
+    return answer
