@@ -33,16 +33,17 @@ def _replica_share(rec: Recording, steps: Steps, rows: np.ndarray, replica: int,
     per_token = steps.duration_s / np.maximum(steps.n_decode + steps.prefill_tokens, 1)
     # decode: one token in every step after the first-token step, except in the listed gaps and where prefills make decodes wait
     decoding = np.where(steps.n_decode > 0, per_token, 0.0) if rec.prefill_pauses else per_token
-    spent = np.concatenate([[0.0], decoding.cumsum()])
+    spent = _running(decoding, np.float64)
     first = np.where(rec.first_step[rows] < 0, n - 1, rec.first_step[rows])
     last = np.where(rec.last_step[rows] < 0, n - 1, rec.last_step[rows])
     decode = spent[last + 1] - spent[first + 1]
     listed = rec.replica[rec.gaps_request] == replica
     silent = spent[rec.gaps_to_step[listed]] - spent[rec.gaps_from_step[listed] + 1]
     decode -= np.bincount(rec.gaps_request[listed], weights=silent, minlength=len(rec.replica))[rows]
+    del decoding, spent  # a long run has many steps
     # prefill: mean price of the prefill tokens between admission and first token
-    price = np.concatenate([[0.0], (per_token * steps.prefill_tokens).cumsum()])
-    count = np.concatenate([[0], steps.prefill_tokens.cumsum(dtype=np.int64)])
+    per_token *= steps.prefill_tokens
+    price, count = _running(per_token, np.float64), _running(steps.prefill_tokens, np.int64)
     admit = np.searchsorted(steps.end_s, rec.admit_s[rows], side="right")  # the first step that ends after its start
     admit = np.minimum(admit, first)
     tokens = count[first + 1] - count[admit]
@@ -50,6 +51,14 @@ def _replica_share(rec: Recording, steps: Steps, rows: np.ndarray, replica: int,
     owed = max(float(steps.duration_s.sum()) - float(decode.sum()), 0.0)
     paid = float(prefill.sum())
     return decode + prefill * (owed / paid) if paid > 0 else decode
+
+
+def _running(values: np.ndarray, dtype: type) -> np.ndarray:
+    """[n + 1]: the sum of the values before each, and of all."""
+    out: np.ndarray = np.empty(len(values) + 1, dtype)
+    out[0] = 0
+    np.cumsum(values, out=out[1:])
+    return out
 
 
 def cost_summary(

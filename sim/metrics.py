@@ -18,6 +18,8 @@ from sim.recording import ABORTED, COMPLETED, NOT_ARRIVED, UNFINISHED, Recording
 from sim.scenario import SloClass, SloConfig
 from workloads.columns import Workload
 
+AT_ONCE = 1 << 20
+"""Steps or gaps worked out together: only a bound on memory."""
 PERCENTILES = (50, 90, 95, 99)
 CENSORED_SHARE = 0.001  # percentiles leave the unfinished out; beyond this share that must be said
 
@@ -90,14 +92,19 @@ def describe_weighted(values: np.ndarray, counts: np.ndarray, buckets: np.ndarra
     Exact without a sort: a histogram over `value_buckets` finds the few buckets that hold the wanted ranks.
     """
     buckets = value_buckets(values) if buckets is None else buckets
-    per_bucket = np.bincount(buckets, weights=counts) if len(values) else np.zeros(1)
+    per_bucket = np.zeros(int(buckets.max(initial=0)) + 1)
+    for at in range(0, len(values), AT_ONCE):
+        per_bucket += np.bincount(buckets[at : at + AT_ONCE], weights=counts[at : at + AT_ONCE], minlength=len(per_bucket))
     below = per_bucket.cumsum()
     n = int(below[-1])
     if not n:
         return _named(None, None, None)
     mean = dot(values, counts) / n
-    deviation = values - mean
-    std = float(np.sqrt(dot(deviation * deviation, counts) / n))
+    squares = 0.0
+    for at in range(0, len(values), AT_ONCE):
+        deviation = values[at : at + AT_ONCE] - mean
+        squares += dot(deviation * deviation, counts[at : at + AT_ONCE])
+    std = float(np.sqrt(squares / n))
     place = np.array(PERCENTILES) / 100 * (n - 1)
     rank = np.floor(place)
     ranks = np.concatenate([rank, np.minimum(rank + 1, n - 1)])
@@ -114,13 +121,14 @@ def describe_weighted(values: np.ndarray, counts: np.ndarray, buckets: np.ndarra
 
 
 def value_buckets(values: np.ndarray) -> np.ndarray:
-    """int64 [n] >= 0 that never decreases with the value (>= 0): the leading bits of a double, steps of 2**-12 or less."""
+    """int32 [n] >= 0 that never decreases with the value (>= 0): the leading bits of a double, steps of 2**-12 or less."""
     if not len(values):
-        return np.empty(0, np.int64)
+        return np.empty(0, np.int32)
     positive = np.ascontiguousarray(values, np.float64)
-    leading = (positive + 0.0).view(np.int64) >> 40  # + 0.0: a negative zero has its sign bit set
+    leading = (positive + 0.0).view(np.int64)  # + 0.0: a negative zero has its sign bit set
+    leading >>= 40
     leading -= leading.min()
-    return leading
+    return leading.astype(np.int32)
 
 
 def dot(a: np.ndarray, b: np.ndarray) -> float:
@@ -175,17 +183,18 @@ def gap_counts(rec: Recording, group: np.ndarray) -> np.ndarray:
     for replica, size in enumerate(sizes):
         if size:
             member, gaps = np.flatnonzero(replica_of == replica), np.flatnonzero(gap_replica == replica)
-            e = emitting[replica]
-            spans = _change(_place(e, rec.first_step[member]), _place(e, rec.last_step[member]), size + 1)
-            spans -= _change(_place(e, rec.gaps_from_step[gaps]), _place(e, rec.gaps_to_step[gaps]), size + 1)
-            np.cumsum(spans[:-1], out=counts[at : at + size])
+            e, here = emitting[replica], counts[at : at + size]
+            _change(here, _place(e, rec.first_step[member]), _place(e, rec.last_step[member]), 1.0)
+            _change(here, _place(e, rec.gaps_from_step[gaps]), _place(e, rec.gaps_to_step[gaps]), -1.0)
+            np.cumsum(here, out=here)
         at += size
     return counts
 
 
-def _change(first: np.ndarray, last: np.ndarray, n: int) -> np.ndarray:
-    """int64 [n]: how the number of [first, last] that hold both step i and i + 1 differs from i - 1."""
-    return np.bincount(first, minlength=n)[:n] - np.bincount(last, minlength=n)[:n]
+def _change(here: np.ndarray, first: np.ndarray, last: np.ndarray, by: float) -> None:
+    """Add to here [n] how the number of [first, last] that hold both step i and i + 1 differs from i - 1, times `by`."""
+    np.add.at(here, first[first < len(here)], by)
+    np.add.at(here, last[last < len(here)], -by)
 
 
 def limits_of(workload: Workload, slo: SloConfig) -> list[tuple[str, SloClass]]:

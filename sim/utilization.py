@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.metrics import Window, dot, inside
+from sim.metrics import AT_ONCE, Window, dot, inside
 from sim.recording import Recording, Steps
 
 if TYPE_CHECKING:
@@ -41,8 +41,11 @@ def work_done(all_steps: Sequence[Steps], window: Window, step_work: StepWork) -
             return None
         here, d = inside(steps, window)
         share = np.divide(d, steps.duration_s[here], out=np.zeros(len(d)), where=steps.duration_s[here] > 0)
-        lo, hi = np.searchsorted(shapes.chunk_step, [here.start, here.start + len(d)])
-        each = step_work.of(steps.n_decode[here], shapes.sum_context[here], shapes.n_sampled[here], shapes.chunk_step[lo:hi] - here.start,
-                            shapes.chunk_new[lo:hi], shapes.chunk_cached[lo:hi])
-        flops, moved = flops + dot(share, each[0]), moved + dot(share, each[1])
+        n_decode, sum_context, n_sampled = steps.n_decode[here], shapes.sum_context[here], shapes.n_sampled[here]
+        chunk_step, chunk_new, chunk_cached = shapes.chunk_step - here.start, shapes.chunk_new, shapes.chunk_cached
+        for at in range(0, len(d), AT_ONCE):
+            part = slice(at, min(at + AT_ONCE, len(d)))
+            lo, hi = np.searchsorted(chunk_step, [part.start, part.stop])
+            each = step_work.of(n_decode[part], sum_context[part], n_sampled[part], chunk_step[lo:hi] - at, chunk_new[lo:hi], chunk_cached[lo:hi])
+            flops, moved = flops + dot(share[part], each[0]), moved + dot(share[part], each[1])
     return flops, moved
