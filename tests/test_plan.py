@@ -18,6 +18,7 @@ from kvcast.planner import Options, check_slo
 from kvcast.planner.attainment import interval
 from kvcast.planner.candidates import combinations
 from kvcast.planner.load import with_load
+from kvcast.planner.words import as_text
 from workloads.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -328,6 +329,18 @@ def test_too_few_requests_for_the_target_are_said_to_be():
     made = plan(scenario(slo={"ttft_s": 30.0, "tpot_s": 1.0, "attainment": 0.999}), most=2, **ALONE)
     assert not made["answer"]["feasible"]
     assert any("cannot show 99.9" in line for line in made["caution"])
+
+
+def test_a_load_that_never_was_is_said_to_be():
+    long = {**CHAT, "turns": {"value": 8}, "think": {"value": 60.0}}
+    made = plan(scenario(workload={"class": [long], "rate_scale": 0.2}, engine={"max_model_len": 2500}, slo={"attainment": 0.3}), most=3, **ALONE)
+    short, cut = (next(line for line in made["caution"] if words in line) for words in ("before the load is there", "not served"))
+    assert short.startswith("chat: Arrivals end after 1 min")
+    assert "(2,500 tokens)" in cut
+    assert "the plan is for the others" in cut
+    assert all(f"caution: {line[:40]}" in as_text(made) for line in (short, cut))
+    fine = plan(scenario(slo={"attainment": 0.3}), most=3, **ALONE)
+    assert not any("not served" in line or "before the load" in line for line in fine["caution"])
 
 
 def test_progress_never_goes_back(monkeypatch):

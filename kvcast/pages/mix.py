@@ -15,11 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from workloads import dists
+from kvcast.ready import session_s
 from workloads.check import class_rates
 from workloads.config import Dist, Layer, MixClass, WorkloadConfig
 from workloads.errors import InputError
-from workloads.transform import NOMINAL_TOKEN_S
 
 Row = dict[str, Any]
 GRAMMAR = (
@@ -193,14 +192,6 @@ def unused(name: str, names: Sequence[str]) -> str:
     return next(label for label in (name, *(f"{name} {i}" for i in range(2, len(names) + 3))) if label not in names)
 
 
-def session_s(c: MixClass, token_s: float = NOMINAL_TOKEN_S) -> float:
-    """Mean seconds from a session's first request to its last answer: waiting between turns, and token_s for every output token."""
-    turns, output = dists.moments(c.turns)[0], dists.moments(c.output)[0]
-    think = dists.moments(c.think, whole=False)[0] if c.think else 0.0
-    tool = dists.moments(c.tool_gap, whole=False)[0] if c.tool_gap else 0.0
-    return (turns - 1) * (c.tool_share * tool + (1 - c.tool_share) * think) + turns * output * token_s
-
-
 def for_users(config: WorkloadConfig, name: str, users: float) -> WorkloadConfig:
     """The mix in which this many sessions of a class are in progress at once, on average (Little's law: rate = users / length)."""
     c = next(c for c in config.class_ if c.name == name)
@@ -211,21 +202,6 @@ def users(config: WorkloadConfig, name: str) -> float:
     """Sessions of a class in progress at once, on average."""
     rates = class_rates(replace(config, rate_scale=1.0))
     return next(rate * session_s(c) for c, rate in zip(config.class_, rates, strict=True) if c.name == name)
-
-
-def too_short(config: WorkloadConfig, name: str) -> str:
-    """What to say when a class's sessions stop arriving before its users are all there (two mean sessions); empty when they do not."""
-    rates = class_rates(replace(config, rate_scale=1.0))
-    turns = [dists.moments(c.turns)[0] for c in config.class_]
-    per_s = sum(rate * n for rate, n in zip(rates, turns, strict=True))
-    lasts_s = min(config.duration_s or math.inf, (config.requests or math.inf) / per_s)
-    needed_s = 2 * session_s(next(c for c in config.class_ if c.name == name))
-    if lasts_s >= needed_s:
-        return ""
-    return (
-        f"Arrivals end after {lasts_s / 60:,.0f} min, before the load is there: a mean session takes {needed_s / 120:,.0f} min. "
-        f"For {needed_s / 60:,.0f} min of arrivals stop after about {math.ceil(needed_s * per_s / 1000) * 1000:,} requests and no sooner."
-    )
 
 
 def _class(row: Mapping[str, Any], i: int, base: MixClass) -> MixClass:

@@ -18,18 +18,17 @@ import streamlit as st
 
 from kvcast import text
 from kvcast.config import override, scenario_from_doc
-from kvcast.pages import answer, inputs, mix, results, shell
+from kvcast.pages import answer, inputs, results, shell
 from kvcast.pages.results import plain
 from kvcast.pages.runner import Job
 from kvcast.pages.shell import Page
 from kvcast.pages.terms import TERMS
 from kvcast.pages.verdict import Verdict, planned, verdict
+from kvcast.ready import unready
 from kvcast.runs import Run
 from kvcast.toml import dumps
 from sim.scenario import Scenario
-from workloads.dists import can_exceed
 from workloads.errors import InputError
-from workloads.mix import resolve
 
 Document = Mapping[str, Any]
 Axes = Mapping[str, Sequence[Any]]
@@ -77,14 +76,6 @@ def question(run: Run) -> str:
     arriving_s = s["window"]["last_arrival_s"] - s["window"]["start_s"]  # without the tail in which the last ones are served
     rate = f"{s['arrived'] / arriving_s:.3g} requests/s" if arriving_s > 0 else "one burst"
     return f"{s['name']}: {rate} ({text.count(s['arrived'])} requests) of {scenario.model.name}, {scenario.cluster.router} router, {cache}, {s['engine_semantics']}, seed {s['seed']}"
-
-
-def unready(scenario: Scenario) -> list[str]:
-    """For each class whose sessions stop arriving before all that are in progress at once are there, what to do: a lighter load than the mix says was judged."""
-    if scenario.workload.trace is not None:
-        return []
-    config = resolve(scenario.workload)
-    return [f"{c.name}: {words}" for c in config.class_ if config.concurrency is None and c.arrival.kind != "trace" and can_exceed(c.turns, 1) and (words := mix.too_short(config, c.name))]
 
 
 # -- the plan ----------------------------------------------------------------------------------------------------------

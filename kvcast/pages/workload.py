@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from kvcast import text
+from kvcast import ready, text
 from kvcast.figures.workload import arrivals, prompt_layers
 from kvcast.pages import inputs, layers, mix, shell
 from kvcast.pages.results import mark_of_share, plain
@@ -260,8 +260,10 @@ def _more(config: WorkloadConfig, c: MixClass) -> None:
         key = f"workload.users.{st.session_state['workload.version']}.{c.name}"
         users.number_input(f"{c.name}: users at once (about)", 0.01, 1e6, round(mix.users(config, c.name), 2), key=key, help=WORDS["users"],
                            on_change=lambda: edit(mix.for_users, c.name, st.session_state[key], key=key))  # fmt: skip
-        if short := mix.too_short(config, c.name):
-            st.warning(plain(short), icon=":material/timer:")
+        if short := ready.too_short(config, c.name):
+            told, button = st.columns([4, 1], vertical_alignment="center")
+            told.warning(plain(short), icon=":material/timer:")
+            button.button(f"Stop after {ready.enough(config, c.name):,}", key="workload.lengthen", on_click=edit, args=(ready.lengthened, c.name), width="stretch")
 
 
 # -- arrivals --------------------------------------------------------------------------------------------------------------

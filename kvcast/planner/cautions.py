@@ -8,6 +8,8 @@ from kvcast import api, text
 from kvcast.planner.attainment import requests_needed
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.load import closed_load, unit_of
+from kvcast.planner.trials import Judged
+from kvcast.ready import unready
 from sim.scenario import Scenario
 from workloads.errors import InputError
 
@@ -32,7 +34,26 @@ def cautions(fleet: Fleet, winner: Scenario) -> list[str]:
             lines.append(f"stability of the chosen fleet is not certain: {answer.summaries[0]['stable_reason']}")
         if any(summary["censored"] for summary in answer.summaries):
             lines.append("more than 0.1 % of the arrivals did not complete: percentiles leave them out, attainment counts them as missed")
-    return lines + _too_few(fleet, winner) + _too_few_sessions(fleet, winner)
+    return lines + unready(winner) + _not_served(fleet, resolved.scenario.engine.max_model_len) + _too_few(fleet, winner) + _too_few_sessions(fleet, winner)
+
+
+def _not_served(fleet: Fleet, context: int | None) -> list[str]:
+    """Requests of the chosen fleet's runs (without one, of those that came closest) that were no load: they never came, or were too long."""
+    judged = fleet.answer or max(fleet.judged.values(), key=_attained, default=None)
+    summaries = judged.summaries if judged else ()
+    never, cut = (sum(summary[key] for summary in summaries) for key in ("not_arrived", "session_truncated"))
+    long = sum(summary["rejected"]["too_long"] for summary in summaries)
+    everyone = never + sum(summary["arrived"] + summary["outside_window"] for summary in summaries)
+    lost = never + cut + long
+    if not everyone or lost < PART * everyone:
+        return []
+    limit = "" if context is None else f" ({context:,} tokens)"
+    parts = ((never, "never arrived because their session or the run ended before"), (long, f"were rejected as too long for the context{limit}"), (cut, f"ended their session because its prompt outgrew the context{limit}"))
+    return [f"{lost:,} of {everyone:,} requests ({text.percent(lost / everyone)}) were not served, and the plan is for the others: {', '.join(f'{n:,} {what}' for n, what in parts if n)}"]
+
+
+def _attained(one: Judged) -> float:
+    return one.attainment.mean if one.attainment and one.summaries else -1.0
 
 
 def _too_few_sessions(fleet: Fleet, winner: Scenario) -> list[str]:

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.csv
 import pytest
 
-from kvcast import intervals
+from kvcast import intervals, ready
 from kvcast.config import scenario_from_doc
 from kvcast.pages import answer, inputs, numbers, plan, results, runner, shell, verdict
 from kvcast.planner import words
@@ -80,10 +80,10 @@ def test_doubtful_numbers_carry_their_caution(small):
 
 def test_a_run_shorter_than_its_sessions_is_not_taken_for_its_load():
     agent = scenario_from_doc({"workload": {"preset": "coding-agent"}})
-    (line,) = plan.unready(agent)
+    (line,) = ready.unready(agent)
     assert line.startswith("coding-agent: Arrivals end after 125 min, before the load is there")
-    assert plan.unready(scenario_from_doc({"workload": {"preset": "coding-agent", "requests": 17_000}})) == []
-    assert plan.unready(inputs.demo()) == plan.unready(scenario_from_doc({"workload": {"trace": "t.jsonl"}})) == []
+    assert ready.unready(scenario_from_doc({"workload": {"preset": "coding-agent", "requests": 17_000}})) == []
+    assert ready.unready(inputs.demo()) == ready.unready(scenario_from_doc({"workload": {"trace": "t.jsonl"}})) == []
 
 
 def test_a_share_is_told_with_the_longer_side_of_its_interval():
