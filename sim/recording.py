@@ -80,6 +80,35 @@ class Steps:
     work: StepShapes | None = None
 
 
+class StepsByStretch(Steps):
+    """Steps whose columns, but for their ends, are made whenever asked for: a long run has hundreds of steps in a stretch."""
+
+    def __init__(
+        self, end_s: np.ndarray, coverage: np.ndarray, start_s: np.ndarray, n_steps: np.ndarray, n_decode: np.ndarray, prefill_tokens: np.ndarray, work: StepShapes
+    ) -> None:
+        """end_s float64 and coverage int8 [steps]; the others [stretches]: start, steps (int64, at least 1), and what each of them has (int32)."""
+        for name, value in (("end_s", end_s), ("coverage", coverage), ("work", work), ("_stretches", (start_s, n_steps, n_decode, prefill_tokens))):
+            object.__setattr__(self, name, value)
+
+    @property
+    def duration_s(self) -> np.ndarray:  # type: ignore[override]
+        starts, n_steps, _, _ = self._stretches  # type: ignore[attr-defined]
+        start_s = np.empty(len(self.end_s))
+        start_s[1:] = self.end_s[:-1]
+        start_s[np.cumsum(n_steps) - n_steps] = starts  # a step after an idle spell does not start at the last one's end
+        return np.subtract(self.end_s, start_s, out=start_s)
+
+    @property
+    def n_decode(self) -> np.ndarray:  # type: ignore[override]
+        _, n_steps, n_decode, _ = self._stretches  # type: ignore[attr-defined]
+        return np.repeat(n_decode, n_steps)
+
+    @property
+    def prefill_tokens(self) -> np.ndarray:  # type: ignore[override]
+        _, n_steps, _, prefill_tokens = self._stretches  # type: ignore[attr-defined]
+        return np.repeat(prefill_tokens, n_steps)
+
+
 @dataclass(frozen=True)
 class Samples:
     """State of one replica after every event (an admission, a finish, a cut), in time order; step functions."""

@@ -8,7 +8,7 @@ from array import array
 
 import numpy as np
 
-from sim.recording import Samples, Steps, StepShapes
+from sim.recording import Samples, Steps, StepsByStretch, StepShapes
 
 STRETCH = 6
 """Numbers recorded of each stretch: start, steps, decodes, prefill tokens, sum of contexts and rows sampled."""
@@ -44,17 +44,8 @@ class StepRecord:
         end_s = np.frombuffer(self.end_s, np.float64) if self.end_s else np.empty(0)
         stretches = np.array(self._stretches).reshape(-1, STRETCH)
         k, decodes, prefill, sum_context, sampled = stretches[:, 1:].T.astype(np.int64)  # whole numbers below 2**53: exact
-        start_s = np.empty(len(end_s))
-        start_s[1:] = end_s[:-1]
-        start_s[np.cumsum(k) - k] = stretches[:, 0]  # a step after an idle spell does not start at the last one's end
-        return Steps(
-            end_s=end_s,
-            duration_s=np.subtract(end_s, start_s, out=start_s),
-            coverage=np.frombuffer(bytes(self._coverage), np.int8),
-            n_decode=np.repeat(decodes.astype(np.int32), k),
-            prefill_tokens=np.repeat(prefill.astype(np.int32), k),
-            work=StepShapes(k, decodes, sum_context, sampled, np.array(self._chunks, np.int64).reshape(-1, 3)),
-        )
+        work = StepShapes(k, decodes, sum_context, sampled, np.array(self._chunks, np.int64).reshape(-1, 3))
+        return StepsByStretch(end_s, np.frombuffer(self._coverage, np.int8), stretches[:, 0].copy(), k, decodes.astype(np.int32), prefill.astype(np.int32), work)
 
     def samples(self) -> Samples:
         rows = np.array(self._samples).reshape(-1, SAMPLE)

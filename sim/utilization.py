@@ -40,11 +40,13 @@ def work_done(all_steps: Sequence[Steps], window: Window, step_work: StepWork) -
         if shapes is None:
             return None
         here, d = inside(steps, window)
-        share = np.divide(d, steps.duration_s[here], out=np.zeros(len(d)), where=steps.duration_s[here] > 0)
+        duration_s = steps.duration_s[here]
+        share = np.divide(d, duration_s, out=np.zeros(len(d)), where=duration_s > 0)
+        del d, duration_s
         n_decode, sum_context, n_sampled = steps.n_decode[here], shapes.sum_context[here], shapes.n_sampled[here]
         chunk_step, chunk_new, chunk_cached = shapes.chunk_step - here.start, shapes.chunk_new, shapes.chunk_cached
-        for at in range(0, len(d), AT_ONCE):
-            part = slice(at, min(at + AT_ONCE, len(d)))
+        for at in range(0, len(share), AT_ONCE):
+            part = slice(at, min(at + AT_ONCE, len(share)))
             lo, hi = np.searchsorted(chunk_step, [part.start, part.stop])
             each = step_work.of(n_decode[part], sum_context[part], n_sampled[part], chunk_step[lo:hi] - at, chunk_new[lo:hi], chunk_cached[lo:hi])
             flops, moved = flops + dot(share[part], each[0]), moved + dot(share[part], each[1])

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+from array import array
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +14,7 @@ from sim.cost import busy_gpu_s
 from sim.recording import KV_TOO_SMALL, NOT_ARRIVED, SESSION_TRUNCATED, UNFINISHED, Recording, Samples, Steps
 from sim.report import build_report, worth_of
 from sim.scenario import CostConfig, HardwareConfig, RunConfig, SloClass, SloConfig
+from sim.step_record import StepRecord
 from tests.recordings import recording, scenario, steps, workload
 from workloads.columns import Workload
 
@@ -245,3 +248,29 @@ def test_a_step_over_the_window_edge_counts_with_its_part_inside():
     assert shares["busy_s"] == 11.0
     assert shares["extrapolated"] == pytest.approx(5 / 11)
     assert metrics.step_shares([three], metrics.Window(9.0, 19.0, 19.0, False))["busy_s"] == 0.0
+
+
+def test_a_report_of_pieces_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gaps in pieces of seven: the same percentiles, and the deviation but for rounding."""
+    rng = np.random.default_rng(3)
+    values, counts = rng.exponential(0.02, 500), rng.integers(0, 9, 500).astype(float)
+    whole = metrics.describe_weighted(values, counts)
+    monkeypatch.setattr(metrics, "AT_ONCE", 7)
+    pieces = metrics.describe_weighted(values, counts)
+    assert pieces.pop("std") == pytest.approx(whole.pop("std"), rel=1e-12)
+    assert pieces == whole
+
+
+def test_columns_by_stretch_are_those_of_the_steps() -> None:
+    """Two stretches, 3 and 1 steps, with a second without work between them."""
+    record = StepRecord()
+    record.stretch(1.0, array("d", (1.5, 2.5, 3.0)), bytes((0, 1, 2)), [(4, 0)], 2, 10, 2)
+    record.stretch(4.0, array("d", (4.25,)), bytes((1,)), [], 1, 20, 1)
+    got = record.steps()
+    assert got.duration_s.tolist() == [0.5, 1.0, 0.5, 0.25]
+    assert got.n_decode.tolist() == [2, 2, 2, 1]
+    assert got.prefill_tokens.tolist() == [4, 4, 4, 0]
+    assert got.coverage.tolist() == [0, 1, 2, 1]
+    copy = pickle.loads(pickle.dumps(got))
+    assert copy.duration_s.tolist() == got.duration_s.tolist()
+    assert copy.work == got.work
