@@ -27,7 +27,8 @@ def plots(plan: Document) -> None:
     parts = []
     if plan["rates"]:
         parts += [(figures.goodput_by_rate(plan), f"{TERMS['goodput']} {TERMS['headroom']}", ""), (figures.latency_by_rate(plan), TERMS["latency_by_rate"], _unsteady(plan))]
-    parts.append((figures.candidates(plan), TERMS["candidates"], ""))
+    if (priced := figures.candidates(plan)).data:  # without a latency of any, the frame would be empty
+        parts.append((priced, TERMS["candidates"], ""))
     if plan["binding"]:
         parts.append((figures.binding(plan), TERMS["binding"], plan["binding"]["words"]))
     for i in range(0, len(parts), 2):

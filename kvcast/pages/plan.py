@@ -34,6 +34,7 @@ Document = Mapping[str, Any]
 Axes = Mapping[str, Sequence[Any]]
 FIND, REACH = "Find the fewest GPUs", "How far does this fleet reach?"
 SEEDS = (1, 3, 5)
+AFFINITY = "session-affinity"
 WIDER = (1, 2, 4, 8)
 """GPUs a replica to try when no fleet of the given ones will do."""
 LOST_TO_ROUTING = 0.05
@@ -115,10 +116,12 @@ def _told(found: Document, another: bool, fixed: bool) -> Verdict:
 
 
 def _infeasible(page: Page, run: Run, axes: Axes, seeds: int, place: Any) -> None:
-    """Why more replicas may not help, and what may: fewer, wider ones."""
+    """Why more replicas may not help, and what may: fewer, wider ones, or sessions that stay where their history is cached."""
     label = wider(run)
     if label is not None and "hardware.tensor_parallel" not in axes:
-        place.button("Try wider replicas", key="plan.wider", on_click=widen, args=(page, label, seeds), help=plain(f"plan again with {', '.join(map(str, WIDER))} GPUs a replica, their step times from {label}"))
+        place.button("Try wider replicas", key="plan.wider", on_click=plan_also, args=(page, seeds), kwargs={"gpus": (label,), "widths": WIDER}, help=plain(f"plan again with {', '.join(map(str, WIDER))} GPUs a replica, their step times from {label}"))
+    if has_turns(run) and run.scenario.cluster.router != AFFINITY and "cluster.router" not in axes:
+        place.button("Keep sessions on their replica", key="plan.affinity", on_click=plan_also, args=(page, seeds), kwargs={"routers": (AFFINITY,)}, help=plain(f"plan again with the router {AFFINITY} too: a session's later requests go where its history is cached"))
     s = run.summary
     hit, ceiling = s["prefix_hit_rate"], s["reuse_ceiling_fleet"]
     if hit is not None and ceiling is not None and ceiling - hit > LOST_TO_ROUTING:
@@ -137,12 +140,18 @@ def wider(run: Run) -> str | None:
     return next((label for label, (profile, dtype, _) in inputs.hardware(model.name).items() if profile in profiles and dtype == model.dtype), None)
 
 
-def widen(page: Page, label: str, seeds: int = 1) -> None:
-    """Let the plan choose the GPUs of a replica too, and ask for it."""
+def has_turns(run: Run) -> bool:
+    """Whether a session of the run has more than one request."""
+    return bool((run.tables["sessions"]["requests"] > 1).any())
+
+
+def plan_also(page: Page, seeds: int = 1, **more: Sequence[Any]) -> None:
+    """Let the plan choose among more (gpus: labels, widths, routers) as well, and ask for it."""
     state, scenario = st.session_state, _scenario(page.shown_toml)
-    state["plan.gpus"], state["plan.widths"] = [*dict.fromkeys([*state.get("plan.gpus", ()), label])], [*WIDER]
-    gpus = inputs.hardware(scenario.model.name)
-    axes = axes_of(scenario, [gpus[label] for label in state["plan.gpus"] if label in gpus], WIDER, state.get("plan.policies", ()), state.get("plan.routers", ()))
+    for name, values in more.items():
+        state[f"plan.{name}"] = [*dict.fromkeys([*(state.get(f"plan.{name}") or ()), *values])]
+    gpus, chosen = inputs.hardware(scenario.model.name), {name: state.get(f"plan.{name}") or () for name in ("gpus", "widths", "policies", "routers")}
+    axes = axes_of(scenario, [gpus[label] for label in chosen["gpus"] if label in gpus], chosen["widths"], chosen["policies"], chosen["routers"])
     try:
         page.runner.submit(start_of(page.shown_toml, axes), *command(axes, seeds))
     except InputError as error:

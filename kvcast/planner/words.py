@@ -9,6 +9,7 @@ from typing import Any
 from kvcast import text
 
 ROWS = 24  #: candidates printed at most
+FLAT, SEVERAL = 0.005, 3  #: attainments this close, of at least so many fleet sizes, are the same
 NAMES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
 
 
@@ -42,7 +43,21 @@ def _infeasible(made: dict[str, Any]) -> str:
     why = f", most often missed: {NAMES[best['rejected_by']]}" if best["rejected_by"] in NAMES else f", {best['rejected_by']}" if best["rejected_by"] else ""
     fixed = made["answer"]["gpus"] is not None
     who = fleet(made) if fixed else f"not even {most} {_replicas(most)}"
-    return f"{who} {'misses' if fixed else 'meets' if most == 1 else 'meet'} {limits(made['slo'])} for {share(made['slo']['attainment'])} of the requests at {text.percent(made['confidence'], 0)} confidence: {reached}{why}"
+    return f"{who} {'misses' if fixed else 'meets' if most == 1 else 'meet'} {limits(made['slo'])} for {share(made['slo']['attainment'])} of the requests at {text.percent(made['confidence'], 0)} confidence: {reached}{why}{'' if fixed else _flat(tried, best)}"
+
+
+def _flat(tried: list[dict[str, Any]], best: dict[str, Any]) -> str:
+    """That more replicas bring nothing, where the best combination attains the same at several sizes up to its largest."""
+    rows = sorted((row for row in tried if row["label"] == best["label"]), key=lambda row: -row["replicas"])
+    same = []
+    for row in rows:
+        mean = row["attainment"]["mean"]
+        if mean is None or row["stable"] is False or abs(mean - (rows[0]["attainment"]["mean"] or 0.0)) > FLAT:
+            break
+        same.append(row["replicas"])
+    if len(same) < SEVERAL or same[0] < 2 * same[-1]:
+        return ""
+    return f"; {same[-1]} to {same[0]} replicas attain the same, so more of them bring nothing: these requests miss even on an idle fleet, which asks for wider or faster GPUs, shorter prompts or other limits"
 
 
 def fleet(made: dict[str, Any]) -> str:

@@ -108,6 +108,16 @@ def test_a_plan_that_found_nothing_says_what_stood_in_the_way():
     assert "rejected by TTFT 2" in told.reasons[0]
 
 
+def test_where_more_replicas_bring_nothing_the_sentence_says_so():
+    def told(shares):
+        rows = [plans.candidate("as it is", {}, n, mean, 1900.0, "misses", "ttft_s") for n, mean in shares.items()]
+        return verdict.planned(plans.plan(answer={**plans.PLAN["answer"], "feasible": False, "gpus": None}, candidates=rows)).sentence
+
+    assert "25 to 64 replicas attain the same, so more of them bring nothing" in told({2: 0.4, 25: 0.916, 40: 0.918, 64: 0.916})
+    assert "bring nothing" not in told({25: 0.916, 40: 0.93, 64: 0.94})
+    assert "bring nothing" not in told({62: 0.916, 63: 0.916, 64: 0.916}), "too near each other to tell"
+
+
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
 
@@ -290,6 +300,25 @@ def test_where_no_fleet_will_do_wider_replicas_are_a_press_away(folder):
     [(_, *words)] = asked
     assert words == ["plan", "--vary", "hardware.profile=h200-llama-3.1-8b-aic,roofline:h200", "--vary", "hardware.tensor_parallel=1,2,4,8"]
     assert page.at.session_state["plan.widths"] == [1, 2, 4, 8]
+    page.at.session_state["plan.gpus"], page.at.session_state["plan.widths"] = [], []
+    page.settle(page.at.run())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner.Runner, "submit", lambda self, *words: asked.append(words))
+        next(b for b in page.at.button if b.label == "Keep sessions on their replica").click()
+        page.at.run()
+    assert asked[-1][1:] == ("plan", "--vary", "cluster.router=round-robin,session-affinity")
+
+
+def test_candidates_without_coordinates_are_not_drawn(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(answer, "plot", lambda place, figure, *words: drawn.append(figure.layout.title.text))
+    found = plans.plan()
+    answer.plots(found)
+    assert len(drawn) == 4
+    drawn.clear()
+    answer.plots({**found, "candidates": [{**row, "ttft_ms_p99": None} for row in found["candidates"]]})
+    assert len(drawn) == 3
+    assert not any("Candidates" in title for title in drawn)
 
 
 def test_the_plan_has_a_command_line():
