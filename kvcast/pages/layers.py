@@ -21,6 +21,7 @@ from workloads.estimate import best_order, order_cost
 
 SCOPE_NAMES = SCOPES[1:]
 HISTORY = "history"
+GENERATED = 2000  #: requests that `cost` generates and reads
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,13 @@ def parts(c: MixClass) -> list[Part]:
 @functools.lru_cache(maxsize=256)
 def cost(c: MixClass) -> dict[str, Any]:
     """What the order of a class's layers costs (workloads.estimate.order_cost), kept: a page asks again in every pass."""
-    return order_cost(c)
+    return order_cost(c, requests=GENERATED)
+
+
+def first_turn_only(c: MixClass) -> str:
+    """The name of the layer that later turns replace by their own input; empty when there is none."""
+    last = c.layers[-1]
+    return last.name if last.scope == "dynamic" and c.turn_input is not None and dists.can_exceed(c.turns, 1) else ""
 
 
 # -- edits: WorkloadConfig -> WorkloadConfig -----------------------------------------------------------------------------

@@ -15,18 +15,22 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from kvcast import ready, text
+from kvcast import api, ready, text
 from kvcast.figures.workload import arrivals, prompt_layers
 from kvcast.pages import inputs, layers, mix, shell
 from kvcast.pages.results import mark_of_share, plain
 from kvcast.pages.shell import Page
 from kvcast.pages.terms import TERMS
+from sim.scenario import Scenario
 from workloads import dists
+from workloads.columns import Workload
 from workloads.config import Arrival, Layer, MixClass, WorkloadConfig
 from workloads.errors import InputError
 
 PREVIEW = 20_000
 """Requests that the preview of arrivals draws at most."""
+NOTABLE = 0.01
+"""Share of a class's requests that are longer than the context, from which it is said."""
 WORKING_DAY = (0.2, 0.15, 0.1, 0.1, 0.1, 0.15, 0.25, 0.5, 1.1, 2.0, 2.66, 2.3, 1.4, 1.6, 2.2, 2.3, 1.9, 1.4, 1.0, 0.8, 0.7, 0.5, 0.35, 0.24)
 """The curve of the preset "reasoning", an hour each."""
 WORDS = {
@@ -56,6 +60,8 @@ def show(page: Page) -> None:
     _estimate(page)
     config: WorkloadConfig = st.session_state["workload.mix"]
     _classes(config)
+    for words in too_long(config, page.asked.scenario):
+        st.warning(plain(words), icon=":material/warning:")
     _one_class(config)
     _arrivals(config)
 
@@ -203,6 +209,7 @@ def _one_class(config: WorkloadConfig) -> None:
     if best != c:
         bars["widest first"], marks["widest first"] = layers.parts(best), cost["best_reusable_tokens_per_request"]
     st.plotly_chart(_bare(prompt_layers(bars, marks)), width="stretch", config={"displayModeBar": False}, key="workload.bars")
+    st.caption(f"The bar adds up each layer's mean for an average turn; the sentence counts {text.count(layers.GENERATED)} generated requests, so their totals differ a little.")
     reused, prompt, lost = cost["reusable_tokens_per_request"], cost["prompt_tokens_per_request"], cost["lost_tokens_per_request"]
     share = f" ({text.percent(reused / prompt)})" if prompt else ""
     said = f"An unlimited cache reuses **{text.count(reused)}** of {text.count(prompt)} prompt tokens a request{share}."
@@ -214,6 +221,8 @@ def _one_class(config: WorkloadConfig) -> None:
         right.button("Widest first", key="workload.best", on_click=edit, args=(layers.in_best_order, c.name), kwargs={"redraw": "layers"}, width="stretch", help=plain(WORDS["order"]))
     for i, layer in enumerate(c.layers):
         _layer(c, i, layer)
+    if first := layers.first_turn_only(c):
+        st.caption(plain(f"{first}: in a session's first request only; its later turns bring the table's input per turn instead."))
     _more(config, c)
 
 
@@ -318,12 +327,40 @@ def _with_curve(config: WorkloadConfig, name: str, cell: str) -> WorkloadConfig:
 
 
 @functools.lru_cache(maxsize=32)
+def _sample(config: WorkloadConfig) -> Workload:
+    """The run's own draws, its first PREVIEW requests."""
+    from workloads.mix import build
+
+    return build(replace(config, requests=min(config.requests or PREVIEW, PREVIEW)), seed=0)
+
+
+def too_long(config: WorkloadConfig, scenario: Scenario | None) -> list[str]:
+    """For each class of which a notable share is longer than the model's context: how many of its requests."""
+    if scenario is None:
+        return []
+    try:
+        resolved = api.resolve(scenario).scenario
+        workload = _sample(config)
+    except InputError:
+        return []  # said where the mistake is
+    context, cls, told = resolved.engine.max_model_len or 0, workload.column("class_id"), []
+    for i, c in enumerate(config.class_):
+        mine = cls == i
+        share = float((workload.prompt_tokens[mine] + workload.output_tokens[mine] > context).mean()) if mine.any() else 0.0
+        if share >= NOTABLE:
+            told.append(
+                f"{c.name}: {text.percent(share)} of the requests of this mix do not fit {scenario.model.name}'s context of {context:,} tokens (the average prompt has {workload.prompt_tokens[mine].mean():,.0f}): "
+                "each is rejected or ends its session, so a run serves a lighter load than the mix says. Shorten the prompts or the sessions, or choose a model with a longer context."
+            )
+    return told
+
+
+@functools.lru_cache(maxsize=32)
 def preview(config: WorkloadConfig, sessions: bool) -> dict[str, np.ndarray]:
     """Nominal times of requests (or of sessions' first ones) by class, seconds: the run's own draws, its first PREVIEW requests."""
     from workloads.limits import earliest_s
-    from workloads.mix import build
 
-    workload = build(replace(config, requests=min(config.requests or PREVIEW, PREVIEW)), seed=0)
+    workload = _sample(config)
     at_s, first = earliest_s(workload), workload.column("turn") == 0
     cls = workload.column("class_id")
     return {c.name: at_s[(cls == i) & (first | (not sessions))] for i, c in enumerate(config.class_)}

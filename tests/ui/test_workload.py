@@ -3,12 +3,16 @@ import io
 import json
 import os
 import tarfile
+from dataclasses import replace
 
 import pytest
 
 from kvcast import cli
-from kvcast.pages import inputs, results, runner, shell, workload
+from kvcast.config import scenario_from_doc
+from kvcast.pages import inputs, layers, results, runner, shell, workload
 from tests.ui.conftest import Session
+from workloads.config import Dist, Layer, MixClass
+from workloads.toml import load_preset
 
 TRACE = "".join(
     json.dumps({"timestamp": 100 * i, "input_length": 900 + i, "output_length": 20, "hash_ids": [i % 3, 10 + i]}) + "\n" for i in range(60)
@@ -94,6 +98,25 @@ def test_layers_are_resized_marked_dynamic_added_and_removed(page):
     page.button("chat.1.remove").click().run()
     assert page.layers() == ["global", "message"]
     assert not page.at.exception
+
+
+def test_prompts_longer_than_the_models_context_are_said_to_be(page):
+    assert not any("context" in w.value for w in page.at.warning)
+    agent = scenario_from_doc({"workload": {"preset": "coding-agent"}, "model": {"name": "llama-3.1-8b"}, "hardware": {"profile": "h200-llama-3.1-8b-aic"}})
+    [line] = workload.too_long(agent_mix := load_preset("coding-agent"), agent)
+    assert line.startswith("coding-agent: 44.")
+    assert "llama-3.1-8b's context of 131,072 tokens (the average prompt has 165," in line
+    short = replace(agent_mix, class_=tuple(replace(c, turns=Dist(value=2.0)) for c in agent_mix.class_))
+    assert workload.too_long(short, agent) == workload.too_long(agent_mix, None) == []
+    page.number("chat.0.mean").set_value(140_000).run()
+    assert any("chat: 100.0 % of the requests" in w.value.replace("\\", "") for w in page.at.warning)
+
+
+def test_what_the_bar_and_the_sentence_count_is_said(page):
+    assert "The bar adds up each layer's mean" in page.words()
+    assert layers.first_turn_only(MixClass(name="a", layers=(Layer(name="message"),), turns=Dist(value=2), turn_input=Dist(value=9))) == "message"
+    assert layers.first_turn_only(MixClass(name="a", layers=(Layer(name="message"),), turns=Dist(value=1), turn_input=Dist(value=9))) == ""
+    assert layers.first_turn_only(MixClass(name="a", layers=(Layer(name="message"),), turns=Dist(value=2))) == ""
 
 
 def test_a_length_that_cannot_be_read_is_one_line_and_changes_nothing(page):
