@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 OPS    ?= 50000
+PORT   ?= 8501
 
 # Kernel tests live in a venv of their own, with torch and a triton: the pinned one, or TRITON=3.6.0 (oldest) and TRITON=3.9.0 (newest tested).
 TORCH   := $(shell sed -n 's/^torch==//p' constraints.txt)
@@ -16,7 +17,7 @@ KERNELS := .venv-kernels-$(TRITON)
 
 help:
 	@echo "make demo       simulate the bundled mix: what the prefix cache is worth on an H200"
-	@echo "make dashboard  the same in a browser"
+	@echo "make dashboard  the same in a browser; PORT=8600 elsewhere than at 8501"
 	@echo "make test       run the tests         make lint  ruff and mypy"
 	@echo "make test-kernels  the Triton kernels, interpreted and compiled, no GPU needed; PICK=pairwise takes minutes, all of it an hour"
 	@echo "make test-calibrate  calibration with torch on the CPU"
@@ -37,7 +38,7 @@ demo: $(VENV)/.installed
 	$(BIN)/kvcast demo --out runs/demo
 
 dashboard: $(VENV)/.installed
-	$(BIN)/kvcast dashboard
+	$(BIN)/kvcast dashboard --port $(PORT)
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest

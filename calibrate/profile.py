@@ -172,6 +172,10 @@ def _find(spec: str, tp: int = 1) -> DeviceProfile:
         return load_profile(path)
     if path.is_absolute():
         raise InputError(f"{path}: no such file or folder; expected a profile, a folder of operator tables, or the name of a bundled profile")
+    if spec.startswith("roofline"):
+        from calibrate.sources.roofline import GPUS
+
+        raise InputError(f"profile {spec!r} is not bundled; expected roofline:GPU with one of {', '.join(GPUS)} (kvcast profile list)")
     near = difflib.get_close_matches(spec, names, n=1, cutoff=0.4)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise InputError(f"profile {spec!r} is not bundled{hint} (bundled: {', '.join(names) or 'none'}; or a profile file, a folder of operator tables, roofline:GPU)")

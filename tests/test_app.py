@@ -1,5 +1,6 @@
 """The dashboard as a whole: what its source may not do, and how it is started. Flows are in tests/ui."""
 import re
+import socket
 import subprocess
 import sys
 import tomllib
@@ -52,6 +53,7 @@ def started(monkeypatch, *words):
     found = []
     monkeypatch.setattr(dashboard.subprocess, "call", lambda argv, env: found.append((argv, env)) or 0)
     monkeypatch.setattr("kvcast.pages.demo.prepare", lambda _: None)
+    monkeypatch.setattr(dashboard, "check_free", lambda address, port: None)
     assert cli.main(["dashboard", *words]) == 0
     return found[0]
 
@@ -74,6 +76,15 @@ def test_own_policies_are_checked_before_the_server_starts(monkeypatch, tmp_path
     for policy in ("lru", "nothing.here:Policy", "os:path"):
         assert cli.main(["dashboard", "--policy", policy]) == 2
         assert "\n" not in capsys.readouterr().err.strip()
+
+
+def test_a_taken_port_is_said_before_the_example_is_simulated(monkeypatch, capsys):
+    monkeypatch.setattr("kvcast.pages.demo.prepare", lambda _: pytest.fail("simulated first"))
+    with socket.create_server(("localhost", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert cli.main(["dashboard", "--port", str(port)]) == 2
+    assert f"--port {port}: localhost cannot be listened on (Address already in use); expected a free port" in capsys.readouterr().err
+    dashboard.check_free("localhost", port)
 
 
 @pytest.mark.parametrize("port", ["0", "70000", "x"])

@@ -246,6 +246,7 @@ def test_the_demo_tells_what_the_cache_is_worth(tmp_path, capsys):
     (["cache", "{cut}", "--format", "mooncake"], "row 2"),
     (["profile", "show"], "expected a PROFILE, or --model M"),
     (["profile", "show", "h300"], "is not bundled"),
+    (["run", "{small}", "--set", "hardware.profile=roofline-h200"], "expected roofline:GPU with one of h100, h200"),
     (["workload", "describe", "none.jsonl"], "none.jsonl: no such file"),
     (["workload", "describe", "{trace}", "--capacity-blocks", "x"], "--capacity-blocks x: expected numbers of blocks"),
     (["workload", "convert", "{trace}", "--out", "no/such/folder/x.jsonl"], "no/such/folder/x.jsonl"),

@@ -60,7 +60,7 @@ def roofline_profile(gpu: str, dtype: str = "bf16", tp: int = 1, kv_dtype: str |
     if key not in GPUS:
         near = difflib.get_close_matches(key, GPUS, n=1, cutoff=0.4)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise InputError(f"profile 'roofline:{gpu}': no such GPU in the spec table{hint} (known: {', '.join(GPUS)})")
+        raise InputError(f"profile 'roofline:{gpu}': no such GPU in the spec table{hint} (known: {', '.join(GPUS)}; kvcast profile list)")
     spec = GPUS[key]
     dtype_bytes(dtype)
     if dtype == "fp8" and not spec.fp8_flops:

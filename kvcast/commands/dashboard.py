@@ -45,6 +45,20 @@ def run(args: argparse.Namespace) -> int:
     flags = [part for name, value in options.items() for part in (f"--{name}", value)]
     environment = {**os.environ, OWN_POLICIES: ",".join(args.policy), PREPARE: "1"}
     root = Path(os.environ.get("KVCAST_RUNS", "runs/dashboard"))
+    check_free(args.address, args.port)
     text.progress("simulating the example")
     demo.prepare(Runner(root))
     return subprocess.call([sys.executable, "-m", "streamlit", "run", str(app), *flags], env=environment)
+
+
+def check_free(address: str, port: int) -> None:
+    """Raise InputError where nobody could listen: said before the example is simulated."""
+    import socket
+
+    from workloads.errors import InputError
+
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        socket.create_server((address, port), family=family).close()
+    except OSError as error:
+        raise InputError(f"--port {port}: {address} cannot be listened on ({(error.strerror or str(error)).partition(' (while')[0]}); expected a free port, such as --port {port + 1 if port < 65_535 else 8501}") from None
