@@ -89,6 +89,14 @@ def _empirical(words: list[str], text: str, where: str) -> Dist:
     return Dist(kind="empirical", values=values, weights=weights, **_named(clips, text, where))
 
 
+def number(text: str, where: str) -> float:
+    """The number a cell's text says: 16000, 16,000 or 16k. Raises InputError."""
+    match = NUMBER.match(text.replace(",", "").strip().lower())
+    if not match:
+        raise InputError(f"{where} = {text!r}, expected a number such as 16000 or 16k")
+    return _number(match[0], text, where)
+
+
 def _number(word: str, text: str, where: str) -> float:
     match = NUMBER.match(word)
     if not match:

@@ -239,9 +239,9 @@ def _layer(c: MixClass, i: int, layer: Layer) -> None:
     down.button("↓", key=f"{key}.down", disabled=i == len(c.layers) - 1, on_click=edit, args=(layers.moved, c.name, i, 1), kwargs={"redraw": "layers"}, width="stretch", help="later")
     name.text_input("layer", layer.name, key=f"{key}.name", on_change=set_("name", str.strip), **first)
     scope.selectbox("scope", layers.SCOPE_NAMES, layers.SCOPE_NAMES.index(layer.scope), key=f"{key}.scope", on_change=set_("scope", redraw="layers"), help=inputs.hint(Layer, "scope"), **first)
-    mean = round(dists.moments(layer.tokens)[0])
-    tokens.number_input("mean tokens", 0, 10_000_000, mean, step=max(10 ** (len(str(mean)) - 2), 1), key=f"{key}.mean", on_change=lambda: edit(layers.resized, c.name, i, float(st.session_state[f"{key}.mean"]), key=key),
-                        help="the distribution keeps its shape; its own text is under More", **first)  # fmt: skip
+    mean = f"{round(dists.moments(layer.tokens)[0]):,}"
+    tokens.text_input("mean tokens", mean, key=f"{key}.mean", on_change=lambda: edit(_resized, c.name, i, st.session_state[f"{key}.mean"], key=key),
+                      help="16k is 16,000; the distribution keeps its shape, its own text is under More", **first)  # fmt: skip
     with more.popover("More", width="stretch"):
         st.text_input("length in tokens", mix.dist_text(layer.tokens), key=f"{key}.tokens", on_change=set_("tokens", functools.partial(mix.parse_dist, where=f"{layer.name}: tokens"), "layers"), help=mix.GRAMMAR)
         if layer.scope == "project":
@@ -256,6 +256,10 @@ def _layer(c: MixClass, i: int, layer: Layer) -> None:
 
 def _set(config: WorkloadConfig, name: str, i: int, field: str, read: Callable[[Any], Any], value: Any) -> WorkloadConfig:
     return layers.changed(config, name, i, **{field: read(value)})
+
+
+def _resized(config: WorkloadConfig, name: str, i: int, cell: str) -> WorkloadConfig:
+    return layers.resized(config, name, i, mix.number(cell, f"{layers.of(config, name).layers[i].name}: mean tokens"))
 
 
 def _more(config: WorkloadConfig, c: MixClass) -> None:

@@ -39,6 +39,9 @@ class Editor(Session):
     def number(self, key):
         return next(n for n in self.at.number_input if n.key and n.key.endswith(key))
 
+    def cell(self, key):
+        return next(t for t in self.at.text_input if t.key and t.key.endswith(key))
+
     def mix(self):
         return self.at.session_state["workload.mix"]
 
@@ -87,7 +90,7 @@ def test_a_bad_order_costs_and_the_best_one_is_one_press(page):
 
 def test_layers_are_resized_marked_dynamic_added_and_removed(page):
     reused = page.words()
-    page.number("chat.0.mean").set_value(16000).run()
+    page.cell("chat.0.mean").set_value("16k").run()
     assert page.mix().class_[0].layers[0].tokens.value == 16000
     assert page.words() != reused
     scope = next(s for s in page.at.selectbox if s.key and s.key.endswith("chat.0.scope"))
@@ -108,7 +111,7 @@ def test_prompts_longer_than_the_models_context_are_said_to_be(page):
     assert "llama-3.1-8b's context of 131,072 tokens (the average prompt has 165," in line
     short = replace(agent_mix, class_=tuple(replace(c, turns=Dist(value=2.0)) for c in agent_mix.class_))
     assert workload.too_long(short, agent) == workload.too_long(agent_mix, None) == []
-    page.number("chat.0.mean").set_value(140_000).run()
+    page.cell("chat.0.mean").set_value("140,000").run()
     assert any("chat: 100.0 % of the requests" in w.value.replace("\\", "") for w in page.at.warning)
 
 
@@ -125,6 +128,10 @@ def test_a_length_that_cannot_be_read_is_one_line_and_changes_nothing(page):
     cell.set_value("a lot").run()
     [line] = [e.value.replace("\\", "") for e in page.at.error]
     assert line.startswith("message: tokens = 'a lot', expected a distribution")
+    assert page.mix() == before
+    page.cell("chat.1.mean").set_value("16 k tokens").run()
+    [line] = [e.value.replace("\\", "") for e in page.at.error]
+    assert line == "message: mean tokens = '16 k tokens', expected a number such as 16000 or 16k"
     assert page.mix() == before
     next(t for t in page.at.text_input if t.key and t.key.endswith("chat.1.tokens")).set_value("800").run()
     assert not page.at.error
