@@ -171,14 +171,14 @@ def test_the_command_says_how_to_go_on_after_a_full_disk(tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"kvcast: {tmp_path / 'p.points.jsonl'}: File too large; the points measured so far are in it: make room, then --resume goes on\n"
     assert len(read_points(tmp_path / "p.points.jsonl")[1]) > 50
-    done = limited(300_000, *command, "--resume")  # holds points and profile, not the page
+    done = limited(100_000, *command, "--resume")  # holds points and profile, not the page
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.endswith(f"File too large; the measured points are kept in {tmp_path / 'p.points.jsonl'}: --resume fits them again\n")
     assert sorted(f.name for f in tmp_path.iterdir()) == ["p.json", "p.points.jsonl"], "no page that is cut off, nothing left beside it"
     assert main([*command, "--resume"]) == 0
     page = (tmp_path / "p.html").read_text()
     assert main(["calibrate", *command[1:], "--points", str(tmp_path / "p.points.jsonl")]) == 0
-    done = limited(300_000, *command, "--points", str(tmp_path / "p.points.jsonl"))
+    done = limited(100_000, *command, "--points", str(tmp_path / "p.points.jsonl"))
     assert f"--points {tmp_path / 'p.points.jsonl'} fits them again" in done.stderr
     assert len((tmp_path / "p.html").read_text()) == len(page), "the old page stays whole"
 
