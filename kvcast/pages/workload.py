@@ -209,7 +209,7 @@ def _one_class(config: WorkloadConfig) -> None:
     if best != c:
         bars["widest first"], marks["widest first"] = layers.parts(best), cost["best_reusable_tokens_per_request"]
     st.plotly_chart(_bare(prompt_layers(bars, marks)), width="stretch", config={"displayModeBar": False}, key="workload.bars")
-    st.caption(f"The bar adds up each layer's mean for an average turn; the sentence counts {text.count(layers.GENERATED)} generated requests, so their totals differ a little.")
+    st.caption(f"The bar adds up each layer's mean for an average turn; the sentence counts {text.count(layers.GENERATED)} generated requests: their totals differ where few long sessions weigh much.")
     reused, prompt, lost = cost["reusable_tokens_per_request"], cost["prompt_tokens_per_request"], cost["lost_tokens_per_request"]
     share = f" ({text.percent(reused / prompt)})" if prompt else ""
     said = f"An unlimited cache reuses **{text.count(reused)}** of {text.count(prompt)} prompt tokens a request{share}."
@@ -353,8 +353,8 @@ def too_long(config: WorkloadConfig, scenario: Scenario | None) -> list[str]:
         share = float((workload.prompt_tokens[mine] + workload.output_tokens[mine] > context).mean()) if mine.any() else 0.0
         if share >= NOTABLE:
             told.append(
-                f"{c.name}: {text.percent(share)} of the requests of this mix do not fit {scenario.model.name}'s context of {context:,} tokens (the average prompt has {workload.prompt_tokens[mine].mean():,.0f}): "
-                "each is rejected or ends its session, so a run serves a lighter load than the mix says. Shorten the prompts or the sessions, or choose a model with a longer context."
+                f"{c.name}: {text.percent(share)} of the requests of this mix do not fit {scenario.model.name}'s context of {context:,} tokens (the average prompt has {sum(part.tokens for part in layers.parts(c)):,.0f}): "
+                "they are rejected, end their session or never come, so a run serves a lighter load than the mix says. Shorten the prompts or the sessions, or choose a model with a longer context."
             )
     return told
 

@@ -108,7 +108,7 @@ def test_prompts_longer_than_the_models_context_are_said_to_be(page):
     agent = scenario_from_doc({"workload": {"preset": "coding-agent"}, "model": {"name": "llama-3.1-8b"}, "hardware": {"profile": "h200-llama-3.1-8b-aic"}})
     [line] = workload.too_long(agent_mix := load_preset("coding-agent"), agent)
     assert line.startswith("coding-agent: 44.")
-    assert "llama-3.1-8b's context of 131,072 tokens (the average prompt has 165," in line
+    assert "llama-3.1-8b's context of 131,072 tokens (the average prompt has 172,073)" in line
     short = replace(agent_mix, class_=tuple(replace(c, turns=Dist(value=2.0)) for c in agent_mix.class_))
     assert workload.too_long(short, agent) == workload.too_long(agent_mix, None) == []
     page.cell("chat.0.mean").set_value("140,000").run()
@@ -165,6 +165,15 @@ def test_users_set_the_rate_and_load_moves_the_estimate(page):
     assert "Overloaded" in page.words()
     assert "TTFT, p99" in before
     assert not page.numbers(), "no numbers of a fleet that cannot keep up"
+
+
+def test_a_run_too_short_for_its_users_is_lengthened_by_a_press(page):
+    page.at.selectbox(key="workload").set_value("coding-agent").run()
+    assert any("Arrivals end after 125 min" in w.value for w in page.at.warning)
+    next(b for b in page.at.button if b.key == "workload.lengthen").click().run()
+    assert page.mix().requests == 17_000
+    assert not any("Arrivals end" in w.value for w in page.at.warning)
+    assert not page.at.exception
 
 
 def test_arrivals_are_shaped_and_previewed(page):
