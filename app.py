@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 
 import streamlit as st
 
@@ -20,13 +19,12 @@ PAGES = ("Plan", "Workload", "Cache", "Compare", "Calibration", "Timeline")
 
 def main() -> None:
     st.set_page_config("kvcast", layout="wide")
-    names = [name for name in PAGES if find_spec(f"kvcast.pages.{name.lower()}")]
 
     def draw(name: str) -> None:
         shell.status(page)
         import_module(f"kvcast.pages.{name.lower()}").show(page)
 
-    pages = [st.Page(partial(draw, name), title=name, url_path=name.lower(), default=name == names[0]) for name in names]
+    pages = [st.Page(partial(draw, name), title=name, url_path=name.lower(), default=name == PAGES[0]) for name in PAGES]
     chosen = st.navigation(pages, position="top")
     page = shell.begin()  # here, not in a page, so that the sidebar's widgets live through a change of pages
     chosen.run()
