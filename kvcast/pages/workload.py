@@ -12,25 +12,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import streamlit as st
 
-from kvcast import api, ready, text
+from kvcast import ready, text
 from kvcast.figures.workload import arrivals, prompt_layers
-from kvcast.pages import inputs, layers, mix, shell
+from kvcast.pages import inputs, layers, mix, preview, shell
 from kvcast.pages.results import mark_of_share, plain
 from kvcast.pages.shell import Page
 from kvcast.pages.terms import TERMS
-from sim.scenario import Scenario
 from workloads import dists
-from workloads.columns import Workload
 from workloads.config import Arrival, Layer, MixClass, WorkloadConfig
 from workloads.errors import InputError
 
-PREVIEW = 20_000
-"""Requests that the preview of arrivals draws at most."""
-NOTABLE = 0.01
-"""Share of a class's requests that are longer than the context, from which it is said."""
 WORKING_DAY = (0.2, 0.15, 0.1, 0.1, 0.1, 0.15, 0.25, 0.5, 1.1, 2.0, 2.66, 2.3, 1.4, 1.6, 2.2, 2.3, 1.9, 1.4, 1.0, 0.8, 0.7, 0.5, 0.35, 0.24)
 """The curve of the preset "reasoning", an hour each."""
 WORDS = {
@@ -60,7 +53,7 @@ def show(page: Page) -> None:
     _estimate(page)
     config: WorkloadConfig = st.session_state["workload.mix"]
     _classes(config)
-    for words in too_long(config, page.asked.scenario):
+    for words in preview.too_long(config, page.asked.scenario):
         st.warning(plain(words), icon=":material/warning:")
     _one_class(config)
     _arrivals(config)
@@ -290,7 +283,7 @@ def _arrivals(config: WorkloadConfig) -> None:
         _arrival(c)
     with right:
         what = st.segmented_control("Count", ["requests", "sessions"], default="requests", key="workload.count", required=True, label_visibility="collapsed")
-        st.plotly_chart(_bare(arrivals(preview(config, what == "sessions"), what or "requests")), width="stretch", config={"displayModeBar": False}, key="workload.arrivals")
+        st.plotly_chart(_bare(arrivals(preview.arrivals(config, what == "sessions"), what or "requests")), width="stretch", config={"displayModeBar": False}, key="workload.arrivals")
         if what != "sessions":
             st.caption("Later turns at their session's start plus think times, as if answers took no time.")
 
@@ -328,46 +321,6 @@ def _with_curve(config: WorkloadConfig, name: str, cell: str) -> WorkloadConfig:
     except ValueError:
         raise InputError(f"{name}: curve = {cell[:60]!r}, expected numbers separated by spaces") from None
     return _with_arrival(config, name, {"curve": curve})
-
-
-@functools.lru_cache(maxsize=32)
-def _sample(config: WorkloadConfig) -> Workload:
-    """The run's own draws, its first PREVIEW requests."""
-    from workloads.mix import build
-
-    return build(replace(config, requests=min(config.requests or PREVIEW, PREVIEW)), seed=0)
-
-
-def too_long(config: WorkloadConfig, scenario: Scenario | None) -> list[str]:
-    """For each class of which a notable share is longer than the model's context: how many of its requests."""
-    if scenario is None:
-        return []
-    try:
-        resolved = api.resolve(scenario).scenario
-        workload = _sample(config)
-    except InputError:
-        return []  # said where the mistake is
-    context, cls, told = resolved.engine.max_model_len or 0, workload.column("class_id"), []
-    for i, c in enumerate(config.class_):
-        mine = cls == i
-        share = float((workload.prompt_tokens[mine] + workload.output_tokens[mine] > context).mean()) if mine.any() else 0.0
-        if share >= NOTABLE:
-            told.append(
-                f"{c.name}: {text.percent(share)} of the requests of this mix do not fit {scenario.model.name}'s context of {context:,} tokens (the average prompt has {sum(part.tokens for part in layers.parts(c)):,.0f}): "
-                "they are rejected, end their session or never come, so a run serves a lighter load than the mix says. Shorten the prompts or the sessions, or choose a model with a longer context."
-            )
-    return told
-
-
-@functools.lru_cache(maxsize=32)
-def preview(config: WorkloadConfig, sessions: bool) -> dict[str, np.ndarray]:
-    """Nominal times of requests (or of sessions' first ones) by class, seconds: the run's own draws, its first PREVIEW requests."""
-    from workloads.limits import earliest_s
-
-    workload = _sample(config)
-    at_s, first = earliest_s(workload), workload.column("turn") == 0
-    cls = workload.column("class_id")
-    return {c.name: at_s[(cls == i) & (first | (not sessions))] for i, c in enumerate(config.class_)}
 
 
 def _bare(figure: Any) -> Any:

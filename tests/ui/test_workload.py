@@ -9,7 +9,7 @@ import pytest
 
 from kvcast import cli
 from kvcast.config import scenario_from_doc
-from kvcast.pages import inputs, layers, results, runner, shell, workload
+from kvcast.pages import inputs, layers, preview, results, runner, shell, workload
 from tests.ui.conftest import Session
 from workloads.config import Dist, Layer, MixClass
 from workloads.toml import load_preset
@@ -106,11 +106,11 @@ def test_layers_are_resized_marked_dynamic_added_and_removed(page):
 def test_prompts_longer_than_the_models_context_are_said_to_be(page):
     assert not any("context" in w.value for w in page.at.warning)
     agent = scenario_from_doc({"workload": {"preset": "coding-agent"}, "model": {"name": "llama-3.1-8b"}, "hardware": {"profile": "h200-llama-3.1-8b-aic"}})
-    [line] = workload.too_long(agent_mix := load_preset("coding-agent"), agent)
+    [line] = preview.too_long(agent_mix := load_preset("coding-agent"), agent)
     assert line.startswith("coding-agent: 44.")
     assert "llama-3.1-8b's context of 131,072 tokens (the average prompt has 172,073)" in line
     short = replace(agent_mix, class_=tuple(replace(c, turns=Dist(value=2.0)) for c in agent_mix.class_))
-    assert workload.too_long(short, agent) == workload.too_long(agent_mix, None) == []
+    assert preview.too_long(short, agent) == preview.too_long(agent_mix, None) == []
     page.cell("chat.0.mean").set_value("140,000").run()
     assert any("chat: 100.0 % of the requests" in w.value.replace("\\", "") for w in page.at.warning)
 
