@@ -41,7 +41,7 @@ dashboard: $(VENV)/.installed
 	$(BIN)/kvcast dashboard --port $(PORT)
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 # Triton before 3.7 interprets only with numpy before 2.4.
 $(KERNELS)/.installed: constraints.txt pyproject.toml

@@ -5,27 +5,24 @@ from pathlib import Path
 
 import pytest
 
-_missing: list[str] = []
-_without_kernel_tools: list[str] = []
-_without_browser: list[str] = []
+NO_DATA = "KVCAST_DATA does not name the reference data folder"
+NO_KERNEL_TOOLS = "torch or triton not installed: "
+NO_BROWSER = "no browser: "
 
 
 @pytest.fixture
-def data_dir(request: pytest.FixtureRequest) -> Path:
+def data_dir() -> Path:
     """The folder of reference traces and measurements; the test is skipped, loudly, without it."""
     folder = os.environ.get("KVCAST_DATA", "")
     if not folder or not Path(folder, "README.md").is_file():
-        _missing.append(request.node.nodeid)
-        pytest.skip("KVCAST_DATA does not name the reference data folder")
+        pytest.skip(NO_DATA)
     return Path(folder)
 
 
 def require_kernel_tools(module: str) -> None:
     """Skip a whole test module, loudly, where torch or triton is not installed (looked up, not imported)."""
-    absent = [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]
-    if absent:
-        _without_kernel_tools.append(module)
-        pytest.skip(f"{' and '.join(absent)} not installed", allow_module_level=True)
+    if any(importlib.util.find_spec(name) is None for name in ("torch", "triton")):
+        pytest.skip(NO_KERNEL_TOOLS + module, allow_module_level=True)
 
 
 def require_browser(module: str) -> None:
@@ -33,19 +30,20 @@ def require_browser(module: str) -> None:
     from tests.ui.browser import missing
 
     if missing():
-        _without_browser.append(f"{module.rsplit('.', 1)[-1]}, {missing()}")
-        pytest.skip(missing(), allow_module_level=True)
+        pytest.skip(f"{NO_BROWSER}{module}, {missing()}", allow_module_level=True)
 
 
-def pytest_terminal_summary(terminalreporter) -> None:
-    if _missing:
-        terminalreporter.write_line(
-            f"WARNING: {len(_missing)} tests against recorded truth did not run: set KVCAST_DATA to the reference data folder", red=True, bold=True
-        )
-    if _without_kernel_tools:
-        terminalreporter.write_line(
-            f"WARNING: not tested for want of torch or triton: {', '.join(dict.fromkeys(_without_kernel_tools))}; `make test-kernels` and `make test-calibrate` do",
-            red=True, bold=True,
-        )  # fmt: skip
-    if _without_browser:
-        terminalreporter.write_line(f"WARNING: the dashboard was not tested in a browser: {'; '.join(_without_browser)}", red=True, bold=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was not tested, from the reports themselves: the tests may have run in other processes."""
+    reasons = [report.longrepr[2] for report in terminalreporter.getreports("skipped") if isinstance(report.longrepr, tuple)]
+    without_data = sum(NO_DATA in reason for reason in reasons)
+    without_kernels, without_browser = (
+        dict.fromkeys(reason.partition(why)[2] for reason in reasons if why in reason) for why in (NO_KERNEL_TOOLS, NO_BROWSER)
+    )
+    for told, line in (
+        (without_data, f"{without_data} tests against recorded truth did not run: set KVCAST_DATA to the reference data folder"),
+        (without_kernels, f"not tested for want of torch or triton: {', '.join(without_kernels)}; `make test-kernels` and `make test-calibrate` do"),
+        (without_browser, f"the dashboard was not tested in a browser: {'; '.join(without_browser)}"),
+    ):
+        if told:
+            terminalreporter.write_line(f"WARNING: {line}", red=True, bold=True)
