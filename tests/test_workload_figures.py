@@ -2,8 +2,7 @@
 import numpy as np
 
 from kvcast.figures.workload import BINS, arrivals, prompt_layers
-from kvcast.pages import layers
-from kvcast.pages.workload import preview
+from kvcast.pages import layers, preview
 from workloads.toml import load_preset
 
 
@@ -36,7 +35,7 @@ def test_arrivals_are_rates_that_sum_to_the_arrivals():
 
 def test_the_preview_is_what_the_run_draws():
     config = load_preset("demo")
-    sessions, requests = preview(config, True), preview(config, False)
+    sessions, requests = preview.arrivals(config, True), preview.arrivals(config, False)
     assert sum(map(len, requests.values())) == 2406
     assert all(len(sessions[name]) < len(requests[name]) for name in requests)
     assert max(t.max() for t in sessions.values()) < 450
