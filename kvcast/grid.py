@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,31 +111,18 @@ def _read(job: _Job) -> Result:
     return Result(job.variant, summary, Requests(job.run / "requests.parquet"))
 
 
-class Requests(Mapping[str, np.ndarray]):
-    """The columns of requests.parquet that an interval is made of, each read when it is asked for: a sweep of a hundred
+class Requests(parquet.Table):
+    """The columns of requests.parquet that an interval is made of, read each time they are asked for: a sweep of a hundred
     runs of a million requests does not fit in memory."""
 
     def __init__(self, path: Path) -> None:
-        import pyarrow.parquet as pq
-
-        self._path = path
-        self._names = [name for name in pq.read_schema(path).names if name in intervals.KEPT]
+        super().__init__(path)
+        self._names = [name for name in self._names if name in intervals.KEPT]
 
     def __getitem__(self, name: str) -> np.ndarray:
-        import pyarrow.parquet as pq
-
-        if name not in self._names:
-            raise KeyError(name)
-        return pq.read_table(self._path, columns=[name])[name].to_numpy()
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+        column = super().__getitem__(name)
+        self._columns.clear()
+        return column
 
 
 def _table(grid: Sequence[_Job], results: Sequence[Result]) -> dict[str, np.ndarray]:

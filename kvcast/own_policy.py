@@ -37,7 +37,7 @@ def read_again(policy: str) -> str:
         return _hash(_source(found, policy).encode())
     source = Path(file).read_bytes()
     if vars(module).get(RAN) != _hash(source) and name != "__main__":
-        try:
+        try:  # importlib.reload would take bytecode that tells edits apart by the second
             exec(compile(source, file, "exec"), vars(module))
         except (Exception, SystemExit) as error:
             raise InputError(f"[cache] policy = {policy!r}: {file}: {type(error).__name__}: {error}") from None

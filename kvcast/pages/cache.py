@@ -16,7 +16,7 @@ import streamlit as st
 from kvcast import figures, text
 from kvcast.pages import inputs, plan, shell
 from kvcast.pages.results import plain, plot
-from kvcast.pages.shell import Page
+from kvcast.pages.shell import Page, of_a_run
 from kvcast.pages.terms import TERMS
 from kvcast.runs import Run
 from sim.scenario import Scenario
@@ -28,11 +28,8 @@ WORDS = {"evicted_policy": "evicted, the policy's choice", "evicted_memory": "ev
 EVERYWHERE = "all classes"
 
 
-def show(page: Page) -> None:
-    run = page.run
-    if run is None:
-        st.info("The first run is being simulated.", icon=":material/hourglass_empty:")
-        return
+@of_a_run
+def show(page: Page, run: Run) -> None:
     s = run.summary
     if not s["prefix_identity"]:
         st.warning("This workload says nothing about shared text, so every hit rate is 0 because it is unknown. Choose a mix with shared layers, or a trace with block hashes.", icon=":material/help:")

@@ -17,7 +17,7 @@ import streamlit as st
 from kvcast import accuracy, figures, step_fit, text
 from kvcast.pages.results import mark_of, plain, plot
 from kvcast.pages.runner import ROOT
-from kvcast.pages.shell import Page
+from kvcast.pages.shell import Page, of_a_run
 from kvcast.pages.terms import TERMS
 from kvcast.profile_report import STEPS, calibration_lines, is_calibrated
 from kvcast.runs import Run
@@ -40,11 +40,8 @@ class Basis:
     memory: dict[str, float]  #: GiB of one GPU by use
 
 
-def show(page: Page) -> None:
-    run = page.run
-    if run is None:
-        st.info("The first run is being simulated.", icon=":material/hourglass_empty:")
-        return
+@of_a_run
+def show(page: Page, run: Run) -> None:
     basis = basis_of(str(run.folder), run.info["written_at"], run)
     _sentence(run)
     _cards(run, basis)

@@ -17,9 +17,9 @@ import streamlit as st
 from kvcast import compare, differences, figures, text
 from kvcast.config import scenario_from_doc
 from kvcast.figures.comparison import name_of
-from kvcast.pages import inputs, shell, variants
+from kvcast.pages import inputs, settings, shell, variants
 from kvcast.pages.results import MARK, mark_of_share, plain, plot
-from kvcast.pages.shell import Page
+from kvcast.pages.shell import Page, of_a_run
 from kvcast.pages.terms import TERMS
 from kvcast.pages.verdict import fleet_of
 from kvcast.runs import Run
@@ -32,11 +32,8 @@ FEW = 4
 PINNED, VARY = "The pinned baseline", "Variants of this run"
 
 
-def show(page: Page) -> None:
-    run = page.run
-    if run is None:
-        st.info("The first run is being simulated.", icon=":material/hourglass_empty:")
-        return
+@of_a_run
+def show(page: Page, run: Run) -> None:
     st.markdown(plain(f"{run.summary['name']} on {fleet_of(run.summary)}, against:"))
     choices = [VARY, PINNED] if page.baseline is not None and page.baseline.folder != run.folder else [VARY]
     choice = st.segmented_control("Against", choices, default=VARY, required=True, key="compare.against", label_visibility="collapsed") if len(choices) > 1 else VARY
@@ -72,7 +69,7 @@ def _varied(page: Page, run: Run) -> Document | None:
 
 def _ask(page: Page, run: Run) -> tuple[str, ...]:
     scenario = scenario_from_doc(tomllib.loads(page.shown_toml))
-    profiles = {label: profile for label, (profile, dtype, width) in inputs.hardware(scenario.model.name).items() if (dtype, width) == (run.scenario.model.dtype, run.scenario.hardware.tensor_parallel)}
+    profiles = {label: profile for label, (profile, dtype, width) in settings.hardware(scenario.model.name).items() if (dtype, width) == (run.scenario.model.dtype, run.scenario.hardware.tensor_parallel)}
     left, right = st.columns([3, 1])
     keys = left.multiselect("Vary", list(variants.BY_KEY), [DEFAULT_AXIS], format_func=lambda key: variants.BY_KEY[key].label, max_selections=AXES_AT_ONCE, key="compare.keys", persist_state="session")
     seeds = int(right.number_input("Seeds", 1, variants.MOST_SEEDS, 1, key="compare.seeds", persist_state="session", help="repeat with other arrivals: seeds are independent, so their interval is the safer one"))

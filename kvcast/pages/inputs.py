@@ -1,35 +1,29 @@
 """The sidebar: workload, model, GPU, fleet, cache, limits, price. Widgets in, a checked Scenario out.
 
-The one idea: the session holds a scenario, at first the bundled demo's; a widget shows one of its keys and changes that
+The one idea: the session holds a scenario (kvcast.pages.settings); a widget shows one of its keys and changes that
 key, with the schema's text as help, so what has no widget (tiers, a warm-up) stays as it was given and the page has no
 settings of its own. An empty limit is no limit.
 """
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import streamlit as st
 
 from kvcast.config import scenario_from_doc
-from kvcast.pages import demo as demo_module
 from kvcast.pages import link
 from kvcast.pages.link import WIDTHS
 from kvcast.pages.runner import OWN_POLICIES, UPLOAD_LIMIT_BYTES, UPLOAD_TYPES, Job, Runner
+from kvcast.pages.settings import CACHE_OFF, DEMO, ENGINE, TRACE, demo, hardware, limits_of, mix_is, mix_of, to_ms, to_s
 from kvcast.toml import dumps
 from sim.scenario import CacheConfig, ClusterConfig, CostConfig, EngineConfig, HardwareConfig, ModelConfig, Scenario, SloClass, SloConfig
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError
 
-DEMO = "demo"
-TRACE = "a trace"
-CACHE_OFF = "off"
-ENGINE = {  # key: (label, what stands in an empty field)
-    "block_size": ("Block size (tokens)", None), "kv_blocks": ("KV blocks each", "what fits"), "max_num_seqs": ("Max sequences", "engine's"),
-    "max_num_batched_tokens": ("Tokens per step", "engine's"), "max_model_len": ("Longest sequence", "model's"), "gpu_memory_utilization": ("Memory share", None),
-}  # fmt: skip
+READING = "the trace is being read; the Workload page shows its report"
 
 
 @dataclass(frozen=True)
@@ -44,81 +38,9 @@ class Asked:
         return "" if self.scenario is None else dumps(self.scenario)
 
 
-@st.cache_data
-def demo() -> Scenario:
-    """The bundled example, which the first open shows."""
-    return demo_module.scenario()
-
-
 def hint(cls: type, name: str) -> str:
     """The schema's help text of a field."""
     return next(f.metadata["help"] for f in fields(cls) if f.name == name)
-
-
-# -- the session's scenario ----------------------------------------------------------------------------------------------
-
-
-def adopt(scenario: Scenario, trace: str = "") -> None:
-    """Make every widget say what the scenario says. trace: the stored upload it reads, as `Runner.keep_upload` named it."""
-    state = st.session_state
-    state["base"], state["kept"] = scenario, {}
-    mix_of(scenario.workload)
-    state["workload.trace"] = trace
-    state["rate_scale"] = float(scenario.workload.rate_scale)
-    state["model"], state["replicas"], state["router"] = scenario.model.name, scenario.cluster.replicas, scenario.cluster.router
-    state["hardware"] = _label_of(scenario)
-    state["tensor_parallel"] = scenario.hardware.tensor_parallel
-    state["policy"] = scenario.cache.policy if scenario.cache.enabled else CACHE_OFF
-    for name in ENGINE:
-        state[name] = getattr(scenario.engine, name)
-    for name, limit in _limits(scenario.slo):
-        state[f"slo.{name}.ttft"], state[f"slo.{name}.tpot"] = _ms(limit.ttft_s), _ms(limit.tpot_s)
-    state["target"] = None if scenario.slo.attainment is None else round(100 * scenario.slo.attainment, 6)
-    state["price"] = scenario.cost.gpu_hour_usd
-
-
-def mix_of(workload: WorkloadConfig) -> None:
-    """Make the Workload page's mix the one of a [workload] section (its rate_scale has a widget of its own)."""
-    from workloads.mix import resolve
-
-    state = st.session_state
-    if workload.trace is None:
-        state["workload.mix"] = replace(resolve(replace(workload, rate_scale=1.0)), preset=None)
-    state["workload"] = TRACE if workload.trace else workload.preset or preset_like(state["workload.mix"])
-    for counter in ("workload.version", "workload.layers"):  # table and fields start afresh
-        state[counter] = state.get(counter, 0) + 1
-    state["workload.problem"] = ""
-
-
-def preset_like(config: WorkloadConfig) -> str:
-    """The preset that a mix is, or was edited from as far as its first class's name tells."""
-    from workloads.toml import list_presets, load_preset
-
-    names = [c.name for c in config.class_]
-    alike = [name for name in list_presets() if load_preset(name).class_[0].name in names]
-    return next((name for name in alike if mix_is(config, name)), alike[0] if alike else DEMO)
-
-
-def mix_is(config: WorkloadConfig, preset: str) -> bool:
-    """Whether the mix is the preset, untouched."""
-    from kvcast.pages.mix import same
-    from workloads.toml import load_preset
-
-    return same(config, load_preset(preset))
-
-
-def _limits(slo: SloConfig) -> Iterator[tuple[str, SloClass]]:
-    """(SLO class, limits); "" is everyone."""
-    yield "", SloClass(slo.ttft_s, slo.tpot_s, slo.e2e_s)
-    yield from slo.classes.items()
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1e3, 6)
-
-
-def _s(milliseconds: float | None) -> float | None:
-    return None if milliseconds is None else round(milliseconds / 1e3, 9)
 
 
 # -- asking --------------------------------------------------------------------------------------------------------------
@@ -204,7 +126,7 @@ def _check_read(runner: Runner) -> None:
         return
     job = reading(runner, st.session_state["workload.trace"])
     if job.running:
-        raise InputError("the trace is being read; the Workload page shows its report")
+        raise InputError(READING)
     if not job.done:
         raise InputError(job.failure())
 
@@ -265,8 +187,8 @@ def _another_workload() -> None:
     slo = demo().slo if choice == DEMO else SloConfig()
     for name in [key for key in st.session_state if str(key).startswith("slo.")]:
         st.session_state[name] = None
-    for name, limit in _limits(slo):
-        st.session_state[f"slo.{name}.ttft"], st.session_state[f"slo.{name}.tpot"] = _ms(limit.ttft_s), _ms(limit.tpot_s)
+    for name, limit in limits_of(slo):
+        st.session_state[f"slo.{name}.ttft"], st.session_state[f"slo.{name}.tpot"] = to_ms(limit.ttft_s), to_ms(limit.tpot_s)
     st.session_state["target"] = None if slo.attainment is None else 100 * slo.attainment
     st.session_state["base"] = replace(st.session_state["base"], slo=slo, workload=WorkloadConfig(preset=DEMO))
 
@@ -321,22 +243,6 @@ def _engine() -> dict[str, Any]:
         return {name: value for name, value in values.items() if value is not None or ENGINE[name][1]}
 
 
-@st.cache_data
-def hardware(model: str) -> dict[str, tuple[str, str, int]]:
-    """Label -> (profile, dtype, tensor parallel): the bundled profiles of the model, the demo's first, then the rooflines."""
-    from calibrate.profile import BUNDLED, bundled_profiles, load_profile
-    from calibrate.sources.roofline import GPUS
-
-    profiles = [p for p in (load_profile(BUNDLED / f"{name}.json") for name in bundled_profiles()) if p.model in (None, model)]
-    profiles.sort(key=lambda p: (p.id != demo().hardware.profile, p.id))
-    measured = {f"{p.tensor_parallel} × {p.device['name']} ({p.id})": (p.id, p.dtype, p.tensor_parallel) for p in profiles}
-    return measured | {f"{spec.name} (roofline, ±30 %)": (f"roofline:{name}", "bf16", 1) for name, spec in GPUS.items()}
-
-
-def _label_of(scenario: Scenario) -> str:
-    return next((label for label, (profile, *_) in hardware(scenario.model.name).items() if profile == scenario.hardware.profile), "")
-
-
 def _slo(base: SloConfig, names: list[str]) -> tuple[SloConfig, CostConfig]:
     """The [slo] and [cost] sections: a row for everyone and one for each SLO class of the mix; an empty field is no limit."""
     st.markdown("**Limits** (ms; empty: none)", help="A request is good when it meets every limit of its SLO class; a class without limits of its own has those of everyone.")
@@ -348,7 +254,7 @@ def _slo(base: SloConfig, names: list[str]) -> tuple[SloConfig, CostConfig]:
         for place, metric in ((left, "ttft"), (right, "tpot")):
             key = f"slo.{name}.{metric}"
             st.session_state.setdefault(key, None)
-            values.append(_s(_number(place, f"{metric.upper()}{who}", 0.001, None, key, step=10.0, format="%g", help=hint(SloConfig, f"{metric}_s"), placeholder="none")))
+            values.append(to_s(_number(place, f"{metric.upper()}{who}", 0.001, None, key, step=10.0, format="%g", help=hint(SloConfig, f"{metric}_s"), placeholder="none")))
         before = base.classes.get(name, SloClass()) if name else base
         limits[name] = SloClass(values[0], values[1], before.e2e_s)
     everyone = limits.pop("")

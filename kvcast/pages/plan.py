@@ -18,10 +18,10 @@ import streamlit as st
 
 from kvcast import text
 from kvcast.config import override, scenario_from_doc
-from kvcast.pages import answer, inputs, results, shell
+from kvcast.pages import answer, inputs, results, settings, shell
 from kvcast.pages.results import plain
 from kvcast.pages.runner import Job
-from kvcast.pages.shell import Page
+from kvcast.pages.shell import Page, of_a_run
 from kvcast.pages.terms import TERMS
 from kvcast.pages.verdict import Verdict, planned, verdict
 from kvcast.ready import unready
@@ -41,11 +41,8 @@ LOST_TO_ROUTING = 0.05
 """Share of the prompt tokens that are cached on another replica, from which it is said to matter."""
 
 
-def show(page: Page) -> None:
-    run = page.run
-    if run is None:
-        st.info("The first run is being simulated.", icon=":material/hourglass_empty:")
-        return
+@of_a_run
+def show(page: Page, run: Run) -> None:
     apply = functools.partial(apply_change, page)
     st.markdown(plain(question(run)))
     results.box(verdict(run.summary, run.scenario.slo, results.attained_ends(run)))
@@ -137,7 +134,7 @@ def wider(run: Run) -> str | None:
 
     device, model = run.summary["profile_provenance"]["device"]["name"], run.scenario.model
     profiles = [f"roofline:{name}" for name, spec in GPUS.items() if spec.name == device]
-    return next((label for label, (profile, dtype, _) in inputs.hardware(model.name).items() if profile in profiles and dtype == model.dtype), None)
+    return next((label for label, (profile, dtype, _) in settings.hardware(model.name).items() if profile in profiles and dtype == model.dtype), None)
 
 
 def has_turns(run: Run) -> bool:
@@ -150,7 +147,7 @@ def plan_also(page: Page, seeds: int = 1, **more: Sequence[Any]) -> None:
     state, scenario = st.session_state, _scenario(page.shown_toml)
     for name, values in more.items():
         state[f"plan.{name}"] = [*dict.fromkeys([*(state.get(f"plan.{name}") or ()), *values])]
-    gpus, chosen = inputs.hardware(scenario.model.name), {name: state.get(f"plan.{name}") or () for name in ("gpus", "widths", "policies", "routers")}
+    gpus, chosen = settings.hardware(scenario.model.name), {name: state.get(f"plan.{name}") or () for name in ("gpus", "widths", "policies", "routers")}
     axes = axes_of(scenario, [gpus[label] for label in chosen["gpus"] if label in gpus], chosen["widths"], chosen["policies"], chosen["routers"])
     try:
         page.runner.submit(start_of(page.shown_toml, axes), *command(axes, seeds))
@@ -162,7 +159,7 @@ def _ask_axes(scenario: Scenario) -> Axes:
     """Draw the choices. What the scenario has is always among them, so an empty choice leaves it as it is."""
     from sim.router import ROUTERS
 
-    gpus = {label: found for label, found in inputs.hardware(scenario.model.name).items() if found[1] == scenario.model.dtype}
+    gpus = {label: found for label, found in settings.hardware(scenario.model.name).items() if found[1] == scenario.model.dtype}
     kept: Any = {"persist_state": "session", "placeholder": "as it is"}
     chosen = st.multiselect("GPUs", list(gpus), key="plan.gpus", help="profiles of this model, measured or roofline, beside the sidebar's", **kept)
     widths = st.pills("GPUs each", inputs.WIDTHS, selection_mode="multi", key="plan.widths", persist_state="session", help="of roofline GPUs; a measured profile has its own")
@@ -217,7 +214,7 @@ def apply_change(page: Page, change: Document) -> None:
 def use(page: Page, scenario: Scenario, axes: Axes) -> None:
     """Adopt the plan's answer; the choices stay what they were, so the plan stays in sight."""
     profiles = axes.get("hardware.profile", ())
-    labels = [label for label, (profile, *_) in inputs.hardware(scenario.model.name).items() if profile in profiles]
+    labels = [label for label, (profile, *_) in settings.hardware(scenario.model.name).items() if profile in profiles]
     kept = {"gpus": labels, "widths": axes.get("hardware.tensor_parallel", ()), "policies": axes.get("cache.policy", ()), "routers": axes.get("cluster.router", ())}
     for name, values in kept.items():
         st.session_state[f"plan.{name}"] = [*values]
@@ -225,7 +222,7 @@ def use(page: Page, scenario: Scenario, axes: Axes) -> None:
 
 
 def adopt(page: Page, scenario: Scenario) -> None:
-    inputs.adopt(scenario, scenario.workload.trace or "")
+    settings.adopt(scenario, scenario.workload.trace or "")
     shell.start(page.runner, inputs.Asked(scenario).toml)
 
 

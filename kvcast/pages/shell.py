@@ -3,7 +3,8 @@
 The one idea: every number comes from a job of the command line. `begin` draws the sidebar and gives a page what is on
 show; `result` gives it one command's answer, or draws the button, the progress or the reason why there is none.
 
-    def show(page: Page) -> None:
+    @of_a_run
+    def show(page: Page, run: Run) -> None:
         job = shell.result(page, st.container(), "compare", "--vary", "cache.policy=lru,lfu", "--json", label="Compare")
         if job is not None:
             st.dataframe(job.document()["variants"])
@@ -22,7 +23,7 @@ from urllib.parse import urlencode, urlsplit
 import streamlit as st
 
 from kvcast.config import scenario_from_doc
-from kvcast.pages import demo, inputs, link, results
+from kvcast.pages import demo, inputs, link, results, settings
 from kvcast.pages.inputs import Asked
 from kvcast.pages.runner import PREPARE, Job, Runner
 from kvcast.runs import Run, load_run
@@ -64,6 +65,19 @@ def loaded(job: Job | None) -> Run | None:
     return None if job is None or not job.done else run_of(str(job.folder), (job.folder / "run.json").stat().st_mtime_ns)
 
 
+def of_a_run(show: Callable[[Page, Run], None]) -> Callable[[Page], None]:
+    """Makes `show(page, run)` the `show(page)` of a page that is about the run on show, and says so before there is one."""
+
+    @functools.wraps(show)
+    def shown(page: Page) -> None:
+        if page.run is None:
+            st.info("The first run is being simulated.", icon=":material/hourglass_empty:")
+        else:
+            show(page, page.run)
+
+    return shown
+
+
 def begin() -> Page:
     """Draw the sidebar and find out what is on show. Once in every pass, before the page."""
     job: Job | None
@@ -77,7 +91,7 @@ def begin() -> Page:
         pressed = st.button("Run", type="primary", width="stretch", help="simulate these settings")
         asked = inputs.ask(runner)
     if (pressed and asked.scenario is not None) or (state["job"] is state["pending"] is None and not state["problem"]):
-        start(runner, asked.toml or Asked(inputs.demo()).toml)
+        start(runner, asked.toml or Asked(settings.demo()).toml)
     elif first and state["pending"] is None and (job := runner.existing(asked.toml)) is not None and (job.running or job.done):
         state["pending"] = job  # whoever reloads in the middle of a run follows it further
     _settle()
@@ -94,14 +108,14 @@ def _open(runner: Runner) -> None:
     job = runner.find(params.pop(link.JOB, ""))
     try:
         if params:
-            inputs.adopt(link.scenario_of(params, inputs.demo(), inputs.policies()))
+            settings.adopt(link.scenario_of(params, settings.demo(), inputs.policies()))
         elif job is not None:
             scenario = scenario_from_doc(tomllib.loads(job.scenario_toml), "the run on show")
-            inputs.adopt(scenario, scenario.workload.trace or "")
+            settings.adopt(scenario, scenario.workload.trace or "")
         else:
-            inputs.adopt(inputs.demo())
+            settings.adopt(settings.demo())
     except InputError as error:
-        inputs.adopt(inputs.demo())
+        settings.adopt(settings.demo())
         state["problem"] = str(error)
     if job is not None:
         state["job" if job.done else "pending"] = job
@@ -121,7 +135,7 @@ def _share(page: Page) -> None:
             else:
                 st.code(f"{_address()}?{urlencode(params)}", language=None)
             st.markdown("**Command line** :gray[the same summary.json, byte for byte]")
-            st.code(link.command(scenario, inputs.demo()), language="bash", wrap_lines=True)
+            st.code(link.command(scenario, settings.demo()), language="bash", wrap_lines=True)
             st.download_button("Download scenario.toml", results.portable(page.asked.toml), "scenario.toml", "application/toml", width="stretch", on_click="ignore")
         st.file_uploader("Load a scenario.toml", "toml", key="scenario.upload", on_change=_load, max_upload_size=1, help="its settings become the page's; it may not name files of the server or classes of your own")
 
@@ -137,7 +151,7 @@ def _link(page: Page, scenario: Scenario) -> tuple[dict[str, str], str]:
     job: Job | None = st.session_state["job"]
     key = {link.JOB: job.key} if job is not None and page.asked.toml != page.shown_toml else {}
     try:
-        return link.query(scenario, inputs.demo()) | key, ""
+        return link.query(scenario, settings.demo()) | key, ""
     except InputError as error:
         return ({link.JOB: job.key} if job is not None else {}), str(error)
 
@@ -149,7 +163,7 @@ def _load() -> None:
     if upload is None:
         return
     try:
-        inputs.adopt(link.scenario_in(upload.getvalue(), upload.name, inputs.policies()))
+        settings.adopt(link.scenario_in(upload.getvalue(), upload.name, inputs.policies()))
     except InputError as error:
         state["problem"] = str(error)
 
@@ -197,10 +211,11 @@ def result(page: Page, place: Any, *command: str, label: str) -> Job | None:
     if not page.shown_toml:
         return None
     job = page.runner.existing(page.shown_toml, *command)
-    if job is not None and job.done:
+    running = job is not None and job.running  # asked once, and first: it may end any moment
+    if job is not None and not running and job.done:
         return job
     with place:
-        if job is not None and job.running:
+        if job is not None and running:
             follow(page.runner, job)
             return None
         if job is not None:
@@ -216,7 +231,17 @@ def result(page: Page, place: Any, *command: str, label: str) -> Job | None:
 
 def until_done(job: Job | None, draw: Callable[[], None]) -> None:
     """Draw, again and again while the job runs, and the whole page once more when it has ended."""
-    running = job is not None and job.running
+    _polled(job, draw, job is not None and job.running)
+
+
+def follow(runner: Runner, job: Job) -> None:
+    """Progress, time left and Cancel of a job that was running a moment ago; the page is drawn anew when it ends, and does
+    not wait for it. One follower to a container: Streamlit tells fragments apart by where they stand."""
+    _polled(job, functools.partial(_progress, runner, job), True)
+
+
+def _polled(job: Job | None, draw: Callable[[], None], running: bool) -> None:
+    """running: what the page knows. A job that has ended since is found out by the first poll."""
     polled = False  # a poll comes from a browser that has the page; drawing anew before that would drop what it has not been sent
 
     @st.fragment(run_every=POLL_S if running else None)
@@ -228,11 +253,6 @@ def until_done(job: Job | None, draw: Callable[[], None]) -> None:
         draw()
 
     part()
-
-
-def follow(runner: Runner, job: Job) -> None:
-    """Progress, time left and Cancel of a running job; the page is drawn anew when it ends, and does not wait for it."""
-    until_done(job, functools.partial(_progress, runner, job))
 
 
 def _progress(runner: Runner, job: Job) -> None:

@@ -18,7 +18,7 @@ from kvcast import figures, lives, text
 from kvcast.lives import Jump, Life
 from kvcast.pages import shell
 from kvcast.pages.results import plain, plot
-from kvcast.pages.shell import Page
+from kvcast.pages.shell import Page, of_a_run
 from kvcast.pages.terms import TERMS
 from kvcast.runs import Run
 
@@ -27,11 +27,8 @@ LABEL = "Simulate this window chunk by chunk"
 LEAST_S = 0.1
 
 
-def show(page: Page) -> None:
-    run = page.run
-    if run is None:
-        st.info("The first run is being simulated.", icon=":material/hourglass_empty:")
-        return
+@of_a_run
+def show(page: Page, run: Run) -> None:
     requests = run.tables["requests"]
     if not len(requests["request"]):
         st.info("No request arrived in this run.", icon=":material/info:")

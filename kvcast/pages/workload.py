@@ -16,10 +16,9 @@ import streamlit as st
 
 from kvcast import ready, text
 from kvcast.figures.workload import arrivals, prompt_layers
-from kvcast.pages import inputs, layers, mix, preview, shell
-from kvcast.pages.results import mark_of_share, plain
+from kvcast.pages import estimated, inputs, layers, mix, preview, settings
+from kvcast.pages.results import plain
 from kvcast.pages.shell import Page
-from kvcast.pages.terms import TERMS
 from workloads import dists
 from workloads.config import Arrival, Layer, MixClass, WorkloadConfig
 from workloads.errors import InputError
@@ -27,11 +26,6 @@ from workloads.errors import InputError
 WORKING_DAY = (0.2, 0.15, 0.1, 0.1, 0.1, 0.15, 0.25, 0.5, 1.1, 2.0, 2.66, 2.3, 1.4, 1.6, 2.2, 2.3, 1.9, 1.4, 1.0, 0.8, 0.7, 0.5, 0.35, 0.24)
 """The curve of the preset "reasoning", an hour each."""
 WORDS = {
-    "estimate": (
-        "A real simulation of at most 2,000 of the run's requests, at its own rates: two stretches, the first third of each as a warm-up. On the bundled mixes its goodput is within 15 % "
-        "of the whole run's, on fleets that keep up; a p99 is rougher."
-    ),
-    "goodput": "Requests per second that meet every limit of their SLO class; without limits, requests per second that complete.",
     "order": (
         "Both orders are generated with the same texts and lengths and read by a cache that never forgets. An order that reads what most requests share first lets the cache reuse more. "
         "It also changes what the model reads, and with it the answers: compare quality before adopting an order."
@@ -47,10 +41,10 @@ ARRIVALS = {
 
 
 def show(page: Page) -> None:
-    if st.session_state["workload"] == inputs.TRACE:
-        _trace(page)
+    if st.session_state["workload"] == settings.TRACE:
+        estimated.trace(page)
         return
-    _estimate(page)
+    estimated.show(page)
     config: WorkloadConfig = st.session_state["workload.mix"]
     _classes(config)
     for words in preview.too_long(config, page.asked.scenario):
@@ -77,65 +71,6 @@ def edit(change: Callable[..., WorkloadConfig], *args: Any, redraw: str = "table
     state["workload.mix"], state["workload.problem"] = after, ""
     state["workload.version"] += 1
     state["workload.layers"] += redraw == "layers"
-
-
-# -- the estimate --------------------------------------------------------------------------------------------------------
-
-
-def _estimate(page: Page) -> None:
-    """What a run would say, from a sample of it; starts by itself with every edit, in the place of the one before."""
-    state, job = st.session_state, None
-    if page.asked.scenario is not None:
-        before = state.get("workload.estimating")
-        try:
-            job = page.runner.submit(page.asked.toml, "estimate")
-        except InputError as error:
-            st.caption(plain(str(error)))
-        if before is not None and before is not job:
-            page.runner.cancel(before)
-        state["workload.estimating"] = job
-    with st.container(border=True):
-        shell.until_done(job, functools.partial(_estimated, job))
-
-
-def _estimated(job: Any) -> None:
-    """The estimate's numbers, each with its change since the last one; the old ones, marked, until the new ones are there."""
-    state = st.session_state
-    if job is not None and job.done and state.get("workload.estimate_key") != job.key:
-        state["workload.before"], state["workload.estimate"], state["workload.estimate_key"] = state.get("workload.estimate"), job.document(), job.key
-    found, before = state.get("workload.estimate"), state.get("workload.before")
-    if job is not None and not job.running and not job.done and job.failure():
-        st.error(plain(job.failure()), icon=":material/error:")
-    waiting = job is None or not job.done
-    if found is None:
-        st.caption("Estimating..." if job is not None else "No estimate yet.")
-        return
-    of = f"the whole run, {text.count(found['requests'])} requests" if found["sampled"] == found["requests"] else f"{text.count(found['sampled'])} of {text.count(found['requests'])} requests"
-    title = "estimating anew; these are the numbers before the edit" if waiting else f"from {of}; press Run for the whole" if "of" in of else f"from {of}"
-    st.markdown(f"**Estimate** :gray[{plain(title)}]", help=WORDS["estimate"])
-    if found["overloaded"]:
-        st.error(plain(f"Overloaded: this fleet cannot keep up with {found['offered_per_s']:.3g} requests/s. Add replicas, or lower the load."), icon=":material/trending_up:")
-        return
-    row, mark = st.container(horizontal=True), mark_of_share(found["extrapolated"])
-    for label, key, form, good, help_text in METRICS:
-        value, old = found[key], (before or {}).get(key)
-        if value is None:
-            continue
-        changed = None if old is None or form(old) == form(value) else f"was {form(old)}"
-        colour: Any = "off" if changed is None else "green" if (value > old) == good else "red"
-        doubtful = mark if key != "prefix_hit_rate" else ""
-        row.metric(label, form(value) + doubtful, changed, delta_color=colour, delta_arrow="off" if changed is None else "up" if value > old else "down", help=plain(f"{help_text} {TERMS['extrapolated']}" if doubtful else help_text))
-
-
-def _rate(value: float) -> str:
-    return f"{value:.3g}/s"
-
-
-METRICS = (  # label, key, form, whether more is better, definition
-    ("Goodput", "goodput_per_s", _rate, True, WORDS["goodput"]), ("Within limits", "attainment", text.percent, True, TERMS["attainment"]),
-    ("TTFT, p99", "p99_ttft_ms", text.milliseconds, False, TERMS["ttft"]), ("TPOT, p99", "p99_tpot_ms", text.milliseconds, False, TERMS["tpot"]),
-    ("Hit rate", "prefix_hit_rate", text.percent, True, TERMS["hit_rate"]), ("Cost / M tokens out", "usd_per_million_output_tokens", text.usd, False, TERMS["cost"]),
-)  # fmt: skip
 
 
 # -- the classes -----------------------------------------------------------------------------------------------------------
@@ -326,36 +261,3 @@ def _with_curve(config: WorkloadConfig, name: str, cell: str) -> WorkloadConfig:
 def _bare(figure: Any) -> Any:
     """The figure under a heading of the page's own."""
     return figure.update_layout(title=None, margin={"t": 30})
-
-
-# -- a trace ---------------------------------------------------------------------------------------------------------------
-
-
-def _trace(page: Page) -> None:
-    """The reading report of the uploaded trace."""
-    path = st.session_state["workload.trace"]
-    if not path:
-        st.info("Upload a trace in the sidebar: Mooncake JSONL, Weka sessions, ServeGen clients, Azure, BurstGPT, Vidur or splitwise CSV, token ids. The format is recognised from the content.", icon=":material/upload_file:")
-        return
-    job = inputs.reading(page.runner, path)
-    if job is not None and job.running:
-        shell.follow(page.runner, job)
-    if job is None or not job.done:
-        return
-    document = job.document()
-    st.subheader("Reading report")
-    for line in document["notes"]:
-        st.text(line)
-    rows = [
-        {"": name, **{stat: text.count(row[stat]) for stat in ("mean", "p50", "p90", "p99", "max")}}
-        for name, row in (("prompt tokens", document["prompt_tokens"]), ("output tokens", document["output_tokens"]))
-    ]
-    st.dataframe(rows, hide_index=True, width="stretch")
-    reuse = document["reuse"]
-    st.caption(plain(
-        f"{text.count(document['requests'])} requests; reusable prefix {text.percent(reuse['reuse_ceiling'])} of the prompt tokens "
-        f"(block size {reuse['block_size']}; {reuse['counting_rule']})"
-        if reuse["prefix_identity"]
-        else f"{text.count(document['requests'])} requests; the trace says nothing about shared text, so every hit rate will be 0 because it is unknown"
-    ))  # fmt: skip
-    _estimate(page)

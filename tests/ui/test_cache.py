@@ -8,7 +8,7 @@ import pytest
 
 from kvcast import cli, figures, text
 from kvcast.config import load_scenario, scenario_from_doc
-from kvcast.pages import cache, inputs, runner, shell
+from kvcast.pages import cache, inputs, runner, settings, shell
 from kvcast.runs import load_run
 from tests.ui.conftest import Session
 
@@ -110,7 +110,7 @@ def test_a_mix_that_shares_nothing_says_so_in_numbers(folder):
 
 
 def test_only_what_the_change_changes_is_applied():
-    shown = inputs.demo()
+    shown = settings.demo()
     resolved = replace(shown, engine=replace(shown.engine, kv_blocks=57429, max_num_seqs=1024))
     doubled = replace(resolved, engine=replace(resolved.engine, kv_blocks=114858))
     out = cache.applied(shown, resolved, doubled)
@@ -120,7 +120,7 @@ def test_only_what_the_change_changes_is_applied():
 
 
 def test_every_change_that_explain_tries_can_be_applied():
-    toml = inputs.Asked(inputs.demo()).toml
+    toml = inputs.Asked(settings.demo()).toml
     shown = scenario_from_doc(tomllib.loads(toml))
     for cause in ("other_replica", "evicted_policy", "evicted_memory", "partial_block"):
         found = cache.changed_scenarios(cause, load_scenario("examples/demo.toml", ["engine.kv_blocks=1000"]))

@@ -9,7 +9,7 @@ from calibrate.latency import step_time
 from calibrate.models import resolve_model
 from calibrate.profile import BUNDLED, load_profile, resolve_profile
 from kvcast import accuracy, api, figures, step_fit, text
-from kvcast.pages import calibration, inputs, shell
+from kvcast.pages import calibration, inputs, settings, shell
 from kvcast.runs import load_run
 from kvcast.validation import fit, vllm_rtx4090
 from tests.ui.conftest import Session
@@ -115,7 +115,7 @@ def test_the_page_says_what_the_run_rests_on(folder, open_run):
 
 def test_a_roofline_is_said_to_be_one(folder):
     session = Session("calibration")
-    demo = inputs.demo()
+    demo = settings.demo()
     job = shell.runner_of(str(folder)).submit(inputs.Asked(replace(demo, hardware=replace(demo.hardware, profile="roofline:h200"))).toml)
     job.wait()
     assert job.done, job.failure()

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from kvcast import cli
-from kvcast.pages import compare, inputs, runner, variants
+from kvcast.pages import compare, inputs, runner, settings, variants
 from kvcast.runs import load_run
 from tests.ui.conftest import Session
 from workloads.errors import InputError
@@ -35,15 +35,15 @@ def run_json(*argv):
 
 
 def test_the_scenarios_own_value_is_the_first_variant():
-    command = variants.command(inputs.demo(), {"cluster.replicas": ["4", "2", "1"], "cache.policy": ["lfu"], "cluster.router": []}, 3)
+    command = variants.command(settings.demo(), {"cluster.replicas": ["4", "2", "1"], "cache.policy": ["lfu"], "cluster.router": []}, 3)
     assert command == ("compare", "--vary", "cluster.replicas=2,4,1", "--vary", "cache.policy=lru,lfu", "--seeds", "3")
     assert variants.count_of(command) == 18
-    assert variants.command(inputs.demo(), {"cluster.replicas": ["2"]}, 1) == (), "nothing to compare"
+    assert variants.command(settings.demo(), {"cluster.replicas": ["2"]}, 1) == (), "nothing to compare"
 
 
 def test_too_many_variants_are_refused():
     with pytest.raises(InputError, match="26 variants, expected at most 24"):
-        variants.command(inputs.demo(), {"cluster.replicas": [str(n) for n in range(3, 28)]}, 1)
+        variants.command(settings.demo(), {"cluster.replicas": [str(n) for n in range(3, 28)]}, 1)
 
 
 @pytest.mark.parametrize(("words", "expected"), [("1, 2;4", ["1", "2", "4"]), ("", []), ("1_000", ["1000"]), ("8 16", ["8", "16"])])
@@ -59,11 +59,11 @@ def test_a_number_that_is_none_is_one_line(words):
 
 def test_every_axis_is_a_key_of_a_scenario():
     for axis in variants.AXES:
-        variants.own(inputs.demo(), axis.key)
+        variants.own(settings.demo(), axis.key)
         if axis.least is None:
-            values = variants.options(inputs.demo(), axis.key, inputs.policies(), {"x": "roofline:H100-SXM"})
+            values = variants.options(settings.demo(), axis.key, inputs.policies(), {"x": "roofline:H100-SXM"})
             assert values
-            assert variants.written(variants.own(inputs.demo(), axis.key)) not in values
+            assert variants.written(variants.own(settings.demo(), axis.key)) not in values
 
 
 # -- the answer --------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from kvcast import intervals, ready
 from kvcast.config import scenario_from_doc
-from kvcast.pages import answer, inputs, numbers, plan, results, runner, shell, verdict
+from kvcast.pages import answer, inputs, numbers, plan, results, runner, settings, shell, verdict
 from kvcast.planner import words
 from kvcast.runs import load_run
 from sim.scenario import SloConfig
@@ -39,8 +39,8 @@ def small(shared):
 @pytest.fixture(scope="module")
 def demo_plan(folder):
     """The hand-made plan as the answer to the demo's question."""
-    toml = plan.start_of(inputs.Asked(inputs.demo()).toml, {})
-    document = {**plans.plan(), "scenario": inputs.Asked(inputs.demo()).toml}
+    toml = plan.start_of(inputs.Asked(settings.demo()).toml, {})
+    document = {**plans.plan(), "scenario": inputs.Asked(settings.demo()).toml}
     key = runner.key_of(toml, ("plan",))
     (folder / f"{key}.json").write_text(json.dumps(document))
     (folder / f"{key}.toml").write_text(toml)
@@ -83,7 +83,7 @@ def test_a_run_shorter_than_its_sessions_is_not_taken_for_its_load():
     (line,) = ready.unready(agent)
     assert line.startswith("coding-agent: Arrivals end after 125 min, before the load is there")
     assert ready.unready(scenario_from_doc({"workload": {"preset": "coding-agent", "requests": 17_000}})) == []
-    assert ready.unready(inputs.demo()) == ready.unready(scenario_from_doc({"workload": {"trace": "t.jsonl"}})) == []
+    assert ready.unready(settings.demo()) == ready.unready(scenario_from_doc({"workload": {"trace": "t.jsonl"}})) == []
 
 
 def test_a_share_is_told_with_the_longer_side_of_its_interval():
@@ -164,28 +164,28 @@ def test_an_unstable_run_has_a_growth_and_no_latency(small):
 
 
 def test_nothing_chosen_plans_the_scenario_as_it_is():
-    assert plan.command(plan.axes_of(inputs.demo(), [], [], [], [])) == ("plan",)
+    assert plan.command(plan.axes_of(settings.demo(), [], [], [], [])) == ("plan",)
 
 
 def test_choices_are_axes_with_the_scenarios_own_value_among_them():
-    axes = plan.axes_of(inputs.demo(), [("roofline:H100-SXM", "bf16", 1)], [1, 2], ["lfu"], ["round-robin"])
-    own = inputs.demo().hardware.profile
+    axes = plan.axes_of(settings.demo(), [("roofline:H100-SXM", "bf16", 1)], [1, 2], ["lfu"], ["round-robin"])
+    own = settings.demo().hardware.profile
     assert plan.command(axes) == ("plan", "--vary", f"hardware.profile={own},roofline:H100-SXM", "--vary", "hardware.tensor_parallel=1,2", "--vary", "cache.policy=lfu,lru")
-    measured = plan.axes_of(inputs.demo(), [("measured-4", "bf16", 4)], [1, 2, 8], [], [])
+    measured = plan.axes_of(settings.demo(), [("measured-4", "bf16", 4)], [1, 2, 8], [], [])
     assert measured["hardware.tensor_parallel"] == [1, 4], "a measured profile has its own width"
 
 
 def test_a_plan_is_found_again_from_its_own_answer():
     axes = {"cache.policy": ["lfu", "lru"]}
-    toml = inputs.Asked(inputs.demo()).toml
+    toml = inputs.Asked(settings.demo()).toml
     answered = results.text and plan._scenario(toml, ["cache.policy=lfu", "cluster.replicas=7"])
     assert plan.start_of(inputs.Asked(answered).toml, axes) == plan.start_of(toml, axes)
 
 
 def test_a_change_without_keys_to_set_is_applied_from_its_scenario(shared, monkeypatch):
-    shown, adopted = inputs.Asked(inputs.demo()).toml, []
+    shown, adopted = inputs.Asked(settings.demo()).toml, []
     monkeypatch.setattr(plan, "adopt", lambda page, scenario: adopted.append(scenario))
-    page = shell.Page(shared, inputs.Asked(inputs.demo()), shown, None, None)
+    page = shell.Page(shared, inputs.Asked(settings.demo()), shown, None, None)
     reordered = plan._scenario(shown, ["workload.preset=", "workload.rate=9", 'workload.class=[{name = "other", rate = 1.0}]', "cluster.replicas=7"])
     plan.apply_change(page, {"set": [], "scenario": inputs.Asked(reordered).toml})
     plan.apply_change(page, {"set": ["cluster.replicas=5"], "scenario": ""})
@@ -328,7 +328,7 @@ def test_the_plan_has_a_command_line():
 
 
 def test_the_question_may_be_how_far_this_fleet_reaches_and_the_seeds_are_chosen(folder):
-    toml = inputs.Asked(inputs.demo()).toml
+    toml = inputs.Asked(settings.demo()).toml
     key = runner.key_of(toml, ("plan", "--seeds", "3", "--fixed"))
     (folder / f"{key}.json").write_text(json.dumps({**plans.plan(), "scenario": toml, "growth": None}))
     (folder / f"{key}.toml").write_text(toml)

@@ -2,13 +2,14 @@
 import json
 import os
 import tomllib
+from types import SimpleNamespace
 from urllib.parse import urlencode
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcast.config import load_scenario
-from kvcast.pages import demo, inputs, runner, shell
+from kvcast.pages import demo, inputs, runner, settings, shell
 from kvcast.runs import load_run
 from kvcast.toml import dumps
 from tests.ui.conftest import APP, Session
@@ -106,7 +107,7 @@ def test_a_limit_of_the_engine_is_an_answer(session):
 
 
 def test_a_failed_run_is_one_clear_line_over_the_last_answer(session):
-    session.at.selectbox(key="hardware").set_value(next(label for label in inputs.hardware("llama-3.1-8b") if "roofline" in label)).run()
+    session.at.selectbox(key="hardware").set_value(next(label for label in settings.hardware("llama-3.1-8b") if "roofline" in label)).run()
     session.at.selectbox(key="model").set_value("llama-3.1-70b").run()
     session.press("Run")
     [line] = [e.value.replace("\\", "") for e in session.at.error]
@@ -255,3 +256,17 @@ def test_own_policies_are_offered_only_when_the_server_names_them(folder, monkey
     assert "examples.my_policy:LongPromptsFirst" not in inputs.policies()
     monkeypatch.setenv(runner.OWN_POLICIES, "examples.my_policy:LongPromptsFirst")
     assert inputs.policies()[-1] == "examples.my_policy:LongPromptsFirst"
+
+
+def test_a_run_that_ends_while_the_page_is_drawn_is_drawn_anew(monkeypatch):
+    """The page saw it running and is about to draw its progress: without a poll that progress would stand for ever."""
+    polls, drawn, anew = [], [], []
+    monkeypatch.setattr(shell.st, "fragment", lambda run_every=None: lambda part: polls.append((run_every, part)) or part)
+    monkeypatch.setattr(shell.st, "rerun", lambda: anew.append(True))
+    monkeypatch.setattr(shell, "_progress", lambda runner, job: drawn.append(job))
+    ended = SimpleNamespace(running=False)
+    shell.follow(None, ended)
+    ((every_s, part),) = polls
+    assert (every_s, drawn, anew) == (shell.POLL_S, [ended], [])
+    part()
+    assert anew == [True]

@@ -9,7 +9,7 @@ import pytest
 
 from kvcast import cli
 from kvcast.config import scenario_from_doc
-from kvcast.pages import inputs, layers, preview, results, runner, shell, workload
+from kvcast.pages import inputs, layers, preview, results, runner, settings, shell, workload
 from tests.ui.conftest import Session
 from workloads.config import Dist, Layer, MixClass
 from workloads.toml import load_preset
@@ -220,7 +220,7 @@ def test_the_mix_and_the_settings_live_through_a_change_of_pages(page):
 
 
 def upload(page, name, content):
-    page.at.selectbox(key="workload").set_value(inputs.TRACE).run()
+    page.at.selectbox(key="workload").set_value(settings.TRACE).run()
     page.at.file_uploader(key="trace").set_value((name, content, "application/octet-stream")).run()
     if page.at.session_state["workload.trace"]:
         inputs.reading(shell.runner_of(os.environ["KVCAST_RUNS"]), page.at.session_state["workload.trace"]).wait()
@@ -230,7 +230,7 @@ def upload(page, name, content):
 
 
 def test_a_bad_trace_is_one_clear_line(page, folder):
-    page.at.selectbox(key="workload").set_value(inputs.TRACE).run()
+    page.at.selectbox(key="workload").set_value(settings.TRACE).run()
     assert "upload a trace in the sidebar" in page.words()
     upload(page, "../bad trace.jsonl", TRACE.replace('"input_length": 905', '"input_length": -5').encode())
     [line] = [e.value.replace("\\", "") for e in page.at.error]

@@ -1,0 +1,114 @@
+"""What a run would say, before it is run: the estimate of the Workload page, and the reading report of a trace.
+
+The one idea: a job of the command line (`kvcast estimate`, `kvcast workload describe`) starts by itself with every change,
+in the place of the one before; what it said last stays, marked, until it has said something new.
+
+    show(page)
+"""
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import streamlit as st
+
+from kvcast import text
+from kvcast.pages import inputs, shell
+from kvcast.pages.results import mark_of_share, plain
+from kvcast.pages.shell import Page
+from kvcast.pages.terms import TERMS
+from workloads.errors import InputError
+
+ESTIMATE = (
+    "A real simulation of at most 2,000 of the run's requests, at its own rates: two stretches, the first third of each as a warm-up. On the bundled mixes its goodput is within 15 % "
+    "of the whole run's, on fleets that keep up; a p99 is rougher."
+)
+GOODPUT = "Requests per second that meet every limit of their SLO class; without limits, requests per second that complete."
+
+
+def show(page: Page) -> None:
+    """What a run would say, from a sample of it; starts by itself with every edit, in the place of the one before."""
+    state, job = st.session_state, None
+    if page.asked.scenario is not None:
+        before = state.get("workload.estimating")
+        try:
+            job = page.runner.submit(page.asked.toml, "estimate")
+        except InputError as error:
+            st.caption(plain(str(error)))
+        if before is not None and before is not job:
+            page.runner.cancel(before)
+        state["workload.estimating"] = job
+    with st.container(border=True):
+        shell.until_done(job, functools.partial(_estimated, job))
+
+
+def _estimated(job: Any) -> None:
+    """The estimate's numbers, each with its change since the last one; the old ones, marked, until the new ones are there."""
+    state = st.session_state
+    if job is not None and job.done and state.get("workload.estimate_key") != job.key:
+        state["workload.before"], state["workload.estimate"], state["workload.estimate_key"] = state.get("workload.estimate"), job.document(), job.key
+    found, before = state.get("workload.estimate"), state.get("workload.before")
+    if job is not None and not job.running and not job.done and job.failure():
+        st.error(plain(job.failure()), icon=":material/error:")
+    waiting = job is None or not job.done
+    if found is None:
+        st.caption("Estimating..." if job is not None else "No estimate yet.")
+        return
+    of = f"the whole run, {text.count(found['requests'])} requests" if found["sampled"] == found["requests"] else f"{text.count(found['sampled'])} of {text.count(found['requests'])} requests"
+    title = "estimating anew; these are the numbers before the edit" if waiting else f"from {of}; press Run for the whole" if "of" in of else f"from {of}"
+    st.markdown(f"**Estimate** :gray[{plain(title)}]", help=ESTIMATE)
+    if found["overloaded"]:
+        st.error(plain(f"Overloaded: this fleet cannot keep up with {found['offered_per_s']:.3g} requests/s. Add replicas, or lower the load."), icon=":material/trending_up:")
+        return
+    row, mark = st.container(horizontal=True), mark_of_share(found["extrapolated"])
+    for label, key, form, good, help_text in METRICS:
+        value, old = found[key], (before or {}).get(key)
+        if value is None:
+            continue
+        changed = None if old is None or form(old) == form(value) else f"was {form(old)}"
+        colour: Any = "off" if changed is None else "green" if (value > old) == good else "red"
+        doubtful = mark if key != "prefix_hit_rate" else ""
+        row.metric(label, form(value) + doubtful, changed, delta_color=colour, delta_arrow="off" if changed is None else "up" if value > old else "down", help=plain(f"{help_text} {TERMS['extrapolated']}" if doubtful else help_text))
+
+
+def _rate(value: float) -> str:
+    return f"{value:.3g}/s"
+
+
+METRICS = (  # label, key, form, whether more is better, definition
+    ("Goodput", "goodput_per_s", _rate, True, GOODPUT), ("Within limits", "attainment", text.percent, True, TERMS["attainment"]),
+    ("TTFT, p99", "p99_ttft_ms", text.milliseconds, False, TERMS["ttft"]), ("TPOT, p99", "p99_tpot_ms", text.milliseconds, False, TERMS["tpot"]),
+    ("Hit rate", "prefix_hit_rate", text.percent, True, TERMS["hit_rate"]), ("Cost / M tokens out", "usd_per_million_output_tokens", text.usd, False, TERMS["cost"]),
+)  # fmt: skip
+
+
+def trace(page: Page) -> None:
+    """The reading report of the uploaded trace."""
+    path = st.session_state["workload.trace"]
+    if not path:
+        st.info("Upload a trace in the sidebar: Mooncake JSONL, Weka sessions, ServeGen clients, Azure, BurstGPT, Vidur or splitwise CSV, token ids. The format is recognised from the content.", icon=":material/upload_file:")
+        return
+    job = inputs.reading(page.runner, path)
+    if job.running or page.asked.problem == inputs.READING:  # or when the settings were checked
+        with st.container():
+            shell.follow(page.runner, job)
+        return
+    if not job.done:
+        return
+    document = job.document()
+    st.subheader("Reading report")
+    for line in document["notes"]:
+        st.text(line)
+    rows = [
+        {"": name, **{stat: text.count(row[stat]) for stat in ("mean", "p50", "p90", "p99", "max")}}
+        for name, row in (("prompt tokens", document["prompt_tokens"]), ("output tokens", document["output_tokens"]))
+    ]
+    st.dataframe(rows, hide_index=True, width="stretch")
+    reuse = document["reuse"]
+    st.caption(plain(
+        f"{text.count(document['requests'])} requests; reusable prefix {text.percent(reuse['reuse_ceiling'])} of the prompt tokens "
+        f"(block size {reuse['block_size']}; {reuse['counting_rule']})"
+        if reuse["prefix_identity"]
+        else f"{text.count(document['requests'])} requests; the trace says nothing about shared text, so every hit rate will be 0 because it is unknown"
+    ))  # fmt: skip
+    show(page)
