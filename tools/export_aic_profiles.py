@@ -38,7 +38,6 @@ BATCH = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048]
 CONTEXT = [2**i for i in range(1, 18)]
 MAX_PREFILL = 16384
 """Longest sequence in the database's context attention."""
-ATTENTION = ("context_attention", "generation_attention")
 
 
 @dataclass(frozen=True)
