@@ -93,6 +93,7 @@ def resolve(scenario: Scenario) -> Resolved:
     from calibrate.profile import resolve_profile
     from kvcast.config import check
     from kvcast.paths import absolute_scenario
+    from kvcast.steady import with_window
 
     check(scenario)
     scenario = absolute_scenario(scenario, Path.cwd())
@@ -113,10 +114,23 @@ def resolve(scenario: Scenario) -> Resolved:
             engine = replace(engine, **{key: value})
     scenario = replace(scenario, engine=engine, model=replace(scenario.model, kv_dtype=kv_dtype))
     resolved = _with_max_seqs(_with_kv_blocks(Resolved(scenario, model, profile, origins)))
+    resolved = replace(resolved, scenario=with_window(resolved.scenario, _kv_tokens(resolved.scenario)))
     for tier in resolved.params.tiers:
         if tier.blocks < 1:
             raise InputError(f"[cache.tiers.{tier.name}] capacity_gib: expected room for one block of {tier.block_bytes:,} bytes at least")
     return resolved
+
+
+def windowed(scenario: Scenario) -> Scenario:
+    """The scenario as given, but for its window, which is in numbers: every later use of it sees the same requests."""
+    resolved = resolve(scenario).scenario
+    return replace(scenario, workload=resolved.workload, run=resolved.run)
+
+
+def _kv_tokens(scenario: Scenario) -> float:
+    """Tokens that the prefix caches of the fleet hold."""
+    engine = scenario.engine
+    return float((engine.kv_blocks or 0) * engine.block_size * scenario.cluster.replicas) if scenario.cache.enabled else 0.0
 
 
 def sglang_chunk(profile: DeviceProfile) -> int:
@@ -201,7 +215,7 @@ def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
     """Everything a run needs. `workload`: one already loaded from the same [workload] section and seed."""
     resolved = resolve(scenario)
     step_time = resolved.step_time()
-    workload = load_workload(scenario.workload, scenario.seed) if workload is None else workload
+    workload = load_workload(resolved.scenario.workload, scenario.seed) if workload is None else workload
     _check_slo_classes(scenario, workload)
     if scenario.cache.policy == OPTIMAL and (workload.concurrency is not None or (workload.column("after") >= 0).any()):
         raise InputError("[cache] policy = 'optimal': expected recorded arrivals with it (requests here wait for answers, so their order is not known before), or policy = 'clairvoyant'")
@@ -248,11 +262,12 @@ def run(prepared: Prepared, **options: Any) -> Result:
 def measure(prepared: Prepared, recording: Recording) -> Result:
     """The report of a recording."""
     from calibrate.utilization import peaks
+    from kvcast.steady import offered_per_s
     from sim.metrics import run_end_s
     from sim.report import build_report
 
     resolved = prepared.resolved
-    end_s, warmup_s = run_end_s(recording), resolved.scenario.run.warmup_s
+    end_s, warmup_s = run_end_s(recording), resolved.scenario.run.warmup_s or 0.0
     if 0 < warmup_s >= end_s:
         raise InputError(f"[run] warmup_s = {warmup_s:g}: expected a time before the run ends, at {end_s:g} s")
     if resolved.scenario.cache.policy == OPTIMAL and resolved.scenario.cache.enabled:
@@ -260,6 +275,7 @@ def measure(prepared: Prepared, recording: Recording) -> Result:
     report = build_report(
         recording, prepared.workload, resolved.scenario, profile=resolved.profile.id, profile_hash=resolved.profile.content_hash,
         prefill_flops=prefill_flops(resolved.model), step_work=step_work(resolved), peaks=peaks(resolved.profile),
+        offered_per_s=offered_per_s(resolved.scenario, prepared.workload),
     )
     return Result(resolved, report)
 

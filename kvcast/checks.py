@@ -108,6 +108,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "engine.preemption_victim": ("fcfs", "lcf"),
     "cache.tiers.write": ("on-evict", "write-through"),
     "cache.tiers.policy": ("lru", "fifo", "lfu", "mru", "filo", "slru", "lruk"),
+    "slo.attained_by": ("classes", "pooled"),
     "model.dtype": ("bf16", "fp16", "fp8", "fp32"),
     "model.kv_dtype": ("bf16", "fp16", "fp8", "fp32"),
     "workload.loop": ("auto", "open", "sessions", "concurrency"),
@@ -150,7 +151,7 @@ def problems(scenario: Scenario) -> Iterator[str]:
     for name, limits in scenario.slo.classes.items():
         for f in fields(limits):
             yield from _value_problems(f"[slo.classes.{name}] {f.name}", f"slo.{f.name}", getattr(limits, f.name))
-    if scenario.run.duration_s is not None and scenario.run.duration_s <= scenario.run.warmup_s:
+    if scenario.run.duration_s is not None and scenario.run.duration_s <= (scenario.run.warmup_s or 0.0):
         yield f"[run] duration_s = {scenario.run.duration_s}: expected a time after warmup_s = {scenario.run.warmup_s}"
     yield from _workload_problems(scenario.workload)
     yield from _name_problems(scenario)

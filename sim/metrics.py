@@ -41,6 +41,20 @@ class Window:
         return (t_s >= self.start_s) & (t_s <= self.end_s)
 
 
+FILLING = 2
+"""Sessions of every slot of a fixed concurrency that begin before its window: the first ones run in step."""
+
+
+def closed_window(rec: Recording, workload: Workload) -> tuple[float, float | None]:
+    """Begin and end of the window of a fixed concurrency: from when its sessions no longer run in step (two of every slot have
+    begun, or a third of all) to when the last one begins, after which fewer are active. (0, None) when all begin at once."""
+    starts_s = np.sort(rec.arrival_s[(workload.column("after") < 0) & ~np.isnan(rec.arrival_s)])
+    slots = workload.concurrency or 1
+    if len(starts_s) <= slots:
+        return 0.0, None
+    return float(starts_s[min(FILLING * slots, len(starts_s) // 3)]), float(starts_s[-1])
+
+
 def window_of(rec: Recording, warmup_s: float, duration_s: float | None) -> tuple[Window, np.ndarray]:
     """The window and a bool column of the arrivals that count. Raises ValueError when warm-up leaves nothing.
 
@@ -199,7 +213,7 @@ def _change(here: np.ndarray, first: np.ndarray, last: np.ndarray, by: float) ->
 
 def limits_of(workload: Workload, slo: SloConfig) -> list[tuple[str, SloClass]]:
     """(SLO class name, limits) of every workload class. A class that [slo.classes] does not name has the default limits."""
-    default = SloClass(slo.ttft_s, slo.tpot_s, slo.e2e_s)
+    default = SloClass(slo.ttft_s, slo.tpot_s, slo.e2e_s, slo.attainment)
     names = [name if name in slo.classes else "" for name in workload.class_slo]
     names += [""] * (len(workload.class_names) - len(names))
     return [(name, slo.classes[name] if name else default) for name in names]

@@ -25,6 +25,7 @@ from sim.stability import BOUNDED, Stability, assess_fleet
 from sim.tables import cache_table, class_table, fate_columns, requests_table, slo_table, tenant_table, tier_table
 from sim.timeline import interval_ends, interval_of, timeline
 from sim.utilization import utilization
+from sim.verdict import judge, named_limits, sample_of
 from workloads.columns import SCOPES, Workload
 
 if TYPE_CHECKING:
@@ -56,12 +57,16 @@ class Report:
 def build_report(
     rec: Recording, workload: Workload, scenario: Scenario, *, profile: str = "", profile_hash: str = "",
     prefill_flops: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None, step_work: StepWork | None = None, peaks: Peaks | None = None,
+    offered_per_s: float | None = None,
 ) -> Report:
-    """Measure a run. prefill_flops(new_tokens, cached_tokens) gives FLOPs [n]; without it FLOPs are None. step_work and peaks: for MFU and MBU.
+    """Measure a run. offered_per_s: requests a second that the scenario stands for, whatever came. prefill_flops(new_tokens, cached_tokens) gives FLOPs [n]; without it FLOPs are None. step_work and peaks: for MFU and MBU.
 
     A recording with the events of its caches (record_cache) has its evicted tokens split by the optimum of its schedule.
     """
-    window, inside = metrics.window_of(rec, scenario.run.warmup_s, scenario.run.duration_s)
+    warmup_s, end_s = scenario.run.warmup_s, scenario.run.duration_s
+    if warmup_s is None and workload.concurrency is not None:
+        warmup_s, end_s = metrics.closed_window(rec, workload)
+    window, inside = metrics.window_of(rec, warmup_s or 0.0, end_s)
     class_id = workload.column("class_id").astype(np.int64)
     times = metrics.per_request(rec, workload)
     completed = rec.status == COMPLETED
@@ -93,11 +98,15 @@ def build_report(
     latency = _latency(rec, times, groups)
     shares = metrics.step_shares(rec.steps, window)
     fates = _fates(rec.status[inside])
+    judged = None
+    if limited and scenario.slo.attainment is not None:
+        columns = {"class_id": class_id, "good": good, "completed": completed, **times}
+        judged = judge([sample_of(columns, rec.arrival_s, inside, named_limits(workload, slo))], scenario.slo, stability.stable)
     summary: dict[str, Any] = {
         **_throughput(rec, workload, window, inside & completed, output_tokens),
         "request_goodput": float((good & inside).sum()) / window.seconds if limited and window.seconds > 0 else None,
         **_flat(latency[0], hide=stability.stable is False),
-        "arrived": int(inside.sum()), **fates,
+        "offered_per_s": offered_per_s, "arrived": int(inside.sum()), **fates,
         "outside_window": int((rec.status != NOT_ARRIVED).sum() - inside.sum()),
         "not_arrived": int((rec.status == NOT_ARRIVED).sum()),
         "censored": bool(inside.sum() - (inside & completed).sum() > metrics.CENSORED_SHARE * inside.sum()),
@@ -110,6 +119,7 @@ def build_report(
         **utilization(rec, window, shares["busy_s"], gpus, step_work, peaks),
         "attainment": float((good & inside).sum() / inside.sum()) if limited and inside.any() else None,
         "attainment_target": scenario.slo.attainment,
+        "verdict": None if judged is None else judged.as_document(),
         "stable": stability.stable, "stable_reason": stability.reason,
         "backlog_growth_per_s": stability.growth_requests_per_s, "backlog_growth_tokens_per_s": stability.growth_tokens_per_s,
         "headroom": None,

@@ -20,8 +20,8 @@ def _f(default: Any, help: str) -> Any:
 
 @dataclass(frozen=True)
 class RunConfig:
-    warmup_s: float = _f(0.0, "arrivals before this time are simulated but not counted")
-    duration_s: float | None = _f(None, "arrivals stop here, and with them the measurement window, seconds; default: all arrivals, and the window is the whole run")
+    warmup_s: float | None = _f(None, "arrivals before this time are simulated but not counted; default: 0 for a trace, for a mix until its load is there (docs/steady.md); 0: judged from an empty fleet on")
+    duration_s: float | None = _f(None, "arrivals stop here, and with them the measurement window, seconds; default: for a trace all arrivals, for a mix long enough after the warm-up")
     drain: bool = _f(True, "serve what has arrived by the end of the window before stopping")
     horizon_s: float | None = _f(None, "stop the clock here whatever is unfinished; default: none")
 
@@ -97,6 +97,7 @@ class SloClass:
     ttft_s: float | None = _f(None, "limit on time to first token, seconds")
     tpot_s: float | None = _f(None, "limit on time per output token, seconds")
     e2e_s: float | None = _f(None, "limit on end-to-end latency, seconds")
+    attainment: float | None = _f(None, "share of these requests that must meet their limits; default: [slo] attainment")
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ class SloConfig:
     tpot_s: float | None = _f(None, "limit on time per output token, seconds; unset: no limit")
     e2e_s: float | None = _f(None, "limit on end-to-end latency, seconds; unset: no limit")
     attainment: float | None = _f(None, "share of arrivals that must meet their limits, 0 to 1; unset: no verdict")
+    attained_by: str = _f("classes", "who must reach that share: every one of the workload's classes, or all requests pooled")
     classes: dict[str, SloClass] = _f({}, "limits per SLO class, named by a workload class's slo_class")
 
 

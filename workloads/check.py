@@ -13,7 +13,7 @@ from workloads.config import Layer, MixClass, WorkloadConfig
 from workloads.dists import expected, one_of
 from workloads.errors import InputError
 
-TRACE_ONLY = ("format", "folder", "start_s", "end_s", "sample", "jitter_s", "users", "think", "think_scale", "share_tools")
+TRACE_ONLY = ("format", "folder", "end_s", "sample", "jitter_s", "users", "think", "think_scale", "share_tools")
 MAX_ITEMS = 10_000_000
 MAX_CLASSES, MAX_LAYERS = 1000, 10_000  # class and layer numbers are 16 bits
 MAX_TENANTS = 1_000_000  # of all classes together: each has a name and a row in the report
@@ -75,10 +75,10 @@ def _check_bounds(config: WorkloadConfig) -> None:
     one_of("[workload] loop", config.loop, LOOPS)
     if (loop_of(config) == "concurrency") != (config.concurrency is not None):
         raise InputError(f"[workload] loop = {config.loop!r} with concurrency = {config.concurrency}, expected both loop = \"concurrency\" and its number, or neither")
-    if config.duration_s is None and config.requests is None:
-        raise InputError("[workload] needs duration_s or requests (or both) to say where the mix ends")
-    if config.concurrency is not None and config.requests is None:
+    if config.concurrency is not None and config.duration_s is not None and config.requests is None:
         raise InputError("[workload] needs requests with loop = \"concurrency\": a fixed concurrency has no arrival times for duration_s to bound")
+    if config.start_s and not all(c.arrival.kind == "diurnal" for c in config.class_):
+        raise InputError(f"[workload] start_s = {config.start_s:g}, expected it with a mix in which every class follows the clock (arrival.kind = \"diurnal\"), or a trace")
 
 
 def _check_rates(config: WorkloadConfig) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from workloads import arrivals, dists
+from workloads import arrivals, dists, steady
 from workloads.check import check, class_rates, loop_of
 from workloads.columns import SCOPES, Workload
 from workloads.config import MixClass, WorkloadConfig
@@ -38,13 +38,24 @@ def resolve(config: WorkloadConfig) -> WorkloadConfig:
     return config
 
 
+def ending(config: WorkloadConfig) -> WorkloadConfig:
+    """A resolved mix that says where it ends: where nothing says so, after as long as it takes to judge it."""
+    if config.duration_s is not None or config.requests is not None:
+        return config
+    if config.concurrency is not None:
+        return replace(config, requests=steady.closed_requests(config))
+    if not steady.stationary(config):
+        raise InputError("[workload] needs duration_s or requests (or both) to say where a mix with recorded arrivals ends")
+    return replace(config, duration_s=steady.window_s(config))
+
+
 def build(config: WorkloadConfig, seed: int) -> Workload:
     """Generate the mix. Rows are in order of nominal time: a session's start plus its think times and tool gaps.
 
     Texts that change with the clock (redeploy_s, timestamp_s) follow the nominal time, since a closed loop's real
     times are not known before the run; answers count as instantaneous there.
     """
-    config = resolve(config)
+    config = ending(resolve(config))
     sessions = _sessions(config, seed)
     requests = _requests(config, sessions, seed)
     return _workload(config, sessions, requests, seed)
@@ -83,7 +94,8 @@ def _sessions(config: WorkloadConfig, seed: int) -> _Sessions:
 def _starting_within(config: WorkloadConfig, rates: list[float], span: float, seed: int) -> _Sessions:
     starts, turns = [], []
     for c, rate in zip(config.class_, rates, strict=True):
-        starts.append(arrivals.until(c.arrival, rate, span, lambda c=c: dists.stream(seed, c.name, "arrivals")))
+        begun_s = arrivals.until(c.arrival, rate, config.start_s + span, lambda c=c: dists.stream(seed, c.name, "arrivals")) - config.start_s
+        starts.append(begun_s[begun_s >= 0])
         turns.append(dists.counts(c.turns, len(starts[-1]), dists.stream(seed, c.name, "turns")))
     sizes = [len(s) for s in starts]
     cls = np.repeat(np.arange(len(sizes), dtype=np.int16), sizes)

@@ -1,0 +1,112 @@
+"""What a scenario is judged on: a mix in steady state, a trace as a whole.
+
+The one idea: a mix without [run] warmup_s is simulated from a ramp before its window (workloads.steady has the lengths), and
+both are written into the scenario, so that everything downstream, the run's folder included, sees plain numbers.
+
+    >>> steady(load_scenario("examples/demo.toml")).run
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from sim.scenario import RunConfig, Scenario
+from workloads import mix
+from workloads import steady as lengths
+from workloads.columns import Workload
+from workloads.config import WorkloadConfig
+from workloads.limits import earliest_s
+
+
+def is_mix(scenario: Scenario) -> bool:
+    return scenario.workload.trace is None
+
+
+def begins_early(scenario: Scenario) -> bool:
+    """Whether the warm-up is ours to choose: a mix that goes on for ever, and nobody said where to cut it."""
+    return is_mix(scenario) and scenario.run.warmup_s is None and lengths.stationary(mix.resolve(scenario.workload))
+
+
+def with_window(scenario: Scenario, kv_tokens: float) -> Scenario:
+    """The scenario with warmup_s and the end of its window in numbers. kv_tokens: KV memory of the whole fleet; 0 without a cache.
+
+    The window is as long as [workload] duration_s or requests ask, else as it takes. A trace without warmup_s is judged whole;
+    a mix at a fixed concurrency keeps warmup_s = None: its window is known when its sessions have begun (sim.metrics).
+    """
+    if not is_mix(scenario):
+        return _from(scenario, scenario.run.warmup_s or 0.0)
+    config = mix.resolve(scenario.workload)
+    if begins_early(scenario):
+        return begun(scenario, warmup_s(config, kv_tokens))
+    if config.concurrency is not None:
+        return replace(scenario, workload=replace(scenario.workload, requests=mix.ending(config).requests))
+    if config.duration_s is not None or config.requests is not None:
+        return _from(scenario, scenario.run.warmup_s or 0.0)
+    if scenario.run.duration_s is not None:
+        return replace(scenario, workload=replace(scenario.workload, duration_s=scenario.run.duration_s))
+    return begun(scenario, scenario.run.warmup_s or 0.0)
+
+
+def _from(scenario: Scenario, begins_s: float) -> Scenario:
+    return replace(scenario, run=replace(scenario.run, warmup_s=begins_s))
+
+
+def begun(scenario: Scenario, ramp_s: float) -> Scenario:
+    """A mix whose sessions begin ramp_s before its window: the run's clock starts there, and times of [run] move by as much."""
+    config = mix.resolve(scenario.workload)
+    end_s = ramp_s + _lasting_s(mix.ending(config), scenario.run)
+    workload = replace(scenario.workload, duration_s=end_s, requests=None, start_s=_clock_start(config, ramp_s))
+    horizon_s = None if scenario.run.horizon_s is None else scenario.run.horizon_s + ramp_s
+    return replace(scenario, workload=workload, run=replace(scenario.run, warmup_s=ramp_s, duration_s=end_s, horizon_s=horizon_s))
+
+
+def warmup_s(config: WorkloadConfig, kv_tokens: float) -> float:
+    """Seconds before the window: the mix's ramp, or the time to fill the KV memory, whichever is longer; whole seconds."""
+    return float(math.ceil(max(lengths.ramp_s(config), lengths.fill_s(config, kv_tokens))))
+
+
+def _lasting_s(config: WorkloadConfig, run: RunConfig) -> float:
+    """Seconds of the window that is asked for."""
+    asked = [run.duration_s, config.duration_s, None if config.requests is None else config.requests / lengths.requests_per_s(config)]
+    return min(value for value in asked if value is not None)
+
+
+def _clock_start(config: WorkloadConfig, ramp_s: float) -> float:
+    """Where the mix's own clock stands when the ramp begins, so that the window begins at its start_s."""
+    period_s = lengths.period_s(config)
+    return (config.start_s - ramp_s) % period_s if period_s else 0.0
+
+
+def offered_per_s(scenario: Scenario, workload: Workload) -> float | None:
+    """Requests a second that the scenario offers: a mix's nominal rate in the window, a trace's mean; None in a closed loop.
+
+    scenario: resolved. A closed loop offers users, not a rate.
+    """
+    if workload.concurrency is not None or scenario.workload.users is not None:
+        return None
+    if is_mix(scenario):
+        config = mix.resolve(scenario.workload)
+        if lengths.stationary(config):
+            end_s = scenario.run.duration_s if scenario.run.duration_s is not None else scenario.workload.duration_s or 0.0
+            return lengths.offered_per_s(config, config.start_s + (scenario.run.warmup_s or 0.0), config.start_s + end_s)
+    return mean_rate_per_s(workload)
+
+
+def mean_rate_per_s(workload: Workload) -> float | None:
+    """Requests over the time in which they would come if every answer took no time; None when that is no time."""
+    at_s = earliest_s(workload)
+    span_s = float(np.ptp(at_s)) if len(at_s) else 0.0
+    return len(at_s) / span_s if span_s > 0 else None
+
+
+def together(scenarios: Sequence[Scenario]) -> list[Scenario]:
+    """Variants to be compared, each with its window and all after the longest warm-up, so that they serve the same requests."""
+    from kvcast import api
+
+    cut = [api.windowed(scenario) for scenario in scenarios]
+    ours = [i for i, scenario in enumerate(scenarios) if begins_early(scenario)]
+    longest_s = max((cut[i].run.warmup_s or 0.0 for i in ours), default=0.0)
+    return [begun(scenarios[i], longest_s) if i in ours else one for i, one in enumerate(cut)]
