@@ -114,7 +114,7 @@ def resolve(scenario: Scenario) -> Resolved:
             engine = replace(engine, **{key: value})
     scenario = replace(scenario, engine=engine, model=replace(scenario.model, kv_dtype=kv_dtype))
     resolved = _with_max_seqs(_with_kv_blocks(Resolved(scenario, model, profile, origins)))
-    resolved = replace(resolved, scenario=with_window(resolved.scenario, _kv_tokens(resolved.scenario)))
+    resolved = replace(resolved, scenario=with_window(resolved.scenario, _kv_tokens(resolved.scenario), _token_s(resolved)))
     for tier in resolved.params.tiers:
         if tier.blocks < 1:
             raise InputError(f"[cache.tiers.{tier.name}] capacity_gib: expected room for one block of {tier.block_bytes:,} bytes at least")
@@ -131,6 +131,16 @@ def _kv_tokens(scenario: Scenario) -> float:
     """Tokens that the prefix caches of the fleet hold."""
     engine = scenario.engine
     return float((engine.kv_blocks or 0) * engine.block_size * scenario.cluster.replicas) if scenario.cache.enabled else 0.0
+
+
+BATCH, CONTEXT = 16, 4096
+
+
+def _token_s(resolved: Resolved) -> float:
+    """Seconds of an output token in a batch of some, for how long a mix's sessions last."""
+    engine = resolved.scenario.engine
+    batch = min(BATCH, engine.max_num_seqs or BATCH)
+    return resolved.step_time().step([], batch, batch * CONTEXT, CONTEXT, batch)[0] + engine.step_overhead_ms / 1e3
 
 
 def sglang_chunk(profile: DeviceProfile) -> int:

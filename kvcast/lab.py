@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import json
 import os
 import tempfile
@@ -20,7 +21,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from kvcast import api, runs, shared, text
 from kvcast.own_policy import read_again
@@ -28,9 +31,14 @@ from sim.scenario import Scenario
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError
 
+if TYPE_CHECKING:
+    from sim.recording import Recording
+
 OnDone = Callable[[int, int], None]
 """(runs done, runs to do) after each."""
 STOPPED = "stopped.json"
+SKETCH, SKETCHED = "sketch.json", "sketch.npz"
+"""The second is in place when the first is."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,7 @@ class Task:
 
     what_if: what is 20 % faster than the scenario's GPU (calibrate.faster), "oracle" for a router that knows
     everything, or "". misses_allowed: give up once more requests than that have certainly missed their limits.
+    light: keep only what a verdict needs (sim.sketch), not a run folder.
     """
 
     scenario: Scenario
@@ -47,10 +56,11 @@ class Task:
     what_if: str = ""
     misses_allowed: int | None = None
     policy_source: str = ""  #: hash of the file of a user's own policy
+    light: bool = False
 
     @property
     def done(self) -> bool:
-        return (self.run / "run.json").exists() or (self.run / STOPPED).exists()
+        return any((self.run / name).exists() for name in ("run.json", SKETCH, STOPPED))
 
 
 class Lab:
@@ -59,7 +69,7 @@ class Lab:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def task(self, scenario: Scenario, what_if: str = "", misses_allowed: int | None = None) -> Task:
+    def task(self, scenario: Scenario, what_if: str = "", misses_allowed: int | None = None, light: bool = False) -> Task:
         """Resolve the scenario, so that what is wrong is said before anything runs, and load its workload once."""
         resolved = api.resolve(scenario)
         workload, policy_source = self.workload(resolved.scenario), read_again(resolved.scenario.cache.policy)
@@ -67,10 +77,11 @@ class Lab:
             "scenario": asdict(resolved.scenario), "model": repr(resolved.model), "profile": resolved.profile.content_hash,
             "workload": workload.name, "code": _code_hash(), "policy": policy_source,
         }  # fmt: skip
-        if what_if or misses_allowed is not None:
-            identity |= {"what_if": what_if, "misses_allowed": misses_allowed}
-        kind = "what-if" if what_if else "runs"
-        return Task(scenario, workload, self.folder / kind / _hash(identity), what_if, misses_allowed, policy_source)
+        if what_if or misses_allowed is not None or light:
+            identity |= {"what_if": what_if, "misses_allowed": misses_allowed, "light": light}
+        kind = "sketches" if light else "what-if" if what_if else "runs"
+        scenario = replace(scenario, workload=resolved.scenario.workload, run=resolved.scenario.run)
+        return Task(scenario, workload, self.folder / kind / _hash(identity), what_if, misses_allowed, policy_source, light)
 
     def workload(self, scenario: Scenario) -> Path:
         """The folder of its requests, written if need be."""
@@ -131,6 +142,8 @@ def _one(task: Task) -> float:
     recording = api.record(prepared, **options)
     if task.misses_allowed is not None and options["hopeless"].stopped_s is not None:
         _save_stopped(task.run, options["hopeless"].as_document())
+    elif task.light:
+        _save_sketch(task.run, prepared, recording)
     else:
         runs.save_run(task.run, api.measure(prepared, recording))
     return time.process_time() - began_s
@@ -139,6 +152,19 @@ def _one(task: Task) -> float:
 def _save_stopped(folder: Path, document: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / STOPPED, (text.to_json(document) + "\n").encode())
+
+
+def _save_sketch(folder: Path, prepared: api.Prepared, recording: Recording) -> None:
+    from kvcast.steady import offered_per_s
+    from sim.sketch import sketch
+
+    offered = offered_per_s(prepared.scenario, prepared.workload)
+    columns, summary = sketch(recording, prepared.workload, prepared.scenario, offered)
+    packed = io.BytesIO()
+    np.savez(packed, **columns)  # type: ignore[arg-type]
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(folder / SKETCHED, packed.getvalue())
+    replace_file(folder / SKETCH, (text.to_json(summary) + "\n").encode())
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -30,9 +30,10 @@ def begins_early(scenario: Scenario) -> bool:
     return is_mix(scenario) and scenario.run.warmup_s is None and lengths.stationary(mix.resolve(scenario.workload))
 
 
-def with_window(scenario: Scenario, kv_tokens: float) -> Scenario:
-    """The scenario with warmup_s and the end of its window in numbers. kv_tokens: KV memory of the whole fleet; 0 without a cache.
+def with_window(scenario: Scenario, kv_tokens: float, token_s: float) -> Scenario:
+    """The scenario with warmup_s and the end of its window in numbers.
 
+    kv_tokens: KV memory of the whole fleet; 0 without a cache. token_s: seconds of an output token in a batch of some.
     The window is as long as [workload] duration_s or requests ask, else as it takes. A trace without warmup_s is judged whole;
     a mix at a fixed concurrency keeps warmup_s = None: its window is known when its sessions have begun (sim.metrics).
     """
@@ -40,32 +41,27 @@ def with_window(scenario: Scenario, kv_tokens: float) -> Scenario:
         return _from(scenario, scenario.run.warmup_s or 0.0)
     config = mix.resolve(scenario.workload)
     if begins_early(scenario):
-        return begun(scenario, warmup_s(config, kv_tokens))
+        ramp_s = math.ceil(max(lengths.ramp_s(config, token_s), lengths.fill_s(config, kv_tokens)))
+        return begun(scenario, float(ramp_s), _lasting_s(mix.ending(config, token_s), scenario.run))
     if config.concurrency is not None:
         return replace(scenario, workload=replace(scenario.workload, requests=mix.ending(config).requests))
     if config.duration_s is not None or config.requests is not None:
         return _from(scenario, scenario.run.warmup_s or 0.0)
     if scenario.run.duration_s is not None:
         return replace(scenario, workload=replace(scenario.workload, duration_s=scenario.run.duration_s))
-    return begun(scenario, scenario.run.warmup_s or 0.0)
+    return begun(scenario, scenario.run.warmup_s or 0.0, _lasting_s(mix.ending(config, token_s), scenario.run))
 
 
 def _from(scenario: Scenario, begins_s: float) -> Scenario:
     return replace(scenario, run=replace(scenario.run, warmup_s=begins_s))
 
 
-def begun(scenario: Scenario, ramp_s: float) -> Scenario:
-    """A mix whose sessions begin ramp_s before its window: the run's clock starts there, and times of [run] move by as much."""
-    config = mix.resolve(scenario.workload)
-    end_s = ramp_s + _lasting_s(mix.ending(config), scenario.run)
-    workload = replace(scenario.workload, duration_s=end_s, requests=None, start_s=_clock_start(config, ramp_s))
+def begun(scenario: Scenario, ramp_s: float, lasts_s: float) -> Scenario:
+    """A mix watched for lasts_s whose sessions begin ramp_s before: the run's clock starts there, and times of [run] move by as much."""
+    end_s = ramp_s + lasts_s
+    workload = replace(scenario.workload, duration_s=end_s, requests=None, start_s=_clock_start(mix.resolve(scenario.workload), ramp_s))
     horizon_s = None if scenario.run.horizon_s is None else scenario.run.horizon_s + ramp_s
     return replace(scenario, workload=workload, run=replace(scenario.run, warmup_s=ramp_s, duration_s=end_s, horizon_s=horizon_s))
-
-
-def warmup_s(config: WorkloadConfig, kv_tokens: float) -> float:
-    """Seconds before the window: the mix's ramp, or the time to fill the KV memory, whichever is longer; whole seconds."""
-    return float(math.ceil(max(lengths.ramp_s(config), lengths.fill_s(config, kv_tokens))))
 
 
 def _lasting_s(config: WorkloadConfig, run: RunConfig) -> float:
@@ -103,10 +99,12 @@ def mean_rate_per_s(workload: Workload) -> float | None:
 
 
 def together(scenarios: Sequence[Scenario]) -> list[Scenario]:
-    """Variants to be compared, each with its window and all after the longest warm-up, so that they serve the same requests."""
+    """Variants to be compared, each with its window, and all mixes with the longest warm-up and window among them, so that
+    those of one mix serve the same requests."""
     from kvcast import api
 
     cut = [api.windowed(scenario) for scenario in scenarios]
     ours = [i for i, scenario in enumerate(scenarios) if begins_early(scenario)]
-    longest_s = max((cut[i].run.warmup_s or 0.0 for i in ours), default=0.0)
-    return [begun(scenarios[i], longest_s) if i in ours else one for i, one in enumerate(cut)]
+    ramp_s = max((cut[i].run.warmup_s or 0.0 for i in ours), default=0.0)
+    lasts_s = max(((cut[i].run.duration_s or 0.0) - (cut[i].run.warmup_s or 0.0) for i in ours), default=0.0)
+    return [begun(scenarios[i], ramp_s, lasts_s) if i in ours else one for i, one in enumerate(cut)]

@@ -61,7 +61,7 @@ def begin(path: Path, prepared: Prepared) -> tuple[Prepared, CacheState]:
     if prepared.workload.concurrency is not None:
         raise InputError("--warm-cache: a fixed concurrency has no time at which one part of its sessions ends; expected another workload.loop")
     scenario = prepared.scenario
-    measured = replace(scenario, run=replace(scenario.run, warmup_s=max(scenario.run.warmup_s, state.until_s)))
+    measured = replace(scenario, run=replace(scenario.run, warmup_s=max(scenario.run.warmup_s or 0.0, state.until_s)))
     note = f"begun with the cache of {path.name}: sessions up to {state.until_s:g} s were not simulated again, and the window opens there"
     return replace(prepared, resolved=replace(prepared.resolved, scenario=measured), workload=prepared.workload.with_notes(note)), state
 

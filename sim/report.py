@@ -20,7 +20,7 @@ from sim.causes import CAUSES, Causes, miss_causes
 from sim.cost import busy_gpu_s, cache_worth, cost_summary
 from sim.metrics import Window
 from sim.recording import ABORTED, COMPLETED, NOT_ARRIVED, SESSION_TRUNCATED, STATUS, UNFINISHED, Recording, Samples, Steps
-from sim.scenario import Scenario
+from sim.scenario import RunConfig, Scenario
 from sim.stability import BOUNDED, Stability, assess_fleet
 from sim.tables import cache_table, class_table, fate_columns, requests_table, slo_table, tenant_table, tier_table
 from sim.timeline import interval_ends, interval_of, timeline
@@ -63,10 +63,7 @@ def build_report(
 
     A recording with the events of its caches (record_cache) has its evicted tokens split by the optimum of its schedule.
     """
-    warmup_s, end_s = scenario.run.warmup_s, scenario.run.duration_s
-    if warmup_s is None and workload.concurrency is not None:
-        warmup_s, end_s = metrics.closed_window(rec, workload)
-    window, inside = metrics.window_of(rec, warmup_s or 0.0, end_s)
+    window, inside = judged_window(rec, workload, scenario.run)
     class_id = workload.column("class_id").astype(np.int64)
     times = metrics.per_request(rec, workload)
     completed = rec.status == COMPLETED
@@ -86,7 +83,7 @@ def build_report(
         from sim.optimum.evicted import evicted_parts  # only here is an optimum needed
 
         evicted = evicted_parts(rec, workload, *grouping)
-    stability = _stability(rec, workload, window)
+    stability = stability_of(rec, workload, window)
     gpus = scenario.hardware.tensor_parallel
     computed = workload.prompt_tokens - rec.hit_tokens + rec.recomputed_tokens
     gpu_s = busy_gpu_s(rec, np.where(admitted, computed, 0).astype(np.int64), gpus)
@@ -97,7 +94,7 @@ def build_report(
     groups = [inside & completed] + ([inside & completed & (class_id == c) for c in range(n_classes)] if n_classes > 1 else [])
     latency = _latency(rec, times, groups)
     shares = metrics.step_shares(rec.steps, window)
-    fates = _fates(rec.status[inside])
+    fates = fate_counts(rec.status[inside])
     judged = None
     if limited and scenario.slo.attainment is not None:
         columns = {"class_id": class_id, "good": good, "completed": completed, **times}
@@ -151,7 +148,14 @@ def worth_of(on: Report, off: Report | None = None) -> dict[str, Any]:
     return cache_worth({**on.summary, "latency": on.latency}, None if off is None else {**off.summary, "latency": off.latency})
 
 
-def _stability(rec: Recording, workload: Workload, window: Window) -> Stability:
+def judged_window(rec: Recording, workload: Workload, run: RunConfig) -> tuple[Window, np.ndarray]:
+    """`sim.metrics.window_of`; a fixed concurrency without warmup_s is judged from when its sessions no longer run in step."""
+    if run.warmup_s is None and workload.concurrency is not None:
+        return metrics.window_of(rec, *metrics.closed_window(rec, workload))
+    return metrics.window_of(rec, run.warmup_s or 0.0, run.duration_s)
+
+
+def stability_of(rec: Recording, workload: Workload, window: Window) -> Stability:
     """Judged while arrivals still come from outside: later turns wait for answers, so after the last new session all is drain."""
     outside = rec.arrival_s[workload.column("after") < 0]
     last_new_s = float(np.nanmax(outside, initial=0.0))
@@ -199,7 +203,7 @@ def _throughput(rec: Recording, workload: Workload, window: Window, done: np.nda
     }
 
 
-def _fates(status: np.ndarray) -> dict[str, Any]:
+def fate_counts(status: np.ndarray) -> dict[str, Any]:
     count = np.bincount(status, minlength=len(STATUS))
     rejected = {STATUS[s].removeprefix("rejected_"): int(count[s]) for s in range(len(STATUS)) if STATUS[s].startswith("rejected_")}
     return {

@@ -21,6 +21,7 @@ from workloads.errors import InputError
 from workloads.limits import MAX_SECONDS, WITHIN
 from workloads.prompt import Parts, Texts, TreeBuilder, Use
 from workloads.toml import list_presets, load_preset
+from workloads.transform import NOMINAL_TOKEN_S
 
 __all__ = ["build", "list_presets", "load_preset", "resolve"]
 
@@ -38,15 +39,15 @@ def resolve(config: WorkloadConfig) -> WorkloadConfig:
     return config
 
 
-def ending(config: WorkloadConfig) -> WorkloadConfig:
-    """A resolved mix that says where it ends: where nothing says so, after as long as it takes to judge it."""
+def ending(config: WorkloadConfig, token_s: float = NOMINAL_TOKEN_S) -> WorkloadConfig:
+    """A resolved mix that says where it ends: where nothing says so, after as long as it takes to judge it. token_s: an output token's time."""
     if config.duration_s is not None or config.requests is not None:
         return config
     if config.concurrency is not None:
         return replace(config, requests=steady.closed_requests(config))
     if not steady.stationary(config):
         raise InputError("[workload] needs duration_s or requests (or both) to say where a mix with recorded arrivals ends")
-    return replace(config, duration_s=steady.window_s(config))
+    return replace(config, duration_s=steady.window_s(config, token_s))
 
 
 def build(config: WorkloadConfig, seed: int) -> Workload:

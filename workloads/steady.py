@@ -86,11 +86,11 @@ def busiest(config: WorkloadConfig, length_s: float) -> float:
     return max(starts, key=lambda at: offered_per_s(config, at, at + length_s))
 
 
-def ramp_s(config: WorkloadConfig) -> float:
+def ramp_s(config: WorkloadConfig, token_s: float = NOMINAL_TOKEN_S) -> float:
     """Seconds until as many sessions are in progress as ever: five mean sessions of the longest class, ten long answers."""
     classes = _arriving(config)
-    answers = max(float(dists.quantile(c.output, np.array([0.99]))[0]) for c in classes) * NOMINAL_TOKEN_S
-    return max(SESSIONS * max(map(session_s, classes)), ANSWERS * answers)
+    answers = max(float(dists.quantile(c.output, np.array([0.99]))[0]) for c in classes) * token_s
+    return max(SESSIONS * max(session_s(c, token_s) for c in classes), ANSWERS * answers)
 
 
 def fill_s(config: WorkloadConfig, kv_tokens: float) -> float:
@@ -114,14 +114,14 @@ def _new_tokens(c: MixClass) -> float:
     return layers + message + (turns - 1) * later + turns * dists.moments(c.output)[0]
 
 
-def window_s(config: WorkloadConfig) -> float:
+def window_s(config: WorkloadConfig, token_s: float = NOMINAL_TOKEN_S) -> float:
     """Seconds that a mix is watched when nobody says how long: long enough for its sessions, bursts, smallest class and period."""
     classes, rate = _arriving(config), requests_per_s(config)
     sessions = any(dists.can_exceed(c.turns, 1) for c in classes)
-    wanted = max(2 * ramp_s(config), LEAST_S) if sessions else SINGLE_TURNS / rate
+    wanted = max(2 * ramp_s(config, token_s), LEAST_S) if sessions else SINGLE_TURNS / rate
     bursts = max((BURSTS * (c.arrival.on_s + c.arrival.off_s) for c in classes if c.arrival.kind == "onoff"), default=0.0)
     smallest = SMALLEST / min(r for r in rates_by_class(config) if r > 0)
-    most = max(MOST / rate, LONGEST * max(map(session_s, classes)))
+    most = max(MOST / rate, LONGEST * max(session_s(c, token_s) for c in classes))
     return float(math.ceil(max(min(max(wanted, bursts, smallest), most), period_s(config))))
 
 

@@ -1,7 +1,7 @@
 """The fewest GPUs that meet the SLOs: how far they reach, what binds them, and what to change.
 
-For every combination of the --vary values the fewest replicas that meet [slo] attainment are found by simulation on the same
-requests (the lower end of the attainment's interval must meet it), and of those the cheapest. Then: the highest load that
+For every combination of the --vary values the fewest replicas with which every class attains its target are found by simulation on
+the same requests, and of those the cheapest, which is settled over independent runs (the lower end of every interval must meet). Then: the highest load that
 fleet holds, the resource whose +20 % helps most, the three changes that help most, the fleet at a larger load and with one
 replica down. --out keeps every run; the same command after a kill goes on where it stopped.
 
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from kvcast.commands import output
 
+NO_FLEET = 1  #: exit code: no fleet that was looked at meets the target
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from kvcast.commands.run import add_scenario_arguments
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--from-launch", metavar="COMMAND", help="take model, engine and fleet from a launch command: 'vllm serve ...' or 'python -m sglang.launch_server ...'")
     source.add_argument("--from-log", metavar="FILE", type=Path, help="take them, and the KV blocks, from the start-up log of vLLM or SGLang")
-    parser.add_argument("--seeds", metavar="N", type=int, default=1, help="judge every fleet on N seeds, from the scenario's own upwards (default 1)")
+    parser.add_argument("--seeds", metavar="N", type=int, default=5, help="settle the answer over N independent runs, and once more over twice as many where they leave it open (default 5; 1: a sketch)")
     parser.add_argument("--confidence", metavar="SHARE", type=float, default=0.95, help="of the attainment's interval (default 0.95)")
     parser.add_argument("--growth", metavar="FACTOR", type=float, default=3.0, help="also plan for this many times the load (default 3)")
     parser.add_argument("--jobs", metavar="N", type=int, default=1, help="processes to use (default 1)")
@@ -65,4 +66,4 @@ def run(args: argparse.Namespace) -> int:
     print(text.to_json(made) if args.json else words.as_text(made))
     if args.out and not args.json:
         print(f"\nplan folder: {args.out}" + (f" (the chosen fleet with a change made: {args.out}/advice-N.toml)" if made["advice"] else ""))
-    return 0
+    return 0 if made["answer"]["feasible"] else NO_FLEET

@@ -256,7 +256,7 @@ def _slo(base: SloConfig, names: list[str]) -> tuple[SloConfig, CostConfig]:
             st.session_state.setdefault(key, None)
             values.append(to_s(_number(place, f"{metric.upper()}{who}", 0.001, None, key, step=10.0, format="%g", help=hint(SloConfig, f"{metric}_s"), placeholder="none")))
         before = base.classes.get(name, SloClass()) if name else base
-        limits[name] = SloClass(values[0], values[1], before.e2e_s)
+        limits[name] = SloClass(values[0], values[1], before.e2e_s, before.attainment if name else None)
     everyone = limits.pop("")
     left, right = st.columns(2)
     target = _number(left, "Target (%)", 0.1, 100.0, "target", step=1.0, help=hint(SloConfig, "attainment"), placeholder="none")
@@ -265,7 +265,7 @@ def _slo(base: SloConfig, names: list[str]) -> tuple[SloConfig, CostConfig]:
     if held:
         st.caption(f"End-to-end limits of the scenario: {', '.join(held)}")
     slo = SloConfig(
-        everyone.ttft_s, everyone.tpot_s, everyone.e2e_s, None if target is None else round(target / 100, 8),
+        everyone.ttft_s, everyone.tpot_s, everyone.e2e_s, None if target is None else round(target / 100, 8), base.attained_by,
         {name: limit for name, limit in limits.items() if limit != SloClass()},
     )  # fmt: skip
     return slo, CostConfig(price)

@@ -24,7 +24,6 @@ from kvcast.pages.runner import Job
 from kvcast.pages.shell import Page, of_a_run
 from kvcast.pages.terms import TERMS
 from kvcast.pages.verdict import Verdict, planned, verdict
-from kvcast.ready import unready
 from kvcast.runs import Run
 from kvcast.toml import dumps
 from sim.scenario import Scenario
@@ -46,8 +45,6 @@ def show(page: Page, run: Run) -> None:
     apply = functools.partial(apply_change, page)
     st.markdown(plain(question(run)))
     results.box(verdict(run.summary, run.scenario.slo, results.attained_ends(run)))
-    for words in unready(run.scenario):
-        st.warning(plain(words), icon=":material/timer:")
     job = _plan(page, run)
     found = job.document() if job else None
     _pin(page, run, results.numbers(run, page.baseline))

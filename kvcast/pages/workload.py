@@ -14,7 +14,7 @@ from typing import Any
 
 import streamlit as st
 
-from kvcast import ready, text
+from kvcast import text
 from kvcast.figures.workload import arrivals, prompt_layers
 from kvcast.pages import estimated, inputs, layers, mix, preview, settings
 from kvcast.pages.results import plain
@@ -201,10 +201,6 @@ def _more(config: WorkloadConfig, c: MixClass) -> None:
         key = f"workload.users.{st.session_state['workload.version']}.{c.name}"
         users.number_input(f"{c.name}: users at once (about)", 0.01, 1e6, round(mix.users(config, c.name), 2), key=key, help=WORDS["users"],
                            on_change=lambda: edit(mix.for_users, c.name, st.session_state[key], key=key))  # fmt: skip
-        if short := ready.too_short(config, c.name):
-            told, button = st.columns([4, 1], vertical_alignment="center")
-            told.warning(plain(short), icon=":material/timer:")
-            button.button(f"Stop after {ready.enough(config, c.name):,}", key="workload.lengthen", on_click=edit, args=(ready.lengthened, c.name), width="stretch")
 
 
 # -- arrivals --------------------------------------------------------------------------------------------------------------

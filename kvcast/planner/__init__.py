@@ -11,35 +11,38 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kvcast import api, text
 from kvcast.lab import Lab, replace_file
 from kvcast.planner import document, words
-from kvcast.planner.attainment import method
-from kvcast.planner.candidates import Combination, combinations, fleet_of
-from kvcast.planner.cautions import cautions
+from kvcast.planner.candidates import Combination, combinations, fleet_of, guess_replicas
+from kvcast.planner.cautions import cautions, growth_cautions
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.launch import Launch
-from kvcast.planner.load import Loads, curve, knee, with_load
+from kvcast.planner.load import Loads, curve, knee, shortened, with_load
 from kvcast.planner.progress import ADVICE, BINDING, FLEET, GROWTH, LOAD, Progress
-from kvcast.planner.search import fewest, together
+from kvcast.planner.search import fewest
+from kvcast.planner.search import together as together_search
 from kvcast.planner.trials import Trial, Trials
 from kvcast.planner.whatif import advice, binding
+from kvcast.steady import together
 from sim.scenario import Scenario
 from workloads.errors import InputError
 
 PLAN, RAN = "plan.json", "ran.json"
 MOST = 64
+GROWTH_FACTORS = (2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
+"""Loads of the growth curve below the one that is asked for."""
 
 
 @dataclass(frozen=True)
 class Options:
     """How to plan. fixed: the scenario's own fleet, no search. every: fewest replicas also of what can only be dearer."""
 
-    seeds: int = 1
+    seeds: int = 5
     confidence: float = 0.95
     most: int = MOST
     jobs: int = 1
@@ -112,24 +115,72 @@ def _plan(base: Scenario, found: list[Combination], folder: Path, asked: Options
     seeds = [base.seed + i for i in range(asked.seeds)]
     progress = Progress(asked.stages())
     with Trials(Lab(folder), seeds, asked.confidence, asked.jobs, progress) as trials:
+        found = in_steady_state(found, trials)
         fleet = Fleet(trials, found, asked.most, asked.every)
         if not fleet.runnable:
             raise InputError(fleet.reasons[0])
         fleet.judge_fixed() if asked.fixed else fleet.search(progress.part)
         winner = base if fleet.winner is None else found[fleet.winner].with_replicas(fleet.replicas)
         rows = document.candidate_rows(fleet)
+        reach = _reach(fleet, winner, asked, progress)
         made: dict[str, Any] = {
             "name": base.name, "verdict": None, "device": device_of(winner), "scenario": dumps(winner), "slo": document.slo_of(base.slo), "confidence": asked.confidence,
-            "method": method(len(seeds)), "seeds": seeds, "answer": document.answer_of(fleet, winner), "candidates": rows,
-            "rejected_by": document.rejected_by(rows), **_reach(fleet, winner, asked, progress), "growth": _growth(fleet, winner, asked, progress),
+            "method": _method(fleet), "seeds": seeds, "answer": document.answer_of(fleet, winner), "candidates": rows,
+            "rejected_by": document.rejected_by(rows), **reach, "growth": _growth(fleet, winner, asked, progress, reach),
             "n_plus_1": _n_plus_1(fleet, asked), "launched": launch.as_document() if launch else None,
             "caution": cautions(fleet, winner) + (launch.cautions() if launch else []), "notes": list(fleet.notes),
         }  # fmt: skip
+        made["caution"] += growth_cautions(made["growth"], made["answer"]["replicas"])
         made["simulations"] = {
             "distinct": trials.distinct, "stopped_early": trials.stopped_early, "run": trials.simulated, "reused": trials.reused,
             "cpu_s": trials.cpu_s,
         }  # fmt: skip
     return {**made, "verdict": words.verdict(made)}
+
+
+def in_steady_state(found: Sequence[Combination], trials: Trials) -> list[Combination]:
+    """The combinations with one warm-up and window, long enough for about as many replicas as they will need."""
+    can = [i for i, one in enumerate(found) if one.scenario is not None and _resolves(one.scenario)]
+    sizes = dict.fromkeys(can, 1)
+    for _ in range(2):  # a larger fleet's caches take longer to fill
+        cut = together([found[i].with_replicas(sizes[i]) for i in can])
+        sizes = {i: guess_replicas(one, trials.workload(one)) for i, one in zip(can, cut, strict=True)}
+    windowed = dict(zip(can, cut, strict=True)) if can else {}
+    return [one if i not in windowed else replace(one, scenario=_windowed_as(one.scenario, windowed[i])) for i, one in enumerate(found)]
+
+
+def _windowed_as(scenario: Scenario | None, cut: Scenario) -> Scenario:
+    assert scenario is not None
+    return replace(scenario, workload=cut.workload, run=cut.run)
+
+
+def _resolves(scenario: Scenario) -> bool:
+    try:
+        api.resolve(scenario)
+    except InputError:
+        return False
+    return True
+
+
+def _method(fleet: Fleet) -> str:
+    """How the answer was judged."""
+    one = fleet.answer
+    if one is None:
+        return "one run of each"
+    if len(one.runs) > 1:
+        return f"{len(one.runs)} independent runs, the wider of their spread and of 20 batches, never narrower than Wilson's interval"
+    if one.trial.scenario.workload.trace is not None and not fleet.trials.drawn(one.trial.scenario):
+        return "one run: nothing is drawn, so other seeds are the same run; its batches in order of arrival, never narrower than Wilson's interval"
+    return "one run, a sketch: its batches in order of arrival, never narrower than Wilson's interval"
+
+
+def scenario_of(toml: str) -> Scenario:
+    """A scenario that a plan's document holds."""
+    import tomllib
+
+    from kvcast.config import scenario_from_doc
+
+    return scenario_from_doc(tomllib.loads(toml), "the plan's scenario")
 
 
 def device_of(scenario: Scenario) -> str | None:
@@ -157,24 +208,41 @@ def _reach(fleet: Fleet, winner: Scenario, asked: Options, progress: Progress) -
     if asked.advice:
         progress.begin(ADVICE)
         answer = fleet.answer
-        reach["advice"], reach["tried"] = advice(loads, capacity, fleet.replicas, answer is not None and answer.meets)
+        reach["advice"], reach["tried"] = advice(loads, capacity, fleet.replicas, answer is not None and answer.attains)
     return reach
 
 
-def _growth(fleet: Fleet, winner: Scenario, asked: Options, progress: Progress) -> list[dict[str, Any]] | None:
-    """The fewest replicas of the chosen combination at a larger load."""
+def _growth(fleet: Fleet, winner: Scenario, asked: Options, progress: Progress, reach: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """The fewest replicas of the chosen combination at larger loads, as it is and with the best advice that keeps its GPUs a replica."""
     if asked.growth is None or fleet.winner is None or asked.fixed:
         return None
     progress.begin(GROWTH)
-    grown = with_load(winner, asked.growth)
+    advised = scenario_of(reach["advice"][0]["scenario"]) if reach["advice"] else None
+    sides = {"": winner, **({} if advised is None or advised.hardware.tensor_parallel != winner.hardware.tensor_parallel else {"advised": advised})}
+    factors = [factor for factor in GROWTH_FACTORS if 1 < factor < asked.growth] + [asked.growth]
     most = math.ceil(asked.most * asked.growth)
 
-    def judge(questions: dict[str, list[int]]) -> dict[str, list[bool]]:
-        return {key: [one.meets for one in fleet.trials.judge([Trial(fleet_of(grown, n)) for n in ns])] for key, ns in questions.items()}
+    def judge(questions: dict[tuple[str, float], list[int]]) -> dict[tuple[str, float], list[bool]]:
+        places = [(side, factor, n) for (side, factor), ns in questions.items() for n in ns]
+        judged = iter(fleet.trials.judge([Trial(fleet_of(shortened(with_load(sides[side], factor)), n)) for side, factor, n in places]))
+        return {key: [next(judged).attains for _ in ns] for key, ns in questions.items()}
 
-    found = together({"grown": fewest(round(fleet.replicas * asked.growth), most)}, judge)["grown"].fewest
-    size = dict.fromkeys(("replicas", "gpus", "usd_per_hour")) if found is None else document.size_of(fleet.combinations[fleet.winner], found)
-    return [{"factor": asked.growth, **size}]
+    found = together_search({(side, factor): fewest(_guess(fleet, reach, side, factor), most) for side in sides for factor in factors}, judge)
+
+    def size(side: str, factor: float) -> dict[str, Any]:
+        n = found[side, factor].fewest
+        return dict.fromkeys(("replicas", "gpus", "usd_per_hour")) if n is None or fleet.winner is None else document.size_of(fleet.combinations[fleet.winner], n)
+
+    return [{"factor": factor, **size("", factor), "advised": size("advised", factor) if "advised" in sides else None} for factor in factors]
+
+
+def _guess(fleet: Fleet, reach: dict[str, Any], side: str, factor: float) -> int:
+    """Replicas at a larger load, were each to hold what the chosen fleet's do."""
+    capacity, held = reach["capacity"], None
+    if capacity is not None:
+        held = reach["advice"][0]["after"]["capacity"] if side else capacity["slo_capacity_per_s"]
+    each = 1.0 if not held or capacity is None else held / capacity["offered_rate_per_s"]
+    return math.ceil(fleet.replicas * factor / max(each, 1e-9) - 1e-9)
 
 
 def _n_plus_1(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
@@ -183,7 +251,7 @@ def _n_plus_1(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
         return None
     n = fleet.replicas
     down = fleet.judge(fleet.winner, [n - 1], full=True)[0] if n > 1 else None
-    enough = down is not None and down.meets
+    enough = down is not None and down.attains
     survives = n if enough else n + 1 if fleet.answer.meets else None
     return {"replicas": survives, "attainment_one_down": down.attainment.mean if down and down.attainment else None, "enough": enough}
 

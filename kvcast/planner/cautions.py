@@ -4,13 +4,15 @@
 """
 from __future__ import annotations
 
+import math
+from typing import Any
+
 from kvcast import api, text
-from kvcast.planner.attainment import requests_needed
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.load import closed_load, unit_of
 from kvcast.planner.trials import Judged
-from kvcast.ready import unready
 from sim.scenario import Scenario
+from sim.verdict import requests_needed
 from workloads.errors import InputError
 
 PART, MUCH = 0.01, 0.05
@@ -34,7 +36,15 @@ def cautions(fleet: Fleet, winner: Scenario) -> list[str]:
             lines.append(f"stability of the chosen fleet is not certain: {answer.summaries[0]['stable_reason']}")
         if any(summary["censored"] for summary in answer.summaries):
             lines.append("more than 0.1 % of the arrivals did not complete: percentiles leave them out, attainment counts them as missed")
-    return lines + unready(winner) + _not_served(fleet, resolved.scenario.engine.max_model_len) + _too_few(fleet, winner) + _too_few_sessions(fleet, winner)
+    return lines + _not_served(fleet, resolved.scenario.engine.max_model_len) + _too_few(fleet, winner) + _too_few_sessions(fleet, winner)
+
+
+def growth_cautions(rows: list[dict[str, Any]] | None, replicas: int | None) -> list[str]:
+    """A fleet that grows faster than its load: more of the same is not the answer there."""
+    if not rows or replicas is None:
+        return []
+    faster = next((row for row in rows if row["replicas"] and row["replicas"] > math.ceil(replicas * row["factor"])), None)
+    return [] if faster is None else [f"at {faster['factor']:g} times the load {faster['replicas']} replicas are needed, more than {faster['factor']:g} times as many: the fleet grows faster than its load"]
 
 
 def _not_served(fleet: Fleet, context: int | None) -> list[str]:

@@ -7,21 +7,22 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from kvcast.planner.attainment import Interval
 from kvcast.planner.candidates import Combination
 from kvcast.planner.command import launch_of
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.load import Capacity
 from kvcast.planner.trials import CANNOT_RUN, PRUNED, Judged
 from sim.scenario import Scenario, SloConfig
+from sim.verdict import Interval
 
 LIMITS = ("ttft_s", "tpot_s", "e2e_s")
 
 
 def slo_of(slo: SloConfig) -> dict[str, Any]:
     return {
-        "limits": {limit: getattr(slo, limit) for limit in LIMITS}, "attainment": slo.attainment,
+        "limits": {limit: getattr(slo, limit) for limit in LIMITS}, "attainment": slo.attainment, "attained_by": slo.attained_by,
         "classes": {name: {limit: getattr(one, limit) for limit in LIMITS} for name, one in slo.classes.items()},
+        "targets": {name: one.attainment for name, one in slo.classes.items() if one.attainment is not None},
     }  # fmt: skip
 
 
@@ -53,7 +54,8 @@ def _row(combination: Combination, verdict: str, one: Judged | None = None, reas
         "label": combination.label, "values": combination.values, "replicas": None, "gpus": None, "usd_per_hour": None,
         "attainment": interval_of(one.attainment if one else None, one.at_most if one else None),
         "per_slo": one.per_slo if one else dict.fromkeys(LIMITS), "stable": one.stable if one else None, "verdict": verdict,
-        "rejected_by": one.rejected_by if one else None, "reason": reason, "extrapolated": one.extrapolated if one else None,
+        "rejected_by": one.judged.reason or None if one else None, "class": one.judged.failed or None if one else None,
+        "classes": [each.as_document() for each in one.judged.classes] if one else [], "runs": len(one.runs) if one else 0, "reason": reason, "extrapolated": one.extrapolated if one else None,
         "goodput_per_s": one.goodput_per_s if one else None,
         "ttft_ms_p99": one.ttft_ms["p99"] if one else None, "tpot_ms_p99": one.tpot_ms["p99"] if one else None,
         "run": one.run if one else None,

@@ -1,7 +1,8 @@
 """The cheapest fleet: for every combination the fewest replicas that meet the target, and the cheapest of them all.
 
-The one idea: attainment rises with replicas, so each combination is a bisection; the most promising one goes ahead, the others
-are only asked whether they do with less than the best fleet so far, and those that cost the same are then compared by attainment.
+The one idea: attainment rises with replicas, so each combination is a bisection over single runs; the most promising one goes ahead,
+the others are only asked whether they do with less than the best fleet so far, and those that cost the same are then compared by
+attainment. The one that is chosen is then settled over independent runs, and so is the fleet with a replica less.
 
     fleet = Fleet(trials, combinations, most=64); fleet.search()
     fleet.winner, fleet.judged[fleet.winner, fleet.replicas]
@@ -32,6 +33,7 @@ class Fleet:
         self.reasons = {i: one.reason or trials.cannot_run(one.with_replicas(1)) for i, one in enumerate(combinations) if one.scenario is None or trials.cannot_run(one.with_replicas(1))}
         self.runnable = [i for i in range(len(combinations)) if i not in self.reasons]
         self.judged: dict[tuple[int, int], Judged] = {}
+        self.settled: dict[tuple[int, int], Judged] = {}  #: those of `judged` that were settled over independent runs
         self.found: dict[int, Found] = {}
         self.winner: int | None = None
         self.notes: list[str] = []
@@ -69,6 +71,7 @@ class Fleet:
         self._choose()
         if self.winner is not None:
             self._check_neighbours(self.winner)
+        self._settle()
 
     def judge_fixed(self) -> None:
         """No search: every combination with the replicas it has; the winner meets the target, or comes closest to it."""
@@ -76,10 +79,58 @@ class Fleet:
         self._judge({i: [n] for i, n in sizes.items()})
         self.found = {i: Found(n, n) for i, n in sizes.items()}
         self.winner = max(self.runnable, key=lambda i: self._rank_fixed(i, sizes[i]), default=None)
+        if self.winner is not None:
+            n = sizes[self.winner]
+            self.judged[self.winner, n] = self.settled[self.winner, n] = self.trials.settle(self._trial(self.winner, n, keep=True, full=True))
 
     def judge(self, i: int, ns: Sequence[int], full: bool = False) -> list[Judged]:
-        """Fleets of one combination, also for questions beyond the search."""
-        return self.trials.judge([Trial(self.combinations[i].with_replicas(n), full=full) for n in ns])
+        """Fleets of one combination by one run each, also for questions beyond the search."""
+        return self.trials.judge([self._trial(i, n, full=full) for n in ns])
+
+    def _trial(self, i: int, n: int, full: bool = False, keep: bool = False) -> Trial:
+        return Trial(self.combinations[i].with_replicas(n), full=full, keep=keep)
+
+    # -- the answer, settled ----------------------------------------------------------------------------------------
+    def _settle(self) -> None:
+        """Settle the chosen fleet; where it does not meet, the next larger one or what is now cheapest; where it does, one replica less."""
+        while self.winner is not None:
+            i, n = self.winner, self.replicas
+            if (i, n) not in self.settled:
+                self._settle_one(i, n)
+            if not self.settled[i, n].meets:
+                self.found[i] = self._next_larger(i, n)
+                self._choose()
+            elif n > 1 and (i, n - 1) not in self.settled and self._settle_one(i, n - 1).meets:
+                self.found[i] = Found(n - 1, n - 1)
+            else:
+                return
+
+    def _settle_one(self, i: int, n: int) -> Judged:
+        one = self.judged[i, n] = self.settled[i, n] = self.trials.settle(self._trial(i, n, keep=True))
+        return one
+
+    def _next_larger(self, i: int, n: int) -> Found:
+        """The next larger fleet that attains the target in one run and is not settled to miss it."""
+        for m in range(n + 1, self.most + 1):
+            if self._judge({i: [m]})[i][0] and ((i, m) not in self.settled or self.settled[i, m].meets):
+                return Found(m, m)
+        return Found(None, self.most + 1)
+
+    def by_seed(self) -> dict[str, int] | None:
+        """How many of the answer's runs say so by themselves, how many would do with a replica less, how many ask for more.
+
+        None where there is one run.
+        """
+        one = self.answer
+        if one is None or self.winner is None or len(one.attained) < 2:
+            return None
+        less = self.settled.get((self.winner, self.replicas - 1))
+        fewer = less.attained if less is not None else ()
+        does_with_less = [k < len(fewer) and fewer[k] for k in range(len(one.attained))]
+        return {
+            "runs": len(one.attained), "same": sum(a and not b for a, b in zip(one.attained, does_with_less, strict=True)),
+            "fewer": sum(does_with_less), "more": sum(not a and not b for a, b in zip(one.attained, does_with_less, strict=True)),
+        }  # fmt: skip
 
     def _scenario_replicas(self, i: int) -> int:
         scenario = self.combinations[i].scenario
@@ -95,7 +146,7 @@ class Fleet:
         return min(guess_replicas(scenario, self.trials.workload(scenario)), self.most)
 
     def _best_cost(self) -> float:
-        return min((self.cost(i, n) for (i, n), one in self.judged.items() if one.meets), default=math.inf)
+        return min((self.cost(i, n) for (i, n), one in self.judged.items() if one.attains), default=math.inf)
 
     def _run(self, guesses: dict[int, int]) -> None:
         def worth(i: int) -> bool | object:
@@ -127,7 +178,7 @@ class Fleet:
         return (0.0, 0.0) if one is None else (one.served, one.attainment.low if one.attainment else 0.0)
 
     def _requests(self, i: int) -> int:
-        return len(self.trials.seeds) * len(self.trials.workload(self.combinations[i].with_replicas(1)))
+        return len(self.trials.workload(self.combinations[i].with_replicas(1)))
 
     def why_given_up(self, i: int) -> str | None:
         """Of a combination whose fewest replicas were not looked for to the end."""
@@ -140,9 +191,9 @@ class Fleet:
     def _judge(self, asked: dict[int, list[int]]) -> dict[int, list[bool]]:
         places = [(i, n) for i, ns in asked.items() for n in ns]
         new = [place for place in places if place not in self.judged]
-        judged = self.trials.judge([Trial(self.combinations[i].with_replicas(n)) for i, n in new])
+        judged = self.trials.judge([self._trial(i, n) for i, n in new])
         self.judged |= dict(zip(new, judged, strict=True))
-        return {i: [self.judged[i, n].meets for n in ns] for i, ns in asked.items()}
+        return {i: [self.judged[i, n].attains for n in ns] for i, ns in asked.items()}
 
     def _choose(self) -> None:
         def rank(i: int) -> tuple[float, int, int, float]:

@@ -1,6 +1,6 @@
 """How far a fleet reaches: the highest load that still meets the target, and goodput against load with its knee.
 
-The one idea: the same users come faster. Load is scaled in steps of 2.2 % (2^(1/32)): an open workload by its arrival rate, a
+The one idea: the same users come faster. Load is scaled in steps of 4.4 % (2^(1/16)): an open workload by its arrival rate, a
 closed one by the number of its users or of its sessions at once; the search is a bisection over the steps.
 
     >>> found = capacity(trials, scenario); found.most, found.low, found.high
@@ -16,10 +16,11 @@ from kvcast.planner.search import Found, Search, fewest, together
 from kvcast.planner.trials import Judged, Trial, Trials
 from sim.scenario import Scenario
 
-DOUBLING = 32  #: steps
+DOUBLING = 16  #: steps
 FARTHEST = 5 * DOUBLING  #: 32 times the load at most, or a 32nd of it
-POINTS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.05, 1.1, 1.25, 1.5)
+POINTS = (0.25, 0.5, 0.75, 1.0, 1.1, 1.25)
 """Loads of the curve, relative to the capacity."""
+STRIDE = 4  #: of the first steps away from the offered load: 19 %
 KNEE = 0.02
 REQUESTS, USERS, SESSIONS = "requests/s", "users", "sessions at once"
 
@@ -50,6 +51,14 @@ def with_load(scenario: Scenario, factor: float) -> Scenario:
     else:
         workload = replace(workload, rate_scale=workload.rate_scale * factor)
     return replace(scenario, workload=workload)
+
+
+def shortened(scenario: Scenario) -> Scenario:
+    """A mix watched for half as long, after the same warm-up; a trace as it is."""
+    begins_s, ends_s = scenario.run.warmup_s, scenario.run.duration_s
+    if scenario.workload.trace is not None or not begins_s or ends_s is None:
+        return scenario
+    return replace(scenario, run=replace(scenario.run, duration_s=begins_s + (ends_s - begins_s) / 2))
 
 
 @dataclass(frozen=True)
@@ -100,6 +109,10 @@ class Loads:
     def trial(self, step: int, full: bool = True) -> Trial:
         return Trial(self.scenario if step == 0 else with_load(self.scenario, factor_of(step)), full=full)
 
+    def short(self, step: int) -> Scenario:
+        """The fleet at a load, watched for less long: for what is only compared with itself, changed."""
+        return shortened(self.trial(step).scenario)
+
     def at(self, steps: list[int], full: bool = True) -> list[Judged]:
         missing = [s for s in dict.fromkeys(steps) if s not in self.judged or (full and self.judged[s].attainment is None)]
         self.judged |= dict(zip(missing, self.trials.judge([self.trial(s, full) for s in missing]), strict=True))
@@ -111,7 +124,7 @@ class Loads:
         def answers(asked: dict[str, list[int]]) -> dict[str, list[bool]]:
             return {key: [holds(one) for one in self.at([self.farthest + 1 - n for n in ns], full=False)] for key, ns in asked.items()}
 
-        search: Search = fewest(self.farthest + 1 - start, self.farthest + FARTHEST + 1, stride=4)
+        search: Search = fewest(self.farthest + 1 - start, self.farthest + FARTHEST + 1, stride=STRIDE)
         found: Found = together({"load": search}, answers)["load"]
         return None if found.fewest is None else self.farthest + 1 - found.fewest
 

@@ -1,15 +1,15 @@
 """What binds a fleet, and what would help it most: the same requests again with one thing changed.
 
 The one idea: a fleet that meets its target has nothing left to gain, so changes are judged at a load a little beyond what it
-holds. What binds is the resource whose +20 % raises attainment most there; advice is a change of the scenario that does, with
-the fleet it would then need at the offered load, both found by simulation.
+holds. What binds is the resource whose +20 % raises attainment most there. Advice is a change with which the same fleet holds more
+load, or a smaller one is enough for the offered load, than without it: both sides are found by the same search.
 
     >>> binding(loads, found)["resource"]
 """
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,13 @@ import numpy as np
 from calibrate.faster import RESOURCES, SHARE, gpu_key
 from kvcast import api, intervals, text
 from kvcast.planner.changes import Change, changes
-from kvcast.planner.load import Capacity, Loads, factor_of, with_load
+from kvcast.planner.load import Capacity, Loads, factor_of, shortened, with_load
 from kvcast.planner.search import fewest, together
 from kvcast.planner.trials import Judged, Trial, Trials
 from sim.scenario import Scenario
 from workloads.errors import InputError
 
-BEYOND = 2
+BEYOND = 1
 """Steps above the capacity at which changes are judged: 4 % more load."""
 KV, REPLICAS, ROUTING = "KV capacity", "replicas", "routing"
 LEAST_PART = 0.25
@@ -31,7 +31,7 @@ LEAST_PART = 0.25
 LEAST_GAIN = 0.002
 """Of attainment: less is not worth a line."""
 BEST = 3
-PROMISING = 5  #: changes whose fleet is looked for
+PROMISING = 3  #: changes whose fleet and load are looked for
 
 
 def stress_step(found: Capacity) -> int:
@@ -48,8 +48,8 @@ def binding(loads: Loads, found: Capacity) -> dict[str, Any]:
     estimate: the step times are a roofline's ratio times measured ones (calibrate.faster), not anything measured.
     """
     step = stress_step(found)
-    scenario = loads.trial(step).scenario
-    base = loads.at([step])[0]
+    scenario = loads.short(step)
+    base = loads.trials.judge([Trial(scenario, full=True)])[0]
     asked = _resources(scenario)
     tried = _tried(loads.trials, [trial for _, trial in asked], base, [resource != REPLICAS for resource, _ in asked])
     rows = [{"resource": resource, **gain, "reason": reason, "estimate": resource in RESOURCES} for (resource, _), (gain, reason, _) in zip(asked, tried, strict=True)]
@@ -176,53 +176,96 @@ def _load(load: float | None, unit: str) -> str:
 # -- advice ------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Tried:
+    """A change that was simulated. most: the highest step of load the same fleet holds with it."""
+
+    change: Change
+    row: dict[str, Any]
+    most: int | None = None
+
+
 def advice(loads: Loads, found: Capacity, replicas: int, feasible: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(the best three changes, all that were tried): attainment at the stress load, and the fewest replicas at the offered load.
+    """(the best changes, all that were tried): each against the unchanged fleet, by the fewest replicas at the offered load and the highest load held.
 
-    Best are the fewest GPUs, then the largest gain; scenario: the file of the chosen fleet with the change made.
+    A change that saves neither is no advice. The best are then tried together, one more at a time while that holds more load.
     """
-    from kvcast.toml import dumps
-
-    step = stress_step(found)
-    base = loads.at([step])[0]
+    step, base = stress_step(found), loads.trials.judge([Trial(loads.short(stress_step(found)), full=True)])[0]
     every = changes(loads.scenario)
     results = _tried(
-        loads.trials, [Trial(with_load(change.scenario, factor_of(step)), full=True) for change in every], base,
+        loads.trials, [Trial(shortened(with_load(change.scenario, factor_of(step))), full=True) for change in every], base,
         [change.scenario.workload == loads.scenario.workload for change in every],
     )  # fmt: skip
-    tried: list[tuple[dict[str, Any], Change]] = [
-        ({"change": change.words, "set": list(change.sets), "asks_for": change.asks_for, **gain, "reason": reason}, change)
+    tried = [
+        _Tried(change, {"change": change.words, "set": list(change.sets), "asks_for": change.asks_for, **gain, "reason": reason})
         for change, (gain, reason, _) in zip(every, results, strict=True)
     ]
-    shown = sorted(((row, change) for row, change in tried if (row["gain"] or 0) >= LEAST_GAIN), key=lambda pair: (-pair[0]["gain"], pair[0]["change"]))
-    promising = shown[:PROMISING]
-    fleets = _fleets(loads.trials, [change for _, change in promising]) if feasible else [None] * len(promising)
-    before = {"attainment": base.attainment.mean if base.attainment else None, "load": found.load(step), "replicas": replicas, "gpus": replicas * loads.scenario.hardware.tensor_parallel}
-    rows = []
-    for (row, change), fleet in zip(promising, fleets, strict=True):
-        tp = change.scenario.hardware.tensor_parallel
-        after = {"attainment": row["attainment"], "load": before["load"], "replicas": fleet, "gpus": None if fleet is None else fleet * tp}
-        rows.append({**row, "scenario": dumps(change.scenario), "before": before, "after": after, "words": _words(change, before, after, found.unit) + _doubt(row)})
-    rows.sort(key=lambda row: (row["after"]["gpus"] or before["gpus"], -row["gain"]))
-    return rows[:BEST], [row for row, _ in tried]
+    shown = sorted((one for one in tried if (one.row["gain"] or 0) >= LEAST_GAIN), key=lambda one: (-one.row["gain"], one.row["change"]))
+    promising = [replace(one, most=_most(loads, one.change, found)) for one in shown[:PROMISING]]
+    both = _combined(loads, found, promising, base)
+    candidates = [*promising, *([both] if both else [])]
+    fleets = _fleets(loads.trials, [loads.scenario, *(one.change.scenario for one in candidates)]) if feasible else [None] * (len(candidates) + 1)
+    before = _side(base, found, found.most, fleets[0] if feasible else replicas, loads.scenario)
+    rows = [_advised(one, before, found, fleet) for one, fleet in zip(candidates, fleets[1:], strict=True)]
+    rows = sorted((row for row in rows if row["saves"]), key=lambda row: (row["after"]["gpus"] or before["gpus"] or 0, -(row["after"]["capacity"] or 0.0)))
+    return rows[:BEST], [one.row for one in tried]
 
 
-def _fleets(trials: Trials, chosen: Sequence[Change]) -> list[int | None]:
-    """The fewest replicas of each changed scenario at the offered load, at most as many as it has."""
+def _most(loads: Loads, change: Change, found: Capacity) -> int | None:
+    """The highest step of load that attains the target with the change."""
+    return Loads(loads.trials, change.scenario).highest(lambda one: one.attains, min((found.most or 0) + BEYOND, found.farthest))
+
+
+def _combined(loads: Loads, found: Capacity, promising: Sequence[_Tried], base: Judged) -> _Tried | None:
+    """The change that holds most load, and every other that adds to it, greedily; None when none does."""
+    ranked = sorted((one for one in promising if one.most is not None), key=lambda one: -(one.most or 0))
+    if len(ranked) < 2:
+        return None
+    best, parts = ranked[0], 1
+    for other in ranked[1:]:
+        again = next((one for one in changes(best.change.scenario) if one.words == other.change.words), None)
+        if again is None or loads.trials.cannot_run(again.scenario):
+            continue
+        asks = "; ".join(dict.fromkeys(one for one in (best.change.asks_for, again.asks_for) if one))
+        change = Change(f"{best.change.words}, and {again.words}", (*best.change.sets, *again.sets), again.scenario, asks)
+        most = _most(loads, change, found)
+        if most is not None and best.most is not None and most > best.most:
+            row = {"change": change.words, "set": list(change.sets), "asks_for": change.asks_for, **NO_GAIN, "reason": None}
+            best, parts = _Tried(change, row, most), parts + 1
+    if parts == 1:
+        return None
+    (gain, _, _), = _tried(loads.trials, [Trial(shortened(with_load(best.change.scenario, factor_of(stress_step(found)))), full=True)], base, [best.change.scenario.workload == loads.scenario.workload])
+    return replace(best, row={**best.row, **gain})
+
+
+def _fleets(trials: Trials, scenarios: Sequence[Scenario]) -> list[int | None]:
+    """The fewest replicas of each scenario at its offered load, at most as many as it has; None when even those miss."""
 
     def judge(asked: dict[int, list[int]]) -> dict[int, list[bool]]:
         places = [(i, n) for i, ns in asked.items() for n in ns]
-        fleets = [replace(chosen[i].scenario, cluster=replace(chosen[i].scenario.cluster, replicas=n)) for i, n in places]
+        fleets = [replace(scenarios[i], cluster=replace(scenarios[i].cluster, replicas=n)) for i, n in places]
         answers = iter(trials.judge([Trial(fleet) for fleet in fleets]))
-        return {i: [next(answers).meets for _ in ns] for i, ns in asked.items()}
+        return {i: [next(answers).attains for _ in ns] for i, ns in asked.items()}
 
-    starts = [one.scenario.cluster.replicas for one in chosen]
+    starts = [one.cluster.replicas for one in scenarios]
     found = together({i: fewest(max(start - 1, 1), max(start, 1)) for i, start in enumerate(starts)}, judge)
-    return [found[i].fewest for i in range(len(chosen))]
+    return [found[i].fewest for i in range(len(scenarios))]
 
 
-def _words(change: Change, before: dict[str, Any], after: dict[str, Any], unit: str) -> str:
-    gain = f"attainment at {_load(before['load'], unit)} from {text.percent(before['attainment'])} to {text.percent(after['attainment'])}"
-    fewer = after["gpus"] is not None and after["gpus"] < before["gpus"]
-    fleet = f"{after['gpus']} GPUs instead of {before['gpus']}; " if fewer else ""
-    return f"{change.words}: {fleet}{gain}" + (f" (asks for {change.asks_for})" if change.asks_for else "")
+def _side(one: Judged | None, found: Capacity, most: int | None, replicas: int | None, scenario: Scenario, attainment: float | None = None) -> dict[str, Any]:
+    """A fleet before or after a change: what it attains at the stress load, the load it holds, and its fewest GPUs at the offered load."""
+    share = attainment if one is None else one.attainment.mean if one.attainment else None
+    gpus = None if replicas is None else replicas * scenario.hardware.tensor_parallel
+    return {"attainment": share, "load": found.load(stress_step(found)), "capacity": found.load(most), "replicas": replicas, "gpus": gpus}
+
+
+def _advised(one: _Tried, before: dict[str, Any], found: Capacity, fleet: int | None) -> dict[str, Any]:
+    from kvcast.toml import dumps
+
+    after = _side(None, found, one.most, fleet, one.change.scenario, one.row["attainment"])
+    fewer = after["gpus"] is not None and before["gpus"] is not None and after["gpus"] < before["gpus"]
+    more = one.most is not None and one.most > (found.most if found.most is not None else -10**9)
+    gains = [f"{after['gpus']} GPUs instead of {before['gpus']}"] if fewer else []
+    gains += [f"holds {_load(after['capacity'], found.unit)} instead of {_load(before['capacity'], found.unit)}"] if more else []
+    words = f"{one.change.words}: {', '.join(gains)}" + (f" (asks for {one.change.asks_for})" if one.change.asks_for else "")
+    return {**one.row, "scenario": dumps(one.change.scenario), "before": before, "after": after, "saves": fewer or more, "words": words}
