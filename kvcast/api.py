@@ -264,6 +264,13 @@ def _check_slo_classes(scenario: Scenario, workload: Workload) -> None:
             raise InputError(f"[slo.classes.{name}] applies to no request: expected the slo_class of a workload class (there are: {known})")
 
 
+def at_step_times(prepared: Prepared, factor: float) -> Prepared:
+    """The same run with every step of the GPU taking `factor` times as long (host time of [engine] as it is)."""
+    from calibrate.scaled import Scaled
+
+    return replace(prepared, step_time=Scaled(prepared.step_time, factor))
+
+
 def without_cache(prepared: Prepared) -> Prepared:
     """The twin of a run with the prefix cache off: same requests, same arrivals, same everything else."""
     scenario = prepared.scenario

@@ -28,6 +28,8 @@ from sim.scenario import Scenario
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError
 
+STEPS = "steps x "
+"""Begins the what_if of a run at scaled step times, see `steps_times`."""
 OnDone = Callable[[int, int], None]
 """(runs done, runs to do) after each."""
 STOPPED = "stopped.json"
@@ -37,8 +39,8 @@ STOPPED = "stopped.json"
 class Task:
     """One simulation and where its result lies.
 
-    what_if: what is 20 % faster than the scenario's GPU (calibrate.faster), "oracle" for a router that knows
-    everything, or "". misses_allowed: give up once more requests than that have certainly missed their limits.
+    what_if: what is 20 % faster than the scenario's GPU (calibrate.faster), steps_times(factor) for steps that all take
+    `factor` times as long, "oracle" for a router that knows everything, or "". misses_allowed: give up once more requests than that have certainly missed their limits.
     """
 
     scenario: Scenario
@@ -104,6 +106,11 @@ class Lab:
         return cpu_s
 
 
+def steps_times(factor: float) -> str:
+    """The what_if of a task whose steps take `factor` times as long: "steps x 1.045"."""
+    return f"{STEPS}{factor:g}"
+
+
 def end_processes() -> None:
     """joblib keeps its processes for the next call, with the modules and the import path of this one."""
     from joblib.externals.loky import get_reusable_executor
@@ -119,6 +126,8 @@ def _one(task: Task) -> float:
     options: dict[str, Any] = {}
     if task.what_if == "oracle":
         options["oracle"] = True
+    elif task.what_if.startswith(STEPS):
+        prepared = api.at_step_times(prepared, float(task.what_if.removeprefix(STEPS)))
     elif task.what_if:
         from calibrate.faster import faster
 
