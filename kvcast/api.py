@@ -140,14 +140,14 @@ def _kv_tokens(scenario: Scenario) -> float:
     return float((engine.kv_blocks or 0) * engine.block_size * scenario.cluster.replicas) if scenario.cache.enabled else 0.0
 
 
-BATCH, CONTEXT = 16, 4096
+USUAL_BATCH, USUAL_CONTEXT = 16, 4096
 
 
 def _token_s(resolved: Resolved) -> float:
     """Seconds of an output token in a batch of some, for how long a mix's sessions last."""
     engine = resolved.scenario.engine
-    batch = min(BATCH, engine.max_num_seqs or BATCH)
-    return resolved.step_time().step([], batch, batch * CONTEXT, CONTEXT, batch)[0] + engine.step_overhead_ms / 1e3
+    batch = min(USUAL_BATCH, engine.max_num_seqs or USUAL_BATCH)
+    return resolved.step_time().step([], batch, batch * USUAL_CONTEXT, USUAL_CONTEXT, batch)[0] + engine.step_overhead_ms / 1e3
 
 
 def sglang_chunk(profile: DeviceProfile) -> int:
