@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kvcast import api, text
-from kvcast.lab import Lab, replace_file
+from kvcast.lab import Lab, replace_file, steps_times
 from kvcast.planner import document, words
 from kvcast.planner.candidates import Combination, combinations, fleet_of, guess_replicas
 from kvcast.planner.cautions import cautions, growth_cautions
@@ -29,6 +29,7 @@ from kvcast.planner.search import together as together_search
 from kvcast.planner.trials import Trial, Trials
 from kvcast.planner.whatif import advice, binding
 from kvcast.steady import together
+from kvcast.step_error import step_error
 from sim.scenario import Scenario
 from workloads.errors import InputError
 
@@ -53,6 +54,7 @@ class Options:
     binding: bool = True
     advice: bool = True
     n_plus_1: bool = True
+    model_error: bool = True
 
     def stages(self) -> list[str]:
         """What is simulated, in this order."""
@@ -126,7 +128,7 @@ def _plan(base: Scenario, found: list[Combination], folder: Path, asked: Options
         made: dict[str, Any] = {
             "name": base.name, "verdict": None, "device": device_of(winner), "scenario": dumps(winner), "slo": document.slo_of(base.slo), "confidence": asked.confidence,
             "method": _method(fleet), "seeds": seeds, "answer": document.answer_of(fleet, winner), "candidates": rows,
-            "rejected_by": document.rejected_by(rows), **reach, "growth": _growth(fleet, winner, asked, progress, reach),
+            "rejected_by": document.rejected_by(rows), **reach, "model_error": _model_error(fleet, asked), "growth": _growth(fleet, winner, asked, progress, reach),
             "n_plus_1": _n_plus_1(fleet, asked), "launched": launch.as_document() if launch else None,
             "caution": cautions(fleet, winner) + (launch.cautions() if launch else []), "notes": list(fleet.notes),
         }  # fmt: skip
@@ -210,6 +212,16 @@ def _reach(fleet: Fleet, winner: Scenario, asked: Options, progress: Progress) -
         answer = fleet.answer
         reach["advice"], reach["tried"] = advice(loads, capacity, fleet.replicas, answer is not None and answer.attains)
     return reach
+
+
+def _model_error(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
+    """What the answer would be were all steps as much slower, or faster, as the profile may be off: the first run again."""
+    if not asked.model_error or fleet.winner is None or fleet.answer is None:
+        return None
+    scenario = fleet.answer.trial.scenario
+    error = step_error(api.resolve(scenario).profile)
+    slower, faster = fleet.trials.judge([Trial(scenario, steps_times(1 + sign * error.share), full=True) for sign in (1, -1)])
+    return {"share": error.share, "source": error.source, "slower": document.sketch_of(slower), "faster": document.sketch_of(faster)}
 
 
 def _growth(fleet: Fleet, winner: Scenario, asked: Options, progress: Progress, reach: dict[str, Any]) -> list[dict[str, Any]] | None:
