@@ -48,6 +48,16 @@ def growth_cautions(rows: list[dict[str, Any]] | None, replicas: int | None) -> 
     return [] if faster is None else [f"at {faster['factor']:g} times the load {faster['replicas']} replicas are needed, more than {faster['factor']:g} times as many: the fleet grows faster than its load"]
 
 
+def period_cautions(period: dict[str, Any] | None) -> list[str]:
+    """What else is to be known of a mix that follows the clock."""
+    if period is None:
+        return []
+    hour, whole = f"hour {period['worst_from_s'] / 3600:.3g}", f"{period['period_s'] / 3600:g} hours"
+    lines = [f"the mix follows the clock: the fleet is for its worst hour, from {hour} of {whole} ({period['worst_offered_per_s']:.3g} requests/s; the mean is {period['offered_per_s']:.3g})"]
+    lines += [f"{period['asked']}; the plan is not for that window"] if period["asked"] else []
+    return lines if period["attains"] else [*lines, f"over the whole period it does not attain the target ({text.percent(period['attainment']['mean'] or period['attainment']['high'])} of the requests)"]
+
+
 def _not_served(fleet: Fleet, resolved: Resolved) -> list[str]:
     """Requests of the chosen fleet's runs (without one, of those that came closest) that were no load: they never came, or were too long.
 

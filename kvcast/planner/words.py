@@ -149,6 +149,8 @@ def _size(made: dict[str, Any]) -> str:
     if answer["usd_per_request"] is not None:
         million = ", ".join(f"{text.usd(answer[f'usd_per_million_{kind}_tokens'])} {kind}" for kind in ("input", "output", "total"))
         lines.append(f"at the offered {answer['offered_per_s']:.3g} requests/s: {text.usd(answer['usd_per_month'])} a month, {text.usd(answer['usd_per_request'])} a request; per million tokens {million} (one bill, three ways)")
+    if made["period"] is not None:
+        lines.append(f"over the whole period of {made['period']['period_s'] / 3600:g} hours: {_share(made['period']['attainment'])} (one run)")
     return "\n".join([*lines, *_by_seed(answer["by_seed"])])
 
 
