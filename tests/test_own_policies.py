@@ -51,6 +51,7 @@ WRONG = {
     "chance": ("    def second_chance(self, run):\n        return True", "spare: raised NotImplementedError"),
 }
 VLLM_ONLY = {
+    "mixed by depth": ("    def key(self, run):\n        return ('a' if run.hi % 2 else 1,)", "key: '<"),
     "span": ("    def span(self, run):\n        return 1.5", "span: returned 1.5, expected a whole number"),
     "split": ("    def split(self, node_id, lo, hi, request):\n        return None", "split: returned None, expected a whole number"),
 }  # fmt: skip

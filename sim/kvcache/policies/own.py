@@ -54,7 +54,10 @@ def steady(policy: Policy, run: Run, most: int) -> int:
     for gone in range(1, most if left.asked else 0):
         left.shrink()
         after = policy.key(left)
-        stays = after == key if own_victim else after <= key
+        try:
+            stays = bool(after == key if own_victim else after <= key)
+        except (TypeError, ValueError) as error:
+            raise unordered(policy, error) from None
         if not stays or policy.group(left) != group or policy.second_chance(left):
             return gone
     return most
