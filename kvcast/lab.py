@@ -48,7 +48,7 @@ class Task:
     """One simulation and where its result lies.
 
     what_if: what is 20 % faster than the scenario's GPU (calibrate.faster), steps_times(factor) for steps that all take
-    `factor` times as long, "oracle" for a router that knows everything, or "". misses_allowed: give up once more requests than that have certainly missed their limits.
+    `factor` times as long, "oracle" for a router that knows everything, or "". hopeless: give up once the target is certainly out of reach (sim.hopeless).
     light: keep only what a verdict needs (sim.sketch), not a run folder.
     """
 
@@ -56,7 +56,7 @@ class Task:
     workload: Path
     run: Path
     what_if: str = ""
-    misses_allowed: int | None = None
+    hopeless: bool = False
     policy_source: str = ""  #: hash of the file of a user's own policy
     light: bool = False
 
@@ -71,7 +71,7 @@ class Lab:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def task(self, scenario: Scenario, what_if: str = "", misses_allowed: int | None = None, light: bool = False) -> Task:
+    def task(self, scenario: Scenario, what_if: str = "", hopeless: bool = False, light: bool = False) -> Task:
         """Resolve the scenario, so that what is wrong is said before anything runs, and load its workload once."""
         resolved = api.resolve(scenario)
         workload, policy_source = self.workload(resolved.scenario), read_again(resolved.scenario.cache.policy)
@@ -79,11 +79,11 @@ class Lab:
             "scenario": asdict(resolved.scenario), "model": repr(resolved.model), "profile": resolved.profile.content_hash,
             "workload": workload.name, "code": _code_hash(), "policy": policy_source,
         }  # fmt: skip
-        if what_if or misses_allowed is not None or light:
-            identity |= {"what_if": what_if, "misses_allowed": misses_allowed, "light": light}
+        if what_if or hopeless or light:
+            identity |= {"what_if": what_if, "hopeless": hopeless, "light": light}
         kind = "sketches" if light else "what-if" if what_if else "runs"
         scenario = replace(scenario, workload=resolved.scenario.workload, run=resolved.scenario.run)
-        return Task(scenario, workload, self.folder / kind / _hash(identity), what_if, misses_allowed, policy_source, light)
+        return Task(scenario, workload, self.folder / kind / _hash(identity), what_if, hopeless, policy_source, light)
 
     def workload(self, scenario: Scenario) -> Path:
         """The folder of its requests, written if need be."""
@@ -144,12 +144,12 @@ def _one(task: Task) -> float:
 
         resolved = prepared.resolved
         prepared = replace(prepared, step_time=faster(prepared.step_time, resolved.profile, resolved.model, resolved.scenario.model.dtype, task.what_if))
-    if task.misses_allowed is not None:
+    if task.hopeless:
         from sim.hopeless import Hopeless
 
-        options["hopeless"] = Hopeless(prepared.workload, prepared.scenario.slo, prepared.scenario.run, task.misses_allowed)
+        options["hopeless"] = Hopeless(prepared.workload, prepared.scenario.slo, prepared.scenario.run)
     recording = api.record(prepared, **options)
-    if task.misses_allowed is not None and options["hopeless"].stopped_s is not None:
+    if task.hopeless and options["hopeless"].stopped_s is not None:
         _save_stopped(task.run, options["hopeless"].as_document())
     elif task.light:
         _save_sketch(task.run, prepared, recording)

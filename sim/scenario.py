@@ -89,7 +89,7 @@ class CacheConfig:
 @dataclass(frozen=True)
 class ClusterConfig:
     replicas: int = _f(1, "engine replicas behind the router")
-    router: str = _f("round-robin", "round-robin, random, least-loaded (waiting and running tokens) or session-affinity (a session stays where its first request went: the least loaded)")
+    router: str = _f("round-robin", "round-robin, random, least-loaded (tokens in the front end, waiting and running) or session-affinity (a session stays where its first request went: the least loaded)")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,10 @@ from workloads.columns import Workload
 from workloads.errors import InputError
 
 NOMINAL_TOKEN_S = 0.02  #: only for putting requests in order without a simulation; simulated times come from the engine
+MANY_TIED = 0.1  #: share of arrivals at another one's time from which on a recording's ticks are looked for
+FEWEST_GAPS = 20  #: fewer say nothing about a clock
+WOBBLE = 0.01  #: of a tick; Mooncake's of 3 s are 2,999 to 3,001 ms
+LONGEST_TICK_S = 60.0  #: what comes together every few minutes is a batch, not a coarse clock
 
 
 def _stream(seed: int, name: str) -> np.random.Generator:
@@ -103,6 +107,22 @@ def jittered(workload: Workload, quantum_s: float, seed: int) -> Workload:
     in_time = np.argsort(np.argsort(recorded, kind="stable"), kind="stable")
     arrival_s[timed] = _ascending(recorded + draw, session, in_time)
     return replace(workload, arrival_s=arrival_s).with_notes(f"jitter: arrivals moved by up to {quantum_s:g} s")
+
+
+def tick_s(workload: Workload) -> float:
+    """The tick of the clock that recorded the arrivals, in seconds: 0 where none is to be seen, or hardly any are tied.
+
+    As often as arrivals are tied, the next different time is one tick away: so short gaps are of one tick, and nearly all
+    must be multiples of it.
+    """
+    times_s, tied = np.unique(np.round(workload.arrival_s[np.isfinite(workload.arrival_s)], 6), return_counts=True)
+    gaps_s = np.diff(times_s)
+    if len(gaps_s) < FEWEST_GAPS or tied[tied > 1].sum() < MANY_TIED * tied.sum():
+        return 0.0
+    short = np.quantile(gaps_s, MANY_TIED / 2, method="lower")
+    tick = round(float(np.median(gaps_s[np.abs(gaps_s - short) <= WOBBLE * short])), 6)
+    regular = np.abs(gaps_s - tick * np.maximum(np.rint(gaps_s / tick), 1)) <= WOBBLE * tick
+    return tick if tick <= LONGEST_TICK_S and regular.mean() >= 0.95 else 0.0
 
 
 def _ascending(values: np.ndarray, group: np.ndarray, rank: np.ndarray) -> np.ndarray:

@@ -55,7 +55,7 @@ def check(name: str, params: Mapping[str, Any]) -> None:
     for key, value in params.items():
         if key not in known:
             raise InputError(f"[cache] policy_params has no key {key!r} for {name}: it has {', '.join(known) or 'no parameters'}")
-        for kind, types, expected in (("int", int, "a whole number"), ("float", int | float, "a number"), ("Mapping", Mapping, "a table")):
+        for kind, types, expected in (("int", int, "a whole number"), ("float", int | float, "a number"), ("str", str, "a text"), ("Mapping", Mapping, "a table")):
             if str(known[key].annotation).startswith(kind) and (isinstance(value, bool) or not isinstance(value, types)):
                 raise InputError(f"[cache] policy_params of {name}: {key} = {value!r}, expected {expected}")
 
