@@ -271,9 +271,13 @@ def load_workload(config: WorkloadConfig, seed: int = 0) -> Workload:
 
 def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
     """Everything a run needs. `workload`: one already loaded from the same [workload] section and seed."""
+    from kvcast.steady import clock_note
+
     resolved = resolve(scenario)
     step_time = resolved.step_time()
     workload = load_workload(resolved.scenario.workload, scenario.seed) if workload is None else workload
+    if note := clock_note(resolved.scenario):
+        workload = workload.with_notes(note)
     _check_slo_classes(scenario, workload)
     if scenario.cache.policy == OPTIMAL and (workload.concurrency is not None or (workload.column("after") >= 0).any()):
         raise InputError("[cache] policy = 'optimal': expected recorded arrivals with it (requests here wait for answers, so their order is not known before), or policy = 'clairvoyant'")

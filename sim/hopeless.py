@@ -33,7 +33,7 @@ def most_arrivals(workload: Workload, run: RunConfig) -> int:
     if workload.concurrency is not None:
         return len(workload)
     end_s = np.inf if run.duration_s is None else run.duration_s
-    return int((waits | ((workload.arrival_s >= run.warmup_s) & (workload.arrival_s <= end_s))).sum())
+    return int((waits | ((workload.arrival_s >= (run.warmup_s or 0.0)) & (workload.arrival_s <= end_s))).sum())
 
 
 class Hopeless:
@@ -65,7 +65,7 @@ class Hopeless:
         """bool [n]: counted arrivals so far, and which of them have certainly missed each limit; rejected ones miss all."""
         arrival_s, status = np.array(log.arrival_s), np.array(log.status)
         end_s = np.inf if self._run.duration_s is None else self._run.duration_s
-        arrived = (status != NOT_ARRIVED) & (arrival_s >= self._run.warmup_s) & (arrival_s <= end_s)
+        arrived = (status != NOT_ARRIVED) & (arrival_s >= (self._run.warmup_s or 0.0)) & (arrival_s <= end_s)
         first_s, finish_s = np.full(len(arrival_s), now_s), np.full(len(arrival_s), now_s)
         begun = np.zeros(len(arrival_s), bool)
         where = np.array(log.replica)

@@ -21,7 +21,6 @@ import numpy as np
 from kvcast import shared
 from kvcast.lab import SKETCH, SKETCHED, STOPPED, Lab, OnDone, Task, end_processes
 from kvcast.planner.drawn import drawn
-from kvcast.steady import begins_early
 from sim.hopeless import LIMITS, most_arrivals
 from sim.metrics import limits_of
 from sim.recording import COMPLETED
@@ -238,7 +237,7 @@ class Trials:
     def _task(self, trial: Trial, seed: int) -> Task:
         scenario, light = replace(trial.scenario, seed=seed), not trial.keep
         whole = self.lab.task(scenario, trial.what_if, light=light)
-        if trial.full or begins_early(whole.scenario) or whole.scenario.run.warmup_s is None:
+        if trial.full or whole.scenario.run.warmup_s is None:  # what is judged of a fixed concurrency is known at its end
             return self._to_the_end(whole)
         task = self.lab.task(scenario, trial.what_if, self._allowed(whole), light)
         self._stoppable[whole.run] = task
