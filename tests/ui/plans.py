@@ -38,7 +38,7 @@ PLAN: dict[str, Any] = {
         "attainment": share(0.999), "goodput_per_s": 3.0, "run": "runs/162", "router": "round-robin",
         "launch": {"vllm": ["vllm", "serve", "meta-llama/Llama-3.1-8B-Instruct", "--block-size", "16"], "sglang": None, "words": "vLLM 0.33", "notes": ["the router is yours to run"]},
     },
-    "candidates": [
+    "why": None, "candidates": [
         candidate("cache.policy=lru", LRU, 1, 0.91, 1900.0, "misses", "ttft_s", "91.0 % of requests within limits, 95.0 % wanted"),
         candidate("cache.policy=lru", LRU, 2, 0.999, 395.0, "meets"), candidate("cache.policy=lru", LRU, 3, 1.0, 240.0, "meets"),
         candidate("cache.policy=lfu", LFU, 1, 0.3, None, "unstable", "ttft_s", "the backlog grows"), candidate("cache.policy=lfu", LFU, 2, 0.998, 410.0, "meets"),
