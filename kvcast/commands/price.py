@@ -80,28 +80,14 @@ def _trace(args: argparse.Namespace) -> Asked:
     from workloads.config import WorkloadConfig
     from workloads.errors import InputError
     from workloads.toml import list_presets
-    from workloads.transform import in_time_order
+    from workloads.transform import in_time_order, nominal_start_s
 
     if args.overrides:
         raise InputError(f"--set {args.overrides[0]}: expected a scenario (.toml) with it, but {args.file} is none")
     is_preset = args.file in list_presets() and not Path(args.file).exists()
     workload = api.load_workload(WorkloadConfig(preset=args.file) if is_preset else WorkloadConfig(trace=args.file, format=args.format))
     workload, how = in_time_order(workload)
-    at_s = _nominal_s(workload)
-    return Asked(workload, at_s, np.ones(len(workload), bool), f"requests {how}")
-
-
-def _nominal_s(workload: Workload) -> np.ndarray:
-    """float64 [n]: recorded arrivals, and after an answer its nominal length plus the delay, as `in_time_order` has them."""
-    import numpy as np
-
-    from workloads.transform import NOMINAL_TOKEN_S
-
-    at_s, after = workload.arrival_s.tolist(), workload.column("after").tolist()
-    for r, delay in enumerate(workload.column("delay_s").tolist()):
-        if after[r] >= 0:
-            at_s[r] = at_s[after[r]] + float(workload.output_tokens[after[r]]) * NOMINAL_TOKEN_S + delay
-    return np.array(at_s)
+    return Asked(workload, nominal_start_s(workload), np.ones(len(workload), bool), f"requests {how}")
 
 
 # -- the price file ----------------------------------------------------------------------------------------------------
