@@ -27,6 +27,7 @@ import numpy as np
 from kvcast import compare, intervals, parquet, text
 from kvcast.compare import Result, Variant
 from kvcast.lab import Lab, OnDone, Task, replace_file
+from sim.kvcache.policies import name_of
 from sim.scenario import Scenario
 from workloads.errors import InputError
 
@@ -79,7 +80,13 @@ def axes_of(vary: Vary) -> list[str]:
     """{"a.b": [v1, v2]} as ["a.b=v1,v2"]."""
     if not isinstance(vary, Mapping):
         return list(vary)
-    return [f"{key}={','.join(str(v).lower() if isinstance(v, bool) else str(v) for v in values)}" for key, values in vary.items()]
+    return [f"{key}={','.join(map(_written, values))}" for key, values in vary.items()]
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, type):
+        return name_of(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def doc_of(scenario: str | Path | Scenario, overrides: Sequence[str]) -> dict:

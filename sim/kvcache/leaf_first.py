@@ -18,7 +18,7 @@ import numpy as np
 
 from sim.kvcache.base import BlockCache
 from sim.kvcache.chains import Path, Paths
-from sim.kvcache.policies import World, find, make
+from sim.kvcache.policies import World, find, make, name_of
 from sim.kvcache.ranked import RankedCache
 from sim.kvcache.release_order import ReleaseOrderCache
 from sim.kvcache.replay import LEAF_FIRST, ReplayResult, checked_size
@@ -71,14 +71,14 @@ def build(workload: Workload, policy: str, capacity_blocks: int, block_size: int
 
 
 def leaf_first(
-    workload: Workload, policy: str, capacity_blocks: int | None, block_size: int | None = None, params: Mapping[str, Any] | None = None,
+    workload: Workload, policy: str | type, capacity_blocks: int | None, block_size: int | None = None, params: Mapping[str, Any] | None = None,
     order: str = "time",
 ) -> ReplayResult:  # fmt: skip
     """Replay prompts; capacity None = unlimited, block size None = that of the trace's own hashes, order as in `replay`.
 
     Time stands at each request's nominal start (`ttl` and `workload` read it). Raises InputError.
     """
-    block_size = checked_size(workload, capacity_blocks, block_size)
+    policy, block_size = name_of(policy), checked_size(workload, capacity_blocks, block_size)
     rows, how = order_taken(workload, order)
     starts_s = np.maximum.accumulate(nominal_start_s(workload)[rows])
     workload = picked(workload, rows)

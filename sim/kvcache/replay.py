@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sim.kvcache.policies import name_of
 from sim.kvcache.rows import hit_row
 from workloads.columns import Workload
 from workloads.errors import InputError
@@ -231,12 +232,12 @@ def _serve(cache: _FlatCache, paths: _Paths, leaf: int, prompt: int, now: int) -
 
 
 def replay(
-    workload: Workload, policy: str, capacity_blocks: int | None, rule: str, block_size: int | None = None, order: str = "time"
+    workload: Workload, policy: str | type, capacity_blocks: int | None, rule: str, block_size: int | None = None, order: str = "time"
 ) -> ReplayResult:
     """Replay a workload's prompts through one flat cache of `capacity_blocks` blocks.
 
     policy: a name in POLICIES. capacity_blocks: None = unlimited (then every policy hits the same). rule: one of RULES, or
-    leaf-first with any policy of the engine.
+    leaf-first with any policy of the engine, by name or as its class.
     block_size: tokens; None takes the block size of the trace's own hashes. order: "time", as the requests would start, or
     "file", row by row (`workloads.transform.order_taken`). Raises InputError on anything else.
     """
@@ -244,6 +245,7 @@ def replay(
         from sim.kvcache.leaf_first import leaf_first  # it needs this module
 
         return leaf_first(workload, policy, capacity_blocks, block_size, order=order)
+    policy = name_of(policy)
     touch, size = _checked(workload, policy, capacity_blocks, rule, block_size)
     if capacity_blocks is None:
         touch = _fifo  # nothing is evicted: the policy that does least stands for all
@@ -265,14 +267,14 @@ def replay(
 
 
 def hit_rate_curve(
-    workload: Workload, capacities: Iterable[int | None], policy: str, rule: str, block_size: int | None = None, order: str = "time"
+    workload: Workload, capacities: Iterable[int | None], policy: str | type, rule: str, block_size: int | None = None, order: str = "time"
 ) -> list[dict[str, Any]]:
     """One row per capacity (None = unlimited), ready for a table: what `replay` hit, with rule, block size and order beside it."""
     rows = []
     for capacity in capacities:
         result = replay(workload, policy, capacity, rule, block_size, order)
         counts = (result.hit_blocks, result.total_blocks, result.hit_tokens)
-        rows.append(hit_row(workload, policy, rule, result.block_size, capacity, *counts, result.order))
+        rows.append(hit_row(workload, result.policy, rule, result.block_size, capacity, *counts, result.order))
     return rows
 
 
