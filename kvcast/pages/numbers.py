@@ -154,7 +154,7 @@ def _change(run: Run, baseline: Run, kind: Kind, key: str) -> tuple[str, bool | 
     ours, theirs = run.tables["requests"], baseline.tables["requests"]
     if not intervals.same_requests(ours, theirs):
         return f"{told} (other requests)", None
-    rows = intervals.arrival_order([ours, theirs])
+    rows = intervals.arrival_order([theirs, ours])
     found = intervals.paired(lambda picked: kind.of(ours, rows[picked]) - kind.of(theirs, rows[picked]), len(rows), kind.per_batch)
     if found.half is None:
         return f"{told} (no interval)", None
