@@ -36,7 +36,7 @@ COLUMNS: dict[str, tuple[str, Any]] = {
     "output_throughput": ("output tok/s", text.count),
     "preemptions": ("preemptions", text.count),
     "gpu_s_per_request": ("GPU-s/request", lambda v: text.UNKNOWN if v is None else f"{v:.4g}"),
-    "gpu_hours": ("GPU-hours", lambda v: text.UNKNOWN if v is None else f"{v:.3g}"),
+    "gpu_hours": ("GPU-hours", text.hours),
 }
 """summary.json keys shown side by side -> heading and how to print them."""
 

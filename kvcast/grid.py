@@ -142,7 +142,7 @@ def _table(grid: Sequence[_Job], results: Sequence[Result]) -> dict[str, np.ndar
     single = dict.fromkeys(name for r in results for name, value in r.summary.items() if not isinstance(value, dict | list))
     for name in (name for name in single if name not in columns):
         columns[name] = [r.summary.get(name) for r in results]
-    for name in ("usd", "usd_per_request", "usd_per_million_output_tokens"):
+    for name in ("usd", "usd_per_request", *(f"usd_per_million_{tokens}_tokens" for tokens in ("input", "output", "total"))):
         columns[name] = [r.summary["cost"][name] for r in results]
     columns["run"] = [job.run.name for job in grid]
     columns["workload_key"] = [job.task.workload.name for job in grid]
