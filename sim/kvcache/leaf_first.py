@@ -61,7 +61,7 @@ def build(workload: Workload, policy: str, capacity_blocks: int, block_size: int
     if policy == CLAIRVOYANT:
         from sim.kvcache.clairvoyant import ClairvoyantCache, Forecast  # it needs sim.optimum, which needs this module
 
-        in_order = replace(workload, arrival_s=np.arange(float(len(workload))))
+        in_order = replace(workload, arrival_s=np.arange(float(len(workload))), after=None, concurrency=None)
         forecast = Forecast(in_order, EngineParams(capacity_blocks, block_size, max_model_len=LONGEST))
         return ClairvoyantCache(capacity_blocks, block_size, len(workload.tree), {}, forecast)
     if policy == "lru" and not params:
