@@ -5,12 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kvcast import api, load_scenario
+from kvcast import api, load_scenario, simulate
 from kvcast.cli import main
+from sim.kvcache.clairvoyant import Forecast
 from sim.kvcache.leaf_first import leaf_first
 from sim.kvcache.replay import hit_rate_curve, replay
 from sim.optimum.curve import optimum_curve
 from sim.optimum.lru_curve import lru_curve
+from sim.scenario import EngineParams
 from tests.test_readers import session, turn, write
 from workloads.columns import PrefixTree, Workload
 from workloads.errors import InputError
@@ -88,3 +90,16 @@ def test_recorded_coding_agents_share_the_cache_with_one_another(data_dir) -> No
     workload = api.load_workload(scenario.workload, scenario.seed)
     hits = {order: round(leaf_first(workload, "lru", 20_000, 16, order=order).hit_ratio_tokens, 4) for order in ("time", "file")}
     assert hits == {"time": 0.5329, "file": 0.7890}
+
+
+def test_the_clairvoyant_expects_sessions_side_by_side() -> None:
+    assert Forecast(TWO_SESSIONS, EngineParams(8, 1)).position.tolist() == [0, 3, 1, 2]
+
+
+def test_the_clairvoyant_knows_enough_of_recorded_coding_agents_to_beat_lru(data_dir) -> None:
+    """With every turn expected at its row's place, one session after another, it hit 76.9 %; LRU hits 81.0 %."""
+    hits = {}
+    for policy in ("lru", "clairvoyant"):
+        scenario = load_scenario("examples/claude_code.toml", ["engine.kv_blocks=40000", f"cache.policy={policy}"])
+        hits[policy] = round(simulate(scenario).summary["prefix_hit_rate"], 3)
+    assert hits == {"lru": 0.810, "clairvoyant": 0.843}
