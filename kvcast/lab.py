@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvcast import api, runs, shared, text
-from kvcast.own_policy import read_again
+from kvcast.own_code import check_importable, read_again, router_read_again
+from sim.router import ROUTERS
 from sim.scenario import Scenario
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError
@@ -57,7 +58,8 @@ class Task:
     run: Path
     what_if: str = ""
     hopeless: bool = False
-    policy_source: str = ""  #: hash of the file of a user's own policy
+    own_code: str = ""  #: hash of the sources of a user's own policy and router
+    router: type | None = None  #: one that the user entered in sim.router.ROUTERS
     light: bool = False
 
     @property
@@ -74,16 +76,16 @@ class Lab:
     def task(self, scenario: Scenario, what_if: str = "", hopeless: bool = False, light: bool = False) -> Task:
         """Resolve the scenario, so that what is wrong is said before anything runs, and load its workload once."""
         resolved = api.resolve(scenario)
-        workload, policy_source = self.workload(resolved.scenario), read_again(resolved.scenario.cache.policy)
+        workload, own = self.workload(resolved.scenario), _own_code(resolved.scenario)
         identity: dict[str, Any] = {
             "scenario": asdict(resolved.scenario), "model": repr(resolved.model), "profile": resolved.profile.content_hash,
-            "workload": workload.name, "code": _code_hash(), "policy": policy_source,
+            "workload": workload.name, "code": _code_hash(), "own": own,
         }  # fmt: skip
         if what_if or hopeless or light:
             identity |= {"what_if": what_if, "hopeless": hopeless, "light": light}
         kind = "sketches" if light else "what-if" if what_if else "runs"
         scenario = replace(scenario, workload=resolved.scenario.workload, run=resolved.scenario.run)
-        return Task(scenario, workload, self.folder / kind / _hash(identity), what_if, hopeless, policy_source, light)
+        return Task(scenario, workload, self.folder / kind / _hash(identity), what_if, hopeless, own, _own_router(scenario), light)
 
     def workload(self, scenario: Scenario) -> Path:
         """The folder of its requests, written if need be."""
@@ -103,6 +105,8 @@ class Lab:
         if not todo:
             return 0.0
         cpu_s, used = 0.0, min(jobs, len(todo)) if not keep_processes else jobs
+        for task in todo:
+            check_importable(task.scenario, used)
         try:
             finished = Parallel(n_jobs=used, return_as="generator_unordered")(delayed(_one)(task) for task in todo)
             for done, took_s in enumerate(finished, start=1):
@@ -131,8 +135,10 @@ def end_processes() -> None:
 
 def _one(task: Task) -> float:
     began_s = time.process_time()
-    if read_again(task.scenario.cache.policy) != task.policy_source:
-        raise InputError(f"[cache] policy = {task.scenario.cache.policy!r}: its file has changed since the first run began; run it again")
+    if task.router is not None:
+        ROUTERS.setdefault(task.scenario.cluster.router, task.router)  # another process knows only the simulator's
+    if _own_code(task.scenario) != task.own_code:
+        raise InputError(f"[cache] policy = {task.scenario.cache.policy!r}, [cluster] router = {task.scenario.cluster.router!r}: a file of yours has changed since the first run began; run it again")
     prepared = api.prepare(task.scenario, shared.load(task.workload))
     options: dict[str, Any] = {}
     if task.what_if == "oracle":
@@ -202,6 +208,17 @@ def workload_key(config: WorkloadConfig, seed: int) -> str:
         found = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
         files = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in found if p.exists()]
     return _hash({"workload": asdict(config), "seed": seed, "files": files, "code": _code_hash()})
+
+
+def _own_code(scenario: Scenario) -> str:
+    """Of the user's own policy, router and what they import, as their files are now."""
+    own = (read_again(scenario.cache.policy), router_read_again(scenario.cluster.router))
+    return _hash({"policy": own[0], "router": own[1]}) if any(own) else ""
+
+
+def _own_router(scenario: Scenario) -> type | None:
+    made = ROUTERS[scenario.cluster.router]
+    return None if made.__module__ == "sim.router" else made
 
 
 @functools.cache

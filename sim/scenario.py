@@ -85,6 +85,13 @@ class CacheConfig:
     policy_params: dict[str, Any] = _f({}, "parameters of the policy, a table such as {k = 3}; see docs/policies.md")
     tiers: tuple[TierConfig, ...] = _f((), "[[cache.tiers]] tables, nearest first: where blocks go that leave the GPU's memory")
 
+    def __post_init__(self) -> None:
+        """A policy's class, which only Python can give, becomes its name: files, hashes and other processes have names."""
+        if not isinstance(self.policy, str):
+            from sim.kvcache.policies import name_of
+
+            object.__setattr__(self, "policy", name_of(self.policy))
+
 
 @dataclass(frozen=True)
 class ClusterConfig:

@@ -17,7 +17,7 @@ import numpy as np
 
 from workloads.columns import Workload
 from workloads.config import WorkloadConfig
-from workloads.errors import InputError
+from workloads.errors import InputError, unprintable
 from workloads.limits import MAX_SECONDS, WITHIN, check_clock
 from workloads.readers import FORMATS, options_of, read
 from workloads.readers import sniff as sniff_format
@@ -36,7 +36,16 @@ def load(config: WorkloadConfig, seed: int = 0, base_dir: str | Path = ".") -> W
         raise InputError("[workload]: trace is set together with preset or class, expected exactly one of them")
     _check(config)
     workload = _read(config, trace_path(config.trace, base_dir), seed)
+    _check_names(workload)
     return check_clock(shaped(workload, config, seed))
+
+
+def _check_names(workload: Workload) -> None:
+    """Names are printed: one with a line break or a terminal's command in it is refused."""
+    for what, names in (("class", workload.class_names), ("tenant", workload.tenant_names), ("layer", workload.layer_names)):
+        if wrong := unprintable("".join(names)):
+            name = next(name for name in names if wrong in name)
+            raise InputError(f"[workload] trace: the {what} name {name[:80]!r}, expected text without control characters, not {wrong!r}")
 
 
 def trace_path(text: str, base_dir: str | Path) -> Path:

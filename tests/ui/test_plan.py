@@ -9,7 +9,7 @@ import pytest
 
 from kvcast import intervals, ready
 from kvcast.config import scenario_from_doc
-from kvcast.pages import answer, inputs, numbers, plan, results, runner, settings, shell, verdict
+from kvcast.pages import answer, compare, inputs, numbers, plan, results, runner, settings, shell, verdict
 from kvcast.planner import words
 from kvcast.runs import load_run
 from sim.scenario import SloConfig
@@ -149,6 +149,8 @@ def test_a_change_is_paired_and_only_told_when_it_is_shown(shared, small):
     a, b = (np.percentile(run.tables["requests"]["ttft_s"][rows], 99) * 1e3 for run in (off, small))
     assert ttft.change.split(" ±")[0] == f"+{results.text.milliseconds(a - b)}"
     assert numbers.four(small, off)[1].better is True
+    told = compare.of_runs(small, off)["variants"][1]["vs_first"]["p99_ttft_ms"]  # the Compare page and `kvcast compare` say the same
+    assert ttft.change == f"+{results.text.milliseconds(told['difference'])} ± {results.text.milliseconds(told['interval_95'])}"
     other = simulated(shared, "seed = 1\n" + SMALL)
     assert all("other requests" in n.change or "not comparable" in n.change for n in numbers.four(other, small))
 

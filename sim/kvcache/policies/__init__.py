@@ -27,11 +27,23 @@ POLICIES: dict[str, type[Policy]] = {
     "quota": Quota, "workload": WorkloadAware, "random": Random,
 }  # fmt: skip
 
-__all__ = ["POLICIES", "Policy", "Run", "World", "check", "find", "make"]
+__all__ = ["POLICIES", "Policy", "Run", "World", "check", "find", "make", "name_of"]
 
 
-def find(name: str) -> type[Policy]:
-    """The class of a policy id, or of "module:Class" for a user's own. Raises InputError."""
+def name_of(policy: Any) -> str:
+    """The id of a policy given by name or as a class: module:Class for a user's own. Raises InputError for anything else."""
+    if isinstance(policy, str):
+        return policy
+    if not (isinstance(policy, type) and issubclass(policy, Policy)):
+        raise InputError(f"[cache] policy = {policy!r}: expected a name, module:Class, or a class derived from sim.kvcache.policies.Policy")
+    if "<locals>" in policy.__qualname__:
+        raise InputError(f"[cache] policy = {policy.__qualname__}: a class made inside a function has no name to be found by; expected one at the top of a module")
+    return next((name for name, known in POLICIES.items() if known is policy), f"{policy.__module__}:{policy.__qualname__}")
+
+
+def find(policy: str | type[Policy]) -> type[Policy]:
+    """The class of a policy id, or of "module:Class" for a user's own, as Python would import it now. Raises InputError."""
+    name = name_of(policy)
     if name in POLICIES:
         return POLICIES[name]
     module, colon, attribute = name.partition(":")
