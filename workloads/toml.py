@@ -7,6 +7,7 @@ The one idea: the dataclasses are the schema; an unknown key or a wrong type is 
 from __future__ import annotations
 
 import difflib
+import functools
 import tomllib
 import types
 import typing
@@ -24,6 +25,7 @@ def list_presets() -> list[str]:
     return sorted(p.stem for p in PRESETS.glob("*.toml"))
 
 
+@functools.cache
 def load_preset(name: str) -> WorkloadConfig:
     """The bundled mix of this name."""
     if name not in list_presets():

@@ -18,7 +18,7 @@ from sim.scenario import Scenario
 
 DOUBLING = 16  #: steps
 FARTHEST = 5 * DOUBLING  #: 32 times the load at most, or a 32nd of it
-POINTS = (0.25, 0.5, 0.75, 1.0, 1.1, 1.25)
+POINTS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.25)
 """Loads of the curve, relative to the capacity."""
 STRIDE = 4  #: of the first steps away from the offered load: 19 %
 KNEE = 0.02
@@ -54,17 +54,18 @@ def with_load(scenario: Scenario, factor: float) -> Scenario:
 
 
 def shortened(scenario: Scenario) -> Scenario:
-    """A mix watched for half as long, after the same warm-up; a trace as it is."""
+    """A mix watched for half as long, after half the warm-up; a trace as it is."""
     begins_s, ends_s = scenario.run.warmup_s, scenario.run.duration_s
-    if scenario.workload.trace is not None or not begins_s or ends_s is None:
+    if scenario.workload.trace is not None or not begins_s or ends_s is None or scenario.workload.requests is not None:
         return scenario
-    return replace(scenario, run=replace(scenario.run, duration_s=begins_s + (ends_s - begins_s) / 2))
+    workload = replace(scenario.workload, duration_s=ends_s / 2)
+    return replace(scenario, workload=workload, run=replace(scenario.run, warmup_s=begins_s / 2, duration_s=ends_s / 2))
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """Steps of load. most: the highest whose attainment meets the target; low: the highest whose interval's lower end does;
-    high: the lowest that would miss it even with that interval added. None: beyond what was looked at."""
+    """Steps of load. most: the highest whose attainment reaches the target; low: the highest of those looked at whose interval's lower
+    end does; high: the lowest that would miss it even with that interval added. None: beyond what was looked at."""
 
     offered: float  #: at step 0, in unit_of(scenario)
     unit: str
@@ -138,7 +139,8 @@ class Loads:
         self.at([step for step in points(most) if -FARTHEST <= step <= self.farthest])
         half = self.at([most])[0].attainment.half  # type: ignore[union-attr]
         high = min((step for step, one in self.judged.items() if step > most and surely_misses(one, half)), default=None)
-        return Capacity(offered, unit, most, self.highest(lambda one: one.meets, most), high, self.judged, self.farthest)
+        low = max((step for step, one in self.judged.items() if step <= most and one.meets), default=None)
+        return Capacity(offered, unit, most, low, high, self.judged, self.farthest)
 
 
 def points(most: int) -> list[int]:

@@ -18,7 +18,7 @@ from calibrate.faster import HOST, INTERCONNECT, RESOURCES, SHARE, compared, has
 from calibrate.profile import DeviceProfile
 from kvcast import api, intervals, text
 from kvcast.planner.changes import Change, changes
-from kvcast.planner.load import Capacity, Loads, factor_of, shortened, with_load
+from kvcast.planner.load import FARTHEST, STRIDE, Capacity, Loads, factor_of, shortened, with_load
 from kvcast.planner.search import fewest, together
 from kvcast.planner.trials import Judged, Trial, Trials
 from sim.scenario import Scenario
@@ -214,7 +214,9 @@ def advice(loads: Loads, found: Capacity, replicas: int, feasible: bool) -> tupl
     promising = [replace(one, most=_most(loads, one.change, found)) for one in shown[:PROMISING]]
     both = _combined(loads, found, promising, base)
     candidates = [*promising, *([both] if both else [])]
-    fleets = _fleets(loads.trials, [loads.scenario, *(one.change.scenario for one in candidates)]) if feasible else [None] * (len(candidates) + 1)
+    alone: list[int | None] = [1 if feasible and one.cluster.replicas == 1 else None for one in (loads.scenario, *(one.change.scenario for one in candidates))]
+    smaller = feasible and replicas > 1
+    fleets = _fleets(loads.trials, [loads.scenario, *(one.change.scenario for one in candidates)]) if smaller else alone
     before = _side(base, found, found.most, fleets[0] if feasible else replicas, loads.scenario)
     rows = [_advised(one, before, found, fleet) for one, fleet in zip(candidates, fleets[1:], strict=True)]
     rows = sorted((row for row in rows if row["saves"]), key=lambda row: (row["after"]["gpus"] or before["gpus"] or 0, -(row["after"]["capacity"] or 0.0)))
@@ -222,8 +224,18 @@ def advice(loads: Loads, found: Capacity, replicas: int, feasible: bool) -> tupl
 
 
 def _most(loads: Loads, change: Change, found: Capacity) -> int | None:
-    """The highest step of load that attains the target with the change."""
-    return Loads(loads.trials, change.scenario).highest(lambda one: one.attains, min((found.most or 0) + BEYOND, found.farthest))
+    """The highest step of load that attains the target with the change, on a grid of 9 %; None when none above the unchanged fleet's does."""
+    changed, most = Loads(loads.trials, change.scenario), found.most if found.most is not None else -FARTHEST
+    best: int | None = None
+    for step in range(most + STRIDE, found.farthest + 1, STRIDE):
+        if not changed.at([step], full=False)[0].attains:
+            break
+        best = step
+    if best is None:
+        between = [most + STRIDE // 2]
+    else:
+        between = [best + STRIDE // 2] if best + STRIDE <= found.farthest else []
+    return next((step for step in between if step <= found.farthest and changed.at([step], full=False)[0].attains), best)
 
 
 def _combined(loads: Loads, found: Capacity, promising: Sequence[_Tried], base: Judged) -> _Tried | None:
