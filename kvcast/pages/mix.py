@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from workloads.steady import session_s
 from workloads.check import class_rates
 from workloads.config import Dist, Layer, MixClass, WorkloadConfig
 from workloads.errors import InputError
+from workloads.steady import session_s
 
 Row = dict[str, Any]
 GRAMMAR = (
