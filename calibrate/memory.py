@@ -17,6 +17,8 @@ from calibrate.profile import DeviceProfile
 from workloads.errors import InputError
 
 GIB = 2**30
+WIDTHS = (1, 2, 4, 8)
+"""GPUs of a replica that are tried."""
 OVERHEAD_GIB = 1.5
 QUANTISED_MOE_OVERHEAD_GIB = 8.5
 LARGE_STEP_TOKENS = 20_000
@@ -35,18 +37,18 @@ class KvCapacity:
 
 def kv_capacity(
     profile: DeviceProfile, model: ModelSpec, dtype: str, kv_dtype: str, tp: int, utilization: float,
-    max_num_batched_tokens: int, block_size: int,
+    max_num_batched_tokens: int, block_size: int, request: int = 1,
 ) -> KvCapacity:  # fmt: skip
     """Blocks that fit: floor((utilization x memory - weights - overhead) / (block_size x KV bytes per token)), per rank.
 
-    Sliding-window layers count as full ones, as in the token count vLLM prints. InputError when not one block fits.
+    Sliding-window layers count as full ones, as in the token count vLLM prints. InputError when not one block fits, with the
+    least tensor_parallel that holds the weights and one request of `request` tokens.
     """
     if not 0 < utilization <= 1:
         raise InputError(f"gpu_memory_utilization is {utilization}; expected a share above 0 and at most 1")
     weights, per_token = model.weight_bytes(dtype, tp), model.kv_bytes_per_token(kv_dtype, tp)
-    usable = int(Fraction(utilization) * Fraction(profile.memory_gib) * GIB)
-    free = usable - weights - int(OVERHEAD_GIB * GIB)
-    blocks = max(0, free // (block_size * per_token))
+    usable, free = _memory(profile, model, dtype, tp, utilization)
+    blocks = _blocks(profile, model, dtype, kv_dtype, tp, utilization, block_size)
     lines = [
         f"{utilization:g} x {profile.memory_gib:g} GiB ({profile.device['name']}) = {usable / GIB:.2f} GiB the engine may use"
         + (f", on each of {tp} GPUs" if tp > 1 else ""),
@@ -57,8 +59,47 @@ def kv_capacity(
         *_cautions(profile, model, dtype, max_num_batched_tokens),
     ]
     if blocks == 0:
-        raise InputError(f"{model.name} in {dtype} does not fit {profile.device['name']} at tensor_parallel {tp}: " + "; ".join(lines[:4]))
+        found = least_width(profile, model, dtype, kv_dtype, tp, utilization, block_size, max_num_batched_tokens, request)
+        wider = f"it fits at tensor_parallel {found[0]}, with KV memory for {found[1]:,} tokens" if found else f"it does not fit at any tensor_parallel up to {WIDTHS[-1]} either"
+        raise InputError(f"{model.name} in {dtype} does not fit {profile.device['name']} at tensor_parallel {tp}: " + "; ".join([*lines[:4], wider]))
     return KvCapacity(blocks, blocks * block_size, per_token, tuple(lines))
+
+
+def _memory(profile: DeviceProfile, model: ModelSpec, dtype: str, tp: int, utilization: float) -> tuple[int, int]:
+    """Bytes of a rank that the engine may use, and what of them is left for KV (below zero: the weights do not fit)."""
+    usable = int(Fraction(utilization) * Fraction(profile.memory_gib) * GIB)
+    return usable, usable - model.weight_bytes(dtype, tp) - int(OVERHEAD_GIB * GIB)
+
+
+def _blocks(profile: DeviceProfile, model: ModelSpec, dtype: str, kv_dtype: str, tp: int, utilization: float, block_size: int) -> int:
+    return max(0, _memory(profile, model, dtype, tp, utilization)[1] // (block_size * model.kv_bytes_per_token(kv_dtype, tp)))
+
+
+def longest_request(model: ModelSpec, blocks: int, block_size: int, max_num_batched_tokens: int) -> int:
+    """The largest max_model_len with which vLLM starts: KV of one such request fits into the blocks of an otherwise empty replica.
+
+    A full layer keeps all of its tokens, so blocks x block_size without sliding layers. A sliding layer keeps at most its window
+    and one step (vLLM's SlidingWindowSpec, one block more for where it begins), and leaves the rest to the full ones.
+    """
+    if not model.sliding_layers:
+        return blocks * block_size
+    window = -(-(model.window - 1 + max_num_batched_tokens) // block_size) + 1
+    left = model.layers * blocks - model.sliding_layers * window
+    if left >= 0 and not model.full_layers:
+        return model.max_context
+    return max(blocks - 1, left // model.full_layers if model.full_layers else 0, 1) * block_size
+
+
+def least_width(
+    profile: DeviceProfile, model: ModelSpec, dtype: str, kv_dtype: str, tp: int, utilization: float, block_size: int,
+    max_num_batched_tokens: int, request: int,
+) -> tuple[int, int] | None:  # fmt: skip
+    """(GPUs of a replica, its KV tokens) of the least of WIDTHS above tp that holds the weights and one request of so many tokens; None when none does."""
+    for width in (width for width in WIDTHS if width > tp):
+        blocks = _blocks(profile, model, dtype, kv_dtype, width, utilization, block_size)
+        if longest_request(model, blocks, block_size, max_num_batched_tokens) >= request:
+            return width, blocks * block_size
+    return None
 
 
 def kv_formula(model: ModelSpec, kv_dtype: str, tp: int = 1) -> str:
@@ -105,7 +146,4 @@ def context_lines(model: ModelSpec, tokens: int, kv_dtype: str = "bf16", tp: int
 
 def longest_context(profile: DeviceProfile, model: ModelSpec, dtype: str, kv_dtype: str, tp: int, utilization: float = 0.92, block_size: int = 16) -> int:
     """Tokens of KV that fit on the profile's GPUs, 0 when the weights alone do not."""
-    try:
-        return kv_capacity(profile, model, dtype, kv_dtype, tp, utilization, 0, block_size).tokens
-    except InputError:
-        return 0
+    return _blocks(profile, model, dtype, kv_dtype, tp, utilization, block_size) * block_size

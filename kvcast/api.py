@@ -32,6 +32,8 @@ OPTIMAL = "optimal"
 """cache.policy of a run that evicts by the future and proves afterwards that no eviction would have hit more in its schedule."""
 KV_DTYPE = {"fp8": "bf16"}
 """KV type of weights of a type; any other is kept as it is (an engine's `auto`)."""
+GIVEN, CONTEXT = "given", "the model's context"
+"""Origins: of an engine key that the scenario sets, and of a max_model_len that is the model's own."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,11 @@ class Resolved:
     profile: DeviceProfile
     origins: dict[str, str]  #: engine key -> where its value came from
     kv_lines: tuple[str, ...] = ()  #: the arithmetic of the KV capacity
+
+    @property
+    def lowered(self) -> bool:
+        """Whether max_model_len is below the model's context because no more fits in the KV memory."""
+        return self.origins["max_model_len"] not in (GIVEN, CONTEXT)
 
     @property
     def params(self) -> EngineParams:
@@ -100,7 +107,7 @@ def resolve(scenario: Scenario) -> Resolved:
     model = load_model_at(Path(scenario.model.config)) if scenario.model.config else bundled_model(scenario.model.name)
     kv_dtype = scenario.model.kv_dtype or KV_DTYPE.get(scenario.model.dtype, scenario.model.dtype)
     profile = resolve_profile(scenario.hardware.profile, model, scenario.model.dtype, scenario.hardware.tensor_parallel, kv_dtype)
-    defaults: dict[str, tuple[Any, str]] = {"max_model_len": (model.max_context, "the model's context")}
+    defaults: dict[str, tuple[Any, str]] = {"max_model_len": (model.max_context, CONTEXT)}
     if scenario.engine.semantics == "sglang":
         defaults["chunked_prefill_size"] = (sglang_chunk(profile), f"SGLang's default on {profile.device['name']}")
     else:
@@ -109,11 +116,11 @@ def resolve(scenario: Scenario) -> Resolved:
         defaults["max_num_seqs"] = (num_seqs, f"vLLM's default on {profile.device['name']}")
     engine, origins = scenario.engine, {}
     for key, (value, origin) in defaults.items():
-        origins[key] = origin if getattr(engine, key) is None else "given"
+        origins[key] = origin if getattr(engine, key) is None else GIVEN
         if getattr(engine, key) is None:
             engine = replace(engine, **{key: value})
     scenario = replace(scenario, engine=engine, model=replace(scenario.model, kv_dtype=kv_dtype))
-    resolved = _with_max_seqs(_with_kv_blocks(Resolved(scenario, model, profile, origins)))
+    resolved = _with_max_seqs(_with_max_model_len(_with_kv_blocks(Resolved(scenario, model, profile, origins))))
     resolved = replace(resolved, scenario=with_window(resolved.scenario, _kv_tokens(resolved.scenario), _token_s(resolved)))
     for tier in resolved.params.tiers:
         if tier.blocks < 1:
@@ -133,14 +140,14 @@ def _kv_tokens(scenario: Scenario) -> float:
     return float((engine.kv_blocks or 0) * engine.block_size * scenario.cluster.replicas) if scenario.cache.enabled else 0.0
 
 
-BATCH, CONTEXT = 16, 4096
+USUAL_BATCH, USUAL_CONTEXT = 16, 4096
 
 
 def _token_s(resolved: Resolved) -> float:
     """Seconds of an output token in a batch of some, for how long a mix's sessions last."""
     engine = resolved.scenario.engine
-    batch = min(BATCH, engine.max_num_seqs or BATCH)
-    return resolved.step_time().step([], batch, batch * CONTEXT, CONTEXT, batch)[0] + engine.step_overhead_ms / 1e3
+    batch = min(USUAL_BATCH, engine.max_num_seqs or USUAL_BATCH)
+    return resolved.step_time().step([], batch, batch * USUAL_CONTEXT, USUAL_CONTEXT, batch)[0] + engine.step_overhead_ms / 1e3
 
 
 def sglang_chunk(profile: DeviceProfile) -> int:
@@ -152,7 +159,7 @@ def _with_max_seqs(resolved: Resolved) -> Resolved:
     """SGLang bounds the running requests by memory: 512 for each whole context that fits, at least 2,048, at most 4,096."""
     engine = resolved.scenario.engine
     if engine.max_num_seqs is not None:
-        return replace(resolved, origins={"max_num_seqs": "given", **resolved.origins})
+        return replace(resolved, origins={"max_num_seqs": GIVEN, **resolved.origins})
     contexts = engine.kv_blocks * engine.block_size / engine.max_model_len  # type: ignore[operator]
     engine = replace(engine, max_num_seqs=min(max(int(contexts * 512), 2048), 4096))
     origins = {**resolved.origins, "max_num_seqs": "SGLang's default for this much KV memory"}
@@ -169,17 +176,58 @@ def _with_kv_blocks(resolved: Resolved) -> Resolved:
         capacity = kv_capacity(
             resolved.profile, resolved.model, scenario.model.dtype, str(scenario.model.kv_dtype), scenario.hardware.tensor_parallel,
             scenario.engine.gpu_memory_utilization, scenario.engine.max_num_batched_tokens or 0, scenario.engine.block_size,
+            int(scenario.engine.max_model_len or 1) if resolved.origins["max_model_len"] == GIVEN and scenario.engine.semantics == "vllm" else 1,
         )  # fmt: skip
     except InputError as error:
         if given is None:
             raise
-        return replace(resolved, origins={**resolved.origins, "kv_blocks": "given"}, kv_lines=(f"caution: {error}",))
+        return replace(resolved, origins={**resolved.origins, "kv_blocks": GIVEN}, kv_lines=(f"caution: {error}",))
     if given is not None:
         warning = explicit_blocks_warning(given, capacity)
-        return replace(resolved, origins={**resolved.origins, "kv_blocks": "given"}, kv_lines=(f"caution: {warning}",) if warning else ())
+        return replace(resolved, origins={**resolved.origins, "kv_blocks": GIVEN}, kv_lines=(f"caution: {warning}",) if warning else ())
     engine = replace(scenario.engine, kv_blocks=capacity.blocks)
     origins = {**resolved.origins, "kv_blocks": "what fits in the GPU's memory"}
     return replace(resolved, scenario=replace(scenario, engine=engine), origins=origins, kv_lines=capacity.lines)
+
+
+def _with_max_model_len(resolved: Resolved) -> Resolved:
+    """vLLM starts only when one request of max_model_len fits in its KV memory: the model's context is lowered to what does,
+    a length that was given is refused. SGLang starts anyway and turns away the requests that do not fit."""
+    from calibrate.memory import longest_request
+
+    engine = resolved.scenario.engine
+    if engine.semantics != "vllm":
+        return resolved
+    length, blocks, size = engine.max_model_len or 0, engine.kv_blocks or 0, engine.block_size
+    most = longest_request(resolved.model, blocks, size, engine.max_num_batched_tokens or 0)
+    if length <= most:
+        return resolved
+    if resolved.origins["max_model_len"] == GIVEN:
+        raise InputError(
+            f"[engine] max_model_len = {length}: vLLM refuses to start, one such request does not fit in {blocks:,} KV blocks of {size} tokens; "
+            f"expected at most {most:,}, or {_holding(resolved, length)}"
+        )
+    origins = {**resolved.origins, "max_model_len": f"what fits in the KV memory; the model's context is {length:,}"}
+    return replace(resolved, scenario=replace(resolved.scenario, engine=replace(engine, max_model_len=most)), origins=origins)
+
+
+def _holding(resolved: Resolved, length: int) -> str:
+    """What to set so that one request of this length fits: KV blocks where those were given, else the least tensor_parallel."""
+    from calibrate.memory import WIDTHS, least_width
+    from kvcast.fitting import fitting_profile
+
+    given, engine = resolved.scenario, resolved.scenario.engine
+    if resolved.origins["kv_blocks"] == GIVEN:
+        return f"engine.kv_blocks = {-(-length // engine.block_size)}"
+    found = least_width(
+        resolved.profile, resolved.model, given.model.dtype, str(given.model.kv_dtype), given.hardware.tensor_parallel,
+        engine.gpu_memory_utilization, engine.block_size, engine.max_num_batched_tokens or 0, length,
+    )  # fmt: skip
+    if found is None:
+        return f"a GPU with more memory (no tensor_parallel up to {WIDTHS[-1]} holds it)"
+    wider = replace(given, hardware=replace(given.hardware, tensor_parallel=found[0]))
+    profile = fitting_profile(wider) or given.hardware.profile
+    return f"hardware.tensor_parallel = {found[0]} with hardware.profile = {profile!r}, where {found[1]:,} tokens fit"
 
 
 def engine_params(scenario: Scenario, block_bytes: int) -> EngineParams:
@@ -223,9 +271,13 @@ def load_workload(config: WorkloadConfig, seed: int = 0) -> Workload:
 
 def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
     """Everything a run needs. `workload`: one already loaded from the same [workload] section and seed."""
+    from kvcast.steady import clock_note
+
     resolved = resolve(scenario)
     step_time = resolved.step_time()
     workload = load_workload(resolved.scenario.workload, scenario.seed) if workload is None else workload
+    if note := clock_note(resolved.scenario):
+        workload = workload.with_notes(note)
     _check_slo_classes(scenario, workload)
     if scenario.cache.policy == OPTIMAL and (workload.concurrency is not None or (workload.column("after") >= 0).any()):
         raise InputError("[cache] policy = 'optimal': expected recorded arrivals with it (requests here wait for answers, so their order is not known before), or policy = 'clairvoyant'")
@@ -238,6 +290,13 @@ def _check_slo_classes(scenario: Scenario, workload: Workload) -> None:
         if name not in workload.class_slo:
             known = ", ".join(sorted({slo for slo in workload.class_slo if slo})) or "none"
             raise InputError(f"[slo.classes.{name}] applies to no request: expected the slo_class of a workload class (there are: {known})")
+
+
+def at_step_times(prepared: Prepared, factor: float) -> Prepared:
+    """The same run with every step of the GPU taking `factor` times as long (host time of [engine] as it is)."""
+    from calibrate.scaled import Scaled
+
+    return replace(prepared, step_time=Scaled(prepared.step_time, factor))
 
 
 def without_cache(prepared: Prepared) -> Prepared:

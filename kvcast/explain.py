@@ -149,7 +149,7 @@ def explain(scenario: Scenario, policies: Sequence[str] | None = None, causes: i
         _check_policy(name, scenario)
     prepared = api.prepare(scenario)
     result = api.run(prepared, record_cache=_has_optimum(prepared.scenario), on_clock=text.clock(f"simulating {len(prepared.workload):,} requests", 0, 1 + causes))
-    resolved, summary = result.scenario, result.report.summary
+    resolved, summary = _reopened(result.scenario, scenario), result.report.summary
     tokens = missed(summary)
     recoverable = sorted((c for c in tokens if tokens[c] and changes_for(c, resolved, policies)), key=lambda c: -(tokens[c] or 0))
     followed = []
@@ -167,6 +167,11 @@ def explain(scenario: Scenario, policies: Sequence[str] | None = None, causes: i
         "prefix_identity": summary["prefix_identity"], "block_size": summary["block_size"], "counting_rule": summary["counting_rule"],
         "seed": summary["seed"], "profile": summary["profile"], "profile_hash": summary["profile_hash"], "workload": summary["workload"],
     }  # fmt: skip
+
+
+def _reopened(resolved: Scenario, given: Scenario) -> Scenario:
+    """With max_model_len as it was given: with more memory a longer one may fit, with other blocks a shorter one."""
+    return replace(resolved, engine=replace(resolved.engine, max_model_len=given.engine.max_model_len))
 
 
 def _check_policy(name: str, scenario: Scenario) -> None:

@@ -34,6 +34,8 @@ from workloads.errors import InputError
 if TYPE_CHECKING:
     from sim.recording import Recording
 
+STEPS = "steps x "
+"""Begins the what_if of a run at scaled step times, see `steps_times`."""
 OnDone = Callable[[int, int], None]
 """(runs done, runs to do) after each."""
 STOPPED = "stopped.json"
@@ -45,8 +47,8 @@ SKETCH, SKETCHED = "sketch.json", "sketch.npz"
 class Task:
     """One simulation and where its result lies.
 
-    what_if: what is 20 % faster than the scenario's GPU (calibrate.faster), "oracle" for a router that knows
-    everything, or "". misses_allowed: give up once more requests than that have certainly missed their limits.
+    what_if: what is 20 % faster than the scenario's GPU (calibrate.faster), steps_times(factor) for steps that all take
+    `factor` times as long, "oracle" for a router that knows everything, or "". misses_allowed: give up once more requests than that have certainly missed their limits.
     light: keep only what a verdict needs (sim.sketch), not a run folder.
     """
 
@@ -115,6 +117,11 @@ class Lab:
         return cpu_s
 
 
+def steps_times(factor: float) -> str:
+    """The what_if of a task whose steps take `factor` times as long: "steps x 1.045"."""
+    return f"{STEPS}{factor:g}"
+
+
 def end_processes() -> None:
     """joblib keeps its processes for the next call, with the modules and the import path of this one."""
     from joblib.externals.loky import get_reusable_executor
@@ -130,6 +137,8 @@ def _one(task: Task) -> float:
     options: dict[str, Any] = {}
     if task.what_if == "oracle":
         options["oracle"] = True
+    elif task.what_if.startswith(STEPS):
+        prepared = api.at_step_times(prepared, float(task.what_if.removeprefix(STEPS)))
     elif task.what_if:
         from calibrate.faster import faster
 

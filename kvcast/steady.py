@@ -20,6 +20,8 @@ from workloads.columns import Workload
 from workloads.config import WorkloadConfig
 from workloads.limits import earliest_s
 
+HOUR_S = 3600.0
+
 
 def is_mix(scenario: Scenario) -> bool:
     return scenario.workload.trace is None
@@ -103,6 +105,46 @@ def mean_rate_per_s(workload: Workload) -> float | None:
     at_s = earliest_s(workload)
     span_s = float(np.ptp(at_s)) if len(at_s) else 0.0
     return len(at_s) / span_s if span_s > 0 else None
+
+
+def worst_hour(scenario: Scenario, ramp_s: float) -> Scenario | None:
+    """A mix that follows the clock, watched in the hour of its period with the most requests; None for any other.
+
+    scenario: as given, its window not yet in numbers.
+    """
+    config = mix.resolve(scenario.workload) if is_mix(scenario) else None
+    if config is None or not (whole_s := lengths.period_s(config)) or not begins_early(scenario):
+        return None
+    hour_s = min(HOUR_S, whole_s)
+    return begun(_from_clock(scenario, lengths.busiest(config, hour_s)), ramp_s, hour_s)
+
+
+def whole_period(scenario: Scenario, ramp_s: float) -> Scenario:
+    """The same mix, watched for a whole period."""
+    return begun(_from_clock(scenario, 0.0), ramp_s, lengths.period_s(mix.resolve(scenario.workload)))
+
+
+def _from_clock(scenario: Scenario, at_s: float) -> Scenario:
+    return replace(scenario, workload=replace(scenario.workload, start_s=at_s))
+
+
+def clock_note(scenario: Scenario) -> str:
+    """What part of its period a resolved mix that follows the clock is watched in; empty for a whole one, and for any other."""
+    if not is_mix(scenario):
+        return ""
+    config, run = mix.resolve(scenario.workload), scenario.run
+    whole_s = lengths.period_s(config)
+    if not whole_s or not lengths.stationary(config):
+        return ""
+    begins_s = config.start_s + (run.warmup_s or 0.0)
+    ends_s = config.start_s + (run.duration_s or config.duration_s or 0.0)
+    if ends_s - begins_s >= whole_s or ends_s <= begins_s:
+        return ""
+    here, mean = lengths.offered_per_s(config, begins_s, ends_s), lengths.requests_per_s(config)
+    return (
+        f"the window is {(ends_s - begins_s) / 3600:.3g} hours of a period of {whole_s / 3600:g}, from hour {begins_s % whole_s / 3600:.3g}: "
+        f"{here:.3g} requests/s, where the mean of the period is {mean:.3g}"
+    )
 
 
 def together(scenarios: Sequence[Scenario]) -> list[Scenario]:

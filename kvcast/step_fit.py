@@ -82,12 +82,15 @@ def _even(values: list[Any]) -> list[Any]:
 
 
 def _thinned(points: dict[str, Any]) -> dict[str, Any]:
-    """The same tables on half of their points."""
+    """The same tables on half of their points. A batch size that was measured at points left out only is left out with them."""
     decode, prefill = points["decode_attention"], points["prefill_attention"]
+    rows = [_even(row) for row in decode["us"]]
+    kept = [i for i, row in enumerate(rows) if any(us is not None for us in row)]
+    decode = {**decode, **{name: [decode[name][i] for i in kept] for name in ("batch", "measured_context") if name in decode}}
     return {
         **points,
         "dense": [{**op, "tokens": _even(op["tokens"]), "us": _even(op["us"])} for op in points["dense"]],
         "per_sequence": [{**op, "rows": _even(op["rows"]), "us": _even(op["us"])} for op in points["per_sequence"]],
-        "decode_attention": {**decode, "context": _even(decode["context"]), "us": [_even(row) for row in decode["us"]]},
+        "decode_attention": {**decode, "context": _even(decode["context"]), "us": [rows[i] for i in kept]},
         "prefill_attention": {**prefill, "new": _even(prefill["new"]), "us": _even(prefill["us"])},
     }

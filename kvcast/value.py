@@ -49,11 +49,12 @@ class Curve:
 
 
 def curve(scenario: Scenario, kv_blocks: Sequence[int] | None = None, most: int = 64) -> Curve:
-    """Simulate; raises InputError when the scenario has no target to hold. kv_blocks: per replica; default: shares of its own."""
+    """Simulate; raises InputError when the scenario has no target to hold. kv_blocks: per replica; default: shares of its own that hold a max_model_len that was given."""
     if scenario.slo.attainment is None:
         raise InputError("[slo] attainment is missing: equal attainment needs a target, such as --set slo.attainment=0.95")
     whole = api.resolve(scenario).scenario.engine.kv_blocks or 0
-    sizes = sorted(kv_blocks or {max(int(whole * share), 1) for share in SHARES})
+    least = -(-(scenario.engine.max_model_len or 0) // scenario.engine.block_size) if scenario.engine.semantics == "vllm" else 0
+    sizes = sorted(kv_blocks or {max(int(whole * share), 1) for share in SHARES if whole * share >= least})
     workload = api.load_workload(scenario.workload, scenario.seed)
     zero = _point(scenario, workload, sizes[-1], False, scenario.cluster.replicas, most)
     points: list[Point] = []

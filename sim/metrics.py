@@ -269,6 +269,15 @@ def time_mean(samples: Samples, column: str, window: Window) -> float:
     return dot(np.diff(t), getattr(samples, column)) / window.seconds
 
 
+def lost_with_session(rec: Recording, workload: Workload) -> int:
+    """Requests that never came because their session ended before: at one that no replica could serve."""
+    gone = rec.status == NOT_ARRIVED
+    if workload.session_id is None or not gone.any():
+        return 0
+    refused = ~np.isin(rec.status, (COMPLETED, UNFINISHED, ABORTED, NOT_ARRIVED))
+    return int(np.isin(workload.session_id[gone], workload.session_id[refused]).sum())
+
+
 def in_system_mean(rec: Recording, window: Window) -> float:
     """Mean over the window of the number of requests between arrival and last token, exact (Little's law holds)."""
     if window.seconds <= 0:

@@ -105,7 +105,7 @@ def build_report(
         **_flat(latency[0], hide=stability.stable is False),
         "offered_per_s": offered_per_s, "arrived": int(inside.sum()), **fates,
         "outside_window": int((rec.status != NOT_ARRIVED).sum() - inside.sum()),
-        "not_arrived": int((rec.status == NOT_ARRIVED).sum()),
+        "not_arrived": int((rec.status == NOT_ARRIVED).sum()), "lost_with_session": metrics.lost_with_session(rec, workload),
         "censored": bool(inside.sum() - (inside & completed).sum() > metrics.CENSORED_SHARE * inside.sum()),
         "single_token_outputs": int((workload.output_tokens[inside & completed] == 1).sum()),
         **_cache_numbers(rec, workload, counted, causes),

@@ -46,7 +46,7 @@ class EngineConfig:
     block_size: int = _f(16, "tokens per KV block; SGLang's page (its own default is 1)")
     kv_blocks: int | None = _f(None, "KV blocks per replica; default: from the GPU's memory")
     gpu_memory_utilization: float = _f(0.92, "share of GPU memory the engine may use")
-    max_model_len: int | None = _f(None, "longest prompt + output; default: the model's context")
+    max_model_len: int | None = _f(None, "longest prompt + output; default: the model's context, with vllm lowered to what fits in the KV memory")
     max_num_seqs: int | None = _f(None, "sequences running at once; default: the engine's for this GPU")
     max_num_batched_tokens: int | None = _f(None, "token budget of a step; default: the engine's for this GPU")
     long_prefill_token_threshold: int = _f(0, "longest prefill chunk when several requests are present; 0: no limit")

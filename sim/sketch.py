@@ -33,6 +33,7 @@ def sketch(rec: Recording, workload: Workload, scenario: Scenario, offered_per_s
     return columns, {
         "offered_per_s": offered_per_s, "arrived": int(inside.sum()), "completed": int((inside & completed).sum()), **fate_counts(rec.status[inside]),
         "outside_window": int((rec.status != NOT_ARRIVED).sum() - inside.sum()), "not_arrived": int((rec.status == NOT_ARRIVED).sum()),
+        "lost_with_session": metrics.lost_with_session(rec, workload),
         "censored": bool(inside.sum() - (inside & completed).sum() > metrics.CENSORED_SHARE * inside.sum()),
         "stable": stability.stable, "stable_reason": stability.reason, "gpu_busy_s": shares["busy_s"] * scenario.hardware.tensor_parallel,
         "coverage": {k: shares[k] for k in ("measured", "interpolated", "extrapolated")},

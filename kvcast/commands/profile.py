@@ -204,13 +204,13 @@ def _how_many(tokens: int, context: int) -> str:
 
 def _what_fits(model: Any, dtype: str, kv_dtype: str, context: int | None) -> list[dict[str, Any]]:
     """KV tokens on every GPU of a bundled profile, at 1 to 8 GPUs per replica."""
-    from calibrate.memory import longest_context
+    from calibrate.memory import WIDTHS, longest_context
     from calibrate.profile import BUNDLED, bundled_profiles, load_profile
 
     devices = {(p := load_profile(BUNDLED / f"{name}.json")).device["name"]: p for name in bundled_profiles()}
     rows = []
     for device, profile in devices.items():
-        for tp in (1, 2, 4, 8):
+        for tp in WIDTHS:
             tokens = longest_context(profile, model, dtype, kv_dtype, tp)
             rows.append({"gpu": device, "tensor_parallel": tp, "kv_tokens": tokens, "fits": None if context is None else tokens >= context})
     return rows

@@ -34,22 +34,25 @@ def _sample(config: WorkloadConfig) -> Workload:
 
 
 def too_long(config: WorkloadConfig, scenario: Scenario | None) -> list[str]:
-    """For each class of which a notable share is longer than the model's context: how many of its requests."""
+    """For each class of which a notable share is longer than the model's context, or what of it fits in the KV memory: how many of its requests."""
     if scenario is None:
         return []
     try:
-        resolved = api.resolve(scenario).scenario
+        resolved = api.resolve(scenario)
         workload = _sample(config)
     except InputError:
         return []  # said where the mistake is
-    context, cls, told = resolved.engine.max_model_len or 0, workload.column("class_id"), []
+    context, cls, told = resolved.scenario.engine.max_model_len or 0, workload.column("class_id"), []
+    limit, instead = f"{scenario.model.name}'s context of {context:,} tokens", "a model with a longer context"
+    if resolved.lowered:
+        limit, instead = f"the KV memory of {context:,} tokens, less than {scenario.model.name}'s context of {resolved.model.max_context:,}", "more KV memory for a replica"
     for i, c in enumerate(config.class_):
         mine = cls == i
         share = float((workload.prompt_tokens[mine] + workload.output_tokens[mine] > context).mean()) if mine.any() else 0.0
         if share >= NOTABLE:
             told.append(
-                f"{c.name}: {text.percent(share)} of the requests of this mix do not fit {scenario.model.name}'s context of {context:,} tokens (the average prompt has {sum(part.tokens for part in layers.parts(c)):,.0f}): "
-                "they are rejected, end their session or never come, so a run serves a lighter load than the mix says. Shorten the prompts or the sessions, or choose a model with a longer context."
+                f"{c.name}: {text.percent(share)} of the requests of this mix do not fit {limit} (the average prompt has {sum(part.tokens for part in layers.parts(c)):,.0f}): "
+                f"they are rejected, end their session or never come, so a run serves a lighter load than the mix says. Shorten the prompts or the sessions, or choose {instead}."
             )
     return told
 

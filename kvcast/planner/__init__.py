@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from kvcast import api, text
-from kvcast.lab import Lab, replace_file
+from kvcast.lab import Lab, replace_file, steps_times
 from kvcast.planner import document, words
 from kvcast.planner.candidates import Combination, combinations, fleet_of, guess_replicas
-from kvcast.planner.cautions import cautions, growth_cautions
+from kvcast.planner.cautions import cautions, growth_cautions, period_cautions
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.launch import Launch
 from kvcast.planner.load import Loads, curve, knee, shortened, with_load
@@ -28,9 +28,12 @@ from kvcast.planner.search import fewest
 from kvcast.planner.search import together as together_search
 from kvcast.planner.trials import Trial, Trials
 from kvcast.planner.whatif import advice, binding
-from kvcast.steady import together
+from kvcast.steady import clock_note, together, whole_period, worst_hour
+from kvcast.step_error import step_error
 from sim.scenario import Scenario
+from workloads import mix
 from workloads.errors import InputError
+from workloads.steady import period_s, requests_per_s
 
 PLAN, RAN = "plan.json", "ran.json"
 MOST = 64
@@ -53,6 +56,7 @@ class Options:
     binding: bool = True
     advice: bool = True
     n_plus_1: bool = True
+    model_error: bool = True
 
     def stages(self) -> list[str]:
         """What is simulated, in this order."""
@@ -115,7 +119,7 @@ def _plan(base: Scenario, found: list[Combination], folder: Path, asked: Options
     seeds = [base.seed + i for i in range(asked.seeds)]
     progress = Progress(asked.stages())
     with Trials(Lab(folder), seeds, asked.confidence, asked.jobs, progress) as trials:
-        found = in_steady_state(found, trials)
+        given, found = found, in_steady_state(found, trials)
         fleet = Fleet(trials, found, asked.most, asked.every)
         if not fleet.runnable:
             raise InputError(fleet.reasons[0])
@@ -126,11 +130,11 @@ def _plan(base: Scenario, found: list[Combination], folder: Path, asked: Options
         made: dict[str, Any] = {
             "name": base.name, "verdict": None, "device": device_of(winner), "scenario": dumps(winner), "slo": document.slo_of(base.slo), "confidence": asked.confidence,
             "method": _method(fleet), "seeds": seeds, "answer": document.answer_of(fleet, winner), "candidates": rows,
-            "rejected_by": document.rejected_by(rows), **reach, "growth": _growth(fleet, winner, asked, progress, reach),
+            "rejected_by": document.rejected_by(rows), **reach, "period": _period(fleet, given), "model_error": _model_error(fleet, asked), "growth": _growth(fleet, winner, asked, progress, reach),
             "n_plus_1": _n_plus_1(fleet, asked), "launched": launch.as_document() if launch else None,
             "caution": cautions(fleet, winner) + (launch.cautions() if launch else []), "notes": list(fleet.notes),
         }  # fmt: skip
-        made["caution"] += growth_cautions(made["growth"], made["answer"]["replicas"])
+        made["caution"] += growth_cautions(made["growth"], made["answer"]["replicas"]) + period_cautions(made["period"])
         made["simulations"] = {
             "distinct": trials.distinct, "stopped_early": trials.stopped_early, "run": trials.simulated, "reused": trials.reused,
             "cpu_s": trials.cpu_s,
@@ -139,14 +143,33 @@ def _plan(base: Scenario, found: list[Combination], folder: Path, asked: Options
 
 
 def in_steady_state(found: Sequence[Combination], trials: Trials) -> list[Combination]:
-    """The combinations with one warm-up and window, long enough for about as many replicas as they will need."""
+    """The combinations with one warm-up and window, long enough for about as many replicas as they will need; the worst hour of
+    a mix that follows the clock."""
     can = [i for i, one in enumerate(found) if one.scenario is not None and _resolves(one.scenario)]
     sizes = dict.fromkeys(can, 1)
+    cut: list[Scenario] = []
     for _ in range(2):  # a larger fleet's caches take longer to fill
-        cut = together([found[i].with_replicas(sizes[i]) for i in can])
+        asked = [found[i].with_replicas(sizes[i]) for i in can]
+        cut = [worst_hour(one, whole.run.warmup_s or 0.0) or whole for one, whole in zip(asked, together(asked), strict=True)]
         sizes = {i: guess_replicas(one, trials.workload(one)) for i, one in zip(can, cut, strict=True)}
-    windowed = dict(zip(can, cut, strict=True)) if can else {}
+    windowed = dict(zip(can, cut, strict=True))
     return [one if i not in windowed else replace(one, scenario=_windowed_as(one.scenario, windowed[i])) for i, one in enumerate(found)]
+
+
+def _period(fleet: Fleet, given: Sequence[Combination]) -> dict[str, Any] | None:
+    """The answer over the whole period of a mix that follows the clock, by one run; it was found for the worst hour."""
+    if fleet.winner is None or fleet.answer is None:
+        return None
+    asked, hour = given[fleet.winner].with_replicas(fleet.replicas), fleet.answer.trial.scenario
+    if worst_hour(asked, 0.0) is None:
+        return None
+    ramp_s = hour.run.warmup_s or 0.0
+    one = fleet.trials.judge([Trial(whole_period(asked, ramp_s), full=True)])[0]
+    config = mix.resolve(hour.workload)
+    return {
+        "period_s": period_s(config), "worst_from_s": (config.start_s + ramp_s) % period_s(config), "worst_offered_per_s": fleet.answer.offered_per_s,
+        "offered_per_s": requests_per_s(config), "asked": clock_note(api.windowed(asked)) or None, **document.sketch_of(one),
+    }  # fmt: skip
 
 
 def _windowed_as(scenario: Scenario | None, cut: Scenario) -> Scenario:
@@ -210,6 +233,16 @@ def _reach(fleet: Fleet, winner: Scenario, asked: Options, progress: Progress) -
         answer = fleet.answer
         reach["advice"], reach["tried"] = advice(loads, capacity, fleet.replicas, answer is not None and answer.attains)
     return reach
+
+
+def _model_error(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
+    """What the answer would be were all steps as much slower, or faster, as the profile may be off: the first run again."""
+    if not asked.model_error or fleet.winner is None or fleet.answer is None:
+        return None
+    scenario = fleet.answer.trial.scenario
+    error = step_error(api.resolve(scenario).profile)
+    slower, faster = fleet.trials.judge([Trial(scenario, steps_times(1 + sign * error.share), full=True) for sign in (1, -1)])
+    return {"share": error.share, "source": error.source, "slower": document.sketch_of(slower), "faster": document.sketch_of(faster)}
 
 
 def _growth(fleet: Fleet, winner: Scenario, asked: Options, progress: Progress, reach: dict[str, Any]) -> list[dict[str, Any]] | None:

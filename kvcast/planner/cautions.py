@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 from kvcast import api, text
+from kvcast.api import Resolved
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.load import closed_load, unit_of
 from kvcast.planner.trials import Judged
@@ -36,7 +37,7 @@ def cautions(fleet: Fleet, winner: Scenario) -> list[str]:
             lines.append(f"stability of the chosen fleet is not certain: {answer.summaries[0]['stable_reason']}")
         if any(summary["censored"] for summary in answer.summaries):
             lines.append("more than 0.1 % of the arrivals did not complete: percentiles leave them out, attainment counts them as missed")
-    return lines + _not_served(fleet, resolved.scenario.engine.max_model_len) + _too_few(fleet, winner) + _too_few_sessions(fleet, winner)
+    return lines + _not_served(fleet, resolved) + _too_few(fleet, winner) + _too_few_sessions(fleet, winner)
 
 
 def growth_cautions(rows: list[dict[str, Any]] | None, replicas: int | None) -> list[str]:
@@ -47,18 +48,37 @@ def growth_cautions(rows: list[dict[str, Any]] | None, replicas: int | None) -> 
     return [] if faster is None else [f"at {faster['factor']:g} times the load {faster['replicas']} replicas are needed, more than {faster['factor']:g} times as many: the fleet grows faster than its load"]
 
 
-def _not_served(fleet: Fleet, context: int | None) -> list[str]:
-    """Requests of the chosen fleet's runs (without one, of those that came closest) that were no load: they never came, or were too long."""
+def period_cautions(period: dict[str, Any] | None) -> list[str]:
+    """What else is to be known of a mix that follows the clock."""
+    if period is None:
+        return []
+    hour, whole = f"hour {period['worst_from_s'] / 3600:.3g}", f"{period['period_s'] / 3600:g} hours"
+    lines = [f"the mix follows the clock: the fleet is for its worst hour, from {hour} of {whole} ({period['worst_offered_per_s']:.3g} requests/s; the mean is {period['offered_per_s']:.3g})"]
+    lines += [f"{period['asked']}; the plan is not for that window"] if period["asked"] else []
+    return lines if period["attains"] else [*lines, f"over the whole period it does not attain the target ({text.percent(period['attainment']['mean'] or period['attainment']['high'])} of the requests)"]
+
+
+def _not_served(fleet: Fleet, resolved: Resolved) -> list[str]:
+    """Requests of the chosen fleet's runs (without one, of those that came closest) that were no load: they never came, or were too long.
+
+    From one in a hundred on; where the KV memory is what makes them too long, from the first.
+    """
     judged = fleet.answer or max(fleet.judged.values(), key=_attained, default=None)
     summaries = judged.summaries if judged else ()
-    never, cut = (sum(summary[key] for summary in summaries) for key in ("not_arrived", "session_truncated"))
-    long = sum(summary["rejected"]["too_long"] for summary in summaries)
+    ended = fleet.answer is not None and fleet.answer.trial.scenario.run.duration_s is not None  # sessions are cut by the window's end, which loses nothing
+    never, cut = (sum(summary[key] for summary in summaries) for key in ("lost_with_session" if ended else "not_arrived", "session_truncated"))
+    long, small = (sum(summary["rejected"][key] for summary in summaries) for key in ("too_long", "kv_too_small"))
     everyone = never + sum(summary["arrived"] + summary["outside_window"] for summary in summaries)
-    lost = never + cut + long
-    if not everyone or lost < PART * everyone:
+    lost = never + cut + long + small
+    if not everyone or (lost < PART * everyone and not small and not (resolved.lowered and long + cut)):
         return []
-    limit = "" if context is None else f" ({context:,} tokens)"
-    parts = ((never, "never arrived because their session or the run ended before"), (long, f"were rejected as too long for the context{limit}"), (cut, f"ended their session because its prompt outgrew the context{limit}"))
+    engine, context = resolved.scenario.engine, resolved.model.max_context
+    limit = f"what fits in the KV memory ({engine.max_model_len:,} tokens; the model's context is {context:,})" if resolved.lowered else f"the context ({engine.max_model_len:,} tokens)"
+    parts = (
+        (never, "never arrived because their session or the run ended before"), (long, f"were rejected as too long for {limit}"),
+        (small, f"were rejected because the KV memory ({(engine.kv_blocks or 0) * engine.block_size:,} tokens) is too small for them"),
+        (cut, f"ended their session because its prompt outgrew {limit}"),
+    )  # fmt: skip
     return [f"{lost:,} of {everyone:,} requests ({text.percent(lost / everyone)}) were not served, and the plan is for the others: {', '.join(f'{n:,} {what}' for n, what in parts if n)}"]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from calibrate.memory import WIDTHS
 from kvcast import api
 from kvcast.explain import POLICIES, with_classes
 from sim.scenario import Scenario, TierConfig
@@ -15,7 +16,6 @@ from workloads.errors import InputError
 
 HOST_TIER = TierConfig(name="host", bandwidth_gb_per_s=50.0, capacity_gib=256.0)
 """Host memory over PCIe 5.0 x16: 64 GB/s on paper."""
-WIDTHS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ def launch_of(scenario: Scenario) -> dict[str, Any] | None:
     model = given.model.config or HUGGING_FACE.get(given.model.name, given.model.name)
     sglang = given.engine.semantics == SGLANG
     argv, notes = (_sglang if sglang else _vllm)(given, scenario, model)
+    if resolved.lowered:
+        notes.append(f"--max-model-len {given.engine.max_model_len} is what fits in the KV memory: with the model's context of {resolved.model.max_context} vLLM does not start")
     gpus = given.hardware.tensor_parallel
     each = f" of {gpus} GPUs" if gpus > 1 else ""
     words = f"{n} of these{each} behind a {given.cluster.router} router" if n > 1 else f"one replica{each}"

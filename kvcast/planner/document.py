@@ -7,10 +7,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import numpy as np
+
 from kvcast.planner.candidates import Combination
 from kvcast.planner.command import launch_of
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.load import Capacity
+from kvcast.planner.money import KEYS, money
 from kvcast.planner.trials import CANNOT_RUN, PRUNED, Judged
 from sim.scenario import Scenario, SloConfig
 from sim.verdict import Interval
@@ -62,6 +65,14 @@ def _row(combination: Combination, verdict: str, one: Judged | None = None, reas
     }  # fmt: skip
 
 
+def sketch_of(one: Judged) -> dict[str, Any]:
+    """A fleet judged by one run: its shares, without more precision than it has."""
+    return {
+        "verdict": one.verdict, "attains": one.attains, "attainment": interval_of(one.attainment, one.at_most),
+        "classes": [each.as_document() for each in one.judged.classes], "ttft_ms_p99": one.ttft_ms["p99"], "tpot_ms_p99": one.tpot_ms["p99"],
+    }  # fmt: skip
+
+
 def rejected_by(rows: list[dict[str, Any]]) -> dict[str, int]:
     counted = Counter(row["rejected_by"] or row["verdict"] for row in rows if row["verdict"] != "meets")
     return {**{limit: counted.pop(limit, 0) for limit in LIMITS}, **{key: counted[key] for key in sorted(counted)}}
@@ -69,7 +80,9 @@ def rejected_by(rows: list[dict[str, Any]]) -> dict[str, int]:
 
 def answer_of(fleet: Fleet, scenario: Scenario) -> dict[str, Any]:
     one = fleet.answer
-    empty = dict.fromkeys(("replicas", "gpus", "gpus_per_replica", "gpu_hours_per_day", "usd_per_hour", "label", "values", "router", "goodput_per_s", "run", "launch"))
+    empty = dict.fromkeys(
+        ("replicas", "gpus", "gpus_per_replica", "gpu_hours_per_day", "usd_per_hour", "label", "values", "router", "goodput_per_s", "run", "launch",
+         "word", "reason", "class", "classes", "runs", "by_seed", "offered_per_s", *KEYS))  # fmt: skip
     if one is None or fleet.winner is None:
         return {"feasible": False, **empty, "attainment": interval_of(None)}
     combination = fleet.combinations[fleet.winner]
@@ -79,7 +92,16 @@ def answer_of(fleet: Fleet, scenario: Scenario) -> dict[str, Any]:
         "label": combination.label, "values": combination.values, "router": scenario.cluster.router,
         "attainment": interval_of(one.attainment, one.at_most), "goodput_per_s": one.goodput_per_s, "run": one.run,
         "launch": launch_of(scenario),
+        "word": one.verdict, "reason": one.judged.reason or None, "class": one.judged.failed or None,
+        "classes": [each.as_document() for each in one.judged.classes], "runs": len(one.runs), "by_seed": fleet.by_seed(),
+        "offered_per_s": one.offered_per_s, **_money(fleet, one, size["usd_per_hour"]),
     }  # fmt: skip
+
+
+def _money(fleet: Fleet, one: Judged, usd_per_hour: float | None) -> dict[str, float | None]:
+    workload = fleet.trials.workload(one.trial.scenario)
+    inside = fleet.trials.by_request(one.runs[0])["in_window"].astype(bool) if one.at_most is None else np.ones(len(workload), bool)
+    return money(usd_per_hour, one.offered_per_s, workload.prompt_tokens[inside], workload.output_tokens[inside])
 
 
 def capacity_of(found: Capacity) -> dict[str, Any]:

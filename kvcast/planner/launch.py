@@ -17,8 +17,8 @@ from typing import Any
 
 from kvcast import api
 from kvcast.config import scenario_from_doc
+from kvcast.fitting import fitting_profile
 from kvcast.planner.flags import NO_EFFECT, NO_VALUE, NOT_MODELLED, READ, SGLANG, SGLANG_OFF, SWITCHES, TOKENS, VLLM
-from sim.scenario import Scenario
 from workloads.errors import InputError
 
 
@@ -54,29 +54,10 @@ class Launch:
         logged, size = scenario.engine.kv_blocks, scenario.engine.block_size
         if logged is not None:
             try:
-                ours = api.resolve(replace(scenario, engine=replace(scenario.engine, kv_blocks=None))).scenario.engine.kv_blocks or 0
+                ours = api.resolve(replace(scenario, engine=replace(scenario.engine, kv_blocks=None, max_model_len=None))).scenario.engine.kv_blocks or 0
             except InputError:
                 return
             self.notes.append(f"KV blocks of {size} tokens: {logged:,} given, kvcast's own arithmetic says {ours:,} ({100 * (ours / logged - 1):+.1f} %); those given are used")
-
-
-def fitting_profile(scenario: Scenario) -> str | None:
-    """Another bundled profile of the same GPU that fits the scenario's model, or its roofline; None when its own fits, or is no bundled one."""
-    from calibrate.faster import gpu_key
-    from calibrate.models import bundled_model, known_as, load_model_at
-    from calibrate.profile import BUNDLED, bundled_profiles, load_profile
-
-    names = bundled_profiles()
-    if scenario.hardware.profile not in names:
-        return None
-    model = load_model_at(Path(scenario.model.config)) if scenario.model.config else bundled_model(scenario.model.name)
-    name, wanted = known_as(model), (scenario.model.dtype, scenario.hardware.tensor_parallel)
-    here, kv_dtype = load_profile(BUNDLED / f"{scenario.hardware.profile}.json"), scenario.model.kv_dtype
-    profiles = [here, *(load_profile(BUNDLED / f"{one}.json") for one in names)]
-    fitting = [one for one in profiles if one.device["name"] == here.device["name"] and one.fits(name, *wanted) and kv_dtype in (None, one.kv_dtype)]
-    if not fitting:
-        return f"roofline:{gpu_key(str(here.device['name']))}"
-    return None if fitting[0] is here else fitting[0].id
 
 
 # -- a command ---------------------------------------------------------------------------------------------------------

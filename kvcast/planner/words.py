@@ -18,7 +18,7 @@ def verdict(made: dict[str, Any]) -> str:
     answer, wanted = made["answer"], share(made["slo"]["attainment"])
     if not answer["feasible"]:
         return _infeasible(made)
-    parts = [f"{fleet(made)}: {_share(answer['attainment'])} of requests meet {limits(made['slo'])}, target {wanted}"]
+    parts = [f"{fleet(made)} meets: {_classes(made)} of requests within {limits(made['slo'])}, target {wanted}{_sketch(answer)}", *_with_error(made)]
     if made["binding"] is not None and made["binding"]["resource"] is not None:
         rivals = made["binding"].get("rivals") or []
         parts.append(f"binding: {' or '.join([made['binding']['resource'], *rivals])}" + (" (not told apart)" if rivals else ""))
@@ -29,6 +29,36 @@ def verdict(made: dict[str, Any]) -> str:
     if made["advice"]:
         parts.append(f"next: {made['advice'][0]['change']}")
     return "; ".join(parts)
+
+
+def _classes(made: dict[str, Any]) -> str:
+    """The share of all requests, or of each class where there are several."""
+    rows = [row for row in made["answer"]["classes"] if row["attainment"] is not None]
+    if len(rows) < 2:
+        return _share(rows[0]["attainment"] if rows else made["answer"]["attainment"])
+    return ", ".join(f"{row['name']} {_share(row['attainment'])}" for row in rows)
+
+
+def _sketch(answer: dict[str, Any]) -> str:
+    return " (one run)" if answer["runs"] == 1 else f" ({answer['runs']} runs)"
+
+
+def _with_error(made: dict[str, Any]) -> list[str]:
+    """What the model's own error makes of it."""
+    error = made["model_error"]
+    if error is None:
+        return []
+    ends = [f"{_worst(error[side])} with step times {text.percent(error['share'])} {words}" for side, words in (("slower", "longer"), ("faster", "shorter"))]
+    return [f"model error: {' and '.join(ends)}" + ("" if error["slower"]["attains"] else ", so it depends on the step times whether it meets")]
+
+
+def _worst(one: dict[str, Any]) -> str:
+    """The lowest share of a class."""
+    rows = [row for row in one["classes"] if row["attainment"] is not None]
+    if not rows:
+        return f"at most {text.percent(one['attainment']['high'])}"
+    worst = min(rows, key=lambda row: row["attainment"]["mean"] - row["target"])
+    return f"{text.percent(worst['attainment']['mean'])}{' of ' + worst['name'] if len(rows) > 1 else ''}"
 
 
 def _infeasible(made: dict[str, Any]) -> str:
@@ -73,8 +103,11 @@ def share(value: float) -> str:
 
 
 def _share(found: dict[str, Any]) -> str:
-    half = max(found["mean"] - found["low"], found["high"] - found["mean"])
-    return f"{100 * found['mean']:.1f} % +- {100 * half:.1f} %"
+    """A share with its interval: the longer side, or both ends where they are far from alike."""
+    down, up = found["mean"] - found["low"], found["high"] - found["mean"]
+    if max(down, up) > 0.01 and max(down, up) > 2 * min(down, up):
+        return f"{100 * found['mean']:.1f} % ({100 * found['low']:.1f} to {100 * found['high']:.1f})"
+    return f"{100 * found['mean']:.1f} % +- {100 * max(down, up):.1f} %"
 
 
 def limits(slo: dict[str, Any]) -> str:
@@ -112,7 +145,23 @@ def _size(made: dict[str, Any]) -> str:
         return ""
     usd = "" if answer["usd_per_hour"] is None else f", {text.usd(answer['usd_per_hour'])} an hour"
     label = "" if not answer["values"] else f" ({answer['label']})"
-    return f"{answer['replicas']} {_replicas(answer['replicas'])}{label}, {gpus(answer['gpus'])}, {answer['gpu_hours_per_day']:,.0f} GPU-hours a day{usd}, router {answer['router']}"
+    lines = [f"{answer['replicas']} {_replicas(answer['replicas'])}{label}, {gpus(answer['gpus'])}, {answer['gpu_hours_per_day']:,.0f} GPU-hours a day{usd}, router {answer['router']}"]
+    if answer["usd_per_request"] is not None:
+        million = ", ".join(f"{text.usd(answer[f'usd_per_million_{kind}_tokens'])} {kind}" for kind in ("input", "output", "total"))
+        lines.append(f"at the offered {answer['offered_per_s']:.3g} requests/s: {text.usd(answer['usd_per_month'])} a month, {text.usd(answer['usd_per_request'])} a request; per million tokens {million} (one bill, three ways)")
+    if made["period"] is not None:
+        lines.append(f"over the whole period of {made['period']['period_s'] / 3600:g} hours: {_share(made['period']['attainment'])} (one run)")
+    return "\n".join([*lines, *_by_seed(answer["by_seed"])])
+
+
+def _by_seed(found: dict[str, int] | None) -> list[str]:
+    """How often the answer changes with the seed."""
+    if found is None:
+        return []
+    if found["same"] == found["runs"]:
+        return [f"every one of {found['runs']} independent runs says so by itself"]
+    others = [f"{found[key]} would do with {words}" for key, words in (("fewer", "a replica less"), ("more", "no fewer than a replica more")) if found[key]]
+    return [f"the answer changes with the seed: of {found['runs']} independent runs {found['same']} say so by themselves, {', '.join(others)}"]
 
 
 def gpus(n: int) -> str:
@@ -131,10 +180,11 @@ def _candidates(made: dict[str, Any]) -> str:
     for row in shown:
         attainment = row["attainment"]
         share = _share(attainment) if attainment["mean"] is not None else f"below {text.percent(attainment['high'])}" if attainment["high"] is not None else text.UNKNOWN
-        why = row["reason"] or (NAMES.get(row["rejected_by"], row["rejected_by"]) if row["rejected_by"] else "")
+        why = row["reason"] or _because(row)
         mark = "*" if (row["extrapolated"] or 0.0) >= 0.01 else ""
-        cells.append([*([_label(row)] if varied else []), row["verdict"] + mark, _short(why), text.count(row["replicas"]), text.count(row["gpus"]), text.usd(row["usd_per_hour"]), share, text.milliseconds(row["ttft_ms_p99"]), text.milliseconds(row["tpot_ms_p99"])])
-    header = [*(["combination"] if varied else []), "verdict", "because of", "replicas", "GPUs", "$/h", "attainment", "TTFT p99", "TPOT p99"]
+        cells.append([*([_label(row)] if varied else []), row["verdict"] + mark, _short(why), text.count(row["replicas"]), text.count(row["gpus"]), text.usd(row["usd_per_hour"]), text.count(row["runs"] or None), share, text.milliseconds(row["ttft_ms_p99"]), text.milliseconds(row["tpot_ms_p99"])])
+        cells += [[*([""] if varied else []), "", f"  {each['name']}: {each['verdict']}", "", "", "", "", _share(each["attainment"]), "", ""] for each in row["classes"] if len(row["classes"]) > 1 and each["attainment"]]
+    header = [*(["combination"] if varied else []), "verdict", "because of", "replicas", "GPUs", "$/h", "runs", "attainment", "TTFT p99", "TPOT p99"]
     lines = [text.table(header, cells, left=3 if varied else 2)]
     if len(shown) < len(rows):
         lines.append(f"{len(rows) - len(shown)} more in plan.json and with --json")
@@ -142,6 +192,12 @@ def _candidates(made: dict[str, Any]) -> str:
         lines.append("*: 1 % or more of the simulated time rests on extrapolated step times")
     rejected = ", ".join(f"{NAMES.get(key, key)} {n}" for key, n in made["rejected_by"].items() if n)
     return "\n".join([*lines, *([f"not chosen: {rejected}"] if rejected else [])])
+
+
+def _because(row: dict[str, Any]) -> str:
+    """What a fleet failed by, and which class."""
+    reason = NAMES.get(row["rejected_by"], row["rejected_by"]) if row["rejected_by"] else ""
+    return f"{row['class']}: {reason}" if row["class"] else reason
 
 
 def _label(row: dict[str, Any]) -> str:
@@ -194,15 +250,22 @@ def _advice(made: dict[str, Any]) -> str:
 
 def _more(made: dict[str, Any]) -> str:
     lines = []
-    for row in made["growth"] or []:
-        need = f"{row['replicas']} {_replicas(row['replicas'])}, {gpus(row['gpus'])}" + ("" if row["usd_per_hour"] is None else f", {text.usd(row['usd_per_hour'])} an hour") if row["replicas"] else "no fleet that was looked at meets the target"
-        lines.append(f"at {row['factor']:g}x the load: {need}")
+    rows = made["growth"] or []
+    if rows:
+        advised = any(row["advised"] for row in rows)
+        cells = [[f"{row['factor']:g}x", *_grown(row), *(_grown(row["advised"] or {}) if advised else [])] for row in rows]
+        header = ["load", "replicas", "GPUs", "$/h", *(["replicas", "GPUs", "$/h"] if advised else [])]
+        lines.append(f"at larger loads{', as it is and with ' + made['advice'][0]['change'] if advised else ''}:\n{text.table(header, cells, left=1)}")
     spare = made["n_plus_1"]
     if spare is not None:
         down = "nothing is left" if spare["attainment_one_down"] is None else f"attainment {text.percent(spare['attainment_one_down'])}"
         survives = "" if spare["replicas"] is None else f"; {spare['replicas']} replicas survive the loss of one"
         lines.append(f"one replica down: {down}{' (still meets)' if spare['enough'] else ''}{survives}; in the steady state, the failure itself is not simulated")
     return "\n".join(lines)
+
+
+def _grown(row: dict[str, Any]) -> list[str]:
+    return [text.count(row.get("replicas")), text.count(row.get("gpus")), text.usd(row.get("usd_per_hour"))]
 
 
 def _launch(made: dict[str, Any]) -> str:

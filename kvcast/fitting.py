@@ -1,0 +1,28 @@
+"""Another profile of the same GPU, for a model, a precision or a width that the scenario's own was not made for.
+
+    >>> fitting_profile(replace(scenario, hardware=replace(scenario.hardware, tensor_parallel=4)))
+"""
+from __future__ import annotations
+
+from pathlib import Path
+
+from sim.scenario import Scenario
+
+
+def fitting_profile(scenario: Scenario) -> str | None:
+    """Another bundled profile of the same GPU that fits the scenario's model, or its roofline; None when its own fits, or is no bundled one."""
+    from calibrate.faster import gpu_key
+    from calibrate.models import bundled_model, known_as, load_model_at
+    from calibrate.profile import BUNDLED, bundled_profiles, load_profile
+
+    names = bundled_profiles()
+    if scenario.hardware.profile not in names:
+        return None
+    model = load_model_at(Path(scenario.model.config)) if scenario.model.config else bundled_model(scenario.model.name)
+    name, wanted = known_as(model), (scenario.model.dtype, scenario.hardware.tensor_parallel)
+    here, kv_dtype = load_profile(BUNDLED / f"{scenario.hardware.profile}.json"), scenario.model.kv_dtype
+    profiles = [here, *(load_profile(BUNDLED / f"{one}.json") for one in names)]
+    fitting = [one for one in profiles if one.device["name"] == here.device["name"] and one.fits(name, *wanted) and kv_dtype in (None, one.kv_dtype)]
+    if not fitting:
+        return f"roofline:{gpu_key(str(here.device['name']))}"
+    return None if fitting[0] is here else fitting[0].id
