@@ -95,7 +95,7 @@ def _latency(run: Run) -> str:
     drawn = [html_page.figure(figures.latency_cdf(s, run.aggregates, metric), metric, TERMS[metric], caption) for metric in ("ttft", "tpot")]
     slowest = figures.lives_of(run.summary, run.aggregates)
     drawn += [html_page.figure(figures.request_life(slowest), "life", TERMS["life"], "The completed requests that waited longest for their first token.")] if slowest else []
-    drawn.append(html_page.figure(figures.queue(run.tables["timeline"]), "queue", TERMS["queue"]))
+    drawn.append(_over_time(s, figures.queue(run.tables["timeline"]), "queue", "queue"))
     return html_page.figures(drawn)
 
 
@@ -105,9 +105,17 @@ def _cache(run: Run) -> str:
         return html_page.paragraph("The workload says nothing about shared text: every hit rate is 0 because it is unknown, not because nothing is shared.")
     drawn = [
         html_page.figure(figures.miss_causes(_fewer_classes(s)), "causes", TERMS["causes"]),
-        html_page.figure(figures.hit_rate(s, run.tables["timeline"]), "hits", TERMS["hit_rate"], f"Counting rule: {s['counting_rule']}."),
+        _over_time(s, figures.hit_rate(s, run.tables["timeline"]), "hits", "hit_rate", f"Counting rule: {s['counting_rule']}."),
     ]
     return html_page.figures(drawn) + _worth(s)
+
+
+def _over_time(s: Document, drawn: Any, name: str, term: str, caption: str = "") -> str:
+    """A figure over the run's clock, whose warm-up is in grey."""
+    begins_s = s["window"]["start_s"]
+    told = [caption] if caption else []
+    told += [f"Grey: the first {text.minutes(begins_s)}, a warm-up that is not judged."] if begins_s else []
+    return html_page.figure(figures.unjudged(drawn, begins_s), name, TERMS[term], " ".join(told))
 
 
 def _worth(s: Document) -> str:
@@ -133,7 +141,7 @@ def _worth(s: Document) -> str:
 def _fleet(run: Run) -> str:
     s, timeline = run.summary, run.tables["timeline"]
     return html_page.figures([
-        html_page.figure(figures.kv_occupancy(s, timeline), "kv", TERMS["kv"]),
+        _over_time(s, figures.kv_occupancy(s, timeline), "kv", "kv"),
         html_page.figure(figures.replica_load(s, run.tables["requests"]), "replicas", "Tokens that each replica worked on: prompt tokens computed, and output tokens; those from the cache cost nothing."),
     ])  # fmt: skip
 

@@ -17,6 +17,7 @@ from kvcast.figures.capacity import binding, candidates, goodput_by_rate, growth
 from kvcast.figures.comparison import differences
 from kvcast.figures.latency import latency_cdf
 from kvcast.figures.replicas import replica_load
+from kvcast.figures.style import unjudged
 from kvcast.figures.timeline import PHASES, by_replica, in_system, lives, lives_of, queue, request_life, window_of
 from kvcast.figures.workload import arrivals, prompt_layers
 
@@ -24,5 +25,5 @@ __all__ = [
     "PHASES", "arrivals", "binding", "by_replica", "candidates", "coverage", "covered", "decode_curves", "differences", "goodput_by_rate", "gpu_memory", "growth",
     "hit_by_capacity", "hit_rate", "in_system", "kv_occupancy", "latency_by_rate", "latency_cdf", "lives", "lives_of", "miss_causes", "misses_over_time",
     "predicted_against_measured", "prefill_curve", "prompt_layers", "queue", "replica_load", "request_life", "residuals", "tokens_by_scope",
-    "value_of_memory", "window_of",
+    "unjudged", "value_of_memory", "window_of",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from kvcast import text
-from kvcast.figures.style import CLASS_COLOURS, GREEN, GREY, HIT, ORANGE, SKY, literal, styled
+from kvcast.figures.style import CLASS_COLOURS, GREEN, GREY, HIT, ORANGE, SKY, literal, styled, unjudged
 
 SCOPES = {"global": HIT, "project": SKY, "session": GREEN, "dynamic": ORANGE}
 SHARED_BY = {"global": "same for everyone", "project": "shared in a project", "session": "shared in a session", "dynamic": "new in every request"}
@@ -80,8 +80,7 @@ def arrivals(times_s: Mapping[str, np.ndarray], what: str = "sessions", warmup_s
             x=edges[:-1] / unit, y=rate, name=label, mode="lines", stackgroup="all", line={"shape": "hv", "width": 0.5, "color": colour}, fillcolor=colour,
             hovertemplate=f"{label}: %{{y:.3g}} {what}/s<extra></extra>",
         ))  # fmt: skip
-    if warmup_s:
-        figure.add_vrect(x0=0, x1=warmup_s / unit, fillcolor=GREY, opacity=0.35, line_width=0, annotation={"text": "warm-up, not judged", "font": {"size": 11}}, annotation_position="top left")
+    unjudged(figure, warmup_s / unit)
     figure.update_yaxes(title=f"{what}/s", rangemode="tozero")
     figure.update_xaxes(title=f"time ({name})", range=[0, last_s / unit])
     figure.update_layout(hovermode="x unified", showlegend=len(times_s) > 1)

@@ -14,7 +14,7 @@ import numpy as np
 
 from kvcast import api, text
 from kvcast.pages import layers
-from kvcast.steady import nominal_per_s
+from kvcast.steady import clock_note, nominal_per_s
 from sim.scenario import Scenario
 from workloads import mix
 from workloads.columns import Workload
@@ -81,4 +81,4 @@ def judged(scenario: Scenario) -> str:
         told.append(f"judged for {text.minutes(lasts_s)}{about}")
     elif scenario.workload.requests is not None:
         told.append(f"ends after about {text.count(scenario.workload.requests)} requests")
-    return f"{'; '.join(told)}."
+    return f"{'; '.join([*told, *filter(None, [clock_note(scenario)])])}."

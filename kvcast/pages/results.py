@@ -130,9 +130,10 @@ def plots(run: Run) -> None:
 def _drawn(name: str, _run: Run) -> dict[str, Any]:
     """The figures by their term. Kept: with a million requests, reading columns takes longer than a change of settings may."""
     s, drawn, timeline = _run.summary, _run.aggregates, _run.tables["timeline"]
+    over_time = {"kv": figures.kv_occupancy(s, timeline), "hit_rate": figures.hit_rate(s, timeline), "queue": figures.queue(timeline)}
     return {
-        "ttft": figures.latency_cdf(s, drawn, "ttft"), "tpot": figures.latency_cdf(s, drawn, "tpot"), "kv": figures.kv_occupancy(s, timeline), "hit_rate": figures.hit_rate(s, timeline),
-        "queue": figures.queue(timeline), "replica_load": figures.replica_load(s, _run.tables["requests"]),
+        "ttft": figures.latency_cdf(s, drawn, "ttft"), "tpot": figures.latency_cdf(s, drawn, "tpot"), **{term: figures.unjudged(one, s["window"]["start_s"]) for term, one in over_time.items()},
+        "replica_load": figures.replica_load(s, _run.tables["requests"]),
     }  # fmt: skip
 
 

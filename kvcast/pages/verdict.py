@@ -99,15 +99,11 @@ def why_not(row: Document) -> str:
 
 def planned(plan: Document) -> Verdict:
     """The verdict of `kvcast plan`'s document, in its own words: the fewest GPUs, what binds, how far the load may grow, what to do next."""
-    sentence = f"{_typeset(words.verdict(dict(plan)))}."
-    decides = deciding(plan)
-    if plan["answer"]["feasible"]:
-        state, headline = MET, "Fewest GPUs:"
-    elif decides is not None and decides["verdict"] == NOT_SHOWN:
-        state, headline = OPEN, "No fleet is shown to meet the target:"
-    else:
-        state, headline = MISSED, "No fleet meets the target:"
-    return Verdict(state, headline, sentence, (*_size(plan["answer"]), *settled(plan), _made_of(plan)), _joined(plan["caution"]))
+    answer, decides = plan["answer"], deciding(plan)
+    state = MET if answer["feasible"] else OPEN if decides is not None and decides["verdict"] == NOT_SHOWN else MISSED
+    headline = {MET: "Fewest GPUs:", OPEN: "No fleet is shown to meet the target:", MISSED: "No fleet meets the target:"}[state]
+    size = [line for line in _typeset(words.size(dict(plan))).splitlines() if answer["feasible"]]
+    return Verdict(state, headline, f"{_typeset(words.verdict(dict(plan)))}.", (*size, *settled(plan), _made_of(plan)), _joined(plan["caution"]))
 
 
 def deciding(plan: Document) -> Document | None:
@@ -121,15 +117,6 @@ def deciding(plan: Document) -> Document | None:
 def settled(plan: Document) -> tuple[str, ...]:
     """How sure the answer is, and what it was judged by."""
     return (f"at {text.percent(plan['confidence'], 0)} confidence: {_typeset(plan['method'])}",) if plan["answer"]["replicas"] is not None else ()
-
-
-def _size(answer: Document) -> tuple[str, ...]:
-    """What the fleet costs and what else the plan chose."""
-    if not answer["feasible"]:
-        return ()
-    chosen = f"; {answer['label']}" if answer["values"] else ""
-    price = "" if answer["usd_per_hour"] is None else f", {text.usd(answer['usd_per_hour'])} an hour"
-    return (f"{answer['gpu_hours_per_day']:,.0f} GPU-hours a day{price}{chosen}",)
 
 
 def _made_of(plan: Document) -> str:
@@ -164,11 +151,10 @@ def growth(value: float | None) -> str:
 
 def _lost(document: Document) -> list[str]:
     """Requests that no replica can serve end their sessions. Later turns that had not come when the window ended are not lost."""
-    ended = document["session_truncated"] + sum(document["rejected"].values())
-    if not ended:
+    ended, never = document["session_truncated"] + sum(document["rejected"].values()), document["lost_with_session"]
+    if not ended and not never:
         return []
-    never = f", and {text.count(document['not_arrived'])} requests after them, or after the end of the run, never came" if document["not_arrived"] else ""
-    return [f"{text.count(ended)} of {text.count(document['arrived'])} requests were longer than the context or the KV memory and ended their sessions{never}: the load was lighter than the workload says"]
+    return [f"{text.count(ended)} requests were longer than the context or the KV memory and ended their sessions, so {text.count(never)} more never came: the load was lighter than the workload says"]
 
 
 def _drowns(document: Document) -> str:

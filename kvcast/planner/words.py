@@ -134,12 +134,12 @@ def number(value: float | None, unit: str) -> str:
 
 
 def as_text(made: dict[str, Any]) -> str:
-    parts = [verdict(made), *(f"caution: {line}" for line in made["caution"]), _size(made), _candidates(made), _reach(made), _binding(made), _advice(made), _more(made), _launch(made), _launched(made), _made_of(made)]
+    parts = [verdict(made), *(f"caution: {line}" for line in made["caution"]), size(made), _candidates(made), _reach(made), _binding(made), _advice(made), _more(made), _launch(made), _launched(made), _made_of(made)]
     tables = (_candidates(made), _launch(made))  # too wide for a page, and of no use when broken
     return "\n\n".join(part if part in tables else text.wrapped(part) for part in parts if part)
 
 
-def _size(made: dict[str, Any]) -> str:
+def size(made: dict[str, Any]) -> str:
     answer = made["answer"]
     if answer["replicas"] is None:
         return ""

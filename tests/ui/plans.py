@@ -51,7 +51,9 @@ PLAN: dict[str, Any] = {
     "method": "5 independent runs, the wider of their spread and of 20 batches, never narrower than Wilson's interval",
     "answer": {
         "feasible": True, "replicas": 2, "gpus": 2, "gpus_per_replica": 1, "gpu_hours_per_day": 48.0, "usd_per_hour": 8.0, "label": "cache.policy=lru", "values": LRU,
-        "attainment": share(0.999), "goodput_per_s": 3.0, "run": "162", "router": "round-robin",
+        "attainment": share(0.999), "goodput_per_s": 3.0, "run": "162", "router": "round-robin", "word": "meets", "reason": None, "class": None, "runs": 5, "by_seed": {"runs": 5, "same": 4, "fewer": 1, "more": 0},
+        "classes": [judged("chat", 0.9988, "meets", "ttft_s"), judged("coding-agent", 0.9995, "meets")], "offered_per_s": 3.0,
+        "usd_per_month": 5840.0, "usd_per_request": 0.00074, "usd_per_million_input_tokens": 0.2, "usd_per_million_output_tokens": 2.0, "usd_per_million_total_tokens": 0.18,
         "launch": {"vllm": ["vllm", "serve", "meta-llama/Llama-3.1-8B-Instruct", "--block-size", "16"], "sglang": None, "words": "vLLM 0.33", "notes": ["the router is yours to run"]},
     },
     "candidates": [
@@ -71,7 +73,8 @@ PLAN: dict[str, Any] = {
         gain("compute", 0.035), gain("memory bandwidth", 0.011), gain("KV capacity", 0.0), gain("replicas", 0.02), {**gain("routing", 0.0), "attainment": None, "gain": None, "gain_low": None, "gain_high": None, "reason": "nothing to route"},
     ]},
     "advice": [advised("router session-affinity instead of round-robin", ["cluster.router=session-affinity"], 8.8), advised("eviction policy lfu instead of lru", ["cache.policy=lfu"], 7.7)],
-    "tried": [],
+    "tried": [], "period": None,
+    "model_error": {"share": 0.1, "source": "held-out points", **{side: {"verdict": "meets", "attains": True, "attainment": share(mean), "classes": [judged("chat", mean, "meets")], "ttft_ms_p99": 400.0, "tpot_ms_p99": 9.0} for side, mean in (("slower", 0.992), ("faster", 0.9995))}},
     "growth": [{"factor": factor, "replicas": n, "gpus": n, "usd_per_hour": 4.0 * n, "advised": {"replicas": less, "gpus": less, "usd_per_hour": 4.0 * less}} for factor, n, less in ((2.0, 4, 3), (3.0, 7, 5))],
     "n_plus_1": {"replicas": 3, "attainment_one_down": 0.91, "enough": False},
     "launched": None, "caution": [], "notes": [],

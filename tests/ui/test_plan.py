@@ -116,7 +116,8 @@ def test_doubtful_numbers_carry_their_caution(small):
     assert "50.0 % of simulated time is extrapolated" in caution
     assert "2 of 10 arrivals did not complete" in caution
     assert "never came" not in verdict.verdict({**s, "not_arrived": 7}, UNLIMITED).caution, "later turns of sessions that the end of the window cut"
-    assert "3 of 10 requests were longer than the context or the KV memory" in verdict.verdict({**s, "not_arrived": 7, "session_truncated": 3}, UNLIMITED).caution
+    lost = verdict.verdict({**s, "not_arrived": 7, "session_truncated": 3, "lost_with_session": 5}, UNLIMITED).caution
+    assert "3 requests were longer than the context or the KV memory and ended their sessions, so 5 more never came" in lost
     roofline = {**s, "profile_provenance": {**s["profile_provenance"], "kind": "roofline"}}
     assert "roofline" in verdict.verdict(roofline, UNLIMITED).caution
     assert results.mark_of(s)
@@ -126,10 +127,13 @@ def test_doubtful_numbers_carry_their_caution(small):
 def test_the_plans_sentence_is_the_command_lines():
     told = verdict.planned(plans.plan())
     assert told.sentence == words.verdict(plans.plan()).replace("+-", "±").replace(" x ", " × ") + "."
-    assert told.sentence.startswith("2 × H200-SXM: 99.9 % ± 0.2 % of requests meet their limits (chat: TTFT <= 500 ms")
+    assert told.sentence.startswith("2 × H200-SXM meets: chat 99.9 % ± 0.2 %, coding-agent 100.0 % ± 0.2 % of requests within their limits (chat: TTFT <= 500 ms")
+    assert "(5 runs); model error: 99.2 % with step times 10.0 % longer" in told.sentence
     assert told.sentence.endswith("binding: compute; headroom 60 %, breaks at 7.4 requests/s; next: router session-affinity instead of round-robin.")
     assert told.reasons == (
-        "48 GPU-hours a day, $8.00 an hour; cache.policy=lru", f"at 95 % confidence: {plans.PLAN['method']}",
+        "2 replicas (cache.policy=lru), 2 GPUs, 48 GPU-hours a day, $8.00 an hour, router round-robin",
+        "at the offered 3 requests/s: $5,840.00 a month, $0.00074 a request; per million tokens $0.20 input, $2.00 output, $0.18 total (one bill, three ways)",
+        "the answer changes with the seed: of 5 independent runs 4 say so by themselves, 1 would do with a replica less", f"at 95 % confidence: {plans.PLAN['method']}",
         "5 candidates, not chosen: TTFT 1, unstable 1; 35 simulations, 6 of them stopped early",
     )  # fmt: skip
 
@@ -309,7 +313,7 @@ def test_first_open_has_the_verdict_numbers_and_the_way_to_a_plan(folder):
 def test_a_plan_is_shown_with_advice_that_can_be_applied(demo_plan):
     session = Session()
     words = session.words()
-    assert "This is the fewest: 2 × H200-SXM: 99.9 %" in words.replace("**", "")
+    assert "This is the fewest: 2 × H200-SXM meets: chat 99.9 %" in words.replace("**", "")
     assert "headroom 60 %, breaks at 7.4 requests/s" in words
     assert plan.FIND not in session.buttons()
     assert "vllm serve meta-llama/Llama-3.1-8B-Instruct" in words
@@ -415,6 +419,6 @@ def test_the_question_may_be_how_far_this_fleet_reaches_and_the_seeds_are_chosen
     assert any(button.key == f"start {plan.FIND} plan --seeds 3" for button in session.at.button)
     session.at.session_state["plan.question"] = plan.REACH
     session.settle(session.at.run())
-    assert "This fleet is enough: 2 × H200-SXM: 99.9 %" in session.words().replace("**", "")
+    assert "This fleet is enough: 2 × H200-SXM meets: chat 99.9 %" in session.words().replace("**", "")
     assert "kvcast plan scenario.toml --seeds 3 --fixed --out my-plan" in session.words()
     assert "Use this fleet" not in session.buttons()
