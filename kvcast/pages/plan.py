@@ -85,7 +85,7 @@ def _load(s: Document, scenario: Scenario) -> str:
     else:
         offered = "one burst" if s["offered_per_s"] is None else f"{s['offered_per_s']:.3g} requests/s"
     warmed = f" after {text.minutes(window['start_s'])} of warm-up" if window["start_s"] else ""
-    return f"{offered} ({text.count(s['arrived'])} requests in {text.minutes(s['duration'])}{warmed})"
+    return f"{offered} ({text.count(s['arrived'])} came in {text.minutes(s['duration'])}{warmed})"
 
 
 # -- the plan ----------------------------------------------------------------------------------------------------------

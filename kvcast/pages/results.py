@@ -84,11 +84,11 @@ def _four_places() -> list[Any]:
 def _card(place: Any, number: Number, mark: str) -> None:
     """The change is green or red only where it is shown to be one, and says its direction in a sign."""
     colour = {True: "green", False: "red", None: "gray"}[number.better]
-    value = number.value if number.value == text.UNKNOWN else number.value + mark
+    marked = mark if number.rests_on_steps and number.value != text.UNKNOWN else ""
     with place.container(border=True, width="stretch", height="stretch", gap="xxsmall"):
-        st.metric(number.label, value, help=plain(" ".join([TERMS[number.term], TERMS["interval"], *([TERMS["extrapolated"]] if mark else [])])))
-        if number.interval:
-            st.caption(plain(number.interval))
+        st.metric(number.label, number.value, help=plain(" ".join([TERMS[number.term], TERMS["interval"], *([TERMS["extrapolated"]] if mark else [])])))
+        if number.interval or marked:  # beside the value the mark would cut it off where the page is narrow
+            st.caption(plain(f"{number.interval}{marked}"))
         if number.change:
             st.markdown(f":{colour}[{plain(number.change)}] :small[:gray[vs baseline]]", help=plain(TERMS["change"]))
         st.caption(plain(number.below))

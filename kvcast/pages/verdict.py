@@ -8,7 +8,7 @@ or a target is there no verdict.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,43 +39,48 @@ def verdict(document: Document, scenario: Scenario) -> Verdict:
     stability = _stability(document)
     if document["stable"] is False:
         state, headline = (MISSED, "Unstable.") if judged is None else STATES[judged["word"]]
-        return Verdict(state, headline, f"{fleet} cannot keep up: {_drowns(document)}.", (*_by_class(judged), stability), caution)
+        return Verdict(state, headline, f"{fleet} cannot keep up: {_drowns(document)}.", (*_so_far(judged, scenario), stability), caution)
     if document["attainment"] is None and judged is None:
         return Verdict(UNKNOWN, "No limits are set.", f"{fleet}: set a limit on TTFT or TPOT in the sidebar for a verdict.", (stability,), caution)
     limits = words.limits(slo_of(scenario.slo))
     if judged is None:
         return Verdict(UNKNOWN, "No target is set.", f"{fleet}: {text.percent(document['attainment'])} of requests meet {limits}.", (stability,), caution)
-    return Verdict(*STATES[judged["word"]], f"{fleet}: {_judged(judged, limits)}.", (*_by_class(judged), stability, _rests_on(scenario)), caution)
+    return Verdict(*STATES[judged["word"]], f"{fleet}: {_judged(judged, limits)}.", (*_pooled(judged), stability, _rests_on(scenario)), caution)
 
 
 def _judged(judged: Document, limits: str) -> str:
-    """The class that decides, or the one that comes closest to failing, against its target; and why it is not met."""
-    rows = judged["classes"]
-    if judged["reason"] == NOBODY:
-        return f"no request{_whose(judged)} arrived in the window"
-    one = next((row for row in rows if row["name"] == judged["class"]), None) or min(rows, key=lambda row: row["attainment"]["mean"] - row["target"])
-    told = f"{share_of(one['attainment'])} of requests{_whose(judged)} meet {limits}, target {words.share(one['target'])}"
+    """The share of all requests, or of each class where there are several, against the target; and what the deciding class fails by."""
+    rows, reason = judged["classes"], judged["reason"]
+    failed = f"{judged['class']}: " if judged["class"] else ""
+    if not rows:
+        return "no request arrived in the window"
+    told = f"{_shares(rows)} of requests within {limits}, {_targets(rows)}"
     if judged["word"] == MEETS:
-        return told if len(rows) == 1 else f"every class meets its target; least sure is {one['name']}: {told}"
+        return told
+    if reason == NOBODY:
+        return f"{told}; {failed}no request arrived in the window"
+    missed = f"{words.NAMES[reason]} is missed most often" if reason in words.NAMES else ""
     if judged["word"] == MISSES:
-        return told + why(judged["reason"])
-    return f"{told}: the interval holds the target, so one run does not tell{why(judged['reason'])}"
+        return f"{told}; {failed}{missed}" if missed else told
+    return f"{told}; {failed}the interval holds the target, so one run does not tell" + (f" ({missed})" if missed else "")
 
 
-def _whose(judged: Document) -> str:
-    return f" of {judged['class']}" if judged["class"] else ""
+def _so_far(judged: Document | None, scenario: Scenario) -> tuple[str, ...]:
+    """What an unstable run got through."""
+    return (f"until the end of this run {_judged(judged, words.limits(slo_of(scenario.slo)))}",) if judged and judged["classes"] else ()
 
 
-def why(reason: str) -> str:
-    """; TTFT is missed most often."""
-    return f"; {words.NAMES[reason]} is missed most often" if reason in words.NAMES else ""
+def _pooled(judged: Document) -> tuple[str, ...]:
+    return ("all classes together, as [slo] attained_by asks",) if any(row["name"] == POOLED for row in judged["classes"]) else ()
 
 
-def _by_class(judged: Document | None) -> tuple[str, ...]:
-    """Every class with its share, when there are several."""
-    rows = judged["classes"] if judged else ()
-    told = [f"{row['name']} {share_of(row['attainment'])}" + ("" if row["verdict"] == MEETS else f" {row['verdict']}") for row in rows]
-    return (f"by class: {', '.join(told)}",) if len(rows) > 1 else ("all classes together, as [slo] attained_by asks",) if rows and rows[0]["name"] == POOLED else ()
+def _shares(rows: Sequence[Document]) -> str:
+    return share_of(rows[0]["attainment"]) if len(rows) == 1 else ", ".join(f"{row['name']} {share_of(row['attainment'])}" for row in rows)
+
+
+def _targets(rows: Sequence[Document]) -> str:
+    wanted = {row["target"] for row in rows}
+    return f"target {words.share(rows[0]['target'])}" if len(wanted) == 1 else "targets: " + ", ".join(f"{row['name']} {words.share(row['target'])}" for row in rows)
 
 
 def share_of(found: Document | None) -> str:
