@@ -1,8 +1,9 @@
 """The same GPU with 20 % more of one resource: what would it be worth?
 
-The one idea: a profile of measured times does not say what each step waited for, a roofline does. So a step's time is scaled by
-the ratio of the roofline's time with and without the 20 %. An estimate, as good as the roofline's split between compute
-and memory; the ratio is never above 1.
+The one idea: a step's time is scaled by the ratio of two others, one with the 20 % and one without. For compute and memory
+bandwidth both are rooflines: a profile of measured times does not say what each step waited for. An estimate, as good as the
+roofline's split between the two. Communication and host time are parts of a profile by themselves, so both are the profile,
+once with that part divided by 1.2. The ratio is never above 1.
 
     faster(step_time, profile, model, "bf16", "compute")
 """
@@ -11,18 +12,26 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from calibrate import latency
 from calibrate.latency import EXTRAPOLATED, StepTime
 from calibrate.models import ModelSpec
 from calibrate.profile import DeviceProfile
-from calibrate.sources.roofline import GPUS, RooflineStepTime, roofline_profile
+from calibrate.sources.roofline import GPUS, roofline_profile
 from workloads.errors import InputError
 
 SHARE = 0.2
 RESOURCES = {"compute": ("flops", "attention_flops"), "memory bandwidth": ("bandwidth",)}
 """Resource -> what of a roofline's points it raises."""
+INTERCONNECT, HOST = "interconnect", "host time"
+ALL_REDUCES = ("all_reduce", "embedding_ar", "ar_1", "ar_2")
+"""Operators of a profile in which the GPUs of a replica wait for each other's results."""
+HOST_TIMES = ("step_s", "sequence_s", "step_overhead_us", "launch_floor_us")
+"""Host time among the points of a roofline and of tables."""
+HOST_OPERATOR = "host_per_sequence"
 
 
 @dataclass(frozen=True)
@@ -44,10 +53,45 @@ class Faster:
 
 
 def faster(step_time: StepTime, profile: DeviceProfile, model: ModelSpec, dtype: str, resource: str) -> StepTime:
-    """`step_time` with 20 % more of a resource (a key of RESOURCES). InputError when the GPU has no roofline."""
+    """`step_time` with 20 % more of a resource: a key of RESOURCES, INTERCONNECT or HOST. InputError where that is unknown."""
+    now, then = (latency.step_time(one, model, dtype, profile.tensor_parallel) for one in compared(profile, dtype, resource))
+    return Faster(step_time, now, then)
+
+
+def compared(profile: DeviceProfile, dtype: str, resource: str) -> tuple[DeviceProfile, DeviceProfile]:
+    """Two profiles whose step times have the ratio that 20 % more of the resource makes. InputError says why there are none."""
+    if resource == INTERCONNECT:
+        return profile, replace(profile, points=_sooner_connected(profile))
+    if resource == HOST:
+        return profile, replace(profile, points=_sooner_launched(profile.points))
     roofline = profile if profile.kind == "roofline" else roofline_profile(gpu_key(str(profile.device["name"])), dtype, profile.tensor_parallel, profile.kv_dtype)
-    points = {**roofline.points, **{name: roofline.points[name] * (1 + SHARE) for name in RESOURCES[resource]}}
-    return Faster(step_time, RooflineStepTime(roofline, model), RooflineStepTime(replace(roofline, points=points), model))
+    return roofline, replace(roofline, points={**roofline.points, **{name: roofline.points[name] * (1 + SHARE) for name in RESOURCES[resource]}})
+
+
+def _sooner_connected(profile: DeviceProfile) -> dict[str, Any]:
+    if profile.tensor_parallel == 1:
+        raise InputError("one GPU a replica: nothing to connect")
+    if profile.kind == "roofline":
+        raise InputError(f"{profile.id}: its efficiencies at tensor_parallel {profile.tensor_parallel} contain the all-reduces, whose time is not known apart")
+    dense = [_sooner(op) if op["name"] in ALL_REDUCES else op for op in profile.points["dense"]]
+    if dense == profile.points["dense"]:
+        raise InputError(f"profile {profile.id!r} holds no all-reduce: what its GPUs wait for each other is unknown")
+    return {**profile.points, "dense": dense}
+
+
+def has_host_time(profile: DeviceProfile) -> bool:
+    """Whether step times of the profile contain time of the host."""
+    return _sooner_launched(profile.points) != profile.points
+
+
+def _sooner_launched(points: dict[str, Any]) -> dict[str, Any]:
+    less = {name: points[name] / (1 + SHARE) for name in HOST_TIMES if name in points}
+    rows = {"per_sequence": [_sooner(op) if op["name"] == HOST_OPERATOR else op for op in points["per_sequence"]]} if "per_sequence" in points else {}
+    return {**points, **less, **rows}
+
+
+def _sooner(operator: dict[str, Any]) -> dict[str, Any]:
+    return {**operator, "us": [us / (1 + SHARE) for us in operator["us"]]}
 
 
 def gpu_key(device: str) -> str:

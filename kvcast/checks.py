@@ -182,7 +182,7 @@ def _name_problems(scenario: Scenario) -> Iterator[str]:
 
     router, known = scenario.cluster.router, tuple(ROUTERS)
     if router not in known:
-        yield f"[cluster] router = {router!r}: expected one of {', '.join(known)}{did_you_mean(router, known)}"
+        yield f"[cluster] router = {router!r}: expected one of {', '.join(known)}{did_you_mean(str(router), known)}"
     yield from _semantics_problems(scenario.engine)
     yield from _policy_problems(scenario)
     yield from _tier_problems(scenario)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import kvcast
-from workloads.errors import InputError
+from workloads.errors import InputError, on_one_line
 
 COMMANDS = {
     "run": "simulate one scenario and say whether it meets its targets",
@@ -126,7 +126,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 def _failed(line: str, code: int = 2) -> int:
     with contextlib.suppress(OSError, ValueError):  # stderr full or gone: the exit code still says it
-        print(f"kvcast: {line}", file=sys.stderr, flush=True)
+        print(f"kvcast: {on_one_line(line)}", file=sys.stderr, flush=True)
     return code
 
 

@@ -36,7 +36,7 @@ COLUMNS: dict[str, tuple[str, Any]] = {
     "output_throughput": ("output tok/s", text.count),
     "preemptions": ("preemptions", text.count),
     "gpu_s_per_request": ("GPU-s/request", lambda v: text.UNKNOWN if v is None else f"{v:.4g}"),
-    "gpu_hours": ("GPU-hours", lambda v: text.UNKNOWN if v is None else f"{v:.3g}"),
+    "gpu_hours": ("GPU-hours", text.hours),
 }
 """summary.json keys shown side by side -> heading and how to print them."""
 
@@ -222,7 +222,8 @@ def as_document(results: Sequence[Result]) -> dict[str, Any]:
         row: dict[str, Any] = {"variant": dict(zip(keys, group[0].variant.label, strict=True)), "seeds": [r.summary["seed"] for r in group]}
         for key in COLUMNS:
             row[key], row[f"{key}_interval_95"] = interval([value(r.summary, key) for r in group])
-            row[f"{key}_vs_first"], row[f"{key}_vs_first_interval_95"] = interval(differences(group, first, key))
+            told = row_differences.get(key)
+            row[f"{key}_vs_first"], row[f"{key}_vs_first_interval_95"] = interval(differences(group, first, key)) if told is None else (told["difference"], told["interval_95"])
         rows.append({**row, "vs_first": row_differences, "summaries": [r.summary for r in group]})
     return {"method": found.method, "variants": rows}
 

@@ -14,14 +14,14 @@ import json
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from kvcast.checks import hint, problems
 from kvcast.paths import absolute
 from sim.scenario import Scenario
-from workloads.errors import InputError
+from workloads.errors import InputError, unprintable
 
 MAX_BYTES = 64 << 20  # of a scenario file
 LISTS = {
@@ -91,6 +91,8 @@ def shallow(source: str) -> Iterator[None]:
 
 def scenario_from_doc(doc: dict, source: str = "scenario") -> Scenario:
     """A checked Scenario from TOML tables; `source` is the file named in messages."""
+    with shallow(source):
+        check_text(doc, source)
     scenario = _validate(doc, source)
     check(scenario, source)
     return scenario
@@ -98,8 +100,22 @@ def scenario_from_doc(doc: dict, source: str = "scenario") -> Scenario:
 
 def check(scenario: Scenario, source: str = "scenario") -> None:
     """Raise InputError for the first value that makes no sense; types are the caller's to get right."""
+    check_text(asdict(scenario), source)
     for problem in problems(scenario):
         raise InputError(f"{source}: {problem}")
+
+
+def check_text(tables: Any, source: str, place: str = "") -> None:
+    """Raise InputError for the first text, or key, that would break a line or command a terminal when it is printed."""
+    if isinstance(tables, str) and (wrong := unprintable(tables)):
+        raise InputError(f"{source}: {place} = {tables[:80]!r}: expected text without control characters, not {wrong!r}")
+    if isinstance(tables, dict):
+        for key, value in tables.items():
+            check_text(str(key), source, f"a key of {place or 'the file'}")
+            check_text(value, source, f"{place}.{key}".lstrip("."))
+    elif isinstance(tables, list | tuple):
+        for i, value in enumerate(tables):
+            check_text(value, source, f"{place}[{i}]")
 
 
 # -- overrides ---------------------------------------------------------------------------------------------------------

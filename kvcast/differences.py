@@ -1,8 +1,8 @@
 """What a comparison may say: every variant against the first one, value by value, with an interval or the reason for none.
 
-The one idea: seeds are independent, so with several of them the seeds' differences are the observations; with one, the
-requests of the run are, in batches, after its warm-up. `kvcast.intervals` has the statistics, docs/comparisons.md the
-formulas.
+The one idea: a difference is that of the two values the summaries give, and depends on these two runs alone. Seeds are
+independent, so with several of them the seeds' differences are the observations; with one, the requests of the run are, in
+batches. `kvcast.intervals` has the statistics, docs/comparisons.md the formulas.
 
     >>> found = differences([[one.summary for one in group] for group in groups], [group[0].requests for group in groups])
     >>> print(as_table(("cache.policy",), [("lru",), ("lfu",)], found))
@@ -42,7 +42,7 @@ VALUES: dict[str, tuple[str, Callable[[float | None], str], str]] = {
 
 @dataclass(frozen=True)
 class Differences:
-    method: str  #: what the observations are and how the warm-up was removed
+    method: str  #: what the observations are
     rows: tuple[dict[str, Difference], ...]  #: one per variant, in order; the first is against itself
 
 
@@ -65,32 +65,31 @@ def differences(summaries: Sequence[Sequence[Summary]], requests: Sequence[Colum
 
 
 def _over_seeds(group: Sequence[Summary], first: Sequence[Summary], key: str) -> Difference:
-    pairs = [(value(a, key), value(b, key)) for a, b in zip(group, first, strict=True)]
-    return intervals.replications([None if a is None or b is None else a - b for a, b in pairs])
+    return intervals.replications([_minus(a, b, key) for a, b in zip(group, first, strict=True)])
 
 
 def _over_requests(summaries: Sequence[Summary], requests: Sequence[Columns | None]) -> Differences:
-    first = requests[0]
-    if first is None:
+    if requests[0] is None:
         return Differences("one seed, requests not kept", tuple({} for _ in summaries))
-    paired = [run for run in requests if run is not None and intervals.same_requests(run, first)]
-    order = intervals.arrival_order(paired)
     start_s = summaries[0]["window"]["start_s"]
-    cut = 0 if start_s else intervals.warmup(paired, order)
-    rule = f"before run.warmup_s = {start_s:g} s left out" if start_s else f"the first {cut:,} of {len(order):,} left out as warm-up by MSER-5"
-    rows = []
-    for summary, run in zip(summaries, requests, strict=True):
-        if run is None or not intervals.same_requests(run, first):
-            rows.append({key: _unpaired(summary, summaries[0], key) for key in VALUES})
-            continue
-        found = intervals.request_differences(run, first, order[cut:])
-        rows.append({key: _told(difference, summary, summaries[0]) for key, difference in _priced(found, summaries[0], summary).items()})
-    return Differences(f"one seed: batch means of the same requests in order of arrival, {rule}", tuple(rows))
+    rule = f", before run.warmup_s = {start_s:g} s left out" if start_s else ""
+    rows = tuple(_pair(summary, run, summaries[0], requests[0]) for summary, run in zip(summaries, requests, strict=True))
+    return Differences(f"one seed: batch means of the same requests in order of arrival{rule}", rows)
 
 
-def _unpaired(summary: Summary, first: Summary, key: str) -> Difference:
+def _pair(summary: Summary, run: Columns | None, first: Summary, its_run: Columns) -> dict[str, Difference]:
+    """A run against the first, whatever else is compared: the centres are the differences of the summaries' values."""
+    if False in (summary.get("stable"), first.get("stable")):
+        return {key: Difference(None, note="unstable") for key in VALUES}  # no steady state to compare
+    if run is None or not intervals.same_requests(run, its_run):
+        return {key: Difference(_minus(summary, first, key), note="other requests than the first variant's: use --seeds") for key in VALUES}
+    found = _priced(intervals.request_differences(run, its_run), first, summary)
+    return {key: difference if difference.mean is None else replace(difference, mean=_minus(summary, first, key)) for key, difference in found.items()}
+
+
+def _minus(summary: Summary, first: Summary, key: str) -> float | None:
     a, b = value(summary, key), value(first, key)
-    return Difference(None if a is None or b is None else a - b, note="other requests than the first variant's: use --seeds")
+    return None if a is None or b is None else a - b
 
 
 def _priced(found: dict[str, Difference], first: Summary, summary: Summary) -> dict[str, Difference]:
@@ -104,13 +103,6 @@ def _priced(found: dict[str, Difference], first: Summary, summary: Summary) -> d
 
 def _times(number: float | None, factor: float) -> float | None:
     return None if number is None else number * factor
-
-
-def _told(difference: Difference, summary: Summary, first: Summary) -> Difference:
-    """A run that is unstable has no steady state to compare."""
-    if False in (summary.get("stable"), first.get("stable")):
-        return Difference(None, note="unstable")
-    return difference
 
 
 # -- told --------------------------------------------------------------------------------------------------------------

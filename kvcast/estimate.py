@@ -100,7 +100,10 @@ def _document(results: Sequence[Result], requests: int, sampled: int, of: Worklo
     found = {
         "offered_per_s": offered, "goodput_per_s": None if offered is None else share * offered, "attainment": share if limited else None,
         **{f"{stat}_{name}_ms": _percentile(results, f"{name}_s", q) for name in ("ttft", "tpot") for stat, q in (("p50", 50), ("p99", 99))},
-        "usd_per_million_output_tokens": None if price is None else gpus * price * lasts_s / 3600 / max(int(of.output_tokens.sum()), 1) * 1e6,
+        **{
+            f"usd_per_million_{name}_tokens": None if price is None else gpus * price * lasts_s / 3600 / max(int(tokens.sum()), 1) * 1e6
+            for name, tokens in (("input", of.prompt_tokens), ("output", of.output_tokens), ("total", of.prompt_tokens + of.output_tokens))
+        },
     }  # fmt: skip
     hits = {name: total(f"{name}_tokens") / max(total("prompt_tokens"), 1) for name in ("prefix_hit", "reuse_ceiling_fleet")}
     return {

@@ -1,12 +1,26 @@
-"""Another profile of the same GPU, for a model, a precision or a width that the scenario's own was not made for.
+"""Other profiles for a scenario: of the same GPU for a model, a precision or a width that its own was not made for, or of every GPU.
 
     >>> fitting_profile(replace(scenario, hardware=replace(scenario.hardware, tensor_parallel=4)))
 """
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sim.scenario import Scenario
+
+if TYPE_CHECKING:
+    from calibrate.profile import DeviceProfile
+
+
+def bundled_for(scenario: Scenario) -> list[DeviceProfile]:
+    """The bundled profiles of the scenario's model and precision, of any GPU and width."""
+    from calibrate.models import bundled_model, known_as, load_model_at
+    from calibrate.profile import BUNDLED, bundled_profiles, load_profile
+
+    name = known_as(load_model_at(Path(scenario.model.config)) if scenario.model.config else bundled_model(scenario.model.name))
+    profiles = [load_profile(BUNDLED / f"{one}.json") for one in bundled_profiles()]
+    return [one for one in profiles if one.fits(name, scenario.model.dtype, one.tensor_parallel) and scenario.model.kv_dtype in (None, one.kv_dtype)]
 
 
 def fitting_profile(scenario: Scenario) -> str | None:

@@ -27,6 +27,7 @@ import numpy as np
 from kvcast import compare, intervals, parquet, text
 from kvcast.compare import Result, Variant
 from kvcast.lab import Lab, OnDone, Task, replace_file
+from sim.kvcache.policies import name_of
 from sim.scenario import Scenario
 from workloads.errors import InputError
 
@@ -79,7 +80,13 @@ def axes_of(vary: Vary) -> list[str]:
     """{"a.b": [v1, v2]} as ["a.b=v1,v2"]."""
     if not isinstance(vary, Mapping):
         return list(vary)
-    return [f"{key}={','.join(str(v).lower() if isinstance(v, bool) else str(v) for v in values)}" for key, values in vary.items()]
+    return [f"{key}={','.join(map(_written, values))}" for key, values in vary.items()]
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, type):
+        return name_of(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def doc_of(scenario: str | Path | Scenario, overrides: Sequence[str]) -> dict:
@@ -135,7 +142,7 @@ def _table(grid: Sequence[_Job], results: Sequence[Result]) -> dict[str, np.ndar
     single = dict.fromkeys(name for r in results for name, value in r.summary.items() if not isinstance(value, dict | list))
     for name in (name for name in single if name not in columns):
         columns[name] = [r.summary.get(name) for r in results]
-    for name in ("usd", "usd_per_request", "usd_per_million_output_tokens"):
+    for name in ("usd", "usd_per_request", *(f"usd_per_million_{tokens}_tokens" for tokens in ("input", "output", "total"))):
         columns[name] = [r.summary["cost"][name] for r in results]
     columns["run"] = [job.run.name for job in grid]
     columns["workload_key"] = [job.task.workload.name for job in grid]

@@ -18,7 +18,7 @@ from kvcast import accuracy, figures, html_page, text
 from kvcast.pages import verdict
 from kvcast.pages.numbers import four
 from kvcast.pages.terms import TERMS
-from kvcast.planner.words import NAMES, load, number, share
+from kvcast.planner.words import NAMES, load, number, share, why
 from kvcast.runs import Run, load_run
 from kvcast.summary_text import EXTRAPOLATED_LIMIT, fates, limits
 from kvcast.toml import dumps
@@ -207,6 +207,7 @@ def of_plan(plan: Document, run: Run | None = None) -> str:
         html_page.banner(found.state, found.headline, found.sentence, found.reasons, found.caution),
         _plan_cards(plan),
         html_page.section("Every class", _judged((verdict.deciding(plan) or {"classes": ()})["classes"])),
+        html_page.section("Why nothing meets it", _why(plan)),
         html_page.section("What to do next", _advice(plan)),
         html_page.section("Load, cost and what binds", _load(plan)),
         html_page.section("Candidates", _candidates(plan)),
@@ -237,6 +238,12 @@ def _plan_cards(plan: Document) -> str:
         survives = "enough" if spare["enough"] else f"not enough: plan {spare['replicas']} replicas" if spare["replicas"] else "not enough, and no fleet that was looked at is"
         shown.append(html_page.card("With one replica down", down, "Requests within limits when the same load meets one replica fewer.", (survives,)))
     return html_page.cards(shown)
+
+
+def _why(plan: Document) -> str:
+    rows = verdict.layout_rows(plan)
+    _, *told = why(dict(plan)).splitlines() or [""]
+    return html_page.lines(line.removeprefix("- ") for line in told) + (html_page.table(list(rows[0]), [list(row.values()) for row in rows], words=True) if rows else "")
 
 
 def _advice(plan: Document) -> str:

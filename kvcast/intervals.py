@@ -90,23 +90,6 @@ def lag1(values: np.ndarray) -> float:
     return float(off[:-1] @ off[1:]) / total if total > 0 else 0.0
 
 
-def mser5(series: np.ndarray) -> int:
-    """Length of the initial transient of a series without NaN: MSER-5 (White 1997; White, Cobb and Spratt 2000).
-
-    Of all truncation points d in the first half, in groups of five, the one with the smallest squared standard error of
-    what is left, sum((z - mean)^2) / k^2 over the k remaining group means z.
-    """
-    groups = len(series) // 5
-    if groups < 4:
-        return 0
-    z = series[: groups * 5].reshape(groups, 5).mean(axis=1)
-    z = z - z.mean()  # the sums below cancel less
-    left = np.arange(groups, 0, -1)
-    total, squares = z[::-1].cumsum()[::-1], (z * z)[::-1].cumsum()[::-1]
-    error = (squares - total * total / left) / left**2.0
-    return 5 * int(np.argmin(error[: groups // 2 + 1]))
-
-
 # -- requests of two runs ----------------------------------------------------------------------------------------------
 
 Columns = Mapping[str, np.ndarray]
@@ -161,19 +144,9 @@ def arrival_order(runs: Sequence[Columns]) -> np.ndarray:
     return rows[np.argsort(runs[0]["arrival_s"][rows], kind="stable")]
 
 
-def warmup(runs: Sequence[Columns], rows: np.ndarray) -> int:
-    """How many of `rows` are a transient: the longest that MSER-5 finds in any run's TTFT or cached share of the prompt."""
-    longest = 0
-    for run in runs:
-        for series in (run["ttft_s"][rows], run["hit_tokens"][rows] / run["prompt_tokens"][rows]):
-            known = np.flatnonzero(np.isfinite(series))
-            cut = mser5(series[known])
-            longest = max(longest, int(known[cut]) if cut else 0)
-    return longest
-
-
-def request_differences(run: Columns, first: Columns, rows: np.ndarray) -> dict[str, Difference]:
-    """Every statistic of `run` minus that of `first`, over the same requests in this order."""
+def request_differences(run: Columns, first: Columns) -> dict[str, Difference]:
+    """Every statistic of `run` minus that of `first`, over the requests in the window of both, as they arrived in the first."""
+    rows = arrival_order([first, run])
     ordered = [{name: each[name][rows] for name in KEPT if name in each} for each in (run, first)]
 
     def of(statistic: Callable[[Columns, np.ndarray], float]) -> Callable[[np.ndarray], float]:

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvcast import api, runs, shared, text
-from kvcast.own_policy import read_again
+from kvcast.own_code import check_importable, read_again, router_read_again
+from sim.router import ROUTERS
 from sim.scenario import Scenario
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError
@@ -48,7 +49,7 @@ class Task:
     """One simulation and where its result lies.
 
     what_if: what is 20 % faster than the scenario's GPU (calibrate.faster), steps_times(factor) for steps that all take
-    `factor` times as long, "oracle" for a router that knows everything, or "". misses_allowed: give up once more requests than that have certainly missed their limits.
+    `factor` times as long, "oracle" for a router that knows everything, or "". hopeless: give up once the target is certainly out of reach (sim.hopeless).
     light: keep only what a verdict needs (sim.sketch), not a run folder.
     """
 
@@ -56,8 +57,9 @@ class Task:
     workload: Path
     run: Path
     what_if: str = ""
-    misses_allowed: int | None = None
-    policy_source: str = ""  #: hash of the file of a user's own policy
+    hopeless: bool = False
+    own_code: str = ""  #: hash of the sources of a user's own policy and router
+    router: type | None = None  #: one that the user entered in sim.router.ROUTERS
     light: bool = False
 
     @property
@@ -71,19 +73,19 @@ class Lab:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def task(self, scenario: Scenario, what_if: str = "", misses_allowed: int | None = None, light: bool = False) -> Task:
+    def task(self, scenario: Scenario, what_if: str = "", hopeless: bool = False, light: bool = False) -> Task:
         """Resolve the scenario, so that what is wrong is said before anything runs, and load its workload once."""
         resolved = api.resolve(scenario)
-        workload, policy_source = self.workload(resolved.scenario), read_again(resolved.scenario.cache.policy)
+        workload, own = self.workload(resolved.scenario), _own_code(resolved.scenario)
         identity: dict[str, Any] = {
             "scenario": asdict(resolved.scenario), "model": repr(resolved.model), "profile": resolved.profile.content_hash,
-            "workload": workload.name, "code": _code_hash(), "policy": policy_source,
+            "workload": workload.name, "code": _code_hash(), "own": own,
         }  # fmt: skip
-        if what_if or misses_allowed is not None or light:
-            identity |= {"what_if": what_if, "misses_allowed": misses_allowed, "light": light}
+        if what_if or hopeless or light:
+            identity |= {"what_if": what_if, "hopeless": hopeless, "light": light}
         kind = "sketches" if light else "what-if" if what_if else "runs"
         scenario = replace(scenario, workload=resolved.scenario.workload, run=resolved.scenario.run)
-        return Task(scenario, workload, self.folder / kind / _hash(identity), what_if, misses_allowed, policy_source, light)
+        return Task(scenario, workload, self.folder / kind / _hash(identity), what_if, hopeless, own, _own_router(scenario), light)
 
     def workload(self, scenario: Scenario) -> Path:
         """The folder of its requests, written if need be."""
@@ -103,6 +105,8 @@ class Lab:
         if not todo:
             return 0.0
         cpu_s, used = 0.0, min(jobs, len(todo)) if not keep_processes else jobs
+        for task in todo:
+            check_importable(task.scenario, used)
         try:
             finished = Parallel(n_jobs=used, return_as="generator_unordered")(delayed(_one)(task) for task in todo)
             for done, took_s in enumerate(finished, start=1):
@@ -131,8 +135,10 @@ def end_processes() -> None:
 
 def _one(task: Task) -> float:
     began_s = time.process_time()
-    if read_again(task.scenario.cache.policy) != task.policy_source:
-        raise InputError(f"[cache] policy = {task.scenario.cache.policy!r}: its file has changed since the first run began; run it again")
+    if task.router is not None:
+        ROUTERS.setdefault(task.scenario.cluster.router, task.router)  # another process knows only the simulator's
+    if _own_code(task.scenario) != task.own_code:
+        raise InputError(f"[cache] policy = {task.scenario.cache.policy!r}, [cluster] router = {task.scenario.cluster.router!r}: a file of yours has changed since the first run began; run it again")
     prepared = api.prepare(task.scenario, shared.load(task.workload))
     options: dict[str, Any] = {}
     if task.what_if == "oracle":
@@ -144,12 +150,12 @@ def _one(task: Task) -> float:
 
         resolved = prepared.resolved
         prepared = replace(prepared, step_time=faster(prepared.step_time, resolved.profile, resolved.model, resolved.scenario.model.dtype, task.what_if))
-    if task.misses_allowed is not None:
+    if task.hopeless:
         from sim.hopeless import Hopeless
 
-        options["hopeless"] = Hopeless(prepared.workload, prepared.scenario.slo, prepared.scenario.run, task.misses_allowed)
+        options["hopeless"] = Hopeless(prepared.workload, prepared.scenario.slo, prepared.scenario.run)
     recording = api.record(prepared, **options)
-    if task.misses_allowed is not None and options["hopeless"].stopped_s is not None:
+    if task.hopeless and options["hopeless"].stopped_s is not None:
         _save_stopped(task.run, options["hopeless"].as_document())
     elif task.light:
         _save_sketch(task.run, prepared, recording)
@@ -202,6 +208,17 @@ def workload_key(config: WorkloadConfig, seed: int) -> str:
         found = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
         files = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in found if p.exists()]
     return _hash({"workload": asdict(config), "seed": seed, "files": files, "code": _code_hash()})
+
+
+def _own_code(scenario: Scenario) -> str:
+    """Of the user's own policy, router and what they import, as their files are now."""
+    own = (read_again(scenario.cache.policy), router_read_again(scenario.cluster.router))
+    return _hash({"policy": own[0], "router": own[1]}) if any(own) else ""
+
+
+def _own_router(scenario: Scenario) -> type | None:
+    made = ROUTERS[scenario.cluster.router]
+    return None if made.__module__ == "sim.router" else made
 
 
 @functools.cache

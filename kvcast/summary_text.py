@@ -198,13 +198,11 @@ def cost_line(result: Result) -> str:
     s = result.report.summary
     cost = s["cost"]
     line = f"{s['gpu_hours']:.4g} GPU-hours"
-    if cost["gpu_hours_per_million_output_tokens"] is not None:
-        line += f", {cost['gpu_hours_per_million_output_tokens']:.3g} per million output tokens"
     if cost["usd"] is None:
-        return line + " (set [cost] gpu_hour_usd for money)"
+        return f"{line}, {text.per_million(cost, 'gpu_hours', text.hours)} (set [cost] gpu_hour_usd for money)"
     return (
-        f"{line}; at {text.usd(cost['gpu_hour_usd'])} a GPU-hour {text.usd(cost['usd'])}: {text.usd(cost['usd_per_million_output_tokens'])} per million "
-        f"output tokens, {text.usd(cost['usd_per_request'])} a request, {text.usd(cost['usd_per_session'])} a session"
+        f"{line}; at {text.usd(cost['gpu_hour_usd'])} a GPU-hour {text.usd(cost['usd'])}: {text.per_million(cost, 'usd', text.usd)}, "
+        f"{text.usd(cost['usd_per_request'])} a request, {text.usd(cost['usd_per_session'])} a session"
     )
 
 

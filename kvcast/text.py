@@ -8,7 +8,7 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,16 @@ def _significant(value: float) -> str:
 
 def usd(value: float | None) -> str:
     return UNKNOWN if value is None else f"${value:,.2f}" if abs(value) >= 0.1 or value == 0 else "$" + f"{float(f'{value:.3g}'):.12f}".rstrip("0")
+
+
+def hours(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.3g}"
+
+
+def per_million(cost: Mapping[str, Any], unit: str, show: Callable[[float | None], str]) -> str:
+    """A bill over output, input and all tokens. cost: has UNIT_per_million_output_tokens and the other two, unknown in old runs."""
+    output, given, total = (show(cost.get(f"{unit}_per_million_{tokens}_tokens")) for tokens in ("output", "input", "total"))
+    return f"{output} per million output tokens, {given} input, {total} all (one bill, three views)"
 
 
 def scaled(value: float | None) -> str:

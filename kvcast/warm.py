@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from kvcast.api import Prepared
-from kvcast.own_policy import read_again
+from kvcast.own_code import read_again
 from sim.warm import CacheState, saved
 from workloads.columns import Workload
 from workloads.errors import InputError

@@ -128,7 +128,7 @@ class Cluster:
         self.log.status[request] = UNFINISHED
         replica = self.router.choose(request, self.replicas)
         if self.params.frontend_s:
-            self.env.call_at(self.env.now + self.params.frontend_s, request, replica.submit)
+            replica.expect(request, self.params.frontend_s)
         else:
             replica.submit(request)
 

@@ -62,12 +62,13 @@ def _running(values: np.ndarray, dtype: type) -> np.ndarray:
 
 
 def cost_summary(
-    gpu_s: np.ndarray, inside: np.ndarray, session: np.ndarray, held_gpu_s: float, output_tokens: int, usd_per_hour: float | None
+    gpu_s: np.ndarray, inside: np.ndarray, session: np.ndarray, held_gpu_s: float, input_tokens: int, output_tokens: int, usd_per_hour: float | None
 ) -> tuple[dict[str, Any], np.ndarray, dict[str, np.ndarray]]:
     """Cost of the window, per-request GPU-hours with idle time included, and the same per session.
 
     gpu_s: busy GPU-seconds per request [n]. inside: the window's arrivals [n], which pay for the whole window.
-    held_gpu_s: GPUs x window. Without a price the dollar figures are None, never a guess.
+    held_gpu_s: GPUs x window. input_tokens, output_tokens: processed in the window; the whole cost is given over each and over
+    both: three views of one bill, not parts of it. Without a price the dollar figures are None, never a guess.
     """
     paying = np.where(inside, gpu_s, 0.0)
     total = float(paying.sum())
@@ -79,12 +80,13 @@ def cost_summary(
     def usd(value: float) -> float | None:
         return None if usd_per_hour is None else value * usd_per_hour
 
-    n = int(inside.sum())
+    n, tokens = int(inside.sum()), {"input": input_tokens, "output": output_tokens, "total": input_tokens + output_tokens}
+    hours_per_million = {name: gpu_hours / count * 1e6 if count else None for name, count in tokens.items()}
     cost = {
         "gpu_hour_usd": usd_per_hour,
         "usd": usd(gpu_hours),
-        "usd_per_million_output_tokens": usd(gpu_hours / output_tokens * 1e6) if output_tokens else None,
-        "gpu_hours_per_million_output_tokens": gpu_hours / output_tokens * 1e6 if output_tokens else None,
+        **{f"usd_per_million_{name}_tokens": None if spent is None else usd(spent) for name, spent in hours_per_million.items()},
+        **{f"gpu_hours_per_million_{name}_tokens": spent for name, spent in hours_per_million.items()},
         "usd_per_request": usd(gpu_hours / n) if n else None,
         "usd_per_session": usd(gpu_hours / len(ids)) if len(ids) else None,
         "sessions": len(ids),

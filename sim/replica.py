@@ -69,11 +69,21 @@ class Replica:
         self._ahead = isinstance(scheduler, Scheduler) and scheduler.p.async_scheduling and scheduler.p.calls_ahead
         self._held: deque[tuple[float, int]] = deque()  # (time, request) of arrivals that no call has been able to see
         self._held_tokens = 0
+        self._coming_tokens = 0  # prompts that are still in the front end
         self._last_start_s = 0.0  # of the last step completed
         self._settled = True  # the batch has not changed since the last sample
         env.process(self._run())
 
     # -- from outside -----------------------------------------------------------------------------------------------
+    def expect(self, request: int, after_s: float) -> None:
+        """A request reaches this replica once the front end has had it for `after_s`; its prompt counts as load from now on."""
+        self._coming_tokens += self.log.prompt[request]
+        self.env.call_at(self.env.now + after_s, request, self._through_the_front_end)
+
+    def _through_the_front_end(self, request: int) -> None:
+        self._coming_tokens -= self.log.prompt[request]
+        self.submit(request)
+
     def submit(self, request: int) -> None:
         """A request reaches this replica now."""
         self.log.replica[request] = self.index
@@ -107,9 +117,9 @@ class Replica:
         return some
 
     def load_tokens(self) -> int:
-        """Tokens waiting and running here now, the present stretch included."""
+        """Tokens on their way, waiting and running here now, the present stretch included."""
         s = self.scheduler
-        return s.waiting_tokens + self._held_tokens + s.running_tokens + self._steps_over() * s.decoded
+        return self._coming_tokens + s.waiting_tokens + self._held_tokens + s.running_tokens + self._steps_over() * s.decoded
 
     def _steps_over(self) -> int:
         """Steps of the present stretch that have ended. One that ends now has when this replica has had its turn."""

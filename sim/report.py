@@ -88,8 +88,9 @@ def build_report(
     computed = workload.prompt_tokens - rec.hit_tokens + rec.recomputed_tokens
     gpu_s = busy_gpu_s(rec, np.where(admitted, computed, 0).astype(np.int64), gpus)
     output_tokens = metrics.tokens_emitted(rec, window)
+    prefilled_tokens = int(workload.prompt_tokens[window.holds(rec.first_token_s)].sum())
     cost, gpu_hours, sessions = cost_summary(
-        gpu_s, inside, workload.column("session_id"), len(rec.steps) * gpus * window.seconds, output_tokens, scenario.cost.gpu_hour_usd)
+        gpu_s, inside, workload.column("session_id"), len(rec.steps) * gpus * window.seconds, prefilled_tokens, output_tokens, scenario.cost.gpu_hour_usd)
 
     groups = [inside & completed] + ([inside & completed & (class_id == c) for c in range(n_classes)] if n_classes > 1 else [])
     latency = _latency(rec, times, groups)
@@ -100,7 +101,7 @@ def build_report(
         columns = {"class_id": class_id, "good": good, "completed": completed, **times}
         judged = judge([sample_of(columns, rec.arrival_s, inside, named_limits(workload, slo))], scenario.slo, stability.stable)
     summary: dict[str, Any] = {
-        **_throughput(rec, workload, window, inside & completed, output_tokens),
+        **_throughput(rec, workload, window, inside & completed, prefilled_tokens, output_tokens),
         "request_goodput": float((good & inside).sum()) / window.seconds if limited and window.seconds > 0 else None,
         **_flat(latency[0], hide=stability.stable is False),
         "offered_per_s": offered_per_s, "arrived": int(inside.sum()), **fates,
@@ -186,11 +187,10 @@ def _flat(latency: dict[str, dict[str, float | None]], hide: bool) -> dict[str, 
     return {f"{stat}_{name}_ms": None if hide else value for name, stats in latency.items() for stat, value in stats.items()}
 
 
-def _throughput(rec: Recording, workload: Workload, window: Window, done: np.ndarray, output_tokens: int) -> dict[str, Any]:
+def _throughput(rec: Recording, workload: Workload, window: Window, done: np.ndarray, prefilled: int, output_tokens: int) -> dict[str, Any]:
     """Things done inside the window, whoever's they are, over its length."""
     span = window.seconds if window.seconds > 0 else np.nan
     finished = int(window.holds(rec.finish_s).sum())
-    prefilled = int(workload.prompt_tokens[window.holds(rec.first_token_s)].sum())
     rates = {
         "request_throughput": finished / span, "input_throughput": prefilled / span, "output_throughput": output_tokens / span,
         "total_token_throughput": (prefilled + output_tokens) / span,

@@ -40,7 +40,7 @@ class Random:
 
 
 class LeastLoaded:
-    """The replica with the fewest tokens waiting and running; ties go to the lowest index.
+    """The replica with the fewest tokens in its front end, waiting and running; ties go to the lowest index.
 
     Until a request finishes a replica's tokens only grow, so what it had when last looked at is a floor: only those with
     the lowest floors are looked at again.

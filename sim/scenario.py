@@ -85,11 +85,18 @@ class CacheConfig:
     policy_params: dict[str, Any] = _f({}, "parameters of the policy, a table such as {k = 3}; see docs/policies.md")
     tiers: tuple[TierConfig, ...] = _f((), "[[cache.tiers]] tables, nearest first: where blocks go that leave the GPU's memory")
 
+    def __post_init__(self) -> None:
+        """A policy's class, which only Python can give, becomes its name: files, hashes and other processes have names."""
+        if not isinstance(self.policy, str):
+            from sim.kvcache.policies import name_of
+
+            object.__setattr__(self, "policy", name_of(self.policy))
+
 
 @dataclass(frozen=True)
 class ClusterConfig:
     replicas: int = _f(1, "engine replicas behind the router")
-    router: str = _f("round-robin", "round-robin, random, least-loaded (waiting and running tokens) or session-affinity (a session stays where its first request went: the least loaded)")
+    router: str = _f("round-robin", "round-robin, random, least-loaded (tokens in the front end, waiting and running) or session-affinity (a session stays where its first request went: the least loaded)")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import numpy as np
 
 from calibrate.latency import StepTime
 from sim import sglang
+from sim.alone import prefill_alone
 from sim.clock import Clock
 from sim.cluster import Cluster
 from sim.hopeless import Hopeless
@@ -106,7 +107,7 @@ def run(
             cache.replica, cache.under_way = index, under_way
             if cache_events is not None:
                 observe(cache, cache_events[index])
-            tiers = Tiers(params.tiers, _prefill_alone(params, step_time), params.block_size) if params.tiers else None
+            tiers = Tiers(params.tiers, prefill_alone(step_time, params.max_num_batched_tokens, params.step_overhead_s), params.block_size) if params.tiers else None
             scheduler = Scheduler(params, cache, paths, log, tiers)
         replica = Replica(
             index, env, scheduler, step_time, log, cluster.finished,
@@ -137,20 +138,6 @@ def _check_tiers(params: EngineParams, record_cache: bool) -> None:
     ):
         if wrong:
             raise InputError(f"[cache] tiers with {what}")
-
-
-def _prefill_alone(params: EngineParams, step_time: StepTime) -> Callable[[int, int], float]:
-    """Seconds of prefilling tokens [cached, known) of a prompt with nothing else on the replica, in the largest chunks."""
-    most = params.max_num_batched_tokens
-
-    def seconds(cached: int, known: int) -> float:
-        total = 0.0
-        for at in range(cached, known, most):
-            new = min(most, known - at)
-            total += step_time.step([(new, at)], 0, 0, 0, int(at + new == known))[0] + params.step_overhead_s
-        return total
-
-    return seconds
 
 
 def _cache(params: EngineParams, world: World, fleet_seen: dict[int, int], forecast: Forecast | None) -> BlockCache:

@@ -190,14 +190,18 @@ def sample_of(columns: Mapping[str, np.ndarray], arrival_s: np.ndarray, inside: 
     return Sample(classes, {name: columns[name][rows] for name in ("class_id", "good", "completed", *LIMITS)})
 
 
-def judge(samples: Sequence[Sample], slo: SloConfig, stable: bool | None, confidence: float = CONFIDENCE) -> Verdict:
-    """The verdict over independent runs of one scenario, whose [slo] has a target. Classes without a limit are nobody's to fail."""
-    classes, target = samples[0].classes, slo.attainment or 0.0
+def groups(classes: Sequence[tuple[str, SloClass]], slo: SloConfig) -> list[tuple[str, float, list[int]]]:
+    """(name, target, class ids) of whoever must reach a target. Classes without a limit are nobody's to fail."""
+    target = slo.attainment or 0.0
     limited = [i for i, (_, limits) in enumerate(classes) if any(getattr(limits, name) is not None for name in LIMITS)]
-    groups = [(classes[i][0], target if (own := classes[i][1].attainment) is None else own, [i]) for i in limited]
     if slo.attained_by == POOLED:
-        groups = [(POOLED, target, limited)]
-    rows = tuple(_class_verdict(name, goal, [_of(sample, members) for sample in samples], confidence) for name, goal, members in groups)
+        return [(POOLED, target, limited)]
+    return [(classes[i][0], target if (own := classes[i][1].attainment) is None else own, [i]) for i in limited]
+
+
+def judge(samples: Sequence[Sample], slo: SloConfig, stable: bool | None, confidence: float = CONFIDENCE) -> Verdict:
+    """The verdict over independent runs of one scenario, whose [slo] has a target."""
+    rows = tuple(_class_verdict(name, target, [_of(sample, members) for sample in samples], confidence) for name, target, members in groups(samples[0].classes, slo))
     return _together(rows, stable)
 
 

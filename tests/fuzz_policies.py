@@ -76,7 +76,7 @@ def params_of(policy: str, rng: random.Random, block: int) -> dict[str, Any]:
         "tlru": {"threshold_tokens": block * rng.randint(0, 6), "next_prompt_tokens": rng.randint(0, 2 * block)},
         "gdsf": {"depth_tokens": float(rng.choice([block, 5 * block, 1000]))},
         "quota": {"shares": {"x": rng.choice([0.0, 0.2, 0.5])}},
-        "s3fifo": {"small_share": rng.choice([0.0, 0.1, 0.4]), "main_uses": rng.randint(1, 2)},
+        "s3fifo": {"small_share": rng.choice([0.0, 0.1, 0.4]), "main_uses": rng.randint(1, 2), "start_up": rng.choice(["paper", "libcachesim"])},
         "wtinylfu": {"window_share": rng.choice([0.01, 0.2, 0.5]), "sample": rng.randint(1, 4)},
         "slru": {"protected_uses": rng.randint(2, 3)}, "lruk": {"k": rng.randint(1, 3)},
     }.get(policy, {})  # fmt: skip

@@ -95,6 +95,14 @@ class S3Fifo(QueuePool):
         self.queues: dict[str, list[Block]] = {"small": [], "main": []}
         self.names: list[int] = []
         self.walking = False  # the small queue is walked until something of it goes
+        self.joins_main = False
+
+    def release(self, blocks: list[Block]) -> None:
+        self.joins_main = self.about.params.get("start_up") == "libcachesim" and self._overflows()
+        super().release(blocks)
+
+    def _overflows(self) -> bool:
+        return not self.evicted and self._small_is_over()
 
     def _admitted(self, keys: list[int], hits: int) -> None:
         self.recall(self.names, keys[hits:])
@@ -108,6 +116,8 @@ class S3Fifo(QueuePool):
     def _freed(self, block: Block) -> None:
         if self.story[block][1] is None:
             self.story[block][1] = self.batch
+            if self.joins_main:
+                self.story[block][0] = "main"
             self.queues[self.story[block][0]].append(block)
 
     def _small_is_over(self) -> bool:
@@ -272,6 +282,7 @@ FAULTS: dict[str, tuple[str, type, str, Any]] = {
     "s3fifo: used once is enough": ("s3fifo", S3Fifo, "_uses_wanted", lambda pool, queue: 1),
     "s3fifo: the small queue may hold its share and one more": (
         "s3fifo", S3Fifo, "_small_is_over", lambda pool: len(pool.queues["small"]) > pool.share("small_share", 0.1)),
+    "s3fifo: the small queue overflows for ever": ("s3fifo", S3Fifo, "_overflows", lambda pool: pool._small_is_over()),
     "s3fifo: second chances for single blocks": ("s3fifo", S3Fifo, "chain", _alone),
     "s3fifo: names stay when their blocks come back": (
         "s3fifo", S3Fifo, "_admitted", lambda pool, keys, hits: pool.back.setdefault(pool.user, set()).update(set(keys[hits:]) & set(pool.names))),

@@ -19,7 +19,7 @@ from workloads.load import load, trace_path
 from workloads.prefix_tree import from_pieces, from_token_ids
 from workloads.readers import read
 from workloads.reuse import distinct_blocks, infinite_cache
-from workloads.transform import in_turns_for_users, jittered, kept, open_loop, sample_sessions, scaled, time_slice
+from workloads.transform import in_turns_for_users, jittered, kept, open_loop, sample_sessions, scaled, tick_s, time_slice
 
 
 def workload_of(paths: list[list[int]], outputs: list[int], spaces: list[int] | None = None, **columns) -> Workload:
@@ -277,6 +277,34 @@ def test_scale_touches_recorded_times_only_and_open_needs_all_of_them() -> None:
         open_loop(chained())
 
 
+def recorded(arrival_s) -> Workload:
+    arrival_s = np.asarray(arrival_s, float)
+    return workload_of([[1, 2]] * len(arrival_s), [1] * len(arrival_s), arrival_s=arrival_s)
+
+
+def test_the_tick_of_a_recording() -> None:
+    """Any rate of arrivals, in whole and in wobbling ticks; batches, and times nobody rounded, have none."""
+    rng = np.random.default_rng(0)
+    for per_tick in (0.15, 0.5, 1, 10):
+        ticks = np.floor(np.cumsum(rng.exponential(1 / per_tick, 2000)))
+        assert tick_s(recorded(ticks)) == 1
+        assert tick_s(recorded(3 * ticks + 0.001 * (ticks % 2))) == pytest.approx(3, abs=0.0011)
+    assert tick_s(recorded(np.arange(200) // 10 * 1.0)) == 0, "19 gaps say nothing"
+    assert tick_s(recorded(np.floor(np.arange(0, 40_000, 19.7)))) == 0, "hardly a tie"
+    assert tick_s(recorded(np.cumsum(rng.exponential(1, 2000)))) == 0, "not a tie"
+    assert tick_s(recorded(np.repeat(np.cumsum(rng.exponential(20, 100)), 20))) == 0, "batches at any time"
+    assert tick_s(recorded(np.repeat(600.0 * np.arange(100), 20))) == 0, "a batch every ten minutes"
+    assert tick_s(recorded([])) == 0
+
+
+@pytest.mark.parametrize(("trace", "tick"), [
+    ("mooncake/conversation_trace.jsonl", 3.0), ("mooncake/synthetic_trace.jsonl", 0), ("azure/AzureLLMInferenceTrace_code.csv", 0),
+    ("burstgpt/BurstGPT_1_first400.csv", 0),  # whole seconds, but hardly two requests in one
+])  # fmt: skip
+def test_the_ticks_of_public_recordings(data_dir: Path, trace: str, tick: float) -> None:
+    assert tick_s(load(WorkloadConfig(trace=str(data_dir / "traces" / trace)))) == tick
+
+
 # ---- load ----
 
 ROW = {"timestamp": 0, "input_length": 700, "output_length": 5, "hash_ids": [1, 2]}
@@ -294,6 +322,30 @@ def test_load_finds_traces_by_variable_and_relative_to_the_scenario(tmp_path: Pa
     monkeypatch.delenv("SOME_DATA")
     with pytest.raises(InputError, match="the environment variable SOME_DATA is not set"):
         load(WorkloadConfig(trace="${SOME_DATA}/t.jsonl"))
+
+
+@pytest.mark.parametrize("rate_scale", [0.1, 0.5, 4.0])
+def test_a_scaled_trace_is_spread_over_the_ticks_it_was_recorded_in(tmp_path: Path, rate_scale: float) -> None:
+    """Ten requests every 3 s: as recorded they replay in bursts, scaled they come anywhere in the scaled tick, in file order."""
+    tick = np.arange(600) // 10
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps({**ROW, "timestamp": 3000 * int(t)}) + "\n" for t in tick))
+    config = WorkloadConfig(trace="t.jsonl")
+    assert load(config, base_dir=tmp_path).arrival_s.tolist() == (3.0 * tick).tolist()
+    spread = load(replace(config, rate_scale=rate_scale), seed=1, base_dir=tmp_path)
+    into = spread.arrival_s * rate_scale - 3 * tick  # seconds of recorded time into its tick
+    assert np.all((into >= -1e-9) & (into < 3))
+    assert np.all(np.diff(spread.arrival_s) >= 0)
+    assert into.mean() == pytest.approx(1.5, abs=0.15)  # of 600 uniform draws: four standard errors
+    assert into.std() == pytest.approx(3 / 12**0.5, abs=0.1)
+    assert any("recorded in ticks of 3 s" in note for note in spread.notes)
+    again, other = (load(replace(config, rate_scale=rate_scale), seed=seed, base_dir=tmp_path) for seed in (1, 2))
+    assert np.array_equal(again.arrival_s, spread.arrival_s)
+    assert not np.array_equal(other.arrival_s, spread.arrival_s)
+    few = load(replace(config, rate_scale=rate_scale, requests=30), seed=1, base_dir=tmp_path)
+    assert len(np.unique(few.arrival_s)) == 30, "the tick is that of the whole recording"
+    said = load(replace(config, rate_scale=rate_scale, jitter_s=1e-3), base_dir=tmp_path)
+    assert np.all(said.arrival_s * rate_scale - 3 * tick < 1e-3 + 1e-9), "an explicit jitter_s wins"
+    assert not any("recorded in ticks" in note for note in said.notes)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,8 @@ def test_a_short_run_is_simulated_whole():
     assert found["goodput_per_s"] == pytest.approx(whole["request_goodput"])
     assert found["p99_ttft_ms"] == pytest.approx(whole["p99_ttft_ms"])
     assert found["prefix_hit_rate"] == whole["prefix_hit_rate"]
-    assert found["usd_per_million_output_tokens"] == pytest.approx(whole["cost"]["usd_per_million_output_tokens"], rel=0.01)
+    for key in (f"usd_per_million_{tokens}_tokens" for tokens in ("input", "output", "total")):
+        assert found[key] == pytest.approx(whole["cost"][key], rel=0.01), key
 
 
 def test_a_fleet_that_cannot_keep_up_has_no_goodput():

@@ -395,3 +395,13 @@ def test_engine_cases_cut_short_or_swollen(tmp_path: Path) -> None:
     for content, why in ((whole[:-9], "not a whole .xz file"), (b"no", "not a whole .xz file"), (lzma.compress(b" " * (65 << 20), preset=0), "more than 64 MiB unpacked")):
         with pytest.raises(InputError, match=why):
             read_case(text(tmp_path / "case.xz", content))
+
+
+# ---- names ----
+
+
+def test_a_name_in_a_trace_that_commands_a_terminal(tmp_path: Path) -> None:
+    trace = text(tmp_path / "b.csv", BURST + "0,m\x1b[31m,5,5\n1,m,5,5\n")
+    with pytest.raises(InputError) as problem:
+        load(WorkloadConfig(trace=str(trace)))
+    assert str(problem.value) == r"[workload] trace: the class name 'm\x1b[31m', expected text without control characters, not '\x1b'"

@@ -187,7 +187,12 @@ def test_gpu_seconds_sum_to_busy_time_and_cost_to_the_bill(seed: int) -> None:
     report = build_report(rec, work, scenario(hardware=HardwareConfig(tensor_parallel=2), cost=CostConfig(gpu_hour_usd=3.0)))
     hours = 2 * 2 * rec.finish_s.max() / 3600
     assert report.summary["gpu_hours"] == pytest.approx(hours)
-    assert report.summary["cost"]["usd"] == pytest.approx(3 * hours)
+    cost = report.summary["cost"]
+    assert cost["usd"] == pytest.approx(3 * hours)
+    tokens = {"input": int(work.prompt_tokens.sum()), "output": int(work.output_tokens.sum())}  # everything is served in the window
+    for name, count in {**tokens, "total": sum(tokens.values())}.items():
+        assert cost[f"usd_per_million_{name}_tokens"] == pytest.approx(3 * hours / count * 1e6), name
+        assert cost[f"gpu_hours_per_million_{name}_tokens"] == pytest.approx(hours / count * 1e6), name
     assert report.requests["gpu_hours"].sum() == pytest.approx(hours)
     assert report.sessions["gpu_hours"].sum() == pytest.approx(hours)
     assert sum(c["gpu_hours"] for c in report.classes.values()) == pytest.approx(hours)

@@ -5,17 +5,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from kvcast.cli import main
-from sim.kvcache.policies import POLICIES, Policy, World, find, make
-from sim.kvcache.policies.own import Watched
+from sim.kvcache.leaf_first import leaf_first
+from sim.kvcache.policies import POLICIES, Policy, Run, World, find, make
+from sim.kvcache.policies.own import Watched, steady, watched
 from sim.scenario import EngineParams
 from sim.simulate import run
 from tests.worlds import LinearSteps, random_workload
+from workloads.columns import Workload
 from workloads.errors import InputError
+from workloads.prefix_tree import from_pieces
 
 WORKLOAD = random_workload(5)
 WRONG = {
@@ -30,6 +37,13 @@ WRONG = {
     "exit": ("    def key(self, run):\n        import sys\n        sys.exit(0)", "key: raised SystemExit: 0 (own_wrong.py, line 6)"),
     "nan": ("    def key(self, run):\n        return float('nan'), run.released", "key: returned (nan, "),
     "mixed": ("    def key(self, run):\n        return ('a' if run.released % 2 else 1,)", "key: '<' not supported between instances of "),
+    "no return": ("    def key(self, run):\n        run.released", "key: returned None, expected what < puts in order, such as (run.released,)"),
+    "none in it": ("    def key(self, run):\n        return None, run.released", "key: returned (None, "),
+    "listed": ("    def key(self, run):\n        return [{}, run.released]", "key: returned [{}, "),
+    "set": ("    def key(self, run):\n        return {run.released}, 0", "key: returned ({"),
+    "array": ("    def key(self, run):\n        import numpy\n        return numpy.zeros(2)", "key: "),
+    "no group": ("    def group(self, run):\n        pass", "group: returned None, expected something hashable"),
+    "no chance": ("    def second_chance(self, run):\n        pass", "second_chance: returned None, expected True or False"),
     "group": ("    def group(self, run):\n        return [1]", "group: returned [1], expected something hashable"),
     "groups": ("    def group(self, run):\n        return ([],)", "group: unhashable type: 'list'"),
     "victim": ("    def victim(self, heads):\n        return 'nobody'", "victim: returned 'nobody', expected one of the groups 0"),
@@ -37,6 +51,7 @@ WRONG = {
     "chance": ("    def second_chance(self, run):\n        return True", "spare: raised NotImplementedError"),
 }
 VLLM_ONLY = {
+    "mixed by depth": ("    def key(self, run):\n        return ('a' if run.hi % 2 else 1,)", "key: '<"),
     "span": ("    def span(self, run):\n        return 1.5", "span: returned 1.5, expected a whole number"),
     "split": ("    def split(self, node_id, lo, hi, request):\n        return None", "split: returned None, expected a whole number"),
 }  # fmt: skip
@@ -65,6 +80,114 @@ def test_what_is_wrong_names_the_class_and_the_method(own, semantics: str, wrong
         run(WORKLOAD, params, LinearSteps())
     assert str(error.value).startswith(f"cache.policy Mine: {line}")
     assert "\n" not in str(error.value)
+
+
+class Deepest(Policy):
+    """The deepest block of all leaves goes first, ties by the oldest release: a leaf that loses a block stands elsewhere."""
+
+    def key(self, run: Run) -> tuple:
+        return -run.hi, run.released
+
+
+class Longest(Policy):
+    def key(self, run: Run) -> tuple:
+        return -(run.hi // 3), run.released, -run.hi
+
+
+class Pages(Policy):
+    """Whole pages of four blocks are kept longer."""
+
+    def key(self, run: Run) -> tuple:
+        return run.hi % 4 == 0, run.released, -run.hi
+
+
+class Heads(Policy):
+    """What is beyond the fifth block goes before any prompt's head, and of each the newest."""
+
+    def group(self, run: Run) -> bool:
+        return run.hi <= 5
+
+    def key(self, run: Run) -> tuple:
+        return (-run.released,)
+
+    def victim(self, heads: Mapping[bool, Any]) -> bool:
+        return min(heads)
+
+
+class InTurns(Policy):
+    """Of the shortest leaves of two halves of the tree the longer one."""
+
+    def group(self, run: Run) -> int:
+        return run.node_id % 2
+
+    def key(self, run: Run) -> tuple:
+        return run.hi, run.released
+
+    def victim(self, heads: Mapping[int, Any]) -> int:
+        return max(heads, key=heads.__getitem__)
+
+
+class OddOnesStay(Policy):
+    """A leaf with an odd end is spared once: the newest goes first among those not spared."""
+
+    def on_insert(self, run: Run, request: Any) -> None:
+        run.state = 0
+
+    def key(self, run: Run) -> tuple:
+        return run.state, -run.released
+
+    def second_chance(self, run: Run) -> bool:
+        return run.hi % 2 == 1 and run.state == 0
+
+    def spare(self, runs: list[Run]) -> None:
+        runs[0].state = 1
+
+
+def one_by_one(kind: type[Policy]) -> type[Policy]:
+    return type(f"{kind.__name__}OneByOne", (kind,), {"span": lambda self, run: 1, "__module__": __name__})
+
+
+DEPENDENT = (Deepest, Longest, Pages, Heads, InTurns, OddOnesStay)
+for kind in DEPENDENT:
+    globals()[f"{kind.__name__}OneByOne"] = one_by_one(kind)
+
+
+def test_a_key_that_changes_with_every_block_is_asked_for_every_block() -> None:
+    """Prompts of 10, 8 and 4 blocks in room for 18: the 4 come from the ends at 10, 9, 8 and 8 again. Then both come back."""
+    prompts = [[("a", 0, 160)], [("b", 0, 128)], [("c", 0, 64)], [("a", 0, 160)], [("b", 0, 128)]]
+    tree, leaf = from_pieces(prompts)
+    tokens = np.array([pieces[0][2] for pieces in prompts])
+    workload = Workload(tree=tree, leaf=leaf, arrival_s=np.arange(5.0), prompt_tokens=tokens, output_tokens=np.ones(5, np.int64))
+    assert leaf_first(workload, f"{__name__}:Deepest", capacity_blocks=18, block_size=16).depth_blocks.tolist() == [0, 0, 0, 7, 4]
+
+
+@pytest.mark.parametrize("kind", DEPENDENT)
+def test_answers_that_depend_on_where_a_run_ends_are_exact(kind: type[Policy]) -> None:
+    """As with span = 1: a whole run is taken only while the leaf would be chosen again."""
+    taken = 0
+    for seed in range(12):
+        workload = random_workload(seed, rate=60.0)
+        longest = int((workload.prompt_tokens + workload.output_tokens).max())
+        params = EngineParams(kv_blocks=longest // 4 + 8, block_size=4, max_model_len=4 * longest)
+        whole, single = (run(workload, replace(params, policy=f"{__name__}:{kind.__name__}{end}"), LinearSteps()) for end in ("", "OneByOne"))
+        assert whole.hit_tokens.tolist() == single.hit_tokens.tolist()
+        assert np.array_equal(whole.finish_s, single.finish_s, equal_nan=True)
+        taken += whole.evicted_blocks
+    assert taken > 300
+
+
+def test_a_leaf_whose_answers_do_not_depend_on_its_end_goes_whole() -> None:
+    asked = 0
+
+    class Oldest(Policy):
+        def key(self, run: Run) -> tuple:
+            nonlocal asked
+            asked += 1
+            return (run.released,)
+
+    policy = watched(Oldest)(World(WORKLOAD, 10, 4))
+    assert steady(policy, Run(0, 0, 1000, released=1), 1000) == 1000
+    assert asked == 1
 
 
 def test_exit_code_and_one_line(own, capsys: pytest.CaptureFixture) -> None:

@@ -14,7 +14,7 @@ from kvcast.planner.launch import read_command, read_log
 from workloads.errors import InputError
 
 BASE = {
-    "workload": {"preset": "demo", "duration_s": 20.0}, "hardware": {"profile": "h200-llama-3.1-8b-aic"},
+    "workload": {"preset": "demo", "duration_s": 60.0}, "hardware": {"profile": "h200-llama-3.1-8b-aic"},
     "slo": {"attainment": 0.9, "ttft_s": 2.0}, "model": {"name": "llama-3.1-8b"},
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ import random
 import sys
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -20,7 +21,7 @@ from kvcast.cli import main
 from sim.kvcache.leaf_first import Visit, serve
 from sim.kvcache.policies import POLICIES, Policy, Run, World, check, find, make
 from sim.kvcache.policies.by_key import Gdsf
-from sim.kvcache.policies.s3fifo import MAIN, SMALL, S3Fifo
+from sim.kvcache.policies.s3fifo import S3Fifo
 from sim.kvcache.ranked import RankedCache
 from sim.scenario import EngineParams
 from sim.simulate import run
@@ -83,21 +84,6 @@ GOLDEN = {
 """Misses of libCacheSim 0.3.5 at CAPACITIES: tools/libcachesim_goldens.py printed them."""
 
 
-class LibraryS3Fifo(S3Fifo):
-    """Until the first eviction what the small queue cannot hold goes into the main one."""
-
-    evicted = False
-
-    def on_release(self, run: Run, request: Visit) -> None:
-        if run.state[1] is None and not self.evicted and self.blocks[SMALL] >= self.small:
-            run.state = (MAIN, None, run.state[2])
-        super().on_release(run, request)
-
-    def on_evict(self, run: Run, n: int) -> None:
-        self.evicted = True
-        super().on_evict(run, n)
-
-
 class LibraryGdsf(Gdsf):
     """All objects cost the same, and a new one starts from the clock before its own eviction moved it."""
 
@@ -111,8 +97,8 @@ class LibraryGdsf(Gdsf):
         run.state = (run.state[0], self.before)
 
 
-LIBRARY = {"s3fifo": LibraryS3Fifo, "gdsf": LibraryGdsf}
-"""Where the library's choice differs from ours; everything else of the class is as shipped."""
+LIBRARY = {"s3fifo": partial(S3Fifo, start_up="libcachesim"), "gdsf": LibraryGdsf}
+"""Where the library's choice differs from our default; everything else of the class is as shipped."""
 
 
 def misses(policy: Policy, trace: list[int], capacity: int) -> int:
@@ -406,6 +392,13 @@ def test_own_class_in_a_module_that_does_not_load_is_one_line(tmp_path: Path, mo
         find("broken_own:X")
 
 
+def test_the_two_start_up_rules_of_s3fifo() -> None:
+    """Room for ten, a small queue of one. The paper's: all ten are in the small queue, k drops a, l drops b. libCacheSim's: until
+    the first eviction only a is, the rest is in the main queue; k drops a, and l drops k, which has come into the small queue."""
+    assert after("s3fifo", 10, "abcdefghijkl", start_up="paper") == after("s3fifo", 10, "abcdefghijkl") == "cdefghijkl"
+    assert after("s3fifo", 10, "abcdefghijkl", start_up="libcachesim") == "bcdefghijl"
+
+
 def test_an_endless_ghost_queue_is_refused() -> None:
     with pytest.raises(InputError, match="ghost_share = inf"):
         make("s3fifo", World(random_workload(5), 10, 4), {"ghost_share": float("inf")})
@@ -436,6 +429,8 @@ def test_own_class_on_the_command_line(tmp_path: Path, monkeypatch: pytest.Monke
         ("nowhere:Class", {}, "[cache] policy = 'nowhere:Class': No module named 'nowhere'"),
         ("os:path", {}, "[cache] policy = 'os:path': expected a class derived from sim.kvcache.policies.Policy"),
         ("s3fifo", {"small_share": 2.0}, "[cache] policy_params of s3fifo: small_share = 2.0, expected 0 or more and below 1"),
+        ("s3fifo", {"start_up": "main"}, "[cache] policy_params of s3fifo: start_up = 'main', expected one of paper, libcachesim"),
+        ("s3fifo", {"start_up": 1}, "[cache] policy_params of s3fifo: start_up = 1, expected a text"),
         ("lruk", {"k": "two"}, "[cache] policy_params of lruk: k = 'two', expected a whole number"),
         ("lruk", {"k": 0}, "[cache] policy_params of lruk: k = 0, expected 1 or more"),
         ("gdsf", {"depth_tokens": 0}, "[cache] policy_params of gdsf: depth_tokens = 0, expected above 0"),

@@ -245,3 +245,5 @@ def test_mooncake(data_dir: Path) -> None:
     expected = {"lru": (0.1451, 0.3342), "fifo": (0.1451, 0.3342), "lfu": (0.1018, 0.2869), "slru": (0.1018, 0.2869), "sieve": (0.1018, 0.2869), "s3fifo": (0.1606, 0.3236)}
     found = {p: tuple(round(leaf_first(workload, p, c, 16).hit_ratio_tokens, 4) for c in (200_000, 1_000_000)) for p in expected}
     assert found == expected
+    library = [round(leaf_first(workload, "s3fifo", c, 16, {"start_up": "libcachesim"}).hit_ratio_tokens, 4) for c in (200_000, 1_000_000)]
+    assert library == [0.1638, 0.2577]

@@ -51,7 +51,9 @@ def test_a_scenario_is_priced_beside_its_own_gpus(tmp_path: Path, capsys: pytest
     assert bills["no caching"]["total_usd"] > bills["5 minutes"]["total_usd"] > bills["ceiling"]["total_usd"]
     assert main(["price", str(path), "--prices", str(prices)]) == 0
     out = capsys.readouterr().out
-    for part in ("an input, not a fact", "cache writes", "own GPUs: 1 for", "$2.5 a GPU-hour", "equal to a GPU-hour at", "layer ends and prompt ends"):
+    views = [own[f"usd_per_million_{tokens}_tokens"] for tokens in ("input", "output", "total")]
+    assert 1 / views[2] == pytest.approx(1 / views[0] + 1 / views[1])  # one bill over the tokens of each, and of both
+    for part in ("per million output tokens", "an input, not a fact", "cache writes", "own GPUs: 1 for", "$2.5 a GPU-hour", "equal to a GPU-hour at", "layer ends and prompt ends"):
         assert part in out, part
 
 
@@ -64,6 +66,13 @@ def test_a_scenario_is_priced_beside_its_own_gpus(tmp_path: Path, capsys: pytest
         ("read_multiplier = 0.1", "", "read_multiplier is missing, expected a value"),
         ("seconds = 300 ", 'seconds = "long" ', "[[retention]] seconds = 'long', expected a number of at least 0"),
         ('breakpoints = "auto"', "breakpoints = 0", "breakpoints = 0, expected 'auto', 'layers' or a number of tokens of at least 1"),
+        ("input_usd_per_mtok = 3.0", "input_usd_per_mtok = inf", "input_usd_per_mtok = inf, expected a number of at least 0 and at most 1e+09"),
+        ("output_usd_per_mtok = 15.0", "output_usd_per_mtok = nan", "output_usd_per_mtok = nan, expected a number of at least 0"),
+        ("write_multiplier = 2.0", "write_multiplier = 1e300", "write_multiplier = 1e+300, expected a number of at least 0 and at most 1e+09"),
+        ('name = "1 hour"', 'name = "5 minutes"', "[[retention]] name = '5 minutes', expected a name that no other column of the bill has"),
+        ('name = "1 hour"', 'name = "ceiling"', "[[retention]] name = 'ceiling', expected a name that no other column of the bill has"),
+        ('name = "1 hour"', "name = 1", "[[retention]] name = 1, expected a name"),
+        ('name = "1 hour"', 'name = "1\\nhour"', "retention[1].name = '1\\nhour': expected text without control characters, not '\\n'"),
         ("[[retention]]", "[[sold]]", "[[retention]] is missing, expected at least one table"),
     ],
 )

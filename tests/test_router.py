@@ -7,16 +7,19 @@ from __future__ import annotations
 from dataclasses import replace
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 from sim.router import LeastLoaded
 from sim.scenario import EngineParams
 from sim.simulate import run
 from tests.worlds import LinearSteps, random_workload
+from workloads.columns import PrefixTree, Workload
 
 ENGINES = {
     "vllm": {"max_num_batched_tokens": 40}, "by priority": {"scheduler_policy": "priority", "max_num_batched_tokens": 40},
     "asynchronous": {"async_scheduling": True}, "sglang": {"semantics": "sglang", "schedule_policy": "fcfs"},
+    "behind a front end": {"max_num_batched_tokens": 40, "frontend_s": 0.3},
 }  # fmt: skip
 
 
@@ -42,6 +45,22 @@ def test_least_loaded_is_the_least_of_all(engine: str) -> None:
     assert chosen > 300
     assert looked < 6 * chosen
     assert preempted > 0 or engine == "sglang"  # it keeps room for what its requests will generate
+
+
+@pytest.mark.parametrize("semantics", ["vllm", "sglang"])
+@pytest.mark.parametrize("router", ["least-loaded", "session-affinity"])
+def test_what_is_in_the_front_end_counts_as_load(router: str, semantics: str) -> None:
+    """28 requests at once: seven to each replica, and a 5 ms front end delays every one of them by just that."""
+    n = 28
+    tree = PrefixTree(parent=np.array([-1]), end=np.array([0]), layer=np.array([0]))
+    workload = Workload(tree, np.zeros(n), np.full(n, 8000), np.full(n, 200), leaf=np.zeros(n, np.int32))
+    ttft_s = {}
+    for frontend_s in (0.0, 0.005):
+        params = EngineParams(kv_blocks=60_000, frontend_s=frontend_s, semantics=semantics)
+        recording = run(workload, params, LinearSteps(), replicas=4, router=router)
+        assert np.bincount(recording.replica).tolist() == [7, 7, 7, 7]
+        ttft_s[frontend_s] = recording.first_token_s - recording.arrival_s
+    assert ttft_s[0.005] == pytest.approx(ttft_s[0.0] + 0.005)
 
 
 def test_a_session_stays_where_it_began() -> None:

@@ -17,11 +17,11 @@ import numpy as np
 
 from workloads.columns import Workload
 from workloads.config import WorkloadConfig
-from workloads.errors import InputError
+from workloads.errors import InputError, unprintable
 from workloads.limits import MAX_SECONDS, WITHIN, check_clock
 from workloads.readers import FORMATS, options_of, read
 from workloads.readers import sniff as sniff_format
-from workloads.transform import in_turns_for_users, jittered, kept, open_loop, sample_sessions, scaled, time_slice, with_concurrency
+from workloads.transform import in_turns_for_users, jittered, kept, open_loop, sample_sessions, scaled, tick_s, time_slice, with_concurrency
 
 LOOPS = ("auto", "open", "sessions", "concurrency")
 
@@ -36,7 +36,16 @@ def load(config: WorkloadConfig, seed: int = 0, base_dir: str | Path = ".") -> W
         raise InputError("[workload]: trace is set together with preset or class, expected exactly one of them")
     _check(config)
     workload = _read(config, trace_path(config.trace, base_dir), seed)
+    _check_names(workload)
     return check_clock(shaped(workload, config, seed))
+
+
+def _check_names(workload: Workload) -> None:
+    """Names are printed: one with a line break or a terminal's command in it is refused."""
+    for what, names in (("class", workload.class_names), ("tenant", workload.tenant_names), ("layer", workload.layer_names)):
+        if wrong := unprintable("".join(names)):
+            name = next(name for name in names if wrong in name)
+            raise InputError(f"[workload] trace: the {what} name {name[:80]!r}, expected text without control characters, not {wrong!r}")
 
 
 def trace_path(text: str, base_dir: str | Path) -> Path:
@@ -109,15 +118,21 @@ def _options(config: WorkloadConfig, format: str, seed: int) -> dict[str, Any]:
 
 
 def shaped(workload: Workload, config: WorkloadConfig, seed: int) -> Workload:
-    """Apply the section's slice, sample, limit, jitter, scale and loop, in this order."""
+    """Apply the section's slice, sample, limit, jitter, scale and loop, in this order.
+
+    As recorded, a trace replays to the tick. At another rate its ticks are spread first: a burst of them all would be an artefact.
+    """
+    quantum_s = config.jitter_s or (tick_s(workload) if config.rate_scale != 1 else 0.0)  # the tick of the whole recording
     if config.start_s or config.end_s is not None:
         workload = time_slice(workload, config.start_s, config.end_s)
     if config.sample < 1:
         workload = sample_sessions(workload, config.sample, seed)
     if config.requests is not None and config.requests < len(workload):
         workload = kept(workload, np.arange(len(workload)) < config.requests, f"first {config.requests} requests")
-    if config.jitter_s:
-        workload = jittered(workload, config.jitter_s, seed)
+    if quantum_s:
+        workload = jittered(workload, quantum_s, seed)
+    if quantum_s and not config.jitter_s:
+        workload = workload.with_notes(f"rate_scale: recorded in ticks of {quantum_s:g} s, so arrivals were spread over them first (jitter_s sets another span)")
     if config.rate_scale != 1:
         workload = scaled(workload, config.rate_scale)
     if config.loop == "sessions" and workload.after is None:

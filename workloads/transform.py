@@ -8,6 +8,7 @@ has one, else it takes the place of what it waited for.
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from heapq import heapreplace
 
 import numpy as np
 
@@ -15,6 +16,13 @@ from workloads.columns import Workload
 from workloads.errors import InputError
 
 NOMINAL_TOKEN_S = 0.02  #: only for putting requests in order without a simulation; simulated times come from the engine
+MANY_TIED = 0.1  #: share of arrivals at another one's time from which on a recording's ticks are looked for
+FEWEST_GAPS = 20  #: fewer say nothing about a clock
+WOBBLE = 0.01  #: of a tick; Mooncake's of 3 s are 2,999 to 3,001 ms
+LONGEST_TICK_S = 60.0  #: what comes together every few minutes is a batch, not a coarse clock
+ORDERS = ("time", "file")
+"""In which a replay without time takes requests: by the time they would start, or row by row, which for a trace of sessions is one
+session after another."""
 
 
 def _stream(seed: int, name: str) -> np.random.Generator:
@@ -72,17 +80,70 @@ def _start_times(workload: Workload) -> np.ndarray:
 def in_time_order(workload: Workload) -> tuple[Workload, str]:
     """(the workload with rows by start time, how that time was found). Sessions are generated or recorded one after the
     other, but run side by side: a cache sees them interleaved."""
+    rows, how = order_taken(workload, "time")
+    return picked(workload, rows), how
+
+
+def order_taken(workload: Workload, order: str) -> tuple[np.ndarray, str]:
+    """(row numbers in the order a replay takes them, int64 [n]; that order in words). order: one of ORDERS."""
+    if order not in ORDERS:
+        raise InputError(f"order = {order!r}, expected one of {', '.join(ORDERS)}")
+    if order == "file":
+        return np.arange(len(workload)), "in the order of the file"
+    rows = np.argsort(nominal_start_s(workload), kind="stable")
+    if workload.concurrency is None and workload.after is None:
+        return rows, "by arrival"
+    return rows, f"by nominal start ({_starts(workload)}, delays and {NOMINAL_TOKEN_S:g} s an output token)"
+
+
+def _starts(workload: Workload) -> str:
     if workload.concurrency is not None:
-        return workload, "in row order (a fixed concurrency leaves arrivals open)"
-    if workload.after is None:
-        return picked(workload, np.argsort(workload.arrival_s, kind="stable")), "by arrival"
-    start = workload.arrival_s.tolist()
-    after, took = workload.after.tolist(), (workload.output_tokens * NOMINAL_TOKEN_S).tolist()
-    for r, delay in enumerate(workload.column("delay_s").tolist()):
-        if after[r] >= 0:
-            start[r] = start[after[r]] + took[after[r]] + delay
-    order = np.argsort(np.array(start), kind="stable")
-    return picked(workload, order), f"by nominal start (recorded starts, delays and {NOMINAL_TOKEN_S:g} s an output token)"
+        return f"{workload.concurrency} sessions at once"
+    heads = workload.arrival_s[workload.column("after") < 0]
+    if len(heads) > 1 and np.ptp(heads) == 0:
+        return f"all {len(heads):,} sessions at once, which users or concurrency in a scenario would spread"
+    return "recorded starts"
+
+
+def nominal_start_s(workload: Workload) -> np.ndarray:
+    """float64 [n], seconds: recorded arrivals, and after an answer its nominal length plus the delay. At a fixed concurrency
+    sessions begin in the order of their first rows, each when an earlier one leaves its place."""
+    if workload.concurrency is None and workload.after is None:
+        return workload.arrival_s
+    start = workload.arrival_s.tolist() if workload.concurrency is None else _since_session_s(workload).tolist()
+    took_s = workload.output_tokens * NOMINAL_TOKEN_S
+    took = took_s.tolist()
+    after, delay_s = workload.column("after").tolist(), workload.column("delay_s").tolist()
+    for r, before in enumerate(after):
+        if before >= 0:
+            start[r] = start[before] + took[before] + delay_s[r]
+    if workload.concurrency is None:
+        return np.array(start)
+    session, lasts_s = session_by_first_row(workload), np.zeros(len(workload))
+    np.maximum.at(lasts_s, session, start + took_s)
+    return start + _begin_s(lasts_s, workload.concurrency)[session]
+
+
+def _since_session_s(workload: Workload) -> np.ndarray:
+    """float64 [n]: recorded arrivals from that of the session's first row on; 0 where there are none."""
+    _, first_row, number = np.unique(workload.column("session_id"), return_index=True, return_inverse=True)
+    return np.maximum(np.nan_to_num(workload.arrival_s - workload.arrival_s[first_row][number], nan=0.0), 0.0)
+
+
+def _begin_s(lasts_s: np.ndarray, places: int) -> np.ndarray:
+    """float64: when each session begins, `places` of them active at once, each lasting lasts_s."""
+    free = [0.0] * places
+    begin = []
+    for lasts in lasts_s.tolist():
+        begin.append(free[0])
+        heapreplace(free, free[0] + lasts)
+    return np.array(begin)
+
+
+def session_by_first_row(workload: Workload) -> np.ndarray:
+    """int64 [n]: every request's session, numbered in the order of their first rows."""
+    _, first_row, number = np.unique(workload.column("session_id"), return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first_row, kind="stable"), kind="stable")[number]
 
 
 def sample_sessions(workload: Workload, share: float, seed: int) -> Workload:
@@ -103,6 +164,22 @@ def jittered(workload: Workload, quantum_s: float, seed: int) -> Workload:
     in_time = np.argsort(np.argsort(recorded, kind="stable"), kind="stable")
     arrival_s[timed] = _ascending(recorded + draw, session, in_time)
     return replace(workload, arrival_s=arrival_s).with_notes(f"jitter: arrivals moved by up to {quantum_s:g} s")
+
+
+def tick_s(workload: Workload) -> float:
+    """The tick of the clock that recorded the arrivals, in seconds: 0 where none is to be seen, or hardly any are tied.
+
+    As often as arrivals are tied, the next different time is one tick away: so short gaps are of one tick, and nearly all
+    must be multiples of it.
+    """
+    times_s, tied = np.unique(np.round(workload.arrival_s[np.isfinite(workload.arrival_s)], 6), return_counts=True)
+    gaps_s = np.diff(times_s)
+    if len(gaps_s) < FEWEST_GAPS or tied[tied > 1].sum() < MANY_TIED * tied.sum():
+        return 0.0
+    short = np.quantile(gaps_s, MANY_TIED / 2, method="lower")
+    tick = round(float(np.median(gaps_s[np.abs(gaps_s - short) <= WOBBLE * short])), 6)
+    regular = np.abs(gaps_s - tick * np.maximum(np.rint(gaps_s / tick), 1)) <= WOBBLE * tick
+    return tick if tick <= LONGEST_TICK_S and regular.mean() >= 0.95 else 0.0
 
 
 def _ascending(values: np.ndarray, group: np.ndarray, rank: np.ndarray) -> np.ndarray:
@@ -139,8 +216,7 @@ def in_turns_for_users(workload: Workload, users: int) -> Workload:
     follows the last request of the one before. Rows are ordered session by session."""
     if workload.session_id is None or workload.after is None:
         raise InputError(f"[workload] users = {users}, expected a trace of sessions with think times")
-    _, first_row, number = np.unique(workload.session_id, return_index=True, return_inverse=True)
-    rank = np.argsort(np.argsort(first_row, kind="stable"), kind="stable")[number]  # sessions by their first row
+    rank = session_by_first_row(workload)
     result = picked(workload, np.lexsort((np.arange(len(workload)), rank)))
     rank = np.sort(rank)
     begins = np.flatnonzero(np.diff(rank, prepend=-1))

@@ -8,7 +8,9 @@ cached below them go. A hit rate means nothing without its rule and block size, 
 The policy "optimal" is the most hits any eviction could have under the rule, with its proof checked (leaf-first: the
 request being served holds all its blocks), and beside it every other policy's share of it; --depth-weight adds the bound on prefill work saved and its gap (docs/optimum.md).
 
-A scenario file in place of the trace replays its workload, requests in order of time, in blocks of its engine's size.
+Requests come in order of time, as a cache would see them: at their recorded arrivals, and after an answer by its nominal length
+and the delay. --order file takes them row by row instead, which for a trace of sessions is one session after another. A
+scenario file in place of the trace replays its workload in blocks of its engine's size.
 
   kvcast cache conversation_trace.jsonl --format mooncake --policy lru,fifo,lfu --capacity-blocks 1000,10000 --rule all-ids
   kvcast cache conversation_trace.jsonl --policy lru,s3fifo,my_policy:MyPolicy --capacity-blocks 200000 --rule leaf-first --block-size 16
@@ -53,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--depth-weight", metavar="W", type=depth_weight,
         help="optimal only: extra cost of a token per 512 tokens before it, relative to the first (Llama-3.1-8B: 1/60 = 0.0167)",
     )
+    parser.add_argument("--order", choices=("time", "file"), default="time", help="take requests by the time they would start (the default), or in the order of the file")
     parser.add_argument("--json", action="store_true", help="print JSON rows even on a terminal (elsewhere they are the default)")
 
 
@@ -68,37 +71,36 @@ def run(args: argparse.Namespace) -> int:
     asked = {(rule, size): _policies(args.policy, rule) for rule, size in itertools.product(args.rule.split(","), sizes)}
     done, total = 0, sum(map(len, asked.values()))
     for (rule, size), policies in asked.items():
-        first = _spread(workload, rule, sizes[0]) if fixed is None else fixed
+        first = _spread(workload, rule, sizes[0], args.order) if fixed is None else fixed
         capacities = [c if c is None or size is None else max(c * sizes[0] // size, 1) for c in first]
         for policy in policies:
             text.progress_share(done, total, f"{policy}, {rule}, block size {size or 'of the trace'}")
             done += 1
             if policy == "optimal":
-                rows += optimum_curve(workload, capacities, rule, size, args.capacity_rule, args.depth_weight)
+                rows += optimum_curve(workload, capacities, rule, size, args.capacity_rule, args.depth_weight, args.order)
             else:
-                found = _policy_rows(workload, capacities, policy, rule, size)
-                rows += found if args.depth_weight is None else [row | {"work_ratio": _work_ratio(workload, row, args.depth_weight)} for row in found]
+                found = _policy_rows(workload, capacities, policy, rule, size, args.order)
+                rows += found if args.depth_weight is None else [row | {"work_ratio": _work_ratio(workload, row, args.depth_weight, args.order)} for row in found]
     _add_shares(rows)
     if not workload.prefix_identity:
         print(f"kvcast: {args.trace}: the trace says nothing about shared text; every hit rate is 0", file=sys.stderr)
     if args.json or not sys.stdout.isatty():
         print(text.to_json(rows))
     else:
-        print("\n".join([_table(rows), *_share_lines(rows)]))
+        print("\n".join([_table(rows), *_share_lines(rows), f"requests taken {rows[0]['order']}"]))
     return 0
 
 
 def _source(args: argparse.Namespace) -> tuple[Workload, list[Any]]:
-    """(requests, block sizes) of a trace, or of a scenario file: its own workload, by time, in its engine's blocks."""
+    """(requests, block sizes) of a trace, or of a scenario file: its own workload, in its engine's blocks."""
     from kvcast import api, config
     from workloads.config import WorkloadConfig
-    from workloads.transform import in_time_order
 
     if not args.trace.endswith(".toml"):
         return api.load_workload(WorkloadConfig(trace=args.trace, format=args.format)), args.block_size
     scenario = config.load_scenario(args.trace, [])
     with config.naming(args.trace):
-        workload, _ = in_time_order(api.load_workload(scenario.workload, scenario.seed))
+        workload = api.load_workload(scenario.workload, scenario.seed)
     return workload, [scenario.engine.block_size] if args.block_size == [None] else args.block_size
 
 
@@ -112,7 +114,7 @@ def _policies(named: str, rule: str) -> list[str]:
     return [*(OF_THE_ENGINE if rule == LEAF_FIRST else POLICIES), "optimal"]
 
 
-def _policy_rows(workload: Workload, capacities: list[int | None], policy: str, rule: str, block_size: int | None) -> list[dict]:
+def _policy_rows(workload: Workload, capacities: list[int | None], policy: str, rule: str, block_size: int | None, order: str) -> list[dict]:
     """LRU at many capacities takes one pass, every other replay one for each."""
     from sim.kvcache.replay import LEAF_FIRST, hit_rate_curve
     from sim.optimum.lru_curve import lru_curve
@@ -120,11 +122,11 @@ def _policy_rows(workload: Workload, capacities: list[int | None], policy: str, 
     size = workload.hash_block_tokens if block_size is None else block_size
     in_one = policy == "lru" and rule != LEAF_FIRST and len(capacities) > ONE_PASS_FROM and all(c is None or c > 0 for c in capacities)
     if in_one and size is not None and size > 0:  # otherwise the replay says what is wrong
-        return lru_curve(workload, rule, size).rows(workload, capacities)
-    return hit_rate_curve(workload, capacities, policy, rule, block_size)
+        return lru_curve(workload, rule, size, order).rows(workload, capacities)
+    return hit_rate_curve(workload, capacities, policy, rule, block_size, order)
 
 
-def _spread(workload: Workload, rule: str, block_size: int | None) -> list[int | None]:
+def _spread(workload: Workload, rule: str, block_size: int | None, order: str) -> list[int | None]:
     from sim.kvcache.replay import LEAF_FIRST
     from sim.optimum.lru_curve import lru_curve
     from workloads.errors import InputError
@@ -132,14 +134,14 @@ def _spread(workload: Workload, rule: str, block_size: int | None) -> list[int |
     size = workload.hash_block_tokens if block_size is None else block_size
     if size is None or size < 1:
         raise InputError(f"--block-size {size}: expected tokens, at least 1 (a trace without hashes has no block size of its own)")
-    return [*lru_curve(workload, "full-blocks" if rule == LEAF_FIRST else rule, size).spread(AUTO), None]
+    return [*lru_curve(workload, "full-blocks" if rule == LEAF_FIRST else rule, size, order).spread(AUTO), None]
 
 
-def _work_ratio(workload: Workload, row: dict, depth_weight: float) -> float:
+def _work_ratio(workload: Workload, row: dict, depth_weight: float, order: str) -> float:
     from sim.kvcache.replay import replay
     from sim.optimum.curve import work_ratio
 
-    result = replay(workload, row["policy"], row["capacity_blocks"], row["rule"], row["block_size"])
+    result = replay(workload, row["policy"], row["capacity_blocks"], row["rule"], row["block_size"], order)
     return work_ratio(workload, result.depth_blocks, row["block_size"], depth_weight)
 
 

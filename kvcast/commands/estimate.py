@@ -50,6 +50,7 @@ def as_text(found: dict[str, Any]) -> str:
         f"within limits: {text.percent(found['attainment'])}" if found["limited"] else "no limits are set: every completed request counts",
         *(f"{name.upper()}: p50 {text.milliseconds(found[f'p50_{name}_ms'])}, p99 {text.milliseconds(found[f'p99_{name}_ms'])}" for name in ("ttft", "tpot")),
         hits,
+        *([] if found["usd_per_million_total_tokens"] is None else [f"cost: {text.per_million(found, 'usd', text.usd)}"]),
         f"step times: {text.percent(found['extrapolated'])} of simulated time is extrapolated",
     ]  # fmt: skip
     return "\n".join(lines)

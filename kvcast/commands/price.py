@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from workloads.columns import Workload
 
 TRACE_BREAKPOINT_TOKENS = 128
+CEILING = "ceiling"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
     asked = _scenario(args) if args.file.endswith(".toml") else _trace(args)
     name, prices, sold = read_prices(args.prices, is_mix=asked.workload.hash_block_tokens is None and len(asked.workload.layer_names) > 1)
-    bills = {r.name: price(asked.workload, asked.at_s, prices, r) for r in (NO_CACHING, *sold, Retention("ceiling", float("inf"), 1.0))}
+    bills = {r.name: price(asked.workload, asked.at_s, prices, r) for r in (NO_CACHING, *sold, Retention(CEILING, float("inf"), 1.0))}
     document = _document(asked, bills, name, prices, sold)
     print(text.to_json(document) if args.json else _as_text(document))
     return 0
@@ -80,43 +81,33 @@ def _trace(args: argparse.Namespace) -> Asked:
     from workloads.config import WorkloadConfig
     from workloads.errors import InputError
     from workloads.toml import list_presets
-    from workloads.transform import in_time_order
+    from workloads.transform import in_time_order, nominal_start_s
 
     if args.overrides:
         raise InputError(f"--set {args.overrides[0]}: expected a scenario (.toml) with it, but {args.file} is none")
     is_preset = args.file in list_presets() and not Path(args.file).exists()
     workload = api.load_workload(WorkloadConfig(preset=args.file) if is_preset else WorkloadConfig(trace=args.file, format=args.format))
     workload, how = in_time_order(workload)
-    at_s = _nominal_s(workload)
-    return Asked(workload, at_s, np.ones(len(workload), bool), f"requests {how}")
-
-
-def _nominal_s(workload: Workload) -> np.ndarray:
-    """float64 [n]: recorded arrivals, and after an answer its nominal length plus the delay, as `in_time_order` has them."""
-    import numpy as np
-
-    from workloads.transform import NOMINAL_TOKEN_S
-
-    at_s, after = workload.arrival_s.tolist(), workload.column("after").tolist()
-    for r, delay in enumerate(workload.column("delay_s").tolist()):
-        if after[r] >= 0:
-            at_s[r] = at_s[after[r]] + float(workload.output_tokens[after[r]]) * NOMINAL_TOKEN_S + delay
-    return np.array(at_s)
+    return Asked(workload, nominal_start_s(workload), np.ones(len(workload), bool), f"requests {how}")
 
 
 # -- the price file ----------------------------------------------------------------------------------------------------
 
 _NUMBERS = {"input_usd_per_mtok": 0.0, "output_usd_per_mtok": 0.0, "read_multiplier": 0.0, "minimum_tokens": 0, "max_breakpoints": 1, "seconds": 0.0, "write_multiplier": 0.0}
 """Key -> the least value that makes sense."""
+_MOST = 1e9
+"""Of every number but seconds: a retention may be endless."""
 
 
 def read_prices(path: str, is_mix: bool) -> tuple[str, Prices, list[Retention]]:
     """(name, prices, retentions) of a price file. Raises InputError naming file, key, value and what was expected."""
-    from kvcast.config import read_toml
-    from sim.api_price import Prices, Retention
+    from kvcast.config import check_text, read_toml, shallow
+    from sim.api_price import Prices
     from workloads.errors import InputError
 
     table = read_toml(path)
+    with shallow(path):
+        check_text(table, path)
     name, sold = str(table.pop("name", "unnamed")), table.pop("retention", None)
     if table.get("breakpoints", "auto") == "auto":
         table["breakpoints"] = "layers" if is_mix else TRACE_BREAKPOINT_TOKENS
@@ -127,13 +118,32 @@ def read_prices(path: str, is_mix: bool) -> tuple[str, Prices, list[Retention]]:
     prices = _checked(path, "", table, Prices)
     if not isinstance(sold, list) or not sold:
         raise InputError(f"{path}: [[retention]] is missing, expected at least one table with name, seconds and write_multiplier")
-    return name, prices, [_checked(path, "[[retention]] ", entry, Retention) for entry in sold]
+    return name, prices, _retentions(path, sold)
+
+
+def _retentions(path: str, sold: list[Any]) -> list[Retention]:
+    """Every [[retention]]; each is a column of the bill under its own name."""
+    from sim.api_price import NO_CACHING, Retention
+    from workloads.errors import InputError
+
+    found: list[Retention] = []
+    taken = {NO_CACHING.name, CEILING}
+    for entry in sold:
+        if not isinstance(entry, dict):
+            raise InputError(f"{path}: [[retention]] {entry!r}, expected a table with name, seconds and write_multiplier")
+        found.append(_checked(path, "[[retention]] ", entry, Retention))
+        name = found[-1].name
+        if not isinstance(name, str) or not name or name in taken:
+            raise InputError(f"{path}: [[retention]] name = {name!r}, expected a name that no other column of the bill has")
+        taken.add(name)
+    return found
 
 
 def _checked(path: str, where: str, table: dict[str, Any], kind: type) -> Any:
     """kind(**table) after looking at every key."""
     from dataclasses import MISSING
     from difflib import get_close_matches
+    from math import inf
 
     from workloads.errors import InputError
 
@@ -143,10 +153,11 @@ def _checked(path: str, where: str, table: dict[str, Any], kind: type) -> Any:
             near = get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]}?" if near else "expected one of " + ", ".join(known)
             raise InputError(f"{path}: {where}{key} is no key of a price file, {hint}")
-        low = _NUMBERS.get(key)
+        low, most = _NUMBERS.get(key), inf if key == "seconds" else _MOST
         whole = isinstance(low, int)
-        if low is not None and (isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not value >= low):
-            raise InputError(f"{path}: {where}{key} = {value!r}, expected a {'whole ' if whole else ''}number of at least {low:g}")
+        if low is not None and (isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not low <= value <= most):
+            above = "" if most == inf else f" and at most {most:g}"
+            raise InputError(f"{path}: {where}{key} = {value!r}, expected a {'whole ' if whole else ''}number of at least {low:g}{above}")
     for key, f in known.items():
         if key not in table and f.default is MISSING:
             raise InputError(f"{path}: {where}{key} is missing, expected a value")
@@ -199,6 +210,7 @@ def _own(asked: Asked, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     hours = summary["gpu_hours"]
     return {
         "gpu_hours": hours, "gpu_hour_usd": summary["cost"]["gpu_hour_usd"], "usd": summary["cost"]["usd"],
+        **{key: summary["cost"][key] for key in (f"usd_per_million_{tokens}_tokens" for tokens in ("input", "output", "total"))},
         "gpus": summary["replicas"] * summary["tensor_parallel"], "prefix_hit_rate": summary["prefix_hit_rate"],
         "attainment": summary["attainment"], "stable": summary["stable"], "completed": summary["completed"], "arrived": summary["arrived"],
         "break_even_gpu_hour_usd": {row["retention"]: row["total_usd"] / hours if hours else None for row in rows},
@@ -243,7 +255,7 @@ def _own_lines(own: dict[str, Any] | None) -> list[str]:
 
     if own is None:
         return []
-    paid = f"{text.usd(own['usd'])} at ${own['gpu_hour_usd']:g} a GPU-hour" if own["usd"] is not None else "no price given (set cost.gpu_hour_usd)"
+    paid = f"{text.usd(own['usd'])} at ${own['gpu_hour_usd']:g} a GPU-hour, {text.per_million(own, 'usd', text.usd)}" if own["usd"] is not None else "no price given (set cost.gpu_hour_usd)"
     lines = [f"own GPUs: {own['gpus']} for {own['gpu_hours']:.3g} GPU-hours, {paid}; hit rate {text.percent(own['prefix_hit_rate'])}, attainment {text.percent(own['attainment'])}"]
     if own["stable"] is False:
         lines.append("the fleet is overloaded: the API serves these requests, the fleet did not in time, so the costs are not of the same service")

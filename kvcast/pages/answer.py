@@ -2,7 +2,7 @@
 
 The one idea: everything is the document of `kvcast plan`; a part that was not asked for is not drawn.
 
-    classes(plan); plots(plan); advice(plan, apply); candidates(plan); growth(plan); spare(plan); launch(plan)
+    classes(plan); why(plan); plots(plan); advice(plan, apply); candidates(plan); growth(plan); spare(plan); launch(plan)
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kvcast import figures, text
 from kvcast.figures.comparison import name_of
 from kvcast.pages.results import MARK, mark_of_share, plain, plot, verdict_rows
 from kvcast.pages.terms import TERMS
-from kvcast.pages.verdict import deciding, share_of, why_not
+from kvcast.pages.verdict import deciding, layout_rows, share_of, why_not
 from kvcast.planner import words
 
 Document = Mapping[str, Any]
@@ -33,6 +33,17 @@ def classes(plan: Document) -> None:
     st.subheader(plain(f"Every class on {one['replicas']} {'replica' if one['replicas'] == 1 else 'replicas'}"), help=TERMS["verdict"])
     st.dataframe(verdict_rows(one["classes"]), hide_index=True, width="stretch")
     st.caption(plain(f"Over {runs}."))
+
+
+def why(plan: Document) -> None:
+    """Where no fleet will do: what stands in the way, the nearest limits within reach, other GPUs and widths."""
+    if plan["why"] is None:
+        return
+    heading, *lines = words.why(dict(plan)).splitlines()
+    st.subheader(f"{heading[:1].upper()}{heading[1:].rstrip(':')}")
+    st.markdown("\n".join(f"- {plain(line.removeprefix('- '))}" for line in lines))
+    if rows := layout_rows(plan):
+        st.dataframe(rows, hide_index=True, width="stretch")
 
 
 def plots(plan: Document) -> None:

@@ -195,7 +195,7 @@ def reading(rows: Sequence[Document], run: Run) -> str:
         size = max(row["capacity_blocks"] for row in at.values())
         shares = ", ".join(f"{'the optimum' if name == 'optimal' else name} {text.percent(row['hit_ratio_tokens'])}" for name, row in sorted(at.items(), key=lambda pair: -pair[1]["hit_ratio_tokens"]))
         told = f"With {text.count(size)} blocks, the largest size here that one replica has: {shares}. "
-    return f"{told}One cache serves the requests one by one, without time: nothing is in flight, nobody waits, and memory in use by running requests is not taken from it."
+    return f"{told}One cache serves the requests one by one, {rows[0]['order']}, without time: nothing is in flight, nobody waits, and memory in use by running requests is not taken from it."
 
 
 # -- what the memory is worth ------------------------------------------------------------------------------------------

@@ -79,6 +79,7 @@ METRICS = (  # label, key, form, whether more is better, definition
     ("Goodput", "goodput_per_s", _rate, True, GOODPUT), ("Within limits", "attainment", text.percent, True, TERMS["attainment"]),
     ("TTFT, p99", "p99_ttft_ms", text.milliseconds, False, TERMS["ttft"]), ("TPOT, p99", "p99_tpot_ms", text.milliseconds, False, TERMS["tpot"]),
     ("Hit rate", "prefix_hit_rate", text.percent, True, TERMS["hit_rate"]), ("Cost / M tokens out", "usd_per_million_output_tokens", text.usd, False, TERMS["cost"]),
+    ("Cost / M tokens in", "usd_per_million_input_tokens", text.usd, False, TERMS["cost"]), ("Cost / M tokens, all", "usd_per_million_total_tokens", text.usd, False, TERMS["cost"]),
 )  # fmt: skip
 
 

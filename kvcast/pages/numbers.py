@@ -63,14 +63,10 @@ def _gpu_hours_per_million(run: Columns, rows: np.ndarray) -> float:
     return float(np.nansum(run["gpu_hours"][rows]) / tokens * 1e6) if tokens else math.nan
 
 
-def _hours(value: float | None) -> str:
-    return text.UNKNOWN if value is None else f"{value:.3g}"
-
-
 ATTAINMENT = Kind(intervals.STATISTICS["attainment"][0], intervals.PER_BATCH, text.percent, points, True)
 TTFT = Kind(_p99("ttft_s"), 100, text.milliseconds, text.milliseconds, False)
 TPOT = Kind(_p99("tpot_s"), 100, text.milliseconds, text.milliseconds, False)
-GPU_HOURS = Kind(_gpu_hours_per_million, intervals.PER_BATCH, _hours, _hours, False)
+GPU_HOURS = Kind(_gpu_hours_per_million, intervals.PER_BATCH, text.hours, text.hours, False)
 
 
 def four(run: Run, baseline: Run | None = None) -> list[Number]:
@@ -111,12 +107,13 @@ def _target(s: Document) -> str:
 
 def _cost(run: Run, baseline: Run | None) -> Number:
     """USD where there is a price: GPU-hours times it, so the interval is theirs."""
-    price = run.summary["cost"]["gpu_hour_usd"]
+    cost = run.summary["cost"]
+    price = cost["gpu_hour_usd"]
     if price is None:
-        return _number(run, baseline, GPU_HOURS, "gpu_hours_per_million_output_tokens", "GPU-h / M tokens", "gpu_hours", "no price set")
+        return _number(run, baseline, GPU_HOURS, "gpu_hours_per_million_output_tokens", "GPU-h / M tokens", "gpu_hours", "output; no price set")
     kind = Kind(lambda columns, rows: price * _gpu_hours_per_million(columns, rows), intervals.PER_BATCH, text.usd, text.usd, False)
     same_price = baseline if baseline is not None and baseline.summary["cost"]["gpu_hour_usd"] == price else None
-    return _number(run, same_price, kind, "usd_per_million_output_tokens", "Cost / M tokens", "cost", f"{text.usd(price)} a GPU-hour")
+    return _number(run, same_price, kind, "usd_per_million_output_tokens", "Cost / M tokens", "cost", f"output; {text.usd(cost.get('usd_per_million_input_tokens'))} input, {text.usd(cost.get('usd_per_million_total_tokens'))} all; {text.usd(price)} a GPU-hour")
 
 
 def _number(run: Run, baseline: Run | None, kind: Kind, key: str, label: str, term: str, below: str) -> Number:
@@ -158,7 +155,7 @@ def _change(run: Run, baseline: Run, kind: Kind, key: str) -> tuple[str, bool | 
     whole = n == max(len(one.tables["requests"]["request"]) for one in (run, baseline))
     if whole and value == before:
         return "no change", None
-    rows = intervals.arrival_order([ours, theirs])
+    rows = intervals.arrival_order([theirs, ours])
     found = intervals.paired(lambda picked: kind.of(ours, rows[picked]) - kind.of(theirs, rows[picked]), len(rows), kind.per_batch) if len(rows) else Difference(None)
     change = value - before if whole or found.mean is None else found.mean
     sign = "+" if change >= 0 else "−"

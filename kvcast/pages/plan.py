@@ -54,6 +54,7 @@ def show(page: Page, run: Run) -> None:
     _pin(page, run, results.numbers(run, page.baseline))
     if found:
         answer.classes(found)
+        answer.why(found)
         answer.plots(found)
         answer.advice(found, apply)
     results.plots(run)

@@ -20,7 +20,7 @@ TERMS = {
     "ceiling": "The same with memory that never ends: per replica (same routing), and with one cache for the whole fleet. Their gap is what routing loses.",
     "kv": "Blocks that a running request holds / all blocks of the fleet; cached blocks that nobody holds are idle, not in use. Mean over the window; the peak is that of the fullest replica.",
     "gpu_hours": "Replicas x GPUs per replica x length of the window. Idle time counts: the fleet is rented whether it works or not.",
-    "cost": "GPU-hours x your price / million output tokens emitted. No price, no cost.",
+    "cost": "GPU-hours x your price, the whole bill, / million output tokens emitted; beside it the same bill / million prompt tokens prefilled, and / both together: three views, not parts that add up. Short answers make the first one dear. No price, no cost.",
     "backlog": "How fast the work in the system grew over the second half of the window. Above zero, latency only says how long the run was, so no percentiles are given.",
     "extrapolated": "Share of simulated time whose step times lie outside the range the profile was made from. Treat such numbers with care.",
     "queue": "Requests that have arrived and wait for the engine, and requests the engine works on, all replicas.",

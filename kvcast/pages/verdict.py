@@ -116,7 +116,18 @@ def deciding(plan: Document) -> Document | None:
     answer, tried = plan["answer"], [row for row in plan["candidates"] if row["gpus"]]
     if answer["replicas"] is not None:
         return next((row for row in tried if (row["label"], row["replicas"]) == (answer["label"], answer["replicas"])), None)
-    return max(tried, key=lambda row: (row["attainment"]["mean"] or -1.0, row["gpus"]), default=None)
+    return words.closest(tried) if tried else None
+
+
+def layout_rows(plan: Document) -> list[dict[str, str]]:
+    """Other GPUs and widths, by one run each."""
+    return [
+        {
+            "GPU": row["gpu"], "profile": row["profile"], "GPUs each": text.count(row["tensor_parallel"]), "replicas": text.count(row["replicas"]), "GPUs": text.count(row["gpus"]),
+            "within limits, one run": share_of(row["attainment"]), "verdict": f"{row['verdict'] or 'no run'}{' (' + row['class'] + ')' if row['class'] else ''}",
+        }
+        for row in (plan["why"] or {"layouts": ()})["layouts"]
+    ]  # fmt: skip
 
 
 def settled(plan: Document) -> tuple[str, ...]:

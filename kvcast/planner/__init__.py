@@ -28,6 +28,7 @@ from kvcast.planner.search import fewest
 from kvcast.planner.search import together as together_search
 from kvcast.planner.trials import Trial, Trials
 from kvcast.planner.whatif import advice, binding
+from kvcast.planner.why import why
 from kvcast.steady import clock_note, together, whole_period, worst_hour
 from kvcast.step_error import step_error
 from sim.scenario import Scenario
@@ -125,11 +126,12 @@ def _plan(base: Scenario, found: list[Combination], folder: Path, asked: Options
             raise InputError(fleet.reasons[0])
         fleet.judge_fixed() if asked.fixed else fleet.search(progress.part)
         winner = base if fleet.winner is None else found[fleet.winner].with_replicas(fleet.replicas)
+        reasons = why(fleet)  # simulates some of its candidates to their ends
         rows = document.candidate_rows(fleet)
         reach = _reach(fleet, winner, asked, progress)
         made: dict[str, Any] = {
             "name": base.name, "verdict": None, "device": device_of(winner), "scenario": dumps(winner), "slo": document.slo_of(base.slo), "confidence": asked.confidence,
-            "method": _method(fleet), "seeds": seeds, "answer": document.answer_of(fleet, winner), "candidates": rows,
+            "method": _method(fleet), "seeds": seeds, "answer": document.answer_of(fleet, winner), "why": reasons, "candidates": rows,
             "rejected_by": document.rejected_by(rows), **reach, "period": _period(fleet, given), "model_error": _model_error(fleet, asked), "growth": _growth(fleet, winner, asked, progress, reach),
             "n_plus_1": _n_plus_1(fleet, asked), "launched": launch.as_document() if launch else None,
             "caution": cautions(fleet, winner) + (launch.cautions() if launch else []), "notes": list(fleet.notes),

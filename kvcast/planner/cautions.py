@@ -14,9 +14,11 @@ from kvcast.planner.load import closed_load, unit_of
 from kvcast.planner.trials import Judged
 from sim.scenario import Scenario
 from sim.verdict import requests_needed
+from workloads import mix, steady
 from workloads.errors import InputError
 
 PART, MUCH = 0.01, 0.05
+SHORT = 0.5
 
 
 def cautions(fleet: Fleet, winner: Scenario) -> list[str]:
@@ -37,7 +39,20 @@ def cautions(fleet: Fleet, winner: Scenario) -> list[str]:
             lines.append(f"stability of the chosen fleet is not certain: {answer.summaries[0]['stable_reason']}")
         if any(summary["censored"] for summary in answer.summaries):
             lines.append("more than 0.1 % of the arrivals did not complete: percentiles leave them out, attainment counts them as missed")
-    return lines + _not_served(fleet, resolved) + _too_few(fleet, winner) + _too_few_sessions(fleet, winner)
+    return lines + _too_short(winner) + _not_served(fleet, resolved) + _too_few(fleet, winner) + _too_few_sessions(fleet, winner)
+
+
+def _too_short(winner: Scenario) -> list[str]:
+    """A mix that is watched for less long than it takes to judge it."""
+    if winner.workload.trace is not None or winner.run.warmup_s is None or winner.run.duration_s is None:
+        return []
+    config = mix.resolve(winner.workload)
+    if not steady.stationary(config) or steady.period_s(config):
+        return []
+    watched_s, needed_s = winner.run.duration_s - winner.run.warmup_s, steady.window_s(config)
+    if watched_s >= SHORT * needed_s:
+        return []
+    return [f"the mix is watched for {text.seconds(watched_s)}; without [workload] duration_s and requests it is for {text.seconds(needed_s)}, as long as it takes for its sessions and its smallest class"]
 
 
 def growth_cautions(rows: list[dict[str, Any]] | None, replicas: int | None) -> list[str]:

@@ -21,8 +21,7 @@ import numpy as np
 from kvcast import shared
 from kvcast.lab import SKETCH, SKETCHED, STOPPED, Lab, OnDone, Task, end_processes
 from kvcast.planner.drawn import drawn
-from kvcast.steady import begins_early
-from sim.hopeless import LIMITS, most_arrivals
+from sim.hopeless import LIMITS
 from sim.metrics import limits_of
 from sim.recording import COMPLETED
 from sim.scenario import Scenario
@@ -238,17 +237,11 @@ class Trials:
     def _task(self, trial: Trial, seed: int) -> Task:
         scenario, light = replace(trial.scenario, seed=seed), not trial.keep
         whole = self.lab.task(scenario, trial.what_if, light=light)
-        if trial.full or begins_early(whole.scenario) or whole.scenario.run.warmup_s is None:
+        if trial.full or whole.scenario.run.warmup_s is None:  # what is judged of a fixed concurrency is known at its end
             return self._to_the_end(whole)
-        task = self.lab.task(scenario, trial.what_if, self._allowed(whole), light)
+        task = self.lab.task(scenario, trial.what_if, hopeless=True, light=light)
         self._stoppable[whole.run] = task
         return task
-
-    def _allowed(self, task: Task) -> int:
-        """Misses after which the target is out of reach for every request together, and so for some class."""
-        slo, workload = task.scenario.slo, self._load(task.workload)
-        targets = [slo.attainment or 0.0, *(one.attainment for one in slo.classes.values() if one.attainment is not None)]
-        return int((1 - min(targets)) * most_arrivals(workload, task.scenario.run) + 1e-9)
 
     def _to_the_end(self, task: Task) -> Task:
         """The same simulation, when it was allowed to stop early here and did not."""
@@ -274,8 +267,8 @@ def _hopeless(trial: Trial, outcomes: Sequence[_Outcome], stopped: Sequence[dict
     first = stopped[0]
     worst = max(LIMITS, key=lambda limit: first["missed"][limit])
     unknown: dict[str, float | None] = {"p50": None, "p99": None}
-    at_most = max(1 - one["missed"]["any"] / one["requests"] for one in stopped)
-    return Judged(trial, Verdict(MISSES, worst, "", ()), None, at_most, first["arrived"] / first["requests"], dict.fromkeys(LIMITS), (False,) * len(outcomes), None, None,
+    at_most = max(one["at_most"] for one in stopped)
+    return Judged(trial, Verdict(MISSES, worst, first["failed"], ()), None, at_most, first["arrived"] / first["requests"], dict.fromkeys(LIMITS), (False,) * len(outcomes), None, None,
                   unknown, unknown, None, tuple(outcome.task.run for outcome in outcomes), ())  # fmt: skip
 
 

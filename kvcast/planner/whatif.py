@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrate.faster import RESOURCES, SHARE, gpu_key
+from calibrate.faster import HOST, INTERCONNECT, RESOURCES, SHARE, compared, has_host_time
+from calibrate.profile import DeviceProfile
 from kvcast import api, intervals, text
 from kvcast.planner.changes import Change, changes
 from kvcast.planner.load import Capacity, Loads, factor_of, shortened, with_load
@@ -26,6 +27,8 @@ from workloads.errors import InputError
 BEYOND = 1
 """Steps above the capacity at which changes are judged: 4 % more load."""
 KV, REPLICAS, ROUTING = "KV capacity", "replicas", "routing"
+MORE = {ROUTING: "a router that knows every cache", INTERCONNECT: "a 20 % faster interconnect", HOST: "a 20 % faster host"}
+"""What is not "20 % more" of something."""
 LEAST_PART = 0.25
 """Of what +20 % replicas gain: a resource that gains less does not bind alone."""
 LEAST_GAIN = 0.002
@@ -45,7 +48,7 @@ def stress_step(found: Capacity) -> int:
 def binding(loads: Loads, found: Capacity) -> dict[str, Any]:
     """+20 % of each resource at the stress load, each with the attainment it gains and that gain's 95 % interval.
 
-    estimate: the step times are a roofline's ratio times measured ones (calibrate.faster), not anything measured.
+    estimate: the step times are a roofline's ratio times the profile's (calibrate.faster), not anything measured.
     """
     step = stress_step(found)
     scenario = loads.short(step)
@@ -84,27 +87,34 @@ def _gain(trials: Trials, one: Judged, base: Judged, paired: bool) -> dict[str, 
 
 
 def _resources(scenario: Scenario) -> list[tuple[str, Trial | str]]:
-    blocks = api.resolve(scenario).scenario.engine.kv_blocks or 0
-    more_kv = replace(scenario, engine=replace(scenario.engine, kv_blocks=round(blocks * (1 + SHARE))))
+    resolved = api.resolve(scenario)
+    more_kv = replace(scenario, engine=replace(scenario.engine, kv_blocks=round((resolved.scenario.engine.kv_blocks or 0) * (1 + SHARE))))
     oracle: Trial | str = Trial(scenario, "oracle", full=True)
     if scenario.cluster.replicas == 1:
         oracle = "one replica: nothing to route"
     elif scenario.engine.semantics != "vllm":
         oracle = "the oracle router reads vLLM's caches only"
     return [
-        *((resource, _faster(scenario, resource)) for resource in RESOURCES),
+        *((resource, _faster(scenario, resolved.profile, resource)) for resource in (*RESOURCES, INTERCONNECT)), (HOST, _sooner(scenario, resolved.profile)),
         (KV, Trial(more_kv, full=True)), (REPLICAS, Trial(with_load(scenario, 1 / (1 + SHARE)), full=True)), (ROUTING, oracle),
     ]  # fmt: skip
 
 
-def _faster(scenario: Scenario, resource: str) -> Trial | str:
+def _faster(scenario: Scenario, profile: DeviceProfile, resource: str) -> Trial | str:
     try:
-        profile = api.resolve(scenario).profile
-        if profile.kind != "roofline":
-            gpu_key(str(profile.device["name"]))
+        compared(profile, scenario.model.dtype, resource)
     except InputError as error:
         return str(error)
     return Trial(scenario, resource, full=True)
+
+
+def _sooner(scenario: Scenario, profile: DeviceProfile) -> Trial | str:
+    """Host time divided by 1.2: that of [engine], and what the profile's own step times contain."""
+    engine, inside = scenario.engine, has_host_time(profile)
+    if not (engine.step_overhead_ms or engine.frontend_ms or inside):
+        return "no host time in this scenario: engine.step_overhead_ms and frontend_ms are 0"
+    engine = replace(engine, step_overhead_ms=engine.step_overhead_ms / (1 + SHARE), frontend_ms=engine.frontend_ms / (1 + SHARE))
+    return Trial(replace(scenario, engine=engine), HOST if inside else "", full=True)
 
 
 def gained(trials: Trials, one: Judged, base: Judged) -> intervals.Difference:
@@ -155,7 +165,7 @@ def _binds(rows: Sequence[dict[str, Any]], alike: Sequence[str], base: Judged, l
     replicas, best = next((row for row in rows if row["resource"] == REPLICAS and row["gain"] is not None), None), _best(rows)
     before = f"attainment from {text.percent(base.attainment.mean if base.attainment else None)}"
     if best is not None and best["gain"] >= max(LEAST_GAIN, LEAST_PART * (replicas["gain"] if replicas else 0.0)):
-        more = "a router that knows every cache" if best["resource"] == ROUTING else f"20 % more {best['resource']}"
+        more = MORE.get(best["resource"], f"20 % more {best['resource']}")
         apart = f"; {' and '.join(alike)} cannot be told apart from it" if alike else ", more than any other resource"
         return best["resource"], list(alike), f"at {load}, {more} raises {before} to {text.percent(best['attainment'])}{apart}{_doubt(best)}"
     if replicas is not None and replicas["gain"] >= LEAST_GAIN:

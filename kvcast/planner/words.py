@@ -4,9 +4,11 @@
 """
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from kvcast import text
+from sim.verdict import POOLED
 
 ROWS = 24  #: candidates printed at most
 FLAT, SEVERAL = 0.005, 3  #: attainments this close, of at least so many fleet sizes, are the same
@@ -65,29 +67,105 @@ def _infeasible(made: dict[str, Any]) -> str:
     tried = [row for row in made["candidates"] if row["gpus"]]
     if not tried:
         return f"nothing here can run: {made['candidates'][0]['reason']}"
-    best = max(tried, key=lambda row: (row["attainment"]["mean"] or -1.0, row["gpus"]))
-    mean, most = best["attainment"]["mean"], max(row["replicas"] for row in tried)
-    reached = f"at best {_share(best['attainment'])} with {best['replicas']} {_replicas(best['replicas'])}" if mean is not None else "every one of them was hopeless"
-    if mean is not None and best["attainment"]["low"] < made["slo"]["attainment"] <= mean:
+    best = closest(tried)
+    found, name, target = _farthest(best)
+    most = max(row["replicas"] for row in tried)
+    reached = f"at best {_share(found)}{f' of {name}' if name else ''} with {best['replicas']} {_replicas(best['replicas'])}" if found["mean"] is not None else "every one of them was hopeless"
+    if found["mean"] is not None and found["low"] < target <= found["mean"]:
         reached += ", and the lower end of that is below the target: more seeds or a longer workload would tell"
-    why = f", most often missed: {NAMES[best['rejected_by']]}" if best["rejected_by"] in NAMES else f", {best['rejected_by']}" if best["rejected_by"] else ""
+    missed = f", most often missed: {NAMES[best['rejected_by']]}" if best["rejected_by"] in NAMES else f", {best['rejected_by']}" if best["rejected_by"] else ""
     fixed = made["answer"]["gpus"] is not None
     who = fleet(made) if fixed else f"not even {most} {_replicas(most)}"
-    return f"{who} {'misses' if fixed else 'meets' if most == 1 else 'meet'} {limits(made['slo'])} for {share(made['slo']['attainment'])} of the requests at {text.percent(made['confidence'], 0)} confidence: {reached}{why}{'' if fixed else _flat(tried, best)}"
+    return f"{who} {'misses' if fixed else 'meets' if most == 1 else 'meet'} {limits(made['slo'])} for {share(made['slo']['attainment'])} of the requests at {text.percent(made['confidence'], 0)} confidence: {reached}{missed}{'' if fixed else _flat(tried, best)}"
+
+
+def closest(tried: list[dict[str, Any]]) -> dict[str, Any]:
+    """The candidate that comes closest to the target."""
+    return max(tried, key=lambda row: (_margin(row), row["attainment"]["mean"] or -1.0, -row["gpus"]))
+
+
+def _farthest(row: dict[str, Any]) -> tuple[dict[str, Any], str, float]:
+    """Attainment, name and target of a candidate's class that is farthest below its target; without a name where there is only one."""
+    known = [one for one in row["classes"] if one["attainment"] is not None]
+    if not known:
+        return row["attainment"], "", 1.0
+    worst = min(known, key=lambda one: one["attainment"]["mean"] - one["target"])
+    return worst["attainment"], worst["name"] if len(row["classes"]) > 1 else "", worst["target"]
+
+
+def _margin(row: dict[str, Any]) -> float:
+    found, _, target = _farthest(row)
+    return -2.0 if found["mean"] is None else found["mean"] - target
 
 
 def _flat(tried: list[dict[str, Any]], best: dict[str, Any]) -> str:
-    """That more replicas bring nothing, where the best combination attains the same at several sizes up to its largest."""
+    """That more replicas bring nothing, where the best combination attains about the same or more at several sizes below its largest."""
     rows = sorted((row for row in tried if row["label"] == best["label"]), key=lambda row: -row["replicas"])
-    same = []
+    same: list[dict[str, Any]] = []
     for row in rows:
-        mean = row["attainment"]["mean"]
-        if mean is None or row["stable"] is False or abs(mean - (rows[0]["attainment"]["mean"] or 0.0)) > FLAT:
+        if _farthest(row)[0]["mean"] is None or row["stable"] is False or _margin(row) < _margin(rows[0]) - FLAT:
             break
-        same.append(row["replicas"])
-    if len(same) < SEVERAL or same[0] < 2 * same[-1]:
+        same.append(row)
+    if len(same) < SEVERAL or same[0]["replicas"] < 2 * same[-1]["replicas"]:
         return ""
-    return f"; {same[-1]} to {same[0]} replicas attain the same, so more of them bring nothing: these requests miss even on an idle fleet, which asks for wider or faster GPUs, shorter prompts or other limits"
+    shares = [_farthest(row)[0]["mean"] for row in same]
+    attained = f"{text.percent(min(shares))} to {text.percent(max(shares))}" if max(shares) - min(shares) > FLAT else "the same"
+    return f"; {same[-1]['replicas']} to {same[0]['replicas']} replicas attain {attained}, so more of them bring nothing"
+
+
+def why(made: dict[str, Any]) -> str:
+    """What stands in the way of every fleet, what limits are within reach, and what other GPUs make of it."""
+    found = made["why"]
+    if found is None:
+        return ""
+    missed = {row["class"] for row in found["nearest"]}
+    rows = [row for row in found["alone"] if not missed or row["class"] in missed or POOLED in missed]
+    lines = [_alone(row) for row in rows if row["over_cold"] > 0] or ["- alone on an idle replica every request is within its limits: they miss because they wait for each other"]
+    label = f" ({found['label']})" if made["candidates"][0]["values"] else ""
+    lines += [f"- nearest: with {row['replicas']} {_replicas(row['replicas'])}{label} {_nearest(row)}" for row in found["nearest"]]
+    return "\n".join(["why nothing meets it:", *lines, f"- {_elsewhere(found)}"])
+
+
+def _alone(row: dict[str, Any]) -> str:
+    limit, one = f"{NAMES[row['limit']]} <= {text.seconds(row['limit_s'])}", row["example"]
+    cached = "the same" if row["over_cached"] == row["over_cold"] else text.percent(row["over_cached"])
+    size = "" if one is None else f"a prompt of {one['prompt_tokens']:,} tokens" + ("" if row["limit"] == "ttft_s" else f" and {one['output_tokens']:,} of output")
+    example = "" if one is None else f" ({size} takes {text.seconds(one['alone_s'])})"
+    refused = f"; {text.percent(row['refused'])} are too long to be served at all" if row["refused"] else ""
+    return f"- {row['class']}, {limit}: alone on an idle replica {text.percent(row['over_cold'])} of its requests are over it with nothing cached{example}, {cached} with all that can be reused in the cache{refused}"
+
+
+def _nearest(row: dict[str, Any]) -> str:
+    reached = f"{text.percent(row['attainment'])} of {row['class']} are within their limits"
+    if row["needs_s"] is not None:
+        return f"{reached}, and {share(row['target'])} would be at {NAMES[row['limit']]} <= {text.seconds(_up(row['needs_s']))}"
+    if row["factor"] is not None:
+        return f"{reached}, and {share(row['target'])} would be with limits {_up(row['factor']):,.12g} times as long"
+    return f"{reached}: the fleet does not keep up, so no limit is long enough" if row["keeps_up"] is False else f"{reached}, and fewer than {share(row['target'])} complete at all"
+
+
+def _up(value: float) -> float:
+    """Three significant digits that a limit can be set to."""
+    digits = 2 - math.floor(math.log10(value)) if value > 0 else 0
+    return math.ceil(value * 10**digits - 1e-9) / 10**digits
+
+
+def _elsewhere(found: dict[str, Any]) -> str:
+    """Whether another GPU or width attains the target, and the first that does: of the fewest GPUs, the plan's own before others."""
+    tried = [row for row in found["layouts"] if row["verdict"] is not None]
+    if not tried:
+        return "no other width or bundled GPU of this model can start"
+    first = min((row for row in tried if row["attains"]), key=lambda row: row["gpus"], default=None)
+    if first is None:
+        return f"none of {len(tried)} other layouts of about {gpus(found['gpus'])} attains the target in one run"
+    who, verb = f"{first['replicas']} {_replicas(first['replicas'])} of {first['tensor_parallel']} x {first['gpu']}", "attains" if first["replicas"] == 1 else "attain"
+    return f"of {len(tried)} other layouts of about {gpus(found['gpus'])}, {who} {verb} the target in one run: plan with --set hardware.profile={first['profile']} --set hardware.tensor_parallel={first['tensor_parallel']}"
+
+
+def _layouts(made: dict[str, Any]) -> str:
+    rows = [] if made["why"] is None else made["why"]["layouts"]
+    cells = [[row["gpu"], row["profile"], str(row["tensor_parallel"]), str(row["replicas"]), str(row["gpus"]), _share(row["attainment"]) if row["verdict"] else text.UNKNOWN, (row["verdict"] or "no run") + (f" ({row['class']})" if row["class"] else "")] for row in rows]
+    return text.table(["GPU", "profile", "TP", "replicas", "GPUs", "attainment", "one run"], cells, left=2) if cells else ""
 
 
 def fleet(made: dict[str, Any]) -> str:
@@ -134,8 +212,8 @@ def number(value: float | None, unit: str) -> str:
 
 
 def as_text(made: dict[str, Any]) -> str:
-    parts = [verdict(made), *(f"caution: {line}" for line in made["caution"]), size(made), _candidates(made), _reach(made), _binding(made), _advice(made), _more(made), _launch(made), _launched(made), _made_of(made)]
-    tables = (_candidates(made), _launch(made))  # too wide for a page, and of no use when broken
+    parts = [verdict(made), why(made), _layouts(made), *(f"caution: {line}" for line in made["caution"]), size(made), _candidates(made), _reach(made), _binding(made), _advice(made), _more(made), _launch(made), _launched(made), _made_of(made)]
+    tables = (_candidates(made), _layouts(made), _launch(made))  # too wide for a page, and of no use when broken
     return "\n\n".join(part if part in tables else text.wrapped(part) for part in parts if part)
 
 

@@ -1,7 +1,7 @@
 """A policy that knows the future: of the blocks that may go, the one whose next use is farthest away.
 
 It is a policy, not a bound. On one first-come-first-served replica it hits the optimum of its own schedule; elsewhere
-it does not know which replica the next use reaches, nor in which order closed loops arrive, and the optimum is what
+it does not know which replica the next use reaches, nor in which order exactly closed loops arrive, and the optimum is what
 `sim.optimum.schedule` finds after the run.
 
 The one idea: requests are numbered by arrival, and the key of a node's deepest run is the number of the next request
@@ -24,6 +24,7 @@ from sim.kvcache.ranked import Node, RankedCache
 from sim.optimum.items import node_visits
 from sim.scenario import EngineParams
 from workloads.columns import Workload
+from workloads.transform import order_taken
 
 NO_USE = 1 << 62
 
@@ -35,9 +36,7 @@ class Forecast:
         self.workload = workload
         block, total = params.block_size, workload.prompt_tokens + workload.output_tokens
         served = (total <= params.max_model_len) & (-(-(total - 1) // block) <= params.kv_blocks)
-        known_s = np.fmax.accumulate(np.where(np.isfinite(workload.arrival_s), workload.arrival_s, -np.inf))
-        arrival_s = np.where(np.isfinite(workload.arrival_s), workload.arrival_s, known_s)  # closed loops: at their row's place
-        order = np.argsort(arrival_s, kind="stable")
+        order, _ = order_taken(workload, "time")  # closed loops: about when they will come, sessions side by side
         rows = order[served[order]]
         self.position = np.full(len(workload), NO_USE)
         self.position[rows] = np.arange(len(rows))

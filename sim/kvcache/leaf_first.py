@@ -18,12 +18,13 @@ import numpy as np
 
 from sim.kvcache.base import BlockCache
 from sim.kvcache.chains import Path, Paths
-from sim.kvcache.policies import World, find, make
+from sim.kvcache.policies import World, find, make, name_of
 from sim.kvcache.ranked import RankedCache
 from sim.kvcache.release_order import ReleaseOrderCache
 from sim.kvcache.replay import LEAF_FIRST, ReplayResult, checked_size
 from sim.scenario import EngineParams
 from workloads.columns import Workload
+from workloads.transform import nominal_start_s, order_taken, picked
 
 CLAIRVOYANT = "clairvoyant"
 LONGEST = 1 << 62
@@ -60,7 +61,7 @@ def build(workload: Workload, policy: str, capacity_blocks: int, block_size: int
     if policy == CLAIRVOYANT:
         from sim.kvcache.clairvoyant import ClairvoyantCache, Forecast  # it needs sim.optimum, which needs this module
 
-        in_order = replace(workload, arrival_s=np.arange(float(len(workload))))
+        in_order = replace(workload, arrival_s=np.arange(float(len(workload))), after=None, concurrency=None)
         forecast = Forecast(in_order, EngineParams(capacity_blocks, block_size, max_model_len=LONGEST))
         return ClairvoyantCache(capacity_blocks, block_size, len(workload.tree), {}, forecast)
     if policy == "lru" and not params:
@@ -70,23 +71,26 @@ def build(workload: Workload, policy: str, capacity_blocks: int, block_size: int
 
 
 def leaf_first(
-    workload: Workload, policy: str, capacity_blocks: int | None, block_size: int | None = None, params: Mapping[str, Any] | None = None
-) -> ReplayResult:
-    """Replay prompts in row order; capacity None = unlimited, block size None = that of the trace's own hashes.
+    workload: Workload, policy: str | type, capacity_blocks: int | None, block_size: int | None = None, params: Mapping[str, Any] | None = None,
+    order: str = "time",
+) -> ReplayResult:  # fmt: skip
+    """Replay prompts; capacity None = unlimited, block size None = that of the trace's own hashes, order as in `replay`.
 
-    Time stands at each request's arrival where it has one (`ttl` and `workload` read it). Raises InputError.
+    Time stands at each request's nominal start (`ttl` and `workload` read it). Raises InputError.
     """
-    block_size = checked_size(workload, capacity_blocks, block_size)
+    policy, block_size = name_of(policy), checked_size(workload, capacity_blocks, block_size)
+    rows, how = order_taken(workload, order)
+    starts_s = np.maximum.accumulate(nominal_start_s(workload)[rows])
+    workload = picked(workload, rows)
     paths = Paths(workload, block_size, chains=policy != CLAIRVOYANT and not find(policy).by_node)
     computed = workload.prompt_tokens + workload.output_tokens - 1
     size = int(capacity_blocks if capacity_blocks is not None else (-(-computed // block_size)).sum())
     cache = build(workload, policy, size, block_size, params)
     depth = np.zeros(len(workload), np.int64)
-    arrivals = np.nan_to_num(np.fmax.accumulate(workload.arrival_s), nan=0.0).tolist()
-    for i, (tokens, prompt, now_s) in enumerate(zip(computed.tolist(), workload.prompt_tokens.tolist(), arrivals, strict=True)):
+    for i, (tokens, prompt, now_s) in enumerate(zip(computed.tolist(), workload.prompt_tokens.tolist(), starts_s.tolist(), strict=True)):
         if tokens <= size * block_size:
             cache.now_s = now_s
-            depth[i] = serve(cache, Visit(i, paths.build(i)), tokens, (prompt - 1) // block_size)
+            depth[rows[i]] = serve(cache, Visit(i, paths.build(i)), tokens, (prompt - 1) // block_size)
     hits, prompts = int(depth.sum()), int(workload.prompt_tokens.sum())
     total = int((workload.prompt_tokens // block_size).sum())
-    return ReplayResult(policy, capacity_blocks, LEAF_FIRST, block_size, hits, total, hits * block_size, prompts, depth)
+    return ReplayResult(policy, capacity_blocks, LEAF_FIRST, block_size, hits, total, hits * block_size, prompts, depth, how)

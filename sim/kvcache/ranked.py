@@ -15,7 +15,7 @@ from typing import Any
 from sim.kvcache.base import BlockCache, Holder
 from sim.kvcache.chains import Path
 from sim.kvcache.policies.base import Policy, Run
-from sim.kvcache.policies.own import unordered
+from sim.kvcache.policies.own import steady, unordered
 from workloads.errors import InputError
 
 
@@ -214,6 +214,7 @@ class RankedCache(BlockCache):
             gone = min(n, policy.span(run), run.hi - run.lo)
             if gone < 1:
                 raise InputError(f"cache.policy {type(policy).__name__}: span returned {policy.span(run)!r}, expected 1 block or more")
+            gone = steady(policy, run, gone)
             policy.on_evict(run, gone)
             if self.lower is not None:
                 self.lower.evicted(node.id, run.hi - gone, run.hi)

@@ -4,7 +4,7 @@ The one idea: the cache is *runs* on the workload's prefix tree. A run is an int
 rank (they were last touched, or inserted, together), so serving a 100k-token prompt costs a few run visits at any
 block size, not thousands of block visits.
 
-The cache is flat: it knows no tree when it evicts. Request by request, in row order: the hit is the longest
+The cache is flat: it knows no tree when it evicts. Request by request, in order of time: the hit is the longest
 contiguous run of leading resident blocks; then every block of the prompt is touched or inserted, tail to head (the
 head is the most recent); then the lowest-ranked blocks are evicted down to the capacity. Outputs are not inserted and
 nothing is pinned; for what an engine does, simulate.
@@ -23,9 +23,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sim.kvcache.policies import name_of
 from sim.kvcache.rows import hit_row
 from workloads.columns import Workload
 from workloads.errors import InputError
+from workloads.transform import order_taken
 
 RULES = ("all-ids", "full-blocks")
 LEAF_FIRST = "leaf-first"
@@ -68,7 +70,8 @@ class ReplayResult:
     total_blocks: int
     hit_tokens: int
     prompt_tokens: int
-    depth_blocks: np.ndarray  #: int64 [n_requests], blocks hit by each request
+    depth_blocks: np.ndarray  #: int64 [n_requests], blocks hit by each request, in the rows of the workload
+    order: str  #: in which requests came, in words
 
     @property
     def hit_ratio_blocks(self) -> float:
@@ -228,45 +231,50 @@ def _serve(cache: _FlatCache, paths: _Paths, leaf: int, prompt: int, now: int) -
     return hit
 
 
-def replay(workload: Workload, policy: str, capacity_blocks: int | None, rule: str, block_size: int | None = None) -> ReplayResult:
-    """Replay a workload's prompts in row order through one flat cache of `capacity_blocks` blocks.
+def replay(
+    workload: Workload, policy: str | type, capacity_blocks: int | None, rule: str, block_size: int | None = None, order: str = "time"
+) -> ReplayResult:
+    """Replay a workload's prompts through one flat cache of `capacity_blocks` blocks.
 
     policy: a name in POLICIES. capacity_blocks: None = unlimited (then every policy hits the same). rule: one of RULES, or
-    leaf-first with any policy of the engine.
-    block_size: tokens; None takes the block size of the trace's own hashes. Raises InputError on anything else.
+    leaf-first with any policy of the engine, by name or as its class.
+    block_size: tokens; None takes the block size of the trace's own hashes. order: "time", as the requests would start, or
+    "file", row by row (`workloads.transform.order_taken`). Raises InputError on anything else.
     """
     if rule == LEAF_FIRST:
         from sim.kvcache.leaf_first import leaf_first  # it needs this module
 
-        return leaf_first(workload, policy, capacity_blocks, block_size)
+        return leaf_first(workload, policy, capacity_blocks, block_size, order=order)
+    policy = name_of(policy)
     touch, size = _checked(workload, policy, capacity_blocks, rule, block_size)
     if capacity_blocks is None:
         touch = _fifo  # nothing is evicted: the policy that does least stands for all
     cache = _FlatCache(touch, capacity_blocks)
     partial_tails = rule == "all-ids"
     paths = _Paths(workload, size, partial_tails)
-    prompt = workload.prompt_tokens
-    requests = zip(workload.leaf.tolist(), prompt.tolist(), strict=True)
-    depth = np.fromiter((_serve(cache, paths, leaf, p, now) for now, (leaf, p) in enumerate(requests)), np.int64, len(workload))
+    prompt, (rows, how) = workload.prompt_tokens, order_taken(workload, order)
+    requests = zip(workload.leaf[rows].tolist(), prompt[rows].tolist(), strict=True)
+    depth = np.empty(len(workload), np.int64)
+    depth[rows] = np.fromiter((_serve(cache, paths, leaf, p, now) for now, (leaf, p) in enumerate(requests)), np.int64, len(workload))
     if partial_tails:
         total, tokens = -(-prompt // size), np.minimum(depth * size, prompt)
     else:
         total, depth = prompt // size, np.minimum(depth, (prompt - 1) // size)
         tokens = depth * size
     return ReplayResult(
-        policy, capacity_blocks, rule, size, int(depth.sum()), int(total.sum()), int(tokens.sum()), int(prompt.sum()), depth
+        policy, capacity_blocks, rule, size, int(depth.sum()), int(total.sum()), int(tokens.sum()), int(prompt.sum()), depth, how
     )
 
 
 def hit_rate_curve(
-    workload: Workload, capacities: Iterable[int | None], policy: str, rule: str, block_size: int | None = None
+    workload: Workload, capacities: Iterable[int | None], policy: str | type, rule: str, block_size: int | None = None, order: str = "time"
 ) -> list[dict[str, Any]]:
-    """One row per capacity (None = unlimited), ready for a table: what `replay` hit, with rule and block size beside it."""
+    """One row per capacity (None = unlimited), ready for a table: what `replay` hit, with rule, block size and order beside it."""
     rows = []
     for capacity in capacities:
-        result = replay(workload, policy, capacity, rule, block_size)
+        result = replay(workload, policy, capacity, rule, block_size, order)
         counts = (result.hit_blocks, result.total_blocks, result.hit_tokens)
-        rows.append(hit_row(workload, policy, rule, result.block_size, capacity, *counts))
+        rows.append(hit_row(workload, result.policy, rule, result.block_size, capacity, *counts, result.order))
     return rows
 
 

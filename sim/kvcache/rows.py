@@ -1,4 +1,4 @@
-"""One row of a hit-rate curve, ready for a table: a ratio means nothing without its rule and block size beside it."""
+"""One row of a hit-rate curve, ready for a table: a ratio means nothing without its rule, block size and order beside it."""
 from __future__ import annotations
 
 from typing import Any
@@ -7,9 +7,9 @@ from workloads.columns import Workload
 
 
 def hit_row(
-    workload: Workload, policy: str, rule: str, block_size: int, capacity_blocks: int | None, hit_blocks: int, total_blocks: int, hit_tokens: int
+    workload: Workload, policy: str, rule: str, block_size: int, capacity_blocks: int | None, hit_blocks: int, total_blocks: int, hit_tokens: int, order: str
 ) -> dict[str, Any]:
-    """capacity_blocks: None = unlimited; counts over all requests of the workload."""
+    """capacity_blocks: None = unlimited; counts over all requests of the workload; order: in which they came, in words."""
     prompt_tokens = int(workload.prompt_tokens.sum())
     return {
         "policy": policy,
@@ -23,5 +23,6 @@ def hit_row(
         "hit_tokens": hit_tokens,
         "prompt_tokens": prompt_tokens,
         "hit_ratio_tokens": hit_tokens / prompt_tokens if prompt_tokens else 0.0,
+        "order": order,
         "prefix_identity": workload.prefix_identity,
     }

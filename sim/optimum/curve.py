@@ -26,20 +26,23 @@ from sim.optimum.prices import Work
 from sim.optimum.work import block_work, most_work
 from workloads.columns import Workload
 from workloads.errors import InputError
+from workloads.transform import order_taken, picked
 
 HITS, WORK = "hit tokens", "prefill work"
 
 
 def optimum_curve(
     workload: Workload, capacities: Iterable[int | None], rule: str, block_size: int | None = None,
-    capacity_rule: str = "bypass", depth_weight: float | None = None,
+    capacity_rule: str = "bypass", depth_weight: float | None = None, order: str = "time",
 ) -> list[dict[str, Any]]:  # fmt: skip
     """One row per capacity (None = unlimited) for the most hits, and with a depth weight another for the most prefill work.
 
     rule: of sim.kvcache.replay; leaf-first has the capacity rule must-insert, whatever capacity_rule says. block_size: tokens; None takes that of the trace's own hashes. depth_weight: extra cost of a token per 512 tokens
-    before it, as a share of the first one's (`work.block_work`). Raises InputError.
+    before it, as a share of the first one's (`work.block_work`). order: as in the replay. Raises InputError.
     """
     capacities = list(capacities)
+    taken, how = order_taken(workload, order)
+    workload = picked(workload, taken)
     block_size = _checked(workload, capacities, block_size, capacity_rule, depth_weight)
     leaf_first = rule == LEAF_FIRST
     used = None if leaf_first else touches(workload, rule, block_size)
@@ -54,7 +57,7 @@ def optimum_curve(
         best = most_hits(items, slots)
         if check(items, slots, best.kept, best.checkpoints) != best.hits:
             raise RuntimeError(f"capacity {capacity}: the certificate does not prove {best.hits} hits")
-        row = _Row(workload, rule, block_size, total, capacity, "must-insert" if leaf_first else capacity_rule, depth_weight, served)
+        row = _Row(workload, rule, block_size, total, capacity, "must-insert" if leaf_first else capacity_rule, depth_weight, served, how)
         gap = _leaf_gap(workload, capacity, block_size, best.hits) if leaf_first else 0.0
         rows.append(row.of(HITS, best.depth, gap, len(best.checkpoints)))
         if depth_weight is not None:
@@ -77,7 +80,7 @@ def _leaf_gap(workload: Workload, capacity: int | None, block_size: int, bound: 
     """Share of the bound that is not shown to be reachable by taking leaves only."""
     if not bound:
         return 0.0
-    return 1 - replay(workload, CLAIRVOYANT, capacity, LEAF_FIRST, block_size).hit_blocks / bound
+    return 1 - replay(workload, CLAIRVOYANT, capacity, LEAF_FIRST, block_size, order="file").hit_blocks / bound
 
 
 def _checked(
@@ -116,6 +119,7 @@ class _Row:
     capacity_rule: str
     depth_weight: float | None
     served: np.ndarray  #: int64, the workload's row of every request of the items
+    order: str
 
     def prompt_work(self) -> float:
         return prompt_work(self.workload, self.block_size, self.depth_weight or 0.0)
@@ -126,7 +130,7 @@ class _Row:
         depth[self.served] = found
         blocks, tokens = int(depth.sum()), int(np.minimum(depth * size, prompt).sum())
         work = None if self.depth_weight is None else work_ratio(self.workload, depth, size, self.depth_weight)
-        row = hit_row(self.workload, "optimal", self.rule, size, self.capacity, blocks, self.total_blocks, tokens)
+        row = hit_row(self.workload, "optimal", self.rule, size, self.capacity, blocks, self.total_blocks, tokens, self.order)
         return row | {
             "capacity_rule": self.capacity_rule,
             "objective": objective,

@@ -22,6 +22,7 @@ import numpy as np
 from sim.kvcache.rows import hit_row
 from sim.optimum.items import touches
 from workloads.columns import Workload
+from workloads.transform import order_taken, picked
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class LruCurve:
     block_size: int
     total_blocks: int
     prompt_tokens: int
+    order: str  #: in which requests came, in words
 
     def hit_blocks_at(self, capacities: Sequence[int] | np.ndarray) -> np.ndarray:
         """int64, for any capacities in blocks."""
@@ -53,13 +55,15 @@ class LruCurve:
         at = [int(self.capacities[-1]) if capacity is None else capacity for capacity in capacities]
         blocks, tokens = self.hit_blocks_at(at).tolist(), self.hit_tokens_at(at).tolist()
         return [
-            hit_row(workload, "lru", self.rule, self.block_size, capacity, hit_blocks, self.total_blocks, hit_tokens)
+            hit_row(workload, "lru", self.rule, self.block_size, capacity, hit_blocks, self.total_blocks, hit_tokens, self.order)
             for capacity, hit_blocks, hit_tokens in zip(capacities, blocks, tokens, strict=True)
         ]
 
 
-def lru_curve(workload: Workload, rule: str, block_size: int) -> LruCurve:
-    """The whole curve of sim.kvcache.replay's LRU under a counting rule. O(runs log requests)."""
+def lru_curve(workload: Workload, rule: str, block_size: int, order: str = "time") -> LruCurve:
+    """The whole curve of sim.kvcache.replay's LRU under a counting rule, order as there. O(runs log requests)."""
+    rows, how = order_taken(workload, order)
+    workload = picked(workload, rows)
     used = touches(workload, rule, block_size)
     before = np.append(0, np.cumsum(used.length))  # blocks of all earlier paths
     between = before[used.request] - before[used.previous + 1]
@@ -73,7 +77,7 @@ def lru_curve(workload: Workload, rule: str, block_size: int) -> LruCurve:
     tokens = np.concatenate((np.full(len(count), block_size), block_size + tail[partial]))
     last = np.concatenate((np.zeros(len(count), np.int64), np.ones(int(partial.sum()), np.int64)))
     count = np.concatenate((count - partial, last[len(count):]))
-    return LruCurve(*_curve(distance, count, tokens), rule, block_size, int(used.length.sum()), int(workload.prompt_tokens.sum()))
+    return LruCurve(*_curve(distance, count, tokens), rule, block_size, int(used.length.sum()), int(workload.prompt_tokens.sum()), how)
 
 
 def _nested(end: np.ndarray, start: np.ndarray, amount: np.ndarray) -> np.ndarray:

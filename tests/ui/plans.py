@@ -56,7 +56,7 @@ PLAN: dict[str, Any] = {
         "usd_per_month": 5840.0, "usd_per_request": 0.00074, "usd_per_million_input_tokens": 0.2, "usd_per_million_output_tokens": 2.0, "usd_per_million_total_tokens": 0.18,
         "launch": {"vllm": ["vllm", "serve", "meta-llama/Llama-3.1-8B-Instruct", "--block-size", "16"], "sglang": None, "words": "vLLM 0.33", "notes": ["the router is yours to run"]},
     },
-    "candidates": [
+    "why": None, "candidates": [
         candidate("cache.policy=lru", LRU, 1, 0.91, 1900.0, "misses", "ttft_s", None),
         {**candidate("cache.policy=lru", LRU, 2, 0.999, 395.0, "meets"), "runs": 5, "run": "162"}, candidate("cache.policy=lru", LRU, 3, 1.0, 240.0, "meets"),
         candidate("cache.policy=lfu", LFU, 1, 0.3, 60_000.0, "misses", "unstable"), candidate("cache.policy=lfu", LFU, 2, 0.998, 410.0, "meets"),
@@ -78,6 +78,17 @@ PLAN: dict[str, Any] = {
     "growth": [{"factor": factor, "replicas": n, "gpus": n, "usd_per_hour": 4.0 * n, "advised": {"replicas": less, "gpus": less, "usd_per_hour": 4.0 * less}} for factor, n, less in ((2.0, 4, 3), (3.0, 7, 5))],
     "n_plus_1": {"replicas": 3, "attainment_one_down": 0.91, "enough": False},
     "launched": None, "caution": [], "notes": [],
+}  # fmt: skip
+
+
+WHY: dict[str, Any] = {  # of a plan that nothing meets
+    "label": "as it is", "replicas": 8, "gpus": 16,
+    "alone": [{"class": "rag", "requests": 3000, "limit": "ttft_s", "limit_s": 4.0, "over_cold": 0.964, "over_cached": 0.046, "example": {"prompt_tokens": 29877, "output_tokens": 200, "alone_s": 5.91}, "refused": 0.0}],
+    "nearest": [{"class": "rag", "target": 0.95, "attainment": 0.704, "replicas": 8, "limit": "ttft_s", "limit_s": 4.0, "needs_s": 8.07, "factor": 2.02, "keeps_up": True}],
+    "layouts": [
+        {"gpu": "H200-SXM", "profile": "h200-llama-3.1-70b-tp4-aic", "tensor_parallel": 4, "replicas": 4, "gpus": 16, "verdict": "meets", "class": "", "attains": True, "attainment": share(0.99)},
+        {"gpu": "H200-SXM", "profile": "roofline:h200", "tensor_parallel": 1, "replicas": 16, "gpus": 16, "verdict": None, "class": "", "attains": False, "attainment": {"mean": None, "low": None, "high": None}},
+    ],
 }  # fmt: skip
 
 

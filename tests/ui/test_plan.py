@@ -10,7 +10,7 @@ import pytest
 
 from kvcast import api
 from kvcast.explain import with_classes
-from kvcast.pages import answer, inputs, numbers, plan, results, runner, settings, shell, verdict
+from kvcast.pages import answer, compare, inputs, numbers, plan, results, runner, settings, shell, verdict
 from kvcast.planner import words
 from kvcast.runs import load_run
 from sim.scenario import Scenario, SloConfig
@@ -150,6 +150,18 @@ def test_a_plan_that_found_nothing_says_what_stood_in_the_way():
     assert (told.state, told.headline) == (verdict.OPEN, "No fleet is shown to meet the target:")
 
 
+def test_why_nothing_meets_it_is_the_command_lines_and_other_layouts_are_a_table(monkeypatch):
+    said = []
+    monkeypatch.setattr(answer.st, "markdown", said.append)
+    found = plans.plan(why=plans.WHY)
+    answer.why(found)
+    [told] = said
+    assert [line.removeprefix("- ") for line in told.replace("\\", "").splitlines()] == [line.removeprefix("- ") for line in words.why(found).splitlines()[1:]]
+    assert "95 % would be at TTFT <= 8.07 s" in told.replace("\\", "")
+    assert [(row["GPUs each"], row["within limits, one run"], row["verdict"]) for row in verdict.layout_rows(found)] == [("4", "99.0 % (98.8 to 99.2 %)", "meets"), ("1", "-", "no run")]
+    assert verdict.layout_rows(plans.plan()) == []
+
+
 def test_the_plan_has_a_row_for_each_class_of_the_fleet_it_rests_on():
     one = verdict.deciding(plans.plan())
     assert (one["replicas"], one["runs"]) == (2, 5)
@@ -157,7 +169,7 @@ def test_the_plan_has_a_row_for_each_class_of_the_fleet_it_rests_on():
     fixed = plans.plan(answer={**plans.PLAN["answer"], "feasible": False, "replicas": 1, "gpus": 1})
     assert verdict.deciding(fixed)["replicas"] == 1
     nothing = plans.plan(answer={**plans.PLAN["answer"], "feasible": False, "replicas": None})
-    assert verdict.deciding(nothing)["attainment"]["mean"] == 1.0, "what came closest"
+    assert verdict.deciding(nothing)["replicas"] == 3, "what came closest, in its worst class"
 
 
 def test_growth_has_the_advised_fleet_beside_it():
@@ -207,6 +219,8 @@ def test_a_change_is_paired_and_only_told_when_it_is_shown(shared, small):
     a, b = (run.summary["p99_ttft_ms"] for run in (off, small))
     assert ttft.change.split(" ±")[0] == f"+{results.text.milliseconds(a - b)}"
     assert numbers.four(small, off)[1].better is True
+    told = compare.of_runs(small, off)["variants"][1]["vs_first"]["p99_ttft_ms"]  # the Compare page and `kvcast compare` say the same
+    assert ttft.change == f"+{results.text.milliseconds(told['difference'])} ± {results.text.milliseconds(told['interval_95'])}"
     other = simulated(shared, "seed = 1\n" + SMALL)
     assert all("other requests" in n.change or "not comparable" in n.change for n in numbers.four(other, small))
 

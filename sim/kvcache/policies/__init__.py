@@ -27,11 +27,23 @@ POLICIES: dict[str, type[Policy]] = {
     "quota": Quota, "workload": WorkloadAware, "random": Random,
 }  # fmt: skip
 
-__all__ = ["POLICIES", "Policy", "Run", "World", "check", "find", "make"]
+__all__ = ["POLICIES", "Policy", "Run", "World", "check", "find", "make", "name_of"]
 
 
-def find(name: str) -> type[Policy]:
-    """The class of a policy id, or of "module:Class" for a user's own. Raises InputError."""
+def name_of(policy: Any) -> str:
+    """The id of a policy given by name or as a class: module:Class for a user's own. Raises InputError for anything else."""
+    if isinstance(policy, str):
+        return policy
+    if not (isinstance(policy, type) and issubclass(policy, Policy)):
+        raise InputError(f"[cache] policy = {policy!r}: expected a name, module:Class, or a class derived from sim.kvcache.policies.Policy")
+    if "<locals>" in policy.__qualname__:
+        raise InputError(f"[cache] policy = {policy.__qualname__}: a class made inside a function has no name to be found by; expected one at the top of a module")
+    return next((name for name, known in POLICIES.items() if known is policy), f"{policy.__module__}:{policy.__qualname__}")
+
+
+def find(policy: str | type[Policy]) -> type[Policy]:
+    """The class of a policy id, or of "module:Class" for a user's own, as Python would import it now. Raises InputError."""
+    name = name_of(policy)
     if name in POLICIES:
         return POLICIES[name]
     module, colon, attribute = name.partition(":")
@@ -55,7 +67,7 @@ def check(name: str, params: Mapping[str, Any]) -> None:
     for key, value in params.items():
         if key not in known:
             raise InputError(f"[cache] policy_params has no key {key!r} for {name}: it has {', '.join(known) or 'no parameters'}")
-        for kind, types, expected in (("int", int, "a whole number"), ("float", int | float, "a number"), ("Mapping", Mapping, "a table")):
+        for kind, types, expected in (("int", int, "a whole number"), ("float", int | float, "a number"), ("str", str, "a text"), ("Mapping", Mapping, "a table")):
             if str(known[key].annotation).startswith(kind) and (isinstance(value, bool) or not isinstance(value, types)):
                 raise InputError(f"[cache] policy_params of {name}: {key} = {value!r}, expected {expected}")
 

@@ -6,7 +6,8 @@ and cost nothing; what a heap finds out later, keys that do not compare, is caug
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Set as AbstractSet
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,16 @@ from workloads.errors import InputError
 class Watched:
     """Marks the classes derived here."""
 
+    VICTIM: Callable[..., Any]  #: the class's own `victim`, without the try
+
 
 def watched(kind: type[Policy]) -> type[Policy]:
     """`kind` with hooks that raise InputError for whatever goes wrong in them, sys.exit() included."""
     told = {name: _guarded(kind, name, _comparable_state) for name in ("on_insert", "on_hit", "on_release")}
     plain = {name: _guarded(kind, name, lambda answer, *_: answer) for name in ("on_admit", "on_evict", "spare")}
-    answers = {"key": _key, "group": _group, "victim": _victim, "span": _whole, "split": _whole, "second_chance": lambda answer, *_: bool(answer)}
+    answers = {"key": _key, "group": _group, "victim": _victim, "span": _whole, "split": _whole, "second_chance": _yes_or_no}
     hooks = {name: _guarded(kind, name, checked) for name, checked in answers.items()}
-    made: type[Policy] = type(kind.__name__, (kind, Watched), {**told, **plain, **hooks, "__init__": _guarded_init(kind), "__module__": kind.__module__})
+    made: type[Policy] = type(kind.__name__, (kind, Watched), {**told, **plain, **hooks, "__init__": _guarded_init(kind), "__module__": kind.__module__, "VICTIM": kind.victim})
     return made
 
 
@@ -34,6 +37,50 @@ def unordered(policy: Policy, error: Exception) -> Exception:
     if isinstance(error, InputError) or not isinstance(policy, Watched):
         return error
     return InputError(f"cache.policy {type(policy).__name__}: key: {error}; expected keys that compare with each other")
+
+
+def steady(policy: Policy, run: Run, most: int) -> int:
+    """How many of a chosen leaf's deepest blocks may go at once with the same result as one by one: at most `most`.
+
+    All of them unless the policy is a user's own and its answers depend on where the run ends: then as long as the leaf, one
+    block shorter each time, would be chosen again.
+    """
+    if most <= 1 or not isinstance(policy, Watched):
+        return most
+    left: Any = _Shrinking(run)
+    own_victim = policy.VICTIM is not Policy.victim
+    group, key = policy.group(left), policy.key(left)
+    policy.second_chance(left)
+    for gone in range(1, most if left.asked else 0):
+        left.shrink()
+        after = policy.key(left)
+        try:
+            stays = bool(after == key if own_victim else after <= key)
+        except (TypeError, ValueError) as error:
+            raise unordered(policy, error) from None
+        if not stays or policy.group(left) != group or policy.second_chance(left):
+            return gone
+    return most
+
+
+class _Shrinking:
+    """A leaf as a policy sees it, but it can lose its deepest block, and notes whether anybody asks where it ends."""
+
+    def __init__(self, run: Run) -> None:
+        self.node_id, self.lo, self.refs, self.released, self.state = run.node_id, run.lo, run.refs, run.released, run.state
+        self._hi = run.hi
+        self.asked = False
+
+    @property
+    def hi(self) -> int:
+        self.asked = True
+        return self._hi
+
+    def __len__(self) -> int:
+        return self.hi - self.lo
+
+    def shrink(self) -> None:
+        self._hi -= 1
 
 
 def _guarded(kind: type[Policy], name: str, checked: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,17 +128,39 @@ def _blamed(kind: type[Policy], name: str, error: BaseException) -> BaseExceptio
 
 
 def _key(answer: Any, run: Run) -> Any:
-    if _has_nan(answer):
-        raise ValueError(f"returned {answer!r}, expected no NaN in a key")
+    for part in _parts(answer):
+        if part != part:
+            raise ValueError(f"returned {answer!r}, expected no NaN in a key")
+        if not _ordered(part):
+            raise TypeError(f"returned {answer!r}, expected what < puts in order, such as (run.released,)")
     return answer
 
 
-def _has_nan(key: Any) -> bool:
-    return any(map(_has_nan, key)) if isinstance(key, tuple) else bool(key != key)
+def _parts(key: Any) -> Iterator[Any]:
+    """What a key compares by: itself, or what is in it, since a tuple that equals another never compares its parts."""
+    if isinstance(key, tuple | list):
+        for part in key:
+            yield from _parts(part)
+    else:
+        yield key
+
+
+def _ordered(part: Any) -> bool:
+    """Whether parts like this have an order: None has none, and < on sets is none."""
+    try:
+        return not (part < part or isinstance(part, AbstractSet))
+    except TypeError:
+        return False
+
+
+def _yes_or_no(answer: Any, run: Run) -> bool:
+    if answer is None:
+        raise TypeError("returned None, expected True or False")
+    return bool(answer)
 
 
 def _group(answer: Any, run: Run) -> Any:
-    if not isinstance(answer, Hashable):
+    if answer is None or not isinstance(answer, Hashable):
         raise TypeError(f"returned {answer!r}, expected something hashable")
     hash(answer)
     return answer

@@ -1,6 +1,7 @@
 """S3-FIFO: a small queue that most blocks never leave, a main queue with second chances, and names of what left early.
 
-Yang, Zhang, Qiu, Yue, Vinayak, "FIFO queues are all you need for cache eviction", SOSP 2023.
+Yang, Zhang, Qiu, Yue, Vinayak, "FIFO queues are all you need for cache eviction", SOSP 2023. Its authors' library, libCacheSim,
+has two versions that differ until the first eviction: S3FIFOv0.c is the paper's, S3FIFO.c lets the small queue overflow.
 """
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from sim.kvcache.policies.base import Asking, Key, Run, World, expect
 from sim.kvcache.policies.ghosts import Ghosts, Recalling
 
 SMALL, MAIN = 0, 1
+START_UPS = ("paper", "libcachesim")
 
 
 class S3Fifo(Recalling):
@@ -20,19 +22,25 @@ class S3Fifo(Recalling):
     While the small queue holds `small_share` of the cache or more its oldest leaf goes, into the main queue when it was
     used `main_uses` times; otherwise the main queue's oldest, back to its end when it was used. Blocks evicted from the
     small queue that come back in time go straight to the main one. Blocks join their queue when first released.
+
+    start_up: what is new before the first eviction joins the small queue ("paper"), or the main one once the small one is
+    full ("libcachesim"; asked once for all that a request lets go of).
     """
 
-    def __init__(self, world: World, small_share: float = 0.1, ghost_share: float = 0.9, main_uses: int = 2) -> None:
+    def __init__(self, world: World, small_share: float = 0.1, ghost_share: float = 0.9, main_uses: int = 2, start_up: str = "paper") -> None:
         super().__init__(world)
         expect(0 <= small_share < 1, "small_share", small_share, "0 or more and below 1")
         expect(0 <= ghost_share < inf, "ghost_share", ghost_share, "0 or more and finite")
         expect(main_uses >= 1, "main_uses", main_uses, "1 or more")
+        expect(start_up in START_UPS, "start_up", start_up, f"one of {', '.join(START_UPS)}")
         self.small = int(small_share * world.capacity_blocks)
         self.ghost_blocks = int(ghost_share * world.capacity_blocks)
         self.main_uses = main_uses
         self.blocks = [0, 0]
         self.ghosts = Ghosts()
         self.place, self.last_release = 0, -1
+        self.may_overflow = start_up == "libcachesim"  # until the first eviction
+        self.joins_main = False  # what the present release lets go of, being new
         self.small_until_evicted = False  # a walk of the small queue ends with an eviction
         self.quota = 0  # blocks that may go before the share is tested again
 
@@ -53,6 +61,8 @@ class S3Fifo(Recalling):
             if run.released != self.last_release:
                 self.last_release = run.released
                 self.place += 1
+                self.joins_main = self.may_overflow and self.blocks[SMALL] >= self.small
+            queue = MAIN if self.joins_main else queue
             run.state = (queue, self.place, uses)
             self.blocks[queue] += len(run)
 
@@ -86,7 +96,7 @@ class S3Fifo(Recalling):
     def on_evict(self, run: Run, n: int) -> None:
         queue = run.state[0]
         self.blocks[queue] -= n
-        self.small_until_evicted = False
+        self.small_until_evicted = self.may_overflow = False
         if queue == SMALL:
             self.ghosts.add(run.node_id, run.hi - n, run.hi)
             self.ghosts.trim(self.ghost_blocks)
