@@ -175,7 +175,7 @@ def scenario(**sections):
             "turn_input": {"value": 200}, "output": {"kind": "lognormal", "median": 150, "p90": 400, "high": 900},
         }],
     }  # fmt: skip
-    doc = {"workload": workload, "slo": {"ttft_s": 0.4, "tpot_s": 0.02, "attainment": 0.95}}
+    doc = {"workload": workload, "run": {"warmup_s": 0.0}, "slo": {"ttft_s": 0.4, "tpot_s": 0.02, "attainment": 0.95}}
     for name, values in sections.items():
         doc[name] = {key: value for key, value in {**doc.get(name, {}), **values}.items() if value is not None}
     return scenario_from_doc(doc)
@@ -223,7 +223,7 @@ class Recounted(Hopeless):
         self.looks += 1
         for r, output in enumerate(self._output.tolist()):
             arrival_s, refused = log.arrival_s[r], STATUS[log.status[r]].startswith("rejected")
-            counted = log.status[r] != NOT_ARRIVED and self._run.warmup_s <= arrival_s <= (self._run.duration_s or np.inf)
+            counted = log.status[r] != NOT_ARRIVED and (self._run.warmup_s or 0.0) <= arrival_s <= (self._run.duration_s or np.inf)
             ends_s = replicas[log.replica[r]].record.end_s
             first_s = ends_s[log.first_step[r]] if log.first_step[r] >= 0 else None
             until_s = ends_s[log.last_step[r]] if log.last_step[r] >= 0 else now_s
@@ -243,7 +243,7 @@ class Recounted(Hopeless):
 def test_a_look_counts_what_a_count_from_scratch_does(sections):
     asked = scenario(**sections, cluster={"replicas": 2})
     prepared = api.prepare(asked)
-    hopeless = Recounted(prepared.workload, asked.slo, asked.run, len(prepared.workload))
+    hopeless = Recounted(prepared.workload, asked.slo, prepared.scenario.run, len(prepared.workload))
     hopeless.every = 60
     api.record(prepared, hopeless=hopeless)
     assert hopeless.looks > 10

@@ -285,8 +285,11 @@ def _n_plus_1(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
     if not asked.n_plus_1 or fleet.winner is None or fleet.answer is None:
         return None
     n = fleet.replicas
-    down = fleet.judge(fleet.winner, [n - 1], full=True)[0] if n > 1 else None
-    enough = down is not None and down.attains
+    settled = fleet.settled.get((fleet.winner, n - 1))
+    down = settled
+    if n > 1 and (down is None or down.attainment is None):
+        down = fleet.judge(fleet.winner, [n - 1], full=True)[0]
+    enough = down is not None and (down.attains if settled is None else settled.meets)
     survives = n if enough else n + 1 if fleet.answer.meets else None
     return {"replicas": survives, "attainment_one_down": down.attainment.mean if down and down.attainment else None, "enough": enough}
 

@@ -80,7 +80,7 @@ def _not_served(fleet: Fleet, resolved: Resolved) -> list[str]:
     """
     judged = fleet.answer or max(fleet.judged.values(), key=_attained, default=None)
     summaries = judged.summaries if judged else ()
-    ended = fleet.answer is not None and fleet.answer.trial.scenario.run.duration_s is not None  # sessions are cut by the window's end, which loses nothing
+    ended = resolved.scenario.run.duration_s is not None  # sessions that the window's end cuts are no loss
     never, cut = (sum(summary[key] for summary in summaries) for key in ("lost_with_session" if ended else "not_arrived", "session_truncated"))
     long, small = (sum(summary["rejected"][key] for summary in summaries) for key in ("too_long", "kv_too_small"))
     everyone = never + sum(summary["arrived"] + summary["outside_window"] for summary in summaries)

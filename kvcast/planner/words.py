@@ -320,7 +320,7 @@ def _advice(made: dict[str, Any]) -> str:
     tried = sum(row["gain"] is not None for row in made["tried"])
     if not made["advice"]:
         return f"advice: none of {tried} changes that were simulated helps"
-    lines = [f"changes that help most, of {tried} that were simulated:"]
+    lines = [f"changes that help most, of {tried} that were simulated (by one run each, with and without):"]
     for place, row in enumerate(made["advice"], 1):
         lines.append(f"{place}. {row['words']}" + "".join(f"\n   --set '{one}'" for one in row["set"]))
     return "\n".join(lines)
