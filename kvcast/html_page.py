@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 STYLE = """
-:root{color-scheme:light dark;--ground:#fff;--ink:#1f2328;--soft:#59636e;--line:#d1d9e0;--card:#f6f8fa;--good:#00704f;--bad:#b04300;--plain:#0072B2}
-@media (prefers-color-scheme:dark){:root{--ground:#10141a;--ink:#e6edf3;--soft:#9aa5b1;--line:#303842;--card:#181e26;--good:#3fc79a;--bad:#f08c4a;--plain:#56B4E9}}
+:root{color-scheme:light dark;--ground:#fff;--ink:#1f2328;--soft:#59636e;--line:#d1d9e0;--card:#f6f8fa;--good:#00704f;--bad:#b04300;--open:#9a5b86;--plain:#0072B2}
+@media (prefers-color-scheme:dark){:root{--ground:#10141a;--ink:#e6edf3;--soft:#9aa5b1;--line:#303842;--card:#181e26;--good:#3fc79a;--bad:#f08c4a;--open:#CC79A7;--plain:#56B4E9}}
 *{box-sizing:border-box}body{margin:0 auto;max-width:1040px;padding:28px 24px 60px;background:var(--ground);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
 h1{font-size:23px;margin:0 0 2px}h2{font-size:18px;margin:34px 0 8px;padding-top:14px;border-top:1px solid var(--line)}h3{font-size:15px;margin:18px 0 0}
 p{margin:6px 0}.soft{color:var(--soft)}.small{font-size:13px}
 .banner{margin:16px 0;padding:12px 16px;border:1px solid var(--line);border-left:6px solid var(--plain);border-radius:6px;background:var(--card)}
-.banner.met{border-left-color:var(--good)}.banner.missed,.banner.unstable{border-left-color:var(--bad)}.banner strong{display:block;font-size:18px}
+.banner.met{border-left-color:var(--good)}.banner.missed{border-left-color:var(--bad)}.banner.not-shown{border-left-color:var(--open)}.banner strong{display:block;font-size:18px}
 .caution{color:var(--bad)}.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(200px,1fr));gap:10px;margin:14px 0}
 .card{padding:10px 14px;border:1px solid var(--line);border-radius:6px;background:var(--card)}.card b{display:block;font-size:22px;font-weight:600}
 abbr{text-decoration:underline dotted;text-underline-offset:3px;cursor:help}
@@ -49,7 +49,7 @@ def heading(title: str, below: str) -> str:
 
 
 def banner(state: str, headline: str, sentence: str, reasons: Sequence[str] = (), caution: str = "") -> str:
-    """What a reader takes away. state: met, missed, unstable or unknown."""
+    """What a reader takes away. state: met, missed, not-shown or unknown."""
     told = "".join(f'<p class="soft small">{escape(reason[:1].upper() + reason[1:])}</p>' for reason in reasons)
     doubt = f'<p class="caution">▲ {escape(caution[:1].upper() + caution[1:])}.</p>' if caution else ""
     return f'<div class="banner {escape(state)}"><strong>{escape(headline)}</strong><p>{escape(sentence)}</p>{told}{doubt}</div>'

@@ -10,15 +10,15 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kvcast import accuracy, figures, html_page, text
 from kvcast.pages import verdict
-from kvcast.pages.numbers import attained, four
+from kvcast.pages.numbers import four
 from kvcast.pages.terms import TERMS
-from kvcast.planner.words import load, number
+from kvcast.planner.words import NAMES, load, number, share, why
 from kvcast.runs import Run, load_run
 from kvcast.summary_text import EXTRAPOLATED_LIMIT, fates, limits
 from kvcast.toml import dumps
@@ -29,7 +29,7 @@ Document = Mapping[str, Any]
 MOST_CLASSES = 12
 MOST_CANDIDATES = 20
 GLOSSARY = (
-    ("TTFT", "ttft"), ("TPOT", "tpot"), ("Within limits (attainment)", "attainment"), ("Hit rate", "hit_rate"), ("Ceiling", "ceiling"), ("KV in use", "kv"), ("GPU-hours", "gpu_hours"),
+    ("TTFT", "ttft"), ("TPOT", "tpot"), ("Within limits (attainment)", "attainment"), ("Meets, misses, not shown", "verdict"), ("Interval", "interval"), ("Hit rate", "hit_rate"), ("Ceiling", "ceiling"), ("KV in use", "kv"), ("GPU-hours", "gpu_hours"),
     ("Cost", "cost"), ("Unstable, backlog growth", "backlog"), ("Throughput", "throughput"), ("Causes of missed tokens", "causes"), ("Preemptions", "preemptions"), ("Extrapolated", "extrapolated"),
 )  # fmt: skip
 
@@ -50,13 +50,13 @@ def of_folder(folder: Path) -> str:
 
 def of_run(run: Run) -> str:
     s = run.summary
-    share = attained(run)
-    found = verdict.verdict(s, run.scenario.slo, (share.low, share.high) if share else None)
+    found = verdict.verdict(s, run.scenario)
     name = s["name"] or "kvcast run"
     parts = [
         html_page.heading(name, f"{text.count(s['arrived'])} requests ({s['workload']}) on {run.scenario.model.name}; simulated, not measured, with kvcast {run.info['kvcast']} on {run.info['written_at'][:10]}"),
         html_page.banner(found.state, found.headline, found.sentence, found.reasons, found.caution),
         _cards(s, four(run)),
+        html_page.section("Verdict by class", _judged(s["verdict"]["classes"] if s["verdict"] else ())),
         html_page.section("Latency", _latency(run)),
         html_page.section("Prefix cache", _cache(run)),
         html_page.section("Fleet over time", _fleet(run)),
@@ -65,6 +65,15 @@ def of_run(run: Run) -> str:
         *_provenance(s, run.scenario, "kvcast run scenario.toml --out my-run"),
     ]
     return html_page.page(f"{name} - kvcast report", parts)
+
+
+def _judged(rows: Sequence[Document]) -> str:
+    """The classes of a verdict's document, each against its target."""
+    told = [
+        [row["name"], row["verdict"], verdict.share_of(row["attainment"]), share(row["target"]), text.count(row["requests"]), NAMES.get(row["worst"], "none")]
+        for row in rows
+    ]  # fmt: skip
+    return html_page.table(("class", "verdict", "within limits (95 %)", "target", "requests", "most often missed"), told)
 
 
 def _cards(s: Document, numbers: list[Any]) -> str:
@@ -86,7 +95,7 @@ def _latency(run: Run) -> str:
     drawn = [html_page.figure(figures.latency_cdf(s, run.aggregates, metric), metric, TERMS[metric], caption) for metric in ("ttft", "tpot")]
     slowest = figures.lives_of(run.summary, run.aggregates)
     drawn += [html_page.figure(figures.request_life(slowest), "life", TERMS["life"], "The completed requests that waited longest for their first token.")] if slowest else []
-    drawn.append(html_page.figure(figures.queue(run.tables["timeline"]), "queue", TERMS["queue"]))
+    drawn.append(_over_time(s, figures.queue(run.tables["timeline"]), "queue", "queue"))
     return html_page.figures(drawn)
 
 
@@ -96,9 +105,17 @@ def _cache(run: Run) -> str:
         return html_page.paragraph("The workload says nothing about shared text: every hit rate is 0 because it is unknown, not because nothing is shared.")
     drawn = [
         html_page.figure(figures.miss_causes(_fewer_classes(s)), "causes", TERMS["causes"]),
-        html_page.figure(figures.hit_rate(s, run.tables["timeline"]), "hits", TERMS["hit_rate"], f"Counting rule: {s['counting_rule']}."),
+        _over_time(s, figures.hit_rate(s, run.tables["timeline"]), "hits", "hit_rate", f"Counting rule: {s['counting_rule']}."),
     ]
     return html_page.figures(drawn) + _worth(s)
+
+
+def _over_time(s: Document, drawn: Any, name: str, term: str, caption: str = "") -> str:
+    """A figure over the run's clock, whose warm-up is in grey."""
+    begins_s = s["window"]["start_s"]
+    told = [caption] if caption else []
+    told += [f"Grey: the first {text.minutes(begins_s)}, a warm-up that is not judged."] if begins_s else []
+    return html_page.figure(figures.unjudged(drawn, begins_s), name, TERMS[term], " ".join(told))
 
 
 def _worth(s: Document) -> str:
@@ -124,7 +141,7 @@ def _worth(s: Document) -> str:
 def _fleet(run: Run) -> str:
     s, timeline = run.summary, run.tables["timeline"]
     return html_page.figures([
-        html_page.figure(figures.kv_occupancy(s, timeline), "kv", TERMS["kv"]),
+        _over_time(s, figures.kv_occupancy(s, timeline), "kv", "kv"),
         html_page.figure(figures.replica_load(s, run.tables["requests"]), "replicas", "Tokens that each replica worked on: prompt tokens computed, and output tokens; those from the cache cost nothing."),
     ])  # fmt: skip
 
@@ -189,6 +206,8 @@ def of_plan(plan: Document, run: Run | None = None) -> str:
         html_page.heading(f"Capacity plan: {name}", "simulated, not measured" + (f", with kvcast {run.info['kvcast']} on {run.info['written_at'][:10]}" if run else "")),
         html_page.banner(found.state, found.headline, found.sentence, found.reasons, found.caution),
         _plan_cards(plan),
+        html_page.section("Every class", _judged((verdict.deciding(plan) or {"classes": ()})["classes"])),
+        html_page.section("Why nothing meets it", _why(plan)),
         html_page.section("What to do next", _advice(plan)),
         html_page.section("Load, cost and what binds", _load(plan)),
         html_page.section("Candidates", _candidates(plan)),
@@ -216,8 +235,15 @@ def _plan_cards(plan: Document) -> str:
                                     (f"offered {number(capacity['offered_rate_per_s'], unit)}; headroom {least}{text.percent(capacity['headroom'], 0)}",)))  # fmt: skip
     if spare:
         down = "none is left" if spare["attainment_one_down"] is None else text.percent(spare["attainment_one_down"])
-        shown.append(html_page.card("With one replica down", down, "Requests within limits when the same load meets one replica fewer.", ("enough" if spare["enough"] else f"not enough: plan {spare['replicas']} replicas",)))
+        survives = "enough" if spare["enough"] else f"not enough: plan {spare['replicas']} replicas" if spare["replicas"] else "not enough, and no fleet that was looked at is"
+        shown.append(html_page.card("With one replica down", down, "Requests within limits when the same load meets one replica fewer.", (survives,)))
     return html_page.cards(shown)
+
+
+def _why(plan: Document) -> str:
+    rows = verdict.layout_rows(plan)
+    _, *told = why(dict(plan)).splitlines() or [""]
+    return html_page.lines(line.removeprefix("- ") for line in told) + (html_page.table(list(rows[0]), [list(row.values()) for row in rows], words=True) if rows else "")
 
 
 def _advice(plan: Document) -> str:
@@ -239,19 +265,31 @@ def _load(plan: Document) -> str:
         drawn.append(html_page.figure(figures.binding(plan), "binding", "The resource whose +20 % raises attainment most when simulated again.", plan["binding"]["words"] or ""))
     if any(c["ttft_ms_p99"] is not None for c in plan["candidates"]):
         drawn.append(html_page.figure(figures.candidates(plan), "candidates", "Every fleet that was tried and has a latency."))
-    rows = [[f"{row['factor']:g} times the load", text.count(row["replicas"]), text.count(row["gpus"]), text.usd(row["usd_per_hour"])] for row in plan["growth"] or ()]
-    return html_page.figures(drawn) + html_page.table(("growth", "replicas", "GPUs", "USD an hour"), rows)
+    if plan["growth"]:
+        drawn.append(html_page.figure(figures.growth(plan), "growth", TERMS["growth"]))
+    return html_page.figures(drawn) + _growth(plan["growth"] or ())
+
+
+def _growth(rows: Sequence[Document]) -> str:
+    """The fleet at larger loads, with the first advice beside it where that was looked at."""
+
+    def size(found: Document) -> list[str]:
+        return [text.count(found["replicas"]), text.count(found["gpus"]), text.usd(found["usd_per_hour"])]
+
+    advised = any(row["advised"] for row in rows)
+    header = ("growth", "replicas", "GPUs", "USD an hour", *(("with the first advice: replicas", "GPUs", "USD an hour") if advised else ()))
+    return html_page.table(header, [[f"{row['factor']:g} times the load", *size(row), *(size(row["advised"]) if advised else ())] for row in rows])
 
 
 def _candidates(plan: Document) -> str:
     found = plan["candidates"]
     rows = [
-        [c["label"] or "as asked", text.count(c["replicas"]), text.count(c["gpus"]), text.usd(c["usd_per_hour"]), text.percent((c["attainment"] or {}).get("mean")), text.milliseconds(c["ttft_ms_p99"]),
-         text.milliseconds(c["tpot_ms_p99"]), c["verdict"], c["reason"] or ""]
+        [c["label"] or "as asked", text.count(c["replicas"]), text.count(c["gpus"]), text.usd(c["usd_per_hour"]), verdict.share_of(c["attainment"]), *(text.UNKNOWN if c["stable"] is False else text.milliseconds(c[key]) for key in ("ttft_ms_p99", "tpot_ms_p99")),
+         c["verdict"], c["reason"] or verdict.why_not(c)]
         for c in found[:MOST_CANDIDATES]
     ]  # fmt: skip
     left = f"and {len(found) - len(rows)} more in plan.json" if len(found) > len(rows) else ""
-    header = ("candidate", "replicas", "GPUs", "USD an hour", "within limits", "TTFT p99", "TPOT p99", "verdict", "why")
+    header = ("candidate", "replicas", "GPUs", "USD an hour", "within limits (95 %)", "TTFT p99", "TPOT p99", "verdict", "why")
     return html_page.table(header, rows) + html_page.paragraph(left, soft=True)
 
 

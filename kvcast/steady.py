@@ -85,12 +85,19 @@ def offered_per_s(scenario: Scenario, workload: Workload) -> float | None:
     """
     if workload.concurrency is not None or scenario.workload.users is not None:
         return None
-    if is_mix(scenario):
-        config = mix.resolve(scenario.workload)
-        if lengths.stationary(config):
-            end_s = scenario.run.duration_s if scenario.run.duration_s is not None else scenario.workload.duration_s or 0.0
-            return lengths.offered_per_s(config, config.start_s + (scenario.run.warmup_s or 0.0), config.start_s + end_s)
-    return mean_rate_per_s(workload)
+    nominal = nominal_per_s(scenario)
+    return mean_rate_per_s(workload) if nominal is None else nominal
+
+
+def nominal_per_s(scenario: Scenario) -> float | None:
+    """Requests a second of a resolved mix in its window; None of a trace and of a mix that does not go on for ever."""
+    if not is_mix(scenario):
+        return None
+    config = mix.resolve(scenario.workload)
+    if not lengths.stationary(config):
+        return None
+    end_s = scenario.run.duration_s if scenario.run.duration_s is not None else scenario.workload.duration_s or 0.0
+    return lengths.offered_per_s(config, config.start_s + (scenario.run.warmup_s or 0.0), config.start_s + end_s)
 
 
 def mean_rate_per_s(workload: Workload) -> float | None:

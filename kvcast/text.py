@@ -30,6 +30,14 @@ def seconds(value: float | None) -> str:
     return f"{_significant(value * 1e3)} ms" if abs(value) < 1 else f"{_significant(value)} s"
 
 
+def minutes(value: float | None) -> str:
+    """A stretch of a run as people say it: 90 s, 20 min, 24 h."""
+    if value is None:
+        return UNKNOWN
+    size, unit = (3600, "h") if abs(value) >= 2 * 3600 else (60, "min") if abs(value) >= 120 else (1, "s")
+    return f"{value / size:.3g} {unit}"
+
+
 def milliseconds(value: float | None) -> str:
     return UNKNOWN if value is None else seconds(value / 1e3)
 

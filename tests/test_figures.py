@@ -18,6 +18,7 @@ from workloads.toml import load_preset
 DOC = {
     "name": "tiny",
     "workload": {"preset": "demo", "duration_s": 40.0},
+    "run": {"warmup_s": 0.0},
     "cluster": {"replicas": 2},
     "slo": {"ttft_s": 1.0, "attainment": 0.9, "classes": {"chat": {"ttft_s": 0.5, "tpot_s": 0.03}}},
 }
@@ -205,12 +206,34 @@ def test_candidates_show_the_plan_and_the_front_of_those_that_meet():
     assert len(trace(figure, "meets").x) == 3
     assert list(zip(trace(figure, "Pareto front").x, trace(figure, "Pareto front").y, strict=True)) == [(240.0, 12.0), (395.0, 8.0)]
     assert (trace(figure, "the plan").x, trace(figure, "the plan").y) == ((395.0,), (8.0,))
-    assert "unstable" not in [t.name for t in figure.data], "it has no latency"
+    assert [t.name for t in figure.data] == ["Pareto front", "meets", "misses", "the plan"]
+    assert len(trace(figure, "misses").x) == 1, "an unstable one's latency says how long its run was"
+    doubtful = plan(candidates=[{**c, "verdict": "not shown"} for c in document["candidates"]])
+    assert [t.name for t in figures.candidates(doubtful).data] == ["not shown", "the plan"]
     free = plan(candidates=[{**c, "usd_per_hour": None} for c in document["candidates"]])
     assert "GPUs" in figures.candidates(free).layout.yaxis.title.text
     assert trace(figures.candidates(free), "the plan").y == (2,)
     lost = plan(answer={**document["answer"], "feasible": False})
     assert "the plan" not in [t.name for t in figures.candidates(lost).data]
+
+
+def test_growth_has_the_advised_fleet_beside_it():
+    document = plan()
+    figure = figures.growth(document)
+    assert trace(figure, "in step with the load").y == (2.0, 4.0, 6.0)
+    assert (trace(figure, "as it is").x, trace(figure, "as it is").y) == ((1.0, 2.0, 3.0), (2, 4.0, 7.0))
+    assert trace(figure, "with the first advice").y == (2, 3.0, 5.0)
+    alone = figures.growth(plan(growth=[{**row, "advised": None, "gpus": None} for row in document["growth"]]))
+    assert [t.name for t in alone.data] == ["in step with the load", "as it is"]
+    assert np.isnan(trace(alone, "as it is").y[1:]).all(), "no fleet that was looked at"
+
+
+def test_what_a_run_does_not_judge_is_in_grey():
+    figure = arrivals({"chat": np.array([1.0, 50.0, 90.0, 130.0])}, "sessions", warmup_s=40.0, end_s=100.0)
+    [grey] = figure.layout.shapes
+    assert (grey.x0, grey.x1) == (0, 40.0)
+    assert figure.layout.xaxis.range == (0, 100.0), "what would come after the end never comes"
+    assert not arrivals({"chat": np.arange(9.0)}).layout.shapes
 
 
 def test_what_binds_is_told_apart():

@@ -22,7 +22,7 @@ EVIL = "<img src=x onerror=alert(1)>"
 SCENARIO = f"""
 name = 'a "run" & <b>bold</b>'
 [workload]
-duration_s = 20.0
+duration_s = 200.0
 [[workload.class]]
 name = "{EVIL}"
 rate = 3.0
@@ -37,6 +37,8 @@ layers = [{{ name = "q", tokens = {{ value = 200 }} }}]
 name = "llama-3.1-8b"
 [hardware]
 profile = "h200-llama-3.1-8b-aic"
+[run]
+warmup_s = 0.0
 [slo]
 ttft_s = 0.5
 attainment = 0.95
@@ -87,7 +89,7 @@ def test_the_page_says_what_the_run_folder_says(folder: Path) -> None:
     s = run.summary
     words = Page(of_run(run)).text
     for told in (
-        "Meets the target.", text.percent(s["attainment"]), text.milliseconds(s["p99_ttft_ms"]), text.milliseconds(s["p99_tpot_ms"]), text.percent(s["prefix_hit_rate"]), s["profile_hash"], s["engine_semantics"],
+        "Meets the target.", text.percent(s["attainment"]), text.milliseconds(s["p99_ttft_ms"]), text.milliseconds(s["p99_tpot_ms"]), text.percent(s["prefix_hit_rate"]), "Verdict by class", *(verdict.share_of(row["attainment"]) for row in s["verdict"]["classes"]), s["profile_hash"], s["engine_semantics"],
         f"{text.percent(s['coverage']['extrapolated'])} extrapolated", "Glossary", *s["notes"], *s["kv_arithmetic"], s["profile_provenance"]["provenance"]["source"],
     ):
         assert told in words, told
@@ -115,14 +117,24 @@ def test_nothing_is_run_or_fetched_and_names_stay_text(folder: Path) -> None:
 
 def test_an_unstable_run_has_a_growth_and_no_percentiles(folder: Path) -> None:
     run = load_run(folder)
-    s = run.summary | {"stable": False, "stable_reason": "work in system grew", "backlog_growth_per_s": 1.25, "backlog_growth_tokens_per_s": 900.0}
+    s = run.summary | {"verdict": run.summary["verdict"] | {"word": "misses", "reason": "unstable"}, "stable": False, "stable_reason": "work in system grew", "backlog_growth_per_s": 1.25, "backlog_growth_tokens_per_s": 900.0}
     s |= {key: None for key in s if re.match(r"(mean|median|std|p\d\d)_.*_ms$", key)}
     words = Page(of_run(replace(run, summary=s))).text
-    assert "Unstable." in words
+    assert "Misses the target." in words
+    assert "cannot keep up: the backlog grows by +1.25 requests/s" in words
     assert "+1.25" in words
     assert "Backlog growth (requests/s)" in words
     assert words.count("TTFT, p99") == 1  # beside the run without a cache alone, with its caution
     assert "Unstable: these distributions only say how long this run was." in words
+
+
+def test_every_verdict_has_a_colour_and_its_words(folder: Path) -> None:
+    run = load_run(folder)
+    for word, state, headline in (("meets", "met", "Meets the target."), ("misses", "missed", "Misses the target."), ("not shown", "not-shown", "Not shown.")):
+        page = of_run(replace(run, summary=run.summary | {"verdict": run.summary["verdict"] | {"word": word}}))
+        assert f'<div class="banner {state}"><strong>{headline}</strong>' in page
+        assert f".banner.{state}{{border-left-color" in page
+    assert "Verdict by class" not in of_run(replace(run, summary=run.summary | {"verdict": None}))
 
 
 def test_extrapolated_numbers_carry_a_mark(folder: Path) -> None:
@@ -161,7 +173,7 @@ def test_a_plan_says_what_its_document_says(tmp_path: Path) -> None:
     assert page == of_folder(tmp_path)
     parsed = Page(page)
     words = parsed.text
-    for told in ("2 × H200-SXM", "99.9 %", "7.4 requests/s", "headroom 60 %", "one more", "vllm serve", "3 times the load", "rejected by TTFT 2", "91.0 %", "the router is yours to run", EVIL, figures.goodput_by_rate(PLAN).layout.title.text):
+    for told in ("2 × H200-SXM", "99.9 %", "7.4 requests/s", "headroom 60 %", "holds 8.8 requests/s instead of 7.4", "vllm serve", "3 times the load", "with the first advice: replicas", "not chosen: TTFT 1", "91.0 %", "coding-agent", "chat: TTFT", "5 independent runs", "the router is yours to run", EVIL, figures.goodput_by_rate(PLAN).layout.title.text):
         assert told.lower() in words.lower(), told
     assert not {"script", "img"} & {tag for tag, _ in parsed.tags}
 
@@ -253,7 +265,7 @@ def test_every_figure_of_a_run_and_a_plan_can_be_drawn(folder: Path) -> None:
     s, drawn, timeline = run.summary, run.aggregates, run.tables["timeline"]
     all_of_them = [
         figures.latency_cdf(s, drawn, "ttft"), figures.kv_occupancy(s, timeline), figures.hit_rate(s, timeline), figures.queue(timeline), figures.miss_causes(s), figures.replica_load(s, run.tables["requests"]),
-        figures.request_life(figures.lives_of(s, drawn)), figures.goodput_by_rate(PLAN), figures.latency_by_rate(PLAN), figures.candidates(PLAN), figures.binding(PLAN),
+        figures.request_life(figures.lives_of(s, drawn)), figures.goodput_by_rate(PLAN), figures.latency_by_rate(PLAN), figures.candidates(PLAN), figures.binding(PLAN), figures.growth(PLAN),
     ]  # fmt: skip
     for figure in all_of_them:
         svg = as_svg(figure, "t")

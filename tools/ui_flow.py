@@ -50,7 +50,7 @@ def ask(reader: Reader) -> None:
 
 def press(reader: Reader, button: str) -> None:
     """Press the button, where the server has not got the answer from an earlier visit."""
-    reader.see(re.compile(f"{button}|{FOUND.pattern}|No fleet meets"))
+    reader.see(re.compile(f"{button}|{FOUND.pattern}|No fleet (meets|is shown)"))
     if reader.page.get_by_role("button", name=button).count():
         step(reader, button, reader.press, button)
 

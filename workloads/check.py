@@ -77,8 +77,8 @@ def _check_bounds(config: WorkloadConfig) -> None:
         raise InputError(f"[workload] loop = {config.loop!r} with concurrency = {config.concurrency}, expected both loop = \"concurrency\" and its number, or neither")
     if config.concurrency is not None and config.duration_s is not None and config.requests is None:
         raise InputError("[workload] needs requests with loop = \"concurrency\": a fixed concurrency has no arrival times for duration_s to bound")
-    if config.start_s and not all(c.arrival.kind == "diurnal" for c in config.class_):
-        raise InputError(f"[workload] start_s = {config.start_s:g}, expected it with a mix in which every class follows the clock (arrival.kind = \"diurnal\"), or a trace")
+    if config.start_s and not any(c.arrival.kind == "diurnal" for c in config.class_):
+        raise InputError(f"[workload] start_s = {config.start_s:g}, expected it with a mix in which a class follows the clock (arrival.kind = \"diurnal\"), or a trace")
 
 
 def _check_rates(config: WorkloadConfig) -> None:

@@ -62,6 +62,14 @@ def build(config: WorkloadConfig, seed: int) -> Workload:
     return _workload(config, sessions, requests, seed)
 
 
+def nominal(config: WorkloadConfig, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(class, turn, nominal time in seconds), [n] each, of every request of `build`, without the cost of its text."""
+    config = ending(resolve(config))
+    sessions = _sessions(config, seed)
+    requests = _requests(config, sessions, seed)
+    return sessions.cls[requests.session], requests.turn, requests.clock_s
+
+
 @dataclass(frozen=True)
 class _Sessions:
     """Columns [n_sessions] in order of start."""

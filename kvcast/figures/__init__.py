@@ -13,16 +13,17 @@ A report that was never saved: `figures.queue(report.timeline)`, `figures.latenc
 """
 from kvcast.figures.cache import hit_by_capacity, hit_rate, kv_occupancy, miss_causes, misses_over_time, tokens_by_scope, value_of_memory
 from kvcast.figures.calibration import coverage, covered, decode_curves, gpu_memory, predicted_against_measured, prefill_curve, residuals
-from kvcast.figures.capacity import binding, candidates, goodput_by_rate, latency_by_rate
+from kvcast.figures.capacity import binding, candidates, goodput_by_rate, growth, latency_by_rate
 from kvcast.figures.comparison import differences
 from kvcast.figures.latency import latency_cdf
 from kvcast.figures.replicas import replica_load
+from kvcast.figures.style import unjudged
 from kvcast.figures.timeline import PHASES, by_replica, in_system, lives, lives_of, queue, request_life, window_of
 from kvcast.figures.workload import arrivals, prompt_layers
 
 __all__ = [
-    "PHASES", "arrivals", "binding", "by_replica", "candidates", "coverage", "covered", "decode_curves", "differences", "goodput_by_rate", "gpu_memory",
+    "PHASES", "arrivals", "binding", "by_replica", "candidates", "coverage", "covered", "decode_curves", "differences", "goodput_by_rate", "gpu_memory", "growth",
     "hit_by_capacity", "hit_rate", "in_system", "kv_occupancy", "latency_by_rate", "latency_cdf", "lives", "lives_of", "miss_causes", "misses_over_time",
     "predicted_against_measured", "prefill_curve", "prompt_layers", "queue", "replica_load", "request_life", "residuals", "tokens_by_scope",
-    "value_of_memory", "window_of",
+    "unjudged", "value_of_memory", "window_of",
 ]  # fmt: skip

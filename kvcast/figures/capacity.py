@@ -16,7 +16,7 @@ from kvcast.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILL
 
 OFFERED, CAPACITY, KNEE = PURPLE, GREEN, ORANGE
 VERDICTS = {  # of a candidate -> its colour and marker: told apart by shape too
-    "meets": (GREEN, "circle"), "misses": (ORANGE, "diamond-open"), "stopped early": (GREY, "square-open"), "unstable": (VERMILLION, "x"),
+    "meets": (GREEN, "circle"), "not shown": (PURPLE, "square-open"), "misses": (ORANGE, "diamond-open"),
 }  # fmt: skip
 LIMITED = {"ttft_s": ("TTFT", BLUE), "tpot_s": ("TPOT", ORANGE)}
 
@@ -45,12 +45,12 @@ def goodput_by_rate(plan: Document) -> go.Figure:
 def latency_by_rate(plan: Document) -> go.Figure:
     """TTFT and TPOT against the offered load, p50 and p99, with their limits; a load at which the fleet is unstable has no latency."""
     rows, unit = plan["rates"], _unit(plan)
-    load = _column(rows, "load")
+    load, steady = _column(rows, "load"), [row["stable"] is not False for row in rows]
     figure = go.Figure()
     for key, name, colour in (("ttft", "TTFT", BLUE), ("tpot", "TPOT", ORANGE)):
         for stat, dash in (("p99", "solid"), ("p50", "dot")):
             figure.add_trace(go.Scatter(
-                x=load, y=_column(rows, f"{key}_ms_{stat}"), name=f"{name} {stat}", mode="lines+markers", line={"color": colour, "dash": dash, "width": 2.5 if stat == "p99" else 1.5},
+                x=load, y=np.where(steady, _column(rows, f"{key}_ms_{stat}"), np.nan), name=f"{name} {stat}", mode="lines+markers", line={"color": colour, "dash": dash, "width": 2.5 if stat == "p99" else 1.5},
                 marker={"size": 5}, connectgaps=False, hovertemplate=f"%{{x:.4g}} {unit}: {name} {stat} %{{y:.4g}} ms<extra></extra>",
             ))  # fmt: skip
     for column, limit_s, whose in _limits(plan):
@@ -112,11 +112,11 @@ def candidates(plan: Document) -> go.Figure:
     """Cost of every candidate that has a latency against its TTFT p99, with the Pareto front of those that meet
     the target: nothing there is both cheaper and faster.
 
-    Cost is USD an hour, GPUs where no price is set.
+    Cost is USD an hour, GPUs where no price is set. The latency of an unstable one only says how long its run was.
     """
     priced = any(c["usd_per_hour"] is not None for c in plan["candidates"])
     cost_of, unit = ("usd_per_hour", "USD an hour") if priced else ("gpus", "GPUs")
-    shown = [c for c in plan["candidates"] if c["ttft_ms_p99"] is not None and c[cost_of] is not None]
+    shown = [c for c in plan["candidates"] if c["ttft_ms_p99"] is not None and c["stable"] is not False and c[cost_of] is not None]
     figure = go.Figure()
     front = _front([(c["ttft_ms_p99"], c[cost_of]) for c in shown if c["verdict"] == "meets"])
     if len(front) > 1:
@@ -159,6 +159,25 @@ def _answer(plan: Document, among: Sequence[Document]) -> Document | None:
     if not answer["feasible"]:
         return None
     return next((c for c in among if (c["label"], c["replicas"]) == (answer["label"], answer["replicas"])), None)
+
+
+def growth(plan: Document) -> go.Figure:
+    """Fewest GPUs against load, as it is and with the first advice, beside a fleet that would grow as its load does."""
+    rows, now = plan["growth"], plan["answer"]["gpus"]
+    factors = [1.0, *(row["factor"] for row in rows)]
+    figure = go.Figure()
+    figure.add_trace(go.Scatter(x=factors, y=[now * factor for factor in factors], name="in step with the load", mode="lines", line={"color": GREY, "dash": "dot", "width": 1.5}, hoverinfo="skip"))
+    advised = [row["advised"] for row in rows if row["advised"]]
+    sides = [("as it is", BLUE, "solid", [now, *_column(rows, "gpus")])]
+    sides += [("with the first advice", ORANGE, "dash", [plan["advice"][0]["after"]["gpus"] or now, *_column(advised, "gpus")])] if advised else []
+    for name, colour, dash, gpus in sides:
+        figure.add_trace(go.Scatter(
+            x=factors, y=gpus, name=name, mode="lines+markers", line={"color": colour, "dash": dash, "width": 2.5}, marker={"size": 8},
+            hovertemplate=f"{name}: %{{y:,}} GPUs at %{{x:g}} times the load<extra></extra>",
+        ))  # fmt: skip
+    figure.update_xaxes(title="load (× what the plan is for)", rangemode="tozero")
+    figure.update_yaxes(title="GPUs", rangemode="tozero")
+    return styled(figure, "Fewest GPUs against load")
 
 
 def binding(plan: Document) -> go.Figure:

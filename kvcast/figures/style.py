@@ -34,6 +34,13 @@ def styled(figure: go.Figure, title: str) -> go.Figure:
     )  # fmt: skip
 
 
+def unjudged(figure: go.Figure, until: float) -> go.Figure:
+    """The figure of something over time with its warm-up in grey, which ends at `until`, in the axis's unit."""
+    if until > 0:
+        figure.add_vrect(x0=0, x1=until, fillcolor=GREY, opacity=0.3, line_width=0, layer="below", annotation={"text": "warm-up, not judged", "font": {"size": 11}}, annotation_position="top left")
+    return figure
+
+
 def literal(name: str) -> str:
     """A name as plotly shows it letter for letter: no tag, entity or template in it is acted on, for a character without width breaks them."""
     return re.sub(r"([<&%])(?=\S)", "\\1\u200b", name)

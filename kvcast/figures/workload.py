@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from kvcast import text
-from kvcast.figures.style import CLASS_COLOURS, GREEN, GREY, HIT, ORANGE, SKY, literal, styled
+from kvcast.figures.style import CLASS_COLOURS, GREEN, GREY, HIT, ORANGE, SKY, literal, styled, unjudged
 
 SCOPES = {"global": HIT, "project": SKY, "session": GREEN, "dynamic": ORANGE}
 SHARED_BY = {"global": "same for everyone", "project": "shared in a project", "session": "shared in a session", "dynamic": "new in every request"}
@@ -63,10 +63,14 @@ def prompt_layers(bars: Mapping[str, Sequence[Part]], reusable: Mapping[str, flo
     return styled(figure, "What a prompt is made of").update_layout(height=110 + 75 * len(bars))
 
 
-def arrivals(times_s: Mapping[str, np.ndarray], what: str = "sessions") -> go.Figure:
-    """Arrivals per second over time, in BINS intervals, stacked by class. times_s: class -> arrival times, seconds."""
+def arrivals(times_s: Mapping[str, np.ndarray], what: str = "sessions", warmup_s: float = 0.0, end_s: float | None = None) -> go.Figure:
+    """Arrivals per second over time, in BINS intervals, stacked by class, what is not judged in grey. times_s: class -> arrival times, seconds.
+
+    end_s: where the run ends; what would come later never comes.
+    """
     figure = go.Figure()
     last_s = max((float(t.max()) for t in times_s.values() if len(t)), default=1.0) or 1.0
+    last_s = last_s if end_s is None else min(end_s, last_s)
     edges = np.linspace(0.0, last_s, BINS + 1)
     unit, name = (3600.0, "h") if last_s > 2 * 86400 else (60.0, "min") if last_s > 1200 else (1.0, "s")
     for i, (name_of_class, t) in enumerate(times_s.items()):
@@ -76,7 +80,8 @@ def arrivals(times_s: Mapping[str, np.ndarray], what: str = "sessions") -> go.Fi
             x=edges[:-1] / unit, y=rate, name=label, mode="lines", stackgroup="all", line={"shape": "hv", "width": 0.5, "color": colour}, fillcolor=colour,
             hovertemplate=f"{label}: %{{y:.3g}} {what}/s<extra></extra>",
         ))  # fmt: skip
+    unjudged(figure, warmup_s / unit)
     figure.update_yaxes(title=f"{what}/s", rangemode="tozero")
-    figure.update_xaxes(title=f"time ({name})")
+    figure.update_xaxes(title=f"time ({name})", range=[0, last_s / unit])
     figure.update_layout(hovermode="x unified", showlegend=len(times_s) > 1)
     return styled(figure, f"When {what} come").update_layout(height=260)

@@ -2,7 +2,7 @@
 
 The one idea: everything is the document of `kvcast plan`; a part that was not asked for is not drawn.
 
-    plots(plan); advice(plan, apply); candidates(plan); growth(plan); launch(plan)
+    classes(plan); why(plan); plots(plan); advice(plan, apply); candidates(plan); growth(plan); spare(plan); launch(plan)
 """
 from __future__ import annotations
 
@@ -14,13 +14,36 @@ import streamlit as st
 
 from kvcast import figures, text
 from kvcast.figures.comparison import name_of
-from kvcast.pages.results import MARK, mark_of_share, plain, plot
+from kvcast.pages.results import MARK, mark_of_share, plain, plot, verdict_rows
 from kvcast.pages.terms import TERMS
+from kvcast.pages.verdict import deciding, layout_rows, share_of, why_not
 from kvcast.planner import words
 
 Document = Mapping[str, Any]
 Apply = Callable[[Document], None]
 """Makes the sidebar say the scenario with this change and runs it."""
+
+
+def classes(plan: Document) -> None:
+    """What each class attains on the fleet that the answer rests on."""
+    one = deciding(plan)
+    if one is None or not one["classes"]:
+        return
+    runs = "one run" if one["runs"] == 1 else f"{one['runs']} independent runs"
+    st.subheader(plain(f"Every class on {one['replicas']} {'replica' if one['replicas'] == 1 else 'replicas'}"), help=TERMS["verdict"])
+    st.dataframe(verdict_rows(one["classes"]), hide_index=True, width="stretch")
+    st.caption(plain(f"Over {runs}."))
+
+
+def why(plan: Document) -> None:
+    """Where no fleet will do: what stands in the way, the nearest limits within reach, other GPUs and widths."""
+    if plan["why"] is None:
+        return
+    heading, *lines = words.why(dict(plan)).splitlines()
+    st.subheader(f"{heading[:1].upper()}{heading[1:].rstrip(':')}")
+    st.markdown("\n".join(f"- {plain(line.removeprefix('- '))}" for line in lines))
+    if rows := layout_rows(plan):
+        st.dataframe(rows, hide_index=True, width="stretch")
 
 
 def plots(plan: Document) -> None:
@@ -47,7 +70,7 @@ def advice(plan: Document, apply: Apply) -> None:
         return
     st.subheader("What helps most", help=TERMS["advice"])
     if not plan["advice"]:
-        st.caption("None of the changes that were simulated helps.")
+        st.caption("None of the changes that were simulated lets this fleet hold more, or a smaller one hold this load.")
     for i, change in enumerate(plan["advice"]):
         told, button = st.columns([5, 1], vertical_alignment="center")
         told.markdown(f"**{i + 1}.** {plain(change['words'][:1].upper() + change['words'][1:])}")
@@ -80,31 +103,51 @@ def candidate_rows(plan: Document) -> list[dict[str, str]]:
 def _row(c: Document, limited: Sequence[str]) -> dict[str, str]:
     mark = mark_of_share(c["extrapolated"])
     found = c["attainment"]
-    share = f"{text.percent(found['mean'])} ({text.percent(found['low'])} to {text.percent(found['high'])}){mark}" if found["mean"] is not None else f"below {text.percent(found['high'])}" if found["high"] is not None else text.UNKNOWN
-    latency = {f"{name} p99": text.milliseconds(c[key]) + (mark if c[key] is not None else "") for name, key in (("TTFT", "ttft_ms_p99"), ("TPOT", "tpot_ms_p99"))}
+    share = f"{share_of(found)}{mark}" if found["mean"] is not None else f"below {text.percent(found['high'])}" if found["high"] is not None else text.UNKNOWN
+    known = {name: None if c["stable"] is False else c[key] for name, key in (("TTFT", "ttft_ms_p99"), ("TPOT", "tpot_ms_p99"))}
+    latency = {f"{name} p99": text.milliseconds(value) + (mark if value is not None else "") for name, value in known.items()}
     return {
-        "verdict": c["verdict"], "why not": c["reason"] or (words.NAMES.get(c["rejected_by"], c["rejected_by"]) if c["rejected_by"] else ""),
+        "verdict": c["verdict"], "why not": c["reason"] or why_not(c),
         "candidate": name_of(c["values"]) if c["values"] else c["label"], "replicas": text.count(c["replicas"]), "GPUs": text.count(c["gpus"]), "an hour": text.usd(c["usd_per_hour"]),
-        "within limits (95 %)": share, **{f"within {words.NAMES[key]}": text.percent(c["per_slo"][key]) for key in limited}, **latency,
+        "runs": text.count(c["runs"]), "within limits (95 %)": share, **{f"within {words.NAMES[key]}": text.percent(c["per_slo"][key]) for key in limited}, **latency,
     }  # fmt: skip
 
 
 def growth(plan: Document) -> None:
-    """How many GPUs when the load grows, and with one replica down."""
-    left, right = st.columns(2)
-    if plan["growth"]:
-        left.subheader("When the load grows", help=TERMS["growth"])
-        rows = [{"load": f"{row['factor']:g} ×", "replicas": text.count(row["replicas"]), "GPUs": text.count(row["gpus"]), "an hour": text.usd(row["usd_per_hour"])} for row in plan["growth"]]
-        left.dataframe(rows, hide_index=True, width="stretch")
-    spare = plan["n_plus_1"]
-    if spare:
-        right.subheader("One replica down", help=TERMS["n_plus_1"])
-        share, survives = spare["attainment_one_down"], f"{text.count(spare['replicas'])} replicas survive the loss of one" if spare["replicas"] else "no fleet that was looked at survives the loss of one"
-        told = "With one replica down nothing is left" if share is None else f"With one replica down {text.percent(share)} of requests are within their limits"
-        if spare["enough"]:
-            right.success(plain(f"{told}: enough."), icon=":material/check_circle:")
-        else:
-            right.warning(plain(f"{told}: {survives}."), icon=":material/warning:")
+    """How many GPUs when the load grows, as it is and with the best advice."""
+    if not plan["growth"]:
+        return
+    st.subheader("When the load grows", help=TERMS["growth"])
+    left, right = st.columns(2, vertical_alignment="center")
+    plot(left, figures.growth(plan), TERMS["growth"])
+    right.dataframe(growth_rows(plan), hide_index=True, width="stretch")
+    if any(row["advised"] for row in plan["growth"]):
+        right.caption(plain(f"With advice: {plan['advice'][0]['change']}."))
+
+
+def growth_rows(plan: Document) -> list[dict[str, str]]:
+    return [
+        {"load": f"{row['factor']:g} ×", **_size(row), **({"with advice": text.count(row["advised"]["replicas"]), "its GPUs": text.count(row["advised"]["gpus"]), "its price": text.usd(row["advised"]["usd_per_hour"])} if row["advised"] else {})}
+        for row in plan["growth"]
+    ]  # fmt: skip
+
+
+def _size(row: Document) -> dict[str, str]:
+    return {"replicas": text.count(row["replicas"]), "GPUs": text.count(row["gpus"]), "an hour": text.usd(row["usd_per_hour"])}
+
+
+def spare(plan: Document) -> None:
+    """The plan with one replica down."""
+    found = plan["n_plus_1"]
+    if not found:
+        return
+    st.subheader("One replica down", help=TERMS["n_plus_1"])
+    share, survives = found["attainment_one_down"], f"{text.count(found['replicas'])} replicas survive the loss of one" if found["replicas"] else "no fleet that was looked at survives the loss of one"
+    told = "With one replica down nothing is left" if share is None else f"With one replica down {text.percent(share)} of requests are within their limits"
+    if found["enough"]:
+        st.success(plain(f"{told}: enough."), icon=":material/check_circle:")
+    else:
+        st.warning(plain(f"{told}: {survives}."), icon=":material/warning:")
 
 
 def launch(plan: Document) -> None:

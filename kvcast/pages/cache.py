@@ -63,12 +63,12 @@ def _where(run: Run) -> None:
     s = run.summary
     left, right = st.columns(2)
     plot(left, figures.miss_causes(s), TERMS["causes"], f"Counting rule: {s['counting_rule']}; block size {s['block_size']}.")
-    plot(right, figures.misses_over_time(run.tables["timeline"]), TERMS["causes"])
+    plot(right, figures.unjudged(figures.misses_over_time(run.tables["timeline"]), s["window"]["start_s"]), TERMS["causes"])
     left, right = st.columns(2)
     place = right.container()  # above the choice it depends on
     chosen = right.selectbox("Class", [EVERYWHERE, *s["classes"]], key="cache.class") if len(s["classes"]) > 1 else EVERYWHERE
     plot(place, figures.tokens_by_scope(run.tables["cache"], None if chosen == EVERYWHERE else chosen), TERMS["scope"])
-    plot(left, figures.hit_rate(s, run.tables["timeline"]), TERMS["hit_rate"])
+    plot(left, figures.unjudged(figures.hit_rate(s, run.tables["timeline"]), s["window"]["start_s"]), TERMS["hit_rate"])
     left.caption(plain(f"Ceiling: {TERMS['ceiling']}"))
 
 

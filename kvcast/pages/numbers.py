@@ -16,13 +16,13 @@ import numpy as np
 
 from kvcast import intervals, text
 from kvcast.intervals import Columns, Difference
-from kvcast.pages.verdict import growth, points
-from kvcast.planner.attainment import Interval
-from kvcast.planner.attainment import interval as share_interval
+from kvcast.pages.verdict import ends_of, growth, points
+from kvcast.planner.words import share as share_words
 from kvcast.runs import Run
+from sim.verdict import CONFIDENCE, Interval
+from sim.verdict import interval as share_interval
 
 Document = Mapping[str, Any]
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,6 @@ def _gpu_hours_per_million(run: Columns, rows: np.ndarray) -> float:
     return float(np.nansum(run["gpu_hours"][rows]) / tokens * 1e6) if tokens else math.nan
 
 
-
 ATTAINMENT = Kind(intervals.STATISTICS["attainment"][0], intervals.PER_BATCH, text.percent, points, True)
 TTFT = Kind(_p99("ttft_s"), 100, text.milliseconds, text.milliseconds, False)
 TPOT = Kind(_p99("tpot_s"), 100, text.milliseconds, text.milliseconds, False)
@@ -73,8 +72,7 @@ GPU_HOURS = Kind(_gpu_hours_per_million, intervals.PER_BATCH, text.hours, text.h
 def four(run: Run, baseline: Run | None = None) -> list[Number]:
     """Within limits, TTFT, TPOT, cost; an unstable run has its backlog's growth instead of latency."""
     s = run.summary
-    target = "no target set" if s["attainment_target"] is None else f"target {text.percent(s['attainment_target'])}"
-    share = replace(_number(run, baseline, ATTAINMENT, "attainment", "Within limits", "attainment", target), interval=_ends(attained(run)))
+    share = replace(_number(run, baseline, ATTAINMENT, "attainment", "Within limits", "attainment", _target(s)), interval=_ends(attained(run)))
     if s["stable"] is False:
         rows = [("Backlog growth (requests/s)", "backlog_growth_per_s"), ("Backlog growth (tokens/s)", "backlog_growth_tokens_per_s")]
         middle = [Number(label, growth(s[key]), "backlog", "over the second half") for label, key in rows]
@@ -87,7 +85,7 @@ def four(run: Run, baseline: Run | None = None) -> list[Number]:
 
 
 def attained(run: Run) -> Interval | None:
-    """The share of requests within their limits with its interval, as the planner makes it: never blind, even where no request missed."""
+    """The share of all requests within their limits with its interval, as verdicts make it: never blind, even where no request missed."""
     requests = run.tables["requests"]
     if run.summary["attainment"] is None:
         return None
@@ -95,7 +93,16 @@ def attained(run: Run) -> Interval | None:
 
 
 def _ends(found: Interval | None) -> str:
-    return "" if found is None else f"{100 * found.low:.1f} to {text.percent(found.high)} (95 %)"
+    return "" if found is None else f"{ends_of(found.low, found.high)} (95 %)"
+
+
+def _target(s: Document) -> str:
+    """Every class has its own share to reach, so this one, of all of them, does not decide where there are several."""
+    if s["attainment_target"] is None or s["verdict"] is None:
+        return "no target set"
+    targets = {row["target"] for row in s["verdict"]["classes"]} or {s["attainment_target"]}
+    wanted = " or ".join(share_words(one) for one in sorted(targets))
+    return f"of all; every class needs {wanted}" if len(s["verdict"]["classes"]) > 1 else f"target {wanted}"
 
 
 def _cost(run: Run, baseline: Run | None) -> Number:
@@ -143,19 +150,32 @@ def _change(run: Run, baseline: Run, kind: Kind, key: str) -> tuple[str, bool | 
     value, before = _value(run, key), _value(baseline, key)
     if value is None or before is None or False in (run.summary["stable"], baseline.summary["stable"]):
         return "not comparable", None
-    change = value - before
-    if not change:
+    n = _shared(run.tables["requests"], baseline.tables["requests"])
+    ours, theirs = ({name: one.tables["requests"][name][:n] for name in PAIRED} for one in (run, baseline))
+    whole = n == max(len(one.tables["requests"]["request"]) for one in (run, baseline))
+    if whole and value == before:
         return "no change", None
+    rows = intervals.arrival_order([theirs, ours])
+    found = intervals.paired(lambda picked: kind.of(ours, rows[picked]) - kind.of(theirs, rows[picked]), len(rows), kind.per_batch) if len(rows) else Difference(None)
+    change = value - before if whole or found.mean is None else found.mean
     sign = "+" if change >= 0 else "−"
     told = f"{sign}{kind.show(abs(change))}" if kind is not ATTAINMENT else f"{sign}{points(abs(change)).replace(' %', ' pp')}"
-    ours, theirs = run.tables["requests"], baseline.tables["requests"]
-    if not intervals.same_requests(ours, theirs):
+    if not len(rows):
         return f"{told} (other requests)", None
-    rows = intervals.arrival_order([theirs, ours])
-    found = intervals.paired(lambda picked: kind.of(ours, rows[picked]) - kind.of(theirs, rows[picked]), len(rows), kind.per_batch)
     if found.half is None:
         return f"{told} (no interval)", None
     if not found.shown:
         return "no difference shown", None
     half = points(found.half).replace(" %", " pp") if kind is ATTAINMENT else kind.show_half(found.half)
-    return f"{told} ± {half}", (change > 0) == kind.higher_is_better
+    return f"{told} ± {half}" + ("" if whole else f" (the {len(rows):,} requests that both judge)"), (change > 0) == kind.higher_is_better
+
+
+PAIRED = ("in_window", "arrival_s", "good", "status", "ttft_s", "tpot_s", "output_tokens", "gpu_hours")
+"""Columns that numbers and their pairing are made of."""
+
+
+def _shared(ours: Columns, theirs: Columns) -> int:
+    """How many requests, from the first on, two runs have in common: a larger fleet's caches fill more slowly, so it is judged a little later in the same arrivals."""
+    n = min(len(ours["request"]), len(theirs["request"]))
+    differ = np.flatnonzero((ours["prompt_tokens"][:n] != theirs["prompt_tokens"][:n]) | (ours["output_tokens"][:n] != theirs["output_tokens"][:n]))
+    return int(differ[0]) if len(differ) else n

@@ -23,16 +23,20 @@ from kvcast.pages.results import plain
 from kvcast.pages.runner import Job
 from kvcast.pages.shell import Page, of_a_run
 from kvcast.pages.terms import TERMS
-from kvcast.pages.verdict import Verdict, planned, verdict
+from kvcast.pages.verdict import MET, OPEN, Verdict, planned, verdict
+from kvcast.planner import Options
+from kvcast.planner.load import closed_load, unit_of
 from kvcast.runs import Run
 from kvcast.toml import dumps
 from sim.scenario import Scenario
 from workloads.errors import InputError
+from workloads.mix import resolve
 
 Document = Mapping[str, Any]
 Axes = Mapping[str, Sequence[Any]]
 FIND, REACH = "Find the fewest GPUs", "How far does this fleet reach?"
-SEEDS = (1, 3, 5)
+SEEDS = (1, 3, 5, 10)
+DEFAULT_SEEDS = Options().seeds
 AFFINITY = "session-affinity"
 WIDER = (1, 2, 4, 8)
 """GPUs a replica to try when no fleet of the given ones will do."""
@@ -44,17 +48,20 @@ LOST_TO_ROUTING = 0.05
 def show(page: Page, run: Run) -> None:
     apply = functools.partial(apply_change, page)
     st.markdown(plain(question(run)))
-    results.box(verdict(run.summary, run.scenario.slo, results.attained_ends(run)))
+    results.box(verdict(run.summary, run.scenario))
     job = _plan(page, run)
     found = job.document() if job else None
     _pin(page, run, results.numbers(run, page.baseline))
     if found:
+        answer.classes(found)
+        answer.why(found)
         answer.plots(found)
         answer.advice(found, apply)
     results.plots(run)
     if found:
         answer.candidates(found)
         answer.growth(found)
+        answer.spare(found)
         answer.launch(found)
     results.tables(run)
     with st.expander("What the numbers rest on"):
@@ -68,9 +75,18 @@ def show(page: Page, run: Run) -> None:
 def question(run: Run) -> str:
     s, scenario = run.summary, run.scenario
     cache = f"prefix cache {scenario.cache.policy}" if scenario.cache.enabled else "prefix cache off"
-    arriving_s = s["window"]["last_arrival_s"] - s["window"]["start_s"]  # without the tail in which the last ones are served
-    rate = f"{s['arrived'] / arriving_s:.3g} requests/s" if arriving_s > 0 else "one burst"
-    return f"{s['name']}: {rate} ({text.count(s['arrived'])} requests) of {scenario.model.name}, {scenario.cluster.router} router, {cache}, {s['engine_semantics']}, seed {s['seed']}"
+    return f"{s['name']}: {_load(s, scenario)} of {scenario.model.name}, {scenario.cluster.router} router, {cache}, {s['engine_semantics']}, seed {s['seed']}"
+
+
+def _load(s: Document, scenario: Scenario) -> str:
+    """What is offered, and the requests of the window that is judged."""
+    closed, window = closed_load(scenario), s["window"]
+    if closed is not None:
+        offered = f"{closed:,} {unit_of(scenario)}"
+    else:
+        offered = "one burst" if s["offered_per_s"] is None else f"{s['offered_per_s']:.3g} requests/s"
+    warmed = f" after {text.minutes(window['start_s'])} of warm-up" if window["start_s"] else ""
+    return f"{offered} ({text.count(s['arrived'])} came in {text.minutes(s['duration'])}{warmed})"
 
 
 # -- the plan ----------------------------------------------------------------------------------------------------------
@@ -82,10 +98,10 @@ def _plan(page: Page, run: Run) -> Job | None:
         st.caption(plain(f"{FIND}: set limits and a target in the sidebar, and run."))
         return None
     sentence, below = st.container(), st.container(horizontal=True, vertical_alignment="center")
-    with below.popover("What may vary, seeds", help="what a plan may choose beside the number of replicas, and on how many arrivals it judges every fleet"):
+    with below.popover("What may vary, seeds", help="what a plan may choose beside the number of replicas, and over how many independent runs it settles its answer"):
         fixed = st.segmented_control("Question", (FIND, REACH), default=FIND, key="plan.question", label_visibility="collapsed", persist_state="session") == REACH
         axes = {} if fixed else _ask_axes(_scenario(page.shown_toml))
-        seeds = st.segmented_control("Seeds", SEEDS, default=1, key="plan.seeds", persist_state="session", help="more seeds give an answer that depends less on these arrivals, and take as many times longer") or 1
+        seeds = st.segmented_control("Seeds", SEEDS, default=DEFAULT_SEEDS, key="plan.seeds", persist_state="session", help="independent runs that settle the answer, and once more as many where those leave it open; 1: a sketch") or DEFAULT_SEEDS
     start = page.shown_toml if fixed else start_of(page.shown_toml, axes)
     job = shell.result(replace(page, shown_toml=start), below.container(width="stretch"), *command(axes, seeds, fixed), label=REACH if fixed else FIND)
     if job is None:
@@ -103,10 +119,10 @@ def _plan(page: Page, run: Run) -> Job | None:
 
 
 def _told(found: Document, another: bool, fixed: bool) -> Verdict:
-    told, feasible = planned(found), found["answer"]["feasible"]
+    told = planned(found)
     if fixed:
-        return replace(told, headline="This fleet:" if feasible else "This fleet is too small:")
-    return told if another or not feasible else replace(told, headline="This is the fewest:")
+        return replace(told, headline={MET: "This fleet is enough:", OPEN: "This fleet is not shown to be enough:"}.get(told.state, "This fleet is too small:"))
+    return told if another or told.state != MET else replace(told, headline="This is the fewest:")
 
 
 def _infeasible(page: Page, run: Run, axes: Axes, seeds: int, place: Any) -> None:
@@ -139,7 +155,7 @@ def has_turns(run: Run) -> bool:
     return bool((run.tables["sessions"]["requests"] > 1).any())
 
 
-def plan_also(page: Page, seeds: int = 1, **more: Sequence[Any]) -> None:
+def plan_also(page: Page, seeds: int = DEFAULT_SEEDS, **more: Sequence[Any]) -> None:
     """Let the plan choose among more (gpus: labels, widths, routers) as well, and ask for it."""
     state, scenario = st.session_state, _scenario(page.shown_toml)
     for name, values in more.items():
@@ -177,9 +193,9 @@ def axes_of(scenario: Scenario, gpus: Sequence[tuple[str, str, int]], widths: Se
     return {key: sorted(found) for key, found in values.items() if len(found) > 1}
 
 
-def command(axes: Axes, seeds: int = 1, fixed: bool = False) -> tuple[str, ...]:
+def command(axes: Axes, seeds: int = DEFAULT_SEEDS, fixed: bool = False) -> tuple[str, ...]:
     varied = (word for key, values in axes.items() for word in ("--vary", f"{key}={','.join(map(str, values))}"))
-    return ("plan", *varied, *(("--seeds", str(seeds)) if seeds > 1 else ()), *(("--fixed",) if fixed else ()))
+    return ("plan", *varied, *(("--seeds", str(seeds)) if seeds != DEFAULT_SEEDS else ()), *(("--fixed",) if fixed else ()))
 
 
 def start_of(scenario_toml: str, axes: Axes) -> str:
@@ -188,10 +204,11 @@ def start_of(scenario_toml: str, axes: Axes) -> str:
 
 
 def winner(page: Page, plan: Document) -> Scenario | None:
-    """The plan's answer as a scenario; None when there is none, or when it is the one on show."""
-    if not plan["answer"]["feasible"]:
+    """The scenario on show with the plan's answer; None when there is none, or when it is the one on show. The plan's own scenario has its window in numbers."""
+    answered = plan["answer"]
+    if not answered["feasible"]:
         return None
-    found = _scenario(plan["scenario"])
+    found = _scenario(page.shown_toml, [f"cluster.replicas={answered['replicas']}", *(f"{key}={value}" for key, value in answered["values"].items())])
     return None if found == _scenario(page.shown_toml) else found
 
 
@@ -202,10 +219,17 @@ def _scenario(toml: str, settings: Sequence[str] = ()) -> Scenario:
 def apply_change(page: Page, change: Document) -> None:
     """Make the sidebar say the scenario on show with a change of the plan's advice, and run it."""
     try:
-        shown = _scenario(page.shown_toml, change["set"])
-        adopt(page, shown if change["set"] else replace(shown, workload=_scenario(change["scenario"]).workload))
+        adopt(page, _with_classes_of(_scenario(page.shown_toml, change["set"]), _scenario(change["scenario"])))
     except InputError as error:
         st.toast(plain(str(error)))
+
+
+def _with_classes_of(scenario: Scenario, changed: Scenario) -> Scenario:
+    """A preset's classes have no key to set: where the change has others, its mix."""
+    if scenario.workload.trace is not None:
+        return scenario
+    mine, theirs = resolve(scenario.workload), resolve(changed.workload)
+    return scenario if mine.class_ == theirs.class_ else replace(scenario, workload=replace(mine, preset=None, class_=theirs.class_))
 
 
 def use(page: Page, scenario: Scenario, axes: Axes) -> None:
@@ -273,13 +297,8 @@ def candidates_csv(plan: Document) -> str:
     import csv
     import io
 
-    rows = [
-        {
-            **{key: c[key] for key in ("label", "replicas", "gpus", "usd_per_hour", "verdict", "rejected_by", "reason", "stable", "extrapolated", "ttft_ms_p99", "tpot_ms_p99", "run")},
-            **{f"attainment_{end}": (c["attainment"] or {}).get(end) for end in ("mean", "low", "high")},
-        }
-        for c in plan["candidates"]
-    ]  # fmt: skip
+    keys = ("label", "replicas", "gpus", "usd_per_hour", "verdict", "rejected_by", "class", "runs", "reason", "stable", "extrapolated", "ttft_ms_p99", "tpot_ms_p99", "run")
+    rows = [{**{key: c[key] for key in keys}, **{f"attainment_{end}": c["attainment"][end] for end in ("mean", "low", "high")}} for c in plan["candidates"]]
     out = io.StringIO()
     writer = csv.DictWriter(out, list(rows[0]) if rows else ["label"])
     writer.writeheader()

@@ -1,8 +1,9 @@
-"""What a mix will send, from the run's own draws: when it arrives, and how much of it is too long for the model.
+"""What a mix will send, from the run's own draws: when it arrives, how long it is judged, and how much of it is too long for the model.
 
-The one idea: the first requests of the run are generated as the run generates them, so nothing is estimated.
+The one idea: requests are generated as the run generates them, from the scenario with its window in numbers, so nothing is estimated.
 
-    >>> too_long(load_preset("coding-agent"), load_scenario("examples/demo.toml"))
+    >>> resolved = api.resolve(load_scenario("examples/demo.toml")).scenario
+    >>> judged(resolved), arrivals(resolved.workload, sessions=True, seed=resolved.seed)
 """
 from __future__ import annotations
 
@@ -13,23 +14,23 @@ import numpy as np
 
 from kvcast import api, text
 from kvcast.pages import layers
+from kvcast.steady import clock_note, nominal_per_s
 from sim.scenario import Scenario
+from workloads import mix
 from workloads.columns import Workload
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError
 
-PREVIEW = 20_000
-"""Requests that are drawn at most."""
+SAMPLE = 20_000
+"""Requests at most whose length is looked at."""
 NOTABLE = 0.01
 """Share of a class's requests that are longer than the context, from which it is said."""
 
 
 @functools.lru_cache(maxsize=32)
 def _sample(config: WorkloadConfig) -> Workload:
-    """The run's own draws, its first PREVIEW requests."""
-    from workloads.mix import build
-
-    return build(replace(config, requests=min(config.requests or PREVIEW, PREVIEW)), seed=0)
+    """The run's own draws, its first SAMPLE requests."""
+    return mix.build(replace(config, requests=min(config.requests or SAMPLE, SAMPLE)), seed=0)
 
 
 def too_long(config: WorkloadConfig, scenario: Scenario | None) -> list[str]:
@@ -57,11 +58,27 @@ def too_long(config: WorkloadConfig, scenario: Scenario | None) -> list[str]:
 
 
 @functools.lru_cache(maxsize=32)
-def arrivals(config: WorkloadConfig, sessions: bool) -> dict[str, np.ndarray]:
-    """Nominal times of requests (or of sessions' first ones) by class, seconds: the run's own draws, its first PREVIEW requests."""
-    from workloads.limits import earliest_s
+def arrivals(config: WorkloadConfig, sessions: bool, seed: int = 0) -> dict[str, np.ndarray]:
+    """Nominal times of the run's requests (or of its sessions' first ones) by class, seconds of the run's clock.
 
-    workload = _sample(config)
-    at_s, first = earliest_s(workload), workload.column("turn") == 0
-    cls = workload.column("class_id")
-    return {c.name: at_s[(cls == i) & (first | (not sessions))] for i, c in enumerate(config.class_)}
+    config: the run's, its end in numbers where its window is.
+    """
+    cls, turn, at_s = mix.nominal(config, seed)
+    return {c.name: at_s[(cls == i) & ((turn == 0) | (not sessions))] for i, c in enumerate(mix.resolve(config).class_)}
+
+
+def judged(scenario: Scenario) -> str:
+    """What a run of a resolved mix offers, and what of it is judged, in a line."""
+    if scenario.workload.concurrency is not None:
+        return f"{scenario.workload.concurrency:,} sessions at once, about {text.count(mix.ending(mix.resolve(scenario.workload)).requests)} requests in all."
+    offered, warmup_s = nominal_per_s(scenario), scenario.run.warmup_s or 0.0
+    ends = [end for end in (scenario.run.duration_s, scenario.workload.duration_s) if end is not None]
+    told = [f"{offered:.3g} requests/s once the load is there"] if offered is not None else []
+    told += [f"sessions begin {text.minutes(warmup_s)} before what is judged"] if warmup_s else ["judged from the first arrival on"]
+    if ends:
+        lasts_s = min(ends) - warmup_s
+        about = f", about {text.count(offered * lasts_s)} requests" if offered is not None else ""
+        told.append(f"judged for {text.minutes(lasts_s)}{about}")
+    elif scenario.workload.requests is not None:
+        told.append(f"ends after about {text.count(scenario.workload.requests)} requests")
+    return f"{'; '.join([*told, *filter(None, [clock_note(scenario)])])}."

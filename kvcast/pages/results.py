@@ -2,21 +2,22 @@
 
 The one idea: everything is read from the run folder, so the page and `summary.json` cannot disagree.
 
-    box(verdict(run.summary, run.scenario.slo)); numbers(run, None); plots(run); tables(run)
+    box(verdict(run.summary, run.scenario)); numbers(run, None); plots(run); tables(run)
 """
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
 from kvcast import figures, text
-from kvcast.pages.numbers import Number, attained, four
+from kvcast.pages.numbers import Number, four
 from kvcast.pages.terms import TERMS
-from kvcast.pages.verdict import MET, MISSED, UNSTABLE, Verdict, fleet_of
+from kvcast.pages.verdict import MET, MISSED, OPEN, Verdict, fleet_of, share_of
+from kvcast.planner import words
 from kvcast.runs import Run
 
 Document = Mapping[str, Any]
@@ -24,24 +25,24 @@ MARK = "▲"  # a number that rests on extrapolated step times
 MARKED_SHARE = 0.01
 
 
-def plain(words: str) -> str:
+def plain(told: str) -> str:
     """The words with nothing that Markdown would act on: names come from mixes and traces."""
-    return re.sub(r"([\\`*_{}\[\]()#+!|<>$~:-])", r"\\\1", words)
+    return re.sub(r"([\\`*_{}\[\]()#+!|<>$~:-])", r"\\\1", told)
 
 
 def box(found: Verdict, place: Any = st) -> None:
-    """A verdict: its state as colour, icon and words; under it what makes it doubtful."""
-    draw, icon = {MET: (place.success, ":material/check_circle:"), MISSED: (place.error, ":material/cancel:"), UNSTABLE: (place.error, ":material/trending_up:")}.get(
+    """A verdict: its state as colour, icon and words; under it, not in a colour of a state, what makes it doubtful."""
+    draw, icon = {MET: (place.success, ":material/check_circle:"), MISSED: (place.error, ":material/cancel:"), OPEN: (place.warning, ":material/help:")}.get(
         found.state, (place.info, ":material/info:")
     )
     reasons = f"  \n:small[{plain('. '.join(_capital(reason.rstrip('.')) for reason in found.reasons))}.]" if found.reasons else ""
     draw(f"**{plain(found.headline)}** {plain(found.sentence)}{reasons}", icon=icon)
     if found.caution:
-        place.warning(plain(f"{_capital(found.caution)}."), icon=":material/warning:")
+        place.markdown(f":orange[:material/warning:] {plain(_capital(found.caution))}.")
 
 
-def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]
+def _capital(told: str) -> str:
+    return told[:1].upper() + told[1:]
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
@@ -58,17 +59,6 @@ def numbers(run: Run, baseline: Run | None) -> Any:
 @st.cache_data(max_entries=64, show_spinner=False)
 def _four(name: str, baseline_name: str, _run: Run, _baseline: Run | None) -> list[Number]:
     return four(_run, _baseline)
-
-
-@st.cache_data(max_entries=64, show_spinner=False)
-def _attained(name: str, _run: Run) -> tuple[float, float] | None:
-    found = attained(_run)
-    return None if found is None else (found.low, found.high)
-
-
-def attained_ends(run: Run) -> tuple[float, float] | None:
-    """The 95 % interval of the share within limits."""
-    return _attained(_name(run), run)
 
 
 def _name(run: Run | None) -> str:
@@ -94,11 +84,11 @@ def _four_places() -> list[Any]:
 def _card(place: Any, number: Number, mark: str) -> None:
     """The change is green or red only where it is shown to be one, and says its direction in a sign."""
     colour = {True: "green", False: "red", None: "gray"}[number.better]
-    value = number.value if number.value == text.UNKNOWN else number.value + mark
+    marked = mark if number.rests_on_steps and number.value != text.UNKNOWN else ""
     with place.container(border=True, width="stretch", height="stretch", gap="xxsmall"):
-        st.metric(number.label, value, help=plain(" ".join([TERMS[number.term], TERMS["interval"], *([TERMS["extrapolated"]] if mark else [])])))
-        if number.interval:
-            st.caption(plain(number.interval))
+        st.metric(number.label, number.value, help=plain(" ".join([TERMS[number.term], TERMS["interval"], *([TERMS["extrapolated"]] if mark else [])])))
+        if number.interval or marked:  # beside the value the mark would cut it off where the page is narrow
+            st.caption(plain(f"{number.interval}{marked}"))
         if number.change:
             st.markdown(f":{colour}[{plain(number.change)}] :small[:gray[vs baseline]]", help=plain(TERMS["change"]))
         st.caption(plain(number.below))
@@ -116,8 +106,8 @@ def _smaller(s: Document, mark: str) -> Any:
         (f"step times {steps}{mark}", TERMS["extrapolated"]),
     )
     line = st.container(horizontal=True, gap="small", vertical_alignment="center")
-    for words, help_text in parts:
-        line.caption(plain(words), help=plain(help_text), width="content")
+    for told, help_text in parts:
+        line.caption(plain(told), help=plain(help_text), width="content")
     return line
 
 
@@ -140,9 +130,10 @@ def plots(run: Run) -> None:
 def _drawn(name: str, _run: Run) -> dict[str, Any]:
     """The figures by their term. Kept: with a million requests, reading columns takes longer than a change of settings may."""
     s, drawn, timeline = _run.summary, _run.aggregates, _run.tables["timeline"]
+    over_time = {"kv": figures.kv_occupancy(s, timeline), "hit_rate": figures.hit_rate(s, timeline), "queue": figures.queue(timeline)}
     return {
-        "ttft": figures.latency_cdf(s, drawn, "ttft"), "tpot": figures.latency_cdf(s, drawn, "tpot"), "kv": figures.kv_occupancy(s, timeline), "hit_rate": figures.hit_rate(s, timeline),
-        "queue": figures.queue(timeline), "replica_load": figures.replica_load(s, _run.tables["requests"]),
+        "ttft": figures.latency_cdf(s, drawn, "ttft"), "tpot": figures.latency_cdf(s, drawn, "tpot"), **{term: figures.unjudged(one, s["window"]["start_s"]) for term, one in over_time.items()},
+        "replica_load": figures.replica_load(s, _run.tables["requests"]),
     }  # fmt: skip
 
 
@@ -167,12 +158,25 @@ def tables(run: Run) -> None:
             st.text(note)
 
 
+def verdict_rows(rows: Sequence[Document]) -> list[dict[str, str]]:
+    """The classes of a verdict's document: what each attains against its target."""
+    return [
+        {
+            "class": row["name"], "verdict": row["verdict"], "within limits (95 %)": share_of(row["attainment"]), "target": words.share(row["target"]), "requests": text.count(row["requests"]),
+            "most often missed": words.NAMES.get(row["worst"], "none"),
+        }
+        for row in rows
+    ]  # fmt: skip
+
+
 def _classes(s: Document) -> None:
-    st.subheader("By class")
+    st.subheader("By class", help=TERMS["verdict"])
     hide = s["stable"] is False
+    judged = {row["class"]: row for row in verdict_rows(s["verdict"]["classes"] if s["verdict"] else ())}
     rows = [
         {
-            "class": name, "arrived": text.count(row["arrived"]), "completed": text.count(row["completed"]), "within limits": text.percent(row["attainment"]),
+            "class": name, **{key: judged.get(name, {}).get(key, otherwise) for key, otherwise in (("verdict", ""), ("within limits (95 %)", text.percent(row["attainment"])), ("target", ""))},
+            "arrived": text.count(row["arrived"]), "completed": text.count(row["completed"]),
             f"hit rate (block {s['block_size']})": text.percent(row["prefix_hit_rate"]), "ceiling": text.percent(row["reuse_ceiling_replica"]),
             **{f"{label} {stat}": text.UNKNOWN if hide else text.milliseconds(row["latency_ms"][key][stat]) for label, key in (("TTFT", "ttft"), ("TPOT", "tpot")) for stat in ("p50", "p99")},
             "GPU-hours": f"{row['gpu_hours']:.3g}", "a request": text.usd(row["usd_per_request"]),

@@ -6,12 +6,16 @@ TERMS = {
     "attainment": "Arrivals of the window that met every limit of their SLO class / all arrivals of the window. Rejected, aborted and unfinished requests did not meet them.",
     "ttft": "Time to first token: first output token emitted - arrival at the router, queueing included. Percentiles over the window's completed requests, all replicas pooled.",
     "tpot": "Time per output token: (end-to-end latency - TTFT) / (output tokens - 1), one value per request. Requests with one output token have none.",
+    "verdict": (
+        "Meets: the 95 % interval of every class lies at or above its target. Misses: that of some class lies below it, or the backlog grows. Not shown: the interval holds the "
+        "target, so these requests do not tell. A run is one draw of its arrivals, a sketch; a plan settles its answer over independent runs."
+    ),
     "interval": (
         "95 % interval: how far chance could move the number. From the requests in order of arrival, cut into batches (batch means); of a share, never narrower than "
-        "Wilson's interval for independent requests. It says nothing of how well the model of the GPU fits."
+        "Wilson's interval for independent requests, and open at the top where the misses are few bad episodes. It says nothing of how well the model of the GPU fits."
     ),
     "change": "This run - the pinned baseline, paired request by request, with its 95 % interval. An interval that holds zero is no difference shown, which is not no difference.",
-    "throughput": "Output tokens emitted inside the window / its length. The window is stated in the notes; a tail without arrivals lowers it.",
+    "throughput": "Output tokens emitted inside the window / its length. The window is stated in the notes; a run that goes on until the last answer has a tail without arrivals, which lowers it.",
     "hit_rate": "Prompt tokens served from the prefix cache at a request's first admission / prompt tokens of admitted requests, whole cluster, full blocks only.",
     "ceiling": "The same with memory that never ends: per replica (same routing), and with one cache for the whole fleet. Their gap is what routing loses.",
     "kv": "Blocks that a running request holds / all blocks of the fleet; cached blocks that nobody holds are idle, not in use. Mean over the window; the peak is that of the fullest replica.",
@@ -28,15 +32,16 @@ TERMS = {
     "latency_by_rate": "Percentiles of the same simulations. A rate at which the fleet is unstable has none: they would only say how long the run was.",
     "candidates": (
         "Every fleet that was simulated, by TTFT p99 and cost. On the Pareto front of those that meet the target, nothing is both cheaper and faster. "
-        "Unstable ones and those stopped early have no latency and are in the table only."
+        "Unstable ones and those stopped early are in the table only."
     ),
     "binding": "The resource whose +20 % raises attainment most, each simulated again on the same arrivals. Compute and memory bandwidth are estimates: measured step times scaled by what a roofline gains. Routing: an oracle router.",
-    "advice": "Each change was simulated on the same arrivals; nothing here is a rule of thumb.",
-    "growth": "Fewest replicas when the same mix arrives faster by this factor.",
+    "advice": "Each change was simulated: the load that the same fleet holds with it and without it, or the fewest GPUs with it and without it. What saves neither is not here.",
+    "growth": "Fewest replicas when the same mix arrives faster by this factor, as it is and with the first advice. By one run each: a sketch.",
     "n_plus_1": "The same load with one replica down: whether the rest still meets the target.",
     "headroom": "1 - offered rate / SLO capacity.",
     "plan": (
-        "The fewest GPUs whose attainment meets the target with the stated confidence: the lower end of its interval does. Candidates see the same arrivals (common random numbers)."
+        "The fewest GPUs with which every class meets its target with the stated confidence: the lower end of its interval does. Candidates see the same arrivals (common random "
+        "numbers), by one run each; the chosen one, and the one with a replica less, are settled over independent runs."
     ),
     "causes": (
         "Every prompt token is a hit or has one cause of missing it, the first that applies: partial block, in flight, on another replica, evicted, cache off, "

@@ -14,11 +14,12 @@ from typing import Any
 
 import streamlit as st
 
-from kvcast import text
+from kvcast import api, text
 from kvcast.figures.workload import arrivals, prompt_layers
 from kvcast.pages import estimated, inputs, layers, mix, preview, settings
 from kvcast.pages.results import plain
 from kvcast.pages.shell import Page
+from sim.scenario import Scenario
 from workloads import dists
 from workloads.config import Arrival, Layer, MixClass, WorkloadConfig
 from workloads.errors import InputError
@@ -34,6 +35,11 @@ WORDS = {
         "Sessions in progress at once, on average: session arrivals per second x the mean length of a session (Little's law), its waiting times and 20 ms for each output token. "
         "Setting it sets the class's sessions/s."
     ),
+    "length": "How much of the mix is judged; both empty: long enough for its sessions, its bursts and its smallest class.",
+    "judged": (
+        "Until the first sessions end, the number in progress only grows: a fleet judged then is judged on a lighter load than the mix says. So sessions begin long before "
+        "what is judged, and caches are warm. The run's clock starts with them."
+    ),
 }
 ARRIVALS = {
     "poisson": "independent", "gamma": "bursty or even", "onoff": "bursts, silences", "diurnal": "a day's curve", "trace": "recorded times",
@@ -46,11 +52,21 @@ def show(page: Page) -> None:
         return
     estimated.show(page)
     config: WorkloadConfig = st.session_state["workload.mix"]
+    resolved = _resolved(page)
     _classes(config)
+    _length(config, resolved)
     for words in preview.too_long(config, page.asked.scenario):
         st.warning(plain(words), icon=":material/warning:")
     _one_class(config)
-    _arrivals(config)
+    _arrivals(config, resolved)
+
+
+def _resolved(page: Page) -> Scenario | None:
+    """What the run will be, its window in numbers; None while the settings are no scenario."""
+    try:
+        return None if page.asked.scenario is None else api.resolve(page.asked.scenario).scenario
+    except InputError:
+        return None  # said where the run is asked for
 
 
 def edit(change: Callable[..., WorkloadConfig], *args: Any, redraw: str = "table", key: str = "", **values: Any) -> None:
@@ -92,11 +108,21 @@ def _classes(config: WorkloadConfig) -> None:
         columns[name] = dict(kinds.get(name) or st.column_config.TextColumn()) | {"label": label, "help": help_text}
     st.data_editor(_frame(mix.class_rows(config)), key=key, num_rows="dynamic", hide_index=True, column_config=columns, width="stretch",
                    on_change=_table_edited, args=(key,))  # fmt: skip
+
+
+def _length(config: WorkloadConfig, resolved: Scenario | None) -> None:
+    """How long the mix is watched, in requests or seconds; empty: as long as it takes to judge it. Under it, what that is."""
     left, right = st.columns(2)
-    for place, name, label, least in ((left, "requests", "Stop after about this many requests", 1), (right, "duration_s", "Sessions arrive during (s)", 1.0)):
-        key = f"workload.{name}.{state['workload.version']}"
-        place.number_input(label, least, None, getattr(config, name), key=key, help=inputs.hint(WorkloadConfig, name), placeholder="no bound",
+    for place, name, label, least in ((left, "requests", "Length (requests, about)", 1), (right, "duration_s", "Length (s)", 1.0)):
+        key = f"workload.{name}.{st.session_state['workload.version']}"
+        place.number_input(label, least, None, getattr(config, name), key=key, help=f"{WORDS['length']} {_capital(inputs.hint(WorkloadConfig, name))}.", placeholder="long enough to judge",
                            on_change=lambda name=name, key=key: edit(_bounded, name, st.session_state[key], key=key))  # fmt: skip
+    if resolved is not None:
+        st.caption(plain(_capital(preview.judged(resolved))), help=WORDS["judged"])
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def _table_edited(key: str) -> None:
@@ -206,17 +232,28 @@ def _more(config: WorkloadConfig, c: MixClass) -> None:
 # -- arrivals --------------------------------------------------------------------------------------------------------------
 
 
-def _arrivals(config: WorkloadConfig) -> None:
+def _arrivals(config: WorkloadConfig, resolved: Scenario | None) -> None:
     c = layers.of(config, st.session_state["workload.class"])
     st.markdown("**Arrivals** :gray[of sessions; what is drawn is what the run will see]")
     left, right = st.columns([2, 3])
     with left:
         _arrival(c)
     with right:
-        what = st.segmented_control("Count", ["requests", "sessions"], default="requests", key="workload.count", required=True, label_visibility="collapsed")
-        st.plotly_chart(_bare(arrivals(preview.arrivals(config, what == "sessions"), what or "requests")), width="stretch", config={"displayModeBar": False}, key="workload.arrivals")
-        if what != "sessions":
-            st.caption("Later turns at their session's start plus think times, as if answers took no time.")
+        _drawn(resolved)
+
+
+def _drawn(resolved: Scenario | None) -> None:
+    """The run's arrivals, with the part that is not judged."""
+    if resolved is None:
+        return
+    if resolved.workload.concurrency is not None:
+        st.caption("At a fixed concurrency a session begins when another one ends: there are no arrival times before the run.")
+        return
+    what = st.segmented_control("Count", ["requests", "sessions"], default="requests", key="workload.count", required=True, label_visibility="collapsed") or "requests"
+    drawn = preview.arrivals(resolved.workload, what == "sessions", resolved.seed)
+    st.plotly_chart(_bare(arrivals(drawn, what, resolved.run.warmup_s or 0.0, resolved.run.duration_s)), width="stretch", config={"displayModeBar": False}, key="workload.arrivals")
+    if what != "sessions":
+        st.caption("Later turns at their session's start plus think times, as if answers took no time.")
 
 
 def _arrival(c: MixClass) -> None:

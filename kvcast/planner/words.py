@@ -67,16 +67,21 @@ def _infeasible(made: dict[str, Any]) -> str:
     tried = [row for row in made["candidates"] if row["gpus"]]
     if not tried:
         return f"nothing here can run: {made['candidates'][0]['reason']}"
-    best = max(tried, key=lambda row: (_margin(row), row["attainment"]["mean"] or -1.0, -row["gpus"]))
+    best = closest(tried)
     found, name, target = _farthest(best)
     most = max(row["replicas"] for row in tried)
     reached = f"at best {_share(found)}{f' of {name}' if name else ''} with {best['replicas']} {_replicas(best['replicas'])}" if found["mean"] is not None else "every one of them was hopeless"
     if found["mean"] is not None and found["low"] < target <= found["mean"]:
         reached += ", and the lower end of that is below the target: more seeds or a longer workload would tell"
-    why = f", most often missed: {NAMES[best['rejected_by']]}" if best["rejected_by"] in NAMES else f", {best['rejected_by']}" if best["rejected_by"] else ""
+    missed = f", most often missed: {NAMES[best['rejected_by']]}" if best["rejected_by"] in NAMES else f", {best['rejected_by']}" if best["rejected_by"] else ""
     fixed = made["answer"]["gpus"] is not None
     who = fleet(made) if fixed else f"not even {most} {_replicas(most)}"
-    return f"{who} {'misses' if fixed else 'meets' if most == 1 else 'meet'} {limits(made['slo'])} for {share(made['slo']['attainment'])} of the requests at {text.percent(made['confidence'], 0)} confidence: {reached}{why}{'' if fixed else _flat(tried, best)}"
+    return f"{who} {'misses' if fixed else 'meets' if most == 1 else 'meet'} {limits(made['slo'])} for {share(made['slo']['attainment'])} of the requests at {text.percent(made['confidence'], 0)} confidence: {reached}{missed}{'' if fixed else _flat(tried, best)}"
+
+
+def closest(tried: list[dict[str, Any]]) -> dict[str, Any]:
+    """The candidate that comes closest to the target."""
+    return max(tried, key=lambda row: (_margin(row), row["attainment"]["mean"] or -1.0, -row["gpus"]))
 
 
 def _farthest(row: dict[str, Any]) -> tuple[dict[str, Any], str, float]:
@@ -108,7 +113,7 @@ def _flat(tried: list[dict[str, Any]], best: dict[str, Any]) -> str:
     return f"; {same[-1]['replicas']} to {same[0]['replicas']} replicas attain {attained}, so more of them bring nothing"
 
 
-def _why(made: dict[str, Any]) -> str:
+def why(made: dict[str, Any]) -> str:
     """What stands in the way of every fleet, what limits are within reach, and what other GPUs make of it."""
     found = made["why"]
     if found is None:
@@ -207,12 +212,12 @@ def number(value: float | None, unit: str) -> str:
 
 
 def as_text(made: dict[str, Any]) -> str:
-    parts = [verdict(made), _why(made), _layouts(made), *(f"caution: {line}" for line in made["caution"]), _size(made), _candidates(made), _reach(made), _binding(made), _advice(made), _more(made), _launch(made), _launched(made), _made_of(made)]
+    parts = [verdict(made), why(made), _layouts(made), *(f"caution: {line}" for line in made["caution"]), size(made), _candidates(made), _reach(made), _binding(made), _advice(made), _more(made), _launch(made), _launched(made), _made_of(made)]
     tables = (_candidates(made), _layouts(made), _launch(made))  # too wide for a page, and of no use when broken
     return "\n\n".join(part if part in tables else text.wrapped(part) for part in parts if part)
 
 
-def _size(made: dict[str, Any]) -> str:
+def size(made: dict[str, Any]) -> str:
     answer = made["answer"]
     if answer["replicas"] is None:
         return ""

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kvcast import cli, figures, text
+from kvcast import api, cli, figures, text
 from kvcast.config import load_scenario, scenario_from_doc
 from kvcast.pages import cache, inputs, runner, settings, shell
 from kvcast.runs import load_run
@@ -87,7 +87,8 @@ def test_the_curves_are_those_of_the_command_line(folder, open_run, tmp_path, ca
     assert cli.main(["cache", str(tmp_path / "s.toml"), "--rule", "leaf-first", "--capacity-blocks", "1000", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["block_size"], row["policy"], row["capacity_blocks"]) == (16, "lru", 1000)
-    assert row["prompt_tokens"] == open_run.summary["prompt_tokens"]
+    scenario = scenario_from_doc(tomllib.loads(shown_toml(session)))
+    assert row["prompt_tokens"] == api.load_workload(scenario.workload, scenario.seed).prompt_tokens.sum()
 
 
 def test_the_order_of_the_prompt_has_its_cost(folder):

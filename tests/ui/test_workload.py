@@ -5,13 +5,15 @@ import os
 import tarfile
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from kvcast import cli
+from kvcast import api, cli
 from kvcast.config import scenario_from_doc
-from kvcast.pages import inputs, layers, preview, results, runner, settings, shell, workload
+from kvcast.pages import inputs, layers, mix, preview, results, runner, settings, shell, workload
 from tests.ui.conftest import Session
 from workloads.config import Dist, Layer, MixClass
+from workloads.limits import earliest_s
 from workloads.toml import load_preset
 
 TRACE = "".join(
@@ -56,17 +58,19 @@ def page(folder):
 
 def test_it_opens_with_the_demo_and_its_estimate(page):
     found = page.at.session_state["workload.estimating"].document()
-    assert page.numbers()["Goodput"] == f"{found['goodput_per_s']:.3g}/s"
-    assert page.numbers()["TTFT, p99"] == f"{found['p99_ttft_ms']:.0f} ms"
+    assert page.numbers()["Goodput"].startswith(f"{found['goodput_per_s']:.3g}/s")
+    assert page.numbers()["TTFT, p99"].startswith(results.text.milliseconds(found["p99_ttft_ms"]))
     assert all(m.help for m in page.at.metric)
-    assert "2,000 of 2,406 requests" in page.words()
+    assert f"2,000 of {found['requests']:,} requests" in page.words()
     assert "An unlimited cache reuses" in page.words()
     assert not page.at.info, "nothing has changed"
 
 
 def test_an_estimate_on_extrapolated_step_times_is_marked(page):
+    page.at.session_state["workload.estimate"] = {**page.at.session_state["workload.estimate"], "extrapolated": 0.0}
+    page.at.run()
     plain = page.numbers()
-    assert not any(results.MARK in value for value in plain.values()), "the demo lies within its profile"
+    assert not any(results.MARK in value for value in plain.values())
     page.at.session_state["workload.estimate"] = {**page.at.session_state["workload.estimate"], "extrapolated": 0.5}
     page.at.run()
     hit_rate = {"Hit rate": plain["Hit rate"]}
@@ -107,7 +111,7 @@ def test_prompts_longer_than_the_models_context_are_said_to_be(page):
     assert not any("context" in w.value for w in page.at.warning)
     agent = scenario_from_doc({"workload": {"preset": "coding-agent"}, "model": {"name": "llama-3.1-8b"}, "hardware": {"profile": "h200-llama-3.1-8b-aic"}})
     [line] = preview.too_long(agent_mix := load_preset("coding-agent"), agent)
-    assert line.startswith("coding-agent: 44.")
+    assert line.startswith("coding-agent: 45.9 %")
     assert "llama-3.1-8b's context of 131,072 tokens (the average prompt has 172,073)" in line
     short = replace(agent_mix, class_=tuple(replace(c, turns=Dist(value=2.0)) for c in agent_mix.class_))
     assert preview.too_long(short, agent) == preview.too_long(agent_mix, None) == []
@@ -167,13 +171,46 @@ def test_users_set_the_rate_and_load_moves_the_estimate(page):
     assert not page.numbers(), "no numbers of a fleet that cannot keep up"
 
 
-def test_a_run_too_short_for_its_users_is_lengthened_by_a_press(page):
-    page.at.selectbox(key="workload").set_value("coding-agent").run()
-    assert any("Arrivals end after 125 min" in w.value for w in page.at.warning)
-    next(b for b in page.at.button if b.key == "workload.lengthen").click().run()
-    assert page.mix().requests == 17_000
+def test_a_mix_without_a_length_is_judged_for_long_enough_and_says_how_long(page):
+    assert [n.value for n in page.at.number_input if n.label.startswith("Length")] == [None, None]
+    run = api.resolve(settings.demo()).scenario.run
+    assert f"5.49 requests/s once the load is there; sessions begin {run.warmup_s / 60:.3g} min before what is judged; judged for 20 min, about 6,584 requests." in page.words()
+    next(n for n in page.at.number_input if n.label == "Length (s)").set_value(600.0).run()
+    assert page.mix().duration_s == 600.0
+    assert "judged for 10 min, about 3,292 requests." in page.words()
+    page.at.number_input(key="rate_scale").set_value(2.0).run()
+    assert "11 requests/s once the load is there" in page.words()
     assert not any("Arrivals end" in w.value for w in page.at.warning)
-    assert not page.at.exception
+
+
+@pytest.mark.parametrize("workload", [
+    {"preset": "demo", "rate_scale": 1.5}, {"preset": "demo", "duration_s": 300.0}, {"preset": "coding-agent", "requests": 4000}, {"preset": "reasoning", "duration_s": 7200.0},
+    {"class": [{"name": name, "rate": 0.1, "output": {"value": 9}, "layers": [{"name": "q", "tokens": {"value": 99}}], **arrival} for name, arrival in (("steady", {}), ("day", {"arrival": {"kind": "diurnal", "period_s": 600.0, "curve": [1.0, 3.0]}}))]},
+])  # fmt: skip
+def test_the_preview_draws_what_the_run_sees(workload):
+    """Every request and every session at its nominal time, on the run's clock, warm-up included."""
+    run = api.prepare(scenario_from_doc({"seed": 3, "workload": workload}))
+    cls, at_s, first = run.workload.column("class_id"), earliest_s(run.workload), run.workload.column("turn") == 0
+    for sessions in (True, False):
+        drawn = preview.arrivals(run.scenario.workload, sessions, run.scenario.seed)
+        assert list(drawn) == list(run.workload.class_names)
+        for i, times in enumerate(drawn.values()):
+            np.testing.assert_allclose(np.sort(times), np.sort(at_s[(cls == i) & (first | (not sessions))]), rtol=1e-12)
+
+
+def test_a_preview_is_not_cut_where_a_sample_of_lengths_is():
+    """Of 41,000 requests of 300 users the first 20,000 were drawn: 302 sessions to 105.5 min."""
+    mine = replace(mix.for_users(load_preset("coding-agent"), "coding-agent", 300.0), requests=41_000)
+    drawn = preview.arrivals(mine, True)["coding-agent"]
+    assert (len(drawn), round(drawn.max() / 60, 1)) == (585, 206.2)
+
+
+def test_a_mix_that_is_judged_from_the_start_or_at_a_concurrency_says_so():
+    def told(**sections):
+        return preview.judged(api.resolve(scenario_from_doc({"workload": {"preset": "chat"}} | sections)).scenario)
+
+    assert told(run={"warmup_s": 0.0}) == "5.5 requests/s once the load is there; judged from the first arrival on; judged for 15.2 min, about 5,005 requests."
+    assert told(workload={"preset": "chat", "loop": "concurrency", "concurrency": 8}).startswith("8 sessions at once, about ")
 
 
 def test_arrivals_are_shaped_and_previewed(page):
