@@ -65,8 +65,20 @@ def differences(summaries: Sequence[Sequence[Summary]], requests: Sequence[Colum
 
 
 def _over_seeds(group: Sequence[Summary], first: Sequence[Summary], key: str) -> Difference:
-    pairs = [(value(a, key), value(b, key)) for a, b in zip(group, first, strict=True)]
-    return intervals.replications([None if a is None or b is None else a - b for a, b in pairs])
+    if key.endswith("_ms") and any(map(_drowns, (*group, *first))):
+        return Difference(None, note="unstable")
+    return intervals.replications([difference(a, b, key) for a, b in zip(group, first, strict=True)])
+
+
+def difference(summary: Summary, first: Summary, key: str) -> float | None:
+    """A value of VALUES minus the first variant's. An unstable run's latency has none: it says how long the run was."""
+    a, b = value(summary, key), value(first, key)
+    unknown = a is None or b is None or (key.endswith("_ms") and (_drowns(summary) or _drowns(first)))
+    return None if unknown else a - b  # type: ignore[operator]
+
+
+def _drowns(summary: Summary) -> bool:
+    return summary.get("stable") is False
 
 
 def _over_requests(summaries: Sequence[Summary], requests: Sequence[Columns | None]) -> Differences:
@@ -84,13 +96,12 @@ def _over_requests(summaries: Sequence[Summary], requests: Sequence[Columns | No
             rows.append({key: _unpaired(summary, summaries[0], key) for key in VALUES})
             continue
         found = intervals.request_differences(run, first, order[cut:])
-        rows.append({key: _told(difference, summary, summaries[0]) for key, difference in _priced(found, summaries[0], summary).items()})
+        rows.append({key: _told(one, summary, summaries[0]) for key, one in _priced(found, summaries[0], summary).items()})
     return Differences(f"one seed: batch means of the same requests in order of arrival, {rule}", tuple(rows))
 
 
 def _unpaired(summary: Summary, first: Summary, key: str) -> Difference:
-    a, b = value(summary, key), value(first, key)
-    return Difference(None if a is None or b is None else a - b, note="other requests than the first variant's: use --seeds")
+    return Difference(difference(summary, first, key), note="other requests than the first variant's: use --seeds")
 
 
 def _priced(found: dict[str, Difference], first: Summary, summary: Summary) -> dict[str, Difference]:
@@ -106,11 +117,9 @@ def _times(number: float | None, factor: float) -> float | None:
     return None if number is None else number * factor
 
 
-def _told(difference: Difference, summary: Summary, first: Summary) -> Difference:
+def _told(found: Difference, summary: Summary, first: Summary) -> Difference:
     """A run that is unstable has no steady state to compare."""
-    if False in (summary.get("stable"), first.get("stable")):
-        return Difference(None, note="unstable")
-    return difference
+    return Difference(None, note="unstable") if _drowns(summary) or _drowns(first) else found
 
 
 # -- told --------------------------------------------------------------------------------------------------------------

@@ -223,7 +223,7 @@ def _verified(change: Change, cause: str, cause_tokens: int, before: api.Result,
 
 def _verdict(recovered: int, cause_tokens: int, old: dict[str, Any], after: dict[str, Any]) -> tuple[bool, str]:
     """(whether the change helps, why in words): it must bring back tokens, and make nobody wait longer for it."""
-    both = None not in (old["mean_ttft_ms"], after["mean_ttft_ms"])
+    both = None not in (old["mean_ttft_ms"], after["mean_ttft_ms"]) and False not in (old["stable"], after["stable"])
     if recovered < LEAST_SHARE * cause_tokens:
         gained = f"loses {-recovered:,} tokens" if recovered < 0 else f"recovers {recovered:,} tokens, less than {LEAST_SHARE:.0%} of the cause"
         sooner = ", though mean TTFT falls" if both and after["mean_ttft_ms"] < old["mean_ttft_ms"] else ""

@@ -13,7 +13,7 @@ from kvcast.explain import _verdict, changes_for, explain
 from kvcast.explain_text import MEANING, describe
 from sim.causes import CAUSES
 from sim.router import ROUTERS
-from sim.scenario import CacheConfig, ClusterConfig, EngineConfig, SloConfig, TierConfig
+from sim.scenario import CacheConfig, ClusterConfig, EngineConfig, RunConfig, SloConfig, TierConfig
 from tests.test_cli import SMALL
 from workloads.config import Dist, Layer, MixClass
 from workloads.errors import InputError
@@ -25,7 +25,7 @@ def scenario(*layers: Layer, engine: EngineConfig | None = None, cluster: Cluste
     message = Layer("message", "dynamic", Dist("uniform", low=20, high=60))
     mix_class = MixClass("c", share=1.0, layers=(*layers, message), output=Dist(value=8), **of_class)
     return Scenario(
-        workload=WorkloadConfig(class_=(mix_class,), rate=10.0, requests=120), slo=SloConfig(ttft_s=0.5), engine=engine or EngineConfig(kv_blocks=2000),
+        workload=WorkloadConfig(class_=(mix_class,), rate=10.0, requests=120), run=RunConfig(warmup_s=0.0), slo=SloConfig(ttft_s=0.5), engine=engine or EngineConfig(kv_blocks=2000),
         cluster=cluster or ClusterConfig(), cache=cache or CacheConfig(),
     )  # fmt: skip
 
