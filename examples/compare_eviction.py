@@ -5,7 +5,7 @@ admissions bounds what any eviction could hit, and the ceiling is a cache that n
 and is still a policy, not the bound. Every policy is compared with LRU request by request, with a 95 % interval, so that a
 difference within the noise is called that.
 
-    python examples/compare_eviction.py --out /tmp/eviction                                        # bundled mix, half a minute
+    python examples/compare_eviction.py --out /tmp/eviction                                        # bundled mix, a minute
     KVCAST_DATA=/path/to/data python examples/compare_eviction.py --full --out /tmp/eviction       # four workloads, 11 CPU minutes
     python examples/compare_eviction.py --redraw /tmp/eviction/eviction.json --out docs/img        # the figure again, from its numbers
 

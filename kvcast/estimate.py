@@ -1,8 +1,8 @@
 """What a run will say, from at most 2,000 of its requests: an answer in a second while a mix is being edited.
 
-The one idea: two stretches of the run's own window, around its first and third quarter, at the run's own rates, simulated as
-they are, sessions in progress included. The first WARM_UP of each warms up caches and batch, the rest is measured. The goodput
-is then the share of requests within their limits (measured) times the rate at which requests come (nominal: known before any run).
+The one idea: a stretch of the run's own window (two, apart, where no turn follows another), at the run's own rates, simulated as
+it is, sessions in progress included. The first WARM_UP of it warms up caches and batch, the rest is measured. The goodput is
+then the share of requests within their limits (measured) times the rate at which requests come (nominal: known before any run).
 
 A fleet at its limit has no such share: how much fails depends on how long it has been failing. When, in one stretch, the
 backlog grows or the median request spends more than WAITING of its time to first token in the queue, the answer is `overloaded`,
@@ -29,8 +29,8 @@ from workloads.limits import earliest_s
 from workloads.transform import picked
 
 REQUESTS = 2000
-STRETCHES = 4
-WARM_UP = 0.5  #: of a stretch's requests
+STRETCHES = 2  #: of single turns; sessions take one long enough for their caches and queue
+WARM_UP = 0.6  #: of a stretch's requests
 WAITING = 0.4  #: 0.47 where the estimate is off by half (long-context-chat on 2 H200), at most 0.24 wherever it is right
 
 
@@ -65,7 +65,7 @@ def arriving(workload: Workload, params: EngineParams) -> Workload:
 
 
 def stretches(workload: Workload, requests: int, run: RunConfig) -> list[tuple[Workload, float]]:
-    """(neighbouring requests as a workload of their own, seconds of it that only warm up), from STRETCHES places of the run's window.
+    """(neighbouring requests as a workload of their own, seconds of it that only warm up), from one or STRETCHES places of the run's window.
 
     A session cut by the beginning goes on with its later turns: its history is part of their prompts, though nobody's cache
     holds it yet, which is what the warm-up is for. A window with too few requests for that is one stretch, with what comes before it.
@@ -74,11 +74,12 @@ def stretches(workload: Workload, requests: int, run: RunConfig) -> list[tuple[W
     order = np.argsort(at_s, kind="stable")
     order = order[at_s[order] <= (np.inf if run.duration_s is None else run.duration_s)]
     opens = int(np.searchsorted(at_s[order], run.warmup_s or 0.0))
-    size = requests // STRETCHES
+    places = STRETCHES if workload.after is None else 1
+    size = requests // places
     measured, inside = size - int(size * WARM_UP), len(order) - opens
-    if inside < STRETCHES * measured:
+    if inside < places * measured:
         return [_stretch(workload, at_s, order[-requests:], max(requests - inside, 0))]
-    firsts = [opens + int((inside - measured) * (k + 0.5) / STRETCHES) for k in range(STRETCHES)]
+    firsts = [opens + int((inside - measured) * (k + 0.5) / places) for k in range(places)]
     return [_stretch(workload, at_s, order[max(first + measured - size, 0) : first + measured], min(size - measured, first)) for first in firsts]
 
 

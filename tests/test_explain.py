@@ -124,6 +124,19 @@ def test_the_verdict_needs_tokens_and_time(recovered: int, after: dict, helps: b
     assert _verdict(recovered, 1000, before, {**before, **after}) == (helps, verdict)
 
 
+def test_recovered_tokens_are_of_the_requests_that_both_runs_have_in_their_window() -> None:
+    """In steady state a closed loop's next turns come sooner where answers do: the window's requests differ, and their totals say less."""
+    given = scenario(SYSTEM, DOCUMENT, engine=EngineConfig(kv_blocks=200), turns=Dist(value=4), think=Dist(value=3))
+    given = replace(given, run=RunConfig())
+    found = explain(given, policies=("mru",))
+    change = next(change for cause in found["causes"] for change in cause["changes"] if change["change"] == "eviction policy lru -> mru")
+    resolved = api.resolve(given).scenario
+    before, after = simulate(resolved), simulate(replace(resolved, cache=CacheConfig(policy="mru")))
+    both = before.requests["in_window"] & after.requests["in_window"]
+    assert change["recovered_tokens"] == after.requests["hit_tokens"][both].sum() - before.requests["hit_tokens"][both].sum()
+    assert "note" not in change
+
+
 def test_from_an_overloaded_fleet_only_the_tokens_are_known() -> None:
     before = {"mean_ttft_ms": None, "attainment": 0.1, "stable": False}
     assert _verdict(500, 1000, before, before)[1].endswith("still unstable, so what it does for TTFT is unknown")

@@ -1,6 +1,6 @@
 """What a run would say, from at most 2,000 of its requests: an answer in a second.
 
-Four stretches of the run's window are simulated at its own rates, the first half of each as a warm-up. Its goodput is within 15 %
+A stretch of the run's window is simulated at its own rates, the first 60 % of it as a warm-up. Its goodput is within 15 %
 of the whole run's on the bundled mixes (docs/dashboard.md has the table); a fleet that cannot keep up is said to be overloaded,
 without a goodput. It says "about": for a verdict, run the whole (kvcast run) or settle it (kvcast plan --fixed).
 
