@@ -89,9 +89,9 @@ def test_what_is_measured_lies_in_the_window(preset, places):
     workload = replace(workload, session_id=workload.column("session_id"))  # single turns have none of their own
     at_s = earliest_s(workload)
     key = {(int(s), int(t)): at for s, t, at in zip(workload.column("session_id"), workload.column("turn"), at_s, strict=True)}
-    for end_s, places in ((run.duration_s, places), (run.warmup_s + 60, 1)):
+    for end_s, expected in ((run.duration_s, places), (run.warmup_s + 60, 1)):
         found = stretches(workload, REQUESTS, replace(run, duration_s=end_s))
-        assert len(found) == places
+        assert len(found) == expected
         for part, warm_s in found:
             measured = earliest_s(part) >= warm_s
             times = [key[int(s), int(t)] for s, t in zip(part.column("session_id")[measured], part.column("turn")[measured], strict=True)]
