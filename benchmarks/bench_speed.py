@@ -24,6 +24,8 @@ name = "fixed"
 share = 1.0
 layers = [{ name = "prompt", scope = "dynamic", tokens = { value = 1000 } }]
 output = { value = 250 }
+[run]
+warmup_s = 0
 """
 
 

@@ -5,7 +5,7 @@ admissions bounds what any eviction could hit, and the ceiling is a cache that n
 and is still a policy, not the bound. Every policy is compared with LRU request by request, with a 95 % interval, so that a
 difference within the noise is called that.
 
-    python examples/compare_eviction.py --out /tmp/eviction                                        # bundled mix, half a minute
+    python examples/compare_eviction.py --out /tmp/eviction                                        # bundled mix, a minute
     KVCAST_DATA=/path/to/data python examples/compare_eviction.py --full --out /tmp/eviction       # four workloads, 11 CPU minutes
     python examples/compare_eviction.py --redraw /tmp/eviction/eviction.json --out docs/img        # the figure again, from its numbers
 
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvcast import InputError, api, differences, intervals, load_scenario, shared, text
+from kvcast.steady import together
 from sim.kvcache.policies import POLICIES as OF_THE_ENGINE
 
 if __package__:
@@ -95,8 +96,9 @@ def measured(name: str, jobs: int) -> list[dict[str, Any]]:
         replace(base, engine=replace(base.engine, kv_blocks=blocks), cache=replace(base.cache, policy=policy))
         for blocks in setting.kv_blocks for policy in POLICIES
     ]  # fmt: skip
+    grid = together(grid)
     with tempfile.TemporaryDirectory() as folder:
-        shared.save(api.load_workload(base.workload, base.seed), Path(folder) / "workload")
+        shared.save(api.load_workload(grid[0].workload, base.seed), Path(folder) / "workload")
         done = Parallel(n_jobs=jobs)(delayed(measure)(scenario, Path(folder) / "workload") for scenario in grid)
     rows = []
     for at in range(0, len(done), len(POLICIES)):

@@ -1,7 +1,7 @@
 """Variants of a scenario on the same arrivals.
 
-The one idea: variants that share a workload section and a seed share one loaded workload, so within a seed everything
-but the varied keys is equal and differences are paired.
+The one idea: variants that share a workload section and a seed share one window and one loaded workload, so within a seed
+everything but the varied keys is equal and differences are paired.
 
     >>> from kvcast import compare, config
     >>> variants = compare.variants(config.load_doc("examples/demo.toml"), ["cache.policy=lru,lfu"], seeds=3)
@@ -14,18 +14,22 @@ import multiprocessing
 import signal
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kvcast import intervals, text
 from kvcast.config import literal, override, place_of, scenario_from_doc
-from kvcast.differences import Differences, as_rows, value
+from kvcast.differences import Differences, as_rows, difference, value
 from kvcast.differences import as_table as difference_table
 from kvcast.differences import differences as all_differences
-from sim.scenario import Scenario
+from sim.scenario import Scenario, SloClass
+from sim.verdict import all_stable, judge, sample_in
 from workloads.errors import InputError
 
+NOT_DRAWN = "nothing here is drawn: every seed gives the same run, so it counts once, with the interval of one run"
 COLUMNS: dict[str, tuple[str, Any]] = {
     "attainment": ("attainment", text.percent),
     "prefix_hit_rate": ("hit rate", text.percent),
@@ -48,13 +52,15 @@ class Variant:
     label: tuple[str, ...]  #: the values of the varied keys, as written
     keys: tuple[str, ...]
     scenario: Scenario
+    drawn: bool = True  #: whether another seed is another run
 
 
 @dataclass(frozen=True)
 class Result:
     variant: Variant
     summary: dict[str, Any]
-    requests: Mapping[str, Any] | None = None  #: columns of the requests, for the interval of a single seed
+    requests: Mapping[str, Any] | None = None  #: `kept` columns of the requests, for intervals and verdicts
+    limits: Sequence[tuple[str, SloClass]] = ()  #: (name, limits) of every workload class
 
 
 def variants(doc: dict, vary: Sequence[str], seeds: int = 1, source: str = "scenario") -> list[Variant]:
@@ -101,8 +107,28 @@ def _check_distinct(doc: dict, keys: Sequence[str]) -> None:
             raise InputError(f"--vary {a} and --vary {b} (numbers {i + 1} and {j + 1}) change the same key; expected all its values in one --vary")
 
 
+def alike(variants: Sequence[Variant]) -> list[Variant]:
+    """The variants with one window, so that they serve the same requests; with one seed where nothing is drawn from it."""
+    from kvcast.steady import together
+
+    cut = [replace(one, scenario=scenario) for one, scenario in zip(variants, together([one.scenario for one in variants]), strict=True)]
+    first = cut[0].scenario.seed
+    if any(one.scenario.seed != first for one in cut) and not _any_drawn([one.scenario for one in cut if one.scenario.seed == first]):
+        return [replace(one, drawn=False) for one in cut if one.scenario.seed == first]
+    return cut
+
+
+def _any_drawn(scenarios: Sequence[Scenario]) -> bool:
+    from kvcast import api
+    from kvcast.planner.drawn import drawn
+
+    distinct = {str((one.workload, one.cluster.router, one.cache.policy)): one for one in scenarios}.values()
+    return any(drawn(one, lambda seed, one=one: api.load_workload(one.workload, seed)) for one in distinct)  # type: ignore[misc]
+
+
 def simulate_all(variants: Sequence[Variant], jobs: int = 1) -> list[Result]:
     """Simulate every variant, in the order given; with jobs > 1 in that many processes, which share each loaded workload."""
+    variants = alike(variants)
     if jobs == 1:
         return _simulate_some(variants)
     from concurrent.futures import ProcessPoolExecutor
@@ -178,11 +204,19 @@ def _result(variant: Variant, workload: Any, on_clock: Callable[[float, float], 
     from kvcast import api
 
     report = api.run(api.prepare(variant.scenario, workload), on_clock=on_clock).report
-    return Result(variant, report.summary, kept(report.requests))
+    return Result(variant, report.summary, kept(report.requests), limits_in(variant, workload))
+
+
+def limits_in(variant: Variant, workload: Any) -> list[tuple[str, SloClass]]:
+    """(name, limits) of every class of the workload."""
+    from sim.metrics import limits_of
+    from sim.verdict import named_limits
+
+    return named_limits(workload, limits_of(workload, variant.scenario.slo))
 
 
 def kept(requests: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns an interval is made of."""
+    """The columns that intervals and verdicts are made of."""
     return {name: requests[name] for name in intervals.KEPT if name in requests}
 
 
@@ -197,6 +231,31 @@ def groups(results: Iterable[Result]) -> dict[tuple[str, ...], list[Result]]:
     return out
 
 
+def once(results: Sequence[Result]) -> list[Result]:
+    """One result of each variant when every variant's seeds gave equal runs: that they draw nothing may show only in the end."""
+    grouped = groups(results)
+    if all(map(_equal, grouped.values())):
+        return [replace(group[0], variant=replace(group[0].variant, drawn=False)) if len(group) > 1 else group[0] for group in grouped.values()]
+    return list(results)
+
+
+def _equal(group: Sequence[Result]) -> bool:
+    """Whether the runs are one run; True of a single one."""
+    first, *others = (one.requests for one in group)
+    return all(
+        first is not None and other is not None and all(np.array_equal(first[name], other[name], equal_nan=True) for name in ("arrival_s", "ttft_s", "e2e_s"))
+        for other in others
+    )  # fmt: skip
+
+
+def judged(group: Sequence[Result]) -> dict[str, Any] | None:
+    """The verdict over a variant's seeds together, as summary["verdict"]; None without a target or a limit."""
+    if len(group) == 1 or group[0].summary["verdict"] is None:
+        return group[0].summary["verdict"]
+    samples = [sample_in(one.requests or {}, one.limits) for one in group]
+    return judge(samples, group[0].variant.scenario.slo, all_stable([one.summary["stable"] for one in group])).as_document()
+
+
 def interval(values: Sequence[float | None]) -> tuple[float | None, float | None]:
     """Mean and half-width of its 95 % interval (Student's t over seeds); None for what is not known."""
     found = intervals.replications(values)
@@ -209,41 +268,44 @@ def against_first(grouped: Mapping[tuple[str, ...], Sequence[Result]]) -> Differ
 
 def differences(group: Sequence[Result], first: Sequence[Result], key: str) -> list[float | None]:
     """Paired differences of a summary value to the first variant, seed by seed."""
-    pairs = [(value(a.summary, key), value(b.summary, key)) for a, b in zip(group, first, strict=True)]
-    return [None if a is None or b is None else a - b for a, b in pairs]
+    return [difference(a.summary, b.summary, key) for a, b in zip(group, first, strict=True)]
 
 
 def as_document(results: Sequence[Result]) -> dict[str, Any]:
+    results = once(results)
     grouped = groups(results)
     first = next(iter(grouped.values()))
     rows, found = [], against_first(grouped)
     for group, row_differences in zip(grouped.values(), as_rows(found), strict=True):
         keys = group[0].variant.keys
-        row: dict[str, Any] = {"variant": dict(zip(keys, group[0].variant.label, strict=True)), "seeds": [r.summary["seed"] for r in group]}
+        row: dict[str, Any] = {"variant": dict(zip(keys, group[0].variant.label, strict=True)), "seeds": [r.summary["seed"] for r in group], "verdict": judged(group)}
         for key in COLUMNS:
             row[key], row[f"{key}_interval_95"] = interval([value(r.summary, key) for r in group])
             told = row_differences.get(key)
             row[f"{key}_vs_first"], row[f"{key}_vs_first_interval_95"] = interval(differences(group, first, key)) if told is None else (told["difference"], told["interval_95"])
         rows.append({**row, "vs_first": row_differences, "summaries": [r.summary for r in group]})
-    return {"method": found.method, "variants": rows}
+    return {"method": found.method, "drawn": results[0].variant.drawn, "variants": rows}
 
 
 def as_table(results: Sequence[Result], against_the_first: bool = True) -> str:
+    results = once(results)
     grouped = groups(results)
     keys = results[0].variant.keys
-    header = [*keys, *(heading for heading, _ in COLUMNS.values()), "stable"]
+    header = [*keys, "verdict", *(heading for heading, _ in COLUMNS.values()), "stable"]
     rows = []
     for label, group in grouped.items():
         cells = [_with_interval(*interval([value(r.summary, key) for r in group]), show) for key, (_, show) in COLUMNS.items()]
-        rows.append([*label, *cells, _stable(group)])
-    lines = [text.table(header, rows, left=len(keys))]
+        rows.append([*label, _word(group), *cells, _stable(group)])
+    lines = [text.table(header, rows, left=len(keys) + 1)]
     seeds = len(next(iter(grouped.values())))
     if seeds > 1:
-        lines += ["", f"mean over {seeds} seeds ± half its 95 % interval"]
+        lines += ["", f"mean over {seeds} seeds ± half its 95 % interval; verdict over all of them"]
+    elif results[0].summary["verdict"]:
+        lines += ["", "verdict of one run: a sketch" if results[0].variant.drawn else NOT_DRAWN]
     if len(grouped) > 1 and against_the_first:
         lines += ["", difference_table(keys, list(grouped), against_first(grouped))]
     if any(r.summary.get("stable") is False for r in results):
-        lines += ["", "an unstable variant has no latency: it would only say how long the run was"]
+        lines += ["", "the latency of an unstable variant says how long its run was as much as how fast it is: differences to it are not told"]
     summary = results[0].summary
     lines += ["", f"hit rates: rule {summary.get('counting_rule')}, block size {summary.get('block_size')}; {len(grouped)} variants on the same arrivals"]
     return "\n".join(lines)
@@ -251,6 +313,11 @@ def as_table(results: Sequence[Result], against_the_first: bool = True) -> str:
 
 def _with_interval(mean: float | None, half: float | None, show: Any) -> str:
     return show(mean) if half is None else f"{show(mean)} ± {show(half)}"
+
+
+def _word(group: Sequence[Result]) -> str:
+    found = judged(group)
+    return text.UNKNOWN if found is None else found["word"]
 
 
 def _stable(group: Sequence[Result]) -> str:

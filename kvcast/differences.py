@@ -65,7 +65,20 @@ def differences(summaries: Sequence[Sequence[Summary]], requests: Sequence[Colum
 
 
 def _over_seeds(group: Sequence[Summary], first: Sequence[Summary], key: str) -> Difference:
-    return intervals.replications([_minus(a, b, key) for a, b in zip(group, first, strict=True)])
+    if key.endswith("_ms") and any(map(_drowns, (*group, *first))):
+        return Difference(None, note="unstable")
+    return intervals.replications([difference(a, b, key) for a, b in zip(group, first, strict=True)])
+
+
+def difference(summary: Summary, first: Summary, key: str) -> float | None:
+    """A value of VALUES minus the first variant's. An unstable run's latency has none: it says how long the run was."""
+    a, b = value(summary, key), value(first, key)
+    unknown = a is None or b is None or (key.endswith("_ms") and (_drowns(summary) or _drowns(first)))
+    return None if unknown else a - b  # type: ignore[operator]
+
+
+def _drowns(summary: Summary) -> bool:
+    return summary.get("stable") is False
 
 
 def _over_requests(summaries: Sequence[Summary], requests: Sequence[Columns | None]) -> Differences:
@@ -79,17 +92,12 @@ def _over_requests(summaries: Sequence[Summary], requests: Sequence[Columns | No
 
 def _pair(summary: Summary, run: Columns | None, first: Summary, its_run: Columns) -> dict[str, Difference]:
     """A run against the first, whatever else is compared: the centres are the differences of the summaries' values."""
-    if False in (summary.get("stable"), first.get("stable")):
+    if _drowns(summary) or _drowns(first):
         return {key: Difference(None, note="unstable") for key in VALUES}  # no steady state to compare
     if run is None or not intervals.same_requests(run, its_run):
-        return {key: Difference(_minus(summary, first, key), note="other requests than the first variant's: use --seeds") for key in VALUES}
+        return {key: Difference(difference(summary, first, key), note="other requests than the first variant's: use --seeds") for key in VALUES}
     found = _priced(intervals.request_differences(run, its_run), first, summary)
-    return {key: difference if difference.mean is None else replace(difference, mean=_minus(summary, first, key)) for key, difference in found.items()}
-
-
-def _minus(summary: Summary, first: Summary, key: str) -> float | None:
-    a, b = value(summary, key), value(first, key)
-    return None if a is None or b is None else a - b
+    return {key: one if one.mean is None else replace(one, mean=difference(summary, first, key)) for key, one in found.items()}
 
 
 def _priced(found: dict[str, Difference], first: Summary, summary: Summary) -> dict[str, Difference]:

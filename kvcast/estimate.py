@@ -1,12 +1,12 @@
 """What a run will say, from at most 2,000 of its requests: an answer in a second while a mix is being edited.
 
-The one idea: two stretches of the run itself, around its first and third quarter, at the run's own rates, simulated as they
-are. The first third of each warms up caches and batch, the rest is measured. The run's goodput is then the share of requests
-within their limits (measured) times the rate at which the whole run serves its requests (known from the workload alone).
+The one idea: a stretch of the run's own window (two, apart, where no turn follows another), at the run's own rates, simulated as
+it is, sessions in progress included. The first WARM_UP of it warms up caches and batch, the rest is measured. The goodput is
+then the share of requests within their limits (measured) times the rate at which requests come (nominal: known before any run).
 
 A fleet at its limit has no such share: how much fails depends on how long it has been failing. When, in one stretch, the
 backlog grows or the median request spends more than WAITING of its time to first token in the queue, the answer is `overloaded`,
-and no goodput. A run of at most 2,000 requests is simulated whole.
+and no goodput. A run of at most 2,000 requests, warm-up included, is simulated whole.
 
     >>> estimate(load_scenario("examples/demo.toml"))["goodput_per_s"]
 """
@@ -20,14 +20,18 @@ import numpy as np
 
 from kvcast import api
 from kvcast.api import Result
+from kvcast.money import PER_MILLION, money
+from kvcast.steady import is_mix, offered_per_s
+from sim.metrics import limits_of
 from sim.scenario import EngineParams, RunConfig, Scenario
+from sim.verdict import all_stable, judge, named_limits, sample_in
 from workloads.columns import Workload
 from workloads.limits import earliest_s
 from workloads.transform import picked
 
 REQUESTS = 2000
-STRETCHES = 2
-WARM_UP = 1 / 3  #: of a stretch's requests
+STRETCHES = 2  #: of single turns; sessions take one long enough for their caches and queue
+WARM_UP = 0.6  #: of a stretch's requests
 WAITING = 0.4  #: 0.47 where the estimate is off by half (long-context-chat on 2 H200), at most 0.24 wherever it is right
 
 
@@ -37,14 +41,16 @@ def estimate(scenario: Scenario, requests: int = REQUESTS, **options: Any) -> di
     workload = arriving(prepared.workload, prepared.resolved.params)
     if len(workload) <= requests or workload.concurrency is not None:  # the whole run, or the beginning of one that is always the same
         part = picked(workload, np.arange(min(requests, len(workload))))
-        result = api.run(replace(prepared, workload=part), **options)
-        return _document([result], len(workload), len(part), part, result.report.summary["duration"])
+        results = [api.run(replace(prepared, workload=part), **options)]
+        summary = results[0].report.summary
+        rates = {"goodput_per_s": summary["request_goodput"] or summary["request_throughput"], **{key: summary["cost"][key] for key in PER_MILLION}}
+        return _document(prepared, results, len(workload), len(part), rates)
     results, sampled = [], 0
-    for part, warmup_s in stretches(workload, requests):
-        scenario = replace(prepared.scenario, run=RunConfig(warmup_s=warmup_s))
-        results.append(api.run(replace(prepared, workload=part, resolved=replace(prepared.resolved, scenario=scenario)), **options))
+    for part, warmup_s in stretches(workload, requests, prepared.scenario.run):
+        measured = replace(prepared.scenario, run=RunConfig(warmup_s=warmup_s))
+        results.append(api.run(replace(prepared, workload=part, resolved=replace(prepared.resolved, scenario=measured)), **options))
         sampled += len(part)
-    return _document(results, len(workload), sampled, workload, span_s(workload, _mean(results, "e2e_s")))
+    return _document(prepared, results, len(workload), sampled, _rates(prepared, workload, results))
 
 
 def arriving(workload: Workload, params: EngineParams) -> Workload:
@@ -59,26 +65,54 @@ def arriving(workload: Workload, params: EngineParams) -> Workload:
     return picked(workload, np.flatnonzero(~gone))
 
 
-def stretches(workload: Workload, requests: int) -> list[tuple[Workload, float]]:
-    """(neighbouring requests as a workload of their own, seconds of it that only warm up), from STRETCHES places.
+def stretches(workload: Workload, requests: int, run: RunConfig) -> list[tuple[Workload, float]]:
+    """(neighbouring requests as a workload of their own, seconds of it that only warm up), from one or STRETCHES places of the run's window.
 
     A session cut by the beginning goes on with its later turns: its history is part of their prompts, though nobody's cache
-    holds it yet, which is what the warm-up is for.
+    holds it yet, which is what the warm-up is for. A window with too few requests for that is one stretch, with what comes before it.
     """
     at_s = earliest_s(workload)
     order = np.argsort(at_s, kind="stable")
-    size = requests // STRETCHES
-    found = []
-    for k in range(STRETCHES):
-        first = int((len(workload) - size) * (k + 0.5) / STRETCHES)
-        rows = order[first : first + size]
-        begins_s, warm_s = at_s[rows[0]], at_s[rows[int(size * WARM_UP)]]
-        part = picked(workload, np.sort(rows))
-        arrival_s = part.arrival_s - begins_s
-        heads = part.column("after") < 0
-        arrival_s[heads] = at_s[np.sort(rows)][heads] - begins_s
-        found.append((replace(part, arrival_s=arrival_s), float(warm_s - begins_s)))
-    return found
+    order = order[at_s[order] <= (np.inf if run.duration_s is None else run.duration_s)]
+    opens = int(np.searchsorted(at_s[order], run.warmup_s or 0.0))
+    places = STRETCHES if workload.after is None else 1
+    size = requests // places
+    measured, inside = size - int(size * WARM_UP), len(order) - opens
+    if inside < places * measured:
+        return [_stretch(workload, at_s, order[-requests:], max(requests - inside, 0))]
+    firsts = [opens + int((inside - measured) * (k + 0.5) / places) for k in range(places)]
+    return [_stretch(workload, at_s, order[max(first + measured - size, 0) : first + measured], min(size - measured, first)) for first in firsts]
+
+
+def _stretch(workload: Workload, at_s: np.ndarray, rows: np.ndarray, warm: int) -> tuple[Workload, float]:
+    """rows: in the order of at_s, the first `warm` of them before what is measured."""
+    begins_s, warm_s, rows = at_s[rows[0]], at_s[rows[warm]], np.sort(rows)
+    part = picked(workload, rows)
+    arrival_s, heads = part.arrival_s - begins_s, part.column("after") < 0
+    arrival_s[heads] = at_s[rows][heads] - begins_s
+    return replace(part, arrival_s=arrival_s), float(warm_s - begins_s)
+
+
+def _rates(prepared: api.Prepared, workload: Workload, results: Sequence[Result]) -> dict[str, float | None]:
+    """Goodput and cost at the rate at which requests come. workload: those that arrive.
+
+    Of a mix that is its nominal rate, less the turns of sessions that end early; else the mean over the whole run.
+    """
+    offered = offered_per_s(prepared.scenario, prepared.workload)
+    if is_mix(prepared.scenario) and offered is not None:
+        come_per_s = offered * len(workload) / len(prepared.workload)
+    else:
+        come_per_s = len(workload) / span_s(workload, _mean(results, "e2e_s"))
+    summaries = [r.report.summary for r in results]
+    price, gpus = results[0].scenario.cost.gpu_hour_usd, summaries[0]["replicas"] * summaries[0]["tensor_parallel"]
+    bill = money(None if price is None else gpus * price, come_per_s, workload.prompt_tokens, workload.output_tokens)
+    return {"goodput_per_s": come_per_s * _good_share(summaries), **{key: bill[key] for key in PER_MILLION}}
+
+
+def _good_share(summaries: Sequence[dict[str, Any]]) -> float:
+    """Of the measured arrivals; without limits, of those that completed."""
+    good = sum(s["completed"] if s["attainment"] is None else s["attainment"] * s["arrived"] for s in summaries)
+    return good / max(sum(s["arrived"] for s in summaries), 1)
 
 
 def span_s(workload: Workload, e2e_s: float) -> float:
@@ -87,31 +121,33 @@ def span_s(workload: Workload, e2e_s: float) -> float:
     return float((earliest_s(workload) + (before + 1) * e2e_s).max())
 
 
-def _document(results: Sequence[Result], requests: int, sampled: int, of: Workload, lasts_s: float) -> dict[str, Any]:
-    """of: the requests that take lasts_s seconds together."""
+def _document(prepared: api.Prepared, results: Sequence[Result], requests: int, sampled: int, rates: dict[str, float | None]) -> dict[str, Any]:
     summaries = [r.report.summary for r in results]
     first, total = summaries[0], lambda key: sum(s[key] for s in summaries)
-    limited = first["attainment"] is not None
-    good = sum(s["attainment"] * s["arrived"] for s in summaries) if limited else total("completed")
-    share = good / max(total("arrived"), 1)
-    overloaded = of.concurrency is None and (any(s["stable"] is False for s in summaries) or (sampled < requests and any(map(_waits, results))))
-    offered = len(of) / lasts_s if lasts_s > 0 else None
-    price, gpus = results[0].scenario.cost.gpu_hour_usd, first["replicas"] * first["tensor_parallel"]
+    limited, open_loop = first["attainment"] is not None, prepared.workload.concurrency is None
+    overloaded = open_loop and (any(s["stable"] is False for s in summaries) or (sampled < requests and any(map(_waits, results))))
     found = {
-        "offered_per_s": offered, "goodput_per_s": None if offered is None else share * offered, "attainment": share if limited else None,
+        **rates, "attainment": _good_share(summaries) if limited else None,
         **{f"{stat}_{name}_ms": _percentile(results, f"{name}_s", q) for name in ("ttft", "tpot") for stat, q in (("p50", 50), ("p99", 99))},
-        **{
-            f"usd_per_million_{name}_tokens": None if price is None else gpus * price * lasts_s / 3600 / max(int(tokens.sum()), 1) * 1e6
-            for name, tokens in (("input", of.prompt_tokens), ("output", of.output_tokens), ("total", of.prompt_tokens + of.output_tokens))
-        },
     }  # fmt: skip
     hits = {name: total(f"{name}_tokens") / max(total("prompt_tokens"), 1) for name in ("prefix_hit", "reuse_ceiling_fleet")}
     return {
         "requests": requests, "sampled": sampled, "measured": total("arrived"), "overloaded": overloaded, "limited": limited,
-        **(dict.fromkeys(found) | {"offered_per_s": offered} if overloaded else found),
+        "offered_per_s": offered_per_s(prepared.scenario, prepared.workload), **(dict.fromkeys(found) if overloaded else found),
+        "attainment_target": prepared.scenario.slo.attainment, "verdict": _verdict(prepared, results, overloaded),
         "prefix_hit_rate": hits["prefix_hit"], "reuse_ceiling_fleet": hits["reuse_ceiling_fleet"],
         "extrapolated": max(s["coverage"]["extrapolated"] for s in summaries), "block_size": first["block_size"],
     }  # fmt: skip
+
+
+def _verdict(prepared: api.Prepared, results: Sequence[Result], overloaded: bool) -> dict[str, Any] | None:
+    """As summary["verdict"], of the measured requests of all stretches; None without a target or a limit."""
+    if any(r.report.summary["verdict"] is None for r in results):
+        return None
+    slo, workload = prepared.scenario.slo, prepared.workload
+    samples = [sample_in(r.report.requests, named_limits(workload, limits_of(workload, slo))) for r in results]
+    stable = False if overloaded else all_stable([r.report.summary["stable"] for r in results])
+    return judge(samples, slo, stable).as_document()
 
 
 def _waits(result: Result) -> bool:

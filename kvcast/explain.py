@@ -215,20 +215,26 @@ def _verified(change: Change, cause: str, cause_tokens: int, before: api.Result,
     row: dict[str, Any] = {"change": change.words, "asks_for": change.price, "recovered_tokens": 0, "after": None}
     same = change.scenario.workload == before.scenario.workload
     try:
-        after = api.run(api.prepare(change.scenario, prepared.workload if same else None), on_clock=text.clock(f"simulating: {change.words}", *part)).report.summary
+        report = api.run(api.prepare(change.scenario, prepared.workload if same else None), on_clock=text.clock(f"simulating: {change.words}", *part)).report
     except InputError as error:
         return row | {"helps": False, "verdict": f"cannot be simulated: {error}"}
-    old = before.report.summary
-    recovered = after["prefix_hit_tokens"] - old["prefix_hit_tokens"]
+    old, after = before.report.summary, report.summary
+    recovered = _recovered(before.report, report) if same else after["prefix_hit_tokens"] - old["prefix_hit_tokens"]
     row |= {"recovered_tokens": recovered, "after": _figures(after)}
-    if after["prompt_tokens"] != old["prompt_tokens"]:
+    if not same and after["prompt_tokens"] != old["prompt_tokens"]:
         row["note"] = f"prompt tokens of the window changed from {old['prompt_tokens']:,} to {after['prompt_tokens']:,}: compare rates"
     return row | dict(zip(("helps", "verdict"), _verdict(recovered, cause_tokens, old, after), strict=True))
 
 
+def _recovered(before: Report, after: Report) -> int:
+    """Hit tokens more, of the requests that are in the window of both runs: where an answer comes sooner, so does the next turn."""
+    both = before.requests["in_window"] & after.requests["in_window"]
+    return int(after.requests["hit_tokens"][both].sum(dtype=int)) - int(before.requests["hit_tokens"][both].sum(dtype=int))
+
+
 def _verdict(recovered: int, cause_tokens: int, old: dict[str, Any], after: dict[str, Any]) -> tuple[bool, str]:
     """(whether the change helps, why in words): it must bring back tokens, and make nobody wait longer for it."""
-    both = None not in (old["mean_ttft_ms"], after["mean_ttft_ms"])
+    both = None not in (old["mean_ttft_ms"], after["mean_ttft_ms"]) and False not in (old["stable"], after["stable"])
     if recovered < LEAST_SHARE * cause_tokens:
         gained = f"loses {-recovered:,} tokens" if recovered < 0 else f"recovers {recovered:,} tokens, less than {LEAST_SHARE:.0%} of the cause"
         sooner = ", though mean TTFT falls" if both and after["mean_ttft_ms"] < old["mean_ttft_ms"] else ""

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from kvcast import compare, intervals, parquet, text
+from kvcast import compare, intervals, parquet, shared, text
 from kvcast.compare import Result, Variant
 from kvcast.lab import Lab, OnDone, Task, replace_file
 from sim.kvcache.policies import name_of
@@ -63,7 +63,7 @@ def sweep(
     """
     folder = Path(out)
     axes = axes_of(vary)
-    variants = compare.variants(doc_of(scenario, overrides), axes, seeds, str(scenario) if not isinstance(scenario, Scenario) else "scenario")
+    variants = compare.alike(compare.variants(doc_of(scenario, overrides), axes, seeds, str(scenario) if not isinstance(scenario, Scenario) else "scenario"))
     _claim(folder, {"format": FORMAT, "vary": axes, "seeds": seeds})
     lab = Lab(folder)
     grid = [_Job(variant, lab.task(variant.scenario)) for variant in variants]
@@ -115,11 +115,11 @@ def _read(job: _Job) -> Result:
         summary = json.loads((job.run / "summary.json").read_text(encoding="utf-8"))
     except ValueError as error:
         raise InputError(f"{job.run / 'summary.json'}: damaged ({error}); remove the folder {job.run} to have it simulated again") from None
-    return Result(job.variant, summary, Requests(job.run / "requests.parquet"))
+    return Result(job.variant, summary, Requests(job.run / "requests.parquet"), compare.limits_in(job.variant, shared.load(job.task.workload)))
 
 
 class Requests(parquet.Table):
-    """The columns of requests.parquet that an interval is made of, read each time they are asked for: a sweep of a hundred
+    """The columns of requests.parquet that intervals and verdicts are made of, read each time they are asked for: a sweep of a hundred
     runs of a million requests does not fit in memory."""
 
     def __init__(self, path: Path) -> None:

@@ -127,7 +127,7 @@ STATISTICS: dict[str, tuple[Callable[[Columns, np.ndarray], float], int]] = {
 }
 """Summary value -> what it is of some requests of a run (positions in arrival order), and the fewest requests of a batch."""
 
-KEPT = ("arrival_s", "admit_s", "prompt_tokens", "output_tokens", "hit_tokens", "ttft_s", "tpot_s", "e2e_s", "gpu_hours", "in_window", "good")
+KEPT = ("class_id", "status", "arrival_s", "admit_s", "prompt_tokens", "output_tokens", "hit_tokens", "ttft_s", "tpot_s", "e2e_s", "gpu_hours", "in_window", "good")
 """Columns of requests.parquet that a comparison reads."""
 
 

@@ -9,9 +9,12 @@ from typing import Any
 
 from kvcast import text
 from kvcast.api import Result
-from sim.report import worth_of
-from sim.scenario import SloClass, SloConfig
+from kvcast.steady import is_mix
+from sim.report import MEANS_ONLY, OVERLOADED_TRACE, worth_of
+from sim.scenario import Scenario, SloClass, SloConfig
+from sim.verdict import CONFIDENCE, INTERVAL, UNSTABLE
 
+NAMES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
 EXTRAPOLATED_LIMIT = 0.2
 """Above this share of simulated time outside the measured range, the result says so in its verdict."""
 
@@ -35,33 +38,36 @@ def heading(result: Result) -> str:
         f"step times: {profile.id} ({s['profile_hash'][:19]}), {profile.label}",
         f"{s['replicas']} {'replica' if s['replicas'] == 1 else 'replicas'}{gpus}, {scenario.cluster.router}, {cache}, "
         f"{s['engine_semantics']}, seed {s['seed']}",
-        f"{text.count(s['arrived'])} requests arrived: {fates(s)}",
+        f"{text.count(s['arrived'])} requests arrived in the window: {fates(s, is_mix(scenario))}",
     ]
     return "\n".join(lines)
 
 
-def fates(s: dict[str, Any]) -> str:
-    """completed + rejected + truncated + aborted + unfinished = arrived."""
+def fates(s: dict[str, Any], is_mix: bool = False) -> str:
+    """completed + rejected + truncated + aborted + unfinished = arrived. is_mix: sessions go on before and after its window."""
     counts = {
         "completed": s["completed"], **{f"rejected ({why.replace('_', ' ')})": n for why, n in s["rejected"].items()},
         "cut with their session": s["session_truncated"], "aborted": s["aborted"], "unfinished": s["unfinished"],
     }
     told = ", ".join(f"{text.count(n)} {what}" for what, n in counts.items() if n or what == "completed")
-    others = {"never arrived (their session ended before, or the run did)": s["not_arrived"], "outside the measured window": s["outside_window"]}
+    cut = ", or were cut with their session" if s["session_truncated"] or any(s["rejected"].values()) else ""
+    others = {
+        "came before it, in the warm-up" if is_mix and s["window"]["start_s"] else "outside the measured window": s["outside_window"],
+        f"would come after it (sessions go on){cut}" if is_mix else "never arrived (their session ended before, or the run did)": s["not_arrived"],
+    }
     return told + "".join(f"; {text.count(n)} more {what}" for what, n in others.items() if n)
 
 
 def verdict(result: Result) -> str:
-    """One line a planner can act on, and what makes it doubtful."""
-    s = result.report.summary
-    lines = []
-    if s["attainment"] is not None and s["attainment_target"] is not None:
-        met = s["attainment"] >= s["attainment_target"]
-        lines.append(f"{'MEETS' if met else 'MISSES'} the target: {text.percent(s['attainment'])} of arrivals within limits, {text.percent(s['attainment_target'])} wanted ({limits(result.scenario.slo)})")
-    elif s["attainment"] is not None:
-        lines.append(f"attainment {text.percent(s['attainment'])} of arrivals within limits ({limits(result.scenario.slo)}; no target set)")
-    else:
-        lines.append("no verdict: [slo] sets no limit")
+    """The answer a planner can act on, what it is judged on, and what makes it doubtful."""
+    s, slo = result.report.summary, result.scenario.slo
+    judged = s["verdict"]
+    lines = [f"{headline(judged, s['attainment'])} ({limits(slo)})" if judged else _no_target(s, slo)]
+    if judged and len(judged["classes"]) > 1:
+        lines.append(class_verdicts(judged))
+    lines.append(load_line(result))
+    if judged:
+        lines.append(sketch_line(result.scenario))
     if s["stable"] is False:
         growth = s["backlog_growth_per_s"]
         lines.append(f"UNSTABLE: the backlog grows by {growth:.3g} requests/s ({s['stable_reason']})")
@@ -77,13 +83,77 @@ def verdict(result: Result) -> str:
     return "\n".join(lines)
 
 
+def headline(judged: dict[str, Any], attainment: float | None) -> str:
+    """summary["verdict"] in a line: the word, what failed, the share with its interval. attainment: of all arrivals."""
+    word, rows = judged["word"], judged["classes"]
+    told = {"meets": "MEETS the target", "misses": "MISSES the target", "not shown": "NOT SHOWN that it meets the target"}[word]
+    if not rows or attainment is None:
+        return f"{told}: {reason(judged['reason'])}"
+    failed = next((row for row in rows if row["name"] == judged["class"]), rows[0])
+    if len(rows) == 1 or judged["class"]:
+        who = f"{failed['name']}, " if judged["class"] else ""
+        why = f"{who}{reason(judged['reason'])}: " if judged["reason"] else ""
+        return f"{told}: {why}{share(failed['attainment'])} of {'its' if who else 'all'} arrivals within limits, {text.percent(failed['target'])} wanted"
+    why = f"{reason(judged['reason'])}, though every" if judged["reason"] else "every"
+    return f"{told}: {why} class reaches its target, {text.percent(attainment)} of all arrivals are within limits"
+
+
+def reason(why: str) -> str:
+    """What failed, of a verdict document."""
+    return {"ttft_s": "most often TTFT", "tpot_s": "most often TPOT", "e2e_s": "most often E2E", UNSTABLE: "the backlog grows", INTERVAL: "only the interval reaches below"}.get(why, why)
+
+
+def share(found: dict[str, float] | None) -> str:
+    """97.2 % (95 % interval 95.0 to 98.1 %)."""
+    return text.UNKNOWN if found is None else f"{text.percent(found['mean'])} ({text.percent(CONFIDENCE, 0)} interval {between(found)})"
+
+
+def between(found: dict[str, float]) -> str:
+    """The ends of an interval of a share."""
+    return f"{100 * found['low']:.1f} to {100 * found['high']:.1f} %"
+
+
+def class_verdicts(judged: dict[str, Any]) -> str:
+    """A row for every class that has a limit."""
+    rows = [
+        [
+            row["name"], row["verdict"], "" if row["worst"] is None else NAMES[row["worst"]], text.percent(row["target"]), *(
+                [text.UNKNOWN] * 2 if row["attainment"] is None else [text.percent(row["attainment"]["mean"]), between(row["attainment"])]), text.count(row["requests"]),
+        ]
+        for row in judged["classes"]
+    ]  # fmt: skip
+    return text.table(["class", "verdict", "most missed", "wanted", "within limits", f"{text.percent(CONFIDENCE, 0)} interval", "requests"], rows, left=3)
+
+
+def load_line(result: Result) -> str:
+    """The load that is judged, and when."""
+    s = result.report.summary
+    window, offered = s["window"], s["offered_per_s"]
+    what = "nominal" if is_mix(result.scenario) else "the trace's mean"
+    rate = "a closed loop offers no rate" if offered is None else f"offered {offered:.3g} requests/s ({what})"
+    warm = f" after a warm-up of {window['start_s']:,.0f} s" if window["start_s"] else ""
+    return f"{rate}, judged from {window['start_s']:,.0f} to {window['end_s']:,.0f} s{warm}"
+
+
+def sketch_line(scenario: Scenario) -> str:
+    """How far one run can be trusted."""
+    if is_mix(scenario):
+        return "one run: a sketch; kvcast plan --fixed settles it over independent runs"
+    return "one run of a recording: its interval comes from stretches of it, and speaks of this traffic"
+
+
+def _no_target(s: dict[str, Any], slo: SloConfig) -> str:
+    if s["attainment"] is None:
+        return "no verdict: [slo] sets no limit"
+    return f"attainment {text.percent(s['attainment'])} of arrivals within limits ({limits(slo)}; no target set)"
+
+
 def limits(slo: SloConfig) -> str:
     """The limits in words: those of each SLO class, then the default ones."""
     parts = []
     everyone = SloClass(slo.ttft_s, slo.tpot_s, slo.e2e_s)
     for name, one in [*slo.classes.items(), ("", everyone)]:
-        named = [("TTFT", one.ttft_s), ("TPOT", one.tpot_s), ("E2E", one.e2e_s)]
-        text_of = ", ".join(f"{what} <= {text.seconds(limit)}" for what, limit in named if limit is not None)
+        text_of = ", ".join(f"{what} <= {text.seconds(limit)}" for key, what in NAMES.items() if (limit := getattr(one, key)) is not None)
         if text_of:
             parts.append(f"{name}: {text_of}" if name else text_of)
     return "; ".join(parts) or "no limits"
@@ -94,9 +164,11 @@ def latency_table(result: Result) -> str:
     stats = ("mean", "p50", "p90", "p95", "p99")
     s, latency = result.report.summary, result.report.latency
     rates = f"{s['request_throughput'] or 0:.3g} requests/s, {text.count(s['output_throughput'])} output tokens/s, {text.count(s['total_token_throughput'])} tokens/s in all over {text.seconds(s['duration'])}"
-    if s["stable"] is False:
+    if s["latency_of"] == MEANS_ONLY:
         means = ", ".join(f"{names[key]} {text.milliseconds(latency[key]['mean'])}" for key in ("ttft", "tpot", "e2el"))
         return f"no latency percentiles: they would grow with the length of the run (means of this one: {means})\n{rates}"
+    if s["latency_of"] == OVERLOADED_TRACE:
+        rates = f"the trace ends with a growing backlog: these latencies are of its own requests, a longer trace would have longer ones\n{rates}"
     rows = [[name, *(text.milliseconds(latency[key][stat]) for stat in stats)] for key, name in names.items()]
     return text.table(["latency", *stats], rows) + "\n" + rates
 

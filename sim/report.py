@@ -31,6 +31,9 @@ from workloads.columns import SCOPES, Workload
 if TYPE_CHECKING:
     from calibrate.utilization import Peaks, StepWork
 
+STEADY, OVERLOADED_TRACE, MEANS_ONLY = "steady state", "overloaded trace", "means only"
+"""What a summary's latencies are of: a run whose fleet keeps up; a trace, whose every request is there, that ends with a growing
+backlog; of an unstable mix only the means, which say how long it ran as much as how fast it is."""
 LATENCIES = ("ttft", "tpot", "itl", "e2el", "queue")
 COUNTING_RULE = "full blocks found at first admission / prompt tokens, whole cluster"
 
@@ -94,6 +97,7 @@ def build_report(
 
     groups = [inside & completed] + ([inside & completed & (class_id == c) for c in range(n_classes)] if n_classes > 1 else [])
     latency = _latency(rec, times, groups)
+    told = latency_of(stability, scenario)
     shares = metrics.step_shares(rec.steps, window)
     fates = fate_counts(rec.status[inside])
     judged = None
@@ -103,7 +107,7 @@ def build_report(
     summary: dict[str, Any] = {
         **_throughput(rec, workload, window, inside & completed, prefilled_tokens, output_tokens),
         "request_goodput": float((good & inside).sum()) / window.seconds if limited and window.seconds > 0 else None,
-        **_flat(latency[0], hide=stability.stable is False),
+        **_flat(latency[0], told), "latency_of": told,
         "offered_per_s": offered_per_s, "arrived": int(inside.sum()), **fates,
         "outside_window": int((rec.status != NOT_ARRIVED).sum() - inside.sum()),
         "not_arrived": int((rec.status == NOT_ARRIVED).sum()), "lost_with_session": metrics.lost_with_session(rec, workload),
@@ -182,9 +186,19 @@ def _latency(rec: Recording, times: dict[str, np.ndarray], groups: list[np.ndarr
     return tables
 
 
-def _flat(latency: dict[str, dict[str, float | None]], hide: bool) -> dict[str, float | None]:
-    """{"mean_ttft_ms": ...}; all None in an unstable run, where they say how long it ran and nothing else."""
-    return {f"{stat}_{name}_ms": None if hide else value for name, stats in latency.items() for stat, value in stats.items()}
+def latency_of(stability: Stability, scenario: Scenario) -> str:
+    """Which of the latencies may be told: STEADY, OVERLOADED_TRACE or MEANS_ONLY."""
+    if stability.stable is not False:
+        return STEADY
+    return MEANS_ONLY if scenario.workload.trace is None else OVERLOADED_TRACE
+
+
+def _flat(latency: dict[str, dict[str, float | None]], told: str) -> dict[str, float | None]:
+    """{"mean_ttft_ms": ...}; percentiles and spread are None where only means are told."""
+    return {
+        f"{stat}_{name}_ms": None if told == MEANS_ONLY and stat != "mean" else value
+        for name, stats in latency.items() for stat, value in stats.items()
+    }  # fmt: skip
 
 
 def _throughput(rec: Recording, workload: Workload, window: Window, done: np.ndarray, prefilled: int, output_tokens: int) -> dict[str, Any]:
@@ -277,8 +291,10 @@ def _notes(summary: dict[str, Any], workload: Workload, window: Window, scenario
         notes.append(f"rates are over {span}, the whole run after warm-up; its last {tail:.6g} s had no arrivals")
     else:
         notes.append(f"rates are over {span}; tokens count when they are computed")
-    if summary["stable"] is False:
-        notes.append("unstable: latency statistics are None in the summary, they would only say how long the run was")
+    if summary["latency_of"] == MEANS_ONLY:
+        notes.append("unstable: percentiles are None in the summary, and means say how long the run was as much as how fast the fleet is")
+    if summary["latency_of"] == OVERLOADED_TRACE:
+        notes.append("the trace ends with a growing backlog: its latencies are those of its own requests, a longer trace would have longer ones")
     if summary["stable"] is None:
         notes.append(f"stability unknown: {summary['stable_reason']}")
     if summary["censored"]:

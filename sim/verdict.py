@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.recording import COMPLETED
 from sim.scenario import SloClass, SloConfig
 from workloads.columns import Workload
 
@@ -190,6 +191,12 @@ def sample_of(columns: Mapping[str, np.ndarray], arrival_s: np.ndarray, inside: 
     return Sample(classes, {name: columns[name][rows] for name in ("class_id", "good", "completed", *LIMITS)})
 
 
+def sample_in(requests: Mapping[str, np.ndarray], classes: Sequence[tuple[str, SloClass]]) -> Sample:
+    """The window's requests of a Report's `requests`, or of a requests.parquet."""
+    columns = {"class_id": requests["class_id"].astype(np.int64), "good": requests["good"].astype(bool), "completed": requests["status"] == COMPLETED}
+    return sample_of(columns | {name: requests[name] for name in LIMITS}, requests["arrival_s"], requests["in_window"].astype(bool), classes)
+
+
 def groups(classes: Sequence[tuple[str, SloClass]], slo: SloConfig) -> list[tuple[str, float, list[int]]]:
     """(name, target, class ids) of whoever must reach a target. Classes without a limit are nobody's to fail."""
     target = slo.attainment or 0.0
@@ -203,6 +210,13 @@ def judge(samples: Sequence[Sample], slo: SloConfig, stable: bool | None, confid
     """The verdict over independent runs of one scenario, whose [slo] has a target."""
     rows = tuple(_class_verdict(name, target, [_of(sample, members) for sample in samples], confidence) for name, target, members in groups(samples[0].classes, slo))
     return _together(rows, stable)
+
+
+def all_stable(answers: Sequence[bool | None]) -> bool | None:
+    """Over independent runs. Half must drown: the test calls one in a hundred unstable that is not."""
+    if 2 * answers.count(False) >= len(answers):
+        return False
+    return True if answers.count(True) == len(answers) else None
 
 
 def _of(sample: Sample, members: Sequence[int]) -> dict[str, np.ndarray]:

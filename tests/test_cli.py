@@ -26,6 +26,8 @@ layers = [
   { name = "system", scope = "global", tokens = { value = 300 } },
   { name = "user", scope = "dynamic", tokens = { kind = "uniform", low = 20, high = 200 } },
 ]
+[run]
+warmup_s = 0
 [engine]
 kv_blocks = 2000
 [slo]
@@ -138,7 +140,7 @@ def test_compare_gives_the_same_whatever_the_number_of_processes(small, capsys):
     one = capsys.readouterr().out
     assert main([*command, "--jobs", "2"]) == 0
     assert capsys.readouterr().out == one
-    assert one.splitlines()[0].split()[:3] == ["cache.policy", "engine.kv_blocks", "attainment"]
+    assert one.splitlines()[0].split()[:4] == ["cache.policy", "engine.kv_blocks", "verdict", "attainment"]
 
 
 # -- other commands ----------------------------------------------------------------------------------------------------
@@ -213,11 +215,14 @@ def test_a_failed_validation_exits_with_1(data_dir, monkeypatch, capsys):
 def test_the_demo_tells_what_the_cache_is_worth(tmp_path, capsys):
     assert main(["demo", "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    for part in ("verdict: with the prefix cache 1 replica can meet the target; without it", "what the cache saved", "ceiling", "GPU-hours", "open the dashboard"):
+    for part in ("verdict: with the prefix cache 1 replica meets the target; without it not even 2 replicas do", "offered 5.49 requests/s (nominal)", "what the cache saved", "ceiling", "GPU-hours", "open the dashboard"):
         assert part in out, part
     summaries = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*/summary.json"))]
     assert len(summaries) == 6
-    assert all(s["coverage"]["extrapolated"] < 0.2 for s in summaries)
+    keep_up = [s for s in summaries if s["verdict"]["word"] == "meets"]
+    assert len(keep_up) == 2
+    assert all(s["coverage"]["extrapolated"] < 0.2 for s in keep_up), "what drowns is beyond what was measured"
+    assert len({(s["window"]["start_s"], s["window"]["end_s"], s["offered_per_s"]) for s in summaries}) == 1, "all serve the same requests"
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------

@@ -252,7 +252,7 @@ def test_a_run_in_which_all_are_refused_or_none_arrives_says_so(small, capsys):
     assert document["not_arrived"] > 0
     checked = ["run", small, "--no-baseline", "--check", "--set", "slo.attainment=0.9", "--set", "run.duration_s=1e-9"]
     assert main(checked) == 1
-    assert capsys.readouterr().err == "kvcast: attainment is unknown, no request arrived in the window\n"
+    assert capsys.readouterr().err == "kvcast: NOT SHOWN that it meets the target: no request arrived\n"
 
 
 def test_more_concurrency_than_sessions_is_all_sessions_at_once(small, capsys):

@@ -78,6 +78,8 @@ name = "chat"
 share = 1.0
 layers = [{name = "project", scope = "project", items = 6, tokens = {value = 8000}}, {name = "user", tokens = {value = 100}}]
 output = {value = 8}
+[run]
+warmup_s = 0
 [slo]
 ttft_s = 1.0
 attainment = 0.95
@@ -100,7 +102,7 @@ def test_the_value_of_cache_memory_is_in_gpus_at_equal_attainment(tmp_path, caps
     assert large["usd_per_hour_saved"] == 2.0 * large["gpus_saved"]
     assert large["kv_gib_per_gpu"] == 8000 * 16 * 131072 / 2**30  # Llama-3.1-8B: 128 KiB a token
     fewer = simulate(load_scenario(path, [f"cluster.replicas={off['replicas'] - 1}", "engine.kv_blocks=8000", "cache.enabled=false"]))
-    assert fewer.summary["attainment"] < 0.95 or fewer.summary["stable"] is False  # one less does not do
+    assert fewer.summary["verdict"]["word"] != "meets"  # one less does not do
     assert f"it saves {large['gpus_saved']} GPUs" in document["verdict"]
 
 

@@ -13,7 +13,7 @@ from kvcast.explain import _verdict, changes_for, explain
 from kvcast.explain_text import MEANING, describe
 from sim.causes import CAUSES
 from sim.router import ROUTERS
-from sim.scenario import CacheConfig, ClusterConfig, EngineConfig, SloConfig, TierConfig
+from sim.scenario import CacheConfig, ClusterConfig, EngineConfig, RunConfig, SloConfig, TierConfig
 from tests.test_cli import SMALL
 from workloads.config import Dist, Layer, MixClass
 from workloads.errors import InputError
@@ -25,7 +25,7 @@ def scenario(*layers: Layer, engine: EngineConfig | None = None, cluster: Cluste
     message = Layer("message", "dynamic", Dist("uniform", low=20, high=60))
     mix_class = MixClass("c", share=1.0, layers=(*layers, message), output=Dist(value=8), **of_class)
     return Scenario(
-        workload=WorkloadConfig(class_=(mix_class,), rate=10.0, requests=120), slo=SloConfig(ttft_s=0.5), engine=engine or EngineConfig(kv_blocks=2000),
+        workload=WorkloadConfig(class_=(mix_class,), rate=10.0, requests=120), run=RunConfig(warmup_s=0.0), slo=SloConfig(ttft_s=0.5), engine=engine or EngineConfig(kv_blocks=2000),
         cluster=cluster or ClusterConfig(), cache=cache or CacheConfig(),
     )  # fmt: skip
 
@@ -122,6 +122,19 @@ def test_a_change_that_does_not_help_is_said_not_to() -> None:
 def test_the_verdict_needs_tokens_and_time(recovered: int, after: dict, helps: bool, verdict: str) -> None:
     before = {"mean_ttft_ms": 100.0, "attainment": 0.9, "stable": True}
     assert _verdict(recovered, 1000, before, {**before, **after}) == (helps, verdict)
+
+
+def test_recovered_tokens_are_of_the_requests_that_both_runs_have_in_their_window() -> None:
+    """In steady state a closed loop's next turns come sooner where answers do: the window's requests differ, and their totals say less."""
+    given = scenario(SYSTEM, DOCUMENT, engine=EngineConfig(kv_blocks=200), turns=Dist(value=4), think=Dist(value=3))
+    given = replace(given, run=RunConfig())
+    found = explain(given, policies=("mru",))
+    change = next(change for cause in found["causes"] for change in cause["changes"] if change["change"] == "eviction policy lru -> mru")
+    resolved = api.resolve(given).scenario
+    before, after = simulate(resolved), simulate(replace(resolved, cache=CacheConfig(policy="mru")))
+    both = before.requests["in_window"] & after.requests["in_window"]
+    assert change["recovered_tokens"] == after.requests["hit_tokens"][both].sum() - before.requests["hit_tokens"][both].sum()
+    assert "note" not in change
 
 
 def test_from_an_overloaded_fleet_only_the_tokens_are_known() -> None:

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from kvcast import ready
 from kvcast.pages import layers, mix
-from workloads import dists
+from workloads import dists, steady
 from workloads.check import class_rates
 from workloads.config import Arrival, Dist, Layer, MixClass, WorkloadConfig
 from workloads.errors import InputError
@@ -90,26 +89,12 @@ def test_a_preset_joins_at_its_own_rate_under_a_name_of_its_own():
 def test_users_and_rate_are_littles_law():
     agent = load_preset("coding-agent")
     users = mix.users(agent, "coding-agent")
-    assert users == pytest.approx(0.02 * ready.session_s(agent.class_[0]))
+    assert users == pytest.approx(0.02 * steady.session_s(agent.class_[0]))
     after = mix.for_users(agent, "coding-agent", 300)
     assert mix.users(after, "coding-agent") == pytest.approx(300, rel=1e-4)
     assert after.class_[0].rate == pytest.approx(0.02 * 300 / users, rel=1e-4)
     single = MixClass(name="a", rate=2.0, layers=(Layer(name="m", tokens=Dist(value=10)),), output=Dist(value=100))
-    assert ready.session_s(single) == pytest.approx(100 * ready.NOMINAL_TOKEN_S), "one request: its answer alone"
-
-
-def test_a_run_that_ends_before_its_users_are_there_is_said_to():
-    agent = mix.for_users(load_preset("coding-agent"), "coding-agent", 300)
-    line = ready.too_short(agent, "coding-agent")
-    assert "before the load is there" in line
-    enough = int(line.split("stop after about ")[1].split()[0].replace(",", ""))
-    assert ready.too_short(replace(agent, requests=enough), "coding-agent") == ""
-    assert ready.too_short(load_preset("demo"), "chat") == ""
-    longer = ready.lengthened(replace(agent, duration_s=60.0), "coding-agent")
-    assert (longer.requests, longer.duration_s) == (enough, None)
-    assert ready.too_short(longer, "coding-agent") == ""
-    faster = ready.too_short(replace(agent, requests=enough, rate_scale=4.0), "coding-agent")
-    assert "before the load is there" in faster, "four times the rate ends in a quarter of the time"
+    assert steady.session_s(single) == pytest.approx(100 * steady.NOMINAL_TOKEN_S), "one request: its answer alone"
 
 
 # -- layers --------------------------------------------------------------------------------------------------------------

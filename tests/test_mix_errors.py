@@ -61,7 +61,7 @@ def test_bad_classes_are_named(change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"requests": None}, "needs duration_s or requests"),
+        ({"requests": None, "class_": (replace(one_class(layer("m", "dynamic")), arrival=Arrival(kind="trace", times_s=(0.0,)), rate=None, share=None),)}, "needs duration_s or requests"),
         ({"requests": 10**9}, "has about 1e+09 requests, expected at most 100,000,000"),
         ({"requests": None, "duration_s": 1e9}, "requests, expected at most 100,000,000"),
         ({"rate": 3.0}, "rate = 3 has no effect: no class has a share"),

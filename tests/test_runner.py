@@ -15,7 +15,7 @@ from kvcast.pages.runner import CANCELLED, Job, Runner, without_paths
 from kvcast.runs import load_run
 from workloads.errors import InputError
 
-SMALL = "name = 'small'\n[workload]\npreset = 'demo'\nduration_s = 20.0\n"
+SMALL = "name = 'small'\n[workload]\npreset = 'demo'\nduration_s = 20.0\n[run]\nwarmup_s = 0\n"
 LONG = SMALL.replace("20.0", "20000.0")
 
 

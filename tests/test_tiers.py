@@ -241,6 +241,8 @@ SCENARIO = """
 preset = "coding-agent"
 rate = 0.5
 duration_s = 30
+[run]
+warmup_s = 0
 [engine]
 kv_blocks = 4000
 [[cache.tiers]]

@@ -2,7 +2,8 @@
 
 Every combination of the --vary values is one variant; all variants of a seed see the same requests at the same times, so
 their differences are paired. With --seeds N, each value is the mean over N seeds with its 95 % interval, and `vs first`
-is the mean paired difference to the first variant.
+is the mean paired difference to the first variant; the verdict is over all of a variant's seeds. Of a recorded trace nothing is
+drawn: it is simulated once, whatever --seeds says.
 
   kvcast compare examples/demo.toml --vary cache.policy=lru,lfu --vary cluster.replicas=1,2
   kvcast compare examples/demo.toml --vary cache.enabled=true,false --seeds 5 --jobs 2

@@ -25,14 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from kvcast import api, config, runs, text
+    from kvcast.steady import together
 
+    asked = {(replicas, cache): config.load_scenario(SCENARIO, [f"cluster.replicas={replicas}", *overrides]) for replicas in map(str, args.replicas) for cache, overrides in CACHES.items()}
+    scenarios = dict(zip(asked, together(list(asked.values())), strict=True))
     workload, results = None, {}
-    for replicas in map(str, args.replicas):
-        for cache, overrides in CACHES.items():
-            scenario = config.load_scenario(SCENARIO, [f"cluster.replicas={replicas}", *overrides])
-            workload = api.load_workload(scenario.workload, scenario.seed) if workload is None else workload
-            text.progress(f"{replicas} replicas, cache {cache}")
-            results[replicas, cache] = api.run(api.prepare(scenario, workload))
+    for (replicas, cache), scenario in scenarios.items():
+        workload = api.load_workload(scenario.workload, scenario.seed) if workload is None else workload
+        text.progress(f"{replicas} replicas, cache {cache}")
+        results[replicas, cache] = api.run(api.prepare(scenario, workload))
     for (replicas, cache), result in results.items():
         baseline = None if cache == "off" else results[replicas, "off"]
         runs.save_run(args.out / f"{replicas}-replicas-{cache}", result, baseline)
@@ -52,7 +53,7 @@ def _story(results: dict[tuple[str, str], Any], out: Path) -> str:
     lines = [
         summary_text.heading(result), "",
         f"target: {text.percent(slo.attainment, 0)} of requests within {summary_text.limits(slo)}",
-        "", _table(results), "", _verdict(results), "",
+        summary_text.load_line(result), "", _table(results), "", _verdict(results), "one run of each: a sketch; kvcast plan settles it over independent runs", "",
         f"prefix cache, LRU, {replicas} replicas:", summary_text.cache_lines(result), "", summary_text.worth_table(result, off), "",
         summary_text.cost_line(result), summary_text.engine_lines(result), "",
         f"run folders: {out}/", "open the dashboard: make dashboard (or kvcast dashboard)",
@@ -67,7 +68,7 @@ def _table(results: dict[tuple[str, str], Any]) -> str:
     for (replicas, cache), result in results.items():
         s, latency = result.report.summary, result.report.latency
         rows.append([
-            replicas, cache, text.percent(s["attainment"]), _meets(s), text.percent(s["prefix_hit_rate"]), text.percent(s["reuse_ceiling_replica"]),
+            replicas, cache, text.percent(s["attainment"]), _word(s), text.percent(s["prefix_hit_rate"]), text.percent(s["reuse_ceiling_replica"]),
             text.milliseconds(latency["ttft"]["mean"]), text.milliseconds(latency["ttft"]["p99"]), text.milliseconds(latency["tpot"]["mean"]),
             f"{s['gpu_hours']:.3g}", text.usd(s["cost"]["usd"]), text.percent(s["coverage"]["extrapolated"]),
         ])  # fmt: skip
@@ -75,9 +76,8 @@ def _table(results: dict[tuple[str, str], Any]) -> str:
     return text.table(header, rows, left=2)
 
 
-def _meets(s: dict[str, Any]) -> str:
-    verdict = "meets" if s["attainment"] >= s["attainment_target"] else "misses"
-    return f"{verdict}, unstable" if s["stable"] is False else verdict
+def _word(s: dict[str, Any]) -> str:
+    return s["verdict"]["word"] + (", unstable" if s["stable"] is False else "")
 
 
 def _verdict(results: dict[tuple[str, str], Any]) -> str:
@@ -87,18 +87,24 @@ def _verdict(results: dict[tuple[str, str], Any]) -> str:
     without = smallest["off"]
     tried = _replicas(max(int(replicas) for replicas, _ in results))
     if with_cache is None:
-        return f"verdict: not even {tried} can meet the target"
+        return f"verdict: not even {tried} meet the target"
     if without is None:
-        return f"verdict: with the prefix cache {_replicas(with_cache)} can meet the target; without it not even {tried} do"
+        return f"verdict: with the prefix cache {_replicas(with_cache)} {_meet(with_cache)} the target; without it not even {tried} do"
     if without > with_cache:
-        return f"verdict: with the prefix cache {_replicas(with_cache)} can meet the target; without it {without} are needed"
-    return f"verdict: {_replicas(with_cache)} can meet the target with or without the prefix cache"
+        return f"verdict: with the prefix cache {_replicas(with_cache)} {_meet(with_cache)} the target; without it {without} are needed"
+    return f"verdict: {_replicas(with_cache)} {_meet(with_cache)} the target with or without the prefix cache"
 
 
 def _replicas(n: int) -> str:
     return f"{n} replica{'s' if n > 1 else ''}"
 
 
+def _meet(n: int) -> str:
+    return "meet" if n > 1 else "meets"
+
+
 def _smallest(results: dict[tuple[str, str], Any], cache: str) -> int | None:
-    counts = [int(r) for (r, c), result in results.items() if c == cache and _meets(result.report.summary) == "meets"]
+    from sim.verdict import MEETS
+
+    counts = [int(r) for (r, c), result in results.items() if c == cache and _word(result.report.summary) == MEETS]
     return min(counts, default=None)

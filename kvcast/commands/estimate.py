@@ -1,8 +1,8 @@
 """What a run would say, from at most 2,000 of its requests: an answer in a second.
 
-Two stretches of the run are simulated at its own rates, the first third of each as a warm-up. Its goodput is within 15 % of
-the whole run's on the bundled mixes (docs/dashboard.md has the table); a fleet that cannot keep up is said to be overloaded,
-without a goodput. For a verdict, run the whole: kvcast run.
+A stretch of the run's window is simulated at its own rates, the first 60 % of it as a warm-up. Its goodput is within 15 %
+of the whole run's on the bundled mixes (docs/dashboard.md has the table); a fleet that cannot keep up is said to be overloaded,
+without a goodput. It says "about": for a verdict, run the whole (kvcast run) or settle it (kvcast plan --fixed).
 
   kvcast estimate examples/demo.toml --set workload.preset=rag --set slo.classes= --set slo.ttft_s=1
 """
@@ -42,15 +42,32 @@ def as_text(found: dict[str, Any]) -> str:
 
     of = f"from {text.count(found['sampled'])} of {text.count(found['requests'])} requests, {text.count(found['measured'])} measured"
     hits = f"prefix hit rate (block size {found['block_size']}): {text.percent(found['prefix_hit_rate'])}, with one endless cache {text.percent(found['reuse_ceiling_fleet'])}"
+    rate = "" if found["offered_per_s"] is None else f"{found['offered_per_s']:.3g} requests/s"
     if found["overloaded"]:
-        return f"overloaded: the fleet cannot keep up with {found['offered_per_s']:.3g} requests/s ({of})\n{hits}"
+        return f"overloaded: the fleet cannot keep up with the {rate} that are offered ({of})\n{hits}"
     goodput = "-" if found["goodput_per_s"] is None else f"{found['goodput_per_s']:.3g} requests/s"
     lines = [
-        f"goodput: about {goodput} ({of})",
-        f"within limits: {text.percent(found['attainment'])}" if found["limited"] else "no limits are set: every completed request counts",
+        f"goodput: about {goodput}{f' of {rate} offered' if rate else ''} ({of})",
+        _attained(found),
         *(f"{name.upper()}: p50 {text.milliseconds(found[f'p50_{name}_ms'])}, p99 {text.milliseconds(found[f'p99_{name}_ms'])}" for name in ("ttft", "tpot")),
         hits,
         *([] if found["usd_per_million_total_tokens"] is None else [f"cost: {text.per_million(found, 'usd', text.usd)}"]),
         f"step times: {text.percent(found['extrapolated'])} of simulated time is extrapolated",
     ]  # fmt: skip
     return "\n".join(lines)
+
+
+def _attained(found: dict[str, Any]) -> str:
+    """The share within limits, and how far so few requests go towards a verdict."""
+    from kvcast import text
+    from kvcast.summary_text import between, class_verdicts, reason
+
+    if not found["limited"]:
+        return "no limits are set: every completed request counts"
+    judged, about = found["verdict"], f"within limits: about {text.percent(found['attainment'])}"
+    if judged is None:
+        return f"{about} (no target is set)"
+    why = ", ".join(part for part in (judged["class"], reason(judged["reason"])) if part)
+    interval = f" ({between(judged['classes'][0]['attainment'])})" if len(judged["classes"]) == 1 else ""
+    line = f"{about}{interval}; so few requests say: {judged['word']}{f' ({why})' if why else ''}. A sketch: kvcast run judges the whole window"
+    return f"{line}\n{class_verdicts(judged)}" if len(judged["classes"]) > 1 else line

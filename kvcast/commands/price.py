@@ -211,7 +211,7 @@ def _own(asked: Asked, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     return {
         "gpu_hours": hours, "gpu_hour_usd": summary["cost"]["gpu_hour_usd"], "usd": summary["cost"]["usd"],
         **{key: summary["cost"][key] for key in (f"usd_per_million_{tokens}_tokens" for tokens in ("input", "output", "total"))},
-        "gpus": summary["replicas"] * summary["tensor_parallel"], "prefix_hit_rate": summary["prefix_hit_rate"],
+        "offered_per_s": summary["offered_per_s"], "gpus": summary["replicas"] * summary["tensor_parallel"], "prefix_hit_rate": summary["prefix_hit_rate"],
         "attainment": summary["attainment"], "stable": summary["stable"], "completed": summary["completed"], "arrived": summary["arrived"],
         "break_even_gpu_hour_usd": {row["retention"]: row["total_usd"] / hours if hours else None for row in rows},
     }  # fmt: skip
@@ -256,7 +256,8 @@ def _own_lines(own: dict[str, Any] | None) -> list[str]:
     if own is None:
         return []
     paid = f"{text.usd(own['usd'])} at ${own['gpu_hour_usd']:g} a GPU-hour, {text.per_million(own, 'usd', text.usd)}" if own["usd"] is not None else "no price given (set cost.gpu_hour_usd)"
-    lines = [f"own GPUs: {own['gpus']} for {own['gpu_hours']:.3g} GPU-hours, {paid}; hit rate {text.percent(own['prefix_hit_rate'])}, attainment {text.percent(own['attainment'])}"]
+    load = "" if own["offered_per_s"] is None else f" at {own['offered_per_s']:.3g} requests/s offered"
+    lines = [f"own GPUs: {own['gpus']} for {own['gpu_hours']:.3g} GPU-hours{load}, {paid}; hit rate {text.percent(own['prefix_hit_rate'])}, attainment {text.percent(own['attainment'])}"]
     if own["stable"] is False:
         lines.append("the fleet is overloaded: the API serves these requests, the fleet did not in time, so the costs are not of the same service")
     if own["completed"] < own["arrived"]:

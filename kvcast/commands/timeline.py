@@ -1,10 +1,10 @@
 """What happened in a window: every queue, prefill chunk, decode and preemption of the requests in it, simulated again.
 
-The requests that were preempted, then those that waited longest for their first token, are kept (--most); --trace writes
+Seconds are the run's own: a mix's warm-up comes first (kvcast run says from when to when it is judged). The requests that were preempted, then those that waited longest for their first token, are kept (--most); --trace writes
 them for chrome://tracing or Perfetto.
 
-  kvcast timeline examples/demo.toml --window 60,90
-  kvcast timeline examples/demo.toml --window 60,90 --trace trace.json
+  kvcast timeline examples/demo.toml --window 600,630
+  kvcast timeline examples/demo.toml --window 600,630 --trace trace.json
 """
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from kvcast.commands.run import add_scenario_arguments
 
     add_scenario_arguments(parser)
-    parser.add_argument("--window", metavar="START,END", type=window, required=True, help="seconds of the run")
+    parser.add_argument("--window", metavar="START,END", type=window, required=True, help="seconds of the run, its warm-up included")
     parser.add_argument("--most", metavar="N", type=most, default=30, help="requests shown at most (default 30)")
     parser.add_argument("--trace", metavar="FILE", type=output, help="write them in Chrome's Trace Event Format")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")

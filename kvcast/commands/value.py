@@ -1,7 +1,7 @@
 """Is the prefix cache worth the memory it takes? GPUs saved at equal attainment, over GiB of KV memory.
 
-For every KV size the fewest replicas that meet [slo] attainment (and keep up with arrivals) are found by simulation, with
-the cache on; the zero is the cache off in the largest of these sizes. Tokens, FLOPs, TTFT and busy time stand beside it,
+For every KV size the fewest replicas that meet the target of [slo] (as kvcast run judges, and keep up with arrivals) are found
+by simulation, with the cache on; the zero is the cache off in the largest of these sizes. Tokens, FLOPs, TTFT and busy time stand beside it,
 because they are saved in different shares.
 
   kvcast value examples/demo.toml

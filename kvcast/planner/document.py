@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from kvcast.money import KEYS, money
 from kvcast.planner.candidates import Combination
 from kvcast.planner.command import launch_of
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.load import Capacity
-from kvcast.planner.money import KEYS, money
 from kvcast.planner.trials import CANNOT_RUN, PRUNED, Judged
 from sim.scenario import Scenario, SloConfig
 from sim.verdict import Interval

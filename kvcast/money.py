@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 HOURS_A_MONTH = 730.0
-KEYS = ("usd_per_month", "usd_per_request", "usd_per_million_input_tokens", "usd_per_million_output_tokens", "usd_per_million_total_tokens")
+PER_MILLION = tuple(f"usd_per_million_{tokens}_tokens" for tokens in ("input", "output", "total"))
+KEYS = ("usd_per_month", "usd_per_request", *PER_MILLION)
 
 
 def money(usd_per_hour: float | None, offered_per_s: float | None, prompt_tokens: np.ndarray, output_tokens: np.ndarray) -> dict[str, float | None]:
