@@ -346,7 +346,21 @@ def measure(prepared: Prepared, recording: Recording) -> Result:
         prefill_flops=prefill_flops(resolved.model), step_work=step_work(resolved), peaks=peaks(resolved.profile),
         offered_per_s=offered_per_s(resolved.scenario, prepared.workload),
     )
+    report.summary["cost"]["at_offered"] = _bill(resolved.scenario, prepared.workload, report)
     return Result(resolved, report)
+
+
+def _bill(scenario: Scenario, workload: Workload, report: Report) -> dict[str, float | None] | None:
+    """What the fleet costs at a mix's nominal load, which a window has more or less of; None for a trace or a closed loop."""
+    from kvcast.money import money
+    from kvcast.steady import is_mix
+
+    offered, price, inside = report.summary["offered_per_s"], scenario.cost.gpu_hour_usd, report.requests["in_window"].astype(bool)
+    if offered is None or price is None or not is_mix(scenario):
+        return None
+    gpus = scenario.cluster.replicas * scenario.hardware.tensor_parallel
+    return money(gpus * price, offered, workload.prompt_tokens[inside], workload.output_tokens[inside])
+
 
 
 def _check_optimal(prepared: Prepared, recording: Recording) -> None:

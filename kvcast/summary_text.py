@@ -266,6 +266,14 @@ def _worth_row(name: str, pair: dict[str, Any], show: Any) -> list[str]:
     return [name, show(pair["off"]) if pair["off"] is not None else text.UNKNOWN, show(pair["on"]) if pair["on"] is not None else text.UNKNOWN, text.percent(pair["saved_share"])]
 
 
+def at_offered(s: dict[str, Any]) -> str:
+    """The cost at a mix's nominal load, before that of the window, in which more or less came."""
+    bill = s["cost"].get("at_offered")
+    if bill is None:
+        return ""
+    return f"at the offered {s['offered_per_s']:.3g} requests/s: {text.per_million(bill, 'usd', text.usd)}, {text.usd(bill['usd_per_request'])} a request, {text.usd(bill['usd_per_month'])} a month\nin this window: "
+
+
 def cost_line(result: Result) -> str:
     s = result.report.summary
     cost = s["cost"]
@@ -273,7 +281,7 @@ def cost_line(result: Result) -> str:
     if cost["usd"] is None:
         return f"{line}, {text.per_million(cost, 'gpu_hours', text.hours)} (set [cost] gpu_hour_usd for money)"
     return (
-        f"{line}; at {text.usd(cost['gpu_hour_usd'])} a GPU-hour {text.usd(cost['usd'])}: {text.per_million(cost, 'usd', text.usd)}, "
+        f"{at_offered(s)}{line}; at {text.usd(cost['gpu_hour_usd'])} a GPU-hour {text.usd(cost['usd'])}: {text.per_million(cost, 'usd', text.usd)}, "
         f"{text.usd(cost['usd_per_request'])} a request, {text.usd(cost['usd_per_session'])} a session"
     )
 
