@@ -9,6 +9,7 @@ from typing import Any
 
 from kvcast import text
 from kvcast.api import Result
+from kvcast.model_error import as_words
 from kvcast.steady import is_mix
 from sim.report import MEANS_ONLY, OVERLOADED_TRACE, worth_of
 from sim.scenario import Scenario, SloClass, SloConfig
@@ -66,6 +67,8 @@ def verdict(result: Result) -> str:
     if judged and len(judged["classes"]) > 1:
         lines.append(class_verdicts(judged))
     lines.append(load_line(result))
+    if s["model_error"] is not None:
+        lines.append(as_words(s["model_error"]))
     if judged:
         lines.append(sketch_line(result.scenario))
     if s["stable"] is False:

@@ -121,7 +121,7 @@ def build_report(
         **utilization(rec, window, shares["busy_s"], gpus, step_work, peaks),
         "attainment": float((good & inside).sum() / inside.sum()) if limited and inside.any() else None,
         "attainment_target": scenario.slo.attainment,
-        "verdict": None if judged is None else judged.as_document(),
+        "verdict": None if judged is None else judged.as_document(), "model_error": None,
         "stable": stability.stable, "stable_reason": stability.reason,
         "backlog_growth_per_s": stability.growth_requests_per_s, "backlog_growth_tokens_per_s": stability.growth_tokens_per_s,
         "headroom": None,

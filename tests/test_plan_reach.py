@@ -53,7 +53,7 @@ def test_a_target_that_every_load_meets_has_a_bound_for_a_headroom_and_nothing_t
     assert made["binding"]["resource"] is None
     text = as_text(made)
     assert "headroom at least" in text
-    assert "SLO capacity at least" in text
+    assert "SLO capacity, undisturbed: at least" in text
     assert "nothing binds" in text
 
 

@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--access-log", action="store_true", help="write access.parquet into the run folder: every run of prompt tokens looked up in a cache, and when it is next asked for")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
     parser.add_argument("--check", action="store_true", help="exit with 0 when the target of [slo] is met, with 1 when it is missed or that it is met is not shown")
+    parser.add_argument("--no-model-error", action="store_true", help="do not simulate again at slower and faster step times")
     parser.add_argument("--no-baseline", action="store_true", help="do not simulate again with the prefix cache off")
     parser.add_argument("--save-cache", metavar="FILE", type=output, help="keep the prefix caches as they are once all arrivals up to run.duration_s are served")
     parser.add_argument("--warm-cache", metavar="FILE", type=output, help="begin with saved caches and serve what arrives after them (no run without cache beside it)")
@@ -58,6 +59,7 @@ def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from kvcast import api, config, runs, text
+    from kvcast.model_error import model_error
     from workloads.errors import InputError
 
     overrides = args.overrides + ([] if args.horizon is None else [f"run.horizon_s={args.horizon or repr('')}"])
@@ -84,6 +86,9 @@ def run(args: argparse.Namespace) -> int:
         if again:
             text.progress("simulating again with the prefix cache off")
             baseline = api.run(api.without_cache(prepared), on_clock=text.clock("again with the prefix cache off", 1, 2))
+        if result.report.summary["verdict"] is not None and not args.no_model_error:
+            text.progress("simulating again at slower and faster step times")
+            result.report.summary["model_error"] = model_error(prepared, **{key: value for key, value in caches.items() if key == "warm"})
     text.clear_clock()
     if args.out:
         runs.save_run(args.out, result, baseline, steps=args.steps, access_of=prepared.workload if args.access_log else None)

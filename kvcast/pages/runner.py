@@ -31,6 +31,7 @@ from typing import Any
 
 import kvcast
 from kvcast import text
+from kvcast.commands.plan import NO_FLEET
 from workloads.errors import InputError
 
 ROOT = Path(kvcast.__file__).resolve().parent.parent
@@ -221,10 +222,11 @@ class Runner:
         with said.open("wb") as out, job.file(".log").open("wb") as log:
             job.process = _kvcast(*argv, "--json", stdout=out, stderr=log, progress=job.file(".progress"))
             ended = _wait(job.process, job.stop)
-        if job.process.returncode == 0 and name != "run":  # a run's is its summary.json
+        answered = job.process.returncode == 0 or (name == "plan" and job.process.returncode == NO_FLEET and said.stat().st_size > 0)
+        if answered and name != "run":  # a run's is its summary.json
             os.replace(said, job.file(".json"))
         said.unlink(missing_ok=True)
-        if job.process.returncode and not job.stop.is_set():
+        if not answered and not job.stop.is_set():
             job.why_not = self._reason(job) if ended else f"stopped after {LIMIT_S} s: fewer requests, or a lower rate, take less"
 
     def _reason(self, job: Job) -> str:

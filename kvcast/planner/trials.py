@@ -20,13 +20,27 @@ import numpy as np
 
 from kvcast import shared
 from kvcast.lab import SKETCH, SKETCHED, STOPPED, Lab, OnDone, Task, end_processes
+from kvcast.model_error import attains
 from kvcast.planner.drawn import drawn
 from sim.hopeless import LIMITS
 from sim.metrics import limits_of
-from sim.recording import COMPLETED
 from sim.scenario import Scenario
 from sim.sketch import COLUMNS
-from sim.verdict import MEETS, MISSES, NOT_SHOWN, UNSTABLE, Interval, Sample, Verdict, interval, judge, named_limits, student_t
+from sim.verdict import (
+    MEETS,
+    MISSES,
+    NOT_SHOWN,
+    UNSTABLE,
+    Interval,
+    Sample,
+    Verdict,
+    all_stable,
+    interval,
+    judge,
+    named_limits,
+    sample_in,
+    student_t,
+)
 from workloads.columns import Workload
 
 __all__ = ["CANNOT_RUN", "LOOKS", "MEETS", "MISSES", "NOT_SHOWN", "PRUNED", "UNSTABLE", "Judged", "Trial", "Trials"]
@@ -81,9 +95,7 @@ class Judged:
     @property
     def attains(self) -> bool:
         """Whether the shares themselves reach their targets, sure or not: what a search goes by."""
-        rows = self.judged.classes
-        reached = all(row.attainment is not None and row.attainment.mean >= row.target for row in rows)
-        return bool(rows) and reached and self.stable is not False and self.at_most is None
+        return self.at_most is None and attains(self.judged, self.stable)
 
     @property
     def goodput_per_s(self) -> float | None:
@@ -121,12 +133,7 @@ class _Outcome:
     @cached_property
     def sample(self) -> Sample:
         """The window's requests in order of arrival."""
-        columns = self.columns()
-        rows = np.flatnonzero(columns["in_window"])
-        rows = rows[np.argsort(columns["arrival_s"][rows], kind="stable")]
-        columns = {name: column[rows] for name, column in columns.items()}
-        classes = named_limits(self.workload, limits_of(self.workload, self.task.scenario.slo))
-        return Sample(classes, {**columns, "class_id": columns["class_id"].astype(np.int64), "completed": columns["status"] == COMPLETED, "good": columns["good"].astype(bool)})
+        return sample_in(self.columns(), named_limits(self.workload, limits_of(self.workload, self.task.scenario.slo)))
 
     @cached_property
     def good(self) -> np.ndarray:
@@ -276,13 +283,13 @@ def _read(trial: Trial, outcomes: Sequence[_Outcome], confidence: float) -> Judg
     outcomes = _different(outcomes)
     summaries = tuple(outcome.summary for outcome in outcomes)
     slo = trial.scenario.slo
-    found = judge([outcome.sample for outcome in outcomes], slo, _all_stable(summaries), confidence)
+    found = judge([outcome.sample for outcome in outcomes], slo, _stable(summaries), confidence)
     busy = sum(summary["gpu_busy_s"] for summary in summaries) or 1.0
     one_by_one = [found] if len(outcomes) == 1 else [judge([outcome.sample], slo, outcome.summary["stable"], confidence) for outcome in outcomes]
-    attained = tuple(summary["stable"] is not False and all(row.attainment is not None and row.attainment.mean >= row.target for row in one.classes) for one, summary in zip(one_by_one, summaries, strict=True))
+    attained = tuple(attains(one, summary["stable"]) for one, summary in zip(one_by_one, summaries, strict=True))
     return Judged(
         trial, found, interval([outcome.good for outcome in outcomes], confidence), None, 1.0, {limit: _share([outcome.within(limit) for outcome in outcomes]) for limit in LIMITS},
-        attained, _all_stable(summaries), summaries[0]["offered_per_s"], _percentiles(outcomes, "ttft_s", confidence), _percentiles(outcomes, "tpot_s", confidence),
+        attained, _stable(summaries), summaries[0]["offered_per_s"], _percentiles(outcomes, "ttft_s", confidence), _percentiles(outcomes, "tpot_s", confidence),
         sum(summary["coverage"]["extrapolated"] * summary["gpu_busy_s"] for summary in summaries) / busy,
         tuple(outcome.task.run for outcome in outcomes), summaries,
     )  # fmt: skip
@@ -291,17 +298,13 @@ def _read(trial: Trial, outcomes: Sequence[_Outcome], confidence: float) -> Judg
 def _different(outcomes: Sequence[_Outcome]) -> Sequence[_Outcome]:
     """One run where all are equal: a seed that changes nothing is no replication."""
     first, *others = outcomes
-    names = ("arrival_s", "ttft_s", "e2e_s")
+    names = ("ttft_s", "tpot_s", "e2e_s")
     equal = all(len(other.good) == len(first.good) and all(np.array_equal(other.sample.columns[name], first.sample.columns[name], equal_nan=True) for name in names) for other in others)
     return outcomes[:1] if equal else outcomes
 
 
-def _all_stable(summaries: Sequence[dict[str, Any]]) -> bool | None:
-    """Of several runs, half must drown: the test calls one in a hundred unstable that is not."""
-    answers = [summary["stable"] for summary in summaries]
-    if 2 * answers.count(False) >= len(answers):
-        return False
-    return True if answers.count(True) == len(answers) else None
+def _stable(summaries: Sequence[dict[str, Any]]) -> bool | None:
+    return all_stable([summary["stable"] for summary in summaries])
 
 
 def _share(within: Sequence[np.ndarray | None]) -> float | None:
@@ -312,8 +315,9 @@ def _share(within: Sequence[np.ndarray | None]) -> float | None:
 def _percentiles(outcomes: Sequence[_Outcome], name: str, confidence: float) -> dict[str, float | None]:
     """Of all runs' requests, milliseconds; with several runs the p99's interval, by Student's t of its logarithm over the runs."""
     runs = [column[~np.isnan(column)] for column in (outcome.sample.columns[name] for outcome in outcomes)]
-    values = np.concatenate(runs)
-    if not len(values):
+    values, first = np.concatenate(runs), outcomes[0]
+    grows = first.task.scenario.workload.trace is None and _stable([outcome.summary for outcome in outcomes]) is False
+    if not len(values) or grows:  # of an unstable mix they would say how long the run was
         return {"p50": None, "p99": None}
     p50, p99 = np.percentile(values, (50, 99)) * 1e3
     found: dict[str, float | None] = {"p50": float(p50), "p99": float(p99)}

@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 from kvcast import text
+from kvcast.model_error import as_words
 from sim.verdict import POOLED
 
 ROWS = 24  #: candidates printed at most
@@ -20,7 +21,7 @@ def verdict(made: dict[str, Any]) -> str:
     answer, wanted = made["answer"], share(made["slo"]["attainment"])
     if not answer["feasible"]:
         return _infeasible(made)
-    parts = [f"{fleet(made)} meets: {_classes(made)} of requests within {limits(made['slo'])}, target {wanted}{_sketch(answer)}", *_with_error(made)]
+    parts = [f"{fleet(made)} meets: {_classes(made)} of requests within {limits(made['slo'])}, target {wanted}{_sketch(answer)}", *([as_words(made["model_error"])] if made["model_error"] else [])]
     if made["binding"] is not None and made["binding"]["resource"] is not None:
         rivals = made["binding"].get("rivals") or []
         parts.append(f"binding: {' or '.join([made['binding']['resource'], *rivals])}" + (" (not told apart)" if rivals else ""))
@@ -43,24 +44,6 @@ def _classes(made: dict[str, Any]) -> str:
 
 def _sketch(answer: dict[str, Any]) -> str:
     return " (one run)" if answer["runs"] == 1 else f" ({answer['runs']} runs)"
-
-
-def _with_error(made: dict[str, Any]) -> list[str]:
-    """What the model's own error makes of it."""
-    error = made["model_error"]
-    if error is None:
-        return []
-    ends = [f"{_worst(error[side])} with step times {text.percent(error['share'])} {words}" for side, words in (("slower", "longer"), ("faster", "shorter"))]
-    return [f"model error: {' and '.join(ends)}" + ("" if error["slower"]["attains"] else ", so it depends on the step times whether it meets")]
-
-
-def _worst(one: dict[str, Any]) -> str:
-    """The lowest share of a class."""
-    rows = [row for row in one["classes"] if row["attainment"] is not None]
-    if not rows:
-        return f"at most {text.percent(one['attainment']['high'])}"
-    worst = min(rows, key=lambda row: row["attainment"]["mean"] - row["target"])
-    return f"{text.percent(worst['attainment']['mean'])}{' of ' + worst['name'] if len(rows) > 1 else ''}"
 
 
 def _infeasible(made: dict[str, Any]) -> str:
@@ -297,7 +280,7 @@ def _reach(made: dict[str, Any]) -> str:
     least = "at least " if capacity["breaks_at_per_s"] is None else ""
     between = f" (from {load(capacity['low'], unit)}; no higher load was looked at)" if least else f" (from {load(capacity['low'], unit)} to {load(capacity['high'], unit)})"
     knee = "" if made["knee_per_s"] is None else f"; knee of goodput at {made['knee_per_s']:.3g} requests/s: more load brings no more good answers"
-    lines = [f"SLO capacity {least}{load(capacity['slo_capacity_per_s'], unit)}{between}, offered {load(capacity['offered_rate_per_s'], unit)}{knee}"]
+    lines = [f"SLO capacity, undisturbed: {least}{load(capacity['slo_capacity_per_s'], unit)}{between}, offered {load(capacity['offered_rate_per_s'], unit)}{knee}"]
     cells = [[number(row["load"], unit), text.percent(row["attainment"]), f"{row['goodput_per_s']:.3g}" if row["goodput_per_s"] is not None else text.UNKNOWN,
               text.milliseconds(row["ttft_ms_p50"]), text.milliseconds(row["ttft_ms_p99"]), text.milliseconds(row["tpot_ms_p99"]), {None: "?", True: "yes", False: "NO"}[row["stable"]]] for row in made["rates"]]  # fmt: skip
     return "\n".join([*lines, text.table([unit, "attainment", "goodput/s", "TTFT p50", "TTFT p99", "TPOT p99", "stable"], cells, left=0)])
