@@ -228,7 +228,7 @@ def test_split_evicted_by_hand() -> None:
 
 
 def test_command_prints_references_and_the_split(capsys: pytest.CaptureFixture[str]) -> None:
-    small = ["--set", "run.duration_s=120", "--set", "engine.kv_blocks=2000", "--set", "cluster.replicas=1"]
+    small = ["--set", "run.duration_s=120", "--set", "engine.kv_blocks=2000", "--set", "cluster.replicas=1", "--set", "workload.loop=open"]
     assert main(["optimum", str(ROOT / "examples" / "demo.toml"), "--policy", "lru,clairvoyant", "--depth-weight", "0.0167", "--json", *small]) == 0
     lru, clairvoyant = json.loads(capsys.readouterr().out)
     assert lru["hit_tokens"] < clairvoyant["hit_tokens"] <= clairvoyant["schedule_optimum_tokens"]

@@ -15,7 +15,7 @@ from workloads.errors import InputError
 
 BASE = {
     "workload": {"preset": "demo", "duration_s": 60.0}, "hardware": {"profile": "h200-llama-3.1-8b-aic"},
-    "slo": {"attainment": 0.9, "ttft_s": 2.0}, "model": {"name": "llama-3.1-8b"},
+    "slo": {"attainment": 0.9, "ttft_s": 2.0, "attained_by": "pooled"}, "model": {"name": "llama-3.1-8b"},
 }  # fmt: skip
 
 

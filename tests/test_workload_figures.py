@@ -1,8 +1,11 @@
 """Figures of a workload before it is simulated."""
 import numpy as np
+import pytest
 
 from kvcast.figures.workload import BINS, arrivals, prompt_layers
 from kvcast.pages import layers, preview
+from workloads.limits import earliest_s
+from workloads.mix import build, ending
 from workloads.toml import load_preset
 
 
@@ -36,6 +39,9 @@ def test_arrivals_are_rates_that_sum_to_the_arrivals():
 def test_the_preview_is_what_the_run_draws():
     config = load_preset("demo")
     sessions, requests = preview.arrivals(config, True), preview.arrivals(config, False)
-    assert sum(map(len, requests.values())) == 2406
+    drawn = build(config, seed=0)
+    assert sum(map(len, requests.values())) == len(drawn)
+    assert sum(map(len, sessions.values())) == (drawn.column("turn") == 0).sum()
+    assert max(t.max() for t in requests.values()) == pytest.approx(earliest_s(drawn).max())
     assert all(len(sessions[name]) < len(requests[name]) for name in requests)
-    assert max(t.max() for t in sessions.values()) < 450
+    assert max(t.max() for t in sessions.values()) < ending(config).duration_s

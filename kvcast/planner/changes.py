@@ -75,7 +75,7 @@ def _budget(scenario: Scenario, engine: Any) -> Iterator[Change]:
 
 def _sequences(scenario: Scenario, engine: Any) -> Iterator[Change]:
     old = engine.max_num_seqs
-    for new in (old * 2, old // 2, old // 4, 64):
+    for new in dict.fromkeys((old * 2, old // 2, old // 4, 64)):
         if 8 <= new != old:
             changed, line = _set(scenario, "engine", "max_num_seqs", new)
             yield Change(f"sequences at once {old:,} -> {new:,}", (line,), changed)

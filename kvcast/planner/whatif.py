@@ -26,6 +26,8 @@ from workloads.errors import InputError
 
 BEYOND = 1
 """Steps above the capacity at which changes are judged: 4 % more load."""
+FARTHER = 10
+"""Steps above it at most."""
 KV, REPLICAS, ROUTING = "KV capacity", "replicas", "routing"
 MORE = {ROUTING: "a router that knows every cache", INTERCONNECT: "a 20 % faster interconnect", HOST: "a 20 % faster host"}
 """What is not "20 % more" of something."""
@@ -37,9 +39,24 @@ BEST = 3
 PROMISING = 3  #: changes whose fleet and load are looked for
 
 
-def stress_step(found: Capacity) -> int:
-    """Where changes are judged: beyond the capacity, as far as loads were looked at."""
-    return min((found.most if found.most is not None else 0) + BEYOND, found.farthest)
+@dataclass(frozen=True)
+class Stress:
+    """Where changes are judged. step: of load; base: the unchanged fleet there."""
+
+    step: int
+    base: Judged
+
+
+def stress(loads: Loads, found: Capacity) -> Stress:
+    """The first load beyond the capacity at which the fleet misses in so short a run: where it still attains, nothing can gain."""
+    most = found.most if found.most is not None else 0
+    step = min(most + BEYOND, found.farthest)
+    while True:
+        base = loads.trials.judge([Trial(loads.short(step), full=True)])[0]
+        further = step + 2 * BEYOND
+        if not base.attains or further > min(found.farthest, most + FARTHER):
+            return Stress(step, base)
+        step = further
 
 
 # -- what binds --------------------------------------------------------------------------------------------------------
@@ -50,9 +67,8 @@ def binding(loads: Loads, found: Capacity) -> dict[str, Any]:
 
     estimate: the step times are a roofline's ratio times the profile's (calibrate.faster), not anything measured.
     """
-    step = stress_step(found)
-    scenario = loads.short(step)
-    base = loads.trials.judge([Trial(scenario, full=True)])[0]
+    at = stress(loads, found)
+    step, base, scenario = at.step, at.base, loads.short(at.step)
     asked = _resources(scenario)
     tried = _tried(loads.trials, [trial for _, trial in asked], base, [resource != REPLICAS for resource, _ in asked])
     rows = [{"resource": resource, **gain, "reason": reason, "estimate": resource in RESOURCES} for (resource, _), (gain, reason, _) in zip(asked, tried, strict=True)]
@@ -200,7 +216,8 @@ def advice(loads: Loads, found: Capacity, replicas: int, feasible: bool) -> tupl
 
     A change that saves neither is no advice. The best are then tried together, one more at a time while that holds more load.
     """
-    step, base = stress_step(found), loads.trials.judge([Trial(loads.short(stress_step(found)), full=True)])[0]
+    at = stress(loads, found)
+    step, base = at.step, at.base
     every = changes(loads.scenario)
     results = _tried(
         loads.trials, [Trial(shortened(with_load(change.scenario, factor_of(step))), full=True) for change in every], base,
@@ -212,13 +229,13 @@ def advice(loads: Loads, found: Capacity, replicas: int, feasible: bool) -> tupl
     ]
     shown = sorted((one for one in tried if (one.row["gain"] or 0) >= LEAST_GAIN), key=lambda one: (-one.row["gain"], one.row["change"]))
     promising = [replace(one, most=_most(loads, one.change, found)) for one in shown[:PROMISING]]
-    both = _combined(loads, found, promising, base)
+    both = _combined(loads, found, promising, at)
     candidates = [*promising, *([both] if both else [])]
     alone: list[int | None] = [1 if feasible and one.cluster.replicas == 1 else None for one in (loads.scenario, *(one.change.scenario for one in candidates))]
     smaller = feasible and replicas > 1
     fleets = _fleets(loads.trials, [loads.scenario, *(one.change.scenario for one in candidates)]) if smaller else alone
-    before = _side(base, found, found.most, fleets[0] if feasible else replicas, loads.scenario)
-    rows = [_advised(one, before, found, fleet) for one, fleet in zip(candidates, fleets[1:], strict=True)]
+    before = _side(base, found, (step, found.most), fleets[0] if feasible else replicas, loads.scenario)
+    rows = [_advised(one, before, found, step, fleet) for one, fleet in zip(candidates, fleets[1:], strict=True)]
     rows = sorted((row for row in rows if row["saves"]), key=lambda row: (row["after"]["gpus"] or before["gpus"] or 0, -(row["after"]["capacity"] or 0.0)))
     return rows[:BEST], [one.row for one in tried]
 
@@ -238,7 +255,7 @@ def _most(loads: Loads, change: Change, found: Capacity) -> int | None:
     return next((step for step in between if step <= found.farthest and changed.at([step], full=False)[0].attains), best)
 
 
-def _combined(loads: Loads, found: Capacity, promising: Sequence[_Tried], base: Judged) -> _Tried | None:
+def _combined(loads: Loads, found: Capacity, promising: Sequence[_Tried], at: Stress) -> _Tried | None:
     """The change that holds most load, and every other that adds to it, greedily; None when none does."""
     ranked = sorted((one for one in promising if one.most is not None), key=lambda one: -(one.most or 0))
     if len(ranked) < 2:
@@ -256,7 +273,7 @@ def _combined(loads: Loads, found: Capacity, promising: Sequence[_Tried], base: 
             best, parts = _Tried(change, row, most), parts + 1
     if parts == 1:
         return None
-    (gain, _, _), = _tried(loads.trials, [Trial(shortened(with_load(best.change.scenario, factor_of(stress_step(found)))), full=True)], base, [best.change.scenario.workload == loads.scenario.workload])
+    (gain, _, _), = _tried(loads.trials, [Trial(shortened(with_load(best.change.scenario, factor_of(at.step))), full=True)], at.base, [best.change.scenario.workload == loads.scenario.workload])
     return replace(best, row={**best.row, **gain})
 
 
@@ -274,17 +291,17 @@ def _fleets(trials: Trials, scenarios: Sequence[Scenario]) -> list[int | None]:
     return [found[i].fewest for i in range(len(scenarios))]
 
 
-def _side(one: Judged | None, found: Capacity, most: int | None, replicas: int | None, scenario: Scenario, attainment: float | None = None) -> dict[str, Any]:
+def _side(one: Judged | None, found: Capacity, steps: tuple[int, int | None], replicas: int | None, scenario: Scenario, attainment: float | None = None) -> dict[str, Any]:
     """A fleet before or after a change: what it attains at the stress load, the load it holds, and its fewest GPUs at the offered load."""
     share = attainment if one is None else one.attainment.mean if one.attainment else None
     gpus = None if replicas is None else replicas * scenario.hardware.tensor_parallel
-    return {"attainment": share, "load": found.load(stress_step(found)), "capacity": found.load(most), "replicas": replicas, "gpus": gpus}
+    return {"attainment": share, "load": found.load(steps[0]), "capacity": found.load(steps[1]), "replicas": replicas, "gpus": gpus}
 
 
-def _advised(one: _Tried, before: dict[str, Any], found: Capacity, fleet: int | None) -> dict[str, Any]:
+def _advised(one: _Tried, before: dict[str, Any], found: Capacity, step: int, fleet: int | None) -> dict[str, Any]:
     from kvcast.toml import dumps
 
-    after = _side(None, found, one.most, fleet, one.change.scenario, one.row["attainment"])
+    after = _side(None, found, (step, one.most), fleet, one.change.scenario, one.row["attainment"])
     fewer = after["gpus"] is not None and before["gpus"] is not None and after["gpus"] < before["gpus"]
     more = one.most is not None and one.most > (found.most if found.most is not None else -10**9)
     gains = [f"{after['gpus']} GPUs instead of {before['gpus']}"] if fewer else []
