@@ -41,7 +41,7 @@ def mix(number: int) -> dict[str, Any]:
     """A random mix of one or two classes with sessions, on L40S: slow enough that a few requests a second need several."""
     draw = np.random.default_rng(number)
     classes = [_class(draw, f"class-{i}") for i in range(draw.integers(1, 3))]
-    limits = {c["name"]: {"ttft_s": round(float(draw.uniform(1.0, 4.0)), 1), "tpot_s": round(float(draw.uniform(0.06, 0.12)), 3)} for c in classes}
+    limits = {c["name"]: {"ttft_s": round(float(draw.uniform(1.5, 4.0)), 1), "tpot_s": round(float(draw.uniform(0.06, 0.12)), 3)} for c in classes}
     return {
         "workload": {"class": classes}, "model": {"name": "llama-3.1-8b"}, "hardware": {"profile": "l40s-llama-3.1-8b-aic"},
         "cluster": {"router": str(draw.choice(["round-robin", "least-loaded", "session-affinity"]))}, "slo": {"attainment": TARGET, "classes": limits},
@@ -55,9 +55,9 @@ def _class(draw: np.random.Generator, name: str) -> dict[str, Any]:
 
     turns = int(draw.integers(2, 9))
     return {
-        "name": name, "slo_class": name, "rate": round(float(draw.uniform(0.3, 1.5)) / turns, 3), "turns": {"kind": "geometric", "mean": turns, "high": 4 * turns},
+        "name": name, "slo_class": name, "rate": round(float(draw.uniform(0.5, 2.0)) / turns, 3), "turns": {"kind": "geometric", "mean": turns, "high": 4 * turns},
         "think": {"kind": "exponential", "mean": round(float(draw.uniform(3, 30)), 1)}, "turn_input": lengths(50, 1000), "output": lengths(60, 300),
-        "layers": [{"name": "system", "scope": "global", "tokens": {"value": int(draw.integers(100, 3000))}}, {"name": "first", "scope": "dynamic", "tokens": lengths(300, 3000)}],
+        "layers": [{"name": "system", "scope": "global", "tokens": {"value": int(draw.integers(100, 3000))}}, {"name": "first", "scope": "dynamic", "tokens": lengths(200, 1500)}],
     }  # fmt: skip
 
 
