@@ -123,13 +123,6 @@ def attainments(judged: Judged) -> dict[str, Interval]:
     return {name: one for name, one in found.items() if one is not None}
 
 
-def by_one(lab: Lab, scenario: Scenario, seed: int) -> tuple[Judged, dict[str, np.ndarray]]:
-    """Judged by one run to its end, as `kvcast run` does; its requests."""
-    with Trials(lab, [seed], CONFIDENCE) as trials:
-        judged = trials.settle(Trial(scenario))
-        return judged, trials.by_request(judged.runs[0])
-
-
 def lasting(scenario: Scenario) -> Scenario:
     """Watched for WINDOWS of its windows, from a window later on; a closed loop for as many requests."""
     cut = api.windowed(scenario)
@@ -149,7 +142,9 @@ def long_run(lab: Lab, scenario: Scenario, runs: int, jobs: int) -> tuple[dict[s
     requests: dict[str, list[int]] = {}
     ttft_s, p99_ms = [], []
     for seed in seeds:
-        judged, columns = by_one(lab, scenario, seed)
+        with Trials(lab, [seed], CONFIDENCE) as trials:
+            judged = trials.settle(Trial(scenario))
+            columns = trials.by_request(judged.runs[0])
         sizes = {ALL: sum(row.requests for row in judged.judged.classes), **{row.name: row.requests for row in judged.judged.classes}}
         for name, found in attainments(judged).items():
             good.setdefault(name, []).append(found.mean * sizes[name])
@@ -178,7 +173,7 @@ def cover(name: str, out: Path, plans: int, long: int, jobs: int) -> list[Row]:
         seeds = [plan * RUNS * LOOKS + i for i in range(RUNS)]
         with Trials(lab, seeds, CONFIDENCE, jobs) as trials:
             judged = trials.settle(Trial(scenario))
-        sketch = attainments(by_one(lab, scenario, seeds[0])[0])
+            sketch = attainments(trials.judge([Trial(scenario, full=True)])[0])
         for of, found in attainments(judged).items():
             row = rows[of]
             row.plan.add(found.low, found.high, row.long.value)
@@ -216,7 +211,7 @@ def main() -> None:
     args = parser.parse_args()
     rows = [row for name in args.scenario or SCENARIOS for row in cover(name, args.out, args.plans, args.long, args.jobs)]
     print(text.to_json([asdict(row) for row in rows]) if args.json else table(rows))
-    sys.exit(any(row.plan.held < ENOUGH * args.plans for row in rows))
+    sys.exit(any(row.plan.held < ENOUGH * len(row.halves) for row in rows))
 
 
 if __name__ == "__main__":

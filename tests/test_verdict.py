@@ -15,7 +15,7 @@ from sim.verdict import INTERVAL, MEETS, MISSES, NOBODY, NOT_SHOWN, POOLED, UNST
 Z2 = 1.959964**2
 CHI2_975 = {2: 7.377759, 4: 11.143287}
 """By degrees of freedom."""
-T_975 = {1: 12.706205, 19: 2.093024}
+T_975 = {1: 12.706205, 4: 2.776445}
 
 
 def runs(*shares: float, n: int = 90) -> list[np.ndarray]:
@@ -53,12 +53,12 @@ def test_none_good() -> None:
     assert one.high == pytest.approx(Z2 / (1000 + Z2), abs=1e-9)
 
 
-def test_a_single_miss_is_one_batch_of_twenty() -> None:
+def test_a_single_miss_is_one_batch_of_five() -> None:
     good = np.ones(1000, bool)
     good[500] = False
     one = found([good])
-    spread = 0.02 / math.sqrt(20)  # of 19 batches of 1 and one of 0.98
-    half = T_975[19] * spread / math.sqrt(20) / (0.999 * 0.001)
+    spread = 0.005 / math.sqrt(5)  # of 4 batches of 1 and one of 0.995
+    half = T_975[4] * spread / math.sqrt(5) / (0.999 * 0.001)
     assert logit(one.low) == pytest.approx(logit(0.999) - half, abs=1e-5)
     assert one.high == 1.0  # one episode says nothing about how good it can be
 
