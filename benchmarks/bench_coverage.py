@@ -2,7 +2,7 @@
 
 The one idea: an interval is tested, not believed. Every scenario is planned 30 times with seeds of its own, exactly as
 `kvcast plan` settles its answer (5 runs, 5 more when they leave it open, kvcast.planner.trials), and each stated interval is held
-against the pooled value of 12 other runs that begin to count a window later and go on for five windows, so that a ramp too short
+against the pooled value of 24 other runs that begin to count a window later and go on for five windows, so that a ramp too short
 for the queue shows as well. A row for all requests and one for every class of several.
 
     holds      plans whose interval contains the long run's value, with those wholly above (optimistic) and wholly below it
@@ -204,7 +204,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenario", action="append", choices=list(SCENARIOS), help="one of them (repeatable); default: all")
     parser.add_argument("--plans", type=int, default=30)
-    parser.add_argument("--long", type=int, default=12, metavar="RUNS", help="runs of the long run, of five windows each (default 12)")
+    parser.add_argument("--long", type=int, default=24, metavar="RUNS", help="runs of the long run, of five windows each (default 24)")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "coverage", help="folder to keep the runs in")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
