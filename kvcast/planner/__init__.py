@@ -193,7 +193,7 @@ def _method(fleet: Fleet) -> str:
     if one is None:
         return "one run of each"
     if len(one.runs) > 1:
-        return f"{len(one.runs)} independent runs, the wider of their spread and of 20 batches, never narrower than Wilson's interval"
+        return f"{len(one.runs)} independent runs, the wider of their spread and of 20 batches or fewer, never narrower than Wilson's interval"
     if one.trial.scenario.workload.trace is not None and not fleet.trials.drawn(one.trial.scenario):
         return "one run: nothing is drawn, so other seeds are the same run; its batches in order of arrival, never narrower than Wilson's interval"
     return "one run, a sketch: its batches in order of arrival, never narrower than Wilson's interval"
