@@ -11,7 +11,7 @@ for the queue shows as well. A row for all requests and one for every class of s
     says       how often a plan of this scenario's target meets, misses, or is not shown
 
 Runs are kept in --out: after a kill the same command goes on. Exit code 1 when a plan's interval of the attainment holds less
-often than nine times in ten.
+often than nine times in ten on a scenario that has one stable state.
 """
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ _TALK = {"turns": {"kind": "geometric", "mean": 3, "high": 10}, "think": {"kind"
 SCENARIOS: dict[str, dict[str, Any]] = {
     "open loop": _classes(_single(18.0), slo={"attainment": 0.945, "ttft_s": 0.3}),
     "sessions": _demo(1.0, 0.995),
+    "sessions x1.15": _demo(1.15, 0.99),
     "sessions x1.3": _demo(1.3, 0.95),
     "bursty": _classes(_single(7.5, arrival={"kind": "gamma", "cv": 3.0}), slo={"attainment": 0.94, "ttft_s": 0.5}),
     "near saturation": _classes(_single(25.6), slo={"attainment": 0.95, "ttft_s": 0.7}),
@@ -68,6 +69,9 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "closed loop": _classes(_single(1.0, **_TALK), slo={"attainment": 0.925, "ttft_s": 0.1}, loop="concurrency", concurrency=60),
 }
 """On one H200 with Llama-3.1-8B."""
+METASTABLE = ("sessions x1.3",)
+"""Where the fleet has a second, bad state at the same load (docs/coverage.md): no formula over a sample that looks calm covers, and the plan says
+"meets while undisturbed". Printed, and not counted in the exit code."""
 
 
 def scenario_of(name: str) -> Scenario:
@@ -211,7 +215,7 @@ def main() -> None:
     args = parser.parse_args()
     rows = [row for name in args.scenario or SCENARIOS for row in cover(name, args.out, args.plans, args.long, args.jobs)]
     print(text.to_json([asdict(row) for row in rows]) if args.json else table(rows))
-    sys.exit(any(row.plan.held < ENOUGH * len(row.halves) for row in rows))
+    sys.exit(any(row.plan.held < ENOUGH * len(row.halves) for row in rows if row.scenario not in METASTABLE))
 
 
 if __name__ == "__main__":
