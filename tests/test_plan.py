@@ -29,7 +29,7 @@ from workloads.steady import requests_per_s
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = 3
-ALONE = {"seeds": SEEDS, "capacity": False, "binding": False, "advice": False, "growth": None, "n_plus_1": False, "model_error": False}
+ALONE = {"seeds": SEEDS, "capacity": False, "binding": False, "advice": False, "growth": None, "n_plus_1": False, "model_error": False, "undisturbed": False}
 """Only the fewest replicas."""
 CHAT = {
     "name": "chat", "rate": 5.0, "turns": {"kind": "geometric", "mean": 3, "high": 6}, "think": {"value": 4.0},
@@ -176,11 +176,11 @@ def test_every_key_of_the_document_is_there(whole):
     _, made = whole
     assert list(made) == [
         "name", "verdict", "device", "scenario", "slo", "confidence", "method", "seeds", "answer", "why", "candidates", "rejected_by", "capacity", "rates",
-        "knee_per_s", "binding", "advice", "tried", "period", "model_error", "growth", "n_plus_1", "launched", "caution", "notes", "simulations",
+        "knee_per_s", "binding", "advice", "tried", "period", "model_error", "without_cache", "growth", "n_plus_1", "launched", "caution", "notes", "simulations",
     ]  # fmt: skip
     bare = plan(scenario(), most=12, **ALONE)
     assert set(bare) == set(made)
-    assert all(bare[key] is None for key in ("capacity", "rates", "knee_per_s", "binding", "advice", "growth", "n_plus_1", "launched", "model_error", "period", "why"))
+    assert all(bare[key] is None for key in ("capacity", "rates", "knee_per_s", "binding", "advice", "growth", "n_plus_1", "launched", "model_error", "without_cache", "period", "why"))
 
 
 def chosen(made):
@@ -224,6 +224,13 @@ def test_the_models_own_error_is_two_runs_at_scaled_step_times(whole):
         assert api.run(api.at_step_times(prepared, factor)).report.summary["attainment"] == error[side]["attainment"]["mean"]
     assert error["slower"]["attainment"]["mean"] < error["faster"]["attainment"]["mean"]
     assert "model error" in made["verdict"]
+
+
+def test_a_fleet_that_lives_on_its_cache_is_said_to_meet_while_undisturbed(whole):
+    _, made = whole
+    off = api.simulate(replace(chosen(made), cache=replace(chosen(made).cache, enabled=False))).summary
+    assert made["without_cache"]["attains"] == (off["attainment"] >= 0.95 and off["stable"] is not False)
+    assert ("meets while undisturbed" in made["verdict"]) == (not made["without_cache"]["attains"]) == any("keeps them cold" in line for line in made["caution"])
 
 
 def test_growth_is_a_curve_of_simulated_fleets(whole):

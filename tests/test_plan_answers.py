@@ -13,7 +13,7 @@ from kvcast.config import load_scenario, scenario_from_doc
 from workloads import mix, steady
 
 ROOT = Path(__file__).resolve().parent.parent
-ALONE = {"capacity": False, "binding": False, "advice": False, "growth": None, "n_plus_1": False, "model_error": False}
+ALONE = {"capacity": False, "binding": False, "advice": False, "growth": None, "n_plus_1": False, "model_error": False, "undisturbed": False}
 
 
 def one_class(name: str, rate: float, slo_class: str = "", **more) -> dict:
@@ -111,6 +111,6 @@ def test_the_exit_code_says_whether_a_fleet_was_found(tmp_path, ttft_s, code):
     doc["slo"] = {"attainment": 0.9, "ttft_s": ttft_s, "classes": {}}
     doc["workload"]["requests"] = 1500
     (tmp_path / "s.toml").write_text(dumps(scenario_from_doc(doc)))
-    off = [f"--no-{name}" for name in ("capacity", "binding", "advice", "growth", "n-plus-1", "model-error")]
+    off = [f"--no-{name}" for name in ("capacity", "binding", "advice", "growth", "n-plus-1", "model-error", "undisturbed")]
     done = subprocess.run([sys.executable, "-m", "kvcast", "plan", str(tmp_path / "s.toml"), "--max-replicas", "1", "--seeds", "1", *off], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == code, done.stderr

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", metavar="N", type=int, default=1, help="processes to use (default 1)")
     parser.add_argument("--out", metavar="DIR", type=output, help="keep every run and plan.json: a new folder, or an earlier plan to go on with")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
-    for name, what in (("capacity", "the highest load the fleet holds"), ("binding", "what binds"), ("advice", "the changes that help most"), ("growth", "the larger load"), ("n-plus-1", "one replica down"), ("model-error", "the two runs at slower and faster step times")):
+    for name, what in (("capacity", "the highest load the fleet holds"), ("binding", "what binds"), ("advice", "the changes that help most"), ("growth", "the larger load"), ("n-plus-1", "one replica down"), ("model-error", "the two runs at slower and faster step times"), ("undisturbed", "the run with the prefix cache off, which says whether the fleet lives on its cache")):
         parser.add_argument(f"--no-{name}", action="store_true", help=f"leave out {what}")
 
 
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         made = plan(
             args.scenario, args.vary, args.out, overrides=args.overrides, launch=launch, seeds=args.seeds, confidence=args.confidence, most=args.max_replicas,
             jobs=args.jobs, fixed=args.fixed, every=args.every, growth=None if args.no_growth else args.growth, capacity=not args.no_capacity,
-            binding=not args.no_binding, advice=not args.no_advice, n_plus_1=not args.no_n_plus_1, model_error=not args.no_model_error,
+            binding=not args.no_binding, advice=not args.no_advice, n_plus_1=not args.no_n_plus_1, model_error=not args.no_model_error, undisturbed=not args.no_undisturbed,
         )  # fmt: skip
     text.clear_clock()
     print(text.to_json(made) if args.json else words.as_text(made))

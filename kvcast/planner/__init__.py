@@ -19,7 +19,7 @@ from kvcast import api, text
 from kvcast.lab import Lab, replace_file, steps_times
 from kvcast.planner import document, words
 from kvcast.planner.candidates import Combination, combinations, fleet_of, guess_replicas
-from kvcast.planner.cautions import cautions, growth_cautions, period_cautions
+from kvcast.planner.cautions import cache_cautions, cautions, growth_cautions, period_cautions
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.launch import Launch
 from kvcast.planner.load import Loads, curve, knee, shortened, with_load
@@ -58,6 +58,7 @@ class Options:
     advice: bool = True
     n_plus_1: bool = True
     model_error: bool = True
+    undisturbed: bool = True
 
     def stages(self) -> list[str]:
         """What is simulated, in this order."""
@@ -132,11 +133,11 @@ def _plan(base: Scenario, found: list[Combination], folder: Path, asked: Options
         made: dict[str, Any] = {
             "name": base.name, "verdict": None, "device": device_of(winner), "scenario": dumps(winner), "slo": document.slo_of(base.slo), "confidence": asked.confidence,
             "method": _method(fleet), "seeds": seeds, "answer": document.answer_of(fleet, winner), "why": reasons, "candidates": rows,
-            "rejected_by": document.rejected_by(rows), **reach, "period": _period(fleet, given), "model_error": _model_error(fleet, asked), "growth": _growth(fleet, winner, asked, progress, reach),
+            "rejected_by": document.rejected_by(rows), **reach, "period": _period(fleet, given), "model_error": _model_error(fleet, asked), "without_cache": _without_cache(fleet, asked), "growth": _growth(fleet, winner, asked, progress, reach),
             "n_plus_1": _n_plus_1(fleet, asked), "launched": launch.as_document() if launch else None,
             "caution": cautions(fleet, winner) + (launch.cautions() if launch else []), "notes": list(fleet.notes),
         }  # fmt: skip
-        made["caution"] += growth_cautions(made["growth"], made["answer"]["replicas"]) + period_cautions(made["period"])
+        made["caution"] += growth_cautions(made["growth"], made["answer"]["replicas"]) + period_cautions(made["period"]) + cache_cautions(made["without_cache"])
         made["simulations"] = {
             "distinct": trials.distinct, "stopped_early": trials.stopped_early, "run": trials.simulated, "reused": trials.reused,
             "cpu_s": trials.cpu_s,
@@ -235,6 +236,16 @@ def _reach(fleet: Fleet, winner: Scenario, asked: Options, progress: Progress) -
         answer = fleet.answer
         reach["advice"], reach["tried"] = advice(loads, capacity, fleet.replicas, answer is not None and answer.attains)
     return reach
+
+
+def _without_cache(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
+    """The answer's load with the prefix cache off, by one run. A fleet that cannot hold it has a second, bad state: once a burst or a
+    restart has emptied its caches, it may stay there."""
+    if not asked.undisturbed or fleet.answer is None or not fleet.answer.attains or not fleet.answer.trial.scenario.cache.enabled:
+        return None
+    scenario = fleet.answer.trial.scenario
+    one = fleet.trials.judge([Trial(replace(scenario, cache=replace(scenario.cache, enabled=False, tiers=())))])[0]
+    return document.sketch_of(one)
 
 
 def _model_error(fleet: Fleet, asked: Options) -> dict[str, Any] | None:

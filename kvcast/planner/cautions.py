@@ -73,6 +73,13 @@ def period_cautions(period: dict[str, Any] | None) -> list[str]:
     return lines if period["attains"] else [*lines, f"over the whole period it does not attain the target ({text.percent(period['attainment']['mean'] or period['attainment']['high'])} of the requests)"]
 
 
+def cache_cautions(without: dict[str, Any] | None) -> list[str]:
+    """A fleet that lives on its prefix cache: what a disturbance may do."""
+    if without is None or without["attains"]:
+        return []
+    return ["with its prefix cache off this fleet does not attain the target at this load: it meets while undisturbed. A burst, a restart or a lost replica can leave it with cold caches and a queue that keeps them cold; that is not simulated here"]
+
+
 def _not_served(fleet: Fleet, resolved: Resolved) -> list[str]:
     """Requests of the chosen fleet's runs (without one, of those that came closest) that were no load: they never came, or were too long.
 

@@ -21,7 +21,7 @@ def verdict(made: dict[str, Any]) -> str:
     answer, wanted = made["answer"], share(made["slo"]["attainment"])
     if not answer["feasible"]:
         return _infeasible(made)
-    parts = [f"{fleet(made)} meets: {_classes(made)} of requests within {limits(made['slo'])}, target {wanted}{_sketch(answer)}", *([as_words(made["model_error"])] if made["model_error"] else [])]
+    parts = [f"{fleet(made)} meets{' while undisturbed' if lives_on_its_cache(made) else ''}: {_classes(made)} of requests within {limits(made['slo'])}, target {wanted}{_sketch(answer)}", *([as_words(made["model_error"])] if made["model_error"] else [])]
     if made["binding"] is not None and made["binding"]["resource"] is not None:
         rivals = made["binding"].get("rivals") or []
         parts.append(f"binding: {' or '.join([made['binding']['resource'], *rivals])}" + (" (not told apart)" if rivals else ""))
@@ -32,6 +32,11 @@ def verdict(made: dict[str, Any]) -> str:
     if made["advice"]:
         parts.append(f"next: {made['advice'][0]['change']}")
     return "; ".join(parts)
+
+
+def lives_on_its_cache(made: dict[str, Any]) -> bool:
+    """Whether the fleet that meets would not do so with its caches empty."""
+    return made["without_cache"] is not None and not made["without_cache"]["attains"]
 
 
 def _classes(made: dict[str, Any]) -> str:
@@ -55,11 +60,12 @@ def _infeasible(made: dict[str, Any]) -> str:
     most = max(row["replicas"] for row in tried)
     reached = f"at best {_share(found)}{f' of {name}' if name else ''} with {best['replicas']} {_replicas(best['replicas'])}" if found["mean"] is not None else "every one of them was hopeless"
     if found["mean"] is not None and found["low"] < target <= found["mean"]:
-        reached += ", and the lower end of that is below the target: more seeds or a longer workload would tell"
+        reached += f", and the lower end of that is below the target: {'a longer workload' if len(made['seeds']) > best['runs'] else 'more seeds or a longer workload'} would tell"
     missed = f", most often missed: {NAMES[best['rejected_by']]}" if best["rejected_by"] in NAMES else f", {best['rejected_by']}" if best["rejected_by"] else ""
     fixed = made["answer"]["gpus"] is not None
     who = fleet(made) if fixed else f"not even {most} {_replicas(most)}"
-    return f"{who} {'misses' if fixed else 'meets' if most == 1 else 'meet'} {limits(made['slo'])} for {share(made['slo']['attainment'])} of the requests at {text.percent(made['confidence'], 0)} confidence: {reached}{missed}{'' if fixed else _flat(tried, best)}"
+    verb = {"misses": "misses", "not shown": "is not shown to meet"}[best["verdict"]] if fixed else "meets" if most == 1 else "meet"
+    return f"{who} {verb} {limits(made['slo'])} for {share(made['slo']['attainment'])} of the requests at {text.percent(made['confidence'], 0)} confidence: {reached}{missed}{'' if fixed else _flat(tried, best)}"
 
 
 def closest(tried: list[dict[str, Any]]) -> dict[str, Any]:
