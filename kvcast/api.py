@@ -121,7 +121,7 @@ def resolve(scenario: Scenario) -> Resolved:
             engine = replace(engine, **{key: value})
     scenario = replace(scenario, engine=engine, model=replace(scenario.model, kv_dtype=kv_dtype))
     resolved = _with_max_seqs(_with_max_model_len(_with_kv_blocks(Resolved(scenario, model, profile, origins))))
-    resolved = replace(resolved, scenario=with_window(resolved.scenario, _kv_tokens(resolved.scenario), _token_s(resolved)))
+    resolved = replace(resolved, scenario=with_window(resolved.scenario, _kv_tokens(resolved.scenario), lambda: _token_s(resolved)))
     for tier in resolved.params.tiers:
         if tier.blocks < 1:
             raise InputError(f"[cache.tiers.{tier.name}] capacity_gib: expected room for one block of {tier.block_bytes:,} bytes at least")

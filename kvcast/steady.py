@@ -8,7 +8,7 @@ both are written into the scenario, so that everything downstream, the run's fol
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -32,10 +32,10 @@ def begins_early(scenario: Scenario) -> bool:
     return is_mix(scenario) and scenario.run.warmup_s is None and lengths.stationary(mix.resolve(scenario.workload))
 
 
-def with_window(scenario: Scenario, kv_tokens: float, token_s: float) -> Scenario:
+def with_window(scenario: Scenario, kv_tokens: float, token_s: Callable[[], float]) -> Scenario:
     """The scenario with warmup_s and the end of its window in numbers.
 
-    kv_tokens: KV memory of the whole fleet; 0 without a cache. token_s: seconds of an output token in a batch of some.
+    kv_tokens: KV memory of the whole fleet; 0 without a cache. token_s(): seconds of an output token in a batch of some, asked only where it counts.
     The window is as long as [workload] duration_s or requests ask, else as it takes. A trace without warmup_s is judged whole;
     a mix at a fixed concurrency keeps warmup_s = None: its window is known when its sessions have begun (sim.metrics).
     """
@@ -43,15 +43,16 @@ def with_window(scenario: Scenario, kv_tokens: float, token_s: float) -> Scenari
         return _from(scenario, scenario.run.warmup_s or 0.0)
     config = mix.resolve(scenario.workload)
     if begins_early(scenario):
-        ramp_s = math.ceil(max(lengths.ramp_s(config, token_s), lengths.fill_s(config, kv_tokens)))
-        return begun(scenario, float(ramp_s), _lasting_s(mix.ending(config, token_s), scenario.run))
+        each_s = token_s()
+        ramp_s = math.ceil(max(lengths.ramp_s(config, each_s), lengths.fill_s(config, kv_tokens)))
+        return begun(scenario, float(ramp_s), _lasting_s(mix.ending(config, each_s), scenario.run))
     if config.concurrency is not None:
         return replace(scenario, workload=replace(scenario.workload, requests=mix.ending(config).requests))
     if config.duration_s is not None or config.requests is not None:
         return _from(scenario, scenario.run.warmup_s or 0.0)
     if scenario.run.duration_s is not None:
         return replace(scenario, workload=replace(scenario.workload, duration_s=scenario.run.duration_s))
-    return begun(scenario, scenario.run.warmup_s or 0.0, _lasting_s(mix.ending(config, token_s), scenario.run))
+    return begun(scenario, scenario.run.warmup_s or 0.0, _lasting_s(mix.ending(config, token_s()), scenario.run))
 
 
 def _from(scenario: Scenario, begins_s: float) -> Scenario:

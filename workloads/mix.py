@@ -7,6 +7,7 @@ longer run or another rate leaves the rest of the draws as they were.
 """
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -26,6 +27,7 @@ from workloads.transform import NOMINAL_TOKEN_S
 __all__ = ["build", "list_presets", "load_preset", "resolve"]
 
 
+@functools.lru_cache(maxsize=256)
 def resolve(config: WorkloadConfig) -> WorkloadConfig:
     """The mix itself: a preset's tables with every field that `config` sets on top. Raises InputError if impossible."""
     given = [n for n, v in (("preset", config.preset), ("trace", config.trace), ("class", config.class_)) if v]

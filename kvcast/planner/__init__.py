@@ -24,7 +24,7 @@ from kvcast.planner.fleet import Fleet
 from kvcast.planner.launch import Launch
 from kvcast.planner.load import Loads, curve, knee, shortened, with_load
 from kvcast.planner.progress import ADVICE, BINDING, FLEET, GROWTH, LOAD, Progress
-from kvcast.planner.search import fewest
+from kvcast.planner.search import Found, fewest
 from kvcast.planner.search import together as together_search
 from kvcast.planner.trials import Trial, Trials
 from kvcast.planner.whatif import advice, binding
@@ -267,13 +267,20 @@ def _growth(fleet: Fleet, winner: Scenario, asked: Options, progress: Progress, 
     sides = {"": winner, **({} if advised is None or advised.hardware.tensor_parallel != winner.hardware.tensor_parallel else {"advised": advised})}
     factors = [factor for factor in GROWTH_FACTORS if 1 < factor < asked.growth] + [asked.growth]
     most = math.ceil(asked.most * asked.growth)
+    found: dict[tuple[str, float], Found] = {}
 
     def judge(questions: dict[tuple[str, float], list[int]]) -> dict[tuple[str, float], list[bool]]:
         places = [(side, factor, n) for (side, factor), ns in questions.items() for n in ns]
         judged = iter(fleet.trials.judge([Trial(fleet_of(shortened(with_load(sides[side], factor)), n)) for side, factor, n in places]))
         return {key: [next(judged).attains for _ in ns] for key, ns in questions.items()}
 
-    found = together_search({(side, factor): fewest(_guess(fleet, reach, side, factor), most) for side in sides for factor in factors}, judge)
+    def guess(side: str, place: int) -> int:
+        """From the load before, else from what the chosen fleet holds."""
+        factor, before = factors[place], found.get((side, factors[place - 1]))
+        return math.ceil(before.fewest * factor / factors[place - 1] - 1e-9) if place and before and before.fewest else _held(fleet, reach, side, factor)
+
+    for place, factor in enumerate(factors):
+        found |= together_search({(side, factor): fewest(guess(side, place), most) for side in sides}, judge)
 
     def size(side: str, factor: float) -> dict[str, Any]:
         n = found[side, factor].fewest
@@ -282,7 +289,7 @@ def _growth(fleet: Fleet, winner: Scenario, asked: Options, progress: Progress, 
     return [{"factor": factor, **size("", factor), "advised": size("advised", factor) if "advised" in sides else None} for factor in factors]
 
 
-def _guess(fleet: Fleet, reach: dict[str, Any], side: str, factor: float) -> int:
+def _held(fleet: Fleet, reach: dict[str, Any], side: str, factor: float) -> int:
     """Replicas at a larger load, were each to hold what the chosen fleet's do."""
     capacity, held = reach["capacity"], None
     if capacity is not None:

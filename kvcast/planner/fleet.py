@@ -88,7 +88,7 @@ class Fleet:
         return self.trials.judge([self._trial(i, n, full=full) for n in ns])
 
     def _trial(self, i: int, n: int, full: bool = False, keep: bool = False) -> Trial:
-        return Trial(self.combinations[i].with_replicas(n), full=full, keep=keep)
+        return Trial(self.combinations[i].with_replicas(n), full=full, keep=keep or len(self.combinations) == 1)
 
     # -- the answer, settled ----------------------------------------------------------------------------------------
     def _settle(self) -> None:

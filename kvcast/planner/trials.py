@@ -52,7 +52,7 @@ LOOKS = 2
 
 @dataclass(frozen=True)
 class Trial:
-    """What is judged. full: to the end, however hopeless; what_if: see kvcast.lab.Task; keep: as a run folder to look into."""
+    """What is judged. full: to the end, however hopeless; what_if: see kvcast.lab.Task; keep: the first run as a folder to look into."""
 
     scenario: Scenario
     what_if: str = ""
@@ -242,7 +242,7 @@ class Trials:
         return self._workloads[folder]
 
     def _task(self, trial: Trial, seed: int) -> Task:
-        scenario, light = replace(trial.scenario, seed=seed), not trial.keep
+        scenario, light = replace(trial.scenario, seed=seed), not trial.keep or seed != self.seeds[0]
         whole = self.lab.task(scenario, trial.what_if, light=light)
         if trial.full or whole.scenario.run.warmup_s is None:  # what is judged of a fixed concurrency is known at its end
             return self._to_the_end(whole)

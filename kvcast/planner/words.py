@@ -295,8 +295,11 @@ def _reach(made: dict[str, Any]) -> str:
 def _binding(made: dict[str, Any]) -> str:
     if made["binding"] is None:
         return ""
-    cells = [[row["resource"], text.percent(row["attainment"]), text.UNKNOWN if row["gain"] is None else f"{100 * row['gain']:+.1f} pp", _range(row), _short(row["reason"] or "")] for row in made["binding"]["changes"]]
-    return "\n".join([f"what binds: {made['binding']['words']}", text.table(["+20 % of", "attainment", "gain", "95 % interval", ""], cells)])
+    rows = made["binding"]["changes"]
+    cells = [[row["resource"], text.percent(row["attainment"]), f"{100 * row['gain']:+.1f} pp", _range(row)] for row in rows if row["gain"] is not None]
+    left_out = [f"{row['resource']} ({row['reason']})" for row in rows if row["gain"] is None and row["reason"]]
+    lines = [f"what binds: {made['binding']['words']}", text.table(["+20 % of", "attainment", "gain", "95 % interval"], cells)]
+    return "\n".join([*lines, *([f"not tried: {'; '.join(left_out)}"] if left_out else [])])
 
 
 def _range(row: dict[str, Any]) -> str:
