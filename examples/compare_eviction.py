@@ -6,7 +6,7 @@ and is still a policy, not the bound. Every policy is compared with LRU request 
 difference within the noise is called that.
 
     python examples/compare_eviction.py --out /tmp/eviction                                        # bundled mix, a minute
-    KVCAST_DATA=/path/to/data python examples/compare_eviction.py --full --out /tmp/eviction       # four workloads, 11 CPU minutes
+    KVCAST_DATA=/path/to/data python examples/compare_eviction.py --full --out /tmp/eviction       # four workloads, some 6 CPU minutes
     python examples/compare_eviction.py --redraw /tmp/eviction/eviction.json --out docs/img        # the figure again, from its numbers
 
 Writes eviction.svg (the figure), eviction.json (every number) and eviction.md (the table of docs/comparisons.md), and prints
@@ -124,7 +124,8 @@ def as_table(rows: Sequence[dict[str, Any]]) -> str:
         for row in rows
     ]  # fmt: skip
     told = "share of hit tokens of the optimum for this order, a prompt resident while it is admitted; hits are full blocks at first admission"
-    return "\n".join([text.table(header, cells, left=1), "", f"{told}; block size {rows[0]['block_size']}"])
+    spans = "hit rates and optima are of the whole run, TTFT and differences of its window"
+    return "\n".join([text.table(header, cells, left=1), "", f"{told}; {spans}; block size {rows[0]['block_size']}"])
 
 
 def as_markdown(rows: Sequence[dict[str, Any]]) -> str:
