@@ -74,6 +74,7 @@ PLAN: dict[str, Any] = {
     ]},
     "advice": [advised("router session-affinity instead of round-robin", ["cluster.router=session-affinity"], 8.8), advised("eviction policy lfu instead of lru", ["cache.policy=lfu"], 7.7)],
     "tried": [], "period": None,
+    "without_cache": None,
     "model_error": {"share": 0.1, "source": "held-out points", **{side: {"verdict": "meets", "attains": True, "attainment": share(mean), "classes": [judged("chat", mean, "meets")], "ttft_ms_p99": 400.0, "tpot_ms_p99": 9.0} for side, mean in (("slower", 0.992), ("faster", 0.9995))}},
     "growth": [{"factor": factor, "replicas": n, "gpus": n, "usd_per_hour": 4.0 * n, "advised": {"replicas": less, "gpus": less, "usd_per_hour": 4.0 * less}} for factor, n, less in ((2.0, 4, 3), (3.0, 7, 5))],
     "n_plus_1": {"replicas": 3, "attainment_one_down": 0.91, "enough": False},
