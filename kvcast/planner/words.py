@@ -64,7 +64,7 @@ def _infeasible(made: dict[str, Any]) -> str:
     missed = f", most often missed: {NAMES[best['rejected_by']]}" if best["rejected_by"] in NAMES else f", {best['rejected_by']}" if best["rejected_by"] else ""
     fixed = made["answer"]["gpus"] is not None
     who = fleet(made) if fixed else f"not even {most} {_replicas(most)}"
-    verb = {"misses": "misses", "not shown": "is not shown to meet"}[best["verdict"]] if fixed else "meets" if most == 1 else "meet"
+    verb = ("is not shown to meet" if made["answer"]["word"] == "not shown" else "misses") if fixed else "meets" if most == 1 else "meet"
     return f"{who} {verb} {limits(made['slo'])} for {share(made['slo']['attainment'])} of the requests at {text.percent(made['confidence'], 0)} confidence: {reached}{missed}{'' if fixed else _flat(tried, best)}"
 
 
