@@ -113,7 +113,9 @@ def _cost(run: Run, baseline: Run | None) -> Number:
         return _number(run, baseline, GPU_HOURS, "gpu_hours_per_million_output_tokens", "GPU-h / M tokens", "gpu_hours", "output; no price set")
     kind = Kind(lambda columns, rows: price * _gpu_hours_per_million(columns, rows), intervals.PER_BATCH, text.usd, text.usd, False)
     same_price = baseline if baseline is not None and baseline.summary["cost"]["gpu_hour_usd"] == price else None
-    return _number(run, same_price, kind, "usd_per_million_output_tokens", "Cost / M tokens", "cost", f"output; {text.usd(cost.get('usd_per_million_input_tokens'))} input, {text.usd(cost.get('usd_per_million_total_tokens'))} all; {text.usd(price)} a GPU-hour")
+    bill = cost.get("at_offered")
+    nominal = f"; at the offered load {text.usd(bill['usd_per_million_output_tokens'])}" if bill else ""
+    return _number(run, same_price, kind, "usd_per_million_output_tokens", "Cost / M tokens", "cost", f"output{nominal}; {text.usd(cost.get('usd_per_million_input_tokens'))} input, {text.usd(cost.get('usd_per_million_total_tokens'))} all; {text.usd(price)} a GPU-hour")
 
 
 def _number(run: Run, baseline: Run | None, kind: Kind, key: str, label: str, term: str, below: str) -> Number:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvcast import text
+from kvcast.model_error import as_words
 from kvcast.planner import words
 from kvcast.planner.document import slo_of
 from kvcast.summary_text import EXTRAPOLATED_LIMIT
@@ -45,7 +46,7 @@ def verdict(document: Document, scenario: Scenario) -> Verdict:
     limits = words.limits(slo_of(scenario.slo))
     if judged is None:
         return Verdict(UNKNOWN, "No target is set.", f"{fleet}: {text.percent(document['attainment'])} of requests meet {limits}.", (stability,), caution)
-    return Verdict(*STATES[judged["word"]], f"{fleet}: {_judged(judged, limits)}.", (*_pooled(judged), stability, _rests_on(scenario)), caution)
+    return Verdict(*STATES[judged["word"]], f"{fleet}: {_judged(judged, limits)}.", (*_pooled(judged), *_model_error(document), stability, _rests_on(scenario)), caution)
 
 
 def _judged(judged: Document, limits: str) -> str:
@@ -63,6 +64,12 @@ def _judged(judged: Document, limits: str) -> str:
     if judged["word"] == MISSES:
         return f"{told}; {failed}{missed}" if missed else told
     return f"{told}; {failed}the interval holds the target, so one run does not tell" + (f" ({missed})" if missed else "")
+
+
+def _model_error(document: Document) -> tuple[str, ...]:
+    """The verdict at slower and faster step times, where the run was made with them."""
+    error = document.get("model_error")
+    return (as_words(error),) if error else ()
 
 
 def _so_far(judged: Document | None, scenario: Scenario) -> tuple[str, ...]:
