@@ -337,7 +337,7 @@ def measure(prepared: Prepared, recording: Recording) -> Result:
 
     resolved = prepared.resolved
     end_s, warmup_s = run_end_s(recording), resolved.scenario.run.warmup_s or 0.0
-    if 0 < warmup_s >= end_s:
+    if 0 < warmup_s >= end_s and resolved.scenario.run.duration_s is None:
         raise InputError(f"[run] warmup_s = {warmup_s:g}: expected a time before the run ends, at {end_s:g} s")
     if resolved.scenario.cache.policy == OPTIMAL and resolved.scenario.cache.enabled:
         _check_optimal(prepared, recording)

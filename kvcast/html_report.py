@@ -20,6 +20,7 @@ from kvcast.pages.numbers import four
 from kvcast.pages.terms import TERMS
 from kvcast.planner.words import NAMES, load, number, share, why
 from kvcast.runs import Run, load_run
+from kvcast.steady import is_mix
 from kvcast.summary_text import EXTRAPOLATED_LIMIT, fates, limits
 from kvcast.toml import dumps
 from sim.scenario import Scenario
@@ -171,7 +172,7 @@ def _assumptions(run: Run) -> list[str]:
     s, scenario = run.summary, run.scenario
     cache = f"prefix cache {scenario.cache.policy}" if scenario.cache.enabled else "prefix cache off"
     told = [
-        ("workload", s["workload"]), ("requests", f"{text.count(s['arrived'])} arrived: {fates(dict(s))}"), ("limits", limits(scenario.slo)), ("model", f"{scenario.model.name}, weights {scenario.model.dtype}, KV {scenario.model.kv_dtype}"),
+        ("workload", s["workload"]), ("requests", f"{text.count(s['arrived'])} arrived: {fates(dict(s), is_mix(scenario))}"), ("limits", limits(scenario.slo)), ("model", f"{scenario.model.name}, weights {scenario.model.dtype}, KV {scenario.model.kv_dtype}"),
         ("fleet", f"{verdict.fleet_of(s)}, {scenario.cluster.router} routing, {cache}"), ("engine", s["engine_semantics"]), ("seed", str(s["seed"])),
         *((key.replace("_", " "), f"{value:,} ({s['engine_origins'].get(key, 'given')})" if isinstance(value, int) else str(value)) for key, value in s["engine"].items()),
     ]  # fmt: skip

@@ -39,7 +39,7 @@ def as_words(error: dict[str, Any]) -> str:
     """model error: 99.8 % of chat with step times 2.4 % longer and 99.9 % of chat with step times 2.4 % shorter."""
     ends = [f"{_worst(error[side])} with step times {text.percent(error['share'])} {words}" for side, _, words in SIDES]
     agree = error["slower"]["attains"] == error["faster"]["attains"]
-    return f"model error: {' and '.join(ends)}" + ("" if agree else ", so it depends on the step times whether it meets")
+    return f"model error, of one run: {' and '.join(ends)}" + ("" if agree else ", so it depends on the step times whether it meets")
 
 
 def _worst(one: dict[str, Any]) -> str:

@@ -45,14 +45,14 @@ def with_window(scenario: Scenario, kv_tokens: float, token_s: Callable[[], floa
     if begins_early(scenario):
         each_s = token_s()
         ramp_s = math.ceil(max(lengths.ramp_s(config, each_s), lengths.fill_s(config, kv_tokens)))
-        return begun(scenario, float(ramp_s), _lasting_s(mix.ending(config, each_s), scenario.run))
+        return begun(scenario, float(ramp_s), _lasting_s(config, scenario.run, each_s))
     if config.concurrency is not None:
         return replace(scenario, workload=replace(scenario.workload, requests=mix.ending(config).requests))
     if config.duration_s is not None or config.requests is not None:
         return _from(scenario, scenario.run.warmup_s or 0.0)
     if scenario.run.duration_s is not None:
         return replace(scenario, workload=replace(scenario.workload, duration_s=scenario.run.duration_s))
-    return begun(scenario, scenario.run.warmup_s or 0.0, _lasting_s(mix.ending(config, token_s()), scenario.run))
+    return begun(scenario, scenario.run.warmup_s or 0.0, _lasting_s(config, scenario.run, token_s()))
 
 
 def _from(scenario: Scenario, begins_s: float) -> Scenario:
@@ -67,16 +67,16 @@ def begun(scenario: Scenario, ramp_s: float, lasts_s: float) -> Scenario:
     return replace(scenario, workload=workload, run=replace(scenario.run, warmup_s=ramp_s, duration_s=end_s, horizon_s=horizon_s))
 
 
-def _lasting_s(config: WorkloadConfig, run: RunConfig) -> float:
-    """Seconds of the window that is asked for."""
+def _lasting_s(config: WorkloadConfig, run: RunConfig, token_s: float) -> float:
+    """Seconds of the window that is asked for; as long as it takes where nobody says so."""
     asked = [run.duration_s, config.duration_s, None if config.requests is None else config.requests / lengths.requests_per_s(config)]
-    return min(value for value in asked if value is not None)
+    return min((value for value in asked if value is not None), default=lengths.window_s(config, token_s))
 
 
 def _clock_start(config: WorkloadConfig, ramp_s: float) -> float:
     """Where the mix's own clock stands when the ramp begins, so that the window begins at its start_s."""
-    period_s = lengths.period_s(config)
-    return (config.start_s - ramp_s) % period_s if period_s else 0.0
+    whole_s = lengths.common_period_s(config)
+    return (config.start_s - ramp_s) % whole_s if whole_s else 0.0
 
 
 def offered_per_s(scenario: Scenario, workload: Workload) -> float | None:

@@ -62,7 +62,7 @@ def window_of(rec: Recording, warmup_s: float, duration_s: float | None) -> tupl
     A row that arrived without a recorded time (a session cut before its turn) counts: it cannot be placed.
     """
     run_end = run_end_s(rec)
-    end = run_end if duration_s is None else min(duration_s, run_end)
+    end = run_end if duration_s is None else max(duration_s, warmup_s) if run_end <= warmup_s else min(duration_s, run_end)
     if end <= warmup_s and warmup_s > 0 and len(rec.arrival_s):
         raise ValueError(f"run.warmup_s = {warmup_s:g} leaves nothing to measure: the window ends at {end:g} s")
     arrived = rec.status != NOT_ARRIVED

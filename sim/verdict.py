@@ -31,6 +31,8 @@ BATCHES = (20, 10, 5)
 """In all. Whether 20 outlast a busy period cannot be seen in so few: stopping there when neighbours are not alike held the long
 run's value near saturation in 250 of 290 runs, the widest of the three in 266 (docs/coverage.md)."""
 PER_BATCH = 10
+SEVERAL = 3
+"""Runs whose own spread says something: of two, Student's t has one degree of freedom and is 13 wide."""
 FEW = 5
 """Fewer runs with a miss, or bad episodes, say nothing about how good the fleet is at most."""
 
@@ -62,7 +64,7 @@ def interval(good: Sequence[np.ndarray], confidence: float = CONFIDENCE) -> Inte
     p = float(whole.mean())
     low, high = wilson(float(whole.sum()), n, confidence)
     runs = [np.asarray(one, float) for one in good if len(one)]
-    half = max(_logit_half([float(one.mean()) for one in runs], p, confidence), _batch_half(runs, p, confidence))
+    half = max(_logit_half([float(one.mean()) for one in runs], p, confidence) if len(runs) >= SEVERAL else 0.0, _batch_half(runs, p, confidence))
     low, high = min(low, _shifted(p, -half)), max(high, _shifted(p, half))
     episodes, with_miss = _episodes(runs), sum(bool((one == 0).any()) for one in runs)
     if episodes < FEW or (len(runs) > 1 and with_miss < min(FEW, len(runs))):

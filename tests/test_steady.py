@@ -10,6 +10,7 @@ from kvcast import api, compare, load_scenario, steady, summary_text
 from kvcast.cli import main
 from kvcast.config import load_doc, scenario_from_doc
 from sim.verdict import all_stable
+from workloads import mix
 from workloads import steady as lengths
 from workloads.toml import list_presets, load_preset
 
@@ -222,3 +223,35 @@ def test_a_saved_cache_needs_a_window_that_does_not_move(tmp_path, capsys):
     capsys.readouterr()
     assert main([*fixed, "--warm-cache", str(tmp_path / "warm.npz")]) == 0
     assert json.loads(capsys.readouterr().out)["window"]["start_s"] == 60
+
+
+def test_curves_of_different_periods_are_together_again_after_their_common_one():
+    """A window opens at the clock's time that is asked for, in every class, however long the warm-up; the busiest stretch may lie in a later period."""
+
+    def one(name: str, rate: float, curve: list, period_s: float) -> dict:
+        return {"name": name, "rate": rate, "output": {"value": 10}, "layers": [{"name": "m", "tokens": {"value": 100}}], "arrival": {"kind": "diurnal", "curve": curve, "period_s": period_s}}
+
+    doc = {"workload": {"class": [one("a", 2.0, [1, 3], 10_000.0), one("b", 1.0, [1, 1, 8], 7000.0)]}, "hardware": {"profile": "h200-llama-3.1-8b-aic"}}
+    asked = scenario_from_doc(doc)
+    config = mix.resolve(asked.workload)
+    assert lengths.common_period_s(config) == 70_000.0
+    at_s = lengths.busiest(config, 3600.0)
+    grid = max(lengths.offered_per_s(config, at, at + 3600.0) for at in range(0, 70_000, 100))
+    assert lengths.offered_per_s(config, at_s, at_s + 3600.0) >= grid
+    for ramp_s in (0.0, 2000.0, 15_000.0):
+        hour = steady.worst_hour(asked, ramp_s)
+        begins_s = hour.workload.start_s + ramp_s
+        assert lengths.offered_per_s(mix.resolve(hour.workload), begins_s, begins_s + 3600.0) == pytest.approx(lengths.offered_per_s(config, at_s, at_s + 3600.0))
+
+
+def test_a_window_may_be_longer_than_it_need_be():
+    doc = {"workload": {"preset": "chat"}, "run": {"duration_s": 12_000.0}}
+    run = api.windowed(scenario_from_doc(doc)).run
+    assert run.duration_s - run.warmup_s == 12_000.0
+
+
+def test_a_window_in_which_nothing_came_is_not_shown():
+    doc = {"workload": {"preset": "chat", "duration_s": 0.001}, "slo": {"ttft_s": 1.0, "attainment": 0.9}}
+    summary = api.simulate(scenario_from_doc(doc)).summary
+    assert summary["arrived"] == 0
+    assert (summary["verdict"]["word"], summary["verdict"]["reason"]) == ("not shown", "no request arrived")

@@ -15,7 +15,7 @@ from sim.verdict import INTERVAL, MEETS, MISSES, NOBODY, NOT_SHOWN, POOLED, UNST
 Z2 = 1.959964**2
 CHI2_975 = {2: 7.377759, 4: 11.143287}
 """By degrees of freedom."""
-T_975 = {1: 12.706205, 4: 2.776445}
+T_975 = {4: 2.776445}
 
 
 def runs(*shares: float, n: int = 90) -> list[np.ndarray]:
@@ -76,13 +76,21 @@ def test_one_bad_episode_weighs_as_one() -> None:
     assert found([good]).high == 1.0
 
 
-def test_two_runs_are_two_observations_in_logits() -> None:
-    one = found(runs(0.9, 0.966667))  # 90 requests each: too short for 20 batches in all
-    p = 168 / 180
-    half = T_975[1] * (6 / 90) / math.sqrt(2) / math.sqrt(2) / (p * (1 - p))
+def test_three_runs_are_three_observations_in_logits() -> None:
+    one = found(runs(0.8, 0.9, 0.966667))
+    shares = np.array([72, 81, 87]) / 90
+    p = float(shares.mean())
+    half = 4.302653 * float(shares.std(ddof=1)) / math.sqrt(3) / (p * (1 - p))
     assert one.mean == pytest.approx(p)
     assert logit(one.low) == pytest.approx(logit(p) - half, abs=1e-4)
     assert logit(one.high) == pytest.approx(logit(p) + half, abs=1e-4)
+
+
+def test_a_second_run_does_not_make_the_first_one_less_sure() -> None:
+    """Of two runs Student's t is 13 wide: their batches decide."""
+    both, alone = found(runs(0.99, 0.995, n=2000)), found(runs(0.9925, n=2000))
+    assert both.half < 2 * alone.half
+    assert both.low > 0.95
 
 
 def test_identical_runs_leave_what_their_requests_say() -> None:

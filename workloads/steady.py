@@ -15,6 +15,7 @@ import numpy as np
 from workloads import dists
 from workloads.check import class_rates, loop_of
 from workloads.config import MixClass, WorkloadConfig
+from workloads.errors import InputError
 from workloads.transform import NOMINAL_TOKEN_S
 
 SESSIONS, ANSWERS, FILLS = 5, 10, 3
@@ -25,6 +26,7 @@ SMALLEST = 100  #: requests of the smallest class: fewer cannot show 95 %
 BURSTS = 50  #: bursts and silences of an on/off process
 MOST = 20_000  #: requests; a longer window or filling is cut to the time they take, and to no less than LONGEST sessions
 LONGEST = 2
+MAX_COMMON_S = 1e8  #: three years
 CLOSED = 20  #: sessions one after another of each slot of a fixed concurrency
 
 
@@ -78,12 +80,24 @@ def period_s(config: WorkloadConfig) -> float:
     return max((c.arrival.period_s for c in config.class_ if c.arrival.kind == "diurnal"), default=0.0)
 
 
+def common_period_s(config: WorkloadConfig) -> float:
+    """After how long all curves are together where they were; the least common multiple of their periods, in milliseconds.
+
+    Raises InputError where that is longer than any run.
+    """
+    periods = [c.arrival.period_s for c in config.class_ if c.arrival.kind == "diurnal"]
+    whole_s = math.lcm(*(max(round(1000 * one), 1) for one in periods)) / 1000 if periods else 0.0
+    if whole_s > MAX_COMMON_S:
+        raise InputError(f"[[workload.class]] arrival.period_s = {', '.join(f'{one:g}' for one in periods)}: expected periods that are together again within {MAX_COMMON_S:g} s, these are after {whole_s:.3g} s")
+    return whole_s
+
+
 def busiest(config: WorkloadConfig, length_s: float) -> float:
-    """Second of the period at which the stretch of length_s with the most requests begins."""
-    whole = period_s(config)
-    slots = {k * c.arrival.period_s / len(c.arrival.curve) for c in config.class_ if c.arrival.kind == "diurnal" for k in range(len(c.arrival.curve))}
-    starts = sorted({begin % whole for at in slots for begin in (at, at - length_s)})
-    return max(starts, key=lambda at: offered_per_s(config, at, at + length_s))
+    """Second of the common period at which the stretch of length_s with the most requests begins."""
+    whole_s = common_period_s(config)
+    slots = np.unique(np.concatenate([np.arange(0, whole_s, c.arrival.period_s / len(c.arrival.curve)) for c in config.class_ if c.arrival.kind == "diurnal"]))
+    starts = np.unique(np.round(np.concatenate([slots, slots - length_s]) % whole_s, 6))
+    return float(max(starts, key=lambda at: offered_per_s(config, at, at + length_s)))
 
 
 def ramp_s(config: WorkloadConfig, token_s: float = NOMINAL_TOKEN_S) -> float:
@@ -129,8 +143,9 @@ def closed_requests(config: WorkloadConfig) -> int:
     """Requests of a fixed concurrency when nobody says how many."""
     rates = class_rates(config)
     turns = sum(r * dists.moments(c.turns)[0] for r, c in zip(rates, config.class_, strict=True)) / (sum(rates) or 1.0)
-    slots = config.concurrency or 1
-    return math.ceil(slots * turns * CLOSED)
+    slots, each = config.concurrency or 1, [r * dists.moments(c.turns)[0] for r, c in zip(rates, config.class_, strict=True) if r > 0]
+    smallest = 2 * SMALLEST * sum(each) / min(each)  # about half of all are in the window
+    return math.ceil(max(slots * turns * CLOSED, min(smallest, MOST)))
 
 
 def _arriving(config: WorkloadConfig) -> list[MixClass]:

@@ -207,10 +207,10 @@ def _own(asked: Asked, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     if asked.result is None:
         return None
     summary = asked.result.report.summary
-    hours = summary["gpu_hours"]
+    hours, bill = summary["gpu_hours"], summary["cost"].get("at_offered") or summary["cost"]
     return {
         "gpu_hours": hours, "gpu_hour_usd": summary["cost"]["gpu_hour_usd"], "usd": summary["cost"]["usd"],
-        **{key: summary["cost"][key] for key in (f"usd_per_million_{tokens}_tokens" for tokens in ("input", "output", "total"))},
+        **{key: bill[key] for key in (f"usd_per_million_{tokens}_tokens" for tokens in ("input", "output", "total"))},
         "offered_per_s": summary["offered_per_s"], "gpus": summary["replicas"] * summary["tensor_parallel"], "prefix_hit_rate": summary["prefix_hit_rate"],
         "attainment": summary["attainment"], "stable": summary["stable"], "completed": summary["completed"], "arrived": summary["arrived"],
         "break_even_gpu_hour_usd": {row["retention"]: row["total_usd"] / hours if hours else None for row in rows},

@@ -38,6 +38,7 @@ from workloads.steady import period_s, requests_per_s
 
 PLAN, RAN = "plan.json", "ran.json"
 MOST = 64
+AFFINITY = "session-affinity"
 GROWTH_FACTORS = (2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
 """Loads of the growth curve below the one that is asked for."""
 
@@ -263,8 +264,8 @@ def _growth(fleet: Fleet, winner: Scenario, asked: Options, progress: Progress, 
     if asked.growth is None or fleet.winner is None or asked.fixed:
         return None
     progress.begin(GROWTH)
-    advised = scenario_of(reach["advice"][0]["scenario"]) if reach["advice"] else None
-    sides = {"": winner, **({} if advised is None or advised.hardware.tensor_parallel != winner.hardware.tensor_parallel else {"advised": advised})}
+    change, advised = _advised(fleet, winner, reach)
+    sides = {"": winner, **({} if advised is None else {"advised": advised})}
     factors = [factor for factor in GROWTH_FACTORS if 1 < factor < asked.growth] + [asked.growth]
     most = math.ceil(asked.most * asked.growth)
     found: dict[tuple[str, float], Found] = {}
@@ -286,14 +287,24 @@ def _growth(fleet: Fleet, winner: Scenario, asked: Options, progress: Progress, 
         n = found[side, factor].fewest
         return dict.fromkeys(("replicas", "gpus", "usd_per_hour")) if n is None or fleet.winner is None else document.size_of(fleet.combinations[fleet.winner], n)
 
-    return [{"factor": factor, **size("", factor), "advised": size("advised", factor) if "advised" in sides else None} for factor in factors]
+    return [{"factor": factor, **size("", factor), "advised": {"change": change, **size("advised", factor)} if "advised" in sides else None} for factor in factors]
+
+
+def _advised(fleet: Fleet, winner: Scenario, reach: dict[str, Any]) -> tuple[str, Scenario | None]:
+    """What a larger fleet would do differently: the router where one replica had nothing to route, else the best advice that keeps the GPUs of a replica."""
+    if fleet.replicas == 1 and winner.cluster.router != AFFINITY and fleet.trials.workload(winner).session_id is not None:
+        return f"router {AFFINITY} instead of {winner.cluster.router}", replace(winner, cluster=replace(winner.cluster, router=AFFINITY))
+    advised = scenario_of(reach["advice"][0]["scenario"]) if reach["advice"] else None
+    if advised is None or advised.hardware.tensor_parallel != winner.hardware.tensor_parallel:
+        return "", None
+    return str(reach["advice"][0]["change"]), advised
 
 
 def _held(fleet: Fleet, reach: dict[str, Any], side: str, factor: float) -> int:
     """Replicas at a larger load, were each to hold what the chosen fleet's do."""
     capacity, held = reach["capacity"], None
     if capacity is not None:
-        held = reach["advice"][0]["after"]["capacity"] if side else capacity["slo_capacity_per_s"]
+        held = reach["advice"][0]["after"]["capacity"] if side and fleet.replicas > 1 and reach["advice"] else capacity["slo_capacity_per_s"]
     each = 1.0 if not held or capacity is None else held / capacity["offered_rate_per_s"]
     return math.ceil(fleet.replicas * factor / max(each, 1e-9) - 1e-9)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvcast import text
 from kvcast.model_error import as_words
-from sim.verdict import POOLED
+from sim.verdict import INTERVAL, POOLED
 
 ROWS = 24  #: candidates printed at most
 FLAT, SEVERAL = 0.005, 3  #: attainments this close, of at least so many fleet sizes, are the same
@@ -28,10 +28,17 @@ def verdict(made: dict[str, Any]) -> str:
     capacity = made["capacity"]
     if capacity is not None and capacity["headroom"] is not None:
         least = "at least " if capacity["breaks_at_per_s"] is None else ""
-        parts.append(f"headroom {least}{100 * capacity['headroom']:.0f} %" + ("" if least else f", breaks at {load(capacity['breaks_at_per_s'], capacity['unit'])}"))
+        parts.append(f"headroom {least}{100 * capacity['headroom']:.0f} %{_surely(capacity)}" + ("" if least else f", breaks at {load(capacity['breaks_at_per_s'], capacity['unit'])}"))
     if made["advice"]:
         parts.append(f"next: {made['advice'][0]['change']}")
     return "; ".join(parts)
+
+
+def _surely(capacity: dict[str, Any]) -> str:
+    """The headroom to the highest load that surely meets, where that is another."""
+    low = capacity["low"]
+    sure = None if not low else 1 - capacity["offered_rate_per_s"] / low
+    return "" if sure is None or round(100 * sure) >= round(100 * capacity["headroom"]) else f" ({100 * sure:.0f} % surely)"
 
 
 def lives_on_its_cache(made: dict[str, Any]) -> bool:
@@ -61,7 +68,7 @@ def _infeasible(made: dict[str, Any]) -> str:
     reached = f"at best {_share(found)}{f' of {name}' if name else ''} with {best['replicas']} {_replicas(best['replicas'])}" if found["mean"] is not None else "every one of them was hopeless"
     if found["mean"] is not None and found["low"] < target <= found["mean"]:
         reached += f", and the lower end of that is below the target: {'a longer workload' if len(made['seeds']) > best['runs'] else 'more seeds or a longer workload'} would tell"
-    missed = f", most often missed: {NAMES[best['rejected_by']]}" if best["rejected_by"] in NAMES else f", {best['rejected_by']}" if best["rejected_by"] else ""
+    missed = f", most often missed: {NAMES[best['rejected_by']]}" if best["rejected_by"] in NAMES else f", {best['rejected_by']}" if best["rejected_by"] not in (None, INTERVAL) else ""
     fixed = made["answer"]["gpus"] is not None
     who = fleet(made) if fixed else f"not even {most} {_replicas(most)}"
     verb = ("is not shown to meet" if made["answer"]["word"] == "not shown" else "misses") if fixed else "meets" if most == 1 else "meet"
@@ -112,7 +119,7 @@ def why(made: dict[str, Any]) -> str:
     lines = [_alone(row) for row in rows if row["over_cold"] > 0] or ["- alone on an idle replica every request is within its limits: they miss because they wait for each other"]
     label = f" ({found['label']})" if made["candidates"][0]["values"] else ""
     lines += [f"- nearest: with {row['replicas']} {_replicas(row['replicas'])}{label} {_nearest(row)}" for row in found["nearest"]]
-    return "\n".join(["why nothing meets it:", *lines, f"- {_elsewhere(found)}"])
+    return "\n".join(["what stands in the way:", *lines, f"- {_elsewhere(found)}"])
 
 
 def _alone(row: dict[str, Any]) -> str:
@@ -325,7 +332,7 @@ def _more(made: dict[str, Any]) -> str:
         advised = any(row["advised"] for row in rows)
         cells = [[f"{row['factor']:g}x", *_grown(row), *(_grown(row["advised"] or {}) if advised else [])] for row in rows]
         header = ["load", "replicas", "GPUs", "$/h", *(["replicas", "GPUs", "$/h"] if advised else [])]
-        lines.append(f"at larger loads{', as it is and with ' + made['advice'][0]['change'] if advised else ''}:\n{text.table(header, cells, left=1)}")
+        lines.append(f"at larger loads{', as it is and with ' + next(row['advised']['change'] for row in rows if row['advised']) if advised else ''}:\n{text.table(header, cells, left=1)}")
     spare = made["n_plus_1"]
     if spare is not None:
         down = "nothing is left" if spare["attainment_one_down"] is None else f"attainment {text.percent(spare['attainment_one_down'])}"

@@ -130,8 +130,8 @@ def test_the_plans_sentence_is_the_command_lines():
     told = verdict.planned(plans.plan())
     assert told.sentence == words.verdict(plans.plan()).replace("+-", "±").replace(" x ", " × ") + "."
     assert told.sentence.startswith("2 × H200-SXM meets: chat 99.9 % ± 0.2 %, coding-agent 100.0 % ± 0.2 % of requests within their limits (chat: TTFT <= 500 ms")
-    assert "(5 runs); model error: 99.2 % with step times 10.0 % longer" in told.sentence
-    assert told.sentence.endswith("binding: compute; headroom 60 %, breaks at 7.4 requests/s; next: router session-affinity instead of round-robin.")
+    assert "(5 runs); model error, of one run: 99.2 % with step times 10.0 % longer" in told.sentence
+    assert told.sentence.endswith("binding: compute; headroom 60 % (58 % surely), breaks at 7.4 requests/s; next: router session-affinity instead of round-robin.")
     assert told.reasons == (
         "2 replicas (cache.policy=lru), 2 GPUs, 48 GPU-hours a day, $8.00 an hour, router round-robin",
         "at the offered 3 requests/s: $5,840.00 a month, $0.00074 a request; per million tokens $0.20 input, $2.00 output, $0.18 total (one bill, three ways)",
@@ -330,7 +330,7 @@ def test_a_plan_is_shown_with_advice_that_can_be_applied(demo_plan):
     session = Session()
     words = session.words()
     assert "This is the fewest: 2 × H200-SXM meets: chat 99.9 %" in words.replace("**", "")
-    assert "headroom 60 %, breaks at 7.4 requests/s" in words
+    assert "headroom 60 % (58 % surely), breaks at 7.4 requests/s" in words
     assert plan.FIND not in session.buttons()
     assert "vllm serve meta-llama/Llama-3.1-8B-Instruct" in words
     assert "3 replicas survive the loss of one" in words
