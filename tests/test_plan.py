@@ -195,8 +195,8 @@ def test_the_capacity_is_the_highest_load_that_attains(whole):
     assert capacity["offered_rate_per_s"] <= capacity["slo_capacity_per_s"] < capacity["breaks_at_per_s"]
     assert capacity["headroom"] == pytest.approx(1 - capacity["offered_rate_per_s"] / capacity["slo_capacity_per_s"])
     for load, holds in ((capacity["slo_capacity_per_s"], True), (capacity["breaks_at_per_s"], False)):
-        summary = api.simulate(with_load(chosen(made), load / capacity["offered_rate_per_s"])).summary
-        assert (summary["attainment"] >= 0.95 and summary["stable"] is not False) == holds
+        runs = [api.simulate(replace(with_load(chosen(made), load / capacity["offered_rate_per_s"]), seed=seed)).summary for seed in (0, 1)]
+        assert all(run["attainment"] >= 0.95 and run["stable"] is not False for run in runs) == holds
     loads = [row["load"] for row in rates]
     assert loads == sorted(set(loads))
     assert min(loads) < 0.4 * capacity["slo_capacity_per_s"]
@@ -252,7 +252,7 @@ def test_advice_saves_something_against_the_same_fleet_without_it(whole):
     for place, row in enumerate(made["advice"], 1):
         fewer = row["after"]["gpus"] is not None and row["after"]["gpus"] < row["before"]["gpus"]
         assert fewer or row["after"]["capacity"] > row["before"]["capacity"]
-        assert row["before"]["capacity"] == made["capacity"]["slo_capacity_per_s"]
+        assert row["before"]["capacity"] >= made["capacity"]["slo_capacity_per_s"], "one run each, with and without; the headline asks a second"
         changed = load_scenario(folder / f"advice-{place}.toml")
         held = with_load(changed, row["after"]["capacity"] / made["capacity"]["offered_rate_per_s"])
         assert api.simulate(held).summary["attainment"] >= 0.95

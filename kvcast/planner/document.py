@@ -106,8 +106,8 @@ def _money(fleet: Fleet, one: Judged, usd_per_hour: float | None) -> dict[str, f
 
 def capacity_of(found: Capacity) -> dict[str, Any]:
     """Loads in `unit`; headroom is 1 - offered / capacity. breaks_at_per_s is None where every load looked at meets: both are then lower bounds."""
-    most = found.load(found.most)
+    most = found.load(found.held)
     return {
         "unit": found.unit, "offered_rate_per_s": found.offered, "slo_capacity_per_s": most, "low": found.load(found.low), "high": found.load(found.high),
-        "headroom": None if not most else 1 - found.offered / most, "breaks_at_per_s": None if found.most is None or found.endless else found.load(found.most + 1),
+        "headroom": None if not most else 1 - found.offered / most, "breaks_at_per_s": None if found.most is None or found.endless else found.load((found.held or 0) + 1),
     }  # fmt: skip

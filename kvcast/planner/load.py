@@ -21,6 +21,7 @@ DOUBLING = 16  #: steps
 FARTHEST = 5 * DOUBLING  #: 32 times the load at most, or a 32nd of it
 POINTS = (0.25, 0.5, 0.75, 1.0, 1.25)
 """Loads of the curve, relative to the capacity."""
+CONFIRM = 2  #: runs that must attain the target at the capacity
 STRIDE = 4  #: of the first steps away from the offered load: 19 %
 KNEE = 0.02
 REQUESTS, USERS, SESSIONS = "requests/s", "users", "sessions at once"
@@ -78,12 +79,13 @@ def shortened(scenario: Scenario) -> Scenario:
 
 @dataclass(frozen=True)
 class Capacity:
-    """Steps of load. most: the highest whose attainment reaches the target; low: the highest of those looked at whose interval's lower
+    """Steps of load. most: the highest whose attainment reaches the target in one run; held: in CONFIRM runs; low: the highest of those looked at whose interval's lower
     end does; high: the lowest that would miss it even with that interval added. None: beyond what was looked at."""
 
     offered: float  #: at step 0, in unit_of(scenario)
     unit: str
     most: int | None
+    held: int | None
     low: int | None
     high: int | None
     judged: dict[int, Judged]
@@ -149,12 +151,22 @@ class Loads:
         offered = {USERS: workload.users, SESSIONS: workload.concurrency}.get(unit) or base.offered_per_s or 0.0
         most = self.highest(lambda one: one.attains, 0)
         if most is None:
-            return Capacity(offered, unit, None, None, None, self.judged, self.farthest)
+            return Capacity(offered, unit, None, None, None, None, self.judged, self.farthest)
         self.at([step for step in points(most) if -FARTHEST <= step <= self.farthest])
         half = self.at([most])[0].attainment.half  # type: ignore[union-attr]
         high = min((step for step, one in self.judged.items() if step > most and surely_misses(one, half)), default=None)
-        low = max((step for step, one in self.judged.items() if step <= most and one.meets), default=None)
-        return Capacity(offered, unit, most, low, high, self.judged, self.farthest)
+        held = self._confirmed(most)
+        low = max((step for step, one in self.judged.items() if step <= held and one.meets), default=None)
+        return Capacity(offered, unit, most, held, low, high, self.judged, self.farthest)
+
+    def _confirmed(self, most: int) -> int:
+        """The highest step up to `most` that other seeds' runs attain too: of the runs near a collapse the calm ones look best."""
+        seeds = self.trials.seeds[1:CONFIRM] if self.trials.drawn(self.scenario) else ()
+        step = most
+        for seed in seeds:
+            while step > most - 2 * STRIDE and not self.trials.judge([self.trial(step, full=False)], seed)[0].attains:
+                step -= 1
+        return step
 
 
 def points(most: int) -> list[int]:

@@ -181,9 +181,9 @@ class Trials:
     def stopped_early(self) -> int:
         return sum(outcome.stopped is not None for outcome in self._outcomes.values())
 
-    def judge(self, trials: Sequence[Trial]) -> list[Judged]:
-        """By one run each, in the order given: a sketch. Raises InputError for a scenario that cannot run."""
-        tasks = [self._task(trial, self.seeds[0]) for trial in trials]
+    def judge(self, trials: Sequence[Trial], seed: int | None = None) -> list[Judged]:
+        """By one run each, of the first seed or another, in the order given: a sketch. Raises InputError for a scenario that cannot run."""
+        tasks = [self._task(trial, self.seeds[0] if seed is None else seed) for trial in trials]
         self._simulate(tasks)
         return [self._judged(trial, [task], self.confidence) for trial, task in zip(trials, tasks, strict=True)]
 

@@ -38,7 +38,7 @@ def _surely(capacity: dict[str, Any]) -> str:
     """The headroom to the highest load that surely meets, where that is another."""
     low = capacity["low"]
     sure = None if not low else 1 - capacity["offered_rate_per_s"] / low
-    return "" if sure is None or round(100 * sure) >= round(100 * capacity["headroom"]) else f" ({100 * sure:.0f} % surely)"
+    return "" if sure is None or sure <= 0 or round(100 * sure) >= round(100 * capacity["headroom"]) else f" ({100 * sure:.0f} % surely)"
 
 
 def lives_on_its_cache(made: dict[str, Any]) -> bool:
