@@ -19,7 +19,7 @@ from workloads import mix, steady
 
 DOUBLING = 16  #: steps
 FARTHEST = 5 * DOUBLING  #: 32 times the load at most, or a 32nd of it
-POINTS = (0.25, 0.5, 0.75, 1.0, 1.25)
+POINTS = (0.25, 0.5, 1.0, 1.25)
 """Loads of the curve, relative to the capacity."""
 CONFIRM = 2  #: runs that must attain the target at the capacity
 STRIDE = 4  #: of the first steps away from the offered load: 19 %

@@ -36,7 +36,7 @@ LEAST_PART = 0.25
 LEAST_GAIN = 0.002
 """Of attainment: less is not worth a line."""
 BEST = 3
-PROMISING = 3  #: changes whose fleet and load are looked for
+PROMISING = 2  #: changes whose fleet and load are looked for
 
 
 @dataclass(frozen=True)
