@@ -10,6 +10,8 @@ import pytest
 
 from kvcast import api, plan
 from kvcast.config import load_scenario, scenario_from_doc
+from kvcast.planner.document import over_the_period
+from kvcast.planner.words import verdict
 from workloads import mix, steady
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,6 +66,11 @@ def test_a_mix_that_follows_the_clock_is_planned_for_its_worst_hour():
     assert period["attains"]
     assert made["answer"]["offered_per_s"] == pytest.approx(8.0), "the hour is the whole period here"
     assert any("the plan is not for that window" in line for line in made["caution"])
+    failing = {**period, "attains": False, "attainment": {"mean": 0.3, "low": 0.2, "high": 0.4}}
+    answer = over_the_period(made["answer"], failing)
+    assert (answer["feasible"], answer["word"]) == (False, "misses"), "the hour alone does not decide"
+    assert "not over its whole period" in verdict({**made, "answer": answer, "period": failing})
+    assert over_the_period(made["answer"], period) == made["answer"]
     alone = plan(scenario_from_doc({**doc, "run": {"warmup_s": 60.0, "duration_s": 900.0}}), most=8, seeds=2, **ALONE)
     assert alone["period"] is None
     assert alone["answer"]["offered_per_s"] == pytest.approx(1.6)

@@ -139,6 +139,7 @@ def _plan(base: Scenario, found: list[Combination], folder: Path, asked: Options
             "caution": cautions(fleet, winner) + (launch.cautions() if launch else []), "notes": list(fleet.notes),
         }  # fmt: skip
         made["caution"] += growth_cautions(made["growth"], made["answer"]["replicas"]) + period_cautions(made["period"]) + cache_cautions(made["without_cache"])
+        made["answer"] = document.over_the_period(made["answer"], made["period"])
         made["simulations"] = {
             "distinct": trials.distinct, "stopped_early": trials.stopped_early, "run": trials.simulated, "reused": trials.reused,
             "cpu_s": trials.cpu_s,

@@ -14,10 +14,12 @@ from kvcast.planner.candidates import Combination
 from kvcast.planner.command import launch_of
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.load import Capacity
-from kvcast.planner.trials import CANNOT_RUN, PRUNED, Judged
+from kvcast.planner.trials import CANNOT_RUN, MISSES, PRUNED, Judged
 from sim.scenario import Scenario, SloConfig
 from sim.verdict import Interval
 
+PERIOD = "the whole period"
+"""Reason of an answer that meets only in the worst hour."""
 LIMITS = ("ttft_s", "tpot_s", "e2e_s")
 
 
@@ -96,6 +98,13 @@ def answer_of(fleet: Fleet, scenario: Scenario) -> dict[str, Any]:
         "classes": [each.as_document() for each in one.judged.classes], "runs": len(one.runs), "by_seed": fleet.by_seed(),
         "offered_per_s": one.offered_per_s, **_money(fleet, one, size["usd_per_hour"]),
     }  # fmt: skip
+
+
+def over_the_period(answer: dict[str, Any], period: dict[str, Any] | None) -> dict[str, Any]:
+    """A fleet that meets in the worst hour of a mix's clock must attain the target over the period too."""
+    if period is None or period["attains"] or not answer["feasible"]:
+        return answer
+    return {**answer, "feasible": False, "word": MISSES, "reason": PERIOD, "class": None}
 
 
 def _money(fleet: Fleet, one: Judged, usd_per_hour: float | None) -> dict[str, float | None]:

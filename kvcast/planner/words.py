@@ -9,6 +9,7 @@ from typing import Any
 
 from kvcast import text
 from kvcast.model_error import as_words
+from kvcast.planner.document import PERIOD
 from sim.verdict import INTERVAL, POOLED
 
 ROWS = 24  #: candidates printed at most
@@ -19,6 +20,8 @@ NAMES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
 def verdict(made: dict[str, Any]) -> str:
     """One sentence: fleet, attainment with its interval, what binds, how far it reaches, what to do next."""
     answer, wanted = made["answer"], share(made["slo"]["attainment"])
+    if answer["reason"] == PERIOD:
+        return f"{fleet(made)} misses: it meets in the worst hour of the mix's clock and not over its whole period, {_share(made['period']['attainment'])} of requests within {limits(made['slo'])}, target {wanted}"
     if not answer["feasible"]:
         return _infeasible(made)
     parts = [f"{fleet(made)} meets{' while undisturbed' if lives_on_its_cache(made) else ''}: {_classes(made)} of requests within {limits(made['slo'])}, target {wanted}{_sketch(answer)}", *([as_words(made["model_error"])] if made["model_error"] else [])]
