@@ -30,11 +30,11 @@ sys.path.insert(0, str(ROOT))
 
 from kvcast import api, text  # noqa: E402
 from kvcast.config import scenario_from_doc  # noqa: E402
-from kvcast.lab import Lab  # noqa: E402
 from kvcast.planner.trials import LOOKS, Judged, Trial, Trials  # noqa: E402
-from kvcast.steady import begins_early, begun  # noqa: E402
+from kvcast.scenario.steady import begins_early, begun  # noqa: E402
+from kvcast.store.simulations import Lab  # noqa: E402
+from sim.measure.verdict import MEETS, MISSES, NOT_SHOWN, Interval  # noqa: E402
 from sim.scenario import Scenario  # noqa: E402
-from sim.verdict import MEETS, MISSES, NOT_SHOWN, Interval  # noqa: E402
 
 RUNS, CONFIDENCE, LONG_SEED, WINDOWS = 5, 0.95, 1_000_000, 5
 ENOUGH = 0.9  #: of the plans must hold the long run's value

@@ -26,11 +26,11 @@ sys.path.insert(0, str(ROOT))
 
 from kvcast import api, plan, text  # noqa: E402
 from kvcast.config import scenario_from_doc  # noqa: E402
-from kvcast.lab import Lab  # noqa: E402
 from kvcast.planner.trials import Judged, Trial, Trials  # noqa: E402
-from kvcast.steady import begun  # noqa: E402
+from kvcast.scenario.steady import begun  # noqa: E402
+from kvcast.store.simulations import Lab  # noqa: E402
+from sim.measure.verdict import MEETS, NOT_SHOWN  # noqa: E402
 from sim.scenario import Scenario  # noqa: E402
-from sim.verdict import MEETS, NOT_SHOWN  # noqa: E402
 from workloads import mix as workload_mix  # noqa: E402
 from workloads.steady import requests_per_s  # noqa: E402
 

@@ -23,8 +23,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kvcast import InputError, api, differences, intervals, load_scenario, shared, text
-from kvcast.steady import together
+from kvcast import InputError, api, load_scenario, text
+from kvcast.scenario.steady import together
+from kvcast.store import workload_folder
+from kvcast.studies import differences, intervals
 from sim.kvcache.policies import POLICIES as OF_THE_ENGINE
 
 if __package__:
@@ -68,10 +70,10 @@ DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 2", "10 4", "4 1")
 
 def measure(scenario: Any, workload: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """One run: its numbers, and its requests' columns for the comparison."""
+    from sim.measure.report import build_report
     from sim.optimum.schedule import order_optimum
-    from sim.report import build_report
 
-    prepared = api.prepare(scenario, shared.load(workload))
+    prepared = api.prepare(scenario, workload_folder.load(workload))
     rec = api.record(prepared, record_cache=True)
     report = build_report(rec, prepared.workload, prepared.scenario)
     summary, best = report.summary, order_optimum(prepared.workload, rec)
@@ -98,7 +100,7 @@ def measured(name: str, jobs: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
     grid = together(grid)
     with tempfile.TemporaryDirectory() as folder:
-        shared.save(api.load_workload(grid[0].workload, base.seed), Path(folder) / "workload")
+        workload_folder.save(api.load_workload(grid[0].workload, base.seed), Path(folder) / "workload")
         done = Parallel(n_jobs=jobs)(delayed(measure)(scenario, Path(folder) / "workload") for scenario in grid)
     rows = []
     for at in range(0, len(done), len(POLICIES)):

@@ -17,10 +17,10 @@ _PUBLIC = {
     "load_scenario": "kvcast.config",
     "simulate": "kvcast.api",
     "resolve": "kvcast.api",
-    "sweep": "kvcast.grid",
+    "sweep": "kvcast.studies.sweeps",
     "plan": "kvcast.planner",
-    "load_run": "kvcast.runs",
-    "save_run": "kvcast.runs",
+    "load_run": "kvcast.store.runs",
+    "save_run": "kvcast.store.runs",
 }
 __all__ = ["InputError", "Scenario", "WorkloadConfig", "load_run", "load_scenario", "plan", "resolve", "save_run", "simulate", "sweep"]
 

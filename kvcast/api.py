@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from calibrate.models import ModelSpec
     from calibrate.profile import DeviceProfile
     from calibrate.utilization import StepWork
+    from sim.measure.report import Report
     from sim.recording import Recording
-    from sim.report import Report
     from workloads.columns import Workload
 
 OPTIMAL = "optimal"
@@ -99,8 +99,8 @@ def resolve(scenario: Scenario) -> Resolved:
     from calibrate.models import bundled_model, load_model_at
     from calibrate.profile import resolve_profile
     from kvcast.config import check
-    from kvcast.paths import absolute_scenario
-    from kvcast.steady import with_window
+    from kvcast.scenario.paths import absolute_scenario
+    from kvcast.scenario.steady import with_window
 
     check(scenario)
     scenario = absolute_scenario(scenario, Path.cwd())
@@ -214,7 +214,7 @@ def _with_max_model_len(resolved: Resolved) -> Resolved:
 def _holding(resolved: Resolved, length: int) -> str:
     """What to set so that one request of this length fits: KV blocks where those were given, else the least tensor_parallel."""
     from calibrate.memory import WIDTHS, least_width
-    from kvcast.fitting import fitting_profile
+    from kvcast.scenario.fitting import fitting_profile
 
     given, engine = resolved.scenario, resolved.scenario.engine
     if resolved.origins["kv_blocks"] == GIVEN:
@@ -271,7 +271,7 @@ def load_workload(config: WorkloadConfig, seed: int = 0) -> Workload:
 
 def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
     """Everything a run needs. `workload`: one already loaded from the same [workload] section and seed."""
-    from kvcast.steady import clock_note
+    from kvcast.scenario.steady import clock_note
 
     resolved = resolve(scenario)
     step_time = resolved.step_time()
@@ -331,9 +331,9 @@ def run(prepared: Prepared, **options: Any) -> Result:
 def measure(prepared: Prepared, recording: Recording) -> Result:
     """The report of a recording."""
     from calibrate.utilization import peaks
-    from kvcast.steady import offered_per_s
-    from sim.metrics import run_end_s
-    from sim.report import build_report
+    from kvcast.scenario.steady import offered_per_s
+    from sim.measure.metrics import run_end_s
+    from sim.measure.report import build_report
 
     resolved = prepared.resolved
     end_s, warmup_s = run_end_s(recording), resolved.scenario.run.warmup_s or 0.0
@@ -352,8 +352,8 @@ def measure(prepared: Prepared, recording: Recording) -> Result:
 
 def _bill(scenario: Scenario, workload: Workload, report: Report) -> dict[str, float | None] | None:
     """What the fleet costs at a mix's nominal load, which a window has more or less of; None for a trace or a closed loop."""
-    from kvcast.money import money
-    from kvcast.steady import is_mix
+    from kvcast.scenario.steady import is_mix
+    from kvcast.studies.money import money
 
     offered, price, inside = report.summary["offered_per_s"], scenario.cost.gpu_hour_usd, report.requests["in_window"].astype(bool)
     if offered is None or price is None or not is_mix(scenario):
@@ -392,7 +392,7 @@ def as_document(result: Result, baseline: Result | None = None) -> dict[str, Any
 
     The summary's keys (those of `vllm bench serve` where they exist) stand at the top level.
     """
-    from sim.report import worth_of
+    from sim.measure.report import worth_of
 
     report = result.report
     engine = result.scenario.engine

@@ -1,7 +1,7 @@
 """Scenario files: TOML in, one frozen Scenario out, and back.
 
 The one idea: `sim.scenario` and `workloads.config` define every key once; pydantic checks types and unknown keys against
-those classes, `kvcast.checks` the values, and whatever is wrong becomes one line that names the file, section, key, value
+those classes, `kvcast.scenario.checks` the values, and whatever is wrong becomes one line that names the file, section, key, value
 and what was expected.
 
     >>> from kvcast.config import load_scenario, dumps
@@ -18,8 +18,8 @@ from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from kvcast.checks import hint, problems
-from kvcast.paths import absolute
+from kvcast.scenario.checks import hint, problems
+from kvcast.scenario.paths import absolute
 from sim.scenario import Scenario
 from workloads.errors import InputError, unprintable
 

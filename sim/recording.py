@@ -1,6 +1,6 @@
 """What a simulation leaves behind: columns only, in workload order, with no interpretation.
 
-`sim.metrics` turns a Recording into the Report's numbers; nothing here is a statistic.
+`sim.measure.metrics` turns a Recording into the Report's numbers; nothing here is a statistic.
 """
 from __future__ import annotations
 

@@ -17,9 +17,13 @@ import numpy as np
 from calibrate.latency import StepTime
 from sim import sglang
 from sim.alone import prefill_alone
-from sim.clock import Clock
-from sim.cluster import Cluster
-from sim.hopeless import Hopeless
+from sim.fleet.clock import Clock
+from sim.fleet.cluster import Cluster
+from sim.fleet.hopeless import Hopeless
+from sim.fleet.oracle import Oracle
+from sim.fleet.replica import Replica
+from sim.fleet.router import ROUTERS
+from sim.fleet.warm import CacheState, restore
 from sim.kvcache.base import BlockCache
 from sim.kvcache.ceilings import UnderWay
 from sim.kvcache.chains import Paths
@@ -31,13 +35,9 @@ from sim.kvcache.ranked import RankedCache
 from sim.kvcache.release_order import ReleaseOrderCache
 from sim.kvcache.tiers import Tiers
 from sim.log import RequestLog
-from sim.oracle import Oracle
 from sim.recording import Recording, TierUse
-from sim.replica import Replica
-from sim.router import ROUTERS
 from sim.scenario import EngineParams
-from sim.scheduler import Scheduler
-from sim.warm import CacheState, restore
+from sim.vllm.scheduler import Scheduler
 from workloads.columns import Workload
 from workloads.errors import InputError
 
@@ -71,8 +71,8 @@ def run(
     one, with the same result. step_log collects (replica, start_s, [(request, tokens)], preempted, blocks taken,
     blocks evicted, blocks free, running, waiting) of every step and implies stepping. on_clock is called every 500
     arrivals and completions with the simulated time and the share of the work that is done, from 0 to 1 (progress). on_end gets the replicas as they are when the clock stops.
-    hopeless stops the clock once too many requests have missed their limits. oracle: sim.oracle routes instead. warm
-    begins with a saved cache (sim.warm) and serves what arrives after it was saved. record_cache keeps every acquisition and release of cached blocks
+    hopeless stops the clock once too many requests have missed their limits. oracle: sim.fleet.oracle routes instead. warm
+    begins with a saved cache (sim.fleet.warm) and serves what arrives after it was saved. record_cache keeps every acquisition and release of cached blocks
     (sim.optimum.schedule needs it). With SGLang's semantics a row of step_log is (replica, start_s, P or D, [(request,
     tokens)], retracted, tokens evicted, available, evictable and protected at the end of the step, waiting).
     """

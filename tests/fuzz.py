@@ -24,8 +24,8 @@ from unittest.mock import patch
 import numpy as np
 
 from kvcast.validation.engine_cases import UnitStep
+from sim.fleet.router import ROUTERS
 from sim.recording import STATUS, Recording
-from sim.router import ROUTERS
 from sim.scenario import EngineParams
 from sim.simulate import run as simulate
 from tests import fuzz_sglang

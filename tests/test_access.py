@@ -9,7 +9,7 @@ import pytest
 
 from kvcast import Scenario, WorkloadConfig, api, load_run, save_run
 from kvcast.cli import main
-from sim.access import accesses, names
+from sim.measure.access import accesses, names
 from sim.scenario import CacheConfig, ClusterConfig, EngineConfig, RunConfig
 from sim.simulate import run
 from tests.test_cli import SMALL

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.api_price import COMPONENTS, NO_CACHING, Prices, Retention, price
+from kvcast.studies.api_price import COMPONENTS, NO_CACHING, Prices, Retention, price
 from sim.kvcache.replay import replay
 from tests.worlds import random_workload
 from workloads.columns import Workload

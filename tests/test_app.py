@@ -10,7 +10,9 @@ import pytest
 
 from kvcast import cli
 from kvcast.commands import dashboard
-from kvcast.pages import results, runner, terms
+from kvcast.jobs import runner
+from kvcast.pages import results
+from kvcast.present import terms
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "app.py", *(ROOT / "kvcast" / "pages").glob("*.py")]
@@ -37,7 +39,7 @@ def test_nothing_is_sent_or_evaluated():
 
 def test_the_entry_only_lays_out():
     assert len((ROOT / "app.py").read_text().splitlines()) < 60
-    out = subprocess.run([sys.executable, "-c", "import sys, kvcast.pages.runner, kvcast.pages.link; print('streamlit' in sys.modules)"], capture_output=True, text=True, cwd=ROOT, check=True)
+    out = subprocess.run([sys.executable, "-c", "import sys, kvcast.jobs.runner, kvcast.jobs.link; print('streamlit' in sys.modules)"], capture_output=True, text=True, cwd=ROOT, check=True)
     assert out.stdout.strip() == "False", "the parts that the command line uses need no streamlit"
 
 

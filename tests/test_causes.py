@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.causes import CAUSES, Causes, miss_causes
+from sim.measure.causes import CAUSES, Causes, miss_causes
+from sim.measure.report import build_report
 from sim.recording import Recording
-from sim.report import build_report
 from sim.scenario import CacheConfig
 from tests.recordings import recording, scenario, steps, workload
 from workloads.columns import SCOPES, PrefixTree, Workload

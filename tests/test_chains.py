@@ -11,13 +11,13 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from sim import stretches
 from sim.kvcache.ceilings import Coming, UnderWay
 from sim.kvcache.chains import Paths
 from sim.kvcache.policies import POLICIES
 from sim.scenario import EngineParams
-from sim.scheduler import Scheduler
 from sim.simulate import run
+from sim.vllm import stretches
+from sim.vllm.scheduler import Scheduler
 from tests.fuzz import unequal
 from tests.fuzz_policies import nodes_alone
 from tests.worlds import LinearSteps, random_workload

@@ -325,7 +325,7 @@ def test_simulating_imports_nothing_heavy(tmp_path):
 import sys
 import numpy as np
 from sim.simulate import run
-from sim.report import build_report
+from sim.measure.report import build_report
 from sim.scenario import EngineParams, Scenario
 from calibrate.latency import load_step_time
 from workloads.config import WorkloadConfig

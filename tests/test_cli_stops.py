@@ -142,7 +142,7 @@ def test_a_terminal_without_the_character_gets_an_escape(small):
 
 
 def test_a_full_disk_under_a_run_folder_is_one_line(small, tmp_path, monkeypatch, capsys):
-    from kvcast import runs
+    from kvcast.store import runs
 
     def full(*_: object) -> None:
         raise OSError(28, "Error writing bytes to file. Detail: [errno 28] No space left on device")

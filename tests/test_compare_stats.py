@@ -3,9 +3,10 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
-from kvcast import compare, intervals, text
+from kvcast import text
 from kvcast.config import load_doc
-from kvcast.differences import value
+from kvcast.studies import compare, intervals
+from kvcast.studies.differences import value
 
 RUNS = 400
 

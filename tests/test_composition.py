@@ -1,4 +1,4 @@
-"""calibrate.composition: every operator of a forward pass is in the sum, as often as it runs, timed in turn with the whole pass."""
+"""calibrate.gpu.composition: every operator of a forward pass is in the sum, as often as it runs, timed in turn with the whole pass."""
 from collections import Counter
 from dataclasses import replace
 
@@ -10,9 +10,9 @@ require_kernel_tools(__name__)
 
 import torch  # noqa: E402
 
-from calibrate import composition  # noqa: E402
-from calibrate.backend import TorchBackend  # noqa: E402
-from calibrate.devices import CpuCalibration  # noqa: E402
+from calibrate.gpu import composition  # noqa: E402
+from calibrate.gpu.backend import TorchBackend  # noqa: E402
+from calibrate.gpu.devices import CpuCalibration  # noqa: E402
 from calibrate.models import resolve_model  # noqa: E402
 
 DENSE = replace(resolve_model("tiny"), layers=2, hidden=64, heads=4, kv_heads=2, head_dim=16, intermediate=96, vocab=97)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kvcast import resolve, simulate
 from kvcast.config import apply_overrides, load_scenario, scenario_from_doc
-from kvcast.toml import dumps
+from kvcast.scenario.toml import dumps
 from sim.scenario import CacheConfig, ClusterConfig, EngineConfig, Scenario, SloClass, SloConfig
 from workloads.config import Dist, Layer, MixClass, WorkloadConfig
 from workloads.errors import InputError
@@ -244,7 +244,7 @@ def test_what_is_out_of_range_is_one_line_that_states_the_range(mix, override, e
 
 
 def test_every_number_of_a_scenario_has_a_range():
-    from kvcast.checks import LIMITS, _leaves
+    from kvcast.scenario.checks import LIMITS, _leaves
 
     scenario = Scenario(WorkloadConfig())
     hints = {name: hint for section in ("workload", "run", "model", "hardware", "engine", "cache", "cluster", "slo", "cost")
@@ -277,9 +277,9 @@ def test_a_scenario_built_in_python_is_checked_too():
 
 
 def test_docs_list_every_key_with_its_help():
-    from kvcast.reference import as_markdown
+    from kvcast.scenario.reference import as_markdown
 
     text = (Path(__file__).parent.parent / "docs" / "scenario.md").read_text()
-    assert text == as_markdown(), "run: python -m kvcast.reference > docs/scenario.md"
+    assert text == as_markdown(), "run: python -m kvcast.scenario.reference > docs/scenario.md"
     for key in ("gpu_memory_utilization", "attainment", "timestamp_s", "rate_scale", "slo_class"):
         assert f"| `{key}` |" in text

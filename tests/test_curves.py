@@ -4,8 +4,9 @@ import json
 import numpy as np
 import pytest
 
-from kvcast import load_scenario, simulate, value
+from kvcast import load_scenario, simulate
 from kvcast.cli import main
+from kvcast.studies import value
 from sim.kvcache.replay import replay
 from workloads.readers import read
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from sim.recording import COMPLETED, KV_TOO_SMALL, SESSION_TRUNCATED, TOO_LONG, UNFINISHED, Recording
 from sim.scenario import EngineParams
-from sim.scheduler import Scheduler
 from sim.simulate import run
+from sim.vllm.scheduler import Scheduler
 from tests.fuzz import unequal
 from tests.worlds import LinearSteps, UnitSteps, plain, random_workload
 from workloads.columns import PrefixTree, Workload

@@ -12,7 +12,7 @@ import pytest
 
 from kvcast.cli import main
 from kvcast.validation import engine_cases
-from sim.causes import miss_causes
+from sim.measure.causes import miss_causes
 from sim.recording import Recording
 from sim.scenario import EngineParams
 from sim.simulate import run as simulate

@@ -16,18 +16,18 @@ require_kernel_tools(__name__)
 
 import torch  # noqa: E402
 
-from calibrate.backend import TorchBackend  # noqa: E402
-from calibrate.decoder import Decoder  # noqa: E402
-from calibrate.devices import CpuCalibration  # noqa: E402
-from calibrate.engine import BusyClock, Engine, build, example_arrivals, main, replay, warm_up  # noqa: E402
+from calibrate.gpu.backend import TorchBackend  # noqa: E402
+from calibrate.gpu.decoder import Decoder  # noqa: E402
+from calibrate.gpu.devices import CpuCalibration  # noqa: E402
+from calibrate.gpu.engine import BusyClock, Engine, build, example_arrivals, main, replay, warm_up  # noqa: E402
+from calibrate.gpu.live_bytes import peak_bytes  # noqa: E402
+from calibrate.gpu.mixes import example_mixes, record, shape_of, time_mix  # noqa: E402
+from calibrate.gpu.paging import BlockPool, chained_hashes  # noqa: E402
+from calibrate.gpu.serving import Limits, Request  # noqa: E402
 from calibrate.latency import step_time  # noqa: E402
-from calibrate.live_bytes import peak_bytes  # noqa: E402
-from calibrate.mixes import example_mixes, record, shape_of, time_mix  # noqa: E402
 from calibrate.models import resolve_model  # noqa: E402
 from calibrate.operators import Point  # noqa: E402
-from calibrate.paging import BlockPool, chained_hashes  # noqa: E402
 from calibrate.profile import load_profile  # noqa: E402
-from calibrate.serving import Limits, Request  # noqa: E402
 from kvcast import validation  # noqa: E402
 from kvcast.validation.engine import recorded  # noqa: E402
 from sim.scenario import EngineParams  # noqa: E402
@@ -207,7 +207,7 @@ def test_a_recording_is_a_workload_and_can_be_compared(tmp_path, capsys):
     assert enough.passed
     assert "iterations: 20 mixes compared" in enough.lines
     (folder / "iterations.jsonl").unlink()
-    assert "iterations: 0 mixes compared; expected at least 20 (python -m calibrate.mixes --out FOLDER): FAILED" in validation.run("engine", None, record=folder).lines
+    assert "iterations: 0 mixes compared; expected at least 20 (python -m calibrate.gpu.mixes --out FOLDER): FAILED" in validation.run("engine", None, record=folder).lines
     with pytest.raises(InputError, match="expected --record FOLDER"):
         validation.run("engine", None)
 

@@ -7,7 +7,7 @@ import pytest
 
 from kvcast import api, config
 from kvcast.cli import main
-from kvcast.estimate import REQUESTS, STRETCHES, arriving, estimate, stretches
+from kvcast.studies.estimate import REQUESTS, STRETCHES, arriving, estimate, stretches
 from workloads.limits import earliest_s
 from workloads.toml import list_presets
 

@@ -10,10 +10,10 @@ import pytest
 from kvcast import api, load_run, save_run
 from kvcast.api import Result
 from kvcast.cli import main
-from sim.causes import CAUSES
-from sim.optimum.evicted import PARTS
+from sim.measure.causes import CAUSES
+from sim.measure.evicted import PARTS
+from sim.measure.timeline import interval_ends, interval_of
 from sim.scenario import CacheConfig, EngineConfig
-from sim.timeline import interval_ends, interval_of
 from tests.recordings import recording, steps
 from tests.test_access import layered
 from tests.test_cli import SMALL

@@ -9,10 +9,10 @@ import pytest
 
 from kvcast import Scenario, WorkloadConfig, api, simulate
 from kvcast.cli import main
-from kvcast.explain import _verdict, changes_for, explain
-from kvcast.explain_text import MEANING, describe
-from sim.causes import CAUSES
-from sim.router import ROUTERS
+from kvcast.present.explain_text import MEANING, describe
+from kvcast.studies.explain import _verdict, changes_for, explain
+from sim.fleet.router import ROUTERS
+from sim.measure.causes import CAUSES
 from sim.scenario import CacheConfig, ClusterConfig, EngineConfig, RunConfig, SloConfig, TierConfig
 from tests.test_cli import SMALL
 from workloads.config import Dist, Layer, MixClass

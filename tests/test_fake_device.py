@@ -7,15 +7,15 @@ import pytest
 
 from calibrate.assemble import from_points, profile_of
 from calibrate.fake import MIXED, NODE_GAP_US, TRUTH, FakeDevice, FakeStepTime
+from calibrate.gpu.measure import measure
+from calibrate.gpu.points import GPU
 from calibrate.latency import EXTRAPOLATED, step_time
-from calibrate.measure import measure
 from calibrate.models import resolve_model
-from calibrate.plan import GPU
 from calibrate.profile import load_profile, save_profile
 from calibrate.sources.mixed import MixedTable
 from calibrate.sources.tables import DecodeTable, PrefillTable
 from kvcast.cli import main
-from sim.metrics import per_request
+from sim.measure.metrics import per_request
 from sim.scenario import EngineParams
 from sim.simulate import run
 from tests.worlds import random_workload

@@ -4,12 +4,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kvcast import aggregates, api, figures, runs
+from kvcast import api, figures
 from kvcast.config import scenario_from_doc
 from kvcast.figures import cache, style
 from kvcast.figures.workload import arrivals
 from kvcast.figures.workload import prompt_layers as figure_of_prompts
-from kvcast.pages.layers import Part
+from kvcast.pages.edit.layers import Part
+from kvcast.store import aggregates, runs
 from sim.scenario import Scenario, SloClass, SloConfig
 from tests.ui.plans import plan
 from workloads.config import WorkloadConfig

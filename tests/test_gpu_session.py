@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrate.measure import read_points
+from calibrate.gpu.measure import read_points
 from kvcast import validation
 from tests.conftest import require_kernel_tools
 

@@ -14,8 +14,9 @@ import pytest
 
 from kvcast import cli, figures, load_run, text
 from kvcast.figures.svg import as_svg
-from kvcast.html_report import of_folder, of_plan, of_run
-from kvcast.pages import results, verdict
+from kvcast.pages import results
+from kvcast.present import verdict
+from kvcast.present.html_report import of_folder, of_plan, of_run
 from tests.ui.plans import PLAN
 
 EVIL = "<img src=x onerror=alert(1)>"

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from kvcast.pages import layers, mix
+from kvcast.pages import mix
+from kvcast.pages.edit import layers
 from workloads import dists, steady
 from workloads.check import class_rates
 from workloads.config import Arrival, Dist, Layer, MixClass, WorkloadConfig

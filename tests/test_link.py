@@ -9,8 +9,8 @@ import pytest
 
 from kvcast import cli
 from kvcast.config import load_scenario
-from kvcast.pages import link
-from kvcast.toml import dumps
+from kvcast.jobs import link
+from kvcast.scenario.toml import dumps
 from workloads.errors import InputError
 from workloads.mix import resolve
 

@@ -10,11 +10,11 @@ import pytest
 
 from calibrate.assemble import from_points, profile_of
 from calibrate.fake import FakeDevice
+from calibrate.gpu.measure import DeviceLostError, OutOfMemoryError, measure, outcome_lines, read_points
+from calibrate.gpu.points import CPU, GPU, anchors, plan
 from calibrate.latency import step_time
-from calibrate.measure import DeviceLostError, OutOfMemoryError, measure, outcome_lines, read_points
 from calibrate.models import resolve_model
 from calibrate.operators import Point, features, step_operators, supported
-from calibrate.plan import CPU, GPU, anchors, plan
 from kvcast.cli import main
 from tests.conftest import require_kernel_tools
 from workloads.errors import InputError
@@ -68,7 +68,7 @@ def test_a_run_in_pieces_measures_the_same_points_as_one(tmp_path):
 def test_a_lost_gpu_whose_memory_cannot_be_given_back_ends_the_session_cleanly(tmp_path):
     """Every call fails once the GPU is gone, the release between points among them."""
     require_kernel_tools(__name__)
-    from calibrate.devices import CpuCalibration
+    from calibrate.gpu.devices import CpuCalibration
 
     class Gone(CpuCalibration):
         timed, says = 0, "CUDA error: unspecified launch failure"
@@ -105,7 +105,7 @@ def test_a_lost_gpu_whose_memory_cannot_be_given_back_ends_the_session_cleanly(t
 )
 def test_what_an_error_of_the_device_means(says, alive, meant):
     require_kernel_tools(__name__)
-    from calibrate.devices import CpuCalibration
+    from calibrate.gpu.devices import CpuCalibration
 
     class Failing(CpuCalibration):
         def time(self, calls):
@@ -331,9 +331,9 @@ def test_the_measuring_half_needs_torch_triton_and_numpy_only():
     code = (
         "import sys\n"
         f"for name in {blocked!r}: sys.modules[name] = None\n"
-        "import calibrate.measure, calibrate.plan, calibrate.operators, calibrate.serving, calibrate.paging, calibrate.fake\n"
+        "import calibrate.gpu.measure, calibrate.gpu.points, calibrate.operators, calibrate.gpu.serving, calibrate.gpu.paging, calibrate.fake\n"
         "try:\n    import torch\nexcept ImportError:\n    sys.exit()\n"
-        "import calibrate.engine, calibrate.mixes, calibrate.devices, calibrate.cuda, calibrate.graphs, calibrate.live_bytes\n"
+        "import calibrate.gpu.engine, calibrate.gpu.mixes, calibrate.gpu.devices, calibrate.gpu.cuda, calibrate.gpu.graphs, calibrate.gpu.live_bytes\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
@@ -353,7 +353,7 @@ def test_rows_carry_the_median_the_spread_and_how_many(tmp_path):
 def test_a_killed_process_resumes_to_the_same_points(tmp_path):
     """SIGKILL in the middle, then --resume: the points of an unbroken run, each once."""
     path = tmp_path / "killed.jsonl"
-    command = [sys.executable, "-m", "calibrate.measure", "--model", "tiny", "--device", "fake", "--out", str(path)]
+    command = [sys.executable, "-m", "calibrate.gpu.measure", "--model", "tiny", "--device", "fake", "--out", str(path)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     while process.poll() is None and (not path.exists() or path.read_bytes().count(b"\n") < 60):
         time.sleep(0.005)

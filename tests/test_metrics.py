@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sim import metrics
-from sim.cost import busy_gpu_s
+from sim.measure import metrics
+from sim.measure.cost import busy_gpu_s
+from sim.measure.report import build_report, worth_of
 from sim.recording import KV_TOO_SMALL, NOT_ARRIVED, SESSION_TRUNCATED, UNFINISHED, Recording, Samples, Steps
-from sim.report import build_report, worth_of
 from sim.scenario import CostConfig, HardwareConfig, RunConfig, SloClass, SloConfig
 from sim.step_record import StepRecord
 from tests.recordings import recording, scenario, steps, workload

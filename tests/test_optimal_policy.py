@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvcast import api, compare, config, load_scenario
+from kvcast import api, config, load_scenario
 from kvcast.cli import main
+from kvcast.studies import compare
 from sim.kvcache.clairvoyant import ClairvoyantCache
 from sim.kvcache.ranked import RankedCache
 from sim.optimum.schedule import schedule_optimum

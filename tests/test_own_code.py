@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from kvcast import InputError, load_scenario, simulate, sweep
-from kvcast.lab import Lab
-from kvcast.user_modules import imported_by
+from kvcast.scenario.user_modules import imported_by
+from kvcast.store.simulations import Lab
+from sim.fleet.router import ROUTERS, LeastLoaded, RoundRobin
 from sim.kvcache.leaf_first import leaf_first
 from sim.kvcache.policies import POLICIES, Policy, name_of
-from sim.router import ROUTERS, LeastLoaded, RoundRobin
 from tests.test_sweep import SMALL
 from tests.worlds import random_workload
 
@@ -106,7 +106,7 @@ def test_a_helper_that_cannot_be_run_is_one_line(own, scenario, tmp_path: Path) 
 # -- routers -----------------------------------------------------------------------------------------------------------
 
 ROUTER = """
-from sim.router import {kind}
+from sim.fleet.router import {kind}
 
 class Mine({kind}):
     pass

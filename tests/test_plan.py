@@ -19,10 +19,10 @@ from kvcast.planner import Options, check_slo
 from kvcast.planner.candidates import combinations
 from kvcast.planner.load import with_load
 from kvcast.planner.words import as_text
+from sim.measure.sketch import sketch
+from sim.measure.verdict import judge, sample_of
 from sim.recording import COMPLETED
 from sim.scenario import SloClass
-from sim.sketch import sketch
-from sim.verdict import judge, sample_of
 from workloads import mix
 from workloads.errors import InputError
 from workloads.steady import requests_per_s
@@ -165,7 +165,7 @@ def test_more_replicas_can_hold_fewer_requests_in_time():
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The folder of a whole plan, its document and its scenario's file."""
-    from kvcast.toml import dumps
+    from kvcast.scenario.toml import dumps
 
     place = tmp_path_factory.mktemp("plan")
     (place / "chat.toml").write_text(dumps(scenario()))

@@ -112,7 +112,7 @@ def test_at_one_and_a_half_times_the_load_the_demo_needs_two_gpus():
 
 @pytest.mark.parametrize(("ttft_s", "code"), [(5.0, 0), (0.0001, 1)])
 def test_the_exit_code_says_whether_a_fleet_was_found(tmp_path, ttft_s, code):
-    from kvcast.toml import dumps
+    from kvcast.scenario.toml import dumps
 
     doc = sacrificed()
     doc["slo"] = {"attainment": 0.9, "ttft_s": ttft_s, "classes": {}}

@@ -7,10 +7,10 @@ import pytest
 
 from kvcast import api, plan
 from kvcast.config import apply_overrides, scenario_from_doc
-from kvcast.fitting import fitting_profile
 from kvcast.planner.command import launch_of
 from kvcast.planner.flags import NO_EFFECT, NOT_MODELLED, READ
 from kvcast.planner.launch import read_command, read_log
+from kvcast.scenario.fitting import fitting_profile
 from workloads.errors import InputError
 
 BASE = {

@@ -16,9 +16,9 @@ from kvcast.planner.candidates import Combination
 from kvcast.planner.fleet import TIES, Fleet
 from kvcast.planner.load import knee
 from kvcast.planner.search import Found, fewest, scan, together
-from sim.hopeless import Hopeless, may_arrive
+from sim.fleet.hopeless import Hopeless, may_arrive
+from sim.measure.verdict import Interval, interval, requests_needed, wilson
 from sim.recording import NOT_ARRIVED, STATUS
-from sim.verdict import Interval, interval, requests_needed, wilson
 from tests.fuzz import unequal
 from workloads.errors import InputError
 

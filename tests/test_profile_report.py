@@ -6,12 +6,12 @@ import pytest
 
 from calibrate.assemble import from_points, profile_of
 from calibrate.fake import FakeDevice
-from calibrate.measure import measure
+from calibrate.gpu.measure import measure
+from calibrate.gpu.points import CPU
 from calibrate.models import resolve_model
-from calibrate.plan import CPU
 from calibrate.profile import save_profile
 from kvcast.cli import main
-from kvcast.profile_report import calibration_lines, diff, figures, is_calibrated
+from kvcast.present.profile_report import calibration_lines, diff, figures, is_calibrated
 
 TINY = resolve_model("tiny")
 

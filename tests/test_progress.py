@@ -1,7 +1,8 @@
 """Commands of several simulations tell what share of the whole is done: it never goes back, and it ends at the end."""
 import pytest
 
-from kvcast import compare, explain, text
+from kvcast import text
+from kvcast.studies import compare, explain
 from sim.scenario import CacheConfig, ClusterConfig
 from tests.test_explain import DOCUMENT, SYSTEM, scenario
 

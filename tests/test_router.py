@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from sim.router import LeastLoaded
+from sim.fleet.router import LeastLoaded
 from sim.scenario import EngineParams
 from sim.simulate import run
 from tests.worlds import LinearSteps, random_workload

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from kvcast import text
-from kvcast.pages import runner
-from kvcast.pages.runner import CANCELLED, Job, Runner, without_paths
-from kvcast.runs import load_run
+from kvcast.jobs import runner
+from kvcast.jobs.runner import CANCELLED, Job, Runner, without_paths
+from kvcast.store.runs import load_run
 from workloads.errors import InputError
 
 SMALL = "name = 'small'\n[workload]\npreset = 'demo'\nduration_s = 20.0\n[run]\nwarmup_s = 0\n"

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvcast import Scenario, WorkloadConfig, aggregates, api, load_run, runs, save_run
+from kvcast import Scenario, WorkloadConfig, api, load_run, save_run
+from kvcast.store import aggregates, runs
 from sim.scenario import CostConfig, EngineConfig, SloConfig
 from workloads.config import Dist, Layer, MixClass
 from workloads.errors import InputError

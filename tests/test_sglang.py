@@ -11,8 +11,8 @@ import pytest
 
 from kvcast import api
 from kvcast.validation import engine_cases
-from sim import metrics
-from sim.cost import busy_gpu_s
+from sim.measure import metrics
+from sim.measure.cost import busy_gpu_s
 from sim.recording import STATUS, Recording
 from sim.scenario import CacheConfig, EngineConfig, EngineParams, Scenario
 from sim.simulate import run as simulate

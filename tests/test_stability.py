@@ -4,10 +4,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.report import build_report
+from sim.measure.report import build_report
+from sim.measure.stability import Stability, assess, assess_fleet, in_system
 from sim.scenario import EngineParams, Scenario
 from sim.simulate import run
-from sim.stability import Stability, assess, assess_fleet, in_system
 from tests.worlds import UnitSteps, plain
 from workloads.config import WorkloadConfig
 

@@ -8,11 +8,12 @@ import pytest
 from calibrate.memory import least_width, longest_request
 from calibrate.models import resolve_model
 from calibrate.sources.roofline import roofline_profile
-from kvcast import api, plan, value
+from kvcast import api, plan
 from kvcast.config import scenario_from_doc
-from kvcast.explain import explain
-from kvcast.pages import preview
-from kvcast.runs import load_run, save_run
+from kvcast.pages.edit import preview
+from kvcast.store.runs import load_run, save_run
+from kvcast.studies import value
+from kvcast.studies.explain import explain
 from workloads.errors import InputError
 
 WHOLE = 131_072

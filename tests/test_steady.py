@@ -6,10 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvcast import api, compare, load_scenario, steady, summary_text
+from kvcast import api, load_scenario
 from kvcast.cli import main
 from kvcast.config import load_doc, scenario_from_doc
-from sim.verdict import all_stable
+from kvcast.present import summary_text
+from kvcast.scenario import steady
+from kvcast.studies import compare
+from sim.measure.verdict import all_stable
 from workloads import mix
 from workloads import steady as lengths
 from workloads.toml import list_presets, load_preset
@@ -106,7 +109,7 @@ def test_sessions_are_in_progress_when_the_window_opens():
     (["slo.ttft_s=1"], "meets", "", 0), (["slo.ttft_s=0.001"], "misses", "ttft_s", 1), (["slo.ttft_s=1", "slo.attainment=0.9999"], "not shown", "only the interval", 1),
 ])  # fmt: skip
 def test_one_rule_and_three_words(tmp_path, capsys, limits, word, reason, code):
-    from kvcast.toml import dumps
+    from kvcast.scenario.toml import dumps
 
     (tmp_path / "s.toml").write_text(dumps(scenario_from_doc(doc(run={"warmup_s": 5, "duration_s": 65}), "s")))
     flags = [part for one in limits for part in ("--set", one)]

@@ -10,19 +10,20 @@ import pytest
 
 from calibrate.assemble import from_points, profile_of
 from calibrate.fake import FakeDevice, FakeStepTime
+from calibrate.gpu.measure import measure
+from calibrate.gpu.points import GPU
 from calibrate.latency import load_step_time, step_time
-from calibrate.measure import measure
 from calibrate.models import resolve_model
-from calibrate.plan import GPU
 from calibrate.profile import BUNDLED, bundled_profiles, load_profile, resolve_profile
 from calibrate.scaled import Scaled
-from kvcast import api, step_fit
+from kvcast import api
 from kvcast.config import scenario_from_doc
-from kvcast.lab import Lab, steps_times
 from kvcast.planner.trials import Trial, Trials
-from kvcast.step_error import step_error
+from kvcast.store.simulations import Lab, steps_times
+from kvcast.trust import step_fit
+from kvcast.trust.step_error import step_error
 from kvcast.validation import roofline
-from sim.metrics import per_request
+from sim.measure.metrics import per_request
 from sim.scenario import EngineParams
 from sim.simulate import run
 from tests.fuzz import unequal

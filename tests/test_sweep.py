@@ -12,8 +12,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from kvcast import InputError, api, grid, load_run, load_scenario, shared, simulate, sweep
+from kvcast import InputError, api, load_run, load_scenario, simulate, sweep
 from kvcast.cli import main
+from kvcast.store import workload_folder
+from kvcast.studies import sweeps
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = """
@@ -116,8 +118,8 @@ def test_it_goes_on_after_a_kill(tmp_path):
 def test_a_workload_through_a_memory_map_is_the_same(small, tmp_path):
     scenario = load_scenario(small)
     workload = api.load_workload(scenario.workload, 0)
-    shared.save(workload, tmp_path / "w")
-    other = shared.load(tmp_path / "w")
+    workload_folder.save(workload, tmp_path / "w")
+    other = workload_folder.load(tmp_path / "w")
     other.check()
     for f in fields(workload):
         a, b = getattr(workload, f.name), getattr(other, f.name)
@@ -160,10 +162,10 @@ def test_the_command_prints_the_grid_and_the_differences(small, tmp_path, capsys
 
 
 def test_unknown_numbers_are_nan_and_text_is_text():
-    assert grid._column([1, 2]).dtype == np.int64
-    assert np.isnan(grid._column([1.5, None])[1])
-    assert grid._column([True, False]).dtype == bool
-    assert list(grid._column(["lru", 2])) == ["lru", "2"]
+    assert sweeps._column([1, 2]).dtype == np.int64
+    assert np.isnan(sweeps._column([1.5, None])[1])
+    assert sweeps._column([True, False]).dtype == bool
+    assert list(sweeps._column(["lru", 2])) == ["lru", "2"]
 
 
 DEADLY = """
@@ -226,11 +228,11 @@ def test_what_a_killed_writer_of_a_workload_left_is_removed(small, tmp_path):
     scenario = load_scenario(small)
     workload = api.load_workload(scenario.workload, 0)
     script = (
-        "import sys, os, signal, numpy as np; from pathlib import Path; from kvcast import api, load_scenario, shared\n"
+        "import sys, os, signal, numpy as np; from pathlib import Path; from kvcast import api, load_scenario\nfrom kvcast.store import workload_folder\n"
         "w = api.load_workload(load_scenario(sys.argv[1]).workload, 0)\n"
         "save = np.save\n"
         "np.save = lambda *a: (save(*a), print('writing', flush=True), signal.pause())\n"
-        "shared.save(w, Path(sys.argv[2]))\n"
+        "workload_folder.save(w, Path(sys.argv[2]))\n"
     )
     writer = subprocess.Popen([sys.executable, "-c", script, str(small), str(tmp_path / "w" / "KEY")], cwd=ROOT, stdout=subprocess.PIPE)
     assert writer.stdout is not None
@@ -238,19 +240,20 @@ def test_what_a_killed_writer_of_a_workload_left_is_removed(small, tmp_path):
         assert writer.stdout.readline() == b"writing\n"
         (tmp_path / "w" / ".KEY.thesis").mkdir()
         (tmp_path / "w" / ".KEY.thesis" / "thesis.tex").write_text("x")
-        shared.save(workload, tmp_path / "w" / "KEY")
+        workload_folder.save(workload, tmp_path / "w" / "KEY")
         (left,) = [p for p in (tmp_path / "w").glob(".KEY.*") if p.name != ".KEY.thesis"]  # it is still at work
     finally:
         writer.kill()
         writer.wait()
     os.rename(tmp_path / "w" / "KEY", tmp_path / "w" / "gone")
-    shared.save(workload, tmp_path / "w" / "KEY")
+    workload_folder.save(workload, tmp_path / "w" / "KEY")
     assert sorted(p.name for p in (tmp_path / "w").iterdir()) == [".KEY.thesis", "KEY", "gone"]
     assert not left.exists()
 
 
 def test_processes_of_a_comparison_share_one_loaded_workload(small, monkeypatch, tmp_path):
-    from kvcast import compare, config
+    from kvcast import config
+    from kvcast.studies import compare
 
     loaded = []
     load = api.load_workload

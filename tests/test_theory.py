@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from calibrate.latency import MEASURED
-from sim.metrics import time_mean, window_of
+from sim.measure.metrics import time_mean, window_of
+from sim.measure.report import build_report
 from sim.recording import Recording
-from sim.report import build_report
 from sim.scenario import EngineParams
 from sim.simulate import run
 from tests.recordings import scenario, workload

@@ -16,14 +16,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kvcast import api, load_scenario, summary_text, toml
-from sim import preemption
+from kvcast import api, load_scenario
+from kvcast.present import summary_text
+from kvcast.scenario import toml
+from sim.fleet.replica import Replica
 from sim.kvcache.tiers import RANKS, Tier, Tiers
 from sim.recording import Recording
-from sim.replica import Replica
 from sim.scenario import EngineParams, TierParams
-from sim.scheduler import Scheduler
 from sim.simulate import run
+from sim.vllm import preemption
+from sim.vllm.scheduler import Scheduler
 from tests.test_engine import same
 from tests.worlds import LinearSteps, UnitSteps, plain, random_workload
 from workloads.columns import PrefixTree, Workload

@@ -13,8 +13,8 @@ from calibrate.profile import load_profile, resolve_profile
 from calibrate.sources.roofline import RooflineStepTime, roofline_profile
 from calibrate.utilization import DRIVER_NAMES, Peaks, StepWork, peaks
 from kvcast import api
+from sim.measure.report import build_report
 from sim.recording import Recording
-from sim.report import build_report
 from sim.scenario import EngineConfig, EngineParams, HardwareConfig, RunConfig
 from sim.simulate import run
 from tests.recordings import recording, scenario, steps

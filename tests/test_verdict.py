@@ -9,8 +9,22 @@ import pytest
 from scipy.signal import lfilter
 from scipy.stats import norm
 
+from sim.measure.verdict import (
+    INTERVAL,
+    MEETS,
+    MISSES,
+    NOBODY,
+    NOT_SHOWN,
+    POOLED,
+    UNSTABLE,
+    Interval,
+    Sample,
+    interval,
+    judge,
+    wilson,
+    word,
+)
 from sim.scenario import SloClass, SloConfig
-from sim.verdict import INTERVAL, MEETS, MISSES, NOBODY, NOT_SHOWN, POOLED, UNSTABLE, Interval, Sample, interval, judge, wilson, word
 
 Z2 = 1.959964**2
 CHI2_975 = {2: 7.377759, 4: 11.143287}

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from kvcast.cli import main
+from sim.fleet.warm import saved
 from sim.kvcache.policies import POLICIES, Policy, World
 from sim.scenario import EngineParams, TierParams
 from sim.simulate import run
-from sim.warm import saved
 from tests.worlds import LinearSteps, random_workload
 from workloads.columns import Workload
 

@@ -13,7 +13,7 @@ from kvcast.config import scenario_from_doc
 from kvcast.planner.words import as_text
 from sim import alone as by_itself
 from sim.alone import alone
-from sim.metrics import per_request
+from sim.measure.metrics import per_request
 from sim.scenario import EngineParams
 from sim.simulate import run
 from tests.worlds import LinearSteps, plain

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from kvcast.figures.workload import BINS, arrivals, prompt_layers
-from kvcast.pages import layers, preview
+from kvcast.pages.edit import layers, preview
 from workloads.limits import earliest_s
 from workloads.mix import build, ending
 from workloads.toml import load_preset

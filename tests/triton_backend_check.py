@@ -11,16 +11,16 @@ from typing import Any
 
 import torch
 
-from calibrate.backend import TorchBackend
-from calibrate.bench import TorchDevice
-from calibrate.decoder import Decoder
-from calibrate.devices import CpuCalibration
-from calibrate.engine import Engine
-from calibrate.graphs import GraphedDecode, rerun
+from calibrate.gpu.backend import TorchBackend
+from calibrate.gpu.bench import TorchDevice
+from calibrate.gpu.decoder import Decoder
+from calibrate.gpu.devices import CpuCalibration
+from calibrate.gpu.engine import Engine
+from calibrate.gpu.graphs import GraphedDecode, rerun
+from calibrate.gpu.serving import Limits, Request
+from calibrate.gpu.triton_backend import TritonBackend
 from calibrate.models import resolve_model
 from calibrate.operators import Point
-from calibrate.serving import Limits, Request
-from calibrate.triton_backend import TritonBackend
 
 LIMITS = Limits(kv_blocks=16, block_size=16, max_num_seqs=4, max_num_batched_tokens=24)
 

@@ -24,15 +24,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
-from calibrate.cuda import CudaCalibration
-from calibrate.devices import Calibration, CpuCalibration
-from calibrate.engine import Engine, build, example_arrivals, replay, warm_up, write_recording
-from calibrate.measure import measure, outcome_lines
-from calibrate.mixes import example_mixes
-from calibrate.mixes import record as record_mixes
+from calibrate.gpu.cuda import CudaCalibration
+from calibrate.gpu.devices import Calibration, CpuCalibration
+from calibrate.gpu.engine import Engine, build, example_arrivals, replay, warm_up, write_recording
+from calibrate.gpu.measure import measure, outcome_lines
+from calibrate.gpu.mixes import example_mixes
+from calibrate.gpu.mixes import record as record_mixes
+from calibrate.gpu.points import CPU, GPU
+from calibrate.gpu.serving import Limits
 from calibrate.models import ModelSpec, resolve_model
-from calibrate.plan import CPU, GPU
-from calibrate.serving import Limits
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = {"checks": 60.0, "rates": 60.0, "calibration": 240.0, "mixes": 60.0, "loop": 60.0}

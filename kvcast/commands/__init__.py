@@ -21,7 +21,7 @@ def output(text: str) -> Path:
 
 def block_size(text: str) -> int:
     """The value of a --block-size flag."""
-    from kvcast.checks import MAX_BLOCK_SIZE
+    from kvcast.scenario.checks import MAX_BLOCK_SIZE
 
     return whole_number(text, 1, MAX_BLOCK_SIZE)
 
@@ -43,21 +43,21 @@ def replicas(text: str) -> int:
 
 def tokens(text: str) -> int:
     """The value of a flag that counts tokens."""
-    from kvcast.checks import MAX_TOKENS
+    from kvcast.scenario.checks import MAX_TOKENS
 
     return whole_number(text, 1, MAX_TOKENS)
 
 
 def gpus(text: str) -> int:
     """The value of a --tensor-parallel flag."""
-    from kvcast.checks import MAX_GPUS
+    from kvcast.scenario.checks import MAX_GPUS
 
     return whole_number(text, 1, MAX_GPUS)
 
 
 def replica_counts(text: str) -> list[int]:
     """The value of a --replicas flag: counts, separated by commas."""
-    from kvcast.checks import MAX_REPLICAS
+    from kvcast.scenario.checks import MAX_REPLICAS
 
     return [whole_number(part, 1, MAX_REPLICAS) for part in text.split(",")]
 
@@ -80,7 +80,7 @@ def depth_weight(text: str) -> float:
 
 def seed(text: str) -> int:
     """The value of a --seed flag."""
-    from kvcast.checks import MAX_SEED
+    from kvcast.scenario.checks import MAX_SEED
 
     return whole_number(text, 0, MAX_SEED)
 

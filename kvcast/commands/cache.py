@@ -166,7 +166,7 @@ def _share_lines(rows: list[dict]) -> list[str]:
 
 
 def _capacity(value: str) -> int | None:
-    from kvcast.checks import MAX_KV_BLOCKS, from_1, within
+    from kvcast.scenario.checks import MAX_KV_BLOCKS, from_1, within
     from workloads.errors import InputError
 
     if value in ("unlimited", "infinite", "inf"):

@@ -1,7 +1,7 @@
 """Measure this machine's kernels for a model and write a device profile that simulations use.
 
 Points are appended to PROFILE.points.jsonl as they come; --resume adds what is missing. PROFILE.html shows measured against fitted. Fitting needs no device: --points FILE
-makes a profile from a file that `python -m calibrate.measure` wrote elsewhere, also for another model (shapes it lacks are
+makes a profile from a file that `python -m calibrate.gpu.measure` wrote elsewhere, also for another model (shapes it lacks are
 interpolated and named).
 
   kvcast calibrate --model llama-3.1-8b --device cuda --out h200.json
@@ -16,7 +16,7 @@ from typing import Any
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from calibrate.measure import add_arguments as measuring
+    from calibrate.gpu.measure import add_arguments as measuring
 
     measuring(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="PROFILE", help="device profile to write (.json); wider tensor parallel gets -tpN")
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(args: argparse.Namespace, points: Path) -> list[str]:
-    from calibrate.measure import outcome_lines, run
+    from calibrate.gpu.measure import outcome_lines, run
     from workloads.errors import InputError
 
     try:
@@ -61,7 +61,7 @@ def _fit(args: argparse.Namespace, points: Path) -> dict[str, Any]:
     from calibrate.fit import as_json
     from calibrate.models import resolve_model
     from calibrate.profile import save_profile
-    from kvcast.profile_report import write_html
+    from kvcast.present.profile_report import write_html
 
     calibration, model = from_points(points), resolve_model(args.model)
     written, notes = [], []

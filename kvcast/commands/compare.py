@@ -27,9 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from kvcast import compare, text
-    from kvcast.checks import from_1, within
+    from kvcast import text
     from kvcast.config import load_doc, naming
+    from kvcast.scenario.checks import from_1, within
+    from kvcast.studies import compare
 
     within("--seeds", args.seeds, from_1(10_000))
     within("--jobs", args.jobs, from_1(256))

@@ -24,8 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from kvcast import api, config, runs, text
-    from kvcast.steady import together
+    from kvcast import api, config, text
+    from kvcast.scenario.steady import together
+    from kvcast.store import runs
 
     asked = {(replicas, cache): config.load_scenario(SCENARIO, [f"cluster.replicas={replicas}", *overrides]) for replicas in map(str, args.replicas) for cache, overrides in CACHES.items()}
     scenarios = dict(zip(asked, together(list(asked.values())), strict=True))
@@ -45,7 +46,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _story(results: dict[tuple[str, str], Any], out: Path) -> str:
-    from kvcast import summary_text, text
+    from kvcast import text
+    from kvcast.present import summary_text
 
     replicas, _ = list(results)[-1]
     result, off = results[replicas, "lru"], results[replicas, "off"]
@@ -104,7 +106,7 @@ def _meet(n: int) -> str:
 
 
 def _smallest(results: dict[tuple[str, str], Any], cache: str) -> int | None:
-    from sim.verdict import MEETS
+    from sim.measure.verdict import MEETS
 
     counts = [int(r) for (r, c), result in results.items() if c == cache and _word(result.report.summary) == MEETS]
     return min(counts, default=None)

@@ -28,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from kvcast import config, estimate, text
+    from kvcast import config, text
+    from kvcast.studies import estimate
 
     scenario = config.load_scenario(args.scenario, args.overrides)
     with config.naming(args.scenario):
@@ -60,7 +61,7 @@ def as_text(found: dict[str, Any]) -> str:
 def _attained(found: dict[str, Any]) -> str:
     """The share within limits, and how far so few requests go towards a verdict."""
     from kvcast import text
-    from kvcast.summary_text import between, class_verdicts, reason
+    from kvcast.present.summary_text import between, class_verdicts, reason
 
     if not found["limited"]:
         return "no limits are set: every completed request counts"

@@ -25,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from kvcast import config, explain, explain_text, text
+    from kvcast import config, text
+    from kvcast.present import explain_text
+    from kvcast.studies import explain
 
     scenario, recorded = _scenario(Path(args.run_or_scenario), args.overrides)
     policies = tuple(name.strip() for name in args.policy.split(",")) if args.policy else None
@@ -44,7 +46,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _scenario(path: Path, overrides: list[str]) -> tuple[Scenario, dict | None]:
     """(scenario, what a run folder recorded; None for a scenario file and when keys are overridden)."""
-    from kvcast import config, runs
+    from kvcast import config
+    from kvcast.store import runs
     from workloads.errors import InputError
 
     if not path.is_dir():

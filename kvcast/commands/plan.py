@@ -41,10 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from kvcast import text
-    from kvcast.checks import from_1, within
     from kvcast.config import load_scenario, naming
     from kvcast.planner import plan, words
     from kvcast.planner.launch import read_command, read_log
+    from kvcast.scenario.checks import from_1, within
     from workloads.errors import InputError
 
     within("--seeds", args.seeds, from_1(1000))

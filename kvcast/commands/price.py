@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from kvcast.api import Result
-    from sim.api_price import Bill, Prices, Retention
+    from kvcast.studies.api_price import Bill, Prices, Retention
     from workloads.columns import Workload
 
 TRACE_BREAKPOINT_TOKENS = 128
@@ -47,7 +47,7 @@ class Asked:
 
 def run(args: argparse.Namespace) -> int:
     from kvcast import text
-    from sim.api_price import NO_CACHING, Retention, price
+    from kvcast.studies.api_price import NO_CACHING, Retention, price
 
     asked = _scenario(args) if args.file.endswith(".toml") else _trace(args)
     name, prices, sold = read_prices(args.prices, is_mix=asked.workload.hash_block_tokens is None and len(asked.workload.layer_names) > 1)
@@ -102,7 +102,7 @@ _MOST = 1e9
 def read_prices(path: str, is_mix: bool) -> tuple[str, Prices, list[Retention]]:
     """(name, prices, retentions) of a price file. Raises InputError naming file, key, value and what was expected."""
     from kvcast.config import check_text, read_toml, shallow
-    from sim.api_price import Prices
+    from kvcast.studies.api_price import Prices
     from workloads.errors import InputError
 
     table = read_toml(path)
@@ -123,7 +123,7 @@ def read_prices(path: str, is_mix: bool) -> tuple[str, Prices, list[Retention]]:
 
 def _retentions(path: str, sold: list[Any]) -> list[Retention]:
     """Every [[retention]]; each is a column of the bill under its own name."""
-    from sim.api_price import NO_CACHING, Retention
+    from kvcast.studies.api_price import NO_CACHING, Retention
     from workloads.errors import InputError
 
     found: list[Retention] = []

@@ -126,7 +126,7 @@ def _profile(args: argparse.Namespace) -> Any:
 
 
 def _profile_lines(profile: Any) -> list[str]:
-    from kvcast.profile_report import calibration_lines, is_calibrated
+    from kvcast.present.profile_report import calibration_lines, is_calibrated
 
     described = profile.describe()
     lines = [f"{profile.id}: {profile.label}", f"GPU: {profile.device['name']}, {profile.memory_gib:g} GiB"]
@@ -140,7 +140,7 @@ def _profile_lines(profile: Any) -> list[str]:
 
 
 def _write_html(profile: Any, path: Path) -> None:
-    from kvcast.profile_report import is_calibrated, write_html
+    from kvcast.present.profile_report import is_calibrated, write_html
     from workloads.errors import InputError
 
     if profile is None or not is_calibrated(profile):
@@ -153,7 +153,7 @@ def _write_html(profile: Any, path: Path) -> None:
 
 def _diff(args: argparse.Namespace) -> dict[str, Any]:
     from calibrate.profile import BUNDLED, bundled_profiles, load_profile
-    from kvcast.profile_report import diff, diff_lines
+    from kvcast.present.profile_report import diff, diff_lines
 
     bundled = bundled_profiles()
     a, b = (load_profile(BUNDLED / f"{name}.json" if name in bundled else Path(name)) for name in (args.a, args.b))

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from kvcast.html_report import of_folder
+    from kvcast.present.html_report import of_folder
     from workloads.errors import InputError
 
     if not args.folder.is_dir():

@@ -42,7 +42,7 @@ class PrintKeys(argparse.Action):
     """--keys: every key of a scenario file, and no run."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from kvcast.reference import as_text
+        from kvcast.scenario.reference import as_text
 
         print(as_text())
         parser.exit()
@@ -58,8 +58,9 @@ def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from kvcast import api, config, runs, text
-    from kvcast.model_error import model_error
+    from kvcast import api, config, text
+    from kvcast.store import runs
+    from kvcast.trust.model_error import model_error
     from workloads.errors import InputError
 
     overrides = args.overrides + ([] if args.horizon is None else [f"run.horizon_s={args.horizon or repr('')}"])
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(text.to_json(api.as_document(result, baseline)))
     else:
-        from kvcast import summary_text
+        from kvcast.present import summary_text
 
         print(summary_text.describe(result, baseline))
         if args.out:
@@ -107,13 +108,13 @@ def _caches(args: argparse.Namespace, prepared: Prepared) -> tuple[Prepared, dic
     """The run as --warm-cache begins it, and what the simulation is given to begin and end with."""
     if not (args.warm_cache or args.save_cache):
         return prepared, {}
-    from kvcast import warm
+    from kvcast.store import caches
 
     options: dict[str, Any] = {}
     if args.warm_cache:
-        prepared, options["warm"] = warm.begin(args.warm_cache, prepared)
+        prepared, options["warm"] = caches.begin(args.warm_cache, prepared)
     if args.save_cache:
-        options["on_end"] = warm.saver(args.save_cache, prepared)
+        options["on_end"] = caches.saver(args.save_cache, prepared)
     return prepared, options
 
 
@@ -129,7 +130,7 @@ def _check_optimum(args: argparse.Namespace, scenario: Scenario) -> None:
 
 def _check_window(scenario: Scenario, flag: str) -> None:
     """A mix's own warm-up moves its window with what is asked for, and the run that saves a cache would have other requests than the one it warms."""
-    from kvcast.steady import begins_early
+    from kvcast.scenario.steady import begins_early
     from workloads.errors import InputError
 
     if begins_early(scenario):
@@ -148,8 +149,8 @@ def _check_target(scenario: Scenario) -> None:
 
 def _verdict(result: Result) -> int:
     """The exit code of --check: 0 meets, 1 misses or not shown. Nothing arrived, nothing shown."""
-    from kvcast import summary_text
-    from sim.verdict import MEETS
+    from kvcast.present import summary_text
+    from sim.measure.verdict import MEETS
 
     judged = result.report.summary["verdict"]
     if judged["word"] == MEETS:

@@ -21,13 +21,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from kvcast import compare, grid, text
+    from kvcast import text
+    from kvcast.studies import compare, sweeps
     from workloads.errors import InputError
 
     for name in ("seeds", "jobs"):
         if not 1 <= getattr(args, name) <= 10_000:
             raise InputError(f"--{name} {getattr(args, name)}: expected 1 to 10,000")
-    done = grid.sweep(args.scenario, args.vary, args.out, seeds=args.seeds, jobs=args.jobs, overrides=args.overrides, on_done=grid.watched())
+    done = sweeps.sweep(args.scenario, args.vary, args.out, seeds=args.seeds, jobs=args.jobs, overrides=args.overrides, on_done=sweeps.watched())
     text.clear_clock()
     if args.json:
         print(text.to_json(compare.as_document(done.results)))

@@ -41,17 +41,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from kvcast import api, config, lives, text
+    from kvcast import api, config, text
+    from kvcast.studies import request_lives
 
     start_s, end_s = args.window
     scenario = config.load_scenario(args.scenario, args.overrides)
     with config.naming(args.scenario):
         text.progress("loading the workload")
-        found = lives.exact(api.prepare(scenario), start_s, end_s, args.most)
+        found = request_lives.exact(api.prepare(scenario), start_s, end_s, args.most)
     text.clear_clock()
-    shown = lives.from_document(found)
+    shown = request_lives.from_document(found)
     if args.trace:
-        args.trace.write_text(json.dumps(lives.chrome_trace(shown)) + "\n", encoding="utf-8")
+        args.trace.write_text(json.dumps(request_lives.chrome_trace(shown)) + "\n", encoding="utf-8")
     print(text.to_json(found) if args.json else as_text(found, shown))
     return 0
 

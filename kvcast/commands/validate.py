@@ -3,7 +3,7 @@
 Sets: golden-cache (published hit rates of public traces), golden-optimum (the most hits possible on them),
 vllm-counters (the prefix-cache counters of a real vLLM), vllm-rtx4090 (a real vLLM run against its card's kernel
 tables), roofline (datasheet model against measured tables), engine-cases (what vLLM's and SGLang's schedulers did, step by step), fit (held-out error of fitted forms on measured H200 kernels). Without names, all
-of them run. engine compares your own recording of python -m calibrate.engine (--record FOLDER) and runs only when named.
+of them run. engine compares your own recording of python -m calibrate.gpu.engine (--record FOLDER) and runs only when named.
 
 The recorded data is found through --data or the environment variable KVCAST_DATA.
 

@@ -23,8 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from kvcast import text, value
+    from kvcast import text
     from kvcast.config import load_scenario, naming
+    from kvcast.studies import value
 
     scenario = load_scenario(args.scenario, args.overrides)
     with naming(args.scenario):

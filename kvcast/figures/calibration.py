@@ -14,7 +14,7 @@ from kvcast import text
 from kvcast.figures.style import BLUE, GREEN, GREY, ORANGE, SKY, VERMILLION, Columns, Document, log_ticks, styled
 
 if TYPE_CHECKING:
-    from kvcast.step_fit import Step
+    from kvcast.trust.step_fit import Step
 
 KINDS = {"prefill": (ORANGE, "diamond"), "decode": (BLUE, "circle")}
 BASES = {"measured": GREEN, "interpolated": SKY, "extrapolated": VERMILLION}

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from kvcast import text
 from kvcast.figures.style import BLUE, GREY, ORANGE, Document, literal, styled
 
-UNITS = {  # value of kvcast.differences.VALUES -> factor, unit
+UNITS = {  # value of kvcast.studies.differences.VALUES -> factor, unit
     "attainment": (100.0, "percentage points, %"), "prefix_hit_rate": (100.0, "percentage points, %"), "mean_ttft_ms": (1.0, "ms"), "p99_ttft_ms": (1.0, "ms"),
     "mean_tpot_ms": (1.0, "ms"), "mean_e2el_ms": (1.0, "ms"), "gpu_s_per_request": (1.0, "GPU-s"), "usd_per_request": (1.0, "USD"),
 }  # fmt: skip
@@ -23,7 +23,7 @@ def differences(document: Document, key: str) -> go.Figure:
     document: that of `kvcast compare --json`. An interval that holds zero is grey: no difference shown. A variant without
     an interval is an open marker; one without a difference (unstable) is left out.
     """
-    from kvcast.differences import VALUES
+    from kvcast.studies.differences import VALUES
 
     heading, _, good = VALUES[key]
     factor, unit = UNITS[key]

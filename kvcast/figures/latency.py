@@ -16,7 +16,7 @@ LATENCY = {"ttft": ("ttft_s", "TTFT"), "tpot": ("tpot_s", "TPOT")}
 def latency_cdf(document: Document, aggregates: Document, metric: str) -> go.Figure:
     """Share of completed requests of the window within a latency, one line a class, with the limits as vertical lines.
 
-    metric: "ttft" or "tpot". The lines' points are the quantiles of `kvcast.aggregates`, as many for any number of requests.
+    metric: "ttft" or "tpot". The lines' points are the quantiles of `kvcast.store.aggregates`, as many for any number of requests.
     """
     column, name = LATENCY[metric]
     figure = go.Figure()

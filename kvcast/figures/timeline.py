@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from kvcast.figures.style import BLUE, DECODE, LOADING, PREEMPTED, PREFILL, QUEUED, Columns, Document, literal, styled
 
 if TYPE_CHECKING:
-    from kvcast.lives import Life
+    from kvcast.studies.request_lives import Life
 
 PHASES = {"queued": QUEUED, "loading": LOADING, "prefill": PREFILL, "decode": DECODE, "preempted": PREEMPTED}
 
@@ -52,7 +52,7 @@ def request_life(rows: Sequence[tuple[str, Sequence[tuple]]]) -> go.Figure:
 
 
 def lives_of(document: Document, aggregates: Document, count: int = 8) -> list[tuple[str, list[tuple]]]:
-    """The completed requests of the window with the highest TTFT (`kvcast.aggregates`): whole phases.
+    """The completed requests of the window with the highest TTFT (`kvcast.store.aggregates`): whole phases.
 
     Prefill is first schedule to first token, chunks not told apart; a preemption's time is drawn at the end of the decode.
     """
@@ -76,7 +76,7 @@ def lives_of(document: Document, aggregates: Document, count: int = 8) -> list[t
 def lives(shown: Sequence[Life], start_s: float, end_s: float) -> go.Figure:
     """The lives of requests on the run's clock, a row a request in order of arrival; what lies outside the window is cut by the axis.
 
-    Prefill chunks stand side by side with a thin gap. shown: of `kvcast.lives`.
+    Prefill chunks stand side by side with a thin gap. shown: of `kvcast.studies.request_lives`.
     """
     figure = go.Figure()
     label = {life.request: f"#{life.request} {literal(life.class_name)}" for life in shown}
@@ -98,7 +98,7 @@ def lives(shown: Sequence[Life], start_s: float, end_s: float) -> go.Figure:
 
 
 def in_system(counts: Columns) -> go.Figure:
-    """Requests waiting and running over a window, all replicas. counts: of `kvcast.lives`."""
+    """Requests waiting and running over a window, all replicas. counts: of `kvcast.studies.request_lives`."""
     figure = go.Figure()
     for label, values, colour in (("running", counts["running"].sum(axis=0), BLUE), ("waiting", counts["waiting"], QUEUED)):
         figure.add_trace(go.Scatter(x=counts["t_s"], y=values, name=label, mode="lines", line={"color": colour, "width": 2, "shape": "hv"}, hovertemplate=f"{label}: %{{y:,}}<extra></extra>"))

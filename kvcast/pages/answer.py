@@ -15,9 +15,9 @@ import streamlit as st
 from kvcast import figures, text
 from kvcast.figures.comparison import name_of
 from kvcast.pages.results import MARK, mark_of_share, plain, plot, verdict_rows
-from kvcast.pages.terms import TERMS
-from kvcast.pages.verdict import deciding, layout_rows, share_of, why_not
 from kvcast.planner import words
+from kvcast.present.terms import TERMS
+from kvcast.present.verdict import deciding, layout_rows, share_of, why_not
 
 Document = Mapping[str, Any]
 Apply = Callable[[Document], None]

@@ -14,11 +14,12 @@ from typing import Any
 import streamlit as st
 
 from kvcast import figures, text
-from kvcast.pages import inputs, plan, shell
+from kvcast.pages import plan, shell
+from kvcast.pages.edit import inputs
 from kvcast.pages.results import plain, plot
 from kvcast.pages.shell import Page, of_a_run
-from kvcast.pages.terms import TERMS
-from kvcast.runs import Run
+from kvcast.present.terms import TERMS
+from kvcast.store.runs import Run
 from sim.scenario import Scenario
 
 Document = Mapping[str, Any]
@@ -131,7 +132,7 @@ def words_of(cause: str) -> str:
 
 def changed_scenarios(cause: str, scenario: Scenario) -> dict[str, Scenario]:
     """What each change that `kvcast explain` tries for a cause makes of the run's scenario, by its words."""
-    from kvcast.explain import changes_for
+    from kvcast.studies.explain import changes_for
 
     return {change.words: change.scenario for change in changes_for(cause, scenario)}
 

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from kvcast import accuracy, figures, step_fit, text
+from kvcast import figures, text
+from kvcast.jobs.runner import ROOT
 from kvcast.pages.results import mark_of, plain, plot
-from kvcast.pages.runner import ROOT
 from kvcast.pages.shell import Page, of_a_run
-from kvcast.pages.terms import TERMS
-from kvcast.profile_report import STEPS, calibration_lines, is_calibrated
-from kvcast.runs import Run
-from kvcast.summary_text import EXTRAPOLATED_LIMIT
+from kvcast.present.profile_report import STEPS, calibration_lines, is_calibrated
+from kvcast.present.summary_text import EXTRAPOLATED_LIMIT
+from kvcast.present.terms import TERMS
+from kvcast.store.runs import Run
+from kvcast.trust import accuracy, step_fit
 
 if TYPE_CHECKING:
     from calibrate.profile import DeviceProfile

@@ -14,15 +14,17 @@ from typing import Any
 
 import streamlit as st
 
-from kvcast import compare, differences, figures, text
+from kvcast import figures, text
 from kvcast.config import scenario_from_doc
 from kvcast.figures.comparison import name_of
-from kvcast.pages import inputs, settings, shell, variants
+from kvcast.pages import shell
+from kvcast.pages.edit import inputs, settings, variants
 from kvcast.pages.results import MARK, mark_of_share, plain, plot
 from kvcast.pages.shell import Page, of_a_run
-from kvcast.pages.terms import TERMS
-from kvcast.pages.verdict import fleet_of
-from kvcast.runs import Run
+from kvcast.present.terms import TERMS
+from kvcast.present.verdict import fleet_of
+from kvcast.store.runs import Run
+from kvcast.studies import compare, differences
 from workloads.errors import InputError
 
 Document = Mapping[str, Any]

@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 from kvcast.config import load_scenario
-from kvcast.pages.runner import ROOT, Job, Runner
-from kvcast.toml import dumps
+from kvcast.jobs.runner import ROOT, Job, Runner
+from kvcast.scenario.toml import dumps
 from sim.scenario import Scenario
 
 

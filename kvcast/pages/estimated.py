@@ -13,10 +13,11 @@ from typing import Any
 import streamlit as st
 
 from kvcast import text
-from kvcast.pages import inputs, shell
+from kvcast.pages import shell
+from kvcast.pages.edit import inputs
 from kvcast.pages.results import mark_of_share, plain
 from kvcast.pages.shell import Page
-from kvcast.pages.terms import TERMS
+from kvcast.present.terms import TERMS
 from workloads.errors import InputError
 
 ESTIMATE = (

@@ -18,16 +18,17 @@ import streamlit as st
 
 from kvcast import text
 from kvcast.config import override, scenario_from_doc
-from kvcast.pages import answer, inputs, results, settings, shell
+from kvcast.jobs.runner import Job
+from kvcast.pages import answer, results, shell
+from kvcast.pages.edit import inputs, settings
 from kvcast.pages.results import plain
-from kvcast.pages.runner import Job
 from kvcast.pages.shell import Page, of_a_run
-from kvcast.pages.terms import TERMS
-from kvcast.pages.verdict import MET, OPEN, Verdict, planned, verdict
 from kvcast.planner import Options
 from kvcast.planner.load import closed_load, unit_of
-from kvcast.runs import Run
-from kvcast.toml import dumps
+from kvcast.present.terms import TERMS
+from kvcast.present.verdict import MET, OPEN, Verdict, planned, verdict
+from kvcast.scenario.toml import dumps
+from kvcast.store.runs import Run
 from sim.scenario import Scenario
 from workloads.errors import InputError
 from workloads.mix import resolve
@@ -170,7 +171,7 @@ def plan_also(page: Page, seeds: int = DEFAULT_SEEDS, **more: Sequence[Any]) -> 
 
 def _ask_axes(scenario: Scenario) -> Axes:
     """Draw the choices. What the scenario has is always among them, so an empty choice leaves it as it is."""
-    from sim.router import ROUTERS
+    from sim.fleet.router import ROUTERS
 
     gpus = {label: found for label, found in settings.hardware(scenario.model.name).items() if found[1] == scenario.model.dtype}
     kept: Any = {"persist_state": "session", "placeholder": "as it is"}
@@ -287,7 +288,7 @@ def portable(plan: Document) -> Document:
 
 def as_html(job: Job) -> str:
     """The page that `kvcast report` writes of a plan: with what its answer rests on where the runs were kept."""
-    from kvcast.html_report import of_folder, of_plan
+    from kvcast.present.html_report import of_folder, of_plan
 
     return of_folder(job.folder) if (job.folder / "plan.json").is_file() else of_plan(job.document())
 

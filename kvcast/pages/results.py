@@ -14,11 +14,11 @@ from typing import Any
 import streamlit as st
 
 from kvcast import figures, text
-from kvcast.pages.numbers import Number, four
-from kvcast.pages.terms import TERMS
-from kvcast.pages.verdict import MET, MISSED, OPEN, Verdict, fleet_of, share_of
 from kvcast.planner import words
-from kvcast.runs import Run
+from kvcast.present.numbers import Number, four
+from kvcast.present.terms import TERMS
+from kvcast.present.verdict import MET, MISSED, OPEN, Verdict, fleet_of, share_of
+from kvcast.store.runs import Run
 
 Document = Mapping[str, Any]
 MARK = "▲"  # a number that rests on extrapolated step times
@@ -243,7 +243,7 @@ def reproduce(run: Run, scenario_toml: str) -> None:
 
 def as_html(run: Run) -> str:
     """The page that `kvcast report` writes."""
-    from kvcast.html_report import of_run
+    from kvcast.present.html_report import of_run
 
     return of_run(run)
 

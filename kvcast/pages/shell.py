@@ -23,10 +23,12 @@ from urllib.parse import urlencode, urlsplit
 import streamlit as st
 
 from kvcast.config import scenario_from_doc
-from kvcast.pages import demo, inputs, link, results, settings
-from kvcast.pages.inputs import Asked
-from kvcast.pages.runner import PREPARE, Job, Runner
-from kvcast.runs import Run, load_run
+from kvcast.jobs import link
+from kvcast.jobs.runner import PREPARE, Job, Runner
+from kvcast.pages import demo, results
+from kvcast.pages.edit import inputs, settings
+from kvcast.pages.edit.inputs import Asked
+from kvcast.store.runs import Run, load_run
 from sim.scenario import Scenario
 from workloads.errors import InputError
 

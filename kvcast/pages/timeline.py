@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from kvcast import figures, lives, text
-from kvcast.lives import Jump, Life
+from kvcast import figures, text
 from kvcast.pages import shell
 from kvcast.pages.results import plain, plot
 from kvcast.pages.shell import Page, of_a_run
-from kvcast.pages.terms import TERMS
-from kvcast.runs import Run
+from kvcast.present.terms import TERMS
+from kvcast.store.runs import Run
+from kvcast.studies import request_lives
+from kvcast.studies.request_lives import Jump, Life
 
 Document = Mapping[str, Any]
 LABEL = "Simulate this window chunk by chunk"
@@ -44,7 +45,7 @@ def show(page: Page, run: Run) -> None:
 
 def sentence(requests: Mapping[str, Any], start_s: float, stop_s: float) -> str:
     """What stands out in the window: how many requests, the worst wait, how many were thrown out."""
-    here = lives.present(requests, start_s, stop_s)
+    here = request_lives.present(requests, start_s, stop_s)
     if not len(here):
         return f"Between {start_s:,.4g} and {stop_s:,.4g} s no request was in the system."
     told = f"Between {start_s:,.6g} and {stop_s:,.6g} s {len(here):,} requests were in the system"
@@ -64,7 +65,7 @@ def length_of(run: Run) -> float:
 
 @st.cache_data(max_entries=16, show_spinner=False)
 def places_of(folder: str, written_at: str, _run: Run) -> list[Jump]:
-    return lives.jumps(_run.tables["requests"], length_of(_run))
+    return request_lives.jumps(_run.tables["requests"], length_of(_run))
 
 
 # -- the window --------------------------------------------------------------------------------------------------------
@@ -115,7 +116,7 @@ def _inside(start_s: float, stop_s: float, end_s: float) -> tuple[float, float]:
 
 def _counts(run: Run, start_s: float, stop_s: float) -> None:
     s = run.summary
-    found = lives.counts(run.tables["requests"], s["replicas"], start_s, stop_s)
+    found = request_lives.counts(run.tables["requests"], s["replicas"], start_s, stop_s)
     left, right = st.columns(2)
     plot(left, figures.in_system(found), TERMS["queue"])
     around = figures.window_of(run.tables["timeline"], start_s, stop_s)
@@ -127,14 +128,14 @@ def _counts(run: Run, start_s: float, stop_s: float) -> None:
 
 def _lives(page: Page, run: Run, start_s: float, stop_s: float) -> None:
     requests = run.tables["requests"]
-    here = len(lives.present(requests, start_s, stop_s))
+    here = len(request_lives.present(requests, start_s, stop_s))
     command = ("timeline", "--window", f"{start_s:.3f},{stop_s:.3f}")
     place = st.container()
     job = shell.result(page, st.container(), *command, label=LABEL)
     if job is not None:
-        shown, how = lives.from_document(job.document()), "Simulated again, chunk by chunk."
+        shown, how = request_lives.from_document(job.document()), "Simulated again, chunk by chunk."
     else:
-        shown = lives.coarse(requests, list(run.summary["classes"]), lives.chosen(requests, start_s, stop_s))
+        shown = request_lives.coarse(requests, list(run.summary["classes"]), request_lives.chosen(requests, start_s, stop_s))
         how = "From the run folder: prefill is first schedule to first token; time spent preempted is drawn at the end."
     if not shown:
         place.info("No request was in the system in this window.", icon=":material/info:")
@@ -143,7 +144,7 @@ def _lives(page: Page, run: Run, start_s: float, stop_s: float) -> None:
     plot(place, figures.lives(shown, start_s, stop_s), TERMS["lives"], f"{told} {how}")
     st.dataframe(rows_of(shown), hide_index=True, width="stretch")
     name = f"trace-{start_s:.0f}-{stop_s:.0f}s.json"
-    st.download_button("Chrome trace", json.dumps(lives.chrome_trace(shown)), name, "application/json", help="open it in chrome://tracing or Perfetto: a process a replica, a row a request")
+    st.download_button("Chrome trace", json.dumps(request_lives.chrome_trace(shown)), name, "application/json", help="open it in chrome://tracing or Perfetto: a process a replica, a row a request")
 
 
 def rows_of(shown: Sequence[Life]) -> list[dict[str, Any]]:

@@ -16,7 +16,8 @@ import streamlit as st
 
 from kvcast import api, text
 from kvcast.figures.workload import arrivals, prompt_layers
-from kvcast.pages import estimated, inputs, layers, mix, preview, settings
+from kvcast.pages import estimated, mix
+from kvcast.pages.edit import inputs, layers, preview, settings
 from kvcast.pages.results import plain
 from kvcast.pages.shell import Page
 from sim.scenario import Scenario

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from kvcast import api, text
-from kvcast.lab import Lab, replace_file, steps_times
 from kvcast.planner import document, words
 from kvcast.planner.candidates import Combination, combinations, fleet_of, guess_replicas
 from kvcast.planner.cautions import cache_cautions, cautions, growth_cautions, period_cautions
@@ -29,8 +28,9 @@ from kvcast.planner.search import together as together_search
 from kvcast.planner.trials import Trial, Trials
 from kvcast.planner.whatif import advice, binding
 from kvcast.planner.why import why
-from kvcast.steady import clock_note, together, whole_period, worst_hour
-from kvcast.step_error import step_error
+from kvcast.scenario.steady import clock_note, together, whole_period, worst_hour
+from kvcast.store.simulations import Lab, replace_file, steps_times
+from kvcast.trust.step_error import step_error
 from sim.scenario import Scenario
 from workloads import mix
 from workloads.errors import InputError
@@ -75,7 +75,7 @@ def plan(
 
     launch: what a launch command or a log said (kvcast.planner.launch); overrides win over it. Options are those of `Options`. Raises InputError for a scenario without a target, or one of which nothing can run.
     """
-    from kvcast.grid import axes_of, doc_of
+    from kvcast.studies.sweeps import axes_of, doc_of
 
     source = "scenario" if isinstance(scenario, Scenario) else str(scenario)
     if launch is not None:
@@ -117,7 +117,7 @@ def _claim(folder: Path) -> None:
 
 
 def _plan(base: Scenario, found: list[Combination], folder: Path, asked: Options, launch: Launch | None) -> dict[str, Any]:
-    from kvcast.toml import dumps
+    from kvcast.scenario.toml import dumps
 
     seeds = [base.seed + i for i in range(asked.seeds)]
     progress = Progress(asked.stages())

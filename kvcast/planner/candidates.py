@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kvcast import api, compare
+from kvcast import api
 from kvcast.config import override, scenario_from_doc
+from kvcast.studies import compare
 from sim.scenario import Scenario
 from workloads.columns import Workload
 from workloads.errors import InputError

@@ -12,8 +12,8 @@ from kvcast.api import Resolved
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.load import closed_load, unit_of
 from kvcast.planner.trials import Judged
+from sim.measure.verdict import requests_needed
 from sim.scenario import Scenario
-from sim.verdict import requests_needed
 from workloads import mix, steady
 from workloads.errors import InputError
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from calibrate.memory import WIDTHS
 from kvcast import api
-from kvcast.explain import POLICIES, with_classes
+from kvcast.studies.explain import POLICIES, with_classes
 from sim.scenario import Scenario, TierConfig
 from workloads.errors import InputError
 
@@ -55,7 +55,7 @@ def _policy(scenario: Scenario, engine: Any) -> list[Change]:
 
 
 def _router(scenario: Scenario, _: Any) -> Iterator[Change]:
-    from sim.router import ROUTERS
+    from sim.fleet.router import ROUTERS
 
     if scenario.cluster.replicas > 1:
         for name in ROUTERS:
@@ -89,7 +89,7 @@ def _kv_dtype(scenario: Scenario, _: Any) -> list[Change]:
 
 
 def _order(scenario: Scenario, _: Any) -> list[Change]:
-    from kvcast.toml import inline
+    from kvcast.scenario.toml import inline
     from workloads.estimate import best_order
 
     words, asks = "prompt layers in the order global, project, session, dynamic", "a check of the answers' quality"

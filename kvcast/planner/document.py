@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from kvcast.money import KEYS, money
 from kvcast.planner.candidates import Combination
 from kvcast.planner.command import launch_of
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.load import Capacity
 from kvcast.planner.trials import CANNOT_RUN, MISSES, PRUNED, Judged
+from kvcast.studies.money import KEYS, money
+from sim.measure.verdict import Interval
 from sim.scenario import Scenario, SloConfig
-from sim.verdict import Interval
 
 PERIOD = "the whole period"
 """Reason of an answer that meets only in the worst hour."""

@@ -17,8 +17,8 @@ from typing import Any
 
 from kvcast import api
 from kvcast.config import scenario_from_doc
-from kvcast.fitting import fitting_profile
 from kvcast.planner.flags import NO_EFFECT, NO_VALUE, NOT_MODELLED, READ, SGLANG, SGLANG_OFF, SWITCHES, TOKENS, VLLM
+from kvcast.scenario.fitting import fitting_profile
 from workloads.errors import InputError
 
 

@@ -2,7 +2,7 @@
 
 The one idea: every trial of a seed serves the same requests at the same times (common random numbers), and its runs are
 kept under a hash of all that decides them, so judging is resumable and nothing is simulated twice. A search asks one run whether it
-attains the target, and stops it when that is hopeless; what a plan answers is settled over independent runs (sim.verdict).
+attains the target, and stops it when that is hopeless; what a plan answers is settled over independent runs (sim.measure.verdict).
 
     >>> with Trials(Lab(folder), seeds=[0, 1, 2, 3, 4], confidence=0.95, jobs=2) as trials:
     ...     trials.judge([Trial(scenario)])[0].attains, trials.settle(Trial(scenario)).verdict
@@ -18,15 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from kvcast import shared
-from kvcast.lab import SKETCH, SKETCHED, STOPPED, Lab, OnDone, Task, end_processes
-from kvcast.model_error import attains
 from kvcast.planner.drawn import drawn
-from sim.hopeless import LIMITS
-from sim.metrics import limits_of
-from sim.scenario import Scenario
-from sim.sketch import COLUMNS
-from sim.verdict import (
+from kvcast.store import workload_folder
+from kvcast.store.simulations import SKETCH, SKETCHED, STOPPED, Lab, OnDone, Task, end_processes
+from kvcast.trust.model_error import attains
+from sim.fleet.hopeless import LIMITS
+from sim.measure.metrics import limits_of
+from sim.measure.sketch import COLUMNS
+from sim.measure.verdict import (
     MEETS,
     MISSES,
     NOT_SHOWN,
@@ -41,6 +40,7 @@ from sim.verdict import (
     sample_in,
     student_t,
 )
+from sim.scenario import Scenario
 from workloads.columns import Workload
 
 __all__ = ["CANNOT_RUN", "LOOKS", "MEETS", "MISSES", "NOT_SHOWN", "PRUNED", "UNSTABLE", "Judged", "Trial", "Trials"]
@@ -52,7 +52,7 @@ LOOKS = 2
 
 @dataclass(frozen=True)
 class Trial:
-    """What is judged. full: to the end, however hopeless; what_if: see kvcast.lab.Task; keep: the first run as a folder to look into."""
+    """What is judged. full: to the end, however hopeless; what_if: see kvcast.store.simulations.Task; keep: the first run as a folder to look into."""
 
     scenario: Scenario
     what_if: str = ""
@@ -238,7 +238,7 @@ class Trials:
 
     def _load(self, folder: Path) -> Workload:
         if folder not in self._workloads:
-            self._workloads[folder] = shared.load(folder)
+            self._workloads[folder] = workload_folder.load(folder)
         return self._workloads[folder]
 
     def _task(self, trial: Trial, seed: int) -> Task:

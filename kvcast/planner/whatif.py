@@ -16,11 +16,12 @@ import numpy as np
 
 from calibrate.faster import HOST, INTERCONNECT, RESOURCES, SHARE, compared, has_host_time
 from calibrate.profile import DeviceProfile
-from kvcast import api, intervals, text
+from kvcast import api, text
 from kvcast.planner.changes import Change, changes
 from kvcast.planner.load import FARTHEST, STRIDE, Capacity, Loads, factor_of, shortened, with_load
 from kvcast.planner.search import fewest, together
 from kvcast.planner.trials import Judged, Trial, Trials
+from kvcast.studies import intervals
 from sim.scenario import Scenario
 from workloads.errors import InputError
 
@@ -299,7 +300,7 @@ def _side(one: Judged | None, found: Capacity, steps: tuple[int, int | None], re
 
 
 def _advised(one: _Tried, before: dict[str, Any], found: Capacity, step: int, fleet: int | None) -> dict[str, Any]:
-    from kvcast.toml import dumps
+    from kvcast.scenario.toml import dumps
 
     after = _side(None, found, (step, one.most), fleet, one.change.scenario, one.row["attainment"])
     fewer = after["gpus"] is not None and before["gpus"] is not None and after["gpus"] < before["gpus"]

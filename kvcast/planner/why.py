@@ -18,17 +18,17 @@ import numpy as np
 from calibrate.faster import gpu_key
 from calibrate.memory import WIDTHS
 from kvcast import api
-from kvcast.estimate import arriving
-from kvcast.fitting import bundled_for
 from kvcast.planner.document import interval_of, size_of
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.trials import Judged, Trial, Trials
 from kvcast.planner.words import FLAT, SEVERAL
+from kvcast.scenario.fitting import bundled_for
+from kvcast.studies.estimate import arriving
 from sim.alone import alone
-from sim.metrics import has_limit, limits_of
+from sim.measure.metrics import has_limit, limits_of
+from sim.measure.verdict import LIMITS, POOLED, ClassVerdict, named_limits
 from sim.recording import COMPLETED
 from sim.scenario import Scenario, SloClass
-from sim.verdict import LIMITS, POOLED, ClassVerdict, named_limits
 from workloads.errors import InputError
 from workloads.estimate import reusable_tokens
 

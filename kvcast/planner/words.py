@@ -8,9 +8,9 @@ import math
 from typing import Any
 
 from kvcast import text
-from kvcast.model_error import as_words
 from kvcast.planner.document import PERIOD
-from sim.verdict import INTERVAL, POOLED
+from kvcast.trust.model_error import as_words
+from sim.measure.verdict import INTERVAL, POOLED
 
 ROWS = 24  #: candidates printed at most
 FLAT, SEVERAL = 0.005, 3  #: attainments this close, of at least so many fleet sizes, are the same

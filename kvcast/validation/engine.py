@@ -1,4 +1,4 @@
-"""engine: what calibrate.engine recorded on real hardware against the simulator, on the same arrivals and step shapes.
+"""engine: what calibrate.gpu.engine recorded on real hardware against the simulator, on the same arrivals and step shapes.
 
 Iterations: every recorded step time against the profile's. Closed loop: the same requests simulated with the same engine
 settings, TTFT and TPOT side by side. Limits: at least 20 iterations of chosen shapes, within 6 % on average and 3 % in bias, medians
@@ -36,7 +36,7 @@ def run(data_dir: Path | None, record: Path | None = None, profile: Path | None 
     from calibrate.models import resolve_model
 
     if record is None:
-        raise InputError("validate engine: expected --record FOLDER, a recording of python -m calibrate.engine")
+        raise InputError("validate engine: expected --record FOLDER, a recording of python -m calibrate.gpu.engine")
     meta = json.loads(required(record / "meta.json").read_text(encoding="utf-8"))
     device = _profile(record, profile)
     model = resolve_model(meta["model"])
@@ -71,7 +71,7 @@ def _simulated_s(steps: Any, row: dict[str, Any]) -> tuple[float, int]:
 
 def _iterations(steps: Any, rows: list[dict[str, Any]], limits: Limits, lines: list[str], figures: dict[str, Any]) -> bool:
     """Steps of chosen shapes, medians of their runs; too few of them fail, whatever their errors."""
-    few = "" if len(rows) >= FEWEST_MIXES else f"; expected at least {FEWEST_MIXES} (python -m calibrate.mixes --out FOLDER): FAILED"
+    few = "" if len(rows) >= FEWEST_MIXES else f"; expected at least {FEWEST_MIXES} (python -m calibrate.gpu.mixes --out FOLDER): FAILED"
     lines.append(f"iterations: {len(rows)} mixes compared{few}")
     if not rows:
         figures["iterations"] = {"count": 0}
@@ -101,7 +101,7 @@ def _loop_steps(steps: Any, rows: list[dict[str, Any]], lines: list[str], figure
 
 
 def _closed_loop(steps: Any, meta: dict[str, Any], record: Path, limits: Limits, lines: list[str], figures: dict[str, Any]) -> bool:
-    from sim.metrics import per_request
+    from sim.measure.metrics import per_request
     from sim.scenario import EngineParams
     from sim.simulate import run as simulate
     from workloads.readers import read

@@ -21,12 +21,12 @@ import numpy as np
 
 from kvcast.validation import Outcome
 from sim import sglang
+from sim.fleet.replica import Replica
 from sim.kvcache.release_order import ReleaseOrderCache
 from sim.recording import COMPLETED, STATUS, Recording
-from sim.replica import Replica
 from sim.scenario import EngineParams
 from sim.simulate import run as simulate
-from sim.waiting import QUEUES
+from sim.vllm.waiting import QUEUES
 from workloads.errors import InputError
 from workloads.readers.engine_case import read_case, to_workload, unknown_settings
 

@@ -26,7 +26,7 @@ STATS: dict[str, Callable[[np.ndarray], Any]] = {"mean": np.mean, "median": np.m
 def run(data_dir: Path, **_: Any) -> Outcome:
     from calibrate.latency import load_step_time
     from kvcast.api import load_workload
-    from sim.metrics import per_request
+    from sim.measure.metrics import per_request
     from sim.simulate import run as simulate
 
     card = required(data_dir / "measured" / "rtx4090_llama-3.1-8b")

@@ -6,7 +6,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
-from kvcast.pages import runner
+from kvcast.jobs import runner
 
 APP = Path(__file__).parent.parent.parent / "app.py"
 

@@ -8,8 +8,10 @@ import pytest
 
 from kvcast import api, cli, figures, text
 from kvcast.config import load_scenario, scenario_from_doc
-from kvcast.pages import cache, inputs, runner, settings, shell
-from kvcast.runs import load_run
+from kvcast.jobs import runner
+from kvcast.pages import cache, shell
+from kvcast.pages.edit import inputs, settings
+from kvcast.store.runs import load_run
 from tests.ui.conftest import Session
 
 

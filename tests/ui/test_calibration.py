@@ -8,9 +8,11 @@ import pytest
 from calibrate.latency import step_time
 from calibrate.models import resolve_model
 from calibrate.profile import BUNDLED, load_profile, resolve_profile
-from kvcast import accuracy, api, figures, step_fit, text
-from kvcast.pages import calibration, inputs, settings, shell
-from kvcast.runs import load_run
+from kvcast import api, figures, text
+from kvcast.pages import calibration, shell
+from kvcast.pages.edit import inputs, settings
+from kvcast.store.runs import load_run
+from kvcast.trust import accuracy, step_fit
 from kvcast.validation import fit, vllm_rtx4090
 from tests.ui.conftest import Session
 

@@ -6,8 +6,10 @@ import json
 import pytest
 
 from kvcast import cli
-from kvcast.pages import compare, inputs, runner, settings, variants
-from kvcast.runs import load_run
+from kvcast.jobs import runner
+from kvcast.pages import compare
+from kvcast.pages.edit import inputs, settings, variants
+from kvcast.store.runs import load_run
 from tests.ui.conftest import Session
 from workloads.errors import InputError
 

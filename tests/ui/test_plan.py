@@ -9,10 +9,13 @@ import pyarrow.csv
 import pytest
 
 from kvcast import api
-from kvcast.explain import with_classes
-from kvcast.pages import answer, compare, inputs, numbers, plan, results, runner, settings, shell, verdict
+from kvcast.jobs import runner
+from kvcast.pages import answer, compare, plan, results, shell
+from kvcast.pages.edit import inputs, settings
 from kvcast.planner import words
-from kvcast.runs import load_run
+from kvcast.present import numbers, verdict
+from kvcast.store.runs import load_run
+from kvcast.studies.explain import with_classes
 from sim.scenario import Scenario, SloConfig
 from tests.ui import plans
 from tests.ui.conftest import Session

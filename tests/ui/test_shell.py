@@ -9,9 +9,11 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcast.config import load_scenario
-from kvcast.pages import demo, inputs, runner, settings, shell
-from kvcast.runs import load_run
-from kvcast.toml import dumps
+from kvcast.jobs import runner
+from kvcast.pages import demo, shell
+from kvcast.pages.edit import inputs, settings
+from kvcast.scenario.toml import dumps
+from kvcast.store.runs import load_run
 from tests.ui.conftest import APP, Session
 
 LONG = 'name = "long"\n[workload]\npreset = "demo"\nduration_s = 20000.0\n[slo]\nttft_s = 0.5\n[cost]\ngpu_hour_usd = 4.0\n'

@@ -4,10 +4,11 @@ import json
 import numpy as np
 import pytest
 
-from kvcast import api, cli, figures, lives
+from kvcast import api, cli, figures
 from kvcast.config import load_scenario
 from kvcast.pages import shell, timeline
-from kvcast.runs import load_run
+from kvcast.store.runs import load_run
+from kvcast.studies import request_lives
 from sim.recording import COMPLETED, TOO_LONG, UNFINISHED
 from tests.ui.conftest import Session
 
@@ -38,18 +39,18 @@ FOUR = table(
 
 
 def test_who_was_there_and_how_many():
-    assert lives.present(FOUR, 0.0, 20.0).tolist() == [0, 1, 2], "one that was turned away was never in the system"
-    assert lives.present(FOUR, 6.0, 7.0).tolist() == [1, 2]
-    assert lives.present(FOUR, 0.0, 0.5).tolist() == [0]
-    assert lives.chosen(FOUR, 0.0, 20.0, most=1).tolist() == [1], "preempted ones first"
-    counts = lives.counts(FOUR, 2, 0.0, 19.9)
+    assert request_lives.present(FOUR, 0.0, 20.0).tolist() == [0, 1, 2], "one that was turned away was never in the system"
+    assert request_lives.present(FOUR, 6.0, 7.0).tolist() == [1, 2]
+    assert request_lives.present(FOUR, 0.0, 0.5).tolist() == [0]
+    assert request_lives.chosen(FOUR, 0.0, 20.0, most=1).tolist() == [1], "preempted ones first"
+    counts = request_lives.counts(FOUR, 2, 0.0, 19.9)
     at = {t: int(np.searchsorted(counts["t_s"], t)) for t in (0.55, 2.05, 4.05, 7.05, 12.05)}
     assert [int(counts["waiting"][i]) for i in at.values()] == [1, 1, 1, 1, 1]
     assert [counts["running"][:, i].tolist() for i in at.values()] == [[0, 0], [1, 0], [1, 1], [0, 1], [0, 0]]
 
 
 def test_where_to_jump():
-    slowest, first, queue = lives.jumps(FOUR, 20.0)
+    slowest, first, queue = request_lives.jumps(FOUR, 20.0)
     assert (slowest.label, slowest.words) == ("Slowest first token", "request 1, TTFT 8.00 s")
     assert slowest.start_s <= 1.0
     assert slowest.end_s >= 10.0
@@ -57,14 +58,14 @@ def test_where_to_jump():
     assert queue.label == "Longest queue"
     assert queue.words.startswith("1 requests waiting at ")
     calm = table((0.0, 0.0, 2.0, 5.0, COMPLETED, 0, 0))
-    assert [jump.label for jump in lives.jumps(calm, 10.0)] == ["Slowest first token"]
+    assert [jump.label for jump in request_lives.jumps(calm, 10.0)] == ["Slowest first token"]
 
 
 def test_coarse_lives_end_where_the_request_does(tight):
     requests = tight.tables["requests"]
-    ids = lives.chosen(requests, 0.0, 60.0)
+    ids = request_lives.chosen(requests, 0.0, 60.0)
     assert requests["preemptions"][ids].any()
-    for life in lives.coarse(requests, list(tight.summary["classes"]), ids):
+    for life in request_lives.coarse(requests, list(tight.summary["classes"]), ids):
         assert life.phases[0][1] == requests["arrival_s"][life.request]
         assert life.phases[-1][2] == pytest.approx(requests["finish_s"][life.request])
         assert all(a[2] == pytest.approx(b[1]) for a, b in zip(life.phases, life.phases[1:], strict=False)), "no gaps"
@@ -74,9 +75,9 @@ def test_exact_lives_agree_with_the_run(tight):
     """The same window simulated again: the same admissions, first tokens and preemptions, in chunks."""
     requests = tight.tables["requests"]
     prepared = api.prepare(load_scenario("examples/demo.toml", TIGHT))
-    found = lives.exact(prepared, 5.0, 25.0)
-    assert found["present"] == len(lives.present(requests, 5.0, 25.0))
-    shown = lives.from_document(json.loads(json.dumps(found)))
+    found = request_lives.exact(prepared, 5.0, 25.0)
+    assert found["present"] == len(request_lives.present(requests, 5.0, 25.0))
+    shown = request_lives.from_document(json.loads(json.dumps(found)))
     assert shown
     for life in shown:
         r = life.request
@@ -98,8 +99,8 @@ def test_exact_lives_agree_with_the_run(tight):
 
 def test_a_chrome_trace_has_a_row_a_request(tight):
     requests = tight.tables["requests"]
-    shown = lives.coarse(requests, list(tight.summary["classes"]), lives.chosen(requests, 5.0, 25.0, 5))
-    trace = lives.chrome_trace(shown)
+    shown = request_lives.coarse(requests, list(tight.summary["classes"]), request_lives.chosen(requests, 5.0, 25.0, 5))
+    trace = request_lives.chrome_trace(shown)
     spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     assert len(spans) == sum(len(life.phases) for life in shown)
     life = shown[0]
@@ -111,13 +112,13 @@ def test_a_chrome_trace_has_a_row_a_request(tight):
 
 def test_figures_of_a_window(tight):
     requests = tight.tables["requests"]
-    counts = lives.counts(requests, 2, 5.0, 25.0)
+    counts = request_lives.counts(requests, 2, 5.0, 25.0)
     running, waiting = figures.in_system(counts).data
     assert list(running.y) == counts["running"].sum(axis=0).tolist()
     assert list(waiting.y) == counts["waiting"].tolist()
     (heat,) = figures.by_replica(counts).data
-    assert np.asarray(heat.z).shape == (2, lives.BINS)
-    shown = lives.coarse(requests, list(tight.summary["classes"]), lives.chosen(requests, 5.0, 25.0))
+    assert np.asarray(heat.z).shape == (2, request_lives.BINS)
+    shown = request_lives.coarse(requests, list(tight.summary["classes"]), request_lives.chosen(requests, 5.0, 25.0))
     figure = figures.lives(shown, 5.0, 25.0)
     assert {trace.name for trace in figure.data} == {"queued", "prefill", "decode", "preempted"}
     assert figure.layout.xaxis.range == (5.0, 25.0)
@@ -152,7 +153,7 @@ def test_the_page_opens_at_the_slowest_request_and_moves(folder):
     session.settle(session.at.run())
     assert session.at.session_state["timeline.from"] > before
     session.press("Longest queue")
-    assert f"{len(lives.present(requests, state['timeline.from'], state['timeline.to'])):,} requests were in the system" in session.words()
+    assert f"{len(request_lives.present(requests, state['timeline.from'], state['timeline.to'])):,} requests were in the system" in session.words()
 
 
 def test_a_window_is_simulated_again_on_request(folder):

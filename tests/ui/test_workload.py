@@ -10,7 +10,9 @@ import pytest
 
 from kvcast import api, cli
 from kvcast.config import scenario_from_doc
-from kvcast.pages import inputs, layers, mix, preview, results, runner, settings, shell, workload
+from kvcast.jobs import runner
+from kvcast.pages import mix, results, shell, workload
+from kvcast.pages.edit import inputs, layers, preview, settings
 from tests.ui.conftest import Session
 from workloads.config import Dist, Layer, MixClass
 from workloads.limits import earliest_s

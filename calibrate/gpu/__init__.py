@@ -1,0 +1,1 @@
+"""Everything that touches a device, or stands in for one while measuring."""

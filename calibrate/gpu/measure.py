@@ -1,0 +1,210 @@
+"""Measures a model's operators on this machine and appends every point to a file as it comes.
+
+The one idea: the file is the state. Each point is one JSON line, written and synced before the next is measured, so a killed
+run, a lost GPU or a full disk keeps what was measured; --resume skips what is there. Needs torch, triton and numpy only.
+
+    python -m calibrate.gpu.measure --model llama-3.1-8b --device cuda --out points.jsonl --budget-s 240
+"""
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from calibrate.gpu.points import Grid, anchors, plan
+from calibrate.gpu.session import LOST, Device, DeviceLostError, Log, OutOfMemoryError, Session
+from calibrate.models import ModelSpec, resolve_model
+from calibrate.operators import Point
+from workloads.errors import InputError
+
+__all__ = ["DRIFT", "Device", "DeviceLostError", "Measured", "OutOfMemoryError", "measure", "outcome_lines", "read_points"]
+
+SCHEMA = 1
+DRIFT = 0.03
+"""Change of an anchor since it was first measured that is flagged."""
+RESERVE = 0.03
+"""Share of the budget kept for re-measuring the anchors."""
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+SAME_RUN = ("schema", "device", "model", "dtype", "kernels", "tensor_parallel")
+"""What must agree before a file is added to."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How a session ended."""
+
+    planned: int
+    done: int  #: of the plan, earlier sessions included
+    failed: dict[str, str]  #: why a point of the plan has no time, by key
+    drift: dict[str, float]
+    stopped: str  #: "" when the plan is complete, else why it stopped
+
+
+def measure(device: Device, model: ModelSpec, grid: Grid, path: Path, *, dtype: str, tps: Sequence[int] = (1,), budget_s: float = 240.0,
+            resume: bool = False, retry_failed: bool = False,
+            show: Callable[[int, int, float], None] | None = None, clock: Callable[[], float] = time.monotonic) -> Measured:  # fmt: skip
+    """Measures what the plan still lacks until the budget is spent. show(done, planned, seconds left) is called after every point.
+
+    retry_failed: points that an earlier session recorded as failed are lacking too.
+    """
+    points = plan(model, grid, tps)
+    header = {"schema": SCHEMA, "device": device.about(), "model": model.name, "config": asdict(model), "dtype": dtype,
+              "kernels": device.kernels(), "tensor_parallel": list(tps)}  # fmt: skip
+    known = {k: r for k, r in _open(path, header, resume).items() if not (retry_failed and "error" in r)}
+    planned = {p.key for p in points}
+    stop_s = clock() + budget_s
+    with Log(path) as log:
+        session = Session(device, log, known, clock)
+        log.write({"op": "session", "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "clocks": device.clocks()})
+        stopped = session.run(points, stop_s - RESERVE * budget_s, lambda: show and show(len(known.keys() & planned), len(points), max(0.0, stop_s - clock())))
+        drift: dict[str, float] = {}
+        if stopped != LOST:
+            drift, ended = session.drift(anchors(model, grid))
+            stopped = ended or stopped
+        log.write({"op": "end", "stopped": stopped, "drift": drift, "clocks": {} if stopped == LOST else device.clocks()})
+    failed = {k: known[k]["error"] for k in known.keys() & planned if "error" in known[k]}
+    return Measured(len(points), len(known.keys() & planned), failed, drift, stopped)
+
+
+# ---- the file --------------------------------------------------------------------------------------------------
+
+
+def read_points(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]], list[dict[str, Any]]]:
+    """(header, point rows by key, session and end rows) of a points file. A last line cut short by a kill is ignored.
+
+    InputError when the file is not one, or a line before the last is broken.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as e:
+        raise InputError(f"{path}: cannot read the points ({e.strerror})") from None
+    rows = []
+    for i, line in enumerate(lines[:-1], 1):  # what follows the last newline is unfinished
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            raise InputError(f"{path}, line {i}: not a JSON row; expected a points file of kvcast calibrate") from None
+    if not rows or rows[0].get("op") != "header" or rows[0].get("schema") != SCHEMA:
+        raise InputError(f"{path}: expected a points file of kvcast calibrate, schema {SCHEMA}")
+    points = {Point(r["op"], r["shape"]).key: r for r in rows if "shape" in r}
+    return rows[0], points, [r for r in rows[1:] if "shape" not in r]
+
+
+def _open(path: Path, header: dict[str, Any], resume: bool) -> dict[str, dict[str, Any]]:
+    """The rows already there; starts the file, or cuts off a line a kill left unfinished."""
+    if not path.exists() or (path.is_file() and b"\n" not in path.read_bytes()):  # nothing, or a header that a kill cut short
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+        with Log(path) as log:
+            log.write({"op": "header", **header})
+        return {}
+    if not resume:
+        raise InputError(f"{path}: exists; expected --resume to add to it, or another --out")
+    found, known, _ = read_points(path)
+    for key in SAME_RUN:
+        if json.loads(json.dumps(header[key])) != found.get(key):
+            raise InputError(f"{path}: field {key} is {found.get(key)!r}; this run has {header[key]!r}: expected the same to resume")
+    data = path.read_bytes()
+    with path.open("r+b") as f:
+        f.truncate(data.rfind(b"\n") + 1)
+    return known
+
+
+# ---- command line ----------------------------------------------------------------------------------------------
+
+
+def open_device(kind: str, model: ModelSpec, dtype: str) -> tuple[Device, Grid]:
+    """A device by name and the grid that suits it."""
+    from calibrate.gpu.points import CPU, GPU
+
+    if kind == "fake":
+        from calibrate.fake import FakeDevice
+
+        return FakeDevice(), GPU
+    if kind == "cuda":
+        from calibrate.gpu.cuda import CudaCalibration
+
+        return CudaCalibration(model, dtype), GPU
+    from calibrate.gpu.devices import CpuCalibration
+
+    return CpuCalibration(model, dtype), CPU
+
+
+def progress(done: int, planned: int, left_s: float) -> None:
+    if sys.stderr.isatty():
+        bar = "#" * (30 * done // planned)
+        print(f"\r\033[K[{bar:<30}] {done} of {planned} points, at most {left_s:.0f} s left", end="", file=sys.stderr, flush=True)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default="llama-3.1-8b", help="bundled model name or path of a Hugging Face config.json")
+    parser.add_argument("--device", choices=("cuda", "cpu", "fake"), default="cuda")
+    parser.add_argument("--dtype", choices=("bf16", "fp16", "fp32"), default=None, help="default: bf16 on a GPU, fp32 on a CPU")
+    parser.add_argument("--tensor-parallel", metavar="N", type=int, nargs="+", default=[1], help="widths whose slices are measured")
+    parser.add_argument("--budget-s", metavar="S", type=float, default=240.0, help="stop after this many seconds, most valuable points first (default 240)")
+    parser.add_argument("--resume", action="store_true", help="add what is missing to the points file")
+    parser.add_argument("--retry-failed", action="store_true", help="with --resume: measure the points again that failed before")
+
+
+def run(args: argparse.Namespace, points: Path) -> Measured:
+    """`measure` from parsed arguments."""
+    model = resolve_model(args.model)
+    dtype = args.dtype or ("fp32" if args.device == "cpu" else "bf16")
+    if not args.budget_s > 0:
+        raise InputError(f"--budget-s {args.budget_s:g}: expected seconds above 0")
+    device, grid = open_device(args.device, model, dtype)
+    try:
+        outcome = measure(device, model, grid, points, dtype=dtype, tps=args.tensor_parallel, budget_s=args.budget_s,
+                          resume=args.resume, retry_failed=args.retry_failed, show=progress)  # fmt: skip
+    except OSError as e:
+        if e.errno not in DISK_FULL:
+            raise
+        raise InputError(f"{points}: {e.strerror}; the points measured so far are in it: make room, then --resume goes on") from None
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr)
+    return outcome
+
+
+def outcome_lines(outcome: Measured, path: Path) -> list[str]:
+    lines = [f"{outcome.done} of {outcome.planned} points in {path}" + (f"; stopped: {outcome.stopped} (--resume goes on)" if outcome.stopped else "")]
+    lines += failed_lines(outcome.failed)
+    for key, change in outcome.drift.items():
+        flag = "  DRIFT: the clocks moved during the run" if abs(change) > DRIFT else ""
+        lines.append(f"anchor {key}: {100 * change:+.1f} % at the end{flag}")
+    return lines
+
+
+def failed_lines(failed: dict[str, str]) -> list[str]:
+    """A line per message: how many points have no time, and why."""
+    lines = []
+    for message in sorted(set(failed.values())):
+        keys = sorted(k for k, m in failed.items() if m == message)
+        lines.append(f"{len(keys)} points failed ({message}), such as {keys[0]}: --resume --retry-failed tries them again")
+    return lines
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m calibrate.gpu.measure", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arguments(parser)
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="points file (JSON lines)")
+    args = parser.parse_args(argv)
+    try:
+        outcome = run(args, args.out)
+    except (InputError, OSError) as e:
+        print(f"calibrate.gpu.measure: {e}", file=sys.stderr)
+        return 2
+    except ImportError as e:
+        print(f"calibrate.gpu.measure: measuring needs torch and triton ({e})", file=sys.stderr)
+        return 2
+    print("\n".join(outcome_lines(outcome, args.out)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What the dashboard runs and remembers, without Streamlit."""

@@ -1,0 +1,187 @@
+"""What leaves the page and comes back: a link with the settings, a scenario file, the command line that says the same.
+
+The one idea: a link is the demo scenario with `--set`-style changes, so it is read as strictly as a file is, and what the
+page may not do (name files or code of the server) is refused in one place, `harmless`, whichever way it comes in.
+
+    >>> query(scenario)
+    {'workload.preset': 'rag', 'cluster.replicas': '4'}
+    >>> scenario_of({"workload.preset": "rag", "cluster.replicas": "4"}, demo(), policies())
+"""
+from __future__ import annotations
+
+import base64
+import binascii
+import shlex
+import tomllib
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from kvcast.config import apply_overrides, literal, scenario_from_doc, shallow
+from kvcast.scenario.toml import dumps, literal_of
+from sim.scenario import Scenario
+from workloads.errors import InputError
+
+PACKED = "scenario"
+"""Parameter of a link that holds a whole scenario, compressed: a mix of one's own has no short form."""
+JOB = "job"
+"""Parameter that names the run on show, for whoever opens the link on the same server."""
+LINK_LIMIT = 6000
+"""Characters; browsers and proxies take 8,000."""
+FILE_LIMIT_BYTES = 256 << 10
+WIDTHS = (1, 2, 4, 8, 16)
+"""GPUs of a replica that a page offers on a roofline."""
+
+
+class _NoShortFormError(Exception):
+    """A difference that has no short form."""
+
+
+def query(scenario: Scenario, base: Scenario) -> dict[str, str]:
+    """The parameters of a link to these settings: the keys that differ from the base's, or all of them compressed.
+
+    Raises InputError when they do not fit, or name an uploaded trace, which a link cannot carry.
+    """
+    if scenario.workload.trace:
+        raise InputError("the settings name an uploaded trace, which a link cannot carry: download scenario.toml and send it with the trace")
+    try:
+        found = dict(_differences(_doc(scenario), _doc(base), ""))
+    except _NoShortFormError:
+        packed = base64.urlsafe_b64encode(zlib.compress(dumps(scenario).encode(), 9)).decode().rstrip("=")
+        found = {PACKED: packed}
+    if sum(len(key) + len(value) + 2 for key, value in found.items()) > LINK_LIMIT:
+        raise InputError(f"the mix does not fit in a link of {LINK_LIMIT:,} characters: download scenario.toml and send that")
+    return found
+
+
+def _doc(scenario: Scenario) -> dict[str, Any]:
+    doc = tomllib.loads(dumps(scenario))
+    doc.pop("name", None)  # follows from the rest
+    return doc
+
+
+def _differences(doc: Mapping[str, Any], base: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    """(dotted key, TOML literal; "" where the key goes) of everything in which the tables differ."""
+    for key in dict.fromkeys([*doc, *base]):
+        place, value, before = f"{prefix}{key}", doc.get(key), base.get(key)
+        if value == before:
+            continue
+        if "." in key or (isinstance(value, list) and any(isinstance(item, dict) for item in value)):
+            raise _NoShortFormError
+        if isinstance(value, dict):
+            yield from _differences(value, before if isinstance(before, dict) else {}, f"{place}.")
+        else:
+            yield place, "" if value is None else _short(value)
+
+
+def _short(value: Any) -> str:
+    """The value as `--set` reads it back: a text without its quotes where nothing else could be meant."""
+    return value if isinstance(value, str) and value == value.strip() and value and literal(value) == value else literal_of(value)
+
+
+def scenario_of(params: Mapping[str, str], base: Scenario, policies: Sequence[str]) -> Scenario:
+    """The scenario that a link's parameters say. Raises InputError, as for a file."""
+    if PACKED in params:
+        return scenario_in(_unpacked(params[PACKED]), "link", policies)
+    known = set(_doc(base)) | {"seed", "run", "workload", "model", "hardware", "engine", "cache", "cluster", "slo", "cost"}
+    for key, value in params.items():
+        if key.split(".")[0] not in known or len(key) + len(value) > LINK_LIMIT:
+            raise InputError(f"link: {key[:60]!r} is no setting, expected one of a scenario's, such as cluster.replicas")
+    try:
+        doc = apply_overrides(tomllib.loads(dumps(base)), [f"{key}={value}" for key, value in params.items()])
+    except InputError as error:
+        raise InputError(str(error).replace("--set", "link:", 1)) from None
+    scenario = _scenario(doc, "link", policies)
+    return scenario if scenario.workload == base.workload else replace(scenario, name="")  # the base's name is of its workload
+
+
+def _unpacked(packed: str) -> bytes:
+    """The text of a compressed scenario, no more of it than a scenario file may have."""
+    try:
+        content = zlib.decompressobj().decompress(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)), FILE_LIMIT_BYTES + 1)
+    except (ValueError, binascii.Error, zlib.error):
+        raise InputError("link: the scenario in it is cut short or changed, expected the whole link") from None
+    return content
+
+
+def scenario_in(content: bytes, name: str, policies: Sequence[str]) -> Scenario:
+    """The scenario of an uploaded file. Raises InputError with one line, also for what a page may not use."""
+    if len(content) > FILE_LIMIT_BYTES:
+        raise InputError(f"{name}: more than {FILE_LIMIT_BYTES >> 10} KiB, expected a scenario file (TOML)")
+    try:
+        with shallow(name):
+            doc = tomllib.loads(content.decode("utf-8-sig"))
+    except InputError:
+        raise
+    except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
+        raise InputError(f"{name}: not valid TOML: {' '.join(str(error).split())[:200]}") from None
+    return _scenario(doc, name, policies)
+
+
+def harmless(doc: Mapping[str, Any], name: str, policies: Sequence[str]) -> Mapping[str, Any]:
+    """The tables themselves; InputError when they name a file of the server, or code that nobody allowed there.
+
+    Before anything else looks at them: checking a policy module:Class would import it.
+    """
+    from calibrate.profile import bundled_profiles
+    from calibrate.sources.roofline import GPUS
+
+    no_files = "a page reads no files of the server"
+    profiles = [*bundled_profiles(), *(f"roofline:{gpu}" for gpu in GPUS)]
+    for section, key, allowed, expected in (
+        ("workload", "trace", (), f"a mix: {no_files}; upload the trace itself"),
+        ("model", "config", (), f"the name of a bundled model: {no_files}"),
+        ("hardware", "profile", profiles, "a bundled profile or roofline:GPU"),
+        ("cache", "policy", policies, f"one of {', '.join(policies)} (own classes are named where the dashboard is started, --policy module:Class)"),
+    ):
+        table = doc.get(section)
+        if isinstance(table, dict) and key in table and table[key] not in allowed:
+            raise InputError(f"{name}: [{section}] {key} = {str(table[key])[:80]!r}, expected {expected}")
+    return doc
+
+
+def _scenario(doc: Mapping[str, Any], name: str, policies: Sequence[str]) -> Scenario:
+    from workloads.mix import resolve
+
+    scenario = scenario_from_doc(dict(harmless(doc, name, policies)), name)
+    try:
+        sayable(scenario)
+        resolve(scenario.workload)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+    return scenario
+
+
+def sayable(scenario: Scenario) -> None:
+    """InputError for a model and hardware that the page's widgets cannot say: it would quietly simulate others."""
+    from calibrate.models import bundled_models
+    from calibrate.profile import BUNDLED, load_profile
+
+    model, hardware = scenario.model, scenario.hardware
+    if model.name not in bundled_models():
+        raise InputError(f"[model] name = {model.name[:80]!r}, expected one of {', '.join(bundled_models())}")
+    asked = (model.name, model.dtype, hardware.tensor_parallel)
+    if hardware.profile.startswith("roofline:"):
+        fits = (model.name, "bf16", hardware.tensor_parallel if hardware.tensor_parallel in WIDTHS else WIDTHS[0])
+    else:
+        profile = load_profile(BUNDLED / f"{hardware.profile}.json")
+        fits = (profile.model or model.name, profile.dtype, profile.tensor_parallel)
+    if asked != fits:
+        raise InputError(f"[hardware] profile = {hardware.profile!r} is for {_told(fits)} on a page, the settings have {_told(asked)}; kvcast run takes what a page does not")
+
+
+def _told(fits: tuple[str, str, int]) -> str:
+    return f"{fits[0]} {fits[1]} tensor_parallel {fits[2]}"
+
+
+def command(scenario: Scenario, base: Scenario) -> str:
+    """The command line that gives the same summary.json."""
+    try:
+        changes = query(scenario, base)
+    except InputError:
+        changes = {PACKED: ""}
+    if PACKED in changes:
+        return "kvcast run scenario.toml --out my-run"
+    name = {"name": _short(scenario.name)} if scenario.name != base.name else {}
+    return " ".join(["kvcast run examples/demo.toml", *(f"--set {shlex.quote(f'{key}={value}')}" for key, value in {**name, **changes}.items()), "--out my-run"])

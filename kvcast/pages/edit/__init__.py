@@ -1,0 +1,1 @@
+"""The inputs of a page: mix, layers, settings, variants."""

@@ -1,0 +1,203 @@
+"""A device profile as a person judges it: what was measured, how well the fits predict it, and what moved between two profiles.
+
+The one idea: everything is recomputed from the points in the profile; nothing is taken on trust from its label.
+
+    kvcast profile show profile.json --html profile.html
+    kvcast profile diff monday.json friday.json
+"""
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrate.forms import AXES, Form, kernel_of
+from calibrate.operators import ELEMENT_BYTES, Point, features
+from calibrate.profile import DeviceProfile
+from kvcast import text
+
+GIB = 2**30
+GOOD, POOR = 0.05, 0.10
+MOVED = 0.03
+STEPS: tuple[tuple[str, tuple[Any, ...]], ...] = (
+    ("prefill 512", ([(512, 0)], 0, 0, 0, 1)), ("prefill 4096", ([(4096, 0)], 0, 0, 0, 1)), ("prefill 512 over 8192 cached", ([(512, 8192)], 0, 0, 0, 1)),
+    ("decode 1 x 1024", ([], 1, 1024, 1024, 1)), ("decode 32 x 2048", ([], 32, 65536, 2048, 32)), ("decode 128 x 4096", ([], 128, 524288, 4096, 128)),
+    ("mixed 512 new + 32 x 2048", ([(512, 0)], 32, 65536, 2048, 33)),
+)  # fmt: skip
+
+
+def is_calibrated(profile: DeviceProfile) -> bool:
+    """Whether the profile keeps its raw points and fits."""
+    return "forms" in profile.points and "raw" in profile.points
+
+
+def calibration_lines(profile: DeviceProfile) -> list[str]:
+    """Fits with their errors, spread of the samples, memory, and what is not a measurement."""
+    forms, raw = profile.points["forms"], profile.points["raw"]
+    rows = []
+    for f in forms:
+        name = f["op"] + "".join(f" {k}={v}" for k, v in f["kernel"].items())
+        parameters = ", ".join(f"{k} {v:.4g}" for k, v in Form.from_json(f).described().items()) if f["op"] != "activation" else ""
+        rows.append([name, str(f["points"]), text.percent(f["held_out"]), text.percent(f["held_out_interpolation"]), _verdict(f), parameters])
+    times = [r for r in raw if r[0] in AXES and r[2] > 0]
+    spread = float(np.median([r[3] / r[2] for r in times]))
+    lines = [f"{len(raw)} points; half of them repeat within {100 * spread:.1f} % (inter-quartile range)", ""]
+    lines += [text.table(["operator", "points", "form", "between", "", "fitted parameters"], rows), ""]
+    lines.append("form: error of the fitted form on points left out of it; between: of linear interpolation between points, which is what a simulation does inside the grid")
+    lines += _not_measured(profile)
+    return lines + _memory_lines(profile)
+
+
+def _verdict(f: dict[str, Any]) -> str:
+    errors = [e for e in (f["held_out"], f["held_out_interpolation"]) if e is not None]
+    if not errors:
+        return "too few points"
+    return "good" if min(errors) <= GOOD else "fair" if min(errors) <= POOR else "POOR"
+
+
+def _not_measured(profile: DeviceProfile) -> list[str]:
+    points = profile.points
+    operators = [*points["dense"], *points["per_sequence"], points["prefill_attention"], points["decode_attention"]]
+    other = [f"{o.get('name', 'attention')}: {o['basis']}" for o in operators if o.get("basis", "measured") != "measured"]
+    decode, prefill = points["decode_attention"], points["prefill_attention"]
+    reach = [f"{b} sequences to {c:,.0f} tokens" for b, c in zip(decode["batch"], decode["measured_context"], strict=True) if c]
+    return [
+        f"measured prefill attention: up to {prefill['max_new']:,} new tokens, {prefill['max_kv']:,} tokens in all",
+        "measured decode attention: " + ", ".join(reach), "beyond that every step is marked extrapolated", *(f"NOT MEASURED {line}" for line in other),
+    ]  # fmt: skip
+
+
+def _memory_lines(profile: DeviceProfile) -> list[str]:
+    memory = profile.points["memory"]
+    lines = [f"activations at {n:,} tokens a step: {b / GIB:.3f} GiB" for n, b in list(zip(memory["activation_tokens"], memory["activation_bytes"], strict=True))[-1:]]
+    if memory["kv_blocks"]:
+        lines.append(f"KV blocks really allocated beside the weights: {memory['kv_blocks']:,.0f} of {memory['kv_block_size']} tokens (before activations)")
+    return lines
+
+
+# ---- measured against fitted, as a page --------------------------------------------------------------------------
+
+
+def write_html(profile: DeviceProfile, path: Path) -> None:
+    """One self-contained page: the lines above and a plot per operator."""
+    from kvcast.present import html_page
+
+    drawn = (html_page.figure(figure, f"operator-{i}") for i, figure in enumerate(figures(profile)))
+    page = html_page.page(profile.id, [
+        html_page.heading(profile.id, f"{profile.label}; {profile.content_hash}"), html_page.section("What was measured", html_page.code("\n".join(calibration_lines(profile)))),
+        html_page.section("Fitted against measured, by operator", html_page.figures(drawn)),
+    ])  # fmt: skip
+    if path.exists() and not path.is_file():  # a pipe or a device is not replaced
+        path.write_text(page, encoding="utf-8")
+        return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        temporary.write_text(page, encoding="utf-8")
+        temporary.replace(path)  # a reader sees the old page or the whole new one
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def figures(profile: DeviceProfile) -> list[Any]:
+    """A log-log plot of measured against fitted time for every fitted operator, spread as error bars."""
+    import plotly.graph_objects as go
+
+    by_kernel: dict[str, list[tuple[float, float, float, str]]] = defaultdict(list)
+    forms = {(f["op"], tuple(sorted(f["kernel"].items()))): f for f in profile.points["forms"]}
+    size = ELEMENT_BYTES[profile.dtype]
+    for op, shape, us, iqr in profile.points["raw"]:
+        f = forms.get((op, kernel_of(op, shape))) if op in AXES else None
+        if f is not None and op != "activation":
+            name = op + "".join(f" {k}={v}" for k, v in f["kernel"].items())
+            at = ", ".join(f"{k} {shape[k]}" for k in AXES[op] if k in shape)
+            by_kernel[name].append((us, Form.from_json(f).us(features(Point(op, shape), size)), iqr, at))
+    plots = []
+    for name, rows in by_kernel.items():
+        measured, fitted = [row[0] for row in rows], [row[1] for row in rows]
+        ends = [min(measured), max(measured)]
+        figure = go.Figure([
+            go.Scatter(x=measured, y=fitted, mode="markers", text=[row[3] for row in rows], error_x={"type": "data", "array": [row[2] / 2 for row in rows]}, name="points",
+                       hovertemplate="%{text}<br>measured %{x:.1f} us<br>fitted %{y:.1f} us"),
+            go.Scatter(x=ends, y=ends, mode="lines", name="equal", line={"dash": "dot"}),
+        ])  # fmt: skip
+        figure.update_layout(title=name, height=420, xaxis={"type": "log", "title": "measured, us"}, yaxis={"type": "log", "title": "fitted, us"}, showlegend=False)
+        plots.append(figure)
+    return plots
+
+
+# ---- what moved --------------------------------------------------------------------------------------------------
+
+
+def diff(a: DeviceProfile, b: DeviceProfile) -> dict[str, Any]:
+    """Changes from a to b: by operator at the points both measured, and whole steps. Shares; positive: b is slower."""
+    return {"operators": _operator_changes(a, b), "steps": _step_changes(a, b), "same_points": a.content_hash == b.content_hash}
+
+
+def _operator_changes(a: DeviceProfile, b: DeviceProfile) -> list[dict[str, Any]]:
+    ours, theirs = _times(a), _times(b)
+    rows: list[dict[str, Any]] = []
+    for name in ours:
+        shared = sorted(ours[name].keys() & theirs.get(name, {}).keys())
+        changes = [theirs[name][k] / ours[name][k] - 1 for k in shared if ours[name][k] > 0]
+        if changes:
+            worst = max(range(len(changes)), key=lambda i: abs(changes[i]))
+            rows.append({"operator": name, "points": len(changes), "median": float(np.median(changes)), "worst": changes[worst], "worst_at": shared[worst]})
+    only: list[dict[str, Any]] = [{"operator": n, "points": 0, "median": None, "worst": None, "worst_at": f"only in {p.id}"} for p, x, y in ((a, ours, theirs), (b, theirs, ours)) for n in x if n not in y]
+    return sorted(rows, key=lambda r: -abs(r["median"])) + only
+
+
+def _times(profile: DeviceProfile) -> dict[str, dict[str, float]]:
+    """Microseconds by operator and point: raw points of a calibration, else the tables."""
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    points = profile.points
+    if is_calibrated(profile):
+        for op, shape, us, _ in points["raw"]:
+            name = op + ("".join(f" {k}={v}" for k, v in kernel_of(op, shape)) if op in AXES else "")
+            found[name][json.dumps({k: shape[k] for k in AXES[op] if k in shape} if op in AXES else shape)] = us
+        return found
+    for part, axis in (("dense", "tokens"), ("per_sequence", "rows")):
+        for o in points.get(part, []):
+            found[o["name"]] = {f"{axis} {x}": us * o["repeat"] for x, us in zip(o[axis], o["us"], strict=True)}
+    for part, names in (("prefill_attention", ("new", "cached")), ("decode_attention", ("batch", "context"))):
+        t = points.get(part)
+        if t:
+            found[part] = {f"{names[0]} {x}, {names[1]} {y}": t["us"][i][j] * t["repeat"] for i, x in enumerate(t[names[0]]) for j, y in enumerate(t[names[1]]) if t["us"][i][j] is not None}
+    return found
+
+
+def _step_changes(a: DeviceProfile, b: DeviceProfile) -> list[dict[str, Any]]:
+    from calibrate.latency import step_time
+    from calibrate.models import resolve_model
+
+    if a.model is None or a.model != b.model or a.tensor_parallel != b.tensor_parallel:
+        return []
+    model = resolve_model(a.model)
+    one, two = (step_time(p, model, p.dtype, p.tensor_parallel) for p in (a, b))
+    rows = []
+    for name, shape in STEPS:
+        before, after = one.step(*shape)[0], two.step(*shape)[0]
+        rows.append({"step": name, "a_s": before, "b_s": after, "change": after / before - 1})
+    return rows
+
+
+def diff_lines(a: DeviceProfile, b: DeviceProfile, changes: dict[str, Any]) -> list[str]:
+    """For people: the largest movers first."""
+    lines = [f"from {a.id} ({a.content_hash[:19]}, {a.device['name']}) to {b.id} ({b.content_hash[:19]}, {b.device['name']})"]
+    if changes["same_points"]:
+        return [*lines, "the same points: nothing moved"]
+    if changes["steps"]:
+        lines += ["", text.table(["step", "from", "to", "change"], [[s["step"], text.seconds(s["a_s"]), text.seconds(s["b_s"]), f"{100 * s['change']:+.1f} %"] for s in changes["steps"]])]
+    else:
+        lines.append("whole steps are not compared: the profiles are of different models or widths")
+    rows = []
+    for r in changes["operators"]:
+        if r["median"] is None:
+            rows.append([r["operator"], "-", "-", "-", r["worst_at"]])
+        else:
+            mark = "moved" if abs(r["median"]) > MOVED else ""
+            rows.append([r["operator"], str(r["points"]), f"{100 * r['median']:+.1f} %", f"{100 * r['worst']:+.1f} % at {r['worst_at']}", mark])
+    return [*lines, "", text.table(["operator", "points in both", "median", "largest change", ""], rows)]

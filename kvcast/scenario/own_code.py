@@ -1,0 +1,103 @@
+"""A user's own policy (module:Class) and router, with the modules of theirs that they import, as their files are now.
+
+The one idea: Python imports a module once, but a policy is edited between two sweeps of one session. So before a result is
+named by the sources, every module whose source is not the one that was run last is run again, those it imports first.
+
+    >>> read_again("my_policy:LongPromptsFirst")    # the new class is in place, and this names it
+    >>> read_again("lru")
+    ''
+"""
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from kvcast.scenario.user_modules import file_of, globals_of, imported_by
+from sim.scenario import Scenario
+from workloads.errors import InputError
+
+RAN = "__kvcast_ran__"
+"""In a user's module: hash of the source that made what is in it."""
+SESSION = "__main__"
+ONLY_HERE = "other processes cannot see a class of a notebook, session or script; expected it in a module"
+
+
+def read_again(policy: str) -> str:
+    """A hash of the sources of a policy and of the user's modules it needs, which are in place afterwards; "" for the engine's
+    policies. Raises InputError for a policy that cannot be imported."""
+    from sim.kvcache.policies import find
+
+    name, colon, _ = policy.partition(":")
+    if not colon:
+        return ""
+    what = f"[cache] policy = {policy!r}"
+    found = _sources(name, find(policy), what)
+    find(policy)  # the class may be gone
+    return found
+
+
+def router_read_again(router: str) -> str:
+    """The same of a router that somebody entered in `sim.fleet.router.ROUTERS`; "" for the simulator's own."""
+    from sim.fleet.router import ROUTERS
+
+    made = ROUTERS[router]
+    found = _sources(made.__module__, made, f"[cluster] router = {router!r}")
+    if ROUTERS[router] is made and "." not in made.__qualname__:  # its module did not enter it anew
+        ROUTERS[router] = getattr(sys.modules[made.__module__], made.__qualname__, made)
+    return found
+
+
+def check_importable(scenario: Scenario, jobs: int) -> None:
+    """Raise InputError where other processes would look for a class that only this session has."""
+    from sim.fleet.router import ROUTERS
+
+    policy, router = scenario.cache.policy, scenario.cluster.router
+    if jobs > 1 and policy.startswith(f"{SESSION}:"):
+        raise InputError(f"[cache] policy = {policy!r} with {jobs} jobs: {ONLY_HERE}, such as my_policy.py with policy = 'my_policy:{policy.partition(':')[2]}'")
+    if jobs > 1 and ROUTERS[router].__module__ == SESSION:
+        raise InputError(f"[cluster] router = {router!r} with {jobs} jobs: {ONLY_HERE}")
+
+
+def _sources(module: str, of: type, what: str) -> str:
+    """Run again what was edited; a hash of all of it, "" when none of it is the user's."""
+    loaded = sys.modules[module]
+    typed = file_of(module) is None  # into a session: what is there is what was typed
+    files = globals_of(loaded) if typed else imported_by(module)
+    hashes = [(name, _hash(file.read_bytes())) for name, file in files.items()]
+    _run_again({name: file for name, file in files.items() if name != SESSION and name in sys.modules}, what)
+    if typed:
+        hashes.append((module, _hash(_source(of, what).encode())))
+    return _hash(repr(hashes).encode()) if hashes else ""
+
+
+def _run_again(files: dict[str, Path], what: str) -> None:
+    """From the first edited module on: those behind it may hold something of it."""
+    edited = False
+    for name, file in files.items():
+        source = file.read_bytes()
+        module = sys.modules[name]
+        edited = edited or vars(module).get(RAN) != _hash(source)
+        if edited:
+            _run(module, file, source, what)
+
+
+def _run(module: ModuleType, file: Path, source: bytes, what: str) -> None:
+    try:  # importlib.reload would take bytecode that tells edits apart by the second
+        exec(compile(source, file, "exec"), vars(module))
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{what}: {file}: {type(error).__name__}: {error}") from None
+    vars(module)[RAN] = _hash(source)
+
+
+def _source(of: type, what: str) -> str:
+    try:
+        return inspect.getsource(of)
+    except (OSError, TypeError):
+        raise InputError(f"{what}: what was typed into a session has no source to name a result by; expected the class in a module, such as my_policy.py") from None
+
+
+def _hash(source: bytes) -> str:
+    return hashlib.sha256(source).hexdigest()

@@ -1,0 +1,267 @@
+"""Run folders: one simulation on disk, complete or not there at all.
+
+    scenario.toml     the scenario with every default resolved; runs again as it is
+    summary.json      every number, the document `kvcast run --json` prints
+    requests.parquet  one row per request: times, tokens, hits, causes of missed tokens, GPU-hours
+    cache.parquet     prompt tokens of the window by class, time, scope and fate (hit, or the cause of the miss)
+    timeline.parquet  KV occupancy, queue, hit rate and causes of missed tokens over time
+    sessions.parquet  requests and GPU-hours per session
+    aggregates.json   latency curves by class and the slowest requests: what a page draws, whatever the number of requests
+    steps.parquet     engine steps, when asked for
+    access.parquet    every run of prompt tokens looked up in a cache, when asked for (sim.measure.access)
+    run.json          when, which version, which machine kind: the only file that differs between equal runs
+
+The folder is written beside its place and renamed, so a reader never sees half of one. A replaced run is moved aside
+until the new one has its name; what a killed process leaves in between is put right by the next save or load. Of several
+processes that write the same folder, the last one wins.
+
+    >>> from kvcast import load_run
+    >>> load_run("runs/demo").summary["prefix_hit_rate"]
+"""
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import platform
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import kvcast
+from kvcast import text
+from kvcast.store import aggregates, parquet
+from sim.measure.access import accesses, names
+from sim.scenario import Scenario
+from workloads.errors import InputError
+
+if TYPE_CHECKING:
+    from kvcast.api import Result
+    from sim.measure.report import Report
+    from workloads.columns import Workload
+
+FORMAT = 2
+TABLES = ("requests", "cache", "timeline", "sessions")
+OPTIONAL = ("steps", "access")
+FILES = {"scenario.toml", "summary.json", "aggregates.json", "run.json", *(f"{name}.parquet" for name in (*TABLES, *OPTIONAL))}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder, read back. Tables are numpy columns, read one by one when asked for; `steps` and `access` are there when they were written."""
+
+    folder: Path
+    scenario: Scenario
+    summary: dict[str, Any]
+    info: dict[str, Any]
+    aggregates: dict[str, Any]  #: kvcast.store.aggregates
+    tables: dict[str, parquet.Table]
+
+
+def save_run(
+    folder: str | Path, result: Result, baseline: Result | None = None, steps: bool = False, access_of: Workload | None = None
+) -> Path:  # fmt: skip
+    """Write a run folder, replacing an earlier run of the same name. Raises InputError rather than overwrite anything else.
+
+    access_of: the run's workload, to write its access log as well.
+    """
+    folder = Path(folder).resolve()
+    check_replaceable(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _naming(folder), _locked(folder.parent):
+        _settle(folder)
+        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".new", dir=folder.parent))
+        writing = _lock(partial)
+    try:
+        with _naming(folder):
+            _write(partial, result, baseline, steps)
+            if access_of is not None:
+                parquet.write_batches(partial / "access.parquet", accesses(access_of, result.report.requests), names(access_of))
+            (partial / "run.json").write_text(text.to_json(_info(result)) + "\n", encoding="utf-8")  # last: it says that the run is complete
+            with _locked(folder.parent):
+                check_replaceable(folder)
+                _put_in_place(partial, folder)
+    finally:
+        os.close(writing)
+        with _locked(folder.parent):
+            _settle(folder)
+    return folder
+
+
+def _write(partial: Path, result: Result, baseline: Result | None, steps: bool) -> None:
+    from kvcast.api import as_document
+    from kvcast.scenario.toml import dumps
+
+    partial.chmod(0o755)
+    (partial / "scenario.toml").write_text(dumps(result.scenario), encoding="utf-8")
+    (partial / "summary.json").write_text(text.to_json(as_document(result, baseline)) + "\n", encoding="utf-8")
+    for name, columns in _tables(result.report, steps).items():
+        parquet.write(partial / f"{name}.parquet", columns)
+    (partial / "aggregates.json").write_text(text.to_json(aggregates.of(result.report)) + "\n", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _naming(folder: Path) -> Iterator[None]:
+    """A full disk names no file, and ours is one that nobody knows: name the run folder."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno or errno.EIO, os.strerror(error.errno) if error.errno else str(error), str(folder)) from None
+
+
+def load_run(folder: str | Path) -> Run:
+    """Read a run folder. Raises InputError when it is none or is damaged."""
+    from kvcast.config import load_scenario
+
+    folder = Path(folder)
+    if not folder.exists() and folder.parent.is_dir():
+        with _locked(folder.parent):
+            _settle(folder.resolve())
+    info = _read_json(folder / "run.json")
+    if info.get("format") != FORMAT:
+        raise InputError(f"{folder / 'run.json'}: format = {info.get('format')!r}: expected {FORMAT}, a run folder of this version of kvcast")
+    tables = {name: parquet.Table(folder / f"{name}.parquet") for name in (*TABLES, *OPTIONAL) if name in TABLES or (folder / f"{name}.parquet").exists()}
+    summary, drawn = _read_json(folder / "summary.json"), _read_json(folder / "aggregates.json")
+    return Run(folder, load_scenario(folder / "scenario.toml"), summary, info, drawn, tables)
+
+
+def check_replaceable(folder: Path) -> None:
+    """Raise InputError unless the folder can be made, is empty, or is an earlier run with nothing else in it."""
+    if not folder.exists():
+        above = next(path for path in folder.absolute().parents if path.exists())
+        if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+            raise InputError(f"--out {folder}: {above} is not a folder that can be written to")
+        return
+    if not folder.is_dir():
+        raise InputError(f"--out {folder}: is {'a file' if folder.is_file() else 'not a folder'}; expected a folder to write")
+    names = {path.name for path in folder.iterdir()}
+    if names and "run.json" not in names:
+        raise InputError(f"--out {folder}: holds something else than a run; expected a new folder or an earlier run to replace")
+    if names - FILES:
+        raise InputError(f"--out {folder}: holds {min(names - FILES)} beside a run; expected nothing that replacing the run would delete")
+
+
+# -- one run replaces another ------------------------------------------------------------------------------------------
+
+
+def _put_in_place(partial: Path, folder: Path) -> None:
+    """Give the name to the new run; `_settle` removes the earlier one. The caller holds the lock of the parent folder."""
+    if folder.exists():
+        os.rename(folder, partial.with_suffix(".old"))
+    os.rename(partial, folder)
+
+
+def _settle(folder: Path) -> None:
+    """Put right what a stopped writer of `folder` left beside it. The caller holds the lock of the parent folder.
+
+    A run without its name gets it back, the newest complete one first; then whatever has no writer any more is removed.
+    """
+    left = [path for path in folder.parent.iterdir() if _is_leftover(path, folder)]
+    if not folder.exists():
+        complete = [path for path in left if _is_complete(path)]
+        if complete:
+            newest = max(complete, key=lambda path: (path / "run.json").stat().st_mtime_ns)
+            left.remove(newest)
+            os.rename(newest, folder)
+    for path in left:
+        shutil.rmtree(path)
+
+
+def _is_leftover(path: Path, folder: Path) -> bool:
+    """Whether this is a folder of ours, moved aside (.old) or being written (.new), that no process is at work on."""
+    name = re.fullmatch(rf"\.{re.escape(folder.name)}\.[a-z0-9_]{{8}}\.(new|old)", path.name)
+    if not name or not path.is_dir() or not {inner.name for inner in path.iterdir()} <= FILES:
+        return False
+    return name[1] == "old" or not _has_writer(path)
+
+
+def _has_writer(partial: Path) -> bool:
+    """A writer holds its folder's lock, which the system frees when the process ends, however it ends."""
+    held = os.open(partial, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(held)
+    return False
+
+
+def _is_complete(folder: Path) -> bool:
+    """run.json is written last."""
+    try:
+        return bool(_read_json(folder / "run.json"))
+    except InputError:
+        return False
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    held = _lock(folder)
+    try:
+        yield
+    finally:
+        os.close(held)
+
+
+def _lock(folder: Path) -> int:
+    """Wait for the folder's lock; closing the descriptor frees it. A lock on the folder itself leaves no lock file behind."""
+    held = os.open(folder, os.O_RDONLY)
+    with contextlib.suppress(OSError):  # a file system without locks: then one process at a time is the user's to see to
+        fcntl.flock(held, fcntl.LOCK_EX)
+    return held
+
+
+def _info(result: Result) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "kvcast": kvcast.__version__,
+        "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "platform": platform.system(),
+        "profile": result.resolved.profile.id,
+        "profile_hash": result.resolved.profile.content_hash,
+        "name": result.scenario.name,
+    }
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def _tables(report: Report, steps: bool) -> dict[str, Mapping[str, np.ndarray]]:
+    tables: dict[str, Mapping[str, np.ndarray]] = {
+        "requests": report.requests, "cache": report.cache, "timeline": report.timeline, "sessions": report.sessions,
+    }
+    return {**tables, "steps": _steps_table(report)} if steps else tables
+
+
+def _steps_table(report: Report) -> dict[str, np.ndarray]:
+    names = ("end_s", "duration_s", "coverage", "n_decode", "prefill_tokens")
+    columns = {name: np.concatenate([getattr(steps, name) for steps in report.steps]) for name in names}
+    shapes = [steps.work for steps in report.steps if steps.work is not None]
+    if len(shapes) == len(report.steps):
+        columns |= {name: np.concatenate([getattr(work, name) for work in shapes]) for name in ("sum_context", "n_sampled")}
+    replica = np.repeat(np.arange(len(report.steps), dtype=np.int32), [len(steps.end_s) for steps in report.steps])
+    return {"replica": replica, **columns}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: {(error.strerror or 'cannot be read').lower()}; expected a run folder") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise InputError(f"{path}: expected a JSON object")
+    return document

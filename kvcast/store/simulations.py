@@ -1,0 +1,245 @@
+"""Simulate scenarios into a folder, in several processes, and never twice.
+
+    DIR/workload/KEY/    the requests as numpy columns, loaded once and shared by all processes through memory maps
+    DIR/runs/HASH/       one run folder for each simulation, in place when it is complete
+
+The one idea: a folder is named by a hash of all that decides its content (scenario, model, profile, requests, the
+simulator's own code), so one that is there needs no second run: what was killed goes on where it stopped.
+
+    >>> lab = Lab(Path("sweeps/demo"))
+    >>> lab.simulate([lab.task(scenario)], jobs=2)
+"""
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvcast import api, text
+from kvcast.scenario.own_code import check_importable, read_again, router_read_again
+from kvcast.store import runs, workload_folder
+from sim.fleet.router import ROUTERS
+from sim.scenario import Scenario
+from workloads.config import WorkloadConfig
+from workloads.errors import InputError
+
+if TYPE_CHECKING:
+    from sim.recording import Recording
+
+STEPS = "steps x "
+"""Begins the what_if of a run at scaled step times, see `steps_times`."""
+OnDone = Callable[[int, int], None]
+"""(runs done, runs to do) after each."""
+STOPPED = "stopped.json"
+SKETCH, SKETCHED = "sketch.json", "sketch.npz"
+"""The second is in place when the first is."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One simulation and where its result lies.
+
+    what_if: what is 20 % faster than the scenario's GPU (calibrate.faster), steps_times(factor) for steps that all take
+    `factor` times as long, "oracle" for a router that knows everything, or "". hopeless: give up once the target is certainly out of reach (sim.fleet.hopeless).
+    light: keep only what a verdict needs (sim.measure.sketch), not a run folder.
+    """
+
+    scenario: Scenario
+    workload: Path
+    run: Path
+    what_if: str = ""
+    hopeless: bool = False
+    own_code: str = ""  #: hash of the sources of a user's own policy and router
+    router: type | None = None  #: one that the user entered in sim.fleet.router.ROUTERS
+    light: bool = False
+
+    @property
+    def done(self) -> bool:
+        return any((self.run / name).exists() for name in ("run.json", SKETCH, STOPPED))
+
+
+class Lab:
+    """A folder of runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def task(self, scenario: Scenario, what_if: str = "", hopeless: bool = False, light: bool = False) -> Task:
+        """Resolve the scenario, so that what is wrong is said before anything runs, and load its workload once."""
+        resolved = api.resolve(scenario)
+        workload, own = self.workload(resolved.scenario), _own_code(resolved.scenario)
+        identity: dict[str, Any] = {
+            "scenario": asdict(resolved.scenario), "model": repr(resolved.model), "profile": resolved.profile.content_hash,
+            "workload": workload.name, "code": _code_hash(), "own": own,
+        }  # fmt: skip
+        if what_if or hopeless or light:
+            identity |= {"what_if": what_if, "hopeless": hopeless, "light": light}
+        kind = "sketches" if light else "what-if" if what_if else "runs"
+        scenario = replace(scenario, workload=resolved.scenario.workload, run=resolved.scenario.run)
+        return Task(scenario, workload, self.folder / kind / _hash(identity), what_if, hopeless, own, _own_router(scenario), light)
+
+    def workload(self, scenario: Scenario) -> Path:
+        """The folder of its requests, written if need be."""
+        folder = self.folder / "workload" / workload_key(scenario.workload, scenario.seed)
+        if not folder.exists():
+            text.progress("loading the workload")
+            workload_folder.save(api.load_workload(scenario.workload, scenario.seed), folder)
+        return folder
+
+    def simulate(self, todo: Sequence[Task], jobs: int = 1, on_done: OnDone | None = None, keep_processes: bool = False) -> float:
+        """Simulate what is not done yet; CPU seconds that took. keep_processes: for another call soon, see `ended`."""
+        from concurrent.futures.process import BrokenProcessPool
+
+        from joblib import Parallel, delayed
+
+        todo = [task for task in {task.run: task for task in todo}.values() if not task.done]
+        if not todo:
+            return 0.0
+        cpu_s, used = 0.0, min(jobs, len(todo)) if not keep_processes else jobs
+        for task in todo:
+            check_importable(task.scenario, used)
+        try:
+            finished = Parallel(n_jobs=used, return_as="generator_unordered")(delayed(_one)(task) for task in todo)
+            for done, took_s in enumerate(finished, start=1):
+                cpu_s += took_s
+                if on_done is not None:
+                    on_done(done, len(todo))
+        except BrokenProcessPool:  # joblib's own error is a kind of it
+            raise InputError(f"--jobs {jobs}: a process was killed, most likely for want of memory; finished runs are kept: run it again, with fewer jobs") from None
+        finally:
+            if used > 1 and not keep_processes:
+                end_processes()
+        return cpu_s
+
+
+def steps_times(factor: float) -> str:
+    """The what_if of a task whose steps take `factor` times as long: "steps x 1.045"."""
+    return f"{STEPS}{factor:g}"
+
+
+def end_processes() -> None:
+    """joblib keeps its processes for the next call, with the modules and the import path of this one."""
+    from joblib.externals.loky import get_reusable_executor
+
+    get_reusable_executor().shutdown(kill_workers=True)
+
+
+def _one(task: Task) -> float:
+    began_s = time.process_time()
+    if task.router is not None:
+        ROUTERS.setdefault(task.scenario.cluster.router, task.router)  # another process knows only the simulator's
+    if _own_code(task.scenario) != task.own_code:
+        raise InputError(f"[cache] policy = {task.scenario.cache.policy!r}, [cluster] router = {task.scenario.cluster.router!r}: a file of yours has changed since the first run began; run it again")
+    prepared = api.prepare(task.scenario, workload_folder.load(task.workload))
+    options: dict[str, Any] = {}
+    if task.what_if == "oracle":
+        options["oracle"] = True
+    elif task.what_if.startswith(STEPS):
+        prepared = api.at_step_times(prepared, float(task.what_if.removeprefix(STEPS)))
+    elif task.what_if:
+        from calibrate.faster import faster
+
+        resolved = prepared.resolved
+        prepared = replace(prepared, step_time=faster(prepared.step_time, resolved.profile, resolved.model, resolved.scenario.model.dtype, task.what_if))
+    if task.hopeless:
+        from sim.fleet.hopeless import Hopeless
+
+        options["hopeless"] = Hopeless(prepared.workload, prepared.scenario.slo, prepared.scenario.run)
+    recording = api.record(prepared, **options)
+    if task.hopeless and options["hopeless"].stopped_s is not None:
+        _save_stopped(task.run, options["hopeless"].as_document())
+    elif task.light:
+        _save_sketch(task.run, prepared, recording)
+    else:
+        runs.save_run(task.run, api.measure(prepared, recording))
+    return time.process_time() - began_s
+
+
+def _save_stopped(folder: Path, document: dict[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(folder / STOPPED, (text.to_json(document) + "\n").encode())
+
+
+def _save_sketch(folder: Path, prepared: api.Prepared, recording: Recording) -> None:
+    from kvcast.scenario.steady import offered_per_s
+    from sim.measure.sketch import sketch
+
+    offered = offered_per_s(prepared.scenario, prepared.workload)
+    columns, summary = sketch(recording, prepared.workload, prepared.scenario, offered)
+    packed = io.BytesIO()
+    np.savez(packed, **columns)  # type: ignore[arg-type]
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(folder / SKETCHED, packed.getvalue())
+    replace_file(folder / SKETCH, (text.to_json(summary) + "\n").encode())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all."""
+    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(partial, 0o644)
+        os.replace(partial, path)
+    except BaseException:
+        os.unlink(partial)
+        raise
+
+
+# -- what decides a result ---------------------------------------------------------------------------------------------
+
+
+def workload_key(config: WorkloadConfig, seed: int) -> str:
+    """Names the requests of a [workload] section: its keys, the seed, the reader's code, and size and time of a trace's files."""
+    from workloads.load import trace_path
+
+    files: list[Any] = []
+    if config.trace is not None:
+        path = trace_path(config.trace, Path.cwd())
+        found = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        files = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in found if p.exists()]
+    return _hash({"workload": asdict(config), "seed": seed, "files": files, "code": _code_hash()})
+
+
+def _own_code(scenario: Scenario) -> str:
+    """Of the user's own policy, router and what they import, as their files are now."""
+    own = (read_again(scenario.cache.policy), router_read_again(scenario.cluster.router))
+    return _hash({"policy": own[0], "router": own[1]}) if any(own) else ""
+
+
+def _own_router(scenario: Scenario) -> type | None:
+    made = ROUTERS[scenario.cluster.router]
+    return None if made.__module__ == "sim.fleet.router" else made
+
+
+@functools.cache
+def _code_hash() -> str:
+    """Of everything a run executes or reads beside its inputs: another version's result is not this version's."""
+    import calibrate
+    import sim
+    import workloads
+
+    digest = hashlib.sha256()
+    for package in (calibrate, sim, workloads):
+        root = Path(package.__path__[0])
+        for path in _code(root):
+            digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _code(root: Path) -> Iterator[Path]:
+    return iter(sorted(p for kind in ("*.py", "*.toml") for p in root.rglob(kind)))
+
+
+def _hash(identity: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -1,0 +1,75 @@
+"""A loaded workload on disk, opened by any number of processes without a copy each.
+
+The one idea: a workload is numpy columns, so a folder of .npy files opened with a memory map is the same workload, and
+the processes of one machine share its pages.
+
+    >>> workload_folder.save(workload, folder)
+    >>> workload = workload_folder.load(folder)    # in another process
+"""
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvcast.store.runs import _has_writer, _lock, _locked
+from workloads.columns import PrefixTree, Workload
+
+META = "workload.json"
+
+
+def save(workload: Workload, folder: Path) -> None:
+    """Write `folder`, whole or not at all. One that is there already is kept: its name says what is in it."""
+    if folder.exists():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.parent):
+        _remove_leftovers(folder)
+        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        writing = _lock(partial)
+    try:
+        for prefix, part in (("", workload), ("tree.", workload.tree)):
+            for name, column in _values(part, arrays=True).items():
+                np.save(partial / f"{prefix}{name}.npy", column)
+        meta = {name: value for name, value in _values(workload, arrays=False).items() if name != "tree"}
+        (partial / META).write_text(json.dumps(meta), encoding="utf-8")
+        try:
+            os.rename(partial, folder)
+        except OSError:
+            if not folder.exists():  # else another process was first, with the same
+                raise
+    finally:
+        os.close(writing)
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """What killed writers of `folder` left beside it: nobody holds its lock. The caller holds the lock of the parent folder."""
+    for path in folder.parent.glob(f".{folder.name}.*"):
+        if path.is_dir() and all(inner.suffix == ".npy" or inner.name == META for inner in path.iterdir()) and not _has_writer(path):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def load(folder: Path) -> Workload:
+    """The workload in a folder of `save`; its columns are read-only and stay on disk until they are read."""
+    meta = json.loads((folder / META).read_text(encoding="utf-8"))
+    columns: dict[str, Any] = {path.name.removesuffix(".npy"): _open(path) for path in folder.glob("*.npy")}
+    tree = PrefixTree(**{name.removeprefix("tree."): column for name, column in columns.items() if name.startswith("tree.")})
+    rest: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in meta.items()}
+    return Workload(tree=tree, **{name: column for name, column in columns.items() if not name.startswith("tree.")}, **rest)
+
+
+def _values(part: Workload | PrefixTree, arrays: bool) -> dict[str, Any]:
+    values = {f.name: getattr(part, f.name) for f in fields(part)}
+    return {name: value for name, value in values.items() if value is not None and isinstance(value, np.ndarray) == arrays}
+
+
+def _open(path: Path) -> np.ndarray:
+    column = np.load(path, mmap_mode="r")
+    return np.asarray(column)  # the same pages, without what numpy's memmap class costs at every slice

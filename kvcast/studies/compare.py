@@ -1,0 +1,328 @@
+"""Variants of a scenario on the same arrivals.
+
+The one idea: variants that share a workload section and a seed share one window and one loaded workload, so within a seed
+everything but the varied keys is equal and differences are paired.
+
+    >>> from kvcast import config
+    >>> from kvcast.studies import compare
+    >>> variants = compare.variants(config.load_doc("examples/demo.toml"), ["cache.policy=lru,lfu"], seeds=3)
+    >>> print(compare.as_table(compare.simulate_all(variants)))
+"""
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import signal
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvcast import text
+from kvcast.config import literal, override, place_of, scenario_from_doc
+from kvcast.studies import intervals
+from kvcast.studies.differences import Differences, as_rows, difference, value
+from kvcast.studies.differences import as_table as difference_table
+from kvcast.studies.differences import differences as all_differences
+from sim.measure.verdict import all_stable, judge, sample_in
+from sim.scenario import Scenario, SloClass
+from workloads.errors import InputError
+
+NOT_DRAWN = "nothing here is drawn: every seed gives the same run, so it counts once, with the interval of one run"
+COLUMNS: dict[str, tuple[str, Any]] = {
+    "attainment": ("attainment", text.percent),
+    "prefix_hit_rate": ("hit rate", text.percent),
+    "mean_ttft_ms": ("TTFT mean", text.milliseconds),
+    "p99_ttft_ms": ("TTFT p99", text.milliseconds),
+    "mean_tpot_ms": ("TPOT mean", text.milliseconds),
+    "mean_e2el_ms": ("E2E mean", text.milliseconds),
+    "output_throughput": ("output tok/s", text.count),
+    "preemptions": ("preemptions", text.count),
+    "gpu_s_per_request": ("GPU-s/request", lambda v: text.UNKNOWN if v is None else f"{v:.4g}"),
+    "gpu_hours": ("GPU-hours", text.hours),
+}
+"""summary.json keys shown side by side -> heading and how to print them."""
+
+STOPS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(frozen=True)
+class Variant:
+    label: tuple[str, ...]  #: the values of the varied keys, as written
+    keys: tuple[str, ...]
+    scenario: Scenario
+    drawn: bool = True  #: whether another seed is another run
+
+
+@dataclass(frozen=True)
+class Result:
+    variant: Variant
+    summary: dict[str, Any]
+    requests: Mapping[str, Any] | None = None  #: `kept` columns of the requests, for intervals and verdicts
+    limits: Sequence[tuple[str, SloClass]] = ()  #: (name, limits) of every workload class
+
+
+def variants(doc: dict, vary: Sequence[str], seeds: int = 1, source: str = "scenario") -> list[Variant]:
+    """Every combination of the values in `vary` ("a.b=v1,v2"), for each seed from the scenario's own upwards.
+
+    All variants of a seed are consecutive. Raises InputError for a key or value that is wrong.
+    """
+    varied = axes(doc, vary)
+    keys = tuple(varied)
+    first = scenario_from_doc(doc, source).seed if "seed" in doc else 0
+    out = []
+    for seed in range(first, first + seeds):
+        for combination in itertools.product(*varied.values()):
+            overrides = [f"seed={seed}", *(f"{key}={value}" for key, value in zip(keys, combination, strict=True))]
+            out.append(Variant(combination, keys, scenario_from_doc(override(doc, overrides), source)))
+    return out
+
+
+def axes(doc: dict, vary: Sequence[str]) -> dict[str, list[str]]:
+    """Varied key -> its values, of "a.b=v1,v2". Raises InputError for an axis that is wrong; the values are not looked at."""
+    parted = [_axis(axis) for axis in vary]
+    _check_distinct(doc, [key for key, _ in parted])
+    return dict(parted)
+
+
+def _axis(axis: str) -> tuple[str, list[str]]:
+    key, separator, values = axis.partition("=")
+    listed = [value.strip() for value in values.split(",")]
+    if not separator or not all(listed):
+        raise InputError(f"--vary {axis}: expected section.key=value,value, such as cache.policy=lru,lfu")
+    if any(literal(a) == literal(b) for a, b in itertools.combinations(listed, 2)):
+        raise InputError(f"--vary {axis}: a value is there twice")
+    if key.strip() == "seed":
+        raise InputError(f"--vary {axis}: use --seeds N, which keeps the seeds of a variant together")
+    return key.strip(), listed
+
+
+def _check_distinct(doc: dict, keys: Sequence[str]) -> None:
+    """Two --vary of one key, or of a table and a key in it: the second would undo the first and the labels would lie."""
+    places = {key: place_of(doc, key) for key in keys}
+    for (i, a), (j, b) in itertools.combinations(enumerate(keys), 2):
+        shorter = min(len(places[a]), len(places[b]))
+        if places[a][:shorter] == places[b][:shorter]:
+            raise InputError(f"--vary {a} and --vary {b} (numbers {i + 1} and {j + 1}) change the same key; expected all its values in one --vary")
+
+
+def alike(variants: Sequence[Variant]) -> list[Variant]:
+    """The variants with one window, so that they serve the same requests; with one seed where nothing is drawn from it."""
+    from kvcast.scenario.steady import together
+
+    cut = [replace(one, scenario=scenario) for one, scenario in zip(variants, together([one.scenario for one in variants]), strict=True)]
+    first = cut[0].scenario.seed
+    if any(one.scenario.seed != first for one in cut) and not _any_drawn([one.scenario for one in cut if one.scenario.seed == first]):
+        return [replace(one, drawn=False) for one in cut if one.scenario.seed == first]
+    return cut
+
+
+def _any_drawn(scenarios: Sequence[Scenario]) -> bool:
+    from kvcast import api
+    from kvcast.planner.drawn import drawn
+
+    distinct = {str((one.workload, one.cluster.router, one.cache.policy)): one for one in scenarios}.values()
+    return any(drawn(one, lambda seed, one=one: api.load_workload(one.workload, seed)) for one in distinct)  # type: ignore[misc]
+
+
+def simulate_all(variants: Sequence[Variant], jobs: int = 1) -> list[Result]:
+    """Simulate every variant, in the order given; with jobs > 1 in that many processes, which share each loaded workload."""
+    variants = alike(variants)
+    if jobs == 1:
+        return _simulate_some(variants)
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
+    with tempfile.TemporaryDirectory(prefix="kvcast-") as folder:
+        _share(variants, Path(folder))
+        with ProcessPoolExecutor(jobs, initializer=_stop_with_the_parent) as pool:
+            try:
+                signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # until every worker says how it takes them
+                try:
+                    pending = pool.map(_simulate_shared, variants, itertools.repeat(Path(folder)))
+                finally:
+                    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+                results = []
+                for result in pending:
+                    results.append(result)
+                    text.progress_share(len(results), len(variants), f"{len(results)} of {len(variants)} simulations")
+                return results
+            except BrokenProcessPool:
+                raise InputError(f"--jobs {jobs}: a process was killed, most likely for want of memory; expected fewer jobs") from None
+            except BaseException:  # do not wait for what nobody will read
+                for child in multiprocessing.active_children():
+                    child.terminate()
+                raise
+
+
+def _share(variants: Iterable[Variant], folder: Path) -> None:
+    """Every workload of the variants in a folder of its own, loaded once."""
+    from kvcast import api
+    from kvcast.store import workload_folder
+
+    for variant in variants:
+        scenario = variant.scenario
+        at = _shared_at(scenario, folder)
+        if not at.exists():
+            workload_folder.save(api.load_workload(scenario.workload, scenario.seed), at)
+
+
+def _shared_at(scenario: Scenario, folder: Path) -> Path:
+    from kvcast.store.simulations import workload_key
+
+    return folder / workload_key(scenario.workload, scenario.seed)
+
+
+def _stop_with_the_parent() -> None:
+    """Ctrl-C reaches a worker too, but is its parent's to answer, which ends its workers by SIGTERM."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+
+
+def _simulate_shared(variant: Variant, folder: Path) -> Result:
+    from kvcast.store import workload_folder
+
+    return _result(variant, workload_folder.load(_shared_at(variant.scenario, folder)))
+
+
+def _simulate_some(variants: Sequence[Variant]) -> list[Result]:
+    """One after another; the workload is loaded again only when it changes."""
+    from kvcast import api
+
+    results, loaded, workload = [], None, None
+    for i, variant in enumerate(variants):
+        scenario = variant.scenario
+        if loaded != (scenario.workload, scenario.seed):
+            loaded = (scenario.workload, scenario.seed)
+            workload = api.load_workload(*loaded)
+        results.append(_result(variant, workload, text.clock(f"simulating {', '.join(variant.label)}, seed {scenario.seed}", i, len(variants))))
+    return results
+
+
+def _result(variant: Variant, workload: Any, on_clock: Callable[[float, float], None] | None = None) -> Result:
+    from kvcast import api
+
+    report = api.run(api.prepare(variant.scenario, workload), on_clock=on_clock).report
+    return Result(variant, report.summary, kept(report.requests), limits_in(variant, workload))
+
+
+def limits_in(variant: Variant, workload: Any) -> list[tuple[str, SloClass]]:
+    """(name, limits) of every class of the workload."""
+    from sim.measure.metrics import limits_of
+    from sim.measure.verdict import named_limits
+
+    return named_limits(workload, limits_of(workload, variant.scenario.slo))
+
+
+def kept(requests: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns that intervals and verdicts are made of."""
+    return {name: requests[name] for name in intervals.KEPT if name in requests}
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+
+
+def groups(results: Iterable[Result]) -> dict[tuple[str, ...], list[Result]]:
+    """Results by variant, each with one result per seed."""
+    out: dict[tuple[str, ...], list[Result]] = {}
+    for result in results:
+        out.setdefault(result.variant.label, []).append(result)
+    return out
+
+
+def once(results: Sequence[Result]) -> list[Result]:
+    """One result of each variant when every variant's seeds gave equal runs: that they draw nothing may show only in the end."""
+    grouped = groups(results)
+    if all(map(_equal, grouped.values())):
+        return [replace(group[0], variant=replace(group[0].variant, drawn=False)) if len(group) > 1 else group[0] for group in grouped.values()]
+    return list(results)
+
+
+def _equal(group: Sequence[Result]) -> bool:
+    """Whether the runs are one run; True of a single one."""
+    first, *others = (one.requests for one in group)
+    return all(
+        first is not None and other is not None and all(np.array_equal(first[name], other[name], equal_nan=True) for name in ("arrival_s", "ttft_s", "e2e_s"))
+        for other in others
+    )  # fmt: skip
+
+
+def judged(group: Sequence[Result]) -> dict[str, Any] | None:
+    """The verdict over a variant's seeds together, as summary["verdict"]; None without a target or a limit."""
+    if len(group) == 1 or group[0].summary["verdict"] is None:
+        return group[0].summary["verdict"]
+    samples = [sample_in(one.requests or {}, one.limits) for one in group]
+    return judge(samples, group[0].variant.scenario.slo, all_stable([one.summary["stable"] for one in group])).as_document()
+
+
+def interval(values: Sequence[float | None]) -> tuple[float | None, float | None]:
+    """Mean and half-width of its 95 % interval (Student's t over seeds); None for what is not known."""
+    found = intervals.replications(values)
+    return found.mean, found.half
+
+
+def against_first(grouped: Mapping[tuple[str, ...], Sequence[Result]]) -> Differences:
+    return all_differences([[r.summary for r in group] for group in grouped.values()], [group[0].requests for group in grouped.values()])
+
+
+def differences(group: Sequence[Result], first: Sequence[Result], key: str) -> list[float | None]:
+    """Paired differences of a summary value to the first variant, seed by seed."""
+    return [difference(a.summary, b.summary, key) for a, b in zip(group, first, strict=True)]
+
+
+def as_document(results: Sequence[Result]) -> dict[str, Any]:
+    results = once(results)
+    grouped = groups(results)
+    first = next(iter(grouped.values()))
+    rows, found = [], against_first(grouped)
+    for group, row_differences in zip(grouped.values(), as_rows(found), strict=True):
+        keys = group[0].variant.keys
+        row: dict[str, Any] = {"variant": dict(zip(keys, group[0].variant.label, strict=True)), "seeds": [r.summary["seed"] for r in group], "verdict": judged(group)}
+        for key in COLUMNS:
+            row[key], row[f"{key}_interval_95"] = interval([value(r.summary, key) for r in group])
+            told = row_differences.get(key)
+            row[f"{key}_vs_first"], row[f"{key}_vs_first_interval_95"] = interval(differences(group, first, key)) if told is None else (told["difference"], told["interval_95"])
+        rows.append({**row, "vs_first": row_differences, "summaries": [r.summary for r in group]})
+    return {"method": found.method, "drawn": results[0].variant.drawn, "variants": rows}
+
+
+def as_table(results: Sequence[Result], against_the_first: bool = True) -> str:
+    results = once(results)
+    grouped = groups(results)
+    keys = results[0].variant.keys
+    header = [*keys, "verdict", *(heading for heading, _ in COLUMNS.values()), "stable"]
+    rows = []
+    for label, group in grouped.items():
+        cells = [_with_interval(*interval([value(r.summary, key) for r in group]), show) for key, (_, show) in COLUMNS.items()]
+        rows.append([*label, _word(group), *cells, _stable(group)])
+    lines = [text.table(header, rows, left=len(keys) + 1)]
+    seeds = len(next(iter(grouped.values())))
+    if seeds > 1:
+        lines += ["", f"mean over {seeds} seeds ± half its 95 % interval; verdict over all of them"]
+    elif results[0].summary["verdict"]:
+        lines += ["", "verdict of one run: a sketch" if results[0].variant.drawn else NOT_DRAWN]
+    if len(grouped) > 1 and against_the_first:
+        lines += ["", difference_table(keys, list(grouped), against_first(grouped))]
+    if any(r.summary.get("stable") is False for r in results):
+        lines += ["", "the latency of an unstable variant says how long its run was as much as how fast it is: differences to it are not told"]
+    summary = results[0].summary
+    lines += ["", f"hit rates: rule {summary.get('counting_rule')}, block size {summary.get('block_size')}; {len(grouped)} variants on the same arrivals"]
+    return "\n".join(lines)
+
+
+def _with_interval(mean: float | None, half: float | None, show: Any) -> str:
+    return show(mean) if half is None else f"{show(mean)} ± {show(half)}"
+
+
+def _word(group: Sequence[Result]) -> str:
+    found = judged(group)
+    return text.UNKNOWN if found is None else found["word"]
+
+
+def _stable(group: Sequence[Result]) -> str:
+    answers = {None: "?", True: "yes", False: "NO"}
+    return "/".join(dict.fromkeys(answers[r.summary.get("stable")] for r in group))

@@ -1,0 +1,174 @@
+"""A sweep: a grid of scenarios, each simulated once, kept, and read back as one table.
+
+    DIR/sweep.json       the grid as it was asked for
+    DIR/workload/KEY/    the requests as numpy columns, loaded once and shared by all processes through memory maps
+    DIR/runs/HASH/       one run folder for each scenario, in place when it is complete
+    DIR/sweep.parquet    one row a run: varied keys, seed, every number of its summary, hashes
+
+The one idea: `kvcast.store.simulations` names a run's folder by a hash of all that decides its result, so a folder that is there needs no
+second run: after a kill, or with a larger grid, the same command goes on where it stopped.
+
+    >>> from kvcast import sweep
+    >>> done = sweep("examples/demo.toml", {"cache.policy": ["lru", "lfu"], "engine.kv_blocks": [2000, 8000]}, "sweeps/demo", jobs=2)
+    >>> done.table["prefix_hit_rate"]
+"""
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvcast import text
+from kvcast.store import parquet, workload_folder
+from kvcast.store.simulations import Lab, OnDone, Task, replace_file
+from kvcast.studies import compare, intervals
+from kvcast.studies.compare import Result, Variant
+from sim.kvcache.policies import name_of
+from sim.scenario import Scenario
+from workloads.errors import InputError
+
+FORMAT = 1
+Vary = Mapping[str, Sequence[Any]] | Sequence[str]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    folder: Path
+    results: list[Result]  #: in the order of the grid, all variants of a seed together
+    table: dict[str, np.ndarray]  #: the columns of sweep.parquet
+    reused: int  #: runs that were there already
+
+
+@dataclass(frozen=True)
+class _Job:
+    variant: Variant
+    task: Task
+
+    @property
+    def run(self) -> Path:
+        return self.task.run
+
+
+def sweep(
+    scenario: str | Path | Scenario, vary: Vary, out: str | Path, *, seeds: int = 1, jobs: int = 1,
+    overrides: Sequence[str] = (), on_done: OnDone | None = None,
+) -> Sweep:  # fmt: skip
+    """Simulate every combination of `vary` ({"a.b": [v1, v2]} or ["a.b=v1,v2"]) for each seed, in `jobs` processes.
+
+    Raises InputError for anything wrong in the grid before the first run. What is finished stays finished.
+    """
+    folder = Path(out)
+    axes = axes_of(vary)
+    variants = compare.alike(compare.variants(doc_of(scenario, overrides), axes, seeds, str(scenario) if not isinstance(scenario, Scenario) else "scenario"))
+    _claim(folder, {"format": FORMAT, "vary": axes, "seeds": seeds})
+    lab = Lab(folder)
+    grid = [_Job(variant, lab.task(variant.scenario)) for variant in variants]
+    distinct = {job.run: job.task for job in grid}.values()
+    todo = [task for task in distinct if not task.done]
+    lab.simulate(todo, jobs, on_done)
+    results = [_read(job) for job in grid]
+    table = _table(grid, results)
+    _replace_parquet(folder / "sweep.parquet", table)
+    return Sweep(folder, results, table, len(distinct) - len(todo))
+
+
+def axes_of(vary: Vary) -> list[str]:
+    """{"a.b": [v1, v2]} as ["a.b=v1,v2"]."""
+    if not isinstance(vary, Mapping):
+        return list(vary)
+    return [f"{key}={','.join(map(_written, values))}" for key, values in vary.items()]
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, type):
+        return name_of(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def doc_of(scenario: str | Path | Scenario, overrides: Sequence[str]) -> dict:
+    """The tables of a scenario, however it is given."""
+    from kvcast.config import apply_overrides, load_doc
+    from kvcast.scenario.toml import dumps
+
+    if isinstance(scenario, Scenario):
+        return apply_overrides(tomllib.loads(dumps(scenario)), overrides)
+    return load_doc(scenario, overrides)
+
+
+def _claim(folder: Path, grid: dict[str, Any]) -> None:
+    """The folder is new, empty or a sweep; what it is asked for now is written down."""
+    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / "sweep.json").exists())):
+        raise InputError(f"--out {folder}: holds something else than a sweep; expected a new folder or an earlier sweep to go on with")
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(folder / "sweep.json", (text.to_json(grid) + "\n").encode())
+
+
+# -- reading back ------------------------------------------------------------------------------------------------------
+
+
+def _read(job: _Job) -> Result:
+    try:
+        summary = json.loads((job.run / "summary.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{job.run / 'summary.json'}: damaged ({error}); remove the folder {job.run} to have it simulated again") from None
+    return Result(job.variant, summary, Requests(job.run / "requests.parquet"), compare.limits_in(job.variant, workload_folder.load(job.task.workload)))
+
+
+class Requests(parquet.Table):
+    """The columns of requests.parquet that intervals and verdicts are made of, read each time they are asked for: a sweep of a hundred
+    runs of a million requests does not fit in memory."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._names = [name for name in self._names if name in intervals.KEPT]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        column = super().__getitem__(name)
+        self._columns.clear()
+        return column
+
+
+def _table(grid: Sequence[_Job], results: Sequence[Result]) -> dict[str, np.ndarray]:
+    """One row a run: the varied keys as typed values, then every single value of the summaries, then what it came from."""
+    from kvcast.config import literal
+
+    keys = grid[0].variant.keys
+    columns: dict[str, list[Any]] = {key: [literal(job.variant.label[i]) for job in grid] for i, key in enumerate(keys)}
+    columns["seed"] = [job.variant.scenario.seed for job in grid]
+    single = dict.fromkeys(name for r in results for name, value in r.summary.items() if not isinstance(value, dict | list))
+    for name in (name for name in single if name not in columns):
+        columns[name] = [r.summary.get(name) for r in results]
+    for name in ("usd", "usd_per_request", *(f"usd_per_million_{tokens}_tokens" for tokens in ("input", "output", "total"))):
+        columns[name] = [r.summary["cost"][name] for r in results]
+    columns["run"] = [job.run.name for job in grid]
+    columns["workload_key"] = [job.task.workload.name for job in grid]
+    return {name: _column(values) for name, values in columns.items()}
+
+
+def _column(values: list[Any]) -> np.ndarray:
+    """Numbers as numbers, unknown ones NaN; anything mixed as text."""
+    known = {type(v) for v in values if v is not None}
+    if known == {bool} and None not in values:
+        return np.array(values)
+    if known == {int} and None not in values:
+        return np.array(values, dtype=np.int64)
+    if known <= {int, float, bool}:
+        return np.array([np.nan if v is None else float(v) for v in values])
+    return np.array(["" if v is None else str(v) for v in values], dtype=object)
+
+
+def _replace_parquet(path: Path, columns: Mapping[str, np.ndarray]) -> None:
+    partial = path.with_suffix(f".{os.getpid()}.new")
+    parquet.write(partial, columns)
+    os.replace(partial, path)
+
+
+def watched() -> OnDone:
+    """An `on_done` that tells how many runs are done, to whoever watches."""
+    return lambda done, total: text.progress_share(done, total, f"{done:,} of {total:,} runs")

@@ -1,0 +1,1 @@
+"""How far a number may be off because the step times are."""

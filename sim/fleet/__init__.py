@@ -1,0 +1,1 @@
+"""Replicas, the front that feeds them, and routing between them."""

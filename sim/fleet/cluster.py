@@ -1,0 +1,195 @@
+"""Arrivals and routing: open loop, sessions whose next turn follows the last answer, and fixed concurrency.
+
+The one idea: a request is released either by the clock (`arrival_s`) or by the end of another one (`after`, `delay_s`).
+Only the next clocked arrival is in the event queue, so ten million requests cost no memory there.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from sim.fleet.clock import Clock
+from sim.fleet.replica import Replica
+from sim.fleet.router import LeastLoaded, RoundRobin, Router
+from sim.log import RequestLog
+from sim.recording import COMPLETED, KV_TOO_SMALL, NOT_ARRIVED, SESSION_TRUNCATED, TOO_LONG, UNFINISHED
+from sim.scenario import EngineParams
+from workloads.columns import Workload
+
+TELL_EVERY = 500
+
+
+class Cluster:
+    """The fleet's front: releases requests, rejects those no replica can serve, routes the rest."""
+
+    def __init__(
+        self, env: Clock, workload: Workload, params: EngineParams, log: RequestLog, router: Router,
+        until_arrival_s: float | None = None, on_clock: Callable[[float, float], None] | None = None,
+    ) -> None:  # fmt: skip
+        self.env = env
+        self.params = params
+        self.log = log
+        self.router = router
+        self.replicas: list[Replica] = []  # filled by the caller, before start()
+        self._on_clock = on_clock
+        self._told = 0  # arrivals and completions so far
+        self._look: Callable[[float], None] | None = None
+        self._every = 1
+        self._until_s = np.inf if until_arrival_s is None else until_arrival_s
+        self._session = workload.column("session_id").data
+        self._delay_s = workload.column("delay_s").data
+        after = workload.column("after")
+        self._after = after.data
+        self._recorded_s = workload.arrival_s
+        self._followers = np.argsort(after, kind="stable")
+        self._follow_start = np.searchsorted(after[self._followers], np.arange(len(after) + 1))
+        self._closed = bool((after >= 0).any())
+        first = np.flatnonzero(after < 0)
+        self._slots: _Slots | None = None
+        if workload.concurrency is not None:
+            self._slots = _Slots(workload, first)
+            self._clocked = np.empty(0, np.int64)
+        else:
+            self._clocked = first[np.argsort(workload.arrival_s[first], kind="stable")]
+        self._next_clocked = 0
+
+    def begin_after(self, time_s: float, routed: int) -> None:
+        """Leave out sessions that begin by `time_s`: a saved cache stands for them. A router in turns goes on after `routed`."""
+        if self._slots is not None:
+            raise ValueError("a fixed concurrency has no time at which one part of its sessions ends and another begins")
+        self._clocked = self._clocked[self._recorded_s[self._clocked] > time_s]
+        if isinstance(self.router, RoundRobin):
+            self.router.skip(routed)
+
+    def watch(self, every: int, look: Callable[[float], None]) -> None:
+        """Call `look` with the time after each `every` arrivals and completions."""
+        self._every, self._look = every, look
+
+    def start(self) -> None:
+        if self._slots is not None:
+            for request, offset_s in self._slots.begin():
+                self._release_at(offset_s, request)
+        self._schedule_clocked()
+
+    # -- releases ---------------------------------------------------------------------------------------------------
+    def _schedule_clocked(self) -> None:
+        if self._next_clocked < len(self._clocked):
+            request = int(self._clocked[self._next_clocked])
+            self._next_clocked += 1
+            time_s = float(self._recorded_s[request])
+            if time_s <= self._until_s:
+                self.env.call_at(time_s, request, self._clocked_arrival)
+
+    def _clocked_arrival(self, request: int) -> None:
+        self._schedule_clocked()
+        self._arrive(request)
+
+    def _release_at(self, time_s: float, request: int) -> None:
+        if time_s <= self._until_s:
+            self.env.call_at(time_s, request, self._arrive)
+
+    def finished(self, request: int) -> None:
+        """A replica sampled the request's last token now."""
+        self.log.status[request] = COMPLETED
+        if isinstance(self.router, LeastLoaded):
+            self.router.fell(self.replicas[self.log.replica[request]])
+        self._tell()
+        if self._closed:
+            for follower in self._followers_of(request):
+                self._release_at(self.env.now + self._delay_s[follower], follower)
+        self._leave(request)
+
+    def _tell(self) -> None:
+        """A request has arrived or completed; each is half of it."""
+        self._told += 1
+        if self._on_clock is not None and self._told % TELL_EVERY == 0:
+            self._on_clock(self.env.now, self._told / (2 * len(self._after)))
+        if self._look is not None and self._told % self._every == 0:
+            self._look(self.env.now)
+
+    def _followers_of(self, request: int) -> list[int]:
+        return self._followers[self._follow_start[request] : self._follow_start[request + 1]].tolist()
+
+    def _leave(self, request: int) -> None:
+        """Fixed concurrency: when a session's last request is gone, the next session begins."""
+        if self._slots is not None:
+            for started, offset_s in self._slots.done(request):
+                self._release_at(self.env.now + offset_s, started)
+
+    # -- arrivals ---------------------------------------------------------------------------------------------------
+    def _arrive(self, request: int) -> None:
+        self.log.arrival_s[request] = self.env.now
+        self._tell()
+        reason = self._cannot_serve(request)
+        if reason:
+            self._turn_away(request, reason)
+            return
+        self.log.status[request] = UNFINISHED
+        replica = self.router.choose(request, self.replicas)
+        if self.params.frontend_s:
+            replica.expect(request, self.params.frontend_s)
+        else:
+            replica.submit(request)
+
+    def _cannot_serve(self, request: int) -> int:
+        tokens = self.log.prompt[request] + self.log.output[request]
+        if tokens > self.params.max_model_len:
+            return TOO_LONG
+        if not self.params.kv_holds(tokens):
+            return KV_TOO_SMALL
+        return 0
+
+    def _turn_away(self, request: int, reason: int) -> None:
+        """The session ends here; whoever waited for its end (the same user's next session) goes on."""
+        before = self._after[request]
+        in_session = before >= 0 and self._session[before] == self._session[request]
+        self.log.status[request] = SESSION_TRUNCATED if in_session and reason == TOO_LONG else reason
+        dropped = [request]
+        while dropped:
+            gone = dropped.pop()
+            for follower in self._followers_of(gone) if self._closed else ():
+                if self._session[follower] == self._session[request]:
+                    self.log.status[follower] = NOT_ARRIVED
+                    dropped.append(follower)
+                else:
+                    self._release_at(self.env.now + self._delay_s[follower], follower)
+            self._leave(gone)
+
+
+class _Slots:
+    """Fixed concurrency: which sessions are active, and what starts when one ends."""
+
+    def __init__(self, workload: Workload, first: np.ndarray) -> None:
+        _, session = np.unique(workload.column("session_id"), return_inverse=True)
+        lead = np.full(session.max() + 1 if len(session) else 0, len(session), np.int64)
+        np.minimum.at(lead, session, np.arange(len(session)))
+        self._order = np.argsort(lead, kind="stable")  # sessions by their first row
+        self._session = session
+        self._left = np.bincount(session)
+        self._starts: dict[int, list[int]] = {}
+        for request in first.tolist():
+            self._starts.setdefault(int(session[request]), []).append(request)
+        self._arrival_s = workload.arrival_s
+        self._limit = workload.concurrency or 1
+        self._next = 0
+
+    def begin(self) -> list[tuple[int, float]]:
+        return [start for _ in range(min(self._limit, len(self._order))) for start in self._start_next()]
+
+    def done(self, request: int) -> list[tuple[int, float]]:
+        session = self._session[request]
+        self._left[session] -= 1
+        return self._start_next() if self._left[session] == 0 else []
+
+    def _start_next(self) -> list[tuple[int, float]]:
+        """First requests of the next session, with their offsets from its start."""
+        requests: list[int] = []
+        while not requests:
+            if self._next >= len(self._order):
+                return []
+            requests = self._starts.get(int(self._order[self._next]), [])
+            self._next += 1
+        times_s = self._arrival_s[requests]
+        offsets = np.where(np.isfinite(times_s), times_s - times_s[0], 0.0)
+        return [(r, max(0.0, float(o))) for r, o in zip(requests, offsets, strict=True)]

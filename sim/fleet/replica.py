@@ -1,0 +1,282 @@
+"""One engine replica: a SimPy process that schedules a step, waits for its time, completes it.
+
+The one idea: between two events that can change the batch a pure-decode stretch of k steps is one event. Step ends are
+a running float sum from the clock, in stepping order, so fast-forward is bit-identical to stepping. An arrival that
+could be admitted cuts the stretch at the end of the step it falls in (at a tie the arrival comes first).
+
+vLLM's asynchronous scheduler decides a step when the one before it begins. Here it decides when its own begins, so what arrives in
+between (`held`) is kept from it: an arrival waits for the step in progress, for the one already decided, and is in the next.
+"""
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Generator
+
+import numpy as np
+import simpy
+
+from calibrate.latency import StepTime
+from sim.fleet.clock import Clock
+from sim.log import RequestLog
+from sim.sglang.scheduler import SGLangScheduler
+from sim.step_record import StepRecord
+from sim.vllm.scheduler import Scheduler
+
+NO_STEPS = array("d")
+STRETCH_STEPS = 512
+"""Longest stretch planned at once; only a bound on wasted work when an arrival cuts it."""
+
+
+class Replica:
+    """The engine loop around a Scheduler, with its own record of steps and samples."""
+
+    def __init__(
+        self,
+        index: int,
+        env: Clock,
+        scheduler: Scheduler | SGLangScheduler,
+        step_time: StepTime,
+        log: RequestLog,
+        on_finish: Callable[[int], None],
+        *,
+        overhead_s: float = 0.0,
+        fast_forward: bool = True,
+        life: list[list[tuple]] | None = None,
+        step_log: list | None = None,
+    ) -> None:
+        self.index = index
+        self.env = env
+        self.scheduler = scheduler
+        self.step_time = step_time
+        self.log = log
+        self.on_finish = on_finish
+        self.overhead_s = overhead_s
+        self.most_steps = STRETCH_STEPS if fast_forward else 1
+        self.life = life
+        self.step_log = step_log
+        self.record = StepRecord()
+        self._idle: simpy.Event | None = None  # waiting for work
+        self._step_end: simpy.Event | None = None
+        self._start_s = 0.0  # of the stretch in progress
+        self._ends = NO_STEPS  # its step ends
+        self._codes = b""  # and where their times come from
+        self._shape: tuple[list[tuple[int, int]], int, int] = ([], 0, 0)  # of its first step: chunks, sum of contexts, rows sampled
+        self._loading = scheduler.loading if isinstance(scheduler, Scheduler) else []
+        self._prefetches = isinstance(scheduler, Scheduler) and scheduler.prefetches
+        self._loaded: simpy.Event | None = None  # waiting for a load, with nothing else to do
+        self._ahead = isinstance(scheduler, Scheduler) and scheduler.p.async_scheduling and scheduler.p.calls_ahead
+        self._held: deque[tuple[float, int]] = deque()  # (time, request) of arrivals that no call has been able to see
+        self._held_tokens = 0
+        self._coming_tokens = 0  # prompts that are still in the front end
+        self._last_start_s = 0.0  # of the last step completed
+        self._settled = True  # the batch has not changed since the last sample
+        env.process(self._run())
+
+    # -- from outside -----------------------------------------------------------------------------------------------
+    def expect(self, request: int, after_s: float) -> None:
+        """A request reaches this replica once the front end has had it for `after_s`; its prompt counts as load from now on."""
+        self._coming_tokens += self.log.prompt[request]
+        self.env.call_at(self.env.now + after_s, request, self._through_the_front_end)
+
+    def _through_the_front_end(self, request: int) -> None:
+        self._coming_tokens -= self.log.prompt[request]
+        self.submit(request)
+
+    def submit(self, request: int) -> None:
+        """A request reaches this replica now."""
+        self.log.replica[request] = self.index
+        if self._ahead and self._ends:
+            self._hold(request)
+            return
+        cut = self.scheduler.submit(request)
+        if self._idle is not None:
+            if not self._idle.triggered:
+                self.env.trigger_at(self._idle, self.env.now, self.index)
+        elif self._loaded is not None:
+            self._loaded = self.env.move(self._loaded, self.env.now, self.index)
+        elif cut:
+            self._cut()
+
+    def _hold(self, request: int) -> None:
+        self._held.append((self.env.now, request))
+        self._held_tokens += self.log.prompt[request]
+        scheduler = self.scheduler
+        if not len(scheduler.waiting) or scheduler.p.scheduler_policy == "priority" or self._prefetches:
+            self._cut()
+
+    def _receive(self, until_s: float) -> bool:
+        """Queue what was held and arrived by then; whether there was any."""
+        held, some = self._held, False
+        while held and held[0][0] <= until_s:
+            _, request = held.popleft()
+            self._held_tokens -= self.log.prompt[request]
+            self.scheduler.submit(request)
+            some = True
+        return some
+
+    def load_tokens(self) -> int:
+        """Tokens on their way, waiting and running here now, the present stretch included."""
+        s = self.scheduler
+        return self._coming_tokens + s.waiting_tokens + self._held_tokens + s.running_tokens + self._steps_over() * s.decoded
+
+    def _steps_over(self) -> int:
+        """Steps of the present stretch that have ended. One that ends now has when this replica has had its turn."""
+        begun = bisect_left if self.index > self.env.turn else bisect_right
+        return begun(self._ends, self.env.now) if self._ends else 0
+
+    def _cut(self) -> None:
+        """End the present stretch with the step in progress, or with the next when that is decided already.
+
+        Not one that leaves no room: all sequences run, or chunks take all of the budget.
+        """
+        if len(self._ends) < 2 or self.scheduler.chunks or (len(self.scheduler.running) >= self.scheduler.p.max_num_seqs and not self._prefetches):
+            return
+        steps = self._steps_over() + 1 + self._ahead
+        if steps < len(self._ends):
+            del self._ends[steps:]
+            self._step_end = self.env.move(self._step_end, self._ends[-1], self.index)  # type: ignore[arg-type]
+
+    # -- the process ------------------------------------------------------------------------------------------------
+    def _run(self) -> Generator[simpy.Event, None, None]:
+        env, scheduler = self.env, self.scheduler
+        while True:
+            if not scheduler.busy:
+                self._idle = simpy.Event(env)
+                yield self._idle
+                self._idle = None
+            if not self._schedule(env.now):
+                if scheduler.busy:
+                    self._loaded = env.event_at(self._next_ready_s(), self.index)
+                    yield self._loaded
+                    self._loaded = None
+                continue
+            self._start_s = env.now
+            self._time_steps(env.now)
+            self._step_end = env.event_at(self._ends[-1], self.index)
+            yield self._step_end
+            self._complete()
+
+    def _next_ready_s(self) -> float:
+        return min(r.ready_s for r in self._loading)
+
+    def _schedule(self, now_s: float) -> bool:
+        """Schedule until something is scheduled: a request may preempt itself, and is admitted again at once.
+
+        False when nothing can be before a load from a cache tier arrives, or when all have finished.
+        """
+        scheduler, cache = self.scheduler, self.scheduler.cache
+        cache.now_s, cache.turn = now_s, self.env.turn  # type: ignore[union-attr]
+        self._receive(self._last_start_s)
+        for _ in range(4 + len(scheduler.running)):  # in each but a few somebody preempts itself
+            taken, evicted = cache.taken, cache.evicted
+            some = scheduler.schedule(now_s)
+            if self.step_log is not None:
+                self._log_step(now_s, cache.taken - taken, cache.evicted - evicted)
+            if some:
+                break
+            waits = self._loading and not (scheduler.preempted or scheduler.freed)
+            if not self._receive(now_s) and (waits or not scheduler.busy):
+                break
+        else:
+            raise RuntimeError(f"replica {self.index} at {now_s} s: nothing can be scheduled, yet {len(scheduler.waiting)} wait and {len(scheduler.running)} run")
+        if scheduler.changed or scheduler.freed or not self._settled:
+            self._sample(now_s)
+            self._settled = True
+        return some
+
+    def _time_steps(self, start_s: float) -> None:
+        scheduler = self.scheduler
+        chunks, n, sum_context, max_context, sampled = scheduler.shape()
+        self._shape = chunks, sum_context, sampled
+        k = scheduler.stretch(self.most_steps) if self.most_steps > 1 and not self._held else 1
+        if k == 1:
+            seconds, code = self.step_time.step(chunks, n, sum_context, max_context, sampled)
+            self._ends = array("d", (start_s + (seconds + self.overhead_s),))
+            self._codes = bytes((code,))
+            return
+        if chunks:
+            self._time_prefill(start_s, chunks[0], n, sum_context, max_context, k)
+            return
+        times, codes = self.step_time.decode_stretch(n, sum_context, max_context, k)
+        ends = np.empty(k + 1)
+        ends[0] = start_s
+        np.add(times, self.overhead_s, out=ends[1:])
+        self._ends = array("d", ends.cumsum()[1:].tobytes())
+        self._codes = np.asarray(codes, np.int8).tobytes()
+        if self._loading:  # the first step after a load's arrival is another one
+            del self._ends[bisect_left(self._ends, self._next_ready_s()) + 1 :]
+
+    def _time_prefill(self, start_s: float, chunk: tuple[int, int], n: int, sum_context: int, max_context: int, k: int) -> None:
+        """k steps with a chunk of one prompt each, beside the same n decodes."""
+        step, (new, cached) = self.step_time.step, chunk
+        ends, codes = array("d"), bytearray()
+        for i in range(k):
+            seconds, code = step([(new, cached + i * new)], n, sum_context + i * n, max_context + i if n else 0, n)
+            start_s += seconds + self.overhead_s
+            ends.append(start_s)
+            codes.append(code)
+        self._ends, self._codes = ends, bytes(codes)
+        self.scheduler.announce(ends)  # type: ignore[union-attr]  # SGLang never decodes beside a chunk
+
+    def _complete(self) -> None:
+        scheduler, ends = self.scheduler, self._ends
+        k, end_s = len(ends), ends[-1]
+        self._last_start_s = ends[-2] if k > 1 else self._start_s
+        if k > 1:
+            scheduler.fast_forward(k - 1)
+        scheduler.cache.now_s = end_s
+        self._record_steps(k)
+        if self.life is not None:
+            self._record_life(self._start_s)
+        if scheduler.finishing_now():
+            self._sample(end_s)  # before they let go of their blocks
+        finished = scheduler.complete()
+        if self.step_log is not None and isinstance(scheduler, SGLangScheduler):
+            self.step_log.append((self.index, self._start_s, *scheduler.step_row()))
+        self._ends = NO_STEPS
+        if finished:
+            self._settled = False
+            for request in finished:
+                self.on_finish(request)
+            if not scheduler.busy:
+                self._sample(end_s)
+                self._settled = True
+
+    def stop(self, now_s: float) -> None:
+        """The clock stops here: keep the steps of the stretch in progress that have ended."""
+        k = bisect_left(self._ends, now_s)
+        if k:
+            self.scheduler.fast_forward(k)  # the step in progress holds its blocks
+            self._record_steps(k)
+
+    # -- records ----------------------------------------------------------------------------------------------------
+    def _record_steps(self, k: int) -> None:
+        """The first k steps of the present stretch have ended."""
+        chunks, sum_context, sampled = self._shape
+        self.record.stretch(self._start_s, self._ends[:k], self._codes[:k], chunks, self.scheduler.decoded, sum_context, sampled)
+
+    def _sample(self, t_s: float) -> None:
+        s, cache = self.scheduler, self.scheduler.cache
+        self.record.sample(t_s, cache.total - cache.blank - cache.idle, cache.idle, len(s.running), len(s.waiting) + len(self._held))
+
+    def _log_step(self, now_s: float, taken: int, evicted: int) -> None:
+        s = self.scheduler
+        if isinstance(s, SGLangScheduler):
+            s.note_scheduled()  # its row is written at the end of the step
+            return
+        if not (s.chunks or s.decoded):
+            return  # a call that schedules nothing is no step
+        cache = s.cache
+        tokens = {r.id: n for r, n in s.chunks}
+        out = set(s.left_out)
+        scheduled = [(r.id, 1 if r.decoding else tokens[r.id]) for r in s.running if r.id in tokens or (r.decoding and r not in out)]
+        row = (self.index, now_s, scheduled, list(s.preempted), taken, evicted, cache.free, len(s.running), len(s.waiting))
+        self.step_log.append(row)  # type: ignore[union-attr]
+
+    def _record_life(self, start_s: float) -> None:
+        for end_s in self._ends if self.scheduler.chunks else ():
+            for r, tokens in self.scheduler.chunks:
+                self.life[r.id].append(("prefill", start_s, end_s, tokens))  # type: ignore[index]
+            start_s = end_s

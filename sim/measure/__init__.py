@@ -1,0 +1,1 @@
+"""What a recording says: latencies, causes, cost, verdict, tables."""

@@ -1,0 +1,132 @@
+"""What a run costs and who pays: GPU-seconds per request, and what the prefix cache was worth.
+
+The one idea: a step's time is shared equally by the tokens it computed, so a request pays for each of its tokens the
+price of the step the token was in. Decode shares are exact (a cumsum over the steps between its first and last token);
+a prefill in one chunk is exact; a longer one pays the mean price of the prefill tokens of the steps it spans, and
+prefill shares are scaled per replica so that all shares sum to the busy time. Idle time is shared in proportion.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sim.recording import Recording, Steps
+
+
+def busy_gpu_s(rec: Recording, new_prompt_tokens: np.ndarray, gpus_per_replica: int) -> np.ndarray:
+    """GPU-seconds of busy step time per request, float64 [n]; sums to the step time of all replicas x gpus_per_replica.
+
+    new_prompt_tokens: prompt tokens each request had to compute (recomputed ones included), int64 [n].
+    """
+    share = np.zeros(len(rec.replica))
+    for replica, steps in enumerate(rec.steps):
+        rows = np.flatnonzero((rec.replica == replica) & ~np.isnan(rec.admit_s))
+        if len(rows) and len(steps.end_s):
+            share[rows] = _replica_share(rec, steps, rows, replica, new_prompt_tokens[rows])
+    return share * gpus_per_replica
+
+
+def _replica_share(rec: Recording, steps: Steps, rows: np.ndarray, replica: int, new_tokens: np.ndarray) -> np.ndarray:
+    n = len(steps.end_s)
+    per_token = steps.duration_s / np.maximum(steps.n_decode + steps.prefill_tokens, 1)
+    # decode: one token in every step after the first-token step, except in the listed gaps and where prefills make decodes wait
+    decoding = np.where(steps.n_decode > 0, per_token, 0.0) if rec.prefill_pauses else per_token
+    spent = _running(decoding, np.float64)
+    first = np.where(rec.first_step[rows] < 0, n - 1, rec.first_step[rows])
+    last = np.where(rec.last_step[rows] < 0, n - 1, rec.last_step[rows])
+    decode = spent[last + 1] - spent[first + 1]
+    listed = rec.replica[rec.gaps_request] == replica
+    silent = spent[rec.gaps_to_step[listed]] - spent[rec.gaps_from_step[listed] + 1]
+    decode -= np.bincount(rec.gaps_request[listed], weights=silent, minlength=len(rec.replica))[rows]
+    del decoding, spent  # a long run has many steps
+    # prefill: mean price of the prefill tokens between admission and first token
+    per_token *= steps.prefill_tokens
+    price, count = _running(per_token, np.float64), _running(steps.prefill_tokens, np.int64)
+    admit = np.searchsorted(steps.end_s, rec.admit_s[rows], side="right")  # the first step that ends after its start
+    admit = np.minimum(admit, first)
+    tokens = count[first + 1] - count[admit]
+    prefill = new_tokens * (price[first + 1] - price[admit]) / np.maximum(tokens, 1)
+    owed = max(float(steps.duration_s.sum()) - float(decode.sum()), 0.0)
+    paid = float(prefill.sum())
+    return decode + prefill * (owed / paid) if paid > 0 else decode
+
+
+def _running(values: np.ndarray, dtype: type) -> np.ndarray:
+    """[n + 1]: the sum of the values before each, and of all."""
+    out: np.ndarray = np.empty(len(values) + 1, dtype)
+    out[0] = 0
+    np.cumsum(values, out=out[1:])
+    return out
+
+
+def cost_summary(
+    gpu_s: np.ndarray, inside: np.ndarray, session: np.ndarray, held_gpu_s: float, input_tokens: int, output_tokens: int, usd_per_hour: float | None
+) -> tuple[dict[str, Any], np.ndarray, dict[str, np.ndarray]]:
+    """Cost of the window, per-request GPU-hours with idle time included, and the same per session.
+
+    gpu_s: busy GPU-seconds per request [n]. inside: the window's arrivals [n], which pay for the whole window.
+    held_gpu_s: GPUs x window. input_tokens, output_tokens: processed in the window; the whole cost is given over each and over
+    both: three views of one bill, not parts of it. Without a price the dollar figures are None, never a guess.
+    """
+    paying = np.where(inside, gpu_s, 0.0)
+    total = float(paying.sum())
+    hours = paying * (held_gpu_s / total if total > 0 else 0.0) / 3600
+    ids, inverse = np.unique(session[inside], return_inverse=True)
+    session_hours = np.bincount(inverse, weights=hours[inside], minlength=len(ids))
+    gpu_hours = held_gpu_s / 3600
+
+    def usd(value: float) -> float | None:
+        return None if usd_per_hour is None else value * usd_per_hour
+
+    n, tokens = int(inside.sum()), {"input": input_tokens, "output": output_tokens, "total": input_tokens + output_tokens}
+    hours_per_million = {name: gpu_hours / count * 1e6 if count else None for name, count in tokens.items()}
+    cost = {
+        "gpu_hour_usd": usd_per_hour,
+        "usd": usd(gpu_hours),
+        **{f"usd_per_million_{name}_tokens": None if spent is None else usd(spent) for name, spent in hours_per_million.items()},
+        **{f"gpu_hours_per_million_{name}_tokens": spent for name, spent in hours_per_million.items()},
+        "usd_per_request": usd(gpu_hours / n) if n else None,
+        "usd_per_session": usd(gpu_hours / len(ids)) if len(ids) else None,
+        "sessions": len(ids),
+    }
+    counts = np.bincount(inverse, minlength=len(ids))
+    return cost, hours, {"session_id": ids, "requests": counts, "gpu_hours": session_hours}
+
+
+def cache_worth(on: Mapping[str, Any], off: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What the prefix cache saved: shares of the cache-off run, as JSON-able numbers; None where not known.
+
+    on, off: `Report.summary` with `Report.latency` under "latency" (see `worth_of` in sim.measure.report). Tokens and FLOPs
+    come from the run itself; time and cost need the twin with the cache off. They are different numbers: 47 % fewer
+    prefill tokens is not 47 % less time.
+    """
+    worth: dict[str, Any] = {
+        "prefill_tokens_saved": on["prefix_hit_tokens"],
+        "prefill_tokens_saved_share": on["prefix_hit_rate"],
+        "prefill_flops_saved": on["prefill_flops_saved"],
+        "prefill_flops_saved_share": _share(on["prefill_flops_saved"], on["prefill_flops"]),
+        "twin": off is not None,
+    }
+    if off is None:
+        return worth
+    for name in ("ttft", "e2el"):
+        for stat in ("mean", "p50", "p99"):
+            before, after = off["latency"][name][stat], on["latency"][name][stat]
+            worth[f"{stat}_{name}_ms"] = {"off": before, "on": after, "saved_share": _saved(before, after)}
+    for key in ("gpu_busy_s", "gpu_hours"):
+        worth[key] = {"off": off[key], "on": on[key], "saved_share": _saved(off[key], on[key])}
+    before, after = off["cost"]["usd"], on["cost"]["usd"]
+    worth["cost_usd"] = {"off": before, "on": after, "saved_share": _saved(before, after)}
+    worth["attainment"] = {"off": off["attainment"], "on": on["attainment"]}
+    worth["stable"] = {"off": off["stable"], "on": on["stable"]}
+    return worth
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else part / whole
+
+
+def _saved(before: float | None, after: float | None) -> float | None:
+    return None if after is None or not before else 1 - after / before

@@ -1,0 +1,1 @@
+"""The engine step of vLLM V1."""

@@ -1,0 +1,103 @@
+"""Admission: waiting requests join the batch in order while budget, places and memory last (ENGINE_SEMANTICS 2a, rules 6-10).
+
+The one idea: a request is looked up in the cache, and only when all it must have fits are its hits pinned. The head that
+does not fit is remembered with what it needs, so that it is not looked up again before that can have changed.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sim.request import Request
+
+if TYPE_CHECKING:
+    from sim.vllm.scheduler import Scheduler
+
+
+def admit(s: Scheduler) -> None:
+    """Until one does not fit. One whose LoRA adapter finds no slot is passed by."""
+    skipped: list[Request] = []
+    while s.budget > 0 and len(s.running) < s.p.max_num_seqs and len(s.waiting):
+        r = s.waiting.head()
+        if r is s.blocked and _still_blocked(s):
+            break
+        if _finds_no_lora_slot(s, r):
+            skipped.append(s.waiting.pop())
+            continue
+        tokens = _fit(s, r)
+        if not tokens:
+            break
+        s.waiting.pop()
+        _start(s, r, tokens)
+    for r in reversed(skipped):
+        s.waiting.put_back(r)
+    s.steady = not skipped and _nobody_joins(s)
+
+
+def _still_blocked(s: Scheduler) -> bool:
+    """The head's need cannot have shrunk: nobody computes what it asks for."""
+    return bool(s.running) and not s.blocked_written and s.p.reserve_full_isl and s.cache.free < s.blocked_need
+
+
+def _finds_no_lora_slot(s: Scheduler, r: Request) -> bool:
+    return r.lora >= 0 and 0 < s.p.max_loras <= len(s.loras) and r.lora not in s.loras
+
+
+def _fit(s: Scheduler, r: Request) -> int:
+    """Look r up and pin its hits when it fits: the tokens of its first chunk, 0 when it does not fit."""
+    cache, b = s.cache, s.b
+    limit = (r.known - 1) // b
+    hit, idle, handles = cache.lookup(r.path, limit)
+    load = s.loader.plan(r, hit, limit, s.now_s) if s.loader is not None else None
+    start = hit + load.total if load is not None else hit
+    tokens = s.chunk(r.known - start * b)
+    upto = r.known if s.p.reserve_full_isl else start * b + tokens
+    need = -(-upto // b) - hit + idle + (s.watermark if s.running else 0)
+    if need > cache.free:
+        s.blocked, s.blocked_need = r, need
+        s.blocked_written = cache.being_written(r.path)
+        return 0
+    s.blocked = None
+    _record_hit(s, r, start, limit)
+    cache.acquire(r, handles)
+    if s.loader is not None:
+        s.loader.load(r, hit, load, s.now_s)
+    r.computed = start * b
+    return tokens
+
+
+def _record_hit(s: Scheduler, r: Request, hit: int, limit: int) -> None:
+    if r.preempted_at >= 0:
+        s.log.hit_again(r, hit * s.b)
+    else:
+        own, fleet = s.cache.ceilings(r.path, hit, limit)
+        s.log.hit(r, hit * s.b, own * s.b, fleet * s.b)
+
+
+def _start(s: Scheduler, r: Request, tokens: int) -> None:
+    """Give r a place in the batch, and its first chunk unless it loads."""
+    s.log.admitted(r, s.now_s)
+    r.order = s.admitted
+    s.admitted += 1
+    s.running[r] = None
+    s.running_tokens += r.known
+    s.waiting_tokens -= r.known
+    if r.lora >= 0:
+        s.loras[r.lora] = s.loras.get(r.lora, 0) + 1
+    s.changed = True
+    if r.ready_s > s.now_s:
+        s.loading.append(r)
+    else:
+        s.prefills.append(r)
+        s.budget -= tokens
+        s.allocate(r, tokens)
+    s.cache.start_writing(r)
+
+
+def _nobody_joins(s: Scheduler) -> bool:
+    """Whether the same decodes, and nothing else, run until somebody finishes or arrives."""
+    if s.chunks or s.prefills or s.left_out or s.cache.overlapped or s.ending:
+        return False
+    if not len(s.waiting) or len(s.running) >= s.p.max_num_seqs:
+        return True
+    same_need = s.p.reserve_full_isl or s.loader is None  # a load takes all its blocks at once, and what can be loaded changes
+    return same_need and s.blocked is s.waiting.head() and not s.blocked_written

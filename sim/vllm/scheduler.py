@@ -1,0 +1,282 @@
+"""The engine step of vLLM V1: running requests first, then waiting ones, over one token budget and paged blocks.
+
+The one idea: decodes advance together. While every allocation succeeds a step costs O(1): `base = steps - computed` is
+constant for a decoding request, so counters over it (sim.decodes) replace a loop over the batch. Only when memory or budget
+binds does a step walk the running list in order, since then the victim depends on it (ENGINE_SEMANTICS 2a, rules 5-11; RUNS.md
+"When a step may not be O(1)").
+
+    schedule()     decide one step: advance the running (sim.vllm.preemption when memory binds), admit the waiting (sim.vllm.admission)
+    stretch()      how many steps from here nothing can change the batch (sim.vllm.stretches)
+    fast_forward() take some of them at once
+    complete()     sample, finish and free at the end of the step (sim.vllm.in_flight when scheduling is asynchronous)
+"""
+from __future__ import annotations
+
+from array import array
+
+from sim.decodes import Decodes
+from sim.kvcache.base import BlockCache
+from sim.kvcache.chains import Paths
+from sim.kvcache.tiers import Tiers
+from sim.log import RequestLog
+from sim.request import Request
+from sim.scenario import EngineParams
+from sim.vllm import admission, in_flight, preemption, stretches
+from sim.vllm.loading import PREFETCH_AHEAD, Loader
+from sim.vllm.waiting import QUEUES
+
+
+class Scheduler:
+    """One replica's queues, running batch and step plan."""
+
+    def __init__(self, params: EngineParams, cache: BlockCache, paths: Paths, log: RequestLog, tiers: Tiers | None = None) -> None:
+        self.p = params
+        self.b = params.block_size
+        self.cache = cache
+        self.paths = paths
+        self.log = log
+        self.tiers = tiers
+        self.loader = None if tiers is None else Loader(tiers, cache, log)
+        self.prefetches = self.loader is not None and self.loader.prefetches
+        self.by_priority = params.scheduler_policy == "priority"
+        cache.lag = int(params.async_scheduling)
+        self.watermark = int(params.watermark * (params.kv_blocks + 1))
+        self.waiting = QUEUES[params.scheduler_policy](self._build)
+        self.waiting_tokens = 0
+        self.running: dict[Request, None] = {}  # in admission order
+        self.running_tokens = 0  # known tokens of the running requests, at the last completed step
+        self.decodes = Decodes(self.b)  # of them, those decoding
+        self.prefills: list[Request] = []  # those that are not; in running order
+        self.loading: list[Request] = []  # and those whose loads from cache tiers have not arrived
+        self.loras: dict[int, int] = {}  # adapter -> running requests that use it
+        self.steps = 0
+        self.admitted = 0  # requests, since the start
+        # the present step
+        self.now_s = 0.0
+        self.budget = 0  # tokens left
+        self.threshold = 0  # longest chunk while others are there; 0: any
+        self.chunks: list[tuple[Request, int]] = []  # prefill tokens
+        self.decoded = 0
+        self.decoded_base = 0  # sum of base over the decodes of this step
+        self.left_out: list[Request] = []  # decodes that are not in it
+        self.preempted: list[int] = []
+        self.changed = False  # the batch
+        self.steady = False  # nothing is admitted before somebody finishes or arrives
+        self.ending: list[Request] = []  # asynchronous: finished, but the next step is decided before anybody knows
+        self.freed = False  # it let go after the step was decided
+        # the head of the queue, when it did not fit
+        self.blocked: Request | None = None
+        self.blocked_need = 0
+        self.blocked_written = False
+
+    # -- queue ------------------------------------------------------------------------------------------------------
+    @property
+    def busy(self) -> bool:
+        return bool(self.running or self.waiting)
+
+    def submit(self, request: int) -> bool:
+        """Queue a request. True when the present decode stretch must be cut for it."""
+        self.waiting_tokens += self.log.prompt[request]
+        cut = self.waiting.add(request)
+        return cut or (self.prefetches and (self.by_priority or len(self.waiting) <= PREFETCH_AHEAD))
+
+    def _build(self, request: int) -> Request:
+        log = self.log
+        return Request(
+            request, log.prompt[request], log.output[request], log.arrival_s[request], self.paths.build(request), log.priority[request], log.lora[request]
+        )
+
+    # -- one step ---------------------------------------------------------------------------------------------------
+    def schedule(self, now_s: float) -> bool:
+        """Decide one step; False when nothing could be scheduled (then it was no step)."""
+        self._begin(now_s)
+        chunks = self._chunks_if_all_fit()
+        if chunks is not None:
+            self._advance_together(chunks)
+        else:
+            preemption.advance_in_order(self)
+        if not self.preempted:
+            admission.admit(self)
+        if self.prefetches and self.loader.prefetch(self.waiting, now_s):  # type: ignore[union-attr]
+            self.changed, self.steady = True, False
+        if self.decoded or self.chunks:
+            return True
+        if not self.preempted:
+            self.steps = self.cache.steps = self.steps - 1  # it was no step
+        if self.cache.lag:
+            in_flight.learn(self)
+        return False
+
+    def _begin(self, now_s: float) -> None:
+        self.now_s = now_s
+        self.chunks = []
+        self.preempted = []
+        self.changed, self.freed = self.freed, False
+        self.steady = False
+        self.budget = self.p.max_num_batched_tokens
+        self.threshold = self.p.long_prefill_token_threshold if len(self.running) + len(self.waiting) > 1 else 0
+        if self.loading:
+            self._take_in(now_s)
+
+    def _take_in(self, now_s: float) -> None:
+        """Requests whose loads have arrived prefill from this step on, in their place in the running order."""
+        ready = [r for r in self.loading if r.ready_s <= now_s]
+        for r in ready:
+            self.loading.remove(r)
+        self.prefills += ready
+        self.prefills.sort(key=lambda r: r.order)
+
+    def _chunks_if_all_fit(self) -> list[tuple[Request, int]] | None:
+        """The prefill chunks of a step in which every running request gets all it asks for; None when some do not."""
+        need = self.decodes.blocks_at(self.steps)
+        left = self.budget - self.decodes.n
+        if left < 0 or self.left_out or self.cache.overlapped:
+            return None
+        chunks: list[tuple[Request, int]] = []
+        if self.prefills:
+            if next(reversed(self.running)) is not self.prefills[0]:
+                return None  # more than one, or decodes behind it: order matters
+            (r,) = self.prefills
+            tokens = min(r.known - r.computed, self.threshold or left, left)
+            if tokens:
+                chunks.append((r, tokens))
+                need += self.blocks_to(r, r.computed + tokens)
+        return chunks if need <= self.cache.free else None
+
+    def _advance_together(self, chunks: list[tuple[Request, int]]) -> None:
+        need = self.decodes.blocks_at(self.steps)
+        if need:
+            self.cache.take(need)
+        self.steps = self.cache.steps = self.steps + 1
+        self.decoded = self.decodes.n
+        self.decoded_base = self.decodes.sum_base
+        self.budget -= self.decoded
+        for r, tokens in chunks:
+            self.budget -= tokens
+            self.allocate(r, tokens)
+
+    def chunk(self, remaining: int) -> int:
+        """How many of a prompt's `remaining` tokens this step computes."""
+        return min(remaining, self.threshold or remaining, self.budget)
+
+    def allocate(self, r: Request, tokens: int) -> None:
+        """A prefill chunk of r in this step."""
+        self.chunks.append((r, tokens))
+        self.fill(r, tokens)
+
+    def fill(self, r: Request, tokens: int) -> None:
+        """Blocks for the next `tokens` of a prefilling request; its full blocks enter the cache now, before they are computed."""
+        need = self.blocks_to(r, r.computed + tokens)
+        self.cache.take(need)
+        r.held += need
+        r.computed += tokens
+        full = r.computed // self.b
+        if full > r.entered:
+            self.cache.enter(r, full)
+
+    def blocks_to(self, r: Request, computed: int) -> int:
+        """Blocks a prefilling request still needs for so many computed tokens."""
+        return -(-computed // self.b) - r.held
+
+    # -- shape of the step, and more of the same --------------------------------------------------------------------
+    def shape(self) -> tuple[list[tuple[int, int]], int, int, int, int]:
+        """(chunks (new, cached), decodes, sum and maximum of their contexts, rows sampled): what the step time depends on."""
+        chunks = [(tokens, r.computed - tokens) for r, tokens in self.chunks]
+        n = self.decoded
+        sampled = n + sum(1 for r, _ in self.chunks if r.computed == r.known)
+        if not n:
+            return chunks, 0, 0, 0, sampled
+        return chunks, n, n * self.steps - self.decoded_base, self.steps - self._min_base(), sampled
+
+    def _min_base(self) -> int:
+        """Smallest base of the decodes of this step: the longest context."""
+        if self.left_out:
+            out = set(self.left_out)
+            return min(r.base for r in self.running if r.decoding and r not in out)
+        return self.decodes.min_base()
+
+    def stretch(self, most: int) -> int:
+        """How many steps, this one included, run with this batch and no shortage of memory (at least 1, at most `most`)."""
+        return stretches.plan(self, most)
+
+    def announce(self, ends_s: array[float]) -> None:
+        """A stretch with a chunk has begun whose steps end then."""
+        stretches.announce(self, ends_s)
+
+    def fast_forward(self, k: int) -> None:
+        """Take k more steps of the present stretch."""
+        stretches.take(self, k)
+
+    # -- end of the step --------------------------------------------------------------------------------------------
+    def finishing_now(self) -> bool:
+        """Whether a decode lets go at the end of the present step."""
+        return self.steps in self.decodes.finishing or bool(self.ending)
+
+    def complete(self) -> list[int]:
+        """Sample and free at the end of a step, in running order; the requests that finished."""
+        if self.cache.lag:
+            in_flight.learn(self)
+        finished = self.decodes.finishing.pop(self.steps, [])
+        self.running_tokens += self.decoded
+        for r, _ in self.chunks:
+            if r.preempted_at < 0:
+                self.log.prefill_chunks[r.id] += 1
+            if r.computed == r.known:
+                self.prefills.remove(r)
+                self._sample(r)
+                if r.generated == r.output:
+                    finished.append(r)
+                else:
+                    self._decode(r)
+        if len(finished) > 1:
+            finished.sort(key=lambda r: r.order)
+        for r in finished:
+            self._finish(r)
+        self.changed |= bool(finished)
+        return [r.id for r in finished]
+
+    def _sample(self, r: Request) -> None:
+        """A prefill reached its last known token: one more output."""
+        self.log.recomputed(r, r.computed)
+        r.generated += 1
+        self.running_tokens += 1
+        step = self.steps - 1
+        if r.generated == 1:
+            self.log.first_step[r.id] = step
+        elif r.gap_from >= 0:
+            self.log.gap(r.id, r.gap_from, step)
+        r.gap_from = -1
+
+    def _decode(self, r: Request) -> None:
+        """From the next step on."""
+        r.decoding = True
+        self.decodes.join(r, self.steps - r.computed)
+        self.cache.begin_decode(r)
+
+    def _finish(self, r: Request) -> None:
+        if r.decoding:
+            self.decodes.leave(self.synced(r))
+        self.running_tokens -= r.prompt + r.output
+        self.log.last_step[r.id] = self.steps - 1
+        if self.cache.lag:
+            self.drop_lora(r)
+            in_flight.finish(self, r)
+            return
+        self.cache.release(r)
+        r.decoding = False
+        self.leave_batch(r)
+
+    def leave_batch(self, r: Request) -> None:
+        del self.running[r]
+        self.drop_lora(r)
+
+    def drop_lora(self, r: Request) -> None:
+        if r.lora >= 0:
+            self.loras[r.lora] -= 1
+            if not self.loras[r.lora]:
+                del self.loras[r.lora]
+
+    def synced(self, r: Request) -> Request:
+        """`held` of a decode is only kept up to date here: it is implied by what it has computed."""
+        r.held = -(-(self.steps + r.ahead - r.base) // self.b)
+        return r
