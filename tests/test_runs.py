@@ -136,7 +136,8 @@ def test_what_a_killed_writer_left_is_put_right_by_the_next_load_or_save(result,
 
 WRITER = """
 import sys
-from kvcast import api, runs
+from kvcast import api
+from kvcast.store import runs
 from tests.test_runs import small_scenario
 result = api.run(api.prepare(small_scenario()))
 print("ready", flush=True)

@@ -116,7 +116,7 @@ def _is_under(file: Path, folders: tuple[Path, ...]) -> bool:
 
 @functools.cache
 def _our_folders() -> tuple[Path, ...]:
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     return tuple(root / name for name in OURS)
 
 
