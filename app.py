@@ -5,6 +5,7 @@ subprocess, and every page shows what is read from the answer.
 
     kvcast dashboard        (or: streamlit run app.py)
 """
+
 from __future__ import annotations
 
 from functools import partial
@@ -24,7 +25,9 @@ def main() -> None:
         shell.status(page)
         import_module(f"kvcast.pages.{name.lower()}").show(page)
 
-    pages = [st.Page(partial(draw, name), title=name, url_path=name.lower(), default=name == PAGES[0]) for name in PAGES]
+    pages = [
+        st.Page(partial(draw, name), title=name, url_path=name.lower(), default=name == PAGES[0]) for name in PAGES
+    ]
     chosen = st.navigation(pages, position="top")
     page = shell.begin()  # here, not in a page, so that the sidebar's widgets live through a change of pages
     chosen.run()

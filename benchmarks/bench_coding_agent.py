@@ -1,10 +1,12 @@
-"""Requests per CPU second and peak memory of long closed-loop sessions: python benchmarks/bench_coding_agent.py [--requests N]
+"""Requests per CPU second and peak memory of long closed-loop sessions: python benchmarks/bench_coding_agent.py
+[--requests N]
 
-Coding-agent sessions that grow to 200,000 tokens (turns beyond it are cut), 100,000 turns asked for, a fixed number of users
-at work, Qwen3-Coder on a roofline of H200s. The rate is completed requests over CPU seconds inside `sim.simulate.run`;
-imports, loading and reports are not in it. Each case is a process of its own, so its peak memory is its own too.
-CPU seconds of a machine with other work on its cores are up to half again as many: compare rows of one run.
-"""
+Coding-agent sessions that grow to 200,000 tokens (turns beyond it are cut), 100,000 turns asked for, a fixed number of
+users at work, Qwen3-Coder on a roofline of H200s. The rate is completed requests over CPU seconds inside
+`sim.simulate.run`; imports, loading and reports are not in it. Each case is a process of its own, so its peak memory is
+its own too. CPU seconds of a machine with other work on its cores are up to half again as many: compare rows of one
+run."""
+
 from __future__ import annotations
 
 import argparse
@@ -27,11 +29,17 @@ def one(requests: int, users: int, replicas: int, policy: str) -> dict[str, floa
     from kvcast import api
     from kvcast.config import scenario_from_doc
 
-    scenario = scenario_from_doc({
-        "workload": {"preset": "coding-agent", "requests": requests, "loop": "concurrency", "concurrency": users},
-        "model": {"name": "qwen3-coder-30b-a3b"}, "hardware": {"profile": "roofline:h200"},
-        "engine": {"max_model_len": 200_000}, "cluster": {"replicas": replicas}, "cache": {"policy": policy},
-    }, "benchmark")  # fmt: skip
+    scenario = scenario_from_doc(
+        {
+            "workload": {"preset": "coding-agent", "requests": requests, "loop": "concurrency", "concurrency": users},
+            "model": {"name": "qwen3-coder-30b-a3b"},
+            "hardware": {"profile": "roofline:h200"},
+            "engine": {"max_model_len": 200_000},
+            "cluster": {"replicas": replicas},
+            "cache": {"policy": policy},
+        },
+        "benchmark",
+    )
     prepared = api.prepare(scenario)
     before = time.process_time()
     recording = api.record(prepared)
@@ -54,10 +62,16 @@ def main() -> None:
     rows = []
     for users, replicas, policy in CASES:
         command = [sys.executable, __file__, "--requests", str(args.requests), "--case", f"{users},{replicas},{policy}"]
-        out = subprocess.run(command, check=True, stdout=subprocess.PIPE, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}).stdout
+        out = subprocess.run(
+            command, check=True, stdout=subprocess.PIPE, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        ).stdout
         rows.append({"users": users, "replicas": replicas, "policy": policy} | json.loads(out))
         if not args.json:
-            print("{users:3d} users {replicas:2d} replicas {policy:4s} {completed:7,d} completed {cpu_s:6.1f} CPU-s {requests_per_cpu_s:7,.0f} req/CPU-s {peak_mib:5,.0f} MiB".format(**rows[-1]), flush=True)
+            print(
+                "{users:3d} users {replicas:2d} replicas {policy:4s} {completed:7,d} completed {cpu_s:6.1f} CPU-s"
+                " {requests_per_cpu_s:7,.0f} req/CPU-s {peak_mib:5,.0f} MiB".format(**rows[-1]),
+                flush=True,
+            )
     if args.json:
         print(json.dumps(rows, indent=2))
 

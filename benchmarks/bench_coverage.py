@@ -1,18 +1,21 @@
-"""How often a stated 95 % interval holds the long run's value: python benchmarks/bench_coverage.py [--scenario NAME] [--plans 30] [--jobs N]
+"""How often a stated 95 % interval holds the long run's value: python benchmarks/bench_coverage.py [--scenario NAME]
+[--plans 30] [--jobs N]
 
 The one idea: an interval is tested, not believed. Every scenario is planned 30 times with seeds of its own, exactly as
-`kvcast plan` settles its answer (5 runs, 5 more when they leave it open, kvcast.planner.trials), and each stated interval is held
-against the pooled value of 24 other runs that begin to count a window later and go on for five windows, so that a ramp too short
-for the queue shows as well. A row for all requests and one for every class of several.
+`kvcast plan` settles its answer (5 runs, 5 more when they leave it open, kvcast.planner.trials), and each stated
+interval is held against the pooled value of 24 other runs that begin to count a window later and go on for five
+windows, so that a ramp too short for the queue shows as well. A row for all requests and one for every class of
+several.
 
-    holds      plans whose interval contains the long run's value, with those wholly above (optimistic) and wholly below it
+    holds      plans whose interval contains the long run's value, with those wholly above (optimistic) and wholly below
+               it
     one run    the same of the interval of one run, the sketch that `kvcast run` prints
     p99        the same of the plan's interval of the 99th percentile of TTFT; above is pessimistic here
     says       how often a plan of this scenario's target meets, misses, or is not shown
 
-Runs are kept in --out: after a kill the same command goes on. Exit code 1 when a plan's interval of the attainment holds less
-often than nine times in ten on a scenario that has one stable state.
-"""
+Runs are kept in --out: after a kill the same command goes on. Exit code 1 when a plan's interval of the attainment
+holds less often than nine times in ten on a scenario that has one stable state."""
+
 from __future__ import annotations
 
 import argparse
@@ -42,10 +45,17 @@ ALL = "all"
 
 
 def _single(rate: float, **keys: Any) -> dict[str, Any]:
-    """Single turns of about 1,000 prompt and a dozen output tokens: what waits is the prefill, and few steps are cheap."""
+    """Single turns of about 1,000 prompt and a dozen output tokens: what waits is the prefill, and few steps are
+    cheap."""
     prompt = {"kind": "lognormal", "median": 1000, "p90": 3000, "high": 8000}
     output = {"kind": "lognormal", "median": 10, "p90": 30, "high": 60}
-    return {"name": "chat", "rate": rate, "layers": [{"name": "message", "scope": "dynamic", "tokens": prompt}], "output": output, **keys}
+    return {
+        "name": "chat",
+        "rate": rate,
+        "layers": [{"name": "message", "scope": "dynamic", "tokens": prompt}],
+        "output": output,
+        **keys,
+    }
 
 
 def _demo(rate_scale: float, target: float) -> dict[str, Any]:
@@ -57,7 +67,11 @@ def _classes(*classes: dict[str, Any], slo: dict[str, Any], **workload: Any) -> 
     return {"workload": {"class": list(classes), **workload}, "slo": slo}
 
 
-_TALK = {"turns": {"kind": "geometric", "mean": 3, "high": 10}, "think": {"kind": "exponential", "mean": 2.0}, "turn_input": {"value": 200}}
+_TALK = {
+    "turns": {"kind": "geometric", "mean": 3, "high": 10},
+    "think": {"kind": "exponential", "mean": 2.0},
+    "turn_input": {"value": 200},
+}
 SCENARIOS: dict[str, dict[str, Any]] = {
     "open loop": _classes(_single(18.0), slo={"attainment": 0.945, "ttft_s": 0.3}),
     "sessions": _demo(1.0, 0.995),
@@ -65,17 +79,25 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "sessions x1.3": _demo(1.3, 0.95),
     "bursty": _classes(_single(7.5, arrival={"kind": "gamma", "cv": 3.0}), slo={"attainment": 0.94, "ttft_s": 0.5}),
     "near saturation": _classes(_single(25.6), slo={"attainment": 0.95, "ttft_s": 0.7}),
-    "small class": _classes(_single(15.0, slo_class="chat"), _single(0.62, name="premium", slo_class="premium"), slo={"attainment": 0.95, "classes": {"chat": {"ttft_s": 0.5}, "premium": {"ttft_s": 0.25}}}),
-    "closed loop": _classes(_single(1.0, **_TALK), slo={"attainment": 0.925, "ttft_s": 0.1}, loop="concurrency", concurrency=60),
+    "small class": _classes(
+        _single(15.0, slo_class="chat"),
+        _single(0.62, name="premium", slo_class="premium"),
+        slo={"attainment": 0.95, "classes": {"chat": {"ttft_s": 0.5}, "premium": {"ttft_s": 0.25}}},
+    ),
+    "closed loop": _classes(
+        _single(1.0, **_TALK), slo={"attainment": 0.925, "ttft_s": 0.1}, loop="concurrency", concurrency=60
+    ),
 }
 """On one H200 with Llama-3.1-8B."""
 METASTABLE = ("sessions x1.3",)
-"""Where the fleet has a second, bad state at the same load (docs/coverage.md): no formula over a sample that looks calm covers, and the plan says
-"meets while undisturbed". Printed, and not counted in the exit code."""
+"""Where the fleet has a second, bad state at the same load (docs/coverage.md): no formula over a sample that looks calm
+covers, and the plan says "meets while undisturbed". Printed, and not counted in the exit code."""
 
 
 def scenario_of(name: str) -> Scenario:
-    return scenario_from_doc({"model": {"name": "llama-3.1-8b"}, "hardware": {"profile": "h200-llama-3.1-8b-aic"}, **SCENARIOS[name]}, name)
+    return scenario_from_doc(
+        {"model": {"name": "llama-3.1-8b"}, "hardware": {"profile": "h200-llama-3.1-8b-aic"}, **SCENARIOS[name]}, name
+    )
 
 
 @dataclass(frozen=True)
@@ -117,7 +139,9 @@ class Row:
     runs: list[int] = field(default_factory=list)  #: of the plans
     p99: Held | None = None
     long_p99_ms: Long | None = None
-    words: dict[str, int] = field(default_factory=lambda: dict.fromkeys((MEETS, MISSES, NOT_SHOWN), 0))  #: of the verdict on the scenario, whose target is near the long run's value
+    words: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys((MEETS, MISSES, NOT_SHOWN), 0)
+    )  #: of the verdict on the scenario, whose target is near the long run's value
 
 
 def attainments(judged: Judged) -> dict[str, Interval]:
@@ -149,14 +173,19 @@ def long_run(lab: Lab, scenario: Scenario, runs: int, jobs: int) -> tuple[dict[s
         with Trials(lab, [seed], CONFIDENCE) as trials:
             judged = trials.settle(Trial(scenario))
             columns = trials.by_request(judged.runs[0])
-        sizes = {ALL: sum(row.requests for row in judged.judged.classes), **{row.name: row.requests for row in judged.judged.classes}}
+        sizes = {
+            ALL: sum(row.requests for row in judged.judged.classes),
+            **{row.name: row.requests for row in judged.judged.classes},
+        }
         for name, found in attainments(judged).items():
             good.setdefault(name, []).append(found.mean * sizes[name])
             requests.setdefault(name, []).append(sizes[name])
         ttft_s.append(columns["ttft_s"][columns["in_window"]])
         p99_ms.append(np.nanpercentile(ttft_s[-1], 99) * 1e3)
     p99 = float(np.nanpercentile(np.concatenate(ttft_s), 99)) * 1e3
-    return {name: pooled(good[name], requests[name]) for name in good}, Long(p99, p99 * float(np.std(np.log(p99_ms), ddof=1)) / runs**0.5)
+    return {name: pooled(good[name], requests[name]) for name in good}, Long(
+        p99, p99 * float(np.std(np.log(p99_ms), ddof=1)) / runs**0.5
+    )
 
 
 def pooled(good: Sequence[float], requests: Sequence[int]) -> Long:
@@ -195,25 +224,51 @@ def table(rows: Sequence[Row]) -> str:
         first = row.of == ALL
         target = SCENARIOS[row.scenario]["slo"]["attainment"]
         return [
-            row.scenario if first else "", row.of, f"{100 * row.long.value:.2f} +- {100 * row.long.error:.2f} %", str(row.plan), f"{100 * np.mean(row.halves):.2f} pp",
-            f"{np.mean(row.runs):.1f}", str(row.one_run), str(row.p99) if row.p99 is not None else "",
-            f"{100 * target:g} %: " + " / ".join(str(row.words[word]) for word in (MEETS, MISSES, NOT_SHOWN)) if first else "",
-        ]  # fmt: skip
+            row.scenario if first else "",
+            row.of,
+            f"{100 * row.long.value:.2f} +- {100 * row.long.error:.2f} %",
+            str(row.plan),
+            f"{100 * np.mean(row.halves):.2f} pp",
+            f"{np.mean(row.runs):.1f}",
+            str(row.one_run),
+            str(row.p99) if row.p99 is not None else "",
+            (
+                f"{100 * target:g} %: " + " / ".join(str(row.words[word]) for word in (MEETS, MISSES, NOT_SHOWN))
+                if first
+                else ""
+            ),
+        ]
 
-    header = ["scenario", "requests", "long run", "holds", "half-width", "runs", "one run", "p99", "target: meets / misses / not shown"]
+    header = [
+        "scenario",
+        "requests",
+        "long run",
+        "holds",
+        "half-width",
+        "runs",
+        "one run",
+        "p99",
+        "target: meets / misses / not shown",
+    ]
     return text.table(header, [line(row) for row in rows], left=2)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scenario", action="append", choices=list(SCENARIOS), help="one of them (repeatable); default: all")
+    parser.add_argument(
+        "--scenario", action="append", choices=list(SCENARIOS), help="one of them (repeatable); default: all"
+    )
     parser.add_argument("--plans", type=int, default=30)
-    parser.add_argument("--long", type=int, default=24, metavar="RUNS", help="runs of the long run, of five windows each (default 24)")
+    parser.add_argument(
+        "--long", type=int, default=24, metavar="RUNS", help="runs of the long run, of five windows each (default 24)"
+    )
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "coverage", help="folder to keep the runs in")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     args = parser.parse_args()
-    rows = [row for name in args.scenario or SCENARIOS for row in cover(name, args.out, args.plans, args.long, args.jobs)]
+    rows = [
+        row for name in args.scenario or SCENARIOS for row in cover(name, args.out, args.plans, args.long, args.jobs)
+    ]
     print(text.to_json([asdict(row) for row in rows]) if args.json else table(rows))
     sys.exit(any(row.plan.held < ENOUGH * len(row.halves) for row in rows if row.scenario not in METASTABLE))
 

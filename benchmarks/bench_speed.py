@@ -3,6 +3,7 @@
 Each case is one `kvcast run` in a process of its own, so imports, loading, simulation and reports all count. The
 Mooncake cases need the trace: KVCAST_DATA names the reference data folder. BLAS runs on one thread.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -35,7 +36,9 @@ def measure(scenario: Path, *flags: str) -> dict[str, float]:
     started = time.perf_counter()
     with tempfile.TemporaryFile() as out:
         pid = os.posix_spawn(
-            sys.executable, command, {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+            sys.executable,
+            command,
+            {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
             file_actions=[(os.POSIX_SPAWN_DUP2, out.fileno(), 1)],
         )
         _, status, usage = os.wait4(pid, 0)
@@ -45,8 +48,11 @@ def measure(scenario: Path, *flags: str) -> dict[str, float]:
         summary = json.load(out)
     mib = usage.ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
     return {
-        "cpu_s": usage.ru_utime + usage.ru_stime, "wall_s": time.perf_counter() - started, "peak_mib": mib,
-        "arrived": summary["arrived"], "completed": summary["completed"],
+        "cpu_s": usage.ru_utime + usage.ru_stime,
+        "wall_s": time.perf_counter() - started,
+        "peak_mib": mib,
+        "arrived": summary["arrived"],
+        "completed": summary["completed"],
     }
 
 
@@ -82,7 +88,12 @@ def main() -> None:
         print(json.dumps(figures, indent=2))
         return
     for name, row in figures.items():
-        print(f"{name:40s} " + "  ".join(f"{key} {value:,.2f}" if isinstance(value, float) else f"{key} {value:,}" for key, value in row.items()))
+        print(
+            f"{name:40s} "
+            + "  ".join(
+                f"{key} {value:,.2f}" if isinstance(value, float) else f"{key} {value:,}" for key, value in row.items()
+            )
+        )
 
 
 if __name__ == "__main__":

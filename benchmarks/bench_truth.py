@@ -1,9 +1,9 @@
 """Is the plan's fleet the fewest that holds its target? python benchmarks/bench_truth.py [--mix N] [--jobs N]
 
-The one idea: brute force. 20 random mixes with sessions (rates, turns, think times, lengths and limits drawn from their number) are
-planned as `kvcast plan` does, and every fleet from one replica up is then simulated for 20,000 s in steady state, with seeds that no
-plan uses (one, or five to ten where one leaves it open), until one attains the target with its whole interval. The two fewest
-replicas should be the same.
+The one idea: brute force. 20 random mixes with sessions (rates, turns, think times, lengths and limits drawn from their
+number) are planned as `kvcast plan` does, and every fleet from one replica up is then simulated for 20,000 s in steady
+state, with seeds that no plan uses (one, or five to ten where one leaves it open), until one attains the target with
+its whole interval. The two fewest replicas should be the same.
 
     agree       the plan's fleet is the fewest that the long runs show to meet
     near tie    between the two numbers the long runs themselves are "not shown"
@@ -11,6 +11,7 @@ replicas should be the same.
 
 Runs are kept in --out: after a kill the same command goes on. Exit code 1 when a mix disagrees.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -41,14 +42,24 @@ ALONE = {"capacity": False, "binding": False, "advice": False, "growth": None, "
 
 
 def mix(number: int) -> dict[str, Any]:
-    """A random mix of one or two classes with sessions, on L40S: slow enough that a few requests a second need several."""
+    """A random mix of one or two classes with sessions, on L40S: slow enough that a few requests a second need
+    several."""
     draw = np.random.default_rng(number)
     classes = [_class(draw, f"class-{i}") for i in range(draw.integers(1, 3))]
-    limits = {c["name"]: {"ttft_s": round(float(draw.uniform(1.5, 4.0)), 1), "tpot_s": round(float(draw.uniform(0.06, 0.12)), 3)} for c in classes}
+    limits = {
+        c["name"]: {
+            "ttft_s": round(float(draw.uniform(1.5, 4.0)), 1),
+            "tpot_s": round(float(draw.uniform(0.06, 0.12)), 3),
+        }
+        for c in classes
+    }
     return {
-        "workload": {"class": classes}, "model": {"name": "llama-3.1-8b"}, "hardware": {"profile": "l40s-llama-3.1-8b-aic"},
-        "cluster": {"router": str(draw.choice(["round-robin", "least-loaded", "session-affinity"]))}, "slo": {"attainment": TARGET, "classes": limits},
-    }  # fmt: skip
+        "workload": {"class": classes},
+        "model": {"name": "llama-3.1-8b"},
+        "hardware": {"profile": "l40s-llama-3.1-8b-aic"},
+        "cluster": {"router": str(draw.choice(["round-robin", "least-loaded", "session-affinity"]))},
+        "slo": {"attainment": TARGET, "classes": limits},
+    }
 
 
 def _class(draw: np.random.Generator, name: str) -> dict[str, Any]:
@@ -58,10 +69,18 @@ def _class(draw: np.random.Generator, name: str) -> dict[str, Any]:
 
     turns = int(draw.integers(2, 9))
     return {
-        "name": name, "slo_class": name, "rate": round(float(draw.uniform(0.5, 2.0)) / turns, 3), "turns": {"kind": "geometric", "mean": turns, "high": 4 * turns},
-        "think": {"kind": "exponential", "mean": round(float(draw.uniform(3, 30)), 1)}, "turn_input": lengths(50, 1000), "output": lengths(60, 300),
-        "layers": [{"name": "system", "scope": "global", "tokens": {"value": int(draw.integers(100, 3000))}}, {"name": "first", "scope": "dynamic", "tokens": lengths(200, 1500)}],
-    }  # fmt: skip
+        "name": name,
+        "slo_class": name,
+        "rate": round(float(draw.uniform(0.5, 2.0)) / turns, 3),
+        "turns": {"kind": "geometric", "mean": turns, "high": 4 * turns},
+        "think": {"kind": "exponential", "mean": round(float(draw.uniform(3, 30)), 1)},
+        "turn_input": lengths(50, 1000),
+        "output": lengths(60, 300),
+        "layers": [
+            {"name": "system", "scope": "global", "tokens": {"value": int(draw.integers(100, 3000))}},
+            {"name": "first", "scope": "dynamic", "tokens": lengths(200, 1500)},
+        ],
+    }
 
 
 @dataclass(frozen=True)
@@ -78,12 +97,17 @@ class Row:
     def outcome(self) -> str:
         if self.planned == self.fewest:
             return AGREE
-        apart = [n for n in self.long if min(self.planned or MOST, self.fewest or MOST) <= n < max(self.planned or MOST, self.fewest or MOST)]
+        apart = [
+            n
+            for n in self.long
+            if min(self.planned or MOST, self.fewest or MOST) <= n < max(self.planned or MOST, self.fewest or MOST)
+        ]
         return TIE if apart and all(self.long[n].verdict == NOT_SHOWN for n in apart) else DISAGREE
 
 
 def long_runs(lab: Lab, scenario: Scenario, jobs: int) -> dict[int, Judged]:
-    """Fleets from one replica up to the first that is shown to meet, by one long run, or by five to ten where one leaves it open.
+    """Fleets from one replica up to the first that is shown to meet, by one long run, or by five to ten where one
+    leaves it open.
 
     Hopeless runs stop early.
     """
@@ -107,7 +131,13 @@ def measure(number: int, out: Path, jobs: int) -> Row:
     answer = plan(scenario, out=out / f"plan-{number}", most=MOST, jobs=jobs, **ALONE)["answer"]
     long = long_runs(Lab(out / f"long-{number}"), scenario, jobs)
     fewest = next((n for n, one in long.items() if one.verdict == MEETS), None)
-    return Row(number, requests_per_s(workload_mix.resolve(scenario.workload)), answer["replicas"] if answer["feasible"] else None, fewest, long)
+    return Row(
+        number,
+        requests_per_s(workload_mix.resolve(scenario.workload)),
+        answer["replicas"] if answer["feasible"] else None,
+        fewest,
+        long,
+    )
 
 
 def table(rows: list[Row]) -> str:
@@ -115,13 +145,29 @@ def table(rows: list[Row]) -> str:
         one = row.long.get(n or 0)
         if one is None:
             return ""
-        worst = min((c.attainment for c in one.judged.classes if c.attainment is not None), key=lambda found: found.mean, default=None)
-        return f"below {text.percent(one.at_most)}" if worst is None else f"{100 * worst.mean:.2f} % ({100 * worst.low:.2f} - {100 * worst.high:.2f}), {one.verdict}"
+        worst = min(
+            (c.attainment for c in one.judged.classes if c.attainment is not None),
+            key=lambda found: found.mean,
+            default=None,
+        )
+        return (
+            f"below {text.percent(one.at_most)}"
+            if worst is None
+            else f"{100 * worst.mean:.2f} % ({100 * worst.low:.2f} - {100 * worst.high:.2f}), {one.verdict}"
+        )
 
     cells = [
-        [str(row.number), f"{row.requests_per_s:.2f}/s", str(row.planned or "none"), str(row.fewest or "none"), attained(row, row.fewest), attained(row, (row.fewest or MOST) - 1), row.outcome]
+        [
+            str(row.number),
+            f"{row.requests_per_s:.2f}/s",
+            str(row.planned or "none"),
+            str(row.fewest or "none"),
+            attained(row, row.fewest),
+            attained(row, (row.fewest or MOST) - 1),
+            row.outcome,
+        ]
         for row in rows
-    ]  # fmt: skip
+    ]
     return text.table(["mix", "requests", "plan", "20,000 s", "worst class there", "with one less", ""], cells)
 
 

@@ -1,10 +1,13 @@
 """From a points file to a device profile: fits, tables, what was measured and what stands in for it.
 
-The one idea: inside the measured grid a profile holds the measured times and a simulation interpolates between them; a hole in
-the grid and everything beyond it is the fitted form, scaled to agree with the nearest measured point, and the profile says where that begins.
+The one idea: inside the measured grid a profile holds the measured times and a simulation interpolates between them; a
+hole in the grid and everything beyond it is the fitted form, scaled to agree with the nearest measured point, and the
+profile says where that begins.
 
-    python -c "from pathlib import Path; from calibrate.assemble import from_points; print(from_points(Path('points.jsonl')).lines())"
+    python -c "from pathlib import Path; from calibrate.assemble import from_points;
+    print(from_points(Path('points.jsonl')).lines())"
 """
+
 from __future__ import annotations
 
 import math
@@ -48,13 +51,21 @@ class Calibration:
         if op not in self.common and TERMS[op] == STREAMING and "rms_norm" in self.common:
             return self.common["rms_norm"], False
         if op not in self.common:
-            raise InputError(f"the points file holds no {op} points; expected them before a profile can be made (kvcast calibrate --resume)")
+            raise InputError(
+                f"the points file holds no {op} points; expected them before a profile can be made (kvcast calibrate"
+                " --resume)"
+            )
         return self.common[op], False
 
     def values(self, op: str, shape: dict[str, int]) -> dict[tuple[int, ...], float]:
         """Measured values of a kernel shape by the op's axes."""
         kernel = kernel_of(op, shape)
-        return {tuple(s.shape[a] for a in AXES[op]): s.value for f in self.fitted if f.op == op and f.kernel == kernel for s in f.samples}
+        return {
+            tuple(s.shape[a] for a in AXES[op]): s.value
+            for f in self.fitted
+            if f.op == op and f.kernel == kernel
+            for s in f.samples
+        }
 
     def single(self, op: str) -> float | None:
         return next((r["value"] for r in self.rows if r["op"] == op), None)
@@ -65,14 +76,20 @@ class Calibration:
         for f in self.fitted:
             parameters = ", ".join(f"{name} {value:.4g}" for name, value in f.form.described().items())
             held = "too few points to hold any out" if f.held_out is None else f"held out {100 * f.held_out:.1f} %"
-            between = "" if f.held_out_interpolation is None else f", between points {100 * f.held_out_interpolation:.1f} %"
+            between = (
+                "" if f.held_out_interpolation is None else f", between points {100 * f.held_out_interpolation:.1f} %"
+            )
             out.append(f"{f.name}: {len(f.samples)} points, {held}{between}; {parameters}")
         return out
 
     def drifts(self) -> list[str]:
         """Anchors that moved by more than 3 % since they were first measured."""
         changes = [change for session in self.sessions for change in (session.get("drift") or {}).items()]
-        return [f"DRIFT {100 * change:+.1f} % in {key}: the clocks moved while measuring" for key, change in changes if abs(change) > DRIFT]
+        return [
+            f"DRIFT {100 * change:+.1f} % in {key}: the clocks moved while measuring"
+            for key, change in changes
+            if abs(change) > DRIFT
+        ]
 
     def failures(self) -> list[str]:
         """Points that the grid lacks, the form standing in for them; a line per reason."""
@@ -88,18 +105,23 @@ def from_points(path: Path) -> Calibration:
     failed = {key: r["error"] for key, r in points.items() if "error" in r}
     for r in rows:
         if r["op"] in TERMS and r["op"] in AXES and r["value"] > 0:
-            samples[r["op"]].append(Sample(r["shape"], features(Point(r["op"], r["shape"]), size), r["value"], r["iqr"]))
+            samples[r["op"]].append(
+                Sample(r["shape"], features(Point(r["op"], r["shape"]), size), r["value"], r["iqr"])
+            )
     if not samples:
         raise InputError(f"{path}: no measured points; expected kvcast calibrate to have run longer (--resume)")
     common = {op: fit_form(op, rows) for op, rows in samples.items() if len(rows) > 1}
-    return Calibration(header, rows, sessions, fit_operators({op: s for op, s in samples.items() if op in common}), common, failed)
+    return Calibration(
+        header, rows, sessions, fit_operators({op: s for op, s in samples.items() if op in common}), common, failed
+    )
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------
 
 
 def profile_of(calibration: Calibration, model: ModelSpec, tp: int, name: str) -> DeviceProfile:
-    """A device profile of one model and width. Shapes that were not measured are interpolated from the operator's common form and say so."""
+    """A device profile of one model and width. Shapes that were not measured are interpolated from the operator's
+    common form and say so."""
     header = calibration.header
     device, dtype = header["device"], header["dtype"]
     size = ELEMENT_BYTES[dtype]
@@ -110,43 +132,74 @@ def profile_of(calibration: Calibration, model: ModelSpec, tp: int, name: str) -
     overhead_us, host = _host(calibration)
     shape = attention_shape(model, tp)
     points: dict[str, Any] = {
-        "dense": dense, "per_sequence": per_sequence + host, "prefill_attention": prefill_table(calibration, shape, model.layers, size, notes),
-        "decode_attention": decode_table(calibration, shape, model.layers, size, notes), "step_overhead_us": overhead_us,
-        "unequal": _unequal(calibration, shape, size), "launch_floor_us": calibration.single("launch") or 0.0, "forms": as_json(calibration.fitted), "memory": _memory(calibration),
+        "dense": dense,
+        "per_sequence": per_sequence + host,
+        "prefill_attention": prefill_table(calibration, shape, model.layers, size, notes),
+        "decode_attention": decode_table(calibration, shape, model.layers, size, notes),
+        "step_overhead_us": overhead_us,
+        "unequal": _unequal(calibration, shape, size),
+        "launch_floor_us": calibration.single("launch") or 0.0,
+        "forms": as_json(calibration.fitted),
+        "memory": _memory(calibration),
         "raw": [[r["op"], r["shape"], r["value"], r["iqr"]] for r in calibration.rows],
-    }  # fmt: skip
+    }
     mixed = _mixed(calibration, shape, model.layers)
     if mixed:
         points["mixed_attention"] = mixed
     if tp > 1:
         points["dense"].append(_all_reduce(model, tp, size, notes))
     provenance = {
-        "source": "kvcast calibrate", "licence": "yours", "version": header["kernels"], "date": str(calibration.sessions[0].get("at", "unknown")),
-        "kernels": header["kernels"], "measured_points": len(calibration.rows), "device": device,
-        "measured_model": header["model"], "notes": [*sorted(set(notes)), *calibration.drifts(), *calibration.failures()],
-    }  # fmt: skip
+        "source": "kvcast calibrate",
+        "licence": "yours",
+        "version": header["kernels"],
+        "date": str(calibration.sessions[0].get("at", "unknown")),
+        "kernels": header["kernels"],
+        "measured_points": len(calibration.rows),
+        "device": device,
+        "measured_model": header["model"],
+        "notes": [*sorted(set(notes)), *calibration.drifts(), *calibration.failures()],
+    }
     return DeviceProfile(
-        id=name, kind="tables", label=f"measured by kvcast calibrate on {device['name']} ({header['kernels']})",
-        device={"name": device["name"], "memory_gib": device["memory_gib"]}, model=model.name, dtype=dtype, kv_dtype=dtype,
-        tensor_parallel=tp, provenance=provenance, points=points,
-    )  # fmt: skip
+        id=name,
+        kind="tables",
+        label=f"measured by kvcast calibrate on {device['name']} ({header['kernels']})",
+        device={"name": device["name"], "memory_gib": device["memory_gib"]},
+        model=model.name,
+        dtype=dtype,
+        kv_dtype=dtype,
+        tensor_parallel=tp,
+        provenance=provenance,
+        points=points,
+    )
 
 
 def _operator(calibration: Calibration, operator: StepOperator, size: int, notes: list[str]) -> dict[str, Any]:
     """One operator along tokens or rows: measured points, then the anchored form."""
     axis = "rows" if operator.per_row else "tokens"
     form, known = calibration.form(operator.op, operator.point(1).shape)
-    measured = {at[0]: us for at, us in calibration.values(operator.op, operator.point(1).shape).items()} if known else {}
+    measured = (
+        {at[0]: us for at, us in calibration.values(operator.op, operator.point(1).shape).items()} if known else {}
+    )
     if len(measured) < 2:
-        other = f"other shapes of {operator.op}" if operator.op in calibration.common else "the bytes it moves, at the rate of rms_norm"
+        other = (
+            f"other shapes of {operator.op}"
+            if operator.op in calibration.common
+            else "the bytes it moves, at the rate of rms_norm"
+        )
         notes.append(f"{operator.name}: this shape was not measured; interpolated from {other}")
     at = sorted(measured) or [1, 16, 256, 4096]
     predicted = lambda x: form.us(features(operator.point(x), size))  # noqa: E731
     last = at[-1]
     anchor = measured[last] / predicted(last) if measured else 1.0
     us = [measured.get(x, predicted(x)) for x in at] + [predicted(last * k) * anchor for k in BEYOND]
-    entry = {"name": operator.name, "repeat": operator.repeat, "basis": "measured" if measured else "interpolated from other shapes",
-             axis: at + [last * k for k in BEYOND], "us": _rounded(us), "measured_to": last}  # fmt: skip
+    entry = {
+        "name": operator.name,
+        "repeat": operator.repeat,
+        "basis": "measured" if measured else "interpolated from other shapes",
+        axis: at + [last * k for k in BEYOND],
+        "us": _rounded(us),
+        "measured_to": last,
+    }
     return entry
 
 
@@ -155,7 +208,8 @@ def _rounded(us: Sequence[float]) -> list[float]:
 
 
 class Filled:
-    """A two-axis table: measured where it was, elsewhere the form times measured / form of the nearest measured point."""
+    """A two-axis table: measured where it was, elsewhere the form times measured / form of the nearest measured
+    point."""
 
     def __init__(self, measured: dict[tuple[int, int], float], form: Callable[[int, int], float]):
         self.measured, self.form = measured, form
@@ -171,45 +225,87 @@ class Filled:
         return self.form(a, b) * self._ratio[nearest]
 
 
-def prefill_table(calibration: Calibration, shape: dict[str, int], layers: int, size: int, notes: list[str]) -> dict[str, Any]:
+def prefill_table(
+    calibration: Calibration, shape: dict[str, int], layers: int, size: int, notes: list[str]
+) -> dict[str, Any]:
     form, known = calibration.form("prefill", shape)
     measured = {(n, c): us for (n, c, seqs), us in calibration.values("prefill", shape).items() if seqs == 1}
     if not known:
         notes.append("prefill attention: these heads were not measured; interpolated from other head counts")
-    at = Filled(measured, lambda n, c: form.us(features(Point("prefill", {**shape, "new": n, "cached": c, "seqs": 1}), size)))
+    at = Filled(
+        measured, lambda n, c: form.us(features(Point("prefill", {**shape, "new": n, "cached": c, "seqs": 1}), size))
+    )
     new, cached = (sorted({k[i] for k in measured}) or [16, 1024] for i in (0, 1))
     reach = max((n + c for n, c in measured), default=0)
     pairs = max((n * (c + (n + 1) / 2) for n, c in measured), default=0.0)
     table_new, table_cached = new + [new[-1] * k for k in BEYOND], cached + [(cached[-1] or 1024) * k for k in BEYOND]
     one = features(Point("prefill", {**shape, "new": 1, "cached": 0, "seqs": 1}), size)
-    parts = {"overhead_us": form.overhead_us, "pair_us": form.compute["gflop"] * one["gflop"], "token_us": form.compute["tokens"], "kv_us": form.memory["mb"] * one["mb"]}
-    return {"repeat": layers, "form": parts, "new": table_new, "cached": table_cached, "us": [_rounded([at.us(n, c) for c in table_cached]) for n in table_new],
-            "max_new": new[-1] if measured else 0, "max_kv": reach, "max_pairs": pairs, "prefix_measured": True,
-            "basis": "measured" if known else "interpolated from other head counts"}  # fmt: skip
+    parts = {
+        "overhead_us": form.overhead_us,
+        "pair_us": form.compute["gflop"] * one["gflop"],
+        "token_us": form.compute["tokens"],
+        "kv_us": form.memory["mb"] * one["mb"],
+    }
+    return {
+        "repeat": layers,
+        "form": parts,
+        "new": table_new,
+        "cached": table_cached,
+        "us": [_rounded([at.us(n, c) for c in table_cached]) for n in table_new],
+        "max_new": new[-1] if measured else 0,
+        "max_kv": reach,
+        "max_pairs": pairs,
+        "prefix_measured": True,
+        "basis": "measured" if known else "interpolated from other head counts",
+    }
 
 
-def decode_table(calibration: Calibration, shape: dict[str, int], layers: int, size: int, notes: list[str]) -> dict[str, Any]:
+def decode_table(
+    calibration: Calibration, shape: dict[str, int], layers: int, size: int, notes: list[str]
+) -> dict[str, Any]:
     form, known = calibration.form("decode", shape)
     measured = {(b, c): us for (b, c, longest), us in calibration.values("decode", shape).items() if longest == c}
     if not known:
         notes.append("decode attention: these heads were not measured; interpolated from other head counts")
-    at = Filled(measured, lambda b, c: form.us(features(Point("decode", {**shape, "batch": b, "context": c, "longest": c}), size)))
+    at = Filled(
+        measured,
+        lambda b, c: form.us(features(Point("decode", {**shape, "batch": b, "context": c, "longest": c}), size)),
+    )
     batch, context = (sorted({k[i] for k in measured}) or [1, 1024] for i in (0, 1))
     limits = [max((c for b, c in measured if b == row), default=0) for row in batch]
-    table_batch, table_context = batch + [batch[-1] * k for k in BEYOND[:2]], context + [context[-1] * k for k in BEYOND]
-    return {"repeat": layers, "batch": table_batch, "context": table_context, "us": [_rounded([at.us(b, c) for c in table_context]) for b in table_batch],
-            "measured_context": [*limits, 0, 0], "basis": "measured" if known else "interpolated from other head counts"}  # fmt: skip
+    table_batch, table_context = (
+        batch + [batch[-1] * k for k in BEYOND[:2]],
+        context + [context[-1] * k for k in BEYOND],
+    )
+    return {
+        "repeat": layers,
+        "batch": table_batch,
+        "context": table_context,
+        "us": [_rounded([at.us(b, c) for c in table_context]) for b in table_batch],
+        "measured_context": [*limits, 0, 0],
+        "basis": "measured" if known else "interpolated from other head counts",
+    }
 
 
 def _mixed(calibration: Calibration, shape: dict[str, int], layers: int) -> dict[str, Any] | None:
     """The 4-D table of mixed calls when all of its points were measured."""
-    found = {(s["new"], s["cached"], s["batch"], s["context"]): r["value"] for r in calibration.rows if r["op"] == "mixed"
-             for s in [r["shape"]] if all(s[k] == shape[k] for k in shape)}  # fmt: skip
+    found = {
+        (s["new"], s["cached"], s["batch"], s["context"]): r["value"]
+        for r in calibration.rows
+        if r["op"] == "mixed"
+        for s in [r["shape"]]
+        if all(s[k] == shape[k] for k in shape)
+    }
     axes = [sorted({k[i] for k in found}) for i in range(4)]
     if not found or len(found) < math.prod(len(a) for a in axes) or min(len(a) for a in axes) < 2:
         return None
     us = [[[[found[n, c, b, k] for k in axes[3]] for b in axes[2]] for c in axes[1]] for n in axes[0]]
-    return {"repeat": layers, **dict(zip(("new", "cached", "batch", "context"), axes, strict=True)), "us": us, "basis": "measured"}
+    return {
+        "repeat": layers,
+        **dict(zip(("new", "cached", "batch", "context"), axes, strict=True)),
+        "us": us,
+        "basis": "measured",
+    }
 
 
 def _host(calibration: Calibration) -> tuple[float, list[dict[str, Any]]]:
@@ -220,30 +316,52 @@ def _host(calibration: Calibration) -> tuple[float, list[dict[str, Any]]]:
     form = calibration.common["host"]
     base = min(form.overhead_us, measured[0][1])
     rows, us = [n for n, _ in measured], [max(value - base, 0.0) for _, value in measured]
-    return base, [{"name": "host_per_sequence", "repeat": 1, "basis": "measured", "rows": rows, "us": _rounded(us), "measured_to": rows[-1]}]
+    return base, [
+        {
+            "name": "host_per_sequence",
+            "repeat": 1,
+            "basis": "measured",
+            "rows": rows,
+            "us": _rounded(us),
+            "measured_to": rows[-1],
+        }
+    ]
 
 
 def _unequal(calibration: Calibration, shape: dict[str, int], size: int) -> dict[str, float]:
     """The decode form by sum of contexts, longest context and sequences, for batches of unequal contexts."""
     form, _ = calibration.form("decode", shape)
     per_token = features(Point("decode", {**shape, "batch": 1, "context": 1}), size)["mb"]
-    return {"overhead_us": form.overhead_us, "longest_us": form.compute["longest"], "token_us": form.memory["mb"] * per_token, "sequence_us": form.memory["seqs"]}
+    return {
+        "overhead_us": form.overhead_us,
+        "longest_us": form.compute["longest"],
+        "token_us": form.memory["mb"] * per_token,
+        "sequence_us": form.memory["seqs"],
+    }
 
 
 def _memory(calibration: Calibration) -> dict[str, Any]:
     activation = sorted((r["shape"]["tokens"], r["value"]) for r in calibration.rows if r["op"] == "activation")
-    return {"activation_tokens": [n for n, _ in activation], "activation_bytes": [int(v) for _, v in activation],
-            "kv_blocks": calibration.single("kv_capacity"), "kv_block_size": 16}  # fmt: skip
+    return {
+        "activation_tokens": [n for n, _ in activation],
+        "activation_bytes": [int(v) for _, v in activation],
+        "kv_blocks": calibration.single("kv_capacity"),
+        "kv_block_size": 16,
+    }
 
 
 ALL_REDUCE = {2: (4.1, 231.0), 4: (5.5, 294.0), 8: (7.2, 369.0)}
-"""Microseconds and GB/s by width: least squares (5 to 7 % error) of the all-reduce times in the bundled exports of H100 and H200 over NVLink."""
+"""Microseconds and GB/s by width: least squares (5 to 7 % error) of the all-reduce times in the bundled exports of H100
+and H200 over NVLink."""
 
 
 def _all_reduce(model: ModelSpec, tp: int, size: int, notes: list[str]) -> dict[str, Any]:
     """Two all-reduces a layer: alpha + 2 (tp - 1) / tp x bytes / beta. Assumed: one GPU cannot measure it."""
     alpha_us, gb_s = ALL_REDUCE[min((w for w in ALL_REDUCE if w >= tp), default=8)]
-    notes.append(f"all-reduce: ASSUMED {alpha_us:g} us + 2 (tp-1)/tp x bytes / {gb_s:g} GB/s, as H100 and H200 take over NVLink; one GPU cannot measure it")
+    notes.append(
+        f"all-reduce: ASSUMED {alpha_us:g} us + 2 (tp-1)/tp x bytes / {gb_s:g} GB/s, as H100 and H200 take over NVLink;"
+        " one GPU cannot measure it"
+    )
     tokens = [1, 2**20]
     us = [alpha_us + 2 * (tp - 1) / tp * n * model.hidden * size / (gb_s * 1e3) for n in tokens]
     return {"name": "all_reduce", "repeat": 2 * model.layers, "basis": "assumed", "tokens": tokens, "us": _rounded(us)}

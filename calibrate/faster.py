@@ -1,12 +1,13 @@
 """The same GPU with 20 % more of one resource: what would it be worth?
 
-The one idea: a step's time is scaled by the ratio of two others, one with the 20 % and one without. For compute and memory
-bandwidth both are rooflines: a profile of measured times does not say what each step waited for. An estimate, as good as the
-roofline's split between the two. Communication and host time are parts of a profile by themselves, so both are the profile,
-once with that part divided by 1.2. The ratio is never above 1.
+The one idea: a step's time is scaled by the ratio of two others, one with the 20 % and one without. For compute and
+memory bandwidth both are rooflines: a profile of measured times does not say what each step waited for. An estimate, as
+good as the roofline's split between the two. Communication and host time are parts of a profile by themselves, so both
+are the profile, once with that part divided by 1.2. The ratio is never above 1.
 
     faster(step_time, profile, model, "bf16", "compute")
 """
+
 from __future__ import annotations
 
 import re
@@ -42,37 +43,55 @@ class Faster:
     now: StepTime
     then: StepTime
 
-    def step(self, chunks: Sequence[tuple[int, int]], n_decode: int, sum_context: int, max_context: int, n_sampled: int) -> tuple[float, int]:
+    def step(
+        self, chunks: Sequence[tuple[int, int]], n_decode: int, sum_context: int, max_context: int, n_sampled: int
+    ) -> tuple[float, int]:
         shape = (chunks, n_decode, sum_context, max_context, n_sampled)
         return self.base.step(*shape)[0] * (self.then.step(*shape)[0] / self.now.step(*shape)[0]), EXTRAPOLATED
 
-    def decode_stretch(self, n_decode: int, sum_context: int, max_context: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def decode_stretch(
+        self, n_decode: int, sum_context: int, max_context: int, k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         shape = (n_decode, sum_context, max_context, k)
         ratio = self.then.decode_stretch(*shape)[0] / self.now.decode_stretch(*shape)[0]
         return self.base.decode_stretch(*shape)[0] * ratio, np.full(k, EXTRAPOLATED, np.int8)
 
 
 def faster(step_time: StepTime, profile: DeviceProfile, model: ModelSpec, dtype: str, resource: str) -> StepTime:
-    """`step_time` with 20 % more of a resource: a key of RESOURCES, INTERCONNECT or HOST. InputError where that is unknown."""
-    now, then = (latency.step_time(one, model, dtype, profile.tensor_parallel) for one in compared(profile, dtype, resource))
+    """`step_time` with 20 % more of a resource: a key of RESOURCES, INTERCONNECT or HOST. InputError where that is
+    unknown."""
+    now, then = (
+        latency.step_time(one, model, dtype, profile.tensor_parallel) for one in compared(profile, dtype, resource)
+    )
     return Faster(step_time, now, then)
 
 
 def compared(profile: DeviceProfile, dtype: str, resource: str) -> tuple[DeviceProfile, DeviceProfile]:
-    """Two profiles whose step times have the ratio that 20 % more of the resource makes. InputError says why there are none."""
+    """Two profiles whose step times have the ratio that 20 % more of the resource makes. InputError says why there are
+    none."""
     if resource == INTERCONNECT:
         return profile, replace(profile, points=_sooner_connected(profile))
     if resource == HOST:
         return profile, replace(profile, points=_sooner_launched(profile.points))
-    roofline = profile if profile.kind == "roofline" else roofline_profile(gpu_key(str(profile.device["name"])), dtype, profile.tensor_parallel, profile.kv_dtype)
-    return roofline, replace(roofline, points={**roofline.points, **{name: roofline.points[name] * (1 + SHARE) for name in RESOURCES[resource]}})
+    roofline = (
+        profile
+        if profile.kind == "roofline"
+        else roofline_profile(gpu_key(str(profile.device["name"])), dtype, profile.tensor_parallel, profile.kv_dtype)
+    )
+    return roofline, replace(
+        roofline,
+        points={**roofline.points, **{name: roofline.points[name] * (1 + SHARE) for name in RESOURCES[resource]}},
+    )
 
 
 def _sooner_connected(profile: DeviceProfile) -> dict[str, Any]:
     if profile.tensor_parallel == 1:
         raise InputError("one GPU a replica: nothing to connect")
     if profile.kind == "roofline":
-        raise InputError(f"{profile.id}: its efficiencies at tensor_parallel {profile.tensor_parallel} contain the all-reduces, whose time is not known apart")
+        raise InputError(
+            f"{profile.id}: its efficiencies at tensor_parallel {profile.tensor_parallel} contain the all-reduces,"
+            " whose time is not known apart"
+        )
     dense = [_sooner(op) if op["name"] in ALL_REDUCES else op for op in profile.points["dense"]]
     if dense == profile.points["dense"]:
         raise InputError(f"profile {profile.id!r} holds no all-reduce: what its GPUs wait for each other is unknown")
@@ -86,7 +105,11 @@ def has_host_time(profile: DeviceProfile) -> bool:
 
 def _sooner_launched(points: dict[str, Any]) -> dict[str, Any]:
     less = {name: points[name] / (1 + SHARE) for name in HOST_TIMES if name in points}
-    rows = {"per_sequence": [_sooner(op) if op["name"] == HOST_OPERATOR else op for op in points["per_sequence"]]} if "per_sequence" in points else {}
+    rows = (
+        {"per_sequence": [_sooner(op) if op["name"] == HOST_OPERATOR else op for op in points["per_sequence"]]}
+        if "per_sequence" in points
+        else {}
+    )
     return {**points, **less, **rows}
 
 
@@ -99,5 +122,8 @@ def gpu_key(device: str) -> str:
     words = re.sub(r"[^a-z0-9]+", "-", device.lower())
     found = [key for key in GPUS if key in words]
     if not found:
-        raise InputError(f"device {device!r} is not among the GPUs with a roofline ({', '.join(GPUS)}): what more compute or bandwidth would do is unknown")
+        raise InputError(
+            f"device {device!r} is not among the GPUs with a roofline ({', '.join(GPUS)}): what more compute or"
+            " bandwidth would do is unknown"
+        )
     return max(found, key=len)

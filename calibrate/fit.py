@@ -1,11 +1,13 @@
 """Fits the physical form of every operator to measured points and says how well it predicts points it has not seen.
 
-The one idea: a form is fitted twice. First over all shapes of an operator, where overhead, bandwidth and FLOP rate separate; then
-per shape, with that overhead (a launch costs the same whatever the matrix) and its own rates, drawn towards the first fit only
-where the shape's own points do not decide. Errors are relative everywhere.
+The one idea: a form is fitted twice. First over all shapes of an operator, where overhead, bandwidth and FLOP rate
+separate; then per shape, with that overhead (a launch costs the same whatever the matrix) and its own rates, drawn
+towards the first fit only where the shape's own points do not decide. Errors are relative everywhere.
 
-    python -c "from pathlib import Path; from calibrate.fit import fit_file; print(*fit_file(Path('points.jsonl')).lines(), sep='\\n')"
+    python -c "from pathlib import Path; from calibrate.fit import fit_file;
+    print(*fit_file(Path('points.jsonl')).lines(), sep='\\n')"
 """
+
 from __future__ import annotations
 
 from collections import defaultdict
@@ -35,7 +37,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class Fitted:
-    """The form of one operator at one kernel shape. Errors are mean absolute relative ones; None with too few points."""
+    """The form of one operator at one kernel shape. Errors are mean absolute relative ones; None with too few
+    points."""
 
     op: str
     kernel: Kernel
@@ -43,7 +46,9 @@ class Fitted:
     samples: tuple[Sample, ...]
     fit_error: float
     held_out: float | None  #: of the form, on points left out of its fit
-    held_out_interpolation: float | None  #: of linear interpolation between the points left in; what a simulation uses inside the grid
+    held_out_interpolation: (
+        float | None
+    )  #: of linear interpolation between the points left in; what a simulation uses inside the grid
 
     @property
     def name(self) -> str:
@@ -142,14 +147,17 @@ def held_out_error(op: str, rows: Sequence[Sample], fitted: Form, prior: Form | 
 
 
 def interpolation_error(op: str, rows: Sequence[Sample]) -> float | None:
-    """Mean absolute relative error of predicting a point from its neighbours along each axis, linearly; inner points only."""
+    """Mean absolute relative error of predicting a point from its neighbours along each axis, linearly; inner points
+    only."""
     errors = []
     for axis in AXES[op]:
         lines: dict[Kernel, dict[int, float]] = defaultdict(dict)
         for r in rows:
             if op == "decode" and axis == "context":  # equal contexts: the longest moves along
                 if r.shape["longest"] == r.shape["context"]:
-                    lines[tuple(sorted((k, v) for k, v in r.shape.items() if k not in ("context", "longest")))][r.shape["context"]] = r.value
+                    lines[tuple(sorted((k, v) for k, v in r.shape.items() if k not in ("context", "longest")))][
+                        r.shape["context"]
+                    ] = r.value
             elif op != "decode" or axis == "batch":
                 lines[tuple(sorted((k, v) for k, v in r.shape.items() if k != axis))][r.shape[axis]] = r.value
         for line in lines.values():
@@ -167,10 +175,17 @@ def _mape(form: Form, rows: Sequence[Sample]) -> float:
 def as_json(fitted: Sequence[Fitted]) -> list[dict[str, Any]]:
     """What a profile keeps of the fits."""
     return [
-        {"op": f.op, "kernel": dict(f.kernel), **f.form.to_json(), "points": len(f.samples), "fit_error": _round(f.fit_error),
-         "held_out": _round(f.held_out), "held_out_interpolation": _round(f.held_out_interpolation)}
+        {
+            "op": f.op,
+            "kernel": dict(f.kernel),
+            **f.form.to_json(),
+            "points": len(f.samples),
+            "fit_error": _round(f.fit_error),
+            "held_out": _round(f.held_out),
+            "held_out_interpolation": _round(f.held_out_interpolation),
+        }
         for f in fitted
-    ]  # fmt: skip
+    ]
 
 
 def _round(value: float | None) -> float | None:

@@ -2,11 +2,13 @@
 
     us = overhead + sqrt(compute^2 + memory^2)        each term a sum of coefficient x feature, all coefficients >= 0
 
-The one idea: it is monotone, has three or four parameters with a physical meaning (TFLOP/s, TB/s, microseconds a sequence), and
-so goes on sensibly where nothing was measured. Features are those of `calibrate.operators.features`.
+The one idea: it is monotone, has three or four parameters with a physical meaning (TFLOP/s, TB/s, microseconds a
+sequence), and so goes on sensibly where nothing was measured. Features are those of `calibrate.operators.features`.
 
-    python -c "from calibrate.forms import Form; print(Form(5.0, {'gflop': 1.5}, {'mb': 0.25}).us({'gflop': 100.0, 'mb': 64.0}))"
+    python -c "from calibrate.forms import Form; print(Form(5.0, {'gflop': 1.5}, {'mb': 0.25}).us({'gflop': 100.0, 'mb':
+    64.0}))"
 """
+
 from __future__ import annotations
 
 import math
@@ -31,15 +33,22 @@ TERMS: dict[str, Terms] = {
 """(compute features, memory features) of every operator that is fitted."""
 
 AXES = {
-    "gemm": ("m",), "prefill": ("new", "cached", "seqs"), "decode": ("batch", "context", "longest"), "sample": ("rows",), "host": ("seqs",),
-    **dict.fromkeys(("moe", "embedding", "rms_norm", "qk_norm", "silu_mul", "rope_kv_write", "activation"), ("tokens",)),
+    "gemm": ("m",),
+    "prefill": ("new", "cached", "seqs"),
+    "decode": ("batch", "context", "longest"),
+    "sample": ("rows",),
+    "host": ("seqs",),
+    **dict.fromkeys(
+        ("moe", "embedding", "rms_norm", "qk_norm", "silu_mul", "rope_kv_write", "activation"), ("tokens",)
+    ),
 }
 """Shape keys a form runs along; the other keys name the kernel and have their own parameters."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """Coefficients in microseconds per unit of a feature: gflop, mb (million bytes), tokens, seqs, longest (context tokens)."""
+    """Coefficients in microseconds per unit of a feature: gflop, mb (million bytes), tokens, seqs, longest (context
+    tokens)."""
 
     overhead_us: float
     compute: dict[str, float] = field(default_factory=dict)
@@ -53,8 +62,13 @@ class Form:
 
     def described(self) -> dict[str, float]:
         """The parameters in the units people use."""
-        known = {"gflop": ("tflops", 1e3, True), "mb": ("tb_per_s", 1.0, True), "tokens": ("ns_per_token", 1e3, False),
-                 "seqs": ("us_per_sequence", 1.0, False), "longest": ("ns_per_longest_context_token", 1e3, False)}  # fmt: skip
+        known = {
+            "gflop": ("tflops", 1e3, True),
+            "mb": ("tb_per_s", 1.0, True),
+            "tokens": ("ns_per_token", 1e3, False),
+            "seqs": ("us_per_sequence", 1.0, False),
+            "longest": ("ns_per_longest_context_token", 1e3, False),
+        }
         out = {"overhead_us": self.overhead_us}
         for f, c in (*self.compute.items(), *self.memory.items()):
             name, scale, inverse = known[f]

@@ -1,10 +1,12 @@
 """KV blocks from the start-up log of a real engine: the truth that the memory arithmetic only estimates.
 
-The one idea: an engine prints its cache once at start-up. vLLM: "GPU KV cache size: 486,800 tokens" (before 2025-02 "# GPU blocks: 30425");
-SGLang: "KV Cache is allocated. #tokens: 439452" and "max_total_num_tokens=439452". Tokens are divided by the block size.
+The one idea: an engine prints its cache once at start-up. vLLM: "GPU KV cache size: 486,800 tokens" (before 2025-02 "#
+GPU blocks: 30425"); SGLang: "KV Cache is allocated. #tokens: 439452" and "max_total_num_tokens=439452". Tokens are
+divided by the block size.
 
     kvcast profile kv-log server.log
 """
+
 from __future__ import annotations
 
 import re
@@ -38,8 +40,8 @@ class KvLog:
 def read_kv_log(path: Path, block_size: int | None = None) -> KvLog:
     """The last cache that the log reports (an engine restarted in one log counts as its last start).
 
-    block_size: when the log does not name it; else the engine's default (vLLM 16, SGLang 1). InputError without such a line.
-    """
+    block_size: when the log does not name it; else the engine's default (vLLM 16, SGLang 1). InputError without such a
+    line."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as e:
@@ -49,12 +51,19 @@ def read_kv_log(path: Path, block_size: int | None = None) -> KvLog:
     for number, line in enumerate(text.splitlines(), 1):
         size = BLOCK_SIZE.search(line)
         named = int(size[1]) if size else named
-        for engine, pattern, in_blocks in (("vllm", VLLM_TOKENS, False), ("vllm", VLLM_BLOCKS, True), ("sglang", SGLANG_TOKENS, False)):
+        for engine, pattern, in_blocks in (
+            ("vllm", VLLM_TOKENS, False),
+            ("vllm", VLLM_BLOCKS, True),
+            ("sglang", SGLANG_TOKENS, False),
+        ):
             match = pattern.search(line)
             if match:
                 found = (engine, int(match[1].replace(",", "")), in_blocks, number)
     if found is None:
-        raise InputError(f"{path}: no line with a KV cache size; expected 'GPU KV cache size: N tokens', '# GPU blocks: N' (vLLM) or '#tokens: N' (SGLang)")
+        raise InputError(
+            f"{path}: no line with a KV cache size; expected 'GPU KV cache size: N tokens', '# GPU blocks: N' (vLLM) or"
+            " '#tokens: N' (SGLang)"
+        )
     engine, count, in_blocks, number = found
     size_used = block_size or named or DEFAULT_BLOCK[engine]
     blocks = count if in_blocks else count // size_used
@@ -66,5 +75,10 @@ def read_kv_log(path: Path, block_size: int | None = None) -> KvLog:
 def log_lines(log: KvLog) -> list[str]:
     """For people: what to put into a scenario."""
     assumed = f" (the log does not name a block size: {log.engine}'s default)" if log.assumed_block_size else ""
-    return [f"{log.engine}: {log.blocks:,} blocks of {log.block_size} tokens = {log.tokens:,} tokens{assumed}, line {log.line} of the log",
-            f"--set engine.kv_blocks={log.blocks} --set engine.block_size={log.block_size}"]  # fmt: skip
+    return [
+        (
+            f"{log.engine}: {log.blocks:,} blocks of {log.block_size} tokens = {log.tokens:,} tokens{assumed}, line"
+            f" {log.line} of the log"
+        ),
+        f"--set engine.kv_blocks={log.blocks} --set engine.block_size={log.block_size}",
+    ]

@@ -4,6 +4,7 @@ Roofline, operator tables and calibrated profiles all implement `StepTime`. The 
 about a GPU. Arithmetic inside must be + - * / max min sqrt and table look-ups only (no pow, exp or log), so that
 `decode_stretch` (vectorised) and `step` (scalar) agree to the last bit: fast-forward depends on it.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -36,7 +37,9 @@ class StepTime(Protocol):
         """
         ...
 
-    def decode_stretch(self, n_decode: int, sum_context: int, max_context: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def decode_stretch(
+        self, n_decode: int, sum_context: int, max_context: int, k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Seconds float64 [k] and coverage codes int8 [k] of k pure-decode steps in a row.
 
         Step i has the contexts sum_context + i * n_decode and max_context + i, and samples n_decode rows.
@@ -45,22 +48,29 @@ class StepTime(Protocol):
         ...
 
 
-def step_time(profile: DeviceProfile, model: ModelSpec, dtype: str = "bf16", tp: int = 1, overhead_s: float = 0.0) -> StepTime:
+def step_time(
+    profile: DeviceProfile, model: ModelSpec, dtype: str = "bf16", tp: int = 1, overhead_s: float = 0.0
+) -> StepTime:
     """The step-time function of a model on a profile. overhead_s is added to every step, on top of the profile's own.
 
-    InputError when the profile was made for another model, precision or width: a number would be produced, and be wrong.
-    """
+    InputError when the profile was made for another model, precision or width: a number would be produced, and be
+    wrong."""
     from calibrate.models import known_as
 
     if not profile.fits(known_as(model), dtype, tp):
         made_for = f"{profile.model} {profile.dtype} tensor_parallel {profile.tensor_parallel}"
-        raise InputError(f"profile {profile.id!r} is for {made_for}; the scenario has {model.name} {dtype} tensor_parallel {tp}")
+        raise InputError(
+            f"profile {profile.id!r} is for {made_for}; the scenario has {model.name} {dtype} tensor_parallel {tp}"
+        )
     try:
         return _source(profile, model, overhead_s)
     except (KeyError, TypeError, ValueError, IndexError) as e:
         if isinstance(e, InputError):
             raise
-        raise InputError(f"profile {profile.id!r}: field points is not in the layout of kind {profile.kind} ({type(e).__name__}: {e})") from e
+        raise InputError(
+            f"profile {profile.id!r}: field points is not in the layout of kind {profile.kind} ({type(e).__name__}:"
+            f" {e})"
+        ) from e
 
 
 def _source(profile: DeviceProfile, model: ModelSpec, overhead_s: float) -> StepTime:

@@ -1,10 +1,12 @@
 """The shapes of a decoder-only transformer, and the weights, KV bytes and FLOPs that follow from them.
 
-The one idea: a dozen shapes decide how much memory a model and its KV cache take and how much a token costs; everything here
-is a closed form of them. `calibrate.models` reads the shapes from a Hugging Face config.json.
+The one idea: a dozen shapes decide how much memory a model and its KV cache take and how much a token costs; everything
+here is a closed form of them. `calibrate.models` reads the shapes from a Hugging Face config.json.
 
-    python -c "from calibrate.models import resolve_model; print(resolve_model('llama-3.1-8b').kv_bytes_per_token('bf16'))"
+    python -c "from calibrate.models import resolve_model;
+    print(resolve_model('llama-3.1-8b').kv_bytes_per_token('bf16'))"
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -64,7 +66,11 @@ class ModelSpec:
         """Projection weights of one layer's attention."""
         if self.is_mla:
             qk = self.qk_nope_head_dim + self.qk_rope_head_dim
-            q = self.hidden * self.q_lora_rank + self.q_lora_rank * self.heads * qk if self.q_lora_rank else self.hidden * self.heads * qk
+            q = (
+                self.hidden * self.q_lora_rank + self.q_lora_rank * self.heads * qk
+                if self.q_lora_rank
+                else self.hidden * self.heads * qk
+            )
             kv_a = self.hidden * (self.kv_lora_rank + self.qk_rope_head_dim)
             kv_b = self.kv_lora_rank * self.heads * (self.qk_nope_head_dim + self.v_head_dim)
             return q + kv_a + kv_b + self.heads * self.v_head_dim * self.hidden
@@ -93,7 +99,12 @@ class ModelSpec:
     def parameters(self) -> int:
         """All weights, embeddings included."""
         embeddings = self.vocab * self.hidden * (1 if self.tied_embeddings else 2)
-        return embeddings + self.layers * self.attention_parameters + int(self._mlp_parameters(self.experts)) + self._small_parameters
+        return (
+            embeddings
+            + self.layers * self.attention_parameters
+            + int(self._mlp_parameters(self.experts))
+            + self._small_parameters
+        )
 
     @cached_property
     def active_parameters(self) -> int:
@@ -104,13 +115,16 @@ class ModelSpec:
 
     def weight_bytes(self, dtype: str, tp: int = 1) -> int:
         """Bytes of weights on one rank. fp8 checkpoints keep embeddings, LM head, router and norms in 16 bits."""
-        wide = self.vocab * self.hidden * (1 if self.tied_embeddings else 2) + self.moe_layers * self.hidden * self.experts
+        wide = (
+            self.vocab * self.hidden * (1 if self.tied_embeddings else 2) + self.moe_layers * self.hidden * self.experts
+        )
         narrow = self.parameters - wide - self._small_parameters
         sharded = narrow * dtype_bytes(dtype) + wide * 2
         return -(-sharded // tp) + self._small_parameters * 2
 
     def layer_kv_bytes(self, kv_dtype: str, tp: int = 1) -> int:
-        """KV bytes one token takes in one layer on one rank: 2 x ceil(kv_heads / tp) x head_dim, or the MLA latent on every rank."""
+        """KV bytes one token takes in one layer on one rank: 2 x ceil(kv_heads / tp) x head_dim, or the MLA latent on
+        every rank."""
         if self.is_mla:
             return (self.kv_lora_rank + self.qk_rope_head_dim) * dtype_bytes(kv_dtype)
         return 2 * -(-self.kv_heads // tp) * self.head_dim * dtype_bytes(kv_dtype)
@@ -133,7 +147,8 @@ class ModelSpec:
 
     @cached_property
     def layer_attention_flops(self) -> int:
-        """FLOPs of one (query, key) pair in one layer: q.k and p.v over all heads (MLA: prefill form, latent expanded)."""
+        """FLOPs of one (query, key) pair in one layer: q.k and p.v over all heads (MLA: prefill form, latent
+        expanded)."""
         if self.is_mla:
             return 2 * self.heads * (self.qk_nope_head_dim + self.qk_rope_head_dim + self.v_head_dim)
         return 4 * self.heads * self.head_dim
@@ -167,7 +182,8 @@ def flops(model: ModelSpec, new: Any, cached: Any = 0) -> np.ndarray:
 
 
 def windowed_pairs(new: np.ndarray, cached: np.ndarray, window: int) -> np.ndarray:
-    """Sum over the new tokens of min(position, window): causal pairs of a sliding-window layer. Float arrays in and out."""
+    """Sum over the new tokens of min(position, window): causal pairs of a sliding-window layer. Float arrays in and
+    out."""
     growing = np.clip(window - cached, 0, new)
     return growing * cached + growing * (growing + 1) / 2 + (new - growing) * window
 

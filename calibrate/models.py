@@ -1,10 +1,11 @@
 """Models by name or by config.json: which fields of a Hugging Face config mean what, and what is refused.
 
-The one idea: a field or a model type that would change weights, KV bytes or FLOPs and is not understood (linear attention,
-state-space layers, sparse indexers, cross attention) is refused, not guessed.
+The one idea: a field or a model type that would change weights, KV bytes or FLOPs and is not understood (linear
+attention, state-space layers, sparse indexers, cross attention) is refused, not guessed.
 
     python -c "from calibrate.models import resolve_model; print(resolve_model('llama-3.1-8b').parameters)"
 """
+
 from __future__ import annotations
 
 import difflib
@@ -16,7 +17,18 @@ from typing import Any
 from calibrate.model_spec import DTYPE_BYTES, ModelSpec, dtype_bytes, flops, windowed_pairs
 from workloads.errors import InputError
 
-__all__ = ["DTYPE_BYTES", "ModelSpec", "bundled_models", "dtype_bytes", "flops", "known_as", "load_model", "model_from_config", "resolve_model", "windowed_pairs"]
+__all__ = [
+    "DTYPE_BYTES",
+    "ModelSpec",
+    "bundled_models",
+    "dtype_bytes",
+    "flops",
+    "known_as",
+    "load_model",
+    "model_from_config",
+    "resolve_model",
+    "windowed_pairs",
+]
 
 BUNDLED = Path(__file__).parent / "models"
 
@@ -73,7 +85,8 @@ def load_model_at(path: Path) -> ModelSpec:
 
 
 def known_as(model: ModelSpec) -> str:
-    """Name of the bundled model that has these shapes (a fine-tune's step times are its base model's), else the model's own name."""
+    """Name of the bundled model that has these shapes (a fine-tune's step times are its base model's), else the model's
+    own name."""
     if model.name in bundled_models():
         return model.name
     for name in bundled_models():
@@ -84,7 +97,8 @@ def known_as(model: ModelSpec) -> str:
 
 
 def load_model(path: Path) -> ModelSpec:
-    """ModelSpec from a Hugging Face config.json. InputError names the file and the field that is missing or not understood."""
+    """ModelSpec from a Hugging Face config.json. InputError names the file and the field that is missing or not
+    understood."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as e:
@@ -93,17 +107,25 @@ def load_model(path: Path) -> ModelSpec:
         raise InputError(f"{path}: not a JSON model config ({e})") from None
     if not isinstance(config, dict):
         raise InputError(f"{path}: expected a JSON object with the keys of a Hugging Face config.json")
-    return model_from_config(config, name=path.parent.name if path.name == "config.json" else path.stem, where=str(path))
+    return model_from_config(
+        config, name=path.parent.name if path.name == "config.json" else path.stem, where=str(path)
+    )
 
 
 def model_from_config(config: dict[str, Any], name: str, where: str = "config") -> ModelSpec:
     """ModelSpec from the keys of a Hugging Face config.json; `where` names the source in errors."""
     _refuse_unknown(config, where)
     read = _Reader(config, where)
-    layers, heads, hidden = read.count("num_hidden_layers"), read.count("num_attention_heads"), read.count("hidden_size")
+    layers, heads, hidden = (
+        read.count("num_hidden_layers"),
+        read.count("num_attention_heads"),
+        read.count("hidden_size"),
+    )
     kind = config["model_type"]
     shapes: dict[str, Any] = {
-        "layers": layers, "hidden": hidden, "heads": heads,
+        "layers": layers,
+        "hidden": hidden,
+        "heads": heads,
         "kv_heads": read.count("num_key_value_heads", heads),
         "head_dim": read.count("head_dim", hidden // heads),
         "intermediate": read.count("intermediate_size"),
@@ -113,7 +135,7 @@ def model_from_config(config: dict[str, Any], name: str, where: str = "config") 
         "qkv_bias": bool(config.get("attention_bias", kind in ("qwen2", "qwen2_moe"))),
         "qk_norm": kind in ("qwen3", "qwen3_moe", "gemma3_text"),
         "sandwich_norms": kind in ("gemma2", "gemma3_text"),
-    }  # fmt: skip
+    }
     shapes.update(_window(config, read, layers))
     if kind in _MOE or (kind in _MLA and config.get("n_routed_experts")):
         shapes.update(_experts(config, read, layers))
@@ -146,7 +168,9 @@ def _refuse_unknown(config: dict[str, Any], where: str) -> None:
         raise InputError(f"{where}: model_type {kind!r} is not understood (understood: {', '.join(UNDERSTOOD)})")
     for key, what in _REFUSED_KEYS.items():
         if config.get(key):
-            raise InputError(f"{where}: field {key} means {what}, which is not understood (KV bytes and FLOPs would be wrong)")
+            raise InputError(
+                f"{where}: field {key} means {what}, which is not understood (KV bytes and FLOPs would be wrong)"
+            )
     if config.get("is_encoder_decoder"):
         raise InputError(f"{where}: field is_encoder_decoder is true; only decoder-only models are understood")
     method = (config.get("quantization_config") or {}).get("quant_method")
@@ -160,9 +184,13 @@ def _window(config: dict[str, Any], read: _Reader, layers: int) -> dict[str, int
     if kinds is not None:
         unknown = sorted({str(k) for k in kinds} - {"full_attention", "sliding_attention"})
         if unknown:
-            raise InputError(f"{read.where}: layer_types has {unknown[0]!r}; expected full_attention or sliding_attention")
+            raise InputError(
+                f"{read.where}: layer_types has {unknown[0]!r}; expected full_attention or sliding_attention"
+            )
         if len(kinds) != layers:
-            raise InputError(f"{read.where}: layer_types has {len(kinds)} entries; expected num_hidden_layers = {layers}")
+            raise InputError(
+                f"{read.where}: layer_types has {len(kinds)} entries; expected num_hidden_layers = {layers}"
+            )
         sliding = sum(k == "sliding_attention" for k in kinds)
     elif not config.get("sliding_window") or config.get("use_sliding_window") is False:
         sliding = 0
@@ -183,10 +211,16 @@ def _experts(config: dict[str, Any], read: _Reader, layers: int) -> dict[str, in
     width = read.count("moe_intermediate_size", config.get("intermediate_size"))
     shared = config.get("shared_expert_intermediate_size") or width * (config.get("n_shared_experts") or 0)
     dense = set(config.get("mlp_only_layers") or [])
-    first, every = config.get("first_k_dense_replace") or 0, config.get("decoder_sparse_step") or config.get("moe_layer_freq") or 1
+    first, every = (
+        config.get("first_k_dense_replace") or 0,
+        config.get("decoder_sparse_step") or config.get("moe_layer_freq") or 1,
+    )
     offset = 1 if "decoder_sparse_step" in config else 0
     moe = [i for i in range(layers) if i >= first and i not in dense and (i + offset) % every == 0]
     return {
-        "experts": read.count(count), "experts_per_token": read.count("num_experts_per_tok"),
-        "expert_intermediate": width, "shared_intermediate": shared, "moe_layers": len(moe),
-    }  # fmt: skip
+        "experts": read.count(count),
+        "experts_per_token": read.count("num_experts_per_tok"),
+        "expert_intermediate": width,
+        "shared_intermediate": shared,
+        "moe_layers": len(moe),
+    }

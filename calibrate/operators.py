@@ -3,8 +3,10 @@
 The one idea: a point is an operator's name and its shape, nothing of the model, so two models of one device share the
 points whose shapes agree. `step_operators` says which shapes a model's step runs, how often, and along which axis.
 
-    python -c "from calibrate.models import resolve_model as m; from calibrate.operators import step_operators as s; print(*s(m('llama-3.1-8b')), sep='\\n')"
+    python -c "from calibrate.models import resolve_model as m; from calibrate.operators import step_operators as s;
+    print(*s(m('llama-3.1-8b')), sep='\\n')"
 """
+
 from __future__ import annotations
 
 import json
@@ -49,18 +51,28 @@ def supported(model: ModelSpec) -> None:
     """InputError for a model whose attention the kernels do not compute."""
     if model.is_mla or model.sliding_layers:
         kind = "latent attention (MLA)" if model.is_mla else "sliding windows"
-        raise InputError(f"model {model.name}: calibration measures full attention over KV heads; this model has {kind}")
+        raise InputError(
+            f"model {model.name}: calibration measures full attention over KV heads; this model has {kind}"
+        )
     if model.experts and model.moe_layers != model.layers:
-        raise InputError(f"model {model.name}: calibration expects experts in every layer or in none; {model.moe_layers} of {model.layers} have them")
+        raise InputError(
+            f"model {model.name}: calibration expects experts in every layer or in none; {model.moe_layers} of"
+            f" {model.layers} have them"
+        )
     if model.shared_intermediate or model.sandwich_norms:
-        raise InputError(f"model {model.name}: calibration does not measure shared experts or norms around both sides of a layer")
+        raise InputError(
+            f"model {model.name}: calibration does not measure shared experts or norms around both sides of a layer"
+        )
 
 
 def step_operators(model: ModelSpec, tp: int = 1) -> list[StepOperator]:
     """Everything but attention that one rank runs in a step, in the order of a forward pass."""
     supported(model)
     if model.heads % tp or model.intermediate % tp or model.vocab % tp:
-        raise InputError(f"tensor_parallel {tp}: expected a divisor of {model.name}'s {model.heads} heads, {model.intermediate} and {model.vocab} columns")
+        raise InputError(
+            f"tensor_parallel {tp}: expected a divisor of {model.name}'s {model.heads} heads, {model.intermediate} and"
+            f" {model.vocab} columns"
+        )
     n, h = model.layers, model.hidden
     heads, kv_heads = model.heads // tp, -(-model.kv_heads // tp)
     gemm = lambda name, repeat, width, k, row=False: StepOperator(name, "gemm", repeat, "m", {"n": width, "k": k}, row)  # noqa: E731
@@ -68,17 +80,39 @@ def step_operators(model: ModelSpec, tp: int = 1) -> list[StepOperator]:
         StepOperator("embedding", "embedding", 1, "tokens", {"hidden": h, "vocab": model.vocab // tp}),
         StepOperator("norm", "rms_norm", 2 * n, "tokens", {"hidden": h}),
         gemm("qkv", n, (heads + 2 * kv_heads) * model.head_dim, h),
-        StepOperator("rope_kv_write", "rope_kv_write", n, "tokens", {"heads": heads, "kv_heads": kv_heads, "head_dim": model.head_dim}),
+        StepOperator(
+            "rope_kv_write",
+            "rope_kv_write",
+            n,
+            "tokens",
+            {"heads": heads, "kv_heads": kv_heads, "head_dim": model.head_dim},
+        ),
         gemm("attention_out", n, h, heads * model.head_dim),
     ]
     if model.qk_norm:
-        operators.append(StepOperator("qk_norm", "qk_norm", n, "tokens", {"heads": heads, "kv_heads": kv_heads, "head_dim": model.head_dim}))
+        operators.append(
+            StepOperator(
+                "qk_norm", "qk_norm", n, "tokens", {"heads": heads, "kv_heads": kv_heads, "head_dim": model.head_dim}
+            )
+        )
     if model.experts:
         width = model.expert_intermediate // tp
-        operators.append(StepOperator("experts", "moe", n, "tokens", {"hidden": h, "width": width, "experts": model.experts, "top_k": model.experts_per_token}))
+        operators.append(
+            StepOperator(
+                "experts",
+                "moe",
+                n,
+                "tokens",
+                {"hidden": h, "width": width, "experts": model.experts, "top_k": model.experts_per_token},
+            )
+        )
     else:
         width = model.intermediate // tp
-        operators += [gemm("gate_up", n, 2 * width, h), StepOperator("silu_mul", "silu_mul", n, "tokens", {"width": width}), gemm("down", n, h, width)]
+        operators += [
+            gemm("gate_up", n, 2 * width, h),
+            StepOperator("silu_mul", "silu_mul", n, "tokens", {"width": width}),
+            gemm("down", n, h, width),
+        ]
     return [
         *operators,
         StepOperator("final_norm", "rms_norm", 1, "tokens", {"hidden": h}),
@@ -115,7 +149,11 @@ def _kv_mb(s: dict[str, int], b: int, tokens: float) -> float:
 def _prefill(s: dict[str, int], b: int) -> dict[str, float]:
     new, cached, seqs = s["new"], s["cached"], s.get("seqs", 1)
     pairs = seqs * new * (cached + (new + 1) / 2)
-    return {"gflop": 4e-9 * s["heads"] * s["head_dim"] * pairs, "tokens": seqs * new, "mb": _kv_mb(s, b, seqs * (new + cached))}
+    return {
+        "gflop": 4e-9 * s["heads"] * s["head_dim"] * pairs,
+        "tokens": seqs * new,
+        "mb": _kv_mb(s, b, seqs * (new + cached)),
+    }
 
 
 def _decode(s: dict[str, int], b: int) -> dict[str, float]:
@@ -132,12 +170,21 @@ def _moe(s: dict[str, int], b: int) -> dict[str, float]:
     """Even routing: E (1 - (1 - k/E)^tokens) experts are read."""
     touched = s["experts"] * (1.0 - (1.0 - s["top_k"] / s["experts"]) ** s["tokens"])
     weights = 3 * s["hidden"] * s["width"]
-    return {"gflop": 2e-9 * s["tokens"] * s["top_k"] * weights, "mb": 1e-6 * b * touched * weights, "tokens": s["tokens"]}
+    return {
+        "gflop": 2e-9 * s["tokens"] * s["top_k"] * weights,
+        "mb": 1e-6 * b * touched * weights,
+        "tokens": s["tokens"],
+    }
 
 
 _FEATURES: dict[str, Any] = {
     "copy": lambda s, b: {"mb": 2e-6 * s["bytes"]},
-    "matmul": _gemm, "gemm": _gemm, "prefill": _prefill, "decode": _decode, "mixed": _mixed, "moe": _moe,
+    "matmul": _gemm,
+    "gemm": _gemm,
+    "prefill": _prefill,
+    "decode": _decode,
+    "mixed": _mixed,
+    "moe": _moe,
     "embedding": _moved(lambda s: 2 * s["hidden"]),
     "rms_norm": _moved(lambda s: 4 * s["hidden"]),
     "silu_mul": _moved(lambda s: 3 * s["width"]),

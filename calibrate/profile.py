@@ -5,6 +5,7 @@ so a result can name exactly what it rests on. How points become step times is `
 
     python -c "from calibrate.profile import bundled_profiles; print(bundled_profiles())"
 """
+
 from __future__ import annotations
 
 import difflib
@@ -29,10 +30,10 @@ _TEXT = ("id", "kind", "label", "dtype", "kv_dtype")
 class DeviceProfile:
     """What the step-time function is built from.
 
-    id: name used in scenarios. kind: "tables" or "roofline". label: one line for reports. device: {"name", "memory_gib"}.
-    model: a bundled model's name (None: any model, roofline only). provenance: source, licence, version, date, kernels, notes.
-    points: raw points (tables) or assumed efficiencies (roofline), in microseconds; layout in docs/profiles.md.
-    """
+    id: name used in scenarios. kind: "tables" or "roofline". label: one line for reports. device: {"name",
+    "memory_gib"}. model: a bundled model's name (None: any model, roofline only). provenance: source, licence, version,
+    date, kernels, notes. points: raw points (tables) or assumed efficiencies (roofline), in microseconds; layout in
+    docs/profiles.md."""
 
     id: str
     kind: str
@@ -59,13 +60,21 @@ class DeviceProfile:
     def describe(self) -> dict[str, Any]:
         """Everything but the points, for reports and `kvcast profile show`."""
         return {
-            "id": self.id, "kind": self.kind, "label": self.label, "device": self.device, "model": self.model,
-            "dtype": self.dtype, "kv_dtype": self.kv_dtype, "tensor_parallel": self.tensor_parallel,
-            "provenance": self.provenance, "content_hash": self.content_hash,
-        }  # fmt: skip
+            "id": self.id,
+            "kind": self.kind,
+            "label": self.label,
+            "device": self.device,
+            "model": self.model,
+            "dtype": self.dtype,
+            "kv_dtype": self.kv_dtype,
+            "tensor_parallel": self.tensor_parallel,
+            "provenance": self.provenance,
+            "content_hash": self.content_hash,
+        }
 
     def fits(self, model: str, dtype: str, tp: int) -> bool:
-        """Whether the profile is of this model, precision and width (a roofline without a model fits any; fp16 runs as bf16 does)."""
+        """Whether the profile is of this model, precision and width (a roofline without a model fits any; fp16 runs as
+        bf16 does)."""
         return self.model in (None, model) and _alike(self.dtype, dtype) and self.tensor_parallel == tp
 
 
@@ -103,7 +112,9 @@ def load_profile(path: Path) -> DeviceProfile:
     _check(document, path)
     profile = DeviceProfile(**{name: document[name] for name in DeviceProfile.__dataclass_fields__})
     if document.get("content_hash") not in (None, profile.content_hash):
-        raise InputError(f"{path}: field content_hash does not match the points; expected {profile.content_hash} (edited by hand?)")
+        raise InputError(
+            f"{path}: field content_hash does not match the points; expected {profile.content_hash} (edited by hand?)"
+        )
     return profile
 
 
@@ -136,12 +147,14 @@ def bundled_profiles() -> list[str]:
     return sorted(p.stem for p in BUNDLED.glob("*.json"))
 
 
-def resolve_profile(spec: str, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str | None = None) -> DeviceProfile:
+def resolve_profile(
+    spec: str, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str | None = None
+) -> DeviceProfile:
     """The profile a scenario names: a bundled id, a profile file, a folder of operator tables, or roofline:GPU.
 
-    model: the scenario's ModelSpec. A profile of another model, precision or width is an InputError that lists those that fit;
-    a roofline is used only when it is asked for. kv_dtype: checked when given (attention over an fp8 cache takes other times).
-    """
+    model: the scenario's ModelSpec. A profile of another model, precision or width is an InputError that lists those
+    that fit; a roofline is used only when it is asked for. kv_dtype: checked when given (attention over an fp8 cache
+    takes other times)."""
     if spec.startswith("roofline:"):
         from calibrate.sources.roofline import roofline_profile
 
@@ -150,9 +163,15 @@ def resolve_profile(spec: str, model: ModelSpec, dtype: str = "bf16", tp: int = 
     name = known_as(model)
     if not profile.fits(name, dtype, tp):
         have = f"{profile.model} {profile.dtype} tensor_parallel {profile.tensor_parallel}"
-        raise InputError(f"profile {spec!r} is for {have}; the scenario has {model.name} {dtype} tensor_parallel {tp}; {_that_fit(name, dtype, tp)}")
+        raise InputError(
+            f"profile {spec!r} is for {have}; the scenario has {model.name} {dtype} tensor_parallel {tp};"
+            f" {_that_fit(name, dtype, tp)}"
+        )
     if kv_dtype is not None and not _alike(profile.kv_dtype, kv_dtype):
-        raise InputError(f"profile {spec!r} was made with a {profile.kv_dtype} KV cache; the scenario's kv_dtype is {kv_dtype} (roofline:GPU takes any)")
+        raise InputError(
+            f"profile {spec!r} was made with a {profile.kv_dtype} KV cache; the scenario's kv_dtype is {kv_dtype}"
+            " (roofline:GPU takes any)"
+        )
     return profile
 
 
@@ -171,16 +190,29 @@ def _find(spec: str, tp: int = 1) -> DeviceProfile:
     if path.suffix == ".json" or path.exists():
         return load_profile(path)
     if path.is_absolute():
-        raise InputError(f"{path}: no such file or folder; expected a profile, a folder of operator tables, or the name of a bundled profile")
+        raise InputError(
+            f"{path}: no such file or folder; expected a profile, a folder of operator tables, or the name of a bundled"
+            " profile"
+        )
     if spec.startswith("roofline"):
         from calibrate.sources.roofline import GPUS
 
-        raise InputError(f"profile {spec!r} is not bundled; expected roofline:GPU with one of {', '.join(GPUS)} (kvcast profile list)")
+        raise InputError(
+            f"profile {spec!r} is not bundled; expected roofline:GPU with one of {', '.join(GPUS)} (kvcast profile"
+            " list)"
+        )
     near = difflib.get_close_matches(spec, names, n=1, cutoff=0.4)
     hint = f"; did you mean {near[0]}?" if near else ""
-    raise InputError(f"profile {spec!r} is not bundled{hint} (bundled: {', '.join(names) or 'none'}; or a profile file, a folder of operator tables, roofline:GPU)")
+    raise InputError(
+        f"profile {spec!r} is not bundled{hint} (bundled: {', '.join(names) or 'none'}; or a profile file, a folder of"
+        " operator tables, roofline:GPU)"
+    )
 
 
 def _that_fit(model: str, dtype: str, tp: int) -> str:
     fitting = [n for n in bundled_profiles() if load_profile(BUNDLED / f"{n}.json").fits(model, dtype, tp)]
-    return "these fit: " + ", ".join([*fitting, "roofline:GPU"]) if fitting else "no bundled profile fits; roofline:GPU estimates any model"
+    return (
+        "these fit: " + ", ".join([*fitting, "roofline:GPU"])
+        if fitting
+        else "no bundled profile fits; roofline:GPU estimates any model"
+    )

@@ -1,10 +1,11 @@
 """Step times that are all wrong by the same share: what does a run make of that?
 
-The one idea: near saturation a few percent of a step become many of a latency, so the error of a profile is moved through the
-simulation: once more with every step longer by it, once more with every step shorter.
+The one idea: near saturation a few percent of a step become many of a latency, so the error of a profile is moved
+through the simulation: once more with every step longer by it, once more with every step shorter.
 
     Scaled(step_time, 1.045)
 """
+
 from __future__ import annotations
 
 import math
@@ -27,10 +28,14 @@ class Scaled:
         if not (math.isfinite(self.factor) and self.factor > 0):
             raise ValueError(f"factor is {self.factor}; expected a number above 0")
 
-    def step(self, chunks: Sequence[tuple[int, int]], n_decode: int, sum_context: int, max_context: int, n_sampled: int) -> tuple[float, int]:
+    def step(
+        self, chunks: Sequence[tuple[int, int]], n_decode: int, sum_context: int, max_context: int, n_sampled: int
+    ) -> tuple[float, int]:
         seconds, covered = self.base.step(chunks, n_decode, sum_context, max_context, n_sampled)
         return seconds * self.factor, covered
 
-    def decode_stretch(self, n_decode: int, sum_context: int, max_context: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def decode_stretch(
+        self, n_decode: int, sum_context: int, max_context: int, k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         seconds, covered = self.base.decode_stretch(n_decode, sum_context, max_context, k)
         return seconds * self.factor, covered

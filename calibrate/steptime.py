@@ -5,8 +5,10 @@ piecewise linear in the sum of the contexts. That curve is built once per batch 
 dictionary look-up, a bisection and a multiply-add, and the same multiply-add on a numpy array gives a whole
 stretch of steps to the last bit.
 
-    python -c "from calibrate.latency import load_step_time as f; print(f('h200-llama-3.1-8b-aic').step([], 32, 65536, 4096, 32))"
+    python -c "from calibrate.latency import load_step_time as f; print(f('h200-llama-3.1-8b-aic').step([], 32, 65536,
+    4096, 32))"
 """
+
 from __future__ import annotations
 
 import math
@@ -20,12 +22,14 @@ import numpy as np
 from calibrate.latency import EXTRAPOLATED, INTERPOLATED, MEASURED
 
 MAX_CURVES = 4096
-"""Decode curves kept per object; a batch size beyond that rebuilds the cache from empty. So for dense passes by their tokens."""
+"""Decode curves kept per object; a batch size beyond that rebuilds the cache from empty. So for dense passes by their
+tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A piecewise-linear function of one variable: knots ascending, value and slope at each, the last slope going on."""
+    """A piecewise-linear function of one variable: knots ascending, value and slope at each, the last slope going
+    on."""
 
     knots: list[float]
     values: list[float]
@@ -41,7 +45,8 @@ class Line:
 
     @classmethod
     def through(cls, knots: Sequence[float], values: Sequence[float], last_slope: float | None = None) -> Line:
-        """Linear between the points; below the first it stays level, beyond the last it keeps the last slope (never falling)."""
+        """Linear between the points; below the first it stays level, beyond the last it keeps the last slope (never
+        falling)."""
         x, y = [float(v) for v in knots], [float(v) for v in values]
         slopes = [(y[i + 1] - y[i]) / (x[i + 1] - x[i]) for i in range(len(x) - 1)]
         beyond = last_slope if last_slope is not None else (slopes[-1] if slopes else 0.0)
@@ -66,7 +71,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class DecodeCurve:
-    """A decode batch of one size: a constant, attention by sum of contexts, and up to where the source vouches for it."""
+    """A decode batch of one size: a constant, attention by sum of contexts, and up to where the source vouches for
+    it."""
 
     constant_s: float
     attention: Line
@@ -80,7 +86,8 @@ class DecodeCurve:
 
 @dataclass(frozen=True, slots=True)
 class Unequal:
-    """overhead + sqrt((longest x L)^2 + (token x sum + constant)^2) of a decode batch; sqrt is exact on scalars and arrays alike."""
+    """overhead + sqrt((longest x L)^2 + (token x sum + constant)^2) of a decode batch; sqrt is exact on scalars and
+    arrays alike."""
 
     overhead: float
     longest: float
@@ -91,7 +98,9 @@ class Unequal:
         """Time at this longest context over the time with all contexts equal."""
         memory = self.token * total + self.constant
         top, mean = self.longest * longest, self.longest * (total / n)
-        return (self.overhead + sqrt(top * top + memory * memory)) / (self.overhead + sqrt(mean * mean + memory * memory))
+        return (self.overhead + sqrt(top * top + memory * memory)) / (
+            self.overhead + sqrt(mean * mean + memory * memory)
+        )
 
 
 class CurveStepTime:
@@ -104,8 +113,9 @@ class CurveStepTime:
     """
 
     def __init__(self, overhead_s: float, longest: Line | None, max_context: float):
-        """overhead_s: of every step. longest: attention time of one sequence alone by context, never falling, a floor under
-        a batch that holds one very long sequence (None: no such floor). max_context: longest context the source vouches for."""
+        """overhead_s: of every step. longest: attention time of one sequence alone by context, never falling, a floor
+        under a batch that holds one very long sequence (None: no such floor). max_context: longest context the source
+        vouches for."""
         self.overhead_s = overhead_s
         self.launch_floor_s = 0.0  #: least time of the kernels of a step with prefill chunks
         self._longest = longest
@@ -127,7 +137,9 @@ class CurveStepTime:
     def _prefill_attention(self, chunks: Sequence[tuple[int, int]]) -> tuple[float, int]:
         raise NotImplementedError
 
-    def _mixed_attention(self, chunks: Sequence[tuple[int, int]], n: int, total: int, longest: int) -> tuple[float, int]:
+    def _mixed_attention(
+        self, chunks: Sequence[tuple[int, int]], n: int, total: int, longest: int
+    ) -> tuple[float, int]:
         """Attention of a step with prefill chunks and decodes; here the sum of the two."""
         prefill_s, prefill_cover = self._prefill_attention(chunks)
         curve = self._curve(n)
@@ -163,7 +175,9 @@ class CurveStepTime:
             seconds = max(seconds, self.overhead_s + self.launch_floor_s)
         return seconds, max(dense_cover, sampling_cover, cover)
 
-    def decode_stretch(self, n_decode: int, sum_context: int, max_context: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def decode_stretch(
+        self, n_decode: int, sum_context: int, max_context: int, k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Seconds and coverage codes of k pure-decode steps; see `StepTime.decode_stretch`."""
         curve = self._curves.get(n_decode) or self._curve(n_decode)
         total = np.arange(sum_context, sum_context + k * n_decode, n_decode)
@@ -174,7 +188,11 @@ class CurveStepTime:
         elif curve.skew and max_context * n_decode > sum_context:
             top = curve.attention.at_many(np.arange(max_context, max_context + k) * n_decode)
             attention = attention + curve.skew * np.maximum(top - attention, 0.0)
-        if self._longest is not None and n_decode > 1 and not self._floor_is_idle(curve, sum_context, attention, last_longest):
+        if (
+            self._longest is not None
+            and n_decode > 1
+            and not self._floor_is_idle(curve, sum_context, attention, last_longest)
+        ):
             attention = np.maximum(attention, self._longest.at_many(np.arange(max_context, max_context + k)))
         covers = np.full(k, curve.coverage, dtype=np.int8)
         if last_sum > curve.max_sum or last_longest > self._max_context:

@@ -1,17 +1,21 @@
 """How much of a GPU steps use: model FLOPs over its peak (MFU) and bytes that must move over its bandwidth (MBU).
 
-The one idea: what a step computes and reads follows from its shape and the model's, whatever its time rests on; the data
-sheet's peaks say what the device could have done in that time.
+The one idea: what a step computes and reads follows from its shape and the model's, whatever its time rests on; the
+data sheet's peaks say what the device could have done in that time.
 
-    FLOPs   2 x active weights x tokens + attention over (query, key) pairs + LM head x sampled rows; all GPUs of a replica
-    bytes   of one GPU: weights once a step (of a mixture, the experts that its tokens reach when routing is even; the LM head
-            when it samples), the KV of each decode's context and of each chunk's prompt so far once, the KV of new tokens
-            written. Activations, and what a kernel reads twice, are not counted.
+    FLOPs   2 x active weights x tokens + attention over (query, key) pairs + LM head x sampled rows; all GPUs of a
+    replica bytes   of one GPU: weights once a step (of a mixture, the experts that its tokens reach when routing is
+    even; the LM head
+            when it samples), the KV of each decode's context and of each chunk's prompt so far once, the KV of new
+            tokens written. Activations, and what a kernel reads twice, are not counted.
 
-Tokens computed again after a preemption count: they are work. Layers with a sliding window count as in `calibrate.sources.roofline`.
+Tokens computed again after a preemption count: they are work. Layers with a sliding window count as in
+`calibrate.sources.roofline`.
 
-    flops, read = StepWork(model, "bf16", "bf16").of(n_decode, sum_context, n_sampled, chunk_step, chunk_new, chunk_cached)
+    flops, read = StepWork(model, "bf16", "bf16").of(n_decode, sum_context, n_sampled, chunk_step, chunk_new,
+    chunk_cached)
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -23,9 +27,15 @@ from calibrate.profile import DeviceProfile
 from calibrate.sources.roofline import GPUS, experts_touched
 
 DRIVER_NAMES = {
-    "NVIDIA H100 80GB HBM3": "h100", "NVIDIA H200": "h200", "NVIDIA A100-SXM4-80GB": "a100", "NVIDIA L40S": "l40s", "NVIDIA B200": "b200",
-    "NVIDIA GeForce RTX 4090": "rtx-4090", "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000", "AMD Instinct MI300X": "mi300x",
-}  # fmt: skip
+    "NVIDIA H100 80GB HBM3": "h100",
+    "NVIDIA H200": "h200",
+    "NVIDIA A100-SXM4-80GB": "a100",
+    "NVIDIA L40S": "l40s",
+    "NVIDIA B200": "b200",
+    "NVIDIA GeForce RTX 4090": "rtx-4090",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000",
+    "AMD Instinct MI300X": "mi300x",
+}
 """What drivers call the GPUs of the data-sheet table. Other cards of the same chip (H100 PCIe) have other peaks."""
 
 
@@ -62,13 +72,18 @@ class StepWork:
         self._kv_bytes = model.layer_kv_bytes(kv_dtype, tensor_parallel)
 
     def of(
-        self, n_decode: np.ndarray, sum_context: np.ndarray, n_sampled: np.ndarray, chunk_step: np.ndarray, chunk_new: np.ndarray, chunk_cached: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+        self,
+        n_decode: np.ndarray,
+        sum_context: np.ndarray,
+        n_sampled: np.ndarray,
+        chunk_step: np.ndarray,
+        chunk_new: np.ndarray,
+        chunk_cached: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
         """(FLOPs of all GPUs, bytes of one GPU) of every step, float64 [n].
 
-        n_decode, sum_context (the token computed in the step included) and n_sampled: [n]. chunk_*: [m], the prefill chunks of
-        all steps: the step's position, its new tokens and those already in the KV cache.
-        """
+        n_decode, sum_context (the token computed in the step included) and n_sampled: [n]. chunk_*: [m], the prefill
+        chunks of all steps: the step's position, its new tokens and those already in the KV cache."""
         model, n = self.model, len(n_decode)
         new, cached = chunk_new.astype(np.float64), chunk_cached.astype(np.float64)
 
@@ -80,13 +95,17 @@ class StepWork:
         pairs = model.full_layers * (new * cached + new * (new + 1) / 2)
         prefill_keys = model.full_layers * (new + cached)
         if model.sliding_layers:
-            decode_keys = decode_keys + model.sliding_layers * np.minimum(sum_context, n_decode.astype(np.float64) * model.window)
+            decode_keys = decode_keys + model.sliding_layers * np.minimum(
+                sum_context, n_decode.astype(np.float64) * model.window
+            )
             pairs = pairs + model.sliding_layers * windowed_pairs(new, cached, model.window)
             prefill_keys = prefill_keys + model.sliding_layers * np.minimum(new + cached, new + model.window)
         flops = (
-            tokens * model.linear_flops_per_token + n_sampled * float(model.lm_head_flops)
-            + decode_keys * model.decode_attention_flops + by_step(pairs) * model.layer_attention_flops
-        )  # fmt: skip
+            tokens * model.linear_flops_per_token
+            + n_sampled * float(model.lm_head_flops)
+            + decode_keys * model.decode_attention_flops
+            + by_step(pairs) * model.layer_attention_flops
+        )
         weights = self._weight_bytes + (n_sampled > 0) * self._head_bytes
         if model.experts:
             weights = weights + self._expert_bytes * experts_touched(model, tokens)

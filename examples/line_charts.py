@@ -1,7 +1,8 @@
 """Line charts side by side as one SVG file, from numbers alone: what a docs page can show without a plotting library.
 
-    >>> save(Path("figure.svg"), [[Panel("hit rate", "KV blocks", "%", [Line("lru", [1000, 2000], [10.0, 14.0], "#0072B2")])]])
-"""
+>>> save(Path("figure.svg"), [[Panel("hit rate", "KV blocks", "%", [Line("lru", [1000, 2000], [10.0, 14.0], "#0072B2")])]])
+"""  # noqa: E501
+
 from __future__ import annotations
 
 import math
@@ -40,7 +41,10 @@ def save(path: Path, rows: Sequence[Sequence[Panel]], notes: Sequence[str] = ())
     columns = max(len(row) for row in rows)
     width, height = columns * WIDTH + LEGEND, len(rows) * HEIGHT
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11" fill="#333">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif"'
+            ' font-size="11" fill="#333">'
+        ),
         f'<rect width="{width}" height="{height}" fill="white"/>',
     ]
     for i, row in enumerate(rows):
@@ -61,10 +65,16 @@ def _panel(panel: Panel, left: float, top: float) -> list[str]:
         share = math.log(y / ticks[0]) / math.log(ticks[-1] / ticks[0]) if panel.log else y / ticks[-1]
         return x0 + (x1 - x0) * (math.log(x / xs[0]) / span), y0 + (y1 - y0) * share
 
-    parts = [f'<text x="{x0}" y="{top + 14}" font-weight="bold">{escape(panel.title)}</text>', f'<text x="{x0}" y="{top + 27}">{escape(panel.y_label)}</text>']
+    parts = [
+        f'<text x="{x0}" y="{top + 14}" font-weight="bold">{escape(panel.title)}</text>',
+        f'<text x="{x0}" y="{top + 27}">{escape(panel.y_label)}</text>',
+    ]
     for y in ticks:
         height = at(xs[0], y)[1]
-        parts.append(f'<path d="M{x0} {height:.1f}H{x1}" stroke="#ddd"/><text x="{x0 - 5}" y="{height + 4:.1f}" text-anchor="end">{y:g}</text>')
+        parts.append(
+            f'<path d="M{x0} {height:.1f}H{x1}" stroke="#ddd"/><text x="{x0 - 5}" y="{height + 4:.1f}"'
+            f' text-anchor="end">{y:g}</text>'
+        )
     for x in xs:
         place = at(x, ticks[-1])[0]
         parts.append(f'<text x="{place:.1f}" y="{y0 + 14}" text-anchor="middle">{x / 1000:g}k</text>')
@@ -72,10 +82,16 @@ def _panel(panel: Panel, left: float, top: float) -> list[str]:
     for line in panel.lines:
         points = [(*at(x, y), x, y) for x, y in zip(line.x, line.y, strict=True) if y is not None]
         route = " ".join(f"{px:.1f},{py:.1f}" for px, py, _, _ in points)
-        parts.append(f'<g stroke="{line.colour}" fill="none"><title>{escape(line.name)}</title><polyline points="{route}" stroke-width="1.4" stroke-dasharray="{line.dash}"/>')
+        parts.append(
+            f'<g stroke="{line.colour}" fill="none"><title>{escape(line.name)}</title><polyline points="{route}"'
+            f' stroke-width="1.4" stroke-dasharray="{line.dash}"/>'
+        )
         for (px, py, x, y), full in zip(points, line.filled, strict=False):
             told = f"{line.name}, {x:,g}: {y:.4g}"
-            parts.append(f'<circle cx="{px:.1f}" cy="{py:.1f}" r="2.4" fill="{line.colour if full else "white"}"><title>{escape(told)}</title></circle>')
+            parts.append(
+                f'<circle cx="{px:.1f}" cy="{py:.1f}" r="2.4"'
+                f' fill="{line.colour if full else "white"}"><title>{escape(told)}</title></circle>'
+            )
         parts.append("</g>")
     return parts
 
@@ -90,13 +106,18 @@ def _ticks(highest: float) -> list[float]:
 def _log_ticks(lowest: float, highest: float) -> list[float]:
     """1, 2, 5, 10, ... from below the lowest value to above the highest."""
     steps = [m * 10.0**e for e in range(-6, 10) for m in (1, 2, 5)]
-    return [s for s, after in pairwise(steps) if after > lowest and s < highest] + [next(s for s in steps if s >= highest)]
+    return [s for s, after in pairwise(steps) if after > lowest and s < highest] + [
+        next(s for s in steps if s >= highest)
+    ]
 
 
 def _legend(lines: Sequence[Line], notes: Sequence[str], left: float) -> list[str]:
     parts, y = [], 30.0
     for line in lines:
-        parts.append(f'<path d="M{left} {y}h22" stroke="{line.colour}" stroke-width="1.8" stroke-dasharray="{line.dash}"/><text x="{left + 28}" y="{y + 4}">{escape(line.name)}</text>')
+        parts.append(
+            f'<path d="M{left} {y}h22" stroke="{line.colour}" stroke-width="1.8" stroke-dasharray="{line.dash}"/><text'
+            f' x="{left + 28}" y="{y + 4}">{escape(line.name)}</text>'
+        )
         y += 15
     for note in notes:
         parts.append(f'<text x="{left}" y="{y + 10}" fill="#666" font-size="10">{escape(note)}</text>')

@@ -7,7 +7,8 @@ sim/kvcache/policies/base.py describes every hook.
     $ python examples/my_policy.py
     $ cd examples && kvcast run demo.toml --set cache.policy=my_policy:LongPromptsFirst --set cache.policy_params.long_tokens=8000
     $ python -m pytest examples/my_policy.py
-"""
+"""  # noqa: E501
+
 from __future__ import annotations
 
 import numpy as np
@@ -43,7 +44,9 @@ def conversations_and_documents(rounds: int = 30) -> Workload:
     tree, leaf = from_pieces(prompts)
     tokens = np.array([pieces[0][2] for pieces in prompts])
     n = len(prompts)
-    return Workload(tree=tree, leaf=leaf, arrival_s=np.arange(float(n)), prompt_tokens=tokens, output_tokens=np.ones(n, np.int64))
+    return Workload(
+        tree=tree, leaf=leaf, arrival_s=np.arange(float(n)), prompt_tokens=tokens, output_tokens=np.ones(n, np.int64)
+    )
 
 
 def hit_blocks(policy: str) -> int:
@@ -54,10 +57,9 @@ def hit_blocks(policy: str) -> int:
 def test_long_prompts_go_first() -> None:
     """Worked out by hand. A chat hits 99 of its 100 blocks: the last block of a prompt is never hit whole.
 
-    LRU: a document drops the first chat, which drops the second when it comes back, which drops the third, which drops a
-    part of the document: nothing is ever hit. Here a new document takes the place of the last one and of one chat, and
-    the chat takes its own place back from the document: two chats hit in each of 29 rounds.
-    """
+    LRU: a document drops the first chat, which drops the second when it comes back, which drops the third, which drops
+    a part of the document: nothing is ever hit. Here a new document takes the place of the last one and of one chat,
+    and the chat takes its own place back from the document: two chats hit in each of 29 rounds."""
     assert hit_blocks(f"{__name__}:LongPromptsFirst") == 29 * 2 * 99
     assert hit_blocks("lru") == 0
 

@@ -1,11 +1,12 @@
 """Three prompts and a prefix cache: how many tokens each has to compute, and what the block size does to it.
 
-A = system prompt (2,000 tokens) + Python code (5,000); B = system prompt + JavaScript code (3,000); C = A's whole prompt +
-a question (150). They arrive one after another. An engine caches whole blocks only, so say the block size beside every
-hit rate.
+A = system prompt (2,000 tokens) + Python code (5,000); B = system prompt + JavaScript code (3,000); C = A's whole
+prompt + a question (150). They arrive one after another. An engine caches whole blocks only, so say the block size
+beside every hit rate.
 
     $ python examples/textbook.py
 """
+
 from __future__ import annotations
 
 import numpy as np
@@ -16,7 +17,12 @@ from sim.simulate import run
 from workloads.columns import Workload
 from workloads.prefix_tree import from_pieces
 
-SYSTEM, PYTHON, JAVASCRIPT, QUESTION = ("system", 0, 2000), ("python", 0, 5000), ("javascript", 0, 3000), ("question", 0, 150)
+SYSTEM, PYTHON, JAVASCRIPT, QUESTION = (
+    ("system", 0, 2000),
+    ("python", 0, 5000),
+    ("javascript", 0, 3000),
+    ("question", 0, 150),
+)
 PROMPTS = {"A": [SYSTEM, PYTHON], "B": [SYSTEM, JAVASCRIPT], "C": [SYSTEM, PYTHON, QUESTION]}
 
 
@@ -24,7 +30,10 @@ def textbook_workload(gap_s: float = 60.0) -> Workload:
     """The three prompts, `gap_s` apart, one output token each."""
     tree, leaf = from_pieces(list(PROMPTS.values()))
     return Workload(
-        tree=tree, leaf=leaf, arrival_s=np.arange(3) * gap_s, output_tokens=np.ones(3, np.int64),
+        tree=tree,
+        leaf=leaf,
+        arrival_s=np.arange(3) * gap_s,
+        output_tokens=np.ones(3, np.int64),
         prompt_tokens=np.array([sum(length for _, _, length in pieces) for pieces in PROMPTS.values()]),
     )
 

@@ -1,7 +1,8 @@
 """Where two requests spend their lives: 20,000 tokens in and 50 out lives in prefill; 100 in and 2,000 out in decode.
 
-    $ python examples/two_requests.py
+$ python examples/two_requests.py
 """
+
 from __future__ import annotations
 
 import numpy as np
@@ -34,7 +35,9 @@ def lives() -> dict[str, dict[str, float]]:
 def main() -> None:
     for label, spent in lives().items():
         whole = sum(spent.values())
-        phases = ", ".join(f"{phase} {seconds:.3f} s ({100 * seconds / whole:.0f} %)" for phase, seconds in spent.items())
+        phases = ", ".join(
+            f"{phase} {seconds:.3f} s ({100 * seconds / whole:.0f} %)" for phase, seconds in spent.items()
+        )
         print(f"{label}: {REQUESTS[label][0]:,} tokens in, {REQUESTS[label][1]:,} out: {phases}")
 
 

@@ -2,9 +2,9 @@
 
     from kernels import plan_prefill, prefill_attention, Work
 
-Importing this package needs neither torch nor triton nor a GPU; the first use of a kernel imports them and says in one line
-what is missing. Planning (how a batch is cut into work) is numpy only.
-"""
+Importing this package needs neither torch nor triton nor a GPU; the first use of a kernel imports them and says in one
+line what is missing. Planning (how a batch is cut into work) is numpy only."""
+
 from importlib import import_module
 from typing import Any
 

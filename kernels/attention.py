@@ -1,24 +1,29 @@
 """The attention kernel that prefill and decode share, and the merge of parts cut along the keys.
 
-One program takes one work item (kernels/plan.py) for one KV head. Its rows are the item's queries times the query heads of that KV head,
-so every K and V element is read once for the whole group. Keys that all rows may see run in a loop without any mask; only the last few
-tiles, where the causal diagonal and the end of the cache lie, test positions. Softmax is online in base 2 (Milakov and Gimelshein 2018;
-Dao et al. 2022): m_i running maximum, l_i running sum, acc running weighted sum of values.
+One program takes one work item (kernels/plan.py) for one KV head. Its rows are the item's queries times the query heads
+of that KV head, so every K and V element is read once for the whole group. Keys that all rows may see run in a loop
+without any mask; only the last few tiles, where the causal diagonal and the end of the cache lie, test positions.
+Softmax is online in base 2 (Milakov and Gimelshein 2018; Dao et al. 2022): m_i running maximum, l_i running sum, acc
+running weighted sum of values.
 
     out = prefill_attention(q, k_cache, v_cache, block_table, Work(plan, q.device, head_dim=128))
 """
+
 import math
 
 from kernels.backend import FUSE, INTERPRETED, check_dtype, tl, torch, triton
 from kernels.configs import BLOCK_SIZES, HEAD_DIMS, Config, cuda_arch
 from kernels.plan import ITEM, MERGE, Plan
 
-NO_KEY = tl.constexpr(-1.0e38)  # running maximum before any key: finite, so that a row without keys in a part gives 0, not NaN
+NO_KEY = tl.constexpr(
+    -1.0e38
+)  # running maximum before any key: finite, so that a row without keys in a part gives 0, not NaN
 
 
 @triton.jit
 def _blocks(table, start_n, kv_end, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Block ids of the tile at start_n: one where the tile lies in one block, else one per key. Beyond kv_end the table is not read."""
+    """Block ids of the tile at start_n: one where the tile lies in one block, else one per key. Beyond kv_end the table
+    is not read."""
     if BLOCK_SIZE % BLOCK_N == 0:
         return tl.load(table + start_n // BLOCK_SIZE, mask=start_n < kv_end, other=0)
     else:
@@ -28,9 +33,24 @@ def _blocks(table, start_n, kv_end, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.conste
 
 @triton.jit
 def _attend(
-    acc, l_i, m_i, q, k_cache, v_cache, block, start_n, position, kv_end, qk_scale, stride_kb, stride_ks,
-    HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
-):  # fmt: skip
+    acc,
+    l_i,
+    m_i,
+    q,
+    k_cache,
+    v_cache,
+    block,
+    start_n,
+    position,
+    kv_end,
+    qk_scale,
+    stride_kb,
+    stride_ks,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    MASKED: tl.constexpr,
+):
     """Fold the keys [start_n, start_n + BLOCK_N), which lie in `block`, into (acc, l_i, m_i)."""
     offs_n = start_n + tl.arange(0, BLOCK_N)
     valid = offs_n < kv_end
@@ -58,11 +78,31 @@ def _attend(
 
 @triton.jit(do_not_specialize=["stride_bt"])
 def attention_kernel(
-    q, k_cache, v_cache, block_table, items, out, part_acc, part_lse, qk_scale,
-    stride_qt, stride_qh, stride_kb, stride_ks, stride_kh, stride_bt, stride_ot, stride_oh,
-    GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
+    q,
+    k_cache,
+    v_cache,
+    block_table,
+    items,
+    out,
+    part_acc,
+    part_lse,
+    qk_scale,
+    stride_qt,
+    stride_qh,
+    stride_kb,
+    stride_ks,
+    stride_kh,
+    stride_bt,
+    stride_ot,
+    stride_oh,
+    GROUP: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
     pid = tl.program_id(0)
     kv_head = pid % KV_HEADS
     item = items + (pid // KV_HEADS) * 8
@@ -92,17 +132,54 @@ def attention_kernel(
     l_i = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
 
-    # Every row sees the keys up to the first row's position. Block ids are read a tile ahead, so that loads of K and V never wait for them.
+    # Every row sees the keys up to the first row's position. Block ids are read a tile ahead, so that loads of K and V
+    # never wait for them.
     seen = tl.minimum(kv_end, first + 1)
     split = kv_start + tl.maximum(seen - kv_start, 0) // BLOCK_N * BLOCK_N
     block = _blocks(table, kv_start, kv_end, BLOCK_SIZE, BLOCK_N)
     for start_n in range(kv_start, split, BLOCK_N):
         ahead = _blocks(table, start_n + BLOCK_N, kv_end, BLOCK_SIZE, BLOCK_N)
-        acc, l_i, m_i = _attend(acc, l_i, m_i, q_tile, k_head, v_head, block, start_n, position, kv_end, qk_scale, stride_kb, stride_ks, HEAD_DIM, BLOCK_SIZE, BLOCK_N, False)  # fmt: skip
+        acc, l_i, m_i = _attend(
+            acc,
+            l_i,
+            m_i,
+            q_tile,
+            k_head,
+            v_head,
+            block,
+            start_n,
+            position,
+            kv_end,
+            qk_scale,
+            stride_kb,
+            stride_ks,
+            HEAD_DIM,
+            BLOCK_SIZE,
+            BLOCK_N,
+            False,
+        )
         block = ahead
     for start_n in range(split, kv_end, BLOCK_N):
         ahead = _blocks(table, start_n + BLOCK_N, kv_end, BLOCK_SIZE, BLOCK_N)
-        acc, l_i, m_i = _attend(acc, l_i, m_i, q_tile, k_head, v_head, block, start_n, position, kv_end, qk_scale, stride_kb, stride_ks, HEAD_DIM, BLOCK_SIZE, BLOCK_N, True)  # fmt: skip
+        acc, l_i, m_i = _attend(
+            acc,
+            l_i,
+            m_i,
+            q_tile,
+            k_head,
+            v_head,
+            block,
+            start_n,
+            position,
+            kv_end,
+            qk_scale,
+            stride_kb,
+            stride_ks,
+            HEAD_DIM,
+            BLOCK_SIZE,
+            BLOCK_N,
+            True,
+        )
         block = ahead
 
     acc = acc / tl.where(l_i > 0, l_i, 1.0)[:, None]
@@ -117,9 +194,18 @@ def attention_kernel(
 
 @triton.jit
 def merge_kernel(
-    part_acc, part_lse, merges, out, stride_ot, stride_oh,
-    GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROWS: tl.constexpr, BLOCK_S: tl.constexpr,
-):  # fmt: skip
+    part_acc,
+    part_lse,
+    merges,
+    out,
+    stride_ot,
+    stride_oh,
+    GROUP: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+):
     """One program per (merge, row, KV head): the parts of one output row, weighted by 2 ** (lse - largest lse)."""
     pid = tl.program_id(0)
     kv_head = pid % KV_HEADS
@@ -155,11 +241,19 @@ def merge_kernel(
 class Work:
     """A plan's tables and partial results on a device: made once, used by every layer of a step.
 
-    `load` copies the next step's plan into the same tensors (asynchronously, from pinned memory on a GPU), so a CUDA graph that captured
-    a call replays with new work; `items` and `slots` are then the most that a later plan needs (plan.capacity).
-    """
+    `load` copies the next step's plan into the same tensors (asynchronously, from pinned memory on a GPU), so a CUDA
+    graph that captured a call replays with new work; `items` and `slots` are then the most that a later plan needs
+    (plan.capacity)."""
 
-    def __init__(self, plan: Plan, device: "torch.device | str", head_dim: int, *, items: int | None = None, slots: int | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        device: "torch.device | str",
+        head_dim: int,
+        *,
+        items: int | None = None,
+        slots: int | None = None,
+    ) -> None:
         self.items_max = max(len(plan.items) if items is None else items, 1)
         self.slots_max = plan.slots if slots is None else slots
         fixed = items is not None
@@ -184,10 +278,14 @@ class Work:
         same = ("op", "rows", "group", "kv_heads", "config")
         for name in same:
             if getattr(plan, name) != getattr(self.plan, name):
-                raise ValueError(f"plan.{name} is {getattr(plan, name)}, this work was made for {getattr(self.plan, name)}")
+                raise ValueError(
+                    f"plan.{name} is {getattr(plan, name)}, this work was made for {getattr(self.plan, name)}"
+                )
         for name, need, have in (
-            ("items", len(plan.items), self.items_max), ("slots", plan.slots, self.slots_max), ("merges", len(plan.merges), self.merges_max),
-        ):  # fmt: skip
+            ("items", len(plan.items), self.items_max),
+            ("slots", plan.slots, self.slots_max),
+            ("merges", len(plan.merges), self.merges_max),
+        ):
             if need > have:
                 raise ValueError(f"plan needs {need} {name}, this work has room for {have}")
         cut = self.items_max * len(ITEM)
@@ -207,23 +305,58 @@ class Work:
 
 
 def launch(q, k_cache, v_cache, block_table, work: Work, out=None, scale: float | None = None) -> "torch.Tensor":
-    """Run `work` on the current stream; no host synchronisation, no allocation when `out` is given. Shapes in kernels/prefill.py."""
+    """Run `work` on the current stream; no host synchronisation, no allocation when `out` is given. Shapes in
+    kernels/prefill.py."""
     plan, config = work.plan, work.plan.config
     _check(q, k_cache, v_cache, block_table, work)
     out = torch.empty_like(q) if out is None else out
     scale = 1.0 / math.sqrt(work.head_dim) if scale is None else scale
     block_size = k_cache.shape[1]
     attention_kernel[(work.items_max * plan.kv_heads,)](
-        q, k_cache, v_cache, block_table, work.items, out, work.part_acc, work.part_lse, scale * math.log2(math.e),
-        q.stride(0), q.stride(1), k_cache.stride(0), k_cache.stride(1), k_cache.stride(2), block_table.stride(0), out.stride(0), out.stride(1),
-        GROUP=plan.group, KV_HEADS=plan.kv_heads, HEAD_DIM=work.head_dim, BLOCK_SIZE=block_size, ROWS=plan.rows,
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, num_warps=config.warps, num_stages=config.stages, **FUSE,
-    )  # fmt: skip
+        q,
+        k_cache,
+        v_cache,
+        block_table,
+        work.items,
+        out,
+        work.part_acc,
+        work.part_lse,
+        scale * math.log2(math.e),
+        q.stride(0),
+        q.stride(1),
+        k_cache.stride(0),
+        k_cache.stride(1),
+        k_cache.stride(2),
+        block_table.stride(0),
+        out.stride(0),
+        out.stride(1),
+        GROUP=plan.group,
+        KV_HEADS=plan.kv_heads,
+        HEAD_DIM=work.head_dim,
+        BLOCK_SIZE=block_size,
+        ROWS=plan.rows,
+        BLOCK_M=config.block_m,
+        BLOCK_N=config.block_n,
+        num_warps=config.warps,
+        num_stages=config.stages,
+        **FUSE,
+    )
     if work.merges_max:
         merge_kernel[(work.merges_max * plan.rows * plan.kv_heads,)](
-            work.part_acc, work.part_lse, work.merges, out, out.stride(0), out.stride(1),
-            GROUP=plan.group, KV_HEADS=plan.kv_heads, HEAD_DIM=work.head_dim, ROWS=plan.rows, BLOCK_S=merge_width(work.head_dim), num_warps=2, **FUSE,
-        )  # fmt: skip
+            work.part_acc,
+            work.part_lse,
+            work.merges,
+            out,
+            out.stride(0),
+            out.stride(1),
+            GROUP=plan.group,
+            KV_HEADS=plan.kv_heads,
+            HEAD_DIM=work.head_dim,
+            ROWS=plan.rows,
+            BLOCK_S=merge_width(work.head_dim),
+            num_warps=2,
+            **FUSE,
+        )
     return out
 
 
@@ -256,19 +389,29 @@ def _check(q, k_cache, v_cache, block_table, work: Work) -> None:
     if not q.dtype == k_cache.dtype == v_cache.dtype:
         raise TypeError(f"q is {q.dtype}, k_cache {k_cache.dtype}, v_cache {v_cache.dtype}: expected one dtype")
     if k_cache.shape != v_cache.shape or k_cache.stride() != v_cache.stride():
-        raise ValueError(f"k_cache {tuple(k_cache.shape)} and v_cache {tuple(v_cache.shape)} differ in shape or strides")
+        raise ValueError(
+            f"k_cache {tuple(k_cache.shape)} and v_cache {tuple(v_cache.shape)} differ in shape or strides"
+        )
     if q.ndim != 3 or q.shape[1:] != (plan.kv_heads * plan.group, work.head_dim):
         raise ValueError(f"q is {tuple(q.shape)}, expected (tokens, {plan.kv_heads * plan.group}, {work.head_dim})")
     if k_cache.ndim != 4 or k_cache.shape[2:] != (plan.kv_heads, work.head_dim):
-        raise ValueError(f"k_cache is {tuple(k_cache.shape)}, expected (blocks, block size, {plan.kv_heads}, {work.head_dim})")
+        raise ValueError(
+            f"k_cache is {tuple(k_cache.shape)}, expected (blocks, block size, {plan.kv_heads}, {work.head_dim})"
+        )
     if work.head_dim not in HEAD_DIMS or k_cache.shape[1] not in BLOCK_SIZES:
-        raise ValueError(f"head size {work.head_dim} and block size {k_cache.shape[1]}: expected one of {HEAD_DIMS} and of {BLOCK_SIZES}")
+        raise ValueError(
+            f"head size {work.head_dim} and block size {k_cache.shape[1]}: expected one of {HEAD_DIMS} and of"
+            f" {BLOCK_SIZES}"
+        )
     if q.stride(2) != 1 or k_cache.stride(3) != 1 or block_table.stride(1) != 1:
         raise ValueError("the last dimension of q, the caches and block_table must be contiguous")
     if q.shape[0] < work.tokens:
         raise ValueError(f"q has {q.shape[0]} rows, the plan {work.tokens}")
     if block_table.shape[0] < len(plan.query_lens) or block_table.shape[1] * k_cache.shape[1] < work.longest:
-        raise ValueError(f"block_table is {tuple(block_table.shape)} of blocks of {k_cache.shape[1]}, expected {len(plan.query_lens)} rows of {work.longest} positions")
+        raise ValueError(
+            f"block_table is {tuple(block_table.shape)} of blocks of {k_cache.shape[1]}, expected"
+            f" {len(plan.query_lens)} rows of {work.longest} positions"
+        )
     if block_table.dtype != torch.int32:
         raise TypeError(f"block_table is {block_table.dtype}, expected int32")
 

@@ -3,8 +3,9 @@
     python -m kernels.checks                                    # on a GPU: about a minute, most of it compiling
     TRITON_INTERPRET=1 python -m kernels.checks --device cpu    # a rehearsal with short sequences
 
-Every kernel against its fp64 reference, on caches that hold NaN wherever no sequence has a token. How fast they are: kernels/rates.py.
-"""
+Every kernel against its fp64 reference, on caches that hold NaN wherever no sequence has a token. How fast they are:
+kernels/rates.py."""
+
 import math
 import sys
 import time
@@ -41,15 +42,27 @@ class Check:
         return not self.failure and self.error <= TOLERANCE[self.dtype] and self.untouched
 
 
-def empty_cache(blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: Any, device: Any, layout: str = "nhd") -> "torch.Tensor":
+def empty_cache(
+    blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: Any, device: Any, layout: str = "nhd"
+) -> "torch.Tensor":
     """All NaN, shape (blocks, block size, KV heads, head size); layout "hnd" lies in memory as (block, head, slot)."""
     if layout == "nhd":
         return torch.full((blocks, block_size, kv_heads, head_dim), math.nan, dtype=dtype, device=device)
     return torch.full((blocks, kv_heads, block_size, head_dim), math.nan, dtype=dtype, device=device).transpose(1, 2)
 
 
-def poisoned_batch(lengths: list[int], block_size: int, kv_heads: int, head_dim: int, dtype: Any, device: Any, seed: int, layout: str = "nhd") -> tuple[Any, Any, Any]:
-    """k_cache, v_cache, block_table: random where a sequence has a token, NaN elsewhere, blocks scattered; unused table entries name a NaN block."""
+def poisoned_batch(
+    lengths: list[int],
+    block_size: int,
+    kv_heads: int,
+    head_dim: int,
+    dtype: Any,
+    device: Any,
+    seed: int,
+    layout: str = "nhd",
+) -> tuple[Any, Any, Any]:
+    """k_cache, v_cache, block_table: random where a sequence has a token, NaN elsewhere, blocks scattered; unused table
+    entries name a NaN block."""
     generator = torch.Generator(device).manual_seed(seed)
     needed = [-(-n // block_size) for n in lengths]
     blocks = sum(needed) + 2
@@ -71,8 +84,8 @@ def poisoned_batch(lengths: list[int], block_size: int, kv_heads: int, head_dim:
 def check_on_device(device: Any = "cuda", budget_s: float = 60.0) -> list[Check]:
     """One Check per case, most telling first, until the budget is spent; as_text counts those not reached.
 
-    On the CPU (interpreter) the same cases run with short sequences, in fp32 and fp16, since the interpreter's bf16 is wrong.
-    """
+    On the CPU (interpreter) the same cases run with short sequences, in fp32 and fp16, since the interpreter's bf16 is
+    wrong."""
     small = torch.device(device).type == "cpu"
     begin = time.monotonic()
     rows: list[Check] = []
@@ -83,7 +96,9 @@ def check_on_device(device: Any = "cuda", budget_s: float = 60.0) -> list[Check]
         error, untouched, failure = math.inf, True, ""
         try:
             error, untouched = run()
-        except Exception as e:  # one kernel that does not compile or launch must not hide how the others do; it counts as failed
+        except (
+            Exception
+        ) as e:  # one kernel that does not compile or launch must not hide how the others do; it counts as failed
             failure = f"{type(e).__name__}: {(str(e).splitlines() or [''])[0][:120]}"
         rows.append(Check(name, dtype, error, untouched, time.monotonic() - started, failure))
     return rows
@@ -95,14 +110,27 @@ def planned_checks(device: Any) -> int:
 
 
 def _checks(device: Any, small: bool) -> Iterator[tuple[str, str, Callable[[], tuple[float, bool]]]]:
-    # (head size, block size, query heads, KV heads): Llama-3 8B and then every other kernel first, then every size met with different
-    # partners. Most of a check's time is compiling, so fp16, which differs only in the instruction's name, runs on every third shape.
-    shapes = [(128, 16, 32, 8), (64, 32, 14, 2), (256, 64, 8, 1), (128, 64, 28, 4), (64, 16, 8, 8), (256, 16, 16, 4), (128, 32, 64, 8)]
+    # (head size, block size, query heads, KV heads): Llama-3 8B and then every other kernel first, then every size met
+    # with different partners. Most of a check's time is compiling, so fp16, which differs only in the instruction's
+    # name, runs on every third shape.
+    shapes = [
+        (128, 16, 32, 8),
+        (64, 32, 14, 2),
+        (256, 64, 8, 1),
+        (128, 64, 28, 4),
+        (64, 16, 8, 8),
+        (256, 16, 16, 4),
+        (128, 32, 64, 8),
+    ]
     last = "float16" if small else "bfloat16"
     for n, shape in enumerate([(128, 16, 4, 1), (64, 32, 14, 2)] if small else shapes):
         for dtype in ("float32", "float16") if small else ("bfloat16", "float16") if n % 3 == 0 else ("bfloat16",):
             for op in ("prefill", "decode"):
-                yield f"{op} d{shape[0]} block {shape[1]} heads {shape[2]}/{shape[3]}", dtype, partial(_attention, device, shape, dtype, op, small)
+                yield (
+                    f"{op} d{shape[0]} block {shape[1]} heads {shape[2]}/{shape[3]}",
+                    dtype,
+                    partial(_attention, device, shape, dtype, op, small),
+                )
         if n == 0:
             yield "decode table reused with other contexts (CUDA graph on a GPU)", last, lambda: _replayed(device, last)
             yield "rotary embedding and KV write", last, lambda: _rope(device, last)
@@ -111,10 +139,19 @@ def _checks(device: Any, small: bool) -> Iterator[tuple[str, str, Callable[[], t
 
 def _attention(device: Any, shape: tuple, dtype: str, op: str, small: bool) -> tuple[float, bool]:
     head_dim, b, heads, kv_heads = shape
-    common: dict[str, Any] = {"group": heads // kv_heads, "kv_heads": kv_heads, "config": default_config(device, op, head_dim), "sms": sm_count(device)}
+    common: dict[str, Any] = {
+        "group": heads // kv_heads,
+        "kv_heads": kv_heads,
+        "config": default_config(device, op, head_dim),
+        "sms": sm_count(device),
+    }
     if op == "prefill":
         new, cached = ([1, b + 1], [b, 0]) if small else ([1, b - 1, b, b + 1, 700, 3], [0, 3 * b, 5, 0, 900, 40_000])
-        plan, totals, rows = plan_prefill(new, cached, **common), [n + c for n, c in zip(new, cached, strict=True)], sum(new)
+        plan, totals, rows = (
+            plan_prefill(new, cached, **common),
+            [n + c for n, c in zip(new, cached, strict=True)],
+            sum(new),
+        )
     else:
         totals = [1, b + 1, 0, 70] if small else [1, b - 1, b, b + 1, 0, 70_000, *[517] * 12]
         plan, rows = plan_decode(totals, **common), len(totals)
@@ -159,7 +196,10 @@ def _replayed(device: Any, dtype: str) -> tuple[float, bool]:
 def _rope(device: Any, dtype: str) -> tuple[float, bool]:
     tokens, heads, kv_heads, head_dim, b = 33, 12, 3, 128, 16
     qkv = torch.randn(tokens, (heads + 2 * kv_heads) * head_dim, device=device).to(getattr(torch, dtype))
-    q, k, v = (x.view(tokens, -1, head_dim) for x in qkv.split([heads * head_dim, kv_heads * head_dim, kv_heads * head_dim], dim=1))
+    q, k, v = (
+        x.view(tokens, -1, head_dim)
+        for x in qkv.split([heads * head_dim, kv_heads * head_dim, kv_heads * head_dim], dim=1)
+    )
     slots = torch.randperm(5 * b)[:tokens].to(device)
     slots[::4] = -1
     positions = torch.randint(0, 500, (tokens,), device=device)
@@ -184,7 +224,8 @@ def _moe(device: Any, dtype: str, small: bool) -> tuple[float, bool]:
 
 
 def replayable(call: Callable[[], Any], device: Any, times: int = 1) -> Callable[[], Any]:
-    """`call` run `times` times: captured in a CUDA graph on a GPU (after a warm-up that compiles), called directly elsewhere."""
+    """`call` run `times` times: captured in a CUDA graph on a GPU (after a warm-up that compiles), called directly
+    elsewhere."""
     if torch.device(device).type != "cuda":
         return lambda: [call() for _ in range(times)]
     side = torch.cuda.Stream()
@@ -202,10 +243,15 @@ def replayable(call: Callable[[], Any], device: Any, times: int = 1) -> Callable
 
 def as_text(checks: list[Check], planned: int) -> str:
     """One line per check, failures marked."""
-    lines = [f"checks: {sum(c.passed for c in checks)} of {len(checks)} passed, {planned - len(checks)} not reached within the budget"]
+    lines = [
+        f"checks: {sum(c.passed for c in checks)} of {len(checks)} passed, {planned - len(checks)} not reached within"
+        " the budget"
+    ]
     lines += [
-        f"  {'ok  ' if c.passed else 'FAIL'} {c.case:62s} {c.dtype:9s} error {c.error:.1e} (limit {TOLERANCE[c.dtype]:.0e}) {c.seconds:.1f} s"
-        + ("" if c.untouched else "  WROTE ROWS IT DOES NOT OWN") + (f"  {c.failure}" if c.failure else "")
+        f"  {'ok  ' if c.passed else 'FAIL'} {c.case:62s} {c.dtype:9s} error {c.error:.1e} (limit"
+        f" {TOLERANCE[c.dtype]:.0e}) {c.seconds:.1f} s"
+        + ("" if c.untouched else "  WROTE ROWS IT DOES NOT OWN")
+        + (f"  {c.failure}" if c.failure else "")
         for c in checks
     ]
     return "\n".join(lines)

@@ -2,15 +2,17 @@
 
     config_for("sm_90", "prefill", 128)   ->   Config(block_m=128, block_n=64, warps=8, stages=3, per_sm=1)
 
-A generation without a row of its own uses the newest older one it can run: sm_86, sm_89 and sm_120 run sm_80's rows, which stay under
-their 99 KiB of shared memory. Every row is compiled for its target by the test suite: no spills, shared memory within the limit.
-"""
+A generation without a row of its own uses the newest older one it can run: sm_86, sm_89 and sm_120 run sm_80's rows,
+which stay under their 99 KiB of shared memory. Every row is compiled for its target by the test suite: no spills,
+shared memory within the limit."""
+
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Config:
-    """One kernel's tile: block_m rows (queries x heads of a KV head, or tokens), block_n keys (or columns), block_k depth (GEMM only)."""
+    """One kernel's tile: block_m rows (queries x heads of a KV head, or tokens), block_n keys (or columns), block_k
+    depth (GEMM only)."""
 
     block_m: int
     block_n: int
@@ -76,7 +78,12 @@ TABLE: dict[str, dict[tuple[str, int], Config]] = {
 # Tiles worth timing beside the table's on a GPU (python -m kernels.rates --candidates); none of them spills.
 CANDIDATES: dict[str, dict[tuple[str, int], list[Config]]] = {
     "sm_90": {
-        ("prefill", 128): [Config(128, 64, 8, 2), Config(128, 64, 8, 4), Config(128, 32, 8, 4), Config(64, 64, 4, 3, per_sm=2)],
+        ("prefill", 128): [
+            Config(128, 64, 8, 2),
+            Config(128, 64, 8, 4),
+            Config(128, 32, 8, 4),
+            Config(64, 64, 4, 3, per_sm=2),
+        ],
         ("decode", 128): [Config(16, 64, 4, 3, per_sm=3), Config(16, 32, 4, 4, per_sm=4), Config(16, 128, 8, 3)],
     },
     "interpreter": {("prefill", 128): [Config(64, 32, 4, 1)]},
@@ -87,9 +94,13 @@ def config_for(arch: str, op: str, head_dim: int = 0) -> Config:
     """The tile of `op` ("prefill", "decode" or "moe") on `arch`; a KeyError's message names what the table has."""
     rows = TABLE.get(arch)
     if rows is None:
-        raise KeyError(f"no kernel config for {arch}: the table has {', '.join(a for a in TABLE if a != 'interpreter')}")
+        raise KeyError(
+            f"no kernel config for {arch}: the table has {', '.join(a for a in TABLE if a != 'interpreter')}"
+        )
     if (op, head_dim) not in rows:
-        raise KeyError(f"no {op} config for head size {head_dim} on {arch}: head sizes are {', '.join(map(str, HEAD_DIMS))}")
+        raise KeyError(
+            f"no {op} config for head size {head_dim} on {arch}: head sizes are {', '.join(map(str, HEAD_DIMS))}"
+        )
     return rows[op, head_dim]
 
 

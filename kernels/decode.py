@@ -3,10 +3,10 @@
     plan = plan_decode([65536] + [512] * 31, group=4, kv_heads=8, config=default_config("cuda", "decode", 128), sms=132)
     out = decode_attention(q, k_cache, v_cache, block_table, Work(plan, "cuda", 128))
 
-Long contexts are cut into parts of about equal length over the whole GPU and merged; short ones are not cut and skip the merge.
-For a CUDA graph make the Work with items and slots from plan.capacity and call work.load(plan) before each replay.
-The reference with the same arguments is kernels.reference.attention.
-"""
+Long contexts are cut into parts of about equal length over the whole GPU and merged; short ones are not cut and skip
+the merge. For a CUDA graph make the Work with items and slots from plan.capacity and call work.load(plan) before each
+replay. The reference with the same arguments is kernels.reference.attention."""
+
 from kernels.attention import Work, launch
 from kernels.backend import torch
 
@@ -22,9 +22,8 @@ def decode_attention(
 ) -> "torch.Tensor":
     """softmax(q k^T scale) v over the whole context of each sequence.
 
-    q, out (sequences, heads, head size); the rest as in prefill_attention. The context of sequence s is context_lens[s] positions, the
-    new token's own included. Rows of sequences with context 0 are not written.
-    """
+    q, out (sequences, heads, head size); the rest as in prefill_attention. The context of sequence s is context_lens[s]
+    positions, the new token's own included. Rows of sequences with context 0 are not written."""
     if work.plan.op != "decode":
         raise ValueError(f"decode_attention was given a {work.plan.op} plan")
     return launch(q, k_cache, v_cache, block_table, work, out, scale)

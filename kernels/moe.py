@@ -2,9 +2,10 @@
 
     out = grouped_gemm(x, w, offsets)
 
-How many tokens an expert got is known only on the GPU, so the grid is the most tiles there can be and each program finds its expert from
-the offsets: no synchronisation, and a CUDA graph replays with any routing. The reference is kernels.reference.grouped_gemm.
-"""
+How many tokens an expert got is known only on the GPU, so the grid is the most tiles there can be and each program
+finds its expert from the offsets: no synchronisation, and a CUDA graph replays with any routing. The reference is
+kernels.reference.grouped_gemm."""
+
 from kernels.attention import arch_of
 from kernels.backend import FUSE, check_dtype, tl, torch, triton
 from kernels.configs import Config, config_for
@@ -14,9 +15,22 @@ GROUP_TILES = 8  # row tiles that walk a column of tiles together, so that they 
 
 @triton.jit
 def grouped_gemm_kernel(
-    x, w, offsets, out, columns, depth, stride_xm, stride_we, stride_wn, stride_om,
-    EXPERTS: tl.constexpr, EXPERTS_PAD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
+    x,
+    w,
+    offsets,
+    out,
+    columns,
+    depth,
+    stride_xm,
+    stride_we,
+    stride_wn,
+    stride_om,
+    EXPERTS: tl.constexpr,
+    EXPERTS_PAD: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     column = tl.program_id(0)
     tile = tl.program_id(1)
     lane = tl.arange(0, EXPERTS_PAD)
@@ -51,14 +65,17 @@ def grouped_gemm_kernel(
 def grouped_gemm(x, w, offsets, out=None, config: Config | None = None) -> "torch.Tensor":
     """out[t] = w[e] x[t] for the tokens t of expert e, offsets[e] <= t < offsets[e + 1].
 
-    x (tokens, depth) sorted by expert; w (experts, columns, depth), the layout of a linear layer's weight; offsets (experts + 1,) int32 on
-    the device; out (tokens, columns). Rows from offsets[-1] on (padding of a fixed-size batch) are not written.
-    """
+    x (tokens, depth) sorted by expert; w (experts, columns, depth), the layout of a linear layer's weight; offsets
+    (experts + 1,) int32 on the device; out (tokens, columns). Rows from offsets[-1] on (padding of a fixed-size batch)
+    are not written."""
     check_dtype("x", x)
     tokens, depth = x.shape
     experts, columns, _ = w.shape
     if w.shape[2] != depth or offsets.shape != (experts + 1,) or offsets.dtype != torch.int32 or w.dtype != x.dtype:
-        raise ValueError(f"x {tuple(x.shape)}, w {tuple(w.shape)}, offsets {tuple(offsets.shape)} {offsets.dtype} do not fit together")
+        raise ValueError(
+            f"x {tuple(x.shape)}, w {tuple(w.shape)}, offsets {tuple(offsets.shape)} {offsets.dtype} do not fit"
+            " together"
+        )
     if x.stride(1) != 1 or w.stride(2) != 1:
         raise ValueError("the last dimension of x and w must be contiguous")
     out = x.new_empty(tokens, columns) if out is None else out
@@ -66,8 +83,23 @@ def grouped_gemm(x, w, offsets, out=None, config: Config | None = None) -> "torc
     tiles = min(tokens, tokens // config.block_m + experts)
     if tiles:
         grouped_gemm_kernel[(triton.cdiv(columns, config.block_n), tiles)](
-            x, w, offsets, out, columns, depth, x.stride(0), w.stride(0), w.stride(1), out.stride(0),
-            EXPERTS=experts, EXPERTS_PAD=triton.next_power_of_2(experts), BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
-            num_warps=config.warps, num_stages=config.stages, **FUSE,
-        )  # fmt: skip
+            x,
+            w,
+            offsets,
+            out,
+            columns,
+            depth,
+            x.stride(0),
+            w.stride(0),
+            w.stride(1),
+            out.stride(0),
+            EXPERTS=experts,
+            EXPERTS_PAD=triton.next_power_of_2(experts),
+            BLOCK_M=config.block_m,
+            BLOCK_N=config.block_n,
+            BLOCK_K=config.block_k,
+            num_warps=config.warps,
+            num_stages=config.stages,
+            **FUSE,
+        )
     return out

@@ -1,11 +1,13 @@
 """Cuts a batch into work items before anything runs on the GPU: numpy only, no device, no synchronisation.
 
-A work item is a few queries of one sequence against one interval of its keys, for every KV head. Prefill cuts a prompt into tiles of
-queries, decode has one query a sequence; either is cut along its keys too when that finishes sooner, and a second kernel merges the
-parts. Because an item names its own interval, one 64k context beside thirty-one of 512 costs no more programs than its tokens need.
+A work item is a few queries of one sequence against one interval of its keys, for every KV head. Prefill cuts a prompt
+into tiles of queries, decode has one query a sequence; either is cut along its keys too when that finishes sooner, and
+a second kernel merges the parts. Because an item names its own interval, one 64k context beside thirty-one of 512 costs
+no more programs than its tokens need.
 
     plan = plan_decode([65536] + [512] * 31, group=4, kv_heads=8, config=config_for("sm_90", "decode", 128), sms=132)
 """
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +19,8 @@ from kernels.configs import Config
 ITEM = ("seq", "token", "queries", "position", "kv_start", "kv_end", "slot", "unused")
 MERGE = ("token", "queries", "slot", "splits")
 
-# Costs in units of one key tile, for choosing splits only: starting a program, writing and reading back one part, and the merge kernel.
+# Costs in units of one key tile, for choosing splits only: starting a program, writing and reading back one part, and
+# the merge kernel.
 START_TILES = 2.0
 PART_TILES = {"decode": 0.25, "prefill": 6.0}
 MERGE_TILES = 3.0
@@ -26,7 +29,8 @@ MAX_WAVES = 4  # splits never ask for more than this many waves of programs: it 
 
 @dataclass(frozen=True)
 class Plan:
-    """Work of one attention call. Sequence i has query_lens[i] new tokens after cached_lens[i] tokens already in its cache."""
+    """Work of one attention call. Sequence i has query_lens[i] new tokens after cached_lens[i] tokens already in its
+    cache."""
 
     op: str
     query_lens: np.ndarray  # (seqs,) new tokens, whose K and V are already written
@@ -41,9 +45,17 @@ class Plan:
 
 
 def plan_prefill(
-    query_lens: Sequence[int], cached_lens: Sequence[int], *, group: int, kv_heads: int, config: Config, sms: int, splits: int | None = None
+    query_lens: Sequence[int],
+    cached_lens: Sequence[int],
+    *,
+    group: int,
+    kv_heads: int,
+    config: Config,
+    sms: int,
+    splits: int | None = None,
 ) -> Plan:
-    """Tiles of block_m // group queries; along the keys into `splits` parts (None: chosen from the work and `sms` multiprocessors)."""
+    """Tiles of block_m // group queries; along the keys into `splits` parts (None: chosen from the work and `sms`
+    multiprocessors)."""
     query, cached = _lengths("query_lens", query_lens, 0), _lengths("cached_lens", cached_lens, 0)
     if query.shape != cached.shape:
         raise ValueError(f"query_lens has {query.size} sequences, cached_lens {cached.size}")
@@ -55,11 +67,16 @@ def plan_prefill(
     first = (np.arange(seq.size) - np.repeat(np.cumsum(tiles) - tiles, tiles)) * step
     token = (np.cumsum(query) - query)[seq] + first
     queries = np.minimum(step, query[seq] - first)
-    return _cut("prefill", query, cached, seq, token, queries, cached[seq] + first, group, kv_heads, config, sms, splits)
+    return _cut(
+        "prefill", query, cached, seq, token, queries, cached[seq] + first, group, kv_heads, config, sms, splits
+    )
 
 
-def plan_decode(context_lens: Sequence[int], *, group: int, kv_heads: int, config: Config, sms: int, splits: int | None = None) -> Plan:
-    """One query a sequence, at position context_len - 1 (the context counts the new token, whose K and V are already written).
+def plan_decode(
+    context_lens: Sequence[int], *, group: int, kv_heads: int, config: Config, sms: int, splits: int | None = None
+) -> Plan:
+    """One query a sequence, at position context_len - 1 (the context counts the new token, whose K and V are already
+    written).
 
     A context of 0 is an empty place in the batch: no work, its output row is left alone.
     """
@@ -69,7 +86,20 @@ def plan_decode(context_lens: Sequence[int], *, group: int, kv_heads: int, confi
     seq = np.flatnonzero(context)
     one = np.ones(seq.size, np.int64)
     query = (context > 0).astype(np.int64)
-    return _cut("decode", query, np.maximum(context - 1, 0), seq, seq, one, context[seq] - 1, group, kv_heads, config, sms, splits)
+    return _cut(
+        "decode",
+        query,
+        np.maximum(context - 1, 0),
+        seq,
+        seq,
+        one,
+        context[seq] - 1,
+        group,
+        kv_heads,
+        config,
+        sms,
+        splits,
+    )
 
 
 def capacity(batch: int, *, kv_heads: int, config: Config, sms: int) -> tuple[int, int]:
@@ -79,11 +109,12 @@ def capacity(batch: int, *, kv_heads: int, config: Config, sms: int) -> tuple[in
 
 
 def chosen_chunk(tiles: np.ndarray, kv_heads: int, places: int, part_tiles: float) -> int:
-    """Key tiles per item that finish soonest on `places` concurrent programs. `tiles` (n,): key tiles of each uncut item.
+    """Key tiles per item that finish soonest on `places` concurrent programs. `tiles` (n,): key tiles of each uncut
+    item.
 
-    Each candidate's time is the mean of its lower bound (all places busy) and its upper bound (whole waves of the longest item), plus
-    the merge. Memory-bound work ends between the two: a wave that is not full gets more of the bandwidth.
-    """
+    Each candidate's time is the mean of its lower bound (all places busy) and its upper bound (whole waves of the
+    longest item), plus the merge. Memory-bound work ends between the two: a wave that is not full gets more of the
+    bandwidth."""
     if tiles.size == 0:
         return 1
     total = int(tiles.sum()) * kv_heads
@@ -119,7 +150,9 @@ def _cut(op, query, cached, seq, token, queries, position, group, kv_heads, conf
     end = np.minimum(((part + 1) * tiles[order] // np.maximum(parts[order], 1)) * config.block_n, kv_end[order])
     cut = parts[order] > 1
     slot = np.where(cut, np.cumsum(cut) - 1, -1)
-    items = np.stack([seq[order], token[order], queries[order], position[order], start, end, slot, np.zeros_like(slot)], axis=1)
+    items = np.stack(
+        [seq[order], token[order], queries[order], position[order], start, end, slot, np.zeros_like(slot)], axis=1
+    )
     items = items[np.argsort(start - end, kind="stable")].astype(np.int32)
     several = np.flatnonzero(parts > 1)
     first = (np.cumsum(np.where(parts > 1, parts, 0)) - parts)[several]

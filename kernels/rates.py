@@ -1,11 +1,13 @@
 """How fast the attention kernels are on this device, as percent of ceilings measured in the same run.
 
-    python -m kernels.rates [--candidates]                     # on a GPU: under a minute; then tiles that might be better than the table's
+    python -m kernels.rates [--candidates]                     # on a GPU: under a minute; then tiles that might be
+                                                               better than the table's
     TRITON_INTERPRET=1 python -m kernels.rates --device cpu    # a rehearsal at a tiny size, whose times say nothing
 
-The ceilings are a bf16 matmul and a device copy. Beside each rate stands torch's own scaled_dot_product_attention on the same work, over a
-contiguous cache. Calls run in CUDA graphs of ten or more over rotating buffers larger than three times the L2 cache, on random data.
-"""
+The ceilings are a bf16 matmul and a device copy. Beside each rate stands torch's own scaled_dot_product_attention on
+the same work, over a contiguous cache. Calls run in CUDA graphs of ten or more over rotating buffers larger than three
+times the L2 cache, on random data."""
+
 import math
 import statistics
 import sys
@@ -51,19 +53,24 @@ class Rate:
         return "target" if good >= target else "floor" if good >= floor else "BELOW FLOOR"
 
 
-def random_batch(lengths: list[int], block_size: int, kv_heads: int, head_dim: int, dtype: Any, device: Any) -> tuple[Any, Any, Any]:
+def random_batch(
+    lengths: list[int], block_size: int, kv_heads: int, head_dim: int, dtype: Any, device: Any
+) -> tuple[Any, Any, Any]:
     """k_cache, v_cache, block_table for timing: random everywhere, blocks scattered."""
     needed = [-(-n // block_size) for n in lengths]
     order = torch.randperm(sum(needed), dtype=torch.int32)
     table = torch.zeros(len(lengths), max(needed), dtype=torch.int32)
     for seq, blocks in enumerate(order.split(needed)):
         table[seq, : len(blocks)] = blocks
-    k_cache, v_cache = (torch.randn(sum(needed), block_size, kv_heads, head_dim, dtype=dtype, device=device) for _ in range(2))
+    k_cache, v_cache = (
+        torch.randn(sum(needed), block_size, kv_heads, head_dim, dtype=dtype, device=device) for _ in range(2)
+    )
     return k_cache, v_cache, table.to(device)
 
 
 def time_calls(calls: list[Callable[[], Any]], device: Any, replays: int = 7) -> tuple[float, float]:
-    """(median, inter-quartile range) in microseconds of one call. `calls` work on different buffers and take turns, 10 or more to a graph."""
+    """(median, inter-quartile range) in microseconds of one call. `calls` work on different buffers and take turns, 10
+    or more to a graph."""
     if torch.device(device).type != "cuda":
         begin = time.perf_counter()
         for call in calls:
@@ -90,7 +97,9 @@ def ceilings(device: Any, small: bool = False) -> dict[str, float]:
     """{"matmul": FLOP/s of a square bf16 product, "copy": bytes/s read plus written of a device copy}, random data."""
     n, size = (64, 1 << 16) if small else (8192, 1 << 30)
     dtype = torch.float32 if small else torch.bfloat16
-    pairs = [(torch.randn(n, n, dtype=dtype, device=device), torch.randn(n, n, dtype=dtype, device=device)) for _ in range(2)]
+    pairs = [
+        (torch.randn(n, n, dtype=dtype, device=device), torch.randn(n, n, dtype=dtype, device=device)) for _ in range(2)
+    ]
     out = torch.empty(n, n, dtype=dtype, device=device)
     matmul_us, _ = time_calls([partial(torch.matmul, a, b, out=out) for a, b in pairs], device)
     source = torch.randint(0, 255, (size,), dtype=torch.uint8, device=device)
@@ -136,7 +145,9 @@ def rates_on_device(device: Any = "cuda", budget_s: float = 60.0) -> tuple[dict[
             rows.append(_rate(tiny(work) if small else work, tops, device, None, small))
         except Exception as e:  # one kernel that does not run must not hide how fast the others are; its row says so
             why = f"{type(e).__name__}: {(str(e).splitlines() or [''])[0][:120]}"
-            rows.append(Rate(work.case, work.ceiling, math.nan, math.nan, None, None, "", work.floor, work.target, small, why))
+            rows.append(
+                Rate(work.case, work.ceiling, math.nan, math.nan, None, None, "", work.floor, work.target, small, why)
+            )
     return tops, rows
 
 
@@ -146,7 +157,8 @@ def tiny(work: Workload) -> Workload:
 
 
 def candidate_rates(tops: dict[str, float], device: Any = "cuda", budget_s: float = 60.0) -> list[tuple[str, Rate]]:
-    """(config, Rate) of configs.CANDIDATES for this device on the workloads of their op: what to put into the table, decided by measuring."""
+    """(config, Rate) of configs.CANDIDATES for this device on the workloads of their op: what to put into the table,
+    decided by measuring."""
     begin = time.monotonic()
     rows: list[tuple[str, Rate]] = []
     small = torch.device(device).type == "cpu"
@@ -166,7 +178,12 @@ def _rate(work: Workload, tops: dict[str, float], device: Any, config: Any, smal
     heads = GROUP * kv_heads
     kv_bytes = 2 * sum(totals) * kv_heads * HEAD_DIM * dtype.itemsize
     flops = 4 * heads * HEAD_DIM * sum(n * c + n * (n + 1) // 2 for n, c in zip(work.new, work.cached, strict=True))
-    common: dict[str, Any] = {"group": GROUP, "kv_heads": kv_heads, "config": config or default_config(device, work.op, HEAD_DIM), "sms": sm_count(device)}
+    common: dict[str, Any] = {
+        "group": GROUP,
+        "kv_heads": kv_heads,
+        "config": config or default_config(device, work.op, HEAD_DIM),
+        "sms": sm_count(device),
+    }
     plan = plan_prefill(work.new, work.cached, **common) if work.op == "prefill" else plan_decode(totals, **common)
     attend = prefill_attention if work.op == "prefill" else decode_attention
     ours: list[Callable[[], Any]] = []
@@ -199,8 +216,11 @@ def _buffers(set_bytes: int, device: Any) -> int:
     return max(1, min(16, math.ceil(3 * torch.cuda.get_device_properties(device).L2_cache_size / set_bytes)))
 
 
-def torch_attention(new: list[int], totals: list[int], kv_heads: int, dtype: Any, device: Any) -> tuple[Callable[[], Any], str]:
-    """torch's attention for the same work on contiguous caches: one call per distinct length. Returns (call, what it is)."""
+def torch_attention(
+    new: list[int], totals: list[int], kv_heads: int, dtype: Any, device: Any
+) -> tuple[Callable[[], Any], str]:
+    """torch's attention for the same work on contiguous caches: one call per distinct length. Returns (call, what it
+    is)."""
     from torch.nn.attention.bias import causal_lower_right
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -217,18 +237,30 @@ def torch_attention(new: list[int], totals: list[int], kv_heads: int, dtype: Any
             # A causal bias reaches the flash kernel only with as many KV heads as query heads.
             k, v = (x.repeat_interleave(GROUP, dim=1) for x in (k, v))
             calls.append(partial(scaled_dot_product_attention, q, k, v, attn_mask=causal_lower_right(queries, length)))
-    return lambda: [call() for call in calls], f"torch sdpa, {len(calls)} call{'s' if len(calls) > 1 else ''}, contiguous KV"
+    return (
+        lambda: [call() for call in calls],
+        f"torch sdpa, {len(calls)} call{'s' if len(calls) > 1 else ''}, contiguous KV",
+    )
 
 
 def as_text(tops: dict[str, float], rates: list[Rate]) -> str:
     """The ceilings and one line per rate, for a terminal or a report."""
-    lines = [f"ceilings: matmul {tops['matmul'] / 1e12:.1f} TFLOP/s, copy {tops['copy'] / 1e12:.3f} TB/s; {len(rates)} of {len(WORKLOADS)} cases"]
+    lines = [
+        f"ceilings: matmul {tops['matmul'] / 1e12:.1f} TFLOP/s, copy {tops['copy'] / 1e12:.3f} TB/s; {len(rates)} of"
+        f" {len(WORKLOADS)} cases"
+    ]
     if any(r.rehearsal for r in rates):
-        lines = [f"REHEARSAL: {len(rates)} of {len(WORKLOADS)} cases ran at a tiny size; no time here says anything about a GPU"]
+        lines = [
+            f"REHEARSAL: {len(rates)} of {len(WORKLOADS)} cases ran at a tiny size; no time here says anything about"
+            " a GPU"
+        ]
     for r in rates:
         share = f"{r.percent:5.1f} % of {r.ceiling}" if r.percent is not None else "per call"
         other = f"{r.torch_us:9.1f} us" if r.torch_us is not None else "not run"
-        lines.append(f"  {r.case:52s} {r.us:9.1f} us (iqr {r.iqr_us:.1f})  {share:17s} floor {r.floor:g} target {r.target:g}: {r.verdict}; {other} {r.torch_note}")
+        lines.append(
+            f"  {r.case:52s} {r.us:9.1f} us (iqr {r.iqr_us:.1f})  {share:17s} floor {r.floor:g} target {r.target:g}:"
+            f" {r.verdict}; {other} {r.torch_note}"
+        )
     return "\n".join(lines)
 
 

@@ -6,6 +6,7 @@
 Same arguments as the kernels, results in the dtype of the computation. They need torch only: no triton, no GPU.
 `attention` serves prefill and decode: decode is a prefill of one new token.
 """
+
 import math
 from itertools import pairwise
 from typing import Any
@@ -13,8 +14,11 @@ from typing import Any
 import torch
 
 
-def attention(q, k_cache, v_cache, block_table, work: Any, out=None, scale: float | None = None, *, dtype=torch.float64) -> torch.Tensor:
-    """softmax(q k^T scale, causal) v; shapes as in prefill_attention. `work` is a Work or a Plan: only its lengths are read.
+def attention(
+    q, k_cache, v_cache, block_table, work: Any, out=None, scale: float | None = None, *, dtype=torch.float64
+) -> torch.Tensor:
+    """softmax(q k^T scale, causal) v; shapes as in prefill_attention. `work` is a Work or a Plan: only its lengths are
+    read.
 
     Rows that belong to no query stay NaN (or what `out` held).
     """
@@ -24,7 +28,9 @@ def attention(q, k_cache, v_cache, block_table, work: Any, out=None, scale: floa
     scale = 1.0 / math.sqrt(q.shape[2]) if scale is None else scale
     # A decode batch keeps a row for each sequence, also for an empty one; a prefill's rows follow one another.
     first = range(len(plan.query_lens)) if plan.op == "decode" else plan.query_lens.cumsum() - plan.query_lens
-    for seq, (token, new, cached) in enumerate(zip(first, plan.query_lens.tolist(), plan.cached_lens.tolist(), strict=True)):
+    for seq, (token, new, cached) in enumerate(
+        zip(first, plan.query_lens.tolist(), plan.cached_lens.tolist(), strict=True)
+    ):
         if new == 0:
             continue
         k = gather(k_cache, block_table[seq], cached + new).to(dtype)  # (keys, KV heads, head size)
@@ -64,8 +70,11 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), dim=-1)
 
 
-def rope_tables(positions: int, head_dim: int, theta: float = 500_000.0, device: "torch.device | str" = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin (positions, head_dim / 2) fp32 of angles position * theta ** (-2 i / head_dim), computed in fp64 (Su et al. 2021)."""
+def rope_tables(
+    positions: int, head_dim: int, theta: float = 500_000.0, device: "torch.device | str" = "cpu"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin (positions, head_dim / 2) fp32 of angles position * theta ** (-2 i / head_dim), computed in fp64 (Su
+    et al. 2021)."""
     inverse = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
     angle = torch.arange(positions, dtype=torch.float64)[:, None] * inverse
     return angle.cos().float().to(device), angle.sin().float().to(device)
@@ -81,7 +90,8 @@ def grouped_gemm(x, w, offsets, out=None, *, dtype=torch.float64) -> torch.Tenso
 
 
 def relative_error(out: torch.Tensor, expected: torch.Tensor) -> float:
-    """Largest over the rows of ||out - expected|| / ||expected||, a row being the last dimension; NaN or inf anywhere gives inf."""
+    """Largest over the rows of ||out - expected|| / ||expected||, a row being the last dimension; NaN or inf anywhere
+    gives inf."""
     out, expected = out.to(torch.float64), expected.to(torch.float64)
     if not torch.isfinite(out).all():
         return math.inf

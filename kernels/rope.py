@@ -5,6 +5,7 @@
 Rotation in halves (GPT-NeoX order, Su et al. 2021): (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin), computed in fp32.
 The reference with the same arguments is kernels.reference.rope_and_write.
 """
+
 from kernels.backend import FUSE, check_dtype, tl, torch, triton
 
 HEADS = 8  # heads per program: enough independent loads in flight, few enough to fill a GPU at small batches
@@ -12,10 +13,27 @@ HEADS = 8  # heads per program: enough independent loads in flight, few enough t
 
 @triton.jit
 def rope_kernel(
-    q, k, v, k_cache, v_cache, cos, sin, positions, slots,
-    stride_qt, stride_kt, stride_vt, stride_kb, stride_ks, stride_kh,
-    Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEADS: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    k_cache,
+    v_cache,
+    cos,
+    sin,
+    positions,
+    slots,
+    stride_qt,
+    stride_kt,
+    stride_vt,
+    stride_kb,
+    stride_ks,
+    stride_kh,
+    Q_HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    HEADS: tl.constexpr,
+):
     """Grid (tokens, blocks of q heads + blocks of KV heads)."""
     token = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
@@ -52,24 +70,54 @@ def rope_kernel(
 def rope_and_write(q, k, v, k_cache, v_cache, cos, sin, positions, slots) -> None:
     """Rotate q in place; write rotated k, and v, into the caches.
 
-    q (tokens, heads, head size), k, v (tokens, KV heads, head size): views of one projection are fine, heads of a token contiguous;
-    caches (blocks, block size, KV heads, head size); cos, sin (positions, head size / 2) fp32; positions (tokens,) int;
-    slots (tokens,) int64, block * block size + offset, or -1 for a token that is not written.
-    """
+    q (tokens, heads, head size), k, v (tokens, KV heads, head size): views of one projection are fine, heads of a token
+    contiguous; caches (blocks, block size, KV heads, head size); cos, sin (positions, head size / 2) fp32; positions
+    (tokens,) int; slots (tokens,) int64, block * block size + offset, or -1 for a token that is not written."""
     check_dtype("q", q)
     tokens, q_heads, head_dim = q.shape
     kv_heads = k.shape[1]
     if any(x.stride(1) != head_dim or x.stride(2) != 1 for x in (q, k, v)):
         raise ValueError("q, k and v must have the heads of a token contiguous")
-    if k.shape != v.shape or k_cache.shape != v_cache.shape or k_cache.stride() != v_cache.stride() or k_cache.stride(3) != 1:
+    if (
+        k.shape != v.shape
+        or k_cache.shape != v_cache.shape
+        or k_cache.stride() != v_cache.stride()
+        or k_cache.stride(3) != 1
+    ):
         raise ValueError("k and v, and their caches, must agree in shape and strides, head size contiguous")
-    if cos.shape != sin.shape or cos.shape[1] != head_dim // 2 or cos.dtype != torch.float32 or not (cos.is_contiguous() and sin.is_contiguous()):
-        raise ValueError(f"cos and sin must be contiguous fp32 (positions, {head_dim // 2}), cos is {tuple(cos.shape)} {cos.dtype}")
+    if (
+        cos.shape != sin.shape
+        or cos.shape[1] != head_dim // 2
+        or cos.dtype != torch.float32
+        or not (cos.is_contiguous() and sin.is_contiguous())
+    ):
+        raise ValueError(
+            f"cos and sin must be contiguous fp32 (positions, {head_dim // 2}), cos is {tuple(cos.shape)} {cos.dtype}"
+        )
     if tokens == 0:
         return
     grid = (tokens, triton.cdiv(q_heads, HEADS) + triton.cdiv(kv_heads, HEADS))
     rope_kernel[grid](
-        q, k, v, k_cache, v_cache, cos, sin, positions, slots,
-        q.stride(0), k.stride(0), v.stride(0), k_cache.stride(0), k_cache.stride(1), k_cache.stride(2),
-        Q_HEADS=q_heads, KV_HEADS=kv_heads, HEAD_DIM=head_dim, BLOCK_SIZE=k_cache.shape[1], HEADS=HEADS, num_warps=4, **FUSE,
-    )  # fmt: skip
+        q,
+        k,
+        v,
+        k_cache,
+        v_cache,
+        cos,
+        sin,
+        positions,
+        slots,
+        q.stride(0),
+        k.stride(0),
+        v.stride(0),
+        k_cache.stride(0),
+        k_cache.stride(1),
+        k_cache.stride(2),
+        Q_HEADS=q_heads,
+        KV_HEADS=kv_heads,
+        HEAD_DIM=head_dim,
+        BLOCK_SIZE=k_cache.shape[1],
+        HEADS=HEADS,
+        num_warps=4,
+        **FUSE,
+    )

@@ -5,6 +5,7 @@
 
 The names are looked up on first use, so that `import kvcast` costs nothing.
 """
+
 from importlib import import_module
 from typing import Any
 
@@ -22,7 +23,18 @@ _PUBLIC = {
     "load_run": "kvcast.store.runs",
     "save_run": "kvcast.store.runs",
 }
-__all__ = ["InputError", "Scenario", "WorkloadConfig", "load_run", "load_scenario", "plan", "resolve", "save_run", "simulate", "sweep"]
+__all__ = [
+    "InputError",
+    "Scenario",
+    "WorkloadConfig",
+    "load_run",
+    "load_scenario",
+    "plan",
+    "resolve",
+    "save_run",
+    "simulate",
+    "sweep",
+]
 
 
 def __getattr__(name: str) -> Any:

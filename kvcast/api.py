@@ -1,12 +1,14 @@
 """From a Scenario to a Report: resolve every default, load the workload, run, measure.
 
-The one idea: `prepare` turns names into things (model, profile, step times, KV blocks, requests) and returns them with a
-scenario in which nothing is left open; `simulate` is `prepare`, run and measure. Two runs that share a workload share it.
+The one idea: `prepare` turns names into things (model, profile, step times, KV blocks, requests) and returns them with
+a scenario in which nothing is left open; `simulate` is `prepare`, run and measure. Two runs that share a workload share
+it.
 
     >>> from kvcast import load_scenario, simulate
     >>> report = simulate(load_scenario("examples/demo.toml"))
     >>> report.summary["prefix_hit_rate"]
 """
+
 from __future__ import annotations
 
 import functools
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from workloads.columns import Workload
 
 OPTIMAL = "optimal"
-"""cache.policy of a run that evicts by the future and proves afterwards that no eviction would have hit more in its schedule."""
+"""cache.policy of a run that evicts by the future and proves afterwards that no eviction would have hit more in its
+schedule."""
 KV_DTYPE = {"fp8": "bf16"}
 """KV type of weights of a type; any other is kept as it is (an engine's `auto`)."""
 GIVEN, CONTEXT = "given", "the model's context"
@@ -106,7 +109,9 @@ def resolve(scenario: Scenario) -> Resolved:
     scenario = absolute_scenario(scenario, Path.cwd())
     model = load_model_at(Path(scenario.model.config)) if scenario.model.config else bundled_model(scenario.model.name)
     kv_dtype = scenario.model.kv_dtype or KV_DTYPE.get(scenario.model.dtype, scenario.model.dtype)
-    profile = resolve_profile(scenario.hardware.profile, model, scenario.model.dtype, scenario.hardware.tensor_parallel, kv_dtype)
+    profile = resolve_profile(
+        scenario.hardware.profile, model, scenario.model.dtype, scenario.hardware.tensor_parallel, kv_dtype
+    )
     defaults: dict[str, tuple[Any, str]] = {"max_model_len": (model.max_context, CONTEXT)}
     if scenario.engine.semantics == "sglang":
         defaults["chunked_prefill_size"] = (sglang_chunk(profile), f"SGLang's default on {profile.device['name']}")
@@ -121,10 +126,15 @@ def resolve(scenario: Scenario) -> Resolved:
             engine = replace(engine, **{key: value})
     scenario = replace(scenario, engine=engine, model=replace(scenario.model, kv_dtype=kv_dtype))
     resolved = _with_max_seqs(_with_max_model_len(_with_kv_blocks(Resolved(scenario, model, profile, origins))))
-    resolved = replace(resolved, scenario=with_window(resolved.scenario, _kv_tokens(resolved.scenario), lambda: _token_s(resolved)))
+    resolved = replace(
+        resolved, scenario=with_window(resolved.scenario, _kv_tokens(resolved.scenario), lambda: _token_s(resolved))
+    )
     for tier in resolved.params.tiers:
         if tier.blocks < 1:
-            raise InputError(f"[cache.tiers.{tier.name}] capacity_gib: expected room for one block of {tier.block_bytes:,} bytes at least")
+            raise InputError(
+                f"[cache.tiers.{tier.name}] capacity_gib: expected room for one block of {tier.block_bytes:,} bytes at"
+                " least"
+            )
     return resolved
 
 
@@ -137,7 +147,11 @@ def windowed(scenario: Scenario) -> Scenario:
 def _kv_tokens(scenario: Scenario) -> float:
     """Tokens that the prefix caches of the fleet hold."""
     engine = scenario.engine
-    return float((engine.kv_blocks or 0) * engine.block_size * scenario.cluster.replicas) if scenario.cache.enabled else 0.0
+    return (
+        float((engine.kv_blocks or 0) * engine.block_size * scenario.cluster.replicas)
+        if scenario.cache.enabled
+        else 0.0
+    )
 
 
 USUAL_BATCH, USUAL_CONTEXT = 16, 4096
@@ -147,7 +161,10 @@ def _token_s(resolved: Resolved) -> float:
     """Seconds of an output token in a batch of some, for how long a mix's sessions last."""
     engine = resolved.scenario.engine
     batch = min(USUAL_BATCH, engine.max_num_seqs or USUAL_BATCH)
-    return resolved.step_time().step([], batch, batch * USUAL_CONTEXT, USUAL_CONTEXT, batch)[0] + engine.step_overhead_ms / 1e3
+    return (
+        resolved.step_time().step([], batch, batch * USUAL_CONTEXT, USUAL_CONTEXT, batch)[0]
+        + engine.step_overhead_ms / 1e3
+    )
 
 
 def sglang_chunk(profile: DeviceProfile) -> int:
@@ -156,7 +173,8 @@ def sglang_chunk(profile: DeviceProfile) -> int:
 
 
 def _with_max_seqs(resolved: Resolved) -> Resolved:
-    """SGLang bounds the running requests by memory: 512 for each whole context that fits, at least 2,048, at most 4,096."""
+    """SGLang bounds the running requests by memory: 512 for each whole context that fits, at least 2,048, at most
+    4,096."""
     engine = resolved.scenario.engine
     if engine.max_num_seqs is not None:
         return replace(resolved, origins={"max_num_seqs": GIVEN, **resolved.origins})
@@ -174,25 +192,39 @@ def _with_kv_blocks(resolved: Resolved) -> Resolved:
     given = scenario.engine.kv_blocks
     try:
         capacity = kv_capacity(
-            resolved.profile, resolved.model, scenario.model.dtype, str(scenario.model.kv_dtype), scenario.hardware.tensor_parallel,
-            scenario.engine.gpu_memory_utilization, scenario.engine.max_num_batched_tokens or 0, scenario.engine.block_size,
-            int(scenario.engine.max_model_len or 1) if resolved.origins["max_model_len"] == GIVEN and scenario.engine.semantics == "vllm" else 1,
-        )  # fmt: skip
+            resolved.profile,
+            resolved.model,
+            scenario.model.dtype,
+            str(scenario.model.kv_dtype),
+            scenario.hardware.tensor_parallel,
+            scenario.engine.gpu_memory_utilization,
+            scenario.engine.max_num_batched_tokens or 0,
+            scenario.engine.block_size,
+            (
+                int(scenario.engine.max_model_len or 1)
+                if resolved.origins["max_model_len"] == GIVEN and scenario.engine.semantics == "vllm"
+                else 1
+            ),
+        )
     except InputError as error:
         if given is None:
             raise
         return replace(resolved, origins={**resolved.origins, "kv_blocks": GIVEN}, kv_lines=(f"caution: {error}",))
     if given is not None:
         warning = explicit_blocks_warning(given, capacity)
-        return replace(resolved, origins={**resolved.origins, "kv_blocks": GIVEN}, kv_lines=(f"caution: {warning}",) if warning else ())
+        return replace(
+            resolved,
+            origins={**resolved.origins, "kv_blocks": GIVEN},
+            kv_lines=(f"caution: {warning}",) if warning else (),
+        )
     engine = replace(scenario.engine, kv_blocks=capacity.blocks)
     origins = {**resolved.origins, "kv_blocks": "what fits in the GPU's memory"}
     return replace(resolved, scenario=replace(scenario, engine=engine), origins=origins, kv_lines=capacity.lines)
 
 
 def _with_max_model_len(resolved: Resolved) -> Resolved:
-    """vLLM starts only when one request of max_model_len fits in its KV memory: the model's context is lowered to what does,
-    a length that was given is refused. SGLang starts anyway and turns away the requests that do not fit."""
+    """vLLM starts only when one request of max_model_len fits in its KV memory: the model's context is lowered to what
+    does, a length that was given is refused. SGLang starts anyway and turns away the requests that do not fit."""
     from calibrate.memory import longest_request
 
     engine = resolved.scenario.engine
@@ -204,15 +236,18 @@ def _with_max_model_len(resolved: Resolved) -> Resolved:
         return resolved
     if resolved.origins["max_model_len"] == GIVEN:
         raise InputError(
-            f"[engine] max_model_len = {length}: vLLM refuses to start, one such request does not fit in {blocks:,} KV blocks of {size} tokens; "
-            f"expected at most {most:,}, or {_holding(resolved, length)}"
+            f"[engine] max_model_len = {length}: vLLM refuses to start, one such request does not fit in {blocks:,} KV"
+            f" blocks of {size} tokens; expected at most {most:,}, or {_holding(resolved, length)}"
         )
     origins = {**resolved.origins, "max_model_len": f"what fits in the KV memory; the model's context is {length:,}"}
-    return replace(resolved, scenario=replace(resolved.scenario, engine=replace(engine, max_model_len=most)), origins=origins)
+    return replace(
+        resolved, scenario=replace(resolved.scenario, engine=replace(engine, max_model_len=most)), origins=origins
+    )
 
 
 def _holding(resolved: Resolved, length: int) -> str:
-    """What to set so that one request of this length fits: KV blocks where those were given, else the least tensor_parallel."""
+    """What to set so that one request of this length fits: KV blocks where those were given, else the least
+    tensor_parallel."""
     from calibrate.memory import WIDTHS, least_width
     from kvcast.scenario.fitting import fitting_profile
 
@@ -220,9 +255,16 @@ def _holding(resolved: Resolved, length: int) -> str:
     if resolved.origins["kv_blocks"] == GIVEN:
         return f"engine.kv_blocks = {-(-length // engine.block_size)}"
     found = least_width(
-        resolved.profile, resolved.model, given.model.dtype, str(given.model.kv_dtype), given.hardware.tensor_parallel,
-        engine.gpu_memory_utilization, engine.block_size, engine.max_num_batched_tokens or 0, length,
-    )  # fmt: skip
+        resolved.profile,
+        resolved.model,
+        given.model.dtype,
+        str(given.model.kv_dtype),
+        given.hardware.tensor_parallel,
+        engine.gpu_memory_utilization,
+        engine.block_size,
+        engine.max_num_batched_tokens or 0,
+        length,
+    )
     if found is None:
         return f"a GPU with more memory (no tensor_parallel up to {WIDTHS[-1]} holds it)"
     wider = replace(given, hardware=replace(given.hardware, tensor_parallel=found[0]))
@@ -233,15 +275,35 @@ def _holding(resolved: Resolved, length: int) -> str:
 def engine_params(scenario: Scenario, block_bytes: int) -> EngineParams:
     """What the simulation reads of a resolved scenario. block_bytes: KV of one block over all GPUs of a replica."""
     engine = scenario.engine
-    same = ("block_size", "kv_blocks", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold",
-            "scheduler_policy", "watermark", "reserve_full_isl", "max_loras", "async_scheduling", "preemption_victim", "semantics",
-            "chunked_prefill_size", "max_prefill_tokens",
-            "schedule_policy", "schedule_conservativeness", "priority_scheduling", "retraction_policy")  # fmt: skip
+    same = (
+        "block_size",
+        "kv_blocks",
+        "max_model_len",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "long_prefill_token_threshold",
+        "scheduler_policy",
+        "watermark",
+        "reserve_full_isl",
+        "max_loras",
+        "async_scheduling",
+        "preemption_victim",
+        "semantics",
+        "chunked_prefill_size",
+        "max_prefill_tokens",
+        "schedule_policy",
+        "schedule_conservativeness",
+        "priority_scheduling",
+        "retraction_policy",
+    )
     return EngineParams(
         **{key: getattr(engine, key) for key in same if getattr(engine, key) is not None},
-        caching=scenario.cache.enabled, policy="clairvoyant" if scenario.cache.policy == OPTIMAL else scenario.cache.policy, policy_params=scenario.cache.policy_params,
+        caching=scenario.cache.enabled,
+        policy="clairvoyant" if scenario.cache.policy == OPTIMAL else scenario.cache.policy,
+        policy_params=scenario.cache.policy_params,
         tiers=tier_params(scenario, block_bytes) if scenario.cache.enabled else (),
-        step_overhead_s=engine.step_overhead_ms / 1e3, frontend_s=engine.frontend_ms / 1e3,
+        step_overhead_s=engine.step_overhead_ms / 1e3,
+        frontend_s=engine.frontend_ms / 1e3,
     )
 
 
@@ -249,11 +311,17 @@ def tier_params(scenario: Scenario, block_bytes: int) -> tuple[TierParams, ...]:
     """The cache tiers in blocks and bytes."""
     return tuple(
         TierParams(
-            t.name, int(t.capacity_blocks or 0) if t.capacity_gib is None else int(t.capacity_gib * 2**30 // block_bytes),
-            t.bandwidth_gb_per_s * 1e9, t.latency_s, block_bytes, t.write, t.policy, t.prefetch,
+            t.name,
+            int(t.capacity_blocks or 0) if t.capacity_gib is None else int(t.capacity_gib * 2**30 // block_bytes),
+            t.bandwidth_gb_per_s * 1e9,
+            t.latency_s,
+            block_bytes,
+            t.write,
+            t.policy,
+            t.prefetch,
         )
         for t in scenario.cache.tiers
-    )  # fmt: skip
+    )
 
 
 def load_workload(config: WorkloadConfig, seed: int = 0) -> Workload:
@@ -265,7 +333,9 @@ def load_workload(config: WorkloadConfig, seed: int = 0) -> Workload:
         from workloads.estimate import order_notes
 
         workload = workload.with_notes(*order_notes(config, seed))
-    same = "" if workload.max_tokens is not None else "max_tokens: equal to the true output length, the source gives none"
+    same = (
+        "" if workload.max_tokens is not None else "max_tokens: equal to the true output length, the source gives none"
+    )
     return workload.with_notes(same) if same else workload
 
 
@@ -280,7 +350,10 @@ def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
         workload = workload.with_notes(note)
     _check_slo_classes(scenario, workload)
     if scenario.cache.policy == OPTIMAL and (workload.concurrency is not None or (workload.column("after") >= 0).any()):
-        raise InputError("[cache] policy = 'optimal': expected recorded arrivals with it (requests here wait for answers, so their order is not known before), or policy = 'clairvoyant'")
+        raise InputError(
+            "[cache] policy = 'optimal': expected recorded arrivals with it (requests here wait for answers, so their"
+            " order is not known before), or policy = 'clairvoyant'"
+        )
     return Prepared(resolved, workload, step_time)
 
 
@@ -289,7 +362,10 @@ def _check_slo_classes(scenario: Scenario, workload: Workload) -> None:
     for name in scenario.slo.classes:
         if name not in workload.class_slo:
             known = ", ".join(sorted({slo for slo in workload.class_slo if slo})) or "none"
-            raise InputError(f"[slo.classes.{name}] applies to no request: expected the slo_class of a workload class (there are: {known})")
+            raise InputError(
+                f"[slo.classes.{name}] applies to no request: expected the slo_class of a workload class (there are:"
+                f" {known})"
+            )
 
 
 def at_step_times(prepared: Prepared, factor: float) -> Prepared:
@@ -307,7 +383,8 @@ def without_cache(prepared: Prepared) -> Prepared:
 
 
 def record(prepared: Prepared, **options: Any) -> Recording:
-    """Run the simulation alone. Options are those of `sim.simulate.run` (record_life, step_log, fast_forward, on_clock)."""
+    """Run the simulation alone. Options are those of `sim.simulate.run` (record_life, step_log, fast_forward,
+    on_clock)."""
     from sim import simulate as engine
 
     scenario = prepared.scenario
@@ -318,8 +395,15 @@ def record(prepared: Prepared, **options: Any) -> Recording:
     if scenario.cache.policy == OPTIMAL and scenario.cache.enabled:
         options["record_cache"] = True
     return engine.run(
-        prepared.workload, prepared.resolved.params, prepared.step_time, replicas=scenario.cluster.replicas,
-        router=scenario.cluster.router, seed=scenario.seed, horizon_s=horizon, until_arrival_s=duration, **options,
+        prepared.workload,
+        prepared.resolved.params,
+        prepared.step_time,
+        replicas=scenario.cluster.replicas,
+        router=scenario.cluster.router,
+        seed=scenario.seed,
+        horizon_s=horizon,
+        until_arrival_s=duration,
+        **options,
     )
 
 
@@ -342,8 +426,14 @@ def measure(prepared: Prepared, recording: Recording) -> Result:
     if resolved.scenario.cache.policy == OPTIMAL and resolved.scenario.cache.enabled:
         _check_optimal(prepared, recording)
     report = build_report(
-        recording, prepared.workload, resolved.scenario, profile=resolved.profile.id, profile_hash=resolved.profile.content_hash,
-        prefill_flops=prefill_flops(resolved.model), step_work=step_work(resolved), peaks=peaks(resolved.profile),
+        recording,
+        prepared.workload,
+        resolved.scenario,
+        profile=resolved.profile.id,
+        profile_hash=resolved.profile.content_hash,
+        prefill_flops=prefill_flops(resolved.model),
+        step_work=step_work(resolved),
+        peaks=peaks(resolved.profile),
         offered_per_s=offered_per_s(resolved.scenario, prepared.workload),
     )
     report.summary["cost"]["at_offered"] = _bill(resolved.scenario, prepared.workload, report)
@@ -351,16 +441,20 @@ def measure(prepared: Prepared, recording: Recording) -> Result:
 
 
 def _bill(scenario: Scenario, workload: Workload, report: Report) -> dict[str, float | None] | None:
-    """What the fleet costs at a mix's nominal load, which a window has more or less of; None for a trace or a closed loop."""
+    """What the fleet costs at a mix's nominal load, which a window has more or less of; None for a trace or a closed
+    loop."""
     from kvcast.scenario.steady import is_mix
     from kvcast.studies.money import money
 
-    offered, price, inside = report.summary["offered_per_s"], scenario.cost.gpu_hour_usd, report.requests["in_window"].astype(bool)
+    offered, price, inside = (
+        report.summary["offered_per_s"],
+        scenario.cost.gpu_hour_usd,
+        report.requests["in_window"].astype(bool),
+    )
     if offered is None or price is None or not is_mix(scenario):
         return None
     gpus = scenario.cluster.replicas * scenario.hardware.tensor_parallel
     return money(gpus * price, offered, workload.prompt_tokens[inside], workload.output_tokens[inside])
-
 
 
 def _check_optimal(prepared: Prepared, recording: Recording) -> None:
@@ -369,7 +463,10 @@ def _check_optimal(prepared: Prepared, recording: Recording) -> None:
 
     best, hit = schedule_optimum(prepared.workload, recording), int(recording.hit_tokens.sum())
     if hit < best.bound_tokens:
-        raise InputError(f"[cache] policy = 'optimal': knowing the order of arrivals gave {best.share(hit)}, so this run may not be called optimal; expected policy = 'clairvoyant'")
+        raise InputError(
+            f"[cache] policy = 'optimal': knowing the order of arrivals gave {best.share(hit)}, so this run may not be"
+            " called optimal; expected policy = 'clairvoyant'"
+        )
 
 
 def step_work(resolved: Resolved) -> StepWork:

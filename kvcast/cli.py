@@ -5,6 +5,7 @@ missed SLO; 70 for a bug in kvcast; 130 and 143 when stopped by Ctrl-C or SIGTER
 
     $ kvcast run examples/demo.toml
 """
+
 from __future__ import annotations
 
 import argparse
@@ -59,11 +60,15 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"invalid choice: '(.*?)'", message)
         close = get_close_matches(wrong[1], COMMANDS, n=1) if wrong else []
-        self.exit(2, f"{self.prog}: {message} ({f'did you mean {close[0]}? ' if close else ''}see {self.prog} --help)\n")
+        self.exit(
+            2, f"{self.prog}: {message} ({f'did you mean {close[0]}? ' if close else ''}see {self.prog} --help)\n"
+        )
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="kvcast", description="Simulate LLM serving from measured kernels: latency, prefix cache, cost.")
+    parser = Parser(
+        prog="kvcast", description="Simulate LLM serving from measured kernels: latency, prefix cache, cost."
+    )
     parser.add_argument("--version", action="version", version=f"kvcast {kvcast.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
     for name, summary in COMMANDS.items():
@@ -77,7 +82,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 class Stopped(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM. Of the class itself CPython remembers that code it ran with exec() raised it, and kills itself at exit."""
+    """Ctrl-C or SIGTERM. Of the class itself CPython remembers that code it ran with exec() raised it, and kills itself
+    at exit."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -102,9 +108,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.filename is None:
             _drop_stdout()
-        return _failed(f"{'the output cannot be written' if error.filename is None else error.filename}: {error.strerror or error}")
+        return _failed(
+            f"{'the output cannot be written' if error.filename is None else error.filename}: {error.strerror or error}"
+        )
     except MemoryError as error:
-        return _failed(f"not enough memory{f': {error}' if str(error) else ''}; expected a smaller workload or a larger machine")
+        return _failed(
+            f"not enough memory{f': {error}' if str(error) else ''}; expected a smaller workload or a larger machine"
+        )
     except KeyboardInterrupt:
         return _failed("stopped", 128 + (stopped or [signal.SIGINT])[0])
     except Exception as error:
@@ -138,7 +148,8 @@ def _drop_stdout() -> None:
 
 @contextlib.contextmanager
 def _raising_at_signals(stopped: list[int]) -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt as Ctrl-C does, so that whatever is half done is cleaned up; `stopped` gets the signal.
+    """SIGTERM raises KeyboardInterrupt as Ctrl-C does, so that whatever is half done is cleaned up; `stopped` gets the
+    signal.
 
     Only a main thread may catch signals; one that is ignored (nohup) or has its handler stays as it is.
     """
@@ -151,7 +162,9 @@ def _raising_at_signals(stopped: list[int]) -> Iterator[None]:
         raise Stopped
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    caught = {number: handler for number, handler in before.items() if handler in (signal.SIG_DFL, signal.default_int_handler)}
+    caught = {
+        number: handler for number, handler in before.items() if handler in (signal.SIG_DFL, signal.default_int_handler)
+    }
     try:
         for number in caught:
             signal.signal(number, stop)
@@ -168,7 +181,7 @@ def _warn_if_kernels_is_shadowed() -> None:
     found = Path(spec.origin).parent if spec and spec.origin else None
     if found is None or found.resolve() != ours.resolve():
         print(
-            f"kvcast: another package named kernels ({found or 'none found'}) hides kvcast's own; calibration will not work here: "
-            "run kvcast from its own virtual environment",
+            f"kvcast: another package named kernels ({found or 'none found'}) hides kvcast's own; calibration will not"
+            " work here: run kvcast from its own virtual environment",
             file=sys.stderr,
         )

@@ -1,12 +1,13 @@
 """Scenario files: TOML in, one frozen Scenario out, and back.
 
-The one idea: `sim.scenario` and `workloads.config` define every key once; pydantic checks types and unknown keys against
-those classes, `kvcast.scenario.checks` the values, and whatever is wrong becomes one line that names the file, section, key, value
-and what was expected.
+The one idea: `sim.scenario` and `workloads.config` define every key once; pydantic checks types and unknown keys
+against those classes, `kvcast.scenario.checks` the values, and whatever is wrong becomes one line that names the file,
+section, key, value and what was expected.
 
     >>> from kvcast.config import load_scenario, dumps
     >>> print(dumps(load_scenario("examples/demo.toml", ["cache.policy=lfu"])))
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -25,8 +26,13 @@ from workloads.errors import InputError, unprintable
 
 MAX_BYTES = 64 << 20  # of a scenario file
 LISTS = {
-    "cache.tiers": "expected --set 'cache.tiers=[{name = \"dram\", capacity_gib = 256, bandwidth_gb_per_s = 40}]', or the table in the file",
-    "workload.class": "expected the classes in the file (a preset has them in workloads/presets: copy the file to change one)",
+    "cache.tiers": (
+        "expected --set 'cache.tiers=[{name = \"dram\", capacity_gib = 256, bandwidth_gb_per_s = 40}]', or the table in"
+        " the file"
+    ),
+    "workload.class": (
+        "expected the classes in the file (a preset has them in workloads/presets: copy the file to change one)"
+    ),
 }
 """Lists of tables, and what to do where a scenario has none."""
 
@@ -43,7 +49,8 @@ def load_doc(path: str | Path, overrides: Iterable[str] = ()) -> dict:
 
 
 def override(doc: dict, overrides: Iterable[str]) -> dict:
-    """A copy of the tables (their own paths absolute already) with overrides applied; an override's paths are taken from the current folder."""
+    """A copy of the tables (their own paths absolute already) with overrides applied; an override's paths are taken
+    from the current folder."""
     return absolute(apply_overrides(doc, overrides), Path.cwd())
 
 
@@ -54,7 +61,9 @@ def read_toml(path: str | Path) -> dict:
         with shallow(str(path)):
             return tomllib.loads(_text(path))
     except OSError as error:
-        raise InputError(f"{path}: {(error.strerror or 'cannot be read').lower()}; expected a scenario file (TOML)") from None
+        raise InputError(
+            f"{path}: {(error.strerror or 'cannot be read').lower()}; expected a scenario file (TOML)"
+        ) from None
     except InputError:
         raise
     except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
@@ -108,7 +117,9 @@ def check(scenario: Scenario, source: str = "scenario") -> None:
 def check_text(tables: Any, source: str, place: str = "") -> None:
     """Raise InputError for the first text, or key, that would break a line or command a terminal when it is printed."""
     if isinstance(tables, str) and (wrong := unprintable(tables)):
-        raise InputError(f"{source}: {place} = {tables[:80]!r}: expected text without control characters, not {wrong!r}")
+        raise InputError(
+            f"{source}: {place} = {tables[:80]!r}: expected text without control characters, not {wrong!r}"
+        )
     if isinstance(tables, dict):
         for key, value in tables.items():
             check_text(str(key), source, f"a key of {place or 'the file'}")
@@ -149,7 +160,8 @@ def literal(text: str) -> Any:
 
 
 def place_of(doc: dict, key: str) -> tuple[str, ...]:
-    """The key as parts, with entries of lists by position: the same for workload.class.chat.rate and workload.class.0.rate."""
+    """The key as parts, with entries of lists by position: the same for workload.class.chat.rate and
+    workload.class.0.rate."""
     table: Any = doc
     place: list[str] = []
     for name in (part.strip() for part in key.split(".")):
@@ -203,7 +215,8 @@ def _validate(doc: dict, source: str) -> Scenario:
         if "class_" in workload:
             raise InputError(f"{source}: [workload] has no key 'class_' (did you mean class?)")
         doc = {**doc, "workload": {("class_" if k == "class" else k): v for k, v in workload.items()}}
-    # The tuple is there because pydantic takes a config for what is around a standard dataclass, not for the class itself.
+    # The tuple is there because pydantic takes a config for what is around a standard dataclass, not for the class
+    # itself.
     adapter = TypeAdapter(tuple[Scenario], config=ConfigDict(extra="forbid", strict=True))
     try:
         with shallow(source):
@@ -227,7 +240,14 @@ def _explain(problem: Any, doc: dict) -> str:
     where = f"{section} {str(key).rstrip('_')}".strip()
     if problem["type"] == "missing":
         return f"{where} is missing"
-    expected = problem["msg"].removeprefix("Input should be ").replace("an object", "a table").replace("a valid array", "an array").replace("a valid integer", "an integer").replace("valid ", "")
+    expected = (
+        problem["msg"]
+        .removeprefix("Input should be ")
+        .replace("an object", "a table")
+        .replace("a valid array", "an array")
+        .replace("a valid integer", "an integer")
+        .replace("valid ", "")
+    )
     return f"{where} = {json.dumps(problem['input'], default=str)[:80]}: expected {expected}"
 
 
@@ -253,4 +273,8 @@ def _class_at(location: Sequence[Any]) -> type:
 
 def _inner_class(hint: Any) -> type:
     """The one dataclass in X, X | None, tuple[X, ...] or dict[str, X]."""
-    return hint if isinstance(hint, type) and is_dataclass(hint) else next(_inner_class(a) for a in get_args(hint) if is_dataclass(a) or get_args(a))
+    return (
+        hint
+        if isinstance(hint, type) and is_dataclass(hint)
+        else next(_inner_class(a) for a in get_args(hint) if is_dataclass(a) or get_args(a))
+    )

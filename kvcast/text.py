@@ -1,4 +1,5 @@
 """Plain-text output: numbers as people read them, and tables whose columns line up."""
+
 from __future__ import annotations
 
 import contextlib
@@ -48,7 +49,13 @@ def _significant(value: float) -> str:
 
 
 def usd(value: float | None) -> str:
-    return UNKNOWN if value is None else f"${value:,.2f}" if abs(value) >= 0.1 or value == 0 else "$" + f"{float(f'{value:.3g}'):.12f}".rstrip("0")
+    return (
+        UNKNOWN
+        if value is None
+        else f"${value:,.2f}"
+        if abs(value) >= 0.1 or value == 0
+        else "$" + f"{float(f'{value:.3g}'):.12f}".rstrip("0")
+    )
 
 
 def hours(value: float | None) -> str:
@@ -56,8 +63,11 @@ def hours(value: float | None) -> str:
 
 
 def per_million(cost: Mapping[str, Any], unit: str, show: Callable[[float | None], str]) -> str:
-    """A bill over output, input and all tokens. cost: has UNIT_per_million_output_tokens and the other two, unknown in old runs."""
-    output, given, total = (show(cost.get(f"{unit}_per_million_{tokens}_tokens")) for tokens in ("output", "input", "total"))
+    """A bill over output, input and all tokens. cost: has UNIT_per_million_output_tokens and the other two, unknown in
+    old runs."""
+    output, given, total = (
+        show(cost.get(f"{unit}_per_million_{tokens}_tokens")) for tokens in ("output", "input", "total")
+    )
     return f"{output} per million output tokens, {given} input, {total} all (one bill, three views)"
 
 
@@ -74,7 +84,11 @@ def scaled(value: float | None) -> str:
 def wrapped(block: str, width: int = 100) -> str:
     """Lines longer than `width` go on below, indented; tables are expected to fit."""
     return "\n".join(
-        line if len(line) <= width else textwrap.fill(line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+        (
+            line
+            if len(line) <= width
+            else textwrap.fill(line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+        )
         for line in block.splitlines()
     )
 
@@ -85,7 +99,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
 
     def line(row: Sequence[str]) -> str:
-        return "  ".join(c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))).rstrip()
+        return "  ".join(
+            c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
 
     return "\n".join([line(cells[0]), line(["-" * w for w in widths]), *[line(row) for row in cells[1:]]])
 
@@ -127,11 +143,16 @@ def progress(words: str) -> None:
 
 
 def progress_share(done: float, total: float, words: str) -> None:
-    """How much is done, of the whole command: a line that is written over, and in the progress file. At most 5 times a second."""
+    """How much is done, of the whole command: a line that is written over, and in the progress file. At most 5 times a
+    second."""
     share = min(max(done / total, 0.0), 1.0) if total else 0.0
     if sys.stderr.isatty():
         left_s = time_left_s(share)
-        left = f", about {f'{left_s / 60:.0f} min' if left_s >= 120 else f'{left_s:.0f} s'} left" if left_s is not None else ""
+        left = (
+            f", about {f'{left_s / 60:.0f} min' if left_s >= 120 else f'{left_s:.0f} s'} left"
+            if left_s is not None
+            else ""
+        )
         print(f"\r\033[K{100 * share:.0f} %  {words}{left}\r", end="", file=sys.stderr, flush=True)
     path = os.environ.get(PROGRESS_FILE)
     if path and (share == 1 or time.time() - _told(Path(path)).get("at_s", 0.0) >= TELL_EVERY_S):
@@ -144,7 +165,8 @@ def time_left_s(share: float) -> float | None:
 
 
 def clock(words: str = "simulating", part: int = 0, parts: int = 1) -> Callable[[float, float], None] | None:
-    """A simulation's `on_clock` that tells its share of the command, of which it is one of `parts` and begins now; None when nobody is watching."""
+    """A simulation's `on_clock` that tells its share of the command, of which it is one of `parts` and begins now; None
+    when nobody is watching."""
     if not (sys.stderr.isatty() or os.environ.get(PROGRESS_FILE)):
         return None
     progress_share(part, parts, words)
@@ -165,10 +187,14 @@ def _told(path: Path) -> dict[str, Any]:
 
 
 def _tell(path: Path, words: str, share: float) -> None:
-    """Replace the progress file. Progress that cannot be told is no reason to stop; that nobody waits for it any more is one."""
+    """Replace the progress file. Progress that cannot be told is no reason to stop; that nobody waits for it any more
+    is one."""
     if os.getppid() != PARENT:
         raise KeyboardInterrupt
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     with contextlib.suppress(OSError):
-        partial.write_text(json.dumps({"done": share, "left_s": time_left_s(share), "says": words, "at_s": time.time()}), encoding="utf-8")
+        partial.write_text(
+            json.dumps({"done": share, "left_s": time_left_s(share), "says": words, "at_s": time.time()}),
+            encoding="utf-8",
+        )
         os.replace(partial, path)

@@ -1,10 +1,11 @@
 """What requests take with nothing else on their replica: their own steps one after another, without a simulation.
 
-The one idea: alone, a request is its prefill chunks and then decode steps of a batch of one, so its times are sums of step times; no
-fleet, however large, serves it faster with as much of its prompt in the cache.
+The one idea: alone, a request is its prefill chunks and then decode steps of a batch of one, so its times are sums of
+step times; no fleet, however large, serves it faster with as much of its prompt in the cache.
 
     >>> alone(workload, params, step_time, cached)["ttft_s"]
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -22,9 +23,8 @@ MOST_LENGTHS = 8192
 def alone(workload: Workload, params: EngineParams, step_time: StepTime, cached: np.ndarray) -> dict[str, np.ndarray]:
     """ttft_s, tpot_s and e2e_s of every request by itself on an idle replica, float64 [n].
 
-    cached: prompt tokens that the prefix cache holds, int [n], below the prompt. TPOT is NaN for a single output token. All are
-    infinite for a request that no replica can serve. No time to load from cache tiers is counted.
-    """
+    cached: prompt tokens that the prefix cache holds, int [n], below the prompt. TPOT is NaN for a single output token.
+    All are infinite for a request that no replica can serve. No time to load from cache tiers is counted."""
     prompt, output = workload.prompt_tokens, workload.output_tokens
     served = (prompt + output <= params.max_model_len) & np.asarray(params.kv_holds(prompt + output))  # type: ignore[arg-type]
     times = {name: np.full(len(workload), np.inf) for name in ("ttft_s", "tpot_s", "e2e_s")}
@@ -34,14 +34,19 @@ def alone(workload: Workload, params: EngineParams, step_time: StepTime, cached:
     ttft_s = params.frontend_s + _prefill_s(prompt, cached, params, step_time)
     decode_s = _decode_s(prompt, output, step_time, params.step_overhead_s)
     with np.errstate(invalid="ignore"):
-        found = {"ttft_s": ttft_s, "tpot_s": np.where(output > 1, decode_s / np.maximum(output - 1, 1), np.nan), "e2e_s": ttft_s + decode_s}
+        found = {
+            "ttft_s": ttft_s,
+            "tpot_s": np.where(output > 1, decode_s / np.maximum(output - 1, 1), np.nan),
+            "e2e_s": ttft_s + decode_s,
+        }
     for name, values in found.items():
         times[name][served] = values
     return times
 
 
 def prefill_alone(step_time: StepTime, chunk: int, overhead_s: float) -> Callable[[int, int], float]:
-    """Seconds of prefilling tokens [cached, known) of a prompt with nothing else on the replica, in chunks of `chunk` tokens."""
+    """Seconds of prefilling tokens [cached, known) of a prompt with nothing else on the replica, in chunks of `chunk`
+    tokens."""
 
     def seconds(cached: int, known: int) -> float:
         total = 0.0

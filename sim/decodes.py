@@ -4,6 +4,7 @@ The one idea: decodes advance together, one token a step, so `base = steps - com
 Counters indexed by base answer in O(1) what a loop over the batch would: blocks needed next step (a request needs one
 when its computed tokens are a multiple of the block size), sum and maximum of contexts, who finishes when.
 """
+
 from __future__ import annotations
 
 import heapq

@@ -1,4 +1,5 @@
 """What happens to each request, written as it happens: typed arrays indexed by request id."""
+
 from __future__ import annotations
 
 from array import array
@@ -24,7 +25,15 @@ class RequestLog:
         for name in ("arrival_s", "admit_s"):
             setattr(self, name, array("d", [nan]) * n)
         self.preempted_s = array("d", [0.0]) * n
-        for name in ["hit_tokens", "ceiling_replica_tokens", "ceiling_fleet_tokens", "readmission_hit_tokens", "preemptions", "recomputed_tokens", "prefill_chunks"]:
+        for name in [
+            "hit_tokens",
+            "ceiling_replica_tokens",
+            "ceiling_fleet_tokens",
+            "readmission_hit_tokens",
+            "preemptions",
+            "recomputed_tokens",
+            "prefill_chunks",
+        ]:
             setattr(self, name, array("q", [0]) * n)
         self.first_step = array("q", [-1]) * n
         self.last_step = array("q", [-1]) * n
@@ -32,7 +41,9 @@ class RequestLog:
         self.status = array("b", [NOT_ARRIVED]) * n
         self.tier_hit_tokens = [array("q", [0]) * n for _ in range(n_tiers)]
         self.load_s = array("d", [0.0]) * (n if n_tiers else 0)
-        self.gaps = array("q")  # (request, step, step) of each, one after the other: SGLang has one for every decode that a prefill holds up
+        self.gaps = array(
+            "q"
+        )  # (request, step, step) of each, one after the other: SGLang has one for every decode that a prefill holds up
 
     arrival_s: array[float]
     admit_s: array[float]
@@ -64,7 +75,8 @@ class RequestLog:
         r.resumed_at = tokens
 
     def recomputed(self, r: Request, computed: int) -> None:
-        """Tokens that an admission after a preemption computed a second time, once it has caught up or is preempted again."""
+        """Tokens that an admission after a preemption computed a second time, once it has caught up or is preempted
+        again."""
         if r.resumed_at >= 0:
             self.recomputed_tokens[r.id] += max(0, min(r.done_before, computed) - r.resumed_at)
             r.resumed_at = -1
@@ -77,8 +89,8 @@ class RequestLog:
     def columns(self) -> dict[str, np.ndarray]:
         """Every output column as numpy, ready for a Recording."""
         names = (
-            "arrival_s admit_s preempted_s hit_tokens ceiling_replica_tokens ceiling_fleet_tokens readmission_hit_tokens "
-            "preemptions recomputed_tokens prefill_chunks first_step last_step replica status"
+            "arrival_s admit_s preempted_s hit_tokens ceiling_replica_tokens ceiling_fleet_tokens"
+            " readmission_hit_tokens preemptions recomputed_tokens prefill_chunks first_step last_step replica status"
         )
         dtypes = {"d": np.float64, "q": np.int64, "i": np.int32, "b": np.int8}
         out = {name: np.frombuffer(getattr(self, name), dtypes[getattr(self, name).typecode]) for name in names.split()}

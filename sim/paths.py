@@ -3,6 +3,7 @@
 The one idea: a climb from the leaves is a loop over tree levels, not over requests; rows drop out as soon as they know
 their answer, so a million requests cost a few gathers each.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -30,7 +31,9 @@ class ScopeCount:
         self.present = np.unique(np.concatenate([np.unique(self.node_scope), np.unique(self.tail_scope)]))
         tokens = tree.end - tree.start
         own = [np.where(self.node_scope == code, tokens, 0) for code in self.present]
-        self.above = [total - mine for total, mine in zip(path_sums(tree, own), own, strict=True)]  # of the nodes above each one
+        self.above = [
+            total - mine for total, mine in zip(path_sums(tree, own), own, strict=True)
+        ]  # of the nodes above each one
 
     def __call__(self, depth: np.ndarray) -> np.ndarray:
         in_tree = np.minimum(depth, self.leaf_end)
@@ -40,7 +43,9 @@ class ScopeCount:
         sums = np.zeros((self.n_groups, len(SCOPES)), np.int64)
         for column, code in enumerate(self.present):
             tokens = self.above[column][node] + here * (scope == code) + in_tail * (self.tail_scope == code)
-            sums[:, code] = np.bincount(self.group, weights=tokens, minlength=self.n_groups)  # whole numbers below 2**53: exact
+            sums[:, code] = np.bincount(
+                self.group, weights=tokens, minlength=self.n_groups
+            )  # whole numbers below 2**53: exact
         return sums
 
 
@@ -56,7 +61,8 @@ def climb(tree: PrefixTree, start: np.ndarray, node: np.ndarray, depth: np.ndarr
 
 
 def nodes_beyond(tree: PrefixTree, leaf: np.ndarray, depth: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(rows, nodes) of the path nodes that end beyond each row's depth, one tree level of every row at a time, deepest first."""
+    """(rows, nodes) of the path nodes that end beyond each row's depth, one tree level of every row at a time, deepest
+    first."""
     rows = np.flatnonzero(tree.end[leaf] > depth)
     node = leaf[rows]
     while len(rows):
@@ -67,9 +73,12 @@ def nodes_beyond(tree: PrefixTree, leaf: np.ndarray, depth: np.ndarray) -> Itera
 
 
 def path_sums(tree: PrefixTree, values: list[np.ndarray]) -> list[np.ndarray]:
-    """For each int64 [nodes], its sums from the root's child to every node, by pointer doubling; roots count nothing."""
+    """For each int64 [nodes], its sums from the root's child to every node, by pointer doubling; roots count
+    nothing."""
     root = tree.parent < 0
-    totals = [np.where(root, 0, value) for value in values]  # of the nodes from each one up to, not including, its `jump`
+    totals = [
+        np.where(root, 0, value) for value in values
+    ]  # of the nodes from each one up to, not including, its `jump`
     jump = np.where(root, np.arange(len(tree)), tree.parent)
     while not root[jump].all():
         totals = [total + total[jump] for total in totals]

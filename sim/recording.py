@@ -2,13 +2,22 @@
 
 `sim.measure.metrics` turns a Recording into the Report's numbers; nothing here is a statistic.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 import numpy as np
 
-STATUS = ("completed", "unfinished", "not_arrived", "rejected_too_long", "rejected_kv_too_small", "session_truncated", "aborted")
+STATUS = (
+    "completed",
+    "unfinished",
+    "not_arrived",
+    "rejected_too_long",
+    "rejected_kv_too_small",
+    "session_truncated",
+    "aborted",
+)
 COMPLETED, UNFINISHED, NOT_ARRIVED, TOO_LONG, KV_TOO_SMALL, SESSION_TRUNCATED, ABORTED = range(len(STATUS))
 """completed + unfinished + rejected + truncated + aborted = arrived; `not_arrived` rows never reached the router
 (their predecessor did not finish, or the horizon came first)."""
@@ -17,12 +26,19 @@ COMPLETED, UNFINISHED, NOT_ARRIVED, TOO_LONG, KV_TOO_SMALL, SESSION_TRUNCATED, A
 class StepShapes:
     """What else the work of a replica's steps depends on (calibrate.utilization).
 
-    Kept by stretch; the columns by step are made whenever asked for, since they would be a third of a long run's memory.
-    Within a stretch each decode's context grows by a token, and a chunk follows on the one before.
-    """
+    Kept by stretch; the columns by step are made whenever asked for, since they would be a third of a long run's
+    memory. Within a stretch each decode's context grows by a token, and a chunk follows on the one before."""
 
-    def __init__(self, n_steps: np.ndarray, n_decode: np.ndarray, sum_context: np.ndarray, n_sampled: np.ndarray, chunks: np.ndarray) -> None:
-        """int64 [stretches]: steps of each (at least 1) and the shape of its first step; chunks: int64 [m, 3], (stretch, new, cached)."""
+    def __init__(
+        self,
+        n_steps: np.ndarray,
+        n_decode: np.ndarray,
+        sum_context: np.ndarray,
+        n_sampled: np.ndarray,
+        chunks: np.ndarray,
+    ) -> None:
+        """int64 [stretches]: steps of each (at least 1) and the shape of its first step; chunks: int64 [m, 3],
+        (stretch, new, cached)."""
         self._n_steps, self._n_decode, self._sum_context, self._n_sampled = n_steps, n_decode, sum_context, n_sampled
         self._stretch, self._new, self._cached = chunks.T
 
@@ -55,11 +71,14 @@ class StepShapes:
     def __eq__(self, other: object) -> bool:
         """Whether the columns are the same, whatever the stretches."""
         columns = ("sum_context", "n_sampled", "chunk_step", "chunk_new", "chunk_cached")
-        return isinstance(other, StepShapes) and all(np.array_equal(getattr(self, name), getattr(other, name)) for name in columns)
+        return isinstance(other, StepShapes) and all(
+            np.array_equal(getattr(self, name), getattr(other, name)) for name in columns
+        )
 
 
 def _growing(first: np.ndarray, by: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """first, first + by, first + 2 by... `times` (at least 1) numbers of each, one after the other: int64 [sum of times]."""
+    """first, first + by, first + 2 by... `times` (at least 1) numbers of each, one after the other: int64 [sum of
+    times]."""
     out = np.repeat(by, times)
     last = first + by * (times - 1)
     start = np.cumsum(times) - times
@@ -81,13 +100,27 @@ class Steps:
 
 
 class StepsByStretch(Steps):
-    """Steps whose columns, but for their ends, are made whenever asked for: a long run has hundreds of steps in a stretch."""
+    """Steps whose columns, but for their ends, are made whenever asked for: a long run has hundreds of steps in a
+    stretch."""
 
     def __init__(
-        self, end_s: np.ndarray, coverage: np.ndarray, start_s: np.ndarray, n_steps: np.ndarray, n_decode: np.ndarray, prefill_tokens: np.ndarray, work: StepShapes
+        self,
+        end_s: np.ndarray,
+        coverage: np.ndarray,
+        start_s: np.ndarray,
+        n_steps: np.ndarray,
+        n_decode: np.ndarray,
+        prefill_tokens: np.ndarray,
+        work: StepShapes,
     ) -> None:
-        """end_s float64 and coverage int8 [steps]; the others [stretches]: start, steps (int64, at least 1), and what each of them has (int32)."""
-        for name, value in (("end_s", end_s), ("coverage", coverage), ("work", work), ("_stretches", (start_s, n_steps, n_decode, prefill_tokens))):
+        """end_s float64 and coverage int8 [steps]; the others [stretches]: start, steps (int64, at least 1), and what
+        each of them has (int32)."""
+        for name, value in (
+            ("end_s", end_s),
+            ("coverage", coverage),
+            ("work", work),
+            ("_stretches", (start_s, n_steps, n_decode, prefill_tokens)),
+        ):
             object.__setattr__(self, name, value)
 
     @property
@@ -95,7 +128,9 @@ class StepsByStretch(Steps):
         starts, n_steps, _, _ = self._stretches  # type: ignore[attr-defined]
         start_s = np.empty(len(self.end_s))
         start_s[1:] = self.end_s[:-1]
-        start_s[np.cumsum(n_steps) - n_steps] = starts  # a step after an idle spell does not start at the last one's end
+        start_s[np.cumsum(n_steps) - n_steps] = (
+            starts  # a step after an idle spell does not start at the last one's end
+        )
         return np.subtract(self.end_s, start_s, out=start_s)
 
     @property
@@ -140,7 +175,9 @@ class Recording:
     """All columns are float64/int64 numpy arrays of shape [n requests] unless said otherwise; NaN = did not happen."""
 
     arrival_s: np.ndarray  #: when it reached the router (closed loops resolved)
-    admit_s: np.ndarray  #: start of the step that admitted it: its first tokens are computed in it, or its loads from cache tiers begin
+    admit_s: (
+        np.ndarray
+    )  #: start of the step that admitted it: its first tokens are computed in it, or its loads from cache tiers begin
     first_token_s: np.ndarray  #: end of the step that sampled its first output token
     finish_s: np.ndarray  #: end of the step that sampled its last output token
     status: np.ndarray  #: int8, code into STATUS
@@ -165,10 +202,18 @@ class Recording:
     block_size: int  #: tokens
     evicted_blocks: int  #: all replicas
     engine_semantics: str  #: e.g. "vllm-0.33.0"
-    prefill_pauses: bool = False  #: decodes emit nothing in steps without decodes (SGLang): no gap is listed for that, but each one that begins or ends at a prefill
-    life: list[list[tuple]] | None = None  #: per request, when asked for: ("queued"|"loading"|"prefill"|"decode"|"preempted", start_s, end_s, tokens)
-    cache_events: list[np.ndarray] | None = None  #: per replica, when asked for: int64 [events, 4] (sim.kvcache.observed)
-    tiers: list[TierUse] = field(default_factory=list)  #: nearest first; empty without cache tiers, and then the next two are None
-    tier_hit_tokens: np.ndarray | None = None  #: int64 [n, tiers], hit tokens that had to be loaded from each tier; the rest were in GPU memory
+    prefill_pauses: bool = False  #: decodes emit nothing in steps without decodes (SGLang): no gap is listed for that, but each one that begins or ends at a prefill  # noqa: E501
+    life: list[list[tuple]] | None = (
+        None  #: per request, when asked for: ("queued"|"loading"|"prefill"|"decode"|"preempted", start_s, end_s, tokens)  # noqa: E501
+    )
+    cache_events: list[np.ndarray] | None = (
+        None  #: per replica, when asked for: int64 [events, 4] (sim.kvcache.observed)
+    )
+    tiers: list[TierUse] = field(
+        default_factory=list
+    )  #: nearest first; empty without cache tiers, and then the next two are None
+    tier_hit_tokens: np.ndarray | None = (
+        None  #: int64 [n, tiers], hit tokens that had to be loaded from each tier; the rest were in GPU memory
+    )
     load_s: np.ndarray | None = None  #: float64 [n], seconds it held a place in the batch and waited for loads
     notes: list[str] = field(default_factory=list)

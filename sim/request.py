@@ -1,4 +1,5 @@
 """A request while it is in the system."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -13,12 +14,38 @@ class Request:
     """
 
     __slots__ = (
-        "admission", "ahead", "arrival_s", "base", "computed", "decoding", "done_before", "entered", "finished", "gap_from",
-        "generated", "handles", "held", "id", "lora", "order", "output", "path", "path_index", "preempted_at", "prefetched",
-        "priority", "private", "prompt", "ready_s", "resumed_at", "writing",
-    )  # fmt: skip
+        "admission",
+        "ahead",
+        "arrival_s",
+        "base",
+        "computed",
+        "decoding",
+        "done_before",
+        "entered",
+        "finished",
+        "gap_from",
+        "generated",
+        "handles",
+        "held",
+        "id",
+        "lora",
+        "order",
+        "output",
+        "path",
+        "path_index",
+        "preempted_at",
+        "prefetched",
+        "priority",
+        "private",
+        "prompt",
+        "ready_s",
+        "resumed_at",
+        "writing",
+    )
 
-    def __init__(self, id: int, prompt: int, output: int, arrival_s: float, path: Path, priority: int = 0, lora: int = -1) -> None:
+    def __init__(
+        self, id: int, prompt: int, output: int, arrival_s: float, path: Path, priority: int = 0, lora: int = -1
+    ) -> None:
         self.id = id
         self.prompt = prompt
         self.output = output
@@ -40,7 +67,9 @@ class Request:
         self.resumed_at = -1  # tokens found in cache at this re-admission, until what it recomputes is booked
         self.preempted_at = -1.0
         self.ready_s = 0.0  # when what it loads from cache tiers has arrived
-        self.prefetched: list[tuple[int, int, int]] | None = None  # (tier, lo, hi) loaded while it waited; None: not tried
+        self.prefetched: list[tuple[int, int, int]] | None = (
+            None  # (tier, lo, hi) loaded while it waited; None: not tried
+        )
         self.gap_from = -1  # step of its last token, when it was left out of a step or preempted
 
     @property

@@ -4,6 +4,7 @@
 
 `sim` takes frozen config, a latency function and a workload; it knows no files, plots or torch.
 """
+
 from __future__ import annotations
 
 import gc
@@ -68,14 +69,14 @@ def run(
     """Simulate; deterministic for a given workload, parameters and seed.
 
     horizon_s stops the clock; until_arrival_s stops arrivals and lets the rest drain. fast_forward=False steps one by
-    one, with the same result. step_log collects (replica, start_s, [(request, tokens)], preempted, blocks taken,
-    blocks evicted, blocks free, running, waiting) of every step and implies stepping. on_clock is called every 500
-    arrivals and completions with the simulated time and the share of the work that is done, from 0 to 1 (progress). on_end gets the replicas as they are when the clock stops.
-    hopeless stops the clock once too many requests have missed their limits. oracle: sim.fleet.oracle routes instead. warm
-    begins with a saved cache (sim.fleet.warm) and serves what arrives after it was saved. record_cache keeps every acquisition and release of cached blocks
-    (sim.optimum.schedule needs it). With SGLang's semantics a row of step_log is (replica, start_s, P or D, [(request,
-    tokens)], retracted, tokens evicted, available, evictable and protected at the end of the step, waiting).
-    """
+    one, with the same result. step_log collects (replica, start_s, [(request, tokens)], preempted, blocks taken, blocks
+    evicted, blocks free, running, waiting) of every step and implies stepping. on_clock is called every 500 arrivals
+    and completions with the simulated time and the share of the work that is done, from 0 to 1 (progress). on_end gets
+    the replicas as they are when the clock stops. hopeless stops the clock once too many requests have missed their
+    limits. oracle: sim.fleet.oracle routes instead. warm begins with a saved cache (sim.fleet.warm) and serves what
+    arrives after it was saved. record_cache keeps every acquisition and release of cached blocks (sim.optimum.schedule
+    needs it). With SGLang's semantics a row of step_log is (replica, start_s, P or D, [(request, tokens)], retracted,
+    tokens evicted, available, evictable and protected at the end of the step, waiting)."""
     if params.semantics == "sglang":
         sglang.check(params, record_cache)
     elif params.policy != "clairvoyant":
@@ -87,10 +88,14 @@ def run(
     env = Clock()
     log = RequestLog(workload, len(params.tiers))
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))  # stream 1: routing
-    cluster = Cluster(env, workload, params, log, ROUTERS[router](rng, workload.column("session_id").data), until_arrival_s, on_clock)
+    cluster = Cluster(
+        env, workload, params, log, ROUTERS[router](rng, workload.column("session_id").data), until_arrival_s, on_clock
+    )
     life: list[list[tuple]] | None = [[] for _ in range(len(workload))] if record_life else None
     paths = Paths(workload, params.block_size, chains=_walks_chains(params))
-    token_paths = Paths(workload, 1, chains=False) if params.semantics == "sglang" else paths  # its longest-prefix order compares tokens
+    token_paths = (
+        Paths(workload, 1, chains=False) if params.semantics == "sglang" else paths
+    )  # its longest-prefix order compares tokens
     if oracle:
         cluster.router = Oracle(params, step_time, paths, log)
     fleet_seen: dict[int, int] = {}
@@ -101,18 +106,36 @@ def run(
         stream = np.random.SeedSequence(seed, spawn_key=(2, index)).generate_state(4)  # stream 2: eviction
         world = World(workload, params.kv_blocks, params.block_size, random.Random(stream.tobytes()))
         if params.semantics == "sglang":
-            scheduler: Scheduler | sglang.SGLangScheduler = sglang.scheduler(params, paths, token_paths, log, fleet_seen, world)
+            scheduler: Scheduler | sglang.SGLangScheduler = sglang.scheduler(
+                params, paths, token_paths, log, fleet_seen, world
+            )
         else:
             cache = _cache(params, world, fleet_seen, forecast)
             cache.replica, cache.under_way = index, under_way
             if cache_events is not None:
                 observe(cache, cache_events[index])
-            tiers = Tiers(params.tiers, prefill_alone(step_time, params.max_num_batched_tokens, params.step_overhead_s), params.block_size) if params.tiers else None
+            tiers = (
+                Tiers(
+                    params.tiers,
+                    prefill_alone(step_time, params.max_num_batched_tokens, params.step_overhead_s),
+                    params.block_size,
+                )
+                if params.tiers
+                else None
+            )
             scheduler = Scheduler(params, cache, paths, log, tiers)
         replica = Replica(
-            index, env, scheduler, step_time, log, cluster.finished,
-            overhead_s=params.step_overhead_s, fast_forward=fast_forward and step_log is None, life=life, step_log=step_log,
-        )  # fmt: skip
+            index,
+            env,
+            scheduler,
+            step_time,
+            log,
+            cluster.finished,
+            overhead_s=params.step_overhead_s,
+            fast_forward=fast_forward and step_log is None,
+            life=life,
+            step_log=step_log,
+        )
         cluster.replicas.append(replica)
     if hopeless is not None:
         cluster.watch(hopeless.every, lambda now_s: hopeless.look(now_s, log, cluster.replicas))
@@ -158,7 +181,8 @@ def _walks_chains(params: EngineParams) -> bool:
 
 
 class _quiet_gc:  # noqa: N801
-    """Cyclic garbage collection costs a quarter of the run and finds nothing: what is loaded is frozen, the rest dies by count."""
+    """Cyclic garbage collection costs a quarter of the run and finds nothing: what is loaded is frozen, the rest dies
+    by count."""
 
     def __enter__(self) -> None:
         self._was_on = gc.isenabled()
@@ -170,9 +194,14 @@ class _quiet_gc:  # noqa: N801
 
 
 def _recording(
-    workload: Workload, params: EngineParams, cluster: Cluster, log: RequestLog, life: list[list[tuple]] | None,
-    cache_events: list[array[int]] | None, now_s: float,
-) -> Recording:  # fmt: skip
+    workload: Workload,
+    params: EngineParams,
+    cluster: Cluster,
+    log: RequestLog,
+    life: list[list[tuple]] | None,
+    cache_events: list[array[int]] | None,
+    now_s: float,
+) -> Recording:
     columns = log.columns()
     steps = [r.record.steps() for r in cluster.replicas]
     for name, index in (("first_token_s", "first_step"), ("finish_s", "last_step")):
@@ -201,9 +230,16 @@ def _recording(
 
 def _tier_use(replicas: list[Replica]) -> list[TierUse]:
     """Each tier over all replicas."""
-    each = [r.scheduler.tiers.use() for r in replicas if isinstance(r.scheduler, Scheduler) and r.scheduler.tiers is not None]
+    each = [
+        r.scheduler.tiers.use()
+        for r in replicas
+        if isinstance(r.scheduler, Scheduler) and r.scheduler.tiers is not None
+    ]
     summed = ("loaded_blocks", "written_blocks", "dropped_blocks", "stored_blocks", "link_busy_s")
-    return [replace(uses[0], **{name: sum(getattr(u, name) for u in uses) for name in summed}) for uses in zip(*each, strict=True)]
+    return [
+        replace(uses[0], **{name: sum(getattr(u, name) for u in uses) for name in summed})
+        for uses in zip(*each, strict=True)
+    ]
 
 
 def _tell_lives(life: list[list[tuple]], columns: dict[str, np.ndarray], steps: list) -> None:
@@ -223,7 +259,11 @@ def _tell_lives(life: list[list[tuple]], columns: dict[str, np.ndarray], steps: 
         if "load_s" in columns and columns["load_s"][request] > 0 and not columns["preemptions"][request]:
             phases.append(("loading", admit_s, admit_s + float(columns["load_s"][request]), 0))
         at_s, stops = first_s, pauses.get(request, [])
-        at_once = [(start, end) for _, start, end, _ in prefills if start >= first_s and not any(a <= start < b for a, b in stops)]
+        at_once = [
+            (start, end)
+            for _, start, end, _ in prefills
+            if start >= first_s and not any(a <= start < b for a, b in stops)
+        ]
         for from_s, to_s in sorted(stops + at_once):  # at once: preempted and admitted again in the next step
             resumed_s = min((start for _, start, _, _ in prefills if from_s <= start < to_s), default=None)
             if resumed_s is None:

@@ -1,7 +1,9 @@
-"""What a replica keeps of its steps and of its state while it runs: flat arrays of numbers, turned into columns at the end.
+"""What a replica keeps of its steps and of its state while it runs: flat arrays of numbers, turned into columns at the
+end.
 
 The one idea: a stretch is recorded once, however many steps it has; only the ends of steps are kept one by one.
 """
+
 from __future__ import annotations
 
 from array import array
@@ -26,7 +28,16 @@ class StepRecord:
         self._chunks = array("q")  # (stretch, new, cached) of each prefill chunk
         self._samples = array("d")
 
-    def stretch(self, start_s: float, ends_s: array[float], codes: bytes, chunks: list[tuple[int, int]], decodes: int, sum_context: int, sampled: int) -> None:
+    def stretch(
+        self,
+        start_s: float,
+        ends_s: array[float],
+        codes: bytes,
+        chunks: list[tuple[int, int]],
+        decodes: int,
+        sum_context: int,
+        sampled: int,
+    ) -> None:
         """Steps that ended then; what they have in common is the shape of the first."""
         self.end_s += ends_s
         self._coverage += codes
@@ -43,9 +54,19 @@ class StepRecord:
         """Columns of all steps so far."""
         end_s = np.frombuffer(self.end_s, np.float64) if self.end_s else np.empty(0)
         stretches = np.array(self._stretches).reshape(-1, STRETCH)
-        k, decodes, prefill, sum_context, sampled = stretches[:, 1:].T.astype(np.int64)  # whole numbers below 2**53: exact
+        k, decodes, prefill, sum_context, sampled = stretches[:, 1:].T.astype(
+            np.int64
+        )  # whole numbers below 2**53: exact
         work = StepShapes(k, decodes, sum_context, sampled, np.array(self._chunks, np.int64).reshape(-1, 3))
-        return StepsByStretch(end_s, np.frombuffer(self._coverage, np.int8), stretches[:, 0].copy(), k, decodes.astype(np.int32), prefill.astype(np.int32), work)
+        return StepsByStretch(
+            end_s,
+            np.frombuffer(self._coverage, np.int8),
+            stretches[:, 0].copy(),
+            k,
+            decodes.astype(np.int32),
+            prefill.astype(np.int32),
+            work,
+        )
 
     def samples(self) -> Samples:
         rows = np.array(self._samples).reshape(-1, SAMPLE)

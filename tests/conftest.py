@@ -1,4 +1,5 @@
 """Shared fixtures. Reference data that is never committed is found through KVCAST_DATA."""
+
 import importlib.util
 import os
 from pathlib import Path
@@ -35,14 +36,26 @@ def require_browser(module: str) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What was not tested, from the reports themselves: the tests may have run in other processes."""
-    reasons = [report.longrepr[2] for report in terminalreporter.getreports("skipped") if isinstance(report.longrepr, tuple)]
+    reasons = [
+        report.longrepr[2] for report in terminalreporter.getreports("skipped") if isinstance(report.longrepr, tuple)
+    ]
     without_data = sum(NO_DATA in reason for reason in reasons)
     without_kernels, without_browser = (
-        dict.fromkeys(reason.partition(why)[2] for reason in reasons if why in reason) for why in (NO_KERNEL_TOOLS, NO_BROWSER)
+        dict.fromkeys(reason.partition(why)[2] for reason in reasons if why in reason)
+        for why in (NO_KERNEL_TOOLS, NO_BROWSER)
     )
     for told, line in (
-        (without_data, f"{without_data} tests against recorded truth did not run: set KVCAST_DATA to the reference data folder"),
-        (without_kernels, f"not tested for want of torch or triton: {', '.join(without_kernels)}; `make test-kernels` and `make test-calibrate` do"),
+        (
+            without_data,
+            f"{without_data} tests against recorded truth did not run: set KVCAST_DATA to the reference data folder",
+        ),
+        (
+            without_kernels,
+            (
+                f"not tested for want of torch or triton: {', '.join(without_kernels)}; `make test-kernels` and `make"
+                " test-calibrate` do"
+            ),
+        ),
         (without_browser, f"the dashboard was not tested in a browser: {'; '.join(without_browser)}"),
     ):
         if told:

@@ -5,10 +5,10 @@
     python -m tests.fuzz --replay CASE.json          # one case again
     python -m tests.fuzz --faults                    # every planted fault must be noticed
 
-Each random case is replayed by the simulator step by step and with fast-forward, half of the cases with steps of one second and half
-with step times that depend on every argument. An operation is a look-up of a waiting request, a block allocated, or one
-request scheduled in one step, as counted by the reference.
-"""
+Each random case is replayed by the simulator step by step and with fast-forward, half of the cases with steps of one
+second and half with step times that depend on every argument. An operation is a look-up of a waiting request, a block
+allocated, or one request scheduled in one step, as counted by the reference."""
+
 from __future__ import annotations
 
 import argparse
@@ -45,9 +45,17 @@ class LinearTime:
             seconds = seconds + 0.0007 * new + 0.0000031 * (new * cached)
         return seconds, 0
 
-    def decode_stretch(self, n_decode: int, sum_context: int, max_context: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def decode_stretch(
+        self, n_decode: int, sum_context: int, max_context: int, k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         i = np.arange(k)
-        seconds = 0.013 + 0.0037 * n_decode + 0.00029 * (sum_context + i * n_decode) + 0.00017 * (max_context + i) + 0.0011 * n_decode
+        seconds = (
+            0.013
+            + 0.0037 * n_decode
+            + 0.00029 * (sum_context + i * n_decode)
+            + 0.00017 * (max_context + i)
+            + 0.0011 * n_decode
+        )
         return seconds, np.zeros(k, np.int8)
 
 
@@ -71,7 +79,9 @@ def run_simulator(case: Case, fast_forward: bool) -> tuple[Recording, list[tuple
     """What the simulator recorded, and its step log when it steps one by one."""
     workload, params = to_workload(timed(case))
     if any("asked" in r for r in case["requests"]):
-        workload = replace(workload, max_tokens=np.array([r.get("asked", r["max_tokens"]) for r in case["requests"]], np.int64))
+        workload = replace(
+            workload, max_tokens=np.array([r.get("asked", r["max_tokens"]) for r in case["requests"]], np.int64)
+        )
     step_time = LinearTime() if case.get("timed") else UnitStep()
     if fast_forward:
         return simulate(workload, EngineParams(**params), step_time), None
@@ -113,16 +123,19 @@ def compare(case: Case, engine: Any) -> str:
 
 
 def fleet_difference(case: Case, seed: int) -> str:
-    """Stepping against fast-forward where the reference does not reach: several replicas, routers, closed loops, a horizon."""
+    """Stepping against fast-forward where the reference does not reach: several replicas, routers, closed loops, a
+    horizon."""
     rng = random.Random(f"fleet {seed}/{case['case']}")
     workload, params = to_workload(timed(case))
     n = len(workload)
     after = np.array([rng.randrange(i) if i and rng.random() < 0.4 else -1 for i in range(n)], np.int64)
     workload = replace(workload, after=after, delay_s=np.array([rng.choice([0.0, 0.25, 3.0]) for _ in range(n)]))
     options: dict[str, Any] = {
-        "replicas": rng.randint(1, 3), "router": rng.choice(list(ROUTERS)), "seed": seed,
+        "replicas": rng.randint(1, 3),
+        "router": rng.choice(list(ROUTERS)),
+        "seed": seed,
         "horizon_s": rng.uniform(0.0, 20.0) if rng.random() < 0.3 else None,
-    }  # fmt: skip
+    }
     engine = EngineParams(**params, step_overhead_s=rng.choice([0.0, 0.0017]), frontend_s=rng.choice([0.0, 0.011]))
     stepped, forwarded = (simulate(workload, engine, LinearTime(), fast_forward=f, **options) for f in (False, True))
     return next((f"{options}: {line}" for line in unequal(stepped, forwarded)), "")
@@ -170,11 +183,20 @@ def _request_lines(engine: reference.Engine, rec: Recording) -> Iterator[str]:
                 yield f"request {row}: reference refuses it, simulator: {status}"
             continue
         want = {
-            "status": "completed", "hit_tokens": r.cached[0], "readmission_hit_tokens": sum(r.cached[1:]),
-            "ceiling_replica_tokens": r.ceiling, "preemptions": r.preemptions, "admit_s": r.admit_s,
-            "first_token_s": r.first_token_s, "finish_s": r.finish_s, "prefill_chunks": r.chunks,
-            "recomputed_tokens": r.recomputed, "preempted_s": r.preempted_s, "first_step": r.token_steps[0], "last_step": r.token_steps[-1],
-        }  # fmt: skip
+            "status": "completed",
+            "hit_tokens": r.cached[0],
+            "readmission_hit_tokens": sum(r.cached[1:]),
+            "ceiling_replica_tokens": r.ceiling,
+            "preemptions": r.preemptions,
+            "admit_s": r.admit_s,
+            "first_token_s": r.first_token_s,
+            "finish_s": r.finish_s,
+            "prefill_chunks": r.chunks,
+            "recomputed_tokens": r.recomputed,
+            "preempted_s": r.preempted_s,
+            "first_step": r.token_steps[0],
+            "last_step": r.token_steps[-1],
+        }
         got = {name: getattr(rec, name)[row].item() for name in want} | {"status": status}
         for name in want:
             if got[name] != want[name]:
@@ -218,7 +240,9 @@ def cases_until_noticed(fault: str, seed: int = 0, limit: int = 3000) -> int | N
 # ---- the command ----------------------------------------------------------------------------------------------------
 
 
-def fuzz(ops: int, seed: int, policies: tuple[str, ...] = (), engine_name: str = "vllm") -> tuple[int, int, Case | None]:
+def fuzz(
+    ops: int, seed: int, policies: tuple[str, ...] = (), engine_name: str = "vllm"
+) -> tuple[int, int, Case | None]:
     """(operations, cases, first differing case or None)."""
     make = fuzz_sglang.random_case if engine_name == "sglang" else random_case
     done = cases = index = 0
@@ -244,7 +268,9 @@ def main() -> int:
     parser.add_argument("--ops", type=int, default=50_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--engine", choices=("vllm", "sglang"), default="vllm")
-    parser.add_argument("--policies", default="", help="cache policies to draw from, separated by commas (default: lru; sglang: all)")
+    parser.add_argument(
+        "--policies", default="", help="cache policies to draw from, separated by commas (default: lru; sglang: all)"
+    )
     parser.add_argument("--faults", action="store_true", help="check that every planted fault is noticed")
     parser.add_argument("--replay", type=Path, metavar="CASE.json")
     args = parser.parse_args()
@@ -253,11 +279,21 @@ def main() -> int:
         print(found or "equal")
         return bool(found)
     if args.faults:
-        noticed = {fault: cases_until_noticed(fault, args.seed) for fault in (fuzz_sglang.FAULTS if args.engine == "sglang" else FAULTS)}
-        print("\n".join(f"{fault}: {'noticed after ' + str(n) + ' cases' if n else 'NOT NOTICED'}" for fault, n in noticed.items()))
+        noticed = {
+            fault: cases_until_noticed(fault, args.seed)
+            for fault in (fuzz_sglang.FAULTS if args.engine == "sglang" else FAULTS)
+        }
+        print(
+            "\n".join(
+                f"{fault}: {'noticed after ' + str(n) + ' cases' if n else 'NOT NOTICED'}"
+                for fault, n in noticed.items()
+            )
+        )
         return None in noticed.values()
     done, cases, failing = fuzz(args.ops, args.seed, tuple(filter(None, args.policies.split(","))), args.engine)
-    print(f"{done} operations in {cases} random cases: {'a difference' if failing else 'no difference'}", file=sys.stderr)
+    print(
+        f"{done} operations in {cases} random cases: {'a difference' if failing else 'no difference'}", file=sys.stderr
+    )
     return _report(failing) if failing else 0
 
 

@@ -2,6 +2,7 @@
 
 A case is a dict of schema kvoracle/1 without `expected`, plus `timed`: whether steps take one second or an uneven time.
 """
+
 from __future__ import annotations
 
 import random
@@ -20,16 +21,25 @@ def random_case(seed: int, index: int, policies: tuple[str, ...] = ("lru",)) -> 
     lengths = [max(1, unit * rng.randint(1, 6) + rng.choice([0, 0, 0, 1, -1, rng.randint(0, block)])) for _ in range(6)]
     requests: list[Case] = []
     for _ in range(n):
-        requests.append({"segments": segments(rng, requests, lengths), "max_tokens": rng.choice([1, 1, 2, block, rng.randint(1, 3 * block), rng.randint(1, 24)])})
+        requests.append(
+            {
+                "segments": segments(rng, requests, lengths),
+                "max_tokens": rng.choice([1, 1, 2, block, rng.randint(1, 3 * block), rng.randint(1, 24)]),
+            }
+        )
     if rng.random() < 0.04:  # longer than the simulator plans ahead
         rng.choice(requests)["max_tokens"] = rng.randint(500, 1400)
     set_arrivals(rng, requests)
     set_identities(rng, requests)
     sizes = [sum(s[2] for s in r["segments"]) + r["max_tokens"] for r in requests]
     return {
-        "schema": "kvoracle/1", "case": f"random {seed}/{index}", "engine": "vllm", "timed": rng.random() < 0.5,
-        "config": _config(rng, block, sizes) | {"cache_policy": rng.choice(policies)}, "requests": requests,
-    }  # fmt: skip
+        "schema": "kvoracle/1",
+        "case": f"random {seed}/{index}",
+        "engine": "vllm",
+        "timed": rng.random() < 0.5,
+        "config": _config(rng, block, sizes) | {"cache_policy": rng.choice(policies)},
+        "requests": requests,
+    }
 
 
 def segments(rng: random.Random, earlier: list[Case], lengths: list[int]) -> list[list]:
@@ -70,16 +80,25 @@ def _config(rng: random.Random, block: int, sizes: list[int]) -> Case:
     largest = max(-(-(size - 1) // block) for size in sizes)
     if rng.random() < 0.15:  # several prefills at once that compete for blocks and for the budget
         threshold = rng.randint(2, 2 * block + 2)
-        return _CONTEST | _modes(rng) | {
-            "block_size": block, "num_blocks": largest + rng.randint(0, 2), "max_model_len": max(sizes),
-            "long_prefill_token_threshold": threshold, "max_num_batched_tokens": threshold * rng.randint(2, 3) + rng.randint(0, 2),
-        }  # fmt: skip
+        return (
+            _CONTEST
+            | _modes(rng)
+            | {
+                "block_size": block,
+                "num_blocks": largest + rng.randint(0, 2),
+                "max_model_len": max(sizes),
+                "long_prefill_token_threshold": threshold,
+                "max_num_batched_tokens": threshold * rng.randint(2, 3) + rng.randint(0, 2),
+            }
+        )
     slack = rng.choice([0, 0, 1, 2, largest, 3 * largest, 20 * largest])
     refuses = rng.random() < 0.08
     return {
         "block_size": block,
         "num_blocks": max(1, largest // 2 if refuses else largest + rng.randint(0, slack)),
-        "max_model_len": sorted(sizes)[len(sizes) // 2] if rng.random() < 0.05 else max(sizes) + rng.choice([0, 0, 1000]),
+        "max_model_len": (
+            sorted(sizes)[len(sizes) // 2] if rng.random() < 0.05 else max(sizes) + rng.choice([0, 0, 1000])
+        ),
         "max_num_batched_tokens": rng.choice([rng.randint(1, 6), rng.randint(4, 40), rng.randint(4, 40), 2048]),
         "max_num_seqs": rng.choice([rng.randint(1, 4), rng.randint(2, 10), 64]),
         "long_prefill_token_threshold": rng.choice([0, 0, rng.randint(1, 2 * block + 1)]),
@@ -93,7 +112,11 @@ def _config(rng: random.Random, block: int, sizes: list[int]) -> Case:
 
 
 def _modes(rng: random.Random) -> Case:
-    return {"async_scheduling": rng.random() < 0.4, "calls_ahead": rng.random() < 0.5, "preemption_victim": "lcf" if rng.random() < 0.25 else "fcfs"}
+    return {
+        "async_scheduling": rng.random() < 0.4,
+        "calls_ahead": rng.random() < 0.5,
+        "preemption_victim": "lcf" if rng.random() < 0.25 else "fcfs",
+    }
 
 
 _CONTEST: Case = {"max_num_seqs": 64, "policy": "priority", "scheduler_reserve_full_isl": False}
@@ -138,14 +161,35 @@ def _smaller(case: Case) -> Iterator[Case]:
 
 
 PLAIN_VLLM: Case = {
-    "policy": "fcfs", "long_prefill_token_threshold": 0, "watermark": 0.0, "max_loras": 0, "enable_prefix_caching": True,
-    "async_scheduling": False, "calls_ahead": False, "preemption_victim": "fcfs", "scheduler_reserve_full_isl": True, "max_num_seqs": 64, "max_num_batched_tokens": 2048, "max_model_len": 100_000,
-}  # fmt: skip
+    "policy": "fcfs",
+    "long_prefill_token_threshold": 0,
+    "watermark": 0.0,
+    "max_loras": 0,
+    "enable_prefix_caching": True,
+    "async_scheduling": False,
+    "calls_ahead": False,
+    "preemption_victim": "fcfs",
+    "scheduler_reserve_full_isl": True,
+    "max_num_seqs": 64,
+    "max_num_batched_tokens": 2048,
+    "max_model_len": 100_000,
+}
 PLAIN_SGLANG: Case = {
-    "eviction_policy": "lru", "schedule_policy": "fcfs", "max_context": 100_000, "chunked_prefill_size": 2048, "max_prefill_tokens": 16384,
-    "max_running": 64, "priority_scheduling": False, "retraction_policy": "length", "conservativeness": 1.0, "ratio_decay_steps": 600,
-    "retract_decode_steps": 20, "clip_max_new_tokens": 4096, "disable_cache": False, "use_priority": True,
-}  # fmt: skip
+    "eviction_policy": "lru",
+    "schedule_policy": "fcfs",
+    "max_context": 100_000,
+    "chunked_prefill_size": 2048,
+    "max_prefill_tokens": 16384,
+    "max_running": 64,
+    "priority_scheduling": False,
+    "retraction_policy": "length",
+    "conservativeness": 1.0,
+    "ratio_decay_steps": 600,
+    "retract_decode_steps": 20,
+    "clip_max_new_tokens": 4096,
+    "disable_cache": False,
+    "use_priority": True,
+}
 
 
 def _smaller_request(r: Case) -> Iterator[Case]:

@@ -2,6 +2,7 @@
 
 Planted in the reference, so that a change inside the simulator cannot disarm them.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -60,7 +61,9 @@ def _contexts_with_victims(engine: reference.Engine, step: reference.Step) -> li
     return [*_contexts(engine, step), *[engine.requests[i].known for i in step.preempted]]
 
 
-def _unsalted(hasher: cache.Hasher, tokens: list[int], block_size: int, salt: str | None, lora: str | None) -> list[int]:
+def _unsalted(
+    hasher: cache.Hasher, tokens: list[int], block_size: int, salt: str | None, lora: str | None
+) -> list[int]:
     return _chain(hasher, tokens, block_size, None, lora)
 
 
@@ -103,11 +106,27 @@ FAULTS: dict[str, tuple[type, str, Any]] = {
     "preempted contexts count in the step's time": (reference.Engine, "_contexts", _contexts_with_victims),
     "salt ignored": (cache.Hasher, "chain", _unsalted),
     "a LoRA named as a salt shares its blocks": (cache.Hasher, "chain", _untyped),
-    "asynchronous: outputs in flight are known": (reference.Engine, "_tokens_known", lambda engine, r: r.known + r.in_flight),
-    "asynchronous: a last output is scheduled once more": (reference.Engine, "_last_in_flight", lambda engine, r: False),
+    "asynchronous: outputs in flight are known": (
+        reference.Engine,
+        "_tokens_known",
+        lambda engine, r: r.known + r.in_flight,
+    ),
+    "asynchronous: a last output is scheduled once more": (
+        reference.Engine,
+        "_last_in_flight",
+        lambda engine, r: False,
+    ),
     "asynchronous: blocks enter with the next step only": (reference.Engine, "_enter_known", lambda engine, r: None),
-    "asynchronous: an arrival is seen by the call already made": (reference.Engine, "_seen_until", lambda engine: engine.now),
-    "asynchronous: who ends keeps its LoRA's place": (reference.Engine, "_loras", lambda engine, step: _all_loras(engine)),
+    "asynchronous: an arrival is seen by the call already made": (
+        reference.Engine,
+        "_seen_until",
+        lambda engine: engine.now,
+    ),
+    "asynchronous: who ends keeps its LoRA's place": (
+        reference.Engine,
+        "_loras",
+        lambda engine, step: _all_loras(engine),
+    ),
     "lcf counts known tokens": (reference.Engine, "_victim", _least_known),
     "lcf takes the last of equals": (reference.Engine, "_victim", _last_of_the_least),
 }

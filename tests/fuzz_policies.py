@@ -1,13 +1,14 @@
 """Random cases for every eviction policy: runs of blocks against single blocks, and stepping against fast-forward.
 
-    python -m tests.fuzz_policies --ops 1000000 --seed 0                # all policies in turn; exit 1 at the first difference
+    python -m tests.fuzz_policies --ops 1000000 --seed 0                # all policies in turn; exit 1 at the first
+                                                                        difference
     python -m tests.fuzz_policies --ops 50000 --policies arc,s3fifo
 
-The per-block reference is tests.reference_cache for policies that are a sort key, tests.reference_policies and tests.reference_queues for
-others. For all but random it is also the simulator itself where nothing can be handled as a run: on the same workload with a tree cut into
-single blocks, each a node of its own.
-An operation is a request scheduled in a step, or a block taken.
-"""
+The per-block reference is tests.reference_cache for policies that are a sort key, tests.reference_policies and
+tests.reference_queues for others. For all but random it is also the simulator itself where nothing can be handled as a
+run: on the same workload with a tree cut into single blocks, each a node of its own. An operation is a request
+scheduled in a step, or a block taken."""
+
 from __future__ import annotations
 
 import argparse
@@ -31,7 +32,9 @@ SINGLE = tuple(name for name in POLICIES if name != "random")
 """Policies that treat the blocks of a run one by one; random takes a leaf as a whole."""
 POOLS: dict[str, Any] = reference_policies.POOLS | reference_queues.POOLS
 FAULTS = reference_policies.FAULTS | reference_queues.FAULTS
-REFERENCES = tuple(name for name in POLICIES if name == "lru" or name in reference_cache.RankedPool.KEYS or name in POOLS)
+REFERENCES = tuple(
+    name for name in POLICIES if name == "lru" or name in reference_cache.RankedPool.KEYS or name in POOLS
+)
 """Policies with a per-block reference."""
 
 
@@ -50,23 +53,31 @@ def by_blocks(workload: Workload, block: int) -> Workload:
             at = len(parent) - 1
         last[node] = at
     cut_tree = PrefixTree(np.array(parent, np.int32), np.array(end, np.int64), np.zeros(len(parent), np.int16))
-    result = dataclasses.replace(workload, tree=cut_tree, leaf=np.array([last[leaf] for leaf in workload.leaf.tolist()], np.int32))
+    result = dataclasses.replace(
+        workload, tree=cut_tree, leaf=np.array([last[leaf] for leaf in workload.leaf.tolist()], np.int32)
+    )
     result.check()
     return result
 
 
 def nodes_alone() -> Any:
     """Context manager: no two tree nodes are one chain."""
-    return patch("sim.kvcache.chains.first_of_chain", lambda workload, block_size: np.arange(len(workload.tree), dtype=np.int32))
+    return patch(
+        "sim.kvcache.chains.first_of_chain", lambda workload, block_size: np.arange(len(workload.tree), dtype=np.int32)
+    )
 
 
 def with_classes(workload: Workload, rng: random.Random) -> Workload:
     """Three classes and three tenants, for the policies that tell them apart."""
     n = len(workload)
     return dataclasses.replace(
-        workload, class_id=np.array(rng.choices(range(3), k=n), np.int16), tenant_id=np.array(rng.choices(range(3), k=n), np.int32),
-        class_names=("a", "b", "c"), class_slo=("", "", ""), tenant_names=("x", "y", "z"),
-    )  # fmt: skip
+        workload,
+        class_id=np.array(rng.choices(range(3), k=n), np.int16),
+        tenant_id=np.array(rng.choices(range(3), k=n), np.int32),
+        class_names=("a", "b", "c"),
+        class_slo=("", "", ""),
+        tenant_names=("x", "y", "z"),
+    )
 
 
 def params_of(policy: str, rng: random.Random, block: int) -> dict[str, Any]:
@@ -76,10 +87,15 @@ def params_of(policy: str, rng: random.Random, block: int) -> dict[str, Any]:
         "tlru": {"threshold_tokens": block * rng.randint(0, 6), "next_prompt_tokens": rng.randint(0, 2 * block)},
         "gdsf": {"depth_tokens": float(rng.choice([block, 5 * block, 1000]))},
         "quota": {"shares": {"x": rng.choice([0.0, 0.2, 0.5])}},
-        "s3fifo": {"small_share": rng.choice([0.0, 0.1, 0.4]), "main_uses": rng.randint(1, 2), "start_up": rng.choice(["paper", "libcachesim"])},
+        "s3fifo": {
+            "small_share": rng.choice([0.0, 0.1, 0.4]),
+            "main_uses": rng.randint(1, 2),
+            "start_up": rng.choice(["paper", "libcachesim"]),
+        },
         "wtinylfu": {"window_share": rng.choice([0.01, 0.2, 0.5]), "sample": rng.randint(1, 4)},
-        "slru": {"protected_uses": rng.randint(2, 3)}, "lruk": {"k": rng.randint(1, 3)},
-    }.get(policy, {})  # fmt: skip
+        "slru": {"protected_uses": rng.randint(2, 3)},
+        "lruk": {"k": rng.randint(1, 3)},
+    }.get(policy, {})
 
 
 def case_of(policy: str, seed: int, index: int) -> tuple[fuzz.Case, Workload, EngineParams]:
@@ -102,7 +118,11 @@ def difference(policy: str, seed: int, index: int) -> tuple[str, int]:
     if not found and policy in SINGLE:
         with nodes_alone():
             single = simulate(by_blocks(workload, params.block_size), params, fuzz.LinearTime(), seed=seed)
-        found = next(fuzz.unequal(forwarded, single), "").replace("stepping", "runs").replace("fast-forward", "single blocks")
+        found = (
+            next(fuzz.unequal(forwarded, single), "")
+            .replace("stepping", "runs")
+            .replace("fast-forward", "single blocks")
+        )
     if not found and policy in REFERENCES:
         found = next(fuzz.vllm_differences(run_reference(policy, case, workload, params), stepped, log), "")
     return found, sum(len(row[2]) + row[4] for row in log)
@@ -126,9 +146,14 @@ def make_pool(policy: str, workload: Workload, params: EngineParams) -> Any:
         return reference_cache.RankedPool(params.kv_blocks, policy, given)
     columns = {name: workload.column(name).tolist() for name in ("class_id", "tenant_id", "priority")}
     about = reference_policies.About(
-        params.block_size, class_names=workload.class_names, tenant_names=workload.tenant_names, **columns,
-        prompt=workload.prompt_tokens.tolist(), output=workload.output_tokens.tolist(), params=params.policy_params,
-    )  # fmt: skip
+        params.block_size,
+        class_names=workload.class_names,
+        tenant_names=workload.tenant_names,
+        **columns,
+        prompt=workload.prompt_tokens.tolist(),
+        output=workload.output_tokens.tolist(),
+        params=params.policy_params,
+    )
     return POOLS[policy](params.kv_blocks, about)
 
 
@@ -147,7 +172,9 @@ def cases_until_noticed(fault: str, seed: int = 0, limit: int = 1500) -> int | N
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="random cases of every eviction policy: runs against single blocks, stepping against fast-forward")
+    parser = argparse.ArgumentParser(
+        description="random cases of every eviction policy: runs against single blocks, stepping against fast-forward"
+    )
     parser.add_argument("--ops", type=int, default=50_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--policies", default=",".join(POLICIES), help="separated by commas (default: all)")

@@ -2,10 +2,10 @@
 
     python -m tests.fuzz --engine sglang --ops 1000000
 
-Every step (schedule, retractions, evicted, available, evictable and protected tokens, waiting), every request, the final
-tree to the last tick of SGLang's logical clock, and every time to the last bit, stepping and with fast-forward. An operation
-is a look-up of a waiting request, a token taken for KV, or one request scheduled in one step.
-"""
+Every step (schedule, retractions, evicted, available, evictable and protected tokens, waiting), every request, the
+final tree to the last tick of SGLang's logical clock, and every time to the last bit, stepping and with fast-forward.
+An operation is a look-up of a waiting request, a token taken for KV, or one request scheduled in one step."""
+
 from __future__ import annotations
 
 import random
@@ -45,22 +45,46 @@ def random_case(seed: int, index: int, policies: tuple[str, ...] = POLICIES) -> 
             r["asked"] = r["max_tokens"] + rng.choice([0, rng.randint(0, 60)])
     sizes = [sum(s[2] for s in r["segments"]) + r["max_tokens"] for r in requests]
     return {
-        "schema": "kvoracle/1", "case": f"random sglang {seed}/{index}", "engine": "sglang", "timed": rng.random() < 0.5,
-        "config": _config(rng, page, sizes) | {"eviction_policy": rng.choice(policies)}, "requests": requests,
-    }  # fmt: skip
+        "schema": "kvoracle/1",
+        "case": f"random sglang {seed}/{index}",
+        "engine": "sglang",
+        "timed": rng.random() < 0.5,
+        "config": _config(rng, page, sizes) | {"eviction_policy": rng.choice(policies)},
+        "requests": requests,
+    }
 
 
 def _contest(rng: random.Random, name: str, policies: tuple[str, ...]) -> Case:
     """Many answers to one prompt, admitted at once and too long for the pool: several are retracted in a step."""
     page, n = rng.choice([1, 2, 4, 16]), rng.randint(4, 16)
     prompt = page * rng.randint(1, 6) + rng.choice([0, 0, 1])
-    requests = [{"id": i, "arrival_step": rng.choice([0, 0, 1, 4]), "segments": [["s", 1, prompt]], "max_tokens": rng.randint(2 * page, 40 + 2 * page), "priority": i % 3} for i in range(n)]
+    requests = [
+        {
+            "id": i,
+            "arrival_step": rng.choice([0, 0, 1, 4]),
+            "segments": [["s", 1, prompt]],
+            "max_tokens": rng.randint(2 * page, 40 + 2 * page),
+            "priority": i % 3,
+        }
+        for i in range(n)
+    ]
     longest = max(r["max_tokens"] for r in requests)
     config = _config(rng, page, [prompt + longest]) | {
-        "capacity_tokens": page * ((prompt + longest) // page + 2 + rng.randint(0, n)), "max_running": 64, "conservativeness": rng.choice([0.0, 0.05]),
-        "retract_decode_steps": rng.choice([20, 1, 0]), "eviction_policy": rng.choice(policies), "max_context": 1000,
-    }  # fmt: skip
-    return {"schema": "kvoracle/1", "case": name, "engine": "sglang", "timed": rng.random() < 0.5, "config": config, "requests": requests}
+        "capacity_tokens": page * ((prompt + longest) // page + 2 + rng.randint(0, n)),
+        "max_running": 64,
+        "conservativeness": rng.choice([0.0, 0.05]),
+        "retract_decode_steps": rng.choice([20, 1, 0]),
+        "eviction_policy": rng.choice(policies),
+        "max_context": 1000,
+    }
+    return {
+        "schema": "kvoracle/1",
+        "case": name,
+        "engine": "sglang",
+        "timed": rng.random() < 0.5,
+        "config": config,
+        "requests": requests,
+    }
 
 
 def _config(rng: random.Random, page: int, sizes: list[int]) -> Case:
@@ -71,7 +95,9 @@ def _config(rng: random.Random, page: int, sizes: list[int]) -> Case:
         "page_size": page,
         "capacity_tokens": page * max(2, largest // 2 if rng.random() < 0.08 else largest + rng.randint(0, slack)),
         "max_context": sorted(sizes)[len(sizes) // 2] if rng.random() < 0.05 else max(sizes) + rng.choice([0, 1000]),
-        "chunked_prefill_size": rng.choice([0, page * rng.randint(1, 8), page * rng.randint(4, 12) + rng.randint(0, page), 2048, 2048]),
+        "chunked_prefill_size": rng.choice(
+            [0, page * rng.randint(1, 8), page * rng.randint(4, 12) + rng.randint(0, page), 2048, 2048]
+        ),
         "max_prefill_tokens": rng.choice([16384, 16384, rng.randint(1, 60)]),
         "max_running": rng.choice([rng.randint(1, 4), rng.randint(2, 10), 64]),
         "schedule_policy": order,
@@ -90,13 +116,17 @@ def operations(engine: reference.Engine) -> int:
     return engine.lookups + engine.taken + sum(len(step.scheduled) for step in engine.steps)
 
 
-def differences(engine: reference.Engine, rec: Recording, log: list[tuple] | None, tree: list[list] | None) -> Iterator[str]:
+def differences(
+    engine: reference.Engine, rec: Recording, log: list[tuple] | None, tree: list[list] | None
+) -> Iterator[str]:
     """Reference against one run of the simulator, in words."""
     yield from _steps(engine, log)
     yield from _requests(engine, rec)
     yield from _totals(engine, rec)
     if tree is not None and engine.caching and tree != (want := _reference_tree(engine)):
-        first = next((pair for pair in zip(want, tree, strict=False) if pair[0] != pair[1]), ("rows", len(want), len(tree)))
+        first = next(
+            (pair for pair in zip(want, tree, strict=False) if pair[0] != pair[1]), ("rows", len(want), len(tree))
+        )
         yield f"final tree: {first}"
 
 
@@ -120,11 +150,21 @@ def _requests(engine: reference.Engine, rec: Recording) -> Iterator[str]:
                 yield f"request {row}: reference refuses it, simulator: {status}"
             continue
         want = {
-            "status": "completed", "hit_tokens": r.cached[0], "readmission_hit_tokens": sum(r.cached[1:]),
-            "ceiling_replica_tokens": r.ceiling, "ceiling_fleet_tokens": r.ceiling, "preemptions": r.retractions, "admit_s": r.admit_s,
-            "first_token_s": r.first_token_s, "finish_s": r.finish_s, "prefill_chunks": r.chunks,
-            "recomputed_tokens": r.recomputed, "preempted_s": r.preempted_s, "first_step": r.token_steps[0], "last_step": r.token_steps[-1],
-        }  # fmt: skip
+            "status": "completed",
+            "hit_tokens": r.cached[0],
+            "readmission_hit_tokens": sum(r.cached[1:]),
+            "ceiling_replica_tokens": r.ceiling,
+            "ceiling_fleet_tokens": r.ceiling,
+            "preemptions": r.retractions,
+            "admit_s": r.admit_s,
+            "first_token_s": r.first_token_s,
+            "finish_s": r.finish_s,
+            "prefill_chunks": r.chunks,
+            "recomputed_tokens": r.recomputed,
+            "preempted_s": r.preempted_s,
+            "first_step": r.token_steps[0],
+            "last_step": r.token_steps[-1],
+        }
         got = {name: getattr(rec, name)[row].item() for name in want} | {"status": status}
         for name in want:
             if got[name] != want[name]:
@@ -184,11 +224,15 @@ class watched:  # noqa: N801
 # ---- planted faults -------------------------------------------------------------------------------------------------
 
 
-def _insert_without_hits(tree: radix.Radix, space: radix.Namespace, tokens: list[int], priority: int, inserted: int) -> int:
+def _insert_without_hits(
+    tree: radix.Radix, space: radix.Namespace, tokens: list[int], priority: int, inserted: int
+) -> int:
     return _insert(tree, space, tokens, priority, reference.UNLIMITED)
 
 
-def _insert_counting_again(tree: radix.Radix, space: radix.Namespace, tokens: list[int], priority: int, inserted: int) -> int:
+def _insert_counting_again(
+    tree: radix.Radix, space: radix.Namespace, tokens: list[int], priority: int, inserted: int
+) -> int:
     return _insert(tree, space, tokens, priority, 0)
 
 
@@ -202,7 +246,11 @@ def _look_up_whole(engine: reference.Engine, r: reference.Request) -> tuple[radi
     known = r.known
     if not engine.caching or engine.page == 1:
         return _look_up(engine, r)
-    return engine.tree.match(r.space, r.tokens[:known]) if known % engine.page == 0 and known > engine.page else _look_up(engine, r)
+    return (
+        engine.tree.match(r.space, r.tokens[:known])
+        if known % engine.page == 0 and known > engine.page
+        else _look_up(engine, r)
+    )
 
 
 def _match_untouched(tree: radix.Radix, space: radix.Namespace, tokens: list[int]) -> tuple[radix.Node, int]:
@@ -257,7 +305,11 @@ FAULTS: dict[str, tuple[type, str, Any]] = {
     "ratio unchanged by a retraction": (reference.Engine, "ratio_after_retraction", lambda engine, order: engine.ratio),
     "a rejected head tried once after a finish": (reference.Engine, "start_decode", _decode_forgetting_the_finish),
     "decode evicts only what it needs": (reference.Engine, "asked_for_decode", reference.Engine.needed_for_decode),
-    "retraction when a page for everybody is not there": (reference.Engine, "needed_for_decode", reference.Engine.asked_for_decode),
+    "retraction when a page for everybody is not there": (
+        reference.Engine,
+        "needed_for_decode",
+        reference.Engine.asked_for_decode,
+    ),
     "nobody postponed in a batch": (reference.Engine, "match_waiting", _nobody_postponed),
 }
 """Planted in the reference, so that a change inside the simulator cannot disarm them."""

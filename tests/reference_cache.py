@@ -2,20 +2,23 @@
 
 Every block is an object and hashes chain over real tokens, so nothing can be wrong by cleverness.
 
-cache_policy `lru` (the default) is vLLM's own free list with real duplicates. The others rank leaves:
-`lfu`, `fifo`, `slru`, `mru`, `filo`, `lruk`, `gdsf`, and LRU by the rules below under the name of its class in the simulator.
-- One cached block per hash. A block that becomes full while its hash is cached stays private memory of its request, which
+cache_policy `lru` (the default) is vLLM's own free list with real duplicates. The others rank leaves: `lfu`, `fifo`,
+`slru`, `mru`, `filo`, `lruk`, `gdsf`, and LRU by the rules below under the name of its class in the simulator.
+- One cached block per hash. A block that becomes full while its hash is cached stays private memory of its request,
+  which
   also pins the cached copy until it lets go (the pin comes after the blocks of that request and step were popped).
-- Uses = 1 at insertion, + 1 for each (re)admission whose lookup hit the block; a duplicate's pin is no use. Lost at eviction.
+- Uses = 1 at insertion, + 1 for each (re)admission whose lookup hit the block; a duplicate's pin is no use. Lost at
+  eviction.
 - Candidates: cached, no pin, no cached child. Victim: smallest key, where `release` numbers the release (finish or
-  preemption) that took its last pin, and `inserted` the (re)admission whose request entered it:
-  LRU (release), lfu (uses, release), slru (uses >= protected_uses, release), fifo (inserted), mru (-release), filo (-inserted), lruk
-  (used k times or more, admission of the k-th last use, or of the first), gdsf (clock at release + uses x cost by
-  depth; the clock is the highest value evicted); one block at a time, the parent competes again with its own key. Two
-  candidates never tie: equal numbers lie on one path.
+  preemption) that took its last pin, and `inserted` the (re)admission whose request entered it: LRU (release), lfu
+  (uses, release), slru (uses >= protected_uses, release), fifo (inserted), mru (-release), filo (-inserted), lruk (used
+  k times or more, admission of the k-th last use, or of the first), gdsf (clock at release + uses x cost by depth; the
+  clock is the highest value evicted); one block at a time, the parent competes again with its own key. Two candidates
+  never tie: equal numbers lie on one path.
 - Policies that ask who used a block, when: tests.reference_policies.
 - Unused memory (never used, partial blocks, duplicates given back) goes before any eviction.
 """
+
 from __future__ import annotations
 
 from collections import OrderedDict
@@ -153,7 +156,8 @@ class RankedPool:
         self.clock = 0.0
         self.policy, self.params = policy, params or {}
 
-    # ---- what a policy may keep on a block, and whom it chooses (tests.reference_policies) -------------------------------
+    # ---- what a policy may keep on a block, and whom it chooses (tests.reference_policies)
+    # -------------------------------
     def _hit(self, block: Block) -> None:
         block.uses += 1
         block.used.append(self.admissions)
@@ -171,7 +175,8 @@ class RankedPool:
         if self.policy == "gdsf":
             self.clock = max(self.clock, self.KEYS["gdsf"](block, self.params)[0])
 
-    # ---- as vLLM's ------------------------------------------------------------------------------------------------------
+    # ---- as vLLM's
+    # ------------------------------------------------------------------------------------------------------
     def available(self) -> int:
         return self.unused + sum(block.refs == 0 for block in self.cached.values())
 

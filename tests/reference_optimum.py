@@ -1,4 +1,6 @@
-"""The best any eviction can do on tiny worlds, by trying every state a cache can be in. Slow, and short enough to believe."""
+"""The best any eviction can do on tiny worlds, by trying every state a cache can be in. Slow, and short enough to
+believe."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -27,7 +29,13 @@ def closed(state: int, parent: list[int], ever: int) -> bool:
 
 
 def best_by_search(
-    parent: list[int], orders: list[list[int]], limits: list[int], capacity: int, rule: str, strict: bool, slope: float = 0.0
+    parent: list[int],
+    orders: list[list[int]],
+    limits: list[int],
+    capacity: int,
+    rule: str,
+    strict: bool,
+    slope: float = 0.0,
 ) -> float:
     """Most hits over all states: after each request keep any subset (strict: only subsets closed upwards) that fits.
     A hit at depth k is worth 1 + slope k.
@@ -84,20 +92,32 @@ def as_workload(parent: list[int], leaves: list[int], b: int, extra: np.ndarray)
     depth = [0] * len(parent)
     for block in range(1, len(parent)):
         depth[block] = depth[parent[block]] + 1
-    tree = PrefixTree(np.array([-1, *parent[1:]], np.int32), np.array(depth, np.int64) * b, np.zeros(len(parent), np.int16))
+    tree = PrefixTree(
+        np.array([-1, *parent[1:]], np.int32), np.array(depth, np.int64) * b, np.zeros(len(parent), np.int16)
+    )
     prompt = np.array([depth[leaf] for leaf in leaves], np.int64) * b + extra
-    return Workload(tree, np.arange(len(leaves), dtype=float), prompt, np.ones(len(leaves), np.int64), np.array(leaves, np.int32))
+    return Workload(
+        tree, np.arange(len(leaves), dtype=float), prompt, np.ones(len(leaves), np.int64), np.array(leaves, np.int32)
+    )
 
 
-# ---- pinned: a schedule of acquisitions and releases --------------------------------------------------------------------
+# ---- pinned: a schedule of acquisitions and releases
+# --------------------------------------------------------------------
 
 
 def union(sets: Iterable[int]) -> int:
     return reduce(or_, sets, 0)
 
 
-def best_pinned(orders: list[list[int]], events: list[tuple[bool, int]], in_use: list[int], capacity: int, strict: list[int] | None = None) -> int:
-    """Most hits given who holds its path when: events are (is an acquisition, request), in_use the blocks in use before each.
+def best_pinned(
+    orders: list[list[int]],
+    events: list[tuple[bool, int]],
+    in_use: list[int],
+    capacity: int,
+    strict: list[int] | None = None,
+) -> int:
+    """Most hits given who holds its path when: events are (is an acquisition, request), in_use the blocks in use before
+    each.
 
     Between two events any subset of the idle cached blocks that fits beside what is in use by the end may be kept
     (strict, the parent of every block: only subsets whose parents are kept or in use).

@@ -1,10 +1,10 @@
 """Per-block references of the policies that ask who used a block, and when: ttl, quota, tlru, priority, workload.
 
-Written from docs/policies.md alone; slow and plain: every block keeps its own story, every victim is found by looking at all
-candidates, what is learned is counted again from the list of all that happened. Compared in tests.fuzz_policies.
-Time is that of the last admission or release (a preemption is one), as the policies say. A duplicate's pin is no use; its
-release is one.
-"""
+Written from docs/policies.md alone; slow and plain: every block keeps its own story, every victim is found by looking
+at all candidates, what is learned is counted again from the list of all that happened. Compared in tests.fuzz_policies.
+Time is that of the last admission or release (a preemption is one), as the policies say. A duplicate's pin is no use;
+its release is one."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -189,7 +189,10 @@ class Workload(StoryPool):
         return 1 - lost
 
     def _victim(self, candidates: list[Block]) -> Block:
-        oldest = [self._oldest([b for b in candidates if self.story[b][0] == kind]) for kind in {self.story[b][0] for b in candidates}]
+        oldest = [
+            self._oldest([b for b in candidates if self.story[b][0] == kind])
+            for kind in {self.story[b][0] for b in candidates}
+        ]
         return min(oldest, key=self._worth)
 
     def _worth(self, block: Block) -> tuple:
@@ -197,10 +200,17 @@ class Workload(StoryPool):
         return self._chance(kind, self.now - since), block.release
 
 
-POOLS: dict[str, type[StoryPool]] = {"priority": Priority, "ttl": Ttl, "quota": Quota, "tlru": Tlru, "workload": Workload}
+POOLS: dict[str, type[StoryPool]] = {
+    "priority": Priority,
+    "ttl": Ttl,
+    "quota": Quota,
+    "tlru": Tlru,
+    "workload": Workload,
+}
 
 
-# ---- planted faults ---------------------------------------------------------------------------------------------------
+# ---- planted faults
+# ---------------------------------------------------------------------------------------------------
 
 
 def _evicted_uncounted(pool: Workload, block: Block) -> None:
@@ -215,21 +225,47 @@ def _tie_newest(pool: Workload, block: Block) -> tuple:
 _worth = Workload._worth
 FAULTS: dict[str, tuple[str, type, str, Any]] = {
     "workload: evictions not counted": ("workload", Workload, "_evicted", _evicted_uncounted),
-    "workload: the class of the first user": ("workload", Workload, "_last_user", lambda pool, block: pool.story[block][0]),
+    "workload: the class of the first user": (
+        "workload",
+        Workload,
+        "_last_user",
+        lambda pool, block: pool.story[block][0],
+    ),
     "workload: ties by the newest": ("workload", Workload, "_worth", _tie_newest),
     "workload: uses count as evictions": ("workload", Workload, "_hit", lambda pool, block: _used_unseen(pool, block)),
     "ttl: mixed classes keep the shortest": ("ttl", Ttl, "_longer", lambda pool, a, b: min(a, b)),
-    "ttl: the oldest use among the expired": ("ttl", Ttl, "_first_expired", lambda pool, expired: pool._oldest(expired)),
-    "ttl: retention starts when a block is inserted": ("ttl", Ttl, "_freed", lambda pool, block: _expire_once(pool, block)),
+    "ttl: the oldest use among the expired": (
+        "ttl",
+        Ttl,
+        "_first_expired",
+        lambda pool, expired: pool._oldest(expired),
+    ),
+    "ttl: retention starts when a block is inserted": (
+        "ttl",
+        Ttl,
+        "_freed",
+        lambda pool, block: _expire_once(pool, block),
+    ),
     "quota: a block is its last user's": ("quota", Quota, "_hit", lambda pool, block: _take_over(pool, block)),
-    "quota: blocks count when they enter": ("quota", Quota, "_inserted", lambda pool, block: pool.story.update({block: [pool.about.tenant_id[pool.user], True]})),
+    "quota: blocks count when they enter": (
+        "quota",
+        Quota,
+        "_inserted",
+        lambda pool, block: pool.story.update({block: [pool.about.tenant_id[pool.user], True]}),
+    ),
     "quota: over at the quota": ("quota", Quota, "_quota", lambda pool, tenant: _quota(pool, tenant) - 1),
     "tlru: the prompt without its answer": ("tlru", Tlru, "_length", lambda pool: pool.about.prompt[pool.user]),
     "tlru: one block more": ("tlru", Tlru, "_freed", lambda pool, block: _one_more(pool, block)),
-    "priority: the last user's": ("priority", Priority, "_hit", lambda pool, block: pool.story.update({block: pool.about.priority[pool.user]})),
+    "priority: the last user's": (
+        "priority",
+        Priority,
+        "_hit",
+        lambda pool, block: pool.story.update({block: pool.about.priority[pool.user]}),
+    ),
     "priority: a hit changes nothing": ("priority", Priority, "_hit", lambda pool, block: None),
 }
-"""What is wrong -> (policy, class, method, the faulty method). Planted in the reference: nothing in the simulator can disarm them."""
+"""What is wrong -> (policy, class, method, the faulty method). Planted in the reference: nothing in the simulator can
+disarm them."""
 _quota, _freed = Quota._quota, Tlru._freed
 
 

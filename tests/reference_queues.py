@@ -1,8 +1,8 @@
 """Per-block references of the policies that keep queues or remember what they evicted: sieve, s3fifo, arc, wtinylfu.
 
-As tests.reference_policies: slow and plain, real lists of single blocks, every decision made again for every block. `keys` are the
-hashes of each request's blocks, prompt and answer: what an admission asks for, and brings back.
-"""
+As tests.reference_policies: slow and plain, real lists of single blocks, every decision made again for every block.
+`keys` are the hashes of each request's blocks, prompt and answer: what an admission asks for, and brings back."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -12,7 +12,8 @@ from tests.reference_policies import About, StoryPool
 
 
 class QueuePool(StoryPool):
-    """`batch` numbers what joins a queue together: the blocks of one release, deepest first, or what one second chance moves."""
+    """`batch` numbers what joins a queue together: the blocks of one release, deepest first, or what one second chance
+    moves."""
 
     def __init__(self, num_blocks: int, about: About):
         super().__init__(num_blocks, about)
@@ -45,7 +46,12 @@ class QueuePool(StoryPool):
     def chain(self, leaf: Block) -> list[Block]:
         """The leaf and its ancestors while each is unpinned, the only child, and has the leaf's story."""
         chain = [leaf]
-        while (above := chain[-1].parent) and above.refs == 0 and above.children == 1 and self.story[above] == self.story[leaf]:
+        while (
+            (above := chain[-1].parent)
+            and above.refs == 0
+            and above.children == 1
+            and self.story[above] == self.story[leaf]
+        ):
             chain.append(above)
         return chain
 
@@ -239,7 +245,9 @@ class WTinyLfu(QueuePool):
 
     def _victim(self, candidates: list[Block]) -> Block:
         while True:
-            window, probation, protected = (self._first(candidates, segment) for segment in ("window", "probation", "protected"))
+            window, probation, protected = (
+                self._first(candidates, segment) for segment in ("window", "probation", "protected")
+            )
             if protected and self._count("protected") > self.protected:
                 self._to_probation(protected)
                 continue
@@ -265,7 +273,8 @@ class WTinyLfu(QueuePool):
 POOLS: dict[str, type[QueuePool]] = {"sieve": Sieve, "s3fifo": S3Fifo, "arc": Arc, "wtinylfu": WTinyLfu}
 
 
-# ---- planted faults ---------------------------------------------------------------------------------------------------
+# ---- planted faults
+# ---------------------------------------------------------------------------------------------------
 
 
 def _all_again(pool: Arc, block: Block) -> None:
@@ -281,14 +290,27 @@ FAULTS: dict[str, tuple[str, type, str, Any]] = {
     "sieve: second chances for single blocks": ("sieve", Sieve, "chain", _alone),
     "s3fifo: used once is enough": ("s3fifo", S3Fifo, "_uses_wanted", lambda pool, queue: 1),
     "s3fifo: the small queue may hold its share and one more": (
-        "s3fifo", S3Fifo, "_small_is_over", lambda pool: len(pool.queues["small"]) > pool.share("small_share", 0.1)),
+        "s3fifo",
+        S3Fifo,
+        "_small_is_over",
+        lambda pool: len(pool.queues["small"]) > pool.share("small_share", 0.1),
+    ),
     "s3fifo: the small queue overflows for ever": ("s3fifo", S3Fifo, "_overflows", lambda pool: pool._small_is_over()),
     "s3fifo: second chances for single blocks": ("s3fifo", S3Fifo, "chain", _alone),
     "s3fifo: names stay when their blocks come back": (
-        "s3fifo", S3Fifo, "_admitted", lambda pool, keys, hits: pool.back.setdefault(pool.user, set()).update(set(keys[hits:]) & set(pool.names))),
+        "s3fifo",
+        S3Fifo,
+        "_admitted",
+        lambda pool, keys, hits: pool.back.setdefault(pool.user, set()).update(set(keys[hits:]) & set(pool.names)),
+    ),
     "arc: what comes back counts as once": ("arc", Arc, "_inserted", _all_again),
     "arc: the border moves by one": ("arc", Arc, "_pull", lambda pool, other, own: 1.0),
-    "wtinylfu: the window's leaf always wins": ("wtinylfu", WTinyLfu, "_asked_for", lambda pool, block: pool.story[block][0] == "window"),
+    "wtinylfu: the window's leaf always wins": (
+        "wtinylfu",
+        WTinyLfu,
+        "_asked_for",
+        lambda pool, block: pool.story[block][0] == "window",
+    ),
     "wtinylfu: single blocks move": ("wtinylfu", WTinyLfu, "chain", _alone),
-}  # fmt: skip
+}
 """As in tests.reference_policies."""

@@ -1,7 +1,9 @@
-"""SGLang's radix cache for tests.reference_sglang: token lists on edges, loops over tokens, a fresh heap for every eviction.
+"""SGLang's radix cache for tests.reference_sglang: token lists on edges, loops over tokens, a fresh heap for every
+eviction.
 
 Every walk and every new node take ticks of one logical clock, as the recorded trees do.
 """
+
 from __future__ import annotations
 
 import heapq
@@ -83,7 +85,8 @@ class Radix:
         return node, done
 
     def insert(self, space: Namespace, tokens: list[int], priority: int, inserted: int) -> int:
-        """Put the tokens (whole pages) in; how many of them were there already. `inserted`: those this request put in before."""
+        """Put the tokens (whole pages) in; how many of them were there already. `inserted`: those this request put in
+        before."""
         now = self.clock.tick()
         node, done = self.root, 0
         node.access = now

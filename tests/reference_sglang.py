@@ -1,16 +1,16 @@
 """A per-token reference of SGLang's scheduler and radix cache: slow, plain, one step at a time, real tokens.
 
-Written from the engine's rules (docs/sglang.md) and sharing no code with `sim/`: the fast engine keeps intervals on static
-paths and aggregates over the batch, this keeps token lists and loops. Both must agree in every step. It reads
+Written from the engine's rules (docs/sglang.md) and sharing no code with `sim/`: the fast engine keeps intervals on
+static paths and aggregates over the batch, this keeps token lists and loops. Both must agree in every step. It reads
 recorded cases and random ones alike (schema kvoracle/1):
 
     python -m tests.reference_sglang CASE.json...        # replay recorded cases and compare
 
-Case config: page_size, capacity_tokens, max_context, chunked_prefill_size, max_running, eviction_policy, schedule_policy, and optionally
-max_prefill_tokens, use_priority, priority_scheduling, retraction_policy, conservativeness, disable_cache and the constants of
-admission and retraction. A request: id, arrival_step (a float when steps are timed), segments, max_tokens, and
-optionally priority, cache_salt, lora.
-"""
+Case config: page_size, capacity_tokens, max_context, chunked_prefill_size, max_running, eviction_policy,
+schedule_policy, and optionally max_prefill_tokens, use_priority, priority_scheduling, retraction_policy,
+conservativeness, disable_cache and the constants of admission and retraction. A request: id, arrival_step (a float when
+steps are timed), segments, max_tokens, and optionally priority, cache_salt, lora."""
+
 from __future__ import annotations
 
 import json
@@ -92,7 +92,17 @@ class Step:
         """As recorded: step, P|D, scheduled, retracted, evicted, available, evictable, protected, waiting."""
         pairs = [list(pair) for pair in self.scheduled.items()]
         kind = "P" if self.prefill else "D"
-        return [self.start, kind, pairs, self.retracted, self.evicted, self.available, self.evictable, self.protected, self.waiting]
+        return [
+            self.start,
+            kind,
+            pairs,
+            self.retracted,
+            self.evicted,
+            self.available,
+            self.evictable,
+            self.protected,
+            self.waiting,
+        ]
 
 
 CONTINUE, NO_TOKEN, OTHER = "continue", "no token", "other"
@@ -181,7 +191,16 @@ class Engine:
         lora = json.dumps(r["lora"], sort_keys=True) if r.get("lora") is not None else None
         priority = (self.use_priority and r.get("priority")) or 0
         keys = self.hasher.chain(tokens, self.page, r.get("cache_salt"), lora)
-        request = Request(r["id"], r["arrival_step"], tokens, len(tokens) - r["max_tokens"], r["max_tokens"], (lora, r.get("cache_salt")), keys, priority)
+        request = Request(
+            r["id"],
+            r["arrival_step"],
+            tokens,
+            len(tokens) - r["max_tokens"],
+            r["max_tokens"],
+            (lora, r.get("cache_salt")),
+            keys,
+            priority,
+        )
         request.asked = max(request.output, min(r.get("asked", 0), self.capacity - self.page - 1 - request.prompt))
         request.rejected = len(tokens) > self.max_context or len(tokens) + self.page >= self.capacity
         return request
@@ -399,7 +418,9 @@ class Engine:
         return order
 
     def ratio_after_retraction(self, order: list[Request]) -> float:
-        return min(1.0, (sum(r.sampled for r in order) + self.retract_steps * len(order)) / (sum(r.asked for r in order) + 1))
+        return min(
+            1.0, (sum(r.sampled for r in order) + self.retract_steps * len(order)) / (sum(r.asked for r in order) + 1)
+        )
 
     def requeue(self, retracted: list[Request]) -> None:
         self.waiting += retracted
@@ -487,7 +508,8 @@ class Engine:
         self.passes += 1
 
     def match_waiting(self) -> tuple[list[tuple[Node, int]], set[Request]]:
-        """Where each waiting request's whole prompt ends in the cache, and who shares a prefix with one before it that no cache holds yet."""
+        """Where each waiting request's whole prompt ends in the cache, and who shares a prefix with one before it that
+        no cache holds yet."""
         ahead = Radix(1, "lru", self.clock)
         found, postponed = [], set()
         for r in self.waiting:
@@ -506,7 +528,8 @@ class Engine:
         self.waiting.sort(key=lambda r: (r in postponed, -hits[r]))
 
     def sort_by_subtree(self) -> None:
-        """Depth first through the cache, the child with most waiting requests below it first, a node's own after its children's."""
+        """Depth first through the cache, the child with most waiting requests below it first, a node's own after its
+        children's."""
         found, _ = self.match_waiting()
         at: dict[Node, list[Request]] = {}
         for r, (node, _) in zip(self.waiting, found, strict=True):
@@ -544,12 +567,18 @@ class Engine:
     def expected_requests(self) -> list[dict[str, Any]]:
         return [
             {
-                "id": r.id, "prompt_tokens": r.prompt, "output_tokens": r.output, "first_admission_cached_tokens": r.cached[0],
-                "all_admission_cached_tokens": r.cached, "retractions": r.retractions, "admit_step": int(r.admit_s),
-                "first_token_step": int(r.first_token_start), "finish_step": int(r.finish_start),
+                "id": r.id,
+                "prompt_tokens": r.prompt,
+                "output_tokens": r.output,
+                "first_admission_cached_tokens": r.cached[0],
+                "all_admission_cached_tokens": r.cached,
+                "retractions": r.retractions,
+                "admit_step": int(r.admit_s),
+                "first_token_step": int(r.first_token_start),
+                "finish_step": int(r.finish_start),
             }
             for r in self.requests
-        ]  # fmt: skip
+        ]
 
     def final_tree(self) -> list[list]:
         """As recorded: parent row, tokens, first token, hits, priority, access, creation, lock."""
@@ -558,7 +587,18 @@ class Engine:
         while todo:
             node, parent = todo.pop()
             todo += [(child, len(rows)) for child in node.children.values()]
-            rows.append([parent, len(node.key), _as_recorded(node.key), node.hits, node.priority, node.access, node.creation, node.lock])
+            rows.append(
+                [
+                    parent,
+                    len(node.key),
+                    _as_recorded(node.key),
+                    node.hits,
+                    node.priority,
+                    node.access,
+                    node.creation,
+                    node.lock,
+                ]
+            )
         return rows
 
 

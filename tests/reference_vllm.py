@@ -6,29 +6,32 @@ Both must agree in every step. It reads recorded cases and random ones alike (sc
 
     python -m tests.reference_vllm CASE.json...        # replay recorded cases and compare
 
-Case config: block_size, num_blocks, max_model_len, max_num_batched_tokens, max_num_seqs, and optionally policy
-(fcfs | priority), long_prefill_token_threshold, watermark, scheduler_reserve_full_isl, enable_prefix_caching, max_loras,
-cache_policy, async_scheduling, preemption_victim (fcfs | lcf). A request: id, arrival_step (a float when steps are timed), segments, max_tokens, and optionally priority,
-cache_salt, lora.
+Case config: block_size, num_blocks, max_model_len, max_num_batched_tokens, max_num_seqs, and optionally policy (fcfs |
+priority), long_prefill_token_threshold, watermark, scheduler_reserve_full_isl, enable_prefix_caching, max_loras,
+cache_policy, async_scheduling, preemption_victim (fcfs | lcf). A request: id, arrival_step (a float when steps are
+timed), segments, max_tokens, and optionally priority, cache_salt, lora.
 
 Points the rules leave open, fixed here (no recorded case decides them):
 - Order of arrival is (arrival, id); the priority order and the priority victim use (priority, arrival, id).
 - `more than one request` for the long-prefill threshold counts running + waiting, once per step; the same
   condition holds for the first chunk of a waiting request.
-- A running request's tokens are fixed before anybody is preempted for it; budget returned by a victim serves the next ones.
+- A running request's tokens are fixed before anybody is preempted for it; budget returned by a victim serves the next
+  ones.
 - blocks_allocated and blocks_evicted count pops from the free list, those of later victims of the same step included.
 - In the step's time a request is a decode once it has sampled since its last admission; until then each of its
   turns is a prefill chunk, be it one token long. Who is preempted in the step is in neither.
 - Requests that can never fit (prompt + output > max_model_len, or more blocks than the pool has for
   prompt + output - 1 tokens) are refused on arrival and never seen by the scheduler.
 - async_scheduling: a call is made at its step's start, and what the step before it sampled becomes known just after the
-  call. A call that schedules nothing waits for the step in flight and takes no time. LoRAs of requests that the call does not
-  schedule leave the limit free. A victim whose last token is in flight finishes where it waits.
+  call. A call that schedules nothing waits for the step in flight and takes no time. LoRAs of requests that the call
+  does not schedule leave the limit free. A victim whose last token is in flight finishes where it waits.
 - calls_ahead: times are those of a clock, and the call of a step is made when the step before it begins.
 - preemption_victim lcf: fewest computed tokens, those of this call not counted; of equals the first in running order.
 - cache_policy other than `lru` (vLLM's own): see tests.reference_cache. Pins of duplicates can then make a lone request
-  preempt itself: a scheduler call that schedules nothing takes no time, is not logged, and the next call follows at once.
+  preempt itself: a scheduler call that schedules nothing takes no time, is not logged, and the next call follows at
+  once.
 """
+
 from __future__ import annotations
 
 import json
@@ -110,7 +113,9 @@ class Step:
 class UnitStep:
     """One second whatever the step: then a step's number is its start time."""
 
-    def step(self, chunks: CHUNKS, n_decode: int, sum_context: int, max_context: int, n_sampled: int) -> tuple[float, int]:
+    def step(
+        self, chunks: CHUNKS, n_decode: int, sum_context: int, max_context: int, n_sampled: int
+    ) -> tuple[float, int]:
         return 1.0, 0
 
 
@@ -169,7 +174,9 @@ class Engine:
         prompt = tokens_of(r)
         tokens = prompt + outputs_of(r["id"], r["max_tokens"])
         keys = self.hasher.chain(tokens, self.block_size, r.get("cache_salt"), r.get("lora"))
-        return Request(r["id"], r["arrival_step"], len(prompt), r["max_tokens"], keys, r.get("priority", 0), r.get("lora"))
+        return Request(
+            r["id"], r["arrival_step"], len(prompt), r["max_tokens"], keys, r.get("priority", 0), r.get("lora")
+        )
 
     # ---- the loop -------------------------------------------------------------------------------------------------
     def run(self) -> Engine:
@@ -182,7 +189,9 @@ class Engine:
             if step.scheduled:
                 self._execute(step)
             elif self.waiting and not step.preempted and before is None:
-                raise RuntimeError(f"stuck at {self.now}: {len(self.waiting)} waiting, {len(self.running)} running, nothing scheduled")
+                raise RuntimeError(
+                    f"stuck at {self.now}: {len(self.waiting)} waiting, {len(self.running)} running, nothing scheduled"
+                )
             if before is not None:
                 self._update(before)
             if step.scheduled and self.asynchronous:
@@ -381,7 +390,8 @@ class Engine:
         return blocks * self.block_size
 
     def _grow(self, r: Request, n: int) -> bool:
-        """Blocks for the next n tokens, and full blocks into the map before the step runs; False when they do not fit."""
+        """Blocks for the next n tokens, and full blocks into the map before the step runs; False when they do not
+        fit."""
         new = max(0, self._blocks_for(r.computed + n) - len(r.blocks))
         if new > self.pool.available():
             return False
@@ -394,7 +404,8 @@ class Engine:
         return r.known
 
     def _enter_known(self, r: Request) -> None:
-        """What it has computed and is not in flight: unlike others it may not be scheduled again, or not in the step that follows."""
+        """What it has computed and is not in flight: unlike others it may not be scheduled again, or not in the step
+        that follows."""
         self._enter(r, r.computed - r.in_flight)
 
     def _enter(self, r: Request, tokens: int) -> None:
@@ -439,13 +450,18 @@ class Engine:
     def expected_requests(self) -> list[dict[str, Any]]:
         return [
             {
-                "id": r.id, "prompt_tokens": r.prompt, "output_tokens": r.output,
-                "first_admission_cached_tokens": r.cached[0], "all_admission_cached_tokens": r.cached,
-                "preemptions": r.preemptions, "admit_step": r.admit_s, "first_token_step": r.first_token_start,
+                "id": r.id,
+                "prompt_tokens": r.prompt,
+                "output_tokens": r.output,
+                "first_admission_cached_tokens": r.cached[0],
+                "all_admission_cached_tokens": r.cached,
+                "preemptions": r.preemptions,
+                "admit_step": r.admit_s,
+                "first_token_step": r.first_token_start,
                 "finish_step": r.finish_start,
             }
             for r in self.requests
-        ]  # fmt: skip
+        ]
 
     def final_free_queue(self) -> list[list[int] | None]:
         """Free list, head first: None or [first request whose tokens contain the block, block index]."""

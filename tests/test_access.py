@@ -1,4 +1,5 @@
 """The access log: against a walk of every prompt token by token, and its sums against the summary."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -52,7 +53,12 @@ def token_by_token(workload: Workload, requests: dict[str, np.ndarray]) -> list[
 def test_every_row_is_the_one_of_its_tokens(batch_rows: int) -> None:
     workload = random_workload(5, n=60, closed=True)
     rec = run(workload, api.EngineParams(kv_blocks=40, block_size=4, max_num_seqs=6), LinearSteps(), replicas=2)
-    requests = {"admit_s": rec.admit_s, "replica": rec.replica, "hit_tokens": rec.hit_tokens, "in_window": np.ones(60, bool)}
+    requests = {
+        "admit_s": rec.admit_s,
+        "replica": rec.replica,
+        "hit_tokens": rec.hit_tokens,
+        "in_window": np.ones(60, bool),
+    }
     log = log_of(workload, requests, batch_rows=batch_rows)
     expected = token_by_token(workload, requests)
     columns = ("time_s", "request", "node", "depth_tokens", "tokens", "hit_tokens", "next_use_s")
@@ -66,7 +72,12 @@ def test_every_row_is_the_one_of_its_tokens(batch_rows: int) -> None:
 
 def test_batches_hold_no_more_rows_than_asked_for_and_one_request() -> None:
     workload = random_workload(6, n=200)
-    requests = {"admit_s": workload.arrival_s, "replica": np.zeros(200), "hit_tokens": np.zeros(200, np.int64), "in_window": np.ones(200, bool)}
+    requests = {
+        "admit_s": workload.arrival_s,
+        "replica": np.zeros(200),
+        "hit_tokens": np.zeros(200, np.int64),
+        "in_window": np.ones(200, bool),
+    }
     sizes = [len(batch["request"]) for batch in accesses(workload, requests, batch_rows=30)]
     assert max(sizes) <= 30 + 40  # a path of the world has fewer nodes than 40
     assert len(sizes) > 10
@@ -74,7 +85,12 @@ def test_batches_hold_no_more_rows_than_asked_for_and_one_request() -> None:
 
 def test_a_run_that_admits_nobody_has_an_empty_log() -> None:
     workload = random_workload(7, n=5)
-    requests = {"admit_s": np.full(5, np.nan), "replica": np.full(5, -1), "hit_tokens": np.zeros(5, np.int64), "in_window": np.ones(5, bool)}
+    requests = {
+        "admit_s": np.full(5, np.nan),
+        "replica": np.full(5, -1),
+        "hit_tokens": np.zeros(5, np.int64),
+        "in_window": np.ones(5, bool),
+    }
     (batch,) = accesses(workload, requests)
     assert {len(column) for column in batch.values()} == {0}
 
@@ -83,7 +99,12 @@ def test_an_answer_on_a_shared_path_is_no_access_of_its_own_request() -> None:
     """A prompt of 30 tokens whose answer is 10 more of the node; the next prompt has all 40 and 5 of its own."""
     tree = PrefixTree(np.array([-1, 0], np.int32), np.array([0, 40], np.int64), np.zeros(2, np.int16))
     workload = Workload(tree, np.array([0.0, 9.0]), np.array([30, 45]), np.array([10, 1]), np.array([1, 1], np.int32))
-    requests = {"admit_s": workload.arrival_s, "replica": np.zeros(2), "hit_tokens": np.array([0, 32]), "in_window": np.ones(2, bool)}
+    requests = {
+        "admit_s": workload.arrival_s,
+        "replica": np.zeros(2),
+        "hit_tokens": np.array([0, 32]),
+        "in_window": np.ones(2, bool),
+    }
     log = log_of(workload, requests)
     assert log["tokens"].tolist() == [30, 40, 5]
     assert log["hit_tokens"].tolist() == [0, 32, 0]
@@ -97,13 +118,28 @@ def test_an_answer_on_a_shared_path_is_no_access_of_its_own_request() -> None:
 
 def layered(engine: EngineConfig) -> Scenario:
     turns = {"turns": Dist(value=3), "turn_input": Dist(value=50), "think": Dist("exponential", mean=1.0)}
-    layers = (Layer("system", "global", Dist(value=300)), Layer("document", "project", Dist(value=400), items=6), Layer("user", "dynamic", Dist("uniform", low=20, high=200)))
-    chat = MixClass(name="chat", share=0.6, output=Dist("uniform", low=5, high=40), layers=layers, tenants=3, isolation=True, **turns)
+    layers = (
+        Layer("system", "global", Dist(value=300)),
+        Layer("document", "project", Dist(value=400), items=6),
+        Layer("user", "dynamic", Dist("uniform", low=20, high=200)),
+    )
+    chat = MixClass(
+        name="chat",
+        share=0.6,
+        output=Dist("uniform", low=5, high=40),
+        layers=layers,
+        tenants=3,
+        isolation=True,
+        **turns,
+    )
     job = MixClass(name="job", share=0.4, output=Dist(value=4), layers=layers[1:], **{**turns, "turns": Dist(value=1)})
     return Scenario(
-        workload=WorkloadConfig(class_=(chat, job), rate=6.0, duration_s=30.0), engine=engine, cluster=ClusterConfig(replicas=2),
-        run=RunConfig(warmup_s=5.0), cache=CacheConfig(policy="lfu"),
-    )  # fmt: skip
+        workload=WorkloadConfig(class_=(chat, job), rate=6.0, duration_s=30.0),
+        engine=engine,
+        cluster=ClusterConfig(replicas=2),
+        run=RunConfig(warmup_s=5.0),
+        cache=CacheConfig(policy="lfu"),
+    )
 
 
 @pytest.mark.parametrize("semantics", ["vllm", "sglang"])
@@ -122,7 +158,9 @@ def test_sums_over_the_file_are_the_summarys(semantics: str, tmp_path: Path) -> 
         mine = inside & (log["class"] == name)
         assert log["hit_tokens"][mine].sum() == row["prefix_hit_tokens"]
         for scope in set(log["scope"][mine]):
-            assert log["hit_tokens"][mine & (log["scope"] == scope)].sum() == row["tokens_by_scope"]["hit"].get(scope, 0)
+            assert log["hit_tokens"][mine & (log["scope"] == scope)].sum() == row["tokens_by_scope"]["hit"].get(
+                scope, 0
+            )
     for name, row in result.report.tenants.items():
         assert log["hit_tokens"][inside & (log["tenant"] == name)].sum() == row["prefix_hit_tokens"]
     assert set(log["layer"]) <= set(names(prepared.workload)["layer"])
@@ -147,5 +185,10 @@ def test_the_command_writes_it_and_wants_a_folder_for_it(tmp_path: Path, capsys:
 
 def test_ties_in_time_are_in_order_of_requests() -> None:
     workload = replace(random_workload(8, n=30), arrival_s=np.zeros(30))
-    requests = {"admit_s": np.zeros(30), "replica": np.zeros(30), "hit_tokens": np.zeros(30, np.int64), "in_window": np.ones(30, bool)}
+    requests = {
+        "admit_s": np.zeros(30),
+        "replica": np.zeros(30),
+        "hit_tokens": np.zeros(30, np.int64),
+        "in_window": np.ones(30, bool),
+    }
     assert (np.diff(log_of(workload, requests)["request"]) >= 0).all()

@@ -1,4 +1,6 @@
-"""API-priced caching: one bill worked out by hand, a reference that keeps every entry, and what must hold for any prices."""
+"""API-priced caching: one bill worked out by hand, a reference that keeps every entry, and what must hold for any
+prices."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -29,23 +31,39 @@ def conversation() -> Workload:
         (600.0, "system", "B", 100, 10),
         (601.0, None, "C", 800, 20),  # below the minimum
     ]
-    paths = [[*([(system, 0, 2000)] if system else []), (text, 0, tokens + output)] for _, system, text, tokens, output in rows]
+    paths = [
+        [*([(system, 0, 2000)] if system else []), (text, 0, tokens + output)]
+        for _, system, text, tokens, output in rows
+    ]
     tree, leaf = from_pieces(paths, layers=[[0, 1][-len(path) :] for path in paths])
     return Workload(
-        tree=tree, leaf=leaf, arrival_s=np.array([row[0] for row in rows]), tail_layer=np.ones(5, np.int16),
-        prompt_tokens=np.array([row[3] + (2000 if row[1] else 0) for row in rows]), output_tokens=np.array([row[4] for row in rows]),
-        layer_names=("system", "session"), layer_scopes=(1, 3),
-    )  # fmt: skip
+        tree=tree,
+        leaf=leaf,
+        arrival_s=np.array([row[0] for row in rows]),
+        tail_layer=np.ones(5, np.int16),
+        prompt_tokens=np.array([row[3] + (2000 if row[1] else 0) for row in rows]),
+        output_tokens=np.array([row[4] for row in rows]),
+        layer_names=("system", "session"),
+        layer_scopes=(1, 3),
+    )
 
 
 def test_a_bill_worked_out_by_hand() -> None:
     workload = conversation()
     bill = price(workload, workload.arrival_s, PRICES, FIVE_MINUTES)
-    assert bill.hit_tokens.tolist() == [0, 2500, 0, 2000, 0]  # turn 2 comes a second too late, but it brings the system prompt back for B
+    assert bill.hit_tokens.tolist() == [
+        0,
+        2500,
+        0,
+        2000,
+        0,
+    ]  # turn 2 comes a second too late, but it brings the system prompt back for B
     assert bill.write_tokens.tolist() == [2500, 500, 3500, 100, 0]
     assert bill.uncached_tokens.tolist() == [0, 0, 0, 0, 800]
     usd = {name: bill.usd[name].sum() for name in COMPONENTS}
-    assert usd == pytest.approx({"uncached": 800 * 3e-6, "write": 6600 * 3.75e-6, "read": 4500 * 0.3e-6, "output": 380 * 15e-6})
+    assert usd == pytest.approx(
+        {"uncached": 800 * 3e-6, "write": 6600 * 3.75e-6, "read": 4500 * 0.3e-6, "output": 380 * 15e-6}
+    )
     assert bill.total_usd.sum() == pytest.approx(0.0342)
 
 
@@ -55,7 +73,9 @@ def test_an_hours_retention_keeps_the_lapsed_turn_and_costs_more_to_write() -> N
     assert bill.hit_tokens.tolist() == [0, 2500, 3000, 2000, 0]
     assert bill.write_tokens.tolist() == [2500, 500, 500, 100, 0]
     assert bill.total_usd.sum() == pytest.approx(0.0024 + 3600 * 6e-6 + 7500 * 0.3e-6 + 0.0057)
-    assert price(workload, workload.arrival_s, PRICES, NO_CACHING).total_usd.sum() == pytest.approx(11_900 * 3e-6 + 0.0057)
+    assert price(workload, workload.arrival_s, PRICES, NO_CACHING).total_usd.sum() == pytest.approx(
+        11_900 * 3e-6 + 0.0057
+    )
 
 
 def test_the_end_of_the_retention_still_counts_and_a_use_prolongs_it() -> None:
@@ -77,7 +97,11 @@ def test_breakpoints_decide_what_is_written() -> None:
     every_1024 = price(workload, workload.arrival_s, replace(PRICES, breakpoints=1024), FOREVER)
     assert every_1024.hit_tokens.tolist() == [0, 2048, 2048, 1024, 0]
     assert every_1024.write_tokens.tolist() == [2048, 0, 1024, 1024, 0]
-    for bad in (replace(PRICES, breakpoints=0), replace(PRICES, breakpoints="turns"), replace(PRICES, max_breakpoints=0)):
+    for bad in (
+        replace(PRICES, breakpoints=0),
+        replace(PRICES, breakpoints="turns"),
+        replace(PRICES, max_breakpoints=0),
+    ):
         with pytest.raises(ValueError, match="expected"):
             price(workload, workload.arrival_s, bad, FOREVER)
 
@@ -100,7 +124,11 @@ def every_entry(workload: Workload, block: int, minimum: int, seconds: float) ->
                 node = int(tree.parent[node])
             if depth >= minimum:
                 keys.append((node, depth))
-        live = [depth for node, depth in keys if (node, depth) in used and workload.arrival_s[r] - used[node, depth] <= seconds]
+        live = [
+            depth
+            for node, depth in keys
+            if (node, depth) in used and workload.arrival_s[r] - used[node, depth] <= seconds
+        ]
         hits[r] = max(live, default=0)
         used |= dict.fromkeys(keys, float(workload.arrival_s[r]))
     return hits.tolist()
@@ -127,7 +155,9 @@ def test_forever_and_free_writes_is_the_ceiling(workload: Workload, block: int) 
 
 @settings(max_examples=50, deadline=None)
 @given(WORLDS, st.sampled_from(["layers", 1, 7]), st.integers(0, 9))
-def test_tokens_reconcile_order_is_time_and_longer_retention_reads_no_less(workload: Workload, breakpoints: str | int, seed: int) -> None:
+def test_tokens_reconcile_order_is_time_and_longer_retention_reads_no_less(
+    workload: Workload, breakpoints: str | int, seed: int
+) -> None:
     prices = replace(PRICES, breakpoints=breakpoints, minimum_tokens=5)
     at_s = workload.arrival_s + np.arange(len(workload)) * 1e-6  # no ties
     short, long = (price(workload, at_s, prices, Retention("", seconds, 1.25)) for seconds in (0.5, 2.0))
@@ -136,4 +166,7 @@ def test_tokens_reconcile_order_is_time_and_longer_retention_reads_no_less(workl
         assert min(bill.write_tokens.min(), bill.uncached_tokens.min()) >= 0
     assert (long.hit_tokens >= short.hit_tokens).all()
     shuffled = np.random.default_rng(seed).permutation(len(workload))
-    assert price(picked(workload, shuffled), at_s[shuffled], prices, ONE_HOUR).total_usd.tolist() == price(workload, at_s, prices, ONE_HOUR).total_usd[shuffled].tolist()
+    assert (
+        price(picked(workload, shuffled), at_s[shuffled], prices, ONE_HOUR).total_usd.tolist()
+        == price(workload, at_s, prices, ONE_HOUR).total_usd[shuffled].tolist()
+    )

@@ -1,4 +1,5 @@
 """The dashboard as a whole: what its source may not do, and how it is started. Flows are in tests/ui."""
+
 import re
 import socket
 import subprocess
@@ -34,13 +35,27 @@ def test_nothing_is_sent_or_evaluated():
     assert settings["server"]["maxUploadSize"] << 20 == runner.UPLOAD_LIMIT_BYTES
     for path in PAGES:
         source = path.read_text()
-        for word in ("unsafe_allow_html", "eval(", "exec(", "pickle", "http://", "https://", "page_icon"):  # a material page icon is fetched from outside
+        for word in (
+            "unsafe_allow_html",
+            "eval(",
+            "exec(",
+            "pickle",
+            "http://",
+            "https://",
+            "page_icon",
+        ):  # a material page icon is fetched from outside
             assert word not in source, (path, word)
 
 
 def test_the_entry_only_lays_out():
     assert len((ROOT / "app.py").read_text().splitlines()) < 60
-    out = subprocess.run([sys.executable, "-c", "import sys, kvcast.jobs.runner, kvcast.jobs.link; print('streamlit' in sys.modules)"], capture_output=True, text=True, cwd=ROOT, check=True)
+    out = subprocess.run(
+        [sys.executable, "-c", "import sys, kvcast.jobs.runner, kvcast.jobs.link; print('streamlit' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
     assert out.stdout.strip() == "False", "the parts that the command line uses need no streamlit"
 
 
@@ -86,7 +101,10 @@ def test_a_taken_port_is_said_before_the_example_is_simulated(monkeypatch, capsy
     with socket.create_server(("localhost", 0)) as taken:
         port = taken.getsockname()[1]
         assert cli.main(["dashboard", "--port", str(port)]) == 2
-    assert f"--port {port}: localhost cannot be listened on (Address already in use); expected a free port" in capsys.readouterr().err
+    assert (
+        f"--port {port}: localhost cannot be listened on (Address already in use); expected a free port"
+        in capsys.readouterr().err
+    )
     dashboard.check_free("localhost", port)
 
 

@@ -1,4 +1,5 @@
 """Arrival processes and distributions against their theory, with fixed seeds and 5-sigma limits."""
+
 import math
 from dataclasses import replace
 
@@ -82,7 +83,10 @@ def test_trace_times_are_kept_and_sped_up():
 
 
 def test_streams_depend_on_seed_and_name_only():
-    draws = {key: stream(seed, *names).random() for key, seed, names in (("a", 0, ("a", "x")), ("b", 0, ("b", "x")), ("c", 1, ("a", "x")))}
+    draws = {
+        key: stream(seed, *names).random()
+        for key, seed, names in (("a", 0, ("a", "x")), ("b", 0, ("b", "x")), ("c", 1, ("a", "x")))
+    }
     assert len(set(draws.values())) == 3
     assert stream(0, "a", "x").random() == draws["a"]
 
@@ -91,7 +95,10 @@ def test_streams_depend_on_seed_and_name_only():
 
 DISTS = {
     "fixed": (Dist(value=7), 7.0),
-    "lognormal by p90": (Dist(kind="lognormal", median=100, p90=300), 100 * math.exp((math.log(3) / 1.2815515655446004) ** 2 / 2)),
+    "lognormal by p90": (
+        Dist(kind="lognormal", median=100, p90=300),
+        100 * math.exp((math.log(3) / 1.2815515655446004) ** 2 / 2),
+    ),
     "lognormal by sigma": (Dist(kind="lognormal", median=100, sigma=0.7), 100 * math.exp(0.245)),
     "lognormal by mean": (Dist(kind="lognormal", median=100, mean=150), 150.0),
     "exponential": (Dist(kind="exponential", mean=50), 50.0),
@@ -133,7 +140,13 @@ def test_clips_and_whole_numbers():
 
 @pytest.mark.parametrize(
     ("dist", "limit", "can"),
-    [(Dist(value=1), 1, False), (Dist(value=2), 1, True), (Dist(kind="geometric", mean=1), 1, False), (Dist(kind="geometric", mean=2), 1, True), (Dist(kind="lognormal", median=1, sigma=1, high=1.4), 1, False)],
+    [
+        (Dist(value=1), 1, False),
+        (Dist(value=2), 1, True),
+        (Dist(kind="geometric", mean=1), 1, False),
+        (Dist(kind="geometric", mean=2), 1, True),
+        (Dist(kind="lognormal", median=1, sigma=1, high=1.4), 1, False),
+    ],
 )
 def test_can_exceed(dist, limit, can):
     assert dists.can_exceed(dist, limit) is can
@@ -154,7 +167,10 @@ def test_seconds_may_be_zero_but_not_negative():
         (Arrival(kind="gamma", cv=math.nan), "a.cv = nan, expected a number from 0.01 to 100"),
         (Arrival(kind="onoff", on_s=1e-300, off_s=1.0), "a.on_s = 1e-300, expected a number from 0.001 to 1e+09"),
         (Arrival(kind="onoff", on_s=1.0, off_s=math.inf), "a.off_s = inf, expected a number from 0.001 to 1e+09"),
-        (Arrival(kind="diurnal", curve=(1.0,), period_s=1e300), "a.period_s = 1e+300, expected a number from 0.001 to 1e+09"),
+        (
+            Arrival(kind="diurnal", curve=(1.0,), period_s=1e300),
+            "a.period_s = 1e+300, expected a number from 0.001 to 1e+09",
+        ),
         (Arrival(kind="diurnal", curve=(1.0, math.inf)), "a.curve[1] = inf, expected a number from 0 to 1e+09"),
         (Arrival(kind="diurnal", curve=(1e308, 1e308)), "a.curve[0] = 1e+308, expected a number from 0 to 1e+09"),
         (Arrival(kind="trace", times_s=(0.0, 1.7e9)), "a.times_s[1] = 1700000000.0, expected a number from 0 to 1e+09"),
@@ -166,8 +182,16 @@ def test_extremes_that_no_process_reaches(arrival, line):
     assert str(problem.value) == line
 
 
-@pytest.mark.parametrize("arrival", [Arrival(kind="gamma", cv=0.01), Arrival(kind="gamma", cv=100.0), Arrival(kind="onoff", on_s=1e-3, off_s=1e9),
-                                     Arrival(kind="onoff", on_s=1e9, off_s=1e-3), Arrival(kind="diurnal", curve=(0.0, 1e9), period_s=1e-3)])  # fmt: skip
+@pytest.mark.parametrize(
+    "arrival",
+    [
+        Arrival(kind="gamma", cv=0.01),
+        Arrival(kind="gamma", cv=100.0),
+        Arrival(kind="onoff", on_s=1e-3, off_s=1e9),
+        Arrival(kind="onoff", on_s=1e9, off_s=1e-3),
+        Arrival(kind="diurnal", curve=(0.0, 1e9), period_s=1e-3),
+    ],
+)
 def test_the_bounds_themselves_give_arrivals(arrival):
     check(arrival, "a")
     times = first(arrival, RATE, 1000, stream(0, "x"))

@@ -1,4 +1,5 @@
 """+20 % of the interconnect and of host time: which part of a step they shorten, and why they cannot be tried."""
+
 from __future__ import annotations
 
 import pytest
@@ -15,12 +16,30 @@ from workloads.errors import InputError
 MODEL = resolve_model("llama-3.1-70b")
 
 
-def scenario(profile: str = "h200-llama-3.1-8b-aic", model: str = "llama-3.1-8b", width: int = 1, requests: int = 300, prompt: int = 500, **sections):
-    chat = {"name": "chat", "rate": 2.0, "output": {"value": 40}, "layers": [{"name": "m", "scope": "dynamic", "tokens": {"value": prompt}}]}
-    return scenario_from_doc({
-        "workload": {"requests": requests, "class": [chat]}, "model": {"name": model}, "hardware": {"profile": profile, "tensor_parallel": width},
-        "slo": {"attainment": 0.95, "tpot_s": 0.05}, "run": {"warmup_s": 0.0}, **sections,
-    })  # fmt: skip
+def scenario(
+    profile: str = "h200-llama-3.1-8b-aic",
+    model: str = "llama-3.1-8b",
+    width: int = 1,
+    requests: int = 300,
+    prompt: int = 500,
+    **sections,
+):
+    chat = {
+        "name": "chat",
+        "rate": 2.0,
+        "output": {"value": 40},
+        "layers": [{"name": "m", "scope": "dynamic", "tokens": {"value": prompt}}],
+    }
+    return scenario_from_doc(
+        {
+            "workload": {"requests": requests, "class": [chat]},
+            "model": {"name": model},
+            "hardware": {"profile": profile, "tensor_parallel": width},
+            "slo": {"attainment": 0.95, "tpot_s": 0.05},
+            "run": {"warmup_s": 0.0},
+            **sections,
+        }
+    )
 
 
 def asked(which: str, *args, **sections) -> Trial | str:
@@ -46,7 +65,9 @@ def test_a_faster_interconnect_takes_a_sixth_off_the_all_reduces_and_nothing_els
 
 def test_where_no_all_reduce_is_known_the_reason_is():
     assert asked(INTERCONNECT) == "one GPU a replica: nothing to connect"
-    assert asked(INTERCONNECT, "roofline:h200", "llama-3.1-70b", 4).endswith("contain the all-reduces, whose time is not known apart")
+    assert asked(INTERCONNECT, "roofline:h200", "llama-3.1-70b", 4).endswith(
+        "contain the all-reduces, whose time is not known apart"
+    )
     assert asked(INTERCONNECT, "h200-llama-3.1-70b-tp4-aic", "llama-3.1-70b", 4).what_if == INTERCONNECT
     profile = resolve_profile("h200-llama-3.1-70b-tp4-aic", MODEL, "bf16", 4)
     profile.points["dense"] = [op for op in profile.points["dense"] if op["name"] not in ALL_REDUCES]
@@ -57,7 +78,11 @@ def test_where_no_all_reduce_is_known_the_reason_is():
 def test_host_time_is_the_engines_and_the_profiles():
     assert asked(HOST) == "no host time in this scenario: engine.step_overhead_ms and frontend_ms are 0"
     trial = asked(HOST, engine={"step_overhead_ms": 1.2, "frontend_ms": 6.0})
-    assert (trial.what_if, trial.scenario.engine.step_overhead_ms, trial.scenario.engine.frontend_ms) == ("", pytest.approx(1.0), pytest.approx(5.0))
+    assert (trial.what_if, trial.scenario.engine.step_overhead_ms, trial.scenario.engine.frontend_ms) == (
+        "",
+        pytest.approx(1.0),
+        pytest.approx(5.0),
+    )
     assert asked(HOST, "roofline:h200").what_if == HOST, "its steps contain host time"
 
 
@@ -70,7 +95,9 @@ def test_host_time_within_step_times():
     tables = api.resolve(scenario()).profile
     assert not has_host_time(tables)
     tables.points["step_overhead_us"] = 120.0
-    tables.points["per_sequence"].append({"name": "host_per_sequence", "repeat": 1, "rows": [1, 100], "us": [12.0, 1200.0]})
+    tables.points["per_sequence"].append(
+        {"name": "host_per_sequence", "repeat": 1, "rows": [1, 100], "us": [12.0, 1200.0]}
+    )
     _, then = compared(tables, "bf16", HOST)
     assert then.points["step_overhead_us"] == pytest.approx(100.0)
     assert then.points["per_sequence"][-1]["us"] == pytest.approx([10.0, 1000.0])
@@ -79,10 +106,23 @@ def test_host_time_within_step_times():
 
 def test_a_slow_host_binds():
     """Of a step of 45 ms the host takes 40, and eight sequences run at once."""
-    slow = scenario(engine={"step_overhead_ms": 40.0, "max_num_seqs": 8}, requests=400, prompt=20, slo={"attainment": 0.9, "ttft_s": 1.0})
+    slow = scenario(
+        engine={"step_overhead_ms": 40.0, "max_num_seqs": 8},
+        requests=400,
+        prompt=20,
+        slo={"attainment": 0.9, "ttft_s": 1.0},
+    )
     made = plan(slow, most=8, advice=False, growth=None, n_plus_1=False, seeds=1)
     gains = {row["resource"]: row["gain"] for row in made["binding"]["changes"]}
-    assert list(gains) == ["compute", "memory bandwidth", "interconnect", "host time", "KV capacity", "replicas", "routing"]
+    assert list(gains) == [
+        "compute",
+        "memory bandwidth",
+        "interconnect",
+        "host time",
+        "KV capacity",
+        "replicas",
+        "routing",
+    ]
     assert gains["host time"] > 3 * max(gains["compute"], gains["memory bandwidth"], gains["KV capacity"])
     assert made["binding"]["resource"] == "host time"
     assert "a 20 % faster host raises attainment" in made["binding"]["words"]

@@ -1,4 +1,5 @@
 """Where every prompt token went: exact tiny worlds, and sums and depths against a walk request by request."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -16,19 +17,40 @@ from workloads.columns import SCOPES, PrefixTree, Workload
 LAYERS: dict[str, Any] = {"layer_names": ("tools", "project", "chat", "clock"), "layer_scopes": (1, 2, 3, 4)}
 
 
-def tree(parent: list[int], end: list[int], layer: list[int], twin: list[int] | None = None, content: list[int] | None = None) -> PrefixTree:
+def tree(
+    parent: list[int], end: list[int], layer: list[int], twin: list[int] | None = None, content: list[int] | None = None
+) -> PrefixTree:
     return PrefixTree(
-        np.array(parent, np.int32), np.array(end, np.int64), np.array(layer, np.int16),
-        None if twin is None else np.array(twin, np.int32), None if content is None else np.array(content, np.int64))
+        np.array(parent, np.int32),
+        np.array(end, np.int64),
+        np.array(layer, np.int16),
+        None if twin is None else np.array(twin, np.int32),
+        None if content is None else np.array(content, np.int64),
+    )
 
 
-def served(n: int, block: int, hit: list[int] | None = None, replica_ceiling: list[int] | None = None, fleet: list[int] | None = None,
-           admit: list[float] | None = None, finish: list[float] | None = None) -> Recording:
+def served(
+    n: int,
+    block: int,
+    hit: list[int] | None = None,
+    replica_ceiling: list[int] | None = None,
+    fleet: list[int] | None = None,
+    admit: list[float] | None = None,
+    finish: list[float] | None = None,
+) -> Recording:
     hit = hit or [0] * n
     replica_ceiling = replica_ceiling or hit
     admit = admit or [float(i) for i in range(n)]
-    return recording(admit, [steps(np.array([100.0]))], admit_s=admit, finish_s=finish or [t + 50.0 for t in admit], hit_tokens=hit,
-                     ceiling_replica_tokens=replica_ceiling, ceiling_fleet_tokens=fleet or replica_ceiling, block_size=block)
+    return recording(
+        admit,
+        [steps(np.array([100.0]))],
+        admit_s=admit,
+        finish_s=finish or [t + 50.0 for t in admit],
+        hit_tokens=hit,
+        ceiling_replica_tokens=replica_ceiling,
+        ceiling_fleet_tokens=fleet or replica_ceiling,
+        block_size=block,
+    )
 
 
 def causes_of(rec: Recording, work: Workload, caching: bool = True) -> Causes:
@@ -76,12 +98,17 @@ def test_another_tenants_text() -> None:
     found = causes_of(served(3, 4, fleet=[0, 0, 28]), work)
     assert nonzero(found, 0) == {"cold": 16, "partial_block": 4}
     assert nonzero(found, 1) == {"other_tenant": 20, "cold": 16, "partial_block": 4}
-    assert nonzero(found, 2) == {"other_replica": 28, "cold": 6, "partial_block": 6}  # 2 shared tokens end in a block of other text
+    assert nonzero(found, 2) == {
+        "other_replica": 28,
+        "cold": 6,
+        "partial_block": 6,
+    }  # 2 shared tokens end in a block of other text
     assert found.by_scope["other_tenant"][1].tolist() == [0, 20, 0, 0, 0]
 
 
 def test_shared_text_that_ends_inside_a_block() -> None:
-    # a 1,000-token layer and private messages: 62 blocks of 16 are shared, the layer's last 8 tokens share a block with the message
+    # a 1,000-token layer and private messages: 62 blocks of 16 are shared, the layer's last 8 tokens share a block with
+    # the message
     t = tree([-1, 0], [0, 1000], [0, 0], content=[-1, 5])
     work = workload([1100, 1100], [1, 1], [1, 1], t, **LAYERS)
     found = causes_of(served(2, 16, hit=[0, 992]), work)
@@ -136,9 +163,21 @@ def test_impossible_depths_are_refused() -> None:
 
 def test_reuse_depth_by_scope_and_class() -> None:
     t = tree([-1, 0, 1, 2], [0, 10, 30, 60], [0, 0, 1, 2])
-    work = workload([70, 70, 70], [5, 5, 5], [3, 3, 3], t, class_id=np.array([0, 1, 1], np.int16), class_names=("a", "b"), class_slo=("", ""), **LAYERS)
+    work = workload(
+        [70, 70, 70],
+        [5, 5, 5],
+        [3, 3, 3],
+        t,
+        class_id=np.array([0, 1, 1], np.int16),
+        class_names=("a", "b"),
+        class_slo=("", ""),
+        **LAYERS,
+    )
     report = build_report(served(3, 5, hit=[0, 25, 60]), work, scenario())
-    assert report.summary["hit_tokens"] == {"by_scope": {"global": 20, "project": 35, "session": 30}, "by_class": {"a": 0, "b": 85}}
+    assert report.summary["hit_tokens"] == {
+        "by_scope": {"global": 20, "project": 35, "session": 30},
+        "by_class": {"a": 0, "b": 85},
+    }
     assert report.classes["b"]["tokens_by_scope"]["hit"] == {"global": 20, "project": 35, "session": 30}
     assert report.classes["b"]["hit_tokens_per_request"]["p50"] == 42.5
     assert report.classes["b"]["prefix_hit_rate"] == pytest.approx(85 / 140)
@@ -147,7 +186,9 @@ def test_reuse_depth_by_scope_and_class() -> None:
 
 def test_sums_per_tenant() -> None:
     t = tree([-1, -1, 0, 1], [0, 0, 20, 20], [0, 0, 0, 0], twin=[0, 0, 2, 2])
-    work = workload([20, 20], [1, 1], [2, 3], t, tenant_id=np.array([0, 1], np.int32), tenant_names=("acme", "blue"), **LAYERS)
+    work = workload(
+        [20, 20], [1, 1], [2, 3], t, tenant_id=np.array([0, 1], np.int32), tenant_names=("acme", "blue"), **LAYERS
+    )
     report = build_report(served(2, 4), work, scenario())
     assert report.tenants["acme"]["miss_tokens"]["other_tenant"] == 0
     assert report.tenants["blue"]["miss_tokens"]["other_tenant"] == 16
@@ -175,7 +216,9 @@ def test_equals_a_walk_request_by_request(seed: int) -> None:
     output = np.maximum(output, t.end[leaf] - prompt)
     admit = np.sort(rng.integers(0, 40, n).astype(float))
     finish = admit + rng.integers(1, 10, n)
-    work = workload(prompt.tolist(), output.tolist(), leaf.tolist(), t, tail_layer=rng.integers(0, 4, n).astype(np.int16), **LAYERS)
+    work = workload(
+        prompt.tolist(), output.tolist(), leaf.tolist(), t, tail_layer=rng.integers(0, 4, n).astype(np.int16), **LAYERS
+    )
 
     def path(node: int) -> list[int]:
         return ([] if both[node] < 0 else path(both[node])) + [node]
@@ -186,7 +229,10 @@ def test_equals_a_walk_request_by_request(seed: int) -> None:
         for earlier in range(n):
             for node in path(leaf[earlier]):
                 generated = t.end[node] > prompt[earlier]
-                if not ((admit[r] >= finish[earlier]) if generated else (admit[earlier], earlier) < (admit[r], r)) or earlier == r:
+                if (
+                    not ((admit[r] >= finish[earlier]) if generated else (admit[earlier], earlier) < (admit[r], r))
+                    or earlier == r
+                ):
                     continue
                 whole = int(t.end[node]) - int(t.end[node] == prompt[earlier] + output[earlier])
                 mine = [k % size if canonical else k for k in path(leaf[r])]
@@ -199,7 +245,9 @@ def test_equals_a_walk_request_by_request(seed: int) -> None:
     canonical = np.array([min(seen(r, True) // block * block, full[r]) for r in range(n)])
     replica = own // block * rng.integers(0, 2, n) * block
     hit = replica // block // 2 * block
-    found = causes_of(served(n, block, hit.tolist(), replica.tolist(), own.tolist(), admit.tolist(), finish.tolist()), work)
+    found = causes_of(
+        served(n, block, hit.tolist(), replica.tolist(), own.tolist(), admit.tolist(), finish.tolist()), work
+    )
     assert found.tokens["in_flight"].sum() == 0
     assert found.tokens["other_tenant"].tolist() == (canonical - own).tolist()
     assert found.tokens["other_replica"].tolist() == (own - replica).tolist()

@@ -1,7 +1,9 @@
-"""What makes long sessions fast: chains of tree nodes and stretches of prefill steps. Nothing but speed may depend on them.
+"""What makes long sessions fast: chains of tree nodes and stretches of prefill steps. Nothing but speed may depend on
+them.
 
-    python -m pytest tests/test_chains.py
+python -m pytest tests/test_chains.py
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -25,7 +27,8 @@ from workloads.columns import PrefixTree, Workload
 
 
 def sessions(seed: int, n_sessions: int = 8, turns: int = 9) -> Workload:
-    """Two system prompts, sessions of many turns on them: a node for each turn's input and one for its answer, some answers dropped.
+    """Two system prompts, sessions of many turns on them: a node for each turn's input and one for its answer, some
+    answers dropped.
 
     Some turns are asked before the last answer is there, so that an answer is prefilled and generated at once.
     """
@@ -45,16 +48,23 @@ def sessions(seed: int, n_sessions: int = 8, turns: int = 9) -> Workload:
                 parent.append(at)
                 end.append(prompt + kept)
                 at = len(parent) - 1
-            rows.append((prompt, total - prompt, at, before if rng.random() < 0.8 else -1, float(rng.exponential(0.05))))
+            rows.append(
+                (prompt, total - prompt, at, before if rng.random() < 0.8 else -1, float(rng.exponential(0.05)))
+            )
             before = len(rows) - 1
             session.append(s)
     prompt, output, leaf, after, delay_s = (np.array(column) for column in zip(*rows, strict=True))
     n = len(rows)
     workload = Workload(
         PrefixTree(np.array(parent, np.int32), np.array(end, np.int64), np.zeros(len(parent), np.int16)),
-        np.where(after >= 0, np.nan, np.round(np.sort(rng.exponential(1.0, n)), 2)), prompt.astype(np.int64), output.astype(np.int64),
-        leaf.astype(np.int32), session_id=np.array(session), after=after.astype(np.int64), delay_s=delay_s,
-    )  # fmt: skip
+        np.where(after >= 0, np.nan, np.round(np.sort(rng.exponential(1.0, n)), 2)),
+        prompt.astype(np.int64),
+        output.astype(np.int64),
+        leaf.astype(np.int32),
+        session_id=np.array(session),
+        after=after.astype(np.int64),
+        delay_s=delay_s,
+    )
     workload.check()
     return workload
 
@@ -65,8 +75,15 @@ def test_a_session_is_one_chain() -> None:
     ends = np.array([21, 30, 43, 17])
     workload = Workload(tree, np.zeros(4), ends - 1, np.ones(4, np.int64), np.array([2, 3, 4, 5], np.int32))
     paths = Paths(workload, 4)
-    assert [paths.build(r) for r in range(4)] == [[(1, 2), (2, 5)], [(1, 2), (2, 7)], [(1, 2), (2, 10)], [(1, 2), (5, 4)]]
-    with_tail = dataclasses.replace(workload, output_tokens=np.array([1, 4, 1, 1]))  # request 1 ends in blocks of its own, beside turn 3
+    assert [paths.build(r) for r in range(4)] == [
+        [(1, 2), (2, 5)],
+        [(1, 2), (2, 7)],
+        [(1, 2), (2, 10)],
+        [(1, 2), (5, 4)],
+    ]
+    with_tail = dataclasses.replace(
+        workload, output_tokens=np.array([1, 4, 1, 1])
+    )  # request 1 ends in blocks of its own, beside turn 3
     assert [Paths(with_tail, 4).build(r) for r in (1, 2)] == [[(1, 2), (2, 7), (7, 8)], [(1, 2), (2, 7), (4, 10)]]
     assert Paths(workload, 4, chains=False).build(2) == [(1, 2), (2, 5), (3, 7), (4, 10)]
 
@@ -76,7 +93,13 @@ def test_chains_change_nothing(policy: str) -> None:
     evicted = 0
     for seed in range(6):
         workload = sessions(seed) if seed % 2 else random_workload(seed, closed=True)
-        params = EngineParams(block_size=(1, 4, 7)[seed % 3], kv_blocks=(500, 130, 80)[seed % 3], policy=policy, max_num_seqs=8, max_num_batched_tokens=48)
+        params = EngineParams(
+            block_size=(1, 4, 7)[seed % 3],
+            kv_blocks=(500, 130, 80)[seed % 3],
+            policy=policy,
+            max_num_seqs=8,
+            max_num_batched_tokens=48,
+        )
         chained = run(workload, params, LinearSteps(), replicas=1 + seed % 2)
         with nodes_alone():
             alone = run(workload, params, LinearSteps(), replicas=1 + seed % 2)
@@ -85,11 +108,13 @@ def test_chains_change_nothing(policy: str) -> None:
     assert evicted > 500
 
 
-# ---- prefill stretches ------------------------------------------------------------------------------------------------
+# ---- prefill stretches
+# ------------------------------------------------------------------------------------------------
 
 
 def stretched(policy: str, seeds: int = 10) -> int:
-    """Stepping equals fast-forward on sessions whose prompts need many steps; the stretches of prefill steps there were."""
+    """Stepping equals fast-forward on sessions whose prompts need many steps; the stretches of prefill steps there
+    were."""
     several, plan = 0, stretches.prefill_stretch
 
     def counted(scheduler: Scheduler, most: int) -> int:
@@ -101,9 +126,21 @@ def stretched(policy: str, seeds: int = 10) -> int:
     with patch.object(stretches, "prefill_stretch", counted):
         for seed in range(seeds):
             workload = sessions(seed, turns=14)
-            params = EngineParams(block_size=(1, 4, 7)[seed % 3], kv_blocks=(600, 170, 90)[seed % 3], policy=policy, max_num_seqs=8, max_num_batched_tokens=13)
-            options = {"replicas": 1 + seed % 3, "router": ("least-loaded", "round-robin")[seed % 2], "horizon_s": 1.7 if seed == 4 else None}
-            a, b = (run(workload, params, LinearSteps(), fast_forward=f, record_life=True, **options) for f in (False, True))
+            params = EngineParams(
+                block_size=(1, 4, 7)[seed % 3],
+                kv_blocks=(600, 170, 90)[seed % 3],
+                policy=policy,
+                max_num_seqs=8,
+                max_num_batched_tokens=13,
+            )
+            options = {
+                "replicas": 1 + seed % 3,
+                "router": ("least-loaded", "round-robin")[seed % 2],
+                "horizon_s": 1.7 if seed == 4 else None,
+            }
+            a, b = (
+                run(workload, params, LinearSteps(), fast_forward=f, record_life=True, **options) for f in (False, True)
+            )
             assert next(unequal(a, b), "") == "", seed
     return several
 
@@ -143,7 +180,10 @@ def test_planted_faults_are_noticed() -> None:
         (Coming, "depth", lambda self, *args: 1 << 40),  # or all of them when it begins
     ]
     for target, name, faulty in faults:
-        with patch.object(target, name, faulty), pytest.raises((AssertionError, AttributeError, IndexError, ValueError)):
+        with (
+            patch.object(target, name, faulty),
+            pytest.raises((AssertionError, AttributeError, IndexError, ValueError)),
+        ):
             stretched("lru", 30)
     from sim.kvcache.chains import first_of_chain
 

@@ -1,4 +1,6 @@
-"""The command line when it is stopped, when its output has nowhere to go, and when it is wrong: a line and an exit code."""
+"""The command line when it is stopped, when its output has nowhere to go, and when it is wrong: a line and an exit
+code."""
+
 import contextlib
 import json
 import os
@@ -47,9 +49,13 @@ def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def started(*arguments: str) -> Iterator[subprocess.Popen]:
     """kvcast in a session of its own that heeds Ctrl-C whatever this shell ignores; nothing of it outlives the test."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "kvcast", *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        [sys.executable, "-m", "kvcast", *arguments],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+    )
     try:
         yield process
     finally:
@@ -118,7 +124,10 @@ def test_a_full_disk_under_stdout_is_one_line(arguments):
 
 def test_a_closed_stdout_is_one_line_before_any_work(long):
     done = shell(f"$K run {long} >&-")
-    assert (done.returncode, done.stderr) == (2, "kvcast: standard output is closed; expected somewhere to print the result\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "kvcast: standard output is closed; expected somewhere to print the result\n",
+    )
 
 
 def test_without_stderr_a_message_does_not_end_up_in_the_output(small):
@@ -164,7 +173,11 @@ def test_a_bug_is_one_line_and_exit_code_70(small, monkeypatch, capsys):
     monkeypatch.setattr(api, "prepare", broken)
     assert main(["run", small]) == cli.BUG == 70
     err = capsys.readouterr().err
-    assert err == "kvcast: internal error: ZeroDivisionError: division by zero (this is a bug; run with KVCAST_TRACEBACK=1 for the traceback)\n"
+    assert (
+        err
+        == "kvcast: internal error: ZeroDivisionError: division by zero (this is a bug; run with KVCAST_TRACEBACK=1 for"
+        " the traceback)\n"
+    )
     monkeypatch.setenv("KVCAST_TRACEBACK", "1")
     with pytest.raises(ZeroDivisionError):
         main(["run", small])
@@ -184,50 +197,94 @@ def test_too_little_memory_is_no_bug(small, monkeypatch, capsys):
 # -- what a command refuses --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("arguments", "expected"), [
-    (["compare", "{small}", "--vary", "cluster.replicas=1,2", "--vary", "cluster.replicas=3,4"], "change the same key"),
-    (["compare", "{small}", "--vary", "cluster={replicas=1},{replicas=2}", "--vary", "cluster.replicas=3,4"], "change the same key"),
-    (["compare", "{small}", "--vary", "workload.class.chat.share=1,2", "--vary", "workload.class.0.share=3,4"], "change the same key"),
-    (["compare", "{small}", "--vary", "slo.ttft_s=1,1.0"], "a value is there twice"),
-    (["compare", "{small}", "--vary", "cache.policy=lru,lfu", "--seeds", "100000"], "--seeds 100000: expected 1 or more and at most 10,000"),
-    (["run", "{small}", "--out", ""], "argument --out: expected the name of what to write"),
-    (["run", "{small}", "--out", "/dev/null"], "/dev/null: is not a folder"),
-    (["run", "{small}", "--out", "/proc/none/run"], "/proc"),
-    (["run", "{small}", "--horizon", ""], "[run] horizon_s"),
-    (["run", "{small}", "--check", "--set", "slo.ttft_s=", "--set", "slo.attainment=0.9"], "an attainment target and no limit to attain"),
-    (["run", "{small}", "--set", "run.warmup_s=90", "--set", "run.horizon_s=100"], "{small}: [run] warmup_s = 90: expected a time before the run ends"),
-    (["run", "{small}", "--set", "slo.classes.gold.ttft_s=1"], "{small}: [slo.classes.gold] applies to no request"),
-    (["run", "{small}", "--set", "workload.class.chat.turns.value=0"], "{small}: [[workload.class]] 'chat': turns.value = 0.0"),
-    (["run", "{small}", "--set", "model.name=llama"], "{small}: model 'llama' is not bundled"),
-    (["run", "{small}", "--set", "hardware.profile=/etc/passwd"], "{small}: /etc/passwd: not a JSON profile"),
-    (["run", "{small}", "--set", "model.config=/etc/passwd"], "{small}: /etc/passwd: not a JSON model config"),
-    (["compare", "{small}", "--vary", "workload.class.chat.turns.value=0,1"], "{small}: [[workload.class]] 'chat': turns.value = 0.0"),
-    (["workload", "describe", "demo", "--seed", "-1"], "argument --seed: -1: expected a whole number from 0"),
-    (["workload", "describe", "demo", "--block-size", "0"], "argument --block-size: 0: expected a whole number from 1 to 1,000,000"),
-    (["workload", "describe", "demo", "--capacity-blocks", "1" + "0" * 23], "expected 1 or more and at most 1,000,000,000,000"),
-    (["workload", "describe", "{trace}", "--seed", "1"], "is a trace, in which nothing is drawn"),
-    (["workload", "convert", "{small}", "--out", "/dev/full"], "/dev/full: is not a regular file"),
-    (["workload", "convert", "{small}", "--out", ""], "argument --out: expected the name of what to write"),
-    (["cache", ""], "argument TRACE: expected the name of what to read"),
-    (["workload", "describe", ""], "argument FILE: expected the name of what to read"),
-    (["run", ""], "argument SCENARIO.toml: expected the name of what to read"),
-    (["run", "/dev/zero"], "/dev/zero: more than 64 MiB; expected a scenario file"),
-    (["demo", "--replicas", ""], "argument --replicas: : expected a whole number from 1 to 100,000"),
-    (["demo", "--replicas", "1,x"], "argument --replicas: x: expected a whole number from 1 to 100,000"),
-    (["dashboard", "--port", "70000"], "argument --port: 70000: expected a whole number from 1 to 65,535"),
-    (["profile", "show", "--model", "llama-2-7b", "--tensor-parallel", "0"], "argument --tensor-parallel: 0: expected a whole number from 1 to 1,024"),
-    (["profile", "show", "--model", "llama-2-7b", "--context", "0"], "argument --context: 0: expected a whole number from 1"),
-    (["profile", "kv-log", "{trace}", "--block-size", "0"], "argument --block-size: 0: expected a whole number from 1"),
-    (["cache", "{trace}", "--block-size", "0"], "argument --block-size: 0: expected a whole number from 1"),
-    (["cache", "{trace}", "--block-size", "9" * 23], "expected a whole number from 1 to 1,000,000"),
-    (["cache", "{trace}", "--capacity-blocks", "0"], "--capacity-blocks 0: expected 1 or more"),
-    (["cache", "{trace}", "--depth-weight", "nan"], "--depth-weight: nan: expected a number from 0 to 1e6"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            ["compare", "{small}", "--vary", "cluster.replicas=1,2", "--vary", "cluster.replicas=3,4"],
+            "change the same key",
+        ),
+        (
+            ["compare", "{small}", "--vary", "cluster={replicas=1},{replicas=2}", "--vary", "cluster.replicas=3,4"],
+            "change the same key",
+        ),
+        (
+            ["compare", "{small}", "--vary", "workload.class.chat.share=1,2", "--vary", "workload.class.0.share=3,4"],
+            "change the same key",
+        ),
+        (["compare", "{small}", "--vary", "slo.ttft_s=1,1.0"], "a value is there twice"),
+        (
+            ["compare", "{small}", "--vary", "cache.policy=lru,lfu", "--seeds", "100000"],
+            "--seeds 100000: expected 1 or more and at most 10,000",
+        ),
+        (["run", "{small}", "--out", ""], "argument --out: expected the name of what to write"),
+        (["run", "{small}", "--out", "/dev/null"], "/dev/null: is not a folder"),
+        (["run", "{small}", "--out", "/proc/none/run"], "/proc"),
+        (["run", "{small}", "--horizon", ""], "[run] horizon_s"),
+        (
+            ["run", "{small}", "--check", "--set", "slo.ttft_s=", "--set", "slo.attainment=0.9"],
+            "an attainment target and no limit to attain",
+        ),
+        (
+            ["run", "{small}", "--set", "run.warmup_s=90", "--set", "run.horizon_s=100"],
+            "{small}: [run] warmup_s = 90: expected a time before the run ends",
+        ),
+        (["run", "{small}", "--set", "slo.classes.gold.ttft_s=1"], "{small}: [slo.classes.gold] applies to no request"),
+        (
+            ["run", "{small}", "--set", "workload.class.chat.turns.value=0"],
+            "{small}: [[workload.class]] 'chat': turns.value = 0.0",
+        ),
+        (["run", "{small}", "--set", "model.name=llama"], "{small}: model 'llama' is not bundled"),
+        (["run", "{small}", "--set", "hardware.profile=/etc/passwd"], "{small}: /etc/passwd: not a JSON profile"),
+        (["run", "{small}", "--set", "model.config=/etc/passwd"], "{small}: /etc/passwd: not a JSON model config"),
+        (
+            ["compare", "{small}", "--vary", "workload.class.chat.turns.value=0,1"],
+            "{small}: [[workload.class]] 'chat': turns.value = 0.0",
+        ),
+        (["workload", "describe", "demo", "--seed", "-1"], "argument --seed: -1: expected a whole number from 0"),
+        (
+            ["workload", "describe", "demo", "--block-size", "0"],
+            "argument --block-size: 0: expected a whole number from 1 to 1,000,000",
+        ),
+        (
+            ["workload", "describe", "demo", "--capacity-blocks", "1" + "0" * 23],
+            "expected 1 or more and at most 1,000,000,000,000",
+        ),
+        (["workload", "describe", "{trace}", "--seed", "1"], "is a trace, in which nothing is drawn"),
+        (["workload", "convert", "{small}", "--out", "/dev/full"], "/dev/full: is not a regular file"),
+        (["workload", "convert", "{small}", "--out", ""], "argument --out: expected the name of what to write"),
+        (["cache", ""], "argument TRACE: expected the name of what to read"),
+        (["workload", "describe", ""], "argument FILE: expected the name of what to read"),
+        (["run", ""], "argument SCENARIO.toml: expected the name of what to read"),
+        (["run", "/dev/zero"], "/dev/zero: more than 64 MiB; expected a scenario file"),
+        (["demo", "--replicas", ""], "argument --replicas: : expected a whole number from 1 to 100,000"),
+        (["demo", "--replicas", "1,x"], "argument --replicas: x: expected a whole number from 1 to 100,000"),
+        (["dashboard", "--port", "70000"], "argument --port: 70000: expected a whole number from 1 to 65,535"),
+        (
+            ["profile", "show", "--model", "llama-2-7b", "--tensor-parallel", "0"],
+            "argument --tensor-parallel: 0: expected a whole number from 1 to 1,024",
+        ),
+        (
+            ["profile", "show", "--model", "llama-2-7b", "--context", "0"],
+            "argument --context: 0: expected a whole number from 1",
+        ),
+        (
+            ["profile", "kv-log", "{trace}", "--block-size", "0"],
+            "argument --block-size: 0: expected a whole number from 1",
+        ),
+        (["cache", "{trace}", "--block-size", "0"], "argument --block-size: 0: expected a whole number from 1"),
+        (["cache", "{trace}", "--block-size", "9" * 23], "expected a whole number from 1 to 1,000,000"),
+        (["cache", "{trace}", "--capacity-blocks", "0"], "--capacity-blocks 0: expected 1 or more"),
+        (["cache", "{trace}", "--depth-weight", "nan"], "--depth-weight: nan: expected a number from 0 to 1e6"),
+    ],
+)
 def test_refused_in_one_line(arguments, expected, small, tmp_path, capsys):
     trace = tmp_path / "trace.jsonl"
     trace.write_text(json.dumps({"timestamp": 0, "input_length": 10, "output_length": 1, "hash_ids": [1]}))
     try:
-        code = main([a.format(small=small, trace=trace) if a.startswith(("{small}", "{trace}")) else a for a in arguments])
+        code = main(
+            [a.format(small=small, trace=trace) if a.startswith(("{small}", "{trace}")) else a for a in arguments]
+        )
     except SystemExit as stop:  # argparse leaves this way
         code = stop.code
     out, err = capsys.readouterr()
@@ -238,8 +295,11 @@ def test_refused_in_one_line(arguments, expected, small, tmp_path, capsys):
 
 def test_a_run_in_which_all_are_refused_or_none_arrives_says_so(small, capsys):
     path = Path(small)
-    path.write_text('[workload]\nduration_s = 9\n[[workload.class]]\nname = "one"\narrival = { kind = "trace", times_s = [0] }\noutput = { value = 5 }\n'
-                    'layers = [ { name = "m", tokens = { value = 50 } } ]\n[engine]\nmax_model_len = 1\n')  # fmt: skip
+    path.write_text(
+        '[workload]\nduration_s = 9\n[[workload.class]]\nname = "one"\narrival = { kind = "trace", times_s = [0]'
+        ' }\noutput = { value = 5 }\nlayers = [ { name = "m", tokens = { value = 50 } } ]\n[engine]\nmax_model_len'
+        " = 1\n"
+    )
     assert main(["run", small, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["arrived"] == sum(document["rejected"].values()) == 1
@@ -258,7 +318,13 @@ def test_a_run_in_which_all_are_refused_or_none_arrives_says_so(small, capsys):
 def test_more_concurrency_than_sessions_is_all_sessions_at_once(small, capsys):
     documents = []
     for sessions in ("80", "1000000000"):  # there are 27
-        fixed = ["workload.rate=", "workload.requests=80", "workload.duration_s=", "workload.loop=concurrency", f"workload.concurrency={sessions}"]
+        fixed = [
+            "workload.rate=",
+            "workload.requests=80",
+            "workload.duration_s=",
+            "workload.loop=concurrency",
+            f"workload.concurrency={sessions}",
+        ]
         assert main(["run", small, "--json", "--no-baseline", *(part for one in fixed for part in ("--set", one))]) == 0
         documents.append(json.loads(capsys.readouterr().out))
     assert documents[0]["completed"] == documents[0]["arrived"] > 0
@@ -267,7 +333,11 @@ def test_more_concurrency_than_sessions_is_all_sessions_at_once(small, capsys):
 
 def test_the_place_of_a_key(small):
     doc = read_toml(small)
-    assert place_of(doc, "workload.class.chat.share") == place_of(doc, "workload.class.0.share") == ("workload", "class", "0", "share")
+    assert (
+        place_of(doc, "workload.class.chat.share")
+        == place_of(doc, "workload.class.0.share")
+        == ("workload", "class", "0", "share")
+    )
     assert place_of(doc, "cluster.replicas") == ("cluster", "replicas")
     with pytest.raises(InputError, match="no entry 'cat'"):
         apply_overrides(doc, ["workload.class.cat.share=1"])

@@ -1,4 +1,6 @@
-"""Intervals hold the truth as often as they say, on noise whose truth is known, and a change that changes nothing shows nothing."""
+"""Intervals hold the truth as often as they say, on noise whose truth is known, and a change that changes nothing shows
+nothing."""
+
 import numpy as np
 import pytest
 from scipy.signal import lfilter
@@ -94,7 +96,7 @@ output = {kind = "uniform", low = 5, high = 30}
 kv_blocks = 400
 [slo]
 ttft_s = 1.0
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
@@ -125,7 +127,9 @@ def test_a_cache_that_is_off_is_shown(doc):
 
 
 def test_a_stated_warm_up_is_the_rule_and_seeds_replace_batches(doc):
-    stated = compare.as_document(compare.simulate_all(compare.variants({**doc, "run": {"warmup_s": 10.0}}, ["cache.policy=lru,lfu"])))
+    stated = compare.as_document(
+        compare.simulate_all(compare.variants({**doc, "run": {"warmup_s": 10.0}}, ["cache.policy=lru,lfu"]))
+    )
     assert "run.warmup_s" in stated["method"]
     seeds = compare.as_document(compare.simulate_all(compare.variants(doc, ["cache.policy=lru,lfu"], seeds=3)))
     assert seeds["method"].startswith("3 seeds")
@@ -134,10 +138,14 @@ def test_a_stated_warm_up_is_the_rule_and_seeds_replace_batches(doc):
 
 @pytest.mark.parametrize("extra", [{}, {"run": {"warmup_s": 10.0, "duration_s": 40.0}}])
 def test_one_answer_for_a_pair_whatever_else_is_compared(doc, extra):
-    """The text, both places of the JSON and the values side by side give the same difference, with lfu alone as in a grid.
+    """The text, both places of the JSON and the values side by side give the same difference, with lfu alone as in a
+    grid.
 
-    A cold cache warms up here: a cut found over all variants would change lfu's answer as soon as `cache.enabled=false` is added."""
-    results = compare.simulate_all(compare.variants({**doc, **extra}, ["cache.policy=lru,lfu,mru", "cache.enabled=true,false"]))
+    A cold cache warms up here: a cut found over all variants would change lfu's answer as soon as `cache.enabled=false`
+    is added."""
+    results = compare.simulate_all(
+        compare.variants({**doc, **extra}, ["cache.policy=lru,lfu,mru", "cache.enabled=true,false"])
+    )
     first, lfu = results[0], results[2]
     assert lfu.variant.label == ("lfu", "true")
     grid, pair = compare.as_document(results)["variants"], compare.as_document([first, lfu])["variants"]
@@ -145,7 +153,10 @@ def test_one_answer_for_a_pair_whatever_else_is_compared(doc, extra):
     for variant in grid[1:]:
         for key, told in variant["vs_first"].items():
             if key in compare.COLUMNS:
-                assert (variant[f"{key}_vs_first"], variant[f"{key}_vs_first_interval_95"]) == (told["difference"], told["interval_95"]), key
+                assert (variant[f"{key}_vs_first"], variant[f"{key}_vs_first_interval_95"]) == (
+                    told["difference"],
+                    told["interval_95"],
+                ), key
             if told["difference"] is not None:
                 assert told["difference"] == value(variant["summaries"][0], key) - value(first.summary, key), key
     mean = pair[1]["vs_first"]["mean_ttft_ms"]

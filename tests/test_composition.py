@@ -1,4 +1,6 @@
-"""calibrate.gpu.composition: every operator of a forward pass is in the sum, as often as it runs, timed in turn with the whole pass."""
+"""calibrate.gpu.composition: every operator of a forward pass is in the sum, as often as it runs, timed in turn with
+the whole pass."""
+
 from collections import Counter
 from dataclasses import replace
 
@@ -17,8 +19,23 @@ from calibrate.models import resolve_model  # noqa: E402
 
 DENSE = replace(resolve_model("tiny"), layers=2, hidden=64, heads=4, kv_heads=2, head_dim=16, intermediate=96, vocab=97)
 MOE = replace(DENSE, name="moe", experts=4, experts_per_token=2, expert_intermediate=48, moe_layers=2, qk_norm=True)
-MIXES = ({"chunks": [], "contexts": [20, 9]}, {"chunks": [[33, 0]], "contexts": []}, {"chunks": [[20, 40]], "contexts": [30] * 3})
-OPERATORS = ("embedding", "rms_norm", "linear", "head_norm", "rope_kv_write", "prefill_attention", "decode_attention", "silu_mul", "experts", "sample")
+MIXES = (
+    {"chunks": [], "contexts": [20, 9]},
+    {"chunks": [[33, 0]], "contexts": []},
+    {"chunks": [[20, 40]], "contexts": [30] * 3},
+)
+OPERATORS = (
+    "embedding",
+    "rms_norm",
+    "linear",
+    "head_norm",
+    "rope_kv_write",
+    "prefill_attention",
+    "decode_attention",
+    "silu_mul",
+    "experts",
+    "sample",
+)
 
 
 class Counting(TorchBackend):

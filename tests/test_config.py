@@ -1,4 +1,5 @@
 """Scenario files: what loads, what it becomes, and the one line a wrong one gets."""
+
 import os
 import tomllib
 from dataclasses import fields, replace
@@ -58,10 +59,18 @@ def test_a_file_becomes_the_frozen_tree(mix):
 
 
 def test_overrides_take_toml_literals_bare_words_and_names(mix):
-    scenario = load_scenario(mix, [
-        "cache.policy=lfu", "engine.kv_blocks=900", "cache.enabled=false", "seed=7", "slo.attainment=",
-        "workload.class.chat.layers.user.tokens.high=80", "workload.class.0.priority=3",
-    ])  # fmt: skip
+    scenario = load_scenario(
+        mix,
+        [
+            "cache.policy=lfu",
+            "engine.kv_blocks=900",
+            "cache.enabled=false",
+            "seed=7",
+            "slo.attainment=",
+            "workload.class.chat.layers.user.tokens.high=80",
+            "workload.class.0.priority=3",
+        ],
+    )
     assert scenario.cache == CacheConfig(enabled=False, policy="lfu")
     assert (scenario.engine.kv_blocks, scenario.seed, scenario.slo.attainment) == (900, 7, None)
     assert scenario.workload.class_[0].layers[1].tokens.high == 80
@@ -86,46 +95,72 @@ NUMBERS = st.floats(1e-6, 1e6)
 
 
 @settings(max_examples=60, deadline=None)
-@given(NAMES, NUMBERS, st.integers(0, 2**63), st.booleans(), st.dictionaries(NAMES, NUMBERS, max_size=3), st.lists(NUMBERS, max_size=3))
+@given(
+    NAMES,
+    NUMBERS,
+    st.integers(0, 2**63),
+    st.booleans(),
+    st.dictionaries(NAMES, NUMBERS, max_size=3),
+    st.lists(NUMBERS, max_size=3),
+)
 def test_dumps_round_trips_any_text_and_number(name, number, seed, flag, classes, values):
     scenario = Scenario(
         workload=WorkloadConfig(
             rate=number, class_=(MixClass(name=name, isolation=flag, output=Dist("empirical", values=tuple(values))),)
         ),
-        seed=seed, name=name, cache=CacheConfig(enabled=flag), engine=EngineConfig(step_overhead_ms=number),
-        cluster=ClusterConfig(replicas=3), slo=SloConfig(classes={k: SloClass(e2e_s=v) for k, v in classes.items()}),
-    )  # fmt: skip
+        seed=seed,
+        name=name,
+        cache=CacheConfig(enabled=flag),
+        engine=EngineConfig(step_overhead_ms=number),
+        cluster=ClusterConfig(replicas=3),
+        slo=SloConfig(classes={k: SloClass(e2e_s=v) for k, v in classes.items()}),
+    )
     assert scenario_from_doc(tomllib.loads(dumps(scenario))) == scenario
 
 
-@pytest.mark.parametrize(("override", "expected"), [
-    ("engine.blok_size=3", "[engine] has no key 'blok_size' (did you mean block_size?)"),
-    ("enginee.block_size=3", "the file has no key 'enginee' (did you mean engine?)"),
-    ("workload.clas=3", "[workload] has no key 'clas' (did you mean class?)"),
-    ("workload.class_=3", "[workload] has no key 'class_' (did you mean class?)"),
-    ("workload.class.chat.layers.user.tokns.value=3", "[workload.class.chat.layers.user] has no key 'tokns' (did you mean tokens?)"),
-    ("workload.class.chat.turns=3", "[workload.class.chat] turns = 3: expected a table"),
-    ("slo.classes.fast.ttft=1", "[slo.classes.fast] has no key 'ttft' (did you mean ttft_s?)"),
-    ("slo.classes.fast.ttft_s=0", "[slo.classes.fast] ttft_s = 0.0: expected above 0"),
-    ("engine.block_size=abc", '[engine] block_size = "abc": expected an integer'),
-    ("engine.block_size=16.5", "[engine] block_size = 16.5: expected an integer"),
-    ("engine.block_size=0", "[engine] block_size = 0: expected 1 or more"),
-    ("engine.watermark=1.0", "[engine] watermark = 1.0: expected 0 or more and below 1"),
-    ("cache.enabled=1", "[cache] enabled = 1: expected a boolean"),
-    ("seed=true", "seed = true: expected an integer"),
-    ("seed=-1", "seed = -1: expected 0 or more"),
-    ("run.horizon_s=nan", "[run] horizon_s = nan: expected a finite number"),
-    ("run.horizon_s=-5", "[run] horizon_s = -5.0: expected above 0"),
-    ("slo.attainment=95", "[slo] attainment = 95.0: expected above 0 and at most 1"),
-    ("engine.scheduler_policy=fcf", "[engine] scheduler_policy = 'fcf': expected fcfs or priority (did you mean fcfs?)"),
-    ("engine.semantics=tgi", "[engine] semantics = 'tgi': expected vllm"),
-    ("engine=3", "engine = 3: expected a table"),
-    ("workload.trace=x.jsonl", "[workload] has trace and class: expected exactly one of preset, trace and class"),
-    ("workload.loop=concurrency", "[workload] concurrency is missing"),
-    ('name="a\\u001b[31mb"', "name = 'a\\x1b[31mb': expected text without control characters, not '\\x1b'"),
-    ('workload.class.chat.name="a\\nb"', "workload.class[0].name = 'a\\nb': expected text without control characters, not '\\n'"),
-    ('slo.classes={"a\\u2028b" = {ttft_s = 1}}', "a key of slo.classes = 'a\\u2028b': expected text without control characters"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("engine.blok_size=3", "[engine] has no key 'blok_size' (did you mean block_size?)"),
+        ("enginee.block_size=3", "the file has no key 'enginee' (did you mean engine?)"),
+        ("workload.clas=3", "[workload] has no key 'clas' (did you mean class?)"),
+        ("workload.class_=3", "[workload] has no key 'class_' (did you mean class?)"),
+        (
+            "workload.class.chat.layers.user.tokns.value=3",
+            "[workload.class.chat.layers.user] has no key 'tokns' (did you mean tokens?)",
+        ),
+        ("workload.class.chat.turns=3", "[workload.class.chat] turns = 3: expected a table"),
+        ("slo.classes.fast.ttft=1", "[slo.classes.fast] has no key 'ttft' (did you mean ttft_s?)"),
+        ("slo.classes.fast.ttft_s=0", "[slo.classes.fast] ttft_s = 0.0: expected above 0"),
+        ("engine.block_size=abc", '[engine] block_size = "abc": expected an integer'),
+        ("engine.block_size=16.5", "[engine] block_size = 16.5: expected an integer"),
+        ("engine.block_size=0", "[engine] block_size = 0: expected 1 or more"),
+        ("engine.watermark=1.0", "[engine] watermark = 1.0: expected 0 or more and below 1"),
+        ("cache.enabled=1", "[cache] enabled = 1: expected a boolean"),
+        ("seed=true", "seed = true: expected an integer"),
+        ("seed=-1", "seed = -1: expected 0 or more"),
+        ("run.horizon_s=nan", "[run] horizon_s = nan: expected a finite number"),
+        ("run.horizon_s=-5", "[run] horizon_s = -5.0: expected above 0"),
+        ("slo.attainment=95", "[slo] attainment = 95.0: expected above 0 and at most 1"),
+        (
+            "engine.scheduler_policy=fcf",
+            "[engine] scheduler_policy = 'fcf': expected fcfs or priority (did you mean fcfs?)",
+        ),
+        ("engine.semantics=tgi", "[engine] semantics = 'tgi': expected vllm"),
+        ("engine=3", "engine = 3: expected a table"),
+        ("workload.trace=x.jsonl", "[workload] has trace and class: expected exactly one of preset, trace and class"),
+        ("workload.loop=concurrency", "[workload] concurrency is missing"),
+        ('name="a\\u001b[31mb"', "name = 'a\\x1b[31mb': expected text without control characters, not '\\x1b'"),
+        (
+            'workload.class.chat.name="a\\nb"',
+            "workload.class[0].name = 'a\\nb': expected text without control characters, not '\\n'",
+        ),
+        (
+            'slo.classes={"a\\u2028b" = {ttft_s = 1}}',
+            "a key of slo.classes = 'a\\u2028b': expected text without control characters",
+        ),
+    ],
+)
 def test_what_is_wrong_is_one_line_with_file_section_key_value_and_expectation(mix, override, expected):
     with pytest.raises(InputError) as error:
         load_scenario(mix, [override])
@@ -140,7 +175,11 @@ def test_a_name_that_python_gives_is_refused_too(mix):
 
 
 def test_unknown_policy_and_router_are_answered_with_the_right_name(mix):
-    for override, close in (("cache.policy=lruu", "lru"), ("cache.policy=optimum", "optimal"), ("cluster.router=roundrobin", "round-robin")):
+    for override, close in (
+        ("cache.policy=lruu", "lru"),
+        ("cache.policy=optimum", "optimal"),
+        ("cluster.router=roundrobin", "round-robin"),
+    ):
         with pytest.raises(InputError, match=rf"did you mean {close}\?"):
             load_scenario(mix, [override])
 
@@ -161,7 +200,10 @@ def test_an_empty_workload_a_missing_file_and_broken_toml(tmp_path):
 
 
 def test_bad_overrides(mix):
-    for override, message in (("cache.policy", "expected section.key=value"), ("workload.class.cat.x=1", "no entry 'cat' .did you mean chat")):
+    for override, message in (
+        ("cache.policy", "expected section.key=value"),
+        ("workload.class.cat.x=1", "no entry 'cat' .did you mean chat"),
+    ):
         with pytest.raises(InputError, match=message):
             load_scenario(mix, [override])
 
@@ -175,7 +217,10 @@ def test_paths_are_taken_from_the_scenario_files_folder_and_never_from_the_curre
     path = folder / "s.toml"
     monkeypatch.chdir(here)
     for written, taken in (
-        ("t.jsonl", folder / "t.jsonl"), ("../t.jsonl", tmp_path / "t.jsonl"), ("noslash", folder / "noslash"), ("only_here", folder / "only_here"),
+        ("t.jsonl", folder / "t.jsonl"),
+        ("../t.jsonl", tmp_path / "t.jsonl"),
+        ("noslash", folder / "noslash"),
+        ("only_here", folder / "only_here"),
     ):
         path.write_text(f'[workload]\ntrace = "{written}"\n[model]\nconfig = "{written}"\n')
         scenario = load_scenario(path)
@@ -193,8 +238,12 @@ def test_a_profile_is_a_bundled_name_first_and_a_path_beside_the_scenario_else(t
     path = folder / "s.toml"
     monkeypatch.chdir(here)
     for written, taken in (
-        ("h200-llama-3.1-8b-aic", "h200-llama-3.1-8b-aic"), ("roofline:H100", "roofline:H100"), ("mine", str(folder / "mine")),
-        ("other", str(folder / "other")), ("x/p.json", str(folder / "x/p.json")), ("h200-llama", "h200-llama"),
+        ("h200-llama-3.1-8b-aic", "h200-llama-3.1-8b-aic"),
+        ("roofline:H100", "roofline:H100"),
+        ("mine", str(folder / "mine")),
+        ("other", str(folder / "other")),
+        ("x/p.json", str(folder / "x/p.json")),
+        ("h200-llama", "h200-llama"),
     ):
         path.write_text(f'[workload]\npreset = "demo"\n[hardware]\nprofile = "{written}"\n')
         assert load_scenario(path).hardware.profile == taken
@@ -210,30 +259,36 @@ def test_a_resolved_scenario_has_absolute_paths(tmp_path, monkeypatch):
     assert resolve(Scenario(WorkloadConfig(trace="t.jsonl"))).scenario.workload.trace == str(tmp_path / "t.jsonl")
 
 
-@pytest.mark.parametrize(("override", "expected"), [
-    ("engine.block_size=100000000000000000000", "expected 1 or more and at most 1,000,000"),
-    ("engine.kv_blocks=10000000000000000000", "expected 1 or more and at most 1,000,000,000,000"),
-    ("engine.max_model_len=1000000001", "at most 1,000,000,000"),
-    ("engine.max_num_seqs=1000000000000", "at most 1,000,000,000"),
-    ("engine.step_overhead_ms=1e300", "expected 0 or more and at most 1e+06"),
-    ("cluster.replicas=100001", "expected 1 or more and at most 100,000"),
-    ("hardware.tensor_parallel=100000000000000000000", "at most 1,024"),
-    ("seed=18446744073709551616", "at most 18,446,744,073,709,551,615"),
-    ("run.horizon_s=1e10", "expected above 0 and at most 1e+09"),
-    ("run.warmup_s=1e300", "at most 1e+09"),
-    ("workload.rate=1e-300", "expected above 0, from 1e-09 to 1e+09"),
-    ("workload.rate_scale=inf", "expected a finite number"),
-    ("workload.requests=10000000000", "at most 1,000,000,000"),
-    ("slo.classes.fast.ttft_s=inf", "[slo.classes.fast] ttft_s = inf: expected a finite number"),
-    ("slo.classes.fast.ttft_s=1e10", "[slo.classes.fast] ttft_s = 10000000000.0: expected above 0 and at most 1e+09"),
-    ("cost.gpu_hour_usd=1e308", "at most 1e+06"),
-    ('model.name=""', "expected a name or a path, not an empty text"),
-    ('model.config=""', "expected a name or a path, not an empty text"),
-    ('hardware.profile=""', "expected a name or a path, not an empty text"),
-    ("workload.class=5", "[workload] class = 5: expected an array"),
-    ("engine.block_size=" + "9" * 5000, "[engine] block_size"),
-    ("name=\udcff", "not text a scenario can hold"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("engine.block_size=100000000000000000000", "expected 1 or more and at most 1,000,000"),
+        ("engine.kv_blocks=10000000000000000000", "expected 1 or more and at most 1,000,000,000,000"),
+        ("engine.max_model_len=1000000001", "at most 1,000,000,000"),
+        ("engine.max_num_seqs=1000000000000", "at most 1,000,000,000"),
+        ("engine.step_overhead_ms=1e300", "expected 0 or more and at most 1e+06"),
+        ("cluster.replicas=100001", "expected 1 or more and at most 100,000"),
+        ("hardware.tensor_parallel=100000000000000000000", "at most 1,024"),
+        ("seed=18446744073709551616", "at most 18,446,744,073,709,551,615"),
+        ("run.horizon_s=1e10", "expected above 0 and at most 1e+09"),
+        ("run.warmup_s=1e300", "at most 1e+09"),
+        ("workload.rate=1e-300", "expected above 0, from 1e-09 to 1e+09"),
+        ("workload.rate_scale=inf", "expected a finite number"),
+        ("workload.requests=10000000000", "at most 1,000,000,000"),
+        ("slo.classes.fast.ttft_s=inf", "[slo.classes.fast] ttft_s = inf: expected a finite number"),
+        (
+            "slo.classes.fast.ttft_s=1e10",
+            "[slo.classes.fast] ttft_s = 10000000000.0: expected above 0 and at most 1e+09",
+        ),
+        ("cost.gpu_hour_usd=1e308", "at most 1e+06"),
+        ('model.name=""', "expected a name or a path, not an empty text"),
+        ('model.config=""', "expected a name or a path, not an empty text"),
+        ('hardware.profile=""', "expected a name or a path, not an empty text"),
+        ("workload.class=5", "[workload] class = 5: expected an array"),
+        ("engine.block_size=" + "9" * 5000, "[engine] block_size"),
+        ("name=\udcff", "not text a scenario can hold"),
+    ],
+)
 def test_what_is_out_of_range_is_one_line_that_states_the_range(mix, override, expected):
     with pytest.raises(InputError) as error:
         load_scenario(mix, [override])
@@ -247,9 +302,14 @@ def test_every_number_of_a_scenario_has_a_range():
     from kvcast.scenario.checks import LIMITS, _leaves
 
     scenario = Scenario(WorkloadConfig())
-    hints = {name: hint for section in ("workload", "run", "model", "hardware", "engine", "cache", "cluster", "slo", "cost")
-             for name, hint in ((f"{section}.{f.name}", f.type) for f in fields(getattr(scenario, section)))}  # fmt: skip
-    numbers = {key for key, _ in _leaves(scenario) if any(kind in hints.get(key, "int") for kind in ("int", "float"))} - {"name"}
+    hints = {
+        name: hint
+        for section in ("workload", "run", "model", "hardware", "engine", "cache", "cluster", "slo", "cost")
+        for name, hint in ((f"{section}.{f.name}", f.type) for f in fields(getattr(scenario, section)))
+    }
+    numbers = {
+        key for key, _ in _leaves(scenario) if any(kind in hints.get(key, "int") for kind in ("int", "float"))
+    } - {"name"}
     assert numbers <= set(LIMITS)
 
 

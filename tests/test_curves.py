@@ -1,4 +1,5 @@
 """Curves in one command: every policy over capacity, block sizes at the same memory, and what cache memory saves."""
+
 import json
 
 import numpy as np
@@ -38,18 +39,30 @@ def test_every_policy_over_capacity_in_one_command(trace, capsys):
     workload = read(trace, "mooncake")
     for row in rows:
         if row["policy"] != "optimal":
-            assert row["hit_blocks"] == replay(workload, row["policy"], row["capacity_blocks"], "full-blocks").hit_blocks
+            assert (
+                row["hit_blocks"] == replay(workload, row["policy"], row["capacity_blocks"], "full-blocks").hit_blocks
+            )
 
 
 def test_every_policy_of_the_engine_too(trace, capsys):
-    rows = rows_of(capsys, str(trace), "--policy", "all", "--rule", "leaf-first", "--capacity-blocks", "60", "--block-size", "64")
+    rows = rows_of(
+        capsys, str(trace), "--policy", "all", "--rule", "leaf-first", "--capacity-blocks", "60", "--block-size", "64"
+    )
     assert {"lru", "s3fifo", "arc", "ttl", "random", "workload"} <= {row["policy"] for row in rows}
 
 
 def test_block_sizes_in_one_command_have_the_same_memory(trace, capsys):
-    rows = rows_of(capsys, str(trace), "--policy", "lru,lfu", "--capacity-blocks", "400,unlimited", "--block-size", "64,128,512")
+    rows = rows_of(
+        capsys, str(trace), "--policy", "lru,lfu", "--capacity-blocks", "400,unlimited", "--block-size", "64,128,512"
+    )
     assert [(row["block_size"], row["capacity_blocks"]) for row in rows if row["policy"] == "lru"] == [
-        (64, 400), (64, None), (128, 200), (128, None), (512, 50), (512, None)]
+        (64, 400),
+        (64, None),
+        (128, 200),
+        (128, None),
+        (512, 50),
+        (512, None),
+    ]
     unlimited = {row["block_size"]: row["hit_ratio_tokens"] for row in rows if row["capacity_blocks"] is None}
     assert unlimited[64] >= unlimited[128] >= unlimited[512]  # a coarser block ends the shared part earlier
 
@@ -86,7 +99,7 @@ ttft_s = 1.0
 attainment = 0.95
 [cost]
 gpu_hour_usd = 2.0
-"""
+"""  # noqa: E501
 
 
 def test_the_value_of_cache_memory_is_in_gpus_at_equal_attainment(tmp_path, capsys):
@@ -102,7 +115,9 @@ def test_the_value_of_cache_memory_is_in_gpus_at_equal_attainment(tmp_path, caps
     assert large["gpus_saved"] == off["gpus"] - large["gpus"]
     assert large["usd_per_hour_saved"] == 2.0 * large["gpus_saved"]
     assert large["kv_gib_per_gpu"] == 8000 * 16 * 131072 / 2**30  # Llama-3.1-8B: 128 KiB a token
-    fewer = simulate(load_scenario(path, [f"cluster.replicas={off['replicas'] - 1}", "engine.kv_blocks=8000", "cache.enabled=false"]))
+    fewer = simulate(
+        load_scenario(path, [f"cluster.replicas={off['replicas'] - 1}", "engine.kv_blocks=8000", "cache.enabled=false"])
+    )
     assert fewer.summary["verdict"]["word"] != "meets"  # one less does not do
     assert f"it saves {large['gpus_saved']} GPUs" in document["verdict"]
 

@@ -1,4 +1,5 @@
 """Describe, reuse, convert and the shaping of loaded workloads."""
+
 from __future__ import annotations
 
 import json
@@ -19,7 +20,16 @@ from workloads.load import load, trace_path
 from workloads.prefix_tree import from_pieces, from_token_ids
 from workloads.readers import read
 from workloads.reuse import distinct_blocks, infinite_cache
-from workloads.transform import in_turns_for_users, jittered, kept, open_loop, sample_sessions, scaled, tick_s, time_slice
+from workloads.transform import (
+    in_turns_for_users,
+    jittered,
+    kept,
+    open_loop,
+    sample_sessions,
+    scaled,
+    tick_s,
+    time_slice,
+)
 
 
 def workload_of(paths: list[list[int]], outputs: list[int], spaces: list[int] | None = None, **columns) -> Workload:
@@ -32,14 +42,18 @@ def workload_of(paths: list[list[int]], outputs: list[int], spaces: list[int] | 
 
 
 requests = st.lists(
-    st.tuples(st.lists(st.integers(0, 1), min_size=2, max_size=9), st.integers(1, 8), st.integers(0, 1)), min_size=1, max_size=7
+    st.tuples(st.lists(st.integers(0, 1), min_size=2, max_size=9), st.integers(1, 8), st.integers(0, 1)),
+    min_size=1,
+    max_size=7,
 ).map(lambda rows: [(path, min(output, len(path) - 1), space) for path, output, space in rows])
 
 
 @settings(max_examples=500, deadline=None)
 @given(requests, st.integers(1, 4))
 def test_infinite_cache_equals_a_set_of_token_prefixes(rows, block: int) -> None:
-    workload = workload_of([path for path, _, _ in rows], [output for _, output, _ in rows], [space for *_, space in rows])
+    workload = workload_of(
+        [path for path, _, _ in rows], [output for _, output, _ in rows], [space for *_, space in rows]
+    )
     workload.check()
     reuse = infinite_cache(workload, block)
     cached: set = set()
@@ -59,24 +73,42 @@ def test_infinite_cache_equals_a_set_of_token_prefixes(rows, block: int) -> None
 
 
 def test_hits_are_split_by_the_scope_of_their_layer() -> None:
-    """Global text of 6 tokens, then a session of 4 + 4; the last request's hit of 12 lies 6 in the one and 6 in the other."""
+    """Global text of 6 tokens, then a session of 4 + 4; the last request's hit of 12 lies 6 in the one and 6 in the
+    other."""
     paths = [[("g", 0, 6), ("a", 0, 8)], [("g", 0, 6), ("b", 0, 8)], [("g", 0, 6), ("a", 0, 8)]]
     tree, leaf = from_pieces(paths, layers=[[0, 1]] * 3)
     workload = Workload(
-        tree=tree, leaf=leaf, arrival_s=np.zeros(3), prompt_tokens=np.full(3, 13), output_tokens=np.ones(3, np.int64),
-        layer_names=("tools", "history"), layer_scopes=(1, 3),
-    )  # fmt: skip
+        tree=tree,
+        leaf=leaf,
+        arrival_s=np.zeros(3),
+        prompt_tokens=np.full(3, 13),
+        output_tokens=np.ones(3, np.int64),
+        layer_names=("tools", "history"),
+        layer_scopes=(1, 3),
+    )
     assert infinite_cache(workload, 4).hit_by_scope.tolist() == [[0] * 5, [0, 4, 0, 0, 0], [0, 6, 0, 6, 0]]
     assert describe(workload, 4)["reuse"]["reuse_ceiling_by_scope"] == {"global": 10 / 39, "session": 6 / 39}
 
 
 def test_the_textbook_case_reuses_what_it_shares() -> None:
     """B shares A's first 2,000 tokens and C repeats A's 7,000 and adds 150; answers of four tokens."""
-    texts = {"A": [("s1", 2000), ("s2", 5000)], "B": [("s1", 2000), ("s3", 3000)], "C": [("s1", 2000), ("s2", 5000), ("s4", 150)]}
+    texts = {
+        "A": [("s1", 2000), ("s2", 5000)],
+        "B": [("s1", 2000), ("s3", 3000)],
+        "C": [("s1", 2000), ("s2", 5000), ("s4", 150)],
+    }
     paths = [[*[(name, 0, n) for name, n in text], (("answer", r), 0, 4)] for r, text in texts.items()]
     tree, leaf = from_pieces(paths)
-    workload = Workload(tree=tree, leaf=leaf, arrival_s=np.arange(3.0), prompt_tokens=np.array([7000, 5000, 7150]), output_tokens=np.full(3, 4))
-    new = {block: (workload.prompt_tokens - infinite_cache(workload, block).hit_tokens).tolist() for block in (1, 16, 128)}
+    workload = Workload(
+        tree=tree,
+        leaf=leaf,
+        arrival_s=np.arange(3.0),
+        prompt_tokens=np.array([7000, 5000, 7150]),
+        output_tokens=np.full(3, 4),
+    )
+    new = {
+        block: (workload.prompt_tokens - infinite_cache(workload, block).hit_tokens).tolist() for block in (1, 16, 128)
+    }
     assert new == {1: [7000, 3000, 150], 16: [7000, 3000, 158], 128: [7000, 3080, 238]}
 
 
@@ -120,9 +152,13 @@ def test_describe_hands_over_sessions_interleaved_as_they_run() -> None:
     """Two sessions stored one after the other, two turns each, the second starting a second later."""
     seen = []
     workload = workload_of(
-        [[1, 2], [1, 2, 3], [7, 8], [7, 8, 9]], [1] * 4, arrival_s=np.array([0, np.nan, 1.0, np.nan]), after=np.array([-1, 0, -1, 2]),
-        delay_s=np.array([0, 10.0, 0, 5.0]), session_id=np.array([0, 0, 1, 1]),
-    )  # fmt: skip
+        [[1, 2], [1, 2, 3], [7, 8], [7, 8, 9]],
+        [1] * 4,
+        arrival_s=np.array([0, np.nan, 1.0, np.nan]),
+        after=np.array([-1, 0, -1, 2]),
+        delay_s=np.array([0, 10.0, 0, 5.0]),
+        session_id=np.array([0, 0, 1, 1]),
+    )
 
     def curve(ordered, block_size, capacities):
         ordered.check()
@@ -136,15 +172,20 @@ def test_describe_hands_over_sessions_interleaved_as_they_run() -> None:
 
 def test_describe_counts_what_a_closed_loop_leaves_open() -> None:
     workload = workload_of(
-        [[1, 2], [1, 2, 3], [7, 8]], [1, 1, 1], arrival_s=np.array([0, np.nan, 5.0]), after=np.array([-1, 0, -1]), delay_s=np.array([0, 4.0, 0]),
+        [[1, 2], [1, 2, 3], [7, 8]],
+        [1, 1, 1],
+        arrival_s=np.array([0, np.nan, 5.0]),
+        after=np.array([-1, 0, -1]),
+        delay_s=np.array([0, 4.0, 0]),
         session_id=np.array([0, 0, 1]),
-    )  # fmt: skip
+    )
     document = describe(workload, 1)
     assert document["arrivals"]["released_by_completion"] == 1
     assert document["sessions"] == {
-        "sessions": 2, "turns": {"total": 3, "mean": 1.5, "p50": 1, "p90": 2, "p99": 2, "max": 2},
+        "sessions": 2,
+        "turns": {"total": 3, "mean": 1.5, "p50": 1, "p90": 2, "p99": 2, "max": 2},
         "delay_s": {"mean": 4.0, "p50": 4.0, "p90": 4.0, "p99": 4.0, "max": 4.0},
-    }  # fmt: skip
+    }
     assert document["reuse"]["reuse_gap_s"] is None
     assert "known only after a simulation" in as_text(document)
 
@@ -163,7 +204,9 @@ def test_describe_of_the_recorded_conversation(data_dir: Path) -> None:
 @given(rows=requests, block=st.integers(1, 4))
 def test_what_is_converted_reads_back_with_the_same_shared_blocks(tmp_path_factory, rows, block: int) -> None:
     """Full blocks of prompts are shared as before; outputs are not part of the format."""
-    workload = workload_of([path for path, _, _ in rows], [output for _, output, _ in rows], [space for *_, space in rows])
+    workload = workload_of(
+        [path for path, _, _ in rows], [output for _, output, _ in rows], [space for *_, space in rows]
+    )
     path = tmp_path_factory.getbasetemp() / "converted.jsonl"
     to_mooncake(workload, path, block)
     back = read(path, format="mooncake", block_tokens=block)
@@ -183,9 +226,15 @@ def test_what_is_converted_reads_back_with_the_same_shared_blocks(tmp_path_facto
 
 def test_convert_keeps_think_times_and_says_what_is_lost(tmp_path: Path) -> None:
     workload = workload_of(
-        [[1, 2], [1, 2, 3], [7, 8]], [1, 1, 1], arrival_s=np.array([0.5, np.nan, 5.25]), after=np.array([-1, 0, -1]), delay_s=np.array([0, 4.0, 0]),
-        session_id=np.array([4, 4, 9]), tenant_id=np.array([0, 0, 1], np.int32), tenant_names=("a", "b"),
-    )  # fmt: skip
+        [[1, 2], [1, 2, 3], [7, 8]],
+        [1, 1, 1],
+        arrival_s=np.array([0.5, np.nan, 5.25]),
+        after=np.array([-1, 0, -1]),
+        delay_s=np.array([0, 4.0, 0]),
+        session_id=np.array([4, 4, 9]),
+        tenant_id=np.array([0, 0, 1], np.int32),
+        tenant_names=("a", "b"),
+    )
     lost = to_mooncake(workload, tmp_path / "t.jsonl", 2)
     assert any("1 think times are written as session_id and delay" in line for line in lost)
     assert "lost: tenants" in lost
@@ -211,9 +260,14 @@ def test_convert_leaves_nothing_half_written(tmp_path: Path) -> None:
 def chained() -> Workload:
     """Two sessions: 0 -> 1 -> 3 and 2 -> 4."""
     return workload_of(
-        [[1, 2], [1, 2, 3], [7, 8], [1, 2, 3, 4], [7, 8, 9]], [1] * 5, arrival_s=np.array([1.0, np.nan, 3.0, np.nan, np.nan]),
-        after=np.array([-1, 0, -1, 1, 2]), delay_s=np.array([0.0, 10, 0, 20, 30]), session_id=np.array([0, 0, 1, 0, 1]), turn=np.array([0, 1, 0, 2, 1]),
-    )  # fmt: skip
+        [[1, 2], [1, 2, 3], [7, 8], [1, 2, 3, 4], [7, 8, 9]],
+        [1] * 5,
+        arrival_s=np.array([1.0, np.nan, 3.0, np.nan, np.nan]),
+        after=np.array([-1, 0, -1, 1, 2]),
+        delay_s=np.array([0.0, 10, 0, 20, 30]),
+        session_id=np.array([0, 0, 1, 0, 1]),
+        turn=np.array([0, 1, 0, 2, 1]),
+    )
 
 
 def test_a_request_whose_releaser_is_gone_follows_the_one_before_or_takes_its_place() -> None:
@@ -250,10 +304,16 @@ def test_one_user_runs_the_sessions_one_after_another() -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1)), min_size=1, max_size=20), st.sampled_from([0.5, 3.0, 30.0]), st.integers(0, 9))
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1)), min_size=1, max_size=20),
+    st.sampled_from([0.5, 3.0, 30.0]),
+    st.integers(0, 9),
+)
 def test_jitter_stays_in_its_quantum_and_keeps_order(rows, quantum: float, seed: int) -> None:
     arrival_s = np.array([3.0 * t for t, _ in rows])
-    workload = workload_of([[1, 2]] * len(rows), [1] * len(rows), arrival_s=arrival_s, session_id=np.array([s for _, s in rows]))
+    workload = workload_of(
+        [[1, 2]] * len(rows), [1] * len(rows), arrival_s=arrival_s, session_id=np.array([s for _, s in rows])
+    )
     moved = jittered(workload, quantum, seed)
     assert np.all(np.sort(moved.arrival_s) <= np.sort(arrival_s) + quantum)
     assert np.all(moved.arrival_s >= arrival_s.min())
@@ -297,10 +357,15 @@ def test_the_tick_of_a_recording() -> None:
     assert tick_s(recorded([])) == 0
 
 
-@pytest.mark.parametrize(("trace", "tick"), [
-    ("mooncake/conversation_trace.jsonl", 3.0), ("mooncake/synthetic_trace.jsonl", 0), ("azure/AzureLLMInferenceTrace_code.csv", 0),
-    ("burstgpt/BurstGPT_1_first400.csv", 0),  # whole seconds, but hardly two requests in one
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("trace", "tick"),
+    [
+        ("mooncake/conversation_trace.jsonl", 3.0),
+        ("mooncake/synthetic_trace.jsonl", 0),
+        ("azure/AzureLLMInferenceTrace_code.csv", 0),
+        ("burstgpt/BurstGPT_1_first400.csv", 0),  # whole seconds, but hardly two requests in one
+    ],
+)
 def test_the_ticks_of_public_recordings(data_dir: Path, trace: str, tick: float) -> None:
     assert tick_s(load(WorkloadConfig(trace=str(data_dir / "traces" / trace)))) == tick
 
@@ -326,7 +391,8 @@ def test_load_finds_traces_by_variable_and_relative_to_the_scenario(tmp_path: Pa
 
 @pytest.mark.parametrize("rate_scale", [0.1, 0.5, 4.0])
 def test_a_scaled_trace_is_spread_over_the_ticks_it_was_recorded_in(tmp_path: Path, rate_scale: float) -> None:
-    """Ten requests every 3 s: as recorded they replay in bursts, scaled they come anywhere in the scaled tick, in file order."""
+    """Ten requests every 3 s: as recorded they replay in bursts, scaled they come anywhere in the scaled tick, in file
+    order."""
     tick = np.arange(600) // 10
     (tmp_path / "t.jsonl").write_text("".join(json.dumps({**ROW, "timestamp": 3000 * int(t)}) + "\n" for t in tick))
     config = WorkloadConfig(trace="t.jsonl")

@@ -1,4 +1,5 @@
 """The engine on worlds small enough to know every number, and fast-forward against stepping on random ones."""
+
 from __future__ import annotations
 
 from itertools import pairwise
@@ -23,9 +24,18 @@ def same(a: Recording, b: Recording) -> None:
 
 
 def textbook() -> Workload:
-    """A = system 2,000 + Python 5,000; B = system + JavaScript 3,000; C = A's prompt + question 150; one after the other."""
-    tree = PrefixTree(np.array([-1, 0, 1, 1], np.int32), np.array([0, 2000, 7000, 5000], np.int64), np.zeros(4, np.int16))
-    return Workload(tree, np.array([0.0, 100, 200]), np.array([7000, 5000, 7150]), np.ones(3, np.int64), np.array([2, 3, 2], np.int32))
+    """A = system 2,000 + Python 5,000; B = system + JavaScript 3,000; C = A's prompt + question 150; one after the
+    other."""
+    tree = PrefixTree(
+        np.array([-1, 0, 1, 1], np.int32), np.array([0, 2000, 7000, 5000], np.int64), np.zeros(4, np.int16)
+    )
+    return Workload(
+        tree,
+        np.array([0.0, 100, 200]),
+        np.array([7000, 5000, 7150]),
+        np.ones(3, np.int64),
+        np.array([2, 3, 2], np.int32),
+    )
 
 
 @pytest.mark.parametrize(("block", "new"), [(1, [7000, 3000, 150]), (16, [7000, 3000, 158]), (128, [7000, 3080, 238])])
@@ -41,7 +51,12 @@ def test_lives_have_no_holes_and_end_at_the_finish(asynchronous: bool) -> None:
     for seed in range(12):
         w = random_workload(seed, rate=500.0)
         blocks = int(-(-(w.prompt_tokens + w.output_tokens).max() // 4)) + 8
-        r = run(w, EngineParams(kv_blocks=blocks, block_size=4, async_scheduling=asynchronous), LinearSteps(), record_life=True)
+        r = run(
+            w,
+            EngineParams(kv_blocks=blocks, block_size=4, async_scheduling=asynchronous),
+            LinearSteps(),
+            record_life=True,
+        )
         preempted += int(r.preemptions.sum())
         assert r.life is not None
         for life, finish_s in zip(r.life, r.finish_s, strict=True):
@@ -56,8 +71,11 @@ def test_two_requests_exact_log() -> None:
     log: list = []
     r = run(w, EngineParams(kv_blocks=10, block_size=4, max_num_batched_tokens=8), UnitSteps(), step_log=log)
     assert [(start, tokens) for _, start, tokens, *_ in log] == [
-        (0.0, [(0, 8)]), (1.0, [(0, 2)]), (2.0, [(0, 1), (1, 3)]), (3.0, [(0, 1), (1, 1)]),
-    ]  # fmt: skip
+        (0.0, [(0, 8)]),
+        (1.0, [(0, 2)]),
+        (2.0, [(0, 1), (1, 3)]),
+        (3.0, [(0, 1), (1, 1)]),
+    ]
     assert r.first_token_s.tolist() == [2.0, 3.0]
     assert r.finish_s.tolist() == [4.0, 4.0]
     assert r.admit_s.tolist() == [0.0, 2.0]
@@ -65,7 +83,8 @@ def test_two_requests_exact_log() -> None:
 
 @pytest.mark.parametrize(("ahead", "first_token_s"), [(None, 4.0), (False, 4.0), (True, 5.0)])
 def test_asynchronous_an_arrival_waits_for_a_step_already_decided(ahead: bool | None, first_token_s: float) -> None:
-    """It arrives in the step [2, 3): the next one, [3, 4), was decided when that began. Where the engine idles nobody waits."""
+    """It arrives in the step [2, 3): the next one, [3, 4), was decided when that began. Where the engine idles nobody
+    waits."""
     w = plain([0.0, 2.5, 50.0], [3, 3, 3], [10, 2, 2])
     params = EngineParams(kv_blocks=20, block_size=4, async_scheduling=ahead is not None, calls_ahead=bool(ahead))
     r = run(w, params, UnitSteps())
@@ -75,7 +94,8 @@ def test_asynchronous_an_arrival_waits_for_a_step_already_decided(ahead: bool | 
 
 @pytest.mark.parametrize(("asynchronous", "admit_s"), [(False, [0.0, 4.0]), (True, [0.0, 5.0])])
 def test_asynchronous_the_finished_leave_a_step_later(asynchronous: bool, admit_s: list[float]) -> None:
-    """Two places, one of them of a request that ends in the step [3, 4): who waits for it is not in the next one yet."""
+    """Two places, one of them of a request that ends in the step [3, 4): who waits for it is not in the next one
+    yet."""
     w = plain([0.0, 0.0, 1.0], [4, 4, 4], [9, 4, 1])
     params = EngineParams(kv_blocks=5, block_size=4, async_scheduling=asynchronous, calls_ahead=False, max_num_seqs=2)
     r = run(w, params, UnitSteps())
@@ -90,19 +110,35 @@ def test_life_of_a_preempted_request() -> None:
     assert r.preemptions.tolist() == [0, 1]
     assert r.life is not None
     assert [(p, a, b) for p, a, b, _ in r.life[1]] == [
-        ("queued", 0.0, 0.0), ("prefill", 0.0, 1.0), ("decode", 1.0, 2.0), ("preempted", 2.0, 6.0), ("prefill", 6.0, 7.0), ("decode", 7.0, 8.0),
-    ]  # fmt: skip
+        ("queued", 0.0, 0.0),
+        ("prefill", 0.0, 1.0),
+        ("decode", 1.0, 2.0),
+        ("preempted", 2.0, 6.0),
+        ("prefill", 6.0, 7.0),
+        ("decode", 7.0, 8.0),
+    ]
     assert r.recomputed_tokens.tolist() == [0, 8]
     assert r.finish_s.tolist() == [6.0, 8.0]
 
 
 def test_turned_away_is_counted_and_ends_the_session() -> None:
     w = plain(
-        [0.0, np.nan, np.nan, np.nan, 0.0, 0.0], [10, 90, 5, 5, 500, 60], [2] * 6,
-        after=np.array([-1, 0, 1, 2, -1, -1]), session_id=np.array([0, 0, 0, 7, 1, 2]), delay_s=np.ones(6),
-    )  # fmt: skip
+        [0.0, np.nan, np.nan, np.nan, 0.0, 0.0],
+        [10, 90, 5, 5, 500, 60],
+        [2] * 6,
+        after=np.array([-1, 0, 1, 2, -1, -1]),
+        session_id=np.array([0, 0, 0, 7, 1, 2]),
+        delay_s=np.ones(6),
+    )
     r = run(w, EngineParams(kv_blocks=10, block_size=4, max_model_len=64), UnitSteps())
-    assert r.status.tolist() == [COMPLETED, SESSION_TRUNCATED, 2, COMPLETED, TOO_LONG, KV_TOO_SMALL]  # the next session goes on
+    assert r.status.tolist() == [
+        COMPLETED,
+        SESSION_TRUNCATED,
+        2,
+        COMPLETED,
+        TOO_LONG,
+        KV_TOO_SMALL,
+    ]  # the next session goes on
     assert np.isnan(r.arrival_s[2])
 
 
@@ -116,9 +152,15 @@ def test_closed_loop_generated_tokens_hit() -> None:
     """Turn 2 = turn 1 (100) + its answer (50) + 50 new: at block size 1 all but the last generated token are cached."""
     tree = PrefixTree(np.array([-1, 0], np.int32), np.array([0, 150], np.int64), np.zeros(2, np.int16))
     w = Workload(
-        tree, np.array([0.0, np.nan]), np.array([100, 200]), np.array([50, 10]), np.array([1, 1], np.int32),
-        after=np.array([-1, 0]), delay_s=np.array([0.0, 3.0]), session_id=np.zeros(2, np.int64),
-    )  # fmt: skip
+        tree,
+        np.array([0.0, np.nan]),
+        np.array([100, 200]),
+        np.array([50, 10]),
+        np.array([1, 1], np.int32),
+        after=np.array([-1, 0]),
+        delay_s=np.array([0.0, 3.0]),
+        session_id=np.zeros(2, np.int64),
+    )
     r = run(w, EngineParams(kv_blocks=1000, block_size=1), UnitSteps())
     assert r.hit_tokens.tolist() == [0, 149]
     assert r.arrival_s[1] == r.finish_s[0] + 3.0
@@ -140,8 +182,13 @@ def test_lfu_keeps_what_lru_loses() -> None:
     """A hot prompt asked for twice, then a scan that fills the cache: LRU has lost the hot prompt, LFU has not."""
     prompts = [16, 16, 40, 40, 16]
     tree = PrefixTree(np.array([-1, 0], np.int32), np.array([0, 16], np.int64), np.zeros(2, np.int16))
-    w = Workload(tree, np.arange(5) * 50.0, np.array(prompts), np.ones(5, np.int64), np.array([1, 1, 0, 0, 1], np.int32))
-    hits = {p: run(w, EngineParams(kv_blocks=13, block_size=4, policy=p), UnitSteps()).hit_tokens.tolist() for p in ("lru", "lfu")}
+    w = Workload(
+        tree, np.arange(5) * 50.0, np.array(prompts), np.ones(5, np.int64), np.array([1, 1, 0, 0, 1], np.int32)
+    )
+    hits = {
+        p: run(w, EngineParams(kv_blocks=13, block_size=4, policy=p), UnitSteps()).hit_tokens.tolist()
+        for p in ("lru", "lfu")
+    }
     assert hits == {"lru": [0, 12, 0, 0, 0], "lfu": [0, 12, 0, 0, 12]}
 
 
@@ -157,23 +204,58 @@ def test_same_seed_same_bytes_and_no_interference() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    seed=st.integers(0, 10**6), block=st.sampled_from([1, 2, 3, 4, 7, 16]), replicas=st.integers(1, 3), policy=st.sampled_from(["lru", "lfu"]),
-    router=st.sampled_from(["round-robin", "random", "least-loaded"]), blocks=st.integers(0, 60), closed=st.booleans(),
-    seqs=st.integers(1, 12), budget=st.integers(4, 80), threshold=st.sampled_from([0, 0, 5]), caching=st.booleans(),
-    order=st.sampled_from(["fcfs", "priority"]), reserve=st.booleans(), rate=st.sampled_from([2.0, 20.0, 200.0]),
-    asynchronous=st.booleans(), victim=st.sampled_from(["fcfs", "fcfs", "lcf"]),
-)  # fmt: skip
+    seed=st.integers(0, 10**6),
+    block=st.sampled_from([1, 2, 3, 4, 7, 16]),
+    replicas=st.integers(1, 3),
+    policy=st.sampled_from(["lru", "lfu"]),
+    router=st.sampled_from(["round-robin", "random", "least-loaded"]),
+    blocks=st.integers(0, 60),
+    closed=st.booleans(),
+    seqs=st.integers(1, 12),
+    budget=st.integers(4, 80),
+    threshold=st.sampled_from([0, 0, 5]),
+    caching=st.booleans(),
+    order=st.sampled_from(["fcfs", "priority"]),
+    reserve=st.booleans(),
+    rate=st.sampled_from([2.0, 20.0, 200.0]),
+    asynchronous=st.booleans(),
+    victim=st.sampled_from(["fcfs", "fcfs", "lcf"]),
+)
 def test_fast_forward_is_stepping(
-    seed, block, replicas, policy, router, blocks, closed, seqs, budget, threshold, caching, order, reserve, rate, asynchronous, victim
+    seed,
+    block,
+    replicas,
+    policy,
+    router,
+    blocks,
+    closed,
+    seqs,
+    budget,
+    threshold,
+    caching,
+    order,
+    reserve,
+    rate,
+    asynchronous,
+    victim,
 ):
     """Random scenarios, tight memory and budgets included: identical to the last bit, and the books balance."""
     w = random_workload(seed, closed=closed, rate=rate)
     need = int(-(-(w.prompt_tokens + w.output_tokens).max() // block))
     params = EngineParams(
-        kv_blocks=need + blocks, block_size=block, max_num_seqs=seqs, max_num_batched_tokens=budget, long_prefill_token_threshold=threshold,
-        scheduler_policy=order, caching=caching, policy=policy, reserve_full_isl=reserve, max_model_len=10**6,
-        async_scheduling=asynchronous, preemption_victim=victim,
-    )  # fmt: skip
+        kv_blocks=need + blocks,
+        block_size=block,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=budget,
+        long_prefill_token_threshold=threshold,
+        scheduler_policy=order,
+        caching=caching,
+        policy=policy,
+        reserve_full_isl=reserve,
+        max_model_len=10**6,
+        async_scheduling=asynchronous,
+        preemption_victim=victim,
+    )
     fast = run(w, params, LinearSteps(), replicas=replicas, router=router, seed=seed)
     same(fast, run(w, params, LinearSteps(), replicas=replicas, router=router, seed=seed, fast_forward=False))
     assert (fast.status == COMPLETED).all()

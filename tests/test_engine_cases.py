@@ -1,7 +1,8 @@
 """What vLLM's own scheduler did, step by step, and situations its users reported, each with the right outcome.
 
-    KVCAST_DATA=... python -m pytest tests/test_engine_cases.py
+KVCAST_DATA=... python -m pytest tests/test_engine_cases.py
 """
+
 import json
 import lzma
 import re
@@ -21,7 +22,13 @@ from workloads.columns import Workload
 from workloads.errors import InputError
 from workloads.readers.engine_case import read_case, to_workload
 
-CONFIG = {"block_size": 16, "num_blocks": 100, "max_model_len": 200_000, "max_num_batched_tokens": 8192, "max_num_seqs": 64}
+CONFIG = {
+    "block_size": 16,
+    "num_blocks": 100,
+    "max_model_len": 200_000,
+    "max_num_batched_tokens": 8192,
+    "max_num_seqs": 64,
+}
 
 
 def request(arrival_step: int, *segments: tuple, out: int = 1, **more) -> dict:
@@ -51,8 +58,10 @@ def test_every_recorded_case_is_reproduced(data_dir):
     outcome = engine_cases.run(data_dir)
     assert outcome.passed, "\n".join(outcome.lines)
     assert outcome.lines[-3:] == [
-        "sglang: 31 cases, 4863 requests, 0 mismatches", "vllm: 22 cases, 4069 requests, 0 mismatches", "53 cases, 8932 requests, 0 mismatches",
-    ]  # fmt: skip
+        "sglang: 31 cases, 4863 requests, 0 mismatches",
+        "vllm: 22 cases, 4069 requests, 0 mismatches",
+        "53 cases, 8932 requests, 0 mismatches",
+    ]
 
 
 def test_asynchronous_scheduling_of_a_case_recorded_without(data_dir):
@@ -73,8 +82,11 @@ def test_the_reference_reproduces_every_recorded_case_too(data_dir):
 
 
 def test_sglang_pr_18843_the_engine_itself_with_lfu_is_not_lru(data_dir):
-    """The same requests under LRU and LFU: twice the hits. With a counter that never moves the two cases would be one."""
-    lru, lfu = (read_case(data_dir / "engine_cases" / f"{name}.json") for name in ("s10_scan_lru_ps1", "s11_scan_lfu_ps1"))
+    """The same requests under LRU and LFU: twice the hits. With a counter that never moves the two cases would be
+    one."""
+    lru, lfu = (
+        read_case(data_dir / "engine_cases" / f"{name}.json") for name in ("s10_scan_lru_ps1", "s11_scan_lfu_ps1")
+    )
     assert lru["requests"] == lfu["requests"]
     hits = []
     for case in (lru, lfu):
@@ -88,20 +100,36 @@ def test_every_recorded_request_with_fast_forward(data_dir):
         workload, params = to_workload(case)
         rec = simulate(workload, EngineParams(**params), engine_cases.UnitStep())
         got = [engine_cases.request_row(rec, row) for row in range(len(workload))]
-        want = [{name: r[name] for name in ("first_admission_cached_tokens", "preemptions", "finish_step")} for r in case["expected"]["requests"]]
+        want = [
+            {name: r[name] for name in ("first_admission_cached_tokens", "preemptions", "finish_step")}
+            for r in case["expected"]["requests"]
+        ]
         assert [{name: g[name] for name in want[0]} for g in got] == want, case["case"]
 
 
 def expected_of(case: dict) -> dict:
     engine = reference_vllm.Engine(case).run()
-    return {"steps": [[int(start), *rest] for start, *rest in (s.row() for s in engine.steps)], "requests": engine.expected_requests()}
+    return {
+        "steps": [[int(start), *rest] for start, *rest in (s.row() for s in engine.steps)],
+        "requests": engine.expected_requests(),
+    }
 
 
 @pytest.fixture
 def case() -> dict:
     """A small case with what the engine does in it, as the reference says."""
-    requests = [request(0, (1, 32), (2, 9), out=20, id=0), request(1, (1, 32), (3, 40), out=30, id=1), request(1, (1, 32), out=30, id=2)]
-    case = {"schema": "kvoracle/1", "case": "small", "engine": "vllm", "config": CONFIG | {"num_blocks": 8}, "requests": requests}
+    requests = [
+        request(0, (1, 32), (2, 9), out=20, id=0),
+        request(1, (1, 32), (3, 40), out=30, id=1),
+        request(1, (1, 32), out=30, id=2),
+    ]
+    case = {
+        "schema": "kvoracle/1",
+        "case": "small",
+        "engine": "vllm",
+        "config": CONFIG | {"num_blocks": 8},
+        "requests": requests,
+    }
     return case | {"expected": expected_of(case)}
 
 
@@ -138,7 +166,11 @@ def test_nothing_comparable_is_no_pass(tmp_path, case):
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("{", "not readable as JSON"), ("[1]", "schema = None"), ('{"schema": "kvoracle/1", "case": "x"}', "'engine' is missing")],
+    [
+        ("{", "not readable as JSON"),
+        ("[1]", "schema = None"),
+        ('{"schema": "kvoracle/1", "case": "x"}', "'engine' is missing"),
+    ],
 )
 def test_bad_case_files_are_named(tmp_path, text, says):
     (tmp_path / "x.json").write_text(text)
@@ -164,8 +196,14 @@ def test_a_bad_file_does_not_end_the_folder(tmp_path, case, capsys):
 
 def test_a_case_with_a_missing_field_is_named(tmp_path, case):
     for broken, says in (
-        (case | {"config": {k: v for k, v in case["config"].items() if k != "block_size"}}, "small: config block_size = None"),
-        (case | {"requests": [{"id": 0, "segments": [["s", 1, 4]], "max_tokens": 1}]}, "request 0: field 'arrival_step' is missing"),
+        (
+            case | {"config": {k: v for k, v in case["config"].items() if k != "block_size"}},
+            "small: config block_size = None",
+        ),
+        (
+            case | {"requests": [{"id": 0, "segments": [["s", 1, 4]], "max_tokens": 1}]},
+            "request 0: field 'arrival_step' is missing",
+        ),
     ):
         (tmp_path / "x.json").write_text(json.dumps(broken))
         assert says in engine_cases.run(None, cases=tmp_path).lines[0]
@@ -210,7 +248,11 @@ def test_what_is_cached_at_the_end_is_compared_in_order(tmp_path, case):
         (("expected",), [], "expected steps is no list of rows with 8 columns"),
         (("expected", "steps", 2), [1, 2], "expected steps is no list of rows with 8 columns"),
         (("expected", "requests"), None, "expected requests is no list"),
-        (("expected", "requests", 1), {"id": 1}, "expected requests, row 1: field 'first_admission_cached_tokens' is missing"),
+        (
+            ("expected", "requests", 1),
+            {"id": 1},
+            "expected requests, row 1: field 'first_admission_cached_tokens' is missing",
+        ),
         (("expected", "requests", 1, "id"), 7, "expected requests has other ids than requests"),
     ],
 )
@@ -224,7 +266,9 @@ def test_a_case_with_a_wrong_value_is_one_line(tmp_path, case, where, value, say
 
 
 def test_null_is_the_default_and_an_unknown_policy_is_skipped(tmp_path, case):
-    (tmp_path / "a.json").write_text(json.dumps(case | {"config": case["config"] | {"watermark": None, "max_loras": None, "policy": None}}))
+    (tmp_path / "a.json").write_text(
+        json.dumps(case | {"config": case["config"] | {"watermark": None, "max_loras": None, "policy": None}})
+    )
     (tmp_path / "b.json").write_text(json.dumps(case | {"config": case["config"] | {"policy": "lifo"}}))
     lines = engine_cases.run(None, cases=tmp_path).lines
     assert lines == ["skipped 1: 1 vllm policy lifo (rules not simulated)", "1 cases, 3 requests, 0 mismatches"]
@@ -242,18 +286,24 @@ def test_missing_folders_are_named(tmp_path):
 # ---- situations users reported --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("block_size", "new"), [(1, (7000, 3000, 150)), (16, (7000, 3000, 158)), (128, (7000, 3080, 238))])
+@pytest.mark.parametrize(
+    ("block_size", "new"), [(1, (7000, 3000, 150)), (16, (7000, 3000, 158)), (128, (7000, 3080, 238))]
+)
 def test_textbook_example(block_size, new):
     system, python, javascript = (1, 2000), (2, 5000), (3, 3000)
     _, rec, _ = play(
-        request(0, system, python, out=4), request(20, system, javascript, out=4), request(40, system, python, (4, 150), out=4),
-        block_size=block_size, num_blocks=20_000,
-    )  # fmt: skip
+        request(0, system, python, out=4),
+        request(20, system, javascript, out=4),
+        request(40, system, python, (4, 150), out=4),
+        block_size=block_size,
+        num_blocks=20_000,
+    )
     assert tuple(np.array([7000, 5000, 7150]) - rec.hit_tokens) == new
 
 
 def test_vllm_25780_recompute_hits_are_no_hits():
-    """No shared prompts, small pool, preemptions: the hit rate is 0; what preempted requests find again is kept apart."""
+    """No shared prompts, small pool, preemptions: the hit rate is 0; what preempted requests find again is kept
+    apart."""
     _, rec, _ = play(*[request(0, (i, 40), out=60) for i in range(1, 7)], num_blocks=20)
     assert rec.preemptions.sum() > 0
     assert rec.hit_tokens.sum() == 0
@@ -273,9 +323,8 @@ def test_vllm_43736_a_waiting_request_is_counted_once():
 def test_vllm_pr_42656_partial_blocks_are_reused_first():
     """A tail block without a hash is taken before any full block, so none of the cached ones is lost to it."""
     _, rec, _ = play(
-        request(0, (1, 40)), request(10, (2, 40)), request(20, (3, 24)), request(30, (1, 40)),
-        num_blocks=7,
-    )  # fmt: skip
+        request(0, (1, 40)), request(10, (2, 40)), request(20, (3, 24)), request(30, (1, 40)), num_blocks=7
+    )
     # two full blocks and a tail each: 2 + 2 + 1 cached fill five of seven, and the fourth needs one of the other two
     assert rec.evicted_blocks == 0
     assert rec.hit_tokens.tolist() == [0, 0, 0, 32]
@@ -290,8 +339,11 @@ def test_llm_d_inference_sim_704_the_deepest_block_goes_first():
 
 
 def test_vllm_54607_shared_but_below_one_block():
-    """240 shared tokens and blocks of 784: no hit is right, the cause is the block, and the 240 are told apart from what nobody shares."""
-    workload, rec, _ = play(request(0, (1, 240), (2, 100)), request(10, (1, 240), (3, 100)), request(20, (4, 340)), block_size=784)
+    """240 shared tokens and blocks of 784: no hit is right, the cause is the block, and the 240 are told apart from
+    what nobody shares."""
+    workload, rec, _ = play(
+        request(0, (1, 240), (2, 100)), request(10, (1, 240), (3, 100)), request(20, (4, 340)), block_size=784
+    )
     assert rec.hit_tokens.tolist() == [0, 0, 0]
     assert workload.tree.end[workload.leaf].tolist() == [240, 240, 0]
     causes = miss_causes(rec, workload, np.arange(3), np.zeros(3, np.int64), 1)
@@ -302,7 +354,9 @@ def test_vllm_54607_shared_but_below_one_block():
 @pytest.mark.parametrize(("salts", "prefilled"), [((None,) * 4, 160 + 3 * 16), (("a", "b", "c", "d"), 4 * 160)])
 def test_vllm_16016_a_salt_per_tenant_multiplies_prefill(salts, prefilled):
     """T tenants with one prompt: no hits across tenants, T-fold prefill."""
-    _, rec, _ = play(*[request(10 * i, (1, 160), **({"cache_salt": salt} if salt else {})) for i, salt in enumerate(salts)])
+    _, rec, _ = play(
+        *[request(10 * i, (1, 160), **({"cache_salt": salt} if salt else {})) for i, salt in enumerate(salts)]
+    )
     assert (160 - rec.hit_tokens).sum() == prefilled
     assert rec.steps[0].prefill_tokens.sum() == prefilled
 
@@ -316,20 +370,39 @@ def test_vllm_30931_the_same_adapter_name_with_other_weights_shares_nothing():
 
 @pytest.mark.parametrize(("victim", "preempted", "again"), [("fcfs", [0, 1], 340), ("lcf", [1, 0], 60)])
 def test_vllm_pr_53723_the_victim_decides_what_is_computed_again(victim, preempted, again):
-    """A short request runs, a long one is admitted after it, and memory runs out: vLLM preempts the last, lcf who loses least."""
+    """A short request runs, a long one is admitted after it, and memory runs out: vLLM preempts the last, lcf who loses
+    least."""
     _, rec, _ = play(
-        request(0, (1, 20), out=80), request(1, (2, 300), out=80), num_blocks=25, enable_prefix_caching=False, preemption_victim=victim
+        request(0, (1, 20), out=80),
+        request(1, (2, 300), out=80),
+        num_blocks=25,
+        enable_prefix_caching=False,
+        preemption_victim=victim,
     )
     assert rec.preemptions.tolist() == preempted
     assert abs(rec.recomputed_tokens.sum() - again) < 20
 
 
 def test_lcf_victims_that_preempt_themselves_hold_nobody_up():
-    """Prompts taken a token at a time in eight blocks of one: several preempt themselves in one call (random case 0/794, shrunk)."""
-    texts = [((2, 1), (10, 1)), ((1, 1), (11, 1)), ((3, 1), (12, 1)), ((13, 1),), ((14, 2),), ((2, 1), (15, 2)), ((3, 1), (16, 2)), ((1, 1), (17, 2))]
+    """Prompts taken a token at a time in eight blocks of one: several preempt themselves in one call (random case
+    0/794, shrunk)."""
+    texts = [
+        ((2, 1), (10, 1)),
+        ((1, 1), (11, 1)),
+        ((3, 1), (12, 1)),
+        ((13, 1),),
+        ((14, 2),),
+        ((2, 1), (15, 2)),
+        ((3, 1), (16, 2)),
+        ((1, 1), (17, 2)),
+    ]
     requests = [request(0, *text, out=2 if i == 3 else 1, id=i) for i, text in enumerate(texts)]
     config = CONFIG | {
-        "block_size": 1, "num_blocks": 8, "long_prefill_token_threshold": 1, "scheduler_reserve_full_isl": False, "preemption_victim": "lcf"
+        "block_size": 1,
+        "num_blocks": 8,
+        "long_prefill_token_threshold": 1,
+        "scheduler_reserve_full_isl": False,
+        "preemption_victim": "lcf",
     }
     _, rec, log = play(*requests, **config)
     assert rec.preemptions.sum() > 1
@@ -339,10 +412,16 @@ def test_lcf_victims_that_preempt_themselves_hold_nobody_up():
 
 @pytest.mark.parametrize(("cache", "hit"), [("lru", 0), ("clairvoyant", 64)])
 def test_vllm_48485_a_waiting_prefix_is_lost_just_before_admission(cache, hit):
-    """vLLM does not touch what the waiting would hit: the one ahead of them in the queue evicts it. Who knows the queue keeps it
-    (SGLang's touch: tests/test_sglang.py)."""
+    """vLLM does not touch what the waiting would hit: the one ahead of them in the queue evicts it. Who knows the queue
+    keeps it (SGLang's touch: tests/test_sglang.py)."""
     _, rec, _ = play(
-        request(0, (1, 80)), request(10, (2, 80)), request(20, (3, 112)), request(20, (1, 64), (4, 8)), num_blocks=12, max_num_seqs=1, cache_policy=cache
+        request(0, (1, 80)),
+        request(10, (2, 80)),
+        request(20, (3, 112)),
+        request(20, (1, 64), (4, 8)),
+        num_blocks=12,
+        max_num_seqs=1,
+        cache_policy=cache,
     )
     assert rec.hit_tokens.tolist() == [0, 0, 0, hit]
 
@@ -384,5 +463,7 @@ def test_vllm_pr_37307_without_it_is_admitted_and_preempted(caching):
     assert running == 5
     assert rec.admit_s[4] == 60
     assert rec.preemptions[4] == 1 if caching else rec.preemptions[4] > 10
-    assert 0 < rec.recomputed_tokens[4] < 40_960 if caching else rec.recomputed_tokens[4] > 10 * 40_960  # five chunks each time
+    assert (
+        0 < rec.recomputed_tokens[4] < 40_960 if caching else rec.recomputed_tokens[4] > 10 * 40_960
+    )  # five chunks each time
     assert rec.finish_s[4] > min(rec.finish_s[:4])

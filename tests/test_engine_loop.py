@@ -1,4 +1,6 @@
-"""The real engine: paging, prefix reuse, chunking and preemption change no token; its scheduler is the simulator's, step by step."""
+"""The real engine: paging, prefix reuse, chunking and preemption change no token; its scheduler is the simulator's,
+step by step."""
+
 import json
 import os
 import subprocess
@@ -56,12 +58,21 @@ def requests(seed=0, count=12):
     rng = np.random.default_rng(seed)
     shared = rng.integers(0, 97, 70).tolist()
     lengths = [1, 15, 16, 17, 31, 33, 64, 90]
-    return [(shared[: int(rng.integers(0, 3)) * 32] + rng.integers(0, 97, lengths[i % 8]).tolist(), int(rng.integers(1, 40))) for i in range(count)]
+    return [
+        (
+            shared[: int(rng.integers(0, 3)) * 32] + rng.integers(0, 97, lengths[i % 8]).tolist(),
+            int(rng.integers(1, 40)),
+        )
+        for i in range(count)
+    ]
 
 
 def serve(limits, wanted, dtype=torch.float64, model=MODEL):
     """Tokens and logits of every request under these limits."""
-    engine = Engine(Decoder(model, TorchBackend(), "cpu", dtype, limits.kv_blocks, limits.block_size, seed=1, max_positions=300), limits)
+    engine = Engine(
+        Decoder(model, TorchBackend(), "cpu", dtype, limits.kv_blocks, limits.block_size, seed=1, max_positions=300),
+        limits,
+    )
     served = [Request(i, list(prompt), n) for i, (prompt, n) in enumerate(wanted)]
     for r in served:
         engine.scheduler.submit(r)
@@ -122,7 +133,10 @@ def test_fp32_logits_agree_and_tokens_where_they_are_not_close():
 def test_a_forward_pass_is_the_textbook_transformer():
     """One prompt against attention written out over the whole sequence, without pages or chunks."""
     prompt = np.random.default_rng(3).integers(0, 97, 37).tolist()
-    engine = Engine(Decoder(MODEL, TorchBackend(), "cpu", torch.float64, 8, 16, seed=1, max_positions=100), replace(ROOMY, kv_blocks=8))
+    engine = Engine(
+        Decoder(MODEL, TorchBackend(), "cpu", torch.float64, 8, 16, seed=1, max_positions=100),
+        replace(ROOMY, kv_blocks=8),
+    )
     engine.scheduler.submit(Request(0, prompt, 1))
     with torch.inference_mode():
         _, _, _, logits = engine.step()
@@ -132,7 +146,9 @@ def test_a_forward_pass_is_the_textbook_transformer():
 def textbook(d, prompt):
     m, n = d.model, len(prompt)
     norm = lambda x: x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()  # noqa: E731  (weights are one)
-    angle = torch.arange(n, dtype=torch.float64)[:, None] * 10000.0 ** (-torch.arange(0, m.head_dim, 2, dtype=torch.float64) / m.head_dim)
+    angle = torch.arange(n, dtype=torch.float64)[:, None] * 10000.0 ** (
+        -torch.arange(0, m.head_dim, 2, dtype=torch.float64) / m.head_dim
+    )
 
     def rotated(x):
         a, b = x[..., : m.head_dim // 2], x[..., m.head_dim // 2 :]
@@ -142,7 +158,11 @@ def textbook(d, prompt):
     x = d.embedding[torch.tensor(prompt)]
     for layer in d.layers:
         qkv = (norm(x) @ layer.qkv.T).view(n, -1, m.head_dim)
-        q, k, v = rotated(qkv[:, : m.heads]), rotated(qkv[:, m.heads : m.heads + m.kv_heads]), qkv[:, m.heads + m.kv_heads :]
+        q, k, v = (
+            rotated(qkv[:, : m.heads]),
+            rotated(qkv[:, m.heads : m.heads + m.kv_heads]),
+            qkv[:, m.heads + m.kv_heads :],
+        )
         k, v = (t.repeat_interleave(m.heads // m.kv_heads, 1) for t in (k, v))
         scores = torch.einsum("ihd,jhd->hij", q, k) / m.head_dim**0.5
         scores = scores.masked_fill(torch.ones(n, n).triu(1).bool(), float("-inf"))
@@ -152,15 +172,30 @@ def textbook(d, prompt):
     return norm(x)[-1] @ d.head.T
 
 
-@pytest.mark.parametrize("limits", [CASES["preempted, prefix reuse"], replace(CASES["chunked"], caching=True), replace(ROOMY, kv_blocks=40, caching=True, max_num_seqs=5, max_num_batched_tokens=100)])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        CASES["preempted, prefix reuse"],
+        replace(CASES["chunked"], caching=True),
+        replace(ROOMY, kv_blocks=40, caching=True, max_num_seqs=5, max_num_batched_tokens=100),
+    ],
+)
 def test_the_engine_takes_the_simulators_steps(limits):
     """All requests at once, every step a second: shapes, preemptions and hits of the two must agree one by one."""
     wanted = requests(seed=2, count=16)
     served, _, steps = serve(limits, wanted)
     prompts = [np.array(p, np.int64) for p, _ in wanted]
     tree, leaf = from_token_ids(prompts)
-    workload = Workload(tree, np.zeros(len(wanted)), np.array([len(p) for p in prompts]), np.array([n for _, n in wanted]), leaf)
-    params = EngineParams(kv_blocks=limits.kv_blocks, block_size=limits.block_size, max_num_seqs=limits.max_num_seqs, max_num_batched_tokens=limits.max_num_batched_tokens, caching=True)
+    workload = Workload(
+        tree, np.zeros(len(wanted)), np.array([len(p) for p in prompts]), np.array([n for _, n in wanted]), leaf
+    )
+    params = EngineParams(
+        kv_blocks=limits.kv_blocks,
+        block_size=limits.block_size,
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        caching=True,
+    )
     shapes = []
 
     class Noted(UnitSteps):
@@ -178,8 +213,32 @@ def test_the_engine_takes_the_simulators_steps(limits):
 
 def test_a_recording_is_a_workload_and_can_be_compared(tmp_path, capsys):
     folder = tmp_path / "recording"
-    arguments = ["--model", "tiny", "--device", "cpu", "--out", str(folder), "--requests", "10", "--rate", "30", "--system-tokens", "64", "--own-tokens", "5", "40",
-                 "--output-tokens", "2", "9", "--kv-blocks", "64", "--max-num-batched-tokens", "128", "--clock", "busy"]  # fmt: skip
+    arguments = [
+        "--model",
+        "tiny",
+        "--device",
+        "cpu",
+        "--out",
+        str(folder),
+        "--requests",
+        "10",
+        "--rate",
+        "30",
+        "--system-tokens",
+        "64",
+        "--own-tokens",
+        "5",
+        "40",
+        "--output-tokens",
+        "2",
+        "9",
+        "--kv-blocks",
+        "64",
+        "--max-num-batched-tokens",
+        "128",
+        "--clock",
+        "busy",
+    ]
     assert main(arguments) == 0
     assert "10 requests" in capsys.readouterr().out
     rows = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
@@ -191,7 +250,23 @@ def test_a_recording_is_a_workload_and_can_be_compared(tmp_path, capsys):
     assert truth["hit_tokens"].max() == 64
     limits = Limits(256, 16, 16, 128)
     assert record(build(resolve_model("tiny"), "cpu", "fp32", limits), example_mixes(5, 4096, 128, 16), folder) == 5
-    subprocess.run([sys.executable, "-m", "kvcast", "calibrate", "--model", "tiny", "--device", "fake", "--out", str(folder / "profile.json")], check=True, cwd=ROOT, capture_output=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "kvcast",
+            "calibrate",
+            "--model",
+            "tiny",
+            "--device",
+            "fake",
+            "--out",
+            str(folder / "profile.json"),
+        ],
+        check=True,
+        cwd=ROOT,
+        capture_output=True,
+    )
     meta = json.loads((folder / "meta.json").read_text())
     (folder / "meta.json").write_text(json.dumps({**meta, "dtype": "bf16"}))  # the fake device's
     outcome = validation.run("engine", None, record=folder)
@@ -207,7 +282,10 @@ def test_a_recording_is_a_workload_and_can_be_compared(tmp_path, capsys):
     assert enough.passed
     assert "iterations: 20 mixes compared" in enough.lines
     (folder / "iterations.jsonl").unlink()
-    assert "iterations: 0 mixes compared; expected at least 20 (python -m calibrate.gpu.mixes --out FOLDER): FAILED" in validation.run("engine", None, record=folder).lines
+    assert (
+        "iterations: 0 mixes compared; expected at least 20 (python -m calibrate.gpu.mixes --out FOLDER): FAILED"
+        in validation.run("engine", None, record=folder).lines
+    )
     with pytest.raises(InputError, match="expected --record FOLDER"):
         validation.run("engine", None)
 
@@ -219,21 +297,37 @@ def own_times_as_measured(folder, count):
         (folder / "mixes" / name).write_text((folder / name).read_text())
     steps = step_time(load_profile(folder / "profile.json"), resolve_model("tiny"), "bf16")
     shapes = [shape_of(m) for m in example_mixes(count, 4096, 128, 16)]
-    rows = [{**s, "seconds": [steps.step([tuple(c) for c in s["chunks"]], s["n_decode"], s["sum_context"], s["max_context"], s["sampled"])[0]]} for s in shapes]
+    rows = [
+        {
+            **s,
+            "seconds": [
+                steps.step(
+                    [tuple(c) for c in s["chunks"]], s["n_decode"], s["sum_context"], s["max_context"], s["sampled"]
+                )[0]
+            ],
+        }
+        for s in shapes
+    ]
     (folder / "mixes" / "iterations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def test_replay_waits_for_arrivals_and_skips_idle_time_on_the_busy_clock():
-    engine = Engine(Decoder(MODEL, TorchBackend(), "cpu", torch.float32, 32, 16, max_positions=100), replace(ROOMY, kv_blocks=32))
+    engine = Engine(
+        Decoder(MODEL, TorchBackend(), "cpu", torch.float32, 32, 16, max_positions=100), replace(ROOMY, kv_blocks=32)
+    )
     clock = BusyClock()
     with torch.inference_mode():
-        out = replay(engine, [{"arrival_s": t, "prompt": [1, 2, 3], "max_tokens": 2} for t in (0.0, 500.0)], clock, clock.sleep)
+        out = replay(
+            engine, [{"arrival_s": t, "prompt": [1, 2, 3], "max_tokens": 2} for t in (0.0, 500.0)], clock, clock.sleep
+        )
     assert [r["token_s"][0] - r["arrival_s"] < 1.0 for r in out["requests"]] == [True, True]
     assert out["steps"][-1]["end_s"] >= 500.0
 
 
 def test_example_arrivals_and_mixes_are_seeded():
-    assert example_arrivals(5, 2.0, 97, 20, (3, 9), (2, 5), seed=1) == example_arrivals(5, 2.0, 97, 20, (3, 9), (2, 5), seed=1)
+    assert example_arrivals(5, 2.0, 97, 20, (3, 9), (2, 5), seed=1) == example_arrivals(
+        5, 2.0, 97, 20, (3, 9), (2, 5), seed=1
+    )
     mixes = example_mixes(25, 8192, 512, 48)
     assert mixes == example_mixes(25, 8192, 512, 48)
     shapes = [shape_of(m) for m in mixes]
@@ -242,13 +336,20 @@ def test_example_arrivals_and_mixes_are_seeded():
 
 
 def test_mixes_attend_random_keys_and_values_and_compute_random_tokens():
-    """Steps of chosen shapes must not run over a cache that nothing ever wrote, nor send every token to the same expert."""
+    """Steps of chosen shapes must not run over a cache that nothing ever wrote, nor send every token to the same
+    expert."""
     limits = replace(ROOMY, max_num_seqs=8)
-    engine = Engine(Decoder(MODEL, TorchBackend(), "cpu", torch.float32, limits.kv_blocks, 16, max_positions=2000), limits)
+    engine = Engine(
+        Decoder(MODEL, TorchBackend(), "cpu", torch.float32, limits.kv_blocks, 16, max_positions=2000), limits
+    )
     seen, forward = [], engine.decoder.forward
 
     def noted(batch):
-        for table, tokens in zip(batch.tables, [n + c for n, c in zip(batch.new, batch.cached, strict=True)] + list(batch.contexts), strict=True):
+        for table, tokens in zip(
+            batch.tables,
+            [n + c for n, c in zip(batch.new, batch.cached, strict=True)] + list(batch.contexts),
+            strict=True,
+        ):
             for cache in (*engine.decoder.k_cache, *engine.decoder.v_cache):
                 attended = cache[table.long()].flatten(0, 1)[:tokens]
                 assert bool(attended.ne(0).all()), "zeros in the cache"
@@ -258,7 +359,10 @@ def test_mixes_attend_random_keys_and_values_and_compute_random_tokens():
 
     engine.forward = noted
     with torch.inference_mode():
-        for mix in ({"chunks": [[40, 100], [7, 0]], "contexts": [200, 3, 90]}, {"chunks": [], "contexts": [40, 300, 70, 20]}):
+        for mix in (
+            {"chunks": [[40, 100], [7, 0]], "contexts": [200, 3, 90]},
+            {"chunks": [], "contexts": [40, 300, 70, 20]},
+        ):
             time_mix(engine, mix, lambda: 0.0, 2)
     assert [len(ids) for ids in seen] == [50, 50, 4, 4]
     assert seen[0] == seen[1]
@@ -302,9 +406,13 @@ def test_peak_bytes_counts_what_is_alive_at_once():
 def test_the_triton_backend_computes_what_the_torch_backend_does():
     """In the interpreter, in a process of its own: interpreting or compiling is decided at import."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.triton_backend_check"], env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.triton_backend_check"],
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("same tokens") == 4
     assert "13 operators of calibration ran" in done.stdout
@@ -327,7 +435,10 @@ def test_the_hosts_time_of_a_step_is_that_of_the_engines_own_code_path():
 
 
 def test_warming_up_leaves_an_empty_cache_and_takes_any_token():
-    engine = Engine(Decoder(MODEL, TorchBackend(), "cpu", torch.float32, 32, 16, max_positions=100), replace(ROOMY, kv_blocks=32, caching=True))
+    engine = Engine(
+        Decoder(MODEL, TorchBackend(), "cpu", torch.float32, 32, 16, max_positions=100),
+        replace(ROOMY, kv_blocks=32, caching=True),
+    )
     warm_up(engine, [{"arrival_s": 3.0, "prompt": [96, 0, 96] * 11, "max_tokens": 5}])
     assert engine.scheduler.pool.free == 32
     assert engine.scheduler.pool.lookup(chained_hashes([96, 0, 96] * 11, 16)) == []

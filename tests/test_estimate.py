@@ -1,4 +1,5 @@
 """The estimate of a run against the run itself."""
+
 import json
 from dataclasses import replace
 
@@ -89,13 +90,19 @@ def test_what_is_measured_lies_in_the_window(preset, places):
     workload, run = prepared.workload, prepared.scenario.run
     workload = replace(workload, session_id=workload.column("session_id"))  # single turns have none of their own
     at_s = earliest_s(workload)
-    key = {(int(s), int(t)): at for s, t, at in zip(workload.column("session_id"), workload.column("turn"), at_s, strict=True)}
+    key = {
+        (int(s), int(t)): at
+        for s, t, at in zip(workload.column("session_id"), workload.column("turn"), at_s, strict=True)
+    }
     for end_s, expected in ((run.duration_s, places), (run.warmup_s + 60, 1)):
         found = stretches(workload, REQUESTS, replace(run, duration_s=end_s))
         assert len(found) == expected
         for part, warm_s in found:
             measured = earliest_s(part) >= warm_s
-            times = [key[int(s), int(t)] for s, t in zip(part.column("session_id")[measured], part.column("turn")[measured], strict=True)]
+            times = [
+                key[int(s), int(t)]
+                for s, t in zip(part.column("session_id")[measured], part.column("turn")[measured], strict=True)
+            ]
             assert min(times) >= run.warmup_s
             assert max(times) <= end_s
 
@@ -120,8 +127,25 @@ def test_the_words_are_the_verdicts_and_never_sure(capsys):
     told = capsys.readouterr().out
     assert "goodput: about 5.4" in told
     assert "5.49 requests/s offered" in told
-    assert "so few requests say: not shown (coding-agent, only the interval reaches below). A sketch: kvcast run judges the whole window" in told
-    assert main(["estimate", "examples/demo.toml", "--set", "workload.preset=chat", "--set", "slo.classes=", "--set", "slo.ttft_s=1"]) == 0
+    assert (
+        "so few requests say: not shown (coding-agent, only the interval reaches below). A sketch: kvcast run judges"
+        " the whole window" in told
+    )
+    assert (
+        main(
+            [
+                "estimate",
+                "examples/demo.toml",
+                "--set",
+                "workload.preset=chat",
+                "--set",
+                "slo.classes=",
+                "--set",
+                "slo.ttft_s=1",
+            ]
+        )
+        == 0
+    )
     assert "within limits: about 100.0 %" in (told := capsys.readouterr().out)
     assert "so few requests say: meets. A sketch" in told
     assert main(["estimate", "examples/demo.toml", "--set", "slo.classes.chat.tpot_s=0.006", "--json"]) == 0

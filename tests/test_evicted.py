@@ -1,4 +1,5 @@
 """Hits and causes by class, tenant, scope and time, and evicted tokens split by the optimum: every sum is exact."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -28,7 +29,9 @@ def result() -> Result:
 def test_the_parts_of_evicted_add_up_for_every_request_class_tenant_and_scope(result: Result) -> None:
     report = result.report
     columns, summary = report.requests, report.summary
-    policy, memory, given_up = (columns[name] for name in ("evicted_policy_tokens", "evicted_memory_tokens", "given_up_tokens"))
+    policy, memory, given_up = (
+        columns[name] for name in ("evicted_policy_tokens", "evicted_memory_tokens", "given_up_tokens")
+    )
     np.testing.assert_array_equal(policy + memory, columns["miss_evicted_tokens"])
     assert ((policy == 0) | (given_up == 0)).all()
     inside = columns["in_window"] & ~np.isnan(columns["admit_s"])
@@ -39,9 +42,16 @@ def test_the_parts_of_evicted_add_up_for_every_request_class_tenant_and_scope(re
     assert total["optimum_hit_tokens"] - summary["prefix_hit_tokens"] == total["policy"] - total["given_up"]
     assert total["gap"] == 0
     for rows in (report.classes, report.tenants):
-        assert {part: sum(row["evicted_split"][part] for row in rows.values()) for part in PARTS} == {part: total[part] for part in PARTS}
-        assert all(row["evicted_split"]["policy"] + row["evicted_split"]["memory"] == row["miss_tokens"]["evicted"] for row in rows.values())
-    assert {part: sum(scopes.values()) for part, scopes in total["by_scope"].items()} == {part: total[part] for part in PARTS}
+        assert {part: sum(row["evicted_split"][part] for row in rows.values()) for part in PARTS} == {
+            part: total[part] for part in PARTS
+        }
+        assert all(
+            row["evicted_split"]["policy"] + row["evicted_split"]["memory"] == row["miss_tokens"]["evicted"]
+            for row in rows.values()
+        )
+    assert {part: sum(scopes.values()) for part, scopes in total["by_scope"].items()} == {
+        part: total[part] for part in PARTS
+    }
     for row in report.classes.values():
         by_scope, evicted = row["evicted_split"]["by_scope"], row["tokens_by_scope"]["evicted"]
         assert {s: by_scope["policy"].get(s, 0) + by_scope["memory"].get(s, 0) for s in evicted} == evicted
@@ -67,7 +77,10 @@ def test_the_cache_table_sums_to_the_summary_along_every_column(result: Result, 
     of = ends_s[interval_of(ends_s, columns["admit_s"][inside])]
     for t_s in np.unique(of):
         assert tokens[cache["t_s"] == t_s].sum() == columns["prompt_tokens"][inside][of == t_s].sum()
-        assert tokens[(cache["t_s"] == t_s) & (fate == "cold")].sum() == columns["miss_cold_tokens"][inside][of == t_s].sum()
+        assert (
+            tokens[(cache["t_s"] == t_s) & (fate == "cold")].sum()
+            == columns["miss_cold_tokens"][inside][of == t_s].sum()
+        )
 
 
 def test_the_timeline_has_hits_and_causes_of_everybody_admitted(result: Result) -> None:
@@ -88,18 +101,24 @@ def test_without_the_record_nothing_is_split_and_nothing_else_differs(result: Re
     assert off.summary["miss_tokens"]["cache_off"] > 0
 
 
-def test_the_command_says_so_and_refuses_where_there_is_no_optimum(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_so_and_refuses_where_there_is_no_optimum(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "small.toml"
     path.write_text(SMALL)
     small = ["run", str(path), "--no-baseline", "--set", "engine.kv_blocks=100", "--optimum"]
     assert main([*small, "--out", str(tmp_path / "run")]) == 0
     out, split = capsys.readouterr().out, load_run(tmp_path / "run").summary["evicted_split"]
-    assert "of those of the optimum for this schedule (hit tokens, pinned blocks as they were, proved gap 0.00 %)" in " ".join(out.split())
+    assert (
+        "of those of the optimum for this schedule (hit tokens, pinned blocks as they were, proved gap 0.00 %)"
+        in " ".join(out.split())
+    )
     assert split["policy"] + split["memory"] > 0
     for wrong, part in (
-        (["--set", "cache.enabled=false"], "expected the prefix cache on"), (["--set", "engine.semantics=sglang"], "vLLM's semantics only"),
+        (["--set", "cache.enabled=false"], "expected the prefix cache on"),
+        (["--set", "engine.semantics=sglang"], "vLLM's semantics only"),
         (["--warm-cache", "none.npz"], "--optimum with --warm-cache"),
-    ):  # fmt: skip
+    ):
         assert main([*small, *wrong]) == 2
         err = capsys.readouterr().err
         assert part in err

@@ -1,4 +1,5 @@
 """Every example runs and says what it promises."""
+
 import json
 from pathlib import Path
 from xml.etree import ElementTree
@@ -27,7 +28,9 @@ def test_a_long_prompt_lives_in_prefill_and_a_long_answer_in_decode(capsys):
 
 
 def test_every_scenario_file_is_tried_here():
-    scenarios = {p.name for p in EXAMPLES.glob("*.toml")} - {"prices.toml"}  # what an API charges: tests/test_price_command.py
+    scenarios = {p.name for p in EXAMPLES.glob("*.toml")} - {
+        "prices.toml"
+    }  # what an API charges: tests/test_price_command.py
     assert scenarios == {"claude_code.toml", "demo.toml", "mooncake.toml", "tenant_isolation.toml"}
 
 
@@ -57,7 +60,9 @@ def test_mooncake_overloads_one_replica_and_not_eight(data_dir, monkeypatch):
     assert s1["arrived"] == s8["arrived"] == 12_031
     assert s1["completed"] == s8["completed"] == 12_031
     assert s1["stable"] is False
-    assert s1["latency_of"] == "overloaded trace"  # its requests waited so long, those of a longer trace would wait longer
+    assert (
+        s1["latency_of"] == "overloaded trace"
+    )  # its requests waited so long, those of a longer trace would wait longer
     assert s1["p99_ttft_ms"] > s1["mean_ttft_ms"] > 1e6
     assert s8["latency_of"] == "steady state"
     assert s8["stable"] is True
@@ -77,7 +82,13 @@ def test_mooncake_policies_differ_when_memory_is_short(data_dir, monkeypatch):
     workload, rates = None, {}
     for policy in ("lru", "lfu"):
         for blocks in (10_000, 30_000):
-            overrides = [f"cache.policy={policy}", f"engine.kv_blocks={blocks}", "engine.block_size=512", "cluster.replicas=8", "run.duration_s=1800"]
+            overrides = [
+                f"cache.policy={policy}",
+                f"engine.kv_blocks={blocks}",
+                "engine.block_size=512",
+                "cluster.replicas=8",
+                "run.duration_s=1800",
+            ]
             prepared = api.prepare(load_scenario(EXAMPLES / "mooncake.toml", overrides), workload)
             workload = prepared.workload
             s = api.run(prepared).report.summary
@@ -115,7 +126,11 @@ def test_the_eviction_comparison_on_a_trace(data_dir, monkeypatch):
     monkeypatch.setenv("KVCAST_DATA", str(data_dir))
     name = "Mooncake conversation"
     setting = compare_eviction.FULL[name]
-    monkeypatch.setitem(compare_eviction.WORKLOADS, name, setting._replace(overrides=(*setting.overrides, "workload.requests=1000"), kv_blocks=(20_000,)))
+    monkeypatch.setitem(
+        compare_eviction.WORKLOADS,
+        name,
+        setting._replace(overrides=(*setting.overrides, "workload.requests=1000"), kv_blocks=(20_000,)),
+    )
     monkeypatch.setattr(compare_eviction, "POLICIES", ("lru", "lfu", "clairvoyant"))
     lru, lfu, clairvoyant = compare_eviction.measured(name, jobs=1)
     assert clairvoyant["share_of_optimum"] > max(lru["share_of_optimum"], lfu["share_of_optimum"])

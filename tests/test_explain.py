@@ -1,4 +1,5 @@
 """kvcast explain: every cause on a mix that has it, each proposed change checked against a simulation of its own."""
+
 from __future__ import annotations
 
 import json
@@ -21,13 +22,23 @@ from workloads.errors import InputError
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def scenario(*layers: Layer, engine: EngineConfig | None = None, cluster: ClusterConfig | None = None, cache: CacheConfig | None = None, **of_class) -> Scenario:
+def scenario(
+    *layers: Layer,
+    engine: EngineConfig | None = None,
+    cluster: ClusterConfig | None = None,
+    cache: CacheConfig | None = None,
+    **of_class,
+) -> Scenario:
     message = Layer("message", "dynamic", Dist("uniform", low=20, high=60))
     mix_class = MixClass("c", share=1.0, layers=(*layers, message), output=Dist(value=8), **of_class)
     return Scenario(
-        workload=WorkloadConfig(class_=(mix_class,), rate=10.0, requests=120), run=RunConfig(warmup_s=0.0), slo=SloConfig(ttft_s=0.5), engine=engine or EngineConfig(kv_blocks=2000),
-        cluster=cluster or ClusterConfig(), cache=cache or CacheConfig(),
-    )  # fmt: skip
+        workload=WorkloadConfig(class_=(mix_class,), rate=10.0, requests=120),
+        run=RunConfig(warmup_s=0.0),
+        slo=SloConfig(ttft_s=0.5),
+        engine=engine or EngineConfig(kv_blocks=2000),
+        cluster=cluster or ClusterConfig(),
+        cache=cache or CacheConfig(),
+    )
 
 
 SYSTEM = Layer("system", "global", Dist(value=512))
@@ -35,7 +46,8 @@ DOCUMENT = Layer("document", "project", Dist(value=512), items=12, zipf=0.8)
 
 
 def largest(given: Scenario, **options) -> dict:
-    """The first cause followed up, after checking that the document adds up and that its figures are those of real runs."""
+    """The first cause followed up, after checking that the document adds up and that its figures are those of real
+    runs."""
     found = explain(given, **options)
     counted = [count for count in found["miss_tokens"].values() if count is not None]
     assert found["prefix_hit_tokens"] + sum(counted) == found["prompt_tokens"]
@@ -44,7 +56,9 @@ def largest(given: Scenario, **options) -> dict:
     proposed = {change.words: change for change in changes_for(first["cause"], api.resolve(given).scenario, **options)}
     assert {change["change"] for change in first["changes"]} == set(proposed)
     best = first["changes"][0]
-    assert simulate(proposed[best["change"]].scenario).summary["prefix_hit_tokens"] == best["after"]["prefix_hit_tokens"]
+    assert (
+        simulate(proposed[best["change"]].scenario).summary["prefix_hit_tokens"] == best["after"]["prefix_hit_tokens"]
+    )
     assert best["recovered_tokens"] == best["after"]["prefix_hit_tokens"] - found["prefix_hit_tokens"]
     assert best["verdict"] in describe(found).replace("\n    ", " ")
     return first
@@ -54,7 +68,9 @@ def test_a_clock_in_front_is_recovered_by_the_order_of_the_prompt() -> None:
     clock = Layer("clock", "dynamic", Dist(value=16))
     first = largest(scenario(clock, SYSTEM))
     assert first["cause"] == "changed_earlier"
-    assert [change["change"] for change in first["changes"]] == ["prompt layers in the order global, project, session, dynamic"]
+    assert [change["change"] for change in first["changes"]] == [
+        "prompt layers in the order global, project, session, dynamic"
+    ]
     change = first["changes"][0]
     assert change["helps"]
     assert change["recovered_tokens"] == 119 * 512  # the first prompt brings the system text, the others read it
@@ -112,11 +128,31 @@ def test_a_change_that_does_not_help_is_said_not_to() -> None:
     [
         (500, {"mean_ttft_ms": 90.0}, True, "helps: recovers 500 tokens (50% of the cause)"),
         (1500, {"mean_ttft_ms": 90.0}, True, "helps: recovers 1,500 tokens (more than the cause alone)"),
-        (9, {"mean_ttft_ms": 90.0}, False, "does not help: recovers 9 tokens, less than 1% of the cause, though mean TTFT falls"),
+        (
+            9,
+            {"mean_ttft_ms": 90.0},
+            False,
+            "does not help: recovers 9 tokens, less than 1% of the cause, though mean TTFT falls",
+        ),
         (-9, {}, False, "does not help: loses 9 tokens"),
-        (500, {"mean_ttft_ms": 100.0}, False, "does not help: recovers 500 tokens (50% of the cause), but mean TTFT does not fall"),
-        (500, {"mean_ttft_ms": 90.0, "attainment": 0.8}, False, "does not help: recovers 500 tokens (50% of the cause), but attainment falls"),
-        (500, {"mean_ttft_ms": None, "stable": False}, False, "does not help: recovers 500 tokens (50% of the cause), but the fleet becomes unstable"),
+        (
+            500,
+            {"mean_ttft_ms": 100.0},
+            False,
+            "does not help: recovers 500 tokens (50% of the cause), but mean TTFT does not fall",
+        ),
+        (
+            500,
+            {"mean_ttft_ms": 90.0, "attainment": 0.8},
+            False,
+            "does not help: recovers 500 tokens (50% of the cause), but attainment falls",
+        ),
+        (
+            500,
+            {"mean_ttft_ms": None, "stable": False},
+            False,
+            "does not help: recovers 500 tokens (50% of the cause), but the fleet becomes unstable",
+        ),
     ],
 )
 def test_the_verdict_needs_tokens_and_time(recovered: int, after: dict, helps: bool, verdict: str) -> None:
@@ -125,15 +161,24 @@ def test_the_verdict_needs_tokens_and_time(recovered: int, after: dict, helps: b
 
 
 def test_recovered_tokens_are_of_the_requests_that_both_runs_have_in_their_window() -> None:
-    """In steady state a closed loop's next turns come sooner where answers do: the window's requests differ, and their totals say less."""
+    """In steady state a closed loop's next turns come sooner where answers do: the window's requests differ, and their
+    totals say less."""
     given = scenario(SYSTEM, DOCUMENT, engine=EngineConfig(kv_blocks=200), turns=Dist(value=4), think=Dist(value=3))
     given = replace(given, run=RunConfig())
     found = explain(given, policies=("mru",))
-    change = next(change for cause in found["causes"] for change in cause["changes"] if change["change"] == "eviction policy lru -> mru")
+    change = next(
+        change
+        for cause in found["causes"]
+        for change in cause["changes"]
+        if change["change"] == "eviction policy lru -> mru"
+    )
     resolved = api.resolve(given).scenario
     before, after = simulate(resolved), simulate(replace(resolved, cache=CacheConfig(policy="mru")))
     both = before.requests["in_window"] & after.requests["in_window"]
-    assert change["recovered_tokens"] == after.requests["hit_tokens"][both].sum() - before.requests["hit_tokens"][both].sum()
+    assert (
+        change["recovered_tokens"]
+        == after.requests["hit_tokens"][both].sum() - before.requests["hit_tokens"][both].sum()
+    )
     assert "note" not in change
 
 
@@ -145,13 +190,25 @@ def test_from_an_overloaded_fleet_only_the_tokens_are_known() -> None:
 
 def test_the_breakdown_by_class_tenant_and_scope_adds_up() -> None:
     given = scenario(SYSTEM, DOCUMENT, engine=EngineConfig(kv_blocks=200), tenants=8, isolation=True)
-    given = replace(given, workload=replace(given.workload, class_=(*given.workload.class_, replace(given.workload.class_[0], name="d", layers=(DOCUMENT,)))))
+    given = replace(
+        given,
+        workload=replace(
+            given.workload,
+            class_=(*given.workload.class_, replace(given.workload.class_[0], name="d", layers=(DOCUMENT,))),
+        ),
+    )
     found = explain(given, policies=("fifo",), causes=1)
     fates = {"hit": found["prefix_hit_tokens"], **found["miss_tokens"]}
-    for key, names in (("class", {"c", "d"}), ("scope", {"global", "project", "dynamic"}), ("tenant", set(api.prepare(given).workload.tenant_names))):
+    for key, names in (
+        ("class", {"c", "d"}),
+        ("scope", {"global", "project", "dynamic"}),
+        ("tenant", set(api.prepare(given).workload.tenant_names)),
+    ):
         rows = found["by"][key]
         assert set(rows) == names
-        assert {fate: sum(row[fate] for row in rows.values()) for fate in fates} == {fate: count or 0 for fate, count in fates.items()}
+        assert {fate: sum(row[fate] for row in rows.values()) for fate in fates} == {
+            fate: count or 0 for fate, count in fates.items()
+        }
     assert found["by"]["scope"]["project"]["evicted_memory"] > 0
     assert found["by"]["scope"]["dynamic"]["hit"] == 0
     told = describe(found)
@@ -160,7 +217,9 @@ def test_the_breakdown_by_class_tenant_and_scope_adds_up() -> None:
 
 
 def test_sglang_is_explained_by_what_its_engine_can_do() -> None:
-    given = scenario(DOCUMENT, engine=EngineConfig(kv_blocks=250, semantics="sglang"), turns=Dist(value=2), think=Dist(value=3))
+    given = scenario(
+        DOCUMENT, engine=EngineConfig(kv_blocks=250, semantics="sglang"), turns=Dist(value=2), think=Dist(value=3)
+    )
     found = explain(given, causes=1)
     (cause,) = found["causes"]
     assert cause["cause"] == "evicted"
@@ -175,7 +234,11 @@ def test_sglang_is_explained_by_what_its_engine_can_do() -> None:
 
 def test_with_cache_tiers_evicted_is_one_cause_and_larger_tiers_are_tried() -> None:
     host = TierConfig("host", capacity_blocks=150, bandwidth_gb_per_s=20.0)
-    found = explain(scenario(DOCUMENT, engine=EngineConfig(kv_blocks=200), cache=CacheConfig(tiers=(host,))), policies=("lfu",), causes=1)
+    found = explain(
+        scenario(DOCUMENT, engine=EngineConfig(kv_blocks=200), cache=CacheConfig(tiers=(host,))),
+        policies=("lfu",),
+        causes=1,
+    )
     (cause,) = found["causes"]
     assert cause["cause"] == "evicted"
     tried = {change["change"]: change for change in cause["changes"]}
@@ -209,7 +272,9 @@ def test_smaller_blocks_keep_the_memory() -> None:
 
 def test_every_cause_has_a_meaning_and_nothing_recoverable_is_said_so() -> None:
     assert set(CAUSES) <= set(MEANING)
-    found = explain(scenario(engine=EngineConfig(block_size=1, kv_blocks=50_000)))  # unique messages, and no block to round to
+    found = explain(
+        scenario(engine=EngineConfig(block_size=1, kv_blocks=50_000))
+    )  # unique messages, and no block to round to
     assert found["causes"] == []
     assert "no missed token has a cause" in describe(found)
     assert "cold" in found["not_recoverable"]
@@ -221,7 +286,9 @@ def test_every_cause_has_a_meaning_and_nothing_recoverable_is_said_so() -> None:
 def test_a_run_folder_is_explained_and_reproduced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "small.toml"
     path.write_text(SMALL)
-    assert main(["run", str(path), "--set", "engine.kv_blocks=100", "--out", str(tmp_path / "run"), "--no-baseline"]) == 0
+    assert (
+        main(["run", str(path), "--set", "engine.kv_blocks=100", "--out", str(tmp_path / "run"), "--no-baseline"]) == 0
+    )
     capsys.readouterr()
     assert main(["explain", str(tmp_path / "run"), "--policy", "lfu", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -241,11 +308,13 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     path.write_text(SMALL)
     prices = str(ROOT / "examples" / "prices.toml")
     for command, part in (
-        (["explain", str(path), "--policy", "lfuu"], "did you mean lfu?"), (["explain", str(path)], "profile 'roofline:nothing'"),
-        (["optimum", str(path)], "profile 'roofline:nothing'"), (["price", str(path), "--prices", prices], "profile 'roofline:nothing'"),
+        (["explain", str(path), "--policy", "lfuu"], "did you mean lfu?"),
+        (["explain", str(path)], "profile 'roofline:nothing'"),
+        (["optimum", str(path)], "profile 'roofline:nothing'"),
+        (["price", str(path), "--prices", prices], "profile 'roofline:nothing'"),
         (["optimum", str(path), "--set", "engine.semantics=sglang"], "[engine] semantics = 'sglang': expected vllm"),
         (["optimum", str(path), "--set", "cache.enabled=false"], "[cache] enabled = false"),
-    ):  # fmt: skip
+    ):
         assert main([*command, "--set", "hardware.profile=roofline:nothing"]) == 2
         err = capsys.readouterr().err
         assert err.count("\n") == 1

@@ -1,4 +1,5 @@
 """The exact loop: a device with known formulas through measuring, fitting, the profile file and a simulation."""
+
 import json
 from dataclasses import replace
 
@@ -54,8 +55,13 @@ SEEDS = range(1, 13)
 
 
 def errors(profile, rate, seeds):
-    """{(metric, statistic): relative error of every workload seed} of simulating with the profile instead of the truth."""
-    ours, truth, params = step_time(profile, LLAMA), FakeStepTime(LLAMA, LAUNCH_US), EngineParams(kv_blocks=6000, max_num_batched_tokens=2048)
+    """{(metric, statistic): relative error of every workload seed} of simulating with the profile instead of the
+    truth."""
+    ours, truth, params = (
+        step_time(profile, LLAMA),
+        FakeStepTime(LLAMA, LAUNCH_US),
+        EngineParams(kv_blocks=6000, max_num_batched_tokens=2048),
+    )
     found = {(key, name): [] for key in ("ttft_s", "tpot_s") for name in STATISTICS}
     for seed in seeds:
         workload = random_workload(seed, n=300, longest=900, rate=rate)
@@ -67,7 +73,8 @@ def errors(profile, rate, seeds):
 
 @pytest.mark.parametrize("rate", [2.0, 10.0])
 def test_at_moderate_load_simulated_latencies_are_within_one_percent_of_the_truth(calibrated, rate):
-    """Of every seed, but for the median TTFT: between requests that waited for a step and those that did not it moves far with any one of them."""
+    """Of every seed, but for the median TTFT: between requests that waited for a step and those that did not it moves
+    far with any one of them."""
     for key, error in errors(calibrated[1], rate, SEEDS).items():
         if key == ("ttft_s", "median"):
             assert np.abs(error).mean() < 0.01, error
@@ -90,7 +97,9 @@ def test_the_loop_would_see_a_part_that_is_left_out(calibrated, part):
     _, profile = calibrated
     without = replace(profile, points={k: v for k, v in profile.points.items() if k != part})
     found = errors(without, 10.0, (1, 2))
-    assert max(np.abs(e).max() for key, e in found.items() if key != ("ttft_s", "median")) > 0.012, "the test at moderate load would fail"
+    assert max(np.abs(e).max() for key, e in found.items() if key != ("ttft_s", "median")) > 0.012, (
+        "the test at moderate load would fail"
+    )
 
 
 def test_mixed_calls_and_the_launch_floor_come_back(calibrated):
@@ -101,8 +110,14 @@ def test_mixed_calls_and_the_launch_floor_come_back(calibrated):
         assert truth.step(chunks, 0, 0, 0, 1)[0] == pytest.approx(floor, rel=1e-12)
         assert ours.step(chunks, 0, 0, 0, 1)[0] == pytest.approx(floor, rel=0.01)
     decode = DecodeTable(profile.points["decode_attention"])
-    mixed = MixedTable(profile.points["mixed_attention"], PrefillTable(profile.points["prefill_attention"], decode), decode)
-    for chunks, n, context in (([(512, 0)], 16, 256), ([(1000, 2000)], 40, 1000), ([(700, 100), (800, 4000)], 64, 2048)):
+    mixed = MixedTable(
+        profile.points["mixed_attention"], PrefillTable(profile.points["prefill_attention"], decode), decode
+    )
+    for chunks, n, context in (
+        ([(512, 0)], 16, 256),
+        ([(1000, 2000)], 40, 1000),
+        ([(700, 100), (800, 4000)], 64, 2048),
+    ):
         (ratio,), inside = mixed.ratios(chunks, n, (context,))
         assert inside
         assert ratio == pytest.approx(MIXED, rel=0.015)
@@ -122,7 +137,12 @@ def test_single_steps_inside_the_grid_are_close_and_say_what_they_rest_on(calibr
 def test_beyond_the_grid_the_physical_form_goes_on_and_is_marked(calibrated):
     _, profile = calibrated
     ours, truth = step_time(profile, LLAMA), FakeStepTime(LLAMA, LAUNCH_US)
-    for shape in (([(16384, 600_000)], 0, 0, 0, 1), ([(60_000, 0)], 0, 0, 0, 1), ([], 900, 900 * 4000, 4000, 900), ([], 2, 1_500_000, 900_000, 2)):
+    for shape in (
+        ([(16384, 600_000)], 0, 0, 0, 1),
+        ([(60_000, 0)], 0, 0, 0, 1),
+        ([], 900, 900 * 4000, 4000, 900),
+        ([], 2, 1_500_000, 900_000, 2),
+    ):
         seconds, coverage = ours.step(*shape)
         assert coverage == EXTRAPOLATED, shape
         assert seconds == pytest.approx(truth.step(*shape)[0], rel=0.05), shape
@@ -181,7 +201,20 @@ def test_another_model_reuses_shapes_and_names_the_interpolated_ones(tmp_path, c
     out = tmp_path / "llama.json"
     main(["calibrate", "--device", "fake", "--model", "llama-3.1-8b", "--out", str(out)])
     capsys.readouterr()
-    assert main(["calibrate", "--points", str(out.with_suffix(".points.jsonl")), "--model", "qwen3-8b", "--out", str(tmp_path / "qwen.json")]) == 0
+    assert (
+        main(
+            [
+                "calibrate",
+                "--points",
+                str(out.with_suffix(".points.jsonl")),
+                "--model",
+                "qwen3-8b",
+                "--out",
+                str(tmp_path / "qwen.json"),
+            ]
+        )
+        == 0
+    )
     printed = capsys.readouterr().out
     assert "gate_up: this shape was not measured; interpolated from other shapes of gemm" in printed
     assert "qk_norm" in printed

@@ -1,4 +1,5 @@
 """Figures of a tiny run: what they draw adds up, and stays small however long the run was."""
+
 from dataclasses import replace
 
 import numpy as np
@@ -42,14 +43,24 @@ def drawn(result):
 
 def all_figures(document, drawn, requests, timeline):
     return [
-        figures.latency_cdf(document, drawn, "ttft"), figures.latency_cdf(document, drawn, "tpot"), figures.kv_occupancy(document, timeline),
-        figures.hit_rate(document, timeline), figures.queue(timeline), figures.miss_causes(document), figures.request_life(figures.lives_of(document, drawn)),
+        figures.latency_cdf(document, drawn, "ttft"),
+        figures.latency_cdf(document, drawn, "tpot"),
+        figures.kv_occupancy(document, timeline),
+        figures.hit_rate(document, timeline),
+        figures.queue(timeline),
+        figures.miss_causes(document),
+        figures.request_life(figures.lives_of(document, drawn)),
         figures.replica_load(document, requests),
-    ]  # fmt: skip
+    ]
 
 
 def plan_figures(document):
-    return [figures.goodput_by_rate(document), figures.latency_by_rate(document), figures.candidates(document), figures.binding(document)]
+    return [
+        figures.goodput_by_rate(document),
+        figures.latency_by_rate(document),
+        figures.candidates(document),
+        figures.binding(document),
+    ]
 
 
 def trace(figure, name):
@@ -127,11 +138,17 @@ def test_every_cause_of_the_report_has_a_look(document):
 def test_no_name_is_acted_on(name):
     """plotly reads tags, entities and templates in every text; a class is named by whoever wrote the mix."""
     mix = load_preset("demo").class_
-    config = WorkloadConfig(duration_s=20.0, class_=tuple(replace(c, name=f"{name} {i}", slo_class=name) for i, c in enumerate(mix)))
+    config = WorkloadConfig(
+        duration_s=20.0, class_=tuple(replace(c, name=f"{name} {i}", slo_class=name) for i, c in enumerate(mix))
+    )
     scenario = Scenario(workload=config, slo=SloConfig(ttft_s=1.0, classes={name: SloClass(ttft_s=0.5)}))
     result = api.run(api.prepare(scenario), record_life=True)
     document, drawn = api.as_document(result), aggregates.of(result.report)
-    shown = [*all_figures(document, drawn, result.report.requests, result.report.timeline), figure_of_prompts({"as ordered": [Part(name, "global", 10.0, True)]}), arrivals({name: np.arange(9.0)})]
+    shown = [
+        *all_figures(document, drawn, result.report.requests, result.report.timeline),
+        figure_of_prompts({"as ordered": [Part(name, "global", 10.0, True)]}),
+        arrivals({name: np.arange(9.0)}),
+    ]
     for figure in shown:
         assert name not in figure.to_json().replace("\\u003c", "<").replace("\\u003e", ">").replace("\\u0026", "&")
     assert style.literal(name).replace("\u200b", "") == name
@@ -154,18 +171,36 @@ def test_lives_last_from_arrival_to_the_last_token(result, document, drawn):
 
 def test_preempted_time_is_drawn(document):
     row = {
-        "request": 0, "class_id": 0, "prompt_tokens": 100, "hit_tokens": 64, "output_tokens": 5, "recomputed_tokens": 40, "preempted_s": 0.5, "arrival_s": 1.0,
-        "admit_s": 1.5, "first_token_s": 2.0, "finish_s": 4.0,
-    }  # fmt: skip
+        "request": 0,
+        "class_id": 0,
+        "prompt_tokens": 100,
+        "hit_tokens": 64,
+        "output_tokens": 5,
+        "recomputed_tokens": 40,
+        "preempted_s": 0.5,
+        "arrival_s": 1.0,
+        "admit_s": 1.5,
+        "first_token_s": 2.0,
+        "finish_s": 4.0,
+    }
     [(label, life)] = figures.lives_of(document, {"slowest": [row]})
     assert label == "#0 chat"
-    assert life == [("queued", 1.0, 1.5, 0), ("prefill", 1.5, 2.0, 36), ("decode", 2.0, 3.5, 5), ("preempted", 3.5, 4.0, 40)]
+    assert life == [
+        ("queued", 1.0, 1.5, 0),
+        ("prefill", 1.5, 2.0, 36),
+        ("decode", 2.0, 3.5, 5),
+        ("preempted", 3.5, 4.0, 40),
+    ]
 
 
 def test_figures_of_a_run_in_which_nothing_completed(document):
     figure = figures.latency_cdf(document, {"latency_ms": {"ttft": {}}}, "ttft")
     assert [t.name for t in figure.data] == ["limit chat: 500 ms", "limit others: 1.00 s"]
-    empty = {key: 0 if key == "prefix_hit_tokens" else value for key, value in document.items()} | {"prompt_tokens": 0, "miss_tokens": {}, "classes": {}}
+    empty = {key: 0 if key == "prefix_hit_tokens" else value for key, value in document.items()} | {
+        "prompt_tokens": 0,
+        "miss_tokens": {},
+        "classes": {},
+    }
     assert len(figures.miss_causes(empty).data) == 0
 
 
@@ -178,7 +213,11 @@ def test_goodput_is_below_the_diagonal_and_its_marks_stand_at_the_plans_rates():
     line = trace(figure, "goodput")
     assert (np.asarray(line.y) <= np.asarray(line.x) + 1e-9).all()
     assert line.marker.symbol == ("circle",) * 5 + ("x",), "the last rate is unstable"
-    assert [trace(figure, name).x for name in ("your load 3", "knee 8.1", "SLO capacity 7.4")] == [(3.0, 3.0), (8.1, 8.1), (7.4, 7.4)]
+    assert [trace(figure, name).x for name in ("your load 3", "knee 8.1", "SLO capacity 7.4")] == [
+        (3.0, 3.0),
+        (8.1, 8.1),
+        (7.4, 7.4),
+    ]
     [band] = figure.layout.shapes
     assert (band.x0, band.x1) == (7.2, 7.6)
     unknown = figures.goodput_by_rate({**document, "capacity": None, "knee_per_s": None})
@@ -187,7 +226,13 @@ def test_goodput_is_below_the_diagonal_and_its_marks_stand_at_the_plans_rates():
 
 def test_a_load_in_users_has_users_on_its_axis_and_no_knee():
     document = plan()
-    figure = figures.goodput_by_rate({**document, "capacity": {**document["capacity"], "unit": "users"}, "rates": [{**row, "load": 100 * row["rate_per_s"]} for row in document["rates"]]})
+    figure = figures.goodput_by_rate(
+        {
+            **document,
+            "capacity": {**document["capacity"], "unit": "users"},
+            "rates": [{**row, "load": 100 * row["rate_per_s"]} for row in document["rates"]],
+        }
+    )
     assert figure.layout.xaxis.title.text == "offered load (users)"
     assert trace(figure, "goodput").x[0] == 150.0
     assert trace(figure, "all requests good").y[1] == 1.5
@@ -198,14 +243,21 @@ def test_an_unstable_rate_has_no_latency_and_every_limit_has_a_line():
     figure = figures.latency_by_rate(plan())
     assert np.isnan(trace(figure, "TTFT p99").y[-1])
     assert trace(figure, "TTFT p99").y[1] == 390.0
-    assert [(t.name, t.y[0]) for t in figure.data if "limit" in t.name] == [("TTFT limit chat: 500 ms", 500.0), ("TPOT limit chat, agent: 30.0 ms", 30.0), ("TTFT limit agent: 2.00 s", 2000.0)]
+    assert [(t.name, t.y[0]) for t in figure.data if "limit" in t.name] == [
+        ("TTFT limit chat: 500 ms", 500.0),
+        ("TPOT limit chat, agent: 30.0 ms", 30.0),
+        ("TTFT limit agent: 2.00 s", 2000.0),
+    ]
 
 
 def test_candidates_show_the_plan_and_the_front_of_those_that_meet():
     document = plan()
     figure = figures.candidates(document)
     assert len(trace(figure, "meets").x) == 3
-    assert list(zip(trace(figure, "Pareto front").x, trace(figure, "Pareto front").y, strict=True)) == [(240.0, 12.0), (395.0, 8.0)]
+    assert list(zip(trace(figure, "Pareto front").x, trace(figure, "Pareto front").y, strict=True)) == [
+        (240.0, 12.0),
+        (395.0, 8.0),
+    ]
     assert (trace(figure, "the plan").x, trace(figure, "the plan").y) == ((395.0,), (8.0,))
     assert [t.name for t in figure.data] == ["Pareto front", "meets", "misses", "the plan"]
     assert len(trace(figure, "misses").x) == 1, "an unstable one's latency says how long its run was"
@@ -260,11 +312,32 @@ def test_replica_load_adds_up_to_the_runs_tokens(result, document):
 
 def test_a_difference_is_better_worse_or_not_shown():
     def row(difference, half):
-        return {"difference": difference, "interval_95": half, "shown": None if half is None else abs(difference) > half, "observations": 20, "note": ""}
+        return {
+            "difference": difference,
+            "interval_95": half,
+            "shown": None if half is None else abs(difference) > half,
+            "observations": 20,
+            "note": "",
+        }
 
-    keys = [("lru", row(0.0, 0.0)), ("lfu", row(-30.0, 10.0)), ("fifo", row(4.0, 9.0)), ("mru", row(80.0, 20.0)), ("slru", row(2.0, None)), ("sieve", row(None, None))]
-    figure = figures.differences({"variants": [{"variant": {"cache.policy": name}, "vs_first": {"p99_ttft_ms": d}} for name, d in keys]}, "p99_ttft_ms")
-    assert {t.name: t.y for t in figure.data} == {"better": ("policy lfu",), "worse": ("policy mru",), "no difference shown": ("policy fifo",), "no interval": ("policy slru",)}
+    keys = [
+        ("lru", row(0.0, 0.0)),
+        ("lfu", row(-30.0, 10.0)),
+        ("fifo", row(4.0, 9.0)),
+        ("mru", row(80.0, 20.0)),
+        ("slru", row(2.0, None)),
+        ("sieve", row(None, None)),
+    ]
+    figure = figures.differences(
+        {"variants": [{"variant": {"cache.policy": name}, "vs_first": {"p99_ttft_ms": d}} for name, d in keys]},
+        "p99_ttft_ms",
+    )
+    assert {t.name: t.y for t in figure.data} == {
+        "better": ("policy lfu",),
+        "worse": ("policy mru",),
+        "no difference shown": ("policy fifo",),
+        "no interval": ("policy slru",),
+    }
     assert trace(figure, "better").error_x.array == (10.0,)
 
 

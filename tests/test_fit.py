@@ -1,4 +1,6 @@
-"""The fitted forms: known parameters come back, held-out errors mean what they say, measured H200 kernels are within the limits."""
+"""The fitted forms: known parameters come back, held-out errors mean what they say, measured H200 kernels are within
+the limits."""
+
 import numpy as np
 import pytest
 
@@ -30,7 +32,11 @@ def test_every_fitted_operator_has_axes_and_at_most_four_parameters():
 
 def test_exact_points_give_exact_parameters():
     truth = Form(7.0, {"gflop": 1.5}, {"mb": 0.3})
-    shapes = [{"m": m, "n": n, "k": k} for n, k in ((4096, 4096), (1024, 4096), (4096, 11008)) for m in (1, 4, 16, 64, 256, 1024, 4096)]
+    shapes = [
+        {"m": m, "n": n, "k": k}
+        for n, k in ((4096, 4096), (1024, 4096), (4096, 11008))
+        for m in (1, 4, 16, 64, 256, 1024, 4096)
+    ]
     fitted = fit_operators({"gemm": [sample("gemm", s, truth.us(features(Point("gemm", s), 2))) for s in shapes]})
     assert len(fitted) == 3
     for f in fitted:
@@ -54,7 +60,10 @@ def test_one_outlier_does_not_pull_the_form():
 
 def test_a_held_out_error_sees_what_the_form_cannot_say():
     """A staircase: neighbours agree with each other, no smooth form does."""
-    rows = [sample("gemm", {"m": m, "n": 1024, "k": 1024}, 10.0 if m < 100 else 40.0) for m in (1, 2, 4, 8, 16, 32, 64, 99, 100, 200, 300, 400)]
+    rows = [
+        sample("gemm", {"m": m, "n": 1024, "k": 1024}, 10.0 if m < 100 else 40.0)
+        for m in (1, 2, 4, 8, 16, 32, 64, 99, 100, 200, 300, 400)
+    ]
     (fitted,) = fit_operators({"gemm": rows})
     assert fitted.held_out > 0.1
 
@@ -66,9 +75,15 @@ def test_the_error_between_points_is_the_error_of_linear_interpolation():
 
 def test_forms_never_fall_when_work_grows():
     rng = np.random.default_rng(0)
-    for op, shape, axis in (("gemm", {"m": 1, "n": 512, "k": 512}, "m"), ("prefill", {**HEADS, "new": 1, "cached": 700, "seqs": 1}, "new"), ("prefill", {**HEADS, "new": 64, "cached": 1, "seqs": 1}, "cached")):
+    for op, shape, axis in (
+        ("gemm", {"m": 1, "n": 512, "k": 512}, "m"),
+        ("prefill", {**HEADS, "new": 1, "cached": 700, "seqs": 1}, "new"),
+        ("prefill", {**HEADS, "new": 64, "cached": 1, "seqs": 1}, "cached"),
+    ):
         compute, memory = TERMS[op]
-        form = Form(float(rng.random()), {f: float(rng.random()) for f in compute}, {f: float(rng.random()) for f in memory})
+        form = Form(
+            float(rng.random()), {f: float(rng.random()) for f in compute}, {f: float(rng.random()) for f in memory}
+        )
         us = [form.us(features(Point(op, {**shape, axis: x}), 2)) for x in (1, 10, 100, 1000, 10_000)]
         assert us == sorted(us)
 

@@ -1,7 +1,9 @@
-"""Random cases against the per-block reference (the long form: `python -m tests.fuzz --ops 1000000`), and planted faults.
+"""Random cases against the per-block reference (the long form: `python -m tests.fuzz --ops 1000000`), and planted
+faults.
 
-    python -m pytest tests/test_fuzz.py
+python -m pytest tests/test_fuzz.py
 """
+
 import pytest
 
 from tests import fuzz
@@ -44,24 +46,38 @@ def test_random_cases_reach_the_corners():
         segments = [(r, s) for r in case["requests"] for s in r["segments"]]
         finish = {r.id: r.finish_s for r in engine.requests}
         admit = {r.id: r.admit_s for r in engine.requests}
-        seen |= {name for name, happened in {
-            "hit": any(r.cached and r.cached[0] for r in engine.requests),
-            "evicted": engine.pool.evicted,
-            "preempted": any(s.preempted for s in engine.steps),
-            "several preempted in a step": any(len(s.preempted) > 1 for s in engine.steps),
-            "priority preemption": engine.by_priority and any(s.preempted for s in engine.steps),
-            "hit after a preemption": any(sum(r.cached[1:]) for r in engine.requests),
-            "refused": any(r.rejected for r in engine.requests),
-            "output asked for before it exists": any(s[0] == "o" and admit[r["id"]] < finish.get(s[1], 0) for r, s in segments),
-            "timed": case["timed"], "caching off": not engine.caching, "no reservation": not engine.reserve_full,
-            "watermark": engine.watermark, "threshold": engine.threshold, "lora limit": engine.max_loras,
-            "salt": any("cache_salt" in r for r in case["requests"]), "lora": any("lora" in r for r in case["requests"]),
-            "block of one token": engine.block_size == 1, "prompt of whole blocks": any(r.prompt % engine.block_size == 0 for r in engine.requests),
-            "asynchronous": engine.asynchronous and any(s.preempted for s in engine.steps),
-            "finished after a preemption": any(r.finish_s >= 0 and r.preempted_at > r.finish_start >= 0 for r in engine.requests),
-            "least computed preempted": engine.least_computed and any(s.preempted for s in engine.steps),
-            "two copies of a hash": any(len(copies) > 1 for copies in engine.pool.cached.values()),
-        }.items() if happened}  # fmt: skip
+        seen |= {
+            name
+            for name, happened in {
+                "hit": any(r.cached and r.cached[0] for r in engine.requests),
+                "evicted": engine.pool.evicted,
+                "preempted": any(s.preempted for s in engine.steps),
+                "several preempted in a step": any(len(s.preempted) > 1 for s in engine.steps),
+                "priority preemption": engine.by_priority and any(s.preempted for s in engine.steps),
+                "hit after a preemption": any(sum(r.cached[1:]) for r in engine.requests),
+                "refused": any(r.rejected for r in engine.requests),
+                "output asked for before it exists": any(
+                    s[0] == "o" and admit[r["id"]] < finish.get(s[1], 0) for r, s in segments
+                ),
+                "timed": case["timed"],
+                "caching off": not engine.caching,
+                "no reservation": not engine.reserve_full,
+                "watermark": engine.watermark,
+                "threshold": engine.threshold,
+                "lora limit": engine.max_loras,
+                "salt": any("cache_salt" in r for r in case["requests"]),
+                "lora": any("lora" in r for r in case["requests"]),
+                "block of one token": engine.block_size == 1,
+                "prompt of whole blocks": any(r.prompt % engine.block_size == 0 for r in engine.requests),
+                "asynchronous": engine.asynchronous and any(s.preempted for s in engine.steps),
+                "finished after a preemption": any(
+                    r.finish_s >= 0 and r.preempted_at > r.finish_start >= 0 for r in engine.requests
+                ),
+                "least computed preempted": engine.least_computed and any(s.preempted for s in engine.steps),
+                "two copies of a hash": any(len(copies) > 1 for copies in engine.pool.cached.values()),
+            }.items()
+            if happened
+        }
     assert len(seen) == 22, seen
 
 

@@ -1,4 +1,6 @@
-"""The one script for a GPU, rehearsed on the CPU: every part runs, records and is compared, and a failing part does not take the rest with it."""
+"""The one script for a GPU, rehearsed on the CPU: every part runs, records and is compared, and a failing part does not
+take the rest with it."""
+
 import argparse
 import json
 import subprocess
@@ -20,7 +22,13 @@ ROOT = Path(__file__).parent.parent
 @pytest.fixture(scope="module")
 def session(tmp_path_factory):
     folder = tmp_path_factory.mktemp("session")
-    done = subprocess.run([sys.executable, "tools/gpu_session.py", "--rehearse", "--out", str(folder)], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "tools/gpu_session.py", "--rehearse", "--out", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return folder, done.stdout
 
@@ -31,7 +39,15 @@ def test_every_part_prints_its_seconds_and_leaves_its_recording(session):
         assert f"\n{part}: " in printed
     assert "0 parts failed" in printed
     assert "REHEARSAL on a CPU" in (folder / "report.md").read_text()
-    assert {"points.jsonl", "checks.json", "rates.json", "iterations.jsonl", "requests.jsonl", "steps.jsonl", "meta.json"} <= {p.name for p in folder.iterdir()}
+    assert {
+        "points.jsonl",
+        "checks.json",
+        "rates.json",
+        "iterations.jsonl",
+        "requests.jsonl",
+        "steps.jsonl",
+        "meta.json",
+    } <= {p.name for p in folder.iterdir()}
     assert len(read_points(folder / "points.jsonl")[1]) > 5
 
 
@@ -43,14 +59,22 @@ def test_a_rehearsal_gives_no_verdict_on_any_rate(session):
     rates = json.loads((folder / "rates.json").read_text())
     assert rates["rehearsal"] is True
     assert [c["verdict"] for c in rates["cases"]] == ["rehearsal, no figure"] * 6
-    assert all(c["torch_us"] > 0 and "torch sdpa" in c["torch_note"] for c in rates["cases"]), "torch's attention stands beside every case"
+    assert all(c["torch_us"] > 0 and "torch sdpa" in c["torch_note"] for c in rates["cases"]), (
+        "torch's attention stands beside every case"
+    )
 
 
 def test_every_kernel_is_checked_in_both_types_the_rarest_before_time_runs_out(session):
     checks = json.loads((session[0] / "checks.json").read_text())
     assert all(c["passed"] for c in checks)
     first = " ".join(c["case"] for c in checks[:7])
-    for kernel in ("prefill d128", "decode d128", "decode table reused", "rotary embedding and KV write", "grouped GEMM"):
+    for kernel in (
+        "prefill d128",
+        "decode d128",
+        "decode table reused",
+        "rotary embedding and KV write",
+        "grouped GEMM",
+    ):
         assert kernel in first
     assert {c["dtype"] for c in checks[:4]} == {"float32", "float16"}
 
@@ -74,7 +98,9 @@ sys.exit(gpu_session.main())
 
 
 def test_a_wrong_kernel_and_one_that_does_not_run_are_told_apart_and_fail_the_part(tmp_path):
-    done = subprocess.run([sys.executable, "-c", BROKEN, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", BROKEN, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "checks: 9 of 11 passed" in done.stdout
     assert "RuntimeError: no such instruction" in done.stdout
@@ -90,7 +116,9 @@ def test_fitting_ends_with_the_parts_time(session, tmp_path, monkeypatch):
 
     lines = gpu_session.fit(session[0] / "points.jsonl", "tiny", tmp_path / "p.json", 0.05)
     assert len(lines) == 1
-    assert lines[0].startswith("not fitted: not done in the 0.1 s left of this part; elsewhere: kvcast calibrate --points")
+    assert lines[0].startswith(
+        "not fitted: not done in the 0.1 s left of this part; elsewhere: kvcast calibrate --points"
+    )
     assert not (tmp_path / "p.json").exists()
     asked = {}
     monkeypatch.setattr(gpu_session, "measure", lambda *_, budget_s, **__: asked.update(budget_s=budget_s))
@@ -115,6 +143,12 @@ def test_without_a_gpu_it_says_so(tmp_path):
 
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    done = subprocess.run([sys.executable, "tools/gpu_session.py", "--out", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "tools/gpu_session.py", "--out", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode != 0
     assert "torch sees no GPU" in done.stderr

@@ -1,4 +1,5 @@
 """Traces that are cut, mixed up, absurd or hostile: one clear line each, and the right numbers beside it."""
+
 from __future__ import annotations
 
 import bz2
@@ -40,7 +41,9 @@ def test_clocks_since_1970_keep_their_last_digits(tmp_path: Path) -> None:
     start = 1_700_000_000_000_000_001
     workload = read(write(tmp_path / "t.jsonl", *[{**TOKENS, "arrival_time_ns": start + ns} for ns in (100, 0, 250)]))
     assert workload.arrival_s.tolist() == [1e-7, 0, 2.5e-7]
-    assert read(write(tmp_path / "m.jsonl", {**ROW, "timestamp": 1_700_000_000_001}, {**ROW, "timestamp": 1_700_000_000_000})).arrival_s.tolist() == [0.001, 0]
+    assert read(
+        write(tmp_path / "m.jsonl", {**ROW, "timestamp": 1_700_000_000_001}, {**ROW, "timestamp": 1_700_000_000_000})
+    ).arrival_s.tolist() == [0.001, 0]
     late = text(tmp_path / "b.csv", BURST + "9007199254740993,m,5,5\n9007199254740992,m,5,5\n")
     assert read(late).arrival_s.tolist() == [1, 0]
 
@@ -48,11 +51,32 @@ def test_clocks_since_1970_keep_their_last_digits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "line"),
     [
-        ([ROW, {**ROW, "timestamp": 10**12 + 1}], "FILE, row 2: timestamp = 1000000000001, expected at most 1e+09 s (32 years) after the earliest time in the file"),
-        ([{**ROW, "timestamp": 1e18}] * 2, "FILE, row 1: timestamp = 1e+18, expected a time that a float resolves, at most 1e+13"),
-        ([ROW, {**ROW, "timestamp": 10**400}], f"FILE, row 2: timestamp = 1{'0' * 56}..., expected a finite number of at least 0"),
-        ([{**ROW, "session_id": "a"}, {**ROW, "session_id": "a", "delay": 1e13}], "FILE, row 2: delay = 10000000000000.0, expected at most 1e+09 s (32 years)"),
-        ([TOKENS, {**TOKENS, "arrival_time_ns": 1.7e18}], "FILE, row 2: arrival_time_ns = 1.7e+18, expected at most 1e+09 s (32 years) after the earliest time in the file"),
+        (
+            [ROW, {**ROW, "timestamp": 10**12 + 1}],
+            (
+                "FILE, row 2: timestamp = 1000000000001, expected at most 1e+09 s (32 years) after the earliest time in"
+                " the file"
+            ),
+        ),
+        (
+            [{**ROW, "timestamp": 1e18}] * 2,
+            "FILE, row 1: timestamp = 1e+18, expected a time that a float resolves, at most 1e+13",
+        ),
+        (
+            [ROW, {**ROW, "timestamp": 10**400}],
+            f"FILE, row 2: timestamp = 1{'0' * 56}..., expected a finite number of at least 0",
+        ),
+        (
+            [{**ROW, "session_id": "a"}, {**ROW, "session_id": "a", "delay": 1e13}],
+            "FILE, row 2: delay = 10000000000000.0, expected at most 1e+09 s (32 years)",
+        ),
+        (
+            [TOKENS, {**TOKENS, "arrival_time_ns": 1.7e18}],
+            (
+                "FILE, row 2: arrival_time_ns = 1.7e+18, expected at most 1e+09 s (32 years) after the earliest time in"
+                " the file"
+            ),
+        ),
     ],
 )
 def test_times_that_a_float_clock_cannot_hold(tmp_path: Path, rows: list[dict], line: str) -> None:
@@ -65,15 +89,24 @@ def test_a_second_before_the_limit_is_read(tmp_path: Path) -> None:
 
 def test_tables_with_times_too_far_apart(tmp_path: Path) -> None:
     wall = text(tmp_path / "a.csv", AZURE + "0001-01-01 00:00:00,5,5\n2023-11-16 18:17:03,5,5\n")
-    assert complaint(wall) == "FILE, row 3: TIMESTAMP = '2023-11-16 18:17:03', expected at most 1e+09 s (32 years) after the earliest time in the file"
+    assert (
+        complaint(wall)
+        == "FILE, row 3: TIMESTAMP = '2023-11-16 18:17:03', expected at most 1e+09 s (32 years) after the earliest time"
+        " in the file"
+    )
     burst = text(tmp_path / "b.csv", BURST + "5,m,5,5\n1e10,m,5,5\n")
-    assert complaint(burst) == "FILE, row 3: Timestamp = '1e10', expected at most 1e+09 s (32 years) after the earliest time in the file"
+    assert (
+        complaint(burst)
+        == "FILE, row 3: Timestamp = '1e10', expected at most 1e+09 s (32 years) after the earliest time in the file"
+    )
 
 
 def test_weka_times_of_a_clock_count_from_the_first(tmp_path: Path) -> None:
     turns = [turn(0, 12, 2, [1, 2, 3]), turn(5.5, 16, 2, [1, 2, 3, 4], think=1)]
     shifted = [{**t, "t": t["t"] + 1_700_000_000} for t in turns]
-    ours, theirs = (read(write(tmp_path / f"{i}.json", session(*r)), think="original") for i, r in enumerate((turns, shifted)))
+    ours, theirs = (
+        read(write(tmp_path / f"{i}.json", session(*r)), think="original") for i, r in enumerate((turns, shifted))
+    )
     assert ours.arrival_s.tolist() == theirs.arrival_s.tolist() == [0, 5.5]
 
 
@@ -128,32 +161,54 @@ def test_text_ids_and_numbers_do_not_meet_across_chunks(tmp_path: Path, before: 
 
 
 def test_the_first_list_without_ids_decides_nothing(tmp_path: Path) -> None:
-    path = write(tmp_path / "t.jsonl", {**ROW, "hash_ids": []}, {**ROW, "hash_ids": ["a", "b"]}, {**ROW, "hash_ids": [1, 2]})
-    assert complaint(path) == "FILE, row 3: hash_ids[0] = 1, expected text like the ids before it: a file has ids of one type"
+    path = write(
+        tmp_path / "t.jsonl", {**ROW, "hash_ids": []}, {**ROW, "hash_ids": ["a", "b"]}, {**ROW, "hash_ids": [1, 2]}
+    )
+    assert (
+        complaint(path)
+        == "FILE, row 3: hash_ids[0] = 1, expected text like the ids before it: a file has ids of one type"
+    )
 
 
 @pytest.mark.parametrize(("ids", "place"), [([True, False], 0), ([1, True], 1)])
 def test_true_is_no_block_id(tmp_path: Path, ids: list, place: int) -> None:
-    assert complaint(write(tmp_path / "t.jsonl", ROW, {**ROW, "hash_ids": ids})) == f"FILE, row 2: hash_ids[{place}] = True, {MIXED}"
+    assert (
+        complaint(write(tmp_path / "t.jsonl", ROW, {**ROW, "hash_ids": ids}))
+        == f"FILE, row 2: hash_ids[{place}] = True, {MIXED}"
+    )
     first = complaint(write(tmp_path / "f.jsonl", {**ROW, "hash_ids": [True, False]}))
-    assert first == "FILE, row 1: hash_ids = [True, False], expected a list of block ids: whole numbers from 0 to 2^64 - 1, or text"
+    assert (
+        first
+        == "FILE, row 1: hash_ids = [True, False], expected a list of block ids: whole numbers from 0 to 2^64 - 1, or"
+        " text"
+    )
 
 
 def test_the_bad_id_of_a_long_list_is_shown(tmp_path: Path) -> None:
     ids = [*range(90), -7, *range(9)]
-    assert complaint(write(tmp_path / "t.jsonl", {**ROW, "input_length": 51200, "hash_ids": ids})) == "FILE, row 1: hash_ids[90] = -7, expected a whole number from 0 to 2^64 - 1 like the ids before it: a file has ids of one type"
+    assert (
+        complaint(write(tmp_path / "t.jsonl", {**ROW, "input_length": 51200, "hash_ids": ids}))
+        == "FILE, row 1: hash_ids[90] = -7, expected a whole number from 0 to 2^64 - 1 like the ids before it: a file"
+        " has ids of one type"
+    )
 
 
 def test_weka_ids_are_read_as_written_whatever_they_look_like(tmp_path: Path) -> None:
-    """Text ids with brackets; a key in escapes; single ids that look like what a list is replaced by inside the reader."""
+    """Text ids with brackets; a key in escapes; single ids that look like what a list is replaced by inside the
+    reader."""
     brackets = session(turn(0, 12, 2, ["a]", "b[", "c"]), turn(1, 12, 2, ["a]", "b[", "d"]))
     workload = read(write(tmp_path / "b.json", brackets))
     assert shared_by_tree(workload.tree, workload.leaf, 0, 1) == 8
     plain = json.dumps(session(turn(0, 4, 1, [7]), turn(1, 4, 1, [0]), turn(2, 4, 1, [7]), tools=0, system=0))
     escaped = read(text(tmp_path / "e.json", plain.replace('"hash_ids": [0]', '"hash\\u005fids": [0]')))
     assert [shared_by_tree(escaped.tree, escaped.leaf, 0, i) for i in (1, 2)] == [0, 4]
-    assert "hash_ids = [-1], expected a list of block ids" in complaint(text(tmp_path / "n.json", plain.replace("[0]", "[-1]")))
-    comma = '{"block_size": 4, "requests": [{"t": 0, "in": 4, "out": 1, "hash_ids": [7]}, {"t": 1, "in": 4, "out": 1, "hash_ids": [7,]}]}'
+    assert "hash_ids = [-1], expected a list of block ids" in complaint(
+        text(tmp_path / "n.json", plain.replace("[0]", "[-1]"))
+    )
+    comma = (
+        '{"block_size": 4, "requests": [{"t": 0, "in": 4, "out": 1, "hash_ids": [7]}, {"t": 1, "in": 4, "out": 1,'
+        ' "hash_ids": [7,]}]}'
+    )
     assert "not a whole JSON document" in complaint(text(tmp_path / "d.json", comma), format="weka")
 
 
@@ -184,8 +239,14 @@ def test_counts_may_be_written_as_decimals(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("zero", ["0", "00", "0.0", " 0 ", "-0"])
 def test_a_zero_output_is_skipped_however_it_is_written(tmp_path: Path, zero: str) -> None:
-    for name, content in (("a", f"{AZURE}2023-11-16 18:17:03,5,{zero}\n2023-11-16 18:17:03,5,5\n"), ("b", f"{BURST}1,m,5,{zero}\n1,m,5,5\n")):
-        assert "rows read 2 = requests 1 + skipped 1 (zero output: 1)" in read(text(tmp_path / f"{name}.csv", content)).notes
+    for name, content in (
+        ("a", f"{AZURE}2023-11-16 18:17:03,5,{zero}\n2023-11-16 18:17:03,5,5\n"),
+        ("b", f"{BURST}1,m,5,{zero}\n1,m,5,5\n"),
+    ):
+        assert (
+            "rows read 2 = requests 1 + skipped 1 (zero output: 1)"
+            in read(text(tmp_path / f"{name}.csv", content)).notes
+        )
     assert "output_length = False" in complaint(write(tmp_path / "f.jsonl", {**ROW, "output_length": False}))
 
 
@@ -199,7 +260,9 @@ def test_token_ids_out_of_range(tmp_path: Path, ids: list[int]) -> None:
 
 
 def test_columns_that_come_twice(tmp_path: Path) -> None:
-    path = text(tmp_path / "t.csv", "TIMESTAMP,ContextTokens,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,5,6,7\n")
+    path = text(
+        tmp_path / "t.csv", "TIMESTAMP,ContextTokens,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,5,6,7\n"
+    )
     assert complaint(path) == "FILE, row 1: column 'ContextTokens' comes twice, expected every column once"
 
 
@@ -245,9 +308,17 @@ def test_json_that_no_parser_takes(tmp_path: Path, value: str, why: str) -> None
     line = complaint(text(tmp_path / "t.jsonl", f'{json.dumps(ROW)}\n{{"timestamp": {value}}}\n'))
     assert line.startswith(f"FILE, row 2: not a whole JSON object ({why}): ")
     assert len(line) < 250
-    for document in (f'{{"block_size": 64, "requests": {value}}}', f'{{"block_size": 64, "requests": [{{"hash_ids": [{value}]}}]}}'):
-        assert complaint(text(tmp_path / "s.json", document), format="weka") == f"FILE: not a whole JSON document ({why}), expected a session"
-    assert "FILE: JSON with the fields timestamp" in complaint(text(tmp_path / "head.jsonl", f'{{"timestamp": {value}}}\n'))
+    for document in (
+        f'{{"block_size": 64, "requests": {value}}}',
+        f'{{"block_size": 64, "requests": [{{"hash_ids": [{value}]}}]}}',
+    ):
+        assert (
+            complaint(text(tmp_path / "s.json", document), format="weka")
+            == f"FILE: not a whole JSON document ({why}), expected a session"
+        )
+    assert "FILE: JSON with the fields timestamp" in complaint(
+        text(tmp_path / "head.jsonl", f'{{"timestamp": {value}}}\n')
+    )
     with pytest.raises(InputError, match=f"case.json: not readable as JSON .{why}"):
         read_case(text(tmp_path / "case.json", value))
 
@@ -260,14 +331,25 @@ def test_a_deep_value_is_shown_short(tmp_path: Path) -> None:
 
 
 def test_session_ids_are_text_or_numbers(tmp_path: Path) -> None:
-    assert complaint(write(tmp_path / "t.jsonl", {**ROW, "session_id": {"a": 1}})) == "FILE, row 1: session_id = {'a': 1}, expected text or a whole number"
+    assert (
+        complaint(write(tmp_path / "t.jsonl", {**ROW, "session_id": {"a": 1}}))
+        == "FILE, row 1: session_id = {'a': 1}, expected text or a whole number"
+    )
     workload = read(write(tmp_path / "u.jsonl", *[{**ROW, "session_id": name} for name in (1, "1", "row 3", None, 1)]))
     assert workload.session_id.tolist() == [0, 1, 2, 3, 0]
 
 
 # ---- Weka documents ----
 
-AGENT = {"type": "subagent", "t": 2.5, "duration_ms": 500, "models": ["s"], "tool_tokens": 4, "system_tokens": 0, "requests": [turn(0, 8, 1, [5, 6])]}
+AGENT = {
+    "type": "subagent",
+    "t": 2.5,
+    "duration_ms": 500,
+    "models": ["s"],
+    "tool_tokens": 4,
+    "system_tokens": 0,
+    "requests": [turn(0, 8, 1, [5, 6])],
+}
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, "5", [1], {}, True, 10**30])
@@ -277,13 +359,19 @@ def test_weka_standard_token_counts(tmp_path: Path, field: str, value: object) -
     wanted = "at most 1000000000" if value == 10**30 else "a whole number of at least 0"
     assert complaint(write(tmp_path / "s.json", main), format="weka") == f"FILE: {field} = {value!r}, expected {wanted}"
     agent = session(turn(0, 12, 2, [1, 2, 3]), {**AGENT, field: value})
-    assert complaint(write(tmp_path / "a.json", agent), format="weka") == f"FILE, request 2: {field} = {value!r}, expected {wanted}"
+    assert (
+        complaint(write(tmp_path / "a.json", agent), format="weka")
+        == f"FILE, request 2: {field} = {value!r}, expected {wanted}"
+    )
 
 
 @pytest.mark.parametrize("models", [5, {"a": 1}, {}, [{}], [5], True])
 def test_weka_models_are_names(tmp_path: Path, models: object) -> None:
     document = {**session(turn(0, 12, 2, [1, 2, 3])), "models": models}
-    assert complaint(write(tmp_path / "s.json", document), format="weka") == f"FILE: models = {models!r}, expected a list of names"
+    assert (
+        complaint(write(tmp_path / "s.json", document), format="weka")
+        == f"FILE: models = {models!r}, expected a list of names"
+    )
 
 
 def test_weka_sessions_of_models_with_one_first_letter_share_nothing(tmp_path: Path) -> None:
@@ -296,7 +384,10 @@ def test_weka_sessions_of_models_with_one_first_letter_share_nothing(tmp_path: P
 @pytest.mark.parametrize("requests", [5, "ab", {}])
 def test_weka_sub_agents_have_a_list_of_requests(tmp_path: Path, requests: object) -> None:
     document = session(turn(0, 12, 2, [1, 2, 3]), {**AGENT, "requests": requests})
-    assert complaint(write(tmp_path / "s.json", document), format="weka") == f"FILE, request 2: requests = {requests!r}, expected a list of requests"
+    assert (
+        complaint(write(tmp_path / "s.json", document), format="weka")
+        == f"FILE, request 2: requests = {requests!r}, expected a list of requests"
+    )
 
 
 def test_weka_files_without_requests(tmp_path: Path) -> None:
@@ -330,7 +421,10 @@ def test_archives_cut_anywhere_are_refused(tmp_path: Path, suffix: str, compress
 
 def test_what_follows_an_archive_is_not_ignored(tmp_path: Path) -> None:
     big = ("pad.txt", b"\1" * 200_000)
-    assert complaint(text(tmp_path / "t.tar", packed() + packed("w", big))) == "FILE: data after the end of the tar archive, expected one archive"
+    assert (
+        complaint(text(tmp_path / "t.tar", packed() + packed("w", big)))
+        == "FILE: data after the end of the tar archive, expected one archive"
+    )
 
 
 def test_archives_that_unpack_to_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +441,10 @@ def test_archives_that_unpack_to_too_much(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_header_of_an_archive_cannot_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "MAX_DOCUMENT", 1 << 20)
     long_name = "n" * (3 << 20) + ".json"
-    assert complaint(text(tmp_path / "t.tar", packed("w", (long_name, b"{}")))) == "FILE: unpacks to more than 1 MiB in one header, expected session files"
+    assert (
+        complaint(text(tmp_path / "t.tar", packed("w", (long_name, b"{}"))))
+        == "FILE: unpacks to more than 1 MiB in one header, expected session files"
+    )
 
 
 def test_folder_entries_that_are_no_files(tmp_path: Path) -> None:
@@ -392,7 +489,11 @@ def test_reading_stays_fast(data_dir: Path) -> None:
 
 def test_engine_cases_cut_short_or_swollen(tmp_path: Path) -> None:
     whole = lzma.compress(b'{"schema": "kvoracle/1"}')
-    for content, why in ((whole[:-9], "not a whole .xz file"), (b"no", "not a whole .xz file"), (lzma.compress(b" " * (65 << 20), preset=0), "more than 64 MiB unpacked")):
+    for content, why in (
+        (whole[:-9], "not a whole .xz file"),
+        (b"no", "not a whole .xz file"),
+        (lzma.compress(b" " * (65 << 20), preset=0), "more than 64 MiB unpacked"),
+    ):
         with pytest.raises(InputError, match=why):
             read_case(text(tmp_path / "case.xz", content))
 
@@ -404,4 +505,7 @@ def test_a_name_in_a_trace_that_commands_a_terminal(tmp_path: Path) -> None:
     trace = text(tmp_path / "b.csv", BURST + "0,m\x1b[31m,5,5\n1,m,5,5\n")
     with pytest.raises(InputError) as problem:
         load(WorkloadConfig(trace=str(trace)))
-    assert str(problem.value) == r"[workload] trace: the class name 'm\x1b[31m', expected text without control characters, not '\x1b'"
+    assert (
+        str(problem.value)
+        == r"[workload] trace: the class name 'm\x1b[31m', expected text without control characters, not '\x1b'"
+    )

@@ -1,4 +1,5 @@
 """The HTML report: what a run folder says, in a page that fetches nothing, runs nothing and is the same every time."""
+
 from __future__ import annotations
 
 import copy
@@ -43,7 +44,7 @@ warmup_s = 0.0
 [slo]
 ttft_s = 0.5
 attainment = 0.95
-"""
+"""  # noqa: E501
 
 
 class Page(HTMLParser):
@@ -90,8 +91,20 @@ def test_the_page_says_what_the_run_folder_says(folder: Path) -> None:
     s = run.summary
     words = Page(of_run(run)).text
     for told in (
-        "Meets the target.", text.percent(s["attainment"]), text.milliseconds(s["p99_ttft_ms"]), text.milliseconds(s["p99_tpot_ms"]), text.percent(s["prefix_hit_rate"]), "Verdict by class", *(verdict.share_of(row["attainment"]) for row in s["verdict"]["classes"]), s["profile_hash"], s["engine_semantics"],
-        f"{text.percent(s['coverage']['extrapolated'])} extrapolated", "Glossary", *s["notes"], *s["kv_arithmetic"], s["profile_provenance"]["provenance"]["source"],
+        "Meets the target.",
+        text.percent(s["attainment"]),
+        text.milliseconds(s["p99_ttft_ms"]),
+        text.milliseconds(s["p99_tpot_ms"]),
+        text.percent(s["prefix_hit_rate"]),
+        "Verdict by class",
+        *(verdict.share_of(row["attainment"]) for row in s["verdict"]["classes"]),
+        s["profile_hash"],
+        s["engine_semantics"],
+        f"{text.percent(s['coverage']['extrapolated'])} extrapolated",
+        "Glossary",
+        *s["notes"],
+        *s["kv_arithmetic"],
+        s["profile_provenance"]["provenance"]["source"],
     ):
         assert told in words, told
     assert "ttft_s = 0.5" in words  # the scenario, to run it again
@@ -118,7 +131,13 @@ def test_nothing_is_run_or_fetched_and_names_stay_text(folder: Path) -> None:
 
 def test_an_unstable_run_has_a_growth_and_no_percentiles(folder: Path) -> None:
     run = load_run(folder)
-    s = run.summary | {"verdict": run.summary["verdict"] | {"word": "misses", "reason": "unstable"}, "stable": False, "stable_reason": "work in system grew", "backlog_growth_per_s": 1.25, "backlog_growth_tokens_per_s": 900.0}
+    s = run.summary | {
+        "verdict": run.summary["verdict"] | {"word": "misses", "reason": "unstable"},
+        "stable": False,
+        "stable_reason": "work in system grew",
+        "backlog_growth_per_s": 1.25,
+        "backlog_growth_tokens_per_s": 900.0,
+    }
     s |= {key: None for key in s if re.match(r"(mean|median|std|p\d\d)_.*_ms$", key)}
     words = Page(of_run(replace(run, summary=s))).text
     assert "Misses the target." in words
@@ -131,7 +150,11 @@ def test_an_unstable_run_has_a_growth_and_no_percentiles(folder: Path) -> None:
 
 def test_every_verdict_has_a_colour_and_its_words(folder: Path) -> None:
     run = load_run(folder)
-    for word, state, headline in (("meets", "met", "Meets the target."), ("misses", "missed", "Misses the target."), ("not shown", "not-shown", "Not shown.")):
+    for word, state, headline in (
+        ("meets", "met", "Meets the target."),
+        ("misses", "missed", "Misses the target."),
+        ("not shown", "not-shown", "Not shown."),
+    ):
         page = of_run(replace(run, summary=run.summary | {"verdict": run.summary["verdict"] | {"word": word}}))
         assert f'<div class="banner {state}"><strong>{headline}</strong>' in page
         assert f".banner.{state}{{border-left-color" in page
@@ -174,15 +197,48 @@ def test_a_plan_says_what_its_document_says(tmp_path: Path) -> None:
     assert page == of_folder(tmp_path)
     parsed = Page(page)
     words = parsed.text
-    for told in ("2 × H200-SXM", "99.9 %", "7.4 requests/s", "headroom 60 %", "holds 8.8 requests/s instead of 7.4", "vllm serve", "3 times the load", "with the first advice: replicas", "not chosen: TTFT 1", "91.0 %", "coding-agent", "chat: TTFT", "5 independent runs", "the router is yours to run", EVIL, figures.goodput_by_rate(PLAN).layout.title.text):
+    for told in (
+        "2 × H200-SXM",
+        "99.9 %",
+        "7.4 requests/s",
+        "headroom 60 %",
+        "holds 8.8 requests/s instead of 7.4",
+        "vllm serve",
+        "3 times the load",
+        "with the first advice: replicas",
+        "not chosen: TTFT 1",
+        "91.0 %",
+        "coding-agent",
+        "chat: TTFT",
+        "5 independent runs",
+        "the router is yours to run",
+        EVIL,
+        figures.goodput_by_rate(PLAN).layout.title.text,
+    ):
         assert told.lower() in words.lower(), told
     assert not {"script", "img"} & {tag for tag, _ in parsed.tags}
 
 
 def test_a_plan_without_an_answer_or_optional_parts(tmp_path: Path) -> None:
     plan = copy.deepcopy(PLAN)
-    plan["answer"] |= {"feasible": False, "replicas": None, "gpus": None, "usd_per_hour": None, "attainment": None, "launch": None, "run": None}
-    plan |= {"capacity": None, "rates": None, "knee_per_s": None, "binding": None, "advice": None, "growth": None, "n_plus_1": None}
+    plan["answer"] |= {
+        "feasible": False,
+        "replicas": None,
+        "gpus": None,
+        "usd_per_hour": None,
+        "attainment": None,
+        "launch": None,
+        "run": None,
+    }
+    plan |= {
+        "capacity": None,
+        "rates": None,
+        "knee_per_s": None,
+        "binding": None,
+        "advice": None,
+        "growth": None,
+        "n_plus_1": None,
+    }
     words = Page(of_plan(plan)).text
     assert verdict.planned(plan).headline in words
     assert figures.goodput_by_rate(PLAN).layout.title.text not in words
@@ -191,12 +247,18 @@ def test_a_plan_without_an_answer_or_optional_parts(tmp_path: Path) -> None:
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_writes_the_page_and_explains_what_is_no_folder(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_the_command_writes_the_page_and_explains_what_is_no_folder(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     out = tmp_path / "r.html"
     assert cli.main(["report", str(folder), "--html", str(out)]) == 0
     assert out.read_text(encoding="utf-8") == of_folder(folder)
     capsys.readouterr()
-    for wrong, line in ((tmp_path / "none", "no such folder; expected one that kvcast run --out or kvcast plan --out wrote"), (out, "not a folder; expected"), (tmp_path, "run.json: no such file or directory; expected a run folder")):
+    for wrong, line in (
+        (tmp_path / "none", "no such folder; expected one that kvcast run --out or kvcast plan --out wrote"),
+        (out, "not a folder; expected"),
+        (tmp_path, "run.json: no such file or directory; expected a run folder"),
+    ):
         assert cli.main(["report", str(wrong), "--html", str(tmp_path / "x.html")]) == 2
         assert line in capsys.readouterr().err
     (tmp_path / "plan.json").write_text("{")
@@ -234,7 +296,9 @@ def test_a_log_axis_spaces_decades_alike() -> None:
 
 
 def test_markers_without_a_colour_are_seen() -> None:
-    figure = go.Figure(go.Scatter(x=[2, 3, 40], y=[1, 2, 3], mode="markers", error_x={"type": "data", "array": [1, 1, 1]})).update_xaxes(type="log")
+    figure = go.Figure(
+        go.Scatter(x=[2, 3, 40], y=[1, 2, 3], mode="markers", error_x={"type": "data", "array": [1, 1, 1]})
+    ).update_xaxes(type="log")
     svg = as_svg(figure, "t")
     assert "None" not in svg
     assert len(re.findall(r'<path d="M[^"]*" fill="#0072B2"', svg)) == 3
@@ -243,9 +307,19 @@ def test_markers_without_a_colour_are_seen() -> None:
 
 
 def test_stacked_bars_end_where_their_sum_does() -> None:
-    figure = go.Figure([go.Bar(y=["p", "q"], x=[30, 0], orientation="h", name="a", marker={"color": "#000001"}), go.Bar(y=["p", "q"], x=[70, 50], orientation="h", name="b", marker={"color": "#000002"})])
+    figure = go.Figure(
+        [
+            go.Bar(y=["p", "q"], x=[30, 0], orientation="h", name="a", marker={"color": "#000001"}),
+            go.Bar(y=["p", "q"], x=[70, 50], orientation="h", name="b", marker={"color": "#000002"}),
+        ]
+    )
     svg = as_svg(figure.update_layout(barmode="stack", title={"text": "T"}).update_xaxes(range=[0, 100]), "t")
-    rects = [tuple(map(float, m.groups())) for m in re.finditer(r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)" fill="#00000[12]"><title>', svg)]
+    rects = [
+        tuple(map(float, m.groups()))
+        for m in re.finditer(
+            r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)" fill="#00000[12]"><title>', svg
+        )
+    ]
     (x1, y1, w1, _), (x2, y2, w2, _), (x3, y3, w3, _), (x4, y4, w4, _) = rects
     assert (y1, y2) == (y3, y4)
     assert y1 > y2  # the first category is at the bottom, as plotly has it
@@ -256,7 +330,12 @@ def test_stacked_bars_end_where_their_sum_does() -> None:
 
 
 def test_every_word_of_a_figure_is_escaped() -> None:
-    figure = line([1, 2], [1, 2]).add_trace(go.Bar(x=[EVIL], y=[1], name=EVIL)).update_layout(title={"text": EVIL}).update_xaxes(title=EVIL)
+    figure = (
+        line([1, 2], [1, 2])
+        .add_trace(go.Bar(x=[EVIL], y=[1], name=EVIL))
+        .update_layout(title={"text": EVIL})
+        .update_xaxes(title=EVIL)
+    )
     Page(as_svg(figure, "t"))
     assert "<img" not in as_svg(figure, "t")
 
@@ -265,9 +344,19 @@ def test_every_figure_of_a_run_and_a_plan_can_be_drawn(folder: Path) -> None:
     run = load_run(folder)
     s, drawn, timeline = run.summary, run.aggregates, run.tables["timeline"]
     all_of_them = [
-        figures.latency_cdf(s, drawn, "ttft"), figures.kv_occupancy(s, timeline), figures.hit_rate(s, timeline), figures.queue(timeline), figures.miss_causes(s), figures.replica_load(s, run.tables["requests"]),
-        figures.request_life(figures.lives_of(s, drawn)), figures.goodput_by_rate(PLAN), figures.latency_by_rate(PLAN), figures.candidates(PLAN), figures.binding(PLAN), figures.growth(PLAN),
-    ]  # fmt: skip
+        figures.latency_cdf(s, drawn, "ttft"),
+        figures.kv_occupancy(s, timeline),
+        figures.hit_rate(s, timeline),
+        figures.queue(timeline),
+        figures.miss_causes(s),
+        figures.replica_load(s, run.tables["requests"]),
+        figures.request_life(figures.lives_of(s, drawn)),
+        figures.goodput_by_rate(PLAN),
+        figures.latency_by_rate(PLAN),
+        figures.candidates(PLAN),
+        figures.binding(PLAN),
+        figures.growth(PLAN),
+    ]
     for figure in all_of_them:
         svg = as_svg(figure, "t")
         Page(svg)

@@ -1,4 +1,5 @@
 """T isolated tenants prefill a shared prompt T times, to the token, and `kvcast compare` shows the price."""
+
 import json
 from pathlib import Path
 
@@ -14,7 +15,12 @@ PROMPT = 6000
 @pytest.mark.parametrize("tenants", [2, 4, 16])
 def test_the_shared_prompt_is_prefilled_once_for_each_tenant(tenants):
     """With room for everything, all that isolation adds is the prompt of every further tenant."""
-    roomy = ["run.warmup_s=0", "workload.duration_s=60", "engine.kv_blocks=1000000", f"workload.class.assistant.tenants={tenants}"]
+    roomy = [
+        "run.warmup_s=0",
+        "workload.duration_s=60",
+        "engine.kv_blocks=1000000",
+        f"workload.class.assistant.tenants={tenants}",
+    ]
     computed = {}
     for isolation in ("false", "true"):
         report = simulate(load_scenario(EXAMPLE, [*roomy, f"workload.class.assistant.isolation={isolation}"]))

@@ -1,4 +1,5 @@
 """Step times: scalar and vectorised agree to the last bit, tables are read as measured, coverage is honest."""
+
 import csv
 
 import numpy as np
@@ -15,20 +16,48 @@ from calibrate.sources.tables import TableStepTime
 from calibrate.steptime import Line
 
 WINDOWED = model_from_config(
-    {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
-     "vocab_size": 100, "max_position_embeddings": 4096, "sliding_window": 256, "layer_types": ["sliding_attention", "full_attention"] * 2}, "windowed")  # fmt: skip
+    {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 100,
+        "max_position_embeddings": 4096,
+        "sliding_window": 256,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+    },
+    "windowed",
+)
 
 TINY_POINTS = {
     "dense": [{"name": "gemm", "repeat": 2, "tokens": [1, 10, 100], "us": [10.0, 10.0, 55.0]}],
     "per_sequence": [{"name": "head", "repeat": 1, "rows": [1, 11], "us": [5.0, 15.0]}],
     "prefill_attention": {"repeat": 2, "new": [1, 100], "cached": [0, 1000], "us": [[2.0, 4.0], [20.0, 120.0]]},
-    "decode_attention": {"repeat": 2, "batch": [1, 4], "context": [100, 200, 400], "us": [[1.0, 2.0, 4.0], [2.0, 3.0, None]]},
-}  # fmt: skip
+    "decode_attention": {
+        "repeat": 2,
+        "batch": [1, 4],
+        "context": [100, 200, 400],
+        "us": [[1.0, 2.0, 4.0], [2.0, 3.0, None]],
+    },
+}
 
 
 def with_skew_and_mixed() -> dict:
-    mixed = {"repeat": 2, "new": [1, 100], "cached": [0, 1000], "batch": [1, 4], "context": [100, 200], "us": np.full((2, 2, 2, 2), 30.0).tolist()}
-    return {**TINY_POINTS, "mixed_attention": mixed, "skew": {"batch": [1, 4], "alpha": [0.1, 0.3], "mixed_batch": [1, 4], "mixed_alpha": [0.5, 0.2]}}
+    mixed = {
+        "repeat": 2,
+        "new": [1, 100],
+        "cached": [0, 1000],
+        "batch": [1, 4],
+        "context": [100, 200],
+        "us": np.full((2, 2, 2, 2), 30.0).tolist(),
+    }
+    return {
+        **TINY_POINTS,
+        "mixed_attention": mixed,
+        "skew": {"batch": [1, 4], "alpha": [0.1, 0.3], "mixed_batch": [1, 4], "mixed_alpha": [0.5, 0.2]},
+    }
 
 
 SOURCES: dict[str, StepTime] = {
@@ -46,7 +75,9 @@ SOURCES: dict[str, StepTime] = {
 def stretches(draw):
     """(n, sum of contexts, longest, k), often across a knot of the tables: powers of two, and means just below them."""
     n = draw(st.integers(1, 1100))
-    mean = draw(st.one_of(st.integers(1, 140_000), st.sampled_from([2**i - j for i in range(6, 18) for j in (0, 1, 5)])))
+    mean = draw(
+        st.one_of(st.integers(1, 140_000), st.sampled_from([2**i - j for i in range(6, 18) for j in (0, 1, 5)]))
+    )
     longest = draw(st.one_of(st.just(mean), st.integers(mean, 300_000)))
     total = draw(st.integers(max(n, (n * mean + longest) // 2), max(n, n * longest)))
     return n, total, longest, draw(st.integers(1, 60))
@@ -103,7 +134,9 @@ def test_tiny_tables_by_hand():
     # prefill of 100 over 500: gemm 2 x 55, head 5, attention 2 x (20 + 120) / 2
     assert source.step([(100, 500)], 0, 0, 0, 1)[0] == pytest.approx((110 + 5 + 140) * us)
     # a chunk that samples nothing pays no head; one dense pass over chunk and decodes together
-    assert source.step([(90, 0)], 1, 100, 100, 1)[0] == pytest.approx((2 * 50.5 + 5 + source._prefill.one(90, 0)[0] / us + 2) * us)
+    assert source.step([(90, 0)], 1, 100, 100, 1)[0] == pytest.approx(
+        (2 * 50.5 + 5 + source._prefill.one(90, 0)[0] / us + 2) * us
+    )
     assert source.step([], 0, 0, 0, 0) == (0.0, MEASURED)
 
 
@@ -133,7 +166,9 @@ def test_prefill_reads_the_cached_prefix_at_least_once():
 def test_mixed_steps_use_the_mixed_table_and_unequal_contexts():
     source = TableStepTime(with_skew_and_mixed())
     # mixed attention is 2 x 30 everywhere in the table, whatever the parts take
-    assert source.step([(100, 0)], 4, 400, 100, 5)[0] == pytest.approx((source._dense(104)[0] + source._sampling(5)[0]) + 60e-6)
+    assert source.step([(100, 0)], 4, 400, 100, 5)[0] == pytest.approx(
+        (source._dense(104)[0] + source._sampling(5)[0]) + 60e-6
+    )
     even, skewed = source.step([], 4, 400, 100, 4)[0], source.step([], 4, 400, 200, 4)[0]
     assert skewed - even == pytest.approx(0.3 * 2 * (3 - 2) * 1e-6), "alpha of the way from 100 to 200"
 
@@ -153,19 +188,26 @@ def test_interpolation_between_measured_attention_points(data_dir):
     context = table["context"]
     half = {**table, "context": context[::2], "us": [row[::2] for row in table["us"]]}
     decode = DecodeTable(half)
-    errors = [abs(decode.line(b)[0].at(b * c) / (us * 1e-6) - 1) for b, row in zip(table["batch"], table["us"], strict=True)
-              for c, us in list(zip(context, row, strict=True))[1::2]]  # fmt: skip
+    errors = [
+        abs(decode.line(b)[0].at(b * c) / (us * 1e-6) - 1)
+        for b, row in zip(table["batch"], table["us"], strict=True)
+        for c, us in list(zip(context, row, strict=True))[1::2]
+    ]
     assert np.mean(errors) < 0.04
 
 
-@pytest.mark.parametrize(("profile", "model", "name", "gpu", "tp"), [
-    ("h200-llama-3.1-8b-aic", "llama-3.1-8b", "Meta-Llama-3.1-8B", "h200_sxm", 1),
-    ("h100-llama-3.1-70b-tp4-aic", "llama-3.1-70b", "Meta-Llama-3.1-70B", "h100_sxm", 4),
-    ("a100-llama-3.1-70b-tp8-aic", "llama-3.1-70b", "Meta-Llama-3.1-70B", "a100_sxm", 8),
-    ("h200-qwen3-32b-tp2-aic", "qwen3-32b", "Qwen3-32B", "h200_sxm", 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("profile", "model", "name", "gpu", "tp"),
+    [
+        ("h200-llama-3.1-8b-aic", "llama-3.1-8b", "Meta-Llama-3.1-8B", "h200_sxm", 1),
+        ("h100-llama-3.1-70b-tp4-aic", "llama-3.1-70b", "Meta-Llama-3.1-70B", "h100_sxm", 4),
+        ("a100-llama-3.1-70b-tp8-aic", "llama-3.1-70b", "Meta-Llama-3.1-70B", "a100_sxm", 8),
+        ("h200-qwen3-32b-tp2-aic", "qwen3-32b", "Qwen3-32B", "h200_sxm", 2),
+    ],
+)
 def test_exported_profiles_give_the_whole_steps_of_their_source(data_dir, profile, model, name, gpu, tp):
-    """Whole steps queried from the package apart from the export: mean error under 1.5 %, prefill over a prefix included."""
+    """Whole steps queried from the package apart from the export: mean error under 1.5 %, prefill over a prefix
+    included."""
     source = load_step_time(profile, model, tp=tp)
 
     def rows(file: str) -> list[dict]:
@@ -173,10 +215,18 @@ def test_exported_profiles_give_the_whole_steps_of_their_source(data_dir, profil
             keep = {"model": name, "gpu": gpu, "backend": "vllm", "tp": str(tp), "quant": "bf16"}
             return [r for r in csv.DictReader(f) if all(r[k] == v for k, v in keep.items())]
 
-    decode = [source.step([], b, b * c, c, b)[0] * 1e3 / float(r["latency_ms"]) - 1
-              for r in rows("decode_ms.csv") for b, c in [(int(r["batch"]), int(r["context"]))]]  # fmt: skip
-    prefill = [source.step([(int(r["new_tokens"]), int(r["cached_prefix"]))] * int(r["batch"]), 0, 0, 0, int(r["batch"]))[0] * 1e3
-               / float(r["latency_ms"]) - 1 for r in rows("prefill_ms.csv")]  # fmt: skip
+    decode = [
+        source.step([], b, b * c, c, b)[0] * 1e3 / float(r["latency_ms"]) - 1
+        for r in rows("decode_ms.csv")
+        for b, c in [(int(r["batch"]), int(r["context"]))]
+    ]
+    prefill = [
+        source.step([(int(r["new_tokens"]), int(r["cached_prefix"]))] * int(r["batch"]), 0, 0, 0, int(r["batch"]))[0]
+        * 1e3
+        / float(r["latency_ms"])
+        - 1
+        for r in rows("prefill_ms.csv")
+    ]
     assert len(decode) == 63
     assert len(prefill) in (18, 76)
     assert np.mean(np.abs(decode)) < 0.015
@@ -198,7 +248,9 @@ def test_coverage_says_where_the_database_ends():
 
 
 @settings(max_examples=100, deadline=None)
-@given(n=st.integers(1, 600), context=st.integers(1, 100_000), new=st.integers(1, 16_000), cached=st.integers(0, 130_000))
+@given(
+    n=st.integers(1, 600), context=st.integers(1, 100_000), new=st.integers(1, 16_000), cached=st.integers(0, 130_000)
+)
 def test_more_context_never_makes_a_roofline_step_faster(n, context, new, cached):
     source = SOURCES["roofline-moe"]
     assert source.step([], n, n * context, context, n)[0] <= source.step([], n, n * (context + 7), context + 7, n)[0]

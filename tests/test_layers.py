@@ -1,4 +1,5 @@
 """Editing a mix: cells, the class table, prompt layers; every edit is a function from one mix to the next."""
+
 import json
 from dataclasses import replace
 
@@ -14,21 +15,49 @@ from workloads.estimate import estimate
 from workloads.mix import resolve
 from workloads.toml import list_presets, load_preset
 
-# -- cells ---------------------------------------------------------------------------------------------------------------
+# -- cells
+# ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("text", "dist"), [
-    ("1200", Dist(value=1200.0)), ("16k", Dist(value=16000.0)), ("1,200", Dist(value=1200.0)), ("129 p90 424 max 1000", Dist(kind="lognormal", median=129.0, p90=424.0, high=1000.0)),
-    ("lognormal 129 sigma 0.9", Dist(kind="lognormal", median=129.0, sigma=0.9)), ("geometric 4 max 12", Dist(kind="geometric", mean=4.0, high=12.0)),
-    ("uniform 3 to 50", Dist(kind="uniform", low=3.0, high=50.0)), ("exponential 1.5", Dist(kind="exponential", mean=1.5)),
-    ("empirical 2000:3 8000:1 max 5000", Dist(kind="empirical", values=(2000.0, 8000.0), weights=(3.0, 1.0), high=5000.0)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "dist"),
+    [
+        ("1200", Dist(value=1200.0)),
+        ("16k", Dist(value=16000.0)),
+        ("1,200", Dist(value=1200.0)),
+        ("129 p90 424 max 1000", Dist(kind="lognormal", median=129.0, p90=424.0, high=1000.0)),
+        ("lognormal 129 sigma 0.9", Dist(kind="lognormal", median=129.0, sigma=0.9)),
+        ("geometric 4 max 12", Dist(kind="geometric", mean=4.0, high=12.0)),
+        ("uniform 3 to 50", Dist(kind="uniform", low=3.0, high=50.0)),
+        ("exponential 1.5", Dist(kind="exponential", mean=1.5)),
+        (
+            "empirical 2000:3 8000:1 max 5000",
+            Dist(kind="empirical", values=(2000.0, 8000.0), weights=(3.0, 1.0), high=5000.0),
+        ),
+    ],
+)
 def test_a_distribution_is_a_short_text(text, dist):
     assert mix.parse_dist(text) == dist
     assert mix.parse_dist(mix.dist_text(dist)) == dist
 
 
-@pytest.mark.parametrize("text", ["", "many", "12 p90", "12 p90 x", "12 p99 40", "-5", "nan", "1e999", "empirical 3", "empirical 1:2:3", "12 p90 20 p90 30", "geometric"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "many",
+        "12 p90",
+        "12 p90 x",
+        "12 p99 40",
+        "-5",
+        "nan",
+        "1e999",
+        "empirical 3",
+        "empirical 1:2:3",
+        "12 p90 20 p90 30",
+        "geometric",
+    ],
+)
 def test_an_unreadable_distribution_is_one_line_with_the_grammar(text):
     with pytest.raises(InputError, match="expected a distribution") as error:
         mix.parse_dist(text, "classes, row 1: turns")
@@ -36,7 +65,8 @@ def test_an_unreadable_distribution_is_one_line_with_the_grammar(text):
     assert "\n" not in str(error.value)
 
 
-# -- the table -----------------------------------------------------------------------------------------------------------
+# -- the table
+# -----------------------------------------------------------------------------------------------------------
 
 
 def edit(config, **edits):
@@ -62,7 +92,11 @@ def test_a_cell_changes_what_it_shows_and_nothing_else(name):
 
 def test_rows_come_and_go():
     preset = load_preset("tool-agent-api")
-    after = edit(preset, deleted_rows=[1], added_rows=[{"name": "new", "rate": 0.5, "turns": "2", "think": "10", "turn_input": "50", "tenants": None}, {}])
+    after = edit(
+        preset,
+        deleted_rows=[1],
+        added_rows=[{"name": "new", "rate": 0.5, "turns": "2", "think": "10", "turn_input": "50", "tenants": None}, {}],
+    )
     assert [c.name for c in after.class_] == ["long-tools", "other", "new", "new class"]
     new = after.class_[2]
     assert (new.rate, new.turns, new.tenants) == (0.5, Dist(value=2.0), 1)
@@ -74,7 +108,12 @@ def test_rows_come_and_go():
 
 def test_edits_that_make_no_sense_are_one_line():
     preset = load_preset("demo")
-    for cells, message in (({"rate": None}, "row 2: sessions/s is empty"), ({"output": ""}, "output"), ({"name": " "}, "class is empty"), ({"turns": "many"}, "expected a distribution")):
+    for cells, message in (
+        ({"rate": None}, "row 2: sessions/s is empty"),
+        ({"output": ""}, "output"),
+        ({"name": " "}, "class is empty"),
+        ({"turns": "many"}, "expected a distribution"),
+    ):
         with pytest.raises(InputError, match=message):
             edit(preset, edited_rows={"1": cells})
 
@@ -98,7 +137,8 @@ def test_users_and_rate_are_littles_law():
     assert steady.session_s(single) == pytest.approx(100 * steady.NOMINAL_TOKEN_S), "one request: its answer alone"
 
 
-# -- layers --------------------------------------------------------------------------------------------------------------
+# -- layers
+# --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", list_presets())
@@ -132,7 +172,9 @@ def test_an_order_costs_what_it_loses_and_the_best_one_brings_it_back():
     assert names(worse) == ["task", "tools", "system", "repository"]
     cost = layers.cost(layers.of(worse, "coding-agent"))
     assert cost["reusable_tokens_per_request"] < 0.2 * before["reusable_tokens_per_request"]
-    assert cost["lost_tokens_per_request"] == pytest.approx(cost["best_reusable_tokens_per_request"] - cost["reusable_tokens_per_request"])
+    assert cost["lost_tokens_per_request"] == pytest.approx(
+        cost["best_reusable_tokens_per_request"] - cost["reusable_tokens_per_request"]
+    )
     assert names(layers.in_best_order(worse, "coding-agent")) == names(agent())
 
 
@@ -143,8 +185,17 @@ def test_layers_move_one_place_and_stop_at_the_ends():
     assert names(layers.moved(agent(), "coding-agent", 0, 1), "chat") == ["system", "message"], "other classes stay"
 
 
-@pytest.mark.parametrize("dist", [Dist(value=100.0), Dist(kind="lognormal", median=3000.0, p90=6000.0, high=12000.0), Dist(kind="uniform", low=10.0, high=30.0), Dist(kind="geometric", mean=9.0),
-                                  Dist(kind="empirical", values=(10.0, 90.0), weights=(1.0, 3.0)), Dist(kind="lognormal", median=50.0, sigma=0.7)])  # fmt: skip
+@pytest.mark.parametrize(
+    "dist",
+    [
+        Dist(value=100.0),
+        Dist(kind="lognormal", median=3000.0, p90=6000.0, high=12000.0),
+        Dist(kind="uniform", low=10.0, high=30.0),
+        Dist(kind="geometric", mean=9.0),
+        Dist(kind="empirical", values=(10.0, 90.0), weights=(1.0, 3.0)),
+        Dist(kind="lognormal", median=50.0, sigma=0.7),
+    ],
+)
 def test_resizing_keeps_the_shape(dist):
     resized = layers.scaled(dist, 5000.0)
     assert dists.moments(resized)[0] == pytest.approx(5000, rel=0.01)
@@ -155,21 +206,43 @@ def test_resizing_keeps_the_shape(dist):
 
 def test_a_scope_takes_with_it_what_only_it_has():
     config = layers.changed(agent(), "coding-agent", 2, scope="session")
-    assert layers.of(config, "coding-agent").layers[2] == replace(layers.of(agent(), "coding-agent").layers[2], scope="session", items=1, zipf=0.0)
+    assert layers.of(config, "coding-agent").layers[2] == replace(
+        layers.of(agent(), "coding-agent").layers[2], scope="session", items=1, zipf=0.0
+    )
     churned = layers.changed(agent(), "coding-agent", 0, redeploy_s=60.0, shuffle=3, share="t")
-    assert layers.of(layers.changed(churned, "coding-agent", 0, scope="dynamic"), "coding-agent").layers[0] == Layer(name="tools", scope="dynamic", tokens=Dist(value=12200.0))
+    assert layers.of(layers.changed(churned, "coding-agent", 0, scope="dynamic"), "coding-agent").layers[0] == Layer(
+        name="tools", scope="dynamic", tokens=Dist(value=12200.0)
+    )
     resolve(config)
 
 
 def test_a_layer_is_renamed():
-    assert names(layers.changed(agent(), "coding-agent", 0, name="skills")) == ["skills", "system", "repository", "task"]
+    assert names(layers.changed(agent(), "coding-agent", 0, name="skills")) == [
+        "skills",
+        "system",
+        "repository",
+        "task",
+    ]
 
 
 def test_layers_are_added_behind_their_scope_and_removed():
     more = layers.added(agent(), "coding-agent", "global", 700.0)
     assert names(more) == ["tools", "system", "global", "repository", "task"]
-    assert names(layers.added(more, "coding-agent", "global", 700.0)) == ["tools", "system", "global", "global 2", "repository", "task"]
-    assert names(layers.added(agent(), "coding-agent", "dynamic", 10.0)) == ["tools", "system", "repository", "extra", "task"]
+    assert names(layers.added(more, "coding-agent", "global", 700.0)) == [
+        "tools",
+        "system",
+        "global",
+        "global 2",
+        "repository",
+        "task",
+    ]
+    assert names(layers.added(agent(), "coding-agent", "dynamic", 10.0)) == [
+        "tools",
+        "system",
+        "repository",
+        "extra",
+        "task",
+    ]
     assert names(layers.without(more, "coding-agent", 2)) == names(agent())
     lone = WorkloadConfig(class_=(MixClass(name="a", rate=1.0, layers=(Layer(name="m"),)),), requests=10)
     with pytest.raises(InputError, match="only layer"):

@@ -1,4 +1,6 @@
-"""The optimum of the leaf-first replay: exhaustive search on tiny worlds, a policy that (nearly) reaches it, and none that beats it."""
+"""The optimum of the leaf-first replay: exhaustive search on tiny worlds, a policy that (nearly) reaches it, and none
+that beats it."""
+
 from __future__ import annotations
 
 import json
@@ -15,7 +17,8 @@ from tests.worlds import random_workload
 
 
 def test_exhaustive_search_over_leaf_first_states() -> None:
-    """500 tight instances. Prompts longer than the cache are served without it, so they are no request of the search."""
+    """500 tight instances. Prompts longer than the cache are served without it, so they are no request of the
+    search."""
     rng = np.random.default_rng(17)
     tight = left_out = whole = exact = 0
     while tight < 500:
@@ -29,9 +32,16 @@ def test_exhaustive_search_over_leaf_first_states() -> None:
         fits = -(-workload.prompt_tokens // 2) <= capacity
         left_out += not fits.all()
         orders = [order_of(parent, leaf) for leaf in np.array(leaves)[fits].tolist()]
-        held = [order if not more else [*order, 0] for order, more in zip(orders, extra[fits].tolist(), strict=True)]  # 0: its partial block
+        held = [
+            order if not more else [*order, 0] for order, more in zip(orders, extra[fits].tolist(), strict=True)
+        ]  # 0: its partial block
         limits = [len(order) - (not more) for order, more in zip(orders, extra[fits].tolist(), strict=True)]
-        assert best_by_search(parent, held, limits, capacity, "must-insert", strict=False) == row["hit_blocks"], (parent, leaves, capacity, extra)
+        assert best_by_search(parent, held, limits, capacity, "must-insert", strict=False) == row["hit_blocks"], (
+            parent,
+            leaves,
+            capacity,
+            extra,
+        )
         best = best_by_search(parent, held, limits, capacity, "must-insert", strict=True)
         reached = leaf_first(workload, "clairvoyant", capacity, 2).hit_blocks
         assert reached <= best <= row["hit_blocks"], (parent, leaves, capacity, extra)
@@ -59,7 +69,11 @@ def test_the_clairvoyant_reaches_it_and_no_policy_beats_it(block: int) -> None:
             assert row["proved_gap"] == (1 - reached / row["hit_blocks"] if row["hit_blocks"] else 0)
             gaps.append(row["proved_gap"])
             for policy in (*POLICIES, "clairvoyant"):
-                assert leaf_first(workload, policy, capacity, block).hit_blocks <= row["hit_blocks"], (seed, tokens, policy)
+                assert leaf_first(workload, policy, capacity, block).hit_blocks <= row["hit_blocks"], (
+                    seed,
+                    tokens,
+                    policy,
+                )
     assert dropped > 15
     assert max(gaps) < 0.02
     (endless,) = optimum_curve(workload, [None], "leaf-first", block)
@@ -69,11 +83,41 @@ def test_the_clairvoyant_reaches_it_and_no_policy_beats_it(block: int) -> None:
 def test_the_command_puts_it_beside_every_policy(tmp_path, capsys) -> None:
     rng = np.random.default_rng(2)
     trace = tmp_path / "trace.jsonl"
-    trace.write_text("".join(json.dumps({"timestamp": i, "input_length": 1000, "output_length": 40, "hash_ids": [int(rng.integers(9)), 100 + i]}) + "\n" for i in range(60)))
-    assert main(["cache", str(trace), "--rule", "leaf-first", "--policy", "all", "--capacity-blocks", "200", "--block-size", "16", "--depth-weight", "0.1", "--json"]) == 0
+    trace.write_text(
+        "".join(
+            json.dumps(
+                {"timestamp": i, "input_length": 1000, "output_length": 40, "hash_ids": [int(rng.integers(9)), 100 + i]}
+            )
+            + "\n"
+            for i in range(60)
+        )
+    )
+    assert (
+        main(
+            [
+                "cache",
+                str(trace),
+                "--rule",
+                "leaf-first",
+                "--policy",
+                "all",
+                "--capacity-blocks",
+                "200",
+                "--block-size",
+                "16",
+                "--depth-weight",
+                "0.1",
+                "--json",
+            ]
+        )
+        == 0
+    )
     rows = json.loads(capsys.readouterr().out)
     best = [row for row in rows if row["policy"] == "optimal"]
-    assert {(row["capacity_rule"], row["objective"]) for row in best} == {("must-insert", "hit tokens"), ("must-insert", "prefill work")}
+    assert {(row["capacity_rule"], row["objective"]) for row in best} == {
+        ("must-insert", "hit tokens"),
+        ("must-insert", "prefill work"),
+    }
     others = [row for row in rows if row["policy"] != "optimal"]
     assert [row["policy"] for row in others] == list(POLICIES)
     assert all(row["hit_tokens"] <= best[0]["hit_tokens"] for row in others)

@@ -1,4 +1,5 @@
 """Links and uploaded scenarios: there and back, as strict as a file, and harmless to the server."""
+
 import base64
 import sys
 import zlib
@@ -28,7 +29,9 @@ def changed(*overrides):
 
 def back(base, scenario):
     """Through the browser's address."""
-    return link.scenario_of(dict(parse_qsl(urlencode(link.query(scenario, base)), keep_blank_values=True)), base, POLICIES)
+    return link.scenario_of(
+        dict(parse_qsl(urlencode(link.query(scenario, base)), keep_blank_values=True)), base, POLICIES
+    )
 
 
 def test_the_demo_needs_no_parameters(base):
@@ -37,7 +40,16 @@ def test_the_demo_needs_no_parameters(base):
 
 
 def test_settings_are_short_readable_and_survive(base):
-    scenario = changed("workload.preset=rag", "cluster.replicas=4", "cache.policy=lfu", "slo.classes=", "slo.ttft_s=1", "hardware.profile=roofline:h100", "run.warmup_s=20", "seed=7")
+    scenario = changed(
+        "workload.preset=rag",
+        "cluster.replicas=4",
+        "cache.policy=lfu",
+        "slo.classes=",
+        "slo.ttft_s=1",
+        "hardware.profile=roofline:h100",
+        "run.warmup_s=20",
+        "seed=7",
+    )
     params = link.query(scenario, base)
     assert params["workload.preset"] == "rag"
     assert params["cluster.replicas"] == "4"
@@ -56,20 +68,37 @@ def test_a_mix_of_ones_own_goes_compressed_or_is_said_not_to_fit(base):
     params = link.query(mix, base)
     assert list(params) == [link.PACKED]
     assert back(base, mix) == mix
-    many = tuple(replace(c, name=f"{c.name} {base64.b32encode(zlib.crc32(str(i).encode()).to_bytes(4, 'big')).decode()}") for i in range(400) for c in mix.workload.class_)
+    many = tuple(
+        replace(c, name=f"{c.name} {base64.b32encode(zlib.crc32(str(i).encode()).to_bytes(4, 'big')).decode()}")
+        for i in range(400)
+        for c in mix.workload.class_
+    )
     with pytest.raises(InputError, match="does not fit in a link"):
         link.query(replace(mix, workload=replace(mix.workload, class_=many)), base)
     with pytest.raises(InputError, match="uploaded trace"):
         link.query(replace(base, workload=replace(base.workload, preset=None, trace="/srv/t.jsonl")), base)
 
 
-@pytest.mark.parametrize(("params", "line"), [
-    ({"cluster.replicas": "-1"}, r"link: \[cluster\] replicas = -1: expected"), ({"cluster.replica": "1"}, "did you mean replicas"), ({"nonsense": "1"}, "'nonsense' is no setting"),
-    ({"engine": "3"}, "engine = 3: expected a table"), ({"workload.trace": "/etc/passwd"}, "a page reads no files"), ({"model.config": "/etc/passwd"}, "a page reads no files"),
-    ({"hardware.profile": "/tmp/p.json"}, "expected a bundled profile or roofline:GPU"), ({"hardware.profile": "../p"}, "expected a bundled profile"), ({"workload.preset": "../../etc"}, "expected one of"),
-    ({"cache.policy": "clairvoyance"}, "expected one of lru, lfu, s3fifo"), ({"scenario": "not base64!"}, "cut short or changed"), ({"scenario": "AAAA"}, "cut short or changed"),
-    ({"workload.rate_scale": "9" * 7000}, "is no setting"), ({"slo.ttft_s": "[" * 3000}, "expected|nested"), ({"seed": "x"}, "seed"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("params", "line"),
+    [
+        ({"cluster.replicas": "-1"}, r"link: \[cluster\] replicas = -1: expected"),
+        ({"cluster.replica": "1"}, "did you mean replicas"),
+        ({"nonsense": "1"}, "'nonsense' is no setting"),
+        ({"engine": "3"}, "engine = 3: expected a table"),
+        ({"workload.trace": "/etc/passwd"}, "a page reads no files"),
+        ({"model.config": "/etc/passwd"}, "a page reads no files"),
+        ({"hardware.profile": "/tmp/p.json"}, "expected a bundled profile or roofline:GPU"),
+        ({"hardware.profile": "../p"}, "expected a bundled profile"),
+        ({"workload.preset": "../../etc"}, "expected one of"),
+        ({"cache.policy": "clairvoyance"}, "expected one of lru, lfu, s3fifo"),
+        ({"scenario": "not base64!"}, "cut short or changed"),
+        ({"scenario": "AAAA"}, "cut short or changed"),
+        ({"workload.rate_scale": "9" * 7000}, "is no setting"),
+        ({"slo.ttft_s": "[" * 3000}, "expected|nested"),
+        ({"seed": "x"}, "seed"),
+    ],
+)
 def test_a_bad_link_is_one_clear_line(base, params, line):
     with pytest.raises(InputError, match=line) as error:
         link.scenario_of(params, base, POLICIES)
@@ -79,7 +108,9 @@ def test_a_bad_link_is_one_clear_line(base, params, line):
 def test_a_link_never_imports_what_it_names(base, tmp_path, monkeypatch):
     (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(str(tmp_path))
-    packed = base64.urlsafe_b64encode(zlib.compress(b'[workload]\npreset = "demo"\n[cache]\npolicy = "evil:Policy"\n')).decode()
+    packed = base64.urlsafe_b64encode(
+        zlib.compress(b'[workload]\npreset = "demo"\n[cache]\npolicy = "evil:Policy"\n')
+    ).decode()
     for params in ({"cache.policy": "evil:Policy"}, {"scenario": packed}):
         with pytest.raises(InputError, match="own classes are named where the dashboard is started"):
             link.scenario_of(params, base, POLICIES)
@@ -95,9 +126,16 @@ def test_a_link_cannot_expand_without_bound(base):
 def test_an_uploaded_scenario_is_read_as_a_file_is(base):
     scenario = changed("cluster.replicas=3", "name=mine")
     assert link.scenario_in(b"\xef\xbb\xbf" + dumps(scenario).encode(), "s.toml", POLICIES) == scenario
-    for content, line in ((b"\xff\xfe", "not valid TOML"), (b"a = ", "not valid TOML"), (b"[workload]\ntrace = 'x.jsonl'\n", "upload the trace itself"), (b"x = 1\n", "workload is missing|no key"),
-                          (b"[workload]\npreset = 'demo'\n" + b"#" * (300 << 10), "more than 256 KiB"), (b"x = " + b"[" * 100_000, "nested too deeply|not valid"), (b"x = " + b"9" * 5000, "not valid TOML|no key|missing"),
-                          (b"[workload]\nrequests = 10\n[[workload.class]]\nname = 'a'\nrate = 1.0\n", "needs at least one")):  # fmt: skip
+    for content, line in (
+        (b"\xff\xfe", "not valid TOML"),
+        (b"a = ", "not valid TOML"),
+        (b"[workload]\ntrace = 'x.jsonl'\n", "upload the trace itself"),
+        (b"x = 1\n", "workload is missing|no key"),
+        (b"[workload]\npreset = 'demo'\n" + b"#" * (300 << 10), "more than 256 KiB"),
+        (b"x = " + b"[" * 100_000, "nested too deeply|not valid"),
+        (b"x = " + b"9" * 5000, "not valid TOML|no key|missing"),
+        (b"[workload]\nrequests = 10\n[[workload.class]]\nname = 'a'\nrate = 1.0\n", "needs at least one"),
+    ):
         with pytest.raises(InputError, match=line) as error:
             link.scenario_in(content, "s.toml", POLICIES)
         assert str(error.value).startswith("s.toml: ")
@@ -107,7 +145,9 @@ def test_an_uploaded_scenario_is_read_as_a_file_is(base):
 def test_the_command_line_says_the_same(base, tmp_path, capsys, monkeypatch):
     import shlex
 
-    scenario = changed("workload.duration_s=20", "cluster.replicas=3", "slo.classes=", "slo.ttft_s=0.5", "name=it's mine")
+    scenario = changed(
+        "workload.duration_s=20", "cluster.replicas=3", "slo.classes=", "slo.ttft_s=0.5", "name=it's mine"
+    )
     words = shlex.split(link.command(scenario, base))
     assert words[:2] == ["kvcast", "run"]
     words[-1] = str(tmp_path / "a")

@@ -1,4 +1,5 @@
 """Measuring: the file is the state, whatever ends a run; the plan's order; what the measuring half imports."""
+
 import json
 import subprocess
 import sys
@@ -51,7 +52,20 @@ class Stepping(FakeDevice):
 def session(path, budget_s=1e6, ends=None, resume=True, retry_failed=False, **options):
     clock = Clock()
     device = Stepping(clock, ends, **options)
-    return measure(device, TINY, CPU, path, dtype="fp32", budget_s=budget_s, resume=resume, retry_failed=retry_failed, clock=clock), device
+    return (
+        measure(
+            device,
+            TINY,
+            CPU,
+            path,
+            dtype="fp32",
+            budget_s=budget_s,
+            resume=resume,
+            retry_failed=retry_failed,
+            clock=clock,
+        ),
+        device,
+    )
 
 
 def test_a_run_in_pieces_measures_the_same_points_as_one(tmp_path):
@@ -100,7 +114,11 @@ def test_a_lost_gpu_whose_memory_cannot_be_given_back_ends_the_session_cleanly(t
         ("CUDA error: invalid configuration argument", True, RuntimeError),
         ("CUDA error: invalid configuration argument", False, DeviceLostError),
         ("CUDA error: out of memory", True, OutOfMemoryError),
-        ("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes", True, OutOfMemoryError),
+        (
+            "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes",
+            True,
+            OutOfMemoryError,
+        ),
     ],
 )
 def test_what_an_error_of_the_device_means(says, alive, meant):
@@ -133,7 +151,9 @@ def test_a_kill_in_the_middle_of_a_line_loses_that_line_only(tmp_path):
     assert set(read_points(path)[1]) == {p.key for p in plan(TINY, CPU)}
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), DeviceLostError("the bus"), OSError(28, "No space left on device")])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), DeviceLostError("the bus"), OSError(28, "No space left on device")]
+)
 def test_what_was_measured_stays_when_a_run_ends_badly(tmp_path, error):
     path = tmp_path / "points.jsonl"
     if isinstance(error, OSError):
@@ -151,7 +171,11 @@ def test_what_was_measured_stays_when_a_run_ends_badly(tmp_path, error):
 def test_a_disk_that_fills_up_keeps_what_was_measured(tmp_path):
     path = tmp_path / "points.jsonl"
     session(path, budget_s=10)
-    command = f"ulimit -f {path.stat().st_size // 1024 + 4}; exec {sys.executable} -c \"import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); import sys; from tests.test_measure import resumed; sys.exit(resumed({str(path)!r}))\""
+    command = (
+        f'ulimit -f {path.stat().st_size // 1024 + 4}; exec {sys.executable} -c "import signal;'
+        " signal.signal(signal.SIGXFSZ, signal.SIG_IGN); import sys; from tests.test_measure import resumed;"
+        f' sys.exit(resumed({str(path)!r}))"'
+    )
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, check=False)
     assert (done.returncode, done.stderr.strip().splitlines()[-1]) == (2, "[Errno 27] File too large")
     assert len(read_points(path)[1]) > 10
@@ -160,8 +184,14 @@ def test_a_disk_that_fills_up_keeps_what_was_measured(tmp_path):
 
 def limited(bytes_per_file: int, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A kvcast of its own whose files may not grow beyond that, as on a disk that is full."""
-    code = f"import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, ({bytes_per_file},) * 2); from kvcast.cli import main; sys.exit(main(sys.argv[1:]))"
-    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=ROOT, check=False)
+    code = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        f" resource.setrlimit(resource.RLIMIT_FSIZE, ({bytes_per_file},) * 2); from kvcast.cli import main;"
+        " sys.exit(main(sys.argv[1:]))"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=ROOT, check=False
+    )
 
 
 def test_the_command_says_how_to_go_on_after_a_full_disk(tmp_path):
@@ -169,12 +199,20 @@ def test_the_command_says_how_to_go_on_after_a_full_disk(tmp_path):
     command = ["calibrate", "--model", "tiny", "--device", "fake", "--out", str(out)]
     done = limited(20_000, *command)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"kvcast: {tmp_path / 'p.points.jsonl'}: File too large; the points measured so far are in it: make room, then --resume goes on\n"
+    assert (
+        done.stderr
+        == f"kvcast: {tmp_path / 'p.points.jsonl'}: File too large; the points measured so far are in it: make room,"
+        " then --resume goes on\n"
+    )
     assert len(read_points(tmp_path / "p.points.jsonl")[1]) > 50
     done = limited(100_000, *command, "--resume")  # holds points and profile, not the page
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.endswith(f"File too large; the measured points are kept in {tmp_path / 'p.points.jsonl'}: --resume fits them again\n")
-    assert sorted(f.name for f in tmp_path.iterdir()) == ["p.json", "p.points.jsonl"], "no page that is cut off, nothing left beside it"
+    assert done.stderr.endswith(
+        f"File too large; the measured points are kept in {tmp_path / 'p.points.jsonl'}: --resume fits them again\n"
+    )
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["p.json", "p.points.jsonl"], (
+        "no page that is cut off, nothing left beside it"
+    )
     assert main([*command, "--resume"]) == 0
     page = (tmp_path / "p.html").read_text()
     assert main(["calibrate", *command[1:], "--points", str(tmp_path / "p.points.jsonl")]) == 0
@@ -199,14 +237,24 @@ def test_a_point_that_does_not_fit_is_recorded_and_the_run_goes_on(tmp_path):
     assert list(outcome.failed.values()) == ["out of memory: 40 GiB asked"]
     assert outcome.done == outcome.planned
     assert [r["error"] for r in read_points(path)[1].values() if "error" in r] == ["out of memory: 40 GiB asked"]
-    assert any(line.startswith("1 points failed (out of memory: 40 GiB asked), such as ") for line in outcome_lines(outcome, path))
+    assert any(
+        line.startswith("1 points failed (out of memory: 40 GiB asked), such as ")
+        for line in outcome_lines(outcome, path)
+    )
 
 
 class OutOfResources(Exception):  # noqa: N818 (Triton's name)
     """As Triton's: neither a RuntimeError nor an OSError."""
 
 
-@pytest.mark.parametrize("error", [RuntimeError("Triton Error [CUDA]: out of resource: shared memory\nmore"), OutOfResources("out of resource: shared memory"), ValueError("no such tile")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("Triton Error [CUDA]: out of resource: shared memory\nmore"),
+        OutOfResources("out of resource: shared memory"),
+        ValueError("no such tile"),
+    ],
+)
 def test_any_other_error_is_of_its_point_and_is_met_again_only_when_asked(tmp_path, error):
     path = tmp_path / "points.jsonl"
     outcome, device = session(path, ends={40: error})
@@ -214,7 +262,9 @@ def test_any_other_error_is_of_its_point_and_is_met_again_only_when_asked(tmp_pa
     assert (outcome.stopped, outcome.done) == ("", outcome.planned)
     assert list(outcome.failed) == [failed]
     assert read_points(path)[1][failed]["error"] == " ".join(f"{type(error).__name__}: {error}".split())
-    assert any(line.startswith("1 points failed (") and "--retry-failed" in line for line in outcome_lines(outcome, path))
+    assert any(
+        line.startswith("1 points failed (") and "--retry-failed" in line for line in outcome_lines(outcome, path)
+    )
     assert failed in "\n".join(from_points(path).failures())
     outcome, device = session(path)
     assert failed not in device.asked, "--resume does not meet it again"
@@ -226,7 +276,15 @@ def test_any_other_error_is_of_its_point_and_is_met_again_only_when_asked(tmp_pa
     assert from_points(path).failures() == []
 
 
-@pytest.mark.parametrize(("error", "stopped"), [(DeviceLostError("the bus"), "device lost"), (OutOfMemoryError("x"), ""), (KeyboardInterrupt(), "interrupted"), (RuntimeError("x"), "")])
+@pytest.mark.parametrize(
+    ("error", "stopped"),
+    [
+        (DeviceLostError("the bus"), "device lost"),
+        (OutOfMemoryError("x"), ""),
+        (KeyboardInterrupt(), "interrupted"),
+        (RuntimeError("x"), ""),
+    ],
+)
 def test_whatever_happens_while_the_anchors_are_measured_again_the_session_gets_its_end(tmp_path, error, stopped):
     path = tmp_path / "points.jsonl"
     outcome, _ = session(path, ends={len(plan(TINY, CPU)) + 1: error})
@@ -245,7 +303,9 @@ def test_drift_of_the_anchors_is_flagged(tmp_path):
             return [v * slower for v in super().measure(point)]
 
     clock = Clock()
-    outcome = measure(Warming(clock, noise=0.0), TINY, CPU, tmp_path / "p.jsonl", dtype="fp32", budget_s=1e6, clock=clock)
+    outcome = measure(
+        Warming(clock, noise=0.0), TINY, CPU, tmp_path / "p.jsonl", dtype="fp32", budget_s=1e6, clock=clock
+    )
     assert len(outcome.drift) == 3
     assert all(change == pytest.approx(0.05, abs=1e-3) for change in outcome.drift.values())
     assert sum("DRIFT" in line for line in outcome_lines(outcome, Path("p"))) == 3
@@ -254,6 +314,7 @@ def test_drift_of_the_anchors_is_flagged(tmp_path):
 
 def test_drift_is_seen_across_sessions(tmp_path):
     """Anchors measured in an earlier session are compared with what they took then."""
+
     class Slow(Stepping):
         def measure(self, point):
             return [v * 1.3 for v in super().measure(point)]
@@ -282,7 +343,16 @@ def test_a_file_of_another_run_is_not_added_to(tmp_path):
 def test_progress_counts_up_and_time_left_counts_down(tmp_path):
     seen = []
     clock = Clock()
-    measure(Stepping(clock), TINY, CPU, tmp_path / "p.jsonl", dtype="fp32", budget_s=50.0, clock=clock, show=lambda *a: seen.append(a))
+    measure(
+        Stepping(clock),
+        TINY,
+        CPU,
+        tmp_path / "p.jsonl",
+        dtype="fp32",
+        budget_s=50.0,
+        clock=clock,
+        show=lambda *a: seen.append(a),
+    )
     assert [done for done, _, _ in seen] == list(range(1, len(seen) + 1))
     assert [left for _, _, left in seen] == sorted((left for _, _, left in seen), reverse=True)
 
@@ -304,7 +374,10 @@ def test_every_slice_of_a_tensor_parallel_width_is_planned():
     llama = resolve_model("llama-3.1-8b")
     keys = {p.key for p in plan(llama, GPU, (1, 4))}
     assert Point("gemm", {"m": 1024, "n": 28672 // 4, "k": 4096}).key in keys
-    assert Point("decode", {"heads": 8, "kv_heads": 2, "head_dim": 128, "batch": 16, "context": 2048, "longest": 2048}).key in keys
+    assert (
+        Point("decode", {"heads": 8, "kv_heads": 2, "head_dim": 128, "batch": 16, "context": 2048, "longest": 2048}).key
+        in keys
+    )
     assert len(keys) == len(plan(llama, GPU, (1, 4))), "no point twice"
     with pytest.raises(InputError, match="tensor_parallel 3: expected a divisor"):
         step_operators(llama, 3)
@@ -318,7 +391,9 @@ def test_models_that_the_kernels_do_not_compute_are_refused():
 
 
 def test_features_by_hand():
-    assert features(Point("gemm", {"m": 10, "n": 1000, "k": 500}), 2) == pytest.approx({"gflop": 0.01, "mb": 2e-6 * (500_000 + 5000 + 10_000)})
+    assert features(Point("gemm", {"m": 10, "n": 1000, "k": 500}), 2) == pytest.approx(
+        {"gflop": 0.01, "mb": 2e-6 * (500_000 + 5000 + 10_000)}
+    )
     heads = {"heads": 4, "kv_heads": 2, "head_dim": 64}
     f = features(Point("prefill", {**heads, "new": 3, "cached": 5, "seqs": 2}), 2)
     assert f == pytest.approx({"gflop": 4e-9 * 256 * 2 * (6 + 7 + 8), "tokens": 6, "mb": 2e-6 * 2 * 128 * 16})
@@ -329,11 +404,11 @@ def test_features_by_hand():
 def test_the_measuring_half_needs_torch_triton_and_numpy_only():
     blocked = ("pandas", "scipy", "pydantic", "pyarrow", "plotly", "simpy", "rich", "streamlit", "joblib")
     code = (
-        "import sys\n"
-        f"for name in {blocked!r}: sys.modules[name] = None\n"
-        "import calibrate.gpu.measure, calibrate.gpu.points, calibrate.operators, calibrate.gpu.serving, calibrate.gpu.paging, calibrate.fake\n"
-        "try:\n    import torch\nexcept ImportError:\n    sys.exit()\n"
-        "import calibrate.gpu.engine, calibrate.gpu.mixes, calibrate.gpu.devices, calibrate.gpu.cuda, calibrate.gpu.graphs, calibrate.gpu.live_bytes\n"
+        f"import sys\nfor name in {blocked!r}: sys.modules[name] = None\nimport calibrate.gpu.measure,"
+        " calibrate.gpu.points, calibrate.operators, calibrate.gpu.serving, calibrate.gpu.paging,"
+        " calibrate.fake\ntry:\n    import torch\nexcept ImportError:\n    sys.exit()\nimport calibrate.gpu.engine,"
+        " calibrate.gpu.mixes, calibrate.gpu.devices, calibrate.gpu.cuda, calibrate.gpu.graphs,"
+        " calibrate.gpu.live_bytes\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 

@@ -1,4 +1,5 @@
 """Statistics of a recording: against brute force on random schedules, and exact on tiny ones."""
+
 from __future__ import annotations
 
 import json
@@ -49,11 +50,26 @@ def random_run(seed: int, replicas: int = 2, n: int = 40) -> tuple[Recording, Wo
     times = [[float(ends[replica[r]][i]) for i in emitted[r]] for r in range(n)]
     step_start = np.array([ends[replica[r]][first[r]] - all_steps[replica[r]].duration_s[first[r]] for r in range(n)])
     rec = recording(
-        np.maximum(step_start - rng.uniform(0, 0.5, n), 0), all_steps, admit_s=step_start, first_token_s=np.array([t[0] for t in times]),
-        finish_s=np.array([t[-1] for t in times]), replica=replica.astype(np.int32), first_step=first, last_step=last,
-        gaps_request=gap_columns[0], gaps_from_step=gap_columns[1], gaps_to_step=gap_columns[2])
+        np.maximum(step_start - rng.uniform(0, 0.5, n), 0),
+        all_steps,
+        admit_s=step_start,
+        first_token_s=np.array([t[0] for t in times]),
+        finish_s=np.array([t[-1] for t in times]),
+        replica=replica.astype(np.int32),
+        first_step=first,
+        last_step=last,
+        gaps_request=gap_columns[0],
+        gaps_from_step=gap_columns[1],
+        gaps_to_step=gap_columns[2],
+    )
     names = ("chat", "agent")
-    work = workload([100] * n, [len(t) for t in times], class_id=rng.integers(0, 2, n).astype(np.int16), class_names=names, class_slo=("", ""))
+    work = workload(
+        [100] * n,
+        [len(t) for t in times],
+        class_id=rng.integers(0, 2, n).astype(np.int16),
+        class_names=names,
+        class_slo=("", ""),
+    )
     return rec, work, times
 
 
@@ -87,7 +103,9 @@ def test_throughput_of_a_drained_run_is_that_of_vllm_bench() -> None:
     summary = build_report(rec, work, scenario()).summary
     assert summary["duration"] == rec.finish_s.max()
     assert summary["output_throughput"] == pytest.approx(summary["total_output_tokens"] / summary["duration"])
-    assert summary["total_token_throughput"] == pytest.approx((summary["total_input_tokens"] + summary["total_output_tokens"]) / rec.finish_s.max())
+    assert summary["total_token_throughput"] == pytest.approx(
+        (summary["total_input_tokens"] + summary["total_output_tokens"]) / rec.finish_s.max()
+    )
 
 
 def test_weighted_percentiles_equal_numpy_on_the_expanded_list() -> None:
@@ -97,14 +115,24 @@ def test_weighted_percentiles_equal_numpy_on_the_expanded_list() -> None:
         counts = rng.integers(0, 4, size)
         counts[0] += 1
         expanded = np.repeat(values, counts)
-        assert metrics.describe_weighted(values, counts) == pytest.approx(metrics.describe(expanded), rel=1e-9, abs=1e-12)
+        assert metrics.describe_weighted(values, counts) == pytest.approx(
+            metrics.describe(expanded), rel=1e-9, abs=1e-12
+        )
 
 
 def two_requests() -> tuple[Recording, Workload]:
     """Request 0: arrives 0, tokens at 1, 2, 3. Request 1: arrives 0.5, its only token at 2."""
     ends = np.array([1.0, 2.0, 3.0])
     run = steps(ends, n_decode=np.array([0, 1, 1], np.int32), prefill_tokens=np.array([10, 30, 0], np.int32))
-    rec = recording([0.0, 0.5], [run], admit_s=[0.0, 1.0], first_token_s=[1.0, 2.0], finish_s=[3.0, 2.0], first_step=[0, 1], last_step=[2, 1])
+    rec = recording(
+        [0.0, 0.5],
+        [run],
+        admit_s=[0.0, 1.0],
+        first_token_s=[1.0, 2.0],
+        finish_s=[3.0, 2.0],
+        first_step=[0, 1],
+        last_step=[2, 1],
+    )
     return rec, workload([10, 30], [3, 1])
 
 
@@ -137,7 +165,9 @@ def test_no_slo_no_attainment_and_a_single_token_meets_tpot() -> None:
 
 def test_slo_per_class_and_the_default_for_the_others() -> None:
     rec, work = two_requests()
-    work = replace(work, class_id=np.array([0, 1], np.int16), class_names=("chat", "batch"), class_slo=("fast", "unnamed"))
+    work = replace(
+        work, class_id=np.array([0, 1], np.int16), class_names=("chat", "batch"), class_slo=("fast", "unnamed")
+    )
     slo = SloConfig(e2e_s=1.0, classes={"fast": SloClass(ttft_s=1.0)})
     report = build_report(rec, work, scenario(slo=slo))
     assert report.requests["good"].tolist() == [True, False]  # a class with limits of its own does not inherit e2e_s
@@ -152,13 +182,31 @@ def test_nothing_is_dropped_and_the_unfinished_are_not_good() -> None:
     nan, more = np.nan, 4
     work = workload([10, 30] + [5] * more, [3, 1] + [2] * more)
     status = np.array([0, 0, UNFINISHED, KV_TOO_SMALL, SESSION_TRUNCATED, NOT_ARRIVED], np.int8)
-    rec = recording([0, 0.5, 1, 1, nan, nan], rec.steps, admit_s=[0, 1, nan, nan, nan, nan], first_token_s=[1, 2, nan, nan, nan, nan],
-                    finish_s=[3, 2, nan, nan, nan, nan], first_step=[0, 1, -1, -1, -1, -1], last_step=[2, 1, -1, -1, -1, -1],
-                    status=status, replica=np.array([0, 0, 0, -1, -1, -1], np.int32))
+    rec = recording(
+        [0, 0.5, 1, 1, nan, nan],
+        rec.steps,
+        admit_s=[0, 1, nan, nan, nan, nan],
+        first_token_s=[1, 2, nan, nan, nan, nan],
+        finish_s=[3, 2, nan, nan, nan, nan],
+        first_step=[0, 1, -1, -1, -1, -1],
+        last_step=[2, 1, -1, -1, -1, -1],
+        status=status,
+        replica=np.array([0, 0, 0, -1, -1, -1], np.int32),
+    )
     s = build_report(rec, work, scenario(slo=SloConfig(ttft_s=10.0))).summary
-    assert (s["arrived"], s["completed"], s["unfinished"], s["session_truncated"], s["aborted"], s["not_arrived"]) == (5, 2, 1, 1, 0, 1)
+    assert (s["arrived"], s["completed"], s["unfinished"], s["session_truncated"], s["aborted"], s["not_arrived"]) == (
+        5,
+        2,
+        1,
+        1,
+        0,
+        1,
+    )
     assert s["rejected"] == {"too_long": 0, "kv_too_small": 1}
-    assert s["completed"] + s["unfinished"] + s["session_truncated"] + s["aborted"] + sum(s["rejected"].values()) == s["arrived"]
+    assert (
+        s["completed"] + s["unfinished"] + s["session_truncated"] + s["aborted"] + sum(s["rejected"].values())
+        == s["arrived"]
+    )
     assert s["attainment"] == pytest.approx(2 / 5)
     assert s["censored"] is True
     assert s["prompt_tokens"] == 40  # the never admitted are in no hit rate
@@ -184,12 +232,17 @@ def test_gpu_seconds_sum_to_busy_time_and_cost_to_the_bill(seed: int) -> None:
     shares = busy_gpu_s(rec, work.prompt_tokens, gpus_per_replica=2)
     assert shares.sum() == pytest.approx(2 * sum(s.duration_s.sum() for s in rec.steps))
     assert (shares >= 0).all()
-    report = build_report(rec, work, scenario(hardware=HardwareConfig(tensor_parallel=2), cost=CostConfig(gpu_hour_usd=3.0)))
+    report = build_report(
+        rec, work, scenario(hardware=HardwareConfig(tensor_parallel=2), cost=CostConfig(gpu_hour_usd=3.0))
+    )
     hours = 2 * 2 * rec.finish_s.max() / 3600
     assert report.summary["gpu_hours"] == pytest.approx(hours)
     cost = report.summary["cost"]
     assert cost["usd"] == pytest.approx(3 * hours)
-    tokens = {"input": int(work.prompt_tokens.sum()), "output": int(work.output_tokens.sum())}  # everything is served in the window
+    tokens = {
+        "input": int(work.prompt_tokens.sum()),
+        "output": int(work.output_tokens.sum()),
+    }  # everything is served in the window
     for name, count in {**tokens, "total": sum(tokens.values())}.items():
         assert cost[f"usd_per_million_{name}_tokens"] == pytest.approx(3 * hours / count * 1e6), name
         assert cost[f"gpu_hours_per_million_{name}_tokens"] == pytest.approx(hours / count * 1e6), name
@@ -207,7 +260,13 @@ def test_gpu_seconds_of_two_requests() -> None:
 
 def test_states_are_time_weighted() -> None:
     rec, work = two_requests()
-    states = Samples(np.array([0.0, 1.0, 2.0]), np.array([10, 50, 0]), np.array([0, 0, 30]), np.array([1, 2, 0], np.int32), np.array([0, 1, 0], np.int32))
+    states = Samples(
+        np.array([0.0, 1.0, 2.0]),
+        np.array([10, 50, 0]),
+        np.array([0, 0, 30]),
+        np.array([1, 2, 0], np.int32),
+        np.array([0, 1, 0], np.int32),
+    )
     report = build_report(replace(rec, samples=[states]), work, scenario())
     assert report.summary["kv_usage_mean"] == pytest.approx((10 + 50 + 0) / 3 / 100)
     assert report.summary["kv_usage_peak"] == 0.5
@@ -232,9 +291,17 @@ def test_the_worth_of_a_cache_is_four_numbers() -> None:
     def flops(new: np.ndarray, cached: np.ndarray) -> np.ndarray:
         return new * (2.0 * cached + new)
 
-    on = replace(rec, hit_tokens=np.array([0, 16]), ceiling_replica_tokens=np.array([0, 16]), ceiling_fleet_tokens=np.array([0, 16]))
+    on = replace(
+        rec,
+        hit_tokens=np.array([0, 16]),
+        ceiling_replica_tokens=np.array([0, 16]),
+        ceiling_fleet_tokens=np.array([0, 16]),
+    )
     off = replace(rec, first_token_s=np.array([1.0, 2.5]), finish_s=np.array([3.0, 2.5]))
-    worth = worth_of(build_report(on, work, scenario(), prefill_flops=flops), build_report(off, work, scenario(), prefill_flops=flops))
+    worth = worth_of(
+        build_report(on, work, scenario(), prefill_flops=flops),
+        build_report(off, work, scenario(), prefill_flops=flops),
+    )
     assert worth["prefill_tokens_saved"] == 16
     assert worth["prefill_tokens_saved_share"] == pytest.approx(16 / 40)
     assert worth["prefill_flops_saved_share"] == pytest.approx(16 * 16 / (10 * 10 + 30 * 30))
@@ -248,7 +315,9 @@ def test_the_worth_of_a_cache_is_four_numbers() -> None:
 def test_a_step_over_the_window_edge_counts_with_its_part_inside():
     """Steps [0, 4], [4, 8] and, after a pause, [20, 30]; the window holds 2 + 4 + 5 seconds of them."""
     column = np.array([1, 1, 1], np.int32)
-    three = Steps(np.array([4.0, 8.0, 30.0]), np.array([4.0, 4.0, 10.0]), np.array([0, 1, 2], np.int8), column, column * 0)
+    three = Steps(
+        np.array([4.0, 8.0, 30.0]), np.array([4.0, 4.0, 10.0]), np.array([0, 1, 2], np.int8), column, column * 0
+    )
     shares = metrics.step_shares([three], metrics.Window(2.0, 25.0, 25.0, False))
     assert shares["busy_s"] == 11.0
     assert shares["extrapolated"] == pytest.approx(5 / 11)

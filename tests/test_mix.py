@@ -1,4 +1,5 @@
 """Layered mixes against a plain reference: prompts spelled out as text labels, sharing found by comparing prefixes."""
+
 import time
 from dataclasses import replace
 
@@ -49,8 +50,14 @@ def shared(w: Workload, a: int, b: int) -> int:
 
 # ---- what each scope shares
 
+
 def test_scopes_share_what_they_say():
-    c = one_class(layer("tools", "global", 1000), layer("repo", "project", 300, items=3), layer("files", "session", 50), layer("msg", "dynamic", 7))
+    c = one_class(
+        layer("tools", "global", 1000),
+        layer("repo", "project", 300, items=3),
+        layer("files", "session", 50),
+        layer("msg", "dynamic", 7),
+    )
     w = build(mix(replace(c, turns=fixed(2), think=fixed(5), turn_input=fixed(20))), seed=3)
     w.check()
     repo = [w.tree.content[path(w, r)[2]] for r in range(len(w))]
@@ -65,13 +72,22 @@ def test_scopes_share_what_they_say():
 
 
 def test_single_turn_sessions_keep_what_nobody_shares_out_of_the_tree():
-    w = build(mix(one_class(layer("tools", "global", 1000), layer("files", "session", 50), layer("msg", "dynamic", 7))), seed=0)
+    w = build(
+        mix(one_class(layer("tools", "global", 1000), layer("files", "session", 50), layer("msg", "dynamic", 7))),
+        seed=0,
+    )
     assert len(w.tree) == 2
     assert set(w.prompt_tokens) == {1057}
 
 
 def test_a_dynamic_layer_first_leaves_no_hit_after_it():
-    good = one_class(layer("tools", "global", 1000), layer("rag", "dynamic", 200), layer("msg", "dynamic", 7), turns=fixed(4), think=fixed(1))
+    good = one_class(
+        layer("tools", "global", 1000),
+        layer("rag", "dynamic", 200),
+        layer("msg", "dynamic", 7),
+        turns=fixed(4),
+        think=fixed(1),
+    )
     bad = replace(good, layers=(good.layers[1], good.layers[0], good.layers[2]))
     assert reusable_tokens(build(mix(bad), seed=0)).sum() == 0
     hit = reusable_tokens(build(mix(good), seed=0))
@@ -80,7 +96,13 @@ def test_a_dynamic_layer_first_leaves_no_hit_after_it():
 
 
 def test_text_after_a_change_keeps_its_content_so_the_report_can_name_the_cause():
-    c = one_class(layer("clock", "dynamic", 8), layer("tools", "global", 1000), layer("msg", "dynamic", 7), turns=fixed(3), think=fixed(1))
+    c = one_class(
+        layer("clock", "dynamic", 8),
+        layer("tools", "global", 1000),
+        layer("msg", "dynamic", 7),
+        turns=fixed(3),
+        think=fixed(1),
+    )
     w = build(mix(c), seed=0)
     tools = [path(w, r)[2] for r in range(len(w))]
     assert len(set(tools)) == len(w)
@@ -93,14 +115,28 @@ def test_text_after_a_change_keeps_its_content_so_the_report_can_name_the_cause(
 
 @pytest.mark.parametrize("seed", range(30))
 def test_random_mixes_against_prompts_written_out(seed):
-    """Every request's prompt as a list of (text, tokens), built the slow way; shared tokens must be the common prefix."""
+    """Every request's prompt as a list of (text, tokens), built the slow way; shared tokens must be the common
+    prefix."""
     rng = np.random.default_rng(seed)
     scopes = [str(s) for s in rng.choice(["global", "project", "session", "dynamic"], size=rng.integers(1, 5))]
     layers = tuple(
-        Layer(name=f"l{i}", scope=s, tokens=Dist(kind="uniform", low=5, high=90), items=3 if s == "project" else 1, timestamp_s=float(s == "global" and rng.random() < 0.4) * 40)
+        Layer(
+            name=f"l{i}",
+            scope=s,
+            tokens=Dist(kind="uniform", low=5, high=90),
+            items=3 if s == "project" else 1,
+            timestamp_s=float(s == "global" and rng.random() < 0.4) * 40,
+        )
         for i, s in enumerate(scopes)
     )
-    c = one_class(*layers, turns=Dist(kind="uniform", low=1, high=5), think=fixed(10), turn_input=Dist(kind="uniform", low=1, high=30), isolation=bool(rng.random() < 0.3), tenants=2)
+    c = one_class(
+        *layers,
+        turns=Dist(kind="uniform", low=1, high=5),
+        think=fixed(10),
+        turn_input=Dist(kind="uniform", low=1, high=30),
+        isolation=bool(rng.random() < 0.3),
+        tenants=2,
+    )
     w = build(mix(c, loop="open"), seed=seed)
     w.check()
     final = scopes[-1] == "dynamic"
@@ -112,7 +148,11 @@ def test_random_mixes_against_prompts_written_out(seed):
         nodes = path(w, r)
         prompt = [("salt", int(w.tenant_id[r]) if c.isolation else 0)]
         for i, x in enumerate(head):
-            text = (i, ids.get(x.scope, int(w.tree.content[nodes[1 + i]])), int(w.arrival_s[r] // 40) if x.timestamp_s else 0)
+            text = (
+                i,
+                ids.get(x.scope, int(w.tree.content[nodes[1 + i]])),
+                int(w.arrival_s[r] // 40) if x.timestamp_s else 0,
+            )
             prompt += [text] * int(w.tree.end[nodes[1 + i]] - w.tree.end[nodes[i]])
         fixed_part = len(prompt) - 1
         for t in range(turn):
@@ -132,14 +172,20 @@ def test_random_mixes_against_prompts_written_out(seed):
         assert all(tuple(w.tree.content[chain(w, *t)]) == key for key, t in twins.items())
     for a in range(0, len(w), 2):
         for b in range(a):
-            common = next((i for i, (x, y) in enumerate(zip(prompts[a], prompts[b], strict=False)) if x != y), min(len(prompts[a]), len(prompts[b])))
+            common = next(
+                (i for i, (x, y) in enumerate(zip(prompts[a], prompts[b], strict=False)) if x != y),
+                min(len(prompts[a]), len(prompts[b])),
+            )
             assert shared(w, a, b) == max(common - 1, 0)
 
 
 # ---- churn
 
+
 def test_redeploy_changes_the_text_and_breaks_running_sessions():
-    c = one_class(layer("system", "global", 500, redeploy_s=100.0), layer("msg", "dynamic", 7), turns=fixed(6), think=fixed(30))
+    c = one_class(
+        layer("system", "global", 500, redeploy_s=100.0), layer("msg", "dynamic", 7), turns=fixed(6), think=fixed(30)
+    )
     w = build(mix(c, requests=300), seed=1)
     system = np.array([path(w, r)[1] for r in range(len(w))])
     nominal = build(mix(c, requests=300, loop="open"), seed=1).arrival_s
@@ -163,7 +209,10 @@ def test_redeployed_text_has_its_own_length_a_timestamp_does_not():
 
 
 def test_shuffled_tools_give_n_orders_of_one_length():
-    c = one_class(Layer(name="tools", scope="global", tokens=Dist(kind="uniform", low=100, high=1000), shuffle=4), layer("msg", "dynamic", 7))
+    c = one_class(
+        Layer(name="tools", scope="global", tokens=Dist(kind="uniform", low=100, high=1000), shuffle=4),
+        layer("msg", "dynamic", 7),
+    )
     w = build(mix(c, requests=400), seed=0)
     assert len(w.tree) == 1 + 4
     assert len(set(w.tree.end[1:])) == 1
@@ -171,9 +220,12 @@ def test_shuffled_tools_give_n_orders_of_one_length():
 
 # ---- popularity, sharing between classes, tenants
 
+
 def test_zipf_popularity_follows_the_law():
     n, items, s = 40_000, 20, 1.1
-    w = build(mix(one_class(layer("doc", "project", 100, items=items, zipf=s), layer("m", "dynamic", 5)), requests=n), seed=0)
+    w = build(
+        mix(one_class(layer("doc", "project", 100, items=items, zipf=s), layer("m", "dynamic", 5)), requests=n), seed=0
+    )
     seen = np.bincount(w.tree.content[w.leaf], minlength=items)
     p = np.arange(1, items + 1) ** -s
     p /= p.sum()
@@ -191,7 +243,9 @@ def test_shared_layers_are_one_text_for_two_classes():
 
 
 def test_isolated_tenants_share_nothing_and_twins_say_what_they_would_have():
-    c = one_class(layer("tools", "global", 400), layer("repo", "project", 50, items=2), layer("m", "dynamic", 5), tenants=3)
+    c = one_class(
+        layer("tools", "global", 400), layer("repo", "project", 50, items=2), layer("m", "dynamic", 5), tenants=3
+    )
     open_, isolated = (build(mix(replace(c, isolation=i), requests=200), seed=0) for i in (False, True))
     assert len(open_.tree) == 1 + 1 + 2
     assert len(isolated.tree) == 3 * 4
@@ -208,8 +262,15 @@ def test_isolated_tenants_share_nothing_and_twins_say_what_they_would_have():
 
 # ---- sessions and loops
 
+
 def chatty(**more) -> MixClass:
-    return one_class(layer("s", "global", 90), layer("m", "dynamic", 5), turns=Dist(kind="geometric", mean=4.0), think=Dist(kind="exponential", mean=20.0), **more)
+    return one_class(
+        layer("s", "global", 90),
+        layer("m", "dynamic", 5),
+        turns=Dist(kind="geometric", mean=4.0),
+        think=Dist(kind="exponential", mean=20.0),
+        **more,
+    )
 
 
 def test_closed_loop_links_turns_and_open_loop_has_times():
@@ -238,7 +299,14 @@ def test_history_grows_by_what_was_said():
 def test_fixed_concurrency():
     w = build(mix(chatty(), requests=100, concurrency=8), seed=0)
     assert w.concurrency == 8
-    shares = build(WorkloadConfig(class_=tuple(replace(chatty(), name=n, rate=None, share=s) for n, s in (("a", 1.0), ("b", 3.0))), requests=4000, concurrency=8), seed=0)
+    shares = build(
+        WorkloadConfig(
+            class_=tuple(replace(chatty(), name=n, rate=None, share=s) for n, s in (("a", 1.0), ("b", 3.0))),
+            requests=4000,
+            concurrency=8,
+        ),
+        seed=0,
+    )
     first = shares.class_id[shares.turn == 0]
     assert abs(first.mean() - 0.75) < 5 * np.sqrt(0.75 * 0.25 / len(first))
 
@@ -264,7 +332,10 @@ def test_bounds():
 
 def test_a_class_without_arrivals_stays_in_the_mix():
     policy = layer("policy", "global", 400, share="policy")
-    a, b = (replace(one_class(policy, layer("m", "dynamic", 5), name=n), rate=None, share=s) for n, s in (("a", 1.0), ("b", 0.0)))
+    a, b = (
+        replace(one_class(policy, layer("m", "dynamic", 5), name=n), rate=None, share=s)
+        for n, s in (("a", 1.0), ("b", 0.0))
+    )
     for arrival in (Arrival(), Arrival(kind="gamma", cv=2.0)):
         w = build(mix(a, replace(b, arrival=arrival), rate=2.0, requests=50), seed=0)
         w.check()
@@ -275,8 +346,11 @@ def test_a_class_without_arrivals_stays_in_the_mix():
 
 # ---- reproducibility
 
+
 def columns(w: Workload) -> dict[str, np.ndarray]:
-    return {k: v for k, v in vars(w).items() if isinstance(v, np.ndarray)} | {f"tree.{k}": v for k, v in vars(w.tree).items() if v is not None}
+    return {k: v for k, v in vars(w).items() if isinstance(v, np.ndarray)} | {
+        f"tree.{k}": v for k, v in vars(w.tree).items() if v is not None
+    }
 
 
 def test_same_seed_same_bytes_and_another_seed_is_another_mix():
@@ -286,7 +360,14 @@ def test_same_seed_same_bytes_and_another_seed_is_another_mix():
 
 
 def test_adding_a_class_changes_no_other():
-    c = replace(chatty(), layers=(layer("s", "global", 90), Layer(name="p", scope="project", items=9, tokens=Dist(kind="uniform", low=5, high=500)), layer("m", "dynamic", 5)))
+    c = replace(
+        chatty(),
+        layers=(
+            layer("s", "global", 90),
+            Layer(name="p", scope="project", items=9, tokens=Dist(kind="uniform", low=5, high=500)),
+            layer("m", "dynamic", 5),
+        ),
+    )
     alone = build(mix(c, requests=None, duration_s=300.0, loop="open"), seed=0)
     both = build(mix(c, replace(chatty(), name="b"), requests=None, duration_s=300.0, loop="open"), seed=0)
     mine = both.class_id == 0
@@ -295,15 +376,21 @@ def test_adding_a_class_changes_no_other():
 
 
 def test_a_longer_run_starts_with_the_shorter_one():
-    short, long = (build(mix(one_class(Layer(name="m", tokens=Dist(kind="uniform", low=5, high=500))), requests=n), seed=0) for n in (100, 1000))
+    short, long = (
+        build(mix(one_class(Layer(name="m", tokens=Dist(kind="uniform", low=5, high=500))), requests=n), seed=0)
+        for n in (100, 1000)
+    )
     assert np.array_equal(long.arrival_s[:100], short.arrival_s)
     assert np.array_equal(long.prompt_tokens[:100], short.prompt_tokens)
 
 
 # ---- what an order costs
 
+
 def test_order_cost_and_its_warning():
-    good = one_class(layer("tools", "global", 1000), layer("repo", "project", 300, items=2), layer("msg", "dynamic", 20))
+    good = one_class(
+        layer("tools", "global", 1000), layer("repo", "project", 300, items=2), layer("msg", "dynamic", 20)
+    )
     assert order_cost(good)["lost_tokens_per_request"] == 0
     bad = replace(good, layers=(layer("clock", "dynamic", 10), *good.layers))
     cost = order_cost(bad)
@@ -314,7 +401,9 @@ def test_order_cost_and_its_warning():
 
 
 def test_estimate_agrees_with_a_generated_mix():
-    c = replace(chatty(), turn_input=Dist(kind="exponential", mean=40.0), output=Dist(kind="lognormal", median=50, p90=200))
+    c = replace(
+        chatty(), turn_input=Dist(kind="exponential", mean=40.0), output=Dist(kind="lognormal", median=50, p90=200)
+    )
     config = mix(c, requests=60_000)
     w, row = build(config, seed=0), estimate(config)[0]
     assert row["requests_per_session"] == pytest.approx((w.turn >= 0).sum() / (w.turn == 0).sum(), rel=0.02)
@@ -324,6 +413,7 @@ def test_estimate_agrees_with_a_generated_mix():
 
 
 # ---- size
+
 
 def test_a_large_mix_is_fast():
     c = one_class(layer("s", "global", 900), layer("p", "project", 50, items=500, zipf=1.0), layer("m", "dynamic", 5))
@@ -336,7 +426,11 @@ def test_a_large_mix_is_fast():
 
 def test_layer_scopes_are_codes():
     w = build(mix(chatty()), seed=0)
-    assert dict(zip(w.layer_names, (SCOPES[s] for s in w.layer_scopes), strict=True)) == {"a/s": "global", "a/history": "session", "a/m": "dynamic"}
+    assert dict(zip(w.layer_names, (SCOPES[s] for s in w.layer_scopes), strict=True)) == {
+        "a/s": "global",
+        "a/history": "session",
+        "a/m": "dynamic",
+    }
 
 
 def test_clock_ticks_times_items_beyond_64_bits_stay_apart():

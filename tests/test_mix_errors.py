@@ -1,4 +1,5 @@
 """Impossible mixes: one line naming class, field, value and what was expected."""
+
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,13 @@ from workloads.toml import parse_workload
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"layers": (layer("a", "global"), layer("b", "global"), layer("c", "globl"))}, "[[workload.class]] 'a': layers[2].scope = 'globl', expected one of global, project, session, dynamic (did you mean global?)"),
+        (
+            {"layers": (layer("a", "global"), layer("b", "global"), layer("c", "globl"))},
+            (
+                "[[workload.class]] 'a': layers[2].scope = 'globl', expected one of global, project, session, dynamic"
+                " (did you mean global?)"
+            ),
+        ),
         ({"layers": ()}, "[[workload.class]] 'a': needs at least one"),
         ({"share": 1.0}, "exactly one of share"),
         ({"rate": float("nan")}, "'a': rate = nan, expected a finite number above 0"),
@@ -28,13 +35,19 @@ from workloads.toml import parse_workload
         ({"output": Dist(kind="empirical", values=(1, 2), weights=(1,))}, "output.weights has 1 entries"),
         ({"turns": fixed(3)}, "several turns, expected think"),
         ({"turns": fixed(0)}, "turns.value = 0, expected at least 1"),
-        ({"turns": fixed(3), "think": fixed(1), "layers": (layer("s", "global"),)}, "no final dynamic layer, expected turn_input"),
+        (
+            {"turns": fixed(3), "think": fixed(1), "layers": (layer("s", "global"),)},
+            "no final dynamic layer, expected turn_input",
+        ),
         ({"turns": fixed(3), "tool_share": 1.0}, "tool_share = 1 needs tool_gap"),
         ({"arrival": Arrival(kind="gamma", cv=0)}, "arrival.cv = 0, expected a number from 0.01 to 100"),
         ({"arrival": Arrival(kind="trace")}, "arrival.times_s = [], expected numbers for trace"),
         ({"layers": (layer("s", "global", items=4),)}, "layers[0]: items and zipf are for scope project"),
         ({"layers": (layer("s", "project", items=0),)}, "layers[0].items = 0, expected 1 to"),
-        ({"layers": (layer("s", "global", timestamp_s=1e-9),)}, "layers[0].timestamp_s = 1e-09, expected 0 (never) or at least"),
+        (
+            {"layers": (layer("s", "global", timestamp_s=1e-9),)},
+            "layers[0].timestamp_s = 1e-09, expected 0 (never) or at least",
+        ),
         ({"layers": (layer("s", "dynamic", redeploy_s=4),)}, "layers[0].redeploy_s has no effect on a dynamic layer"),
         ({"layers": (layer("s", "session", share="x"),)}, "layers[0].share = 'x' is for scopes global and project"),
         ({"output": Dist(kind="lognormal", median=100, sigma=50)}, "output: this lognormal reaches"),
@@ -44,11 +57,26 @@ from workloads.toml import parse_workload
         ({"turns": fixed(1e9), "think": fixed(1)}, "turns: this fixed reaches 1e+09, expected at most 100000"),
         ({"rate": 1e-300}, "rate = 1e-300, expected 1e-09 to 1e+09"),
         ({"rate": 1e300}, "rate = 1e+300, expected 1e-09 to 1e+09"),
-        ({"layers": (layer("s", "global", shuffle=10**22), layer("m", "dynamic"))}, "layers[0].shuffle = 10000000000000000000000, expected at most 1e+09"),
-        ({"layers": (layer("s", "project", items=5, zipf=1e3), layer("m", "dynamic"))}, "layers[0].zipf = 1000.0, expected at most 20"),
-        ({"layers": (layer("s", "global", redeploy_s=1e300), layer("m", "dynamic"))}, "layers[0].redeploy_s = 1e+300, expected at most 1e+09"),
-        ({"layers": tuple(layer(str(i), "dynamic") for i in range(10_001))}, "layers: 10,001 in all classes together, expected at most 10,000"),
-        ({"output": Dist("empirical", values=(1.0, 2e9), weights=(1.0, 0.0))}, "output.values[1] = 2000000000.0, expected at most 1e+09"),
+        (
+            {"layers": (layer("s", "global", shuffle=10**22), layer("m", "dynamic"))},
+            "layers[0].shuffle = 10000000000000000000000, expected at most 1e+09",
+        ),
+        (
+            {"layers": (layer("s", "project", items=5, zipf=1e3), layer("m", "dynamic"))},
+            "layers[0].zipf = 1000.0, expected at most 20",
+        ),
+        (
+            {"layers": (layer("s", "global", redeploy_s=1e300), layer("m", "dynamic"))},
+            "layers[0].redeploy_s = 1e+300, expected at most 1e+09",
+        ),
+        (
+            {"layers": tuple(layer(str(i), "dynamic") for i in range(10_001))},
+            "layers: 10,001 in all classes together, expected at most 10,000",
+        ),
+        (
+            {"output": Dist("empirical", values=(1.0, 2e9), weights=(1.0, 0.0))},
+            "output.values[1] = 2000000000.0, expected at most 1e+09",
+        ),
     ],
 )
 def test_bad_classes_are_named(change, message):
@@ -61,7 +89,20 @@ def test_bad_classes_are_named(change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"requests": None, "class_": (replace(one_class(layer("m", "dynamic")), arrival=Arrival(kind="trace", times_s=(0.0,)), rate=None, share=None),)}, "needs duration_s or requests"),
+        (
+            {
+                "requests": None,
+                "class_": (
+                    replace(
+                        one_class(layer("m", "dynamic")),
+                        arrival=Arrival(kind="trace", times_s=(0.0,)),
+                        rate=None,
+                        share=None,
+                    ),
+                ),
+            },
+            "needs duration_s or requests",
+        ),
         ({"requests": 10**9}, "has about 1e+09 requests, expected at most 100,000,000"),
         ({"requests": None, "duration_s": 1e9}, "requests, expected at most 100,000,000"),
         ({"rate": 3.0}, "rate = 3 has no effect: no class has a share"),
@@ -99,8 +140,14 @@ def test_two_classes_that_disagree_on_a_shared_text():
     ("table", "message"),
     [
         ({"clas": []}, "[workload]: unknown key 'clas' (did you mean class?)"),
-        ({"class": [{"name": "chat", "layers": [{"token": {}}]}]}, "[[workload.class]] 'chat': layers[0]: unknown key 'token' (did you mean tokens?)"),
-        ({"class": [{"name": "chat", "output": {"value": "many"}}]}, "[[workload.class]] 'chat': output.value = 'many', expected a number"),
+        (
+            {"class": [{"name": "chat", "layers": [{"token": {}}]}]},
+            "[[workload.class]] 'chat': layers[0]: unknown key 'token' (did you mean tokens?)",
+        ),
+        (
+            {"class": [{"name": "chat", "output": {"value": "many"}}]},
+            "[[workload.class]] 'chat': output.value = 'many', expected a number",
+        ),
         ({"class": [{"layers": 3}]}, "[[workload.class]] number 1: layers = 3, expected a list"),
         ({"requests": 1.5}, "[workload] requests = 1.5, expected a whole number"),
     ],

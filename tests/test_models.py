@@ -1,4 +1,5 @@
 """Model shapes against published totals, KV arithmetic, FLOPs by hand, and refusals."""
+
 import json
 
 import numpy as np
@@ -8,20 +9,48 @@ from calibrate.models import bundled_models, flops, load_model, model_from_confi
 from workloads.errors import InputError
 
 PUBLISHED_BILLIONS = {
-    "llama-2-7b": (6.74, 6.74), "llama-3.1-8b": (8.03, 8.03), "llama-3.1-70b": (70.6, 70.6), "qwen3-8b": (8.19, 8.19), "qwen3-32b": (32.8, 32.8),
-    "qwen3-30b-a3b": (30.5, 3.3), "qwen3-coder-30b-a3b": (30.5, 3.3), "mixtral-8x7b": (46.7, 12.9),
-}  # fmt: skip
+    "llama-2-7b": (6.74, 6.74),
+    "llama-3.1-8b": (8.03, 8.03),
+    "llama-3.1-70b": (70.6, 70.6),
+    "qwen3-8b": (8.19, 8.19),
+    "qwen3-32b": (32.8, 32.8),
+    "qwen3-30b-a3b": (30.5, 3.3),
+    "qwen3-coder-30b-a3b": (30.5, 3.3),
+    "mixtral-8x7b": (46.7, 12.9),
+}
 
 DEEPSEEK_V3 = {
-    "model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048, "num_hidden_layers": 61,
-    "num_attention_heads": 128, "num_key_value_heads": 128, "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8,
-    "first_k_dense_replace": 3, "moe_layer_freq": 1, "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
-    "v_head_dim": 128, "vocab_size": 129280, "max_position_embeddings": 163840, "tie_word_embeddings": False,
-}  # fmt: skip
+    "model_type": "deepseek_v3",
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+    "moe_layer_freq": 1,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+    "max_position_embeddings": 163840,
+    "tie_word_embeddings": False,
+}
 TINY = {
-    "model_type": "llama", "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "vocab_size": 10, "max_position_embeddings": 64,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 8,
+    "intermediate_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 10,
+    "max_position_embeddings": 64,
+}
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED_BILLIONS))
@@ -32,7 +61,9 @@ def test_parameters_match_the_published_totals(name):
 
 
 def test_every_bundled_model_has_a_published_total():
-    assert set(bundled_models()) - {"tiny"} == set(PUBLISHED_BILLIONS), "tiny is a made-up model that a CPU can calibrate in a minute"
+    assert set(bundled_models()) - {"tiny"} == set(PUBLISHED_BILLIONS), (
+        "tiny is a made-up model that a CPU can calibrate in a minute"
+    )
 
 
 def test_deepseek_v3_latent_attention_and_shared_experts():
@@ -56,7 +87,9 @@ def test_weights_of_llama_8b_as_vllm_logs_them():
     model = resolve_model("llama-3.1-8b")
     assert model.weight_bytes("bf16") / 2**30 == pytest.approx(14.99, rel=0.003)
     assert model.weight_bytes("bf16", tp=2) / 2**30 == pytest.approx(7.51, rel=0.005)
-    assert model.weight_bytes("fp8") / 2**30 == pytest.approx(8.46, rel=0.001), "fp8 checkpoints keep embeddings and LM head in 16 bits"
+    assert model.weight_bytes("fp8") / 2**30 == pytest.approx(8.46, rel=0.001), (
+        "fp8 checkpoints keep embeddings and LM head in 16 bits"
+    )
 
 
 def test_coder_reads_262k():
@@ -64,13 +97,17 @@ def test_coder_reads_262k():
 
 
 def test_sliding_window_layers_keep_the_window():
-    model = model_from_config({**TINY, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 16}, "t")
+    model = model_from_config(
+        {**TINY, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 16}, "t"
+    )
     a_layer = 2 * 2 * 2 * 2
     assert model.kv_bytes(100, "bf16") == a_layer * (100 + 16)
     assert model.kv_bytes(10, "bf16") == a_layer * 20
 
 
-@pytest.mark.parametrize(("new", "cached", "window"), [(5, 0, 3), (5, 2, 3), (5, 9, 3), (2, 0, 8), (0, 4, 3), (7, 6, 8)])
+@pytest.mark.parametrize(
+    ("new", "cached", "window"), [(5, 0, 3), (5, 2, 3), (5, 9, 3), (2, 0, 8), (0, 4, 3), (7, 6, 8)]
+)
 def test_windowed_pairs_is_the_sum_over_tokens(new, cached, window):
     expected = sum(min(cached + i, window) for i in range(1, new + 1))
     assert windowed_pairs(np.array(float(new)), np.array(float(cached)), window) == expected
@@ -94,7 +131,9 @@ def test_caching_saves_fewer_flops_than_tokens_when_the_suffix_attends_far():
 
 def test_moe_flops_count_active_experts_only():
     model = resolve_model("mixtral-8x7b")
-    assert model.linear_flops_per_token == pytest.approx(2 * (model.active_parameters - 2 * model.vocab * model.hidden), rel=1e-3)
+    assert model.linear_flops_per_token == pytest.approx(
+        2 * (model.active_parameters - 2 * model.vocab * model.hidden), rel=1e-3
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 """The optimum against exhaustive search on tiny worlds, published golden counts, and certificates that must not lie."""
+
 from __future__ import annotations
 
 import json
@@ -41,7 +42,11 @@ def test_sweep_is_the_best_of_all_states(rule: str) -> None:
         limits = [len(order) for order in orders]
         loose = best_by_search(parent, orders, limits, capacity, rule, strict=False)
         strict = best_by_search(parent, orders, limits, capacity, rule, strict=True)
-        assert loose == strict == best.hits == check(items, slots, best.kept, best.checkpoints), (parent, leaves, capacity)
+        assert loose == strict == best.hits == check(items, slots, best.kept, best.checkpoints), (
+            parent,
+            leaves,
+            capacity,
+        )
     assert several > 100
     assert cut > 500, (tight, several, cut, tried)
 
@@ -73,7 +78,9 @@ def test_work_bound_and_schedule_enclose_the_best_of_all_states(rule: str) -> No
     while tight < 300:
         parent, leaves = tiny(rng)
         capacity, slope = int(rng.integers(1, 6)), float(rng.choice([0.1, 1.0, 3.0]))
-        items, slots = CAPACITY_RULES[rule](touches(as_workload(parent, leaves, 1, np.zeros(len(leaves), np.int64)), "all-ids", 1), capacity)
+        items, slots = CAPACITY_RULES[rule](
+            touches(as_workload(parent, leaves, 1, np.zeros(len(leaves), np.int64)), "all-ids", 1), capacity
+        )
         most = most_hits(items, slots)
         if not len(most.checkpoints):
             continue
@@ -81,7 +88,9 @@ def test_work_bound_and_schedule_enclose_the_best_of_all_states(rule: str) -> No
         result = most_work(items, slots, Work(slope), most.checkpoints)
         feasible(items, slots, result.kept)
         orders = [order_of(parent, leaf) for leaf in leaves]
-        best = best_by_search(parent, orders, [len(order) for order in orders], capacity, rule, strict=False, slope=slope)
+        best = best_by_search(
+            parent, orders, [len(order) for order in orders], capacity, rule, strict=False, slope=slope
+        )
         assert result.saved <= best + 1e-9
         assert best <= result.bound + 1e-9
         assert work_of(items, Work(slope), most.kept) <= best + 1e-9
@@ -91,7 +100,8 @@ def test_work_bound_and_schedule_enclose_the_best_of_all_states(rule: str) -> No
     assert binding > 5  # the most hits are not the most work
 
 
-# ---- golden counts ----------------------------------------------------------------------------------------------------
+# ---- golden counts
+# ----------------------------------------------------------------------------------------------------
 
 GOLDEN = {
     ("conversation", "bypass"): {1_000: 55_019, 3_000: 84_953, 10_000: 105_710, 30_000: 105_710, 100_000: 105_710},
@@ -101,7 +111,12 @@ GOLDEN = {
 }
 """Hit blocks by capacity, rule all-ids, 512-token blocks; counted by others, block by block."""
 CHECKPOINTS = {"conversation": {1_000: 30, 3_000: 9, 10_000: 0}, "synthetic": {1_000: 17, 3_000: 7, 10_000: 1}}
-NEEDED = {("conversation", "bypass"): 8_138, ("conversation", "must-insert"): 8_199, ("synthetic", "bypass"): 12_637, ("synthetic", "must-insert"): 12_712}
+NEEDED = {
+    ("conversation", "bypass"): 8_138,
+    ("conversation", "must-insert"): 8_199,
+    ("synthetic", "bypass"): 12_637,
+    ("synthetic", "must-insert"): 12_712,
+}
 BLOCK_16 = {
     ("conversation", "bypass"): {1_000: 0.1945, 3_000: 0.3003, 10_000: 0.3736, 30_000: 0.3736},
     ("conversation", "must-insert"): {1_000: 0.1828, 3_000: 0.2974, 10_000: 0.3736, 30_000: 0.3736},
@@ -168,7 +183,8 @@ def test_memory_needed_is_the_smallest_that_drops_nothing() -> None:
             assert needed == 0 or most_hits(*rule(used, needed - 1)).hits < ceiling
 
 
-# ---- the checker catches what is wrong --------------------------------------------------------------------------------
+# ---- the checker catches what is wrong
+# --------------------------------------------------------------------------------
 
 
 def one_shared_slot() -> tuple[Items, np.ndarray]:
@@ -180,7 +196,12 @@ def one_shared_slot() -> tuple[Items, np.ndarray]:
 
 @pytest.mark.parametrize(
     ("kept", "checkpoints", "says"),
-    [([2, 2], [0], "blocks kept"), ([3, 0], [0], "between 0"), ([2, 0], [0, 0], "twice"), ([2, 0], [5], "expected slots")],
+    [
+        ([2, 2], [0], "blocks kept"),
+        ([3, 0], [0], "between 0"),
+        ([2, 0], [0, 0], "twice"),
+        ([2, 0], [5], "expected slots"),
+    ],
 )
 def test_a_false_certificate_is_refused(kept: list[int], checkpoints: list[int], says: str) -> None:
     items, slots = one_shared_slot()
@@ -196,7 +217,13 @@ def test_a_child_without_its_parent_is_refused() -> None:
 
 def test_a_wrong_tie_or_a_worse_choice_is_not_called_optimal() -> None:
     """Dropping what is needed soonest instead: the checker's bound stays above it."""
-    columns = ([0, 1, 2], [0, 0, 0], [1, 1, 1], [0, 1, 0], [1, 2, 2])  # two short items, and a long one across both slots
+    columns = (
+        [0, 1, 2],
+        [0, 0, 0],
+        [1, 1, 1],
+        [0, 1, 0],
+        [1, 2, 2],
+    )  # two short items, and a long one across both slots
     request, lo, hi, start, end = (np.array(column) for column in columns)
     items, slots = Items(request, lo, hi, start, end, np.zeros(3, np.int64)), np.array([1, 1])
     best = most_hits(items, slots)
@@ -205,27 +232,54 @@ def test_a_wrong_tie_or_a_worse_choice_is_not_called_optimal() -> None:
     assert check(items, slots, np.array([0, 0, 1]), best.checkpoints) == 2  # possible, proven not to be the best
 
 
-# ---- rows and the command ---------------------------------------------------------------------------------------------
+# ---- rows and the command
+# ---------------------------------------------------------------------------------------------
 
 
 def test_cache_command_prints_the_optimum_and_shares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A hot prompt between two scans: in three blocks LRU hits nothing, the optimum keeps the hot one."""
     trace = tmp_path / "trace.jsonl"
     prompts = [[1, 2], [3, 4, 5], [1, 2], [6, 7, 8], [1, 2]]
-    rows = [{"timestamp": i, "input_length": 512 * len(ids), "output_length": 1, "hash_ids": ids} for i, ids in enumerate(prompts)]
+    rows = [
+        {"timestamp": i, "input_length": 512 * len(ids), "output_length": 1, "hash_ids": ids}
+        for i, ids in enumerate(prompts)
+    ]
     trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert main(["cache", str(trace), "--policy", "lru,optimal", "--capacity-blocks", "3", "--rule", "all-ids", "--depth-weight", "1"]) == 0
+    assert (
+        main(
+            [
+                "cache",
+                str(trace),
+                "--policy",
+                "lru,optimal",
+                "--capacity-blocks",
+                "3",
+                "--rule",
+                "all-ids",
+                "--depth-weight",
+                "1",
+            ]
+        )
+        == 0
+    )
     lru, hits, work = json.loads(capsys.readouterr().out)
     assert (lru["hit_blocks"], hits["hit_blocks"], work["hit_blocks"]) == (0, 4, 4)
     assert (hits["objective"], hits["capacity_rule"], hits["proved_gap"]) == ("hit tokens", "bypass", 0.0)
     assert work["work_ratio"] == pytest.approx(2 * (1 + 2) / (3 * (1 + 2) + 2 * (1 + 2 + 3)))
     assert lru["optimum_shares"][0] == "0.0 % of the optimum (hit tokens, bypass, proved gap 0.00 %)"
-    assert lru["optimum_shares"][1].startswith("0.0 % of the optimum (prefill work, depth weight 1, bypass, proved gap ")
+    assert lru["optimum_shares"][1].startswith(
+        "0.0 % of the optimum (prefill work, depth weight 1, bypass, proved gap "
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [({"capacity_rule": "by-pass"}, "bypass"), ({"depth_weight": -1.0}, "depth weight"), ({"block_size": 0}, "block_size"), ({"rule": "ids"}, "all-ids")],
+    [
+        ({"capacity_rule": "by-pass"}, "bypass"),
+        ({"depth_weight": -1.0}, "depth weight"),
+        ({"block_size": 0}, "block_size"),
+        ({"rule": "ids"}, "all-ids"),
+    ],
 )
 def test_bad_options_are_one_line(options: dict, says: str) -> None:
     workload = as_workload([0, 0], [1, 1], 4, np.zeros(2, np.int64))

@@ -1,4 +1,6 @@
-"""The optimum of a timed run: against exhaustive search, against what the engine hit, and as the clairvoyant policy hits it."""
+"""The optimum of a timed run: against exhaustive search, against what the engine hit, and as the clairvoyant policy
+hits it."""
+
 from __future__ import annotations
 
 import json
@@ -38,15 +40,24 @@ def random_stays(rng: np.random.Generator, n: int) -> list[tuple[bool, int]]:
     return events
 
 
-def by_hand(orders: list[list[int]], events: list[tuple[bool, int]], in_use: list[int], capacity: int) -> SimpleNamespace:
+def by_hand(
+    orders: list[list[int]], events: list[tuple[bool, int]], in_use: list[int], capacity: int
+) -> SimpleNamespace:
     """What a run with these events would have recorded; ceilings from what was entered before."""
     seen, ceiling = 0, []
     for order in orders:
         ceiling.append(2 * leading(order, seen))
         seen |= sum(1 << block for block in order)
-    table = [(ACQUIRE if a else RELEASE, r, 0 if a else len(orders[r]), used) for (a, r), used in zip(events, in_use, strict=True)]
+    table = [
+        (ACQUIRE if a else RELEASE, r, 0 if a else len(orders[r]), used)
+        for (a, r), used in zip(events, in_use, strict=True)
+    ]
     return SimpleNamespace(
-        cache_events=[np.array(table, np.int64)], kv_blocks=capacity, block_size=2, ceiling_replica_tokens=np.array(ceiling), hit_tokens=np.array(ceiling)
+        cache_events=[np.array(table, np.int64)],
+        kv_blocks=capacity,
+        block_size=2,
+        ceiling_replica_tokens=np.array(ceiling),
+        hit_tokens=np.array(ceiling),
     )
 
 
@@ -73,7 +84,11 @@ def test_pinned_sweep_is_the_best_of_all_states() -> None:
         several += len(best.checkpoints) > 1
         loose = best_pinned(orders, events, in_use, capacity)
         strict = best_pinned(orders, events, in_use, capacity, parent)
-        assert loose == strict == best.hits == check(problem.items, problem.capacity, best.kept, best.checkpoints), (parent, leaves, events)
+        assert loose == strict == best.hits == check(problem.items, problem.capacity, best.kept, best.checkpoints), (
+            parent,
+            leaves,
+            events,
+        )
     assert several > 100
 
 
@@ -82,7 +97,9 @@ def world(rng: np.random.Generator, **columns) -> tuple[Workload, EngineParams]:
     workload = random_workload(seed, rate=float(rng.choice([2.0, 20.0, 200.0])), **columns)
     need = int(-(-(workload.prompt_tokens + workload.output_tokens).max() // block))
     size = {"kv_blocks": need + int(rng.integers(0, 60)), "block_size": block}
-    return workload, EngineParams(**size, max_num_seqs=int(rng.integers(1, 12)), max_num_batched_tokens=int(rng.integers(4, 200)))
+    return workload, EngineParams(
+        **size, max_num_seqs=int(rng.integers(1, 12)), max_num_batched_tokens=int(rng.integers(4, 200))
+    )
 
 
 def hits_of(problem, rec: Recording) -> np.ndarray:
@@ -94,18 +111,31 @@ def hits_of(problem, rec: Recording) -> np.ndarray:
 
 
 def test_what_the_engine_hit_is_one_of_the_schedules() -> None:
-    """Random worlds with preemptions, priorities, thresholds, every policy, steps decided ahead, fleets and horizons: its hits fit the items' capacity."""
+    """Random worlds with preemptions, priorities, thresholds, every policy, steps decided ahead, fleets and horizons:
+    its hits fit the items' capacity."""
     rng = np.random.default_rng(12)
     below = preempted = 0
     policies = ["lru", "clairvoyant", *POLICIES]
     for number in range(150):
         workload, params = world(rng, closed=bool(rng.integers(2)))
         params = replace(
-            params, policy=policies[number % len(policies)], async_scheduling=bool(rng.integers(2)), preemption_victim=str(rng.choice(["fcfs", "fcfs", "lcf"])), long_prefill_token_threshold=int(rng.choice([0, 0, 5])),
-            scheduler_policy=str(rng.choice(["fcfs", "fcfs", "priority"])), reserve_full_isl=bool(rng.integers(2)),
-        )  # fmt: skip
+            params,
+            policy=policies[number % len(policies)],
+            async_scheduling=bool(rng.integers(2)),
+            preemption_victim=str(rng.choice(["fcfs", "fcfs", "lcf"])),
+            long_prefill_token_threshold=int(rng.choice([0, 0, 5])),
+            scheduler_policy=str(rng.choice(["fcfs", "fcfs", "priority"])),
+            reserve_full_isl=bool(rng.integers(2)),
+        )
         replicas, horizon_s = int(rng.integers(1, 4)), float(rng.choice([np.inf, np.inf, 2.0]))
-        rec = run(workload, params, LinearSteps(), replicas=replicas, record_cache=True, horizon_s=horizon_s if horizon_s < np.inf else None)
+        rec = run(
+            workload,
+            params,
+            LinearSteps(),
+            replicas=replicas,
+            record_cache=True,
+            horizon_s=horizon_s if horizon_s < np.inf else None,
+        )
         for replica in range(replicas):
             problem = schedule_problem(workload, rec, replica)
             feasible(problem.items, problem.capacity, hits_of(problem, rec))
@@ -124,12 +154,18 @@ def test_what_the_engine_hit_is_one_of_the_schedules() -> None:
 
 
 def test_clairvoyant_hits_the_optimum_of_its_schedule() -> None:
-    """One replica, first come first served: exactly, when nobody generates what is cached already; never more otherwise."""
+    """One replica, first come first served: exactly, when nobody generates what is cached already; never more
+    otherwise."""
     rng = np.random.default_rng(13)
     equal = tight = 0
     for _ in range(150):
         workload, params = world(rng, n=80)
-        workload = replace(workload, leaf=np.where(workload.tree.end[workload.leaf] <= workload.prompt_tokens, workload.leaf, 0).astype(np.int32))
+        workload = replace(
+            workload,
+            leaf=np.where(workload.tree.end[workload.leaf] <= workload.prompt_tokens, workload.leaf, 0).astype(
+                np.int32
+            ),
+        )
         rec = run(workload, replace(params, policy="clairvoyant"), LinearSteps(), record_cache=True)
         if rec.preemptions.any():
             continue
@@ -142,13 +178,22 @@ def test_clairvoyant_hits_the_optimum_of_its_schedule() -> None:
 
 
 def test_clairvoyant_fleets_may_skip_over_decode_steps() -> None:
-    """What one replica admits changes what another should keep: stretches taken at once give the same run to the last bit."""
+    """What one replica admits changes what another should keep: stretches taken at once give the same run to the last
+    bit."""
     rng = np.random.default_rng(16)
     evicted = 0
     for _ in range(40):
         workload, params = world(rng, closed=bool(rng.integers(2)))
         once, stepping = (
-            run(workload, replace(params, policy="clairvoyant"), LinearSteps(), replicas=3, router="least-loaded", fast_forward=fast) for fast in (True, False)
+            run(
+                workload,
+                replace(params, policy="clairvoyant"),
+                LinearSteps(),
+                replicas=3,
+                router="least-loaded",
+                fast_forward=fast,
+            )
+            for fast in (True, False)
         )
         np.testing.assert_array_equal(once.hit_tokens, stepping.hit_tokens)
         np.testing.assert_array_equal(once.finish_s, stepping.finish_s)
@@ -188,7 +233,8 @@ def test_forecast_cuts_off_the_block_that_the_next_request_leaves_incomplete() -
 
 
 def test_order_optimum_holds_for_every_policy_and_counts_no_memory_for_answers_to_come() -> None:
-    """An answer of 12 blocks is generated after a prompt of 15 has come and gone in a cache of 20; the next turn hits it."""
+    """An answer of 12 blocks is generated after a prompt of 15 has come and gone in a cache of 20; the next turn hits
+    it."""
     tree = PrefixTree(np.array([-1, 0], np.int32), np.array([0, 49], np.int64), np.zeros(2, np.int16))
     workload = Workload(
         tree, np.array([0.0, 1.5, 60.0]), np.array([8, 60, 53]), np.array([41, 1, 1]), np.array([1, 0, 1], np.int32)
@@ -228,11 +274,37 @@ def test_split_evicted_by_hand() -> None:
 
 
 def test_command_prints_references_and_the_split(capsys: pytest.CaptureFixture[str]) -> None:
-    small = ["--set", "run.duration_s=120", "--set", "engine.kv_blocks=2000", "--set", "cluster.replicas=1", "--set", "workload.loop=open"]
-    assert main(["optimum", str(ROOT / "examples" / "demo.toml"), "--policy", "lru,clairvoyant", "--depth-weight", "0.0167", "--json", *small]) == 0
+    small = [
+        "--set",
+        "run.duration_s=120",
+        "--set",
+        "engine.kv_blocks=2000",
+        "--set",
+        "cluster.replicas=1",
+        "--set",
+        "workload.loop=open",
+    ]
+    assert (
+        main(
+            [
+                "optimum",
+                str(ROOT / "examples" / "demo.toml"),
+                "--policy",
+                "lru,clairvoyant",
+                "--depth-weight",
+                "0.0167",
+                "--json",
+                *small,
+            ]
+        )
+        == 0
+    )
     lru, clairvoyant = json.loads(capsys.readouterr().out)
     assert lru["hit_tokens"] < clairvoyant["hit_tokens"] <= clairvoyant["schedule_optimum_tokens"]
     for row in (lru, clairvoyant):
-        assert row["hit_tokens"] + row["evicted_policy_tokens"] + row["evicted_memory_tokens"] == row["ceiling_replica_tokens"]
+        assert (
+            row["hit_tokens"] + row["evicted_policy_tokens"] + row["evicted_memory_tokens"]
+            == row["ceiling_replica_tokens"]
+        )
         assert row["schedule_optimum_tokens"] <= row["order_optimum_tokens"]
         assert "prefill work, depth weight 0.0167" in row["prefill_work_share"]

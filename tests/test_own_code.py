@@ -1,4 +1,6 @@
-"""A result is named by all the code that made it: a user's policy or router, and the modules of theirs that these import."""
+"""A result is named by all the code that made it: a user's policy or router, and the modules of theirs that these
+import."""
+
 from __future__ import annotations
 
 import subprocess
@@ -18,7 +20,10 @@ from tests.test_sweep import SMALL
 from tests.worlds import random_workload
 
 ROOT = Path(__file__).resolve().parent.parent
-POLICY = "from sim.kvcache.policies import Policy\n{imports}\nclass Mine(Policy):\n    def key(self, run):\n        return ({sign} * run.released,)\n"
+POLICY = (
+    "from sim.kvcache.policies import Policy\n{imports}\nclass Mine(Policy):\n    def key(self, run):\n        return"
+    " ({sign} * run.released,)\n"
+)
 IMPORTS = {  # how the policy comes by a sign -> what it imports, and how it reads it
     "name": ("from {own}_parts.deep.signs import SIGN", "SIGN"),
     "module": ("import {own}_parts.deep.signs", "{own}_parts.deep.signs.SIGN"),
@@ -64,7 +69,9 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixture
 
 
 @pytest.mark.parametrize(("how", "jobs"), [*((how, 1) for how in IMPORTS), ("of another", 2)])
-def test_an_edited_module_that_the_policy_imports_is_another_policy(own, scenario, tmp_path: Path, how: str, jobs: int) -> None:
+def test_an_edited_module_that_the_policy_imports_is_another_policy(
+    own, scenario, tmp_path: Path, how: str, jobs: int
+) -> None:
     """LRU turned into MRU two imports away: nothing stale is reused, and what runs is what the files say."""
     vary, hits = {"engine.kv_blocks": [400, 500]}, {}
     for kind, sign in (("ttl", 1), ("mru", -1)):  # one retention: ttl is LRU
@@ -74,7 +81,10 @@ def test_an_edited_module_that_the_policy_imports_is_another_policy(own, scenari
         assert done.reused == 0
         assert sweep(scenario, vary, tmp_path / "s", jobs=jobs).reused == 2
         hits[kind] = done.table["prefix_hit_tokens"].tolist()
-        assert hits[kind] == sweep(scenario, {**vary, "cache.policy": [kind]}, tmp_path / "s").table["prefix_hit_tokens"].tolist()
+        assert (
+            hits[kind]
+            == sweep(scenario, {**vary, "cache.policy": [kind]}, tmp_path / "s").table["prefix_hit_tokens"].tolist()
+        )
     assert hits["ttl"] != hits["mru"]
 
 
@@ -82,7 +92,9 @@ def test_the_users_modules_come_before_what_imports_them(own, tmp_path: Path) ->
     name = own(1, "of another")
     parts = f"{name}_parts"
     assert list(imported_by(name)) == [parts, f"{parts}.deep", f"{parts}.deep.signs", f"{parts}.between", name]
-    (tmp_path / parts / "deep" / "signs.py").write_text(f"def later():\n    from ..between import SIGN\n    import {name}\n")  # a circle
+    (tmp_path / parts / "deep" / "signs.py").write_text(
+        f"def later():\n    from ..between import SIGN\n    import {name}\n"
+    )  # a circle
     assert set(imported_by(name)) == {parts, f"{parts}.deep", f"{parts}.deep.signs", f"{parts}.between", name}
     assert imported_by("sim.kvcache.policies.sieve") == {} == imported_by("no_such_module")
     assert list(imported_by("numpy")) == ["numpy"]  # named itself, it counts
@@ -90,7 +102,10 @@ def test_the_users_modules_come_before_what_imports_them(own, tmp_path: Path) ->
 
 def test_what_a_plan_keeps_is_named_by_it_too(own, scenario, tmp_path: Path) -> None:
     lab = Lab(tmp_path / "lab")
-    runs = [lab.task(replace(scenario, cache=replace(scenario.cache, policy=f"{own(sign)}:Mine"))).run for sign in (1, -1, 1)]
+    runs = [
+        lab.task(replace(scenario, cache=replace(scenario.cache, policy=f"{own(sign)}:Mine"))).run
+        for sign in (1, -1, 1)
+    ]
     assert runs[0] == runs[2] != runs[1]
 
 
@@ -99,7 +114,9 @@ def test_a_helper_that_cannot_be_run_is_one_line(own, scenario, tmp_path: Path) 
     vary = {"cache.policy": [f"{name}:Mine"]}
     sweep(scenario, vary, tmp_path / "s")
     (tmp_path / f"{name}_parts" / "deep" / "signs.py").write_text("SIGN = 1 / 0\n")
-    with pytest.raises(InputError, match=r"^\[cache\] policy = '.*:Mine': .*signs\.py: ZeroDivisionError: division by zero$"):
+    with pytest.raises(
+        InputError, match=r"^\[cache\] policy = '.*:Mine': .*signs\.py: ZeroDivisionError: division by zero$"
+    ):
         sweep(scenario, vary, tmp_path / "s")
 
 
@@ -114,7 +131,9 @@ class Mine({kind}):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_an_edited_router_is_another_router(scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int) -> None:
+def test_an_edited_router_is_another_router(
+    scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int
+) -> None:
     import importlib
 
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -130,7 +149,10 @@ def test_an_edited_router_is_another_router(scenario, tmp_path: Path, monkeypatc
         assert done.reused == 0
         assert sweep(fleet, vary, tmp_path / "s", jobs=jobs).reused == 2
         waits[known] = done.table["mean_ttft_ms"].tolist()
-        assert waits[known] == sweep(fleet, {**vary, "cluster.router": [known]}, tmp_path / "s").table["mean_ttft_ms"].tolist()
+        assert (
+            waits[known]
+            == sweep(fleet, {**vary, "cluster.router": [known]}, tmp_path / "s").table["mean_ttft_ms"].tolist()
+        )
     assert waits["round-robin"] != waits["least-loaded"]
 
 
@@ -142,7 +164,9 @@ def test_a_class_stands_for_its_name(scenario, tmp_path: Path) -> None:
     given = replace(scenario.cache, policy=OfThisModule)
     assert given == replace(scenario.cache, policy=name)
     assert [name_of(kind) for kind in POLICIES.values()] == list(POLICIES)
-    as_class, as_name = (simulate(replace(scenario, cache=replace(scenario.cache, policy=p))).summary for p in (OfThisModule, name))
+    as_class, as_name = (
+        simulate(replace(scenario, cache=replace(scenario.cache, policy=p))).summary for p in (OfThisModule, name)
+    )
     assert as_class["prefix_hit_tokens"] == as_name["prefix_hit_tokens"] > 0
     done = sweep(replace(scenario, cache=given), {"cache.policy": [OfThisModule, "lru"]}, tmp_path / "s")
     assert done.table["cache.policy"].tolist() == [name, "lru"]
@@ -155,8 +179,15 @@ def test_a_class_that_has_no_name_is_one_line(scenario) -> None:
     class Inside(Policy):
         pass
 
-    for policy, says in ((Inside, "a class made inside a function has no name"), (int, "expected a name, module:Class, or a class derived"), (3, "expected a name")):
-        for use in (lambda p=policy: replace(scenario.cache, policy=p), lambda p=policy: leaf_first(random_workload(3), p, 60, 4)):
+    for policy, says in (
+        (Inside, "a class made inside a function has no name"),
+        (int, "expected a name, module:Class, or a class derived"),
+        (3, "expected a name"),
+    ):
+        for use in (
+            lambda p=policy: replace(scenario.cache, policy=p),
+            lambda p=policy: leaf_first(random_workload(3), p, 60, 4),
+        ):
             with pytest.raises(InputError, match=says):
                 use()
 
@@ -183,13 +214,30 @@ def test_a_class_that_only_this_session_has(scenario, tmp_path: Path, typed: boo
     text = SESSION.format(scenario=str(tmp_path / "small.toml"), out=str(tmp_path / "s"))
     script = tmp_path / "script.py"
     script.write_text(text)
-    done = subprocess.run([sys.executable, "-" if typed else str(script)], input=text if typed else None, cwd=ROOT, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-" if typed else str(script)],
+        input=text if typed else None,
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert "Traceback" not in done.stderr
     alone, one, two = done.stdout.splitlines()
     assert alone == "alone True"
     said = "[cache] policy = '__main__:Mine'"
     if typed:
-        assert one == two == f"{said}: what was typed into a session has no source to name a result by; expected the class in a module, such as my_policy.py"
+        assert (
+            one
+            == two
+            == f"{said}: what was typed into a session has no source to name a result by; expected the class in a"
+            " module, such as my_policy.py"
+        )
     else:
         assert one == "swept 0"
-        assert two == f"{said} with 2 jobs: other processes cannot see a class of a notebook, session or script; expected it in a module, such as my_policy.py with policy = 'my_policy:Mine'"
+        assert (
+            two
+            == f"{said} with 2 jobs: other processes cannot see a class of a notebook, session or script; expected it"
+            " in a module, such as my_policy.py with policy = 'my_policy:Mine'"
+        )

@@ -1,4 +1,5 @@
 """kvcast plan against brute force, with several seeds, killed and resumed, and with what cannot be planned."""
+
 from __future__ import annotations
 
 import json
@@ -29,25 +30,50 @@ from workloads.steady import requests_per_s
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = 3
-ALONE = {"seeds": SEEDS, "capacity": False, "binding": False, "advice": False, "growth": None, "n_plus_1": False, "model_error": False, "undisturbed": False}
+ALONE = {
+    "seeds": SEEDS,
+    "capacity": False,
+    "binding": False,
+    "advice": False,
+    "growth": None,
+    "n_plus_1": False,
+    "model_error": False,
+    "undisturbed": False,
+}
 """Only the fewest replicas."""
 CHAT = {
-    "name": "chat", "rate": 5.0, "turns": {"kind": "geometric", "mean": 3, "high": 6}, "think": {"value": 4.0},
+    "name": "chat",
+    "rate": 5.0,
+    "turns": {"kind": "geometric", "mean": 3, "high": 6},
+    "think": {"value": 4.0},
     "layers": [
         {"name": "system", "scope": "global", "tokens": {"value": 800}},
-        {"name": "message", "scope": "dynamic", "tokens": {"kind": "lognormal", "median": 600, "p90": 3000, "high": 9000}},
+        {
+            "name": "message",
+            "scope": "dynamic",
+            "tokens": {"kind": "lognormal", "median": 600, "p90": 3000, "high": 9000},
+        },
     ],
-    "turn_input": {"value": 200}, "output": {"kind": "lognormal", "median": 150, "p90": 400, "high": 900},
-}  # fmt: skip
+    "turn_input": {"value": 200},
+    "output": {"kind": "lognormal", "median": 150, "p90": 400, "high": 900},
+}
 
 
 def document(**sections) -> dict:
     doc = {
-        "name": "chat", "workload": {"duration_s": 90.0, "class": [CHAT]}, "run": {"warmup_s": 40.0, "duration_s": 90.0}, "slo": {"ttft_s": 1.0, "tpot_s": 0.05, "attainment": 0.95},
-        "hardware": {"profile": "l40s-llama-3.1-8b-aic"}, "cost": {"gpu_hour_usd": 1.5},
-    }  # fmt: skip
+        "name": "chat",
+        "workload": {"duration_s": 90.0, "class": [CHAT]},
+        "run": {"warmup_s": 40.0, "duration_s": 90.0},
+        "slo": {"ttft_s": 1.0, "tpot_s": 0.05, "attainment": 0.95},
+        "hardware": {"profile": "l40s-llama-3.1-8b-aic"},
+        "cost": {"gpu_hour_usd": 1.5},
+    }
     for name, values in sections.items():
-        doc[name] = {key: value for key, value in {**doc.get(name, {}), **values}.items() if value is not None} if isinstance(values, dict) else values
+        doc[name] = (
+            {key: value for key, value in {**doc.get(name, {}), **values}.items() if value is not None}
+            if isinstance(values, dict)
+            else values
+        )
     return doc
 
 
@@ -62,8 +88,18 @@ def settled(asked, n: int, seeds: int) -> str:
     for i in range(2 * seeds):
         prepared = api.prepare(replace(fleet, seed=asked.seed + i))
         columns, summary = sketch(api.record(prepared), prepared.workload, prepared.scenario, None)
-        names = [(name, SloClass(asked.slo.ttft_s, asked.slo.tpot_s, asked.slo.e2e_s)) for name in prepared.workload.class_names]
-        samples.append(sample_of({**columns, "completed": columns["status"] == COMPLETED}, columns["arrival_s"], columns["in_window"], names))
+        names = [
+            (name, SloClass(asked.slo.ttft_s, asked.slo.tpot_s, asked.slo.e2e_s))
+            for name in prepared.workload.class_names
+        ]
+        samples.append(
+            sample_of(
+                {**columns, "completed": columns["status"] == COMPLETED},
+                columns["arrival_s"],
+                columns["in_window"],
+                names,
+            )
+        )
         drowning += summary["stable"] is False
         if i == seeds - 1 and (word := judge(samples, asked.slo, 2 * drowning < seeds, 0.975).word) != "not shown":
             return word
@@ -79,11 +115,16 @@ def brute_force(made, most: int, seeds: int = SEEDS) -> int | None:
 CASES = {
     "sessions": {},
     "an open loop": {"workload": {"loop": "open"}},
-    "sessions at once": {"workload": {"loop": "concurrency", "concurrency": 60, "requests": 700, "duration_s": None}, "run": {"warmup_s": None, "duration_s": None}},
+    "sessions at once": {
+        "workload": {"loop": "concurrency", "concurrency": 60, "requests": 700, "duration_s": None},
+        "run": {"warmup_s": None, "duration_s": None},
+    },
     "little memory": {"engine": {"kv_blocks": 2500}, "cluster": {"router": "least-loaded"}},
     "SGLang": {"engine": {"semantics": "sglang", "block_size": 1}},
     "E2E only, from a ramp of its own": {
-        "slo": {"ttft_s": None, "tpot_s": None, "e2e_s": 10.0}, "workload": {"duration_s": 40.0, "class": [{**CHAT, "output": {"value": 150}}]}, "run": {"warmup_s": None, "duration_s": None},
+        "slo": {"ttft_s": None, "tpot_s": None, "e2e_s": 10.0},
+        "workload": {"duration_s": 40.0, "class": [{**CHAT, "output": {"value": 150}}]},
+        "run": {"warmup_s": None, "duration_s": None},
     },
     "no cache": {"cache": {"enabled": False}, "cluster": {"router": "random"}},
 }
@@ -112,7 +153,11 @@ def test_three_seeds_give_the_same_answer(sections):
 
 
 def test_the_cheapest_combination_wins_and_every_other_is_explained():
-    vary = ["cluster.router=round-robin,least-loaded", "hardware.profile=l40s-llama-3.1-8b-aic,a100-llama-3.1-8b-aic,roofline:nonsense", "cache.policy=lru,nothing"]
+    vary = [
+        "cluster.router=round-robin,least-loaded",
+        "hardware.profile=l40s-llama-3.1-8b-aic,a100-llama-3.1-8b-aic,roofline:nonsense",
+        "cache.policy=lru,nothing",
+    ]
     made = plan(scenario(), vary, most=12, **ALONE)
     every = plan(scenario(), vary, most=12, every=True, **ALONE)
     assert made["answer"]["replicas"] == every["answer"]["replicas"]
@@ -175,12 +220,53 @@ def whole(tmp_path_factory):
 def test_every_key_of_the_document_is_there(whole):
     _, made = whole
     assert list(made) == [
-        "name", "verdict", "device", "scenario", "slo", "confidence", "method", "seeds", "answer", "why", "candidates", "rejected_by", "capacity", "rates",
-        "knee_per_s", "binding", "advice", "tried", "period", "model_error", "without_cache", "growth", "n_plus_1", "launched", "caution", "notes", "simulations",
-    ]  # fmt: skip
+        "name",
+        "verdict",
+        "device",
+        "scenario",
+        "slo",
+        "confidence",
+        "method",
+        "seeds",
+        "answer",
+        "why",
+        "candidates",
+        "rejected_by",
+        "capacity",
+        "rates",
+        "knee_per_s",
+        "binding",
+        "advice",
+        "tried",
+        "period",
+        "model_error",
+        "without_cache",
+        "growth",
+        "n_plus_1",
+        "launched",
+        "caution",
+        "notes",
+        "simulations",
+    ]
     bare = plan(scenario(), most=12, **ALONE)
     assert set(bare) == set(made)
-    assert all(bare[key] is None for key in ("capacity", "rates", "knee_per_s", "binding", "advice", "growth", "n_plus_1", "launched", "model_error", "without_cache", "period", "why"))
+    assert all(
+        bare[key] is None
+        for key in (
+            "capacity",
+            "rates",
+            "knee_per_s",
+            "binding",
+            "advice",
+            "growth",
+            "n_plus_1",
+            "launched",
+            "model_error",
+            "without_cache",
+            "period",
+            "why",
+        )
+    )
 
 
 def chosen(made):
@@ -191,11 +277,16 @@ def chosen(made):
 def test_the_capacity_is_the_highest_load_that_attains(whole):
     _, made = whole
     capacity, rates = made["capacity"], made["rates"]
-    assert capacity["offered_rate_per_s"] == pytest.approx(requests_per_s(mix.resolve(chosen(made).workload))), "the nominal load, not what came"
+    assert capacity["offered_rate_per_s"] == pytest.approx(requests_per_s(mix.resolve(chosen(made).workload))), (
+        "the nominal load, not what came"
+    )
     assert capacity["offered_rate_per_s"] <= capacity["slo_capacity_per_s"] < capacity["breaks_at_per_s"]
     assert capacity["headroom"] == pytest.approx(1 - capacity["offered_rate_per_s"] / capacity["slo_capacity_per_s"])
     for load, holds in ((capacity["slo_capacity_per_s"], True), (capacity["breaks_at_per_s"], False)):
-        runs = [api.simulate(replace(with_load(chosen(made), load / capacity["offered_rate_per_s"]), seed=seed)).summary for seed in (0, 1)]
+        runs = [
+            api.simulate(replace(with_load(chosen(made), load / capacity["offered_rate_per_s"]), seed=seed)).summary
+            for seed in (0, 1)
+        ]
         assert all(run["attainment"] >= 0.95 and run["stable"] is not False for run in runs) == holds
     loads = [row["load"] for row in rates]
     assert loads == sorted(set(loads))
@@ -210,7 +301,9 @@ def test_the_answer_has_a_run_to_look_into_and_says_how_often_it_changes(whole):
     kept = json.loads((folder / "runs" / answer["run"] / "summary.json").read_text())
     assert kept["verdict"]["classes"][0]["name"] == answer["classes"][0]["name"] == "chat"
     assert answer["runs"] in (SEEDS, 2 * SEEDS)
-    assert sum(answer["by_seed"][key] for key in ("same", "fewer", "more")) == answer["by_seed"]["runs"] == answer["runs"]
+    assert (
+        sum(answer["by_seed"][key] for key in ("same", "fewer", "more")) == answer["by_seed"]["runs"] == answer["runs"]
+    )
     assert answer["usd_per_request"] == pytest.approx(answer["usd_per_hour"] / 3600 / answer["offered_per_s"])
     million = {kind: answer[f"usd_per_million_{kind}_tokens"] for kind in ("input", "output", "total")}
     assert 1 / million["total"] == pytest.approx(1 / million["input"] + 1 / million["output"])
@@ -221,7 +314,10 @@ def test_the_models_own_error_is_two_runs_at_scaled_step_times(whole):
     error = made["model_error"]
     prepared = api.prepare(chosen(made))
     for side, factor in (("slower", float(f"{1 + error['share']:g}")), ("faster", float(f"{1 - error['share']:g}"))):
-        assert api.run(api.at_step_times(prepared, factor)).report.summary["attainment"] == error[side]["attainment"]["mean"]
+        assert (
+            api.run(api.at_step_times(prepared, factor)).report.summary["attainment"]
+            == error[side]["attainment"]["mean"]
+        )
     assert error["slower"]["attainment"]["mean"] < error["faster"]["attainment"]["mean"]
     assert "model error" in made["verdict"]
 
@@ -230,7 +326,11 @@ def test_a_fleet_that_lives_on_its_cache_is_said_to_meet_while_undisturbed(whole
     _, made = whole
     off = api.simulate(replace(chosen(made), cache=replace(chosen(made).cache, enabled=False))).summary
     assert made["without_cache"]["attains"] == (off["attainment"] >= 0.95 and off["stable"] is not False)
-    assert ("meets while undisturbed" in made["verdict"]) == (not made["without_cache"]["attains"]) == any("keeps them cold" in line for line in made["caution"])
+    assert (
+        ("meets while undisturbed" in made["verdict"])
+        == (not made["without_cache"]["attains"])
+        == any("keeps them cold" in line for line in made["caution"])
+    )
 
 
 def test_growth_is_a_curve_of_simulated_fleets(whole):
@@ -252,7 +352,9 @@ def test_advice_saves_something_against_the_same_fleet_without_it(whole):
     for place, row in enumerate(made["advice"], 1):
         fewer = row["after"]["gpus"] is not None and row["after"]["gpus"] < row["before"]["gpus"]
         assert fewer or row["after"]["capacity"] > row["before"]["capacity"]
-        assert row["before"]["capacity"] >= made["capacity"]["slo_capacity_per_s"], "one run each, with and without; the headline asks a second"
+        assert row["before"]["capacity"] >= made["capacity"]["slo_capacity_per_s"], (
+            "one run each, with and without; the headline asks a second"
+        )
         changed = load_scenario(folder / f"advice-{place}.toml")
         held = with_load(changed, row["after"]["capacity"] / made["capacity"]["offered_rate_per_s"])
         assert api.simulate(held).summary["attainment"] >= 0.95
@@ -263,7 +365,9 @@ def test_advice_saves_something_against_the_same_fleet_without_it(whole):
 
 def test_a_fleet_that_is_larger_than_it_need_be_is_not_told_that_changes_make_it_smaller():
     """The unchanged fleet needs fewer GPUs too: a change is worth the difference to that."""
-    made = plan(scenario(cluster={"replicas": 9}), fixed=True, binding=False, n_plus_1=False, model_error=False, seeds=1)
+    made = plan(
+        scenario(cluster={"replicas": 9}), fixed=True, binding=False, n_plus_1=False, model_error=False, seeds=1
+    )
     needed = plan(scenario(), most=12, **{**ALONE, "seeds": 1})["answer"]["replicas"]
     for row in made["advice"]:
         assert row["before"]["replicas"] <= needed < 9
@@ -274,11 +378,18 @@ def test_memory_gains_where_it_is_short_and_compute_where_prompts_are_all(whole)
     options = {"most": 12, "advice": False, "growth": None, "model_error": False, "n_plus_1": False, "seeds": 1}
     starved = plan(scenario(engine={"kv_blocks": 2000}), **options)
     gains = {row["resource"]: row["gain"] for row in starved["binding"]["changes"]}
-    assert {row["resource"] for row in starved["binding"]["changes"] if row["estimate"]} >= {"compute", "memory bandwidth"}
+    assert {row["resource"] for row in starved["binding"]["changes"] if row["estimate"]} >= {
+        "compute",
+        "memory bandwidth",
+    }
     plenty = {row["resource"]: row["gain"] for row in whole[1]["binding"]["changes"]}
     assert starved["binding"]["resource"] in ("KV capacity", "routing")
     assert gains["KV capacity"] > max(0.02, 3 * plenty["KV capacity"], gains["compute"])
-    prefill = scenario(slo={"ttft_s": 1.2, "tpot_s": None}, workload={"class": [{**CHAT, "turns": {"value": 1}, "output": {"value": 2}}], "duration_s": 140.0}, run={"duration_s": 140.0})
+    prefill = scenario(
+        slo={"ttft_s": 1.2, "tpot_s": None},
+        workload={"class": [{**CHAT, "turns": {"value": 1}, "output": {"value": 2}}], "duration_s": 140.0},
+        run={"duration_s": 140.0},
+    )
     made = plan(prefill, **options)
     gains = {row["resource"]: row["gain"] for row in made["binding"]["changes"]}
     assert gains["compute"] > 0.01
@@ -286,7 +397,9 @@ def test_memory_gains_where_it_is_short_and_compute_where_prompts_are_all(whole)
 
 
 def test_sessions_at_once_are_the_load_of_a_closed_loop():
-    made = plan(scenario(**CASES["sessions at once"]), most=12, advice=False, binding=False, growth=None, n_plus_1=False)
+    made = plan(
+        scenario(**CASES["sessions at once"]), most=12, advice=False, binding=False, growth=None, n_plus_1=False
+    )
     capacity = made["capacity"]
     assert capacity["unit"] == "sessions at once"
     assert capacity["offered_rate_per_s"] == 60
@@ -306,11 +419,34 @@ def test_a_fixed_fleet_is_judged_as_it_is():
 
 def test_a_killed_plan_goes_on_and_says_the_same_to_the_byte(whole, tmp_path):
     folder, made = whole
-    command = [sys.executable, "-m", "kvcast", "plan", str(folder.with_suffix(".toml")), "--max-replicas", "12", "--seeds", str(SEEDS), "--out", str(tmp_path / "out"), "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "kvcast",
+        "plan",
+        str(folder.with_suffix(".toml")),
+        "--max-replicas",
+        "12",
+        "--seeds",
+        str(SEEDS),
+        "--out",
+        str(tmp_path / "out"),
+        "--json",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
-    started = subprocess.Popen([*command, "--jobs", "2"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    started = subprocess.Popen(
+        [*command, "--jobs", "2"],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     until = time.monotonic() + 300
-    while len(list(tmp_path.glob("out/sketches/*/sketch.json"))) < 3 and started.poll() is None and time.monotonic() < until:
+    while (
+        len(list(tmp_path.glob("out/sketches/*/sketch.json"))) < 3
+        and started.poll() is None
+        and time.monotonic() < until
+    ):
         time.sleep(0.02)
     assert started.poll() is None, "it ended before it could be killed"
     os.killpg(started.pid, signal.SIGKILL)
@@ -346,7 +482,12 @@ def test_there_is_no_hidden_slo():
         check_slo(scenario(slo={"attainment": None}))
     with pytest.raises(InputError, match="no limit to attain"):
         plan(scenario(slo={"ttft_s": None, "tpot_s": None}))
-    done = subprocess.run([sys.executable, "-m", "kvcast", "plan", "examples/demo.toml", "--set", "slo.attainment="], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "kvcast", "plan", "examples/demo.toml", "--set", "slo.attainment="],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
@@ -355,7 +496,11 @@ def test_there_is_no_hidden_slo():
 
 @pytest.mark.parametrize(
     ("vary", "line"),
-    [("cluster.replicas=1,2", "that is what the plan looks for"), ("engine.nothing=1,2", "has no key 'nothing'"), ("cache.policy=", "expected section.key=value")],
+    [
+        ("cluster.replicas=1,2", "that is what the plan looks for"),
+        ("engine.nothing=1,2", "has no key 'nothing'"),
+        ("cache.policy=", "expected section.key=value"),
+    ],
 )
 def test_a_wrong_axis_is_one_line(vary, line):
     with pytest.raises(InputError, match=line):
@@ -376,8 +521,16 @@ def test_too_few_requests_for_the_target_are_said_to_be():
 def test_what_is_no_load_is_said_to_be():
     """Sessions that outgrow the context; a window too short for a mix."""
     long = {**CHAT, "turns": {"value": 8}, "think": {"value": 20.0}}
-    made = plan(scenario(workload={"class": [long], "rate_scale": 0.2}, engine={"max_model_len": 2500}, slo={"attainment": 0.3}), most=3, **ALONE)
-    short, cut = (next(line for line in made["caution"] if words in line) for words in ("the mix is watched for", "not served"))
+    made = plan(
+        scenario(
+            workload={"class": [long], "rate_scale": 0.2}, engine={"max_model_len": 2500}, slo={"attainment": 0.3}
+        ),
+        most=3,
+        **ALONE,
+    )
+    short, cut = (
+        next(line for line in made["caution"] if words in line) for words in ("the mix is watched for", "not served")
+    )
     assert short.startswith("the mix is watched for 50.0 s; without")
     assert "(2,500 tokens)" in cut
     assert "the plan is for the others" in cut
@@ -401,4 +554,10 @@ def test_options_are_the_flags():
     from kvcast.cli import build_parser
 
     args = build_parser().parse_args(["plan", "x.toml"])
-    assert (args.seeds, args.confidence, args.max_replicas, args.growth, args.jobs) == (Options.seeds, Options.confidence, Options.most, Options.growth, Options.jobs)
+    assert (args.seeds, args.confidence, args.max_replicas, args.growth, args.jobs) == (
+        Options.seeds,
+        Options.confidence,
+        Options.most,
+        Options.growth,
+        Options.jobs,
+    )

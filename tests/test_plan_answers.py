@@ -1,5 +1,6 @@
-"""What plans got wrong, with the right answers: a class that is sacrificed, a trough taken for the day, seeds of a recorded trace,
-a ramp taken for the load."""
+"""What plans got wrong, with the right answers: a class that is sacrificed, a trough taken for the day, seeds of a
+recorded trace, a ramp taken for the load."""
+
 from __future__ import annotations
 
 import subprocess
@@ -15,18 +16,35 @@ from kvcast.planner.words import verdict
 from workloads import mix, steady
 
 ROOT = Path(__file__).resolve().parent.parent
-ALONE = {"capacity": False, "binding": False, "advice": False, "growth": None, "n_plus_1": False, "model_error": False, "undisturbed": False}
+ALONE = {
+    "capacity": False,
+    "binding": False,
+    "advice": False,
+    "growth": None,
+    "n_plus_1": False,
+    "model_error": False,
+    "undisturbed": False,
+}
 
 
 def one_class(name: str, rate: float, slo_class: str = "", **more) -> dict:
-    return {"name": name, "rate": rate, "output": {"value": 50}, "slo_class": slo_class, "layers": [{"name": "m", "scope": "dynamic", "tokens": {"value": 500}}], **more}
+    return {
+        "name": name,
+        "rate": rate,
+        "output": {"value": 50},
+        "slo_class": slo_class,
+        "layers": [{"name": "m", "scope": "dynamic", "tokens": {"value": 500}}],
+        **more,
+    }
 
 
 def sacrificed(**slo) -> dict:
     return {
-        "workload": {"requests": 2000, "class": [one_class("chat", 5.0, "chat"), one_class("premium", 0.3, "premium")]}, "model": {"name": "llama-3.1-8b"},
-        "hardware": {"profile": "h200-llama-3.1-8b-aic"}, "slo": {"attainment": 0.9, "classes": {"chat": {"ttft_s": 0.5}, "premium": {"ttft_s": 0.001}}, **slo},
-    }  # fmt: skip
+        "workload": {"requests": 2000, "class": [one_class("chat", 5.0, "chat"), one_class("premium", 0.3, "premium")]},
+        "model": {"name": "llama-3.1-8b"},
+        "hardware": {"profile": "h200-llama-3.1-8b-aic"},
+        "slo": {"attainment": 0.9, "classes": {"chat": {"ttft_s": 0.5}, "premium": {"ttft_s": 0.001}}, **slo},
+    }
 
 
 def test_a_class_that_can_never_meet_its_limit_is_not_outvoted():
@@ -48,7 +66,10 @@ def test_a_class_may_have_a_target_of_its_own():
     doc = sacrificed()
     doc["slo"]["classes"]["premium"]["attainment"] = 0.000001
     made = plan(scenario_from_doc(doc), most=1, seeds=1, **ALONE)
-    assert {one["name"]: one["target"] for one in made["candidates"][0]["classes"]} == {"chat": 0.9, "premium": 0.000001}
+    assert {one["name"]: one["target"] for one in made["candidates"][0]["classes"]} == {
+        "chat": 0.9,
+        "premium": 0.000001,
+    }
     assert made["candidates"][0]["verdict"] in ("misses", "not shown"), "an interval from 0 on does not show even that"
 
 
@@ -56,9 +77,10 @@ def test_a_mix_that_follows_the_clock_is_planned_for_its_worst_hour():
     """A day of an hour: its trough, which is asked for, has a fifth of the mean."""
     curve = {"kind": "diurnal", "curve": [0.2, 0.2, 2.6, 1.0], "period_s": 3600.0}
     doc = {
-        "workload": {"duration_s": 900.0, "class": [one_class("chat", 8.0, arrival=curve, output={"value": 400})]}, "hardware": {"profile": "l40s-llama-3.1-8b-aic"},
+        "workload": {"duration_s": 900.0, "class": [one_class("chat", 8.0, arrival=curve, output={"value": 400})]},
+        "hardware": {"profile": "l40s-llama-3.1-8b-aic"},
         "slo": {"ttft_s": 1.0, "tpot_s": 0.05, "attainment": 0.95},
-    }  # fmt: skip
+    }
     trough = scenario_from_doc(doc)
     assert steady.busiest(mix.resolve(trough.workload), 900.0) == 1800.0
     made = plan(trough, most=8, seeds=2, **ALONE)
@@ -80,9 +102,12 @@ def test_a_mix_that_follows_the_clock_is_planned_for_its_worst_hour():
 def test_seeds_of_a_recorded_trace_are_one_run(data_dir):
     trace = data_dir / "traces" / "azure" / "AzureLLMInferenceTrace_code.csv"
     doc = {
-        "workload": {"trace": str(trace), "format": "azure", "requests": 3000}, "model": {"name": "llama-3.1-8b"}, "hardware": {"profile": "a100-llama-3.1-8b-aic"},
-        "cluster": {"replicas": 8, "router": "least-loaded"}, "slo": {"ttft_s": 1.0, "tpot_s": 0.05, "attainment": 0.95},
-    }  # fmt: skip
+        "workload": {"trace": str(trace), "format": "azure", "requests": 3000},
+        "model": {"name": "llama-3.1-8b"},
+        "hardware": {"profile": "a100-llama-3.1-8b-aic"},
+        "cluster": {"replicas": 8, "router": "least-loaded"},
+        "slo": {"ttft_s": 1.0, "tpot_s": 0.05, "attainment": 0.95},
+    }
     five, one = (plan(scenario_from_doc(doc), fixed=True, seeds=seeds, **ALONE) for seeds in (5, 1))
     assert five["answer"]["runs"] == 1
     assert five["answer"]["attainment"] == one["answer"]["attainment"]
@@ -118,6 +143,13 @@ def test_the_exit_code_says_whether_a_fleet_was_found(tmp_path, ttft_s, code):
     doc["slo"] = {"attainment": 0.9, "ttft_s": ttft_s, "classes": {}}
     doc["workload"]["requests"] = 1500
     (tmp_path / "s.toml").write_text(dumps(scenario_from_doc(doc)))
-    off = [f"--no-{name}" for name in ("capacity", "binding", "advice", "growth", "n-plus-1", "model-error", "undisturbed")]
-    done = subprocess.run([sys.executable, "-m", "kvcast", "plan", str(tmp_path / "s.toml"), "--max-replicas", "1", "--seeds", "1", *off], cwd=ROOT, capture_output=True, text=True)
+    off = [
+        f"--no-{name}" for name in ("capacity", "binding", "advice", "growth", "n-plus-1", "model-error", "undisturbed")
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "kvcast", "plan", str(tmp_path / "s.toml"), "--max-replicas", "1", "--seeds", "1", *off],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == code, done.stderr

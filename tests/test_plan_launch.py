@@ -1,4 +1,6 @@
-"""Launch commands and start-up logs, read into scenario keys; and the command of a plan, which reads back as the same engine."""
+"""Launch commands and start-up logs, read into scenario keys; and the command of a plan, which reads back as the same
+engine."""
+
 from __future__ import annotations
 
 import shlex
@@ -14,21 +16,30 @@ from kvcast.scenario.fitting import fitting_profile
 from workloads.errors import InputError
 
 BASE = {
-    "workload": {"preset": "demo", "duration_s": 60.0}, "hardware": {"profile": "h200-llama-3.1-8b-aic"},
-    "slo": {"attainment": 0.9, "ttft_s": 2.0, "attained_by": "pooled"}, "model": {"name": "llama-3.1-8b"},
-}  # fmt: skip
+    "workload": {"preset": "demo", "duration_s": 60.0},
+    "hardware": {"profile": "h200-llama-3.1-8b-aic"},
+    "slo": {"attainment": 0.9, "ttft_s": 2.0, "attained_by": "pooled"},
+    "model": {"name": "llama-3.1-8b"},
+}
 
 
 def test_every_flag_of_a_command_ends_in_one_list():
     found = read_command(
-        "CUDA_VISIBLE_DEVICES=0,1 vllm serve meta-llama/Llama-3.1-8B-Instruct \\\n -tp 2 --max-model-len 16k --max-num-batched-tokens=4K --enforce-eager "
-        "--served-model-name a b --port 8000 --no-enable-prefix-caching --made-up 3 --kv-cache-dtype fp8_e4m3 --gpu_memory_utilization 0.9 --quantization awq"
+        "CUDA_VISIBLE_DEVICES=0,1 vllm serve meta-llama/Llama-3.1-8B-Instruct \\\n -tp 2 --max-model-len 16k"
+        " --max-num-batched-tokens=4K --enforce-eager --served-model-name a b --port 8000 --no-enable-prefix-caching"
+        " --made-up 3 --kv-cache-dtype fp8_e4m3 --gpu_memory_utilization 0.9 --quantization awq"
     )
     assert found.engine == "vllm"
     assert found.sets == [
-        "engine.semantics=vllm", "model.name=llama-3.1-8b", "hardware.tensor_parallel=2", "engine.max_model_len=16000", "engine.max_num_batched_tokens=4096",
-        "cache.enabled=false", "model.kv_dtype=fp8", "engine.gpu_memory_utilization=0.9",
-    ]  # fmt: skip
+        "engine.semantics=vllm",
+        "model.name=llama-3.1-8b",
+        "hardware.tensor_parallel=2",
+        "engine.max_model_len=16000",
+        "engine.max_num_batched_tokens=4096",
+        "cache.enabled=false",
+        "model.kv_dtype=fp8",
+        "engine.gpu_memory_utilization=0.9",
+    ]
     assert found.no_effect == ["--served-model-name a b", "--port 8000"]
     assert found.not_modelled == ["--enforce-eager", "--quantization awq"]
     assert found.unknown == ["--made-up 3"]
@@ -36,14 +47,28 @@ def test_every_flag_of_a_command_ends_in_one_list():
 
 
 def test_sglang_has_its_own_flags_and_a_page_of_one():
-    found = read_command("python3 -m sglang.launch_server --model-path Qwen/Qwen3-32B --tp 2 --chunked-prefill-size -1 --radix-eviction-policy lfu --mem-fraction-static 0.8")
+    found = read_command(
+        "python3 -m sglang.launch_server --model-path Qwen/Qwen3-32B --tp 2 --chunked-prefill-size -1"
+        " --radix-eviction-policy lfu --mem-fraction-static 0.8"
+    )
     assert found.sets == [
-        "engine.semantics=sglang", "engine.block_size=1", "model.name=qwen3-32b", "hardware.tensor_parallel=2", "engine.chunked_prefill_size=0", "cache.policy=lfu",
-    ]  # fmt: skip
+        "engine.semantics=sglang",
+        "engine.block_size=1",
+        "model.name=qwen3-32b",
+        "hardware.tensor_parallel=2",
+        "engine.chunked_prefill_size=0",
+        "cache.policy=lfu",
+    ]
     assert found.not_modelled == ["--mem-fraction-static 0.8"]
 
 
-@pytest.mark.parametrize("command", ["docker run --gpus all -p 8000:8000 vllm/vllm-openai:v0.33.0 --model x --dtype auto", "python -m vllm.entrypoints.openai.api_server --model x --dtype auto"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "docker run --gpus all -p 8000:8000 vllm/vllm-openai:v0.33.0 --model x --dtype auto",
+        "python -m vllm.entrypoints.openai.api_server --model x --dtype auto",
+    ],
+)
 def test_other_ways_to_start_vllm(command):
     found = read_command(command)
     assert "model.name=x" in found.sets
@@ -92,37 +117,68 @@ def test_a_log_gives_the_arguments_and_the_kv_cache(tmp_path):
     (tmp_path / "vllm.log").write_text(VLLM_LOG)
     found = read_log(tmp_path / "vllm.log")
     assert found.sets == [
-        "engine.semantics=vllm", "model.name=llama-3.1-8b", "engine.max_model_len=16384", "cache.enabled=false", "engine.max_num_seqs=128", "engine.block_size=16",
+        "engine.semantics=vllm",
+        "model.name=llama-3.1-8b",
+        "engine.max_model_len=16384",
+        "cache.enabled=false",
+        "engine.max_num_seqs=128",
+        "engine.block_size=16",
         "engine.kv_blocks=55632",
-    ]  # fmt: skip
+    ]
     assert found.not_modelled == ["--lora-modules [LoRAModulePath(name='a', path='b')]"]
     (tmp_path / "sglang.log").write_text(SGLANG_LOG.replace("mm=<object at 0x1>", "port=30000"))
     found = read_log(tmp_path / "sglang.log")
     assert found.sets[2:] == [
-        "model.name=qwen3-32b", "hardware.tensor_parallel=2", "engine.chunked_prefill_size=4096", "engine.schedule_policy=lpm", "engine.block_size=16", "engine.kv_blocks=27465",
-    ]  # fmt: skip
+        "model.name=qwen3-32b",
+        "hardware.tensor_parallel=2",
+        "engine.chunked_prefill_size=4096",
+        "engine.schedule_policy=lpm",
+        "engine.block_size=16",
+        "engine.kv_blocks=27465",
+    ]
 
 
 def test_an_object_in_the_arguments_is_passed_over_and_nothing_is_evaluated(tmp_path):
-    (tmp_path / "sglang.log").write_text(SGLANG_LOG.replace("<object at 0x1>", "<object at 0x1>, x=__import__('os').system('touch /tmp/evaluated')"))
+    (tmp_path / "sglang.log").write_text(
+        SGLANG_LOG.replace("<object at 0x1>", "<object at 0x1>, x=__import__('os').system('touch /tmp/evaluated')")
+    )
     found = read_log(tmp_path / "sglang.log")
     assert found.sets[2:] == [
-        "model.name=qwen3-32b", "hardware.tensor_parallel=2", "engine.chunked_prefill_size=4096", "engine.schedule_policy=lpm", "engine.block_size=16", "engine.kv_blocks=27465",
-    ]  # fmt: skip
+        "model.name=qwen3-32b",
+        "hardware.tensor_parallel=2",
+        "engine.chunked_prefill_size=4096",
+        "engine.schedule_policy=lpm",
+        "engine.block_size=16",
+        "engine.kv_blocks=27465",
+    ]
     (tmp_path / "empty.log").write_text("nothing here\n")
     with pytest.raises(InputError, match="neither launch arguments"):
         read_log(tmp_path / "empty.log")
 
 
 def test_what_a_log_switches_off_and_prints_as_an_object_is_named(tmp_path):
-    (tmp_path / "vllm.log").write_text("""non-default args: {'model': 'Qwen/Qwen3-8B', 'enable_chunked_prefill': False, 'enforce_eager': False, 'async_scheduling': False, 'compilation_config': {'mode': <CompilationMode.NONE: 0>}, 'max_num_seqs': 64}\n""")
+    (tmp_path / "vllm.log").write_text(
+        """non-default args: {'model': 'Qwen/Qwen3-8B', 'enable_chunked_prefill': False, 'enforce_eager': False, 'async_scheduling': False, 'compilation_config': {'mode': <CompilationMode.NONE: 0>}, 'max_num_seqs': 64}\n"""
+    )
     found = read_log(tmp_path / "vllm.log")
-    assert found.sets == ["engine.semantics=vllm", "model.name=qwen3-8b", "engine.async_scheduling=false", "engine.max_num_seqs=64"]
+    assert found.sets == [
+        "engine.semantics=vllm",
+        "model.name=qwen3-8b",
+        "engine.async_scheduling=false",
+        "engine.max_num_seqs=64",
+    ]
     assert found.not_modelled[0] == "--no-enable-chunked-prefill"
     assert found.not_modelled[1].startswith("--compilation-config")
     assert found.no_effect == ["--no-enforce-eager"]
-    (tmp_path / "sglang.log").write_text("server_args=ServerArgs(model_path='Qwen/Qwen3-8B', speculative_algorithm='EAGLE', enable_mixed_chunk=True, pp_size=1, ep_size=2, mem_fraction_static=0.8)\n")
-    assert read_log(tmp_path / "sglang.log").not_modelled == ["--speculative-algorithm EAGLE", "--enable-mixed-chunk", "--ep-size 2"]
+    (tmp_path / "sglang.log").write_text(
+        "server_args=ServerArgs(model_path='Qwen/Qwen3-8B', speculative_algorithm='EAGLE', enable_mixed_chunk=True,"
+        " pp_size=1, ep_size=2, mem_fraction_static=0.8)\n"
+    )
+    assert read_log(tmp_path / "sglang.log").not_modelled == [
+        "--speculative-algorithm EAGLE",
+        "--enable-mixed-chunk",
+        "--ep-size 2",
+    ]
 
 
 def test_an_engine_that_was_simulated_without_its_default_is_started_without_it():
@@ -142,8 +198,19 @@ def test_an_engine_that_was_simulated_without_its_default_is_started_without_it(
     [
         ["engine.async_scheduling=true"],
         ["engine.max_num_seqs=100", "model.kv_dtype=bf16", "cache.enabled=false", "engine.scheduler_policy=priority"],
-        ["engine.kv_blocks=5000", "engine.block_size=32", "engine.long_prefill_token_threshold=1024", "engine.reserve_full_isl=false", "engine.watermark=0.01"],
-        ["engine.semantics=sglang", "engine.block_size=1", "engine.schedule_policy=lpm", "engine.chunked_prefill_size=0"],
+        [
+            "engine.kv_blocks=5000",
+            "engine.block_size=32",
+            "engine.long_prefill_token_threshold=1024",
+            "engine.reserve_full_isl=false",
+            "engine.watermark=0.01",
+        ],
+        [
+            "engine.semantics=sglang",
+            "engine.block_size=1",
+            "engine.schedule_policy=lpm",
+            "engine.chunked_prefill_size=0",
+        ],
         ["hardware.profile=roofline:h200", "model.kv_dtype=fp8", "hardware.tensor_parallel=2", "model.dtype=fp8"],
     ],
 )
@@ -170,7 +237,15 @@ def test_a_plan_from_a_log_says_what_it_took_over(tmp_path):
     (tmp_path / "vllm.log").write_text(VLLM_LOG)
     from kvcast.planner.words import as_text
 
-    made = plan(scenario_from_doc(BASE), launch=read_log(tmp_path / "vllm.log"), most=3, capacity=False, binding=False, advice=False, growth=None)
+    made = plan(
+        scenario_from_doc(BASE),
+        launch=read_log(tmp_path / "vllm.log"),
+        most=3,
+        capacity=False,
+        binding=False,
+        advice=False,
+        growth=None,
+    )
     assert made["launched"]["set"][-1] == "engine.kv_blocks=55632"
     assert any("55,632 given, kvcast's own arithmetic says" in note for note in made["launched"]["notes"])
     assert "--num-gpu-blocks-override" in made["answer"]["launch"]["vllm"]

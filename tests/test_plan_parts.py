@@ -1,4 +1,5 @@
 """The planner's parts by themselves: searches, intervals, early stops, 20 % more of a resource, the oracle router."""
+
 from __future__ import annotations
 
 import itertools
@@ -39,7 +40,7 @@ def test_the_fewest_is_found_from_any_guess_and_both_neighbours_were_judged(gues
         found, asked = answered(fewest(guess, 64, stride=stride), lambda n, need=need: n >= need)
         assert found.fewest == need
         assert need in asked
-        assert (need == 1 or need - 1 in asked)
+        assert need == 1 or need - 1 in asked
         assert len(asked) == len(set(asked)) <= 14
 
 
@@ -78,18 +79,35 @@ def test_searches_advance_in_rounds_that_do_not_depend_on_who_answers():
 
 
 def searched(needs: list[int], prices: list[float], requests: int = 1, every: bool = False) -> Fleet:
-    """A fleet whose combination i needs needs[i] replicas at prices[i] a GPU-hour, and attains more the higher its number."""
+    """A fleet whose combination i needs needs[i] replicas at prices[i] a GPU-hour, and attains more the higher its
+    number."""
     base = scenario()
-    combinations = [Combination({"n": str(i)}, replace(base, name=str(i), cost=replace(base.cost, gpu_hour_usd=price))) for i, price in enumerate(prices)]
+    combinations = [
+        Combination({"n": str(i)}, replace(base, name=str(i), cost=replace(base.cost, gpu_hour_usd=price)))
+        for i, price in enumerate(prices)
+    ]
 
     def judge(trials):
         found = []
         for trial in trials:
             i, n = int(trial.scenario.name), trial.scenario.cluster.replicas
-            found.append(SimpleNamespace(meets=n >= needs[i], attains=n >= needs[i], served=n / needs[i], attainment=Interval(0.0, i / 1000, 1.0)))
+            found.append(
+                SimpleNamespace(
+                    meets=n >= needs[i],
+                    attains=n >= needs[i],
+                    served=n / needs[i],
+                    attainment=Interval(0.0, i / 1000, 1.0),
+                )
+            )
         return found
 
-    trials = SimpleNamespace(judge=judge, settle=lambda trial: judge([trial])[0], cannot_run=lambda asked: None, seeds=(0,), workload=lambda asked: range(requests))
+    trials = SimpleNamespace(
+        judge=judge,
+        settle=lambda trial: judge([trial])[0],
+        cannot_run=lambda asked: None,
+        seeds=(0,),
+        workload=lambda asked: range(requests),
+    )
     fleet = Fleet(trials, combinations, 64, every)
     fleet._guess = lambda i: 6
     fleet.search()
@@ -106,7 +124,9 @@ def test_of_a_hundred_combinations_the_cheapest_wins_and_few_are_simulated_more_
     assert fleet.winner == every.winner, "of the same cost the one that attains most"
     assert len(fleet.judged) < 220 < len(every.judged)
     for i, found in fleet.found.items():
-        assert found.fewest == needs[i] or (needs[i] * prices[i] > best and fleet.why_given_up(i).endswith("dearer than the best fleet"))
+        assert found.fewest == needs[i] or (
+            needs[i] * prices[i] > best and fleet.why_given_up(i).endswith("dearer than the best fleet")
+        )
 
 
 def test_ties_are_compared_for_a_budget_of_requests_and_the_others_say_so():
@@ -115,7 +135,9 @@ def test_ties_are_compared_for_a_budget_of_requests_and_the_others_say_so():
     assert len(compared) == 11
     left = [fleet.why_given_up(i) for i in fleet.found if i not in compared]
     assert left == ["5 replicas or more: at best as dear as the best fleet, not compared with it (--every does)"] * 89
-    assert fleet.notes == ["89 combinations may do at the same cost and were not compared with the best: --every compares all"]
+    assert fleet.notes == [
+        "89 combinations may do at the same cost and were not compared with the best: --every compares all"
+    ]
     assert sorted(n for _, n in fleet.judged).count(4) == 100, "all were asked whether they do with less"
 
 
@@ -144,7 +166,9 @@ def test_misses_in_a_row_make_the_interval_wide():
 
 def test_intervals_of_independent_requests_hold_the_truth():
     rng = np.random.default_rng(1)
-    held = sum(found.low <= 0.95 <= found.high for found in (interval([rng.random(1000) < 0.95], 0.95) for _ in range(300)))
+    held = sum(
+        found.low <= 0.95 <= found.high for found in (interval([rng.random(1000) < 0.95], 0.95) for _ in range(300))
+    )
     assert held >= 0.93 * 300
 
 
@@ -169,12 +193,25 @@ def scenario(**sections):
     """A minute of a chat, with sections changed; a key that is None is left out."""
     workload = {
         "duration_s": 60.0,
-        "class": [{
-            "name": "chat", "rate": 6.0, "turns": {"kind": "geometric", "mean": 3, "high": 6}, "think": {"value": 4.0},
-            "layers": [{"name": "system", "scope": "global", "tokens": {"value": 800}}, {"name": "message", "scope": "dynamic", "tokens": {"kind": "lognormal", "median": 600, "p90": 3000, "high": 9000}}],
-            "turn_input": {"value": 200}, "output": {"kind": "lognormal", "median": 150, "p90": 400, "high": 900},
-        }],
-    }  # fmt: skip
+        "class": [
+            {
+                "name": "chat",
+                "rate": 6.0,
+                "turns": {"kind": "geometric", "mean": 3, "high": 6},
+                "think": {"value": 4.0},
+                "layers": [
+                    {"name": "system", "scope": "global", "tokens": {"value": 800}},
+                    {
+                        "name": "message",
+                        "scope": "dynamic",
+                        "tokens": {"kind": "lognormal", "median": 600, "p90": 3000, "high": 9000},
+                    },
+                ],
+                "turn_input": {"value": 200},
+                "output": {"kind": "lognormal", "median": 150, "p90": 400, "high": 900},
+            }
+        ],
+    }
     doc = {"workload": workload, "run": {"warmup_s": 0.0}, "slo": {"ttft_s": 0.4, "tpot_s": 0.02, "attainment": 0.95}}
     for name, values in sections.items():
         doc[name] = {key: value for key, value in {**doc.get(name, {}), **values}.items() if value is not None}
@@ -190,7 +227,10 @@ CASES = [
     {"engine": {"semantics": "sglang", "block_size": 1, "kv_blocks": 20_000}},
     {"engine": {"max_model_len": 2500}},
     {"run": {"warmup_s": 10.0, "duration_s": 50.0}},
-    {"workload": {"loop": "concurrency", "concurrency": 60, "requests": 800, "duration_s": None}, "run": {"warmup_s": 0.0}},
+    {
+        "workload": {"loop": "concurrency", "concurrency": 60, "requests": 800, "duration_s": None},
+        "run": {"warmup_s": 0.0},
+    },
 ]
 
 
@@ -223,14 +263,17 @@ class Recounted(Hopeless):
         self.looks += 1
         for r, output in enumerate(self._output.tolist()):
             arrival_s, refused = log.arrival_s[r], STATUS[log.status[r]].startswith("rejected")
-            counted = log.status[r] != NOT_ARRIVED and (self._run.warmup_s or 0.0) <= arrival_s <= (self._run.duration_s or np.inf)
+            counted = log.status[r] != NOT_ARRIVED and (self._run.warmup_s or 0.0) <= arrival_s <= (
+                self._run.duration_s or np.inf
+            )
             ends_s = replicas[log.replica[r]].record.end_s
             first_s = ends_s[log.first_step[r]] if log.first_step[r] >= 0 else None
             until_s = ends_s[log.last_step[r]] if log.last_step[r] >= 0 else now_s
             waited = {
-                "ttft_s": (now_s if first_s is None else first_s) - arrival_s, "e2e_s": until_s - arrival_s,
+                "ttft_s": (now_s if first_s is None else first_s) - arrival_s,
+                "e2e_s": until_s - arrival_s,
                 "tpot_s": 0.0 if first_s is None or output == 1 else (until_s - first_s) / (output - 1),
-            }  # fmt: skip
+            }
             missed = {name: counted and bool(refused or waited[name] > self._limit[name][r]) for name in waited}
             assert self._counted[r] == counted
             assert {name: bool(self._missed[name][r]) for name in missed} == missed

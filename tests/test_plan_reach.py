@@ -1,4 +1,5 @@
 """How far a fleet is looked at, and what the words about it may claim."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -14,16 +15,29 @@ from kvcast.planner.words import as_text
 from sim.scenario import SloConfig
 
 CHAT = {
-    "name": "chat", "share": 1, "turns": {"kind": "geometric", "mean": 3, "high": 6}, "think": {"value": 2.0},
-    "layers": [{"name": "message", "scope": "dynamic", "tokens": {"kind": "lognormal", "median": 900, "p90": 2500, "high": 8000}}], "output": {"value": 120},
-}  # fmt: skip
+    "name": "chat",
+    "share": 1,
+    "turns": {"kind": "geometric", "mean": 3, "high": 6},
+    "think": {"value": 2.0},
+    "layers": [
+        {
+            "name": "message",
+            "scope": "dynamic",
+            "tokens": {"kind": "lognormal", "median": 900, "p90": 2500, "high": 8000},
+        }
+    ],
+    "output": {"value": 120},
+}
 
 
 def closed(requests: int = 300, concurrency: int = 20, **slo: float):
-    return scenario_from_doc({
-        "workload": {"loop": "concurrency", "concurrency": concurrency, "requests": requests, "class": [CHAT]}, "hardware": {"profile": "l40s-llama-3.1-8b-aic"},
-        "slo": {"e2e_s": 12.0, "attainment": 0.8, **slo},
-    })  # fmt: skip
+    return scenario_from_doc(
+        {
+            "workload": {"loop": "concurrency", "concurrency": concurrency, "requests": requests, "class": [CHAT]},
+            "hardware": {"profile": "l40s-llama-3.1-8b-aic"},
+            "slo": {"e2e_s": 12.0, "attainment": 0.8, **slo},
+        }
+    )
 
 
 def test_more_sessions_at_once_are_not_served_from_the_same_few_sessions():
@@ -36,10 +50,16 @@ def test_more_sessions_at_once_are_not_served_from_the_same_few_sessions():
         assert (summary["attainment"] >= 0.8 and summary["stable"] is not False) == holds
 
 
-@pytest.mark.parametrize(("users", "sessions", "farthest"), [(2, 2, round(0.32 * DOUBLING)), (10, 20, DOUBLING), (10, 5, 0), (10, 10_000, FARTHEST)])
+@pytest.mark.parametrize(
+    ("users", "sessions", "farthest"),
+    [(2, 2, round(0.32 * DOUBLING)), (10, 20, DOUBLING), (10, 5, 0), (10, 10_000, FARTHEST)],
+)
 def test_no_load_is_looked_at_that_a_trace_has_no_sessions_for(users, sessions, farthest):
     asked = closed()
-    trace = replace(asked, workload=replace(asked.workload, trace="some.jsonl", users=users, concurrency=None, class_=(), requests=None))
+    trace = replace(
+        asked,
+        workload=replace(asked.workload, trace="some.jsonl", users=users, concurrency=None, class_=(), requests=None),
+    )
     loads = Loads(SimpleNamespace(sessions=lambda _: sessions), trace)
     assert loads.farthest == pytest.approx(farthest, abs=1)
     assert sessions < users or round(users * 2 ** (loads.farthest / DOUBLING)) <= sessions
@@ -64,8 +84,13 @@ def test_what_binds_claims_no_more_than_the_intervals_carry():
     base = SimpleNamespace(attainment=SimpleNamespace(mean=0.9), stable=None)
     rows = [row("compute", 0.024), row("memory bandwidth", 0.022), row("KV capacity", 0.0), row("replicas", 0.05)]
     assert _binds(rows, ["memory bandwidth"], base, "3 requests/s") == (
-        "compute", ["memory bandwidth"], "at 3 requests/s, 20 % more compute raises attainment from 90.0 % to 92.4 %; memory bandwidth cannot be told apart from it",
-    )  # fmt: skip
+        "compute",
+        ["memory bandwidth"],
+        (
+            "at 3 requests/s, 20 % more compute raises attainment from 90.0 % to 92.4 %; memory bandwidth cannot be"
+            " told apart from it"
+        ),
+    )
     assert _binds(rows, [], base, "3 requests/s")[2].endswith("more than any other resource")
     base.stable = False
     assert "the backlog grows" in _binds([row("compute", 0.0)], [], base, "3 requests/s")[2]
@@ -73,15 +98,23 @@ def test_what_binds_claims_no_more_than_the_intervals_carry():
 
 def test_free_gpus_are_still_counted():
     chat = {key: value for key, value in CHAT.items() if key != "share"}
-    free = scenario_from_doc({
-        "workload": {"duration_s": 30.0, "class": [{**chat, "rate": 5.0}]}, "hardware": {"profile": "l40s-llama-3.1-8b-aic"}, "slo": {"ttft_s": 1.0, "tpot_s": 0.05, "attainment": 0.85},
-        "cost": {"gpu_hour_usd": 0.0},
-    })  # fmt: skip
+    free = scenario_from_doc(
+        {
+            "workload": {"duration_s": 30.0, "class": [{**chat, "rate": 5.0}]},
+            "hardware": {"profile": "l40s-llama-3.1-8b-aic"},
+            "slo": {"ttft_s": 1.0, "tpot_s": 0.05, "attainment": 0.85},
+            "cost": {"gpu_hour_usd": 0.0},
+        }
+    )
     alone = {"most": 12, "capacity": False, "binding": False, "advice": False, "growth": None, "n_plus_1": False}
     wanted = plan(replace(free, cost=replace(free.cost, gpu_hour_usd=2.0)), **alone)["answer"]["replicas"]
     assert wanted is not None
     made = plan(free, ["cost.gpu_hour_usd=1,0"], **alone)
-    assert (made["answer"]["replicas"], made["answer"]["values"], made["answer"]["usd_per_hour"]) == (wanted, {"cost.gpu_hour_usd": "0"}, 0.0)
+    assert (made["answer"]["replicas"], made["answer"]["values"], made["answer"]["usd_per_hour"]) == (
+        wanted,
+        {"cost.gpu_hour_usd": "0"},
+        0.0,
+    )
 
 
 def test_a_limit_that_nobody_missed_is_no_reason():

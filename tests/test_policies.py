@@ -1,7 +1,9 @@
-"""Eviction policies on worlds small enough to know: libCacheSim's miss counts, hand-worked caches, and how one is chosen.
+"""Eviction policies on worlds small enough to know: libCacheSim's miss counts, hand-worked caches, and how one is
+chosen.
 
-    python -m pytest tests/test_policies.py          # in the engine: tests/test_policy_runs.py
+python -m pytest tests/test_policies.py          # in the engine: tests/test_policy_runs.py
 """
+
 from __future__ import annotations
 
 import json
@@ -155,8 +157,8 @@ def test_by_hand(policy: str, capacity: int, asked: str, left: str) -> None:
 
 
 def test_arc_takes_one_block_where_the_once_list_is_as_long_as_it_should_be() -> None:
-    """The b that is asked for last was given up by the again list: the once list, a, is at its target 2 and loses one block,
-    and is then below it, so c, used again, loses the other."""
+    """The b that is asked for last was given up by the again list: the once list, a, is at its target 2 and loses one
+    block, and is then below it, so c, used again, loses the other."""
     cache = objects(make("arc", World(ONE, 4, 1)), 4)
     for request, (obj, blocks) in enumerate([("b", 3), ("c", 2), ("b", 3), ("c", 2), ("a", 3), ("b", 3)]):
         serve(cache, Visit(request, [(ord(obj), blocks)]), blocks, blocks)
@@ -167,10 +169,18 @@ def test_arc_takes_one_block_where_the_once_list_is_as_long_as_it_should_be() ->
 def sequence(columns: dict, **more: object) -> Workload:
     """Requests for single blocks in a workload with these columns."""
     n = len(next(iter(columns.values())))
-    return plain(np.arange(n, dtype=float), np.ones(n, int), np.ones(n, int), **{k: np.asarray(v) for k, v in columns.items()}, **more)
+    return plain(
+        np.arange(n, dtype=float),
+        np.ones(n, int),
+        np.ones(n, int),
+        **{k: np.asarray(v) for k, v in columns.items()},
+        **more,
+    )
 
 
-def ask_all(workload: Workload, policy: str, capacity: int, asked: str, at_s: list[float] | None = None, **params: object) -> str:
+def ask_all(
+    workload: Workload, policy: str, capacity: int, asked: str, at_s: list[float] | None = None, **params: object
+) -> str:
     """Ask for `asked`, request i for the i-th letter; what is cached then."""
     cache = objects(make(policy, World(workload, capacity, 1), params), capacity)
     for i, obj in enumerate(asked):
@@ -190,7 +200,9 @@ def test_ttl_evicts_what_expired_first() -> None:
     workload = sequence({"class_id": [0, 1, 1, 1]}, class_names=("agent", "chat"), class_slo=("", ""))
     assert ask_all(workload, "ttl", 2, "abc", [0.0, 50.0, 400.0], classes={"agent": 3600}) == "ac"
     assert ask_all(workload, "ttl", 2, "abc", [0.0, 50.0, 300.0], classes={"agent": 3600}) == "bc"  # nobody has: LRU
-    assert ask_all(workload, "ttl", 2, "abbc", [0.0, 50.0, 300.0, 400.0], classes={"agent": 3600}) == "bc"  # a use starts it again
+    assert (
+        ask_all(workload, "ttl", 2, "abbc", [0.0, 50.0, 300.0, 400.0], classes={"agent": 3600}) == "bc"
+    )  # a use starts it again
     with pytest.raises(InputError, match="no workload class is called 'agents'"):
         make("ttl", World(workload, 2, 1), {"classes": {"agents": 1}})
 
@@ -212,7 +224,10 @@ def test_workload_keeps_the_class_that_comes_back() -> None:
     for i, (obj, at_s) in enumerate(zip("aaabc", [0.0, 1.5, 3.0, 3.5, 4.5], strict=True)):
         ask(cache, ord(obj), i, at_s)
     assert resident(cache) == "ac"  # LRU would drop a
-    assert (policy.chance(0, 0.0), policy.chance(1, 0.0)) == (0.0, 1.0)  # two spans of chat, both used; one of batch, evicted
+    assert (policy.chance(0, 0.0), policy.chance(1, 0.0)) == (
+        0.0,
+        1.0,
+    )  # two spans of chat, both used; one of batch, evicted
     assert policy.chance(1, 5.0) == 0.0  # no chat has come back after so long
 
 
@@ -230,19 +245,27 @@ def chains(prompts: list[list[str]], output: int = 1, **columns: object) -> Work
         leaves.append(at)
     tree = PrefixTree(np.array(parent, np.int32), np.array(end, np.int64), np.zeros(len(parent), np.int16))
     n = len(prompts)
-    return Workload(tree, np.arange(n, dtype=float), np.array([len(p) for p in prompts]), np.full(n, output), np.array(leaves, np.int32), **columns)
+    return Workload(
+        tree,
+        np.arange(n, dtype=float),
+        np.array([len(p) for p in prompts]),
+        np.full(n, output),
+        np.array(leaves, np.int32),
+        **columns,
+    )
 
 
 def test_tlru_gives_up_what_the_next_turn_can_recompute() -> None:
-    """Next prompt 1, threshold 4: of a conversation of 4 + 1 tokens the first 2 are worth keeping, so the tails of both go
-    before the older one's first half."""
+    """Next prompt 1, threshold 4: of a conversation of 4 + 1 tokens the first 2 are worth keeping, so the tails of both
+    go before the older one's first half."""
     workload = chains([list("abcd"), list("wxyz"), list("qrs")])
     assert held(workload, "lru", 8) == [1, 4, 3]
     assert held(workload, "tlru", 8, threshold_tokens=4, next_prompt_tokens=1) == [2, 3, 3]
 
 
 def test_gdsf_keeps_deep_blocks() -> None:
-    """A chain of 3 and a later single block, all used once: by cost 1 + depth the single one goes, LRU takes the chain's end."""
+    """A chain of 3 and a later single block, all used once: by cost 1 + depth the single one goes, LRU takes the
+    chain's end."""
     workload = chains([list("abc"), list("x"), list("y")])
     assert held(workload, "gdsf", 4, depth_tokens=1.0) == [3, 1]
     assert held(workload, "lru", 4) == [2, 1, 1]
@@ -287,18 +310,38 @@ def test_random_is_uniform_over_leaves() -> None:
 
 def hot_prompt_and_a_scan() -> Workload:
     """vllm 40268: ten questions on one system prompt of 40 tokens, a burst of ten documents of 30, the prompt again."""
-    hot, documents = [[("system", 0, 40), (f"question {i}", 0, 4)] for i in range(11)], [[(f"document {i}", 0, 30)] for i in range(10)]
+    hot, documents = (
+        [[("system", 0, 40), (f"question {i}", 0, 4)] for i in range(11)],
+        [[(f"document {i}", 0, 30)] for i in range(10)],
+    )
     prompts = [*hot[:10], *documents, hot[10]]
     tree, leaf = from_pieces(prompts)
     tokens = np.array([sum(length for _, _, length in pieces) for pieces in prompts])
     n = len(prompts)
-    return Workload(tree=tree, leaf=leaf, arrival_s=np.arange(n) * 50.0, prompt_tokens=tokens, output_tokens=np.ones(n, np.int64))
+    return Workload(
+        tree=tree, leaf=leaf, arrival_s=np.arange(n) * 50.0, prompt_tokens=tokens, output_tokens=np.ones(n, np.int64)
+    )
 
 
-@pytest.mark.parametrize(("policy", "hit"), [
-    ("lru", 0), ("fifo", 0), ("priority", 0), ("ttl", 0), ("quota", 0), ("workload", 0),
-    ("lfu", 40), ("slru", 40), ("lruk", 40), ("sieve", 40), ("arc", 40), ("s3fifo", 40), ("wtinylfu", 40), ("gdsf", 40),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("policy", "hit"),
+    [
+        ("lru", 0),
+        ("fifo", 0),
+        ("priority", 0),
+        ("ttl", 0),
+        ("quota", 0),
+        ("workload", 0),
+        ("lfu", 40),
+        ("slru", 40),
+        ("lruk", 40),
+        ("sieve", 40),
+        ("arc", 40),
+        ("s3fifo", 40),
+        ("wtinylfu", 40),
+        ("gdsf", 40),
+    ],
+)
 def test_vllm_40268_what_is_hot_survives_a_scan(policy: str, hit: int) -> None:
     """100 tokens of memory: recency loses the prompt, frequency keeps it."""
     recording = run(hot_prompt_and_a_scan(), EngineParams(kv_blocks=25, block_size=4, policy=policy), UnitSteps())
@@ -317,17 +360,27 @@ def test_sglang_18843_a_counter_that_never_moves_is_noticed(policy: str) -> None
 
 
 def test_sglang_24075_a_burst_promotes_a_one_off_prefix() -> None:
-    """50 requests at once for a prefix nobody wants again: SLRU protects it against what is used once, one after the other."""
-    burst, later = [[("one off", 0, 40), (f"tail {i}", 0, 4)] for i in range(50)], [[(f"page {i}", 0, 60)] for i in (0, 1, 0, 1, 0, 1)]
+    """50 requests at once for a prefix nobody wants again: SLRU protects it against what is used once, one after the
+    other."""
+    burst, later = (
+        [[("one off", 0, 40), (f"tail {i}", 0, 4)] for i in range(50)],
+        [[(f"page {i}", 0, 60)] for i in (0, 1, 0, 1, 0, 1)],
+    )
     tree, leaf = from_pieces([*burst, *later])
     arrival_s = np.array([0.0] * 50 + [100.0 * (i + 1) for i in range(6)])
     tokens = np.array([44] * 50 + [60] * 6)
-    workload = Workload(tree=tree, leaf=leaf, arrival_s=arrival_s, prompt_tokens=tokens, output_tokens=np.ones(56, np.int64))
-    hits = {p: run(workload, EngineParams(kv_blocks=30, block_size=4, policy=p), UnitSteps()).hit_tokens[52:].tolist() for p in ("lru", "slru")}
+    workload = Workload(
+        tree=tree, leaf=leaf, arrival_s=arrival_s, prompt_tokens=tokens, output_tokens=np.ones(56, np.int64)
+    )
+    hits = {
+        p: run(workload, EngineParams(kv_blocks=30, block_size=4, policy=p), UnitSteps()).hit_tokens[52:].tolist()
+        for p in ("lru", "slru")
+    }
     assert hits == {"lru": [56, 56, 56, 56], "slru": [20, 20, 20, 20]}
 
 
-# ---- choosing one ------------------------------------------------------------------------------------------------------
+# ---- choosing one
+# ------------------------------------------------------------------------------------------------------
 
 
 class Newest(Policy):
@@ -346,7 +399,10 @@ def test_own_class() -> None:
     assert after(name, 3, "abcad") == after("mru", 3, "abcad")
     assert after(name, 3, "abcad", sign=1) == after("lru", 3, "abcad")
     workload = random_workload(5)
-    own, mru = (run(workload, EngineParams(kv_blocks=60, block_size=4, policy=policy), LinearSteps()) for policy in (name, "mru"))
+    own, mru = (
+        run(workload, EngineParams(kv_blocks=60, block_size=4, policy=policy), LinearSteps())
+        for policy in (name, "mru")
+    )
     assert own.hit_tokens.tolist() == mru.hit_tokens.tolist()
     assert own.evicted_blocks == mru.evicted_blocks > 0
 
@@ -385,7 +441,9 @@ def test_own_class_that_would_never_end_is_refused(own: type[Policy], semantics:
 
 
 @pytest.mark.parametrize(("text", "says"), [("def (", "SyntaxError"), ("raise RuntimeError('no')", "RuntimeError: no")])
-def test_own_class_in_a_module_that_does_not_load_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str) -> None:
+def test_own_class_in_a_module_that_does_not_load_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str
+) -> None:
     (tmp_path / "broken_own.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(InputError, match=f"'broken_own:X': {says}"):
@@ -393,8 +451,9 @@ def test_own_class_in_a_module_that_does_not_load_is_one_line(tmp_path: Path, mo
 
 
 def test_the_two_start_up_rules_of_s3fifo() -> None:
-    """Room for ten, a small queue of one. The paper's: all ten are in the small queue, k drops a, l drops b. libCacheSim's: until
-    the first eviction only a is, the rest is in the main queue; k drops a, and l drops k, which has come into the small queue."""
+    """Room for ten, a small queue of one. The paper's: all ten are in the small queue, k drops a, l drops b.
+    libCacheSim's: until the first eviction only a is, the rest is in the main queue; k drops a, and l drops k, which
+    has come into the small queue."""
     assert after("s3fifo", 10, "abcdefghijkl", start_up="paper") == after("s3fifo", 10, "abcdefghijkl") == "cdefghijkl"
     assert after("s3fifo", 10, "abcdefghijkl", start_up="libcachesim") == "bcdefghijl"
 
@@ -404,19 +463,45 @@ def test_an_endless_ghost_queue_is_refused() -> None:
         make("s3fifo", World(random_workload(5), 10, 4), {"ghost_share": float("inf")})
 
 
-def test_own_class_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    """A file in the current folder, and prompts a, b, c, a of three blocks and a part of one in a cache of eight: c takes two
-    blocks, from a under LRU and from b when the newest goes first."""
+def test_own_class_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """A file in the current folder, and prompts a, b, c, a of three blocks and a part of one in a cache of eight: c
+    takes two blocks, from a under LRU and from b when the newest goes first."""
     (tmp_path / "own_policy.py").write_text(
-        "from sim.kvcache.policies import Policy\n\n\nclass Newest(Policy):\n    def key(self, run):\n        return (-run.released,)\n"
+        "from sim.kvcache.policies import Policy\n\n\nclass Newest(Policy):\n    def key(self, run):\n        return"
+        " (-run.released,)\n"
     )
-    rows = [{"timestamp": i, "input_length": 2000, "output_length": 1, "hash_ids": ids} for i, ids in enumerate([[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12], [1, 2, 3, 4]])]
+    rows = [
+        {"timestamp": i, "input_length": 2000, "output_length": 1, "hash_ids": ids}
+        for i, ids in enumerate([[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12], [1, 2, 3, 4]])
+    ]
     (tmp_path / "trace.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    assert main(["cache", "trace.jsonl", "--policy", "lru,own_policy:Newest", "--rule", "leaf-first", "--capacity-blocks", "8", "--json"]) == 0
+    assert (
+        main(
+            [
+                "cache",
+                "trace.jsonl",
+                "--policy",
+                "lru,own_policy:Newest",
+                "--rule",
+                "leaf-first",
+                "--capacity-blocks",
+                "8",
+                "--json",
+            ]
+        )
+        == 0
+    )
     assert [row["hit_blocks"] for row in json.loads(capsys.readouterr().out)] == [1, 3]
-    assert main(["cache", "trace.jsonl", "--policy", "own_policy:Oldest", "--rule", "leaf-first", "--capacity-blocks", "6"]) == 2
+    assert (
+        main(
+            ["cache", "trace.jsonl", "--policy", "own_policy:Oldest", "--rule", "leaf-first", "--capacity-blocks", "6"]
+        )
+        == 2
+    )
     assert "module 'own_policy' has no attribute 'Oldest'" in capsys.readouterr().err
 
 
@@ -428,8 +513,16 @@ def test_own_class_on_the_command_line(tmp_path: Path, monkeypatch: pytest.Monke
         ("lfu", {"k": 3}, "[cache] policy_params has no key 'k' for lfu: it has no parameters"),
         ("nowhere:Class", {}, "[cache] policy = 'nowhere:Class': No module named 'nowhere'"),
         ("os:path", {}, "[cache] policy = 'os:path': expected a class derived from sim.kvcache.policies.Policy"),
-        ("s3fifo", {"small_share": 2.0}, "[cache] policy_params of s3fifo: small_share = 2.0, expected 0 or more and below 1"),
-        ("s3fifo", {"start_up": "main"}, "[cache] policy_params of s3fifo: start_up = 'main', expected one of paper, libcachesim"),
+        (
+            "s3fifo",
+            {"small_share": 2.0},
+            "[cache] policy_params of s3fifo: small_share = 2.0, expected 0 or more and below 1",
+        ),
+        (
+            "s3fifo",
+            {"start_up": "main"},
+            "[cache] policy_params of s3fifo: start_up = 'main', expected one of paper, libcachesim",
+        ),
         ("s3fifo", {"start_up": 1}, "[cache] policy_params of s3fifo: start_up = 1, expected a text"),
         ("lruk", {"k": "two"}, "[cache] policy_params of lruk: k = 'two', expected a whole number"),
         ("lruk", {"k": 0}, "[cache] policy_params of lruk: k = 0, expected 1 or more"),
@@ -453,7 +546,8 @@ def test_every_policy_says_what_it_does() -> None:
 POLICIES_PAGE = (Path(__file__).parent.parent / "docs" / "policies.md").read_text()
 
 
-# ---- per-block references ----------------------------------------------------------------------------------------------
+# ---- per-block references
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("policy", fuzz_policies.REFERENCES)
@@ -463,26 +557,49 @@ def test_policies_equal_their_per_block_reference(policy: str) -> None:
 
 
 def test_blocks_that_a_preempted_request_was_to_bring_back_are_forgotten() -> None:
-    """Preempted before it has inserted any of them: at its next admission their names are gone (random case 0/30, shrunk)."""
+    """Preempted before it has inserted any of them: at its next admission their names are gone (random case 0/30,
+    shrunk)."""
     prompts = [
-        (0, 2, [[1, 48]], 1), (0, 3, [[1, 48]], 1), (0, 0, [[3, 8], [3, 48]], 8), (0, 2, [[1, 48], [9, 1]], 1), (0, 0, [[1, 24], [10, 16], [11, 33]], 1),
-        (0, 2, [[2, 48], [12, 33]], 15), (0, 0, [[2, 48], [12, 33], [13, 45]], 8), (1, 1, [[3, 32], [2, 33], [14, 24]], 2), (1, 0, [[2, 33]], 1),
-    ]  # fmt: skip
+        (0, 2, [[1, 48]], 1),
+        (0, 3, [[1, 48]], 1),
+        (0, 0, [[3, 8], [3, 48]], 8),
+        (0, 2, [[1, 48], [9, 1]], 1),
+        (0, 0, [[1, 24], [10, 16], [11, 33]], 1),
+        (0, 2, [[2, 48], [12, 33]], 15),
+        (0, 0, [[2, 48], [12, 33], [13, 45]], 8),
+        (1, 1, [[3, 32], [2, 33], [14, 24]], 2),
+        (1, 0, [[2, 33]], 1),
+    ]
     requests = [
-        {"id": i, "arrival_step": at, "priority": priority, "segments": [["s", *text] for text in texts], "max_tokens": output}
+        {
+            "id": i,
+            "arrival_step": at,
+            "priority": priority,
+            "segments": [["s", *text] for text in texts],
+            "max_tokens": output,
+        }
         for i, (at, priority, texts, output) in enumerate(prompts)
     ]
     config = {
-        "block_size": 8, "num_blocks": 18, "max_model_len": 1000, "max_num_batched_tokens": 11, "max_num_seqs": 64, "policy": "priority",
-        "scheduler_reserve_full_isl": False, "async_scheduling": True,
-    }  # fmt: skip
+        "block_size": 8,
+        "num_blocks": 18,
+        "max_model_len": 1000,
+        "max_num_batched_tokens": 11,
+        "max_num_seqs": 64,
+        "policy": "priority",
+        "scheduler_reserve_full_isl": False,
+        "async_scheduling": True,
+    }
     case = fuzz.timed({"engine": "vllm", "timed": True, "config": config, "requests": requests})
     workload, params = to_workload(case)
     asked = EngineParams(**params, policy="s3fifo", policy_params={"small_share": 0.0, "main_uses": 1})
     log: list[tuple] = []
     recording = run(workload, asked, fuzz.LinearTime(), step_log=log)
     assert recording.preemptions.sum() > 0
-    assert next(fuzz.vllm_differences(fuzz_policies.run_reference("s3fifo", case, workload, asked), recording, log), "") == ""
+    assert (
+        next(fuzz.vllm_differences(fuzz_policies.run_reference("s3fifo", case, workload, asked), recording, log), "")
+        == ""
+    )
 
 
 @pytest.mark.parametrize("fault", fuzz_policies.FAULTS)

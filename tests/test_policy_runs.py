@@ -1,7 +1,8 @@
 """Eviction policies in the engine: runs against single blocks, stepping, the books, and faults that must be noticed.
 
-    python -m pytest tests/test_policy_runs.py
+python -m pytest tests/test_policy_runs.py
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -31,7 +32,8 @@ from tests.worlds import LinearSteps, UnitSteps, random_workload
 from workloads.columns import Workload
 from workloads.readers import read
 
-# ---- runs against single blocks, and runs of the engine -----------------------------------------------------------------
+# ---- runs against single blocks, and runs of the engine
+# -----------------------------------------------------------------
 
 
 def mixed(seed: int, closed: bool = False, longest: int = 60, n: int = 60) -> Workload:
@@ -39,13 +41,22 @@ def mixed(seed: int, closed: bool = False, longest: int = 60, n: int = 60) -> Wo
     rng = np.random.default_rng(seed)
     workload = random_workload(seed, n=n, closed=closed, longest=longest)
     return dataclasses.replace(
-        workload, class_id=rng.integers(0, 3, n).astype(np.int16), tenant_id=rng.integers(0, 3, n).astype(np.int32),
-        class_names=("a", "b", "c"), class_slo=("", "", ""), tenant_names=("x", "y", "z"),
-    )  # fmt: skip
+        workload,
+        class_id=rng.integers(0, 3, n).astype(np.int16),
+        tenant_id=rng.integers(0, 3, n).astype(np.int32),
+        class_names=("a", "b", "c"),
+        class_slo=("", "", ""),
+        tenant_names=("x", "y", "z"),
+    )
 
 
-PARAMS = {"ttl": {"ttl_s": 0.7, "classes": {"b": 2.5}}, "tlru": {"threshold_tokens": 40, "next_prompt_tokens": 10}, "gdsf": {"depth_tokens": 50.0}}
+PARAMS = {
+    "ttl": {"ttl_s": 0.7, "classes": {"b": 2.5}},
+    "tlru": {"threshold_tokens": 40, "next_prompt_tokens": 10},
+    "gdsf": {"depth_tokens": 50.0},
+}
 """So that these tiny worlds reach what the policy is about."""
+
 
 @pytest.mark.parametrize("policy", SINGLE)
 def test_runs_are_single_blocks(policy: str) -> None:
@@ -121,7 +132,8 @@ class SteepGdsf(Gdsf):
 
 @pytest.mark.parametrize("policy", ["sim.kvcache.policies.by_key:Lru", "fifo", "mru", "filo", "slru", "lruk", "gdsf"])
 def test_key_policies_equal_the_reference(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random cases, timed and not, against a cache of single blocks that scans all of them (lfu: tests/test_fuzz.py)."""
+    """Random cases, timed and not, against a cache of single blocks that scans all of them (lfu:
+    tests/test_fuzz.py)."""
     monkeypatch.setitem(POLICIES, "gdsf", SteepGdsf)
     monkeypatch.setattr(reference_cache, "BLOCK_COST", 0.5)
     done, _, failing = fuzz.fuzz(6_000, seed=1, policies=(policy,))
@@ -136,13 +148,24 @@ def test_a_stretch_cut_short_does_not_move_the_clock() -> None:
         {"id": 1, "arrival_step": 1, "priority": 0, "segments": [["s", 1, 11], ["o", 0, 3]], "max_tokens": 1},
     ]
     config = {
-        "max_num_seqs": 64, "policy": "fcfs", "block_size": 1, "num_blocks": 16, "max_model_len": 1000, "max_num_batched_tokens": 2048,
+        "max_num_seqs": 64,
+        "policy": "fcfs",
+        "block_size": 1,
+        "num_blocks": 16,
+        "max_model_len": 1000,
+        "max_num_batched_tokens": 2048,
         "cache_policy": "fifo",
-    }  # fmt: skip
-    assert fuzz.first_difference({"case": "a cut", "engine": "vllm", "timed": True, "config": config, "requests": requests}) == ""
+    }
+    assert (
+        fuzz.first_difference(
+            {"case": "a cut", "engine": "vllm", "timed": True, "config": config, "requests": requests}
+        )
+        == ""
+    )
 
 
-# ---- the books, and faults that must be noticed ------------------------------------------------------------------------
+# ---- the books, and faults that must be noticed
+# ------------------------------------------------------------------------
 
 
 COUNTED = {
@@ -170,14 +193,15 @@ def test_segments_count_the_blocks_they_hold(policy: str) -> None:
 
 
 def test_nothing_grows_with_the_number_of_requests() -> None:
-    """20,000 requests for a few objects: heaps, names of evicted blocks and counts stay as small as what they describe."""
+    """20,000 requests for a few objects: heaps, names of evicted blocks and counts stay as small as what they
+    describe."""
     trace = small_worlds.TRACES["zipf"]()
     for policy in ("lfu", "s3fifo", "arc", "wtinylfu"):
         cache = small_worlds.objects(make(policy, World(small_worlds.ONE, 400, 1)), 400)
         for obj in trace:
             serve(cache, Visit(0, [(obj % 450, 1)]), 1, 1)
         assert sum(map(len, cache._heaps.values())) < 4000
-        for ghosts in ([cache.policy.ghosts] if policy == "s3fifo" else cache.policy.ghosts if policy == "arc" else []):
+        for ghosts in [cache.policy.ghosts] if policy == "s3fifo" else cache.policy.ghosts if policy == "arc" else []:
             held = [hi - lo for pieces in ghosts._by_node.values() for _, intervals in pieces for lo, hi in intervals]
             assert sum(held) == ghosts.blocks <= 450
             assert len(ghosts._queue) < 3000
@@ -194,15 +218,60 @@ FAULTS = {
     "a queue that remembers nothing": (Ghosts, "add", lambda self, node_id, lo, hi: None, lambda: golden("s3fifo")),
     "names that are never forgotten": (Ghosts, "trim", lambda self, capacity: None, lambda: golden("s3fifo")),
     "no second chance": (Sieve, "second_chance", lambda self, run: False, lambda: golden("sieve")),
-    "a border that never moves": (Arc, "on_admit", lambda self, request: self.recall(request, *self.ghosts), lambda: golden("arc")),
-    "a share tested once a visit": (S3Fifo, "span", lambda self, run: len(run), lambda: test_runs_are_single_blocks("s3fifo")),
-    "a quota tested once a visit": (Quota, "span", lambda self, run: len(run), lambda: test_runs_are_single_blocks("quota")),
-    "a second chance for one run alone": (RankedCache, "_chain", staticmethod(lambda leaf: leaf.runs[-1:]), lambda: test_runs_are_single_blocks("sieve")),
-    "a tail taken beyond what is safe": (Tlru, "span", lambda self, run: len(run), lambda: test_runs_are_single_blocks("tlru")),
-    "runs joined whatever their state": (RankedCache, "_join", staticmethod(lambda node: _join_all(node)), lambda: test_runs_are_single_blocks("lfu")),
-    "a parent that is no leaf when its child goes": (RankedCache, "_trim", lambda self, node, run, gone: _trim_no_parent(self, node, run, gone), lambda: test_runs_are_single_blocks("fifo")),
-    "a clock that stands still": (RankedCache, "release", lambda self, request: _release_at_zero(self, request), small_worlds.test_ttl_evicts_what_expired_first),
-    "nobody above the quota": (Quota, "victim", lambda self, heads: min(heads, key=heads.__getitem__), small_worlds.test_quota_takes_from_the_tenant_above_its_share),
+    "a border that never moves": (
+        Arc,
+        "on_admit",
+        lambda self, request: self.recall(request, *self.ghosts),
+        lambda: golden("arc"),
+    ),
+    "a share tested once a visit": (
+        S3Fifo,
+        "span",
+        lambda self, run: len(run),
+        lambda: test_runs_are_single_blocks("s3fifo"),
+    ),
+    "a quota tested once a visit": (
+        Quota,
+        "span",
+        lambda self, run: len(run),
+        lambda: test_runs_are_single_blocks("quota"),
+    ),
+    "a second chance for one run alone": (
+        RankedCache,
+        "_chain",
+        staticmethod(lambda leaf: leaf.runs[-1:]),
+        lambda: test_runs_are_single_blocks("sieve"),
+    ),
+    "a tail taken beyond what is safe": (
+        Tlru,
+        "span",
+        lambda self, run: len(run),
+        lambda: test_runs_are_single_blocks("tlru"),
+    ),
+    "runs joined whatever their state": (
+        RankedCache,
+        "_join",
+        staticmethod(lambda node: _join_all(node)),
+        lambda: test_runs_are_single_blocks("lfu"),
+    ),
+    "a parent that is no leaf when its child goes": (
+        RankedCache,
+        "_trim",
+        lambda self, node, run, gone: _trim_no_parent(self, node, run, gone),
+        lambda: test_runs_are_single_blocks("fifo"),
+    ),
+    "a clock that stands still": (
+        RankedCache,
+        "release",
+        lambda self, request: _release_at_zero(self, request),
+        small_worlds.test_ttl_evicts_what_expired_first,
+    ),
+    "nobody above the quota": (
+        Quota,
+        "victim",
+        lambda self, heads: min(heads, key=heads.__getitem__),
+        small_worlds.test_quota_takes_from_the_tenant_above_its_share,
+    ),
 }
 """What is wrong -> (class, method, the faulty method, the test that must fail)."""
 
@@ -242,8 +311,21 @@ def test_planted_faults_are_noticed(fault: str, monkeypatch: pytest.MonkeyPatch)
 def test_mooncake(data_dir: Path) -> None:
     """The whole conversation trace at block 16, answers entered."""
     workload = read(str(data_dir / "traces" / "mooncake" / "conversation_trace.jsonl"), "mooncake")
-    expected = {"lru": (0.1451, 0.3342), "fifo": (0.1451, 0.3342), "lfu": (0.1018, 0.2869), "slru": (0.1018, 0.2869), "sieve": (0.1018, 0.2869), "s3fifo": (0.1606, 0.3236)}
-    found = {p: tuple(round(leaf_first(workload, p, c, 16).hit_ratio_tokens, 4) for c in (200_000, 1_000_000)) for p in expected}
+    expected = {
+        "lru": (0.1451, 0.3342),
+        "fifo": (0.1451, 0.3342),
+        "lfu": (0.1018, 0.2869),
+        "slru": (0.1018, 0.2869),
+        "sieve": (0.1018, 0.2869),
+        "s3fifo": (0.1606, 0.3236),
+    }
+    found = {
+        p: tuple(round(leaf_first(workload, p, c, 16).hit_ratio_tokens, 4) for c in (200_000, 1_000_000))
+        for p in expected
+    }
     assert found == expected
-    library = [round(leaf_first(workload, "s3fifo", c, 16, {"start_up": "libcachesim"}).hit_ratio_tokens, 4) for c in (200_000, 1_000_000)]
+    library = [
+        round(leaf_first(workload, "s3fifo", c, 16, {"start_up": "libcachesim"}).hit_ratio_tokens, 4)
+        for c in (200_000, 1_000_000)
+    ]
     assert library == [0.1638, 0.2577]

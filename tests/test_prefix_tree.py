@@ -1,4 +1,6 @@
-"""The prefix tree against a naive reference: for every pair of requests the tree shares exactly what the texts share."""
+"""The prefix tree against a naive reference: for every pair of requests the tree shares exactly what the texts
+share."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -42,7 +44,9 @@ def agree(tree, leaf, texts: list[list]) -> None:
         assert tree.end[leaf[a]] == longest, "a leaf is the deepest node that a second request visits"
 
 
-block_rows = st.lists(st.tuples(st.lists(st.integers(0, 3), max_size=6), st.integers(0, 3), st.integers(0, 1)), min_size=1, max_size=8)
+block_rows = st.lists(
+    st.tuples(st.lists(st.integers(0, 3), max_size=6), st.integers(0, 3), st.integers(0, 1)), min_size=1, max_size=8
+)
 
 
 @settings(max_examples=300, deadline=None)
@@ -68,7 +72,15 @@ def test_block_ids_share_what_their_blocks_share(rows, partial_tail, base) -> No
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.tuples(st.lists(st.sampled_from([0, 1, 256, 2**32 - 1, 2**32, -1]), max_size=8), st.sampled_from(["a", "b"])), min_size=1, max_size=8))
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.sampled_from([0, 1, 256, 2**32 - 1, 2**32, -1]), max_size=8), st.sampled_from(["a", "b"])
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
 def test_token_ids_share_their_longest_common_prefix(rows) -> None:
     tree, leaf = from_token_ids([tokens for tokens, _ in rows], [space for _, space in rows])
     agree(tree, leaf, [[(space, t) for t in tokens] for tokens, space in rows])
@@ -78,7 +90,9 @@ piece = st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.integers(0, 4), s
 
 
 @settings(max_examples=500, deadline=None)
-@given(st.lists(st.tuples(st.lists(piece, max_size=5), st.sampled_from(["x", "y"])), min_size=1, max_size=7), st.booleans())
+@given(
+    st.lists(st.tuples(st.lists(piece, max_size=5), st.sampled_from(["x", "y"])), min_size=1, max_size=7), st.booleans()
+)
 def test_pieces_share_their_common_tokens_and_a_node_is_of_one_layer(rows, layered) -> None:
     paths = [[(k, o, c) for k, o, c, _ in path] for path, _ in rows]
     layers = [[code for *_, code in path] for path, _ in rows] if layered else None
@@ -105,7 +119,9 @@ def test_pieces_share_their_common_tokens_and_a_node_is_of_one_layer(rows, layer
 
 def test_a_session_costs_linear_time_in_its_pieces() -> None:
     """2,000 sessions of 20 turns, each turn repeating the history: 420,000 pieces in a few seconds at most."""
-    paths = [[("tools", 0, 500), *[((s, t), 0, 30) for t in range(turn + 1)]] for s in range(2000) for turn in range(20)]
+    paths = [
+        [("tools", 0, 500), *[((s, t), 0, 30) for t in range(turn + 1)]] for s in range(2000) for turn in range(20)
+    ]
     tree, leaf = from_pieces(paths)
     assert len(tree) == 2 + 2000 * 19  # root, tools, and every turn but a session's last
     assert tree.end[leaf[19]] == 500 + 19 * 30

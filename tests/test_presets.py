@@ -1,4 +1,5 @@
 """The bundled presets against percentiles of their sources (docs/workloads.md has the table)."""
+
 from dataclasses import replace
 
 import numpy as np
@@ -37,7 +38,9 @@ def test_presets_look_like_their_sources(name):
     w.check()
     for column in ("prompt", "output"):
         for percent, value in source.get(column, {}).items():
-            assert np.percentile(getattr(w, f"{column}_tokens"), percent) == pytest.approx(value, rel=0.05 if percent <= 90 else 0.15), (column, percent)
+            assert np.percentile(getattr(w, f"{column}_tokens"), percent) == pytest.approx(
+                value, rel=0.05 if percent <= 90 else 0.15
+            ), (column, percent)
     for which in {"first", "last", "turns"} & set(source):  # some 300 sessions
         assert np.median(of_sessions(w, which)) == pytest.approx(source[which], rel=0.12)
     row = estimate(load_preset(name))[0]
@@ -70,5 +73,3 @@ def test_a_scenario_can_change_a_preset():
     slow = build(WorkloadConfig(preset="chat", requests=2000), seed=0)
     assert w.arrival_s * 2 == pytest.approx(slow.arrival_s)
     assert np.array_equal(w.prompt_tokens, slow.prompt_tokens)
-
-

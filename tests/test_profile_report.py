@@ -1,4 +1,5 @@
 """profile show and diff of calibrated profiles: what a person judges them by."""
+
 import json
 from dataclasses import replace
 
@@ -35,7 +36,13 @@ def folder(tmp_path_factory):
 def test_show_prints_fits_errors_and_what_was_measured(folder, capsys):
     assert main(["profile", "show", str(folder / "before.json")]) == 0
     printed = capsys.readouterr().out
-    for text in ("fake device", "measured decode attention: 1 sequences to 2,048 tokens", "beyond that every step is marked extrapolated", "us_per_sequence", "good"):
+    for text in (
+        "fake device",
+        "measured decode attention: 1 sequences to 2,048 tokens",
+        "beyond that every step is marked extrapolated",
+        "us_per_sequence",
+        "good",
+    ):
         assert text in printed, text
     assert "POOR" not in printed
 

@@ -1,4 +1,5 @@
 """Device profiles: the bundled ones, the file format, what fits a scenario, and refusals."""
+
 import json
 import pickle
 from dataclasses import replace
@@ -17,7 +18,12 @@ LLAMA = resolve_model("llama-3.1-8b")
 
 def test_bundled_profiles_load_and_say_whose_they_are():
     names = bundled_profiles()
-    assert {"h100-llama-3.1-8b-aic", "h200-llama-3.1-70b-tp4-aic", "a100-llama-3.1-70b-tp8-aic", "h200-qwen3-32b-aic"} <= set(names)
+    assert {
+        "h100-llama-3.1-8b-aic",
+        "h200-llama-3.1-70b-tp4-aic",
+        "a100-llama-3.1-70b-tp8-aic",
+        "h200-qwen3-32b-aic",
+    } <= set(names)
     for name in names:
         profile = load_profile(BUNDLED / f"{name}.json")
         assert profile.id == name
@@ -25,7 +31,9 @@ def test_bundled_profiles_load_and_say_whose_they_are():
         assert profile.provenance["licence"] == "Apache-2.0"
         assert check_points(profile.points, name) == []
         assert (BUNDLED / f"{name}.json").stat().st_size < 300_000
-        step_time(profile, resolve_model(profile.model), profile.dtype, profile.tensor_parallel).step([(100, 0)], 2, 300, 200, 3)
+        step_time(profile, resolve_model(profile.model), profile.dtype, profile.tensor_parallel).step(
+            [(100, 0)], 2, 300, 200, 3
+        )
     assert "Apache License" in (BUNDLED / "NOTICE").read_text()
 
 
@@ -111,7 +119,10 @@ def test_step_time_objects_travel_to_worker_processes():
 
 
 def test_a_profile_of_something_else_is_refused_with_those_that_fit():
-    with pytest.raises(InputError, match=r"is for llama-3.1-8b bf16 tensor_parallel 1; .*these fit: a100-llama-3.1-70b-tp4-aic, .*roofline:GPU"):
+    with pytest.raises(
+        InputError,
+        match=r"is for llama-3.1-8b bf16 tensor_parallel 1; .*these fit: a100-llama-3.1-70b-tp4-aic, .*roofline:GPU",
+    ):
         resolve_profile("h200-llama-3.1-8b-aic", resolve_model("llama-3.1-70b"), "bf16", 4)
     with pytest.raises(InputError, match="no bundled profile fits; roofline:GPU estimates any model"):
         resolve_profile("h200-llama-3.1-8b-aic", resolve_model("mixtral-8x7b"))
@@ -121,7 +132,9 @@ def test_a_profile_of_something_else_is_refused_with_those_that_fit():
         resolve_profile("h200-llama-3.1-8b-aic", LLAMA, kv_dtype="fp8")
     with pytest.raises(InputError, match=r"the scenario has llama-3\.1-8b fp8"):
         step_time(resolve_profile("h200-llama-3.1-8b-aic", LLAMA), LLAMA, "fp8")
-    assert resolve_profile("h200-llama-3.1-8b-aic", LLAMA, "fp16").fits("llama-3.1-8b", "bf16", 1), "fp16 has bf16's speed"
+    assert resolve_profile("h200-llama-3.1-8b-aic", LLAMA, "fp16").fits("llama-3.1-8b", "bf16", 1), (
+        "fp16 has bf16's speed"
+    )
 
 
 def test_roofline_profiles_are_asked_for_by_name():
@@ -148,7 +161,12 @@ def test_operator_tables_from_a_folder(data_dir):
     profile = resolve_profile(str(folder), LLAMA)
     assert profile.device == {"name": "NVIDIA GeForce RTX 4090", "memory_gib": 23.52}
     repeats = {op["name"]: op["repeat"] for op in profile.points["dense"]}
-    assert (repeats["qkv_proj"], repeats["layernorm"], repeats["final_layernorm"], repeats["embedding"]) == (32, 64, 1, 1)
+    assert (repeats["qkv_proj"], repeats["layernorm"], repeats["final_layernorm"], repeats["embedding"]) == (
+        32,
+        64,
+        1,
+        1,
+    )
     assert "not measured by kvcast" in profile.label
 
 
@@ -157,7 +175,9 @@ def test_a_broken_folder_is_one_clear_line(tmp_path):
         resolve_profile(str(tmp_path), LLAMA)
     (tmp_path / "meta.yaml").write_text("gpu: NVIDIA GeForce RTX 4090\nmodel: meta-llama/Llama-3.1-8B\nvariant: bf16\n")
     (tmp_path / "attention.csv").write_text("prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n16,0,0,0,nan\n")
-    with pytest.raises(InputError, match=r"attention.csv, row 2: column time_us is 'nan'; expected a number of zero or more"):
+    with pytest.raises(
+        InputError, match=r"attention.csv, row 2: column time_us is 'nan'; expected a number of zero or more"
+    ):
         resolve_profile(str(tmp_path), LLAMA)
     (tmp_path / "attention.csv").write_text("prefill_chunk,kv_prefill\n")
     with pytest.raises(InputError, match=r"attention.csv: column n_decode is missing"):

@@ -1,4 +1,5 @@
 """Commands of several simulations tell what share of the whole is done: it never goes back, and it ends at the end."""
+
 import pytest
 
 from kvcast import text
@@ -6,7 +7,20 @@ from kvcast.studies import compare, explain
 from sim.scenario import CacheConfig, ClusterConfig
 from tests.test_explain import DOCUMENT, SYSTEM, scenario
 
-DOC = {"workload": {"rate": 20.0, "requests": 400, "class": [{"name": "c", "share": 1.0, "layers": [{"name": "message", "scope": "dynamic", "tokens": {"value": 200}}], "output": {"value": 20}}]}}
+DOC = {
+    "workload": {
+        "rate": 20.0,
+        "requests": 400,
+        "class": [
+            {
+                "name": "c",
+                "share": 1.0,
+                "layers": [{"name": "message", "scope": "dynamic", "tokens": {"value": 200}}],
+                "output": {"value": 20},
+            }
+        ],
+    }
+}
 
 
 @pytest.fixture
@@ -20,14 +34,21 @@ def told(monkeypatch, tmp_path):
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_comparisons_and_what_they_find_does_not_depend_on_the_processes(told, jobs):
     results = compare.simulate_all(compare.variants(DOC, ["cache.policy=lru,lfu"], seeds=2), jobs)
-    assert [(r.variant.label, r.variant.scenario.seed) for r in results] == [(("lru",), 0), (("lfu",), 0), (("lru",), 1), (("lfu",), 1)]
+    assert [(r.variant.label, r.variant.scenario.seed) for r in results] == [
+        (("lru",), 0),
+        (("lfu",), 0),
+        (("lru",), 1),
+        (("lfu",), 1),
+    ]
     assert [r.summary["seed"] for r in results] == [0, 0, 1, 1]
     assert told == sorted(told)
     assert {0.25, 0.5, 0.75} <= set(told)
 
 
 def test_explanations(told):
-    found = explain.explain(scenario(SYSTEM, DOCUMENT, cluster=ClusterConfig(replicas=2), cache=CacheConfig(policy="lfu")))
+    found = explain.explain(
+        scenario(SYSTEM, DOCUMENT, cluster=ClusterConfig(replicas=2), cache=CacheConfig(policy="lfu"))
+    )
     assert sum(len(cause["changes"]) for cause in found["causes"]) > 2
     assert told == sorted(told)
     assert told[0] < 0.5

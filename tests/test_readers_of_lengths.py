@@ -1,4 +1,5 @@
 """Sources of arrivals and lengths without shared text: ServeGen client pools, Vidur and splitwise CSV."""
+
 from __future__ import annotations
 
 import io
@@ -59,7 +60,11 @@ def test_a_pool_is_drawn_at_its_rates_and_lengths(tmp_path: Path) -> None:
     assert not workload.prefix_identity
     assert any(NOTHING_KNOWN in note for note in workload.notes)
     assert workload.notes[0] == "format: servegen because it is a folder of chunk-*-trace.csv"
-    assert workload.notes[1] == f"requests drawn {len(workload)} = requests {len(workload)}, from 2 clients' distributions, seed 4, up to 1800 s of 0 to 1800 s"
+    assert (
+        workload.notes[1]
+        == f"requests drawn {len(workload)} = requests {len(workload)}, from 2 clients' distributions, seed 4, up to"
+        " 1800 s of 0 to 1800 s"
+    )
 
 
 def test_slices_other_clients_and_limits_leave_the_draws_as_they_were(tmp_path: Path) -> None:
@@ -69,14 +74,18 @@ def test_slices_other_clients_and_limits_leave_the_draws_as_they_were(tmp_path: 
     assert alone.arrival_s.tolist() == whole.arrival_s[whole.tenant_id == 0].tolist()
     late = whole.arrival_s >= 650
     part = read(tmp_path / "both", start_s=650)
-    assert (part.arrival_s.tolist(), part.prompt_tokens.tolist()) == (whole.arrival_s[late].tolist(), whole.prompt_tokens[late].tolist())
+    assert (part.arrival_s.tolist(), part.prompt_tokens.tolist()) == (
+        whole.arrival_s[late].tolist(),
+        whole.prompt_tokens[late].tolist(),
+    )
     assert read(tmp_path / "both", requests=10).arrival_s.tolist() == whole.arrival_s[whole.arrival_s < 600].tolist()
     assert read(tmp_path / "both", seed=1).arrival_s.tolist() != whole.arrival_s.tolist()
 
 
 @pytest.mark.parametrize(("family", "shape"), [("Gamma", 0.17), ("Gamma", 3.0), ("Weibull", 0.5), ("Weibull", 2.0)])
 def test_bursty_clients_keep_their_mean_rate(family: str, shape: float) -> None:
-    """A renewal process that starts with a whole gap would have (CV^2 - 1) / 2 arrivals too many: 2.4 of 12 at shape 0.17."""
+    """A renewal process that starts with a whole gap would have (CV^2 - 1) / 2 arrivals too many: 2.4 of 12 at shape
+    0.17."""
     rng = np.random.default_rng(5)
     counts = np.array([len(_arrivals(_Pattern(family, shape, 0.02), 600.0, rng)) for _ in range(4000)])
     assert counts.mean() == pytest.approx(12, abs=4 * counts.std() / 4000**0.5)
@@ -85,15 +94,27 @@ def test_bursty_clients_keep_their_mean_rate(family: str, shape: float) -> None:
 
 
 def test_lengths_of_an_empty_stretch_come_from_the_one_before(tmp_path: Path) -> None:
-    dataset = {"0": {"input_tokens": "{50: 1}", "output_tokens": "{5: 1}"}, "600": {"input_tokens": "{}", "output_tokens": "{}"}}
+    dataset = {
+        "0": {"input_tokens": "{50: 1}", "output_tokens": "{5: 1}"},
+        "600": {"input_tokens": "{}", "output_tokens": "{}"},
+    }
     assert set(read(pool(tmp_path / "p", {1: (STEADY, dataset)})).prompt_tokens.tolist()) == {50}
 
 
 def test_images_are_prompt_tokens_and_empty_answers_are_skipped(tmp_path: Path) -> None:
-    dataset = {"0": {"text_tokens": "{10: 1}", "image_count": "{2: 1}", "image_tokens": "{300: 1}", "output_tokens": "{0: 0.5, 9: 0.5}"}}
+    dataset = {
+        "0": {
+            "text_tokens": "{10: 1}",
+            "image_count": "{2: 1}",
+            "image_tokens": "{300: 1}",
+            "output_tokens": "{0: 0.5, 9: 0.5}",
+        }
+    }
     workload = read(pool(tmp_path / "p", {1: (STEADY, dataset)}))
     assert set(workload.prompt_tokens.tolist()) == {610}
-    drawn, kept = (int(workload.notes[1].split(word)[1].split()[0].strip(",")) for word in ("requests drawn ", "= requests "))
+    drawn, kept = (
+        int(workload.notes[1].split(word)[1].split()[0].strip(",")) for word in ("requests drawn ", "= requests ")
+    )
     assert kept == len(workload)
     assert drawn - kept == int(workload.notes[1].split(" + ")[1].split()[0]) > 1000
 
@@ -110,8 +131,14 @@ def test_an_archive_of_one_pool_and_of_several(tmp_path: Path) -> None:
     assert sniff(one) == ("servegen", "it is a tar archive of chunk-*-trace.csv and chunk-*-dataset.json")
     assert read(one).arrival_s.tolist() == read(a).arrival_s.tolist()
     assert complaint(two) == "FILE: folders of clients: a, b; expected one, or its name in [workload] folder"
-    assert complaint(two, folder="c") == "FILE: folders of clients: a, b; expected one, or its name in [workload] folder (folder = 'c')"
-    assert load(WorkloadConfig(trace=str(two), folder="b", end_s=600)).arrival_s.tolist() == read(b, end_s=600).arrival_s.tolist()
+    assert (
+        complaint(two, folder="c")
+        == "FILE: folders of clients: a, b; expected one, or its name in [workload] folder (folder = 'c')"
+    )
+    assert (
+        load(WorkloadConfig(trace=str(two), folder="b", end_s=600)).arrival_s.tolist()
+        == read(b, end_s=600).arrival_s.tolist()
+    )
 
 
 def lengths(**tables: Any) -> dict:
@@ -121,36 +148,86 @@ def lengths(**tables: Any) -> dict:
 @pytest.mark.parametrize(
     ("trace", "dataset", "line"),
     [
-        ("0,1,1,Gamma,1\n", ONE, "chunk-1-trace.csv, row 1: 5 fields, expected start_s, rate, cv, family, shape, scale"),
+        (
+            "0,1,1,Gamma,1\n",
+            ONE,
+            "chunk-1-trace.csv, row 1: 5 fields, expected start_s, rate, cv, family, shape, scale",
+        ),
         ("0,1,1,Gamma,1,1\n0,1,1,Gamma,1,1\n", ONE, "chunk-1-trace.csv, row 2: start_s = '0', expected a time after 0"),
         ("0,-1,1,Gamma,1,1\n", ONE, "chunk-1-trace.csv, row 1: rate = '-1', expected a number from 0 to 1e+06"),
-        ("0,1,1,Pareto,1,1\n", ONE, "chunk-1-trace.csv, row 1: family = 'Pareto', expected Gamma, Weibull, or nothing for an idle window"),
+        (
+            "0,1,1,Pareto,1,1\n",
+            ONE,
+            "chunk-1-trace.csv, row 1: family = 'Pareto', expected Gamma, Weibull, or nothing for an idle window",
+        ),
         ("0,1,1,Gamma,nan,1\n", ONE, "chunk-1-trace.csv, row 1: shape = 'nan', expected a number from 0.01 to 1e+09"),
-        (STEADY, lengths(input_tokens="__import__('os')"), """chunk-1-dataset.json: 0.input_tokens = "__import__('os')", expected the text of a table {tokens: share, ...}"""),
-        (STEADY, lengths(input_tokens={"5": 1}), "chunk-1-dataset.json: 0.input_tokens = {'5': 1}, expected the text of a table {tokens: share, ...}"),
-        (STEADY, lengths(input_tokens="{5: 1: 2}"), "chunk-1-dataset.json, 0: input_tokens = '{5: 1: 2}', expected the text of a table {tokens: share, ...}"),
-        (STEADY, lengths(input_tokens="{1.5: 1}"), "chunk-1-dataset.json, 0: input_tokens = 1.5, expected whole numbers from 0 to 1000000000"),
-        (STEADY, lengths(input_tokens="{5: 0.5}"), "chunk-1-dataset.json, 0: input_tokens = 'shares that sum to 0.5', expected shares of at least 0 that sum to 1"),
-        (STEADY, lengths(image_count="{101: 1}", image_tokens="{9: 1}"), "chunk-1-dataset.json, 0: image_count = 101.0, expected whole numbers from 0 to 100"),
-        (STEADY, {"0": {"output_tokens": "{1: 1}"}}, "chunk-1-dataset.json: 0 = {'output_tokens': '{1: 1}'}, expected output_tokens and input_tokens (or text_tokens)"),
+        (
+            STEADY,
+            lengths(input_tokens="__import__('os')"),
+            """chunk-1-dataset.json: 0.input_tokens = "__import__('os')", expected the text of a table {tokens: share, ...}""",  # noqa: E501
+        ),
+        (
+            STEADY,
+            lengths(input_tokens={"5": 1}),
+            "chunk-1-dataset.json: 0.input_tokens = {'5': 1}, expected the text of a table {tokens: share, ...}",
+        ),
+        (
+            STEADY,
+            lengths(input_tokens="{5: 1: 2}"),
+            "chunk-1-dataset.json, 0: input_tokens = '{5: 1: 2}', expected the text of a table {tokens: share, ...}",
+        ),
+        (
+            STEADY,
+            lengths(input_tokens="{1.5: 1}"),
+            "chunk-1-dataset.json, 0: input_tokens = 1.5, expected whole numbers from 0 to 1000000000",
+        ),
+        (
+            STEADY,
+            lengths(input_tokens="{5: 0.5}"),
+            (
+                "chunk-1-dataset.json, 0: input_tokens = 'shares that sum to 0.5', expected shares of at least 0 that"
+                " sum to 1"
+            ),
+        ),
+        (
+            STEADY,
+            lengths(image_count="{101: 1}", image_tokens="{9: 1}"),
+            "chunk-1-dataset.json, 0: image_count = 101.0, expected whole numbers from 0 to 100",
+        ),
+        (
+            STEADY,
+            {"0": {"output_tokens": "{1: 1}"}},
+            (
+                "chunk-1-dataset.json: 0 = {'output_tokens': '{1: 1}'}, expected output_tokens and input_tokens (or"
+                " text_tokens)"
+            ),
+        ),
         (STEADY, {"noon": ONE["0"]}, "chunk-1-dataset.json: start_s = 'noon', expected a number from 0 to 1e+09"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_in_a_pool_is_one_line(tmp_path: Path, trace: str, dataset: dict, line: str) -> None:
     assert complaint(pool(tmp_path / "p", {1: (trace, dataset)})) == f"FILE, {line}"
 
 
 def test_a_pool_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = pool(tmp_path / "p", {1: (STEADY, ONE)})
-    assert complaint(folder, start_s=5000.0) == "FILE: no request arrives from 5000 s to the end, expected a part of 0 to 1800 s"
+    assert (
+        complaint(folder, start_s=5000.0)
+        == "FILE: no request arrives from 5000 s to the end, expected a part of 0 to 1800 s"
+    )
     monkeypatch.setattr(servegen, "MAX_REQUESTS", 2000)
-    assert complaint(folder) == "FILE: more than 2,000 requests by 1200 s of 0 to 1800 s, expected a slice of at most that: [workload] end_s or requests"
+    assert (
+        complaint(folder)
+        == "FILE: more than 2,000 requests by 1200 s of 0 to 1800 s, expected a slice of at most that: [workload] end_s"
+        " or requests"
+    )
     monkeypatch.setattr(servegen, "MAX_BYTES", 100)
     assert complaint(folder) == "FILE: more than 0 GiB of client files, expected at most that"
 
 
 def test_the_recorded_pools(data_dir: Path) -> None:
-    """Counts and percentiles as in the published files: 1.38 million requests a day; input 208 (p90 2,092), output 792 (3,432)."""
+    """Counts and percentiles as in the published files: 1.38 million requests a day; input 208 (p90 2,092), output 792
+    (3,432)."""
     path = data_dir / "traces" / "servegen" / "servegen_deepseek-r1_mm-image.tar.xz"
     workload = read(path, folder="deepseek-r1")
     workload.check()
@@ -176,10 +253,15 @@ def test_vidur_reads_times_and_lengths(tmp_path: Path) -> None:
 
 
 def test_vidur_lengths_without_times_arrive_at_a_rate_that_is_stated(tmp_path: Path) -> None:
-    path = write(tmp_path / "v.csv", "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio", *["20,5,25,4"] * 4000)
+    path = write(
+        tmp_path / "v.csv", "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio", *["20,5,25,4"] * 4000
+    )
     assumed = load(WorkloadConfig(trace=str(path)), seed=3)
     assert assumed.arrival_s[-1] == pytest.approx(4000, rel=0.1)
-    assert any("arrive as a Poisson process, 1 a second (assumed: set [workload] rate, or rate_scale), seed 3" in note for note in assumed.notes)
+    assert any(
+        "arrive as a Poisson process, 1 a second (assumed: set [workload] rate, or rate_scale), seed 3" in note
+        for note in assumed.notes
+    )
     asked = load(WorkloadConfig(trace=str(path), rate=8.0), seed=3)
     assert asked.arrival_s.tolist() == pytest.approx((assumed.arrival_s / 8).tolist())
     assert any("a Poisson process, 8 a second, seed 3" in note for note in asked.notes)
@@ -211,13 +293,20 @@ SPLITWISE = "request_id,request_type,application_id,arrival_timestamp,batch_size
 
 
 def test_splitwise_reads_requests_by_application(tmp_path: Path) -> None:
-    workload = read(write(tmp_path / "s.csv", SPLITWISE, "0,2,0,1,1,4096,32", "1,2,1,3.5,1,2048,8", "2,0,0,4,1,9,9", "3,2,0,5,1,9,0"))
+    workload = read(
+        write(
+            tmp_path / "s.csv", SPLITWISE, "0,2,0,1,1,4096,32", "1,2,1,3.5,1,2048,8", "2,0,0,4,1,9,9", "3,2,0,5,1,9,0"
+        )
+    )
     workload.check()
     assert workload.arrival_s.tolist() == [0, 2.5]
     assert (workload.prompt_tokens.tolist(), workload.output_tokens.tolist()) == ([4096, 2048], [32, 8])
     assert [workload.class_names[c] for c in workload.class_id] == ["application 0", "application 1"]
     assert workload.notes[0] == "format: splitwise because its header has arrival_timestamp, prompt_size, token_size"
-    assert "rows read 4 = requests 2 + skipped 2 (request_type other than 2, not a generation: 1, zero output: 1)" in workload.notes
+    assert (
+        "rows read 4 = requests 2 + skipped 2 (request_type other than 2, not a generation: 1, zero output: 1)"
+        in workload.notes
+    )
     assert any(NOTHING_KNOWN in note for note in workload.notes)
 
 
@@ -249,5 +338,8 @@ def test_keys_that_a_trace_with_times_has_no_use_for(tmp_path: Path, wrong: dict
         load(WorkloadConfig(trace=str(path), **wrong))
     assert line in str(problem.value)
     vidur = write(tmp_path / "v.csv", HEADER, "1,5,5")
-    with pytest.raises(InputError, match=r"\[workload\] rate = 2.0, expected none: the file has times \(arrived_at\); rate_scale makes it faster"):
+    with pytest.raises(
+        InputError,
+        match=r"\[workload\] rate = 2.0, expected none: the file has times \(arrived_at\); rate_scale makes it faster",
+    ):
         load(WorkloadConfig(trace=str(vidur), rate=2.0))

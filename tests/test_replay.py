@@ -1,4 +1,5 @@
 """The replay on runs against a per-block reference, and that reference against published golden counts."""
+
 import json
 from collections import OrderedDict
 from dataclasses import replace
@@ -15,7 +16,8 @@ from workloads.columns import PrefixTree, Workload
 from workloads.errors import InputError
 from workloads.readers import read
 
-# ---- a per-block reference: prompts are lists of block ids, equal ids are the same block ------------------------------
+# ---- a per-block reference: prompts are lists of block ids, equal ids are the same block
+# ------------------------------
 
 
 def reference_depths(prompts: list[list], policy: str, capacity: int | None) -> list[int]:
@@ -73,7 +75,8 @@ def prompt_blocks(workload: Workload, rule: str, block: int) -> list[list]:
     return out
 
 
-# ---- tiny worlds ------------------------------------------------------------------------------------------------------
+# ---- tiny worlds
+# ------------------------------------------------------------------------------------------------------
 
 
 def world(parent: list[int], end: list[int], requests: list[tuple[int, int]], **columns) -> Workload:
@@ -87,7 +90,9 @@ def world(parent: list[int], end: list[int], requests: list[tuple[int, int]], **
     return workload
 
 
-ARTICLE = world([-1, 0, 1], [0, 2000, 7000], [(2, 7000), (1, 5000), (2, 7150)])  # A, B, C: system 2,000, A's question 5,000
+ARTICLE = world(
+    [-1, 0, 1], [0, 2000, 7000], [(2, 7000), (1, 5000), (2, 7150)]
+)  # A, B, C: system 2,000, A's question 5,000
 
 
 @pytest.mark.parametrize(("block", "hits"), [(1, [0, 2000, 7000]), (16, [0, 2000, 6992]), (128, [0, 1920, 6912])])
@@ -152,12 +157,27 @@ def test_curve_rows_carry_rule_and_block_size() -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("lur", 1, "all-ids", 16), "policy = 'lur', expected one of lru, fifo, lfu; other policies need the rule leaf-first (did you mean lru?)"),
+        (
+            ("lur", 1, "all-ids", 16),
+            (
+                "policy = 'lur', expected one of lru, fifo, lfu; other policies need the rule leaf-first (did you mean"
+                " lru?)"
+            ),
+        ),
         (("lru", 1, "R1", 16), "rule = 'R1', expected one of all-ids, full-blocks, leaf-first"),
-        (("lru", 0, "all-ids", 16), "capacity_blocks = 0, expected a whole number of at least 1, or None for an unlimited cache"),
-        (("lru", 1e4, "all-ids", 16), "capacity_blocks = 10000.0, expected a whole number of at least 1, or None for an unlimited cache"),
+        (
+            ("lru", 0, "all-ids", 16),
+            "capacity_blocks = 0, expected a whole number of at least 1, or None for an unlimited cache",
+        ),
+        (
+            ("lru", 1e4, "all-ids", 16),
+            "capacity_blocks = 10000.0, expected a whole number of at least 1, or None for an unlimited cache",
+        ),
         (("lru", 1, "all-ids", 0), "block_size = 0, expected a whole number of tokens, at least 1"),
-        (("lru", 1, "all-ids", None), "block_size is missing, and this workload has no block size of its own: give one in tokens"),
+        (
+            ("lru", 1, "all-ids", None),
+            "block_size is missing, and this workload has no block size of its own: give one in tokens",
+        ),
     ],
 )
 def test_bad_arguments_say_what_was_expected(arguments: tuple, line: str) -> None:
@@ -166,11 +186,13 @@ def test_bad_arguments_say_what_was_expected(arguments: tuple, line: str) -> Non
     assert str(error.value) == line
 
 
-# ---- runs equal blocks ------------------------------------------------------------------------------------------------
+# ---- runs equal blocks
+# ------------------------------------------------------------------------------------------------
 
 
 def random_world(seed: int, n_nodes: int, n_requests: int) -> Workload:
-    """Two isolation domains; a few kinds of prompt, repeated, that end inside nodes, at their ends or in private tails."""
+    """Two isolation domains; a few kinds of prompt, repeated, that end inside nodes, at their ends or in private
+    tails."""
     rng = np.random.default_rng(seed)
     parent, end = [-1, -1], [0, 0]
     for _ in range(n_nodes):
@@ -184,7 +206,10 @@ def random_world(seed: int, n_nodes: int, n_requests: int) -> Workload:
 
 @given(
     st.builds(random_world, st.integers(0, 2**32), st.integers(1, 8), st.integers(1, 60)),
-    st.sampled_from(sorted(POLICIES)), st.sampled_from(RULES), st.integers(1, 16), st.floats(0, 1),
+    st.sampled_from(sorted(POLICIES)),
+    st.sampled_from(RULES),
+    st.integers(1, 16),
+    st.floats(0, 1),
 )
 @settings(max_examples=1500, deadline=None)
 def test_runs_equal_blocks(workload: Workload, policy: str, rule: str, block: int, share: float) -> None:
@@ -203,7 +228,8 @@ def test_runs_equal_blocks(workload: Workload, policy: str, rule: str, block: in
     assert result.hit_tokens == np.minimum(expected * block, workload.prompt_tokens).sum()
 
 
-# ---- golden counts on the Mooncake traces -----------------------------------------------------------------------------
+# ---- golden counts on the Mooncake traces
+# -----------------------------------------------------------------------------
 
 R2_LRU = [(trace, capacity, *ratios) for trace, rows in FULL_BLOCKS_LRU.items() for capacity, ratios in rows.items()]
 TRACES = ("conversation", "synthetic")
@@ -253,12 +279,17 @@ def test_golden_hits_all_ids(name: str, policy: str, load, data_dir: Path) -> No
 
 
 @pytest.mark.parametrize(("name", "capacity", "blocks", "tokens"), R2_LRU)
-def test_golden_hits_full_blocks(name: str, capacity: int | None, blocks: float, tokens: float, load, data_dir: Path) -> None:
+def test_golden_hits_full_blocks(
+    name: str, capacity: int | None, blocks: float, tokens: float, load, data_dir: Path
+) -> None:
     prompts = trace_blocks(data_dir, name, full_only=True)
     workload = load(name)
     expected = np.minimum(whole_trace_depths(prompts, "lru", capacity), (workload.prompt_tokens - 1) // 512)
     total = sum(map(len, prompts))
-    assert (round(expected.sum() / total, 4), round(expected.sum() * 512 / workload.prompt_tokens.sum(), 4)) == (blocks, tokens)
+    assert (round(expected.sum() / total, 4), round(expected.sum() * 512 / workload.prompt_tokens.sum(), 4)) == (
+        blocks,
+        tokens,
+    )
     result = replay(workload, "lru", capacity, "full-blocks")
     assert result.total_blocks == total
     assert np.array_equal(result.depth_blocks, expected)
@@ -283,13 +314,19 @@ def test_ceiling_at_block_16(load) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_block_16_of_a_trace_equals_the_reference(policy: str, load, data_dir: Path) -> None:
-    """The first 1,500 requests as 16-token blocks (32 in each of the trace's own), one capacity below the longest prompt."""
+    """The first 1,500 requests as 16-token blocks (32 in each of the trace's own), one capacity below the longest
+    prompt."""
     workload = load("conversation")
     prompts = [
         [ids[i // 32] * 32 + i % 32 for i in range(prompt // 16)]
-        for ids, prompt in zip(trace_blocks(data_dir, "conversation")[:1500], workload.prompt_tokens.tolist(), strict=False)
+        for ids, prompt in zip(
+            trace_blocks(data_dir, "conversation")[:1500], workload.prompt_tokens.tolist(), strict=False
+        )
     ]
-    first = replace(workload, **{name: getattr(workload, name)[:1500] for name in ("arrival_s", "prompt_tokens", "output_tokens", "leaf")})
+    first = replace(
+        workload,
+        **{name: getattr(workload, name)[:1500] for name in ("arrival_s", "prompt_tokens", "output_tokens", "leaf")},
+    )
     for capacity in (4_500, 100_000):
         expected = np.minimum(whole_trace_depths(prompts, policy, capacity), (first.prompt_tokens - 1) // 16)
         assert np.array_equal(replay(first, policy, capacity, "full-blocks", 16).depth_blocks, expected), capacity

@@ -1,4 +1,6 @@
-"""Sessions are stored one after the other but run side by side: a replay without time takes them as they would start."""
+"""Sessions are stored one after the other but run side by side: a replay without time takes them as they would
+start."""
+
 import json
 from dataclasses import replace
 
@@ -20,9 +22,15 @@ from workloads.transform import in_time_order
 
 TREE = PrefixTree(np.array([-1, 0, 1, 0, 3], np.int32), np.array([0, 5, 9, 5, 9]), np.zeros(5, np.int16))
 TWO_SESSIONS = Workload(
-    TREE, np.array([0, np.nan, 1, np.nan]), np.array([4, 8, 4, 8]), np.ones(4, np.int64), np.array([1, 2, 3, 4], np.int32),
-    session_id=np.array([0, 0, 1, 1]), after=np.array([-1, 0, -1, 2]), delay_s=np.array([0, 10.0, 0, 5.0]),
-)  # fmt: skip
+    TREE,
+    np.array([0, np.nan, 1, np.nan]),
+    np.array([4, 8, 4, 8]),
+    np.ones(4, np.int64),
+    np.array([1, 2, 3, 4], np.int32),
+    session_id=np.array([0, 0, 1, 1]),
+    after=np.array([-1, 0, -1, 2]),
+    delay_s=np.array([0, 10.0, 0, 5.0]),
+)
 """Stored A A B B; started A 0 s, B 1 s, B 6 s, A 10 s. In 8 blocks of one token B's second turn drops A."""
 
 
@@ -41,7 +49,10 @@ def test_every_curve_takes_the_same_order() -> None:
         assert row["hit_blocks"] == hits == curve.hit_blocks_at([8])[0]
         assert curve.rows(TWO_SESSIONS, [8]) == [row]
         (best,) = optimum_curve(TWO_SESSIONS, [8], "full-blocks", 1, order=order)
-        assert (best["hit_blocks"], best["order"]) == (8, row["order"])  # it keeps one of A's chains whatever comes between
+        assert (best["hit_blocks"], best["order"]) == (
+            8,
+            row["order"],
+        )  # it keeps one of A's chains whatever comes between
     assert optimum_curve(TWO_SESSIONS, [8], "leaf-first", 1)[0]["order"].startswith("by nominal start")
 
 
@@ -61,7 +72,10 @@ def test_what_is_in_order_stays_so(places: int | None) -> None:
 
 def test_sessions_without_a_start_of_their_own_are_said_to_run_at_once() -> None:
     at_once = replace(TWO_SESSIONS, arrival_s=np.array([0, np.nan, 0, np.nan]))
-    assert "all 2 sessions at once, which users or concurrency in a scenario would spread" in replay(at_once, "lru", 8, "full-blocks", 1).order
+    assert (
+        "all 2 sessions at once, which users or concurrency in a scenario would spread"
+        in replay(at_once, "lru", 8, "full-blocks", 1).order
+    )
 
 
 def test_an_order_that_is_none() -> None:
@@ -71,8 +85,20 @@ def test_an_order_that_is_none() -> None:
 
 def test_the_command_says_its_order_and_takes_the_files_on_request(tmp_path, capsys) -> None:
     for name in ("a", "b"):
-        write(tmp_path / f"{name}.json", session(turn(0, 16, 1, [1, 2, 3, 4]), turn(5, 32, 1, list(range(1, 9)), think=3)))
-    command = ["cache", str(tmp_path), "--format", "weka", "--capacity-blocks", "8", "--policy", "lru,optimal", "--json"]
+        write(
+            tmp_path / f"{name}.json", session(turn(0, 16, 1, [1, 2, 3, 4]), turn(5, 32, 1, list(range(1, 9)), think=3))
+        )
+    command = [
+        "cache",
+        str(tmp_path),
+        "--format",
+        "weka",
+        "--capacity-blocks",
+        "8",
+        "--policy",
+        "lru,optimal",
+        "--json",
+    ]
     found = {}
     for order in ("time", "file"):
         assert main([*command, "--order", order]) == 0
@@ -88,7 +114,10 @@ def test_recorded_coding_agents_share_the_cache_with_one_another(data_dir) -> No
     """16 users, every tenth of 710 sessions: one session after another LRU would hit 78.9 %."""
     scenario = load_scenario("examples/claude_code.toml")
     workload = api.load_workload(scenario.workload, scenario.seed)
-    hits = {order: round(leaf_first(workload, "lru", 20_000, 16, order=order).hit_ratio_tokens, 4) for order in ("time", "file")}
+    hits = {
+        order: round(leaf_first(workload, "lru", 20_000, 16, order=order).hit_ratio_tokens, 4)
+        for order in ("time", "file")
+    }
     assert hits == {"time": 0.5329, "file": 0.7890}
 
 

@@ -1,7 +1,8 @@
 """Routers: the least loaded replica, found without looking at all of them.
 
-    python -m pytest tests/test_router.py
+python -m pytest tests/test_router.py
 """
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -17,21 +18,26 @@ from tests.worlds import LinearSteps, random_workload
 from workloads.columns import PrefixTree, Workload
 
 ENGINES = {
-    "vllm": {"max_num_batched_tokens": 40}, "by priority": {"scheduler_policy": "priority", "max_num_batched_tokens": 40},
-    "asynchronous": {"async_scheduling": True}, "sglang": {"semantics": "sglang", "schedule_policy": "fcfs"},
+    "vllm": {"max_num_batched_tokens": 40},
+    "by priority": {"scheduler_policy": "priority", "max_num_batched_tokens": 40},
+    "asynchronous": {"async_scheduling": True},
+    "sglang": {"semantics": "sglang", "schedule_policy": "fcfs"},
     "behind a front end": {"max_num_batched_tokens": 40, "frontend_s": 0.3},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_least_loaded_is_the_least_of_all(engine: str) -> None:
-    """Pins, preemptions, stretches and finishes: every choice is the minimum over all replicas, ties to the lowest index."""
+    """Pins, preemptions, stretches and finishes: every choice is the minimum over all replicas, ties to the lowest
+    index."""
     choose, looked, chosen, preempted = LeastLoaded.choose, 0, 0, 0
 
     def checked(self, request, replicas):
         nonlocal looked, chosen
         least = min(replicas, key=lambda replica: (replica.load_tokens(), replica.index))
-        with patch.object(type(replicas[0]), "load_tokens", autospec=True, side_effect=type(replicas[0]).load_tokens) as look:
+        with patch.object(
+            type(replicas[0]), "load_tokens", autospec=True, side_effect=type(replicas[0]).load_tokens
+        ) as look:
             found = choose(self, request, replicas)
         looked, chosen = looked + look.call_count, chosen + 1
         assert found is least
@@ -70,7 +76,9 @@ def test_a_session_stays_where_it_began() -> None:
         hit = 0
         for seed in range(6):
             workload = random_workload(seed, closed=True, rate=50.0)
-            recording = run(workload, EngineParams(kv_blocks=400, block_size=4), LinearSteps(), replicas=3, router=router)
+            recording = run(
+                workload, EngineParams(kv_blocks=400, block_size=4), LinearSteps(), replicas=3, router=router
+            )
             session = workload.column("session_id")
             if router == "session-affinity":
                 homes = {(int(s), int(r)) for s, r in zip(session, recording.replica, strict=True) if r >= 0}
@@ -85,6 +93,9 @@ def test_without_sessions_affinity_is_least_loaded() -> None:
     workload = random_workload(3, rate=100.0)
     workload = replace(workload, session_id=None, after=None, delay_s=None, turn=None)
     params = EngineParams(kv_blocks=60, block_size=4, max_num_seqs=8)
-    one, other = (run(workload, params, LinearSteps(), replicas=4, router=router) for router in ("session-affinity", "least-loaded"))
+    one, other = (
+        run(workload, params, LinearSteps(), replicas=4, router=router)
+        for router in ("session-affinity", "least-loaded")
+    )
     assert one.replica.tolist() == other.replica.tolist()
     assert len(set(one.replica.tolist())) == 4

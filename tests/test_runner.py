@@ -1,4 +1,5 @@
 """Jobs of the dashboard: found again, cancelled, failed in one line, and kept within bounds."""
+
 import json
 import os
 import re
@@ -57,7 +58,16 @@ def test_a_run_is_found_by_its_key_and_nothing_else_is(small, folder):
     found = other.find(small.key)
     assert found is not None
     assert found.scenario_toml == SMALL
-    for key in ("", "0" * 24, "../" + small.key, f"uploads/{small.key}", small.key + "/", small.key.upper(), "..", "/etc/passwd"):
+    for key in (
+        "",
+        "0" * 24,
+        "../" + small.key,
+        f"uploads/{small.key}",
+        small.key + "/",
+        small.key.upper(),
+        "..",
+        "/etc/passwd",
+    ):
         assert other.find(key) is None, key
 
 
@@ -107,8 +117,17 @@ def test_a_command_ends_when_nobody_waits_for_it_any_more(folder):
     progress = folder / "orphan.progress"
     (folder / "orphan.toml").write_text(LONG)
     argv = [sys.executable, "-m", "kvcast", "run", str(folder / "orphan.toml"), "--json"]
-    start = f"import os, subprocess, time; print(subprocess.Popen({argv!r}, stdout=subprocess.DEVNULL).pid)\nwhile not os.path.exists({str(progress)!r}): time.sleep(0.01)"
-    parent = subprocess.run([sys.executable, "-c", start], env={**os.environ, text.PROGRESS_FILE: str(progress)}, capture_output=True, text=True, check=True)
+    start = (
+        f"import os, subprocess, time; print(subprocess.Popen({argv!r}, stdout=subprocess.DEVNULL).pid)\nwhile not"
+        f" os.path.exists({str(progress)!r}): time.sleep(0.01)"
+    )
+    parent = subprocess.run(
+        [sys.executable, "-c", start],
+        env={**os.environ, text.PROGRESS_FILE: str(progress)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     left = Path(f"/proc/{int(parent.stdout)}/cmdline")
     until = time.monotonic() + 60
     while left.exists() and b"orphan" in left.read_bytes():
@@ -145,7 +164,12 @@ def test_two_servers_may_ask_the_same_at_once(folder):
     for job in jobs:
         job.wait()
         assert job.done, job.failure()
-    assert {f.name.split(".", 1)[1] for f in (folder / "both").iterdir() if f.is_file()} <= {"toml", "json", "log", "progress"}
+    assert {f.name.split(".", 1)[1] for f in (folder / "both").iterdir() if f.is_file()} <= {
+        "toml",
+        "json",
+        "log",
+        "progress",
+    }
 
 
 def test_what_takes_too_long_is_stopped(folder, monkeypatch):
@@ -171,7 +195,15 @@ def test_the_oldest_jobs_are_forgotten_and_nothing_else(folder, monkeypatch):
 
 
 def test_uploads_stay_in_their_folder_and_within_bounds(shared, folder):
-    for name in ("../../up.jsonl", "/etc/up.jsonl", "a/../b.jsonl", ".hidden.jsonl", "x" * 300 + ".jsonl", "a\nb.jsonl", "..\\up.jsonl"):
+    for name in (
+        "../../up.jsonl",
+        "/etc/up.jsonl",
+        "a/../b.jsonl",
+        ".hidden.jsonl",
+        "x" * 300 + ".jsonl",
+        "a\nb.jsonl",
+        "..\\up.jsonl",
+    ):
         path = shared.keep_upload(name, b"{}")
         assert path.resolve().is_relative_to((folder / "uploads").resolve())
         assert re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", path.name)
@@ -185,7 +217,11 @@ def test_no_line_names_a_folder_of_the_server():
     folder = Path("/srv/kvcast/runs/uploads/0123")
     assert without_paths(f"{folder}/t.jsonl, row 3: bad; see {folder.parent}/x", folder) == "t.jsonl, row 3: bad; see x"
     upload = f"uploads/{24 * 'a'}/t.jsonl"
-    assert without_paths(f"{os.path.relpath(folder)}/{upload}, row 3: bad", folder) == without_paths(f"{folder}/{upload}, row 3: bad", folder) == "t.jsonl, row 3: bad"
+    assert (
+        without_paths(f"{os.path.relpath(folder)}/{upload}, row 3: bad", folder)
+        == without_paths(f"{folder}/{upload}, row 3: bad", folder)
+        == "t.jsonl, row 3: bad"
+    )
 
 
 def test_a_damaged_progress_file_is_no_progress(folder):

@@ -1,4 +1,5 @@
 """Run folders: equal runs are equal bytes, what is read is what was written, and nothing half-written is left."""
+
 import os
 import signal
 import subprocess
@@ -16,19 +17,40 @@ from workloads.config import Dist, Layer, MixClass
 from workloads.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
-DETERMINISTIC = ("scenario.toml", "summary.json", "aggregates.json", "access.parquet", "requests.parquet", "cache.parquet", "timeline.parquet", "sessions.parquet", "steps.parquet")
+DETERMINISTIC = (
+    "scenario.toml",
+    "summary.json",
+    "aggregates.json",
+    "access.parquet",
+    "requests.parquet",
+    "cache.parquet",
+    "timeline.parquet",
+    "sessions.parquet",
+    "steps.parquet",
+)
 
 
 def small_scenario(seed: int = 3) -> Scenario:
     chat = MixClass(
-        name="chat", share=1.0, output=Dist("uniform", low=5, high=40), turns=Dist(value=3), turn_input=Dist(value=50),
+        name="chat",
+        share=1.0,
+        output=Dist("uniform", low=5, high=40),
+        turns=Dist(value=3),
+        turn_input=Dist(value=50),
         think=Dist("exponential", mean=2.0),
-        layers=(Layer("system", "global", Dist(value=300)), Layer("user", "dynamic", Dist("uniform", low=20, high=200))),
-    )  # fmt: skip
+        layers=(
+            Layer("system", "global", Dist(value=300)),
+            Layer("user", "dynamic", Dist("uniform", low=20, high=200)),
+        ),
+    )
     return Scenario(
-        workload=WorkloadConfig(class_=(chat,), rate=3.0, duration_s=20.0), seed=seed, name="small",
-        engine=EngineConfig(kv_blocks=2000), slo=SloConfig(ttft_s=1.0, attainment=0.9), cost=CostConfig(gpu_hour_usd=2.5),
-    )  # fmt: skip
+        workload=WorkloadConfig(class_=(chat,), rate=3.0, duration_s=20.0),
+        seed=seed,
+        name="small",
+        engine=EngineConfig(kv_blocks=2000),
+        slo=SloConfig(ttft_s=1.0, attainment=0.9),
+        cost=CostConfig(gpu_hour_usd=2.5),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +74,13 @@ def test_what_is_read_is_what_was_written(result, tmp_path):
 def test_same_scenario_and_seed_same_bytes_and_another_seed_others(result, tmp_path):
     for name, scenario in (("a", small_scenario()), ("b", small_scenario()), ("c", small_scenario(seed=4))):
         prepared = api.prepare(scenario)
-        save_run(tmp_path / name, api.run(prepared), api.run(api.without_cache(prepared)), steps=True, access_of=prepared.workload)
+        save_run(
+            tmp_path / name,
+            api.run(prepared),
+            api.run(api.without_cache(prepared)),
+            steps=True,
+            access_of=prepared.workload,
+        )
     for name in DETERMINISTIC:
         a, b, c = (tmp_path.joinpath(run, name).read_bytes() for run in "abc")
         assert a == b, name

@@ -1,7 +1,9 @@
-"""SGLang's scheduler and radix cache: recorded cases, rules in tiny worlds, situations users reported, random cases, faults.
+"""SGLang's scheduler and radix cache: recorded cases, rules in tiny worlds, situations users reported, random cases,
+faults.
 
-    KVCAST_DATA=... python -m pytest tests/test_sglang.py
+KVCAST_DATA=... python -m pytest tests/test_sglang.py
 """
+
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -23,9 +25,14 @@ from workloads.errors import InputError
 from workloads.readers.engine_case import read_case, to_workload
 
 CONFIG = {
-    "page_size": 1, "capacity_tokens": 20_000, "max_context": 200_000, "chunked_prefill_size": 2048, "max_running": 64,
-    "eviction_policy": "lru", "schedule_policy": "fcfs",
-}  # fmt: skip
+    "page_size": 1,
+    "capacity_tokens": 20_000,
+    "max_context": 200_000,
+    "chunked_prefill_size": 2048,
+    "max_running": 64,
+    "eviction_policy": "lru",
+    "schedule_policy": "fcfs",
+}
 
 
 def request(arrival_step: int, *segments: tuple, out: int = 1, **more) -> dict:
@@ -36,7 +43,13 @@ def request(arrival_step: int, *segments: tuple, out: int = 1, **more) -> dict:
 
 def case_of(*requests: dict, **config) -> dict:
     """A case, ids by position."""
-    return {"schema": "kvoracle/1", "case": "small", "engine": "sglang", "config": CONFIG | config, "requests": [r | {"id": i} for i, r in enumerate(requests)]}
+    return {
+        "schema": "kvoracle/1",
+        "case": "small",
+        "engine": "sglang",
+        "config": CONFIG | config,
+        "requests": [r | {"id": i} for i, r in enumerate(requests)],
+    }
 
 
 def play(*requests: dict, **config) -> tuple[Recording, list[tuple]]:
@@ -70,15 +83,24 @@ def test_every_recorded_request_with_fast_forward(data_dir):
         workload, params = to_workload(case)
         rec = simulate(workload, EngineParams(**params), engine_cases.UnitStep())
         got = [engine_cases.request_row(rec, row) for row in range(len(workload))]
-        want = [(r["first_admission_cached_tokens"], r["retractions"], r["finish_step"]) for r in case["expected"]["requests"]]
-        assert [(g["first_admission_cached_tokens"], g["preemptions"], g["finish_step"]) for g in got] == want, case["case"]
+        want = [
+            (r["first_admission_cached_tokens"], r["retractions"], r["finish_step"])
+            for r in case["expected"]["requests"]
+        ]
+        assert [(g["first_admission_cached_tokens"], g["preemptions"], g["finish_step"]) for g in got] == want, case[
+            "case"
+        ]
 
 
 def test_a_wrong_tree_is_shown(tmp_path):
     case = case_of(request(0, (1, 30), out=3), request(5, (1, 20), (2, 9), out=3))
     engine = reference_sglang.Engine(case).run()
     rows = [[int(row[0]), *row[1:]] for row in (s.row() for s in engine.steps)]
-    case["expected"] = {"steps": rows, "requests": engine.expected_requests(), "summary": {"final_tree": engine.final_tree()}}
+    case["expected"] = {
+        "steps": rows,
+        "requests": engine.expected_requests(),
+        "summary": {"final_tree": engine.final_tree()},
+    }
     path = tmp_path / "small.json"
     path.write_text(json.dumps(case))
     assert engine_cases.run(None, cases=tmp_path).lines == ["1 cases, 2 requests, 0 mismatches"]
@@ -104,8 +126,11 @@ def test_what_has_no_rules_is_skipped_by_name(tmp_path, key, value):
 def test_textbook_example(page, new):
     system, python, javascript = (1, 2000), (2, 5000), (3, 3000)
     rec, _ = play(
-        request(0, system, python, out=4), request(20, system, javascript, out=4), request(40, system, python, (4, 150), out=4), page_size=page,
-    )  # fmt: skip
+        request(0, system, python, out=4),
+        request(20, system, javascript, out=4),
+        request(40, system, python, (4, 150), out=4),
+        page_size=page,
+    )
     assert tuple(np.array([7000, 5000, 7150]) - rec.hit_tokens) == new
 
 
@@ -113,8 +138,11 @@ def test_textbook_example_all_at_once_under_lpm():
     """C is admitted while A is in the middle of its chunks: 6,144 of A's 7,000 tokens are there, 1,006 are new."""
     system, python = (1, 2000), (2, 5000)
     rec, _ = play(
-        request(0, system, python, out=4), request(0, system, (3, 3000), out=4), request(0, system, python, (4, 150), out=4), schedule_policy="lpm",
-    )  # fmt: skip
+        request(0, system, python, out=4),
+        request(0, system, (3, 3000), out=4),
+        request(0, system, python, (4, 150), out=4),
+        schedule_policy="lpm",
+    )
     assert 7150 - rec.hit_tokens[2] == 1006
 
 
@@ -130,7 +158,12 @@ def test_decodes_wait_for_prefills():
     assert [row[1] for row in rows] == ["P", "D", "P", "D", "D"]
     assert rec.steps[0].n_decode.tolist() == [0, 1, 0, 2, 1]
     values, counts = metrics.gap_values(rec), metrics.gap_counts(rec, np.ones(3, bool))
-    assert sorted(np.repeat(values, counts.astype(int)).tolist()) == [1.0, 1.0, 1.0, 2.0]  # of request 0: 1, 2, 1; of request 1: 1
+    assert sorted(np.repeat(values, counts.astype(int)).tolist()) == [
+        1.0,
+        1.0,
+        1.0,
+        2.0,
+    ]  # of request 0: 1, 2, 1; of request 1: 1
 
 
 def test_one_chunked_request_at_a_time():
@@ -139,7 +172,8 @@ def test_one_chunked_request_at_a_time():
 
 
 def test_retraction_takes_the_fewest_outputs_and_drops_its_kv():
-    """100 tokens, three requests that are promised little: the last admitted goes, to the end of the queue, and is not inserted."""
+    """100 tokens, three requests that are promised little: the last admitted goes, to the end of the queue, and is not
+    inserted."""
     rec, rows = play(*[request(i, (i + 1, 20), out=30) for i in range(3)], capacity_tokens=100, conservativeness=0.0)
     retracted = [row for row in rows if row[3]]
     assert retracted[0][3] == [2]
@@ -151,16 +185,30 @@ def test_retraction_takes_the_fewest_outputs_and_drops_its_kv():
 def test_lfu_counts_and_differs_from_lru():
     """A hot prompt, hit twice, then a scan: least recently used loses it, least frequently used does not."""
     hot = (1, 40)
-    requests = [request(10 * i, hot, (2 + i, 5)) for i in range(3)] + [request(100 + 10 * i, (10 + i, 60)) for i in range(3)] + [request(200, hot, (9, 5))]
+    requests = (
+        [request(10 * i, hot, (2 + i, 5)) for i in range(3)]
+        + [request(100 + 10 * i, (10 + i, 60)) for i in range(3)]
+        + [request(200, hot, (9, 5))]
+    )
     assert hits(*requests, capacity_tokens=150, eviction_policy="lru")[-1] == 0
     assert hits(*requests, capacity_tokens=150, eviction_policy="lfu")[-1] == 40
 
 
 def test_a_salt_is_its_own_tree():
-    assert hits(request(0, (1, 160), cache_salt="a"), request(9, (1, 160), cache_salt="b"), request(18, (1, 160), cache_salt="a")) == [0, 0, 159]
+    assert hits(
+        request(0, (1, 160), cache_salt="a"),
+        request(9, (1, 160), cache_salt="b"),
+        request(18, (1, 160), cache_salt="a"),
+    ) == [0, 0, 159]
 
 
-@pytest.mark.parametrize(("first", "second"), [({"lora": "x"}, {"cache_salt": "x"}), ({"lora": {"name": "x", "path": "/old"}}, {"lora": {"name": "x", "path": "/new"}})])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"lora": "x"}, {"cache_salt": "x"}),
+        ({"lora": {"name": "x", "path": "/old"}}, {"lora": {"name": "x", "path": "/new"}}),
+    ],
+)
 def test_a_lora_is_neither_a_salt_nor_a_name(first, second):
     assert hits(request(0, (1, 160), **first), request(9, (1, 160), **second)) == [0, 0]
 
@@ -199,18 +247,28 @@ def test_sglang_pr_16521_the_last_token_has_no_kv():
 
 
 def test_sglang_pr_24075_simultaneous_hits_promote_a_one_off_prefix():
-    """Fifty requests at once share a prefix nobody asks for again: SLRU then keeps it, and what is asked for again goes."""
+    """Fifty requests at once share a prefix nobody asks for again: SLRU then keeps it, and what is asked for again
+    goes."""
     burst = [request(50, (1, 40), (100 + i, 2)) for i in range(50)]
-    later = [request(0, (2, 40), (3, 1)), *burst, *[request(100 + 10 * i, (10 + i, 100)) for i in range(2)], request(200, (1, 40), (9, 1)), request(210, (2, 40), (8, 1))]
+    later = [
+        request(0, (2, 40), (3, 1)),
+        *burst,
+        *[request(100 + 10 * i, (10 + i, 100)) for i in range(2)],
+        request(200, (1, 40), (9, 1)),
+        request(210, (2, 40), (8, 1)),
+    ]
     assert hits(*later, capacity_tokens=290, eviction_policy="slru")[-2:] == [40, 0]
 
 
 @pytest.mark.parametrize(("before", "policy", "hit"), [(31, "lru", 50), (30, "lru", 0), (31, "fifo", 0)])
 def test_vllm_48485_a_waiting_prefix_is_touched(before, policy, hit):
-    """The 33rd pass touches what the waiting would hit, last to first, so that it survives the one ahead of it (lru only)."""
+    """The 33rd pass touches what the waiting would hit, last to first, so that it survives the one ahead of it (lru
+    only)."""
     tiny = [request(10 + 5 * i, (10 + i, 5)) for i in range(before)]
     last = [request(500, (2, 100)), request(500, (1, 50), (3, 5))]
-    assert hits(request(0, (1, 50)), *tiny, *last, capacity_tokens=265, max_running=1, eviction_policy=policy)[-1] == hit
+    assert (
+        hits(request(0, (1, 50)), *tiny, *last, capacity_tokens=265, max_running=1, eviction_policy=policy)[-1] == hit
+    )
 
 
 # ---- random cases ---------------------------------------------------------------------------------------------------
@@ -238,20 +296,39 @@ def test_random_cases_reach_the_corners():
         segments = [(r, s) for r in case["requests"] for s in r["segments"]]
         finish = {r.id: r.finish_s for r in engine.requests}
         admit = {r.id: r.admit_s for r in engine.requests}
-        seen |= {name for name, happened in {
-            "hit": any(r.cached and r.cached[0] for r in engine.requests), "evicted": engine.tree.evicted,
-            "retracted": any(s.retracted for s in engine.steps), "several retracted in a step": any(len(s.retracted) > 1 for s in engine.steps),
-            "retracted twice": any(r.retractions > 1 for r in engine.requests),
-            "hit after a retraction": any(sum(r.cached[1:]) for r in engine.requests),
-            "retracted by priority": engine.retraction_policy == "priority" and any(s.retracted for s in engine.steps),
-            "refused": any(r.rejected for r in engine.requests), "chunked": any(r.chunks > 1 for r in engine.requests),
-            "output asked for before it exists": any(s[0] == "o" and admit[r["id"]] < finish.get(s[1], 0) for r, s in segments),
-            "timed": case["timed"], "caching off": not engine.caching, "no chunks": engine.chunked_prefill_size == 0,
-            "lpm": engine.order == "lpm", "lof": engine.order == "lof", "dfs-weight": engine.order == "dfs-weight",
-            "by priority": engine.priority_scheduling, "second refresh": engine.passes > 32, "long output": any(r.output > engine.clip for r in engine.requests),
-            "salt": any("cache_salt" in r for r in case["requests"]), "lora": any("lora" in r for r in case["requests"]),
-            "page of one token": engine.page == 1, "prompt of whole pages": any(r.prompt % engine.page == 0 for r in engine.requests),
-        }.items() if happened}  # fmt: skip
+        seen |= {
+            name
+            for name, happened in {
+                "hit": any(r.cached and r.cached[0] for r in engine.requests),
+                "evicted": engine.tree.evicted,
+                "retracted": any(s.retracted for s in engine.steps),
+                "several retracted in a step": any(len(s.retracted) > 1 for s in engine.steps),
+                "retracted twice": any(r.retractions > 1 for r in engine.requests),
+                "hit after a retraction": any(sum(r.cached[1:]) for r in engine.requests),
+                "retracted by priority": (
+                    engine.retraction_policy == "priority" and any(s.retracted for s in engine.steps)
+                ),
+                "refused": any(r.rejected for r in engine.requests),
+                "chunked": any(r.chunks > 1 for r in engine.requests),
+                "output asked for before it exists": any(
+                    s[0] == "o" and admit[r["id"]] < finish.get(s[1], 0) for r, s in segments
+                ),
+                "timed": case["timed"],
+                "caching off": not engine.caching,
+                "no chunks": engine.chunked_prefill_size == 0,
+                "lpm": engine.order == "lpm",
+                "lof": engine.order == "lof",
+                "dfs-weight": engine.order == "dfs-weight",
+                "by priority": engine.priority_scheduling,
+                "second refresh": engine.passes > 32,
+                "long output": any(r.output > engine.clip for r in engine.requests),
+                "salt": any("cache_salt" in r for r in case["requests"]),
+                "lora": any("lora" in r for r in case["requests"]),
+                "page of one token": engine.page == 1,
+                "prompt of whole pages": any(r.prompt % engine.page == 0 for r in engine.requests),
+            }.items()
+            if happened
+        }
     assert len(seen) == 23, seen
 
 
@@ -283,7 +360,12 @@ def test_itl_tokens_and_cost_are_those_of_every_single_token(seed):
         for start_s, end_s in ((0.0, rec.end_s), (rec.end_s / 3, rec.end_s / 2)):
             emitted = sum(start_s <= t <= end_s for times in ends for t in times)
             assert metrics.tokens_emitted(rec, metrics.Window(start_s, end_s, end_s, True)) == emitted
-        computed = np.array([sum(t for step in engine.steps if step.prefill for i, t in step.scheduled.items() if i == r.id) for r in engine.requests])
+        computed = np.array(
+            [
+                sum(t for step in engine.steps if step.prefill for i, t in step.scheduled.items() if i == r.id)
+                for r in engine.requests
+            ]
+        )
         assert busy_gpu_s(rec, computed, 1).sum() == pytest.approx(rec.steps[0].duration_s.sum())
 
 
@@ -291,7 +373,9 @@ def test_itl_tokens_and_cost_are_those_of_every_single_token(seed):
 
 
 def test_defaults_are_sglangs_own():
-    resolved = api.resolve(Scenario(WorkloadConfig(preset="demo"), engine=EngineConfig(semantics="sglang", block_size=1)))
+    resolved = api.resolve(
+        Scenario(WorkloadConfig(preset="demo"), engine=EngineConfig(semantics="sglang", block_size=1))
+    )
     engine = resolved.scenario.engine
     assert (engine.chunked_prefill_size, engine.max_num_seqs, engine.max_num_batched_tokens) == (8192, 3589, None)
     assert "SGLang" in resolved.origins["max_num_seqs"]
@@ -303,7 +387,11 @@ def test_defaults_are_sglangs_own():
     ("engine", "policy", "says"),
     [
         ({"watermark": 0.1}, "lru", "watermark = 0.1: only semantics = 'vllm' has it"),
-        ({"semantics": "vllm", "schedule_policy": "lpm"}, "lru", "schedule_policy = 'lpm': only semantics = 'sglang' has it"),
+        (
+            {"semantics": "vllm", "schedule_policy": "lpm"},
+            "lru",
+            "schedule_policy = 'lpm': only semantics = 'sglang' has it",
+        ),
         ({"chunked_prefill_size": 8}, "lru", "chunked_prefill_size = 8: expected at least block_size = 16"),
         ({"schedule_policy": "lpm", "priority_scheduling": True}, "lru", "priority_scheduling = true"),
         ({}, "clairvoyant", "the future is known by vLLM's blocks only"),
@@ -311,6 +399,10 @@ def test_defaults_are_sglangs_own():
     ],
 )
 def test_keys_without_effect_are_refused(engine, policy, says):
-    scenario = Scenario(WorkloadConfig(preset="demo"), engine=EngineConfig(**{"semantics": "sglang", **engine}), cache=CacheConfig(policy=policy))
+    scenario = Scenario(
+        WorkloadConfig(preset="demo"),
+        engine=EngineConfig(**{"semantics": "sglang", **engine}),
+        cache=CacheConfig(policy=policy),
+    )
     with pytest.raises(InputError, match=says):
         api.resolve(scenario)

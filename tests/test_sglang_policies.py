@@ -1,7 +1,8 @@
 """Policies that are not SGLang's own on SGLang's radix tree, and its T-LRU.
 
-    python -m pytest tests/test_sglang_policies.py
+python -m pytest tests/test_sglang_policies.py
 """
+
 from __future__ import annotations
 
 import random
@@ -33,9 +34,16 @@ CLASSES = [f"{found.__module__}:{found.__name__}" for found in POLICIES.values()
 def sglang_params(rng: random.Random, policy: str) -> EngineParams:
     page = rng.choice([1, 4, 4, 16])
     return EngineParams(
-        kv_blocks=rng.choice([160, 220, 400]) // page, block_size=page, semantics="sglang", policy=policy, chunked_prefill_size=rng.choice([0, 32, 64]),
-        max_num_seqs=rng.choice([2, 5, 100]), schedule_policy=rng.choice(["fcfs", "fcfs", "lpm", "lof"]), schedule_conservativeness=rng.choice([0.05, 1.0]), step_overhead_s=rng.choice([0.0, 0.0017]),
-    )  # fmt: skip
+        kv_blocks=rng.choice([160, 220, 400]) // page,
+        block_size=page,
+        semantics="sglang",
+        policy=policy,
+        chunked_prefill_size=rng.choice([0, 32, 64]),
+        max_num_seqs=rng.choice([2, 5, 100]),
+        schedule_policy=rng.choice(["fcfs", "fcfs", "lpm", "lof"]),
+        schedule_conservativeness=rng.choice([0.05, 1.0]),
+        step_overhead_s=rng.choice([0.0, 0.0017]),
+    )
 
 
 def scanned(self: RankedRadixCache) -> object:
@@ -86,15 +94,31 @@ def single_pages(seed: int, n: int = 1500) -> Workload:
     rng = np.random.default_rng(seed)
     leaf = 1 + (rng.zipf(1.2, n) % 60)
     tree = PrefixTree(np.array([-1] + [0] * 60, np.int32), np.array([0] + [4] * 60), np.zeros(61, np.int16))
-    classes = {"class_id": (leaf % 2).astype(np.int32), "class_names": ("a", "b"), "tenant_id": (leaf % 3).astype(np.int32), "tenant_names": ("x", "y", "z")}
-    return Workload(tree, np.arange(n) * 10.0, np.full(n, 5), np.full(n, 1), leaf.astype(np.int32), priority=rng.integers(0, 3, n).astype(np.int32), **classes)
+    classes = {
+        "class_id": (leaf % 2).astype(np.int32),
+        "class_names": ("a", "b"),
+        "tenant_id": (leaf % 3).astype(np.int32),
+        "tenant_names": ("x", "y", "z"),
+    }
+    return Workload(
+        tree,
+        np.arange(n) * 10.0,
+        np.full(n, 5),
+        np.full(n, 1),
+        leaf.astype(np.int32),
+        priority=rng.integers(0, 3, n).astype(np.int32),
+        **classes,
+    )
 
 
 @pytest.mark.parametrize("policy", [*CLASSES, "tests.test_sglang_policies:Lifo"])
 def test_on_single_pages_it_is_the_policy_of_the_block_cache(policy: str, monkeypatch) -> None:
-    """Which equals libCacheSim's where that has it (tests/test_policies.py). SGLang asks for a page more than it takes, so it has one more."""
+    """Which equals libCacheSim's where that has it (tests/test_policies.py). SGLang asks for a page more than it takes,
+    so it has one more."""
     workload = single_pages(3)
-    monkeypatch.setattr(simulate, "World", lambda w, capacity, size, rng: World(w, 20, size, rng))  # shares of one capacity
+    monkeypatch.setattr(
+        simulate, "World", lambda w, capacity, size, rng: World(w, 20, size, rng)
+    )  # shares of one capacity
     vllm = run(workload, EngineParams(kv_blocks=20, block_size=4, policy=policy), UnitSteps())
     radix = run(workload, EngineParams(kv_blocks=21, block_size=4, policy=policy, semantics="sglang"), UnitSteps())
     np.testing.assert_array_equal(radix.hit_tokens, vllm.hit_tokens)
@@ -108,7 +132,10 @@ class Lifo(POLICIES["filo"]):
 
 def test_a_planted_fault_is_noticed(monkeypatch) -> None:
     """A hit without a word to the policy."""
-    with patch.object(RankedRadixCache, "admit", lambda self, r: setattr(r, "admission", next(self._admissions))), pytest.raises(AssertionError):
+    with (
+        patch.object(RankedRadixCache, "admit", lambda self, r: setattr(r, "admission", next(self._admissions))),
+        pytest.raises(AssertionError),
+    ):
         test_on_single_pages_it_is_the_policy_of_the_block_cache("sieve", monkeypatch)
 
 
@@ -140,7 +167,8 @@ def test_tlru_takes_what_the_next_turn_can_do_without() -> None:
 
 
 def test_tlru_remembers_the_longest_insertion() -> None:
-    """The tail is gone, and what is left is still needed for a conversation of 30 tokens: the younger one goes before it."""
+    """The tail is gone, and what is left is still needed for a conversation of 30 tokens: the younger one goes before
+    it."""
     cache = RadixCache(100, "tlru", 9, {}, rank=tail_optimized(1, 25, 0))
     for path, whole in (([(1, 10), (2, 30)], 10), ([(1, 10), (2, 30)], 30), ([(3, 10)], 10)):
         before, node = cache.insert(path, whole, 0, 0)
@@ -158,7 +186,12 @@ def test_tlru_remembers_the_longest_insertion() -> None:
 def test_tlru_takes_the_best_of_all_leaves(seed: int) -> None:
     rng = random.Random(seed)
     params = sglang_params(rng, "tlru")
-    params = EngineParams(**{**vars(params), "policy_params": {"threshold_tokens": rng.choice([0, 20, 60]), "next_prompt_tokens": rng.choice([0, 10])}})
+    params = EngineParams(
+        **{
+            **vars(params),
+            "policy_params": {"threshold_tokens": rng.choice([0, 20, 60]), "next_prompt_tokens": rng.choice([0, 10])},
+        }
+    )
     drop = RadixCache._drop
 
     def dropped(self: RadixCache, leaf) -> None:
@@ -176,7 +209,10 @@ def test_tlru_takes_the_best_of_all_leaves(seed: int) -> None:
 
 def test_from_a_scenario_file(tmp_path, capsys) -> None:
     path = tmp_path / "s.toml"
-    path.write_text('[workload]\npreset = "demo"\nduration_s = 20\n[engine]\nsemantics = "sglang"\nkv_blocks = 60000\nblock_size = 1\n')
+    path.write_text(
+        '[workload]\npreset = "demo"\nduration_s = 20\n[engine]\nsemantics = "sglang"\nkv_blocks = 60000\nblock_size'
+        " = 1\n"
+    )
     command = ["run", str(path), "--no-baseline", "--set"]
     assert main([*command, "cache.policy=arc"]) == 0
     assert main([*command, "cache.policy=tests.test_sglang_policies:Lifo"]) == 0
@@ -185,8 +221,14 @@ def test_from_a_scenario_file(tmp_path, capsys) -> None:
     for wrong, says in (
         (["cache.policy=lru", "--set", "cache.policy_params.k=2"], "lru as SGLang has it has no parameters"),
         (["cache.policy=arc", "--set", "cache.policy_params.k=2"], "policy_params has no key 'k' for arc"),
-        (["cache.policy=tlru", "--set", "cache.policy_params.threshold_tokens=-1"], "[cache] policy_params of tlru: threshold_tokens = -1, expected 0 or more"),
-        (["cache.policy=tlru", "--set", "cache.policy_params.next_prompt_tokens=-1"], "next_prompt_tokens = -1, expected 0 or more"),
+        (
+            ["cache.policy=tlru", "--set", "cache.policy_params.threshold_tokens=-1"],
+            "[cache] policy_params of tlru: threshold_tokens = -1, expected 0 or more",
+        ),
+        (
+            ["cache.policy=tlru", "--set", "cache.policy_params.next_prompt_tokens=-1"],
+            "next_prompt_tokens = -1, expected 0 or more",
+        ),
         (["cache.policy=clairvoyant"], "expected another with engine.semantics = 'sglang'"),
         (["cache.policy=optimal"], "expected engine.semantics = 'vllm' with it"),
     ):

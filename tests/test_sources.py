@@ -1,4 +1,5 @@
 """Other people's measurements: Vidur's tables (made here in their layout) and KV blocks from engine logs."""
+
 import csv
 
 import pytest
@@ -29,20 +30,52 @@ def vidur(tmp_path):
     mlp = []
     for tp in (1, 2):
         for tokens in (1, 64, 1024, 4096):
-            times = {f"time_stats.{op}.median": (0.01 + tokens * 1e-4) / tp for op in ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj")}
-            times |= {"time_stats.input_layernorm.median": 0.002, "time_stats.emb.median": 0.005, "time_stats.add.median": 0.001}
+            times = {
+                f"time_stats.{op}.median": (0.01 + tokens * 1e-4) / tp
+                for op in ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj")
+            }
+            times |= {
+                "time_stats.input_layernorm.median": 0.002,
+                "time_stats.emb.median": 0.005,
+                "time_stats.add.median": 0.001,
+            }
             mlp.append({**SHAPE, "num_tokens": tokens, "num_tensor_parallel_workers": tp, **times})
     attention = []
     for tp in (1, 2):
-        common = {"n_embd": 4096, "n_q_head": 32, "n_kv_head": 32, "num_tensor_parallel_workers": tp, "block_size": 16, "attention_backend": "FLASHINFER"}
+        common = {
+            "n_embd": 4096,
+            "n_q_head": 32,
+            "n_kv_head": 32,
+            "num_tensor_parallel_workers": tp,
+            "block_size": 16,
+            "attention_backend": "FLASHINFER",
+        }
         for chunk in (64, 1024):
             for cached in (0, 2048):
-                attention.append({**common, "batch_size": 1, "prefill_chunk_size": chunk, "kv_cache_size": cached, "is_prefill": "True",
-                                  "time_stats.attn_prefill.median": chunk * (cached + chunk / 2) * 1e-6, "time_stats.attn_kv_cache_save.median": 0.003})  # fmt: skip
+                attention.append(
+                    {
+                        **common,
+                        "batch_size": 1,
+                        "prefill_chunk_size": chunk,
+                        "kv_cache_size": cached,
+                        "is_prefill": "True",
+                        "time_stats.attn_prefill.median": chunk * (cached + chunk / 2) * 1e-6,
+                        "time_stats.attn_kv_cache_save.median": 0.003,
+                    }
+                )
         for batch in (1, 32):
             for cached in (127, 2047):
-                attention.append({**common, "batch_size": batch, "prefill_chunk_size": 0, "kv_cache_size": cached, "is_prefill": "False",
-                                  "time_stats.attn_decode.median": 0.01 + batch * (cached + 1) * 1e-6, "time_stats.attn_kv_cache_save.median": 0.003})  # fmt: skip
+                attention.append(
+                    {
+                        **common,
+                        "batch_size": batch,
+                        "prefill_chunk_size": 0,
+                        "kv_cache_size": cached,
+                        "is_prefill": "False",
+                        "time_stats.attn_decode.median": 0.01 + batch * (cached + 1) * 1e-6,
+                        "time_stats.attn_kv_cache_save.median": 0.003,
+                    }
+                )
     write(folder / "mlp.csv", mlp)
     write(folder / "attention.csv", attention)
     return folder
@@ -90,7 +123,9 @@ def test_a_padded_vocabulary_is_the_model_and_is_said(vidur, capsys):
     folder = reshaped(vidur, "Llama-2-7b-hf", vocab_size=32768)
     profile = resolve_profile(folder, LLAMA2, "fp16")
     assert profile.model == "llama-2-7b"
-    assert profile.provenance["notes"][2:] == ["vocab_size 32768 is taken for llama-2-7b's 32000, padded; the LM head is estimated for 32000."]
+    assert profile.provenance["notes"][2:] == [
+        "vocab_size 32768 is taken for llama-2-7b's 32000, padded; the LM head is estimated for 32000."
+    ]
     assert main(["profile", "show", folder, "--model", "llama-2-7b", "--dtype", "fp16"]) == 0
     assert "vocab_size 32768 is taken for" in capsys.readouterr().out
     for vocab in (31999, 33601):
@@ -101,13 +136,20 @@ def test_a_padded_vocabulary_is_the_model_and_is_said(vidur, capsys):
 def test_a_model_of_the_same_layers_under_another_name_is_said(vidur):
     folder = reshaped(vidur, "Meta-Llama-3-8B", n_kv_head=8, n_expanded_embd=14336, vocab_size=128256)
     profile = resolve_profile(folder, resolve_model("llama-3.1-8b"), "fp16")
-    assert profile.provenance["notes"][2:] == ["The tables in Meta-Llama-3-8B name no model; they have the layer shapes of llama-3.1-8b, whose 32 layers are assumed."]
+    assert profile.provenance["notes"][2:] == [
+        "The tables in Meta-Llama-3-8B name no model; they have the layer shapes of llama-3.1-8b, whose 32 layers are"
+        " assumed."
+    ]
 
 
 def test_dense_tables_are_not_taken_for_a_mixture_of_the_same_shapes(vidur):
     """Mistral 7B and Mixtral 8x7B agree in every shape column."""
     with pytest.raises(InputError, match="no bundled dense model has"):
-        resolve_profile(reshaped(vidur, "Mistral-7B", n_kv_head=8, n_expanded_embd=14336, vocab_size=32000), resolve_model("mixtral-8x7b"), "fp16")
+        resolve_profile(
+            reshaped(vidur, "Mistral-7B", n_kv_head=8, n_expanded_embd=14336, vocab_size=32000),
+            resolve_model("mixtral-8x7b"),
+            "fp16",
+        )
 
 
 @pytest.mark.parametrize(
@@ -115,9 +157,30 @@ def test_dense_tables_are_not_taken_for_a_mixture_of_the_same_shapes(vidur):
     [
         ("INFO 02-19 23:56:55 kv_cache_utils.py:524] GPU KV cache size: 2,042,016 tokens\n", "vllm", 127_626, 16),
         ("INFO ... # GPU blocks: 127626, # CPU blocks: 2048\n", "vllm", 127_626, 16),
-        ("non-default args: {'block_size': 32}\nGPU KV cache size: 178,880 tokens, Maximum concurrency for 4,096 tokens per request: 43.67x\n", "vllm", 5590, 32),
-        ("KV Cache is allocated. dtype: torch.bfloat16, #tokens: 367404, K size: 8.23 GB, V size: 8.23 GB\nmax_total_num_tokens=367404, chunked_prefill_size=8192\n", "sglang", 367_404, 1),
-        ("server_args=ServerArgs(page_size=64)\nmax_total_num_tokens=2086558, chunked_prefill_size=8192\n", "sglang", 32_602, 64),
+        (
+            (
+                "non-default args: {'block_size': 32}\nGPU KV cache size: 178,880 tokens, Maximum concurrency for 4,096"
+                " tokens per request: 43.67x\n"
+            ),
+            "vllm",
+            5590,
+            32,
+        ),
+        (
+            (
+                "KV Cache is allocated. dtype: torch.bfloat16, #tokens: 367404, K size: 8.23 GB, V size: 8.23"
+                " GB\nmax_total_num_tokens=367404, chunked_prefill_size=8192\n"
+            ),
+            "sglang",
+            367_404,
+            1,
+        ),
+        (
+            "server_args=ServerArgs(page_size=64)\nmax_total_num_tokens=2086558, chunked_prefill_size=8192\n",
+            "sglang",
+            32_602,
+            64,
+        ),
         ("GPU KV cache size: 1,600 tokens\nrestarted\nGPU KV cache size: 3,200 tokens\n", "vllm", 200, 16),
     ],
 )

@@ -1,4 +1,5 @@
 """Stable, unstable or too short to tell: queues whose answer is known."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -94,13 +95,20 @@ def test_unfinished_requests_are_in_the_system() -> None:
     arrival = np.linspace(0, 1000, 4000)
     start, finish = single_server(arrival, np.full(4000, 0.5))
     late = finish > 1000
-    judged = assess(arrival, np.where(start > 1000, np.nan, start), np.where(late, np.nan, finish), np.ones(4000), 0.0, 1000.0)
+    judged = assess(
+        arrival, np.where(start > 1000, np.nan, start), np.where(late, np.nan, finish), np.ones(4000), 0.0, 1000.0
+    )
     assert judged.stable is False
 
 
 def test_in_system_counts_between_enter_and_leave() -> None:
     enter, leave = np.array([0.0, 1.0, 2.0, np.nan]), np.array([1.0, np.nan, 3.0, np.nan])
-    assert in_system(np.array([0.0, 1.0, 2.0, 3.0]), enter, leave, np.array([1.0, 10.0, 100.0, 1000.0])).tolist() == [1, 10, 110, 10]
+    assert in_system(np.array([0.0, 1.0, 2.0, 3.0]), enter, leave, np.array([1.0, 10.0, 100.0, 1000.0])).tolist() == [
+        1,
+        10,
+        110,
+        10,
+    ]
 
 
 def test_one_drowning_replica_of_many_is_seen() -> None:
@@ -117,7 +125,9 @@ def test_one_drowning_replica_of_many_is_seen() -> None:
     assert judged.stable is False
     assert judged.reason.startswith("replica 7: ")
     others = of != 7
-    assert assess_fleet(*[c[others] for c in columns], np.ones(int(others.sum())), of[others], 0.0, 4000.0).stable is True
+    assert (
+        assess_fleet(*[c[others] for c in columns], np.ones(int(others.sum())), of[others], 0.0, 4000.0).stable is True
+    )
 
 
 def overloaded_sessions(loop: str = "auto", **columns):
@@ -125,13 +135,16 @@ def overloaded_sessions(loop: str = "auto", **columns):
     n = 1200
     after = np.where(np.arange(n) % 2, np.arange(n) - 1, -1)
     arrival_s = np.where(after < 0, np.arange(n) * 0.05, np.nan) if loop == "auto" else np.where(after < 0, 0.0, np.nan)
-    workload = plain(arrival_s, [10] * n, [1] * n, after=after, delay_s=np.full(n, 1.0), session_id=np.arange(n) // 2, **columns)
+    workload = plain(
+        arrival_s, [10] * n, [1] * n, after=after, delay_s=np.full(n, 1.0), session_id=np.arange(n) // 2, **columns
+    )
     recording = run(workload, EngineParams(kv_blocks=100, max_num_seqs=1), UnitSteps())
     return build_report(recording, workload, Scenario(WorkloadConfig())).summary
 
 
 def test_sessions_are_judged_while_new_ones_arrive():
-    """Later turns go on arriving long after the last session began: that is drain, and must not make an overload look stable."""
+    """Later turns go on arriving long after the last session began: that is drain, and must not make an overload look
+    stable."""
     assert overloaded_sessions()["stable"] is False
 
 

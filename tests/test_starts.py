@@ -1,4 +1,5 @@
 """A fleet must start: vLLM refuses when one request of max_model_len does not fit in its KV blocks."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -21,11 +22,25 @@ ALONE = {"capacity": False, "binding": False, "advice": False, "growth": None, "
 
 
 def scenario(**sections):
-    """200 prompts of 1,000 tokens for Llama-3.1-8B on an RTX 4090, whose memory has room for 2,652 blocks of 16 tokens beside the weights."""
+    """200 prompts of 1,000 tokens for Llama-3.1-8B on an RTX 4090, whose memory has room for 2,652 blocks of 16 tokens
+    beside the weights."""
     doc = {
-        "workload": {"requests": 200, "class": [{"name": "a", "rate": 0.5, "layers": [{"name": "q", "tokens": {"value": 1000}}], "output": {"value": 100}}]},
-        "model": {"name": "llama-3.1-8b"}, "hardware": {"profile": "roofline:rtx-4090"}, "slo": {"ttft_s": 2.0, "attainment": 0.95}, "run": {"warmup_s": 0.0},
-    }  # fmt: skip
+        "workload": {
+            "requests": 200,
+            "class": [
+                {
+                    "name": "a",
+                    "rate": 0.5,
+                    "layers": [{"name": "q", "tokens": {"value": 1000}}],
+                    "output": {"value": 100},
+                }
+            ],
+        },
+        "model": {"name": "llama-3.1-8b"},
+        "hardware": {"profile": "roofline:rtx-4090"},
+        "slo": {"ttft_s": 2.0, "attainment": 0.95},
+        "run": {"warmup_s": 0.0},
+    }
     for name, values in sections.items():
         doc[name] = {**doc.get(name, {}), **values}
     return scenario_from_doc(doc)
@@ -64,17 +79,24 @@ def test_a_context_that_fits_stays_the_models_own():
 
 def test_requests_longer_than_what_fits_are_too_long_and_the_rest_is_served_as_before():
     sizes = {"kind": "empirical", "values": [900, 1_500, 3_000]}
-    mix = {"requests": 60, "class": [{"name": "a", "rate": 0.5, "layers": [{"name": "q", "tokens": sizes}], "output": {"value": 100}}]}
+    mix = {
+        "requests": 60,
+        "class": [{"name": "a", "rate": 0.5, "layers": [{"name": "q", "tokens": sizes}], "output": {"value": 100}}],
+    }
     prepared = api.prepare(scenario(workload=mix, engine={"kv_blocks": 100}))
     report = api.run(prepared).report
     longer = int((prepared.workload.prompt_tokens + 100 > 1600).sum())
     assert 0 < longer < 60
     assert report.summary["rejected"] == {"too_long": longer, "kv_too_small": 0}
     engine = replace(prepared.scenario.engine, max_model_len=WHOLE)
-    before = api.run(replace(prepared, resolved=replace(prepared.resolved, scenario=replace(prepared.scenario, engine=engine)))).report
+    before = api.run(
+        replace(prepared, resolved=replace(prepared.resolved, scenario=replace(prepared.scenario, engine=engine)))
+    ).report
     assert before.summary["rejected"] == {"too_long": 0, "kv_too_small": longer}
     named = ("rejected", "engine", "kv_arithmetic")
-    assert {k: v for k, v in report.summary.items() if k not in named} == {k: v for k, v in before.summary.items() if k not in named}
+    assert {k: v for k, v in report.summary.items() if k not in named} == {
+        k: v for k, v in before.summary.items() if k not in named
+    }
 
 
 def test_a_saved_run_runs_again_as_it_is(tmp_path):
@@ -86,7 +108,10 @@ def test_a_saved_run_runs_again_as_it_is(tmp_path):
 def test_a_mix_that_is_too_long_for_the_memory_is_told_apart_from_one_that_is_too_long_for_the_model():
     given = scenario(engine={"kv_blocks": 60})
     [line] = preview.too_long(given.workload, given)
-    assert "a: 100.0 % of the requests of this mix do not fit the KV memory of 960 tokens, less than llama-3.1-8b's context of 131,072" in line
+    assert (
+        "a: 100.0 % of the requests of this mix do not fit the KV memory of 960 tokens, less than llama-3.1-8b's"
+        " context of 131,072" in line
+    )
     assert "choose more KV memory for a replica" in line
 
 
@@ -96,29 +121,56 @@ def test_a_mix_that_is_too_long_for_the_memory_is_told_apart_from_one_that_is_to
 def test_a_length_that_was_given_is_refused_with_the_largest_that_fits_and_the_width_that_holds_it():
     words = refusal(engine={"max_model_len": WHOLE})
     assert words.startswith("[engine] max_model_len = 131072: vLLM refuses to start")
-    assert "2,652 KV blocks of 16 tokens; expected at most 42,432, or hardware.tensor_parallel = 2 with hardware.profile = 'roofline:rtx-4090'" in words
-    assert api.resolve(scenario(engine={"max_model_len": WHOLE}, hardware={"tensor_parallel": 2})).scenario.engine.max_model_len == WHOLE
+    assert (
+        "2,652 KV blocks of 16 tokens; expected at most 42,432, or hardware.tensor_parallel = 2 with hardware.profile ="
+        " 'roofline:rtx-4090'" in words
+    )
+    assert (
+        api.resolve(
+            scenario(engine={"max_model_len": WHOLE}, hardware={"tensor_parallel": 2})
+        ).scenario.engine.max_model_len
+        == WHOLE
+    )
     assert "max_model_len = 42433" in refusal(engine={"max_model_len": 42_433})
     assert api.resolve(scenario(engine={"max_model_len": 42_432})).origins["max_model_len"] == "given"
 
 
 def test_the_width_comes_with_a_profile_of_that_width():
     little = {"max_model_len": 60_000, "gpu_memory_utilization": 0.85}
-    words = refusal(model={"name": "qwen3-32b"}, hardware={"profile": "h200-qwen3-32b-aic"}, engine={**little, "gpu_memory_utilization": 0.5})
+    words = refusal(
+        model={"name": "qwen3-32b"},
+        hardware={"profile": "h200-qwen3-32b-aic"},
+        engine={**little, "gpu_memory_utilization": 0.5},
+    )
     assert "hardware.tensor_parallel = 2 with hardware.profile = 'h200-qwen3-32b-tp2-aic'" in words
     wider = {"profile": "h200-qwen3-32b-tp2-aic", "tensor_parallel": 2}
-    assert api.resolve(scenario(model={"name": "qwen3-32b"}, hardware=wider, engine={**little, "gpu_memory_utilization": 0.5})).scenario.engine.max_model_len == 60_000
-    h100 = refusal(hardware={"profile": "h100-llama-3.1-8b-aic"}, engine={"max_model_len": WHOLE, "gpu_memory_utilization": 0.3})
-    assert "hardware.tensor_parallel = 2 with hardware.profile = 'roofline:h100'" in h100, "no bundled profile of that width"
+    assert (
+        api.resolve(
+            scenario(model={"name": "qwen3-32b"}, hardware=wider, engine={**little, "gpu_memory_utilization": 0.5})
+        ).scenario.engine.max_model_len
+        == 60_000
+    )
+    h100 = refusal(
+        hardware={"profile": "h100-llama-3.1-8b-aic"}, engine={"max_model_len": WHOLE, "gpu_memory_utilization": 0.3}
+    )
+    assert "hardware.tensor_parallel = 2 with hardware.profile = 'roofline:h100'" in h100, (
+        "no bundled profile of that width"
+    )
 
 
 def test_no_width_holds_it():
-    assert "or a GPU with more memory (no tensor_parallel up to 8 holds it)" in refusal(engine={"max_model_len": 10_000_000})
+    assert "or a GPU with more memory (no tensor_parallel up to 8 holds it)" in refusal(
+        engine={"max_model_len": 10_000_000}
+    )
 
 
 def test_blocks_that_were_given_follow_the_same_rule():
-    assert "fit in 500 KV blocks of 16 tokens; expected at most 8,000, or engine.kv_blocks = 8192" in refusal(engine={"kv_blocks": 500, "max_model_len": WHOLE})
-    assert api.resolve(scenario(engine={"kv_blocks": 8192, "max_model_len": WHOLE})).scenario.engine.max_model_len == WHOLE
+    assert "fit in 500 KV blocks of 16 tokens; expected at most 8,000, or engine.kv_blocks = 8192" in refusal(
+        engine={"kv_blocks": 500, "max_model_len": WHOLE}
+    )
+    assert (
+        api.resolve(scenario(engine={"kv_blocks": 8192, "max_model_len": WHOLE})).scenario.engine.max_model_len == WHOLE
+    )
 
 
 def test_sglang_starts_and_turns_away_what_does_not_fit():
@@ -134,12 +186,21 @@ def test_sglang_starts_and_turns_away_what_does_not_fit():
 
 def test_a_model_that_does_not_fit_is_told_where_it_would():
     big = {"model": {"name": "llama-3.1-70b"}}
-    assert refusal(**big, hardware={"profile": "roofline:h100"}).endswith("it fits at tensor_parallel 2, with KV memory for 36,992 tokens")
-    assert api.resolve(scenario(**big, hardware={"profile": "roofline:h100", "tensor_parallel": 2})).scenario.engine.max_model_len == 36_992
+    assert refusal(**big, hardware={"profile": "roofline:h100"}).endswith(
+        "it fits at tensor_parallel 2, with KV memory for 36,992 tokens"
+    )
+    assert (
+        api.resolve(
+            scenario(**big, hardware={"profile": "roofline:h100", "tensor_parallel": 2})
+        ).scenario.engine.max_model_len
+        == 36_992
+    )
     long = refusal(**big, hardware={"profile": "roofline:h100"}, engine={"max_model_len": 100_000})
     assert "it fits at tensor_parallel 4, with" in long, "one request of the length asked for"
     assert refusal(**big).endswith("it fits at tensor_parallel 8, with KV memory for 97,232 tokens")
-    assert refusal(**big, engine={"gpu_memory_utilization": 0.5}).endswith("it does not fit at any tensor_parallel up to 8 either")
+    assert refusal(**big, engine={"gpu_memory_utilization": 0.5}).endswith(
+        "it does not fit at any tensor_parallel up to 8 either"
+    )
 
 
 def test_the_longest_request_of_a_model_with_sliding_layers():
@@ -169,12 +230,26 @@ def test_a_plan_launches_what_starts_and_says_so():
     made = plan(scenario(), **ALONE)
     argv = made["answer"]["launch"]["vllm"]
     assert argv[argv.index("--max-model-len") + 1] == "42432"
-    assert any("--max-model-len 42432 is what fits in the KV memory" in note for note in made["answer"]["launch"]["notes"])
+    assert any(
+        "--max-model-len 42432 is what fits in the KV memory" in note for note in made["answer"]["launch"]["notes"]
+    )
     assert not any("not served" in line for line in made["caution"])
 
 
 def test_a_plan_names_the_requests_that_do_not_fit_however_few():
-    mix = {"requests": 400, "class": [{"name": "a", "rate": 0.5, "layers": [{"name": "q", "tokens": {"kind": "empirical", "values": [1000, 50_000], "weights": [0.995, 0.005]}}], "output": {"value": 100}}]}
+    mix = {
+        "requests": 400,
+        "class": [
+            {
+                "name": "a",
+                "rate": 0.5,
+                "layers": [
+                    {"name": "q", "tokens": {"kind": "empirical", "values": [1000, 50_000], "weights": [0.995, 0.005]}}
+                ],
+                "output": {"value": 100},
+            }
+        ],
+    }
     made = plan(scenario(workload=mix), **ALONE)
     [line] = [line for line in made["caution"] if "not served" in line]
     assert "too long for what fits in the KV memory (42,432 tokens; the model's context is 131,072)" in line
@@ -191,9 +266,13 @@ def test_in_a_plan_a_fleet_that_would_not_start_is_a_row_that_cannot_run():
 
 
 def test_more_memory_lets_longer_requests_in_when_it_is_tried_out():
-    """`explain` changes a resolved scenario: a max_model_len that was lowered follows the memory, one that was given stays."""
+    """`explain` changes a resolved scenario: a max_model_len that was lowered follows the memory, one that was given
+    stays."""
     sizes = {"kind": "empirical", "values": [600, 4000], "weights": [0.9, 0.1]}
-    layers = [{"name": "doc", "scope": "project", "items": 40, "tokens": sizes}, {"name": "q", "tokens": {"value": 100}}]
+    layers = [
+        {"name": "doc", "scope": "project", "items": 40, "tokens": sizes},
+        {"name": "q", "tokens": {"value": 100}},
+    ]
     mix = {"requests": 300, "class": [{"name": "a", "rate": 2.0, "layers": layers, "output": {"value": 20}}]}
 
     def doubled(**engine):
@@ -204,7 +283,9 @@ def test_more_memory_lets_longer_requests_in_when_it_is_tried_out():
         return row
 
     lowered, given = doubled()["after"], doubled(max_model_len=3200)["after"]
-    assert lowered["mean_ttft_ms"] > 1.2 * given["mean_ttft_ms"], "prompts of 4,100 tokens are served where the length follows the memory"
+    assert lowered["mean_ttft_ms"] > 1.2 * given["mean_ttft_ms"], (
+        "prompts of 4,100 tokens are served where the length follows the memory"
+    )
 
 
 def test_the_value_of_memory_leaves_out_sizes_that_would_not_start():
@@ -215,5 +296,8 @@ def test_the_value_of_memory_leaves_out_sizes_that_would_not_start():
 
 
 def test_a_context_of_its_own_for_every_size():
-    sizes = {blocks: api.resolve(scenario(engine={"kv_blocks": blocks})).scenario.engine.max_model_len for blocks in (100, 1000, 100_000)}
+    sizes = {
+        blocks: api.resolve(scenario(engine={"kv_blocks": blocks})).scenario.engine.max_model_len
+        for blocks in (100, 1000, 100_000)
+    }
     assert sizes == {100: 1600, 1000: 16_000, 100_000: WHOLE}

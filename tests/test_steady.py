@@ -1,4 +1,6 @@
-"""What is judged: a mix in steady state, a trace as a whole; and the three words with their reasons, wherever they are said."""
+"""What is judged: a mix in steady state, a trace as a whole; and the three words with their reasons, wherever they are
+said."""
+
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +21,20 @@ from workloads.toml import list_presets, load_preset
 
 DEMO = Path(__file__).resolve().parent.parent / "examples" / "demo.toml"
 ONE = ["cluster.replicas=1"]
-FIXED = {"workload": {"rate": 10.0, "class": [{"name": "c", "share": 1.0, "layers": [{"name": "m", "scope": "dynamic", "tokens": {"value": 100}}], "output": {"value": 10}}]}, "slo": {"ttft_s": 1.0, "attainment": 0.9}}
+FIXED = {
+    "workload": {
+        "rate": 10.0,
+        "class": [
+            {
+                "name": "c",
+                "share": 1.0,
+                "layers": [{"name": "m", "scope": "dynamic", "tokens": {"value": 100}}],
+                "output": {"value": 10},
+            }
+        ],
+    },
+    "slo": {"ttft_s": 1.0, "attainment": 0.9},
+}
 TWO = {**FIXED["workload"]["class"][0], "name": "slow", "share": 0.05, "output": {"value": 400}, "slo_class": "slow"}  # type: ignore[index]
 
 
@@ -53,13 +68,16 @@ def test_the_window_is_in_numbers_and_resolving_again_changes_nothing():
     assert api.windowed(once) == once
 
 
-@pytest.mark.parametrize(("sections", "window"), [
-    ({"run": {"warmup_s": 0}}, (0.0, 500.0)),  # 5,000 single turns, from an empty fleet
-    ({"run": {"warmup_s": 7}}, (7.0, 507.0)),
-    ({"run": {"warmup_s": 0}, "workload": {**FIXED["workload"], "duration_s": 60}}, (0.0, None)),
-    ({"run": {"duration_s": 90}}, (None, 90.0)),
-    ({"workload": {**FIXED["workload"], "requests": 900}}, (None, 90.0)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sections", "window"),
+    [
+        ({"run": {"warmup_s": 0}}, (0.0, 500.0)),  # 5,000 single turns, from an empty fleet
+        ({"run": {"warmup_s": 7}}, (7.0, 507.0)),
+        ({"run": {"warmup_s": 0}, "workload": {**FIXED["workload"], "duration_s": 60}}, (0.0, None)),
+        ({"run": {"duration_s": 90}}, (None, 90.0)),
+        ({"workload": {**FIXED["workload"], "requests": 900}}, (None, 90.0)),
+    ],
+)
 def test_what_is_said_is_kept(sections, window):
     """(begin, length) of the window; None: whatever it takes, or the end of the run."""
     run = api.windowed(scenario_from_doc(doc(**sections), "s")).run
@@ -74,7 +92,12 @@ def test_what_is_said_is_kept(sections, window):
 
 
 def test_a_trace_is_judged_whole(tmp_path):
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps({"timestamp": 500 * i, "input_length": 100, "output_length": 5, "hash_ids": [i]}) + "\n" for i in range(41)))
+    (tmp_path / "t.jsonl").write_text(
+        "".join(
+            json.dumps({"timestamp": 500 * i, "input_length": 100, "output_length": 5, "hash_ids": [i]}) + "\n"
+            for i in range(41)
+        )
+    )
     asked = scenario_from_doc({"workload": {"trace": str(tmp_path / "t.jsonl")}}, "s")
     assert api.windowed(asked).run.warmup_s == 0
     summary = api.simulate(asked).summary
@@ -83,7 +106,9 @@ def test_a_trace_is_judged_whole(tmp_path):
 
 
 def test_variants_get_the_longest_window_of_all():
-    small, large = (load_scenario(DEMO, [f"cluster.replicas={n}"]) for n in (1, 2))  # twice the memory takes twice as long to fill
+    small, large = (
+        load_scenario(DEMO, [f"cluster.replicas={n}"]) for n in (1, 2)
+    )  # twice the memory takes twice as long to fill
     apart, (a, b) = [api.windowed(one) for one in (small, large)], steady.together([small, large])
     assert apart[0].run.warmup_s < apart[1].run.warmup_s
     assert a.run == b.run == apart[1].run
@@ -91,7 +116,8 @@ def test_variants_get_the_longest_window_of_all():
 
 
 def test_sessions_are_in_progress_when_the_window_opens():
-    """As many requests come in the first minutes of the window as in the last ones, which an empty fleet does not see."""
+    """As many requests come in the first minutes of the window as in the last ones, which an empty fleet does not
+    see."""
     report = api.simulate(load_scenario(DEMO, ONE))
     columns, window = report.requests, report.summary["window"]
     at_s = columns["arrival_s"][columns["in_window"]]
@@ -105,9 +131,14 @@ def test_sessions_are_in_progress_when_the_window_opens():
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("limits", "word", "reason", "code"), [
-    (["slo.ttft_s=1"], "meets", "", 0), (["slo.ttft_s=0.001"], "misses", "ttft_s", 1), (["slo.ttft_s=1", "slo.attainment=0.9999"], "not shown", "only the interval", 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("limits", "word", "reason", "code"),
+    [
+        (["slo.ttft_s=1"], "meets", "", 0),
+        (["slo.ttft_s=0.001"], "misses", "ttft_s", 1),
+        (["slo.ttft_s=1", "slo.attainment=0.9999"], "not shown", "only the interval", 1),
+    ],
+)
 def test_one_rule_and_three_words(tmp_path, capsys, limits, word, reason, code):
     from kvcast.scenario.toml import dumps
 
@@ -117,15 +148,24 @@ def test_one_rule_and_three_words(tmp_path, capsys, limits, word, reason, code):
     out, err = capsys.readouterr()
     judged = json.loads(out)["verdict"]
     assert (judged["word"], judged["reason"]) == (word, reason)
-    told = {"meets": "", "misses": "kvcast: MISSES the target: most often TTFT", "not shown": "kvcast: NOT SHOWN that it meets the target: only the interval"}[word]
+    told = {
+        "meets": "",
+        "misses": "kvcast: MISSES the target: most often TTFT",
+        "not shown": "kvcast: NOT SHOWN that it meets the target: only the interval",
+    }[word]
     assert err.startswith(told)
     assert err.count("\n") == (code > 0)
 
 
 def test_a_class_that_is_sacrificed_is_named_with_its_limit():
-    """A twentieth of the requests has a limit on E2E that its answers of 400 tokens cannot keep: pooled 95 % are within limits."""
+    """A twentieth of the requests has a limit on E2E that its answers of 400 tokens cannot keep: pooled 95 % are within
+    limits."""
     classes = [FIXED["workload"]["class"][0], TWO]  # type: ignore[index]
-    sacrificed = doc(workload={**FIXED["workload"], "class": classes}, run={"warmup_s": 5, "duration_s": 605}, slo={"ttft_s": 1.0, "attainment": 0.9, "classes": {"slow": {"e2e_s": 0.1}}})
+    sacrificed = doc(
+        workload={**FIXED["workload"], "class": classes},
+        run={"warmup_s": 5, "duration_s": 605},
+        slo={"ttft_s": 1.0, "attainment": 0.9, "classes": {"slow": {"e2e_s": 0.1}}},
+    )
     result = api.run(api.prepare(scenario_from_doc(sacrificed, "s")))
     told = summary_text.verdict(result)
     assert result.report.summary["attainment"] > 0.9
@@ -133,15 +173,22 @@ def test_a_class_that_is_sacrificed_is_named_with_its_limit():
     rows = {line.split()[0]: line.split()[1:] for line in told.splitlines()[3:5]}
     assert rows["c"][0] == "meets"
     assert rows["slow"][:2] == ["misses", "E2E"]
-    pooled = api.run(api.prepare(scenario_from_doc({**sacrificed, "slo": {**sacrificed["slo"], "attained_by": "pooled"}}, "s")))
+    pooled = api.run(
+        api.prepare(scenario_from_doc({**sacrificed, "slo": {**sacrificed["slo"], "attained_by": "pooled"}}, "s"))
+    )
     assert summary_text.verdict(pooled).startswith("MEETS the target: ")
 
 
 def test_a_run_says_what_it_is_judged_on_and_that_it_is_a_sketch(capsys):
     assert main(["run", str(DEMO), "--no-baseline", *(part for one in ONE for part in ("--set", one))]) == 0
     out = capsys.readouterr().out
-    for part in ("MEETS the target: every class reaches its target", "offered 5.49 requests/s (nominal), judged from 585 to 1,785 s after a warm-up of 585 s",
-                 "one run: a sketch; kvcast plan --fixed settles it over independent runs", "more came before it, in the warm-up", "would come after it (sessions go on)"):  # fmt: skip
+    for part in (
+        "MEETS the target: every class reaches its target",
+        "offered 5.49 requests/s (nominal), judged from 585 to 1,785 s after a warm-up of 585 s",
+        "one run: a sketch; kvcast plan --fixed settles it over independent runs",
+        "more came before it, in the warm-up",
+        "would come after it (sessions go on)",
+    ):
         assert part in out, part
     assert "never arrived" not in out
 
@@ -150,7 +197,18 @@ def test_a_run_says_what_it_is_judged_on_and_that_it_is_a_sketch(capsys):
 
 
 def test_an_unstable_mix_has_means_and_no_percentiles():
-    result = api.run(api.prepare(scenario_from_doc(doc(workload={**FIXED["workload"], "rate": 400.0}, engine={"max_num_seqs": 1}, run={"warmup_s": 0, "duration_s": 20}), "s")))
+    result = api.run(
+        api.prepare(
+            scenario_from_doc(
+                doc(
+                    workload={**FIXED["workload"], "rate": 400.0},
+                    engine={"max_num_seqs": 1},
+                    run={"warmup_s": 0, "duration_s": 20},
+                ),
+                "s",
+            )
+        )
+    )
     s = result.report.summary
     assert (s["stable"], s["latency_of"]) == (False, "means only")
     for name in ("ttft", "tpot", "itl", "e2el", "queue"):
@@ -164,7 +222,11 @@ def test_an_unstable_mix_has_means_and_no_percentiles():
 def test_a_trace_that_ends_overloaded_has_percentiles_that_are_marked(tmp_path):
     rows = [{"timestamp": i, "input_length": 500, "output_length": 50, "hash_ids": [i]} for i in range(2000)]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    result = api.run(api.prepare(scenario_from_doc({"workload": {"trace": str(tmp_path / "t.jsonl")}, "engine": {"max_num_seqs": 4}}, "s")))
+    result = api.run(
+        api.prepare(
+            scenario_from_doc({"workload": {"trace": str(tmp_path / "t.jsonl")}, "engine": {"max_num_seqs": 4}}, "s")
+        )
+    )
     s = result.report.summary
     assert (s["stable"], s["latency_of"]) == (False, "overloaded trace")
     assert s["p99_ttft_ms"] == result.report.latency["ttft"]["p99"] > s["mean_ttft_ms"] > 1000
@@ -183,7 +245,9 @@ def test_half_of_the_runs_must_drown():
 
 
 def test_a_comparison_serves_the_same_requests_in_one_window_and_says_the_words():
-    results = compare.simulate_all(compare.variants(load_doc(DEMO, [*ONE, "run.duration_s=120"]), ["engine.kv_blocks=3000,57000"], seeds=2))
+    results = compare.simulate_all(
+        compare.variants(load_doc(DEMO, [*ONE, "run.duration_s=120"]), ["engine.kv_blocks=3000,57000"], seeds=2)
+    )
     assert len({r.variant.scenario.run for r in results}) == 1
     first, second = ([r for r in results if r.variant.scenario.seed == seed] for seed in (0, 1))
     for pair in (first, second):
@@ -201,15 +265,22 @@ def test_seeds_of_something_that_draws_nothing_are_one_run(data_dir, monkeypatch
     asked = load_doc(DEMO.parent / "mooncake.toml", ["workload.requests=300"])
     five = compare.simulate_all(compare.variants(asked, ["cluster.replicas=4,8"], seeds=5))
     assert len(five) == 2, "one run of each"
-    document, one = compare.as_document(five), compare.as_document(compare.simulate_all(compare.variants(asked, ["cluster.replicas=4,8"])))
+    document, one = (
+        compare.as_document(five),
+        compare.as_document(compare.simulate_all(compare.variants(asked, ["cluster.replicas=4,8"]))),
+    )
     assert document["drawn"] is False
     assert {**document, "drawn": True} == one
     assert compare.NOT_DRAWN in compare.as_table(five)
-    assert compare.simulate_all(compare.variants(asked, ["cluster.router=round-robin,random"], seeds=2))[-1].variant.drawn, "a router that draws"
+    assert compare.simulate_all(compare.variants(asked, ["cluster.router=round-robin,random"], seeds=2))[
+        -1
+    ].variant.drawn, "a router that draws"
 
 
 def test_equal_runs_are_found_when_nobody_knew_that_they_draw_nothing():
-    results = compare.simulate_all(compare.variants(doc(run={"warmup_s": 0, "duration_s": 20}), ["engine.max_loras=0,7"]))
+    results = compare.simulate_all(
+        compare.variants(doc(run={"warmup_s": 0, "duration_s": 20}), ["engine.max_loras=0,7"])
+    )
     twice = results + [replace(one, summary={**one.summary, "seed": 1}) for one in results]
     found = compare.as_document(twice)
     assert [row["seeds"] for row in found["variants"]] == [[0], [0]]
@@ -229,12 +300,22 @@ def test_a_saved_cache_needs_a_window_that_does_not_move(tmp_path, capsys):
 
 
 def test_curves_of_different_periods_are_together_again_after_their_common_one():
-    """A window opens at the clock's time that is asked for, in every class, however long the warm-up; the busiest stretch may lie in a later period."""
+    """A window opens at the clock's time that is asked for, in every class, however long the warm-up; the busiest
+    stretch may lie in a later period."""
 
     def one(name: str, rate: float, curve: list, period_s: float) -> dict:
-        return {"name": name, "rate": rate, "output": {"value": 10}, "layers": [{"name": "m", "tokens": {"value": 100}}], "arrival": {"kind": "diurnal", "curve": curve, "period_s": period_s}}
+        return {
+            "name": name,
+            "rate": rate,
+            "output": {"value": 10},
+            "layers": [{"name": "m", "tokens": {"value": 100}}],
+            "arrival": {"kind": "diurnal", "curve": curve, "period_s": period_s},
+        }
 
-    doc = {"workload": {"class": [one("a", 2.0, [1, 3], 10_000.0), one("b", 1.0, [1, 1, 8], 7000.0)]}, "hardware": {"profile": "h200-llama-3.1-8b-aic"}}
+    doc = {
+        "workload": {"class": [one("a", 2.0, [1, 3], 10_000.0), one("b", 1.0, [1, 1, 8], 7000.0)]},
+        "hardware": {"profile": "h200-llama-3.1-8b-aic"},
+    }
     asked = scenario_from_doc(doc)
     config = mix.resolve(asked.workload)
     assert lengths.common_period_s(config) == 70_000.0
@@ -244,7 +325,9 @@ def test_curves_of_different_periods_are_together_again_after_their_common_one()
     for ramp_s in (0.0, 2000.0, 15_000.0):
         hour = steady.worst_hour(asked, ramp_s)
         begins_s = hour.workload.start_s + ramp_s
-        assert lengths.offered_per_s(mix.resolve(hour.workload), begins_s, begins_s + 3600.0) == pytest.approx(lengths.offered_per_s(config, at_s, at_s + 3600.0))
+        assert lengths.offered_per_s(mix.resolve(hour.workload), begins_s, begins_s + 3600.0) == pytest.approx(
+            lengths.offered_per_s(config, at_s, at_s + 3600.0)
+        )
 
 
 def test_a_window_may_be_longer_than_it_need_be():

@@ -1,4 +1,5 @@
 """The error of step times, and runs at scaled step times."""
+
 from __future__ import annotations
 
 import copy
@@ -35,10 +36,15 @@ LLAMA = resolve_model("llama-3.1-8b")
 
 
 @pytest.mark.parametrize("factor", [1.045, 0.957, 1.3])
-@pytest.mark.parametrize("params", [
-    EngineParams(kv_blocks=40, block_size=4, max_num_batched_tokens=24), EngineParams(kv_blocks=60, block_size=4, async_scheduling=True),
-    EngineParams(kv_blocks=260, block_size=1, semantics="sglang", chunked_prefill_size=32),
-], ids=["preempting", "asynchronous", "sglang"])  # fmt: skip
+@pytest.mark.parametrize(
+    "params",
+    [
+        EngineParams(kv_blocks=40, block_size=4, max_num_batched_tokens=24),
+        EngineParams(kv_blocks=60, block_size=4, async_scheduling=True),
+        EngineParams(kv_blocks=260, block_size=1, semantics="sglang", chunked_prefill_size=32),
+    ],
+    ids=["preempting", "asynchronous", "sglang"],
+)
 def test_stepping_and_fast_forward_are_the_same_recording(factor, params):
     for base in (LinearSteps(), load_step_time("h200-llama-3.1-8b-aic"), load_step_time("roofline:h100")):
         workload = random_workload(3, n=60, closed=True)
@@ -84,13 +90,33 @@ def test_no_other_factor(factor):
 
 
 def test_a_trial_at_scaled_step_times(tmp_path):
-    mix = {"requests": 150, "class": [{"name": "a", "rate": 4.0, "layers": [{"name": "q", "tokens": {"value": 3000}}], "output": {"value": 100}}]}
-    asked = scenario_from_doc({"workload": mix, "run": {"warmup_s": 0.0}, "hardware": {"profile": "l40s-llama-3.1-8b-aic"}, "slo": {"ttft_s": 2.0, "attainment": 0.9}})
+    mix = {
+        "requests": 150,
+        "class": [
+            {"name": "a", "rate": 4.0, "layers": [{"name": "q", "tokens": {"value": 3000}}], "output": {"value": 100}}
+        ],
+    }
+    asked = scenario_from_doc(
+        {
+            "workload": mix,
+            "run": {"warmup_s": 0.0},
+            "hardware": {"profile": "l40s-llama-3.1-8b-aic"},
+            "slo": {"ttft_s": 2.0, "attainment": 0.9},
+        }
+    )
     share = step_error(api.resolve(asked).profile).share
     with Trials(Lab(tmp_path), seeds=[0], confidence=0.95) as trials:
-        plain_, slower, faster = trials.judge([Trial(asked, full=True), *(Trial(asked, steps_times(factor), full=True) for factor in (1 + share, 1 - share))])
+        plain_, slower, faster = trials.judge(
+            [
+                Trial(asked, full=True),
+                *(Trial(asked, steps_times(factor), full=True) for factor in (1 + share, 1 - share)),
+            ]
+        )
     assert steps_times(1.045) == "steps x 1.045"
-    busy = {name: one.summaries[0]["gpu_busy_s"] for name, one in (("plain", plain_), ("slower", slower), ("faster", faster))}
+    busy = {
+        name: one.summaries[0]["gpu_busy_s"]
+        for name, one in (("plain", plain_), ("slower", slower), ("faster", faster))
+    }
     assert busy["faster"] < busy["plain"] < busy["slower"]
     assert faster.ttft_ms["p99"] < plain_.ttft_ms["p99"] < slower.ttft_ms["p99"]
     assert slower.ttft_ms["p99"] / plain_.ttft_ms["p99"] > 1 + 2 * share, "near saturation a step's error is multiplied"
@@ -106,10 +132,15 @@ def test_a_trial_at_scaled_step_times(tmp_path):
 def test_a_bundled_profile_errs_as_its_own_points_say(name):
     profile = load_profile(BUNDLED / f"{name}.json")
     found = step_error(profile)
-    errors = {kind: [abs(step.error) for step in step_fit.left_out(profile) if step.kind == kind] for kind in (step_fit.PREFILL, step_fit.DECODE)}
+    errors = {
+        kind: [abs(step.error) for step in step_fit.left_out(profile) if step.kind == kind]
+        for kind in (step_fit.PREFILL, step_fit.DECODE)
+    }
     assert found.share == pytest.approx(max(np.mean(values) for values in errors.values()))
     assert 0.015 < found.share < 0.062, "the range in docs/profiles.md"
-    assert f"decode {100 * np.mean(errors['decode']):.1f} % off on average ({len(errors['decode'])} steps)" in found.source
+    assert (
+        f"decode {100 * np.mean(errors['decode']):.1f} % off on average ({len(errors['decode'])} steps)" in found.source
+    )
 
 
 def test_a_roofline_errs_by_what_it_is_held_to():
@@ -134,7 +165,11 @@ def test_a_batch_measured_only_where_points_are_left_out():
     table = points["decode_attention"]
     table["us"][3] = [us if j == 1 else None for j, us in enumerate(table["us"][3])]
     steps = step_fit.left_out(replace(profile, points=points))
-    [one] = [step for step in steps if step.words == f"decode, {table['batch'][3]:,} sequences of {table['context'][1]:,} tokens"]
+    [one] = [
+        step
+        for step in steps
+        if step.words == f"decode, {table['batch'][3]:,} sequences of {table['context'][1]:,} tokens"
+    ]
     assert 0 < abs(one.error) < 0.3, "predicted from the batches beside it"
 
 
@@ -145,5 +180,8 @@ def test_it_is_an_upper_estimate_of_what_a_calibration_really_errs_by(tmp_path):
     ours, truth, rng = step_time(profile, LLAMA), FakeStepTime(LLAMA), random.Random(1)
     decodes = [([], n, n * c, c, n) for n, c in ((rng.randint(1, 128), rng.randint(50, 4000)) for _ in range(200))]
     prefills = [([(rng.randint(16, 4000), 0)], 0, 0, 0, 1) for _ in range(200)]
-    real = max(np.mean([abs(ours.step(*shape)[0] / truth.step(*shape)[0] - 1) for shape in shapes]) for shapes in (decodes, prefills))
+    real = max(
+        np.mean([abs(ours.step(*shape)[0] / truth.step(*shape)[0] - 1) for shape in shapes])
+        for shapes in (decodes, prefills)
+    )
     assert 0.003 < real < step_error(profile).share < 0.1

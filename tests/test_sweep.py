@@ -1,4 +1,5 @@
 """A sweep equals its runs one by one, shares one loaded workload, and goes on after a kill with what it finished."""
+
 import json
 import os
 import signal
@@ -31,7 +32,7 @@ turns = {{value = 2}}
 think = {{value = 3}}
 [engine]
 kv_blocks = 400
-"""
+"""  # noqa: E501
 VARY = {"cache.policy": ["lru", "lfu"], "engine.kv_blocks": [400, 1000]}
 
 
@@ -56,7 +57,10 @@ def test_a_sweep_is_its_runs_one_by_one(small, tmp_path):
     assert table["seed"].to_pylist() == [0] * 4 + [1] * 4
     assert len(set(table["workload_key"].to_pylist())) == 2  # one for each seed
     assert len(list((tmp_path / "s" / "workload").iterdir())) == 2
-    assert load_run(tmp_path / "s" / "runs" / table["run"][0].as_py()).summary["prefix_hit_rate"] == table["prefix_hit_rate"][0].as_py()
+    assert (
+        load_run(tmp_path / "s" / "runs" / table["run"][0].as_py()).summary["prefix_hit_rate"]
+        == table["prefix_hit_rate"][0].as_py()
+    )
 
 
 def test_finished_runs_are_not_run_again_and_a_grid_may_grow(small, tmp_path):
@@ -96,7 +100,19 @@ def test_it_goes_on_after_a_kill(tmp_path):
     """SIGKILL when some runs are done: they stay, no half of one does, and the rest follows."""
     scenario, out = tmp_path / "s.toml", tmp_path / "s"
     scenario.write_text(SMALL.format(rate=20.0, duration_s=60.0))
-    command = [sys.executable, "-m", "kvcast", "sweep", str(scenario), "--vary", "engine.kv_blocks=300,400,500,600,700,800,900,1000", "--jobs", "1", "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "kvcast",
+        "sweep",
+        str(scenario),
+        "--vary",
+        "engine.kv_blocks=300,400,500,600,700,800,900,1000",
+        "--jobs",
+        "1",
+        "--out",
+        str(out),
+    ]
     running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     while len(list(out.glob("runs/*/run.json"))) < 2:
@@ -133,10 +149,9 @@ def test_a_workload_through_a_memory_map_is_the_same(small, tmp_path):
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
 
 
-@pytest.mark.parametrize(("vary", "expected"), [
-    ({"cache.policy": ["lru", "lfuu"]}, "lfuu"),
-    ({"cache.polic": ["lru"]}, "polic"),
-])
+@pytest.mark.parametrize(
+    ("vary", "expected"), [({"cache.policy": ["lru", "lfuu"]}, "lfuu"), ({"cache.polic": ["lru"]}, "polic")]
+)
 def test_what_is_wrong_is_said_before_anything_runs(small, tmp_path, vary, expected):
     with pytest.raises(InputError, match=expected):
         sweep(small, vary, tmp_path / "s")
@@ -215,7 +230,9 @@ def test_an_edited_policy_is_another_policy_in_the_same_session(small, tmp_path,
         assert done.reused == 0
         assert sweep(small, vary, tmp_path / "s", jobs=jobs).reused == 2
         hits[kind] = done.table["prefix_hit_tokens"].tolist()
-        named = sweep(small, {**vary, "cache.policy": [kind if kind == "mru" else "ttl"]}, tmp_path / "s")  # one retention: ttl is LRU
+        named = sweep(
+            small, {**vary, "cache.policy": [kind if kind == "mru" else "ttl"]}, tmp_path / "s"
+        )  # one retention: ttl is LRU
         assert hits[kind] == named.table["prefix_hit_tokens"].tolist()
     assert hits["lru"] != hits["mru"]
     own.write_text("def broken(")
@@ -228,13 +245,14 @@ def test_what_a_killed_writer_of_a_workload_left_is_removed(small, tmp_path):
     scenario = load_scenario(small)
     workload = api.load_workload(scenario.workload, 0)
     script = (
-        "import sys, os, signal, numpy as np; from pathlib import Path; from kvcast import api, load_scenario\nfrom kvcast.store import workload_folder\n"
-        "w = api.load_workload(load_scenario(sys.argv[1]).workload, 0)\n"
-        "save = np.save\n"
-        "np.save = lambda *a: (save(*a), print('writing', flush=True), signal.pause())\n"
-        "workload_folder.save(w, Path(sys.argv[2]))\n"
+        "import sys, os, signal, numpy as np; from pathlib import Path; from kvcast import api, load_scenario\nfrom"
+        " kvcast.store import workload_folder\nw = api.load_workload(load_scenario(sys.argv[1]).workload, 0)\nsave ="
+        " np.save\nnp.save = lambda *a: (save(*a), print('writing', flush=True),"
+        " signal.pause())\nworkload_folder.save(w, Path(sys.argv[2]))\n"
     )
-    writer = subprocess.Popen([sys.executable, "-c", script, str(small), str(tmp_path / "w" / "KEY")], cwd=ROOT, stdout=subprocess.PIPE)
+    writer = subprocess.Popen(
+        [sys.executable, "-c", script, str(small), str(tmp_path / "w" / "KEY")], cwd=ROOT, stdout=subprocess.PIPE
+    )
     assert writer.stdout is not None
     try:
         assert writer.stdout.readline() == b"writing\n"

@@ -2,6 +2,7 @@
 
 A request of one output token holds the engine for one step; its prompt length encodes its service time.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -20,20 +21,28 @@ from tests.recordings import scenario, workload
 from workloads.columns import Workload
 
 TOKEN_S = 1e-3
-SERVER = EngineParams(kv_blocks=1_000, block_size=16, max_num_seqs=1, max_num_batched_tokens=16_000, max_model_len=16_000, caching=False)
+SERVER = EngineParams(
+    kv_blocks=1_000, block_size=16, max_num_seqs=1, max_num_batched_tokens=16_000, max_model_len=16_000, caching=False
+)
 
 
 class PerToken:
     """A step takes TOKEN_S for every new prompt token, and nothing for a decode."""
 
-    def step(self, chunks: Sequence[tuple[int, int]], n_decode: int, sum_context: int, max_context: int, n_sampled: int) -> tuple[float, int]:
+    def step(
+        self, chunks: Sequence[tuple[int, int]], n_decode: int, sum_context: int, max_context: int, n_sampled: int
+    ) -> tuple[float, int]:
         return TOKEN_S * sum(new for new, _ in chunks), MEASURED
 
-    def decode_stretch(self, n_decode: int, sum_context: int, max_context: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def decode_stretch(
+        self, n_decode: int, sum_context: int, max_context: int, k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         return np.zeros(k), np.full(k, MEASURED, np.int8)
 
 
-def single_server(rho: float, service_tokens: np.ndarray, seed: int, mean_service_s: float = 1.0) -> tuple[Recording, Workload]:
+def single_server(
+    rho: float, service_tokens: np.ndarray, seed: int, mean_service_s: float = 1.0
+) -> tuple[Recording, Workload]:
     """Poisson arrivals at rho / mean_service_s; service_tokens int64 [n]."""
     rng = np.random.default_rng([seed, 1])
     n = len(service_tokens)
@@ -56,14 +65,20 @@ def test_each_wait_is_lindleys() -> None:
     assert rec.finish_s - rec.admit_s == pytest.approx(service, abs=1e-6)
 
 
-@pytest.mark.parametrize(("shape", "second_moment"), [("deterministic", 1.0), ("two-point", 0.9 * 0.5**2 + 0.1 * 5.5**2), ("exponential", 2.0)])
+@pytest.mark.parametrize(
+    ("shape", "second_moment"),
+    [("deterministic", 1.0), ("two-point", 0.9 * 0.5**2 + 0.1 * 5.5**2), ("exponential", 2.0)],
+)
 def test_mg1_mean_wait_is_pollaczek_khinchines(shape: str, second_moment: float) -> None:
-    """W = rate x E[S^2] / (2 (1 - rho)), E[S] = 1 s here, within the 99 % interval over independent runs after warm-up."""
+    """W = rate x E[S^2] / (2 (1 - rho)), E[S] = 1 s here, within the 99 % interval over independent runs after
+    warm-up."""
     rho, n, means = 0.7, 4_000, []
     for seed in range(12):
         draw = np.random.default_rng([seed, 2])
         tokens = {
-            "deterministic": np.full(n, 1000), "two-point": draw.choice([500, 5500], n, p=[0.9, 0.1]), "exponential": exponential_tokens(n, seed),
+            "deterministic": np.full(n, 1000),
+            "two-point": draw.choice([500, 5500], n, p=[0.9, 0.1]),
+            "exponential": exponential_tokens(n, seed),
         }[shape]
         rec, _ = single_server(rho, tokens, seed)
         means.append(float((rec.admit_s - rec.arrival_s)[n // 10 :].mean()))
@@ -86,8 +101,12 @@ def test_littles_law_holds_exactly() -> None:
     assert float(np.diff(events[order]) @ number[:-1]) == pytest.approx(sojourn, rel=1e-9)
     summary = build_report(rec, work, scenario()).summary
     assert summary["busy_share"] == pytest.approx(TOKEN_S * work.prompt_tokens.sum() / window.seconds)
-    assert summary["in_system_mean"] == pytest.approx(summary["request_throughput"] * summary["mean_e2el_ms"] / 1e3, rel=1e-9)
-    assert summary["waiting_mean"] == pytest.approx(summary["request_throughput"] * summary["mean_queue_ms"] / 1e3, rel=1e-6)
+    assert summary["in_system_mean"] == pytest.approx(
+        summary["request_throughput"] * summary["mean_e2el_ms"] / 1e3, rel=1e-9
+    )
+    assert summary["waiting_mean"] == pytest.approx(
+        summary["request_throughput"] * summary["mean_queue_ms"] / 1e3, rel=1e-6
+    )
 
 
 @pytest.mark.parametrize(("rho", "stable"), [(0.95, True), (1.05, False)])
@@ -105,9 +124,17 @@ def test_every_token_of_a_preempting_fleet_is_counted_once(threshold: int) -> No
     """Steps from first to last token, less the silent ones of the listed gaps, are the request's output tokens."""
     rng = np.random.default_rng(threshold)
     n = 300
-    work = replace(workload(rng.integers(1, 300, n).tolist(), rng.integers(1, 200, n).tolist()), arrival_s=np.sort(rng.random(n)))
-    tight = EngineParams(kv_blocks=120, block_size=4, max_num_seqs=30, max_num_batched_tokens=64, max_model_len=600,
-                         long_prefill_token_threshold=threshold)
+    work = replace(
+        workload(rng.integers(1, 300, n).tolist(), rng.integers(1, 200, n).tolist()), arrival_s=np.sort(rng.random(n))
+    )
+    tight = EngineParams(
+        kv_blocks=120,
+        block_size=4,
+        max_num_seqs=30,
+        max_num_batched_tokens=64,
+        max_model_len=600,
+        long_prefill_token_threshold=threshold,
+    )
     rec = run(work, tight, PerToken(), replicas=2, router="least-loaded")
     done = rec.status == 0
     emitted = np.where(done, rec.last_step - rec.first_step + 1, 0)
@@ -115,6 +142,10 @@ def test_every_token_of_a_preempting_fleet_is_counted_once(threshold: int) -> No
     assert emitted[done].tolist() == work.output_tokens[done].tolist()
     report = build_report(rec, work, scenario())
     assert report.summary["preemptions"] > 50
-    assert report.summary["output_throughput"] * report.summary["duration"] == pytest.approx(work.output_tokens[done].sum())
+    assert report.summary["output_throughput"] * report.summary["duration"] == pytest.approx(
+        work.output_tokens[done].sum()
+    )
     gaps = report.latency["itl"]["mean"]
-    assert gaps == pytest.approx(1e3 * (rec.finish_s - rec.first_token_s)[done].sum() / (work.output_tokens[done] - 1).sum())
+    assert gaps == pytest.approx(
+        1e3 * (rec.finish_s - rec.first_token_s)[done].sum() / (work.output_tokens[done] - 1).sum()
+    )

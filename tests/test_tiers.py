@@ -1,7 +1,8 @@
 """Cache tiers: tiny worlds with every number known, and the limits in which a tier is something simpler.
 
-    python -m pytest tests/test_tiers.py
+python -m pytest tests/test_tiers.py
 """
+
 from __future__ import annotations
 
 import random
@@ -31,7 +32,18 @@ from tests.worlds import LinearSteps, UnitSteps, plain, random_workload
 from workloads.columns import PrefixTree, Workload
 from workloads.errors import InputError
 
-ENGINE_COLUMNS = ("arrival_s", "admit_s", "first_token_s", "finish_s", "hit_tokens", "ceiling_replica_tokens", "preemptions", "prefill_chunks", "first_step", "last_step")
+ENGINE_COLUMNS = (
+    "arrival_s",
+    "admit_s",
+    "first_token_s",
+    "finish_s",
+    "hit_tokens",
+    "ceiling_replica_tokens",
+    "preemptions",
+    "prefill_chunks",
+    "first_step",
+    "last_step",
+)
 
 
 def free_tier(blocks: int, **more) -> TierParams:
@@ -39,7 +51,8 @@ def free_tier(blocks: int, **more) -> TierParams:
 
 
 def families(prompts: list[tuple[int, int]], gap_s: float, output: int = 1) -> Workload:
-    """Requests (family, prompt tokens), one every gap_s; a family's prompts share their blocks of 4, the rest is each one's own."""
+    """Requests (family, prompt tokens), one every gap_s; a family's prompts share their blocks of 4, the rest is each
+    one's own."""
     parent, end, leaf = [-1], [0], {}
     for family in sorted({f for f, _ in prompts}):
         above = 0
@@ -64,7 +77,8 @@ def equal_engine(a: Recording, b: Recording) -> None:
 
 
 def test_load_delays_only_its_own_request() -> None:
-    """0 (9 tokens) is pushed out by 1 and 2; 3 asks for it again while 4 and 5 come: it loads 2 blocks of 4 in 7.5 s."""
+    """0 (9 tokens) is pushed out by 1 and 2; 3 asks for it again while 4 and 5 come: it loads 2 blocks of 4 in 7.5
+    s."""
     w = families([(0, 9), (1, 21), (2, 21), (0, 9), (3, 5), (4, 5)], gap_s=10.0, output=2)
     w = replace(w, arrival_s=np.array([0.0, 20.0, 60.0, 100.0, 100.0, 101.0]))
     slow = LinearSteps(overhead_s=1.0, decode_s=0, context_s=0, longest_s=0, prefill_s=1.0, deep_s=0)
@@ -72,8 +86,11 @@ def test_load_delays_only_its_own_request() -> None:
     params = EngineParams(kv_blocks=8, block_size=4, tiers=(TierParams("dram", 20, 4.0, 5.5, block_bytes=4),))
     r = run(w, params, slow, step_log=log)
     assert [(start, tokens) for _, start, tokens, *_ in log if start >= 100 and tokens] == [
-        (100.0, [(4, 5)]), (106.0, [(4, 1), (5, 5)]), (112.0, [(3, 1), (5, 1)]), (114.0, [(3, 1)]),
-    ]  # fmt: skip
+        (100.0, [(4, 5)]),
+        (106.0, [(4, 1), (5, 5)]),
+        (112.0, [(3, 1), (5, 1)]),
+        (114.0, [(3, 1)]),
+    ]
     assert r.hit_tokens.tolist() == [0, 0, 0, 8, 0, 0]
     assert r.tier_hit_tokens.tolist() == [[0], [0], [0], [8], [0], [0]]
     assert r.load_s.tolist() == [0, 0, 0, 7.5, 0, 0]
@@ -81,8 +98,11 @@ def test_load_delays_only_its_own_request() -> None:
     life = run(w, params, slow, record_life=True).life
     assert life is not None
     assert [phase[:3] for phase in life[3]] == [
-        ("queued", 100.0, 100.0), ("loading", 100.0, 107.5), ("prefill", 112.0, 114.0), ("decode", 114.0, 115.0),
-    ]  # fmt: skip
+        ("queued", 100.0, 100.0),
+        ("loading", 100.0, 107.5),
+        ("prefill", 112.0, 114.0),
+        ("decode", 114.0, 115.0),
+    ]
     (use,) = r.tiers
     assert (use.loaded_blocks, use.link_busy_s) == (2, 7.5)
 
@@ -103,7 +123,8 @@ def test_nothing_to_do_but_wait_for_a_load() -> None:
 
 
 def test_one_transfer_at_a_time_and_sharing_one_under_way() -> None:
-    """0 and 1 were pushed out; asked for together they queue for the link; a second request for 0 waits for the same load."""
+    """0 and 1 were pushed out; asked for together they queue for the link; a second request for 0 waits for the same
+    load."""
     w = families([(0, 101), (1, 101), (2, 101), (3, 101), (0, 101), (1, 101), (0, 101)], gap_s=1000.0)
     w = replace(w, arrival_s=np.array([0.0, 1000, 2000, 3000, 4000, 4000, 4000]))
     slow = LinearSteps(overhead_s=0.5, decode_s=0, context_s=0, longest_s=0, prefill_s=1.0, deep_s=0)
@@ -128,7 +149,8 @@ def test_prefetch_overlaps_the_wait_for_a_seat() -> None:
 
 
 def _seconds(prefill_s: float) -> LinearSteps:
-    """Steps of a second; a prefill token takes none in a step but computing again is dear: 100 s at 10 GB/s beats it."""
+    """Steps of a second; a prefill token takes none in a step but computing again is dear: 100 s at 10 GB/s beats
+    it."""
 
     class Steps(UnitSteps):
         def step(self, chunks, n_decode, sum_context, max_context, n_sampled):
@@ -155,20 +177,36 @@ def test_write_through_keeps_a_copy_and_on_evict_does_not() -> None:
     assert hits == {"on-evict": (8, 5), "write-through": (0, 10)}
 
 
-@pytest.mark.parametrize(("policy", "hit"), [("lru", 0), ("lfu", 8), ("fifo", 0), ("mru", 8), ("filo", 8), ("slru", 8), ("lruk", 8)])
+@pytest.mark.parametrize(
+    ("policy", "hit"), [("lru", 0), ("lfu", 8), ("fifo", 0), ("mru", 8), ("filo", 8), ("slru", 8), ("lruk", 8)]
+)
 def test_policy_of_a_write_through_tier(policy: str, hit: int) -> None:
-    """0 was used three times, then three newcomers come to a tier for two: who counts uses keeps 0, who drops the latest too."""
+    """0 was used three times, then three newcomers come to a tier for two: who counts uses keeps 0, who drops the
+    latest too."""
     w = families([(f, 9) for f in (0, 0, 0, 1, 2, 3, 0)], gap_s=10.0)
-    r = run(w, EngineParams(kv_blocks=3, block_size=4, tiers=(free_tier(4, write="write-through", policy=policy),)), UnitSteps())
+    r = run(
+        w,
+        EngineParams(kv_blocks=3, block_size=4, tiers=(free_tier(4, write="write-through", policy=policy),)),
+        UnitSteps(),
+    )
     assert r.hit_tokens[6] == hit
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"semantics": "sglang"}, "semantics"), ({"caching": False}, "enabled"), ({"policy": "clairvoyant"}, "clairvoyant"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"semantics": "sglang"}, "semantics"),
+        ({"caching": False}, "enabled"),
+        ({"policy": "clairvoyant"}, "clairvoyant"),
+    ],
+)
 def test_refused(change: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        run(plain([0.0], [9], [1]), EngineParams(kv_blocks=8, block_size=4, tiers=(free_tier(4),), **change), UnitSteps())
+        run(
+            plain([0.0], [9], [1]),
+            EngineParams(kv_blocks=8, block_size=4, tiers=(free_tier(4),), **change),
+            UnitSteps(),
+        )
 
 
 # -- one tier against single blocks ------------------------------------------------------------------------------------
@@ -288,22 +326,37 @@ def test_a_scenario_with_tiers(scenario: Path) -> None:
     assert "load_s" not in off.report.requests
 
 
-@pytest.mark.parametrize(("override", "expected"), [
-    ("cache.tiers.dram.capacity_blocks=5", "[cache.tiers.dram] has capacity_gib and capacity_blocks: expected exactly one"),
-    ("cache.tiers.ssd.capacity_blocks=", "[cache.tiers.ssd] has neither capacity_gib nor capacity_blocks"),
-    ("cache.tiers.ssd.name=dram", "expected a name of its own for each tier"),
-    ("cache.tiers.ssd.bandwidth_gb_per_s=-1", "[cache.tiers.ssd] bandwidth_gb_per_s = -1"),
-    ("cache.tiers.ssd.bandwidth_gb_per_s=", "[cache.tiers.ssd] bandwidth_gb_per_s is missing"),
-    ("cache.tiers.ssd.bandwidth_gbps=8", "[cache.tiers.ssd] has no key 'bandwidth_gbps' (did you mean bandwidth_gb_per_s?)"),
-    ("cache.tiers.ssd.write=write-thru", "(did you mean write-through?)"),
-    ("cache.tiers.dram.capacity_gib=0.0001", "[cache.tiers.dram] capacity_gib: expected room for one block of 2,097,152 bytes"),
-    ("engine.semantics=sglang", "expected semantics = 'vllm' with them"),
-    ("cache.policy=clairvoyant", "clairvoyant"),
-    ("cache.tiers.dram.bandwidth_gb_per_s=nan", "[cache.tiers.dram] bandwidth_gb_per_s = nan: expected a finite number"),
-    ("cache.tiers.dram.latency_s=inf", "[cache.tiers.dram] latency_s = inf: expected a finite number"),
-    ("cache.tiers.dram.policy=slur", "(did you mean slru?)"),
-    ("cache.tiers.nvme.capacity_gib=5", "no entry 'nvme' (known: dram, ssd)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        (
+            "cache.tiers.dram.capacity_blocks=5",
+            "[cache.tiers.dram] has capacity_gib and capacity_blocks: expected exactly one",
+        ),
+        ("cache.tiers.ssd.capacity_blocks=", "[cache.tiers.ssd] has neither capacity_gib nor capacity_blocks"),
+        ("cache.tiers.ssd.name=dram", "expected a name of its own for each tier"),
+        ("cache.tiers.ssd.bandwidth_gb_per_s=-1", "[cache.tiers.ssd] bandwidth_gb_per_s = -1"),
+        ("cache.tiers.ssd.bandwidth_gb_per_s=", "[cache.tiers.ssd] bandwidth_gb_per_s is missing"),
+        (
+            "cache.tiers.ssd.bandwidth_gbps=8",
+            "[cache.tiers.ssd] has no key 'bandwidth_gbps' (did you mean bandwidth_gb_per_s?)",
+        ),
+        ("cache.tiers.ssd.write=write-thru", "(did you mean write-through?)"),
+        (
+            "cache.tiers.dram.capacity_gib=0.0001",
+            "[cache.tiers.dram] capacity_gib: expected room for one block of 2,097,152 bytes",
+        ),
+        ("engine.semantics=sglang", "expected semantics = 'vllm' with them"),
+        ("cache.policy=clairvoyant", "clairvoyant"),
+        (
+            "cache.tiers.dram.bandwidth_gb_per_s=nan",
+            "[cache.tiers.dram] bandwidth_gb_per_s = nan: expected a finite number",
+        ),
+        ("cache.tiers.dram.latency_s=inf", "[cache.tiers.dram] latency_s = inf: expected a finite number"),
+        ("cache.tiers.dram.policy=slur", "(did you mean slru?)"),
+        ("cache.tiers.nvme.capacity_gib=5", "no entry 'nvme' (known: dram, ssd)"),
+    ],
+)
 def test_what_is_wrong_with_a_tier_is_one_line(scenario: Path, override: str, expected: str) -> None:
     with pytest.raises(InputError) as error:
         api.resolve(load_scenario(scenario, [override]))
@@ -319,12 +372,25 @@ def test_a_tier_that_is_not_there_is_a_line_that_says_how_to_make_one(tmp_path: 
     assert "the scenario has no [[cache.tiers]]; expected --set 'cache.tiers=[" in str(error.value)
     made = str(error.value).split("'")[1]
     scenario = load_scenario(path, [made, "cache.tiers.dram.bandwidth_gb_per_s=inf"])
-    assert [(tier.name, tier.capacity_gib, tier.bandwidth_gb_per_s) for tier in scenario.cache.tiers] == [("dram", 256, inf)]
+    assert [(tier.name, tier.capacity_gib, tier.bandwidth_gb_per_s) for tier in scenario.cache.tiers] == [
+        ("dram", 256, inf)
+    ]
 
 
 def test_a_link_without_a_limit_in_a_scenario_file(scenario: Path) -> None:
     """inf is a bandwidth: nobody waits, and the scenario and its summary are files again."""
-    result = api.run(api.prepare(load_scenario(scenario, ["cache.tiers.dram.bandwidth_gb_per_s=inf", "cache.tiers=", "cache.tiers=[{name = \"dram\", capacity_blocks = 9000, bandwidth_gb_per_s = inf}]"])))
+    result = api.run(
+        api.prepare(
+            load_scenario(
+                scenario,
+                [
+                    "cache.tiers.dram.bandwidth_gb_per_s=inf",
+                    "cache.tiers=",
+                    'cache.tiers=[{name = "dram", capacity_blocks = 9000, bandwidth_gb_per_s = inf}]',
+                ],
+            )
+        )
+    )
     assert result.resolved.params.tiers[0].bandwidth_bytes_s == inf
     assert result.report.requests["load_s"].max() == 0
     (dram,) = result.report.summary["tiers"][1:]
@@ -357,7 +423,8 @@ def test_a_free_link_is_one_bigger_cache(seed: int, two: bool) -> None:
 
 
 def test_a_free_link_is_one_bigger_cache_with_overlapping_requests() -> None:
-    """Decodes overlap; every answer and tail is private and prompts are no whole blocks, so nothing is computed twice."""
+    """Decodes overlap; every answer and tail is private and prompts are no whole blocks, so nothing is computed
+    twice."""
     loaded = 0
     for seed in range(30):
         rng = random.Random(seed)
@@ -376,15 +443,25 @@ def test_a_free_link_is_one_bigger_cache_on_mooncake(data_dir: Path) -> None:
     prepared = api.prepare(load_scenario(Path(__file__).parent.parent / "examples" / "mooncake.toml"))
     params, below = prepared.resolved.params, 400_000
     tiered = run(prepared.workload, replace(params, tiers=(free_tier(below),)), prepared.step_time, replicas=4)
-    equal_engine(tiered, run(prepared.workload, replace(params, kv_blocks=params.kv_blocks + below), prepared.step_time, replicas=4))
+    equal_engine(
+        tiered,
+        run(prepared.workload, replace(params, kv_blocks=params.kv_blocks + below), prepared.step_time, replicas=4),
+    )
     assert tiered.tiers[0].loaded_blocks > 500_000
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10**6), st.sampled_from(["on-evict", "write-through"]), st.sampled_from([(0.0, 0.0), (1e9, inf)]), st.booleans())
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(["on-evict", "write-through"]),
+    st.sampled_from([(0.0, 0.0), (1e9, inf)]),
+    st.booleans(),
+)
 def test_a_link_without_bandwidth_is_no_tier(seed: int, write: str, link: tuple[float, float], prefetch: bool) -> None:
     w = random_workload(seed, closed=seed % 2 == 0)
-    params = EngineParams(kv_blocks=40, block_size=4, max_num_batched_tokens=32, max_num_seqs=4, policy="lru" if seed % 3 else "lfu")
+    params = EngineParams(
+        kv_blocks=40, block_size=4, max_num_batched_tokens=32, max_num_seqs=4, policy="lru" if seed % 3 else "lfu"
+    )
     tier = TierParams("dram", 100, *link, block_bytes=4, write=write, prefetch=prefetch)
     tiered, none = run(w, replace(params, tiers=(tier,)), LinearSteps()), run(w, params, LinearSteps())
     same(replace(tiered, tiers=[], tier_hit_tokens=None, load_s=None), none)
@@ -393,7 +470,8 @@ def test_a_link_without_bandwidth_is_no_tier(seed: int, write: str, link: tuple[
 
 @pytest.mark.parametrize(("latency_s", "bandwidth"), [(0.02, 4e6), (0.2, 1.2e6), (0.0, 0.9e6), (1.0, 2e6)])
 def test_transfer_is_chosen_from_where_the_costs_cross(latency_s: float, bandwidth: float) -> None:
-    """Recomputing n tokens costs n p + n (n - 1) / 2 deep (one token a chunk), loading latency + n bytes / bandwidth."""
+    """Recomputing n tokens costs n p + n (n - 1) / 2 deep (one token a chunk), loading latency + n bytes /
+    bandwidth."""
     p, deep, block, size = 2e-5, 2e-7, 4, 64.0  # bytes per block
 
     class PerToken(LinearSteps):
@@ -403,7 +481,12 @@ def test_transfer_is_chosen_from_where_the_costs_cross(latency_s: float, bandwid
     def chosen(blocks: int) -> bool:
         n = blocks * block + 1
         w = families([(0, n), (1, n), (0, n)], gap_s=1e4)
-        params = EngineParams(kv_blocks=blocks + 1, block_size=block, max_num_batched_tokens=2 * n, tiers=(TierParams("dram", 4 * blocks, bandwidth, latency_s, block_bytes=64),))
+        params = EngineParams(
+            kv_blocks=blocks + 1,
+            block_size=block,
+            max_num_batched_tokens=2 * n,
+            tiers=(TierParams("dram", 4 * blocks, bandwidth, latency_s, block_bytes=64),),
+        )
         return run(w, params, PerToken()).tier_hit_tokens[2, 0] > 0
 
     a, b = deep / 2, p - deep / 2 - size / block / bandwidth  # a n^2 + b n = latency
@@ -488,20 +571,34 @@ def _blind(time_steps: Callable[[Replica, float], None]) -> Callable[[Replica, f
 def random_tiers(rng: random.Random) -> tuple[TierParams, ...]:
     return tuple(
         TierParams(
-            f"tier{k}", rng.choice([1, 5, 30, 200]), rng.choice([0.0, 2e5, 2e6, 2e7, inf]), rng.choice([0.0, 0.0, 1e-4, 3e-3]), block_bytes=rng.choice([100, 1000]),
-            write=rng.choice(["on-evict", "on-evict", "write-through"]), policy=rng.choice(["lru", "lru", "fifo", "lfu", "mru", "filo", "slru", "lruk"]), prefetch=rng.random() < 0.5,
+            f"tier{k}",
+            rng.choice([1, 5, 30, 200]),
+            rng.choice([0.0, 2e5, 2e6, 2e7, inf]),
+            rng.choice([0.0, 0.0, 1e-4, 3e-3]),
+            block_bytes=rng.choice([100, 1000]),
+            write=rng.choice(["on-evict", "on-evict", "write-through"]),
+            policy=rng.choice(["lru", "lru", "fifo", "lfu", "mru", "filo", "slru", "lruk"]),
+            prefetch=rng.random() < 0.5,
         )
         for k in range(rng.choice([1, 1, 2, 3]))
-    )  # fmt: skip
+    )
 
 
 def random_params(rng: random.Random) -> EngineParams:
     return EngineParams(
-        kv_blocks=rng.choice([36, 60, 120]), block_size=rng.choice([1, 4, 16]) if rng.random() < 0.3 else 4, max_num_batched_tokens=rng.choice([8, 32, 512]),
-        max_num_seqs=rng.choice([1, 3, 100]), scheduler_policy=rng.choice(["fcfs", "fcfs", "priority"]), reserve_full_isl=rng.random() < 0.7,
-        watermark=rng.choice([0.0, 0.0, 0.1]), long_prefill_token_threshold=rng.choice([0, 0, 6]), policy=rng.choice(["lru", "lru", "lfu", "s3fifo"]),
-        step_overhead_s=rng.choice([0.0, 0.0017]), frontend_s=rng.choice([0.0, 0.011]), tiers=random_tiers(rng),
-    )  # fmt: skip
+        kv_blocks=rng.choice([36, 60, 120]),
+        block_size=rng.choice([1, 4, 16]) if rng.random() < 0.3 else 4,
+        max_num_batched_tokens=rng.choice([8, 32, 512]),
+        max_num_seqs=rng.choice([1, 3, 100]),
+        scheduler_policy=rng.choice(["fcfs", "fcfs", "priority"]),
+        reserve_full_isl=rng.random() < 0.7,
+        watermark=rng.choice([0.0, 0.0, 0.1]),
+        long_prefill_token_threshold=rng.choice([0, 0, 6]),
+        policy=rng.choice(["lru", "lru", "lfu", "s3fifo"]),
+        step_overhead_s=rng.choice([0.0, 0.0017]),
+        frontend_s=rng.choice([0.0, 0.011]),
+        tiers=random_tiers(rng),
+    )
 
 
 def checked(w: Workload, params: EngineParams, **options) -> Recording:
@@ -526,7 +623,11 @@ def checked(w: Workload, params: EngineParams, **options) -> Recording:
 def test_fast_forward_equals_stepping(seed: int) -> None:
     rng = random.Random(seed)
     w = random_workload(seed, n=rng.choice([30, 60]), closed=rng.random() < 0.5, rate=rng.choice([20.0, 100.0, 1000.0]))
-    options = {"replicas": rng.choice([1, 1, 2]), "router": rng.choice(["round-robin", "least-loaded"]), "horizon_s": rng.choice([None, None, 0.7])}
+    options = {
+        "replicas": rng.choice([1, 1, 2]),
+        "router": rng.choice(["round-robin", "least-loaded"]),
+        "horizon_s": rng.choice([None, None, 0.7]),
+    }
     params = random_params(rng)
     same(checked(w, params, **options, fast_forward=False), checked(w, params, **options))
 
@@ -549,12 +650,24 @@ def test_random_worlds_reach_the_corners() -> None:
             rng = random.Random(seed)
             w = random_workload(seed, n=60, closed=rng.random() < 0.5, rate=rng.choice([20.0, 100.0, 1000.0]))
             r = checked(w, random_params(rng))
-            seen |= {name for name, happened in {
-                "loaded": r.tier_hit_tokens.sum(), "from two tiers": (r.tier_hit_tokens > 0).all(axis=1).any() and len(r.tiers) > 1,
-                "partly from below": ((r.tier_hit_tokens.sum(1) > 0) & (r.tier_hit_tokens.sum(1) < r.hit_tokens)).any(),
-                "dropped": any(t.dropped_blocks for t in r.tiers), "waited": (r.load_s > 0).any(), "preempted": r.preemptions.sum(),
-                "loaded again after a preemption": sum(t.loaded_blocks for t in r.tiers) * r.block_size > r.tier_hit_tokens.sum() > 0 and r.readmission_hit_tokens.any(),
-            }.items() if happened}  # fmt: skip
+            seen |= {
+                name
+                for name, happened in {
+                    "loaded": r.tier_hit_tokens.sum(),
+                    "from two tiers": (r.tier_hit_tokens > 0).all(axis=1).any() and len(r.tiers) > 1,
+                    "partly from below": (
+                        ((r.tier_hit_tokens.sum(1) > 0) & (r.tier_hit_tokens.sum(1) < r.hit_tokens)).any()
+                    ),
+                    "dropped": any(t.dropped_blocks for t in r.tiers),
+                    "waited": (r.load_s > 0).any(),
+                    "preempted": r.preemptions.sum(),
+                    "loaded again after a preemption": (
+                        sum(t.loaded_blocks for t in r.tiers) * r.block_size > r.tier_hit_tokens.sum() > 0
+                        and r.readmission_hit_tokens.any()
+                    ),
+                }.items()
+                if happened
+            }
             assert (r.tier_hit_tokens.sum(1) <= r.hit_tokens).all()
             assert (r.hit_tokens <= r.ceiling_replica_tokens).all()
             assert (r.status == 0).all() or (r.status >= 0).all()

@@ -1,7 +1,8 @@
 """Everything, once, in under five seconds: the textbook numbers, a mix, a trace, a cache replay, the command line.
 
-    $ pytest tests/test_tiny.py
+$ pytest tests/test_tiny.py
 """
+
 import json
 import time
 
@@ -21,18 +22,24 @@ def five_seconds():
     assert time.process_time() - started < 5
 
 
-@pytest.mark.parametrize(("block_size", "expected"), [(1, [7000, 3000, 150]), (16, [7000, 3000, 158]), (128, [7000, 3080, 238])])
+@pytest.mark.parametrize(
+    ("block_size", "expected"), [(1, [7000, 3000, 150]), (16, [7000, 3000, 158]), (128, [7000, 3080, 238])]
+)
 def test_the_textbook_prompts_compute_exactly_these_tokens(block_size, expected):
     assert new_tokens(block_size) == expected
 
 
 def mix(dynamic_first: bool = False) -> Scenario:
     layers = [Layer("system", "global", Dist(value=320)), Layer("user", "dynamic", Dist("uniform", low=10, high=100))]
-    chat = MixClass("chat", share=1.0, layers=tuple(layers[::-1] if dynamic_first else layers), output=Dist("geometric", mean=20))
+    chat = MixClass(
+        "chat", share=1.0, layers=tuple(layers[::-1] if dynamic_first else layers), output=Dist("geometric", mean=20)
+    )
     return Scenario(
-        workload=WorkloadConfig(class_=(chat,), rate=10.0, duration_s=20.0), slo=SloConfig(ttft_s=0.5, tpot_s=0.05, attainment=0.99),
-        engine=EngineConfig(kv_blocks=1000), cluster=ClusterConfig(replicas=2),
-    )  # fmt: skip
+        workload=WorkloadConfig(class_=(chat,), rate=10.0, duration_s=20.0),
+        slo=SloConfig(ttft_s=0.5, tpot_s=0.05, attainment=0.99),
+        engine=EngineConfig(kv_blocks=1000),
+        cluster=ClusterConfig(replicas=2),
+    )
 
 
 def test_a_mix_runs_and_every_request_and_token_is_accounted_for():
@@ -61,7 +68,10 @@ def test_a_cache_off_hits_nothing_and_computes_more():
 
 def test_a_trace_is_replayed_with_and_without_time(tmp_path, capsys):
     trace = tmp_path / "trace.jsonl"
-    rows = [{"timestamp": 1000 * i, "input_length": 1100, "output_length": 20, "hash_ids": [0, i % 2 + 1, i + 10]} for i in range(6)]
+    rows = [
+        {"timestamp": 1000 * i, "input_length": 1100, "output_length": 20, "hash_ids": [0, i % 2 + 1, i + 10]}
+        for i in range(6)
+    ]
     trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert main(["cache", str(trace), "--rule", "full-blocks"]) == 0
     (row,) = json.loads(capsys.readouterr().out)

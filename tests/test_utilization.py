@@ -1,4 +1,6 @@
-"""MFU and MBU: a run worked out by hand, the shapes of steps as the step-time function got them, formulas against the roofline's."""
+"""MFU and MBU: a run worked out by hand, the shapes of steps as the step-time function got them, formulas against the
+roofline's."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -22,7 +24,9 @@ from tests.test_explain import SYSTEM
 from tests.test_explain import scenario as mix
 from tests.worlds import LinearSteps, UnitSteps, plain, random_workload
 
-SMALL = ModelSpec("small", layers=2, hidden=8, heads=2, kv_heads=1, head_dim=4, intermediate=16, vocab=32, max_context=1000)
+SMALL = ModelSpec(
+    "small", layers=2, hidden=8, heads=2, kv_heads=1, head_dim=4, intermediate=16, vocab=32, max_context=1000
+)
 GPU = Peaks("gpu", 10_000.0, 4_000.0, "made up")
 
 
@@ -30,11 +34,15 @@ def test_a_run_by_hand() -> None:
     """A prompt of 4 tokens, then two decodes that see 5 and 6; every step takes a second."""
     work = plain([0.0], [4], [3])
     rec = run(work, EngineParams(kv_blocks=10, block_size=4), UnitSteps())
-    linear = 2 * 2 * (8 * 4 * (2 * 2 + 2 * 1) + 3 * 8 * 16)  # 2 FLOPs a weight, 2 layers of attention and feed-forward weights
+    linear = (
+        2 * 2 * (8 * 4 * (2 * 2 + 2 * 1) + 3 * 8 * 16)
+    )  # 2 FLOPs a weight, 2 layers of attention and feed-forward weights
     pair, head = 4 * 2 * 4, 2 * 32 * 8  # one (query, key) pair in a layer; one sampled row
     flops = (4 * linear + 2 * 10 * pair + head) + (linear + 2 * 5 * pair + head) + (linear + 2 * 6 * pair + head)
     assert flops == 16_704
-    weights = linear + (2 * 2 * 8 + 8) * 2 + 32 * 8 * 2  # 2 bytes a weight, norms, LM head; not the table that rows are looked up in
+    weights = (
+        linear + (2 * 2 * 8 + 8) * 2 + 32 * 8 * 2
+    )  # 2 bytes a weight, norms, LM head; not the table that rows are looked up in
     key = 2 * 1 * 4 * 2  # K and V of a token in a layer
     moved = 3 * weights + key * 2 * ((4 + 4) + (5 + 1) + (6 + 1))  # read and written
     assert moved == 9_360
@@ -42,10 +50,18 @@ def test_a_run_by_hand() -> None:
     assert (summary["step_flops"], summary["step_bytes_per_gpu"]) == (flops, moved)
     assert summary["mfu"] == pytest.approx(flops / (3 * 10_000))
     assert summary["mbu"] == pytest.approx(moved / (3 * 4_000))
-    half = build_report(rec, work, scenario(run=RunConfig(duration_s=1.5)), step_work=StepWork(SMALL, "bf16", "bf16"), peaks=GPU).summary
+    half = build_report(
+        rec, work, scenario(run=RunConfig(duration_s=1.5)), step_work=StepWork(SMALL, "bf16", "bf16"), peaks=GPU
+    ).summary
     assert half["step_flops"] == (4 * linear + 2 * 10 * pair + head) + (linear + 2 * 5 * pair + head) / 2
     assert half["mfu"] == pytest.approx(half["step_flops"] / 15_000)
-    two = build_report(rec, work, scenario(hardware=HardwareConfig(tensor_parallel=2)), step_work=StepWork(SMALL, "bf16", "bf16", 2), peaks=GPU).summary
+    two = build_report(
+        rec,
+        work,
+        scenario(hardware=HardwareConfig(tensor_parallel=2)),
+        step_work=StepWork(SMALL, "bf16", "bf16", 2),
+        peaks=GPU,
+    ).summary
     assert two["mfu"] == pytest.approx(summary["mfu"] / 2)
     norms, kv = (2 * 2 * 8 + 8) * 2, key * 2 * 21  # on every GPU: norms, and the one KV head
     assert two["step_bytes_per_gpu"] == 3 * ((weights - norms) / 2 + norms) + kv
@@ -78,7 +94,14 @@ def shapes(rec: Recording) -> list[tuple]:
 def test_steps_keep_the_shapes_they_were_timed_by(seed: int, semantics: str) -> None:
     """Stepping one by one and in stretches, with preemptions and prompts in several chunks, and cut by a horizon."""
     work = random_workload(seed, n=50, closed=True)
-    params = EngineParams(kv_blocks=45, block_size=4, max_num_seqs=8, max_num_batched_tokens=32, semantics=semantics, chunked_prefill_size=32)
+    params = EngineParams(
+        kv_blocks=45,
+        block_size=4,
+        max_num_seqs=8,
+        max_num_batched_tokens=32,
+        semantics=semantics,
+        chunked_prefill_size=32,
+    )
     spy = Spy()
     stepping = run(work, params, spy, fast_forward=False)
     assert shapes(stepping) == spy.seen
@@ -93,8 +116,13 @@ def test_steps_keep_the_shapes_they_were_timed_by(seed: int, semantics: str) -> 
 
 @pytest.mark.parametrize("name", [*bundled_models(), "sliding"])
 def test_formulas_are_the_rooflines(name: str) -> None:
-    """At 100 % of peak a roofline step takes FLOPs / peak when memory is free, and bytes / bandwidth when compute is."""
-    model = replace(resolve_model("qwen3-8b"), name=name, sliding_layers=12, window=96) if name == "sliding" else resolve_model(name)
+    """At 100 % of peak a roofline step takes FLOPs / peak when memory is free, and bytes / bandwidth when compute
+    is."""
+    model = (
+        replace(resolve_model("qwen3-8b"), name=name, sliding_layers=12, window=96)
+        if name == "sliding"
+        else resolve_model(name)
+    )
     profile = roofline_profile("h100")
     free = {"mfu": 1.0, "attention_mfu": 1.0, "memory_efficiency": 1.0, "step_s": 0.0, "sequence_s": 0.0}
 
@@ -110,10 +138,19 @@ def test_formulas_are_the_rooflines(name: str) -> None:
         written = (n + new.sum()) * model.layers * model.layer_kv_bytes("bf16")  # which the roofline leaves out
         return float(flops[0]), float(moved[0] - written)
 
-    for shape in (([], 40, 40 * 300, 500, 40), ([(700, 50)], 0, 0, 0, 1), ([(64, 0), (10, 1000)], 8, 8 * 90, 200, 9), ([(512, 512)], 3, 60, 30, 3)):
+    for shape in (
+        ([], 40, 40 * 300, 500, 40),
+        ([(700, 50)], 0, 0, 0, 1),
+        ([(64, 0), (10, 1000)], 8, 8 * 90, 200, 9),
+        ([(512, 512)], 3, 60, 30, 3),
+    ):
         flops, moved = parts(*shape)
-        assert flops == pytest.approx(1e12 * seconds({"flops": 1e12, "attention_flops": 1e12, "bandwidth": 1e30}, *shape), rel=1e-9)
-        assert moved == pytest.approx(1e12 * seconds({"flops": 1e30, "attention_flops": 1e30, "bandwidth": 1e12}, *shape), rel=1e-9)
+        assert flops == pytest.approx(
+            1e12 * seconds({"flops": 1e12, "attention_flops": 1e12, "bandwidth": 1e30}, *shape), rel=1e-9
+        )
+        assert moved == pytest.approx(
+            1e12 * seconds({"flops": 1e30, "attention_flops": 1e30, "bandwidth": 1e12}, *shape), rel=1e-9
+        )
 
 
 def test_peaks_are_those_of_the_card_or_unknown() -> None:
@@ -140,5 +177,11 @@ def test_a_run_says_what_its_utilization_is_measured_by_or_that_it_is_unknown(mo
     assert (unknown.summary["mfu"], unknown.summary["mbu"], unknown.summary["peaks"]) == (None, None, None)
     assert unknown.summary["step_flops"] == summary["step_flops"] > 0
     assert any(note.startswith("MFU and MBU unknown") for note in unknown.notes)
-    bare = build_report(recording([0.0], [steps(np.array([1.0]))]), plain([0.0], [4], [1]), scenario(), step_work=StepWork(SMALL, "bf16", "bf16"), peaks=GPU)
+    bare = build_report(
+        recording([0.0], [steps(np.array([1.0]))]),
+        plain([0.0], [4], [1]),
+        scenario(),
+        step_work=StepWork(SMALL, "bf16", "bf16"),
+        peaks=GPU,
+    )
     assert bare.summary["mfu"] is None  # a recording that says nothing of its steps' shapes

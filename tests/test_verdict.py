@@ -1,4 +1,6 @@
-"""Meets, misses, not shown: intervals of tiny worlds worked out by hand, and how often they hold the truth where it is known."""
+"""Meets, misses, not shown: intervals of tiny worlds worked out by hand, and how often they hold the truth where it is
+known."""
+
 from __future__ import annotations
 
 import math
@@ -142,7 +144,8 @@ def test_batches_see_what_a_run_hides() -> None:
 
 
 def correlated(seed: int, share: float, count: int, n: int = 4000, memory: float = 0.995) -> list[np.ndarray]:
-    """Independent runs of a stationary process, good with this share: an AR(1) below a level, as long queues leave behind."""
+    """Independent runs of a stationary process, good with this share: an AR(1) below a level, as long queues leave
+    behind."""
     draw = np.random.default_rng(seed)
     noise = draw.standard_normal((count, n)) * math.sqrt(1 - memory**2)
     noise[:, 0] = draw.standard_normal(count)
@@ -185,7 +188,14 @@ def sample(*good: np.ndarray, limits: SloClass = LIMITS, late: str = "ttft_s") -
     """One run; by class whether each of its requests met its limits, the others being late by `late` alone."""
     class_id = np.concatenate([np.full(len(one), i) for i, one in enumerate(good)]).astype(np.int64)
     met = np.concatenate(good).astype(bool)
-    columns = {"class_id": class_id, "good": met, "completed": np.ones(len(met), bool), "ttft_s": np.full(len(met), 0.5), "tpot_s": np.full(len(met), 0.05), "e2e_s": np.full(len(met), 5.0)}
+    columns = {
+        "class_id": class_id,
+        "good": met,
+        "completed": np.ones(len(met), bool),
+        "ttft_s": np.full(len(met), 0.5),
+        "tpot_s": np.full(len(met), 0.05),
+        "e2e_s": np.full(len(met), 5.0),
+    }
     columns[late] = np.where(met, columns[late], 100.0)
     return Sample([(f"class {i}", limits) for i in range(len(good))], columns)
 

@@ -1,4 +1,6 @@
-"""A run that begins with a saved cache serves its arrivals as the run over everything does, and refuses another world's cache."""
+"""A run that begins with a saved cache serves its arrivals as the run over everything does, and refuses another world's
+cache."""
+
 import json
 import random
 from dataclasses import replace
@@ -39,11 +41,29 @@ def test_saving_and_going_on_is_one_run(replicas, closed, kv_blocks):
         workload, late = two_parts(seed, closed=closed)
         whole = run(workload, params, LinearSteps(), replicas=replicas)
         states = []
-        first = run(workload, params, LinearSteps(), replicas=replicas, until_arrival_s=GAP_S - 1, on_end=lambda r, kept=states: kept.append(saved(r, GAP_S - 1)))
+        first = run(
+            workload,
+            params,
+            LinearSteps(),
+            replicas=replicas,
+            until_arrival_s=GAP_S - 1,
+            on_end=lambda r, kept=states: kept.append(saved(r, GAP_S - 1)),
+        )
         second = run(workload, params, LinearSteps(), replicas=replicas, warm=states[0])
-        for name in ("hit_tokens", "ceiling_replica_tokens", "ceiling_fleet_tokens", "replica", "status", "preemptions"):
-            np.testing.assert_array_equal(getattr(second, name)[late], getattr(whole, name)[late], err_msg=f"{seed} {name}")
-            np.testing.assert_array_equal(getattr(first, name)[~late], getattr(whole, name)[~late], err_msg=f"{seed} {name}")
+        for name in (
+            "hit_tokens",
+            "ceiling_replica_tokens",
+            "ceiling_fleet_tokens",
+            "replica",
+            "status",
+            "preemptions",
+        ):
+            np.testing.assert_array_equal(
+                getattr(second, name)[late], getattr(whole, name)[late], err_msg=f"{seed} {name}"
+            )
+            np.testing.assert_array_equal(
+                getattr(first, name)[~late], getattr(whole, name)[~late], err_msg=f"{seed} {name}"
+            )
         np.testing.assert_array_equal(second.finish_s[late], whole.finish_s[late])
         assert first.evicted_blocks + second.evicted_blocks == whole.evicted_blocks
         evicted += second.evicted_blocks
@@ -87,17 +107,42 @@ def test_every_policy_goes_on_as_if_nothing_had_happened(policy, semantics):
         rng = random.Random(seed)
         blocks, page = (rng.choice([40, 60, 100]), 4) if semantics == "vllm" else (rng.choice([60, 80, 120]), 4)
         params = EngineParams(
-            kv_blocks=blocks, block_size=page, max_num_seqs=8, max_num_batched_tokens=64, policy=policy, semantics=semantics,
-            chunked_prefill_size=rng.choice([32, 64]), schedule_policy=rng.choice(["fcfs", "lpm", "lof"]), schedule_conservativeness=0.3,
-        )  # fmt: skip
+            kv_blocks=blocks,
+            block_size=page,
+            max_num_seqs=8,
+            max_num_batched_tokens=64,
+            policy=policy,
+            semantics=semantics,
+            chunked_prefill_size=rng.choice([32, 64]),
+            schedule_policy=rng.choice(["fcfs", "lpm", "lof"]),
+            schedule_conservativeness=0.3,
+        )
         workload, late = two_parts(seed, closed=seed % 2 == 0)
         options = {"replicas": 2, "seed": seed}
         whole = run(workload, params, LinearSteps(), **options)
         states = []
-        first = run(workload, params, LinearSteps(), **options, until_arrival_s=GAP_S - 1, on_end=lambda r, kept=states: kept.append(saved(r, GAP_S - 1)))
+        first = run(
+            workload,
+            params,
+            LinearSteps(),
+            **options,
+            until_arrival_s=GAP_S - 1,
+            on_end=lambda r, kept=states: kept.append(saved(r, GAP_S - 1)),
+        )
         second = run(workload, params, LinearSteps(), **options, warm=states[0])
-        for name in ("hit_tokens", "ceiling_replica_tokens", "ceiling_fleet_tokens", "replica", "status", "preemptions", "admit_s", "finish_s"):
-            np.testing.assert_array_equal(getattr(second, name)[late], getattr(whole, name)[late], err_msg=f"{seed} {name}")
+        for name in (
+            "hit_tokens",
+            "ceiling_replica_tokens",
+            "ceiling_fleet_tokens",
+            "replica",
+            "status",
+            "preemptions",
+            "admit_s",
+            "finish_s",
+        ):
+            np.testing.assert_array_equal(
+                getattr(second, name)[late], getattr(whole, name)[late], err_msg=f"{seed} {name}"
+            )
         assert first.evicted_blocks + second.evicted_blocks == whole.evicted_blocks
         evicted += second.evicted_blocks
     assert evicted > 100
@@ -108,19 +153,43 @@ def test_the_restored_cache_is_sound():
     workload, _ = two_parts(3)
     states, again = [], []
     run(workload, params, LinearSteps(), until_arrival_s=500, on_end=lambda r: states.append(saved(r, 500)))
-    run(workload, params, LinearSteps(), until_arrival_s=501, warm=states[0], on_end=lambda r: (r[0].scheduler.cache.check(), again.append(saved(r, 500))))
-    np.testing.assert_array_equal(np.sort(states[0].runs, axis=0), np.sort(again[0].runs, axis=0))  # nothing arrived: it comes back as it was
+    run(
+        workload,
+        params,
+        LinearSteps(),
+        until_arrival_s=501,
+        warm=states[0],
+        on_end=lambda r: (r[0].scheduler.cache.check(), again.append(saved(r, 500))),
+    )
+    np.testing.assert_array_equal(
+        np.sort(states[0].runs, axis=0), np.sort(again[0].runs, axis=0)
+    )  # nothing arrived: it comes back as it was
 
 
 @pytest.mark.parametrize("semantics", ["vllm", "sglang"])
 @pytest.mark.parametrize("policy", ["lru", "lfu", "mru", "tlru", "s3fifo", "arc", "wtinylfu", "random"])
 def test_what_is_restored_is_saved_again_to_the_last_bit(policy, semantics):
     """Nothing arrives in between: nodes, states, counters, SGLang's clock, reserve and passes."""
-    params = EngineParams(kv_blocks=60, block_size=4, max_num_seqs=8, max_num_batched_tokens=64, policy=policy, semantics=semantics, chunked_prefill_size=32)
+    params = EngineParams(
+        kv_blocks=60,
+        block_size=4,
+        max_num_seqs=8,
+        max_num_batched_tokens=64,
+        policy=policy,
+        semantics=semantics,
+        chunked_prefill_size=32,
+    )
     workload, _ = two_parts(3)
     states = []
     run(workload, params, LinearSteps(), until_arrival_s=500, on_end=lambda r: states.append(saved(r, 500)))
-    run(workload, params, LinearSteps(), until_arrival_s=501, warm=states[0], on_end=lambda r: states.append(saved(r, 500)))
+    run(
+        workload,
+        params,
+        LinearSteps(),
+        until_arrival_s=501,
+        warm=states[0],
+        on_end=lambda r: states.append(saved(r, 500)),
+    )
     for name in ("seen", "trees"):
         np.testing.assert_array_equal(getattr(states[1], name), getattr(states[0], name))
     if semantics == "sglang":
@@ -137,12 +206,15 @@ class Opaque(Policy):
         self.memory = object()
 
 
-@pytest.mark.parametrize(("change", "expected"), [
-    ({"policy": "clairvoyant"}, "no cache that can be saved"),
-    ({"caching": False}, "no cache that can be saved"),
-    ({"policy": "tests.test_warm:Opaque"}, "policy Opaque keeps object in memory, which cannot be saved"),
-    ({"tiers": (TierParams("dram", 50, 1e9),)}, "tiers below it cannot be saved"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"policy": "clairvoyant"}, "no cache that can be saved"),
+        ({"caching": False}, "no cache that can be saved"),
+        ({"policy": "tests.test_warm:Opaque"}, "policy Opaque keeps object in memory, which cannot be saved"),
+        ({"tiers": (TierParams("dram", 50, 1e9),)}, "tiers below it cannot be saved"),
+    ],
+)
 def test_what_cannot_be_saved_is_refused(change, expected):
     workload, _ = two_parts(1)
     params = EngineParams(kv_blocks=60, block_size=4, max_num_seqs=8, max_num_batched_tokens=64, **change)
@@ -176,16 +248,28 @@ def scenario(tmp_path):
     rows = []
     for i in range(200):
         at_ms = int(i * 500 + (600_000 if i >= 100 else 0))
-        rows.append({"timestamp": at_ms, "input_length": 1024, "output_length": 20, "hash_ids": [int(rng.integers(6)), 1000 + i]})
+        rows.append(
+            {
+                "timestamp": at_ms,
+                "input_length": 1024,
+                "output_length": 20,
+                "hash_ids": [int(rng.integers(6)), 1000 + i],
+            }
+        )
     (tmp_path / "trace.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     path = tmp_path / "s.toml"
     path.write_text(TRACE)
     return path
 
 
-@pytest.mark.parametrize("more", [[], ["cache.policy=arc"], ["engine.semantics=sglang"], ["engine.semantics=sglang", "cache.policy=s3fifo"]])
+@pytest.mark.parametrize(
+    "more", [[], ["cache.policy=arc"], ["engine.semantics=sglang"], ["engine.semantics=sglang", "cache.policy=s3fifo"]]
+)
 def test_the_command_saves_and_goes_on(scenario, tmp_path, capsys, more):
-    cache, run_of = str(tmp_path / "warm.npz"), ["run", str(scenario), "--no-baseline", "--json", *(word for key in more for word in ("--set", key))]
+    cache, run_of = (
+        str(tmp_path / "warm.npz"),
+        ["run", str(scenario), "--no-baseline", "--json", *(word for key in more for word in ("--set", key))],
+    )
     assert main([*run_of, "--set", "run.warmup_s=300"]) == 0
     whole = json.loads(capsys.readouterr().out)
     assert main([*run_of, "--set", "run.duration_s=300", "--save-cache", cache]) == 0
@@ -198,15 +282,18 @@ def test_the_command_saves_and_goes_on(scenario, tmp_path, capsys, more):
     assert any("begun with the cache of warm.npz" in note for note in warm["notes"])
 
 
-@pytest.mark.parametrize(("changed", "expected"), [
-    ("engine.kv_blocks=701", "other kv blocks 700, here 701"),
-    ("engine.block_size=32", "other block size"),
-    ("cluster.replicas=2", "other replicas"),
-    ("cache.policy=lfu", "other policy"),
-    ("engine.semantics=sglang", "other semantics"),
-    ("workload.requests=150", "other requests"),
-    ("cache.enabled=false", "other caching"),
-])
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ("engine.kv_blocks=701", "other kv blocks 700, here 701"),
+        ("engine.block_size=32", "other block size"),
+        ("cluster.replicas=2", "other replicas"),
+        ("cache.policy=lfu", "other policy"),
+        ("engine.semantics=sglang", "other semantics"),
+        ("workload.requests=150", "other requests"),
+        ("cache.enabled=false", "other caching"),
+    ],
+)
 def test_another_world_is_refused(scenario, tmp_path, capsys, changed, expected):
     cache = str(tmp_path / "warm.npz")
     assert main(["run", str(scenario), "--no-baseline", "--set", "run.duration_s=300", "--save-cache", cache]) == 0
@@ -224,6 +311,20 @@ def test_files_that_are_no_saved_cache_are_refused_and_kept(scenario, tmp_path, 
     capsys.readouterr()
     assert main(["run", str(scenario), "--save-cache", str(tmp_path / "w.npz")]) == 2
     assert "run.duration_s is not set" in capsys.readouterr().err
-    assert main(["run", str(scenario), "--set", "cache.policy=clairvoyant", "--set", "run.duration_s=300", "--save-cache", str(tmp_path / "w.npz")]) == 2
+    assert (
+        main(
+            [
+                "run",
+                str(scenario),
+                "--set",
+                "cache.policy=clairvoyant",
+                "--set",
+                "run.duration_s=300",
+                "--save-cache",
+                str(tmp_path / "w.npz"),
+            ]
+        )
+        == 2
+    )
     assert "whose policy is clairvoyant" in capsys.readouterr().err
     assert not (tmp_path / "w.npz").exists()

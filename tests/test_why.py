@@ -1,4 +1,5 @@
 """Why nothing meets a target: what requests take alone, limits within reach, other GPUs."""
+
 from __future__ import annotations
 
 import importlib
@@ -23,20 +24,40 @@ ALONE = {"capacity": False, "binding": False, "advice": False, "growth": None, "
 """Only the fewest replicas, and why there are none."""
 reasons = importlib.import_module("kvcast.planner.why")
 VLLM = EngineParams(kv_blocks=20_000, max_num_batched_tokens=2048, step_overhead_s=0.002, frontend_s=0.005)
-SGLANG = EngineParams(kv_blocks=320_000, block_size=1, semantics="sglang", chunked_prefill_size=2000, step_overhead_s=0.001, frontend_s=0.005)
+SGLANG = EngineParams(
+    kv_blocks=320_000,
+    block_size=1,
+    semantics="sglang",
+    chunked_prefill_size=2000,
+    step_overhead_s=0.001,
+    frontend_s=0.005,
+)
 
 
-@pytest.mark.parametrize("params", [VLLM, SGLANG, replace(SGLANG, chunked_prefill_size=0), replace(VLLM, async_scheduling=True)], ids=["vllm", "sglang", "sglang, whole prompts", "async"])
-@pytest.mark.parametrize("step_time", [LinearSteps(), load_step_time("h200-llama-3.1-8b-aic")], ids=["linear", "tables"])
+@pytest.mark.parametrize(
+    "params",
+    [VLLM, SGLANG, replace(SGLANG, chunked_prefill_size=0), replace(VLLM, async_scheduling=True)],
+    ids=["vllm", "sglang", "sglang, whole prompts", "async"],
+)
+@pytest.mark.parametrize(
+    "step_time", [LinearSteps(), load_step_time("h200-llama-3.1-8b-aic")], ids=["linear", "tables"]
+)
 def test_alone_is_what_a_simulation_of_requests_far_apart_says(params, step_time):
     """Six prompts, then the same six again, whose first 1,000 to 9,000 tokens the cache then holds."""
     shared, n = [1000, 3000, 9000], 6
     prompt, output = [1001, 1500, 3001, 7095, 9001, 20_000], [1, 2, 40, 300, 1, 17]
     tree = PrefixTree(np.array([-1, 0, 0, 0], np.int32), np.array([0, *shared]), np.zeros(4, np.int16))
-    workload = replace(plain(np.arange(2 * n) * 100.0, prompt * 2, output * 2), tree=tree, leaf=np.array([1, 1, 2, 2, 3, 3] * 2, np.int32))
+    workload = replace(
+        plain(np.arange(2 * n) * 100.0, prompt * 2, output * 2),
+        tree=tree,
+        leaf=np.array([1, 1, 2, 2, 3, 3] * 2, np.int32),
+    )
     cached = np.repeat(shared, 2) // params.block_size * params.block_size
     simulated = per_request(run(workload, params, step_time), workload)
-    cold, warm = alone(workload, params, step_time, np.zeros(2 * n, np.int64)), alone(workload, params, step_time, np.tile(cached, 2))
+    cold, warm = (
+        alone(workload, params, step_time, np.zeros(2 * n, np.int64)),
+        alone(workload, params, step_time, np.tile(cached, 2)),
+    )
     for limit in ("ttft_s", "tpot_s", "e2e_s"):
         np.testing.assert_allclose(simulated[limit][[0, 2, 4]], cold[limit][[0, 2, 4]], rtol=1e-9)
         np.testing.assert_allclose(simulated[limit][n:], warm[limit][n:], rtol=1e-9)
@@ -47,7 +68,9 @@ def test_a_request_that_no_replica_can_serve_takes_for_ever():
     workload = plain([0, 0, 0], [100, 5000, 900], [1, 1, 200])
     times = alone(workload, replace(VLLM, max_model_len=4000, kv_blocks=60), LinearSteps(), np.zeros(3, np.int64))
     assert np.isfinite(times["ttft_s"]).tolist() == [True, False, False]
-    assert np.isinf(alone(workload, replace(VLLM, max_model_len=10), LinearSteps(), np.zeros(3, np.int64))["e2e_s"]).all()
+    assert np.isinf(
+        alone(workload, replace(VLLM, max_model_len=10), LinearSteps(), np.zeros(3, np.int64))["e2e_s"]
+    ).all()
 
 
 def test_of_very_many_lengths_the_times_are_as_good_as_exact(monkeypatch):
@@ -65,19 +88,35 @@ def test_of_very_many_lengths_the_times_are_as_good_as_exact(monkeypatch):
 
 
 def chat(name: str, rate: float, prompt: int = 500, **slo: float) -> dict:
-    return {"name": name, "rate": rate, "output": {"value": 50}, "slo_class": name, "layers": [{"name": "m", "scope": "dynamic", "tokens": {"value": prompt}}]}
+    return {
+        "name": name,
+        "rate": rate,
+        "output": {"value": 50},
+        "slo_class": name,
+        "layers": [{"name": "m", "scope": "dynamic", "tokens": {"value": prompt}}],
+    }
 
 
 def scenario(*classes: dict, slo: dict, **sections):
-    return scenario_from_doc({
-        "workload": {"requests": 600, "class": list(classes)}, "model": {"name": "llama-3.1-8b"}, "hardware": {"profile": "h200-llama-3.1-8b-aic"},
-        "slo": {"attainment": 0.95, **slo}, "run": {"warmup_s": 0.0}, **sections,
-    })  # fmt: skip
+    return scenario_from_doc(
+        {
+            "workload": {"requests": 600, "class": list(classes)},
+            "model": {"name": "llama-3.1-8b"},
+            "hardware": {"profile": "h200-llama-3.1-8b-aic"},
+            "slo": {"attainment": 0.95, **slo},
+            "run": {"warmup_s": 0.0},
+            **sections,
+        }
+    )
 
 
 def test_a_class_that_can_never_meet_its_limit_is_named_with_the_limit_that_it_could(tmp_path):
     """The case sacrificed_class: 4 % of the requests have a limit of 1 ms, and one prompt alone takes 11."""
-    asked = scenario(chat("chat", 5.0), chat("premium", 0.2), slo={"classes": {"chat": {"ttft_s": 0.5}, "premium": {"ttft_s": 0.001}}})
+    asked = scenario(
+        chat("chat", 5.0),
+        chat("premium", 0.2),
+        slo={"classes": {"chat": {"ttft_s": 0.5}, "premium": {"ttft_s": 0.001}}},
+    )
     made = plan(asked, out=tmp_path, most=4, **ALONE)
     found = made["why"]
     assert not made["answer"]["feasible"]
@@ -101,7 +140,13 @@ def test_a_class_that_can_never_meet_its_limit_is_named_with_the_limit_that_it_c
     assert "layouts of about 1 GPU attains the target in one run" in words
 
     def attained(limit_s: float) -> float:
-        changed = replace(asked, slo=replace(asked.slo, classes={**asked.slo.classes, "premium": replace(asked.slo.classes["premium"], ttft_s=limit_s)}))
+        changed = replace(
+            asked,
+            slo=replace(
+                asked.slo,
+                classes={**asked.slo.classes, "premium": replace(asked.slo.classes["premium"], ttft_s=limit_s)},
+            ),
+        )
         fleet = replace(changed, cluster=replace(changed.cluster, replicas=near["replicas"]))
         again = plan(fleet, fixed=True, seeds=1, **ALONE)
         return next(one for one in again["candidates"][0]["classes"] if one["name"] == "premium")["attainment"]["mean"]
@@ -118,12 +163,19 @@ def test_a_plan_that_meets_asks_no_why():
 
 def test_a_fleet_that_only_waits_is_told_apart_and_other_gpus_are_tried():
     """One L40S is too slow for the load; every request alone is well within its limit."""
-    asked = scenario(chat("chat", 4.0, prompt=6000), slo={"e2e_s": 6.0}, hardware={"profile": "l40s-llama-3.1-8b-aic"}, cost={"gpu_hour_usd": 1.0})
+    asked = scenario(
+        chat("chat", 4.0, prompt=6000),
+        slo={"e2e_s": 6.0},
+        hardware={"profile": "l40s-llama-3.1-8b-aic"},
+        cost={"gpu_hour_usd": 1.0},
+    )
     made = plan(asked, most=1, **ALONE)
     found = made["why"]
     assert found["alone"][0]["over_cold"] == 0
     assert "they miss because they wait for each other" in " ".join(as_text(made).split())
-    assert [(row["keeps_up"], row["needs_s"], row["factor"]) for row in found["nearest"]] == [(False, None, None)], "what they waited is how long the run was"
+    assert [(row["keeps_up"], row["needs_s"], row["factor"]) for row in found["nearest"]] == [(False, None, None)], (
+        "what they waited is how long the run was"
+    )
     assert "the fleet does not keep up, so no limit is long enough" in " ".join(as_text(made).split())
     by_layout = {(row["gpu"], row["tensor_parallel"]): row for row in found["layouts"]}
     assert len(by_layout) == len(found["layouts"]), "each once"
@@ -135,10 +187,15 @@ def test_a_fleet_that_only_waits_is_told_apart_and_other_gpus_are_tried():
 
 
 def test_a_layout_that_cannot_start_keeps_its_reason():
-    asked = scenario_from_doc({
-        "workload": {"requests": 40, "class": [chat("rag", 0.01, prompt=28_000)]}, "model": {"name": "llama-3.1-70b"}, "hardware": {"profile": "roofline:h200", "tensor_parallel": 2},
-        "slo": {"attainment": 0.95, "ttft_s": 4.0}, "run": {"warmup_s": 0.0},
-    })  # fmt: skip
+    asked = scenario_from_doc(
+        {
+            "workload": {"requests": 40, "class": [chat("rag", 0.01, prompt=28_000)]},
+            "model": {"name": "llama-3.1-70b"},
+            "hardware": {"profile": "roofline:h200", "tensor_parallel": 2},
+            "slo": {"attainment": 0.95, "ttft_s": 4.0},
+            "run": {"warmup_s": 0.0},
+        }
+    )
     made = plan(asked, most=3, **ALONE)
     row = made["why"]["alone"][0]
     assert row["over_cold"] == row["over_cached"] == 1.0
@@ -150,7 +207,9 @@ def test_a_layout_that_cannot_start_keeps_its_reason():
     assert alone_gpu["verdict"] is alone_gpu["attains"] is alone_gpu["attainment"]["mean"] is None
     assert layouts["H200-SXM", 4]["profile"] == "h200-llama-3.1-70b-tp4-aic", "measured before assumed"
     assert layouts["H200-SXM", 4]["attains"]
-    assert "plan with --set hardware.profile=h200-llama-3.1-70b-tp4-aic --set hardware.tensor_parallel=4" in " ".join(as_text(made).split())
+    assert "plan with --set hardware.profile=h200-llama-3.1-70b-tp4-aic --set hardware.tensor_parallel=4" in " ".join(
+        as_text(made).split()
+    )
     assert "1 to 3 replicas attain the same, so more of them bring nothing" in " ".join(made["verdict"].split())
 
 

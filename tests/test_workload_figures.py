@@ -1,4 +1,5 @@
 """Figures of a workload before it is simulated."""
+
 import numpy as np
 import pytest
 
@@ -16,7 +17,9 @@ def test_a_bar_is_the_prompt_in_order_with_what_is_lost_hatched():
     bars = [trace for trace in figure.data if trace.type == "bar"]
     assert [bar.x[0] for bar in bars] == [part.tokens for part in parts]
     assert [bar.base[0] for bar in bars] == [sum(p.tokens for p in parts[:i]) for i in range(len(parts))]
-    assert [bar.marker.pattern.shape for bar in bars] == ["", "", "", "/", "/", ""], "repository and history stand behind the task"
+    assert [bar.marker.pattern.shape for bar in bars] == ["", "", "", "/", "/", ""], (
+        "repository and history stand behind the task"
+    )
     assert figure.data[-1].x[0] == 15000.0
     assert len({trace.name for trace in figure.data if trace.showlegend}) == 5, "each meaning once"
 

@@ -1,4 +1,5 @@
 """Tiny worlds for tests: step times with known formulas and random workloads on a prefix tree."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -19,7 +20,15 @@ class UnitSteps:
 class LinearSteps:
     """seconds = overhead + per sequence + per context token + longest context + per new token (dearer when deep)."""
 
-    def __init__(self, overhead_s: float = 0.004, decode_s: float = 4e-5, context_s: float = 2.9e-8, longest_s: float = 1e-9, prefill_s: float = 2e-5, deep_s: float = 1e-10):
+    def __init__(
+        self,
+        overhead_s: float = 0.004,
+        decode_s: float = 4e-5,
+        context_s: float = 2.9e-8,
+        longest_s: float = 1e-9,
+        prefill_s: float = 2e-5,
+        deep_s: float = 1e-10,
+    ):
         self.terms = (overhead_s, decode_s, context_s, longest_s, prefill_s, deep_s)
 
     def step(self, chunks, n_decode, sum_context, max_context, n_sampled):
@@ -33,17 +42,27 @@ class LinearSteps:
         overhead, decode, context, longest, _, _ = self.terms
         i = np.arange(k)
         contexts = sum_context + i * n_decode
-        return overhead + decode * n_decode + context * contexts + longest * (max_context + i), (contexts > 5000).astype(np.int8)
+        return overhead + decode * n_decode + context * contexts + longest * (max_context + i), (
+            contexts > 5000
+        ).astype(np.int8)
 
 
 def plain(arrival_s, prompt, output, **columns) -> Workload:
     """Requests that share nothing."""
     root = PrefixTree(np.array([-1], np.int32), np.zeros(1, np.int64), np.zeros(1, np.int16))
-    return Workload(root, np.asarray(arrival_s, float), np.asarray(prompt, np.int64), np.asarray(output, np.int64), np.zeros(len(prompt), np.int32), **columns)
+    return Workload(
+        root,
+        np.asarray(arrival_s, float),
+        np.asarray(prompt, np.int64),
+        np.asarray(output, np.int64),
+        np.zeros(len(prompt), np.int32),
+        **columns,
+    )
 
 
 def random_workload(seed: int, n: int = 60, closed: bool = False, longest: int = 60, rate: float = 20.0) -> Workload:
-    """Random tree, requests whose paths end anywhere in it, some with shared answers; half of them chained when `closed`."""
+    """Random tree, requests whose paths end anywhere in it, some with shared answers; half of them chained when
+    `closed`."""
     rng = np.random.default_rng(seed)
     parent, end = [-1, -1], [0, 0]
     for i in range(2, 40):
@@ -69,8 +88,15 @@ def random_workload(seed: int, n: int = 60, closed: bool = False, longest: int =
         arrival_s = np.where(after >= 0, np.nan, arrival_s)
     tree = PrefixTree(np.array(parent, np.int32), np.array(end, np.int64), np.zeros(40, np.int16))
     workload = Workload(
-        tree, arrival_s, prompt.astype(np.int64), output.astype(np.int64), leaf.astype(np.int32),
-        priority=rng.integers(0, 3, n).astype(np.int32), session_id=session, after=after, delay_s=delay,
-    )  # fmt: skip
+        tree,
+        arrival_s,
+        prompt.astype(np.int64),
+        output.astype(np.int64),
+        leaf.astype(np.int32),
+        priority=rng.integers(0, 3, n).astype(np.int32),
+        session_id=session,
+        after=after,
+        delay_s=delay,
+    )
     workload.check()
     return workload

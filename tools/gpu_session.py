@@ -1,12 +1,14 @@
 """Everything a GPU is needed for, in at most eight minutes: checks, rates, calibration, iteration mixes, closed loop.
 
-Most valuable first, each part within its own seconds and printing them; a part that fails says so and the next one runs. The folder
-holds what was recorded and report.md. Needs torch, triton and numpy only; fitting and comparing happen anywhere later
-(`kvcast calibrate --points`, `kvcast validate engine`). --rehearse runs the same script on the CPU with a tiny model.
+Most valuable first, each part within its own seconds and printing them; a part that fails says so and the next one
+runs. The folder holds what was recorded and report.md. Needs torch, triton and numpy only; fitting and comparing happen
+anywhere later (`kvcast calibrate --points`, `kvcast validate engine`). --rehearse runs the same script on the CPU with
+a tiny model.
 
     python tools/gpu_session.py --out session
     python tools/gpu_session.py --rehearse --out /tmp/session
 """
+
 from __future__ import annotations
 
 import argparse
@@ -78,7 +80,9 @@ class Session:
             self.say(f"\n## {name} (at most {seconds:.0f} s)\n")
             try:
                 getattr(self, name)(min(begun + seconds, started + sum(self.seconds.values())))
-            except Exception as e:  # one part must not take the others with it; the report shows it and the exit code counts it
+            except (
+                Exception
+            ) as e:  # one part must not take the others with it; the report shows it and the exit code counts it
                 failed += 1
                 self.say(f"FAILED: {type(e).__name__}: {e}")
                 (self.out / f"{name}.error.txt").write_text(traceback.format_exc(), encoding="utf-8")
@@ -96,7 +100,10 @@ class Session:
 
         done = check_on_device(self.kind, stop_s - time.perf_counter())
         self.say(as_text(done, planned_checks(self.kind)))
-        (self.out / "checks.json").write_text(json.dumps([{**asdict(c), "error": str(c.error), "passed": c.passed} for c in done], indent=1), encoding="utf-8")
+        (self.out / "checks.json").write_text(
+            json.dumps([{**asdict(c), "error": str(c.error), "passed": c.passed} for c in done], indent=1),
+            encoding="utf-8",
+        )
         self.device.release()
         wrong = sum(not c.passed for c in done)
         if wrong or not done:
@@ -109,17 +116,28 @@ class Session:
         ceilings, rates = rates_on_device(self.kind, stop_s - time.perf_counter())
         self.say(as_text(ceilings, rates))
         rows = [{k: None if v != v else v for k, v in asdict(r).items()} | {"verdict": r.verdict} for r in rates]
-        (self.out / "rates.json").write_text(json.dumps({"rehearsal": self.rehearsal, "ceilings": ceilings, "cases": rows}, indent=1), encoding="utf-8")
+        (self.out / "rates.json").write_text(
+            json.dumps({"rehearsal": self.rehearsal, "ceilings": ceilings, "cases": rows}, indent=1), encoding="utf-8"
+        )
         self.device.release()
         failed = [r.case for r in rates if r.failure]
         if failed or not rates:
             raise RuntimeError(f"{len(failed)} of {len(rates)} cases did not run: {', '.join(failed)}")
 
     def calibration(self, stop_s: float) -> None:
-        """The points of the model, into points.jsonl; fitted too where that can be done in what is left of the part's time."""
+        """The points of the model, into points.jsonl; fitted too where that can be done in what is left of the part's
+        time."""
         path = self.out / "points.jsonl"
         budget_s = max(stop_s - time.perf_counter() - FIT_SECONDS[self.kind], 1.0)
-        outcome = measure(self._fresh_device(), self.model, CPU if self.rehearsal else GPU, path, dtype=self.dtype, budget_s=budget_s, resume=True)
+        outcome = measure(
+            self._fresh_device(),
+            self.model,
+            CPU if self.rehearsal else GPU,
+            path,
+            dtype=self.dtype,
+            budget_s=budget_s,
+            resume=True,
+        )
         for line in outcome_lines(outcome, path):
             self.say(line)
         for line in fit(path, self.model_name, self.out / "profile.json", stop_s - time.perf_counter()):
@@ -128,7 +146,13 @@ class Session:
     def _engine(self) -> Engine:
         if self.engine is None:
             limits = Limits(self.kv_blocks, 16, self.seqs, self.batched)
-            self.engine = build(self.model, self.kind, self.dtype, limits, max_positions=min(self.model.max_context, self.kv_blocks * 16))
+            self.engine = build(
+                self.model,
+                self.kind,
+                self.dtype,
+                limits,
+                max_positions=min(self.model.max_context, self.kv_blocks * 16),
+            )
         return self.engine
 
     def mixes(self, stop_s: float) -> None:
@@ -138,7 +162,9 @@ class Session:
         done = record_mixes(self._engine(), mixes, self.out, clock, stop_s)
         self.say(f"{done} of {len(mixes)} step shapes in {self.out / 'iterations.jsonl'}")
         if done < FEWEST_MIXES:
-            raise RuntimeError(f"{done} step shapes, expected at least {FEWEST_MIXES}: kvcast validate engine needs as many")
+            raise RuntimeError(
+                f"{done} step shapes, expected at least {FEWEST_MIXES}: kvcast validate engine needs as many"
+            )
 
     def loop(self, stop_s: float) -> None:
         """A served workload in real time."""
@@ -151,19 +177,40 @@ class Session:
         warm_up(engine, arrivals)
         with torch.inference_mode():
             recorded = replay(engine, arrivals)
-        meta = {"model": self.model_name, "dtype": self.dtype, "device": self.kind, "kv_blocks": self.kv_blocks, "block_size": 16, "max_num_seqs": self.seqs,
-                "max_num_batched_tokens": self.batched, "caching": True, "clock": "wall", "torch": torch.__version__}  # fmt: skip
+        meta = {
+            "model": self.model_name,
+            "dtype": self.dtype,
+            "device": self.kind,
+            "kv_blocks": self.kv_blocks,
+            "block_size": 16,
+            "max_num_seqs": self.seqs,
+            "max_num_batched_tokens": self.batched,
+            "caching": True,
+            "clock": "wall",
+            "torch": torch.__version__,
+        }
         write_recording(self.out, meta, arrivals, recorded)
         ttft = statistics.median(r["token_s"][0] - r["arrival_s"] for r in recorded["requests"])
-        self.say(f"{count} requests, {len(recorded['steps'])} steps, median TTFT {1e3 * ttft:.1f} ms; compare: kvcast validate engine --record {self.out}")
+        self.say(
+            f"{count} requests, {len(recorded['steps'])} steps, median TTFT {1e3 * ttft:.1f} ms; compare: kvcast"
+            f" validate engine --record {self.out}"
+        )
 
 
 def fit(points: Path, model: str, out: Path, seconds: float) -> list[str]:
-    """`kvcast calibrate --points` in a process that is ended after `seconds`: what it said, or how to do it elsewhere."""
+    """`kvcast calibrate --points` in a process that is ended after `seconds`: what it said, or how to do it
+    elsewhere."""
     command = ["kvcast", "calibrate", "--points", str(points), "--model", model, "--out", str(out)]
     elsewhere = f"elsewhere: {' '.join(command)}"
     try:
-        done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False, timeout=max(seconds, 0.0))
+        done = subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=max(seconds, 0.0),
+        )
     except subprocess.TimeoutExpired:
         return [f"not fitted: not done in the {max(seconds, 0.0):.1f} s left of this part; {elsewhere}"]
     if done.returncode:
@@ -175,7 +222,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--model", default=None, help="default: llama-3.1-8b (tiny in a rehearsal)")
-    parser.add_argument("--rehearse", action="store_true", help="the same script on the CPU, a tiny model and the kernels interpreted")
+    parser.add_argument(
+        "--rehearse", action="store_true", help="the same script on the CPU, a tiny model and the kernels interpreted"
+    )
     args = parser.parse_args()
     if args.rehearse:
         os.environ["TRITON_INTERPRET"] = "1"  # decided when kernels is imported

@@ -4,6 +4,7 @@ Run where libcachesim 0.3.5 is installed (it is no dependency of kvcast); it pri
 
     python tools/libcachesim_goldens.py
 """
+
 from __future__ import annotations
 
 import random
@@ -37,9 +38,17 @@ def main() -> None:
     import libcachesim
 
     kinds = {
-        "lru": libcachesim.LRU, "fifo": libcachesim.FIFO, "lfu": libcachesim.LFU, "s3fifo": libcachesim.S3FIFO, "sieve": libcachesim.Sieve,
-        "arc": libcachesim.ARC, "lruk": libcachesim.LRUK, "wtinylfu": libcachesim.WTinyLFU, "gdsf": libcachesim.GDSF, "slru": libcachesim.SLRU,
-    }  # fmt: skip
+        "lru": libcachesim.LRU,
+        "fifo": libcachesim.FIFO,
+        "lfu": libcachesim.LFU,
+        "s3fifo": libcachesim.S3FIFO,
+        "sieve": libcachesim.Sieve,
+        "arc": libcachesim.ARC,
+        "lruk": libcachesim.LRUK,
+        "wtinylfu": libcachesim.WTinyLFU,
+        "gdsf": libcachesim.GDSF,
+        "slru": libcachesim.SLRU,
+    }
     for policy, kind in kinds.items():
         for name, make in TRACES.items():
             print(f'    ("{policy}", "{name}"): {[misses(kind, make(), capacity) for capacity in CAPACITIES]},')

@@ -4,8 +4,9 @@
   python -m tools.screenshots --tall --only Cache Compare         two of them to their ends
   python -m tools.screenshots --server http://localhost:8501      of a dashboard that runs already
 
-Shown is the bundled example with its plan; Cache and Compare have their button pressed, Workload its second class chosen.
-"""
+Shown is the bundled example with its plan; Cache and Compare have their button pressed, Workload its second class
+chosen."""
+
 from __future__ import annotations
 
 import argparse
@@ -60,11 +61,20 @@ def _finished(reader: Reader, start: str) -> None:
     if button.count():
         reader.click(button.first)
         button.first.wait_for(state="hidden")
-    reader.page.get_by_test_id("stMain").get_by_role("button", name="Cancel").first.wait_for(state="hidden", timeout=LONG_MS)
+    reader.page.get_by_test_id("stMain").get_by_role("button", name="Cancel").first.wait_for(
+        state="hidden", timeout=LONG_MS
+    )
     reader.rest()
 
 
-PAGES: dict[str, Callable[[Reader], None]] = {"Plan": plan, "Workload": workload, "Cache": cache, "Compare": compare, "Calibration": calibration, "Timeline": timeline}
+PAGES: dict[str, Callable[[Reader], None]] = {
+    "Plan": plan,
+    "Workload": workload,
+    "Cache": cache,
+    "Compare": compare,
+    "Calibration": calibration,
+    "Timeline": timeline,
+}
 
 
 def take(chromium: Any, server: str, out: Path, names: list[str], tall: bool) -> list[Path]:
@@ -72,7 +82,9 @@ def take(chromium: Any, server: str, out: Path, names: list[str], tall: bool) ->
     found = []
     for width, height in SIZES:
         for scheme in SCHEMES:
-            context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce")
+            context = chromium.new_context(
+                viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
+            )
             reader = Reader(context.new_page(), server)
             for name in names:
                 reader.page.set_viewport_size({"width": width, "height": height})
@@ -94,7 +106,10 @@ def take(chromium: Any, server: str, out: Path, names: list[str], tall: bool) ->
 
 def _drawn(reader: Reader) -> None:
     """Wait until every plot in the page has its lines, and the fonts are there."""
-    reader.page.wait_for_function("() => [...document.querySelectorAll('.stPlotlyChart')].every(p => p.querySelector('.main-svg')) && document.fonts.status === 'loaded'")
+    reader.page.wait_for_function(
+        "() => [...document.querySelectorAll('.stPlotlyChart')].every(p => p.querySelector('.main-svg')) &&"
+        " document.fonts.status === 'loaded'"
+    )
     reader.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
@@ -115,8 +130,16 @@ def main() -> None:
     if missing():
         raise SystemExit(f"screenshots: {missing()}")
     args.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, nullcontext(args.server) if args.server else dashboard(Path(folder) / "runs") as server, browser() as chromium:
-        large = [path for path in take(chromium, server, args.out, args.only, args.tall) if path.stat().st_size > LIMIT_BYTES and not args.tall]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        nullcontext(args.server) if args.server else dashboard(Path(folder) / "runs") as server,
+        browser() as chromium,
+    ):
+        large = [
+            path
+            for path in take(chromium, server, args.out, args.only, args.tall)
+            if path.stat().st_size > LIMIT_BYTES and not args.tall
+        ]
     if large:
         raise SystemExit(f"screenshots: above {LIMIT_BYTES / 1e3:.0f} kB: {', '.join(map(str, large))}")
 

@@ -1,10 +1,12 @@
 """A planner's way from the first page to a verdict, in a browser, counted: `make ui-test`.
 
-The question: "our coding agent has 300 users and a 16k-token system prompt; how many H200 for a first token within 1 s?"
-At most 12 clicks and texts may answer it, and the answer must be the one of `kvcast plan` on the scenario that the page hands out.
+The question: "our coding agent has 300 users and a 16k-token system prompt; how many H200 for a first token within 1
+s?" At most 12 clicks and texts may answer it, and the answer must be the one of `kvcast plan` on the scenario that the
+page hands out.
 
   python -m tools.ui_flow
 """
+
 from __future__ import annotations
 
 import argparse
@@ -73,7 +75,11 @@ def main() -> None:
     args = parser.parse_args()
     if missing():
         raise SystemExit(f"ui_flow: not run: {missing()}")
-    with tempfile.TemporaryDirectory() as name, nullcontext(args.server) if args.server else dashboard(Path(name) / "runs") as server, browser() as chromium:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        nullcontext(args.server) if args.server else dashboard(Path(name) / "runs") as server,
+        browser() as chromium,
+    ):
         reader = Reader(chromium.new_context(viewport={"width": 1440, "height": 900}).new_page(), server)
         began_s = time.monotonic()
         ask(reader)
@@ -82,8 +88,26 @@ def main() -> None:
         plan, scenario = json.loads(downloaded(reader, "plan.json")), downloaded(reader, "scenario.toml")
         file = Path(name) / "scenario.toml"
         file.write_bytes(scenario)
-        words = shlex.split(reader.page.get_by_test_id("stCode").filter(has_text="kvcast plan scenario.toml").inner_text())[3:-2]
-        done = subprocess.run([sys.executable, "-m", "kvcast", "plan", str(file), *words, "--out", str(Path(name) / "plan"), "--json", *SEARCH_ONLY], cwd=ROOT, capture_output=True, check=True)
+        words = shlex.split(
+            reader.page.get_by_test_id("stCode").filter(has_text="kvcast plan scenario.toml").inner_text()
+        )[3:-2]
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "kvcast",
+                "plan",
+                str(file),
+                *words,
+                "--out",
+                str(Path(name) / "plan"),
+                "--json",
+                *SEARCH_ONLY,
+            ],
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+        )
         again = json.loads(done.stdout)
         check(reader, plan, again)
     print("kvcast plan on the page's scenario.toml says the same")
@@ -94,7 +118,9 @@ def check(reader: Reader, plan: dict[str, Any], again: dict[str, Any]) -> None:
         raise SystemExit(f"ui_flow: {reader.interactions} interactions, expected at most {MOST_INTERACTIONS}")
     for key in COMPARED:
         if plan[key] != again[key]:
-            raise SystemExit(f"ui_flow: {key} differs from kvcast plan:\n{json.dumps(plan[key])}\n{json.dumps(again[key])}")
+            raise SystemExit(
+                f"ui_flow: {key} differs from kvcast plan:\n{json.dumps(plan[key])}\n{json.dumps(again[key])}"
+            )
     words = f"{text.percent(plan['answer']['attainment']['mean'])}"
     if words not in reader.words():
         raise SystemExit(f"ui_flow: the page does not say {words!r}")

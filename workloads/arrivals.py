@@ -5,6 +5,7 @@ arrivals, and another rate stretches the same randomness.
 
     >>> first(Arrival(kind="gamma", cv=2.0), rate=3.0, n=5, rng=stream(0, "chat", "arrivals"))
 """
+
 from __future__ import annotations
 
 import math
@@ -36,7 +37,11 @@ def check(arrival: Arrival, where: str) -> None:
     for name, needed_by in (("curve", "diurnal"), ("times_s", "trace")):
         values = getattr(arrival, name)
         if bool(values) != (arrival.kind == needed_by):
-            raise expected(f"{where}.{name}", list(values), f"numbers for {needed_by}" if not values else f"none for {arrival.kind}")
+            raise expected(
+                f"{where}.{name}",
+                list(values),
+                f"numbers for {needed_by}" if not values else f"none for {arrival.kind}",
+            )
         for i, value in enumerate(values):
             if not 0 <= value <= LARGEST:
                 raise expected(f"{where}.{name}[{i}]", value, f"a number from 0 to {LARGEST:g}")
@@ -71,7 +76,10 @@ def _on_off(arrival: Arrival, rate: float, n: int, rng: np.random.Generator) -> 
     share_on = arrival.on_s / (arrival.on_s + arrival.off_s)
     on_time = np.cumsum(arrivals.standard_exponential(n)) * (share_on / rate)  # seconds of burst before each arrival
     if not on_time[-1] / arrival.on_s <= MAX_BURSTS:
-        raise InputError(f"arrival.on_s = {arrival.on_s:g}, off_s = {arrival.off_s:g} at {rate:g} arrivals/s: {on_time[-1] / arrival.on_s:.3g} bursts for {n} arrivals, expected at most {MAX_BURSTS:,}")
+        raise InputError(
+            f"arrival.on_s = {arrival.on_s:g}, off_s = {arrival.off_s:g} at {rate:g} arrivals/s:"
+            f" {on_time[-1] / arrival.on_s:.3g} bursts for {n} arrivals, expected at most {MAX_BURSTS:,}"
+        )
     lengths = bursts.exponential(arrival.on_s, 16)
     while lengths.sum() <= on_time[-1]:
         lengths = np.append(lengths, bursts.exponential(arrival.on_s, len(lengths)))
@@ -82,9 +90,12 @@ def _on_off(arrival: Arrival, rate: float, n: int, rng: np.random.Generator) -> 
 
 
 def _diurnal(arrival: Arrival, rate: float, unit: np.ndarray) -> np.ndarray:
-    """Non-homogeneous Poisson by time change: the curve's slots share the period evenly, its mean is scaled to `rate`."""
+    """Non-homogeneous Poisson by time change: the curve's slots share the period evenly, its mean is scaled to
+    `rate`."""
     curve = np.array(arrival.curve, float)
-    expected_by = np.concatenate([[0.0], np.cumsum(curve / curve.sum())]) * rate * arrival.period_s  # arrivals up to each slot's end
+    expected_by = (
+        np.concatenate([[0.0], np.cumsum(curve / curve.sum())]) * rate * arrival.period_s
+    )  # arrivals up to each slot's end
     periods, rest = np.divmod(unit, expected_by[-1])
     return periods * arrival.period_s + np.interp(rest, expected_by, np.linspace(0, arrival.period_s, len(curve) + 1))
 
@@ -98,7 +109,10 @@ def until(arrival: Arrival, rate: float, end_s: float, make_rng) -> np.ndarray:
         return times[times < end_s]
     mean = rate * end_s
     if not mean <= MAX_ARRIVALS:
-        raise InputError(f"[workload]: {rate:g} sessions/s for {end_s:g} s are {mean:.3g} sessions, expected at most {MAX_ARRIVALS:,}")
+        raise InputError(
+            f"[workload]: {rate:g} sessions/s for {end_s:g} s are {mean:.3g} sessions, expected at most"
+            f" {MAX_ARRIVALS:,}"
+        )
     n = int(mean + 6 * math.sqrt(mean) + 16)
     while (times := first(arrival, rate, n, make_rng()))[-1] < end_s:
         n *= 2

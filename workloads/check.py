@@ -1,7 +1,8 @@
 """What a mix may not be: each impossible setting is one line naming the class, the field and what was expected.
 
-    >>> check(WorkloadConfig(class_=(MixClass(name="chat"),)))
+>>> check(WorkloadConfig(class_=(MixClass(name="chat"),)))
 """
+
 from __future__ import annotations
 
 import math
@@ -32,7 +33,9 @@ def loop_of(config: WorkloadConfig) -> str:
 
 def class_rates(config: WorkloadConfig) -> list[float]:
     """Session arrivals per second of every class, rate_scale included; of a class with trace times, their speed-up."""
-    total = config.rate if config.rate is not None else 1.0  # only a fixed concurrency has no rate: then only the mix counts
+    total = (
+        config.rate if config.rate is not None else 1.0
+    )  # only a fixed concurrency has no rate: then only the mix counts
     shares = sum(c.share or 0 for c in config.class_)
     rates = []
     for c in config.class_:
@@ -48,7 +51,9 @@ def check(config: WorkloadConfig) -> None:
     default = WorkloadConfig()
     for name in TRACE_ONLY:
         if getattr(config, name) != getattr(default, name):
-            raise InputError(f"[workload] {name} = {getattr(config, name)!r} is for traces and has no meaning for a mix")
+            raise InputError(
+                f"[workload] {name} = {getattr(config, name)!r} is for traces and has no meaning for a mix"
+            )
     _check_bounds(config)
     if len(config.class_) > MAX_CLASSES:
         raise InputError(f"[workload] has {len(config.class_):,} classes, expected at most {MAX_CLASSES:,}")
@@ -74,24 +79,45 @@ def _check_bounds(config: WorkloadConfig) -> None:
         _positive(f"[workload] {name}", getattr(config, name), LEAST if name.startswith("rate") else 0.0)
     one_of("[workload] loop", config.loop, LOOPS)
     if (loop_of(config) == "concurrency") != (config.concurrency is not None):
-        raise InputError(f"[workload] loop = {config.loop!r} with concurrency = {config.concurrency}, expected both loop = \"concurrency\" and its number, or neither")
+        raise InputError(
+            f"[workload] loop = {config.loop!r} with concurrency = {config.concurrency}, expected both loop ="
+            ' "concurrency" and its number, or neither'
+        )
     if config.concurrency is not None and config.duration_s is not None and config.requests is None:
-        raise InputError("[workload] needs requests with loop = \"concurrency\": a fixed concurrency has no arrival times for duration_s to bound")
+        raise InputError(
+            '[workload] needs requests with loop = "concurrency": a fixed concurrency has no arrival times for'
+            " duration_s to bound"
+        )
     if config.start_s and not any(c.arrival.kind == "diurnal" for c in config.class_):
-        raise InputError(f"[workload] start_s = {config.start_s:g}, expected it with a mix in which a class follows the clock (arrival.kind = \"diurnal\"), or a trace")
+        raise InputError(
+            f"[workload] start_s = {config.start_s:g}, expected it with a mix in which a class follows the clock"
+            ' (arrival.kind = "diurnal"), or a trace'
+        )
 
 
 def _check_rates(config: WorkloadConfig) -> None:
     with_share = [c for c in config.class_ if c.share is not None]
     if config.rate is not None and not with_share:
-        raise InputError(f"[workload] rate = {config.rate:g} has no effect: no class has a share (rate_scale speeds up every class)")
+        raise InputError(
+            f"[workload] rate = {config.rate:g} has no effect: no class has a share (rate_scale speeds up every class)"
+        )
     if with_share and config.rate is None and config.concurrency is None:
-        raise InputError(f"[[workload.class]] {with_share[0].name!r}: share = {with_share[0].share:g} needs [workload] rate, the session arrivals per second over all classes")
+        raise InputError(
+            f"[[workload.class]] {with_share[0].name!r}: share = {with_share[0].share:g} needs [workload] rate, the"
+            " session arrivals per second over all classes"
+        )
     for c in with_share:
         if config.rate is None and any(layer.redeploy_s or layer.timestamp_s for layer in c.layers):
-            raise InputError(f"[[workload.class]] {c.name!r}: texts that change with the clock need [workload] rate, which sets the nominal times")
+            raise InputError(
+                f"[[workload.class]] {c.name!r}: texts that change with the clock need [workload] rate, which sets the"
+                " nominal times"
+            )
     if with_share and sum(c.share or 0 for c in with_share) <= 0:
-        raise expected(f"[[workload.class]] {with_share[0].name!r}: share", with_share[0].share, "at least one class with a share above 0")
+        raise expected(
+            f"[[workload.class]] {with_share[0].name!r}: share",
+            with_share[0].share,
+            "at least one class with a share above 0",
+        )
 
 
 def _check_class(c: MixClass, where: str, config: WorkloadConfig) -> None:
@@ -99,9 +125,12 @@ def _check_class(c: MixClass, where: str, config: WorkloadConfig) -> None:
     given = [n for n in ("share", "rate") if getattr(c, n) is not None]
     if c.arrival.kind == "trace":
         if given:
-            raise InputError(f"{where} {given[0]} has no meaning with arrival.kind = \"trace\", whose times_s say it all")
+            raise InputError(f'{where} {given[0]} has no meaning with arrival.kind = "trace", whose times_s say it all')
     elif len(given) != 1:
-        raise InputError(f"{where} expected exactly one of share (with [workload] rate) and rate, got {' and '.join(given) or 'neither'}")
+        raise InputError(
+            f"{where} expected exactly one of share (with [workload] rate) and rate, got"
+            f" {' and '.join(given) or 'neither'}"
+        )
     if c.share is not None and not (math.isfinite(c.share) and c.share >= 0):
         raise expected(f"{where} share", c.share, "a finite number of at least 0")
     if c.share:
@@ -140,14 +169,17 @@ def _check_layer(layer: Layer, where: str) -> None:
         if value and name != "zipf" and layer.scope == "dynamic":
             raise InputError(f"{where}.{name} has no effect on a dynamic layer, which is never the same twice")
     if layer.share and layer.scope not in ("global", "project"):
-        raise InputError(f"{where}.share = {layer.share!r} is for scopes global and project, the scope is {layer.scope}")
+        raise InputError(
+            f"{where}.share = {layer.share!r} is for scopes global and project, the scope is {layer.scope}"
+        )
 
 
 def _check_sizes(config: WorkloadConfig) -> None:
     """Refuse what would fill the memory or never end, before anything is drawn."""
     for what, total, most in (
-        ("layers", sum(len(c.layers) for c in config.class_), MAX_LAYERS), ("tenants", sum(c.tenants for c in config.class_), MAX_TENANTS),
-    ):  # fmt: skip
+        ("layers", sum(len(c.layers) for c in config.class_), MAX_LAYERS),
+        ("tenants", sum(c.tenants for c in config.class_), MAX_TENANTS),
+    ):
         if total > most:
             raise InputError(f"[[workload.class]] {what}: {total:,} in all classes together, expected at most {most:,}")
     rates = class_rates(config)
@@ -157,9 +189,15 @@ def _check_sizes(config: WorkloadConfig) -> None:
     if not math.isfinite(span_s):
         span_s = 0.0  # recorded times alone
     if span_s > MOST:
-        raise InputError(f"[workload] requests = {config.requests:,}: they take {span_s:.3g} s at this rate, expected at most {MOST:g} s")
+        raise InputError(
+            f"[workload] requests = {config.requests:,}: they take {span_s:.3g} s at this rate, expected at most"
+            f" {MOST:g} s"
+        )
     if span_s * per_s > MAX_REQUESTS:
-        raise InputError(f"[workload] has about {span_s * per_s:.3g} requests, expected at most {MAX_REQUESTS:,}: set requests, a shorter duration_s or a lower rate")
+        raise InputError(
+            f"[workload] has about {span_s * per_s:.3g} requests, expected at most {MAX_REQUESTS:,}: set requests, a"
+            " shorter duration_s or a lower rate"
+        )
 
 
 def _check_turns(c: MixClass, where: str) -> None:
@@ -175,7 +213,9 @@ def _check_turns(c: MixClass, where: str) -> None:
     if c.turn_input is None and c.layers[-1].scope != "dynamic":
         raise InputError(f"{where} sessions have several turns and no final dynamic layer, expected turn_input")
     if c.tool_share < 1 and c.think is None:
-        raise InputError(f"{where} sessions have several turns, expected think (seconds between an answer and the next request)")
+        raise InputError(
+            f"{where} sessions have several turns, expected think (seconds between an answer and the next request)"
+        )
     if c.tool_share > 0 and c.tool_gap is None:
         raise InputError(f"{where} tool_share = {c.tool_share:g} needs tool_gap")
 
@@ -191,6 +231,6 @@ def _check_shared_texts(config: WorkloadConfig) -> None:
             for f in fields(layer):
                 if f.name not in ("name", "zipf") and getattr(layer, f.name) != getattr(other, f.name):
                     raise InputError(
-                        f"[[workload.class]] {c.name!r}: layer {layer.name!r} shares {layer.share!r} with {owner!r} but {f.name} differs: "
-                        f"{getattr(layer, f.name)!r}, expected {getattr(other, f.name)!r}"
+                        f"[[workload.class]] {c.name!r}: layer {layer.name!r} shares {layer.share!r} with {owner!r} but"
+                        f" {f.name} differs: {getattr(layer, f.name)!r}, expected {getattr(other, f.name)!r}"
                     )

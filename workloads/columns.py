@@ -11,6 +11,7 @@ answer's node on its path. `prompt_tokens[r]` may therefore fall inside a node.
 
     >>> from workloads.columns import Workload      # built by workloads.readers and workloads.mix
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
@@ -34,7 +35,9 @@ class PrefixTree:
     end: np.ndarray  #: int64 [n_nodes], tokens
     layer: np.ndarray  #: int16 [n_nodes], index into Workload.layer_names
     twin: np.ndarray | None = None  #: int32 [n_nodes]; id of the node this one would be without tenant isolation
-    content: np.ndarray | None = None  #: int64 [n_nodes]; identity of the node's own text whatever precedes it; -1 unknown
+    content: np.ndarray | None = (
+        None  #: int64 [n_nodes]; identity of the node's own text whatever precedes it; -1 unknown
+    )
 
     def __len__(self) -> int:
         return len(self.parent)
@@ -82,11 +85,17 @@ class Workload:
     tenant_names: tuple[str, ...] = ("",)
     layer_names: tuple[str, ...] = ("prompt",)
     layer_scopes: tuple[int, ...] = (0,)  #: code into SCOPES, one per layer
-    concurrency: int | None = None  #: fixed-concurrency closed loop: this many sessions active at once; arrival_s is then ignored
-    prefix_identity: bool = True  #: False: the source says nothing about shared text; every hit rate is 0 and labelled so
+    concurrency: int | None = (
+        None  #: fixed-concurrency closed loop: this many sessions active at once; arrival_s is then ignored
+    )
+    prefix_identity: bool = (
+        True  #: False: the source says nothing about shared text; every hit rate is 0 and labelled so
+    )
     hash_block_tokens: int | None = None  #: block size of the trace's own hashes, None for mixes
     source: str = ""  #: what it was read or generated from, with a content hash when it is a file
-    notes: tuple[str, ...] = field(default=())  #: reading report: rows read = requests + skipped (by reason), quirks met
+    notes: tuple[str, ...] = field(
+        default=()
+    )  #: reading report: rows read = requests + skipped (by reason), quirks met
 
     def __len__(self) -> int:
         return len(self.prompt_tokens)
@@ -129,7 +138,11 @@ class Workload:
         first(self.prompt_tokens < 1, "prompt_tokens", "at least 1")
         first(self.output_tokens < 1, "output_tokens", "at least 1")
         first((self.leaf < 0) | (self.leaf >= len(self.tree)), "leaf", f"a node id below {len(self.tree)}")
-        first(self.tree.end[self.leaf] > self.prompt_tokens + self.output_tokens, "leaf", "a node that ends within prompt + output")
+        first(
+            self.tree.end[self.leaf] > self.prompt_tokens + self.output_tokens,
+            "leaf",
+            "a node that ends within prompt + output",
+        )
         if self.after is not None:
             first(after >= np.arange(n), "after", "an earlier request")
         if self.concurrency is None:

@@ -1,4 +1,5 @@
 """The [workload] section: a preset, a trace, or [[workload.class]] tables; exactly one of them."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -16,7 +17,11 @@ def _f(default: Any, help: str) -> Any:
 class Dist:
     """A distribution of token counts or seconds. Exactly the fields its kind names may be set."""
 
-    kind: str = _f("fixed", "fixed (value), lognormal (median, and sigma or p90), exponential (mean), uniform (low, high), geometric (mean), or empirical (values, weights)")
+    kind: str = _f(
+        "fixed",
+        "fixed (value), lognormal (median, and sigma or p90), exponential (mean), uniform (low, high), geometric"
+        " (mean), or empirical (values, weights)",
+    )
     value: float | None = _f(None, "the value, for fixed")
     mean: float | None = _f(None, "the mean, for exponential and geometric; or of a lognormal with median")
     median: float | None = _f(None, "the median, for lognormal")
@@ -51,7 +56,9 @@ class Layer:
     share: str = _f("", "texts of layers with the same share name are the same text in every class")
     shuffle: int = _f(0, "the layer's pieces come in one of this many orders, drawn per session (tool order shuffled)")
     redeploy_s: float = _f(0.0, "the text changes every this many seconds (prompt redeployed); 0: never")
-    timestamp_s: float = _f(0.0, "the text holds a timestamp of this granularity: it changes every so many seconds of the clock")
+    timestamp_s: float = _f(
+        0.0, "the text holds a timestamp of this granularity: it changes every so many seconds of the clock"
+    )
 
 
 @dataclass(frozen=True)
@@ -63,9 +70,13 @@ class MixClass:
     layers: tuple[Layer, ...] = _f((), "the prompt's layers, in order")
     output: Dist = field(default_factory=Dist, metadata={"help": "output tokens of each request"})
     turns: Dist = field(default_factory=lambda: Dist(value=1), metadata={"help": "requests in a session"})
-    turn_input: Dist | None = field(default=None, metadata={"help": "new user or tool tokens of every turn after the first"})
+    turn_input: Dist | None = field(
+        default=None, metadata={"help": "new user or tool tokens of every turn after the first"}
+    )
     think: Dist | None = field(default=None, metadata={"help": "seconds between an answer and the user's next request"})
-    tool_gap: Dist | None = field(default=None, metadata={"help": "seconds between an answer and the next request of an agent's tool loop"})
+    tool_gap: Dist | None = field(
+        default=None, metadata={"help": "seconds between an answer and the next request of an agent's tool loop"}
+    )
     tool_share: float = _f(0.0, "share of the later turns that follow a tool gap instead of think time")
     tenants: int = _f(1, "number of tenants the sessions are spread over, evenly")
     isolation: bool = _f(False, "tenants share nothing (a cache salt each)")
@@ -80,17 +91,31 @@ class WorkloadConfig:
     format: str | None = _f(None, "the trace's format; default: recognised from its content, with the reason stated")
     class_: tuple[MixClass, ...] = _f((), "[[workload.class]] tables")
     folder: str | None = _f(None, "ServeGen archives: the folder of clients to take, where there are several")
-    rate: float | None = _f(None, "session arrivals per second over all classes (mixes with shares); requests per second of a file of lengths without times")
-    duration_s: float | None = _f(None, "mixes: sessions arrive during this many seconds; default: long enough to judge (docs/steady.md)")
+    rate: float | None = _f(
+        None,
+        "session arrivals per second over all classes (mixes with shares); requests per second of a file of lengths"
+        " without times",
+    )
+    duration_s: float | None = _f(
+        None, "mixes: sessions arrive during this many seconds; default: long enough to judge (docs/steady.md)"
+    )
     requests: int | None = _f(None, "mixes: stop after about this many requests; traces: the first so many")
-    rate_scale: float = _f(1.0, "arrivals this many times faster; a trace recorded in coarse ticks is then spread over them")
-    start_s: float = _f(0.0, "traces: first second of the slice; mixes that follow the clock: its time when the first sessions arrive")
+    rate_scale: float = _f(
+        1.0, "arrivals this many times faster; a trace recorded in coarse ticks is then spread over them"
+    )
+    start_s: float = _f(
+        0.0, "traces: first second of the slice; mixes that follow the clock: its time when the first sessions arrive"
+    )
     end_s: float | None = _f(None, "traces: last second of the slice")
     sample: float = _f(1.0, "traces: share of the sessions kept, whole sessions")
     jitter_s: float = _f(0.0, "traces: spread tied arrivals uniformly over this quantum of recorded time")
     loop: str = _f("auto", "open (recorded times), sessions (next turn = completion + think time), or concurrency")
     concurrency: int | None = _f(None, "sessions active at once, for loop = concurrency")
-    users: int | None = _f(None, "session traces: merge the sessions for this many users, each running one after another")
-    think: str = _f("think-only", "session traces: delay between turns: think-only, original (recorded times), or scaled")
+    users: int | None = _f(
+        None, "session traces: merge the sessions for this many users, each running one after another"
+    )
+    think: str = _f(
+        "think-only", "session traces: delay between turns: think-only, original (recorded times), or scaled"
+    )
     think_scale: float = _f(1.0, "factor on think times, for think = scaled")
     share_tools: bool = _f(False, "Weka: sessions of one model share their tool and system tokens")

@@ -1,10 +1,11 @@
 """Write a workload as Mooncake JSONL, the format most tools read.
 
-The one idea: blocks of a tree node are numbered when its first request comes by, so an id names the whole prefix; blocks
-nobody shares get numbers of their own. The file appears whole or not at all.
+The one idea: blocks of a tree node are numbered when its first request comes by, so an id names the whole prefix;
+blocks nobody shares get numbers of their own. The file appears whole or not at all.
 
     >>> lost = to_mooncake(workload, "sessions.jsonl", block_tokens=512)
 """
+
 from __future__ import annotations
 
 import json
@@ -28,11 +29,16 @@ def to_mooncake(workload: Workload, path: str | Path, block_tokens: int = 512) -
     """
     path = Path(path)
     if path.exists() and not path.is_file():  # replacing a device or a pipe would remove it
-        raise InputError(f"{path}: is {'a folder' if path.is_dir() else 'not a regular file'}, expected a file to write")
+        raise InputError(
+            f"{path}: is {'a folder' if path.is_dir() else 'not a regular file'}, expected a file to write"
+        )
     follows, before = workload.column("after") >= 0, _row_before(workload)
     bad = np.flatnonzero(follows & (before < 0))
     if len(bad):
-        raise InputError(f"{path}: request {bad[0]} is released by another session (users merge sessions), expected sessions that begin at a time")
+        raise InputError(
+            f"{path}: request {bad[0]} is released by another session (users merge sessions), expected sessions that"
+            " begin at a time"
+        )
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with temporary.open("w", encoding="utf-8") as file:
@@ -44,7 +50,10 @@ def to_mooncake(workload: Workload, path: str | Path, block_tokens: int = 512) -
     finally:
         temporary.unlink(missing_ok=True)
     moved = int((follows & (workload.column("after") != before)).sum())
-    return (f"wrote {len(workload)} requests to {path.name}, ids of {block_tokens} tokens", *_lost(workload, block_tokens, int(follows.sum()), moved))
+    return (
+        f"wrote {len(workload)} requests to {path.name}, ids of {block_tokens} tokens",
+        *_lost(workload, block_tokens, int(follows.sum()), moved),
+    )
 
 
 def _row_before(workload: Workload) -> np.ndarray:
@@ -64,7 +73,11 @@ def _rows(workload: Workload, block_tokens: int, follows: np.ndarray) -> Iterato
             row["delay"] = _milliseconds(delay_s[r])
         else:
             row["timestamp"] = _milliseconds(workload.arrival_s[r])
-        row |= {"input_length": int(workload.prompt_tokens[r]), "output_length": int(workload.output_tokens[r]), "hash_ids": ids.of(r)}
+        row |= {
+            "input_length": int(workload.prompt_tokens[r]),
+            "output_length": int(workload.output_tokens[r]),
+            "hash_ids": ids.of(r),
+        }
         yield row
 
 
@@ -102,7 +115,9 @@ class _BlockIds:
     def _node(self, node: int) -> list[int]:
         if node not in self._of_node:
             tree = self.workload.tree
-            self._of_node[node] = self._next(int(tree.end[node] // self.block_tokens - tree.end[tree.parent[node]] // self.block_tokens))
+            self._of_node[node] = self._next(
+                int(tree.end[node] // self.block_tokens - tree.end[tree.parent[node]] // self.block_tokens)
+            )
         return self._of_node[node]
 
     def _next(self, count: int) -> list[int]:
@@ -118,8 +133,17 @@ def _lost(workload: Workload, block_tokens: int, follows: int, moved: int) -> tu
     elif workload.session_id is not None:
         lost.append("lost: sessions")
     if moved:
-        lost.append(f"lost: {moved} requests (sub-agents and what waits for them) follow the row before them in their session, not the request that released them")
-    for name, what in (("tenant_id", "tenants"), ("class_id", "classes"), ("priority", "priorities"), ("lora", "adapters"), ("max_tokens", "max_tokens")):
+        lost.append(
+            f"lost: {moved} requests (sub-agents and what waits for them) follow the row before them in their session,"
+            " not the request that released them"
+        )
+    for name, what in (
+        ("tenant_id", "tenants"),
+        ("class_id", "classes"),
+        ("priority", "priorities"),
+        ("lora", "adapters"),
+        ("max_tokens", "max_tokens"),
+    ):
         column = getattr(workload, name)
         if column is not None and np.any(column != column[0]):
             lost.append(f"lost: {what}")
@@ -128,5 +152,10 @@ def _lost(workload: Workload, block_tokens: int, follows: int, moved: int) -> tu
     if len(workload.layer_names) > 1:
         lost.append("lost: layers and their scopes")
     if not workload.prefix_identity:
-        lost.append("the source has no prefix identity: every block got an id of its own, which reads as 'nothing is shared'")
-    return (*lost, f"lost: shared text below a block of {block_tokens} tokens, and generated tokens that a later turn repeats")
+        lost.append(
+            "the source has no prefix identity: every block got an id of its own, which reads as 'nothing is shared'"
+        )
+    return (
+        *lost,
+        f"lost: shared text below a block of {block_tokens} tokens, and generated tokens that a later turn repeats",
+    )

@@ -1,10 +1,11 @@
 """What a workload asks for, in numbers: lengths, arrivals, sessions, shared text and its reuse ceiling.
 
-The one idea: everything here follows from the columns and the tree; nothing is simulated. Who wants the hit rate against
-capacity hands in the function that replays a cache.
+The one idea: everything here follows from the columns and the tree; nothing is simulated. Who wants the hit rate
+against capacity hands in the function that replays a cache.
 
     >>> print(as_text(describe(read("conversation_trace.jsonl"), block_size=512)))
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -16,7 +17,10 @@ from workloads.columns import SCOPES, Workload
 from workloads.reuse import Reuse, distinct_blocks, infinite_cache, reuse_gaps_s
 from workloads.transform import in_time_order
 
-COUNTING_RULE = "full blocks only, hit tokens <= input - 1, an earlier request leaves prompt + output - 1 tokens, nothing in flight, requests"
+COUNTING_RULE = (
+    "full blocks only, hit tokens <= input - 1, an earlier request leaves prompt + output - 1 tokens, nothing in"
+    " flight, requests"
+)
 WINDOW_S = 60.0  #: window of the peak rate
 
 HitRateCurve = Callable[[Workload, int, Sequence[int]], dict[str, list[float]]]
@@ -24,7 +28,10 @@ HitRateCurve = Callable[[Workload, int, Sequence[int]], dict[str, list[float]]]
 
 
 def describe(
-    workload: Workload, block_size: int | None = None, capacities: Sequence[int] = (), hit_rate_curve: HitRateCurve | None = None
+    workload: Workload,
+    block_size: int | None = None,
+    capacities: Sequence[int] = (),
+    hit_rate_curve: HitRateCurve | None = None,
 ) -> dict[str, Any]:
     """A document of plain numbers. `block_size`: tokens a block, by default the trace's own or 16."""
     block = block_size or workload.hash_block_tokens or 16
@@ -42,7 +49,11 @@ def describe(
         "reuse": {"counting_rule": f"{COUNTING_RULE} {order}", **_reuse(workload, reuse, block)},
     }
     if hit_rate_curve is not None and capacities:
-        document["hit_rate_by_capacity"] = {"requests_taken": order, "capacity_blocks": list(capacities), **hit_rate_curve(workload, block, capacities)}
+        document["hit_rate_by_capacity"] = {
+            "requests_taken": order,
+            "capacity_blocks": list(capacities),
+            **hit_rate_curve(workload, block, capacities),
+        }
     return document
 
 
@@ -58,7 +69,11 @@ def _statistics(values: np.ndarray) -> dict[str, Any]:
 def _arrivals(workload: Workload) -> dict[str, Any]:
     """Rate, spread of gaps, peak and ties of recorded arrivals; closed-loop requests are only counted."""
     if workload.concurrency is not None:
-        return {"loop": f"closed, {workload.concurrency} sessions at once", "recorded": 0, "released_by_completion": len(workload)}
+        return {
+            "loop": f"closed, {workload.concurrency} sessions at once",
+            "recorded": 0,
+            "released_by_completion": len(workload),
+        }
     times = np.sort(workload.arrival_s[np.isfinite(workload.arrival_s)])
     gaps, span = np.diff(times), float(times[-1] - times[0]) if len(times) else 0.0
     result: dict[str, Any] = {
@@ -124,12 +139,16 @@ def _reuse(workload: Workload, reuse: Reuse, block: int) -> dict[str, Any]:
         "shared_but_below_one_block": int(((reuse.shared_tokens > 0) & ~hit).sum()),
     }
     if not workload.prefix_identity:
-        result["why_zero"] = "the source recorded no prefix identity: the hit rate is 0 because nothing is known to be shared"
+        result["why_zero"] = (
+            "the source recorded no prefix identity: the hit rate is 0 because nothing is known to be shared"
+        )
         return result
     gaps = reuse_gaps_s(workload, reuse)
     if gaps is None:
         result["reuse_gap_s"] = None
-        result["why_no_gaps"] = "arrivals are decided by completions, so the time between uses is known only after a simulation"
+        result["why_no_gaps"] = (
+            "arrivals are decided by completions, so the time between uses is known only after a simulation"
+        )
     elif len(gaps[0]):
         p50, p90 = np.percentile(gaps[0], (50, 90), weights=gaps[1], method="inverted_cdf")
         result["reuse_gap_s"] = {"p50": float(p50), "p90": float(p90), "weighted_by": "reused tokens"}
@@ -141,7 +160,11 @@ def _reuse(workload: Workload, reuse: Reuse, block: int) -> dict[str, Any]:
 
 def as_text(document: dict[str, Any]) -> str:
     """The document as lines for a terminal, its numbers rounded for reading."""
-    lines = [f"source: {document['source']}", *[f"  {note}" for note in document["notes"]], f"requests: {document['requests']:,}"]
+    lines = [
+        f"source: {document['source']}",
+        *[f"  {note}" for note in document["notes"]],
+        f"requests: {document['requests']:,}",
+    ]
     for name, unit in (("prompt_tokens", "prompt tokens"), ("output_tokens", "output tokens")):
         lines.append(f"{unit}: {_spread(document[name])}")
     lines += [f"arrivals: {_pairs(document['arrivals'])}"]
@@ -158,19 +181,29 @@ def as_text(document: dict[str, Any]) -> str:
 def _reuse_lines(reuse: dict[str, Any]) -> list[str]:
     scopes = ", ".join(f"{scope} {share:.4f}" for scope, share in reuse["reuse_ceiling_by_scope"].items())
     lines = [
-        f"blocks of {reuse['block_size']} tokens: {reuse['blocks']:,} in all prompts, {reuse['distinct_blocks']:,} distinct",
-        f"reuse ceiling (infinite cache): {reuse['reuse_ceiling']:.4f} of prompt tokens" + (f" ({scopes})" if scopes else ""),
+        (
+            f"blocks of {reuse['block_size']} tokens: {reuse['blocks']:,} in all prompts, {reuse['distinct_blocks']:,}"
+            " distinct"
+        ),
+        f"reuse ceiling (infinite cache): {reuse['reuse_ceiling']:.4f} of prompt tokens"
+        + (f" ({scopes})" if scopes else ""),
         f"counting rule: {reuse['counting_rule']}",
     ]
     if "why_zero" in reuse:
         return [*lines, reuse["why_zero"]]
-    lines.append(f"requests with a hit: {reuse['requests_with_a_hit']:.1%}; hit tokens of those: {_spread(reuse['hit_depth_tokens'])}")
+    lines.append(
+        f"requests with a hit: {reuse['requests_with_a_hit']:.1%}; hit tokens of those:"
+        f" {_spread(reuse['hit_depth_tokens'])}"
+    )
     if reuse["shared_but_below_one_block"]:
         lines.append(f"shared something, but less than one block: {reuse['shared_but_below_one_block']:,} requests")
     if "why_no_gaps" in reuse:
         lines.append(f"time between uses: {reuse['why_no_gaps']}")
     elif reuse.get("reuse_gap_s"):
-        lines.append(f"time between uses of shared text (token-weighted): p50 {reuse['reuse_gap_s']['p50']:.4g} s, p90 {reuse['reuse_gap_s']['p90']:.4g} s")
+        lines.append(
+            f"time between uses of shared text (token-weighted): p50 {reuse['reuse_gap_s']['p50']:.4g} s, p90"
+            f" {reuse['reuse_gap_s']['p90']:.4g} s"
+        )
     return lines
 
 
@@ -180,7 +213,9 @@ def _curve_lines(document: dict[str, Any]) -> list[str]:
         return []
     policies = {name: rates for name, rates in curve.items() if name not in ("requests_taken", "capacity_blocks")}
     return [f"hit rate against capacity, requests taken {curve['requests_taken']}, no time and nothing in flight:"] + [
-        f"  {policy}: " + ", ".join(f"{c:,} blocks {r:.4f}" for c, r in zip(curve["capacity_blocks"], rates, strict=True)) for policy, rates in policies.items()
+        f"  {policy}: "
+        + ", ".join(f"{c:,} blocks {r:.4f}" for c, r in zip(curve["capacity_blocks"], rates, strict=True))
+        for policy, rates in policies.items()
     ]
 
 

@@ -4,6 +4,7 @@ The one idea: a `Dist` is its quantile function, so sampling, means and percenti
 
     >>> sample(Dist(kind="lognormal", median=1020, p90=2735), 3, stream(0, "chat", "message"))
 """
+
 from __future__ import annotations
 
 import difflib
@@ -48,10 +49,15 @@ def one_of(where: str, value: str, options: tuple[str, ...]) -> None:
 
 
 def check(dist: Dist, where: str, lowest: float = 0.0, highest: float = LARGEST) -> None:
-    """Raise InputError naming the field unless `dist` has exactly its kind's fields and values from `lowest` to `highest`."""
+    """Raise InputError naming the field unless `dist` has exactly its kind's fields and values from `lowest` to
+    `highest`."""
     one_of(f"{where}.kind", dist.kind, tuple(FIELDS))
     needed, allowed = FIELDS[dist.kind]
-    given = {n for n in ("value", "mean", "median", "p90", "sigma", "low", "high", "values", "weights") if getattr(dist, n) not in (None, ())}
+    given = {
+        n
+        for n in ("value", "mean", "median", "p90", "sigma", "low", "high", "values", "weights")
+        if getattr(dist, n) not in (None, ())
+    }
     for name in needed:
         if name not in given:
             raise InputError(f"{where}: {dist.kind} needs {name}")
@@ -78,13 +84,18 @@ def _check_values(dist: Dist, where: str, given: set[str], lowest: float, highes
     with np.errstate(over="ignore", invalid="ignore"):
         top = float(quantile(dist, np.array([1 - 1e-9]))[0])
     if not top <= highest:
-        raise InputError(f"{where}: this {dist.kind} reaches {top:.3g}, expected at most {highest:g}: set high, or a smaller spread")
+        raise InputError(
+            f"{where}: this {dist.kind} reaches {top:.3g}, expected at most {highest:g}: set high, or a smaller spread"
+        )
 
 
 def _check_lognormal(dist: Dist, where: str, given: set[str]) -> None:
     spread = sorted(given & {"p90", "sigma", "mean"})
     if len(spread) != 1:
-        raise InputError(f"{where}: lognormal needs exactly one of p90, sigma, mean beside median, got {' and '.join(spread) or 'none'}")
+        raise InputError(
+            f"{where}: lognormal needs exactly one of p90, sigma, mean beside median, got"
+            f" {' and '.join(spread) or 'none'}"
+        )
     assert dist.median is not None
     if dist.median <= 0:
         raise expected(f"{where}.median", dist.median, "more than 0")
@@ -102,7 +113,9 @@ def _check_empirical(dist: Dist, where: str, lowest: float, highest: float) -> N
         if value > highest:
             raise expected(f"{where}.values[{i}]", value, f"at most {highest:g}")
     if dist.weights and len(dist.weights) != len(dist.values):
-        raise InputError(f"{where}.weights has {len(dist.weights)} entries, expected one for each of the {len(dist.values)} values")
+        raise InputError(
+            f"{where}.weights has {len(dist.weights)} entries, expected one for each of the {len(dist.values)} values"
+        )
     for i, weight in enumerate(dist.weights):
         if not math.isfinite(weight) or not 0 <= weight <= LARGEST:
             raise expected(f"{where}.weights[{i}]", weight, f"a number of at least 0 and at most {LARGEST:g}")

@@ -1,4 +1,5 @@
 """Bad input: one clear line naming file, row, field, value and what was expected."""
+
 from __future__ import annotations
 
 import re

@@ -1,7 +1,8 @@
 """What a mix will ask for, before it is simulated: sizes, rates, reusable tokens, and what an order of layers costs.
 
-    >>> order_cost(load_preset("coding-agent").class_[0])["lines"]
+>>> order_cost(load_preset("coding-agent").class_[0])["lines"]
 """
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -19,7 +20,8 @@ WARNING = "Reordering changes what the model reads, and with it the answers: com
 
 
 def reusable_tokens(workload: Workload) -> np.ndarray:
-    """Prompt tokens of every request that an unlimited cache holds when requests come one by one in row order, int64 [n].
+    """Prompt tokens of every request that an unlimited cache holds when requests come one by one in row order, int64
+    [n].
 
     Token-exact (block size 1): the deepest node of the request's path that an earlier request's path has, at most all
     but the prompt's last token, which an engine always computes. No engine hits more in that order.
@@ -81,15 +83,24 @@ def order_cost(mix_class: MixClass, rate: float = 1.0, requests: int = 2000, see
     reusable, prompt = _reuse(mix_class, rate, requests, seed)
     best_reusable, _ = _reuse(best, rate, requests, seed) if best != mix_class else (reusable, prompt)
     order, best_names = ([layer.name for layer in c.layers] for c in (mix_class, best))
-    lines = [f"{mix_class.name}: of {prompt:,.0f} prompt tokens a request, an unlimited cache can reuse {reusable:,.0f} with the layers as ordered ({', '.join(order)})"]
+    lines = [
+        f"{mix_class.name}: of {prompt:,.0f} prompt tokens a request, an unlimited cache can reuse {reusable:,.0f} with"
+        f" the layers as ordered ({', '.join(order)})"
+    ]
     if best == mix_class:
         lines.append("this is already the order global, project, session, dynamic")
     else:
-        lines.append(f"in the order {', '.join(best_names)} it could reuse {best_reusable:,.0f}: this order costs up to {best_reusable - reusable:,.0f} tokens of prefill a request")
+        lines.append(
+            f"in the order {', '.join(best_names)} it could reuse {best_reusable:,.0f}: this order costs up to"
+            f" {best_reusable - reusable:,.0f} tokens of prefill a request"
+        )
         lines.append(WARNING)
     breaking = [layer.name for layer in best.layers[:-1] if layer.scope == "dynamic"]
     if breaking and dists.can_exceed(mix_class.turns, 1):
-        lines.append(f"{', '.join(breaking)}: a dynamic layer before the message also breaks the history behind it; inside the message it would not")
+        lines.append(
+            f"{', '.join(breaking)}: a dynamic layer before the message also breaks the history behind it; inside the"
+            " message it would not"
+        )
     return {
         "class": mix_class.name,
         "order": order,
@@ -112,6 +123,7 @@ def order_notes(config: WorkloadConfig, seed: int = 0) -> list[str]:
 
 def best_order(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     """Widest reuse first; layers of one scope keep their order, and the one that changes least often goes first."""
+
     def rank(layer: Layer) -> tuple[int, bool, float]:
         ticks = [t for t in (layer.redeploy_s, layer.timestamp_s) if t]
         return SCOPES.index(layer.scope), layer.shuffle > 1 or bool(ticks), -min(ticks, default=0.0)

@@ -3,7 +3,8 @@
 The one idea: every step is a function Workload -> Workload that says in a note what it did.
 
     >>> load(WorkloadConfig(trace="${KVCAST_DATA}/traces/mooncake/conversation_trace.jsonl"), seed=0, base_dir=Path("."))
-"""
+"""  # noqa: E501
+
 from __future__ import annotations
 
 import math
@@ -21,7 +22,17 @@ from workloads.errors import InputError, unprintable
 from workloads.limits import MAX_SECONDS, WITHIN, check_clock
 from workloads.readers import FORMATS, options_of, read
 from workloads.readers import sniff as sniff_format
-from workloads.transform import in_turns_for_users, jittered, kept, open_loop, sample_sessions, scaled, tick_s, time_slice, with_concurrency
+from workloads.transform import (
+    in_turns_for_users,
+    jittered,
+    kept,
+    open_loop,
+    sample_sessions,
+    scaled,
+    tick_s,
+    time_slice,
+    with_concurrency,
+)
 
 LOOPS = ("auto", "open", "sessions", "concurrency")
 
@@ -42,18 +53,29 @@ def load(config: WorkloadConfig, seed: int = 0, base_dir: str | Path = ".") -> W
 
 def _check_names(workload: Workload) -> None:
     """Names are printed: one with a line break or a terminal's command in it is refused."""
-    for what, names in (("class", workload.class_names), ("tenant", workload.tenant_names), ("layer", workload.layer_names)):
+    for what, names in (
+        ("class", workload.class_names),
+        ("tenant", workload.tenant_names),
+        ("layer", workload.layer_names),
+    ):
         if wrong := unprintable("".join(names)):
             name = next(name for name in names if wrong in name)
-            raise InputError(f"[workload] trace: the {what} name {name[:80]!r}, expected text without control characters, not {wrong!r}")
+            raise InputError(
+                f"[workload] trace: the {what} name {name[:80]!r}, expected text without control characters, not"
+                f" {wrong!r}"
+            )
 
 
 def trace_path(text: str, base_dir: str | Path) -> Path:
-    """`text` with ${VARIABLES} and ~ expanded, relative to `base_dir`; within the current folder as it is typed there."""
+    """`text` with ${VARIABLES} and ~ expanded, relative to `base_dir`; within the current folder as it is typed
+    there."""
     for name in re.findall(r"\$\{(\w+)\}|\$(\w+)", text):
         variable = name[0] or name[1]
         if variable not in os.environ:
-            raise InputError(f"[workload] trace = {text!r}: the environment variable {variable} is not set, expected the folder it stands for")
+            raise InputError(
+                f"[workload] trace = {text!r}: the environment variable {variable} is not set, expected the folder it"
+                " stands for"
+            )
     try:
         path = Path(base_dir) / Path(os.path.expandvars(text)).expanduser()
     except RuntimeError as problem:  # ~name of nobody
@@ -70,19 +92,48 @@ def _check(config: WorkloadConfig) -> None:
         (not 0 < config.sample <= 1, "sample", config.sample, "a share above 0, at most 1"),
         (not 0 <= config.jitter_s <= MAX_SECONDS, "jitter_s", config.jitter_s, f"a number of at least 0, {WITHIN}"),
         (not 0 <= config.start_s <= MAX_SECONDS, "start_s", config.start_s, f"a number of at least 0, {WITHIN}"),
-        (config.end_s is not None and not config.end_s > config.start_s, "end_s", config.end_s, f"a time after start_s = {config.start_s:g}"),
+        (
+            config.end_s is not None and not config.end_s > config.start_s,
+            "end_s",
+            config.end_s,
+            f"a time after start_s = {config.start_s:g}",
+        ),
         (config.requests is not None and config.requests < 1, "requests", config.requests, "at least 1"),
         (config.users is not None and config.users < 1, "users", config.users, "at least 1"),
         (config.concurrency is not None and config.concurrency < 1, "concurrency", config.concurrency, "at least 1"),
-        (config.loop == "concurrency" and config.concurrency is None, "concurrency", None, "a number of sessions for loop = concurrency"),
-        (config.loop != "concurrency" and config.concurrency is not None, "concurrency", config.concurrency, "loop = concurrency with it"),
+        (
+            config.loop == "concurrency" and config.concurrency is None,
+            "concurrency",
+            None,
+            "a number of sessions for loop = concurrency",
+        ),
+        (
+            config.loop != "concurrency" and config.concurrency is not None,
+            "concurrency",
+            config.concurrency,
+            "loop = concurrency with it",
+        ),
         (not 0 <= config.think_scale < math.inf, "think_scale", config.think_scale, "a finite number of at least 0"),
-        (config.loop == "sessions" and config.think == "original", "think", config.think, "think-only or scaled for loop = sessions"),
-        (config.users is not None and (config.loop in ("open", "concurrency") or config.think == "original"), "users", config.users,
-         "loop = sessions and think-only or scaled think times: users run sessions one after another"),
+        (
+            config.loop == "sessions" and config.think == "original",
+            "think",
+            config.think,
+            "think-only or scaled for loop = sessions",
+        ),
+        (
+            config.users is not None and (config.loop in ("open", "concurrency") or config.think == "original"),
+            "users",
+            config.users,
+            "loop = sessions and think-only or scaled think times: users run sessions one after another",
+        ),
         (config.duration_s is not None, "duration_s", config.duration_s, "end_s for a trace"),
-        (config.rate is not None and not 0 < config.rate < math.inf, "rate", config.rate, "a number above 0, and finite"),
-    ]  # fmt: skip
+        (
+            config.rate is not None and not 0 < config.rate < math.inf,
+            "rate",
+            config.rate,
+            "a number above 0, and finite",
+        ),
+    ]
     for wrong, name, value, expected in bad:
         if wrong:
             raise InputError(f"[workload] {name} = {value!r}, expected {expected}")
@@ -100,7 +151,9 @@ def _read(config: WorkloadConfig, path: Path, seed: int) -> Workload:
     else:
         workload = read(path, name, **options)
         if config.think == "scaled" and workload.delay_s is not None:
-            workload = replace(workload, delay_s=workload.delay_s * config.think_scale).with_notes(f"think times x {config.think_scale:g}")
+            workload = replace(workload, delay_s=workload.delay_s * config.think_scale).with_notes(
+                f"think times x {config.think_scale:g}"
+            )
     if reason:
         workload = replace(workload, notes=(f"format: {name} because {reason}", *workload.notes[1:]))
     return workload
@@ -109,10 +162,19 @@ def _read(config: WorkloadConfig, path: Path, seed: int) -> Workload:
 def _options(config: WorkloadConfig, format: str, seed: int) -> dict[str, Any]:
     """What the section says beyond shaping, for the formats that are distributions to draw from."""
     known = options_of(format) if format in FORMATS else []
-    for key, instead in (("rate", "rate_scale for a trace that has times"), ("folder", "none: only ServeGen archives have folders of clients")):
+    for key, instead in (
+        ("rate", "rate_scale for a trace that has times"),
+        ("folder", "none: only ServeGen archives have folders of clients"),
+    ):
         if getattr(config, key) is not None and key not in known:
             raise InputError(f"[workload] {key} = {getattr(config, key)!r}, expected {instead}")
-    given = {"rate": config.rate, "folder": config.folder, "start_s": config.start_s, "end_s": config.end_s, "seed": seed}
+    given = {
+        "rate": config.rate,
+        "folder": config.folder,
+        "start_s": config.start_s,
+        "end_s": config.end_s,
+        "seed": seed,
+    }
     given["requests"] = config.requests if config.sample == 1 else None  # a sample is taken first
     return {name: value for name, value in given.items() if name in known}
 
@@ -120,9 +182,11 @@ def _options(config: WorkloadConfig, format: str, seed: int) -> dict[str, Any]:
 def shaped(workload: Workload, config: WorkloadConfig, seed: int) -> Workload:
     """Apply the section's slice, sample, limit, jitter, scale and loop, in this order.
 
-    As recorded, a trace replays to the tick. At another rate its ticks are spread first: a burst of them all would be an artefact.
-    """
-    quantum_s = config.jitter_s or (tick_s(workload) if config.rate_scale != 1 else 0.0)  # the tick of the whole recording
+    As recorded, a trace replays to the tick. At another rate its ticks are spread first: a burst of them all would be
+    an artefact."""
+    quantum_s = config.jitter_s or (
+        tick_s(workload) if config.rate_scale != 1 else 0.0
+    )  # the tick of the whole recording
     if config.start_s or config.end_s is not None:
         workload = time_slice(workload, config.start_s, config.end_s)
     if config.sample < 1:
@@ -132,11 +196,17 @@ def shaped(workload: Workload, config: WorkloadConfig, seed: int) -> Workload:
     if quantum_s:
         workload = jittered(workload, quantum_s, seed)
     if quantum_s and not config.jitter_s:
-        workload = workload.with_notes(f"rate_scale: recorded in ticks of {quantum_s:g} s, so arrivals were spread over them first (jitter_s sets another span)")
+        workload = workload.with_notes(
+            f"rate_scale: recorded in ticks of {quantum_s:g} s, so arrivals were spread over them first (jitter_s sets"
+            " another span)"
+        )
     if config.rate_scale != 1:
         workload = scaled(workload, config.rate_scale)
     if config.loop == "sessions" and workload.after is None:
-        raise InputError("[workload] loop = 'sessions', expected a trace whose requests follow one another (this one has arrival times only)")
+        raise InputError(
+            "[workload] loop = 'sessions', expected a trace whose requests follow one another (this one has arrival"
+            " times only)"
+        )
     if config.loop == "open":
         workload = open_loop(workload)
     if config.users is not None:

@@ -5,6 +5,7 @@ longer run or another rate leaves the rest of the draws as they were.
 
     >>> build(load_preset("chat"), seed=0)
 """
+
 from __future__ import annotations
 
 import functools
@@ -35,20 +36,27 @@ def resolve(config: WorkloadConfig) -> WorkloadConfig:
         raise InputError(f"[workload] has {' and '.join(given)}, expected exactly one of preset, trace and class")
     if config.preset is not None:
         default = WorkloadConfig()
-        changed = {f.name: getattr(config, f.name) for f in fields(config) if getattr(config, f.name) != getattr(default, f.name)}
+        changed = {
+            f.name: getattr(config, f.name)
+            for f in fields(config)
+            if getattr(config, f.name) != getattr(default, f.name)
+        }
         config = replace(load_preset(config.preset), **changed)
     check(config)
     return config
 
 
 def ending(config: WorkloadConfig, token_s: float = NOMINAL_TOKEN_S) -> WorkloadConfig:
-    """A resolved mix that says where it ends: where nothing says so, after as long as it takes to judge it. token_s: an output token's time."""
+    """A resolved mix that says where it ends: where nothing says so, after as long as it takes to judge it. token_s: an
+    output token's time."""
     if config.duration_s is not None or config.requests is not None:
         return config
     if config.concurrency is not None:
         return replace(config, requests=steady.closed_requests(config))
     if not steady.stationary(config):
-        raise InputError("[workload] needs duration_s or requests (or both) to say where a mix with recorded arrivals ends")
+        raise InputError(
+            "[workload] needs duration_s or requests (or both) to say where a mix with recorded arrivals ends"
+        )
     return replace(config, duration_s=steady.window_s(config, token_s))
 
 
@@ -85,7 +93,9 @@ class _Sessions:
 def _sessions(config: WorkloadConfig, seed: int) -> _Sessions:
     """Sessions that start within duration_s, cut after the one in which the number of requests reaches `requests`."""
     rates = class_rates(config)
-    expected = sum(r * dists.moments(c.turns)[0] for c, r in zip(config.class_, rates, strict=True) if c.arrival.kind != "trace")
+    expected = sum(
+        r * dists.moments(c.turns)[0] for c, r in zip(config.class_, rates, strict=True) if c.arrival.kind != "trace"
+    )
     span = config.duration_s if config.duration_s is not None else math.inf
     if config.requests is not None and expected > 0:
         span = min(span, 1.05 * config.requests / expected + 1 / expected)
@@ -97,7 +107,10 @@ def _sessions(config: WorkloadConfig, seed: int) -> _Sessions:
             break
         span = min(1.5 * span, config.duration_s if config.duration_s is not None else math.inf)
     if not len(total):
-        raise InputError(f"[workload] duration_s = {config.duration_s}: no session starts before it ends; raise the rate or the duration")
+        raise InputError(
+            f"[workload] duration_s = {config.duration_s}: no session starts before it ends; raise the rate or the"
+            " duration"
+        )
     keep = int((total < (config.requests or math.inf)).sum()) + 1
     return _Sessions(sessions.cls[:keep], sessions.number[:keep], sessions.start_s[:keep], sessions.turns[:keep])
 
@@ -105,7 +118,10 @@ def _sessions(config: WorkloadConfig, seed: int) -> _Sessions:
 def _starting_within(config: WorkloadConfig, rates: list[float], span: float, seed: int) -> _Sessions:
     starts, turns = [], []
     for c, rate in zip(config.class_, rates, strict=True):
-        begun_s = arrivals.until(c.arrival, rate, config.start_s + span, lambda c=c: dists.stream(seed, c.name, "arrivals")) - config.start_s
+        begun_s = (
+            arrivals.until(c.arrival, rate, config.start_s + span, lambda c=c: dists.stream(seed, c.name, "arrivals"))
+            - config.start_s
+        )
         starts.append(begun_s[begun_s >= 0])
         turns.append(dists.counts(c.turns, len(starts[-1]), dists.stream(seed, c.name, "turns")))
     sizes = [len(s) for s in starts]
@@ -138,7 +154,11 @@ def _requests(config: WorkloadConfig, sessions: _Sessions, seed: int) -> _Reques
     session = np.repeat(np.arange(len(sessions.turns)), sessions.turns)
     first = np.cumsum(sessions.turns) - sessions.turns  # row of every session's first request
     turn = np.arange(len(session)) - first[session]
-    delay_s, message, output = np.zeros(len(session)), np.zeros(len(session), np.int64), np.zeros(len(session), np.int64)
+    delay_s, message, output = (
+        np.zeros(len(session)),
+        np.zeros(len(session), np.int64),
+        np.zeros(len(session), np.int64),
+    )
     clock_s = sessions.start_s[session]
     for c, rows in zip(config.class_, _rows_by_class(sessions.cls[session], len(config.class_)), strict=True):
         later = turn[rows] > 0
@@ -146,10 +166,15 @@ def _requests(config: WorkloadConfig, sessions: _Sessions, seed: int) -> _Reques
         message[rows] = _new_input(c, later, seed)
         if later.any():
             delay_s[rows[later]] = _delays(c, int(later.sum()), seed)
-            waited = np.cumsum(delay_s[rows])  # a first turn waits 0: a session's own waiting is the difference to its first row
+            waited = np.cumsum(
+                delay_s[rows]
+            )  # a first turn waits 0: a session's own waiting is the difference to its first row
             clock_s[rows] += waited - waited[np.arange(len(rows)) - turn[rows]]
     if not clock_s.max() <= MAX_SECONDS:
-        raise InputError(f"[workload]: a request would arrive after {clock_s.max():.4g} s, expected {WITHIN}; check rates, think and tool_gap")
+        raise InputError(
+            f"[workload]: a request would arrive after {clock_s.max():.4g} s, expected {WITHIN}; check rates, think and"
+            " tool_gap"
+        )
     return _Requests(session, turn, delay_s, clock_s, message, output)
 
 
@@ -158,7 +183,9 @@ def _new_input(c: MixClass, later: np.ndarray, seed: int) -> np.ndarray:
     tokens = np.zeros(len(later), np.int64)
     message = Parts.of(c).message
     if message is not None:
-        tokens[~later] = dists.counts(message.tokens, int((~later).sum()), dists.stream(seed, c.name, message.name, "tokens"))
+        tokens[~later] = dists.counts(
+            message.tokens, int((~later).sum()), dists.stream(seed, c.name, message.name, "tokens")
+        )
     if later.any():
         dist = c.turn_input or message.tokens  # type: ignore[union-attr]  # check() saw to it
         tokens[later] = dists.counts(dist, int(later.sum()), dists.stream(seed, c.name, "turn_input"))
@@ -223,14 +250,21 @@ def _workload(config: WorkloadConfig, sessions: _Sessions, requests: _Requests, 
         tenant_names=tenant_names,
         layer_names=tuple(names.names),
         layer_scopes=tuple(names.scopes),
-        source=f"mix of {', '.join(c.name for c in classes)}" + (f" (preset {config.preset})" if config.preset else "") + f", seed {seed}",
+        source=f"mix of {', '.join(c.name for c in classes)}"
+        + (f" (preset {config.preset})" if config.preset else "")
+        + f", seed {seed}",
         notes=_notes(config, sessions, cls),
     )
     return _in_time_order(workload, requests, loop_of(config), config.concurrency)
 
 
 def _levels(
-    classes: tuple[MixClass, ...], rows: list[np.ndarray], number: np.ndarray, clock_s: np.ndarray, texts: Texts, names: _Names
+    classes: tuple[MixClass, ...],
+    rows: list[np.ndarray],
+    number: np.ndarray,
+    clock_s: np.ndarray,
+    texts: Texts,
+    names: _Names,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """For every level of the prompts: the requests that have a layer there, and its text id for each."""
     groups: dict[tuple[str, str], list[tuple[int, Use]]] = {}
@@ -244,14 +278,18 @@ def _levels(
         ids = texts.add([use for _, use in members], layer_id)
         for (level, use), text in zip(members, ids, strict=True):
             levels.setdefault(level, []).append((use.rows, text))
-    return [(_joined([r for r, _ in levels[level]]), _joined([t for _, t in levels[level]])) for level in sorted(levels)]
+    return [
+        (_joined([r for r, _ in levels[level]]), _joined([t for _, t in levels[level]])) for level in sorted(levels)
+    ]
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _tenants(classes: tuple[MixClass, ...], cls: np.ndarray, number: np.ndarray) -> tuple[np.ndarray | None, tuple[str, ...], np.ndarray]:
+def _tenants(
+    classes: tuple[MixClass, ...], cls: np.ndarray, number: np.ndarray
+) -> tuple[np.ndarray | None, tuple[str, ...], np.ndarray]:
     """Tenant ids, their names, and the salt of every request: 0, or its tenant's own where tenants are isolated."""
     per_class = np.array([c.tenants for c in classes])
     tenant = ((np.cumsum(per_class) - per_class)[cls] + number % per_class[cls]).astype(np.int32)
@@ -264,11 +302,18 @@ def _tenants(classes: tuple[MixClass, ...], cls: np.ndarray, number: np.ndarray)
 def _notes(config: WorkloadConfig, sessions: _Sessions, cls: np.ndarray) -> tuple[str, ...]:
     lines = []
     for i, c in enumerate(config.class_):
-        lines.append(f"{c.name}: {int((sessions.cls == i).sum()):,} sessions, {int((cls == i).sum()):,} requests, generated")
+        lines.append(
+            f"{c.name}: {int((sessions.cls == i).sum()):,} sessions, {int((cls == i).sum()):,} requests, generated"
+        )
     if config.requests is not None and len(cls) < config.requests:
-        lines.append(f"{len(cls):,} requests, fewer than the {config.requests:,} asked for: the sessions or the duration ended first")
+        lines.append(
+            f"{len(cls):,} requests, fewer than the {config.requests:,} asked for: the sessions or the duration ended"
+            " first"
+        )
     if loop_of(config) == "open" and any(dists.can_exceed(c.turns, 1) for c in config.class_):
-        lines.append("open loop: later turns arrive at their session's start plus think times, as if every answer took no time")
+        lines.append(
+            "open loop: later turns arrive at their session's start plus think times, as if every answer took no time"
+        )
     return tuple(lines)
 
 
@@ -279,7 +324,9 @@ def _in_time_order(workload: Workload, requests: _Requests, loop: str, concurren
     order = np.argsort(requests.clock_s, kind="stable")
     row = np.empty(len(order), np.int64)
     row[order] = np.arange(len(order))
-    moved: dict[str, Any] = {f.name: v[order] for f in fields(workload) if isinstance(v := getattr(workload, f.name), np.ndarray)}
+    moved: dict[str, Any] = {
+        f.name: v[order] for f in fields(workload) if isinstance(v := getattr(workload, f.name), np.ndarray)
+    }
     moved |= {"session_id": requests.session[order], "turn": requests.turn[order].astype(np.int32)}
     if loop != "open":
         later = requests.turn > 0

@@ -8,6 +8,7 @@ blocks that the same requests visit. What a single request visits alone is its p
     >>> tree.end[leaf].tolist()                      # both prompts share their first two tokens
     [2, 2]
 """
+
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
@@ -41,7 +42,9 @@ def from_block_ids(
     blocks = np.diff(offsets)
     if np.any((blocks - 1) * block_tokens >= np.maximum(covered, 1)):
         row = int(np.flatnonzero((blocks - 1) * block_tokens >= np.maximum(covered, 1))[0])
-        raise ValueError(f"request {row}: {blocks[row]} blocks of {block_tokens} reach beyond its {covered[row]} tokens")
+        raise ValueError(
+            f"request {row}: {blocks[row]} blocks of {block_tokens} reach beyond its {covered[row]} tokens"
+        )
     root = np.zeros(n, np.int64) if namespace is None else np.unique(namespace, return_inverse=True)[1]
     code = _numbered(ids) if namespace is None else _numbered_pairs(np.repeat(root, blocks), _numbered(ids))
     depth = _positions(offsets)
@@ -55,7 +58,9 @@ def from_block_ids(
     return _compress(code, offsets, end, root)[:2]
 
 
-def from_token_ids(prompts: Sequence[Sequence[int] | np.ndarray], namespaces: Sequence[Hashable] | None = None) -> tuple[PrefixTree, np.ndarray]:
+def from_token_ids(
+    prompts: Sequence[Sequence[int] | np.ndarray], namespaces: Sequence[Hashable] | None = None
+) -> tuple[PrefixTree, np.ndarray]:
     """Tree of prompts (or prompts with their outputs) given token by token; returns (tree, leaf int32 [n]).
 
     Sorting puts every prompt next to the one it shares most with, so the tree follows from the common prefixes of
@@ -113,7 +118,11 @@ def from_pieces(
     if np.any(high < low) or np.any(low < 0):
         i = int(np.flatnonzero((high < low) | (low < 0))[0])
         raise ValueError(f"piece {pieces[i]}: offset and length must not be negative")
-    layer = np.zeros(len(pieces), np.int16) if layers is None else np.array([code for row in layers for code in row], np.int16)
+    layer = (
+        np.zeros(len(pieces), np.int16)
+        if layers is None
+        else np.array([code for row in layers for code in row], np.int16)
+    )
 
     stretch = int(high.max(initial=0)) + 1  # text `key` lies at [key * stretch, (key + 1) * stretch)
     cuts = np.unique(np.concatenate((key * stretch + low, key * stretch + high)))
@@ -197,7 +206,9 @@ def _numbered_by_parent(code: np.ndarray, offsets: np.ndarray, root: np.ndarray)
         has_block = offsets[alive] + level < offsets[alive + 1]
         alive, parent = alive[has_block], parent[has_block]
         at = offsets[alive] + level
-        _, first, inverse, count = np.unique(parent * size + code[at], return_index=True, return_inverse=True, return_counts=True)
+        _, first, inverse, count = np.unique(
+            parent * size + code[at], return_index=True, return_inverse=True, return_counts=True
+        )
         number[at] = at[first][inverse]  # the first visitor's entry names the pair
         shared = count[inverse] > 1
         alive, parent, level = alive[shared], number[at][shared], level + 1
@@ -207,7 +218,9 @@ def _numbered_by_parent(code: np.ndarray, offsets: np.ndarray, root: np.ndarray)
 # ---- from numbered prefixes to nodes ----
 
 
-def _compress(code: np.ndarray, offsets: np.ndarray, end: np.ndarray, root: np.ndarray, split: np.ndarray | None = None) -> tuple[PrefixTree, np.ndarray, np.ndarray]:
+def _compress(
+    code: np.ndarray, offsets: np.ndarray, end: np.ndarray, root: np.ndarray, split: np.ndarray | None = None
+) -> tuple[PrefixTree, np.ndarray, np.ndarray]:
     """(tree, leaf, entry at which each node that is no root first begins) from rows of codes that name whole prefixes.
 
     `split` bool: entries that must begin a node; equal for equal codes.

@@ -6,6 +6,7 @@ below its last layer, one node for each turn's input and output.
 
     >>> from workloads.mix import build      # puts the two classes below to work, see docs/workloads.md
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -23,7 +24,9 @@ class Parts(NamedTuple):
     """A class's layers by the part they play."""
 
     shared: tuple[Layer, ...]  #: nodes of the tree
-    private: tuple[Layer, ...]  #: what no other request can share: session and dynamic layers that end a single turn's prompt
+    private: tuple[
+        Layer, ...
+    ]  #: what no other request can share: session and dynamic layers that end a single turn's prompt
     message: Layer | None  #: a final dynamic layer: the session's first message, which later turns carry as history
 
     @classmethod
@@ -64,7 +67,11 @@ class Use:
         if layer.scope == "dynamic":
             return np.arange(len(self.session), dtype=np.int64)
         cdf = np.cumsum(np.arange(1, layer.items + 1, dtype=float) ** -layer.zipf)
-        return self.per_session(seed, "item", lambda n, rng: np.minimum(np.searchsorted(cdf / cdf[-1], rng.random(n), side="right"), layer.items - 1))
+        return self.per_session(
+            seed,
+            "item",
+            lambda n, rng: np.minimum(np.searchsorted(cdf / cdf[-1], rng.random(n), side="right"), layer.items - 1),
+        )
 
 
 def _pairs(major: np.ndarray, minor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -108,7 +115,14 @@ class Texts:
     def _variants(self, uses: list[Use]) -> list[np.ndarray]:
         layer, found = uses[0].layer, []
         if layer.shuffle > 1:
-            found.append(np.concatenate([u.per_session(self.seed, "shuffle", lambda n, rng: rng.integers(layer.shuffle, size=n)) for u in uses]))
+            found.append(
+                np.concatenate(
+                    [
+                        u.per_session(self.seed, "shuffle", lambda n, rng: rng.integers(layer.shuffle, size=n))
+                        for u in uses
+                    ]
+                )
+            )
         if layer.timestamp_s:
             found.append(np.concatenate([u.ticks(layer.timestamp_s) for u in uses]))
         return found
@@ -128,7 +142,9 @@ class TreeBuilder:
         self.content = np.full(k, -1, np.int64)
         self.twin = np.zeros(k, np.int32)  # without isolation there is one root
 
-    def _append(self, parent: np.ndarray, end: np.ndarray, layer: np.ndarray, content: np.ndarray, twin: np.ndarray) -> None:
+    def _append(
+        self, parent: np.ndarray, end: np.ndarray, layer: np.ndarray, content: np.ndarray, twin: np.ndarray
+    ) -> None:
         self.parent = np.concatenate([self.parent, parent.astype(np.int32)])
         self.end = np.concatenate([self.end, end])
         self.layer = np.concatenate([self.layer, layer.astype(np.int16)])
@@ -140,11 +156,15 @@ class TreeBuilder:
         width, first = len(texts.tokens), len(self.parent)
         distinct, which = np.unique(self.node[rows].astype(np.int64) * width + text, return_inverse=True)
         parent, content = distinct // width, distinct % width
-        _, at, same = np.unique(self.twin[parent].astype(np.int64) * width + content, return_index=True, return_inverse=True)
+        _, at, same = np.unique(
+            self.twin[parent].astype(np.int64) * width + content, return_index=True, return_inverse=True
+        )
         self._append(parent, self.end[parent] + texts.tokens[content], texts.layer[content], content, first + at[same])
         self.node[rows] = first + which
 
-    def histories(self, turn: np.ndarray, piece_tokens: np.ndarray, layer: np.ndarray, first_content: int) -> np.ndarray:
+    def histories(
+        self, turn: np.ndarray, piece_tokens: np.ndarray, layer: np.ndarray, first_content: int
+    ) -> np.ndarray:
         """Hang every session's turns below its requests' last layers; returns each request's leaf, int32 [n].
 
         Rows are session by session in turn order. Piece i of a session, its turn's input and output, is one node of

@@ -6,6 +6,7 @@ visited; the first visitor of every node follows from one pass up the tree, so a
     >>> reuse = infinite_cache(workload, block_size=16)
     >>> reuse.hit_tokens.sum() / workload.prompt_tokens.sum()
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ class Reuse:
 
 
 def infinite_cache(workload: Workload, block_size: int) -> Reuse:
-    """Hits of a cache that never evicts. An earlier request leaves prompt + output - 1 tokens: its last one is never computed."""
+    """Hits of a cache that never evicts. An earlier request leaves prompt + output - 1 tokens: its last one is never
+    computed."""
     tree, leaf, n = workload.tree, workload.leaf, len(workload)
     levels = _levels(tree.parent)
     row, total = np.arange(n), workload.prompt_tokens + workload.output_tokens
@@ -48,11 +50,14 @@ def infinite_cache(workload: Workload, block_size: int) -> Reuse:
     hit = np.minimum(shared, workload.prompt_tokens - 1) // block_size * block_size
     if not workload.prefix_identity:
         hit[:] = shared[:] = 0
-    return Reuse(hit, np.minimum(shared, workload.prompt_tokens), _by_scope(workload, levels, node, hit), node.astype(np.int32))
+    return Reuse(
+        hit, np.minimum(shared, workload.prompt_tokens), _by_scope(workload, levels, node, hit), node.astype(np.int32)
+    )
 
 
 def distinct_blocks(workload: Workload, block_size: int) -> tuple[int, int]:
-    """(blocks, distinct blocks) of all prompts; a prompt's partial last block counts, and repeats only when wholly identical."""
+    """(blocks, distinct blocks) of all prompts; a prompt's partial last block counts, and repeats only when wholly
+    identical."""
     tree, leaf, prompt = workload.tree, workload.leaf, workload.prompt_tokens
     longest = np.zeros(len(tree), np.int64)  # longest prompt through the node
     np.maximum.at(longest, leaf, prompt)
@@ -103,7 +108,8 @@ def _levels(parent: np.ndarray) -> list[np.ndarray]:
 
 
 def _node_at(workload: Workload, node: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """int [n]: the ancestor-or-self of `node` that holds token number `tokens` (1-based) of the path, or node itself if deeper."""
+    """int [n]: the ancestor-or-self of `node` that holds token number `tokens` (1-based) of the path, or node itself if
+    deeper."""
     start, node = workload.tree.start, node.copy()
     while True:
         climb = (start[node] >= tokens) & (workload.tree.parent[node] >= 0)

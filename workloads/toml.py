@@ -1,9 +1,11 @@
 """Tables (from TOML) to the frozen dataclasses of workloads.config, strictly, and the bundled presets.
 
-The one idea: the dataclasses are the schema; an unknown key or a wrong type is one line with the path and the right name.
+The one idea: the dataclasses are the schema; an unknown key or a wrong type is one line with the path and the right
+name.
 
     >>> load_preset("coding-agent").class_[0].layers[0].name
 """
+
 from __future__ import annotations
 
 import difflib
@@ -42,7 +44,8 @@ def parse_workload(table: dict[str, Any]) -> WorkloadConfig:
 
 
 def parse(cls: type, table: Any, where: str) -> Any:
-    """An instance of the dataclass `cls`; unknown keys and wrong types raise InputError. TOML `class` is field `class_`."""
+    """An instance of the dataclass `cls`; unknown keys and wrong types raise InputError. TOML `class` is field
+    `class_`."""
     if not isinstance(table, dict):
         raise InputError(f"{where} = {table!r}, expected a table")
     hints = typing.get_type_hints(cls)
@@ -51,7 +54,10 @@ def parse(cls: type, table: Any, where: str) -> Any:
     for key, value in table.items():
         if key not in names:
             close = difflib.get_close_matches(key, names, n=1)
-            raise InputError(f"{where}: unknown key {key!r}" + (f" (did you mean {close[0]}?)" if close else f", expected one of {', '.join(names)}"))
+            raise InputError(
+                f"{where}: unknown key {key!r}"
+                + (f" (did you mean {close[0]}?)" if close else f", expected one of {', '.join(names)}")
+            )
         values[names[key]] = _value(hints[names[key]], value, _join(where, key, table))
     return cls(**values)
 
@@ -74,7 +80,12 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if is_dataclass(hint):
         return parse(typing.cast(type, hint), value, where)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    fits = {float: number, int: number and float(value).is_integer(), str: isinstance(value, str), bool: isinstance(value, bool)}
+    fits = {
+        float: number,
+        int: number and float(value).is_integer(),
+        str: isinstance(value, str),
+        bool: isinstance(value, bool),
+    }
     if not fits[hint]:
         kind = {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}[hint]
         raise InputError(f"{where} = {value!r}, expected {kind}")

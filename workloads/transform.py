@@ -5,6 +5,7 @@ has one, else it takes the place of what it waited for.
 
     >>> half = sample_sessions(workload, share=0.5, seed=1)
 """
+
 from __future__ import annotations
 
 from dataclasses import fields, replace
@@ -21,8 +22,8 @@ FEWEST_GAPS = 20  #: fewer say nothing about a clock
 WOBBLE = 0.01  #: of a tick; Mooncake's of 3 s are 2,999 to 3,001 ms
 LONGEST_TICK_S = 60.0  #: what comes together every few minutes is a batch, not a coarse clock
 ORDERS = ("time", "file")
-"""In which a replay without time takes requests: by the time they would start, or row by row, which for a trace of sessions is one
-session after another."""
+"""In which a replay without time takes requests: by the time they would start, or row by row, which for a trace of
+sessions is one session after another."""
 
 
 def _stream(seed: int, name: str) -> np.random.Generator:
@@ -31,9 +32,14 @@ def _stream(seed: int, name: str) -> np.random.Generator:
 
 
 def picked(workload: Workload, order: np.ndarray) -> Workload:
-    """The requests `order` (int64 row numbers), in that order, all columns and `after` renumbered (-1 where it is gone)."""
+    """The requests `order` (int64 row numbers), in that order, all columns and `after` renumbered (-1 where it is
+    gone)."""
     n = len(workload)
-    columns = {f.name: getattr(workload, f.name)[order] for f in fields(workload) if isinstance(getattr(workload, f.name), np.ndarray)}
+    columns = {
+        f.name: getattr(workload, f.name)[order]
+        for f in fields(workload)
+        if isinstance(getattr(workload, f.name), np.ndarray)
+    }
     if workload.after is not None:
         new = np.full(n + 1, -1, np.int64)  # the last entry is what -1 looks up
         new[order] = np.arange(len(order))
@@ -42,8 +48,8 @@ def picked(workload: Workload, order: np.ndarray) -> Workload:
 
 
 def kept(workload: Workload, keep: np.ndarray, what: str) -> Workload:
-    """The requests where `keep` (bool [n]) holds. One whose releasing request is gone waits for that one's releaser, or,
-    when none is left, arrives when the first of the chain would have."""
+    """The requests where `keep` (bool [n]) holds. One whose releasing request is gone waits for that one's releaser,
+    or, when none is left, arrives when the first of the chain would have."""
     if not keep.any():
         raise InputError(f"{what}: no request is left of {len(workload)}, expected at least one")
     workload = replace(workload, arrival_s=workload.arrival_s.copy())
@@ -106,8 +112,8 @@ def _starts(workload: Workload) -> str:
 
 
 def nominal_start_s(workload: Workload) -> np.ndarray:
-    """float64 [n], seconds: recorded arrivals, and after an answer its nominal length plus the delay. At a fixed concurrency
-    sessions begin in the order of their first rows, each when an earlier one leaves its place."""
+    """float64 [n], seconds: recorded arrivals, and after an answer its nominal length plus the delay. At a fixed
+    concurrency sessions begin in the order of their first rows, each when an earlier one leaves its place."""
     if workload.concurrency is None and workload.after is None:
         return workload.arrival_s
     start = workload.arrival_s.tolist() if workload.concurrency is None else _since_session_s(workload).tolist()
@@ -156,7 +162,8 @@ def sample_sessions(workload: Workload, share: float, seed: int) -> Workload:
 
 
 def jittered(workload: Workload, quantum_s: float, seed: int) -> Workload:
-    """Recorded arrivals moved by a uniform draw in [0, quantum_s); ties keep file order and sessions their own order."""
+    """Recorded arrivals moved by a uniform draw in [0, quantum_s); ties keep file order and sessions their own
+    order."""
     arrival_s = workload.arrival_s.copy()
     timed = np.flatnonzero(np.isfinite(arrival_s))
     recorded, session = arrival_s[timed], workload.column("session_id")[timed]
@@ -169,9 +176,8 @@ def jittered(workload: Workload, quantum_s: float, seed: int) -> Workload:
 def tick_s(workload: Workload) -> float:
     """The tick of the clock that recorded the arrivals, in seconds: 0 where none is to be seen, or hardly any are tied.
 
-    As often as arrivals are tied, the next different time is one tick away: so short gaps are of one tick, and nearly all
-    must be multiples of it.
-    """
+    As often as arrivals are tied, the next different time is one tick away: so short gaps are of one tick, and nearly
+    all must be multiples of it."""
     times_s, tied = np.unique(np.round(workload.arrival_s[np.isfinite(workload.arrival_s)], 6), return_counts=True)
     gaps_s = np.diff(times_s)
     if len(gaps_s) < FEWEST_GAPS or tied[tied > 1].sum() < MANY_TIED * tied.sum():
@@ -193,27 +199,37 @@ def scaled(workload: Workload, rate_scale: float) -> Workload:
     """Recorded arrivals this many times faster; think and tool times stay what they are."""
     recorded = workload.arrival_s[np.isfinite(workload.arrival_s)]
     if len(recorded) > 1 and np.ptp(recorded) == 0:
-        raise InputError(f"[workload] rate_scale = {rate_scale:g}, expected arrivals at different times, but all {len(recorded)} are at {recorded[0]:g} s; use users or concurrency")
+        raise InputError(
+            f"[workload] rate_scale = {rate_scale:g}, expected arrivals at different times, but all {len(recorded)} are"
+            f" at {recorded[0]:g} s; use users or concurrency"
+        )
     what = "" if workload.after is None else " (recorded arrivals only; think times stay)"
-    return replace(workload, arrival_s=workload.arrival_s / rate_scale).with_notes(f"rate_scale: arrivals {rate_scale:g} times faster{what}")
+    return replace(workload, arrival_s=workload.arrival_s / rate_scale).with_notes(
+        f"rate_scale: arrivals {rate_scale:g} times faster{what}"
+    )
 
 
 def open_loop(workload: Workload) -> Workload:
     """Recorded times only; refused where a request has none."""
     if np.any(~np.isfinite(workload.arrival_s)):
         r = int(np.flatnonzero(~np.isfinite(workload.arrival_s))[0])
-        raise InputError(f"[workload] loop = 'open', expected a recorded arrival for every request, but request {r} has only a delay after another one")
+        raise InputError(
+            f"[workload] loop = 'open', expected a recorded arrival for every request, but request {r} has only a delay"
+            " after another one"
+        )
     return replace(workload, after=None, delay_s=None)
 
 
 def with_concurrency(workload: Workload, sessions: int) -> Workload:
     """Closed loop: this many sessions active at once, whenever they arrived."""
-    return replace(workload, concurrency=sessions).with_notes(f"loop: {sessions} sessions active at once; recorded arrivals are ignored")
+    return replace(workload, concurrency=sessions).with_notes(
+        f"loop: {sessions} sessions active at once; recorded arrivals are ignored"
+    )
 
 
 def in_turns_for_users(workload: Workload, users: int) -> Workload:
-    """Whole sessions dealt to users in file order, each to the user whose recorded work ends first; a user's next session
-    follows the last request of the one before. Rows are ordered session by session."""
+    """Whole sessions dealt to users in file order, each to the user whose recorded work ends first; a user's next
+    session follows the last request of the one before. Rows are ordered session by session."""
     if workload.session_id is None or workload.after is None:
         raise InputError(f"[workload] users = {users}, expected a trace of sessions with think times")
     rank = session_by_first_row(workload)
@@ -237,5 +253,6 @@ def in_turns_for_users(workload: Workload, users: int) -> Workload:
         busy_until[user] += delay_s[rows].sum() + result.output_tokens[rows].sum() * NOMINAL_TOKEN_S
         last[user] = end
     return replace(result, after=after, delay_s=delay_s, arrival_s=arrival_s).with_notes(
-        f"users: {len(begins)} sessions run one after another by {users} users, dealt in file order to whoever is free first by think times and {NOMINAL_TOKEN_S:g} s a token"
+        f"users: {len(begins)} sessions run one after another by {users} users, dealt in file order to whoever is free"
+        f" first by think times and {NOMINAL_TOKEN_S:g} s a token"
     )

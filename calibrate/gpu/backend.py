@@ -1,10 +1,12 @@
 """The operators of a decoder as functions on tensors: torch on a CPU, Triton kernels and torch on a GPU.
 
-The one idea: calibration times these functions and the engine computes with the same ones, so a profile describes the very
-code that the closed loop runs. A paged KV cache is [blocks, block_size, kv_heads, head_dim], one tensor each for keys and values.
+The one idea: calibration times these functions and the engine computes with the same ones, so a profile describes the
+very code that the closed loop runs. A paged KV cache is [blocks, block_size, kv_heads, head_dim], one tensor each for
+keys and values.
 
     python -m calibrate.gpu.measure --model tiny --device cpu --budget-s 20 --out points.jsonl
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -24,7 +26,9 @@ class TorchBackend:
 
     name = "torch"
 
-    def rms_norm(self, x: Tensor, weight: Tensor, residual: Tensor | None = None, eps: float = 1e-5) -> tuple[Tensor, Tensor]:
+    def rms_norm(
+        self, x: Tensor, weight: Tensor, residual: Tensor | None = None, eps: float = 1e-5
+    ) -> tuple[Tensor, Tensor]:
         """(normed, residual) of x [tokens, hidden] after adding the residual stream to it."""
         x = x if residual is None else x + residual
         return functional.rms_norm(x, weight.shape, weight, eps), x
@@ -45,7 +49,17 @@ class TorchBackend:
         """Norm over each head of [tokens, heads, head_dim]."""
         return functional.rms_norm(x, weight.shape, weight, eps)
 
-    def rope_kv_write(self, q: Tensor, k: Tensor, v: Tensor, rope: Rope, positions: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor) -> Tensor:
+    def rope_kv_write(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        rope: Rope,
+        positions: Tensor,
+        slots: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+    ) -> Tensor:
         """Rotated q; writes rotated k and v to their slots (block * block_size + offset) of the cache.
 
         q [tokens, heads, d], k and v [tokens, kv_heads, d], rope: cosines and sines, each [positions, d / 2].
@@ -64,7 +78,8 @@ class TorchBackend:
         return list(contexts)
 
     def prefill_attention(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, work: Any) -> Tensor:
-        """Causal attention of packed queries [sum(new), heads, d] over each sequence's cached + new keys in the cache."""
+        """Causal attention of packed queries [sum(new), heads, d] over each sequence's cached + new keys in the
+        cache."""
         out = torch.empty_like(q)
         start = 0
         for i, (n, c) in enumerate(work):

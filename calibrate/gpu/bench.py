@@ -1,10 +1,11 @@
 """Times one point on real hardware: builds its tensors, calls the backend, returns the samples.
 
-The one idea: weights and KV rotate over as many bytes as a forward pass of the model reads (at most three times the last-level
-cache), while activations stay where they are, because that is what a forward pass does to the caches.
+The one idea: weights and KV rotate over as many bytes as a forward pass of the model reads (at most three times the
+last-level cache), while activations stay where they are, because that is what a forward pass does to the caches.
 
     python -m calibrate.gpu.measure --model tiny --device cpu --budget-s 20 --out points.jsonl
 """
+
 from __future__ import annotations
 
 import math
@@ -39,7 +40,15 @@ class TorchDevice:
     # ---- tensors -------------------------------------------------------------------------------------------------
 
     def _rand(self, *shape: int) -> Tensor:
-        return torch.randn(*shape, dtype=torch.float32 if self.kind == "cpu" else self.torch_dtype, device=self.kind, generator=self._random).to(self.torch_dtype) * 0.1
+        return (
+            torch.randn(
+                *shape,
+                dtype=torch.float32 if self.kind == "cpu" else self.torch_dtype,
+                device=self.kind,
+                generator=self._random,
+            ).to(self.torch_dtype)
+            * 0.1
+        )
 
     def _copies(self, nbytes: float) -> int:
         """How many copies of what a call reads take turns."""
@@ -93,7 +102,11 @@ class TorchDevice:
         return [lambda: self.backend.embedding(ids, table)]
 
     def _rms_norm(self, s: dict[str, int]) -> list[Call]:
-        x, residual, weight = self._rand(s["tokens"], s["hidden"]), self._rand(s["tokens"], s["hidden"]), self._rand(s["hidden"])
+        x, residual, weight = (
+            self._rand(s["tokens"], s["hidden"]),
+            self._rand(s["tokens"], s["hidden"]),
+            self._rand(s["hidden"]),
+        )
         return [lambda: self.backend.rms_norm(x, weight, residual)]
 
     def _silu_mul(self, s: dict[str, int]) -> list[Call]:
@@ -101,7 +114,11 @@ class TorchDevice:
         return [lambda: self.backend.silu_mul(x)]
 
     def _qk_norm(self, s: dict[str, int]) -> list[Call]:
-        q, k, w = self._rand(s["tokens"], s["heads"], s["head_dim"]), self._rand(s["tokens"], s["kv_heads"], s["head_dim"]), self._rand(s["head_dim"])
+        q, k, w = (
+            self._rand(s["tokens"], s["heads"], s["head_dim"]),
+            self._rand(s["tokens"], s["kv_heads"], s["head_dim"]),
+            self._rand(s["head_dim"]),
+        )
         return [lambda: (self.backend.head_norm(q, w), self.backend.head_norm(k, w))]
 
     def _rope_kv_write(self, s: dict[str, int]) -> list[Call]:
@@ -111,7 +128,10 @@ class TorchDevice:
         rope, positions = rope_tables(tokens, d, self.torch_dtype, self.kind), torch.arange(tokens, device=self.kind)
         kc, vc, tables = self._cache(s, [tokens])
         at = torch.arange(tokens)
-        slots = [(t[0].cpu().long()[at // self.block_size] * self.block_size + at % self.block_size).to(self.kind) for t in tables]
+        slots = [
+            (t[0].cpu().long()[at // self.block_size] * self.block_size + at % self.block_size).to(self.kind)
+            for t in tables
+        ]
         return [partial(self.backend.rope_kv_write, q, k, v, rope, positions, slot, kc, vc) for slot in slots]
 
     def _prefill(self, s: dict[str, int]) -> list[Call]:
@@ -131,7 +151,10 @@ class TorchDevice:
         contexts, new = _contexts(s), s["new"]
         kc, vc, tables = self._cache(s, [new + s["cached"], *contexts])
         q = self._rand(new + s["batch"], s["heads"], s["head_dim"])
-        prefill, decode = self.backend.prefill_work([new], [s["cached"]], **_heads(s)), self.backend.decode_work(contexts, **_heads(s))
+        prefill, decode = (
+            self.backend.prefill_work([new], [s["cached"]], **_heads(s)),
+            self.backend.decode_work(contexts, **_heads(s)),
+        )
 
         def call(table: Tensor) -> None:
             self.backend.prefill_attention(q[:new], kc, vc, table[:1], prefill)
@@ -142,7 +165,10 @@ class TorchDevice:
     def _moe(self, s: dict[str, int]) -> list[Call]:
         x, router = self._rand(s["tokens"], s["hidden"]), self._rand(s["experts"], s["hidden"])
         copies = self._copies(3 * s["experts"] * s["width"] * s["hidden"] * self.torch_dtype.itemsize)
-        weights = [(self._rand(s["experts"], 2 * s["width"], s["hidden"]), self._rand(s["experts"], s["hidden"], s["width"])) for _ in range(copies)]
+        weights = [
+            (self._rand(s["experts"], 2 * s["width"], s["hidden"]), self._rand(s["experts"], s["hidden"], s["width"]))
+            for _ in range(copies)
+        ]
         return [partial(self.backend.experts, x, router, a, b, s["top_k"]) for a, b in weights]
 
     def _sample(self, s: dict[str, int]) -> list[Call]:

@@ -1,10 +1,13 @@
-"""Does a step take the sum of its operators? Times both on the CPU, taking turns, so that drift of the machine hits them alike.
+"""Does a step take the sum of its operators? Times both on the CPU, taking turns, so that drift of the machine hits
+them alike.
 
-The one idea: in every round the whole forward pass runs once, then every operator of it as often as it runs there, layer by layer on
-tensors of its own; medians over the rounds are compared. What is left is what a step holds besides its operators.
+The one idea: in every round the whole forward pass runs once, then every operator of it as often as it runs there,
+layer by layer on tensors of its own; medians over the rounds are compared. What is left is what a step holds besides
+its operators.
 
     python -m calibrate.gpu.composition --model tiny --runs 3
 """
+
 from __future__ import annotations
 
 import argparse
@@ -26,10 +29,15 @@ from calibrate.operators import Point, attention_shape, step_operators
 EACH, MEAN = 0.20, 0.10
 """Largest error of a shape, and of the mean over shapes."""
 SHAPES: tuple[Mix, ...] = (
-    {"chunks": [], "contexts": [200]}, {"chunks": [], "contexts": [500] * 4}, {"chunks": [], "contexts": [150] * 16},
-    {"chunks": [], "contexts": [1500, 90, 90, 90, 90, 90, 90, 90]}, {"chunks": [[32, 0]], "contexts": []}, {"chunks": [[200, 0]], "contexts": []},
-    {"chunks": [[64, 600]], "contexts": []}, {"chunks": [[48, 300]], "contexts": [250] * 6},
-)  # fmt: skip
+    {"chunks": [], "contexts": [200]},
+    {"chunks": [], "contexts": [500] * 4},
+    {"chunks": [], "contexts": [150] * 16},
+    {"chunks": [], "contexts": [1500, 90, 90, 90, 90, 90, 90, 90]},
+    {"chunks": [[32, 0]], "contexts": []},
+    {"chunks": [[200, 0]], "contexts": []},
+    {"chunks": [[64, 600]], "contexts": []},
+    {"chunks": [[48, 300]], "contexts": [250] * 6},
+)
 
 
 def step_points(model: ModelSpec, mix: Mix) -> list[tuple[Point, int]]:
@@ -38,13 +46,22 @@ def step_points(model: ModelSpec, mix: Mix) -> list[tuple[Point, int]]:
     tokens, rows = sum(n for n, _ in chunks) + len(contexts), len(chunks) + len(contexts)
     points = [(o.point(rows if o.per_row else tokens), o.repeat) for o in step_operators(model)]
     shape = attention_shape(model)
-    points += [(Point("prefill", {**shape, "new": new, "cached": cached, "seqs": 1}), model.layers) for new, cached in chunks]
+    points += [
+        (Point("prefill", {**shape, "new": new, "cached": cached, "seqs": 1}), model.layers) for new, cached in chunks
+    ]
     if contexts:
-        points.append((Point("decode", {**shape, "batch": len(contexts), "context": contexts[-1], "longest": contexts[0]}), model.layers))
+        points.append(
+            (
+                Point("decode", {**shape, "batch": len(contexts), "context": contexts[-1], "longest": contexts[0]}),
+                model.layers,
+            )
+        )
     return points
 
 
-def compare(device: CpuCalibration, model: ModelSpec, shapes: Sequence[Mix] = SHAPES, rounds: int = 9) -> list[tuple[float, float]]:
+def compare(
+    device: CpuCalibration, model: ModelSpec, shapes: Sequence[Mix] = SHAPES, rounds: int = 9
+) -> list[tuple[float, float]]:
     """(seconds of the forward pass, seconds of its operators) of every shape."""
     limits = Limits(kv_blocks=1024, max_num_seqs=64, max_num_batched_tokens=1024, caching=False)
     decoder = Decoder(model, device.backend, "cpu", device.torch_dtype, limits.kv_blocks, max_positions=4096)
@@ -53,7 +70,12 @@ def compare(device: CpuCalibration, model: ModelSpec, shapes: Sequence[Mix] = SH
         for mix in shapes:
             batch = batch_of(placed(limits, mix, model.vocab).schedule(), limits.block_size, "cpu")
             operators = [(device.calls(point), repeat) for point, repeat in step_points(model, mix)]
-            order = [calls[layer % len(calls)] for layer in range(2 * model.layers) for calls, repeat in operators if layer < repeat]
+            order = [
+                calls[layer % len(calls)]
+                for layer in range(2 * model.layers)
+                for calls, repeat in operators
+                if layer < repeat
+            ]
             whole, parts = [], []
             for i in range(rounds + 1):
                 took = device.one(partial(decoder.forward, batch))
@@ -67,7 +89,11 @@ def compare(device: CpuCalibration, model: ModelSpec, shapes: Sequence[Mix] = SH
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m calibrate.gpu.composition", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m calibrate.gpu.composition",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--runs", type=int, default=3)
@@ -82,8 +108,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         passed &= mean <= MEAN and max(abs(e) for e in errors) <= EACH
         print(f"run {run + 1}: mean error {100 * mean:.1f} %, worst {100 * max(abs(e) for e in errors):.1f} %")
         for mix, (whole, parts), error in zip(SHAPES, pairs, errors, strict=True):
-            print(f"  chunks {mix['chunks']}, {len(mix['contexts'])} decodes: forward {1e3 * whole:.2f} ms, operators {1e3 * parts:.2f} ms, {100 * error:+.1f} %")
-    print(f"{'passed' if passed else 'FAILED'}: each shape within {100 * EACH:.0f} %, mean within {100 * MEAN:.0f} %, {args.runs} runs")
+            print(
+                f"  chunks {mix['chunks']}, {len(mix['contexts'])} decodes: forward {1e3 * whole:.2f} ms, operators"
+                f" {1e3 * parts:.2f} ms, {100 * error:+.1f} %"
+            )
+    print(
+        f"{'passed' if passed else 'FAILED'}: each shape within {100 * EACH:.0f} %, mean within {100 * MEAN:.0f} %,"
+        f" {args.runs} runs"
+    )
     return 0 if passed else 1
 
 

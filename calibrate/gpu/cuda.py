@@ -4,6 +4,7 @@ The one idea: twenty or more calls in one graph, so an operator's time holds no 
 
     python -m calibrate.gpu.measure --model llama-3.1-8b --device cuda --out points.jsonl
 """
+
 from __future__ import annotations
 
 import gc
@@ -28,7 +29,10 @@ class CudaCalibration(Calibration):
 
     def __init__(self, model: ModelSpec, dtype: str = "bf16"):
         if not torch.cuda.is_available():
-            raise InputError("--device cuda: torch sees no GPU; expected a CUDA device and a torch built for it (--device cpu runs the same code)")
+            raise InputError(
+                "--device cuda: torch sees no GPU; expected a CUDA device and a torch built for it (--device cpu runs"
+                " the same code)"
+            )
         self.properties = torch.cuda.get_device_properties(0)
         super().__init__(model, dtype, self.properties.L2_cache_size)
 
@@ -36,14 +40,24 @@ class CudaCalibration(Calibration):
         import triton
 
         driver = _smi("driver_version")
-        return {"name": self.properties.name, "memory_gib": round(torch.cuda.mem_get_info()[1] / 2**30, 2), "driver": driver, "cuda": torch.version.cuda,
-                "torch": torch.__version__, "triton": triton.__version__, "sm_count": self.properties.multi_processor_count}  # fmt: skip
+        return {
+            "name": self.properties.name,
+            "memory_gib": round(torch.cuda.mem_get_info()[1] / 2**30, 2),
+            "driver": driver,
+            "cuda": torch.version.cuda,
+            "torch": torch.__version__,
+            "triton": triton.__version__,
+            "sm_count": self.properties.multi_processor_count,
+        }
 
     def kernels(self) -> str:
         from kernels.attention import default_config
 
         d = self.model.head_dim
-        return f"kvcast triton prefill {default_config('cuda', 'prefill', d).as_text()}, decode {default_config('cuda', 'decode', d).as_text()}; cuBLAS"
+        return (
+            f"kvcast triton prefill {default_config('cuda', 'prefill', d).as_text()}, decode"
+            f" {default_config('cuda', 'decode', d).as_text()}; cuBLAS"
+        )
 
     def clocks(self) -> dict[str, float]:
         names = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
@@ -97,7 +111,8 @@ class CudaCalibration(Calibration):
         return [float(torch.cuda.max_memory_allocated() - before)]
 
     def _kv_blocks(self, s: dict[str, int]) -> list[float]:
-        """Blocks that can really be allocated beside the weights within 92 % of the memory; activations are measured apart."""
+        """Blocks that can really be allocated beside the weights within 92 % of the memory; activations are measured
+        apart."""
         total = torch.cuda.mem_get_info()[1]
         weights = torch.empty(self.model.weight_bytes(self.dtype), dtype=torch.uint8, device="cuda")
         used = total - torch.cuda.mem_get_info()[0]
@@ -111,7 +126,13 @@ class CudaCalibration(Calibration):
 def _smi(query: str) -> str:
     """One query of nvidia-smi, "" where it is missing."""
     try:
-        done = subprocess.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(
+            ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip().split("\n")[0]

@@ -1,10 +1,11 @@
 """A decoder-only transformer of a model's true shapes with random weights, over a paged KV cache.
 
-The one idea: one pass over all tokens of a step, prefill chunks first and decodes after them, so that every matrix multiply runs
-once; only attention tells the two apart. Values are meaningless, times and data flow are real.
+The one idea: one pass over all tokens of a step, prefill chunks first and decodes after them, so that every matrix
+multiply runs once; only attention tells the two apart. Values are meaningless, times and data flow are real.
 
     python -m calibrate.gpu.engine --model tiny --device cpu --out recording
 """
+
 from __future__ import annotations
 
 import math
@@ -49,8 +50,18 @@ class Layer:
 class Decoder:
     """Weights, KV cache and the forward pass."""
 
-    def __init__(self, model: ModelSpec, backend: TorchBackend, device: str, dtype: torch.dtype, kv_blocks: int, block_size: int = 16, seed: int = 0,
-                 layers: int | None = None, max_positions: int | None = None):  # fmt: skip
+    def __init__(
+        self,
+        model: ModelSpec,
+        backend: TorchBackend,
+        device: str,
+        dtype: torch.dtype,
+        kv_blocks: int,
+        block_size: int = 16,
+        seed: int = 0,
+        layers: int | None = None,
+        max_positions: int | None = None,
+    ):
         self.model, self.backend, self.device, self.dtype, self.block_size = model, backend, device, dtype, block_size
         self._generator = torch.Generator(device=device).manual_seed(seed)
         self.shape = {"heads": model.heads, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
@@ -60,12 +71,23 @@ class Decoder:
         self.norm = torch.ones(model.hidden, dtype=dtype, device=device)
         self.head = self.embedding if model.tied_embeddings else self._weight(model.vocab, model.hidden)
         cache = (kv_blocks, block_size, model.kv_heads, model.head_dim)
-        # Random, never zeros: a GPU draws less power on zeros, so its clocks, and its times, would be another workload's.
-        self.k_cache, self.v_cache = ([torch.empty(cache, dtype=dtype, device=device).normal_(generator=self._generator) for _ in range(count)] for _ in range(2))
-        self.rope = rope_tables(max_positions or min(model.max_context, kv_blocks * block_size), model.head_dim, dtype, device)
+        # Random, never zeros: a GPU draws less power on zeros, so its clocks, and its times, would be another
+        # workload's.
+        self.k_cache, self.v_cache = (
+            [torch.empty(cache, dtype=dtype, device=device).normal_(generator=self._generator) for _ in range(count)]
+            for _ in range(2)
+        )
+        self.rope = rope_tables(
+            max_positions or min(model.max_context, kv_blocks * block_size), model.head_dim, dtype, device
+        )
 
     def _weight(self, *shape: int, scale: float | None = None) -> Tensor:
-        drawn = torch.randn(*shape, generator=self._generator, device=self.device, dtype=torch.float32 if self.device == "cpu" else self.dtype)
+        drawn = torch.randn(
+            *shape,
+            generator=self._generator,
+            device=self.device,
+            dtype=torch.float32 if self.device == "cpu" else self.dtype,
+        )
         return (drawn * (scale or 1 / math.sqrt(shape[-1]))).to(self.dtype)
 
     def _layer(self) -> Layer:
@@ -73,12 +95,16 @@ class Decoder:
         ones = lambda n: torch.ones(n, dtype=self.dtype, device=self.device)  # noqa: E731
         width, experts = (m.expert_intermediate, (m.experts,)) if m.experts else (m.intermediate, ())
         return Layer(
-            qkv=self._weight((m.heads + 2 * m.kv_heads) * m.head_dim, m.hidden), out=self._weight(m.hidden, m.heads * m.head_dim),
-            norm1=ones(m.hidden), norm2=ones(m.hidden),
-            gate_up=self._weight(*experts, 2 * width, m.hidden), down=self._weight(*experts, m.hidden, width),
+            qkv=self._weight((m.heads + 2 * m.kv_heads) * m.head_dim, m.hidden),
+            out=self._weight(m.hidden, m.heads * m.head_dim),
+            norm1=ones(m.hidden),
+            norm2=ones(m.hidden),
+            gate_up=self._weight(*experts, 2 * width, m.hidden),
+            down=self._weight(*experts, m.hidden, width),
             router=self._weight(m.experts, m.hidden) if m.experts else None,
-            q_norm=ones(m.head_dim) if m.qk_norm else None, k_norm=ones(m.head_dim) if m.qk_norm else None,
-        )  # fmt: skip
+            q_norm=ones(m.head_dim) if m.qk_norm else None,
+            k_norm=ones(m.head_dim) if m.qk_norm else None,
+        )
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(greedy tokens [sampled], logits [sampled, vocab])."""
@@ -99,7 +125,9 @@ class Decoder:
         logits = backend.linear(h[batch.rows], self.head)
         return backend.sample(logits), logits
 
-    def _attention(self, layer: Layer, h: Tensor, batch: Batch, k_cache: Tensor, v_cache: Tensor, prefill: Any, decode: Any) -> Tensor:
+    def _attention(
+        self, layer: Layer, h: Tensor, batch: Batch, k_cache: Tensor, v_cache: Tensor, prefill: Any, decode: Any
+    ) -> Tensor:
         m, backend = self.model, self.backend
         qkv = backend.linear(h, layer.qkv).view(h.shape[0], -1, m.head_dim)
         q, k, v = qkv.split([m.heads, m.kv_heads, m.kv_heads], dim=1)
@@ -122,8 +150,12 @@ class Decoder:
         return backend.linear(backend.silu_mul(backend.linear(h, layer.gate_up)), layer.down)
 
 
-def rope_tables(positions: int, head_dim: int, dtype: torch.dtype, device: str, base: float = 10000.0) -> tuple[Tensor, Tensor]:
+def rope_tables(
+    positions: int, head_dim: int, dtype: torch.dtype, device: str, base: float = 10000.0
+) -> tuple[Tensor, Tensor]:
     """Cosines and sines of position / base^(2i/d), [positions, head_dim / 2] each, fp32 (fp64 for an fp64 model)."""
-    angles = torch.arange(positions, dtype=torch.float64)[:, None] * base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    angles = torch.arange(positions, dtype=torch.float64)[:, None] * base ** (
+        -torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
+    )
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     return angles.cos().to(device, wide).contiguous(), angles.sin().to(device, wide).contiguous()

@@ -1,10 +1,12 @@
-"""What calibration measures of a device beyond its operators, and the CPU as such a device (the GPU: calibrate.gpu.cuda).
+"""What calibration measures of a device beyond its operators, and the CPU as such a device (the GPU:
+calibrate.gpu.cuda).
 
-The one idea: the host's own time of a step is measured by running the engine, planning and copies included, around a decoder that
-computes nothing.
+The one idea: the host's own time of a step is measured by running the engine, planning and copies included, around a
+decoder that computes nothing.
 
     python -m calibrate.gpu.measure --model tiny --device cpu --budget-s 20 --out points.jsonl
 """
+
 from __future__ import annotations
 
 import gc
@@ -39,10 +41,17 @@ class Calibration(TorchDevice):
         super().__init__(dtype, min(3 * cache_bytes, model.parameters * ELEMENT_BYTES[dtype]))
         self.model = model
         self.clock = time.perf_counter
-        self.graphs: dict[str, Any] = {}  #: how decode steps are captured, where not as the device does it (calibrate.gpu.engine.engine_of)
+        self.graphs: dict[
+            str, Any
+        ] = {}  #: how decode steps are captured, where not as the device does it (calibrate.gpu.engine.engine_of)
 
     def measure(self, point: Point) -> list[float]:
-        special = {"host": self._host_us, "launch": self._launch_us, "activation": self._activation_bytes, "kv_capacity": self._kv_blocks}
+        special = {
+            "host": self._host_us,
+            "launch": self._launch_us,
+            "activation": self._activation_bytes,
+            "kv_capacity": self._kv_blocks,
+        }
         try:
             with torch.inference_mode():
                 samples = special[point.op](point.shape) if point.op in special else self.time(self.calls(point))
@@ -63,7 +72,9 @@ class Calibration(TorchDevice):
         if isinstance(error, torch.OutOfMemoryError):
             return OutOfMemoryError(text.split(".")[0])
         # memory that ran out while capturing is named so: the next point tells whether the device still answers
-        if isinstance(error, MemoryError) or any(t in text for t in ("can't allocate memory", "out of memory", "during capture")):
+        if isinstance(error, MemoryError) or any(
+            t in text for t in ("can't allocate memory", "out of memory", "during capture")
+        ):
             return OutOfMemoryError(line)
         refused = any(t in text for t in REFUSED)
         if ("CUDA error" in text and not refused) or not self.answers():
@@ -92,8 +103,9 @@ class Calibration(TorchDevice):
         gc.collect(0)
 
     def _host_us(self, s: dict[str, int]) -> list[float]:
-        """Everything the host does in a decode step of this many sequences: scheduling, batch tensors, the attention kernel's plan and its
-        copies to the device, starting a captured graph where decodes are captured, bookkeeping. Nothing is computed."""
+        """Everything the host does in a decode step of this many sequences: scheduling, batch tensors, the attention
+        kernel's plan and its copies to the device, starting a captured graph where decodes are captured, bookkeeping.
+        Nothing is computed."""
         n, prompt, steps = s["seqs"], 40, 12
         limits = Limits(kv_blocks=n * 8, block_size=BLOCK, max_num_seqs=n, max_num_batched_tokens=n * prompt)
         engine = engine_of(_Nothing(self.model, self.backend, self.kind, limits), limits, sizes=(n,), **self.graphs)
@@ -123,8 +135,19 @@ class Calibration(TorchDevice):
         return samples[2:]
 
     def _one_prompt(self, tokens: int, layers: int) -> tuple[Decoder, Batch]:
-        limits = Limits(kv_blocks=-(-tokens // BLOCK) + 1, block_size=BLOCK, max_num_seqs=1, max_num_batched_tokens=tokens)
-        decoder = Decoder(self.model, self.backend, self.kind, self.torch_dtype, limits.kv_blocks, BLOCK, layers=layers, max_positions=tokens + 1)
+        limits = Limits(
+            kv_blocks=-(-tokens // BLOCK) + 1, block_size=BLOCK, max_num_seqs=1, max_num_batched_tokens=tokens
+        )
+        decoder = Decoder(
+            self.model,
+            self.backend,
+            self.kind,
+            self.torch_dtype,
+            limits.kv_blocks,
+            BLOCK,
+            layers=layers,
+            max_positions=tokens + 1,
+        )
         return decoder, batch_of(_scheduler(limits, 1, tokens, 1).schedule(), BLOCK, self.kind)
 
     def wait(self) -> None:
@@ -162,7 +185,8 @@ def _scheduler(limits: Limits, requests: int, prompt: int, output: int) -> Sched
 
 
 class CpuCalibration(Calibration):
-    """Torch on this machine's CPU, one thread, every call timed alone by the thread's own CPU time: others share the machine."""
+    """Torch on this machine's CPU, one thread, every call timed alone by the thread's own CPU time: others share the
+    machine."""
 
     kind = "cpu"
 
@@ -175,7 +199,11 @@ class CpuCalibration(Calibration):
 
     def about(self) -> dict[str, Any]:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return {"name": f"CPU {_cpu_name()}, 1 thread", "memory_gib": round(memory / 2**30, 2), "torch": torch.__version__}
+        return {
+            "name": f"CPU {_cpu_name()}, 1 thread",
+            "memory_gib": round(memory / 2**30, 2),
+            "torch": torch.__version__,
+        }
 
     def kernels(self) -> str:
         return f"torch {torch.__version__} on the CPU"
@@ -184,7 +212,8 @@ class CpuCalibration(Calibration):
         return {"load_1min": os.getloadavg()[0]}
 
     def time(self, calls: list[Call]) -> list[float]:
-        """Microseconds of each call, copies in turn. What ran before took the inner caches, code and all, as in a forward pass."""
+        """Microseconds of each call, copies in turn. What ran before took the inner caches, code and all, as in a
+        forward pass."""
         calls[0]()
         samples: list[float] = []
         while len(samples) < REPLAYS or (sum(samples) < MIN_US and len(samples) < 4 * REPLAYS):
@@ -224,6 +253,8 @@ def _last_level_cache() -> int:
 def _cpu_name() -> str:
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as f:
-            return next((line.split(":", 1)[1].strip() for line in f if line.startswith("model name")), platform.machine())
+            return next(
+                (line.split(":", 1)[1].strip() for line in f if line.startswith("model name")), platform.machine()
+            )
     except OSError:
         return platform.machine()

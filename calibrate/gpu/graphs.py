@@ -1,10 +1,12 @@
 """Decode steps as CUDA graphs: one captured forward pass per batch size, replayed with the next step's tensors.
 
-The one idea: everything a step changes lives in tensors that stay where they are; a batch between two captured sizes is padded with
-places that hold nothing (context 0, slot -1). A step with prefill chunks, or larger than the largest size, runs uncaptured.
+The one idea: everything a step changes lives in tensors that stay where they are; a batch between two captured sizes is
+padded with places that hold nothing (context 0, slot -1). A step with prefill chunks, or larger than the largest size,
+runs uncaptured.
 
     python -m calibrate.gpu.engine --model llama-3.1-8b --device cuda --out recording
 """
+
 from __future__ import annotations
 
 from bisect import bisect_left
@@ -55,7 +57,9 @@ class GraphedDecode:
         largest = next((s for s in sizes if s >= limits.max_num_seqs), sizes[-1])
         self.sizes = [s for s in sizes if s <= largest]
         device, blocks = decoder.device, -(-decoder.rope[0].shape[0] // limits.block_size) + 1
-        self._ids, self._positions, self._slots = (torch.zeros(largest, dtype=torch.int64, device=device) for _ in range(3))
+        self._ids, self._positions, self._slots = (
+            torch.zeros(largest, dtype=torch.int64, device=device) for _ in range(3)
+        )
         self._tables = torch.zeros(largest, blocks, dtype=torch.int32, device=device)
         self._rows = torch.arange(largest, device=device)
         self._captured: dict[int, tuple[Any, Callable[[], None], tuple[Tensor, Tensor]]] = {}
@@ -82,7 +86,16 @@ class GraphedDecode:
         if size not in self._captured:
             work = self.backend.fixed_decode_work(size, **self.decoder.shape)
             slots, self._slots[:size] = self._slots[:size].clone(), -1  # capturing must not write to the cache
-            fixed = Batch(self._ids[:size], self._positions[:size], self._slots[:size], self._tables[:size], [], [], [1] * size, self._rows[:size])
+            fixed = Batch(
+                self._ids[:size],
+                self._positions[:size],
+                self._slots[:size],
+                self._tables[:size],
+                [],
+                [],
+                [1] * size,
+                self._rows[:size],
+            )
             replay, results = self.capture(lambda: self.decoder.compute(fixed, None, work))
             self._slots[:size] = slots
             self._captured[size] = (work, replay, results)

@@ -4,6 +4,7 @@ The one idea: a dispatch mode sees every operator's outputs; a storage counts fr
 
     >>> peak_bytes(lambda: torch.ones(1000).sum())
 """
+
 from __future__ import annotations
 
 import weakref

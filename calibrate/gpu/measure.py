@@ -1,10 +1,12 @@
 """Measures a model's operators on this machine and appends every point to a file as it comes.
 
-The one idea: the file is the state. Each point is one JSON line, written and synced before the next is measured, so a killed
-run, a lost GPU or a full disk keeps what was measured; --resume skips what is there. Needs torch, triton and numpy only.
+The one idea: the file is the state. Each point is one JSON line, written and synced before the next is measured, so a
+killed run, a lost GPU or a full disk keeps what was measured; --resume skips what is there. Needs torch, triton and
+numpy only.
 
     python -m calibrate.gpu.measure --model llama-3.1-8b --device cuda --out points.jsonl --budget-s 240
 """
+
 from __future__ import annotations
 
 import argparse
@@ -23,7 +25,16 @@ from calibrate.models import ModelSpec, resolve_model
 from calibrate.operators import Point
 from workloads.errors import InputError
 
-__all__ = ["DRIFT", "Device", "DeviceLostError", "Measured", "OutOfMemoryError", "measure", "outcome_lines", "read_points"]
+__all__ = [
+    "DRIFT",
+    "Device",
+    "DeviceLostError",
+    "Measured",
+    "OutOfMemoryError",
+    "measure",
+    "outcome_lines",
+    "read_points",
+]
 
 SCHEMA = 1
 DRIFT = 0.03
@@ -46,28 +57,55 @@ class Measured:
     stopped: str  #: "" when the plan is complete, else why it stopped
 
 
-def measure(device: Device, model: ModelSpec, grid: Grid, path: Path, *, dtype: str, tps: Sequence[int] = (1,), budget_s: float = 240.0,
-            resume: bool = False, retry_failed: bool = False,
-            show: Callable[[int, int, float], None] | None = None, clock: Callable[[], float] = time.monotonic) -> Measured:  # fmt: skip
-    """Measures what the plan still lacks until the budget is spent. show(done, planned, seconds left) is called after every point.
+def measure(
+    device: Device,
+    model: ModelSpec,
+    grid: Grid,
+    path: Path,
+    *,
+    dtype: str,
+    tps: Sequence[int] = (1,),
+    budget_s: float = 240.0,
+    resume: bool = False,
+    retry_failed: bool = False,
+    show: Callable[[int, int, float], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Measured:
+    """Measures what the plan still lacks until the budget is spent. show(done, planned, seconds left) is called after
+    every point.
 
     retry_failed: points that an earlier session recorded as failed are lacking too.
     """
     points = plan(model, grid, tps)
-    header = {"schema": SCHEMA, "device": device.about(), "model": model.name, "config": asdict(model), "dtype": dtype,
-              "kernels": device.kernels(), "tensor_parallel": list(tps)}  # fmt: skip
+    header = {
+        "schema": SCHEMA,
+        "device": device.about(),
+        "model": model.name,
+        "config": asdict(model),
+        "dtype": dtype,
+        "kernels": device.kernels(),
+        "tensor_parallel": list(tps),
+    }
     known = {k: r for k, r in _open(path, header, resume).items() if not (retry_failed and "error" in r)}
     planned = {p.key for p in points}
     stop_s = clock() + budget_s
     with Log(path) as log:
         session = Session(device, log, known, clock)
-        log.write({"op": "session", "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "clocks": device.clocks()})
-        stopped = session.run(points, stop_s - RESERVE * budget_s, lambda: show and show(len(known.keys() & planned), len(points), max(0.0, stop_s - clock())))
+        log.write(
+            {"op": "session", "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "clocks": device.clocks()}
+        )
+        stopped = session.run(
+            points,
+            stop_s - RESERVE * budget_s,
+            lambda: show and show(len(known.keys() & planned), len(points), max(0.0, stop_s - clock())),
+        )
         drift: dict[str, float] = {}
         if stopped != LOST:
             drift, ended = session.drift(anchors(model, grid))
             stopped = ended or stopped
-        log.write({"op": "end", "stopped": stopped, "drift": drift, "clocks": {} if stopped == LOST else device.clocks()})
+        log.write(
+            {"op": "end", "stopped": stopped, "drift": drift, "clocks": {} if stopped == LOST else device.clocks()}
+        )
     failed = {k: known[k]["error"] for k in known.keys() & planned if "error" in known[k]}
     return Measured(len(points), len(known.keys() & planned), failed, drift, stopped)
 
@@ -98,7 +136,9 @@ def read_points(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]], 
 
 def _open(path: Path, header: dict[str, Any], resume: bool) -> dict[str, dict[str, Any]]:
     """The rows already there; starts the file, or cuts off a line a kill left unfinished."""
-    if not path.exists() or (path.is_file() and b"\n" not in path.read_bytes()):  # nothing, or a header that a kill cut short
+    if not path.exists() or (
+        path.is_file() and b"\n" not in path.read_bytes()
+    ):  # nothing, or a header that a kill cut short
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"")
         with Log(path) as log:
@@ -109,7 +149,9 @@ def _open(path: Path, header: dict[str, Any], resume: bool) -> dict[str, dict[st
     found, known, _ = read_points(path)
     for key in SAME_RUN:
         if json.loads(json.dumps(header[key])) != found.get(key):
-            raise InputError(f"{path}: field {key} is {found.get(key)!r}; this run has {header[key]!r}: expected the same to resume")
+            raise InputError(
+                f"{path}: field {key} is {found.get(key)!r}; this run has {header[key]!r}: expected the same to resume"
+            )
     data = path.read_bytes()
     with path.open("r+b") as f:
         f.truncate(data.rfind(b"\n") + 1)
@@ -139,17 +181,36 @@ def open_device(kind: str, model: ModelSpec, dtype: str) -> tuple[Device, Grid]:
 def progress(done: int, planned: int, left_s: float) -> None:
     if sys.stderr.isatty():
         bar = "#" * (30 * done // planned)
-        print(f"\r\033[K[{bar:<30}] {done} of {planned} points, at most {left_s:.0f} s left", end="", file=sys.stderr, flush=True)
+        print(
+            f"\r\033[K[{bar:<30}] {done} of {planned} points, at most {left_s:.0f} s left",
+            end="",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default="llama-3.1-8b", help="bundled model name or path of a Hugging Face config.json")
+    parser.add_argument(
+        "--model", default="llama-3.1-8b", help="bundled model name or path of a Hugging Face config.json"
+    )
     parser.add_argument("--device", choices=("cuda", "cpu", "fake"), default="cuda")
-    parser.add_argument("--dtype", choices=("bf16", "fp16", "fp32"), default=None, help="default: bf16 on a GPU, fp32 on a CPU")
-    parser.add_argument("--tensor-parallel", metavar="N", type=int, nargs="+", default=[1], help="widths whose slices are measured")
-    parser.add_argument("--budget-s", metavar="S", type=float, default=240.0, help="stop after this many seconds, most valuable points first (default 240)")
+    parser.add_argument(
+        "--dtype", choices=("bf16", "fp16", "fp32"), default=None, help="default: bf16 on a GPU, fp32 on a CPU"
+    )
+    parser.add_argument(
+        "--tensor-parallel", metavar="N", type=int, nargs="+", default=[1], help="widths whose slices are measured"
+    )
+    parser.add_argument(
+        "--budget-s",
+        metavar="S",
+        type=float,
+        default=240.0,
+        help="stop after this many seconds, most valuable points first (default 240)",
+    )
     parser.add_argument("--resume", action="store_true", help="add what is missing to the points file")
-    parser.add_argument("--retry-failed", action="store_true", help="with --resume: measure the points again that failed before")
+    parser.add_argument(
+        "--retry-failed", action="store_true", help="with --resume: measure the points again that failed before"
+    )
 
 
 def run(args: argparse.Namespace, points: Path) -> Measured:
@@ -160,19 +221,34 @@ def run(args: argparse.Namespace, points: Path) -> Measured:
         raise InputError(f"--budget-s {args.budget_s:g}: expected seconds above 0")
     device, grid = open_device(args.device, model, dtype)
     try:
-        outcome = measure(device, model, grid, points, dtype=dtype, tps=args.tensor_parallel, budget_s=args.budget_s,
-                          resume=args.resume, retry_failed=args.retry_failed, show=progress)  # fmt: skip
+        outcome = measure(
+            device,
+            model,
+            grid,
+            points,
+            dtype=dtype,
+            tps=args.tensor_parallel,
+            budget_s=args.budget_s,
+            resume=args.resume,
+            retry_failed=args.retry_failed,
+            show=progress,
+        )
     except OSError as e:
         if e.errno not in DISK_FULL:
             raise
-        raise InputError(f"{points}: {e.strerror}; the points measured so far are in it: make room, then --resume goes on") from None
+        raise InputError(
+            f"{points}: {e.strerror}; the points measured so far are in it: make room, then --resume goes on"
+        ) from None
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr)
     return outcome
 
 
 def outcome_lines(outcome: Measured, path: Path) -> list[str]:
-    lines = [f"{outcome.done} of {outcome.planned} points in {path}" + (f"; stopped: {outcome.stopped} (--resume goes on)" if outcome.stopped else "")]
+    lines = [
+        f"{outcome.done} of {outcome.planned} points in {path}"
+        + (f"; stopped: {outcome.stopped} (--resume goes on)" if outcome.stopped else "")
+    ]
     lines += failed_lines(outcome.failed)
     for key, change in outcome.drift.items():
         flag = "  DRIFT: the clocks moved during the run" if abs(change) > DRIFT else ""
@@ -185,12 +261,18 @@ def failed_lines(failed: dict[str, str]) -> list[str]:
     lines = []
     for message in sorted(set(failed.values())):
         keys = sorted(k for k, m in failed.items() if m == message)
-        lines.append(f"{len(keys)} points failed ({message}), such as {keys[0]}: --resume --retry-failed tries them again")
+        lines.append(
+            f"{len(keys)} points failed ({message}), such as {keys[0]}: --resume --retry-failed tries them again"
+        )
     return lines
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m calibrate.gpu.measure", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m calibrate.gpu.measure",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add_arguments(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="points file (JSON lines)")
     args = parser.parse_args(argv)

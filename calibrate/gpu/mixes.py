@@ -1,10 +1,13 @@
-"""Times whole engine steps of chosen shapes: prefill chunks over cached prefixes and decodes of unequal contexts in one step.
+"""Times whole engine steps of chosen shapes: prefill chunks over cached prefixes and decodes of unequal contexts in one
+step.
 
-The one idea: the engine's state is set up as if it had come to that step, with random token ids over a random KV cache, so the real
-scheduler, batch and forward pass run. Shapes are drawn off the calibration grid: they test what a simulation interpolates.
+The one idea: the engine's state is set up as if it had come to that step, with random token ids over a random KV cache,
+so the real scheduler, batch and forward pass run. Shapes are drawn off the calibration grid: they test what a
+simulation interpolates.
 
     python -m calibrate.gpu.mixes --model tiny --device cpu --out recording
 """
+
 from __future__ import annotations
 
 import argparse
@@ -35,7 +38,14 @@ def example_mixes(count: int, kv_tokens: int, max_tokens: int, max_seqs: int, se
     mixes: list[Mix] = []
     while len(mixes) < count:
         kind = len(mixes) % 3
-        chunks = [] if kind == 0 else [[int(rng.integers(5, max_tokens // 2)), int(rng.integers(0, 2) * rng.integers(1, kv_tokens // 8))] for _ in range(int(rng.integers(1, 4)))]
+        chunks = (
+            []
+            if kind == 0
+            else [
+                [int(rng.integers(5, max_tokens // 2)), int(rng.integers(0, 2) * rng.integers(1, kv_tokens // 8))]
+                for _ in range(int(rng.integers(1, 4)))
+            ]
+        )
         contexts = [] if kind == 1 else _contexts(rng, int(rng.integers(1, max_seqs)), kv_tokens)
         new = sum(n for n, _ in chunks) + len(contexts)
         kv = sum(n + c for n, c in chunks) + sum(contexts)
@@ -53,8 +63,13 @@ def _contexts(rng: np.random.Generator, count: int, kv_tokens: int) -> list[int]
 def shape_of(mix: Mix) -> dict[str, Any]:
     """What a StepTime takes, by name; every chunk ends its prompt, so every sequence samples a token."""
     contexts = mix["contexts"]
-    return {"chunks": mix["chunks"], "n_decode": len(contexts), "sum_context": sum(contexts), "max_context": max(contexts, default=0),
-            "sampled": len(contexts) + len(mix["chunks"])}  # fmt: skip
+    return {
+        "chunks": mix["chunks"],
+        "n_decode": len(contexts),
+        "sum_context": sum(contexts),
+        "max_context": max(contexts, default=0),
+        "sampled": len(contexts) + len(mix["chunks"]),
+    }
 
 
 def time_mix(engine: Engine, mix: Mix, clock: Callable[[], float], runs: int = RUNS) -> list[float]:
@@ -73,7 +88,9 @@ def time_mix(engine: Engine, mix: Mix, clock: Callable[[], float], runs: int = R
 def placed(limits: Limits, mix: Mix, vocab: int, seed: int = 0) -> Scheduler:
     """A scheduler whose next step has this shape; every request has token ids of its own, drawn from the vocabulary."""
     scheduler, rng = Scheduler(limits), np.random.default_rng(seed)
-    rows = [(cached + new, cached, False) for new, cached in mix["chunks"]] + [(context, context - 1, True) for context in mix["contexts"]]
+    rows = [(cached + new, cached, False) for new, cached in mix["chunks"]] + [
+        (context, context - 1, True) for context in mix["contexts"]
+    ]
     for i, (known, computed, decoding) in enumerate(rows):
         request = Request(i, rng.integers(0, vocab, known).tolist(), 2, computed=computed, decoding=decoding)
         request.blocks = scheduler.pool.take(-(-computed // limits.block_size))
@@ -81,7 +98,13 @@ def placed(limits: Limits, mix: Mix, vocab: int, seed: int = 0) -> Scheduler:
     return scheduler
 
 
-def record(engine: Engine, mixes: Sequence[Mix], folder: Path, clock: Callable[[], float] = time.perf_counter, stop_s: float = float("inf")) -> int:
+def record(
+    engine: Engine,
+    mixes: Sequence[Mix],
+    folder: Path,
+    clock: Callable[[], float] = time.perf_counter,
+    stop_s: float = float("inf"),
+) -> int:
     """Times the mixes until the clock says stop_s; appends them to FOLDER/iterations.jsonl. Returns how many."""
     folder.mkdir(parents=True, exist_ok=True)
     done = 0
@@ -92,14 +115,18 @@ def record(engine: Engine, mixes: Sequence[Mix], folder: Path, clock: Callable[[
                 break
             time_mix(engine, mix, clock, 1)  # compiles, on a GPU
             samples = time_mix(engine, mix, clock)
-            f.write(json.dumps({**shape_of(mix), "seconds": [round(s, 7) for s in samples]}, separators=(",", ":")) + "\n")
+            f.write(
+                json.dumps({**shape_of(mix), "seconds": [round(s, 7) for s in samples]}, separators=(",", ":")) + "\n"
+            )
             f.flush()
             done += 1
     return done
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m calibrate.gpu.mixes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m calibrate.gpu.mixes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="llama-3.1-8b")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--dtype", choices=("bf16", "fp16", "fp32"), default=None)
@@ -113,7 +140,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args.device == "cpu":
             torch.set_num_threads(1)
-        engine = build(resolve_model(args.model), args.device, args.dtype or ("fp32" if args.device == "cpu" else "bf16"), limits, max_positions=args.kv_blocks * 16)
+        engine = build(
+            resolve_model(args.model),
+            args.device,
+            args.dtype or ("fp32" if args.device == "cpu" else "bf16"),
+            limits,
+            max_positions=args.kv_blocks * 16,
+        )
         mixes = example_mixes(args.count, args.kv_blocks * 16, args.max_num_batched_tokens, args.max_num_seqs)
         done = record(engine, mixes, args.out, time.thread_time if args.device == "cpu" else time.perf_counter)
     except (InputError, ValueError, OSError) as e:

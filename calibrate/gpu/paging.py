@@ -1,10 +1,11 @@
 """KV blocks of the real engine: a free queue, reference counts, and a map from prefix hashes to cached blocks.
 
-The one idea: a freed block keeps its content and its hash until somebody takes it from the head of the free queue, so the free
-queue *is* the eviction order (vLLM V1's block pool).
+The one idea: a freed block keeps its content and its hash until somebody takes it from the head of the free queue, so
+the free queue *is* the eviction order (vLLM V1's block pool).
 
     python -m calibrate.gpu.engine --model tiny --device cpu --out recording
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -15,7 +16,8 @@ import numpy as np
 
 
 def chained_hashes(tokens: Sequence[int], block_size: int, known: list[bytes] | None = None) -> list[bytes]:
-    """One hash per full block, each over the one before and the block's tokens; `known` hashes are extended in place."""
+    """One hash per full block, each over the one before and the block's tokens; `known` hashes are extended in
+    place."""
     hashes = known if known is not None else []
     for i in range(len(hashes), len(tokens) // block_size):
         block = np.asarray(tokens[i * block_size : (i + 1) * block_size], np.int64).tobytes()

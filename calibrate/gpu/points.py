@@ -1,10 +1,12 @@
 """Which points a calibration measures, most valuable first.
 
-The one idea: every axis has levels, coarse to fine, and a point's level is its axes' finest. Level 0 alone makes a usable
-profile; every further level only sharpens it. So a budget that runs out costs precision, never the profile.
+The one idea: every axis has levels, coarse to fine, and a point's level is its axes' finest. Level 0 alone makes a
+usable profile; every further level only sharpens it. So a budget that runs out costs precision, never the profile.
 
-    python -c "from calibrate.models import resolve_model as m; from calibrate.gpu.points import GPU, plan; print(len(plan(m('llama-3.1-8b'), GPU)))"
+    python -c "from calibrate.models import resolve_model as m; from calibrate.gpu.points import GPU, plan;
+    print(len(plan(m('llama-3.1-8b'), GPU)))"
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -32,24 +34,38 @@ class Grid:
     matmul: tuple[int, ...]
     max_kv_tokens: int  #: KV tokens of one attention point
     max_gflop: float  #: of one call
-    launches: bool = False  #: kernels are launched apart from the host's other work, so launching a step has a time of its own
+    launches: bool = (
+        False  #: kernels are launched apart from the host's other work, so launching a step has a time of its own
+    )
 
     def holds(self, point: Point) -> bool:
         s = point.shape
-        kv = s.get("seqs", 1) * (s.get("new", 0) + s.get("cached", 0)) + (s.get("batch", 1) - 1) * s.get("context", 0) + s.get("longest", s.get("context", 0))
+        kv = (
+            s.get("seqs", 1) * (s.get("new", 0) + s.get("cached", 0))
+            + (s.get("batch", 1) - 1) * s.get("context", 0)
+            + s.get("longest", s.get("context", 0))
+        )
         work = sum(v for k, v in features(point, 2).items() if k.endswith("gflop"))
         return kv <= self.max_kv_tokens and work <= self.max_gflop
 
 
 GPU = Grid(
-    tokens=((1, 16, 128, 1024, 8192), (8, 32, 64, 256, 512, 2048, 4096), (2, 4, 24, 48, 96, 192, 384, 768, 1536, 3072, 6144, 12288, 16384)),
+    tokens=(
+        (1, 16, 128, 1024, 8192),
+        (8, 32, 64, 256, 512, 2048, 4096),
+        (2, 4, 24, 48, 96, 192, 384, 768, 1536, 3072, 6144, 12288, 16384),
+    ),
     rows=((1, 64, 512), (8, 16, 32, 128, 256), (1024,)),
     new=((16, 512, 2048, 8192), (128, 1024, 4096), (64, 256, 16384)),
     cached=((0, 4096, 32768), (1024, 8192, 131072), (512, 2048, 16384, 65536, 262144)),
     batch=((1, 16, 64, 256), (8, 32, 128, 512), (2, 4, 13, 14, 24, 48, 96, 192)),
     context=((256, 2048, 16384), (1024, 4096, 65536), (512, 8192, 32768, 131072, 262144)),
     seqs=((1,), (8, 64)),
-    copy_bytes=(2**30,), matmul=(8192, 4096), max_kv_tokens=2**20, max_gflop=2e4, launches=True,
+    copy_bytes=(2**30,),
+    matmul=(8192, 4096),
+    max_kv_tokens=2**20,
+    max_gflop=2e4,
+    launches=True,
 )
 CPU = Grid(
     tokens=((1, 8, 64, 256), (2, 4, 16, 32, 128, 512), (24, 48, 96, 192, 384)),
@@ -59,7 +75,10 @@ CPU = Grid(
     batch=((1, 4, 16, 64), (2, 8, 32), (12, 24, 48)),
     context=((16, 256, 1024), (64, 128, 512, 2048), (32, 768)),
     seqs=((1,), (4,)),
-    copy_bytes=(2**26,), matmul=(512, 1024), max_kv_tokens=2**15, max_gflop=20.0,
+    copy_bytes=(2**26,),
+    matmul=(512, 1024),
+    max_kv_tokens=2**15,
+    max_gflop=20.0,
 )
 
 
@@ -81,7 +100,10 @@ def anchors(model: ModelSpec, grid: Grid) -> list[Point]:
     return [
         matrix.point(grid.tokens[0][-1]),
         Point("prefill", {**attention, "new": grid.new[0][1], "cached": 0, "seqs": 1}),
-        Point("decode", {**attention, "batch": grid.batch[0][2], "context": grid.context[0][1], "longest": grid.context[0][1]}),
+        Point(
+            "decode",
+            {**attention, "batch": grid.batch[0][2], "context": grid.context[0][1], "longest": grid.context[0][1]},
+        ),
     ]
 
 
@@ -119,7 +141,18 @@ def _attention(model: ModelSpec, grid: Grid, tp: int, level: int) -> Iterator[Po
             yield Point("prefill", {**shape, "new": new, "cached": cached, "seqs": seqs})
     for new, cached in product(grid.new[0][1:3], grid.cached[0][:2]):
         for batch, context in product(grid.batch[0][1:3], grid.context[0][:2]):
-            yield Point("mixed", {**shape, "new": new, "cached": cached, "seqs": 1, "batch": batch, "context": context, "longest": context})
+            yield Point(
+                "mixed",
+                {
+                    **shape,
+                    "new": new,
+                    "cached": cached,
+                    "seqs": 1,
+                    "batch": batch,
+                    "context": context,
+                    "longest": context,
+                },
+            )
 
 
 def _whole(grid: Grid, level: int) -> Iterator[Point]:

@@ -1,10 +1,13 @@
-"""The scheduler of the real engine: continuous batching with chunked prefill, preemption and prefix reuse, as vLLM V1 does it.
+"""The scheduler of the real engine: continuous batching with chunked prefill, preemption and prefix reuse, as vLLM V1
+does it.
 
-The one idea: every step gives each request up to its known minus its computed tokens, running ones first, within one token
-budget; decode is the case of one token. This is the plain form of what `sim.vllm.scheduler` computes with aggregates.
+The one idea: every step gives each request up to its known minus its computed tokens, running ones first, within one
+token budget; decode is the case of one token. This is the plain form of what `sim.vllm.scheduler` computes with
+aggregates.
 
     python -m calibrate.gpu.engine --model tiny --device cpu --out recording
 """
+
 from __future__ import annotations
 
 from collections import deque
@@ -60,10 +63,17 @@ class Step:
 
     @property
     def shape(self) -> tuple[list[tuple[int, int]], int, int, int, int]:
-        """What a StepTime takes: (new, cached) of the chunks, decodes, sum and maximum of their contexts, sampled rows."""
+        """What a StepTime takes: (new, cached) of the chunks, decodes, sum and maximum of their contexts, sampled
+        rows."""
         contexts = [r.computed for r in self.decodes]
         sampled = len(contexts) + sum(1 for r, first, new in self.chunks if first + new == r.known)
-        return [(new, first) for _, first, new in self.chunks], len(contexts), sum(contexts), max(contexts, default=0), sampled
+        return (
+            [(new, first) for _, first, new in self.chunks],
+            len(contexts),
+            sum(contexts),
+            max(contexts, default=0),
+            sampled,
+        )
 
 
 class Scheduler:
@@ -78,7 +88,10 @@ class Scheduler:
     def submit(self, request: Request) -> None:
         blocks = -(-(len(request.prompt) + request.max_tokens) // self.limits.block_size)
         if blocks > self.limits.kv_blocks:
-            raise ValueError(f"request {request.id}: {len(request.prompt)} + {request.max_tokens} tokens need {blocks} blocks; the cache has {self.limits.kv_blocks}")
+            raise ValueError(
+                f"request {request.id}: {len(request.prompt)} + {request.max_tokens} tokens need {blocks} blocks; the"
+                f" cache has {self.limits.kv_blocks}"
+            )
         self.waiting.append(request)
 
     @property

@@ -1,10 +1,13 @@
-"""One measuring session over a plan: what happens at each point, whatever the device does, and the check for drift at its end.
+"""One measuring session over a plan: what happens at each point, whatever the device does, and the check for drift at
+its end.
 
-The one idea: a point ends as a row, with its time or with why it has none, and only a device that answers no more, a person or a disk
-that takes no more rows ends the session. So no single point can keep the others from being measured, now or at --resume.
+The one idea: a point ends as a row, with its time or with why it has none, and only a device that answers no more, a
+person or a disk that takes no more rows ends the session. So no single point can keep the others from being measured,
+now or at --resume.
 
     python -m calibrate.gpu.measure --model tiny --device fake --out points.jsonl
 """
+
 from __future__ import annotations
 
 import json
@@ -47,7 +50,8 @@ class Device(Protocol):
         ...
 
     def measure(self, point: Point) -> list[float]:
-        """Samples of a point in its unit. Raises OutOfMemoryError, DeviceLostError, or anything else that is wrong with this point only."""
+        """Samples of a point in its unit. Raises OutOfMemoryError, DeviceLostError, or anything else that is wrong with
+        this point only."""
         ...
 
 
@@ -99,7 +103,11 @@ class Session:
         if error:
             row["error"] = error
         else:
-            row |= {"value": _digits(statistics.median(samples)), "iqr": _digits(spread(samples)), "samples": len(samples)}
+            row |= {
+                "value": _digits(statistics.median(samples)),
+                "iqr": _digits(spread(samples)),
+                "samples": len(samples),
+            }
         row["took_s"] = round(self.clock() - start_s, 4)
         self.log.write(row)
         self.known[point.key] = row
@@ -112,7 +120,9 @@ class Session:
             raise
         except OutOfMemoryError as e:
             return [], f"out of memory: {e}"
-        except Exception as e:  # a kernel that does not compile or launch at this shape, whatever its library calls that
+        except (
+            Exception
+        ) as e:  # a kernel that does not compile or launch at this shape, whatever its library calls that
             return [], " ".join(f"{type(e).__name__}: {e}".split())[:MESSAGE]
 
     def drift(self, points: Sequence[Point]) -> tuple[dict[str, float], str]:
@@ -129,7 +139,9 @@ class Session:
             except KeyboardInterrupt:
                 return changes, INTERRUPTED
             if error:
-                print(f"anchor {point.key} could not be measured again ({error}): its drift is not known", file=sys.stderr)
+                print(
+                    f"anchor {point.key} could not be measured again ({error}): its drift is not known", file=sys.stderr
+                )
             else:
                 changes[point.key] = round(statistics.median(samples) / first - 1, 4)
         return changes, ""

@@ -1,9 +1,11 @@
-"""The operators of a decoder on a GPU: kvcast's Triton kernels for attention, rotary embedding and experts, torch for the rest.
+"""The operators of a decoder on a GPU: kvcast's Triton kernels for attention, rotary embedding and experts, torch for
+the rest.
 
 The one idea: the interface is TorchBackend's, and attention work is planned on the host once per step.
 
     python -m calibrate.gpu.measure --model llama-3.1-8b --device cuda --out points.jsonl
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -31,13 +33,27 @@ class TritonBackend(TorchBackend):
         self.device = device
         self.sms = sm_count(device)
 
-    def rope_kv_write(self, q: Tensor, k: Tensor, v: Tensor, rope: Rope, positions: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor) -> Tensor:
+    def rope_kv_write(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        rope: Rope,
+        positions: Tensor,
+        slots: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+    ) -> Tensor:
         rope_and_write(q, k, v, k_cache, v_cache, *rope, positions, slots)
         return q
 
     def prefill_work(self, new: Sequence[int], cached: Sequence[int], heads: int, kv_heads: int, head_dim: int) -> Work:
         config = default_config(self.device, "prefill", head_dim)
-        return Work(plan_prefill(new, cached, group=heads // kv_heads, kv_heads=kv_heads, config=config, sms=self.sms), self.device, head_dim)
+        return Work(
+            plan_prefill(new, cached, group=heads // kv_heads, kv_heads=kv_heads, config=config, sms=self.sms),
+            self.device,
+            head_dim,
+        )
 
     def decode_work(self, contexts: Sequence[int], heads: int, kv_heads: int, head_dim: int) -> Work:
         return Work(self.decode_plan(contexts, heads, kv_heads, head_dim), self.device, head_dim)
@@ -48,10 +64,16 @@ class TritonBackend(TorchBackend):
 
     def fixed_decode_work(self, batch: int, heads: int, kv_heads: int, head_dim: int) -> Work:
         """Work with room for any decode of up to `batch` sequences: what a CUDA graph captures."""
-        items, slots = capacity(batch, kv_heads=kv_heads, config=default_config(self.device, "decode", head_dim), sms=self.sms)
-        return Work(self.decode_plan([1] * batch, heads, kv_heads, head_dim), self.device, head_dim, items=items, slots=slots)
+        items, slots = capacity(
+            batch, kv_heads=kv_heads, config=default_config(self.device, "decode", head_dim), sms=self.sms
+        )
+        return Work(
+            self.decode_plan([1] * batch, heads, kv_heads, head_dim), self.device, head_dim, items=items, slots=slots
+        )
 
-    def prefill_attention(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, work: Work) -> Tensor:
+    def prefill_attention(
+        self, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, work: Work
+    ) -> Tensor:
         return prefill_attention(q, k_cache, v_cache, block_tables, work)
 
     def decode_attention(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, work: Work) -> Tensor:
@@ -63,7 +85,9 @@ class TritonBackend(TorchBackend):
         weights = weights / weights.sum(-1, keepdim=True)
         flat = chosen.flatten()
         order = flat.argsort(stable=True)
-        counts = torch.zeros(router.shape[0], dtype=torch.int64, device=x.device).scatter_add_(0, flat, torch.ones_like(flat))
+        counts = torch.zeros(router.shape[0], dtype=torch.int64, device=x.device).scatter_add_(
+            0, flat, torch.ones_like(flat)
+        )
         offsets = functional.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
         hidden = grouped_gemm(self.silu_mul(grouped_gemm(x[order // top_k], gate_up, offsets)), down, offsets)
         out = torch.zeros_like(x)

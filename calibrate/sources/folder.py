@@ -1,11 +1,13 @@
 """A device profile from a folder of operator tables in LLMServingSim's profiler layout.
 
-The one idea: their tables are times of one layer, so the layers of the model multiply them; embedding, final norm, LM head
-and sampler run once a step. Files: dense.csv (layer, tokens, time_us), attention.csv (prefill_chunk, kv_prefill, n_decode,
-kv_decode, time_us), per_sequence.csv (layer, sequences, time_us), skew.csv (unequal contexts, optional) and meta.yaml.
+The one idea: their tables are times of one layer, so the layers of the model multiply them; embedding, final norm, LM
+head and sampler run once a step. Files: dense.csv (layer, tokens, time_us), attention.csv (prefill_chunk, kv_prefill,
+n_decode, kv_decode, time_us), per_sequence.csv (layer, sequences, time_us), skew.csv (unequal contexts, optional) and
+meta.yaml.
 
     kvcast run scenario.toml --set hardware.profile=path/to/kernels
 """
+
 from __future__ import annotations
 
 import csv
@@ -34,20 +36,33 @@ def profile_from_folder(folder: Path) -> DeviceProfile:
     points: dict[str, Any] = {
         "dense": _operators(folder / "dense.csv", "tokens", "tokens", model.layers),
         "per_sequence": _operators(folder / "per_sequence.csv", "sequences", "rows", 0),
-        "prefill_attention": attention.prefill(), "decode_attention": attention.decode(), "mixed_attention": attention.mixed(),
+        "prefill_attention": attention.prefill(),
+        "decode_attention": attention.decode(),
+        "mixed_attention": attention.mixed(),
         "step_overhead_us": 0.0,
-    }  # fmt: skip
+    }
     if (folder / "skew.csv").exists():
         points["skew"] = _skew(folder / "skew.csv")
     gpu = str(meta.get("gpu", "unknown GPU"))
     return DeviceProfile(
-        id=f"{folder.parent.name}/{folder.name}" if folder.name == "kernels" else folder.name, kind="tables",
+        id=f"{folder.parent.name}/{folder.name}" if folder.name == "kernels" else folder.name,
+        kind="tables",
         label=f"operator tables of {gpu}, vLLM {meta.get('vllm_version', '?')}, not measured by kvcast",
-        device={"name": gpu, "memory_gib": _memory_gib(gpu, folder)}, model=model.name, dtype=str(meta.get("variant", "bf16")),
-        kv_dtype=str(meta.get("variant", "bf16")), tensor_parallel=int(meta.get("tensor_parallel_size", "1")), points=points,
-        provenance={"source": "LLMServingSim profiler tables", "licence": "see the folder's origin", "version": f"vLLM {meta.get('vllm_version', '?')}",
-                    "date": str(meta.get("profiled_at", "unknown")), "kernels": f"vLLM {meta.get('vllm_version', '?')}", "notes": []},
-    )  # fmt: skip
+        device={"name": gpu, "memory_gib": _memory_gib(gpu, folder)},
+        model=model.name,
+        dtype=str(meta.get("variant", "bf16")),
+        kv_dtype=str(meta.get("variant", "bf16")),
+        tensor_parallel=int(meta.get("tensor_parallel_size", "1")),
+        points=points,
+        provenance={
+            "source": "LLMServingSim profiler tables",
+            "licence": "see the folder's origin",
+            "version": f"vLLM {meta.get('vllm_version', '?')}",
+            "date": str(meta.get("profiled_at", "unknown")),
+            "kernels": f"vLLM {meta.get('vllm_version', '?')}",
+            "notes": [],
+        },
+    )
 
 
 def _read_meta(path: Path) -> dict[str, str]:
@@ -55,7 +70,9 @@ def _read_meta(path: Path) -> dict[str, str]:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as e:
-        raise InputError(f"{path}: cannot read ({e.strerror}); expected a folder of operator tables with meta.yaml") from None
+        raise InputError(
+            f"{path}: cannot read ({e.strerror}); expected a folder of operator tables with meta.yaml"
+        ) from None
     found: dict[str, str] = {}
     for line in text.splitlines():
         key, colon, value = line.strip().partition(":")
@@ -67,7 +84,10 @@ def _read_meta(path: Path) -> dict[str, str]:
 def _model(meta: dict[str, str], folder: Path) -> ModelSpec:
     name = meta.get("model", "").split("/")[-1].lower().removeprefix("meta-")
     if name not in bundled_models():
-        raise InputError(f"{folder / 'meta.yaml'}: field model is {meta.get('model')!r}; expected one of {', '.join(bundled_models())}")
+        raise InputError(
+            f"{folder / 'meta.yaml'}: field model is {meta.get('model')!r}; expected one of"
+            f" {', '.join(bundled_models())}"
+        )
     return resolve_model(name)
 
 
@@ -76,7 +96,9 @@ def _memory_gib(gpu: str, folder: Path) -> float:
     for key, spec in GPUS.items():
         if key.replace("-", " ") in plain:
             return spec.memory_gib
-    raise InputError(f"{folder / 'meta.yaml'}: field gpu is {gpu!r}; expected one of {', '.join(GPUS)} (its memory must be known)")
+    raise InputError(
+        f"{folder / 'meta.yaml'}: field gpu is {gpu!r}; expected one of {', '.join(GPUS)} (its memory must be known)"
+    )
 
 
 def read_rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
@@ -99,7 +121,9 @@ def number_in(path: Path, index: int, row: dict[str, str], column: str) -> float
     except (TypeError, ValueError):
         value = math.nan
     if not 0 <= value < math.inf:
-        raise InputError(f"{path}, row {index + 2}: column {column} is {row[column]!r}; expected a number of zero or more")
+        raise InputError(
+            f"{path}, row {index + 2}: column {column} is {row[column]!r}; expected a number of zero or more"
+        )
     return value
 
 
@@ -114,7 +138,9 @@ def _operators(path: Path, axis: str, name: str, layers: int) -> list[dict[str, 
     for layer, points in series.items():
         repeat = 1 if layers == 0 or layer in ONCE else 2 * layers if layer in TWICE else layers
         at = sorted(points)
-        operators.append({"name": layer, "repeat": repeat, "basis": "measured", name: at, "us": [points[x] for x in at]})
+        operators.append(
+            {"name": layer, "repeat": repeat, "basis": "measured", name: at, "us": [points[x] for x in at]}
+        )
     return operators
 
 
@@ -160,10 +186,10 @@ class _Attention:
 def _skew(path: Path) -> dict[str, Any]:
     """alpha: the share of the way from t(mean context) to t(longest context), least squares of the relative error.
 
-    Pure decode has one alpha. Per batch size it jumps with the waves of the kernel (RTX 4090: 0.03 at 16 sequences, 0.15 at 32,
-    0.08 at 64), which says nothing about the sizes between; the recorded batches are the worst case of one length four times
-    the rest. A mixed call does not split long contexts, so its alpha falls steadily with the batch size and is kept by size.
-    """
+    Pure decode has one alpha. Per batch size it jumps with the waves of the kernel (RTX 4090: 0.03 at 16 sequences,
+    0.15 at 32, 0.08 at 64), which says nothing about the sizes between; the recorded batches are the worst case of one
+    length four times the rest. A mixed call does not split long contexts, so its alpha falls steadily with the batch
+    size and is kept by size."""
     columns = ("regime", "n", "kv_big", "t_mean_us", "t_max_us", "t_skew_us")
     pure: list[tuple[float, ...]] = []
     mixed: dict[int, list[tuple[float, ...]]] = defaultdict(list)
@@ -182,7 +208,8 @@ def _skew(path: Path) -> dict[str, Any]:
 
 
 def _alpha(rows: np.ndarray) -> float:
-    """Weighted least squares of (t_skew - t_mean) / t_skew on (t_max - t_mean) / t_skew, kept within 0 and 1. rows: [n, 3]."""
+    """Weighted least squares of (t_skew - t_mean) / t_skew on (t_max - t_mean) / t_skew, kept within 0 and 1. rows: [n,
+    3]."""
     mean, top, skewed = rows.T
     x, y = (top - mean) / skewed, (skewed - mean) / skewed
     return float(min(max((x * y).sum() / max((x * x).sum(), 1e-12), 0.0), 1.0))

@@ -1,9 +1,10 @@
 """Attention of a step that holds prefill chunks and decodes in one kernel call.
 
-The one idea: interpolate how much longer the mixed call takes than its two parts apart, not the time itself. On the finer
-half of a public RTX PRO 6000 table, held out, that errs 3.1 % (median 1.4 %), as interpolating the times does; the plain sum of
-parts errs 27.5 %. A ratio also carries over to several chunks and past the grid, where the parts have their own forms.
-"""
+The one idea: interpolate how much longer the mixed call takes than its two parts apart, not the time itself. On the
+finer half of a public RTX PRO 6000 table, held out, that errs 3.1 % (median 1.4 %), as interpolating the times does;
+the plain sum of parts errs 27.5 %. A ratio also carries over to several chunks and past the grid, where the parts have
+their own forms."""
+
 from __future__ import annotations
 
 from bisect import bisect_right
@@ -22,7 +23,9 @@ class MixedTable:
 
     def __init__(self, table: dict[str, Any], prefill: Any, decode: Any):
         """prefill, decode: the tables of the parts (`PrefillTable`, `DecodeTable`)."""
-        (new, cached, batch, context), us = complete_grid([table[a] for a in ("new", "cached", "batch", "context")], table["us"])
+        (new, cached, batch, context), us = complete_grid(
+            [table[a] for a in ("new", "cached", "batch", "context")], table["us"]
+        )
         alone = np.array([[prefill.one(n, c)[0] for c in cached] for n in new])
         decoding = np.array([[decode.line(b)[0].at(b * c) for c in context] for b in batch])
         self._new, self._cached, self._batch, self._context = new, cached, batch, context
@@ -30,7 +33,8 @@ class MixedTable:
         self._by_batch: dict[int, list[list[list[float]]]] = {}
 
     def ratios(self, chunks: Sequence[tuple[int, int]], n: int, contexts: Sequence[float]) -> tuple[list[float], bool]:
-        """How many times the sum of its parts a mixed call takes, at each of the mean contexts, and whether the grid covers the first.
+        """How many times the sum of its parts a mixed call takes, at each of the mean contexts, and whether the grid
+        covers the first.
 
         Several chunks stand as one with their tokens and their causal pairs. Outside the grid the nearest edge counts.
         """
@@ -49,7 +53,12 @@ class MixedTable:
             a, b, c, d = [row[k] + (row[k + 1] - row[k]) * wk for row in corners]
             low, high = a + (b - a) * wj, c + (d - c) * wj
             found.append(low + (high - low) * wi)
-        inside = new <= self._new[-1] and cached <= self._cached[-1] and n <= self._batch[-1] and contexts[0] <= self._context[-1]
+        inside = (
+            new <= self._new[-1]
+            and cached <= self._cached[-1]
+            and n <= self._batch[-1]
+            and contexts[0] <= self._context[-1]
+        )
         return found, inside
 
     def _of_batch(self, n: int) -> list[list[list[float]]]:
@@ -68,10 +77,11 @@ def _place(axis: list[int], x: float) -> tuple[int, float]:
 
 
 def complete_grid(axes: Sequence[Sequence[int]], nested: Any) -> tuple[list[list[int]], np.ndarray]:
-    """The largest part of a grid without holes found by dropping, again and again, the axis value with the largest share of holes.
+    """The largest part of a grid without holes found by dropping, again and again, the axis value with the largest
+    share of holes.
 
-    A table measured on two interleaved grids has holes where they cross. Returns the axes kept and float64 values over them.
-    """
+    A table measured on two interleaved grids has holes where they cross. Returns the axes kept and float64 values over
+    them."""
     values = np.array(nested, dtype=float)
     kept = [list(axis) for axis in axes]
     while np.isnan(values).any():

@@ -1,10 +1,12 @@
 """Step times of a GPU nobody measured: a roofline from its data sheet and stated efficiencies, say +-30 %.
 
-The one idea: an operator takes the longer of its FLOPs at a share of peak and its bytes at a share of bandwidth; a step adds
-a fixed cost and a cost per sequence. Every such step is marked extrapolated: nothing here was measured.
+The one idea: an operator takes the longer of its FLOPs at a share of peak and its bytes at a share of bandwidth; a step
+adds a fixed cost and a cost per sequence. Every such step is marked extrapolated: nothing here was measured.
 
-    python -c "from calibrate.latency import load_step_time as f; print(f('roofline:l40s').step([], 32, 65536, 4096, 32))"
+    python -c "from calibrate.latency import load_step_time as f; print(f('roofline:l40s').step([], 32, 65536, 4096,
+    32))"
 """
+
 from __future__ import annotations
 
 import difflib
@@ -21,7 +23,8 @@ from workloads.errors import InputError
 
 @dataclass(frozen=True)
 class GpuSpec:
-    """Data-sheet figures of one GPU: dense (not sparse) matrix FLOP/s, bytes/s, and usable memory as the driver reports it."""
+    """Data-sheet figures of one GPU: dense (not sparse) matrix FLOP/s, bytes/s, and usable memory as the driver reports
+    it."""
 
     name: str
     memory_gib: float
@@ -37,16 +40,44 @@ _NV = "NVIDIA data sheet"
 GPUS = {
     "h100": GpuSpec("H100-SXM-80GB", 79.19, 3.35e12, 989e12, 1979e12, 450e9, f"{_NV}, H100 SXM5"),
     "h200": GpuSpec("H200-SXM", 139.81, 4.8e12, 989e12, 1979e12, 450e9, f"{_NV}, H200 SXM"),
-    "a100": GpuSpec("A100-SXM4-80GB", 79.25, 2.039e12, 312e12, 0.0, 300e9, f"{_NV}, A100 80GB SXM; MFU: public operator tables reach 0.7", mfu=0.60),
+    "a100": GpuSpec(
+        "A100-SXM4-80GB",
+        79.25,
+        2.039e12,
+        312e12,
+        0.0,
+        300e9,
+        f"{_NV}, A100 80GB SXM; MFU: public operator tables reach 0.7",
+        mfu=0.60,
+    ),
     "l40s": GpuSpec("L40S", 44.4, 864e9, 362e12, 733e12, 32e9, f"{_NV}, L40S; PCIe 4.0"),
     "b200": GpuSpec("B200", 178.4, 7.7e12, 2250e12, 4500e12, 900e9, f"{_NV}, HGX B200 (180 GB)"),
-    "rtx-4090": GpuSpec("RTX 4090", 23.52, 1008e9, 165.2e12, 330.3e12, 32e9, "NVIDIA Ada architecture white paper, fp32 accumulation; PCIe 4.0; MFU: public operator tables reach 0.9", mfu=0.85),
-    "rtx-pro-6000": GpuSpec("RTX PRO 6000 Blackwell", 94.97, 1792e9, 467.8e12, 935.6e12, 64e9, f"{_NV}, server edition at 2,430 MHz; PCIe 5.0; MFU: public operator tables reach 0.75", mfu=0.60),
+    "rtx-4090": GpuSpec(
+        "RTX 4090",
+        23.52,
+        1008e9,
+        165.2e12,
+        330.3e12,
+        32e9,
+        "NVIDIA Ada architecture white paper, fp32 accumulation; PCIe 4.0; MFU: public operator tables reach 0.9",
+        mfu=0.85,
+    ),
+    "rtx-pro-6000": GpuSpec(
+        "RTX PRO 6000 Blackwell",
+        94.97,
+        1792e9,
+        467.8e12,
+        935.6e12,
+        64e9,
+        f"{_NV}, server edition at 2,430 MHz; PCIe 5.0; MFU: public operator tables reach 0.75",
+        mfu=0.60,
+    ),
     "mi300x": GpuSpec("MI300X", 191.98, 5.3e12, 1307.4e12, 2614.9e12, 448e9, "AMD data sheet, Instinct MI300X"),
 }
 
-# When nobody calibrated the GPU: shares of the data sheet that public vLLM runs reach, say +-30 %, by tensor-parallel width; of the
-# 1-2 ms a step and 20-40 us a sequence seen in them, the low ends. `kvcast validate roofline` compares them with measured tables.
+# When nobody calibrated the GPU: shares of the data sheet that public vLLM runs reach, say +-30 %, by tensor-parallel
+# width; of the 1-2 ms a step and 20-40 us a sequence seen in them, the low ends. `kvcast validate roofline` compares
+# them with measured tables.
 FP8_MFU = 0.84  # of the bf16 share: 0.42 against 0.50
 MFU_AT_TP = {1: 1.0, 2: 0.9, 4: 0.8, 8: 0.6}
 MEMORY_AT_TP = {1: 0.75, 2: 0.75, 4: 0.60, 8: 0.45}
@@ -60,7 +91,10 @@ def roofline_profile(gpu: str, dtype: str = "bf16", tp: int = 1, kv_dtype: str |
     if key not in GPUS:
         near = difflib.get_close_matches(key, GPUS, n=1, cutoff=0.4)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise InputError(f"profile 'roofline:{gpu}': no such GPU in the spec table{hint} (known: {', '.join(GPUS)}; kvcast profile list)")
+        raise InputError(
+            f"profile 'roofline:{gpu}': no such GPU in the spec table{hint} (known: {', '.join(GPUS)}; kvcast profile"
+            " list)"
+        )
     spec = GPUS[key]
     dtype_bytes(dtype)
     if dtype == "fp8" and not spec.fp8_flops:
@@ -68,19 +102,37 @@ def roofline_profile(gpu: str, dtype: str = "bf16", tp: int = 1, kv_dtype: str |
     if tp not in MFU_AT_TP:
         raise InputError(f"profile 'roofline:{gpu}': tensor_parallel is {tp}; efficiencies are known for 1, 2, 4 and 8")
     points: dict[str, Any] = {
-        "flops": spec.fp8_flops if dtype == "fp8" else spec.bf16_flops, "attention_flops": spec.bf16_flops,
+        "flops": spec.fp8_flops if dtype == "fp8" else spec.bf16_flops,
+        "attention_flops": spec.bf16_flops,
         "bandwidth": spec.bandwidth,
-        "mfu": spec.mfu * (FP8_MFU if dtype == "fp8" else 1.0) * MFU_AT_TP[tp], "attention_mfu": spec.mfu * MFU_AT_TP[tp],
-        "memory_efficiency": MEMORY_AT_TP[tp], "step_s": STEP_S, "sequence_s": SEQUENCE_S,
-    }  # fmt: skip
+        "mfu": spec.mfu * (FP8_MFU if dtype == "fp8" else 1.0) * MFU_AT_TP[tp],
+        "attention_mfu": spec.mfu * MFU_AT_TP[tp],
+        "memory_efficiency": MEMORY_AT_TP[tp],
+        "step_s": STEP_S,
+        "sequence_s": SEQUENCE_S,
+    }
     return DeviceProfile(
-        id=f"roofline:{key}", kind="roofline", label=f"roofline of {spec.name} with assumed efficiencies (+-30 %), nothing measured",
-        device={"name": spec.name, "memory_gib": spec.memory_gib}, model=None, dtype=dtype,
-        kv_dtype=kv_dtype or ("bf16" if dtype == "fp8" else dtype), tensor_parallel=tp, points=points,
-        provenance={"source": spec.source, "licence": "facts", "version": "1", "date": "2026-11-29", "kernels": "none",
-                    "notes": ["Efficiencies at tensor parallel 2, 4 and 8 contain the all-reduce (assumed).",
-                              "Experts of a batch are assumed to be drawn evenly."]},
-    )  # fmt: skip
+        id=f"roofline:{key}",
+        kind="roofline",
+        label=f"roofline of {spec.name} with assumed efficiencies (+-30 %), nothing measured",
+        device={"name": spec.name, "memory_gib": spec.memory_gib},
+        model=None,
+        dtype=dtype,
+        kv_dtype=kv_dtype or ("bf16" if dtype == "fp8" else dtype),
+        tensor_parallel=tp,
+        points=points,
+        provenance={
+            "source": spec.source,
+            "licence": "facts",
+            "version": "1",
+            "date": "2026-11-29",
+            "kernels": "none",
+            "notes": [
+                "Efficiencies at tensor parallel 2, 4 and 8 contain the all-reduce (assumed).",
+                "Experts of a batch are assumed to be drawn evenly.",
+            ],
+        },
+    )
 
 
 class RooflineStepTime(CurveStepTime):
@@ -130,7 +182,9 @@ class RooflineStepTime(CurveStepTime):
             if self._model.sliding_layers:
                 window = self._model.window
                 growing = min(max(window - cached, 0), new)
-                pairs += self._model.sliding_layers * (growing * (cached + (growing + 1) * 0.5) + (new - growing) * window)
+                pairs += self._model.sliding_layers * (
+                    growing * (cached + (growing + 1) * 0.5) + (new - growing) * window
+                )
                 kept += self._model.sliding_layers * min(new + cached, window + new)
             seconds += max(pairs * self._pair_s, kept * self._layer_kv_s)
         return seconds, EXTRAPOLATED

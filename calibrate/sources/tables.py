@@ -1,24 +1,31 @@
 """Step times from tables of operator times.
 
-The one idea: linear interpolation between measured points (not in log space, which erred 12-14 % against 2-4 % on public
-H200 points), and beyond them the FLOP or byte form that the operator follows, anchored at the last points measured.
-All tokens of a step share one pass of the dense operators; attention is added per kind of work.
+The one idea: linear interpolation between measured points (not in log space, which erred 12-14 % against 2-4 % on
+public H200 points), and beyond them the FLOP or byte form that the operator follows, anchored at the last points
+measured. All tokens of a step share one pass of the dense operators; attention is added per kind of work.
 
 Layout of `points` (all times in microseconds, one number times `repeat` per step):
   dense              [{"name", "repeat", "tokens": [..], "us": [..]}]       by tokens in the step
   per_sequence       [{"name", "repeat", "rows": [..], "us": [..]}]         by sampled rows (LM head, sampler)
-  prefill_attention  {"repeat", "new", "cached", "us": [[..]], "max_kv", "max_pairs"}   new x cached, one sequence; null where not measured
-                     with "form" {"overhead_us", "pair_us", "token_us", "kv_us"}, several sequences add up as the fitted form of one call does
+  prefill_attention  {"repeat", "new", "cached", "us": [[..]], "max_kv", "max_pairs"}   new x cached, one sequence; null
+  where not measured
+                     with "form" {"overhead_us", "pair_us", "token_us", "kv_us"}, several sequences add up as the fitted
+                     form of one call does
   decode_attention   {"repeat", "batch", "context", "us": [[..]]}           batch x context, null where not measured
-  mixed_attention    optional {"repeat", "new", "cached", "batch", "context", "us": nested} both kinds in one kernel call
-  launch_floor_us    optional: a step with prefill chunks takes at least this and the overhead (its kernels are launched one by one)
-  skew               optional {"batch", "alpha", "mixed_batch", "mixed_alpha"}   share of the way from mean to longest context that
-                     unequal contexts cost, pure decode and mixed. Without it a batch never takes less than its longest sequence alone.
-  unequal            optional, instead of skew {"overhead_us", "longest_us", "token_us", "sequence_us"}: the fitted form of decode attention; unequal
+  mixed_attention    optional {"repeat", "new", "cached", "batch", "context", "us": nested} both kinds in one kernel
+                     call
+  launch_floor_us    optional: a step with prefill chunks takes at least this and the overhead (its kernels are launched
+                     one by one)
+  skew               optional {"batch", "alpha", "mixed_batch", "mixed_alpha"}   share of the way from mean to longest
+                     context that
+                     unequal contexts cost, pure decode and mixed. Without it a batch never takes less than its longest
+                     sequence alone.
+  unequal            optional, instead of skew {"overhead_us", "longest_us", "token_us", "sequence_us"}: the fitted form
+                     of decode attention; unequal
                      contexts cost what it takes at this longest context over what it takes at equal ones
-Points that a fitted form supplied stand beyond what was measured: "measured_to" (dense, per_sequence), "measured_context" (decode, per
-batch size), "max_new", "max_kv" and "max_pairs" (prefill) say where that begins.
-"""
+Points that a fitted form supplied stand beyond what was measured: "measured_to" (dense, per_sequence),
+"measured_context" (decode, per batch size), "max_new", "max_kv" and "max_pairs" (prefill) say where that begins."""
+
 from __future__ import annotations
 
 import math
@@ -47,14 +54,21 @@ class TableStepTime(CurveStepTime):
         skew = None if "unequal" in points else points.get("skew")
         self._unequal = points.get("unequal")
         self._skew = Line.through(skew["batch"], skew["alpha"], last_slope=0.0) if skew else None
-        self._mixed_skew = Line.through(skew["mixed_batch"], skew["mixed_alpha"], last_slope=0.0) if skew and "mixed_alpha" in skew else self._skew
+        self._mixed_skew = (
+            Line.through(skew["mixed_batch"], skew["mixed_alpha"], last_slope=0.0)
+            if skew and "mixed_alpha" in skew
+            else self._skew
+        )
         mixed = points.get("mixed_attention")
         self._mixed = MixedTable(mixed, self._prefill, self._decode) if mixed else None
         longest = None if skew else never_falling(self._decode.line(1)[0])
         overhead = points.get("step_overhead_us", 0.0) * US + overhead_s
         super().__init__(overhead, longest, max_context=self._decode.longest_measured)
         self.launch_floor_s = points.get("launch_floor_us", 0.0) * US
-        self._dense_to, self._sampling_to = _measured_to(points["dense"], "tokens"), _measured_to(points["per_sequence"], "rows")
+        self._dense_to, self._sampling_to = (
+            _measured_to(points["dense"], "tokens"),
+            _measured_to(points["per_sequence"], "rows"),
+        )
 
     def _dense(self, tokens: int) -> tuple[float, int]:
         return _look_up(self._dense_line, tokens, self._dense_to)
@@ -74,8 +88,11 @@ class TableStepTime(CurveStepTime):
     def _prefill_attention(self, chunks: Sequence[tuple[int, int]]) -> tuple[float, int]:
         return self._prefill.batch(chunks)
 
-    def _mixed_attention(self, chunks: Sequence[tuple[int, int]], n: int, total: int, longest: int) -> tuple[float, int]:
-        """Prefill and decode attention of one step: their sum, or the mixed table's multiple of it where one was measured."""
+    def _mixed_attention(
+        self, chunks: Sequence[tuple[int, int]], n: int, total: int, longest: int
+    ) -> tuple[float, int]:
+        """Prefill and decode attention of one step: their sum, or the mixed table's multiple of it where one was
+        measured."""
         if self._mixed is None:
             return super()._mixed_attention(chunks, n, total, longest)
         prefill_s, cover = self._prefill.batch(chunks)
@@ -100,7 +117,8 @@ def never_falling(line: Line) -> Line:
 
 
 def sum_of_lines(operators: Sequence[dict[str, Any]], axis: str) -> Line:
-    """One line for operators that run one after the other: linear interpolation of each, summed on the union of their points."""
+    """One line for operators that run one after the other: linear interpolation of each, summed on the union of their
+    points."""
     knots = sorted({float(x) for op in operators for x in op[axis]})
     total = np.zeros(len(knots))
     for op in operators:
@@ -126,8 +144,8 @@ def _look_up(line: Line, x: int, measured_to: float) -> tuple[float, int]:
 class DecodeTable:
     """Decode attention by batch size and mean context.
 
-    Between two measured batch sizes the time is interpolated at equal context; beyond the longest context measured for a
-    batch it grows with the slope of the last points (bytes of KV); beyond the largest batch it grows in proportion.
+    Between two measured batch sizes the time is interpolated at equal context; beyond the longest context measured for
+    a batch it grows with the slope of the last points (bytes of KV); beyond the largest batch it grows in proportion.
     """
 
     def __init__(self, table: dict[str, Any]):
@@ -146,7 +164,8 @@ class DecodeTable:
         self.longest_measured = max(self.limits)
 
     def line(self, n: int) -> tuple[Line, float]:
-        """Attention seconds of n sequences as a line in the sum of their contexts, and the largest sum measured points span."""
+        """Attention seconds of n sequences as a line in the sum of their contexts, and the largest sum measured points
+        span."""
         i = bisect_right(self.batches, n) - 1
         if i < 0:
             return self._by_sum(self.lines[0], n, 1.0), 0.0
@@ -172,28 +191,34 @@ class PrefillTable:
     """Prefill attention by new and cached tokens of one sequence, and how several chunks of a step add up.
 
     Inside the grid bilinear; outside the time of the nearest grid point grows with the number of causal pairs (FLOPs).
-    A chunk never takes less than one decode over the same context, which is one pass over the same KV, unless the table says
-    that prefixes were measured ("prefix_measured").
-    """
+    A chunk never takes less than one decode over the same context, which is one pass over the same KV, unless the table
+    says that prefixes were measured ("prefix_measured")."""
 
     def __init__(self, table: dict[str, Any], decode: DecodeTable):
         (self.new, self.cached), us = complete_grid([table["new"], table["cached"]], table["us"])
         scale = table["repeat"] * US
         alone = Line([0.0], [0.0], [0.0]) if table.get("prefix_measured") else decode.line(1)[0]
-        self.seconds = [[max(us * scale, alone.at(n + c)) for c, us in zip(self.cached, row, strict=True)] for n, row in zip(self.new, us.tolist(), strict=True)]
-        self._form = tuple(table["form"][k] * scale for k in ("overhead_us", "pair_us", "token_us", "kv_us")) if "form" in table else None
+        self.seconds = [
+            [max(us * scale, alone.at(n + c)) for c, us in zip(self.cached, row, strict=True)]
+            for n, row in zip(self.new, us.tolist(), strict=True)
+        ]
+        self._form = (
+            tuple(table["form"][k] * scale for k in ("overhead_us", "pair_us", "token_us", "kv_us"))
+            if "form" in table
+            else None
+        )
         self.max_new = table.get("max_new", self.new[-1])
         self.max_kv = table.get("max_kv", self.new[-1] + self.cached[-1])
         self.max_pairs = table.get("max_pairs", causal_pairs(self.new[-1], self.cached[-1]))
         self.launch = Line.through(self.cached[:2], [float(us[0][i]) * scale for i in range(2)], last_slope=0.0)
 
     def batch(self, chunks: Sequence[tuple[int, int]]) -> tuple[float, int]:
-        """Seconds and coverage of all chunks of a step in one kernel call: they pay the launch once, the work of each adds.
+        """Seconds and coverage of all chunks of a step in one kernel call: they pay the launch once, the work of each
+        adds.
 
-        Against aiconfigurator-core's own batched prefill (2 to 64 prompts of 16 to 2,048 tokens on H100, H200 and A100) whole steps
-        err 0.9 to 1.4 % on average and 5 % at most; the attention of many short prompts alone is up to twice off, while a plain
-        sum of parts would be up to 40 times too long.
-        """
+        Against aiconfigurator-core's own batched prefill (2 to 64 prompts of 16 to 2,048 tokens on H100, H200 and A100)
+        whole steps err 0.9 to 1.4 % on average and 5 % at most; the attention of many short prompts alone is up to
+        twice off, while a plain sum of parts would be up to 40 times too long."""
         if len(chunks) == 1:
             return self.one(*chunks[0])
         if self._form is not None:
@@ -249,14 +274,21 @@ def causal_pairs(new: int, cached: int) -> float:
 
 
 def check_points(points: dict[str, Any], where: str) -> list[str]:
-    """Problems that would make the tables unusable, one line each: missing parts, axes out of order, times below zero."""
-    problems = [f"{where}: points.{part} is missing" for part in ("dense", "per_sequence", "prefill_attention", "decode_attention") if not points.get(part)]
+    """Problems that would make the tables unusable, one line each: missing parts, axes out of order, times below
+    zero."""
+    problems = [
+        f"{where}: points.{part} is missing"
+        for part in ("dense", "per_sequence", "prefill_attention", "decode_attention")
+        if not points.get(part)
+    ]
     if problems:
         return problems
     for part, axis in (("dense", "tokens"), ("per_sequence", "rows")):
         for op in points[part]:
             if len(op[axis]) != len(op["us"]) or any(b <= a for a, b in pairwise(op[axis])):
-                problems.append(f"{where}: points.{part}.{op.get('name')}: expected as many times as {axis}, {axis} ascending")
+                problems.append(
+                    f"{where}: points.{part}.{op.get('name')}: expected as many times as {axis}, {axis} ascending"
+                )
             elif not all(_is_time(us) for us in op["us"]):
                 problems.append(f"{where}: points.{part}.{op.get('name')}: expected times of zero or more")
     for part, rows, columns in (("prefill_attention", "new", "cached"), ("decode_attention", "batch", "context")):
@@ -267,7 +299,9 @@ def check_points(points: dict[str, Any], where: str) -> list[str]:
         if any(us is not None and not _is_time(us) for row in table["us"] for us in row):
             problems.append(f"{where}: points.{part}.us: expected times of zero or more")
         if len(table["us"]) != len(table[rows]) or any(len(row) != len(table[columns]) for row in table["us"]):
-            problems.append(f"{where}: points.{part}.us: expected {len(table[rows])} rows of {len(table[columns])} times")
+            problems.append(
+                f"{where}: points.{part}.us: expected {len(table[rows])} rows of {len(table[columns])} times"
+            )
     return problems
 
 

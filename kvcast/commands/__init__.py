@@ -1,4 +1,5 @@
 """One module per subcommand: `add_arguments(parser)` and `run(args) -> exit code`. Heavy imports wait for `run`."""
+
 from __future__ import annotations
 
 import argparse

@@ -1,25 +1,27 @@
 """Replay a trace through one prefix cache, without time: which policy keeps the right blocks, and at what capacity.
 
 Counting rules: all-ids counts every block of a prompt, its partial last one too; full-blocks counts what an engine can
-reuse: full blocks only, and never the whole prompt. leaf-first is the engine's own cache, one request at a time, and takes
-every policy of a timed run (docs/policies.md): what is served is pinned, answers are entered, and only blocks with nothing
-cached below them go. A hit rate means nothing without its rule and block size, so every row states both.
+reuse: full blocks only, and never the whole prompt. leaf-first is the engine's own cache, one request at a time, and
+takes every policy of a timed run (docs/policies.md): what is served is pinned, answers are entered, and only blocks
+with nothing cached below them go. A hit rate means nothing without its rule and block size, so every row states both.
 
 The policy "optimal" is the most hits any eviction could have under the rule, with its proof checked (leaf-first: the
-request being served holds all its blocks), and beside it every other policy's share of it; --depth-weight adds the bound on prefill work saved and its gap (docs/optimum.md).
+request being served holds all its blocks), and beside it every other policy's share of it; --depth-weight adds the
+bound on prefill work saved and its gap (docs/optimum.md).
 
-Requests come in order of time, as a cache would see them: at their recorded arrivals, and after an answer by its nominal length
-and the delay. --order file takes them row by row instead, which for a trace of sessions is one session after another. A
-scenario file in place of the trace replays its workload in blocks of its engine's size.
+Requests come in order of time, as a cache would see them: at their recorded arrivals, and after an answer by its
+nominal length and the delay. --order file takes them row by row instead, which for a trace of sessions is one session
+after another. A scenario file in place of the trace replays its workload in blocks of its engine's size.
 
-  kvcast cache conversation_trace.jsonl --format mooncake --policy lru,fifo,lfu --capacity-blocks 1000,10000 --rule all-ids
-  kvcast cache conversation_trace.jsonl --policy lru,s3fifo,my_policy:MyPolicy --capacity-blocks 200000 --rule leaf-first --block-size 16
-  kvcast cache conversation_trace.jsonl --policy lru,optimal --capacity-blocks 32000,96000 --block-size 16 --depth-weight 0.0167
-  kvcast cache conversation_trace.jsonl --policy all --capacity-blocks auto
-  kvcast cache conversation_trace.jsonl --policy all --rule leaf-first --capacity-blocks auto --block-size 16
-  kvcast cache conversation_trace.jsonl --policy lru,optimal --capacity-blocks 32000 --block-size 16,32,64,128
-  kvcast cache examples/demo.toml --policy all --capacity-blocks auto
+  kvcast cache conversation_trace.jsonl --format mooncake --policy lru,fifo,lfu --capacity-blocks 1000,10000 --rule
+  all-ids kvcast cache conversation_trace.jsonl --policy lru,s3fifo,my_policy:MyPolicy --capacity-blocks 200000 --rule
+  leaf-first --block-size 16 kvcast cache conversation_trace.jsonl --policy lru,optimal --capacity-blocks 32000,96000
+  --block-size 16 --depth-weight 0.0167 kvcast cache conversation_trace.jsonl --policy all --capacity-blocks auto kvcast
+  cache conversation_trace.jsonl --policy all --rule leaf-first --capacity-blocks auto --block-size 16 kvcast cache
+  conversation_trace.jsonl --policy lru,optimal --capacity-blocks 32000 --block-size 16,32,64,128 kvcast cache
+  examples/demo.toml --policy all --capacity-blocks auto
 """
+
 from __future__ import annotations
 
 import argparse
@@ -38,25 +40,62 @@ ONE_PASS_FROM = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("trace", metavar="TRACE", type=source, help="a trace file with prefix identity, or a scenario file (.toml)")
+    parser.add_argument(
+        "trace", metavar="TRACE", type=source, help="a trace file with prefix identity, or a scenario file (.toml)"
+    )
     parser.add_argument("--format", metavar="F", help="its format (default: recognised from the content)")
-    parser.add_argument("--policy", metavar="P,...", default="lru", help="eviction policies, separated by commas, or all of the rule and the optimum (default lru)")
-    parser.add_argument("--capacity-blocks", metavar="N,...", default="unlimited", help="capacities in blocks, unlimited (the default), or auto: 16 up to where LRU hits all it can")
-    parser.add_argument("--rule", metavar="R,...", default="full-blocks", help="all-ids, full-blocks (the default) or leaf-first")
     parser.add_argument(
-        "--block-size", metavar="TOKENS,...", type=block_sizes, default=[None],
-        help="tokens per block, separated by commas (default: that of the trace's own hashes, or of the scenario's engine); capacities then count blocks of the first size, the same memory for all",
+        "--policy",
+        metavar="P,...",
+        default="lru",
+        help="eviction policies, separated by commas, or all of the rule and the optimum (default lru)",
     )
     parser.add_argument(
-        "--capacity-rule", metavar="R", default="bypass",
-        help="optimal only: bypass (blocks may go as soon as their request has ended: the default, and the rule of a flat replay's other policies) or must-insert (always so under leaf-first)",
+        "--capacity-blocks",
+        metavar="N,...",
+        default="unlimited",
+        help="capacities in blocks, unlimited (the default), or auto: 16 up to where LRU hits all it can",
     )
     parser.add_argument(
-        "--depth-weight", metavar="W", type=depth_weight,
-        help="optimal only: extra cost of a token per 512 tokens before it, relative to the first (Llama-3.1-8B: 1/60 = 0.0167)",
+        "--rule", metavar="R,...", default="full-blocks", help="all-ids, full-blocks (the default) or leaf-first"
     )
-    parser.add_argument("--order", choices=("time", "file"), default="time", help="take requests by the time they would start (the default), or in the order of the file")
-    parser.add_argument("--json", action="store_true", help="print JSON rows even on a terminal (elsewhere they are the default)")
+    parser.add_argument(
+        "--block-size",
+        metavar="TOKENS,...",
+        type=block_sizes,
+        default=[None],
+        help=(
+            "tokens per block, separated by commas (default: that of the trace's own hashes, or of the scenario's"
+            " engine); capacities then count blocks of the first size, the same memory for all"
+        ),
+    )
+    parser.add_argument(
+        "--capacity-rule",
+        metavar="R",
+        default="bypass",
+        help=(
+            "optimal only: bypass (blocks may go as soon as their request has ended: the default, and the rule of a"
+            " flat replay's other policies) or must-insert (always so under leaf-first)"
+        ),
+    )
+    parser.add_argument(
+        "--depth-weight",
+        metavar="W",
+        type=depth_weight,
+        help=(
+            "optimal only: extra cost of a token per 512 tokens before it, relative to the first (Llama-3.1-8B: 1/60 ="
+            " 0.0167)"
+        ),
+    )
+    parser.add_argument(
+        "--order",
+        choices=("time", "file"),
+        default="time",
+        help="take requests by the time they would start (the default), or in the order of the file",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON rows even on a terminal (elsewhere they are the default)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,7 +107,9 @@ def run(args: argparse.Namespace) -> int:
     fixed = None if args.capacity_blocks == "auto" else [_capacity(value) for value in args.capacity_blocks.split(",")]
     workload, sizes = _source(args)
     rows = []
-    asked = {(rule, size): _policies(args.policy, rule) for rule, size in itertools.product(args.rule.split(","), sizes)}
+    asked = {
+        (rule, size): _policies(args.policy, rule) for rule, size in itertools.product(args.rule.split(","), sizes)
+    }
     done, total = 0, sum(map(len, asked.values()))
     for (rule, size), policies in asked.items():
         first = _spread(workload, rule, sizes[0], args.order) if fixed is None else fixed
@@ -77,10 +118,18 @@ def run(args: argparse.Namespace) -> int:
             text.progress_share(done, total, f"{policy}, {rule}, block size {size or 'of the trace'}")
             done += 1
             if policy == "optimal":
-                rows += optimum_curve(workload, capacities, rule, size, args.capacity_rule, args.depth_weight, args.order)
+                rows += optimum_curve(
+                    workload, capacities, rule, size, args.capacity_rule, args.depth_weight, args.order
+                )
             else:
                 found = _policy_rows(workload, capacities, policy, rule, size, args.order)
-                rows += found if args.depth_weight is None else [row | {"work_ratio": _work_ratio(workload, row, args.depth_weight, args.order)} for row in found]
+                rows += (
+                    found
+                    if args.depth_weight is None
+                    else [
+                        row | {"work_ratio": _work_ratio(workload, row, args.depth_weight, args.order)} for row in found
+                    ]
+                )
     _add_shares(rows)
     if not workload.prefix_identity:
         print(f"kvcast: {args.trace}: the trace says nothing about shared text; every hit rate is 0", file=sys.stderr)
@@ -114,13 +163,20 @@ def _policies(named: str, rule: str) -> list[str]:
     return [*(OF_THE_ENGINE if rule == LEAF_FIRST else POLICIES), "optimal"]
 
 
-def _policy_rows(workload: Workload, capacities: list[int | None], policy: str, rule: str, block_size: int | None, order: str) -> list[dict]:
+def _policy_rows(
+    workload: Workload, capacities: list[int | None], policy: str, rule: str, block_size: int | None, order: str
+) -> list[dict]:
     """LRU at many capacities takes one pass, every other replay one for each."""
     from sim.kvcache.replay import LEAF_FIRST, hit_rate_curve
     from sim.optimum.lru_curve import lru_curve
 
     size = workload.hash_block_tokens if block_size is None else block_size
-    in_one = policy == "lru" and rule != LEAF_FIRST and len(capacities) > ONE_PASS_FROM and all(c is None or c > 0 for c in capacities)
+    in_one = (
+        policy == "lru"
+        and rule != LEAF_FIRST
+        and len(capacities) > ONE_PASS_FROM
+        and all(c is None or c > 0 for c in capacities)
+    )
     if in_one and size is not None and size > 0:  # otherwise the replay says what is wrong
         return lru_curve(workload, rule, size, order).rows(workload, capacities)
     return hit_rate_curve(workload, capacities, policy, rule, block_size, order)
@@ -133,7 +189,9 @@ def _spread(workload: Workload, rule: str, block_size: int | None, order: str) -
 
     size = workload.hash_block_tokens if block_size is None else block_size
     if size is None or size < 1:
-        raise InputError(f"--block-size {size}: expected tokens, at least 1 (a trace without hashes has no block size of its own)")
+        raise InputError(
+            f"--block-size {size}: expected tokens, at least 1 (a trace without hashes has no block size of its own)"
+        )
     return [*lru_curve(workload, "full-blocks" if rule == LEAF_FIRST else rule, size, order).spread(AUTO), None]
 
 
@@ -159,7 +217,8 @@ def _share_lines(rows: list[dict]) -> list[str]:
     from kvcast import text
 
     return [
-        f"{row['policy']}, {row['rule']}, block size {row['block_size']}, {'unlimited' if row['capacity_blocks'] is None else text.count(row['capacity_blocks'])} blocks: {share}"
+        f"{row['policy']}, {row['rule']}, block size {row['block_size']},"
+        f" {'unlimited' if row['capacity_blocks'] is None else text.count(row['capacity_blocks'])} blocks: {share}"
         for row in rows
         for share in row.get("optimum_shares", ())
     ]
@@ -186,9 +245,12 @@ def _table(rows: list[dict]) -> str:
     cells = [
         [
             row["policy"] if "objective" not in row else f"{row['policy']}: {row['objective']}, {row['capacity_rule']}",
-            row["rule"], text.count(row["block_size"]),
+            row["rule"],
+            text.count(row["block_size"]),
             "unlimited" if row["capacity_blocks"] is None else text.count(row["capacity_blocks"]),
-            f"{row['hit_ratio_blocks']:.4f}", f"{row['hit_ratio_tokens']:.4f}", *([f"{row['work_ratio']:.4f}"] if work else []),
+            f"{row['hit_ratio_blocks']:.4f}",
+            f"{row['hit_ratio_tokens']:.4f}",
+            *([f"{row['work_ratio']:.4f}"] if work else []),
         ]
         for row in rows
     ]

@@ -1,8 +1,10 @@
 """Open the dashboard in a browser: choose a mix, a model and a GPU, run, and look.
 
-  kvcast dashboard --port 8600
-  kvcast dashboard --policy my_policy:MyPolicy      (offered beside the bundled policies; a page, link or file cannot name one)
+kvcast dashboard --port 8600
+kvcast dashboard --policy my_policy:MyPolicy      (offered beside the bundled policies; a page, link or file cannot name
+                                                  one)
 """
+
 from __future__ import annotations
 
 import argparse
@@ -16,9 +18,19 @@ from kvcast.commands import port
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", metavar="N", type=port, default=8501, help="port of the local web server (default 8501)")
-    parser.add_argument("--address", default="localhost", help="address to listen on (default localhost: this machine only)")
-    parser.add_argument("--policy", metavar="M:C", action="append", default=[], help="offer an eviction policy of your own, module:Class; may be repeated")
+    parser.add_argument(
+        "--port", metavar="N", type=port, default=8501, help="port of the local web server (default 8501)"
+    )
+    parser.add_argument(
+        "--address", default="localhost", help="address to listen on (default localhost: this machine only)"
+    )
+    parser.add_argument(
+        "--policy",
+        metavar="M:C",
+        action="append",
+        default=[],
+        help="offer an eviction policy of your own, module:Class; may be repeated",
+    )
     parser.add_argument("--headless", action="store_true", help="do not open a browser")
 
 
@@ -37,11 +49,18 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"--policy {policy}: expected module:Class")
         check(policy, {})
     options = {
-        "server.port": str(args.port), "server.address": args.address, "server.headless": str(args.headless).lower(),
-        "server.showEmailPrompt": "false", "server.maxUploadSize": "64", "browser.gatherUsageStats": "false",
-        "client.showErrorDetails": "none", "client.showErrorLinks": "false", "client.toolbarMode": "viewer", "server.fileWatcherType": "none",
+        "server.port": str(args.port),
+        "server.address": args.address,
+        "server.headless": str(args.headless).lower(),
+        "server.showEmailPrompt": "false",
+        "server.maxUploadSize": "64",
+        "browser.gatherUsageStats": "false",
+        "client.showErrorDetails": "none",
+        "client.showErrorLinks": "false",
+        "client.toolbarMode": "viewer",
+        "server.fileWatcherType": "none",
         "global.disableWidgetStateDuplicationWarning": "true",
-    }  # fmt: skip
+    }
     flags = [part for name, value in options.items() for part in (f"--{name}", value)]
     environment = {**os.environ, OWN_POLICIES: ",".join(args.policy), PREPARE: "1"}
     root = Path(os.environ.get("KVCAST_RUNS", "runs/dashboard"))
@@ -61,4 +80,8 @@ def check_free(address: str, port: int) -> None:
     try:
         socket.create_server((address, port), family=family).close()
     except OSError as error:
-        raise InputError(f"--port {port}: {address} cannot be listened on ({(error.strerror or str(error)).partition(' (while')[0]}); expected a free port, such as --port {port + 1 if port < 65_535 else 8501}") from None
+        raise InputError(
+            f"--port {port}: {address} cannot be listened on"
+            f" ({(error.strerror or str(error)).partition(' (while')[0]}); expected a free port, such as --port"
+            f" {port + 1 if port < 65_535 else 8501}"
+        ) from None

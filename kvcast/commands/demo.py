@@ -4,6 +4,7 @@ Prints the verdict and what the cache is worth, and writes one run folder per va
 
   kvcast demo --out runs/demo
 """
+
 from __future__ import annotations
 
 import argparse
@@ -18,8 +19,16 @@ CACHES = {"off": ["cache.enabled=false"], "lru": ["cache.policy=lru"], "lfu": ["
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", metavar="DIR", type=output, default=Path("runs/demo"), help="folder of run folders (default runs/demo)")
-    parser.add_argument("--replicas", metavar="N,...", type=replica_counts, default=[1, 2], help="replica counts, separated by commas (default 1,2)")
+    parser.add_argument(
+        "--out", metavar="DIR", type=output, default=Path("runs/demo"), help="folder of run folders (default runs/demo)"
+    )
+    parser.add_argument(
+        "--replicas",
+        metavar="N,...",
+        type=replica_counts,
+        default=[1, 2],
+        help="replica counts, separated by commas (default 1,2)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
 
 
@@ -28,7 +37,11 @@ def run(args: argparse.Namespace) -> int:
     from kvcast.scenario.steady import together
     from kvcast.store import runs
 
-    asked = {(replicas, cache): config.load_scenario(SCENARIO, [f"cluster.replicas={replicas}", *overrides]) for replicas in map(str, args.replicas) for cache, overrides in CACHES.items()}
+    asked = {
+        (replicas, cache): config.load_scenario(SCENARIO, [f"cluster.replicas={replicas}", *overrides])
+        for replicas in map(str, args.replicas)
+        for cache, overrides in CACHES.items()
+    }
     scenarios = dict(zip(asked, together(list(asked.values())), strict=True))
     workload, results = None, {}
     for (replicas, cache), scenario in scenarios.items():
@@ -53,12 +66,26 @@ def _story(results: dict[tuple[str, str], Any], out: Path) -> str:
     result, off = results[replicas, "lru"], results[replicas, "off"]
     slo = result.scenario.slo
     lines = [
-        summary_text.heading(result), "",
+        summary_text.heading(result),
+        "",
         f"target: {text.percent(slo.attainment, 0)} of requests within {summary_text.limits(slo)}",
-        summary_text.load_line(result), "", _table(results), "", _verdict(results), "one run of each: a sketch; kvcast plan settles it over independent runs", "",
-        f"prefix cache, LRU, {replicas} replicas:", summary_text.cache_lines(result), "", summary_text.worth_table(result, off), "",
-        summary_text.cost_line(result), summary_text.engine_lines(result), "",
-        f"run folders: {out}/", "open the dashboard: make dashboard (or kvcast dashboard)",
+        summary_text.load_line(result),
+        "",
+        _table(results),
+        "",
+        _verdict(results),
+        "one run of each: a sketch; kvcast plan settles it over independent runs",
+        "",
+        f"prefix cache, LRU, {replicas} replicas:",
+        summary_text.cache_lines(result),
+        "",
+        summary_text.worth_table(result, off),
+        "",
+        summary_text.cost_line(result),
+        summary_text.engine_lines(result),
+        "",
+        f"run folders: {out}/",
+        "open the dashboard: make dashboard (or kvcast dashboard)",
     ]
     return "\n".join(lines)
 
@@ -69,12 +96,36 @@ def _table(results: dict[tuple[str, str], Any]) -> str:
     rows = []
     for (replicas, cache), result in results.items():
         s, latency = result.report.summary, result.report.latency
-        rows.append([
-            replicas, cache, text.percent(s["attainment"]), _word(s), text.percent(s["prefix_hit_rate"]), text.percent(s["reuse_ceiling_replica"]),
-            text.milliseconds(latency["ttft"]["mean"]), text.milliseconds(latency["ttft"]["p99"]), text.milliseconds(latency["tpot"]["mean"]),
-            f"{s['gpu_hours']:.3g}", text.usd(s["cost"]["usd"]), text.percent(s["coverage"]["extrapolated"]),
-        ])  # fmt: skip
-    header = ["replicas", "cache", "attainment", "verdict", "hit rate", "ceiling", "TTFT mean", "TTFT p99", "TPOT mean", "GPU-hours", "cost", "extrapolated"]
+        rows.append(
+            [
+                replicas,
+                cache,
+                text.percent(s["attainment"]),
+                _word(s),
+                text.percent(s["prefix_hit_rate"]),
+                text.percent(s["reuse_ceiling_replica"]),
+                text.milliseconds(latency["ttft"]["mean"]),
+                text.milliseconds(latency["ttft"]["p99"]),
+                text.milliseconds(latency["tpot"]["mean"]),
+                f"{s['gpu_hours']:.3g}",
+                text.usd(s["cost"]["usd"]),
+                text.percent(s["coverage"]["extrapolated"]),
+            ]
+        )
+    header = [
+        "replicas",
+        "cache",
+        "attainment",
+        "verdict",
+        "hit rate",
+        "ceiling",
+        "TTFT mean",
+        "TTFT p99",
+        "TPOT mean",
+        "GPU-hours",
+        "cost",
+        "extrapolated",
+    ]
     return text.table(header, rows, left=2)
 
 
@@ -91,9 +142,15 @@ def _verdict(results: dict[tuple[str, str], Any]) -> str:
     if with_cache is None:
         return f"verdict: not even {tried} meet the target"
     if without is None:
-        return f"verdict: with the prefix cache {_replicas(with_cache)} {_meet(with_cache)} the target; without it not even {tried} do"
+        return (
+            f"verdict: with the prefix cache {_replicas(with_cache)} {_meet(with_cache)} the target; without it not"
+            f" even {tried} do"
+        )
     if without > with_cache:
-        return f"verdict: with the prefix cache {_replicas(with_cache)} {_meet(with_cache)} the target; without it {without} are needed"
+        return (
+            f"verdict: with the prefix cache {_replicas(with_cache)} {_meet(with_cache)} the target; without it"
+            f" {without} are needed"
+        )
     return f"verdict: {_replicas(with_cache)} {_meet(with_cache)} the target with or without the prefix cache"
 
 

@@ -1,12 +1,14 @@
 """Where missed prompt tokens went, the three largest recoverable causes, and what would recover them, simulated.
 
-Takes a run folder (kvcast run --out) or a scenario. Every cause suggests changes: prompt order or churn, more KV or replicas,
-another policy, another router, smaller blocks, one salt for all tenants, the cache turned on. Each is simulated on the same
-requests; hits, TTFT and attainment before and after are printed, and a change that does not help is said not to.
+Takes a run folder (kvcast run --out) or a scenario. Every cause suggests changes: prompt order or churn, more KV or
+replicas, another policy, another router, smaller blocks, one salt for all tenants, the cache turned on. Each is
+simulated on the same requests; hits, TTFT and attainment before and after are printed, and a change that does not help
+is said not to.
 
   kvcast explain runs/a
   kvcast explain examples/demo.toml --set engine.kv_blocks=4000 --policy lfu,s3fifo,arc
 """
+
 from __future__ import annotations
 
 import argparse
@@ -19,8 +21,19 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_or_scenario", metavar="RUN_OR_SCENARIO", help="a run folder, or a scenario file (.toml)")
-    parser.add_argument("--set", metavar="a.b=VALUE", action="append", default=[], dest="overrides", help="change one key first; may be repeated")
-    parser.add_argument("--policy", metavar="P,...", help="eviction policies to try (default lru,lfu,s3fifo,gdsf; lru,lfu,slru,fifo with SGLang's semantics)")
+    parser.add_argument(
+        "--set",
+        metavar="a.b=VALUE",
+        action="append",
+        default=[],
+        dest="overrides",
+        help="change one key first; may be repeated",
+    )
+    parser.add_argument(
+        "--policy",
+        metavar="P,...",
+        help="eviction policies to try (default lru,lfu,s3fifo,gdsf; lru,lfu,slru,fifo with SGLang's semantics)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
 
 
@@ -33,14 +46,21 @@ def run(args: argparse.Namespace) -> int:
     policies = tuple(name.strip() for name in args.policy.split(",")) if args.policy else None
     with config.naming(args.run_or_scenario):
         found = explain.explain(scenario, policies)
-    differs = [key for key in ("prompt_tokens", "prefix_hit_tokens") if recorded is not None and recorded.get(key) != found[key]]
+    differs = [
+        key
+        for key in ("prompt_tokens", "prefix_hit_tokens")
+        if recorded is not None and recorded.get(key) != found[key]
+    ]
     if recorded is not None:
         found["reproduces_run"] = not differs
     text.clear_clock()
     print(text.to_json(found) if args.json else text.wrapped(explain_text.describe(found), 140))
     if differs and recorded is not None and not args.json:
         was = ", ".join(f"{key} {recorded.get(key):,} then, {found[key]:,} now" for key in differs)
-        print(f"caution: the run folder's own figures differ ({was}): another version of kvcast, of the profile or of the trace")
+        print(
+            f"caution: the run folder's own figures differ ({was}): another version of kvcast, of the profile or of the"
+            " trace"
+        )
     return 0
 
 

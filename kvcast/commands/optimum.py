@@ -1,12 +1,13 @@
 """Simulate a scenario and say how much of what any eviction could have hit its cache did hit.
 
-"This schedule" is the best eviction given the run's own admissions and pinned blocks; "this order" bounds every run that
-admits each replica's requests in the same order, so policies are compared by it; a ceiling is a cache that never evicts.
-The clairvoyant is a policy that knows the future, not a bound. All admitted requests count, warm-up included.
+"This schedule" is the best eviction given the run's own admissions and pinned blocks; "this order" bounds every run
+that admits each replica's requests in the same order, so policies are compared by it; a ceiling is a cache that never
+evicts. The clairvoyant is a policy that knows the future, not a bound. All admitted requests count, warm-up included.
 
   kvcast optimum examples/demo.toml
   kvcast optimum examples/demo.toml --policy lru,lfu,clairvoyant --set engine.kv_blocks=4000 --depth-weight 0.0167
 """
+
 from __future__ import annotations
 
 import argparse
@@ -18,10 +19,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from kvcast.commands.run import add_scenario_arguments
 
     add_scenario_arguments(parser)
-    parser.add_argument("--policy", metavar="P,...", help="eviction policies, separated by commas (default: the scenario's)")
     parser.add_argument(
-        "--depth-weight", metavar="W", type=float,
-        help="bound prefill work as well: extra cost of a token per 512 tokens before it, relative to the first (Llama-3.1-8B: 1/60 = 0.0167)",
+        "--policy", metavar="P,...", help="eviction policies, separated by commas (default: the scenario's)"
+    )
+    parser.add_argument(
+        "--depth-weight",
+        metavar="W",
+        type=float,
+        help=(
+            "bound prefill work as well: extra cost of a token per 512 tokens before it, relative to the first"
+            " (Llama-3.1-8B: 1/60 = 0.0167)"
+        ),
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
 
@@ -34,7 +42,10 @@ def run(args: argparse.Namespace) -> int:
     rows, workload = [], None
     with config.naming(args.scenario):
         if scenario.engine.semantics != "vllm":
-            raise InputError(f"[engine] semantics = {scenario.engine.semantics!r}: expected vllm, whose block cache the optimum of a run is defined for")
+            raise InputError(
+                f"[engine] semantics = {scenario.engine.semantics!r}: expected vllm, whose block cache the optimum of a"
+                " run is defined for"
+            )
         if not scenario.cache.enabled:
             raise InputError("[cache] enabled = false: expected the prefix cache on, nothing is evicted without it")
         for policy in (args.policy or scenario.cache.policy).split(","):
@@ -70,7 +81,9 @@ def _row(policy: str, prepared: Any, depth_weight: float | None) -> dict[str, An
         "schedule_optimum_share": best.share(hit),
         "schedule_checkpoints": best.checkpoints,
         "order_optimum_tokens": None if order is None else order.bound_tokens,
-        "order_optimum_share": "not valid here: prompts may be allocated after the next admission" if order is None else order.share(hit),
+        "order_optimum_share": (
+            "not valid here: prompts may be allocated after the next admission" if order is None else order.share(hit)
+        ),
         "ceiling_replica_tokens": int(rec.ceiling_replica_tokens.sum()),
         "ceiling_fleet_tokens": int(rec.ceiling_fleet_tokens.sum()),
         "evicted_policy_tokens": int(split.policy.sum()),
@@ -88,7 +101,11 @@ def _lines(row: dict[str, Any]) -> str:
 
     cells = [
         ["hit", "", rate(row["hit_tokens"])],
-        ["optimum for this schedule", f"proven by {row['schedule_checkpoints']} checkpoints", rate(row["schedule_optimum_tokens"])],
+        [
+            "optimum for this schedule",
+            f"proven by {row['schedule_checkpoints']} checkpoints",
+            rate(row["schedule_optimum_tokens"]),
+        ],
         ["optimum for this order", "any schedule with it", rate(row["order_optimum_tokens"])],
         ["ceiling, this routing", "caches that never evict", rate(row["ceiling_replica_tokens"])],
         ["ceiling, fleet", "one cache that never evicts", rate(row["ceiling_fleet_tokens"])],
@@ -96,6 +113,16 @@ def _lines(row: dict[str, Any]) -> str:
         ["evicted, too little memory", "the optimum lost them too", rate(row["evicted_memory_tokens"])],
         ["hit, given up by the optimum", "optimum - hit = policy's choice - this", rate(row["gave_up_tokens"])],
     ]
-    title = f"{row['policy']}: {row['replicas']} x {row['kv_blocks']:,} blocks of {row['block_size']} tokens, {row['prompt_tokens']:,} prompt tokens"
+    title = (
+        f"{row['policy']}: {row['replicas']} x {row['kv_blocks']:,} blocks of {row['block_size']} tokens,"
+        f" {row['prompt_tokens']:,} prompt tokens"
+    )
     shares = [row["schedule_optimum_share"], row["order_optimum_share"], row["prefill_work_share"]]
-    return "\n".join([title, text.table(["share of prompt tokens", "which", "rate"], cells, left=2), *(f"hits: {share}" for share in shares[:2]), *(f"saved: {s}" for s in shares[2:] if s)])
+    return "\n".join(
+        [
+            title,
+            text.table(["share of prompt tokens", "which", "rate"], cells, left=2),
+            *(f"hits: {share}" for share in shares[:2]),
+            *(f"saved: {s}" for s in shares[2:] if s),
+        ]
+    )

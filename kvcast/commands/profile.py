@@ -1,13 +1,14 @@
 """Device profiles and models: what is bundled, what a profile rests on, and what fits on its GPU.
 
-  kvcast profile list
-  kvcast profile show h200-llama-3.1-8b-aic
-  kvcast profile show --model llama-2-7b --context 1000000
-  kvcast profile show h200-llama-3.1-8b-aic --model llama-3.1-8b --context 1000000
-  kvcast profile show profile.json --html profile.html
-  kvcast profile diff monday.json friday.json
-  kvcast profile kv-log vllm.log
+kvcast profile list
+kvcast profile show h200-llama-3.1-8b-aic
+kvcast profile show --model llama-2-7b --context 1000000
+kvcast profile show h200-llama-3.1-8b-aic --model llama-3.1-8b --context 1000000
+kvcast profile show profile.json --html profile.html
+kvcast profile diff monday.json friday.json
+kvcast profile kv-log vllm.log
 """
+
 from __future__ import annotations
 
 import argparse
@@ -21,19 +22,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="bundled profiles and models")
     show = actions.add_parser("show", help="one profile, or the KV arithmetic of a model")
-    show.add_argument("profile", metavar="PROFILE", nargs="?", help="bundled name, profile file, folder of operator tables, or roofline:GPU")
+    show.add_argument(
+        "profile",
+        metavar="PROFILE",
+        nargs="?",
+        help="bundled name, profile file, folder of operator tables, or roofline:GPU",
+    )
     show.add_argument("--model", metavar="M", help="bundled model name or path of a Hugging Face config.json")
-    show.add_argument("--context", metavar="TOKENS", type=tokens, help="show the KV cache one sequence of this length takes")
+    show.add_argument(
+        "--context", metavar="TOKENS", type=tokens, help="show the KV cache one sequence of this length takes"
+    )
     show.add_argument("--dtype", default="bf16", help="weights: bf16, fp16 or fp8 (default bf16)")
-    show.add_argument("--kv-dtype", default=None, help="KV cache: bf16, fp16 or fp8 (default: as the weights, bf16 for fp8)")
-    show.add_argument("--tensor-parallel", metavar="N", type=gpus, default=None, help="GPUs per replica (default: the profile's, else 1)")
-    show.add_argument("--html", metavar="FILE", type=output, help="write measured-against-fitted plots of a calibrated profile")
+    show.add_argument(
+        "--kv-dtype", default=None, help="KV cache: bf16, fp16 or fp8 (default: as the weights, bf16 for fp8)"
+    )
+    show.add_argument(
+        "--tensor-parallel",
+        metavar="N",
+        type=gpus,
+        default=None,
+        help="GPUs per replica (default: the profile's, else 1)",
+    )
+    show.add_argument(
+        "--html", metavar="FILE", type=output, help="write measured-against-fitted plots of a calibrated profile"
+    )
     diff = actions.add_parser("diff", help="what moved between two profiles, by operator and by step")
     diff.add_argument("a", metavar="A", help="bundled name or profile file")
     diff.add_argument("b", metavar="B", help="bundled name or profile file")
     log = actions.add_parser("kv-log", help="KV blocks from the start-up log of vLLM or SGLang")
     log.add_argument("log", metavar="LOG", type=Path)
-    log.add_argument("--block-size", metavar="N", type=block_size, default=None, help="tokens per block, when the log does not say (default: vLLM 16, SGLang 1)")
+    log.add_argument(
+        "--block-size",
+        metavar="N",
+        type=block_size,
+        default=None,
+        help="tokens per block, when the log does not say (default: vLLM 16, SGLang 1)",
+    )
     for command in (listing, show, diff, log):
         command.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
 
@@ -60,10 +84,15 @@ def _list() -> dict[str, Any]:
     models = []
     for name in bundled_models():
         model = resolve_model(name)
-        models.append({
-            "name": name, "parameters": model.parameters, "active_parameters": model.active_parameters,
-            "max_context": model.max_context, "kv_bytes_per_token_bf16": model.kv_bytes_per_token("bf16"),
-        })  # fmt: skip
+        models.append(
+            {
+                "name": name,
+                "parameters": model.parameters,
+                "active_parameters": model.active_parameters,
+                "max_context": model.max_context,
+                "kv_bytes_per_token_bf16": model.kv_bytes_per_token("bf16"),
+            }
+        )
     return {"profiles": profiles, "models": models}
 
 
@@ -71,18 +100,27 @@ def _list_text(document: dict[str, Any]) -> str:
     from kvcast import text
 
     profiles = [
-        [p["id"], p["device"]["name"], p["model"] or "any", p["dtype"], str(p["tensor_parallel"]), p["label"]] for p in document["profiles"]
+        [p["id"], p["device"]["name"], p["model"] or "any", p["dtype"], str(p["tensor_parallel"]), p["label"]]
+        for p in document["profiles"]
     ]
     models = [
-        [m["name"], f"{m['parameters'] / 1e9:.1f} B", f"{m['active_parameters'] / 1e9:.1f} B", text.count(m["max_context"]), text.count(m["kv_bytes_per_token_bf16"])]
+        [
+            m["name"],
+            f"{m['parameters'] / 1e9:.1f} B",
+            f"{m['active_parameters'] / 1e9:.1f} B",
+            text.count(m["max_context"]),
+            text.count(m["kv_bytes_per_token_bf16"]),
+        ]
         for m in document["models"]
     ]
-    return "\n\n".join([
-        text.table(["profile", "GPU", "model", "dtype", "TP", "what it rests on"], profiles, left=6),
-        "any other GPU or model: roofline:GPU, from datasheet figures (about 30 % off)",
-        text.table(["model", "parameters", "active", "context", "KV bytes/token (bf16)"], models),
-        "any other model: the path of its Hugging Face config.json",
-    ])  # fmt: skip
+    return "\n\n".join(
+        [
+            text.table(["profile", "GPU", "model", "dtype", "TP", "what it rests on"], profiles, left=6),
+            "any other GPU or model: roofline:GPU, from datasheet figures (about 30 % off)",
+            text.table(["model", "parameters", "active", "context", "KV bytes/token (bf16)"], models),
+            "any other model: the path of its Hugging Face config.json",
+        ]
+    )
 
 
 # -- show --------------------------------------------------------------------------------------------------------------
@@ -107,7 +145,8 @@ def _show(args: argparse.Namespace) -> dict[str, Any]:
     kv_dtype = args.kv_dtype or own
     if profile is not None and not profile.fits(known_as(model), profile.dtype, tp):
         raise InputError(
-            f"profile {profile.id!r} is for {profile.model} tensor_parallel {profile.tensor_parallel}; asked for {model.name} tensor_parallel {tp}"
+            f"profile {profile.id!r} is for {profile.model} tensor_parallel {profile.tensor_parallel}; asked for"
+            f" {model.name} tensor_parallel {tp}"
         )
     return _fit(model, profile, args.dtype if profile is None else profile.dtype, kv_dtype, tp, args.context)
 
@@ -122,7 +161,9 @@ def _profile(args: argparse.Namespace) -> Any:
         return load_profile(BUNDLED / f"{args.profile}.json")
     if args.profile.endswith(".json"):
         return load_profile(Path(args.profile))
-    return resolve_profile(args.profile, resolve_model(args.model or "llama-3.1-8b"), args.dtype, args.tensor_parallel or 1)
+    return resolve_profile(
+        args.profile, resolve_model(args.model or "llama-3.1-8b"), args.dtype, args.tensor_parallel or 1
+    )
 
 
 def _profile_lines(profile: Any) -> list[str]:
@@ -130,7 +171,10 @@ def _profile_lines(profile: Any) -> list[str]:
 
     described = profile.describe()
     lines = [f"{profile.id}: {profile.label}", f"GPU: {profile.device['name']}, {profile.memory_gib:g} GiB"]
-    lines.append(f"model: {profile.model or 'any'}, {profile.dtype} weights, {profile.kv_dtype} KV, tensor parallel {profile.tensor_parallel}")
+    lines.append(
+        f"model: {profile.model or 'any'}, {profile.dtype} weights, {profile.kv_dtype} KV, tensor parallel"
+        f" {profile.tensor_parallel}"
+    )
     for key, value in described["provenance"].items():
         lines += [f"{key}: {item}" for item in (value if isinstance(value, list) else [value])]
     lines.append(f"content hash: {described['content_hash']}")
@@ -144,7 +188,9 @@ def _write_html(profile: Any, path: Path) -> None:
     from workloads.errors import InputError
 
     if profile is None or not is_calibrated(profile):
-        raise InputError("profile show --html: expected a profile of kvcast calibrate; others keep no raw points to plot")
+        raise InputError(
+            "profile show --html: expected a profile of kvcast calibrate; others keep no raw points to plot"
+        )
     write_html(profile, path)
 
 
@@ -165,7 +211,14 @@ def _kv_log(args: argparse.Namespace) -> dict[str, Any]:
     from calibrate.kv_logs import log_lines, read_kv_log
 
     log = read_kv_log(args.log, args.block_size)
-    return {"engine": log.engine, "kv_blocks": log.blocks, "block_size": log.block_size, "kv_tokens": log.tokens, "line": log.line, "lines": log_lines(log)}
+    return {
+        "engine": log.engine,
+        "kv_blocks": log.blocks,
+        "block_size": log.block_size,
+        "kv_tokens": log.tokens,
+        "line": log.line,
+        "lines": log_lines(log),
+    }
 
 
 def _fit(model: Any, profile: Any, dtype: str, kv_dtype: str, tp: int, context: int | None) -> dict[str, Any]:
@@ -173,11 +226,17 @@ def _fit(model: Any, profile: Any, dtype: str, kv_dtype: str, tp: int, context: 
     from calibrate.memory import context_lines, kv_capacity, kv_formula
 
     lines = [] if profile is None else [*_profile_lines(profile), ""]
-    lines.append(f"{model.name}: {model.parameters / 1e9:.2f} B parameters, context {model.max_context:,}, KV in {kv_dtype}")
+    lines.append(
+        f"{model.name}: {model.parameters / 1e9:.2f} B parameters, context {model.max_context:,}, KV in {kv_dtype}"
+    )
     document: dict[str, Any] = {
-        "model": model.name, "dtype": dtype, "kv_dtype": kv_dtype, "tensor_parallel": tp,
-        "kv_bytes_per_token": model.kv_bytes_per_token(kv_dtype, tp), "weight_bytes": model.weight_bytes(dtype, tp),
-    }  # fmt: skip
+        "model": model.name,
+        "dtype": dtype,
+        "kv_dtype": kv_dtype,
+        "tensor_parallel": tp,
+        "kv_bytes_per_token": model.kv_bytes_per_token(kv_dtype, tp),
+        "weight_bytes": model.weight_bytes(dtype, tp),
+    }
     if context is not None:
         document["context"], document["context_kv_bytes"] = context, model.kv_bytes(context, kv_dtype, tp)
         lines += context_lines(model, context, kv_dtype, tp)
@@ -199,7 +258,11 @@ def _fit(model: Any, profile: Any, dtype: str, kv_dtype: str, tp: int, context: 
 
 def _how_many(tokens: int, context: int) -> str:
     n = tokens // context
-    return f"{n:,} sequence{'' if n == 1 else 's'} of {context:,} tokens fit at once" if n else f"not one sequence of {context:,} tokens fits"
+    return (
+        f"{n:,} sequence{'' if n == 1 else 's'} of {context:,} tokens fit at once"
+        if n
+        else f"not one sequence of {context:,} tokens fits"
+    )
 
 
 def _what_fits(model: Any, dtype: str, kv_dtype: str, context: int | None) -> list[dict[str, Any]]:
@@ -212,7 +275,14 @@ def _what_fits(model: Any, dtype: str, kv_dtype: str, context: int | None) -> li
     for device, profile in devices.items():
         for tp in WIDTHS:
             tokens = longest_context(profile, model, dtype, kv_dtype, tp)
-            rows.append({"gpu": device, "tensor_parallel": tp, "kv_tokens": tokens, "fits": None if context is None else tokens >= context})
+            rows.append(
+                {
+                    "gpu": device,
+                    "tensor_parallel": tp,
+                    "kv_tokens": tokens,
+                    "fits": None if context is None else tokens >= context,
+                }
+            )
     return rows
 
 
@@ -222,7 +292,13 @@ def _fits_table(rows: list[dict[str, Any]], context: int | None) -> str:
     header = ["GPU", "TP", "KV tokens that fit"] + ([] if context is None else [f"one sequence of {context:,}"])
     cells = []
     for row in rows:
-        cells.append([row["gpu"], str(row["tensor_parallel"]), text.count(row["kv_tokens"]) if row["kv_tokens"] else "weights do not fit"])
+        cells.append(
+            [
+                row["gpu"],
+                str(row["tensor_parallel"]),
+                text.count(row["kv_tokens"]) if row["kv_tokens"] else "weights do not fit",
+            ]
+        )
         if context is not None:
             cells[-1].append("fits" if row["fits"] else "does not fit")
     return text.table(header, cells)

@@ -1,11 +1,13 @@
-"""A run folder, or a plan's folder, as one HTML page that opens anywhere: verdict, numbers, plots, assumptions, provenance.
+"""A run folder, or a plan's folder, as one HTML page that opens anywhere: verdict, numbers, plots, assumptions,
+provenance.
 
-The page is self-contained (no scripts, nothing fetched, plots as SVG), reads in dark and light, prints, and is the same for
-the same folder. docs/report.md says what is on it.
+The page is self-contained (no scripts, nothing fetched, plots as SVG), reads in dark and light, prints, and is the same
+for the same folder. docs/report.md says what is on it.
 
   kvcast report runs/a --html report.html
   kvcast report plans/agent --html plan.html
 """
+
 from __future__ import annotations
 
 import argparse
@@ -15,7 +17,9 @@ from kvcast.commands import output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="FOLDER", type=Path, help="a run folder (kvcast run --out) or a plan's (kvcast plan --out)")
+    parser.add_argument(
+        "folder", metavar="FOLDER", type=Path, help="a run folder (kvcast run --out) or a plan's (kvcast plan --out)"
+    )
     parser.add_argument("--html", metavar="FILE", type=output, required=True, help="the page to write")
 
 
@@ -24,7 +28,10 @@ def run(args: argparse.Namespace) -> int:
     from workloads.errors import InputError
 
     if not args.folder.is_dir():
-        raise InputError(f"{args.folder}: {'not a folder' if args.folder.exists() else 'no such folder'}; expected one that kvcast run --out or kvcast plan --out wrote")
+        raise InputError(
+            f"{args.folder}: {'not a folder' if args.folder.exists() else 'no such folder'}; expected one that kvcast"
+            " run --out or kvcast plan --out wrote"
+        )
     args.html.write_text(of_folder(args.folder), encoding="utf-8")
     print(f"report: {args.html} ({args.html.stat().st_size / 1024:,.0f} KiB)")
     return 0

@@ -1,13 +1,15 @@
 """Simulate one scenario and say whether it meets its targets.
 
-The scenario is a TOML file (examples/*.toml; unknown keys are errors). A mix is judged in steady state (docs/steady.md). The same scenario is simulated a second time with
-the prefix cache off, on the same arrivals, to say what the cache is worth; --no-baseline leaves that out.
+The scenario is a TOML file (examples/*.toml; unknown keys are errors). A mix is judged in steady state
+(docs/steady.md). The same scenario is simulated a second time with the prefix cache off, on the same arrivals, to say
+what the cache is worth; --no-baseline leaves that out.
 
   kvcast run examples/demo.toml
   kvcast run examples/demo.toml --set cluster.replicas=4 --set cache.policy=lfu --out runs/four
   kvcast run S.toml --set run.duration_s=600 --save-cache warm.npz && kvcast run S.toml --warm-cache warm.npz
   kvcast run examples/demo.toml --set slo.ttft_s=0.5 --set slo.attainment=0.95 --check
 """
+
 from __future__ import annotations
 
 import argparse
@@ -25,17 +27,55 @@ NOT_MET = 1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_scenario_arguments(parser)
-    parser.add_argument("--out", metavar="DIR", type=output, help="write a run folder: scenario, summary, requests as Parquet")
-    parser.add_argument("--optimum", action="store_true", help="find the best eviction for this schedule too, and split evicted tokens into the policy's choice and too little memory")
-    parser.add_argument("--steps", action="store_true", help="write steps.parquet into the run folder: every engine step, its time and shape")
-    parser.add_argument("--access-log", action="store_true", help="write access.parquet into the run folder: every run of prompt tokens looked up in a cache, and when it is next asked for")
+    parser.add_argument(
+        "--out", metavar="DIR", type=output, help="write a run folder: scenario, summary, requests as Parquet"
+    )
+    parser.add_argument(
+        "--optimum",
+        action="store_true",
+        help=(
+            "find the best eviction for this schedule too, and split evicted tokens into the policy's choice and too"
+            " little memory"
+        ),
+    )
+    parser.add_argument(
+        "--steps",
+        action="store_true",
+        help="write steps.parquet into the run folder: every engine step, its time and shape",
+    )
+    parser.add_argument(
+        "--access-log",
+        action="store_true",
+        help=(
+            "write access.parquet into the run folder: every run of prompt tokens looked up in a cache, and when it is"
+            " next asked for"
+        ),
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
-    parser.add_argument("--check", action="store_true", help="exit with 0 when the target of [slo] is met, with 1 when it is missed or that it is met is not shown")
-    parser.add_argument("--no-model-error", action="store_true", help="do not simulate again at slower and faster step times")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="exit with 0 when the target of [slo] is met, with 1 when it is missed or that it is met is not shown",
+    )
+    parser.add_argument(
+        "--no-model-error", action="store_true", help="do not simulate again at slower and faster step times"
+    )
     parser.add_argument("--no-baseline", action="store_true", help="do not simulate again with the prefix cache off")
-    parser.add_argument("--save-cache", metavar="FILE", type=output, help="keep the prefix caches as they are once all arrivals up to run.duration_s are served")
-    parser.add_argument("--warm-cache", metavar="FILE", type=output, help="begin with saved caches and serve what arrives after them (no run without cache beside it)")
-    parser.add_argument("--horizon", metavar="SECONDS", help="stop the clock here, whatever is unfinished (run.horizon_s)")
+    parser.add_argument(
+        "--save-cache",
+        metavar="FILE",
+        type=output,
+        help="keep the prefix caches as they are once all arrivals up to run.duration_s are served",
+    )
+    parser.add_argument(
+        "--warm-cache",
+        metavar="FILE",
+        type=output,
+        help="begin with saved caches and serve what arrives after them (no run without cache beside it)",
+    )
+    parser.add_argument(
+        "--horizon", metavar="SECONDS", help="stop the clock here, whatever is unfinished (run.horizon_s)"
+    )
 
 
 class PrintKeys(argparse.Action):
@@ -50,10 +90,22 @@ class PrintKeys(argparse.Action):
 
 def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scenario", metavar="SCENARIO.toml", type=source, help="the scenario file")
-    parser.add_argument("--keys", action=PrintKeys, nargs=0, help="list every key of a scenario file with its default and meaning, and exit")
     parser.add_argument(
-        "--set", metavar="a.b=VALUE", action="append", default=[], dest="overrides",
-        help="change one key, such as engine.kv_blocks=5000 or workload.class.chat.rate=2; a.b= removes it; may be repeated",
+        "--keys",
+        action=PrintKeys,
+        nargs=0,
+        help="list every key of a scenario file with its default and meaning, and exit",
+    )
+    parser.add_argument(
+        "--set",
+        metavar="a.b=VALUE",
+        action="append",
+        default=[],
+        dest="overrides",
+        help=(
+            "change one key, such as engine.kv_blocks=5000 or workload.class.chat.rate=2; a.b= removes it; may be"
+            " repeated"
+        ),
     )
 
 
@@ -86,13 +138,19 @@ def run(args: argparse.Namespace) -> int:
         baseline = None
         if again:
             text.progress("simulating again with the prefix cache off")
-            baseline = api.run(api.without_cache(prepared), on_clock=text.clock("again with the prefix cache off", 1, 2))
+            baseline = api.run(
+                api.without_cache(prepared), on_clock=text.clock("again with the prefix cache off", 1, 2)
+            )
         if result.report.summary["verdict"] is not None and not args.no_model_error:
             text.progress("simulating again at slower and faster step times")
-            result.report.summary["model_error"] = model_error(prepared, **{key: value for key, value in caches.items() if key == "warm"})
+            result.report.summary["model_error"] = model_error(
+                prepared, **{key: value for key, value in caches.items() if key == "warm"}
+            )
     text.clear_clock()
     if args.out:
-        runs.save_run(args.out, result, baseline, steps=args.steps, access_of=prepared.workload if args.access_log else None)
+        runs.save_run(
+            args.out, result, baseline, steps=args.steps, access_of=prepared.workload if args.access_log else None
+        )
     if args.json:
         print(text.to_json(api.as_document(result, baseline)))
     else:
@@ -123,18 +181,24 @@ def _check_optimum(args: argparse.Namespace, scenario: Scenario) -> None:
     from workloads.errors import InputError
 
     if not scenario.cache.enabled:
-        raise InputError("[cache] enabled = false with --optimum: expected the prefix cache on, nothing is evicted without it")
+        raise InputError(
+            "[cache] enabled = false with --optimum: expected the prefix cache on, nothing is evicted without it"
+        )
     if args.warm_cache:
         raise InputError("--optimum with --warm-cache: expected one of them, an optimum begins with an empty cache")
 
 
 def _check_window(scenario: Scenario, flag: str) -> None:
-    """A mix's own warm-up moves its window with what is asked for, and the run that saves a cache would have other requests than the one it warms."""
+    """A mix's own warm-up moves its window with what is asked for, and the run that saves a cache would have other
+    requests than the one it warms."""
     from kvcast.scenario.steady import begins_early
     from workloads.errors import InputError
 
     if begins_early(scenario):
-        raise InputError(f"[run] warmup_s is not set with {flag}: expected a number, such as --set run.warmup_s=0, and workload.duration_s: the saved cache is the warm-up, and both runs need the same requests")
+        raise InputError(
+            f"[run] warmup_s is not set with {flag}: expected a number, such as --set run.warmup_s=0, and"
+            " workload.duration_s: the saved cache is the warm-up, and both runs need the same requests"
+        )
 
 
 def _check_target(scenario: Scenario) -> None:
@@ -144,7 +208,9 @@ def _check_target(scenario: Scenario) -> None:
         raise InputError("[slo] attainment is missing: --check needs a target, such as --set slo.attainment=0.95")
     limits: list[Any] = [scenario.slo, *scenario.slo.classes.values()]
     if all(value is None for one in limits for value in (one.ttft_s, one.tpot_s, one.e2e_s)):
-        raise InputError("[slo] has an attainment target and no limit to attain: --check needs one, such as --set slo.ttft_s=1")
+        raise InputError(
+            "[slo] has an attainment target and no limit to attain: --check needs one, such as --set slo.ttft_s=1"
+        )
 
 
 def _verdict(result: Result) -> int:

@@ -2,11 +2,14 @@
 
 Every combination of the --vary values is simulated once for each seed and kept under DIR/runs as a run folder; the same
 command after a kill, or with a larger grid, simulates only what is not there yet. DIR/sweep.parquet has one row a run.
---differences adds every variant against the first one with 95 % intervals, as `kvcast compare` does (docs/comparisons.md).
+--differences adds every variant against the first one with 95 % intervals, as `kvcast compare` does
+(docs/comparisons.md).
 
-  kvcast sweep examples/demo.toml --vary cache.policy=lru,lfu,s3fifo --vary engine.kv_blocks=2000,4000,8000 --jobs 2 --out sweeps/demo
-  kvcast sweep examples/demo.toml --vary cluster.router=round-robin,least-loaded --seeds 5 --differences --out sweeps/routers
+  kvcast sweep examples/demo.toml --vary cache.policy=lru,lfu,s3fifo --vary engine.kv_blocks=2000,4000,8000 --jobs 2
+  --out sweeps/demo kvcast sweep examples/demo.toml --vary cluster.router=round-robin,least-loaded --seeds 5
+  --differences --out sweeps/routers
 """
+
 from __future__ import annotations
 
 import argparse
@@ -16,8 +19,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from kvcast.commands.compare import add_arguments as add_compare_arguments
 
     add_compare_arguments(parser)
-    parser.add_argument("--out", metavar="DIR", required=True, help="where the sweep is kept: a new folder, or an earlier sweep to go on with")
-    parser.add_argument("--differences", action="store_true", help="also print every variant against the first, with intervals")
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        required=True,
+        help="where the sweep is kept: a new folder, or an earlier sweep to go on with",
+    )
+    parser.add_argument(
+        "--differences", action="store_true", help="also print every variant against the first, with intervals"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -28,7 +38,15 @@ def run(args: argparse.Namespace) -> int:
     for name in ("seeds", "jobs"):
         if not 1 <= getattr(args, name) <= 10_000:
             raise InputError(f"--{name} {getattr(args, name)}: expected 1 to 10,000")
-    done = sweeps.sweep(args.scenario, args.vary, args.out, seeds=args.seeds, jobs=args.jobs, overrides=args.overrides, on_done=sweeps.watched())
+    done = sweeps.sweep(
+        args.scenario,
+        args.vary,
+        args.out,
+        seeds=args.seeds,
+        jobs=args.jobs,
+        overrides=args.overrides,
+        on_done=sweeps.watched(),
+    )
     text.clear_clock()
     if args.json:
         print(text.to_json(compare.as_document(done.results)))

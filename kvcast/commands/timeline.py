@@ -1,11 +1,13 @@
 """What happened in a window: every queue, prefill chunk, decode and preemption of the requests in it, simulated again.
 
-Seconds are the run's own: a mix's warm-up comes first (kvcast run says from when to when it is judged). The requests that were preempted, then those that waited longest for their first token, are kept (--most); --trace writes
-them for chrome://tracing or Perfetto.
+Seconds are the run's own: a mix's warm-up comes first (kvcast run says from when to when it is judged). The requests
+that were preempted, then those that waited longest for their first token, are kept (--most); --trace writes them for
+chrome://tracing or Perfetto.
 
   kvcast timeline examples/demo.toml --window 600,630
   kvcast timeline examples/demo.toml --window 600,630 --trace trace.json
 """
+
 from __future__ import annotations
 
 import argparse
@@ -34,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from kvcast.commands.run import add_scenario_arguments
 
     add_scenario_arguments(parser)
-    parser.add_argument("--window", metavar="START,END", type=window, required=True, help="seconds of the run, its warm-up included")
+    parser.add_argument(
+        "--window", metavar="START,END", type=window, required=True, help="seconds of the run, its warm-up included"
+    )
     parser.add_argument("--most", metavar="N", type=most, default=30, help="requests shown at most (default 30)")
     parser.add_argument("--trace", metavar="FILE", type=output, help="write them in Chrome's Trace Event Format")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
@@ -65,10 +69,36 @@ def as_text(found: dict, shown: list) -> str:
         return text.seconds(seconds) if seconds else ""
 
     rows = [
-        [f"#{life.request}", life.class_name, str(life.replica), text.count(life.prompt_tokens), text.count(life.hit_tokens), text.count(life.output_tokens), f"{life.phases[0][1]:.3f}",
-         *(spent(life, what) for what in ("queued", "loading", "prefill", "decode", "preempted")), str(sum(name == "prefill" for name, *_ in life.phases))]
+        [
+            f"#{life.request}",
+            life.class_name,
+            str(life.replica),
+            text.count(life.prompt_tokens),
+            text.count(life.hit_tokens),
+            text.count(life.output_tokens),
+            f"{life.phases[0][1]:.3f}",
+            *(spent(life, what) for what in ("queued", "loading", "prefill", "decode", "preempted")),
+            str(sum(name == "prefill" for name, *_ in life.phases)),
+        ]
         for life in shown
-    ]  # fmt: skip
+    ]
     start, end = found["window"]
-    header = ["request", "class", "replica", "prompt", "hit", "output", "arrival (s)", "queued", "loading", "prefill", "decode", "preempted", "chunks"]
-    return f"{found['present']:,} requests in the system between {start:g} and {end:g} s, {len(shown)} shown\n" + text.table(header, rows, left=2)
+    header = [
+        "request",
+        "class",
+        "replica",
+        "prompt",
+        "hit",
+        "output",
+        "arrival (s)",
+        "queued",
+        "loading",
+        "prefill",
+        "decode",
+        "preempted",
+        "chunks",
+    ]
+    return (
+        f"{found['present']:,} requests in the system between {start:g} and {end:g} s, {len(shown)} shown\n"
+        + text.table(header, rows, left=2)
+    )

@@ -2,8 +2,9 @@
 
 Sets: golden-cache (published hit rates of public traces), golden-optimum (the most hits possible on them),
 vllm-counters (the prefix-cache counters of a real vLLM), vllm-rtx4090 (a real vLLM run against its card's kernel
-tables), roofline (datasheet model against measured tables), engine-cases (what vLLM's and SGLang's schedulers did, step by step), fit (held-out error of fitted forms on measured H200 kernels). Without names, all
-of them run. engine compares your own recording of python -m calibrate.gpu.engine (--record FOLDER) and runs only when named.
+tables), roofline (datasheet model against measured tables), engine-cases (what vLLM's and SGLang's schedulers did, step
+by step), fit (held-out error of fitted forms on measured H200 kernels). Without names, all of them run. engine compares
+your own recording of python -m calibrate.gpu.engine (--record FOLDER) and runs only when named.
 
 The recorded data is found through --data or the environment variable KVCAST_DATA.
 
@@ -12,6 +13,7 @@ The recorded data is found through --data or the environment variable KVCAST_DAT
   kvcast validate engine-cases --cases recorded/engine_cases
   kvcast validate engine --record recording --profile profile.json
 """
+
 from __future__ import annotations
 
 import argparse
@@ -26,7 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", type=Path, help="folder of recorded data (default: $KVCAST_DATA)")
     parser.add_argument("--cases", metavar="DIR", type=Path, help="engine-cases: folder of recorded cases")
     parser.add_argument("--record", metavar="DIR", type=Path, help="engine: folder of a recording")
-    parser.add_argument("--profile", metavar="FILE", type=Path, help="engine: device profile to compare with (default: profile.json in the recording)")
+    parser.add_argument(
+        "--profile",
+        metavar="FILE",
+        type=Path,
+        help="engine: device profile to compare with (default: profile.json in the recording)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
 
 
@@ -40,9 +47,20 @@ def run(args: argparse.Namespace) -> int:
         outcome = validation.run(name, validation.data_dir(args.data, name, options), **options)
         outcomes.append(outcome)
         if not args.json:
-            print("\n".join([f"{outcome.name}: {'passed' if outcome.passed else 'FAILED'}", *(f"  {line}" for line in outcome.lines)]))
+            print(
+                "\n".join(
+                    [
+                        f"{outcome.name}: {'passed' if outcome.passed else 'FAILED'}",
+                        *(f"  {line}" for line in outcome.lines),
+                    ]
+                )
+            )
     if args.json:
-        print(text.to_json([{"name": o.name, "passed": o.passed, "lines": o.lines, "figures": o.figures} for o in outcomes]))
+        print(
+            text.to_json(
+                [{"name": o.name, "passed": o.passed, "lines": o.lines, "figures": o.figures} for o in outcomes]
+            )
+        )
     if any(o.figures.get("malformed") for o in outcomes):
         return BAD_INPUT
     return 0 if all(o.passed for o in outcomes) else FAILED

@@ -6,6 +6,7 @@ FILE is a trace, a scenario (.toml) whose [workload] is taken, or the name of a 
   kvcast workload describe coding-agent --block-size 16
   kvcast workload convert sessions.tar.xz --out sessions.jsonl     (Mooncake JSONL)
 """
+
 from __future__ import annotations
 
 import argparse
@@ -24,14 +25,30 @@ CAPACITY_SHARES = (0.01, 0.03, 0.1, 0.3, 1.0)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    describe = actions.add_parser("describe", help="counts, lengths, arrivals, reuse ceiling, hit rate against capacity")
+    describe = actions.add_parser(
+        "describe", help="counts, lengths, arrivals, reuse ceiling, hit rate against capacity"
+    )
     convert = actions.add_parser("convert", help="write it as Mooncake JSONL (512-token block ids)")
     for command in (describe, convert):
         command.add_argument("file", metavar="FILE", type=source, help="a trace, a scenario (.toml), or a bundled mix")
         command.add_argument("--format", metavar="F", help="the trace's format (default: recognised from the content)")
-        command.add_argument("--seed", metavar="N", type=seed, help="seed of a generated mix (default: a scenario's own, 0 for a bundled mix)")
-    describe.add_argument("--block-size", metavar="TOKENS", type=block_size, help="tokens per block (default: the trace's own, 16 for a mix)")
-    describe.add_argument("--capacity-blocks", metavar="N,...", help="capacities of the hit-rate curve (default: shares of the distinct blocks)")
+        command.add_argument(
+            "--seed",
+            metavar="N",
+            type=seed,
+            help="seed of a generated mix (default: a scenario's own, 0 for a bundled mix)",
+        )
+    describe.add_argument(
+        "--block-size",
+        metavar="TOKENS",
+        type=block_size,
+        help="tokens per block (default: the trace's own, 16 for a mix)",
+    )
+    describe.add_argument(
+        "--capacity-blocks",
+        metavar="N,...",
+        help="capacities of the hit-rate curve (default: shares of the distinct blocks)",
+    )
     describe.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
     convert.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
     convert.add_argument("--out", metavar="FILE", type=output, required=True, help="the file to write")
@@ -45,7 +62,11 @@ def run(args: argparse.Namespace) -> int:
         from workloads.convert import to_mooncake
 
         notes = to_mooncake(workload, args.out)
-        print(text.to_json({"out": str(args.out), "requests": len(workload), "notes": notes}) if args.json else "\n".join(notes))
+        print(
+            text.to_json({"out": str(args.out), "requests": len(workload), "notes": notes})
+            if args.json
+            else "\n".join(notes)
+        )
         return 0
     from workloads.describe import as_text, describe
 
@@ -95,5 +116,8 @@ def _load(args: argparse.Namespace) -> Workload:
     if args.file in list_presets() and not Path(args.file).exists():
         return api.load_workload(WorkloadConfig(preset=args.file), args.seed or 0)
     if args.seed is not None:
-        raise InputError(f"--seed {args.seed}: {args.file} is a trace, in which nothing is drawn; expected a scenario or a bundled mix with it")
+        raise InputError(
+            f"--seed {args.seed}: {args.file} is a trace, in which nothing is drawn; expected a scenario or a bundled"
+            " mix with it"
+        )
     return api.load_workload(WorkloadConfig(trace=args.file, format=args.format))

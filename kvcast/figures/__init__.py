@@ -1,18 +1,35 @@
 """Figures: pure functions from documents and tables to plotly figures.
 
-The one idea: a figure is drawn from what a run folder holds (`summary.json`'s document and the columns of its tables), or
-from the document of a command (`plan`, `compare`), so a page, a report and a script draw the same thing; every trace is an
-aggregate of at most about a thousand points, however long the run was.
+The one idea: a figure is drawn from what a run folder holds (`summary.json`'s document and the columns of its tables),
+or from the document of a command (`plan`, `compare`), so a page, a report and a script draw the same thing; every trace
+is an aggregate of at most about a thousand points, however long the run was.
 
     >>> from kvcast import figures, load_run
     >>> run = load_run("runs/demo/2-replicas-lru")
     >>> figures.latency_cdf(run.summary, run.aggregates, "ttft").show()
 
-A report that was never saved: `figures.queue(report.timeline)`, `figures.latency_cdf(api.as_document(result), aggregates.of(report), "ttft")`.
-`style` has the colours, one per meaning; `latency`, `capacity`, `replicas`, `cache`, `calibration`, `comparison` and `timeline` have the figures.
-"""
-from kvcast.figures.cache import hit_by_capacity, hit_rate, kv_occupancy, miss_causes, misses_over_time, tokens_by_scope, value_of_memory
-from kvcast.figures.calibration import coverage, covered, decode_curves, gpu_memory, predicted_against_measured, prefill_curve, residuals
+A report that was never saved: `figures.queue(report.timeline)`, `figures.latency_cdf(api.as_document(result),
+aggregates.of(report), "ttft")`. `style` has the colours, one per meaning; `latency`, `capacity`, `replicas`, `cache`,
+`calibration`, `comparison` and `timeline` have the figures."""
+
+from kvcast.figures.cache import (
+    hit_by_capacity,
+    hit_rate,
+    kv_occupancy,
+    miss_causes,
+    misses_over_time,
+    tokens_by_scope,
+    value_of_memory,
+)
+from kvcast.figures.calibration import (
+    coverage,
+    covered,
+    decode_curves,
+    gpu_memory,
+    predicted_against_measured,
+    prefill_curve,
+    residuals,
+)
 from kvcast.figures.capacity import binding, candidates, goodput_by_rate, growth, latency_by_rate
 from kvcast.figures.comparison import differences
 from kvcast.figures.latency import latency_cdf
@@ -22,8 +39,37 @@ from kvcast.figures.timeline import PHASES, by_replica, in_system, lives, lives_
 from kvcast.figures.workload import arrivals, prompt_layers
 
 __all__ = [
-    "PHASES", "arrivals", "binding", "by_replica", "candidates", "coverage", "covered", "decode_curves", "differences", "goodput_by_rate", "gpu_memory", "growth",
-    "hit_by_capacity", "hit_rate", "in_system", "kv_occupancy", "latency_by_rate", "latency_cdf", "lives", "lives_of", "miss_causes", "misses_over_time",
-    "predicted_against_measured", "prefill_curve", "prompt_layers", "queue", "replica_load", "request_life", "residuals", "tokens_by_scope",
-    "unjudged", "value_of_memory", "window_of",
-]  # fmt: skip
+    "PHASES",
+    "arrivals",
+    "binding",
+    "by_replica",
+    "candidates",
+    "coverage",
+    "covered",
+    "decode_curves",
+    "differences",
+    "goodput_by_rate",
+    "gpu_memory",
+    "growth",
+    "hit_by_capacity",
+    "hit_rate",
+    "in_system",
+    "kv_occupancy",
+    "latency_by_rate",
+    "latency_cdf",
+    "lives",
+    "lives_of",
+    "miss_causes",
+    "misses_over_time",
+    "predicted_against_measured",
+    "prefill_curve",
+    "prompt_layers",
+    "queue",
+    "replica_load",
+    "request_life",
+    "residuals",
+    "tokens_by_scope",
+    "unjudged",
+    "value_of_memory",
+    "window_of",
+]

@@ -1,5 +1,5 @@
-"""Latency distributions by class, with the limits they are judged by.
-"""
+"""Latency distributions by class, with the limits they are judged by."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -16,22 +16,42 @@ LATENCY = {"ttft": ("ttft_s", "TTFT"), "tpot": ("tpot_s", "TPOT")}
 def latency_cdf(document: Document, aggregates: Document, metric: str) -> go.Figure:
     """Share of completed requests of the window within a latency, one line a class, with the limits as vertical lines.
 
-    metric: "ttft" or "tpot". The lines' points are the quantiles of `kvcast.store.aggregates`, as many for any number of requests.
-    """
+    metric: "ttft" or "tpot". The lines' points are the quantiles of `kvcast.store.aggregates`, as many for any number
+    of requests."""
     column, name = LATENCY[metric]
     figure = go.Figure()
     for i, name_of_class in enumerate(document["classes"]):
         curve, label = aggregates["latency_ms"][metric].get(name_of_class), literal(name_of_class)
         if curve:
             x, y = np.asarray(curve["ms"], float), np.asarray(curve["percent"], float)
-            figure.add_trace(go.Scatter(x=x, y=y, name=label, mode="lines", line=class_line(i), hovertemplate=f"{label}: %{{y:.1f}} % within %{{x:.4g}} ms<extra></extra>"))
+            figure.add_trace(
+                go.Scatter(
+                    x=x,
+                    y=y,
+                    name=label,
+                    mode="lines",
+                    line=class_line(i),
+                    hovertemplate=f"{label}: %{{y:.1f}} % within %{{x:.4g}} ms<extra></extra>",
+                )
+            )
     for limit_s, who, colour in _limits(document, column):
         label = f"limit{who}: {text.seconds(limit_s)}"
-        figure.add_trace(go.Scatter(x=[limit_s * 1e3] * 2, y=[0, 100], name=label, mode="lines", line={"dash": "dash", "color": colour, "width": 1.5}, hovertemplate=f"{label}<extra></extra>"))
+        figure.add_trace(
+            go.Scatter(
+                x=[limit_s * 1e3] * 2,
+                y=[0, 100],
+                name=label,
+                mode="lines",
+                line={"dash": "dash", "color": colour, "width": 1.5},
+                hovertemplate=f"{label}<extra></extra>",
+            )
+        )
     low, high = span(figure)
     ticks = log_ticks(low, high)
     room = [np.log10(low / 1.1), np.log10(high * 1.15)]  # so that a limit beyond every request is not the plot's edge
-    figure.update_xaxes(title=f"{name} (ms, log scale)", type="log", range=room, tickvals=ticks, ticktext=[f"{t:,.12g}" for t in ticks])
+    figure.update_xaxes(
+        title=f"{name} (ms, log scale)", type="log", range=room, tickvals=ticks, ticktext=[f"{t:,.12g}" for t in ticks]
+    )
     figure.update_yaxes(title="completed requests (%)", range=[0, 101])
     return styled(figure, f"{name} distribution")
 
@@ -46,4 +66,8 @@ def _limits(document: Document, column: str) -> Iterable[tuple[float, str, str]]
     for limit, names in whose.items():
         classes = [i for i, slo in enumerate(slo_of) if slo in names]
         colour = class_line(classes[0])["color"] if len(classes) == 1 and len(slo_of) > 1 else GREY
-        yield limit, "" if len(document["slo_classes"]) == 1 else f" {', '.join(literal(n) or 'others' for n in names)}", colour
+        yield (
+            limit,
+            "" if len(document["slo_classes"]) == 1 else f" {', '.join(literal(n) or 'others' for n in names)}",
+            colour,
+        )

@@ -1,7 +1,8 @@
 """How the load is spread over the fleet.
 
-    >>> figures.replica_load(run.summary, run.tables["requests"]).show()
+>>> figures.replica_load(run.summary, run.tables["requests"]).show()
 """
+
 from __future__ import annotations
 
 import numpy as np
@@ -11,7 +12,8 @@ from kvcast.figures.style import DECODE, HIT, PREFILL, Columns, Document, styled
 
 
 def replica_load(document: Document, requests: Columns) -> go.Figure:
-    """Tokens each replica worked on per second of the window: prompt tokens computed and output tokens, over a request's hits.
+    """Tokens each replica worked on per second of the window: prompt tokens computed and output tokens, over a
+    request's hits.
 
     A request counts for the replica that admitted it. The title says how uneven the fleet is.
     """
@@ -21,16 +23,25 @@ def replica_load(document: Document, requests: Columns) -> go.Figure:
     where = requests["replica"][admitted]
     computed = (requests["prompt_tokens"][admitted] - requests["hit_tokens"][admitted]).astype(float)
     parts = (
-        ("prompt, computed", computed, PREFILL), ("output", requests["output_tokens"][admitted].astype(float), DECODE),
+        ("prompt, computed", computed, PREFILL),
+        ("output", requests["output_tokens"][admitted].astype(float), DECODE),
         ("prompt, from cache", requests["hit_tokens"][admitted].astype(float), HIT),
-    )  # fmt: skip
+    )
     counts = np.bincount(where, minlength=replicas)
     figure = go.Figure()
     for label, tokens, colour in parts:
-        figure.add_trace(go.Bar(
-            x=np.arange(replicas), y=np.bincount(where, tokens, minlength=replicas) / span_s, name=label, customdata=counts, marker={"color": colour, "line": {"width": 0}},
-            hovertemplate=f"replica %{{x}}: {label} %{{y:,.0f}} tokens/s (%{{customdata:,}} requests)<extra></extra>",
-        ))  # fmt: skip
+        figure.add_trace(
+            go.Bar(
+                x=np.arange(replicas),
+                y=np.bincount(where, tokens, minlength=replicas) / span_s,
+                name=label,
+                customdata=counts,
+                marker={"color": colour, "line": {"width": 0}},
+                hovertemplate=(
+                    f"replica %{{x}}: {label} %{{y:,.0f}} tokens/s (%{{customdata:,}} requests)<extra></extra>"
+                ),
+            )
+        )
     work = np.bincount(where, computed + requests["output_tokens"][admitted], minlength=replicas)
     uneven = f": the busiest does {work.max() / work.mean():.2f} times the mean" if replicas > 1 and work.sum() else ""
     figure.update_layout(barmode="stack", bargap=0.3)

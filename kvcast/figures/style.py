@@ -1,10 +1,12 @@
-"""How every figure looks: Okabe and Ito's colours, fixed per meaning, and a layout that leaves text and background to the theme.
+"""How every figure looks: Okabe and Ito's colours, fixed per meaning, and a layout that leaves text and background to
+the theme.
 
 The one idea: the same thing has the same colour on every page (told apart by colour-blind readers), and nothing here
 knows dark from light, so one figure reads on both.
 
     return styled(figure, "TTFT distribution")
 """
+
 from __future__ import annotations
 
 import re
@@ -14,7 +16,15 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-BLUE, ORANGE, GREEN, VERMILLION, SKY, PURPLE, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#8c8c8c"
+BLUE, ORANGE, GREEN, VERMILLION, SKY, PURPLE, GREY = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#D55E00",
+    "#56B4E9",
+    "#CC79A7",
+    "#8c8c8c",
+)
 HIT, PREFILL, DECODE, QUEUED, LOADING, PREEMPTED = BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION
 """Tokens and time of a request: from cache, computed, output; waiting, loading from a tier, thrown out."""
 CLASS_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, VERMILLION, SKY)
@@ -25,40 +35,69 @@ Document = Mapping[str, Any]
 
 
 def styled(figure: go.Figure, title: str) -> go.Figure:
-    """Title and legend above the plot, room for the axes' words in any template; text colour and background are the theme's."""
+    """Title and legend above the plot, room for the axes' words in any template; text colour and background are the
+    theme's."""
     figure.update_xaxes(automargin=True).update_yaxes(automargin=True)
     return figure.update_layout(
-        title={"text": title, "font": {"size": 15}, "x": 0, "xanchor": "left", "yref": "container", "y": 0.98, "yanchor": "top"}, height=330,
-        margin={"l": 10, "r": 10, "t": 66, "b": 10}, legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0, "title": None},
-        paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
-    )  # fmt: skip
+        title={
+            "text": title,
+            "font": {"size": 15},
+            "x": 0,
+            "xanchor": "left",
+            "yref": "container",
+            "y": 0.98,
+            "yanchor": "top",
+        },
+        height=330,
+        margin={"l": 10, "r": 10, "t": 66, "b": 10},
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0, "title": None},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+    )
 
 
 def unjudged(figure: go.Figure, until: float) -> go.Figure:
     """The figure of something over time with its warm-up in grey, which ends at `until`, in the axis's unit."""
     if until > 0:
-        figure.add_vrect(x0=0, x1=until, fillcolor=GREY, opacity=0.3, line_width=0, layer="below", annotation={"text": "warm-up, not judged", "font": {"size": 11}}, annotation_position="top left")
+        figure.add_vrect(
+            x0=0,
+            x1=until,
+            fillcolor=GREY,
+            opacity=0.3,
+            line_width=0,
+            layer="below",
+            annotation={"text": "warm-up, not judged", "font": {"size": 11}},
+            annotation_position="top left",
+        )
     return figure
 
 
 def literal(name: str) -> str:
-    """A name as plotly shows it letter for letter: no tag, entity or template in it is acted on, for a character without width breaks them."""
+    """A name as plotly shows it letter for letter: no tag, entity or template in it is acted on, for a character
+    without width breaks them."""
     return re.sub(r"([<&%])(?=\S)", "\\1\u200b", name)
 
 
 def class_line(i: int) -> dict[str, Any]:
-    return {"color": CLASS_COLOURS[i % len(CLASS_COLOURS)], "dash": DASHES[i // len(CLASS_COLOURS) % len(DASHES)], "width": 2.5}
+    return {
+        "color": CLASS_COLOURS[i % len(CLASS_COLOURS)],
+        "dash": DASHES[i // len(CLASS_COLOURS) % len(DASHES)],
+        "width": 2.5,
+    }
 
 
 def span(figure: go.Figure, axis: str = "x") -> tuple[float, float]:
     """Least and greatest positive number of the figure's lines on an axis; 1, 1 without any."""
-    numbers = np.concatenate([np.array([np.nan if v is None else v for v in trace[axis]], float) for trace in figure.data] or [np.ones(1)])
+    numbers = np.concatenate(
+        [np.array([np.nan if v is None else v for v in trace[axis]], float) for trace in figure.data] or [np.ones(1)]
+    )
     numbers = numbers[numbers > 0] if (numbers > 0).any() else np.ones(1)
     return float(numbers.min()), float(numbers.max())
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten around low to high; powers alone where that would be many, even steps where it would be few."""
+    """1, 2 and 5 times powers of ten around low to high; powers alone where that would be many, even steps where it
+    would be few."""
     if high < 3 * low:
         wanted = (1.2 * high - 0.8 * low) / 6
         power = 10.0 ** np.floor(np.log10(wanted))

@@ -1,7 +1,9 @@
-"""What a drawn figure is made of: an axis, a line, a bar, a marker, a word, as SVG text. `kvcast.figures.svg` arranges them.
+"""What a drawn figure is made of: an axis, a line, a bar, a marker, a word, as SVG text. `kvcast.figures.svg` arranges
+them.
 
-    >>> text_at(10, 20, "TTFT", "middle")
+>>> text_at(10, 20, "TTFT", "middle")
 """
+
 from __future__ import annotations
 
 import math
@@ -49,7 +51,8 @@ class Axis:
 
 
 def axis_of(layout: Any, values: Iterable[Any], from_zero: bool, room: float = 0.05) -> Axis:
-    """From the layout's axis and all values that are drawn along it. room: free at both ends, as a share of their span."""
+    """From the layout's axis and all values that are drawn along it. room: free at both ends, as a share of their
+    span."""
     groups = list(values)
     title = str(layout.title.text or "")
     backwards = layout.autorange == "reversed"
@@ -77,7 +80,11 @@ def axis_of(layout: Any, values: Iterable[Any], from_zero: bool, room: float = 0
 def _ticks(layout: Any, low: float, high: float, log: bool) -> list[tuple[float, str]]:
     """Those of the layout where it names some, thinned; else round numbers."""
     if layout.tickvals is not None:
-        named = [(float(v), str(t)) for v, t in zip(layout.tickvals, layout.ticktext, strict=True) if low <= (math.log10(v) if log else v) <= high]
+        named = [
+            (float(v), str(t))
+            for v, t in zip(layout.tickvals, layout.ticktext, strict=True)
+            if low <= (math.log10(v) if log else v) <= high
+        ]
         if len(named) > 9:  # then the powers of ten alone
             named = [(v, t) for v, t in named if math.log10(v) % 1 == 0]
         return named[:: max(1, math.ceil(len(named) / 9))]
@@ -87,7 +94,11 @@ def _ticks(layout: Any, low: float, high: float, log: bool) -> list[tuple[float,
     if layout.dtick is not None and (high - low) / float(layout.dtick) <= 20:
         step = float(layout.dtick)
     else:
-        step = next(s for s in (m * 10.0 ** (math.floor(math.log10((high - low) or 1)) - 1) for m in (1, 2, 5, 10, 20, 50)) if (high - low) / s <= FEW_TICKS)
+        step = next(
+            s
+            for s in (m * 10.0 ** (math.floor(math.log10((high - low) or 1)) - 1) for m in (1, 2, 5, 10, 20, 50))
+            if (high - low) / s <= FEW_TICKS
+        )
     first = math.ceil(low / step - 1e-9)
     return [(i * step, f"{round(i * step, 10):,.12g}") for i in range(first, math.floor(high / step + 1e-9) + 1)]
 
@@ -114,7 +125,9 @@ def stroke(colour: Any, width: float, dash: Any = "") -> str:
     return f'stroke="{colour_of(colour)}" stroke-width="{px(width)}" stroke-linejoin="round"{pattern}'
 
 
-def line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float, dash: str = "", opacity: float = 1.0) -> str:
+def line(
+    x1: float, y1: float, x2: float, y2: float, colour: str, width: float, dash: str = "", opacity: float = 1.0
+) -> str:
     faint = f' stroke-opacity="{opacity:g}"' if opacity < 1 else ""
     return f'<path d="M{px(x1)} {px(y1)}L{px(x2)} {px(y2)}" {stroke(colour, width, dash)}{faint}/>'
 
@@ -122,19 +135,25 @@ def line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float, 
 def rect(x: float, y: float, width: float, height: float, colour: str, hint: str = "", opacity: float = 1.0) -> str:
     inner = f"><title>{escape(hint)}</title></rect>" if hint else "/>"
     faint = f' fill-opacity="{opacity:g}"' if opacity < 1 else ""
-    return f'<rect x="{px(x)}" y="{px(y)}" width="{px(max(width, 0))}" height="{px(max(height, 0))}" fill="{colour_of(colour)}"{faint}{inner}'
+    return (
+        f'<rect x="{px(x)}" y="{px(y)}" width="{px(max(width, 0))}" height="{px(max(height, 0))}"'
+        f' fill="{colour_of(colour)}"{faint}{inner}'
+    )
 
 
 def text_at(x: float, y: float, words: str, anchor: str, fill: str = "currentColor") -> str:
-    return f'<text x="{px(x)}" y="{px(y)}" text-anchor="{anchor}" font-size="{SMALL}" fill="{fill}">{escape(words)}</text>'
+    return (
+        f'<text x="{px(x)}" y="{px(y)}" text-anchor="{anchor}" font-size="{SMALL}" fill="{fill}">{escape(words)}</text>'
+    )
 
 
 def marker(x: float, y: float, r: float, colour: str, symbol: str, hint: str) -> str:
     shapes = {
-        "diamond": f"M{px(x)} {px(y - r)}L{px(x + r)} {px(y)}L{px(x)} {px(y + r)}L{px(x - r)} {px(y)}Z", "x": f"M{px(x - r)} {px(y - r)}L{px(x + r)} {px(y + r)}M{px(x - r)} {px(y + r)}L{px(x + r)} {px(y - r)}",
+        "diamond": f"M{px(x)} {px(y - r)}L{px(x + r)} {px(y)}L{px(x)} {px(y + r)}L{px(x - r)} {px(y)}Z",
+        "x": f"M{px(x - r)} {px(y - r)}L{px(x + r)} {px(y + r)}M{px(x - r)} {px(y + r)}L{px(x + r)} {px(y - r)}",
         "square": f"M{px(x - r)} {px(y - r)}H{px(x + r)}V{px(y + r)}H{px(x - r)}Z",
         "circle": f"M{px(x - r)} {px(y)}a{px(r)} {px(r)} 0 1 0 {px(2 * r)} 0a{px(r)} {px(r)} 0 1 0 {px(-2 * r)} 0",
-    }  # fmt: skip
+    }
     kind, is_open = symbol.removesuffix("-open"), symbol.endswith("-open") or symbol == "x"
     paint = f'fill="none" {stroke(colour, 2)}' if is_open else f'fill="{colour_of(colour)}"'
     inner = f"><title>{escape(hint)}</title></path>" if hint else "/>"
@@ -144,11 +163,32 @@ def marker(x: float, y: float, r: float, colour: str, symbol: str, hint: str) ->
 def swatch(trace: Any, x: float, y: float) -> list[str]:
     """What stands before a name in the legend."""
     if isinstance(trace, go.Bar) or trace.stackgroup:
-        return [rect(x + 6, y - 5, 12, 10, str(each(trace.fillcolor if not isinstance(trace, go.Bar) else trace.marker.color, 1)[0]))]
-    parts = [line(x, y, x + 22, y, str(trace.line.color), trace.line.width or 2, str(trace.line.dash or ""))] if "lines" in (trace.mode or "lines") else []
+        return [
+            rect(
+                x + 6,
+                y - 5,
+                12,
+                10,
+                str(each(trace.fillcolor if not isinstance(trace, go.Bar) else trace.marker.color, 1)[0]),
+            )
+        ]
+    parts = (
+        [line(x, y, x + 22, y, str(trace.line.color), trace.line.width or 2, str(trace.line.dash or ""))]
+        if "lines" in (trace.mode or "lines")
+        else []
+    )
     if "markers" in (trace.mode or ""):
         outline = trace.marker.line.color if trace.marker.color == "rgba(0,0,0,0)" else None
-        parts.append(marker(x + 11, y, 4, str(outline or each(trace.marker.color or trace.line.color, 1)[0]), str(each(trace.marker.symbol or "circle", 1)[0]) + ("-open" if outline else ""), ""))
+        parts.append(
+            marker(
+                x + 11,
+                y,
+                4,
+                str(outline or each(trace.marker.color or trace.line.color, 1)[0]),
+                str(each(trace.marker.symbol or "circle", 1)[0]) + ("-open" if outline else ""),
+                "",
+            )
+        )
     return parts
 
 

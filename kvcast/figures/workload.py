@@ -1,7 +1,8 @@
 """A workload before it is simulated: what a class's prompts are made of, and when requests come.
 
-    >>> prompt_layers({"as ordered": layers.parts(c)}, reusable={"as ordered": 20_300})
+>>> prompt_layers({"as ordered": layers.parts(c)}, reusable={"as ordered": 20_300})
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,12 @@ from kvcast import text
 from kvcast.figures.style import CLASS_COLOURS, GREEN, GREY, HIT, ORANGE, SKY, literal, styled, unjudged
 
 SCOPES = {"global": HIT, "project": SKY, "session": GREEN, "dynamic": ORANGE}
-SHARED_BY = {"global": "same for everyone", "project": "shared in a project", "session": "shared in a session", "dynamic": "new in every request"}
+SHARED_BY = {
+    "global": "same for everyone",
+    "project": "shared in a project",
+    "session": "shared in a session",
+    "dynamic": "new in every request",
+}
 BINS = 120
 
 
@@ -32,7 +38,8 @@ class Part(Protocol):
 
 
 def prompt_layers(bars: Mapping[str, Sequence[Part]], reusable: Mapping[str, float] | None = None) -> go.Figure:
-    """One bar a prompt, its layers in the order the model reads them; hatched: cannot be reused, though it may be the same text.
+    """One bar a prompt, its layers in the order the model reads them; hatched: cannot be reused, though it may be the
+    same text.
 
     reusable: tokens of each prompt that an unlimited cache reuses on average, a mark on its bar.
     """
@@ -43,19 +50,51 @@ def prompt_layers(bars: Mapping[str, Sequence[Part]], reusable: Mapping[str, flo
         at = 0.0
         for part in parts:
             lost = not part.reusable and part.scope != "dynamic"
-            figure.add_trace(go.Bar(
-                y=[label], x=[part.tokens], base=[at], orientation="h", name=SHARED_BY[part.scope], legendgroup=part.scope, showlegend=part.scope not in seen,
-                marker={"color": SCOPES[part.scope], "line": {"width": 1, "color": "rgba(255,255,255,0.8)"}, "opacity": 0.55 if lost else 1, "pattern": {"shape": "/" if lost else "", "solidity": 0.15, "fillmode": "overlay", "fgcolor": "white"}},
-                text=f"{literal(part.name)}<br>{text.count(part.tokens)}" if part.tokens > total / 14 else "", textposition="inside", insidetextanchor="middle", textangle=0,
-                hovertemplate=f"{literal(part.name)}, {part.scope}: {text.count(part.tokens)} tokens{', behind a changed text: not reused' if lost else ''}<extra></extra>",
-            ))  # fmt: skip
+            figure.add_trace(
+                go.Bar(
+                    y=[label],
+                    x=[part.tokens],
+                    base=[at],
+                    orientation="h",
+                    name=SHARED_BY[part.scope],
+                    legendgroup=part.scope,
+                    showlegend=part.scope not in seen,
+                    marker={
+                        "color": SCOPES[part.scope],
+                        "line": {"width": 1, "color": "rgba(255,255,255,0.8)"},
+                        "opacity": 0.55 if lost else 1,
+                        "pattern": {
+                            "shape": "/" if lost else "",
+                            "solidity": 0.15,
+                            "fillmode": "overlay",
+                            "fgcolor": "white",
+                        },
+                    },
+                    text=f"{literal(part.name)}<br>{text.count(part.tokens)}" if part.tokens > total / 14 else "",
+                    textposition="inside",
+                    insidetextanchor="middle",
+                    textangle=0,
+                    hovertemplate=(
+                        f"{literal(part.name)}, {part.scope}: {text.count(part.tokens)}"
+                        f" tokens{', behind a changed text: not reused' if lost else ''}<extra></extra>"
+                    ),
+                )
+            )
             seen.add(part.scope)
             at += part.tokens
     for label, tokens in (reusable or {}).items():
-        figure.add_trace(go.Scatter(
-            x=[tokens], y=[label], mode="markers", name="reused by an unlimited cache", legendgroup="reused", showlegend="reused" not in seen,
-            marker={"symbol": "line-ns-open", "size": 46, "line": {"width": 4, "color": GREY}, "color": GREY}, hovertemplate=f"an unlimited cache reuses {text.count(tokens)} tokens<extra></extra>",
-        ))  # fmt: skip
+        figure.add_trace(
+            go.Scatter(
+                x=[tokens],
+                y=[label],
+                mode="markers",
+                name="reused by an unlimited cache",
+                legendgroup="reused",
+                showlegend="reused" not in seen,
+                marker={"symbol": "line-ns-open", "size": 46, "line": {"width": 4, "color": GREY}, "color": GREY},
+                hovertemplate=f"an unlimited cache reuses {text.count(tokens)} tokens<extra></extra>",
+            )
+        )
         seen.add("reused")
     figure.update_layout(barmode="overlay", bargap=0.25)
     figure.update_xaxes(title="tokens of the average prompt", rangemode="tozero")
@@ -63,8 +102,11 @@ def prompt_layers(bars: Mapping[str, Sequence[Part]], reusable: Mapping[str, flo
     return styled(figure, "What a prompt is made of").update_layout(height=110 + 75 * len(bars))
 
 
-def arrivals(times_s: Mapping[str, np.ndarray], what: str = "sessions", warmup_s: float = 0.0, end_s: float | None = None) -> go.Figure:
-    """Arrivals per second over time, in BINS intervals, stacked by class, what is not judged in grey. times_s: class -> arrival times, seconds.
+def arrivals(
+    times_s: Mapping[str, np.ndarray], what: str = "sessions", warmup_s: float = 0.0, end_s: float | None = None
+) -> go.Figure:
+    """Arrivals per second over time, in BINS intervals, stacked by class, what is not judged in grey. times_s: class ->
+    arrival times, seconds.
 
     end_s: where the run ends; what would come later never comes.
     """
@@ -76,10 +118,18 @@ def arrivals(times_s: Mapping[str, np.ndarray], what: str = "sessions", warmup_s
     for i, (name_of_class, t) in enumerate(times_s.items()):
         label, rate = literal(name_of_class), np.histogram(t, edges)[0] / (edges[1] - edges[0])
         colour = CLASS_COLOURS[i % len(CLASS_COLOURS)]
-        figure.add_trace(go.Scatter(
-            x=edges[:-1] / unit, y=rate, name=label, mode="lines", stackgroup="all", line={"shape": "hv", "width": 0.5, "color": colour}, fillcolor=colour,
-            hovertemplate=f"{label}: %{{y:.3g}} {what}/s<extra></extra>",
-        ))  # fmt: skip
+        figure.add_trace(
+            go.Scatter(
+                x=edges[:-1] / unit,
+                y=rate,
+                name=label,
+                mode="lines",
+                stackgroup="all",
+                line={"shape": "hv", "width": 0.5, "color": colour},
+                fillcolor=colour,
+                hovertemplate=f"{label}: %{{y:.3g}} {what}/s<extra></extra>",
+            )
+        )
     unjudged(figure, warmup_s / unit)
     figure.update_yaxes(title=f"{what}/s", rangemode="tozero")
     figure.update_xaxes(title=f"time ({name})", range=[0, last_s / unit])

@@ -1,12 +1,13 @@
 """What leaves the page and comes back: a link with the settings, a scenario file, the command line that says the same.
 
-The one idea: a link is the demo scenario with `--set`-style changes, so it is read as strictly as a file is, and what the
-page may not do (name files or code of the server) is refused in one place, `harmless`, whichever way it comes in.
+The one idea: a link is the demo scenario with `--set`-style changes, so it is read as strictly as a file is, and what
+the page may not do (name files or code of the server) is refused in one place, `harmless`, whichever way it comes in.
 
     >>> query(scenario)
     {'workload.preset': 'rag', 'cluster.replicas': '4'}
     >>> scenario_of({"workload.preset": "rag", "cluster.replicas": "4"}, demo(), policies())
 """
+
 from __future__ import annotations
 
 import base64
@@ -44,14 +45,19 @@ def query(scenario: Scenario, base: Scenario) -> dict[str, str]:
     Raises InputError when they do not fit, or name an uploaded trace, which a link cannot carry.
     """
     if scenario.workload.trace:
-        raise InputError("the settings name an uploaded trace, which a link cannot carry: download scenario.toml and send it with the trace")
+        raise InputError(
+            "the settings name an uploaded trace, which a link cannot carry: download scenario.toml and send it with"
+            " the trace"
+        )
     try:
         found = dict(_differences(_doc(scenario), _doc(base), ""))
     except _NoShortFormError:
         packed = base64.urlsafe_b64encode(zlib.compress(dumps(scenario).encode(), 9)).decode().rstrip("=")
         found = {PACKED: packed}
     if sum(len(key) + len(value) + 2 for key, value in found.items()) > LINK_LIMIT:
-        raise InputError(f"the mix does not fit in a link of {LINK_LIMIT:,} characters: download scenario.toml and send that")
+        raise InputError(
+            f"the mix does not fit in a link of {LINK_LIMIT:,} characters: download scenario.toml and send that"
+        )
     return found
 
 
@@ -77,29 +83,50 @@ def _differences(doc: Mapping[str, Any], base: Mapping[str, Any], prefix: str) -
 
 def _short(value: Any) -> str:
     """The value as `--set` reads it back: a text without its quotes where nothing else could be meant."""
-    return value if isinstance(value, str) and value == value.strip() and value and literal(value) == value else literal_of(value)
+    return (
+        value
+        if isinstance(value, str) and value == value.strip() and value and literal(value) == value
+        else literal_of(value)
+    )
 
 
 def scenario_of(params: Mapping[str, str], base: Scenario, policies: Sequence[str]) -> Scenario:
     """The scenario that a link's parameters say. Raises InputError, as for a file."""
     if PACKED in params:
         return scenario_in(_unpacked(params[PACKED]), "link", policies)
-    known = set(_doc(base)) | {"seed", "run", "workload", "model", "hardware", "engine", "cache", "cluster", "slo", "cost"}
+    known = set(_doc(base)) | {
+        "seed",
+        "run",
+        "workload",
+        "model",
+        "hardware",
+        "engine",
+        "cache",
+        "cluster",
+        "slo",
+        "cost",
+    }
     for key, value in params.items():
         if key.split(".")[0] not in known or len(key) + len(value) > LINK_LIMIT:
-            raise InputError(f"link: {key[:60]!r} is no setting, expected one of a scenario's, such as cluster.replicas")
+            raise InputError(
+                f"link: {key[:60]!r} is no setting, expected one of a scenario's, such as cluster.replicas"
+            )
     try:
         doc = apply_overrides(tomllib.loads(dumps(base)), [f"{key}={value}" for key, value in params.items()])
     except InputError as error:
         raise InputError(str(error).replace("--set", "link:", 1)) from None
     scenario = _scenario(doc, "link", policies)
-    return scenario if scenario.workload == base.workload else replace(scenario, name="")  # the base's name is of its workload
+    return (
+        scenario if scenario.workload == base.workload else replace(scenario, name="")
+    )  # the base's name is of its workload
 
 
 def _unpacked(packed: str) -> bytes:
     """The text of a compressed scenario, no more of it than a scenario file may have."""
     try:
-        content = zlib.decompressobj().decompress(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)), FILE_LIMIT_BYTES + 1)
+        content = zlib.decompressobj().decompress(
+            base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)), FILE_LIMIT_BYTES + 1
+        )
     except (ValueError, binascii.Error, zlib.error):
         raise InputError("link: the scenario in it is cut short or changed, expected the whole link") from None
     return content
@@ -133,7 +160,15 @@ def harmless(doc: Mapping[str, Any], name: str, policies: Sequence[str]) -> Mapp
         ("workload", "trace", (), f"a mix: {no_files}; upload the trace itself"),
         ("model", "config", (), f"the name of a bundled model: {no_files}"),
         ("hardware", "profile", profiles, "a bundled profile or roofline:GPU"),
-        ("cache", "policy", policies, f"one of {', '.join(policies)} (own classes are named where the dashboard is started, --policy module:Class)"),
+        (
+            "cache",
+            "policy",
+            policies,
+            (
+                f"one of {', '.join(policies)} (own classes are named where the dashboard is started, --policy"
+                " module:Class)"
+            ),
+        ),
     ):
         table = doc.get(section)
         if isinstance(table, dict) and key in table and table[key] not in allowed:
@@ -168,7 +203,10 @@ def sayable(scenario: Scenario) -> None:
         profile = load_profile(BUNDLED / f"{hardware.profile}.json")
         fits = (profile.model or model.name, profile.dtype, profile.tensor_parallel)
     if asked != fits:
-        raise InputError(f"[hardware] profile = {hardware.profile!r} is for {_told(fits)} on a page, the settings have {_told(asked)}; kvcast run takes what a page does not")
+        raise InputError(
+            f"[hardware] profile = {hardware.profile!r} is for {_told(fits)} on a page, the settings have"
+            f" {_told(asked)}; kvcast run takes what a page does not"
+        )
 
 
 def _told(fits: tuple[str, str, int]) -> str:
@@ -184,4 +222,10 @@ def command(scenario: Scenario, base: Scenario) -> str:
     if PACKED in changes:
         return "kvcast run scenario.toml --out my-run"
     name = {"name": _short(scenario.name)} if scenario.name != base.name else {}
-    return " ".join(["kvcast run examples/demo.toml", *(f"--set {shlex.quote(f'{key}={value}')}" for key, value in {**name, **changes}.items()), "--out my-run"])
+    return " ".join(
+        [
+            "kvcast run examples/demo.toml",
+            *(f"--set {shlex.quote(f'{key}={value}')}" for key, value in {**name, **changes}.items()),
+            "--out my-run",
+        ]
+    )

@@ -1,7 +1,7 @@
 """Jobs of the dashboard: the command line in a subprocess, named by what it was asked.
 
-The one idea: a job's files are named by a hash of the scenario's text, the command and the code that runs it, so a reload,
-another session or the same question tomorrow find the finished answer, and equal requests wait for one process.
+The one idea: a job's files are named by a hash of the scenario's text, the command and the code that runs it, so a
+reload, another session or the same question tomorrow find the finished answer, and equal requests wait for one process.
 
     KEY.toml  the scenario      KEY/      what --out wrote (run, plan, sweep)
     KEY.json  what --json said  KEY.log   stderr      KEY.progress  how far it is
@@ -10,6 +10,7 @@ another session or the same question tomorrow find the finished answer, and equa
     >>> job = runner.submit(dumps(scenario)); job.wait(); load_run(job.folder)
     >>> runner.submit(dumps(scenario), "compare", "--vary", "cluster.replicas=1,2").document()
 """
+
 from __future__ import annotations
 
 import atexit
@@ -137,12 +138,15 @@ class Runner:
         self._jobs: dict[str, Job] = {}
         self._lock = threading.Lock()
         self._free = threading.Semaphore(os.cpu_count() or 1)  # jobs at once
-        self._free_for_short = threading.Semaphore(os.cpu_count() or 1)  # estimates and readings do not wait behind runs
+        self._free_for_short = threading.Semaphore(
+            os.cpu_count() or 1
+        )  # estimates and readings do not wait behind runs
         (self.root / "uploads").mkdir(parents=True, exist_ok=True)
         atexit.register(self.close)
 
     def submit(self, scenario_toml: str, *command: str) -> Job:
-        """The job `kvcast COMMAND SCENARIO ...` (default: run): finished earlier, in progress, or started now (again, when it failed before).
+        """The job `kvcast COMMAND SCENARIO ...` (default: run): finished earlier, in progress, or started now (again,
+        when it failed before).
 
         Raises InputError when too many are waiting already.
         """
@@ -158,7 +162,9 @@ class Runner:
                     raise InputError("the server is busy with other runs; try again in a moment")
                 self._prune()
                 found.file(".toml").write_text(scenario_toml, encoding="utf-8")
-                found.thread = threading.Thread(target=self._work, args=(found,), name=f"kvcast {command[0]} {key}", daemon=True)
+                found.thread = threading.Thread(
+                    target=self._work, args=(found,), name=f"kvcast {command[0]} {key}", daemon=True
+                )
                 found.thread.start()
             self._jobs[key] = found
             return found
@@ -222,12 +228,16 @@ class Runner:
         with said.open("wb") as out, job.file(".log").open("wb") as log:
             job.process = _kvcast(*argv, "--json", stdout=out, stderr=log, progress=job.file(".progress"))
             ended = _wait(job.process, job.stop)
-        answered = job.process.returncode == 0 or (name == "plan" and job.process.returncode == NO_FLEET and said.stat().st_size > 0)
+        answered = job.process.returncode == 0 or (
+            name == "plan" and job.process.returncode == NO_FLEET and said.stat().st_size > 0
+        )
         if answered and name != "run":  # a run's is its summary.json
             os.replace(said, job.file(".json"))
         said.unlink(missing_ok=True)
         if not answered and not job.stop.is_set():
-            job.why_not = self._reason(job) if ended else f"stopped after {LIMIT_S} s: fewer requests, or a lower rate, take less"
+            job.why_not = (
+                self._reason(job) if ended else f"stopped after {LIMIT_S} s: fewer requests, or a lower rate, take less"
+            )
 
     def _reason(self, job: Job) -> str:
         assert job.process is not None
@@ -235,7 +245,10 @@ class Runner:
         if job.process.returncode == 2 and lines:
             line = without_paths(lines[-1].removeprefix("kvcast: "), self.root)
             return line.removeprefix(f"{job.key}.toml: ")
-        return f"the simulation stopped unexpectedly (exit code {job.process.returncode}); the server's log has the details"
+        return (
+            f"the simulation stopped unexpectedly (exit code {job.process.returncode}); the server's log has the"
+            " details"
+        )
 
     def _prune(self) -> None:
         """Forget the oldest jobs beyond KEEP_JOBS; only files this runner named."""
@@ -251,7 +264,10 @@ class Runner:
     def keep_upload(self, name: str, content: bytes) -> Path:
         """Store an uploaded trace in a folder named by its content; its own name is cut to harmless characters."""
         if len(content) > UPLOAD_LIMIT_BYTES:
-            raise InputError(f"{name}: {len(content) / 2**20:.0f} MiB, expected at most {UPLOAD_LIMIT_BYTES >> 20} MiB (use kvcast run for larger traces)")
+            raise InputError(
+                f"{name}: {len(content) / 2**20:.0f} MiB, expected at most {UPLOAD_LIMIT_BYTES >> 20} MiB (use kvcast"
+                " run for larger traces)"
+            )
         safe = re.sub(r"[^A-Za-z0-9._-]", "_", name)[-80:].lstrip(".")
         if not safe.endswith(UPLOAD_TYPES):
             raise InputError(f"{name}: expected a name that ends in {', '.join(UPLOAD_TYPES)}")
@@ -269,7 +285,8 @@ def key_of(scenario_toml: str, command: tuple[str, ...]) -> str:
 
 
 def without_paths(line: str, folder: Path) -> str:
-    """The line with files of the server named by their last part only, whether it has them whole or from where the server runs."""
+    """The line with files of the server named by their last part only, whether it has them whole or from where the
+    server runs."""
     for place in (os.path.relpath(folder), str(folder), str(folder.parent), str(ROOT)):
         line = line.replace(f"{place}{os.sep}", "")
     return UPLOADED.sub("", line)
@@ -287,7 +304,8 @@ def code_version() -> str:
 
 
 def _wait(process: subprocess.Popen, stop: threading.Event) -> bool:
-    """Wait until the process ends; end it, and whatever it started, when it is to stop or takes too long (then False)."""
+    """Wait until the process ends; end it, and whatever it started, when it is to stop or takes too long (then
+    False)."""
     began_s = time.monotonic()
     while process.poll() is None:
         late = time.monotonic() - began_s > LIMIT_S
@@ -310,10 +328,22 @@ def _kvcast(*arguments: str, progress: Path | None = None, **streams: Any) -> su
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{path}" if path else str(ROOT)}
     if progress is not None:
         environment[text.PROGRESS_FILE] = str(progress)
-    process = subprocess.Popen([sys.executable, "-m", "kvcast", *arguments], stdin=subprocess.DEVNULL, env=environment, start_new_session=True, **streams)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kvcast", *arguments],
+        stdin=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,
+        **streams,
+    )
     if hasattr(resource, "prlimit"):  # Linux
-        cpu_s = int(LIMIT_S) * (os.cpu_count() or 1) + 60  # of a process whose server is gone; otherwise LIMIT_S ends it
-        for what, limit in ((resource.RLIMIT_CPU, cpu_s), (resource.RLIMIT_AS, MEMORY_LIMIT_BYTES), (resource.RLIMIT_FSIZE, FILE_LIMIT_BYTES)):
+        cpu_s = (
+            int(LIMIT_S) * (os.cpu_count() or 1) + 60
+        )  # of a process whose server is gone; otherwise LIMIT_S ends it
+        for what, limit in (
+            (resource.RLIMIT_CPU, cpu_s),
+            (resource.RLIMIT_AS, MEMORY_LIMIT_BYTES),
+            (resource.RLIMIT_FSIZE, FILE_LIMIT_BYTES),
+        ):
             with contextlib.suppress(ProcessLookupError):  # it has ended already
                 resource.prlimit(process.pid, what, (limit, limit))
     return process

@@ -1,9 +1,12 @@
-"""What a plan found: plots, candidates with the reason each was rejected, advice to apply, growth, one replica down, launch flags.
+"""What a plan found: plots, candidates with the reason each was rejected, advice to apply, growth, one replica down,
+launch flags.
 
 The one idea: everything is the document of `kvcast plan`; a part that was not asked for is not drawn.
 
-    classes(plan); why(plan); plots(plan); advice(plan, apply); candidates(plan); growth(plan); spare(plan); launch(plan)
+    classes(plan); why(plan); plots(plan); advice(plan, apply); candidates(plan); growth(plan); spare(plan);
+    launch(plan)
 """
+
 from __future__ import annotations
 
 import shlex
@@ -30,7 +33,10 @@ def classes(plan: Document) -> None:
     if one is None or not one["classes"]:
         return
     runs = "one run" if one["runs"] == 1 else f"{one['runs']} independent runs"
-    st.subheader(plain(f"Every class on {one['replicas']} {'replica' if one['replicas'] == 1 else 'replicas'}"), help=TERMS["verdict"])
+    st.subheader(
+        plain(f"Every class on {one['replicas']} {'replica' if one['replicas'] == 1 else 'replicas'}"),
+        help=TERMS["verdict"],
+    )
     st.dataframe(verdict_rows(one["classes"]), hide_index=True, width="stretch")
     st.caption(plain(f"Over {runs}."))
 
@@ -49,7 +55,10 @@ def why(plan: Document) -> None:
 def plots(plan: Document) -> None:
     parts = []
     if plan["rates"]:
-        parts += [(figures.goodput_by_rate(plan), f"{TERMS['goodput']} {TERMS['headroom']}", ""), (figures.latency_by_rate(plan), TERMS["latency_by_rate"], _unsteady(plan))]
+        parts += [
+            (figures.goodput_by_rate(plan), f"{TERMS['goodput']} {TERMS['headroom']}", ""),
+            (figures.latency_by_rate(plan), TERMS["latency_by_rate"], _unsteady(plan)),
+        ]
     if (priced := figures.candidates(plan)).data:  # without a latency of any, the frame would be empty
         parts.append((priced, TERMS["candidates"], ""))
     if plan["binding"]:
@@ -61,7 +70,9 @@ def plots(plan: Document) -> None:
 
 def _unsteady(plan: Document) -> str:
     first = min((row["load"] for row in plan["rates"] if row["stable"] is False), default=None)
-    return "" if first is None else f"Unstable from {words.load(first, plan['capacity']['unit'])} on: no latency is drawn."
+    return (
+        "" if first is None else f"Unstable from {words.load(first, plan['capacity']['unit'])} on: no latency is drawn."
+    )
 
 
 def advice(plan: Document, apply: Apply) -> None:
@@ -70,11 +81,20 @@ def advice(plan: Document, apply: Apply) -> None:
         return
     st.subheader("What helps most", help=TERMS["advice"])
     if not plan["advice"]:
-        st.caption("None of the changes that were simulated lets this fleet hold more, or a smaller one hold this load.")
+        st.caption(
+            "None of the changes that were simulated lets this fleet hold more, or a smaller one hold this load."
+        )
     for i, change in enumerate(plan["advice"]):
         told, button = st.columns([5, 1], vertical_alignment="center")
         told.markdown(f"**{i + 1}.** {plain(change['words'][:1].upper() + change['words'][1:])}")
-        button.button("Apply", key=f"plan.apply.{i}", on_click=apply, args=(change,), width="stretch", help=plain(f"make this change and run it: {', '.join(change['set']) or change['change']}"))
+        button.button(
+            "Apply",
+            key=f"plan.apply.{i}",
+            on_click=apply,
+            args=(change,),
+            width="stretch",
+            help=plain(f"make this change and run it: {', '.join(change['set']) or change['change']}"),
+        )
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -83,7 +103,13 @@ def advice(plan: Document, apply: Apply) -> None:
 def candidates(plan: Document) -> None:
     st.subheader(f"Candidates ({len(plan['candidates'])})", help=plain(f"{TERMS['plan']} {TERMS['attainment']}"))
     rows = candidate_rows(plan)
-    st.dataframe(rows, hide_index=True, width="stretch", height=min(420, 38 + 35 * len(rows)), column_config={"why not": st.column_config.TextColumn(width="medium")})
+    st.dataframe(
+        rows,
+        hide_index=True,
+        width="stretch",
+        height=min(420, 38 + 35 * len(rows)),
+        column_config={"why not": st.column_config.TextColumn(width="medium")},
+    )
     if any(mark_of_share(c["extrapolated"]) for c in plan["candidates"]):
         st.caption(plain(f"{MARK} {TERMS['extrapolated']}"))
 
@@ -103,14 +129,32 @@ def candidate_rows(plan: Document) -> list[dict[str, str]]:
 def _row(c: Document, limited: Sequence[str]) -> dict[str, str]:
     mark = mark_of_share(c["extrapolated"])
     found = c["attainment"]
-    share = f"{share_of(found)}{mark}" if found["mean"] is not None else f"below {text.percent(found['high'])}" if found["high"] is not None else text.UNKNOWN
-    known = {name: None if c["stable"] is False else c[key] for name, key in (("TTFT", "ttft_ms_p99"), ("TPOT", "tpot_ms_p99"))}
-    latency = {f"{name} p99": text.milliseconds(value) + (mark if value is not None else "") for name, value in known.items()}
+    share = (
+        f"{share_of(found)}{mark}"
+        if found["mean"] is not None
+        else f"below {text.percent(found['high'])}"
+        if found["high"] is not None
+        else text.UNKNOWN
+    )
+    known = {
+        name: None if c["stable"] is False else c[key]
+        for name, key in (("TTFT", "ttft_ms_p99"), ("TPOT", "tpot_ms_p99"))
+    }
+    latency = {
+        f"{name} p99": text.milliseconds(value) + (mark if value is not None else "") for name, value in known.items()
+    }
     return {
-        "verdict": c["verdict"], "why not": c["reason"] or why_not(c),
-        "candidate": name_of(c["values"]) if c["values"] else c["label"], "replicas": text.count(c["replicas"]), "GPUs": text.count(c["gpus"]), "an hour": text.usd(c["usd_per_hour"]),
-        "runs": text.count(c["runs"]), "within limits (95 %)": share, **{f"within {words.NAMES[key]}": text.percent(c["per_slo"][key]) for key in limited}, **latency,
-    }  # fmt: skip
+        "verdict": c["verdict"],
+        "why not": c["reason"] or why_not(c),
+        "candidate": name_of(c["values"]) if c["values"] else c["label"],
+        "replicas": text.count(c["replicas"]),
+        "GPUs": text.count(c["gpus"]),
+        "an hour": text.usd(c["usd_per_hour"]),
+        "runs": text.count(c["runs"]),
+        "within limits (95 %)": share,
+        **{f"within {words.NAMES[key]}": text.percent(c["per_slo"][key]) for key in limited},
+        **latency,
+    }
 
 
 def growth(plan: Document) -> None:
@@ -127,13 +171,29 @@ def growth(plan: Document) -> None:
 
 def growth_rows(plan: Document) -> list[dict[str, str]]:
     return [
-        {"load": f"{row['factor']:g} ×", **_size(row), **({"with advice": text.count(row["advised"]["replicas"]), "its GPUs": text.count(row["advised"]["gpus"]), "its price": text.usd(row["advised"]["usd_per_hour"])} if row["advised"] else {})}
+        {
+            "load": f"{row['factor']:g} ×",
+            **_size(row),
+            **(
+                {
+                    "with advice": text.count(row["advised"]["replicas"]),
+                    "its GPUs": text.count(row["advised"]["gpus"]),
+                    "its price": text.usd(row["advised"]["usd_per_hour"]),
+                }
+                if row["advised"]
+                else {}
+            ),
+        }
         for row in plan["growth"]
-    ]  # fmt: skip
+    ]
 
 
 def _size(row: Document) -> dict[str, str]:
-    return {"replicas": text.count(row["replicas"]), "GPUs": text.count(row["gpus"]), "an hour": text.usd(row["usd_per_hour"])}
+    return {
+        "replicas": text.count(row["replicas"]),
+        "GPUs": text.count(row["gpus"]),
+        "an hour": text.usd(row["usd_per_hour"]),
+    }
 
 
 def spare(plan: Document) -> None:
@@ -142,8 +202,19 @@ def spare(plan: Document) -> None:
     if not found:
         return
     st.subheader("One replica down", help=TERMS["n_plus_1"])
-    share, survives = found["attainment_one_down"], f"{text.count(found['replicas'])} replicas survive the loss of one" if found["replicas"] else "no fleet that was looked at survives the loss of one"
-    told = "With one replica down nothing is left" if share is None else f"With one replica down {text.percent(share)} of requests are within their limits"
+    share, survives = (
+        found["attainment_one_down"],
+        (
+            f"{text.count(found['replicas'])} replicas survive the loss of one"
+            if found["replicas"]
+            else "no fleet that was looked at survives the loss of one"
+        ),
+    )
+    told = (
+        "With one replica down nothing is left"
+        if share is None
+        else f"With one replica down {text.percent(share)} of requests are within their limits"
+    )
     if found["enough"]:
         st.success(plain(f"{told}: enough."), icon=":material/check_circle:")
     else:

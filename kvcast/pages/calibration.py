@@ -1,10 +1,12 @@
-"""The Calibration page: what the step times are made of, how well they predict what was measured, and where this run leaves that range.
+"""The Calibration page: what the step times are made of, how well they predict what was measured, and where this run
+leaves that range.
 
-The one idea: everything is recomputed from the profile's own points and the run on show; the accuracy statement quotes limits
-that `kvcast validate` enforces.
+The one idea: everything is recomputed from the profile's own points and the run on show; the accuracy statement quotes
+limits that `kvcast validate` enforces.
 
     show(page)
 """
+
 from __future__ import annotations
 
 import re
@@ -59,7 +61,9 @@ def basis_of(folder: str, written_at: str, _run: Run) -> Basis:
     from kvcast import api
 
     resolved = api.resolve(_run.scenario)
-    return Basis(resolved.profile, resolved.step_time(), step_fit.left_out(resolved.profile), memory_of(resolved, _run.summary))
+    return Basis(
+        resolved.profile, resolved.step_time(), step_fit.left_out(resolved.profile), memory_of(resolved, _run.summary)
+    )
 
 
 def memory_of(resolved: Any, s: Document) -> dict[str, float]:
@@ -70,7 +74,12 @@ def memory_of(resolved: Any, s: Document) -> dict[str, float]:
     tp, whole = scenario.hardware.tensor_parallel, resolved.profile.memory_gib
     kv = s["kv_blocks"] * s["block_size"] * resolved.model.kv_bytes_per_token(str(scenario.model.kv_dtype), tp) / GIB
     used = kv * (s["kv_usage_peak"] or 0.0)
-    parts = {"weights": resolved.model.weight_bytes(scenario.model.dtype, tp) / GIB, "overhead": OVERHEAD_GIB, "KV in use, peak": used, "KV, cached or free": kv - used}
+    parts = {
+        "weights": resolved.model.weight_bytes(scenario.model.dtype, tp) / GIB,
+        "overhead": OVERHEAD_GIB,
+        "KV in use, peak": used,
+        "KV, cached or free": kv - used,
+    }
     rest = whole - sum(parts.values())
     outside = min(max(rest, 0.0), whole * (1 - scenario.engine.gpu_memory_utilization))
     return parts | {"left to others by the memory share": outside, "unused": max(rest - outside, 0.0)}
@@ -84,26 +93,58 @@ def _sentence(run: Run) -> None:
     profile, outside = s["profile_provenance"], s["coverage"]["extrapolated"]
     told = f"**{plain(profile['id'])}**: {plain(profile['label'])}."
     if profile["kind"] == "roofline":
-        st.warning(f"{told} Nothing was measured: compare variants with it, do not quote its latencies.", icon=":material/warning:")
+        st.warning(
+            f"{told} Nothing was measured: compare variants with it, do not quote its latencies.",
+            icon=":material/warning:",
+        )
     elif outside > EXTRAPOLATED_LIMIT:
-        st.warning(f"{told} {plain(text.percent(outside))} of this run's simulated time lies outside the range the profile was made from.", icon=":material/warning:")
+        st.warning(
+            f"{told} {plain(text.percent(outside))} of this run's simulated time lies outside the range the profile was"
+            " made from.",
+            icon=":material/warning:",
+        )
     else:
-        st.success(f"{told} {plain(text.percent(1 - outside))} of this run's simulated time lies inside the range the profile was made from.", icon=":material/check_circle:")
+        st.success(
+            f"{told} {plain(text.percent(1 - outside))} of this run's simulated time lies inside the range the profile"
+            " was made from.",
+            icon=":material/check_circle:",
+        )
 
 
 def _cards(run: Run, basis: Basis) -> None:
     s, profile = run.summary, basis.profile
     fit = step_fit.summary(basis.left_out)
-    st.caption(plain(
-        f"{profile.device['name']}, {profile.memory_gib:g} GiB{f', {profile.tensor_parallel} GPUs a replica' if profile.tensor_parallel > 1 else ''}; {run.scenario.model.name}, {profile.dtype} weights, "
-        f"{run.scenario.model.kv_dtype} KV; hash {s['profile_hash'].removeprefix('sha256:')[:12]}"
-    ), help=plain(TERMS["profile"]))  # fmt: skip
+    st.caption(
+        plain(
+            f"{profile.device['name']}, {profile.memory_gib:g}"
+            f" GiB{f', {profile.tensor_parallel} GPUs a replica' if profile.tensor_parallel > 1 else ''};"
+            f" {run.scenario.model.name}, {profile.dtype} weights, {run.scenario.model.kv_dtype} KV; hash"
+            f" {s['profile_hash'].removeprefix('sha256:')[:12]}"
+        ),
+        help=plain(TERMS["profile"]),
+    )
     places = st.columns(3)
-    _card(places[0], "In measured range", text.percent(1 - s["coverage"]["extrapolated"]) + mark_of(s), TERMS["coverage"], f"{text.percent(s['coverage']['measured'])} on a point, {text.percent(s['coverage']['interpolated'])} between points")
+    _card(
+        places[0],
+        "In measured range",
+        text.percent(1 - s["coverage"]["extrapolated"]) + mark_of(s),
+        TERMS["coverage"],
+        f"{text.percent(s['coverage']['measured'])} on a point, {text.percent(s['coverage']['interpolated'])} between"
+        " points",
+    )
     worst = max((row["mean"] for row in fit.values()), default=None)
-    told = ", ".join(f"{kind} {text.percent(row['mean'])}" for kind, row in fit.items()) or "nothing measured to compare with"
+    told = (
+        ", ".join(f"{kind} {text.percent(row['mean'])}" for kind, row in fit.items())
+        or "nothing measured to compare with"
+    )
     _card(places[1], "Error between points", text.percent(worst), TERMS["left_out"], f"on average: {told}")
-    _card(places[2], "KV tokens a replica", text.count(s["kv_blocks"] * s["block_size"]), TERMS["kv_arithmetic"], f"{text.count(s['kv_blocks'])} blocks of {s['block_size']}")
+    _card(
+        places[2],
+        "KV tokens a replica",
+        text.count(s["kv_blocks"] * s["block_size"]),
+        TERMS["kv_arithmetic"],
+        f"{text.count(s['kv_blocks'])} blocks of {s['block_size']}",
+    )
 
 
 def _card(place: Any, label: str, value: str, help_text: str, below: str) -> None:
@@ -123,7 +164,9 @@ def _coverage(run: Run, basis: Basis) -> None:
         left.caption(f"**{name}**: {plain(meaning)}")
     if basis.profile.kind == "tables":
         requests = run.tables["requests"]
-        longest = int((requests["prompt_tokens"] + requests["output_tokens"]).max()) if len(requests["prompt_tokens"]) else 0
+        longest = (
+            int((requests["prompt_tokens"] + requests["output_tokens"]).max()) if len(requests["prompt_tokens"]) else 0
+        )
         plot(right, figures.covered(basis.profile.points, s, run.tables["timeline"], longest), TERMS["covered"])
     else:
         right.caption("A roofline has no measured range: every step is computed from the datasheet.")
@@ -135,8 +178,16 @@ def _fit(basis: Basis) -> None:
     left, right = st.columns(2)
     plot(left, figures.predicted_against_measured(basis.left_out), TERMS["left_out"])
     plot(right, figures.residuals(basis.left_out), TERMS["left_out"])
-    told = "; ".join(f"{kind}: {row['points']} steps, {text.percent(row['mean'])} on average, {text.percent(row['worst'])} at worst" for kind, row in step_fit.summary(basis.left_out).items())
-    st.caption(plain(f"{told}. Each point was left out and predicted from half of the others, so a simulation, which has them all, errs less."))
+    told = "; ".join(
+        f"{kind}: {row['points']} steps, {text.percent(row['mean'])} on average, {text.percent(row['worst'])} at worst"
+        for kind, row in step_fit.summary(basis.left_out).items()
+    )
+    st.caption(
+        plain(
+            f"{told}. Each point was left out and predicted from half of the others, so a simulation, which has them"
+            " all, errs less."
+        )
+    )
 
 
 def _curves(basis: Basis) -> None:
@@ -177,7 +228,11 @@ def _memory(run: Run, basis: Basis) -> None:
 def _provenance(run: Run, basis: Basis) -> None:
     st.subheader("Where the numbers come from")
     profile = basis.profile
-    rows = [{"": key.replace("_", " "), "provenance": str(value)} for key, value in profile.provenance.items() if not isinstance(value, list)]
+    rows = [
+        {"": key.replace("_", " "), "provenance": str(value)}
+        for key, value in profile.provenance.items()
+        if not isinstance(value, list)
+    ]
     st.dataframe([*rows, {"": "content hash", "provenance": profile.content_hash}], hide_index=True, width="stretch")
     for key, value in profile.provenance.items():
         for line in value if isinstance(value, list) else ():
@@ -188,7 +243,12 @@ def _provenance(run: Run, basis: Basis) -> None:
     others = alike(profile)
     if not others:
         return
-    other = st.selectbox("Compare its step times with another profile of this model", [NOBODY, *others], key="calibration.other", persist_state="session")
+    other = st.selectbox(
+        "Compare its step times with another profile of this model",
+        [NOBODY, *others],
+        key="calibration.other",
+        persist_state="session",
+    )
     if other != NOBODY:
         st.dataframe(beside(profile, other), hide_index=True, width="stretch")
 
@@ -197,7 +257,11 @@ def _provenance(run: Run, basis: Basis) -> None:
 def _alike(model: str | None, identity: str) -> list[str]:
     from calibrate.profile import BUNDLED, bundled_profiles, load_profile
 
-    return [name for name in bundled_profiles() if name != identity and load_profile(BUNDLED / f"{name}.json").model == model]
+    return [
+        name
+        for name in bundled_profiles()
+        if name != identity and load_profile(BUNDLED / f"{name}.json").model == model
+    ]
 
 
 def alike(profile: DeviceProfile) -> list[str]:
@@ -217,5 +281,7 @@ def beside(profile: DeviceProfile, other: str) -> list[dict[str, str]]:
     rows = []
     for name, shape in STEPS:
         a, b = mine.step(*shape)[0], theirs.step(*shape)[0]
-        rows.append({"step": name, profile.id: text.seconds(a), other: text.seconds(b), "change": f"{100 * (b / a - 1):+.0f} %"})
+        rows.append(
+            {"step": name, profile.id: text.seconds(a), other: text.seconds(b), "change": f"{100 * (b / a - 1):+.0f} %"}
+        )
     return rows

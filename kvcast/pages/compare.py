@@ -1,9 +1,11 @@
-"""The Compare page: variants of the scenario on show, or the pinned baseline against it, side by side on the same requests.
+"""The Compare page: variants of the scenario on show, or the pinned baseline against it, side by side on the same
+requests.
 
 The one idea: a difference is told with its 95 % interval, and one that may be chance is "no difference shown".
 
     show(page)
 """
+
 from __future__ import annotations
 
 import csv
@@ -38,7 +40,13 @@ PINNED, VARY = "The pinned baseline", "Variants of this run"
 def show(page: Page, run: Run) -> None:
     st.markdown(plain(f"{run.summary['name']} on {fleet_of(run.summary)}, against:"))
     choices = [VARY, PINNED] if page.baseline is not None and page.baseline.folder != run.folder else [VARY]
-    choice = st.segmented_control("Against", choices, default=VARY, required=True, key="compare.against", label_visibility="collapsed") if len(choices) > 1 else VARY
+    choice = (
+        st.segmented_control(
+            "Against", choices, default=VARY, required=True, key="compare.against", label_visibility="collapsed"
+        )
+        if len(choices) > 1
+        else VARY
+    )
     if choice == PINNED and page.baseline is not None:
         found: Document | None = of_runs(page.baseline, run)
     else:
@@ -50,9 +58,14 @@ def show(page: Page, run: Run) -> None:
 def of_runs(first: Run, second: Run) -> dict[str, Any]:
     """The document of a comparison of two run folders: `kvcast compare`'s own, of runs that are there already."""
     both = [(label, run) for label, run in (("baseline", first), ("this run", second))]
-    return compare.as_document([
-        compare.Result(compare.Variant((label,), ("run",), run.scenario), run.summary, compare.kept(run.tables["requests"])) for label, run in both
-    ])  # fmt: skip
+    return compare.as_document(
+        [
+            compare.Result(
+                compare.Variant((label,), ("run",), run.scenario), run.summary, compare.kept(run.tables["requests"])
+            )
+            for label, run in both
+        ]
+    )
 
 
 def _varied(page: Page, run: Run) -> Document | None:
@@ -71,21 +84,53 @@ def _varied(page: Page, run: Run) -> Document | None:
 
 def _ask(page: Page, run: Run) -> tuple[str, ...]:
     scenario = scenario_from_doc(tomllib.loads(page.shown_toml))
-    profiles = {label: profile for label, (profile, dtype, width) in settings.hardware(scenario.model.name).items() if (dtype, width) == (run.scenario.model.dtype, run.scenario.hardware.tensor_parallel)}
+    profiles = {
+        label: profile
+        for label, (profile, dtype, width) in settings.hardware(scenario.model.name).items()
+        if (dtype, width) == (run.scenario.model.dtype, run.scenario.hardware.tensor_parallel)
+    }
     left, right = st.columns([3, 1])
-    keys = left.multiselect("Vary", list(variants.BY_KEY), [DEFAULT_AXIS], format_func=lambda key: variants.BY_KEY[key].label, max_selections=AXES_AT_ONCE, key="compare.keys", persist_state="session")
-    seeds = int(right.number_input("Seeds", 1, variants.MOST_SEEDS, 1, key="compare.seeds", persist_state="session", help="repeat with other arrivals: seeds are independent, so their interval is the safer one"))
+    keys = left.multiselect(
+        "Vary",
+        list(variants.BY_KEY),
+        [DEFAULT_AXIS],
+        format_func=lambda key: variants.BY_KEY[key].label,
+        max_selections=AXES_AT_ONCE,
+        key="compare.keys",
+        persist_state="session",
+    )
+    seeds = int(
+        right.number_input(
+            "Seeds",
+            1,
+            variants.MOST_SEEDS,
+            1,
+            key="compare.seeds",
+            persist_state="session",
+            help="repeat with other arrivals: seeds are independent, so their interval is the safer one",
+        )
+    )
     chosen: dict[str, list[str]] = {}
     for place, key in zip(st.columns(max(len(keys), 1)), keys, strict=False):
         axis = variants.BY_KEY[key]
-        base = scenario if variants.own(scenario, key) is not None else run.scenario  # what fits, what the engine's default is: the run knows
+        base = (
+            scenario if variants.own(scenario, key) is not None else run.scenario
+        )  # what fits, what the engine's default is: the run knows
         mine = variants.written(variants.own(base, key))
         if axis.least is not None:
-            words = place.text_input(f"{axis.label}: beside {mine}", _suggestion(key, mine), key=f"compare.{key}", persist_state="session", placeholder="1, 2, 4")
+            words = place.text_input(
+                f"{axis.label}: beside {mine}",
+                _suggestion(key, mine),
+                key=f"compare.{key}",
+                persist_state="session",
+                placeholder="1, 2, 4",
+            )
             chosen[key] = variants.numbers(axis, words)
         else:
             values = variants.options(base, key, inputs.policies(), profiles)
-            chosen[key] = place.multiselect(f"{axis.label}: beside {mine}", values, values[:1], key=f"compare.{key}", persist_state="session")
+            chosen[key] = place.multiselect(
+                f"{axis.label}: beside {mine}", values, values[:1], key=f"compare.{key}", persist_state="session"
+            )
     return variants.command(run.scenario, chosen, seeds)
 
 
@@ -93,7 +138,9 @@ def _suggestion(key: str, mine: str) -> str:
     """Values worth a look beside the scenario's own."""
     value = float(mine)
     around = (value + 1, 2 * value) if key == "cluster.replicas" else (value / 2, value * 2)
-    return ", ".join(dict.fromkeys(f"{v:g}" if v < 1 or v != int(v) else str(int(v)) for v in around if v != value and v > 0))
+    return ", ".join(
+        dict.fromkeys(f"{v:g}" if v < 1 or v != int(v) else str(int(v)) for v in around if v != value and v > 0)
+    )
 
 
 # -- the answer --------------------------------------------------------------------------------------------------------
@@ -105,25 +152,62 @@ def _answer(found: Document) -> None:
     rows = difference_rows(found)
     st.dataframe(turned(rows) if len(rows) <= FEW else rows, hide_index=True, width="stretch")
     st.caption(plain(f"{found['method'][:1].upper()}{found['method'][1:]}. {_chance(found)}"))
-    keys = [key for key in differences.VALUES if any((v["vs_first"].get(key) or {}).get("difference") is not None for v in found["variants"][1:])]
+    keys = [
+        key
+        for key in differences.VALUES
+        if any((v["vs_first"].get(key) or {}).get("difference") is not None for v in found["variants"][1:])
+    ]
     if keys:
         heading = {key: differences.VALUES[key][0] for key in keys}
-        shown = next((key for key in keys if any((v["vs_first"].get(key) or {}).get("shown") for v in found["variants"][1:])), keys[0])
-        key = st.segmented_control("Plot", keys, default=shown, required=True, format_func=heading.__getitem__, key="compare.plot", label_visibility="collapsed")
+        shown = next(
+            (key for key in keys if any((v["vs_first"].get(key) or {}).get("shown") for v in found["variants"][1:])),
+            keys[0],
+        )
+        key = st.segmented_control(
+            "Plot",
+            keys,
+            default=shown,
+            required=True,
+            format_func=heading.__getitem__,
+            key="compare.plot",
+            label_visibility="collapsed",
+        )
         plot(st.container(), figures.differences(found, key if key in keys else shown), TERMS["change"])
     st.subheader("Values")
     st.dataframe(value_rows(found), hide_index=True, width="stretch")
     if any(mark_of_share(_extrapolated(variant)) for variant in found["variants"]):
         st.caption(plain(f"{MARK} {TERMS['extrapolated']}"))
     left, right = st.columns(2)
-    left.download_button("comparison.csv", lambda: as_csv(found), "comparison.csv", "text/csv", on_click="ignore", width="stretch", key="compare.csv")
-    right.download_button("comparison.json", lambda: text.to_json({**found, "variants": [{k: v for k, v in row.items() if k != "summaries"} for row in found["variants"]]}), "comparison.json", "application/json", on_click="ignore", width="stretch", key="compare.json")
+    left.download_button(
+        "comparison.csv",
+        lambda: as_csv(found),
+        "comparison.csv",
+        "text/csv",
+        on_click="ignore",
+        width="stretch",
+        key="compare.csv",
+    )
+    right.download_button(
+        "comparison.json",
+        lambda: text.to_json(
+            {**found, "variants": [{k: v for k, v in row.items() if k != "summaries"} for row in found["variants"]]}
+        ),
+        "comparison.json",
+        "application/json",
+        on_click="ignore",
+        width="stretch",
+        key="compare.json",
+    )
 
 
 def _chance(found: Document) -> str:
     """Intervals are many: some miss the truth."""
     count = sum(d["interval_95"] is not None for v in found["variants"][1:] for d in v["vs_first"].values())
-    return f"Each interval holds the truth 95 times in 100: of these {count}, {0.05 * count:.1f} are expected to miss." if count > 1 else ""
+    return (
+        f"Each interval holds the truth 95 times in 100: of these {count}, {0.05 * count:.1f} are expected to miss."
+        if count > 1
+        else ""
+    )
 
 
 def difference_rows(found: Document) -> list[dict[str, str]]:
@@ -150,7 +234,9 @@ def _cell(d: Document | None, tell: Any, good: str) -> str:
         return f"{signed} (no interval: {d['note']})"
     if not d["shown"]:
         return "no difference shown"
-    return f"{signed} ± {tell(d['interval_95'])}, {'better' if (d['difference'] > 0) == (good == 'higher') else 'worse'}"
+    return (
+        f"{signed} ± {tell(d['interval_95'])}, {'better' if (d['difference'] > 0) == (good == 'higher') else 'worse'}"
+    )
 
 
 def value_rows(found: Document) -> list[dict[str, str]]:
@@ -182,11 +268,18 @@ def as_csv(found: Document) -> str:
     """Numbers as numbers: values, differences to the first variant, half-widths of their intervals."""
     rows = [
         {
-            **variant["variant"], **{column: variant[column] for key in compare.COLUMNS for column in (key, f"{key}_interval_95")},
-            **{f"{key}_{part}": d[part] for key, d in variant["vs_first"].items() for part in ("difference", "interval_95", "shown")}, "stable": _stable(variant), "extrapolated": _extrapolated(variant),
+            **variant["variant"],
+            **{column: variant[column] for key in compare.COLUMNS for column in (key, f"{key}_interval_95")},
+            **{
+                f"{key}_{part}": d[part]
+                for key, d in variant["vs_first"].items()
+                for part in ("difference", "interval_95", "shown")
+            },
+            "stable": _stable(variant),
+            "extrapolated": _extrapolated(variant),
         }
         for variant in found["variants"]
-    ]  # fmt: skip
+    ]
     out = io.StringIO()
     writer = csv.DictWriter(out, list(dict.fromkeys(key for row in rows for key in row)))
     writer.writeheader()

@@ -1,7 +1,8 @@
 """What the first page shows: the bundled example's run and plan, computed when the server starts, and once for all.
 
-    >>> prepare(Runner(Path("runs/dashboard")))
+>>> prepare(Runner(Path("runs/dashboard")))
 """
+
 from __future__ import annotations
 
 from kvcast.config import load_scenario

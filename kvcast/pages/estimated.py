@@ -1,10 +1,11 @@
 """What a run would say, before it is run: the estimate of the Workload page, and the reading report of a trace.
 
-The one idea: a job of the command line (`kvcast estimate`, `kvcast workload describe`) starts by itself with every change,
-in the place of the one before; what it said last stays, marked, until it has said something new.
+The one idea: a job of the command line (`kvcast estimate`, `kvcast workload describe`) starts by itself with every
+change, in the place of the one before; what it said last stays, marked, until it has said something new.
 
     show(page)
 """
+
 from __future__ import annotations
 
 import functools
@@ -21,10 +22,13 @@ from kvcast.present.terms import TERMS
 from workloads.errors import InputError
 
 ESTIMATE = (
-    "A real simulation of at most 2,000 of the run's requests, at its own rates: two stretches, the first third of each as a warm-up. On the bundled mixes its goodput is within 15 % "
-    "of the whole run's, on fleets that keep up; a p99 is rougher."
+    "A real simulation of at most 2,000 of the run's requests, at its own rates: two stretches, the first third of each"
+    " as a warm-up. On the bundled mixes its goodput is within 15 % of the whole run's, on fleets that keep up; a p99"
+    " is rougher."
 )
-GOODPUT = "Requests per second that meet every limit of their SLO class; without limits, requests per second that complete."
+GOODPUT = (
+    "Requests per second that meet every limit of their SLO class; without limits, requests per second that complete."
+)
 
 
 def show(page: Page) -> None:
@@ -44,10 +48,15 @@ def show(page: Page) -> None:
 
 
 def _estimated(job: Any) -> None:
-    """The estimate's numbers, each with its change since the last one; the old ones, marked, until the new ones are there."""
+    """The estimate's numbers, each with its change since the last one; the old ones, marked, until the new ones are
+    there."""
     state = st.session_state
     if job is not None and job.done and state.get("workload.estimate_key") != job.key:
-        state["workload.before"], state["workload.estimate"], state["workload.estimate_key"] = state.get("workload.estimate"), job.document(), job.key
+        state["workload.before"], state["workload.estimate"], state["workload.estimate_key"] = (
+            state.get("workload.estimate"),
+            job.document(),
+            job.key,
+        )
     found, before = state.get("workload.estimate"), state.get("workload.before")
     if job is not None and not job.running and not job.done and job.failure():
         st.error(plain(job.failure()), icon=":material/error:")
@@ -55,11 +64,27 @@ def _estimated(job: Any) -> None:
     if found is None:
         st.caption("Estimating..." if job is not None else "No estimate yet.")
         return
-    of = f"the whole run, {text.count(found['requests'])} requests" if found["sampled"] == found["requests"] else f"{text.count(found['sampled'])} of {text.count(found['requests'])} requests"
-    title = "estimating anew; these are the numbers before the edit" if waiting else f"from {of}; press Run for the whole" if "of" in of else f"from {of}"
+    of = (
+        f"the whole run, {text.count(found['requests'])} requests"
+        if found["sampled"] == found["requests"]
+        else f"{text.count(found['sampled'])} of {text.count(found['requests'])} requests"
+    )
+    title = (
+        "estimating anew; these are the numbers before the edit"
+        if waiting
+        else f"from {of}; press Run for the whole"
+        if "of" in of
+        else f"from {of}"
+    )
     st.markdown(f"**Estimate** :gray[{plain(title)}]", help=ESTIMATE)
     if found["overloaded"]:
-        st.error(plain(f"Overloaded: this fleet cannot keep up with {found['offered_per_s']:.3g} requests/s. Add replicas, or lower the load."), icon=":material/trending_up:")
+        st.error(
+            plain(
+                f"Overloaded: this fleet cannot keep up with {found['offered_per_s']:.3g} requests/s. Add replicas, or"
+                " lower the load."
+            ),
+            icon=":material/trending_up:",
+        )
         return
     row, mark = st.container(horizontal=True), mark_of_share(found["extrapolated"])
     for label, key, form, good, help_text in METRICS:
@@ -69,7 +94,14 @@ def _estimated(job: Any) -> None:
         changed = None if old is None or form(old) == form(value) else f"was {form(old)}"
         colour: Any = "off" if changed is None else "green" if (value > old) == good else "red"
         doubtful = mark if key != "prefix_hit_rate" else ""
-        row.metric(label, form(value) + doubtful, changed, delta_color=colour, delta_arrow="off" if changed is None else "up" if value > old else "down", help=plain(f"{help_text} {TERMS['extrapolated']}" if doubtful else help_text))
+        row.metric(
+            label,
+            form(value) + doubtful,
+            changed,
+            delta_color=colour,
+            delta_arrow="off" if changed is None else "up" if value > old else "down",
+            help=plain(f"{help_text} {TERMS['extrapolated']}" if doubtful else help_text),
+        )
 
 
 def _rate(value: float) -> str:
@@ -77,18 +109,26 @@ def _rate(value: float) -> str:
 
 
 METRICS = (  # label, key, form, whether more is better, definition
-    ("Goodput", "goodput_per_s", _rate, True, GOODPUT), ("Within limits", "attainment", text.percent, True, TERMS["attainment"]),
-    ("TTFT, p99", "p99_ttft_ms", text.milliseconds, False, TERMS["ttft"]), ("TPOT, p99", "p99_tpot_ms", text.milliseconds, False, TERMS["tpot"]),
-    ("Hit rate", "prefix_hit_rate", text.percent, True, TERMS["hit_rate"]), ("Cost / M tokens out", "usd_per_million_output_tokens", text.usd, False, TERMS["cost"]),
-    ("Cost / M tokens in", "usd_per_million_input_tokens", text.usd, False, TERMS["cost"]), ("Cost / M tokens, all", "usd_per_million_total_tokens", text.usd, False, TERMS["cost"]),
-)  # fmt: skip
+    ("Goodput", "goodput_per_s", _rate, True, GOODPUT),
+    ("Within limits", "attainment", text.percent, True, TERMS["attainment"]),
+    ("TTFT, p99", "p99_ttft_ms", text.milliseconds, False, TERMS["ttft"]),
+    ("TPOT, p99", "p99_tpot_ms", text.milliseconds, False, TERMS["tpot"]),
+    ("Hit rate", "prefix_hit_rate", text.percent, True, TERMS["hit_rate"]),
+    ("Cost / M tokens out", "usd_per_million_output_tokens", text.usd, False, TERMS["cost"]),
+    ("Cost / M tokens in", "usd_per_million_input_tokens", text.usd, False, TERMS["cost"]),
+    ("Cost / M tokens, all", "usd_per_million_total_tokens", text.usd, False, TERMS["cost"]),
+)
 
 
 def trace(page: Page) -> None:
     """The reading report of the uploaded trace."""
     path = st.session_state["workload.trace"]
     if not path:
-        st.info("Upload a trace in the sidebar: Mooncake JSONL, Weka sessions, ServeGen clients, Azure, BurstGPT, Vidur or splitwise CSV, token ids. The format is recognised from the content.", icon=":material/upload_file:")
+        st.info(
+            "Upload a trace in the sidebar: Mooncake JSONL, Weka sessions, ServeGen clients, Azure, BurstGPT, Vidur or"
+            " splitwise CSV, token ids. The format is recognised from the content.",
+            icon=":material/upload_file:",
+        )
         return
     job = inputs.reading(page.runner, path)
     if job.running or page.asked.problem == inputs.READING:  # or when the settings were checked
@@ -107,10 +147,15 @@ def trace(page: Page) -> None:
     ]
     st.dataframe(rows, hide_index=True, width="stretch")
     reuse = document["reuse"]
-    st.caption(plain(
-        f"{text.count(document['requests'])} requests; reusable prefix {text.percent(reuse['reuse_ceiling'])} of the prompt tokens "
-        f"(block size {reuse['block_size']}; {reuse['counting_rule']})"
-        if reuse["prefix_identity"]
-        else f"{text.count(document['requests'])} requests; the trace says nothing about shared text, so every hit rate will be 0 because it is unknown"
-    ))  # fmt: skip
+    st.caption(
+        plain(
+            f"{text.count(document['requests'])} requests; reusable prefix {text.percent(reuse['reuse_ceiling'])} of"
+            f" the prompt tokens (block size {reuse['block_size']}; {reuse['counting_rule']})"
+            if reuse["prefix_identity"]
+            else (
+                f"{text.count(document['requests'])} requests; the trace says nothing about shared text, so every hit"
+                " rate will be 0 because it is unknown"
+            )
+        )
+    )
     show(page)

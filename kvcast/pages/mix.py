@@ -1,12 +1,13 @@
 """A mix as a table people edit, and back: one row a class (`layers` edits their prompts).
 
-The one idea: a distribution is a short text that reads as it is said ("129 p90 424 max 1000"), so a table cell holds any
-of them; a row edits what it shows and keeps what it does not show from the class it came from.
+The one idea: a distribution is a short text that reads as it is said ("129 p90 424 max 1000"), so a table cell holds
+any of them; a row edits what it shows and keeps what it does not show from the class it came from.
 
     >>> from kvcast.pages import mix
     >>> mix.dist_text(mix.parse_dist("16k"))
     '16000'
 """
+
 from __future__ import annotations
 
 import math
@@ -22,8 +23,9 @@ from workloads.steady import session_s
 
 Row = dict[str, Any]
 GRAMMAR = (
-    '"1200" fixed; "129 p90 424" lognormal by median and 90th percentile (or "129 sigma 0.9"); "geometric 4"; "exponential 10"; '
-    '"uniform 3 to 50"; "empirical 2000:3 8000:1" values with weights. Add "min 10" or "max 1000" to clip; "16k" is 16000.'
+    '"1200" fixed; "129 p90 424" lognormal by median and 90th percentile (or "129 sigma 0.9"); "geometric 4";'
+    ' "exponential 10"; "uniform 3 to 50"; "empirical 2000:3 8000:1" values with weights. Add "min 10" or "max 1000" to'
+    ' clip; "16k" is 16000.'
 )
 WORDS = {"p90": "p90", "sigma": "sigma", "mean": "mean", "min": "low", "max": "high", "to": "high"}
 NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:e([+-]?\d+))?(k?)$")
@@ -39,12 +41,24 @@ def dist_text(dist: Dist | None) -> str:
         return f"uniform {_number_text(dist.low)} to {_number_text(dist.high)}"
     if dist.kind == "empirical":
         weights = dist.weights or (1.0,) * len(dist.values)
-        words = ["empirical", *(f"{_number_text(v)}:{_number_text(w)}" for v, w in zip(dist.values, weights, strict=True))]
+        words = [
+            "empirical",
+            *(f"{_number_text(v)}:{_number_text(w)}" for v, w in zip(dist.values, weights, strict=True)),
+        ]
     elif dist.kind == "lognormal":
-        words = [_number_text(dist.median), *(f"{name} {_number_text(getattr(dist, name))}" for name in ("p90", "sigma", "mean") if getattr(dist, name) is not None)]
+        words = [
+            _number_text(dist.median),
+            *(
+                f"{name} {_number_text(getattr(dist, name))}"
+                for name in ("p90", "sigma", "mean")
+                if getattr(dist, name) is not None
+            ),
+        ]
     else:
         words = [dist.kind, _number_text(dist.mean)]
-    clips = [f"{word} {_number_text(value)}" for word, value in (("min", dist.low), ("max", dist.high)) if value is not None]
+    clips = [
+        f"{word} {_number_text(value)}" for word, value in (("min", dist.low), ("max", dist.high)) if value is not None
+    ]
     return " ".join(words + clips)
 
 
@@ -53,7 +67,9 @@ def parse_dist(text: str, where: str = "cell") -> Dist:
     words = text.replace(",", "").lower().split()
     if not words:
         raise InputError(f"{where} is empty, expected a distribution: {GRAMMAR}")
-    kind = words.pop(0) if words[0] in ("fixed", "lognormal", "geometric", "exponential", "uniform", "empirical") else ""
+    kind = (
+        words.pop(0) if words[0] in ("fixed", "lognormal", "geometric", "exponential", "uniform", "empirical") else ""
+    )
     if kind == "empirical":
         return _empirical(words, text, where)
     first = _number(words.pop(0), text, where) if words else None
@@ -118,7 +134,8 @@ def _number_text(value: float | None) -> str:
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
 
 
-# -- the table ------------------------------------------------------------------------------------------------------------
+# -- the table
+# ------------------------------------------------------------------------------------------------------------
 
 CLASS_COLUMNS = {  # column: (label, help)
     "name": ("class", "a label, unique in the mix"),
@@ -127,7 +144,10 @@ CLASS_COLUMNS = {  # column: (label, help)
     "think": ("think time (s)", "seconds between an answer and the user's next request. " + GRAMMAR),
     "turn_input": ("input per turn (tokens)", "new user or tool tokens of every turn after the first. " + GRAMMAR),
     "output": ("output (tokens)", "output tokens of each request. " + GRAMMAR),
-    "tool_share": ("tool loop share", "share of the later turns that follow a tool's run instead of a person's thinking, 0 to 1"),
+    "tool_share": (
+        "tool loop share",
+        "share of the later turns that follow a tool's run instead of a person's thinking, 0 to 1",
+    ),
     "tool_gap": ("tool time (s)", "seconds between an answer and the agent's next request. " + GRAMMAR),
     "tenants": ("tenants", "number of tenants the sessions are spread over, evenly"),
     "isolation": ("isolated", "tenants share no cached prefix (a cache salt each)"),
@@ -150,7 +170,8 @@ def class_rows(config: WorkloadConfig) -> list[Row]:
 
 def edited(config: WorkloadConfig, edits: Mapping[str, Any]) -> WorkloadConfig:
     """The mix after the edits of its table, in the form of st.data_editor's state: edited_rows {row: {column: value}},
-    added_rows and deleted_rows. A new class starts with what its row does not say as `new_class` has it. Raises InputError."""
+    added_rows and deleted_rows. A new class starts with what its row does not say as `new_class` has it. Raises
+    InputError."""
     rows = class_rows(config)
     classes = []
     for i, (row, c) in enumerate(zip(rows, config.class_, strict=True)):
@@ -171,13 +192,19 @@ def with_classes(config: WorkloadConfig, classes: Sequence[MixClass]) -> Workloa
     if all(c.rate is None for c in classes):
         return replace(config, preset=None, class_=tuple(classes))
     before = dict(zip(config.class_, class_rates(replace(config, rate_scale=1.0)), strict=True))
-    fixed = [c if c.rate is not None or c.arrival.kind == "trace" else replace(c, share=None, rate=before[c]) for c in classes]
+    fixed = [
+        c if c.rate is not None or c.arrival.kind == "trace" else replace(c, share=None, rate=before[c])
+        for c in classes
+    ]
     return replace(config, preset=None, class_=tuple(fixed), rate=None)
 
 
 def new_class(names: Sequence[str]) -> MixClass:
     """A class to start from: one request a session, a system prompt that all share, a message of its own."""
-    layers = (Layer(name="system", scope="global", tokens=Dist(value=1000.0)), Layer(name="message", tokens=Dist(value=500.0)))
+    layers = (
+        Layer(name="system", scope="global", tokens=Dist(value=1000.0)),
+        Layer(name="message", tokens=Dist(value=500.0)),
+    )
     return MixClass(name=unused("new class", names), rate=1.0, layers=layers, output=Dist(value=200.0))
 
 
@@ -201,7 +228,8 @@ def unused(name: str, names: Sequence[str]) -> str:
 
 
 def for_users(config: WorkloadConfig, name: str, users: float) -> WorkloadConfig:
-    """The mix in which this many sessions of a class are in progress at once, on average (Little's law: rate = users / length)."""
+    """The mix in which this many sessions of a class are in progress at once, on average (Little's law: rate = users /
+    length)."""
     c = next(c for c in config.class_ if c.name == name)
     return with_class(config, name, share=None, rate=float(f"{users / session_s(c):.6g}"))
 
@@ -226,7 +254,10 @@ def _class(row: Mapping[str, Any], i: int, base: MixClass) -> MixClass:
             raise InputError(f"{where}{CLASS_COLUMNS[key][0]} is empty, expected a distribution: {GRAMMAR}")
         else:
             values[key] = None
-    values |= {key: _cell(row, key, default) for key, default in (("tool_share", 0.0), ("tenants", 1), ("isolation", False), ("slo_class", ""))}
+    values |= {
+        key: _cell(row, key, default)
+        for key, default in (("tool_share", 0.0), ("tenants", 1), ("isolation", False), ("slo_class", ""))
+    }
     return replace(base, **values)
 
 
@@ -245,7 +276,11 @@ def _cell(row: Mapping[str, Any], key: str, default: Any) -> Any:
 
 def _empty(value: Any) -> bool:
     """Whether a cell holds nothing: None, an empty text, or the NaN that a new row brings."""
-    return value is None or (isinstance(value, str) and not value.strip()) or (isinstance(value, float) and math.isnan(value))
+    return (
+        value is None
+        or (isinstance(value, str) and not value.strip())
+        or (isinstance(value, float) and math.isnan(value))
+    )
 
 
 def same(a: WorkloadConfig, b: WorkloadConfig) -> bool:

@@ -4,6 +4,7 @@ The one idea: everything is read from the run folder, so the page and `summary.j
 
     box(verdict(run.summary, run.scenario)); numbers(run, None); plots(run); tables(run)
 """
+
 from __future__ import annotations
 
 import re
@@ -32,10 +33,16 @@ def plain(told: str) -> str:
 
 def box(found: Verdict, place: Any = st) -> None:
     """A verdict: its state as colour, icon and words; under it, not in a colour of a state, what makes it doubtful."""
-    draw, icon = {MET: (place.success, ":material/check_circle:"), MISSED: (place.error, ":material/cancel:"), OPEN: (place.warning, ":material/help:")}.get(
-        found.state, (place.info, ":material/info:")
+    draw, icon = {
+        MET: (place.success, ":material/check_circle:"),
+        MISSED: (place.error, ":material/cancel:"),
+        OPEN: (place.warning, ":material/help:"),
+    }.get(found.state, (place.info, ":material/info:"))
+    reasons = (
+        f"  \n:small[{plain('. '.join(_capital(reason.rstrip('.')) for reason in found.reasons))}.]"
+        if found.reasons
+        else ""
     )
-    reasons = f"  \n:small[{plain('. '.join(_capital(reason.rstrip('.')) for reason in found.reasons))}.]" if found.reasons else ""
     draw(f"**{plain(found.headline)}** {plain(found.sentence)}{reasons}", icon=icon)
     if found.caution:
         place.markdown(f":orange[:material/warning:] {plain(_capital(found.caution))}.")
@@ -49,7 +56,8 @@ def _capital(told: str) -> str:
 
 
 def numbers(run: Run, baseline: Run | None) -> Any:
-    """Four numbers with intervals, and the change against the pinned baseline; then the smaller ones in a line, which has room for more."""
+    """Four numbers with intervals, and the change against the pinned baseline; then the smaller ones in a line, which
+    has room for more."""
     mark = mark_of(run.summary)
     for place, number in zip(_four_places(), _four(_name(run), _name(baseline), run, baseline), strict=True):
         _card(place, number, mark)
@@ -86,7 +94,11 @@ def _card(place: Any, number: Number, mark: str) -> None:
     colour = {True: "green", False: "red", None: "gray"}[number.better]
     marked = mark if number.rests_on_steps and number.value != text.UNKNOWN else ""
     with place.container(border=True, width="stretch", height="stretch", gap="xxsmall"):
-        st.metric(number.label, number.value, help=plain(" ".join([TERMS[number.term], TERMS["interval"], *([TERMS["extrapolated"]] if mark else [])])))
+        st.metric(
+            number.label,
+            number.value,
+            help=plain(" ".join([TERMS[number.term], TERMS["interval"], *([TERMS["extrapolated"]] if mark else [])])),
+        )
         if number.interval or marked:  # beside the value the mark would cut it off where the page is narrow
             st.caption(plain(f"{number.interval}{marked}"))
         if number.change:
@@ -95,12 +107,21 @@ def _card(place: Any, number: Number, mark: str) -> None:
 
 
 def _smaller(s: Document, mark: str) -> Any:
-    hit = f"{TERMS['hit_rate']} Counting rule: {s['counting_rule']}. Ceiling: {TERMS['ceiling']} With one cache for the fleet the ceiling is {text.percent(s['reuse_ceiling_fleet'])}."
+    hit = (
+        f"{TERMS['hit_rate']} Counting rule: {s['counting_rule']}. Ceiling: {TERMS['ceiling']} With one cache for the"
+        f" fleet the ceiling is {text.percent(s['reuse_ceiling_fleet'])}."
+    )
     kv = f"{TERMS['kv']} Mean {text.percent(s['kv_usage_mean'])}. Preemptions: {TERMS['preemptions']}"
     steps = ", ".join(f"{text.percent(share)} {kind}" for kind, share in s["coverage"].items() if share >= 0.0005)
     parts = (
-        (f"{text.count(s['output_throughput'])}{mark} output tokens/s", f"{TERMS['throughput']} {s['request_throughput'] or 0:.3g} requests/s."),
-        (f"hit rate {text.percent(s['prefix_hit_rate'])}, ceiling {text.percent(s['reuse_ceiling_replica'])}", f"{hit} Block size {s['block_size']}."),
+        (
+            f"{text.count(s['output_throughput'])}{mark} output tokens/s",
+            f"{TERMS['throughput']} {s['request_throughput'] or 0:.3g} requests/s.",
+        ),
+        (
+            f"hit rate {text.percent(s['prefix_hit_rate'])}, ceiling {text.percent(s['reuse_ceiling_replica'])}",
+            f"{hit} Block size {s['block_size']}.",
+        ),
         (f"KV peak {text.percent(s['kv_usage_peak'])}, {text.count(s['preemptions'])} preemptions", kv),
         (f"{s['gpu_hours']:.3g} GPU-hours", f"{TERMS['gpu_hours']} {fleet_of(s)} for {text.seconds(s['duration'])}."),
         (f"step times {steps}{mark}", TERMS["extrapolated"]),
@@ -128,13 +149,20 @@ def plots(run: Run) -> None:
 
 @st.cache_data(max_entries=16, show_spinner=False)
 def _drawn(name: str, _run: Run) -> dict[str, Any]:
-    """The figures by their term. Kept: with a million requests, reading columns takes longer than a change of settings may."""
+    """The figures by their term. Kept: with a million requests, reading columns takes longer than a change of settings
+    may."""
     s, drawn, timeline = _run.summary, _run.aggregates, _run.tables["timeline"]
-    over_time = {"kv": figures.kv_occupancy(s, timeline), "hit_rate": figures.hit_rate(s, timeline), "queue": figures.queue(timeline)}
+    over_time = {
+        "kv": figures.kv_occupancy(s, timeline),
+        "hit_rate": figures.hit_rate(s, timeline),
+        "queue": figures.queue(timeline),
+    }
     return {
-        "ttft": figures.latency_cdf(s, drawn, "ttft"), "tpot": figures.latency_cdf(s, drawn, "tpot"), **{term: figures.unjudged(one, s["window"]["start_s"]) for term, one in over_time.items()},
+        "ttft": figures.latency_cdf(s, drawn, "ttft"),
+        "tpot": figures.latency_cdf(s, drawn, "tpot"),
+        **{term: figures.unjudged(one, s["window"]["start_s"]) for term, one in over_time.items()},
         "replica_load": figures.replica_load(s, _run.tables["requests"]),
-    }  # fmt: skip
+    }
 
 
 def plot(place: Any, figure: Any, help_text: str, caption: str = "") -> None:
@@ -162,11 +190,15 @@ def verdict_rows(rows: Sequence[Document]) -> list[dict[str, str]]:
     """The classes of a verdict's document: what each attains against its target."""
     return [
         {
-            "class": row["name"], "verdict": row["verdict"], "within limits (95 %)": share_of(row["attainment"]), "target": words.share(row["target"]), "requests": text.count(row["requests"]),
+            "class": row["name"],
+            "verdict": row["verdict"],
+            "within limits (95 %)": share_of(row["attainment"]),
+            "target": words.share(row["target"]),
+            "requests": text.count(row["requests"]),
             "most often missed": words.NAMES.get(row["worst"], "none"),
         }
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def _classes(s: Document) -> None:
@@ -175,14 +207,29 @@ def _classes(s: Document) -> None:
     judged = {row["class"]: row for row in verdict_rows(s["verdict"]["classes"] if s["verdict"] else ())}
     rows = [
         {
-            "class": name, **{key: judged.get(name, {}).get(key, otherwise) for key, otherwise in (("verdict", ""), ("within limits (95 %)", text.percent(row["attainment"])), ("target", ""))},
-            "arrived": text.count(row["arrived"]), "completed": text.count(row["completed"]),
-            f"hit rate (block {s['block_size']})": text.percent(row["prefix_hit_rate"]), "ceiling": text.percent(row["reuse_ceiling_replica"]),
-            **{f"{label} {stat}": text.UNKNOWN if hide else text.milliseconds(row["latency_ms"][key][stat]) for label, key in (("TTFT", "ttft"), ("TPOT", "tpot")) for stat in ("p50", "p99")},
-            "GPU-hours": f"{row['gpu_hours']:.3g}", "a request": text.usd(row["usd_per_request"]),
+            "class": name,
+            **{
+                key: judged.get(name, {}).get(key, otherwise)
+                for key, otherwise in (
+                    ("verdict", ""),
+                    ("within limits (95 %)", text.percent(row["attainment"])),
+                    ("target", ""),
+                )
+            },
+            "arrived": text.count(row["arrived"]),
+            "completed": text.count(row["completed"]),
+            f"hit rate (block {s['block_size']})": text.percent(row["prefix_hit_rate"]),
+            "ceiling": text.percent(row["reuse_ceiling_replica"]),
+            **{
+                f"{label} {stat}": text.UNKNOWN if hide else text.milliseconds(row["latency_ms"][key][stat])
+                for label, key in (("TTFT", "ttft"), ("TPOT", "tpot"))
+                for stat in ("p50", "p99")
+            },
+            "GPU-hours": f"{row['gpu_hours']:.3g}",
+            "a request": text.usd(row["usd_per_request"]),
         }
         for name, row in s["classes"].items()
-    ]  # fmt: skip
+    ]
     st.dataframe(rows, hide_index=True, width="stretch")
 
 
@@ -194,13 +241,38 @@ def _worth(s: Document) -> None:
     st.subheader("What the prefix cache is worth", help=TERMS["worth"])
     prompt, flops = s["prompt_tokens"], s["prefill_flops"]
     rows = [
-        ("prefilled tokens", text.scaled(prompt), text.scaled(prompt - w["prefill_tokens_saved"]), w["prefill_tokens_saved_share"]),
-        ("prefill FLOPs", text.scaled(flops), text.scaled(None if flops is None else flops - w["prefill_flops_saved"]), w["prefill_flops_saved_share"]),
-        *(_pair(name, w[key], form) for name, key, form in (
-            ("TTFT, mean", "mean_ttft_ms", text.milliseconds), ("TTFT, p99", "p99_ttft_ms", text.milliseconds), ("E2E, mean", "mean_e2el_ms", text.milliseconds),
-            ("busy GPU time", "gpu_busy_s", text.seconds), ("cost", "cost_usd", text.usd), ("within limits", "attainment", text.percent))),
-    ]  # fmt: skip
-    st.dataframe([{"": name, "cache off": off, "cache on": on, "saved": text.percent(saved) if saved is not None else ""} for name, off, on, saved in rows], hide_index=True, width="stretch")
+        (
+            "prefilled tokens",
+            text.scaled(prompt),
+            text.scaled(prompt - w["prefill_tokens_saved"]),
+            w["prefill_tokens_saved_share"],
+        ),
+        (
+            "prefill FLOPs",
+            text.scaled(flops),
+            text.scaled(None if flops is None else flops - w["prefill_flops_saved"]),
+            w["prefill_flops_saved_share"],
+        ),
+        *(
+            _pair(name, w[key], form)
+            for name, key, form in (
+                ("TTFT, mean", "mean_ttft_ms", text.milliseconds),
+                ("TTFT, p99", "p99_ttft_ms", text.milliseconds),
+                ("E2E, mean", "mean_e2el_ms", text.milliseconds),
+                ("busy GPU time", "gpu_busy_s", text.seconds),
+                ("cost", "cost_usd", text.usd),
+                ("within limits", "attainment", text.percent),
+            )
+        ),
+    ]
+    st.dataframe(
+        [
+            {"": name, "cache off": off, "cache on": on, "saved": text.percent(saved) if saved is not None else ""}
+            for name, off, on, saved in rows
+        ],
+        hide_index=True,
+        width="stretch",
+    )
     if False in w["stable"].values():
         st.caption(plain("At least one of the two runs is unstable: its times only say how long it was."))
 
@@ -213,14 +285,21 @@ def assumptions(run: Run) -> None:
     """Everything the numbers rest on: the resolved engine, the memory arithmetic, the profile."""
     s = run.summary
     st.subheader("Engine")
-    rows = [{"setting": key, "value": str(value), "from": s["engine_origins"].get(key, "given")} for key, value in s["engine"].items()]
+    rows = [
+        {"setting": key, "value": str(value), "from": s["engine_origins"].get(key, "given")}
+        for key, value in s["engine"].items()
+    ]
     st.dataframe(rows, hide_index=True, width="stretch")
     st.subheader("KV memory of a replica")
     st.code("\n".join(s["kv_arithmetic"]) or f"{s['kv_blocks']:,} blocks, as given", language=None)
     st.subheader("Step times")
     profile = s["profile_provenance"]
     st.text(f"{profile['id']}: {profile['label']}\n{profile['content_hash']}")
-    st.dataframe([{"": key, "provenance": str(value)} for key, value in profile["provenance"].items()], hide_index=True, width="stretch")
+    st.dataframe(
+        [{"": key, "provenance": str(value)} for key, value in profile["provenance"].items()],
+        hide_index=True,
+        width="stretch",
+    )
 
 
 # -- to take away ------------------------------------------------------------------------------------------------------
@@ -231,10 +310,12 @@ def reproduce(run: Run, scenario_toml: str) -> None:
     st.code("kvcast run scenario.toml --out my-run", language="bash")
     requests = run.folder / "requests.parquet"
     files: tuple[tuple[str, str, Callable[[], Any]], ...] = (
-        ("scenario.toml", "application/toml", lambda: portable(scenario_toml)), ("summary.json", "application/json", (run.folder / "summary.json").read_bytes),
-        ("requests.parquet", "application/octet-stream", requests.read_bytes), ("requests.csv", "text/csv", lambda: as_csv(requests)),
+        ("scenario.toml", "application/toml", lambda: portable(scenario_toml)),
+        ("summary.json", "application/json", (run.folder / "summary.json").read_bytes),
+        ("requests.parquet", "application/octet-stream", requests.read_bytes),
+        ("requests.csv", "text/csv", lambda: as_csv(requests)),
         ("report.html", "text/html", lambda: as_html(run)),
-    )  # fmt: skip
+    )
     for place, (name, mime, content) in zip(st.columns(len(files)), files, strict=True):
         place.download_button(name, content, name, mime, on_click="ignore", width="stretch", key=f"plan.{name}")
     if run.scenario.workload.trace:

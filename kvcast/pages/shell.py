@@ -9,6 +9,7 @@ show; `result` gives it one command's answer, or draws the button, the progress 
         if job is not None:
             st.dataframe(job.document()["variants"])
 """
+
 from __future__ import annotations
 
 import functools
@@ -33,7 +34,9 @@ from sim.scenario import Scenario
 from workloads.errors import InputError
 
 POLL_S = 0.5
-LAYOUT = "<style>.stMainBlockContainer { padding: 4rem 2.5rem 2rem; } .stSidebar .stVerticalBlock { gap: 0.6rem; }</style>"
+LAYOUT = (
+    "<style>.stMainBlockContainer { padding: 4rem 2.5rem 2rem; } .stSidebar .stVerticalBlock { gap: 0.6rem; }</style>"
+)
 """Less empty space around a page of numbers than Streamlit leaves around a text."""
 
 
@@ -64,11 +67,14 @@ def run_of(folder: str, written_ns: int) -> Run:
 
 def loaded(job: Job | None) -> Run | None:
     """The run folder of a finished job."""
-    return None if job is None or not job.done else run_of(str(job.folder), (job.folder / "run.json").stat().st_mtime_ns)
+    return (
+        None if job is None or not job.done else run_of(str(job.folder), (job.folder / "run.json").stat().st_mtime_ns)
+    )
 
 
 def of_a_run(show: Callable[[Page, Run], None]) -> Callable[[Page], None]:
-    """Makes `show(page, run)` the `show(page)` of a page that is about the run on show, and says so before there is one."""
+    """Makes `show(page, run)` the `show(page)` of a page that is about the run on show, and says so before there is
+    one."""
 
     @functools.wraps(show)
     def shown(page: Page) -> None:
@@ -94,7 +100,12 @@ def begin() -> Page:
         asked = inputs.ask(runner)
     if (pressed and asked.scenario is not None) or (state["job"] is state["pending"] is None and not state["problem"]):
         start(runner, asked.toml or Asked(settings.demo()).toml)
-    elif first and state["pending"] is None and (job := runner.existing(asked.toml)) is not None and (job.running or job.done):
+    elif (
+        first
+        and state["pending"] is None
+        and (job := runner.existing(asked.toml)) is not None
+        and (job.running or job.done)
+    ):
         state["pending"] = job  # whoever reloads in the middle of a run follows it further
     _settle()
     job = state["job"]
@@ -138,8 +149,22 @@ def _share(page: Page) -> None:
                 st.code(f"{_address()}?{urlencode(params)}", language=None)
             st.markdown("**Command line** :gray[the same summary.json, byte for byte]")
             st.code(link.command(scenario, settings.demo()), language="bash", wrap_lines=True)
-            st.download_button("Download scenario.toml", results.portable(page.asked.toml), "scenario.toml", "application/toml", width="stretch", on_click="ignore")
-        st.file_uploader("Load a scenario.toml", "toml", key="scenario.upload", on_change=_load, max_upload_size=1, help="its settings become the page's; it may not name files of the server or classes of your own")
+            st.download_button(
+                "Download scenario.toml",
+                results.portable(page.asked.toml),
+                "scenario.toml",
+                "application/toml",
+                width="stretch",
+                on_click="ignore",
+            )
+        st.file_uploader(
+            "Load a scenario.toml",
+            "toml",
+            key="scenario.upload",
+            on_change=_load,
+            max_upload_size=1,
+            help="its settings become the page's; it may not name files of the server or classes of your own",
+        )
 
 
 def _address() -> str:
@@ -149,7 +174,8 @@ def _address() -> str:
 
 
 def _link(page: Page, scenario: Scenario) -> tuple[dict[str, str], str]:
-    """(the link's parameters, why they are not the settings). The run on show is named where the settings do not name it already."""
+    """(the link's parameters, why they are not the settings). The run on show is named where the settings do not name
+    it already."""
     job: Job | None = st.session_state["job"]
     key = {link.JOB: job.key} if job is not None and page.asked.toml != page.shown_toml else {}
     try:
@@ -194,7 +220,8 @@ def _settle() -> None:
 
 
 def status(page: Page) -> None:
-    """What stands above every page: the run in progress, or why there is none, or that the settings are other ones now."""
+    """What stands above every page: the run in progress, or why there is none, or that the settings are other ones
+    now."""
     state = st.session_state
     pending: Job | None = state["pending"]
     if pending is not None:
@@ -237,14 +264,15 @@ def until_done(job: Job | None, draw: Callable[[], None]) -> None:
 
 
 def follow(runner: Runner, job: Job) -> None:
-    """Progress, time left and Cancel of a job that was running a moment ago; the page is drawn anew when it ends, and does
-    not wait for it. One follower to a container: Streamlit tells fragments apart by where they stand."""
+    """Progress, time left and Cancel of a job that was running a moment ago; the page is drawn anew when it ends, and
+    does not wait for it. One follower to a container: Streamlit tells fragments apart by where they stand."""
     _polled(job, functools.partial(_progress, runner, job), True)
 
 
 def _polled(job: Job | None, draw: Callable[[], None], running: bool) -> None:
     """running: what the page knows. A job that has ended since is found out by the first poll."""
-    polled = False  # a poll comes from a browser that has the page; drawing anew before that would drop what it has not been sent
+    # a poll comes from a browser that has the page; drawing anew before that would drop what it has not been sent
+    polled = False
 
     @st.fragment(run_every=POLL_S if running else None)
     def part() -> None:

@@ -1,10 +1,12 @@
 """The Timeline page: a window of the run, the requests in it, and what each of them waited for.
 
-The one idea: jump to where it hurt (the slowest first token, the first preemption, the longest queue); what the run folder
-knows is drawn at once, in whole phases, and a button simulates the window again with every prefill chunk and interruption.
+The one idea: jump to where it hurt (the slowest first token, the first preemption, the longest queue); what the run
+folder knows is drawn at once, in whole phases, and a button simulates the window again with every prefill chunk and
+interruption.
 
     show(page)
 """
+
 from __future__ import annotations
 
 import json
@@ -52,7 +54,10 @@ def sentence(requests: Mapping[str, Any], start_s: float, stop_s: float) -> str:
     ttft_s = requests["ttft_s"][here]
     if (ttft_s >= 0).any():
         worst = here[int(np.nanargmax(ttft_s))]
-        told += f"; the slowest first token took {text.seconds(float(np.nanmax(ttft_s)))} (request {worst}, {text.seconds(float(requests['queue_s'][worst]))} of it queued)"
+        told += (
+            f"; the slowest first token took {text.seconds(float(np.nanmax(ttft_s)))} (request {worst},"
+            f" {text.seconds(float(requests['queue_s'][worst]))} of it queued)"
+        )
     preempted = int((requests["preemptions"][here] > 0).sum())
     return told + (f"; {preempted:,} of them were preempted." if preempted else ".")
 
@@ -75,13 +80,22 @@ def _jump(places: Sequence[Jump]) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown("**Jump to**", width="content", help=plain(TERMS["jump"]))
         for place in places:
-            st.button(place.label, key=f"timeline.to {place.label}", on_click=_go, args=(place.start_s, place.end_s), help=plain(place.words))
+            st.button(
+                place.label,
+                key=f"timeline.to {place.label}",
+                on_click=_go,
+                args=(place.start_s, place.end_s),
+                help=plain(place.words),
+            )
     if not any(place.label == "First preemption" for place in places):
         st.caption("No request was preempted in this run.")
 
 
 def _go(start_s: float, end_s: float) -> None:
-    st.session_state["timeline.from"], st.session_state["timeline.to"] = round(start_s, 3), round(max(end_s, start_s + LEAST_S), 3)
+    st.session_state["timeline.from"], st.session_state["timeline.to"] = (
+        round(start_s, 3),
+        round(max(end_s, start_s + LEAST_S), 3),
+    )
 
 
 def _window(run: Run, end_s: float, places: Sequence[Jump]) -> tuple[float, float]:
@@ -92,15 +106,36 @@ def _window(run: Run, end_s: float, places: Sequence[Jump]) -> tuple[float, floa
         first = places[0] if places else Jump("", "", 0.0, min(30.0, end_s))
         _go(first.start_s, first.end_s)
     left, right, back, on, near, far = st.columns([2, 2, 1, 1, 1, 1], vertical_alignment="bottom")
-    start_s = left.number_input("From (s)", 0.0, end_s, step=1.0, key="timeline.from", format="%.3f", persist_state="session", help=f"the run is {end_s:,.1f} s long")
-    stop_s = right.number_input("To (s)", 0.0, end_s + 1.0, step=1.0, key="timeline.to", format="%.3f", persist_state="session")
+    start_s = left.number_input(
+        "From (s)",
+        0.0,
+        end_s,
+        step=1.0,
+        key="timeline.from",
+        format="%.3f",
+        persist_state="session",
+        help=f"the run is {end_s:,.1f} s long",
+    )
+    stop_s = right.number_input(
+        "To (s)", 0.0, end_s + 1.0, step=1.0, key="timeline.to", format="%.3f", persist_state="session"
+    )
     stop_s = max(stop_s, start_s + LEAST_S)
     wide = stop_s - start_s
     for place, icon, words, a, b in (
-        (back, "chevron_left", "one window earlier", start_s - wide, start_s), (on, "chevron_right", "one window later", stop_s, stop_s + wide),
-        (near, "zoom_in", "half as wide", start_s + wide / 4, stop_s - wide / 4), (far, "zoom_out", "twice as wide", start_s - wide / 2, stop_s + wide / 2),
-    ):  # fmt: skip
-        place.button("", key=f"timeline.{icon}", icon=f":material/{icon}:", on_click=_go, args=_inside(a, b, end_s), width="stretch", help=words)
+        (back, "chevron_left", "one window earlier", start_s - wide, start_s),
+        (on, "chevron_right", "one window later", stop_s, stop_s + wide),
+        (near, "zoom_in", "half as wide", start_s + wide / 4, stop_s - wide / 4),
+        (far, "zoom_out", "twice as wide", start_s - wide / 2, stop_s + wide / 2),
+    ):
+        place.button(
+            "",
+            key=f"timeline.{icon}",
+            icon=f":material/{icon}:",
+            on_click=_go,
+            args=_inside(a, b, end_s),
+            width="stretch",
+            help=words,
+        )
     return start_s, stop_s
 
 
@@ -121,7 +156,12 @@ def _counts(run: Run, start_s: float, stop_s: float) -> None:
     plot(left, figures.in_system(found), TERMS["queue"])
     around = figures.window_of(run.tables["timeline"], start_s, stop_s)
     memory = figures.kv_occupancy(s, around).update_xaxes(range=[start_s, stop_s], title="time of the run (s)")
-    plot(right, memory, TERMS["kv"], "The run folder keeps 400 points of the whole run." if len(around["t_s"]) < 20 else "")
+    plot(
+        right,
+        memory,
+        TERMS["kv"],
+        "The run folder keeps 400 points of the whole run." if len(around["t_s"]) < 20 else "",
+    )
     if s["replicas"] > 1:
         plot(st.container(), figures.by_replica(found), TERMS["by_replica"])
 
@@ -135,16 +175,28 @@ def _lives(page: Page, run: Run, start_s: float, stop_s: float) -> None:
     if job is not None:
         shown, how = request_lives.from_document(job.document()), "Simulated again, chunk by chunk."
     else:
-        shown = request_lives.coarse(requests, list(run.summary["classes"]), request_lives.chosen(requests, start_s, stop_s))
+        shown = request_lives.coarse(
+            requests, list(run.summary["classes"]), request_lives.chosen(requests, start_s, stop_s)
+        )
         how = "From the run folder: prefill is first schedule to first token; time spent preempted is drawn at the end."
     if not shown:
         place.info("No request was in the system in this window.", icon=":material/info:")
         return
-    told = f"{here:,} requests were in the system" + (f"; shown are {len(shown)}: those preempted, then those that waited longest for their first token." if len(shown) < here else ".")
+    told = f"{here:,} requests were in the system" + (
+        f"; shown are {len(shown)}: those preempted, then those that waited longest for their first token."
+        if len(shown) < here
+        else "."
+    )
     plot(place, figures.lives(shown, start_s, stop_s), TERMS["lives"], f"{told} {how}")
     st.dataframe(rows_of(shown), hide_index=True, width="stretch")
     name = f"trace-{start_s:.0f}-{stop_s:.0f}s.json"
-    st.download_button("Chrome trace", json.dumps(request_lives.chrome_trace(shown)), name, "application/json", help="open it in chrome://tracing or Perfetto: a process a replica, a row a request")
+    st.download_button(
+        "Chrome trace",
+        json.dumps(request_lives.chrome_trace(shown)),
+        name,
+        "application/json",
+        help="open it in chrome://tracing or Perfetto: a process a replica, a row a request",
+    )
 
 
 def rows_of(shown: Sequence[Life]) -> list[dict[str, Any]]:
@@ -156,7 +208,16 @@ def rows_of(shown: Sequence[Life]) -> list[dict[str, Any]]:
 
     phases = [what for what in figures.PHASES if any(p[0] == what for life in shown for p in life.phases)]
     return [
-        {"request": life.request, "class": life.class_name, "replica": life.replica, "prompt": f"{life.prompt_tokens:,}", "from cache": f"{life.hit_tokens:,}", "output": f"{life.output_tokens:,}",
-         "arrival": f"{life.phases[0][1]:,.3f} s" if life.phases else "", **{what: spent(life, what) for what in phases}, "preemptions": life.preemptions}
+        {
+            "request": life.request,
+            "class": life.class_name,
+            "replica": life.replica,
+            "prompt": f"{life.prompt_tokens:,}",
+            "from cache": f"{life.hit_tokens:,}",
+            "output": f"{life.output_tokens:,}",
+            "arrival": f"{life.phases[0][1]:,.3f} s" if life.phases else "",
+            **{what: spent(life, what) for what in phases},
+            "preemptions": life.preemptions,
+        }
         for life in shown
-    ]  # fmt: skip
+    ]

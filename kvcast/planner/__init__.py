@@ -1,11 +1,13 @@
 """The fleet a workload needs: fewest GPUs that meet the SLOs, how far they reach, what binds them, what to change.
 
-The one idea: nothing is computed from averages; every fleet, load and change that the plan speaks of was simulated on the
-same requests and is a folder under DIR/runs, so the same command after a kill goes on, and a number can be looked into.
+The one idea: nothing is computed from averages; every fleet, load and change that the plan speaks of was simulated on
+the same requests and is a folder under DIR/runs, so the same command after a kill goes on, and a number can be looked
+into.
 
     >>> from kvcast import plan
     >>> plan("examples/demo.toml", ["hardware.tensor_parallel=1,2"], out="plans/demo")["answer"]
 """
+
 from __future__ import annotations
 
 import math
@@ -45,7 +47,8 @@ GROWTH_FACTORS = (2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
 
 @dataclass(frozen=True)
 class Options:
-    """How to plan. fixed: the scenario's own fleet, no search. every: fewest replicas also of what can only be dearer."""
+    """How to plan. fixed: the scenario's own fleet, no search. every: fewest replicas also of what can only be
+    dearer."""
 
     seeds: int = 5
     confidence: float = 0.95
@@ -64,17 +67,29 @@ class Options:
     def stages(self) -> list[str]:
         """What is simulated, in this order."""
         reach = self.capacity or self.binding or self.advice
-        return [FLEET, *([LOAD] if reach else []), *([BINDING] if self.binding else []), *([ADVICE] if self.advice else []), *([GROWTH] if self.growth else [])]
+        return [
+            FLEET,
+            *([LOAD] if reach else []),
+            *([BINDING] if self.binding else []),
+            *([ADVICE] if self.advice else []),
+            *([GROWTH] if self.growth else []),
+        ]
 
 
 def plan(
-    scenario: str | Path | Scenario, vary: Mapping[str, Sequence[Any]] | Sequence[str] = (), out: str | Path | None = None,
-    *, overrides: Sequence[str] = (), launch: Launch | None = None, **options: Any,
-) -> dict[str, Any]:  # fmt: skip
-    """Plan, as the document of docs/plan.md. vary: {"a.b": [v1, v2]} or ["a.b=v1,v2"]. out: a folder to keep all runs in.
+    scenario: str | Path | Scenario,
+    vary: Mapping[str, Sequence[Any]] | Sequence[str] = (),
+    out: str | Path | None = None,
+    *,
+    overrides: Sequence[str] = (),
+    launch: Launch | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Plan, as the document of docs/plan.md. vary: {"a.b": [v1, v2]} or ["a.b=v1,v2"]. out: a folder to keep all runs
+    in.
 
-    launch: what a launch command or a log said (kvcast.planner.launch); overrides win over it. Options are those of `Options`. Raises InputError for a scenario without a target, or one of which nothing can run.
-    """
+    launch: what a launch command or a log said (kvcast.planner.launch); overrides win over it. Options are those of
+    `Options`. Raises InputError for a scenario without a target, or one of which nothing can run."""
     from kvcast.studies.sweeps import axes_of, doc_of
 
     source = "scenario" if isinstance(scenario, Scenario) else str(scenario)
@@ -107,16 +122,25 @@ def check_slo(scenario: Scenario) -> None:
         raise InputError("[slo] attainment is missing: a plan needs a target, such as --set slo.attainment=0.95")
     limits: list[Any] = [slo, *slo.classes.values()]
     if all(value is None for one in limits for value in (one.ttft_s, one.tpot_s, one.e2e_s)):
-        raise InputError("[slo] has an attainment target and no limit to attain: a plan needs one, such as --set slo.ttft_s=1")
+        raise InputError(
+            "[slo] has an attainment target and no limit to attain: a plan needs one, such as --set slo.ttft_s=1"
+        )
 
 
 def _claim(folder: Path) -> None:
-    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not any((folder / name).exists() for name in (PLAN, "runs", "workload")))):
-        raise InputError(f"--out {folder}: holds something else than a plan; expected a new folder or an earlier plan to go on with")
+    if folder.exists() and (
+        not folder.is_dir()
+        or (any(folder.iterdir()) and not any((folder / name).exists() for name in (PLAN, "runs", "workload")))
+    ):
+        raise InputError(
+            f"--out {folder}: holds something else than a plan; expected a new folder or an earlier plan to go on with"
+        )
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def _plan(base: Scenario, found: list[Combination], folder: Path, asked: Options, launch: Launch | None) -> dict[str, Any]:
+def _plan(
+    base: Scenario, found: list[Combination], folder: Path, asked: Options, launch: Launch | None
+) -> dict[str, Any]:
     from kvcast.scenario.toml import dumps
 
     seeds = [base.seed + i for i in range(asked.seeds)]
@@ -132,33 +156,62 @@ def _plan(base: Scenario, found: list[Combination], folder: Path, asked: Options
         rows = document.candidate_rows(fleet)
         reach = _reach(fleet, winner, asked, progress)
         made: dict[str, Any] = {
-            "name": base.name, "verdict": None, "device": device_of(winner), "scenario": dumps(winner), "slo": document.slo_of(base.slo), "confidence": asked.confidence,
-            "method": _method(fleet), "seeds": seeds, "answer": document.answer_of(fleet, winner), "why": reasons, "candidates": rows,
-            "rejected_by": document.rejected_by(rows), **reach, "period": _period(fleet, given), "model_error": _model_error(fleet, asked), "without_cache": _without_cache(fleet, asked), "growth": _growth(fleet, winner, asked, progress, reach),
-            "n_plus_1": _n_plus_1(fleet, asked), "launched": launch.as_document() if launch else None,
-            "caution": cautions(fleet, winner) + (launch.cautions() if launch else []), "notes": list(fleet.notes),
-        }  # fmt: skip
-        made["caution"] += growth_cautions(made["growth"], made["answer"]["replicas"]) + period_cautions(made["period"]) + cache_cautions(made["without_cache"])
+            "name": base.name,
+            "verdict": None,
+            "device": device_of(winner),
+            "scenario": dumps(winner),
+            "slo": document.slo_of(base.slo),
+            "confidence": asked.confidence,
+            "method": _method(fleet),
+            "seeds": seeds,
+            "answer": document.answer_of(fleet, winner),
+            "why": reasons,
+            "candidates": rows,
+            "rejected_by": document.rejected_by(rows),
+            **reach,
+            "period": _period(fleet, given),
+            "model_error": _model_error(fleet, asked),
+            "without_cache": _without_cache(fleet, asked),
+            "growth": _growth(fleet, winner, asked, progress, reach),
+            "n_plus_1": _n_plus_1(fleet, asked),
+            "launched": launch.as_document() if launch else None,
+            "caution": cautions(fleet, winner) + (launch.cautions() if launch else []),
+            "notes": list(fleet.notes),
+        }
+        made["caution"] += (
+            growth_cautions(made["growth"], made["answer"]["replicas"])
+            + period_cautions(made["period"])
+            + cache_cautions(made["without_cache"])
+        )
         made["answer"] = document.over_the_period(made["answer"], made["period"])
         made["simulations"] = {
-            "distinct": trials.distinct, "stopped_early": trials.stopped_early, "run": trials.simulated, "reused": trials.reused,
+            "distinct": trials.distinct,
+            "stopped_early": trials.stopped_early,
+            "run": trials.simulated,
+            "reused": trials.reused,
             "cpu_s": trials.cpu_s,
-        }  # fmt: skip
+        }
     return {**made, "verdict": words.verdict(made)}
 
 
 def in_steady_state(found: Sequence[Combination], trials: Trials) -> list[Combination]:
-    """The combinations with one warm-up and window, long enough for about as many replicas as they will need; the worst hour of
-    a mix that follows the clock."""
+    """The combinations with one warm-up and window, long enough for about as many replicas as they will need; the worst
+    hour of a mix that follows the clock."""
     can = [i for i, one in enumerate(found) if one.scenario is not None and _resolves(one.scenario)]
     sizes = dict.fromkeys(can, 1)
     cut: list[Scenario] = []
     for _ in range(2):  # a larger fleet's caches take longer to fill
         asked = [found[i].with_replicas(sizes[i]) for i in can]
-        cut = [worst_hour(one, whole.run.warmup_s or 0.0) or whole for one, whole in zip(asked, together(asked), strict=True)]
+        cut = [
+            worst_hour(one, whole.run.warmup_s or 0.0) or whole
+            for one, whole in zip(asked, together(asked), strict=True)
+        ]
         sizes = {i: guess_replicas(one, trials.workload(one)) for i, one in zip(can, cut, strict=True)}
     windowed = dict(zip(can, cut, strict=True))
-    return [one if i not in windowed else replace(one, scenario=_windowed_as(one.scenario, windowed[i])) for i, one in enumerate(found)]
+    return [
+        one if i not in windowed else replace(one, scenario=_windowed_as(one.scenario, windowed[i]))
+        for i, one in enumerate(found)
+    ]
 
 
 def _period(fleet: Fleet, given: Sequence[Combination]) -> dict[str, Any] | None:
@@ -172,9 +225,13 @@ def _period(fleet: Fleet, given: Sequence[Combination]) -> dict[str, Any] | None
     one = fleet.trials.judge([Trial(whole_period(asked, ramp_s), full=True)])[0]
     config = mix.resolve(hour.workload)
     return {
-        "period_s": period_s(config), "worst_from_s": (config.start_s + ramp_s) % period_s(config), "worst_offered_per_s": fleet.answer.offered_per_s,
-        "offered_per_s": requests_per_s(config), "asked": clock_note(api.windowed(asked)) or None, **document.sketch_of(one),
-    }  # fmt: skip
+        "period_s": period_s(config),
+        "worst_from_s": (config.start_s + ramp_s) % period_s(config),
+        "worst_offered_per_s": fleet.answer.offered_per_s,
+        "offered_per_s": requests_per_s(config),
+        "asked": clock_note(api.windowed(asked)) or None,
+        **document.sketch_of(one),
+    }
 
 
 def _windowed_as(scenario: Scenario | None, cut: Scenario) -> Scenario:
@@ -196,9 +253,15 @@ def _method(fleet: Fleet) -> str:
     if one is None:
         return "one run of each"
     if len(one.runs) > 1:
-        return f"{len(one.runs)} independent runs, the wider of their spread and of 20 batches or fewer, never narrower than Wilson's interval"
+        return (
+            f"{len(one.runs)} independent runs, the wider of their spread and of 20 batches or fewer, never narrower"
+            " than Wilson's interval"
+        )
     if one.trial.scenario.workload.trace is not None and not fleet.trials.drawn(one.trial.scenario):
-        return "one run: nothing is drawn, so other seeds are the same run; its batches in order of arrival, never narrower than Wilson's interval"
+        return (
+            "one run: nothing is drawn, so other seeds are the same run; its batches in order of arrival, never"
+            " narrower than Wilson's interval"
+        )
     return "one run, a sketch: its batches in order of arrival, never narrower than Wilson's interval"
 
 
@@ -241,9 +304,14 @@ def _reach(fleet: Fleet, winner: Scenario, asked: Options, progress: Progress) -
 
 
 def _without_cache(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
-    """The answer's load with the prefix cache off, by one run. A fleet that cannot hold it has a second, bad state: once a burst or a
-    restart has emptied its caches, it may stay there."""
-    if not asked.undisturbed or fleet.answer is None or not fleet.answer.attains or not fleet.answer.trial.scenario.cache.enabled:
+    """The answer's load with the prefix cache off, by one run. A fleet that cannot hold it has a second, bad state:
+    once a burst or a restart has emptied its caches, it may stay there."""
+    if (
+        not asked.undisturbed
+        or fleet.answer is None
+        or not fleet.answer.attains
+        or not fleet.answer.trial.scenario.cache.enabled
+    ):
         return None
     scenario = fleet.answer.trial.scenario
     one = fleet.trials.judge([Trial(replace(scenario, cache=replace(scenario.cache, enabled=False, tiers=())))])[0]
@@ -251,17 +319,28 @@ def _without_cache(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
 
 
 def _model_error(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
-    """What the answer would be were all steps as much slower, or faster, as the profile may be off: the first run again."""
+    """What the answer would be were all steps as much slower, or faster, as the profile may be off: the first run
+    again."""
     if not asked.model_error or fleet.winner is None or fleet.answer is None:
         return None
     scenario = fleet.answer.trial.scenario
     error = step_error(api.resolve(scenario).profile)
-    slower, faster = fleet.trials.judge([Trial(scenario, steps_times(1 + sign * error.share), full=True) for sign in (1, -1)])
-    return {"share": error.share, "source": error.source, "slower": document.sketch_of(slower), "faster": document.sketch_of(faster)}
+    slower, faster = fleet.trials.judge(
+        [Trial(scenario, steps_times(1 + sign * error.share), full=True) for sign in (1, -1)]
+    )
+    return {
+        "share": error.share,
+        "source": error.source,
+        "slower": document.sketch_of(slower),
+        "faster": document.sketch_of(faster),
+    }
 
 
-def _growth(fleet: Fleet, winner: Scenario, asked: Options, progress: Progress, reach: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """The fewest replicas of the chosen combination at larger loads, as it is and with the best advice that keeps its GPUs a replica."""
+def _growth(
+    fleet: Fleet, winner: Scenario, asked: Options, progress: Progress, reach: dict[str, Any]
+) -> list[dict[str, Any]] | None:
+    """The fewest replicas of the chosen combination at larger loads, as it is and with the best advice that keeps its
+    GPUs a replica."""
     if asked.growth is None or fleet.winner is None or asked.fixed:
         return None
     progress.begin(GROWTH)
@@ -273,28 +352,54 @@ def _growth(fleet: Fleet, winner: Scenario, asked: Options, progress: Progress, 
 
     def judge(questions: dict[tuple[str, float], list[int]]) -> dict[tuple[str, float], list[bool]]:
         places = [(side, factor, n) for (side, factor), ns in questions.items() for n in ns]
-        judged = iter(fleet.trials.judge([Trial(fleet_of(shortened(with_load(sides[side], factor)), n)) for side, factor, n in places]))
+        judged = iter(
+            fleet.trials.judge(
+                [Trial(fleet_of(shortened(with_load(sides[side], factor)), n)) for side, factor, n in places]
+            )
+        )
         return {key: [next(judged).attains for _ in ns] for key, ns in questions.items()}
 
     def guess(side: str, place: int) -> int:
         """From the load before, else from what the chosen fleet holds."""
         factor, before = factors[place], found.get((side, factors[place - 1]))
-        return math.ceil(before.fewest * factor / factors[place - 1] - 1e-9) if place and before and before.fewest else _held(fleet, reach, side, factor)
+        return (
+            math.ceil(before.fewest * factor / factors[place - 1] - 1e-9)
+            if place and before and before.fewest
+            else _held(fleet, reach, side, factor)
+        )
 
     for place, factor in enumerate(factors):
         found |= together_search({(side, factor): fewest(guess(side, place), most) for side in sides}, judge)
 
     def size(side: str, factor: float) -> dict[str, Any]:
         n = found[side, factor].fewest
-        return dict.fromkeys(("replicas", "gpus", "usd_per_hour")) if n is None or fleet.winner is None else document.size_of(fleet.combinations[fleet.winner], n)
+        return (
+            dict.fromkeys(("replicas", "gpus", "usd_per_hour"))
+            if n is None or fleet.winner is None
+            else document.size_of(fleet.combinations[fleet.winner], n)
+        )
 
-    return [{"factor": factor, **size("", factor), "advised": {"change": change, **size("advised", factor)} if "advised" in sides else None} for factor in factors]
+    return [
+        {
+            "factor": factor,
+            **size("", factor),
+            "advised": {"change": change, **size("advised", factor)} if "advised" in sides else None,
+        }
+        for factor in factors
+    ]
 
 
 def _advised(fleet: Fleet, winner: Scenario, reach: dict[str, Any]) -> tuple[str, Scenario | None]:
-    """What a larger fleet would do differently: the router where one replica had nothing to route, else the best advice that keeps the GPUs of a replica."""
-    if fleet.replicas == 1 and winner.cluster.router != AFFINITY and fleet.trials.workload(winner).session_id is not None:
-        return f"router {AFFINITY} instead of {winner.cluster.router}", replace(winner, cluster=replace(winner.cluster, router=AFFINITY))
+    """What a larger fleet would do differently: the router where one replica had nothing to route, else the best advice
+    that keeps the GPUs of a replica."""
+    if (
+        fleet.replicas == 1
+        and winner.cluster.router != AFFINITY
+        and fleet.trials.workload(winner).session_id is not None
+    ):
+        return f"router {AFFINITY} instead of {winner.cluster.router}", replace(
+            winner, cluster=replace(winner.cluster, router=AFFINITY)
+        )
     advised = scenario_of(reach["advice"][0]["scenario"]) if reach["advice"] else None
     if advised is None or advised.hardware.tensor_parallel != winner.hardware.tensor_parallel:
         return "", None
@@ -305,7 +410,11 @@ def _held(fleet: Fleet, reach: dict[str, Any], side: str, factor: float) -> int:
     """Replicas at a larger load, were each to hold what the chosen fleet's do."""
     capacity, held = reach["capacity"], None
     if capacity is not None:
-        held = reach["advice"][0]["after"]["capacity"] if side and fleet.replicas > 1 and reach["advice"] else capacity["slo_capacity_per_s"]
+        held = (
+            reach["advice"][0]["after"]["capacity"]
+            if side and fleet.replicas > 1 and reach["advice"]
+            else capacity["slo_capacity_per_s"]
+        )
     each = 1.0 if not held or capacity is None else held / capacity["offered_rate_per_s"]
     return math.ceil(fleet.replicas * factor / max(each, 1e-9) - 1e-9)
 
@@ -321,9 +430,17 @@ def _n_plus_1(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
         down = fleet.judge(fleet.winner, [n - 1], full=True)[0]
     enough = down is not None and (down.attains if settled is None else settled.meets)
     survives = n if enough else n + 1 if fleet.answer.meets else None
-    return {"replicas": survives, "attainment_one_down": down.attainment.mean if down and down.attainment else None, "enough": enough}
+    return {
+        "replicas": survives,
+        "attainment_one_down": down.attainment.mean if down and down.attainment else None,
+        "enough": enough,
+    }
 
 
 def _without_folders(made: dict[str, Any]) -> dict[str, Any]:
     """The runs are gone with the temporary folder."""
-    return {**made, "answer": {**made["answer"], "run": None}, "candidates": [{**row, "run": None} for row in made["candidates"]]}
+    return {
+        **made,
+        "answer": {**made["answer"], "run": None},
+        "candidates": [{**row, "run": None} for row in made["candidates"]],
+    }

@@ -1,10 +1,11 @@
 """What a plan chooses from: every combination of the varied values, and what a fleet of it costs.
 
-The one idea: a combination that cannot run (a model that does not fit, a policy the engine does not have) is a row with its
-reason, not an error; only when none can run is that the user's answer.
+The one idea: a combination that cannot run (a model that does not fit, a policy the engine does not have) is a row with
+its reason, not an error; only when none can run is that the user's answer.
 
     >>> combinations(load_doc("examples/demo.toml"), ["hardware.tensor_parallel=1,2"])
 """
+
 from __future__ import annotations
 
 import itertools
@@ -51,7 +52,8 @@ class Combination:
         return fleet_of(self.scenario, n)
 
     def cost(self, replicas: int) -> float:
-        """What fleets are ordered by: dollars an hour where there is a price, else GPUs. Of GPUs that are free, fewer are still cheaper."""
+        """What fleets are ordered by: dollars an hour where there is a price, else GPUs. Of GPUs that are free, fewer
+        are still cheaper."""
         gpus = replicas * self.gpus_per_replica
         return gpus if self.usd_per_gpu_hour is None else gpus * max(self.usd_per_gpu_hour, NEXT_TO_NOTHING)
 
@@ -61,15 +63,23 @@ def fleet_of(scenario: Scenario, n: int) -> Scenario:
 
 
 def combinations(doc: dict, vary: Sequence[str], source: str = "scenario") -> list[Combination]:
-    """Every combination of the values in `vary`. Raises InputError when an axis is wrong or no combination is a scenario."""
+    """Every combination of the values in `vary`. Raises InputError when an axis is wrong or no combination is a
+    scenario."""
     axes = compare.axes(doc, vary)
     found = []
     for chosen in itertools.product(*axes.values()):
         values = dict(zip(axes, chosen, strict=True))
         if "cluster.replicas" in values:
-            raise InputError("--vary cluster.replicas: that is what the plan looks for; expected --max-replicas N to bound it")
+            raise InputError(
+                "--vary cluster.replicas: that is what the plan looks for; expected --max-replicas N to bound it"
+            )
         try:
-            found.append(Combination(values, scenario_from_doc(override(doc, [f"{key}={value}" for key, value in values.items()]), source)))
+            found.append(
+                Combination(
+                    values,
+                    scenario_from_doc(override(doc, [f"{key}={value}" for key, value in values.items()]), source),
+                )
+            )
         except InputError as error:
             found.append(Combination(values, None, str(error)))
     if all(one.scenario is None for one in found):
@@ -78,18 +88,25 @@ def combinations(doc: dict, vary: Sequence[str], source: str = "scenario") -> li
 
 
 def guess_replicas(scenario: Scenario, workload: Workload) -> int:
-    """Replicas that the work alone asks for: prefill of what no cache can hold in full steps, decode in full batches, in the
-    time in which requests come. A start for the search, never an answer: queueing and evictions ask for more."""
+    """Replicas that the work alone asks for: prefill of what no cache can hold in full steps, decode in full batches,
+    in the time in which requests come. A start for the search, never an answer: queueing and evictions ask for more."""
     prepared = api.prepare(scenario, workload)
     params, times = prepared.resolved.params, prepared.step_time
     new = workload.prompt_tokens - (reusable_tokens(workload) if params.caching else 0)
     context = float((workload.prompt_tokens + workload.output_tokens / 2).mean())
-    chunk = params.max_num_batched_tokens if params.semantics == "vllm" else params.chunked_prefill_size or params.max_prefill_tokens
+    chunk = (
+        params.max_num_batched_tokens
+        if params.semantics == "vllm"
+        else params.chunked_prefill_size or params.max_prefill_tokens
+    )
     prefill_s = times.step([(chunk, 0)], 0, 0, 0, 1)[0] / chunk
     batch = max(1, min(params.max_num_seqs, int(params.kv_blocks * params.block_size / context), 256))
     decode_s = times.step([], batch, int(batch * context), int(context), batch)[0] / batch
     work_s = float(new.sum()) * prefill_s + float(workload.output_tokens.sum()) * decode_s
     span_s = float(np.nanmax(workload.arrival_s, initial=0.0))
     if scenario.run.duration_s is not None:
-        work_s, span_s = work_s * min(1.0, scenario.run.duration_s / span_s) if span_s else work_s, min(span_s, scenario.run.duration_s)
+        work_s, span_s = (
+            work_s * min(1.0, scenario.run.duration_s / span_s) if span_s else work_s,
+            min(span_s, scenario.run.duration_s),
+        )
     return max(1, math.ceil(work_s / span_s)) if span_s > 0 else max(1, scenario.cluster.replicas)

@@ -1,7 +1,8 @@
 """Changes of a scenario that often help, each with what it asks for: the planner simulates them all and believes none.
 
-    >>> [change.words for change in changes(scenario)]
+>>> [change.words for change in changes(scenario)]
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -49,8 +50,17 @@ def _policy(scenario: Scenario, engine: Any) -> list[Change]:
     old, out = scenario.cache.policy, []
     for name in POLICIES[engine.semantics]:
         if name != old:
-            changed, line = _set(replace(scenario, cache=replace(scenario.cache, policy_params={})), "cache", "policy", name)
-            out.append(Change(f"eviction policy {name} instead of {old}", (line,), changed, "an engine with that policy" if engine.semantics == "vllm" else ""))
+            changed, line = _set(
+                replace(scenario, cache=replace(scenario.cache, policy_params={})), "cache", "policy", name
+            )
+            out.append(
+                Change(
+                    f"eviction policy {name} instead of {old}",
+                    (line,),
+                    changed,
+                    "an engine with that policy" if engine.semantics == "vllm" else "",
+                )
+            )
     return out
 
 
@@ -65,7 +75,11 @@ def _router(scenario: Scenario, _: Any) -> Iterator[Change]:
 
 
 def _budget(scenario: Scenario, engine: Any) -> Iterator[Change]:
-    key, words = ("max_num_batched_tokens", "tokens of a step") if engine.semantics == "vllm" else ("chunked_prefill_size", "prefill tokens of a step")
+    key, words = (
+        ("max_num_batched_tokens", "tokens of a step")
+        if engine.semantics == "vllm"
+        else ("chunked_prefill_size", "prefill tokens of a step")
+    )
     old = getattr(engine, key)
     for new in (old * 2, old // 2, old // 4) if old else ():
         if new >= 256:
@@ -95,15 +109,29 @@ def _order(scenario: Scenario, _: Any) -> list[Change]:
     words, asks = "prompt layers in the order global, project, session, dynamic", "a check of the answers' quality"
     changed = with_classes(scenario, lambda c: replace(c, layers=best_order(c.layers)))
     named = scenario.workload.class_  # a preset's classes are not in the scenario file: there is nothing to set
-    return [Change(words, tuple(f"workload.class.{c.name}.layers={inline(c.layers)}" for c in one.workload.class_ if named), one, asks) for one in changed]
+    return [
+        Change(
+            words,
+            tuple(f"workload.class.{c.name}.layers={inline(c.layers)}" for c in one.workload.class_ if named),
+            one,
+            asks,
+        )
+        for one in changed
+    ]
 
 
 def _tier(scenario: Scenario, engine: Any) -> list[Change]:
     if engine.semantics != "vllm" or not scenario.cache.enabled or scenario.cache.tiers:
         return []
     changed = replace(scenario, cache=replace(scenario.cache, tiers=(HOST_TIER,)))
-    line = f'cache.tiers=[{{name = "{HOST_TIER.name}", bandwidth_gb_per_s = {HOST_TIER.bandwidth_gb_per_s}, capacity_gib = {HOST_TIER.capacity_gib}}}]'
-    asks = f"{HOST_TIER.capacity_gib:g} GiB of host memory a replica at {HOST_TIER.bandwidth_gb_per_s:g} GB/s, and KV offloading"
+    line = (
+        f'cache.tiers=[{{name = "{HOST_TIER.name}", bandwidth_gb_per_s = {HOST_TIER.bandwidth_gb_per_s}, capacity_gib ='
+        f" {HOST_TIER.capacity_gib}}}]"
+    )
+    asks = (
+        f"{HOST_TIER.capacity_gib:g} GiB of host memory a replica at {HOST_TIER.bandwidth_gb_per_s:g} GB/s, and KV"
+        " offloading"
+    )
     return [Change(f"a cache tier in host memory, {HOST_TIER.capacity_gib:g} GiB", (line,), changed, asks)]
 
 
@@ -130,7 +158,9 @@ def _width(scenario: Scenario, _: Any) -> Iterator[Change]:
         changed, width = _set(scenario, "hardware", "tensor_parallel", new)
         changed, named = _set(changed, "hardware", "profile", profile)
         changed, fleet = _set(changed, "cluster", "replicas", gpus // new)
-        yield Change(f"{gpus // new} replicas of {new} GPUs instead of {gpus // old} of {old}", (width, named, fleet), changed)
+        yield Change(
+            f"{gpus // new} replicas of {new} GPUs instead of {gpus // old} of {old}", (width, named, fleet), changed
+        )
 
 
 def _profile_at(scenario: Scenario, width: int) -> str | None:
@@ -146,4 +176,7 @@ def _profile_at(scenario: Scenario, width: int) -> str | None:
         return None
     name, device = known_as(here.model), here.profile.device["name"]
     bundled = [load_profile(BUNDLED / f"{one}.json") for one in bundled_profiles()]
-    return next((one.id for one in bundled if one.device["name"] == device and one.fits(name, scenario.model.dtype, width)), None)
+    return next(
+        (one.id for one in bundled if one.device["name"] == device and one.fits(name, scenario.model.dtype, width)),
+        None,
+    )

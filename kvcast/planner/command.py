@@ -1,7 +1,8 @@
 """The command that starts one replica of a plan, with vLLM or SGLang.
 
-    >>> launch_of(scenario)["vllm"]
+>>> launch_of(scenario)["vllm"]
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -13,15 +14,21 @@ from sim.sglang.node import POLICIES
 from workloads.errors import InputError
 
 HUGGING_FACE = {
-    "llama-3.1-8b": "meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-70b": "meta-llama/Llama-3.1-70B-Instruct", "llama-2-7b": "meta-llama/Llama-2-7b-chat-hf",
-    "mixtral-8x7b": "mistralai/Mixtral-8x7B-Instruct-v0.1", "qwen3-8b": "Qwen/Qwen3-8B", "qwen3-32b": "Qwen/Qwen3-32B", "qwen3-30b-a3b": "Qwen/Qwen3-30B-A3B",
+    "llama-3.1-8b": "meta-llama/Llama-3.1-8B-Instruct",
+    "llama-3.1-70b": "meta-llama/Llama-3.1-70B-Instruct",
+    "llama-2-7b": "meta-llama/Llama-2-7b-chat-hf",
+    "mixtral-8x7b": "mistralai/Mixtral-8x7B-Instruct-v0.1",
+    "qwen3-8b": "Qwen/Qwen3-8B",
+    "qwen3-32b": "Qwen/Qwen3-32B",
+    "qwen3-30b-a3b": "Qwen/Qwen3-30B-A3B",
     "qwen3-coder-30b-a3b": "Qwen/Qwen3-Coder-30B-A3B-Instruct",
-}  # fmt: skip
+}
 """Bundled model -> a repository that has these shapes."""
 
 
 def launch_of(scenario: Scenario) -> dict[str, Any] | None:
-    """The command that starts one replica of a resolved plan: {"vllm": argv or None, "sglang": argv or None, "words", "notes"}."""
+    """The command that starts one replica of a resolved plan: {"vllm": argv or None, "sglang": argv or None, "words",
+    "notes"}."""
     try:
         resolved = api.resolve(scenario)
     except InputError:
@@ -31,7 +38,10 @@ def launch_of(scenario: Scenario) -> dict[str, Any] | None:
     sglang = given.engine.semantics == SGLANG
     argv, notes = (_sglang if sglang else _vllm)(given, scenario, model)
     if resolved.lowered:
-        notes.append(f"--max-model-len {given.engine.max_model_len} is what fits in the KV memory: with the model's context of {resolved.model.max_context} vLLM does not start")
+        notes.append(
+            f"--max-model-len {given.engine.max_model_len} is what fits in the KV memory: with the model's context of"
+            f" {resolved.model.max_context} vLLM does not start"
+        )
     gpus = given.hardware.tensor_parallel
     each = f" of {gpus} GPUs" if gpus > 1 else ""
     words = f"{n} of these{each} behind a {given.cluster.router} router" if n > 1 else f"one replica{each}"
@@ -40,12 +50,31 @@ def launch_of(scenario: Scenario) -> dict[str, Any] | None:
 
 def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list[str]]:
     e = given.engine
-    argv = ["vllm", "serve", model, *_types(given, "fp8"), "--tensor-parallel-size", str(given.hardware.tensor_parallel)]
-    argv += ["--max-model-len", str(e.max_model_len), "--max-num-seqs", str(e.max_num_seqs), "--max-num-batched-tokens", str(e.max_num_batched_tokens)]
+    argv = [
+        "vllm",
+        "serve",
+        model,
+        *_types(given, "fp8"),
+        "--tensor-parallel-size",
+        str(given.hardware.tensor_parallel),
+    ]
+    argv += [
+        "--max-model-len",
+        str(e.max_model_len),
+        "--max-num-seqs",
+        str(e.max_num_seqs),
+        "--max-num-batched-tokens",
+        str(e.max_num_batched_tokens),
+    ]
     argv += ["--block-size", str(e.block_size), "--gpu-memory-utilization", f"{e.gpu_memory_utilization:g}"]
     if asked.engine.kv_blocks is not None:
         argv += ["--num-gpu-blocks-override", str(e.kv_blocks)]
-    for flag, value, default in (("--long-prefill-token-threshold", e.long_prefill_token_threshold, 0), ("--scheduling-policy", e.scheduler_policy, "fcfs"), ("--watermark", e.watermark, 0.0), ("--max-loras", e.max_loras, 0)):
+    for flag, value, default in (
+        ("--long-prefill-token-threshold", e.long_prefill_token_threshold, 0),
+        ("--scheduling-policy", e.scheduler_policy, "fcfs"),
+        ("--watermark", e.watermark, 0.0),
+        ("--max-loras", e.max_loras, 0),
+    ):
         argv += [flag, str(value)] if value != default else []
     argv += [] if e.reserve_full_isl else ["--no-scheduler-reserve-full-isl"]
     argv += ["--enable-prefix-caching" if given.cache.enabled else "--no-enable-prefix-caching"]
@@ -58,21 +87,53 @@ def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list
         notes.append("kvcast's cache tier is a model of KV offloading; the size is for all GPUs of a replica together")
     argv.append("--async-scheduling" if e.async_scheduling else "--no-async-scheduling")
     if not e.async_scheduling:
-        notes.append("simulated without asynchronous scheduling, which recent vLLM versions have on: --set engine.async_scheduling=true plans with it")
+        notes.append(
+            "simulated without asynchronous scheduling, which recent vLLM versions have on: --set"
+            " engine.async_scheduling=true plans with it"
+        )
     if e.preemption_victim != "fcfs":
-        notes.append(f"vLLM has no flag for preemption_victim = {e.preemption_victim}: this command preempts its own way (fcfs)")
+        notes.append(
+            f"vLLM has no flag for preemption_victim = {e.preemption_victim}: this command preempts its own way (fcfs)"
+        )
     return argv, notes
 
 
 def _sglang(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list[str]]:
     e = given.engine
-    argv = ["python", "-m", "sglang.launch_server", "--model-path", model, *_types(given, "fp8_e4m3"), "--tp-size", str(given.hardware.tensor_parallel)]
-    argv += ["--context-length", str(e.max_model_len), "--max-running-requests", str(e.max_num_seqs), "--max-total-tokens", str((e.kv_blocks or 0) * e.block_size)]
-    argv += ["--page-size", str(e.block_size), "--chunked-prefill-size", str(e.chunked_prefill_size or -1), "--max-prefill-tokens", str(e.max_prefill_tokens)]
+    argv = [
+        "python",
+        "-m",
+        "sglang.launch_server",
+        "--model-path",
+        model,
+        *_types(given, "fp8_e4m3"),
+        "--tp-size",
+        str(given.hardware.tensor_parallel),
+    ]
+    argv += [
+        "--context-length",
+        str(e.max_model_len),
+        "--max-running-requests",
+        str(e.max_num_seqs),
+        "--max-total-tokens",
+        str((e.kv_blocks or 0) * e.block_size),
+    ]
+    argv += [
+        "--page-size",
+        str(e.block_size),
+        "--chunked-prefill-size",
+        str(e.chunked_prefill_size or -1),
+        "--max-prefill-tokens",
+        str(e.max_prefill_tokens),
+    ]
     argv += ["--schedule-policy", e.schedule_policy, "--schedule-conservativeness", f"{e.schedule_conservativeness:g}"]
     argv += ["--enable-priority-scheduling"] if e.priority_scheduling else []
     own = given.cache.policy in POLICIES
-    argv += ["--radix-eviction-policy", given.cache.policy if own else "lru"] if given.cache.enabled else ["--disable-radix-cache"]
+    argv += (
+        ["--radix-eviction-policy", given.cache.policy if own else "lru"]
+        if given.cache.enabled
+        else ["--disable-radix-cache"]
+    )
     argv.append("--disable-overlap-schedule")
     notes = [
         "--max-total-tokens is the KV memory that was simulated; without it SGLang takes what fits",
@@ -81,7 +142,10 @@ def _sglang(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], li
     if given.cache.enabled and not own:
         notes.append(f"SGLang has no eviction policy {given.cache.policy}: this command runs lru")
     if e.retraction_policy != "length":
-        notes.append(f"no flag is written for retraction_policy = {e.retraction_policy}: this command retracts SGLang's own way (length)")
+        notes.append(
+            f"no flag is written for retraction_policy = {e.retraction_policy}: this command retracts SGLang's own way"
+            " (length)"
+        )
     return argv, notes
 
 

@@ -1,7 +1,8 @@
 """The plan as one JSON-able document: what `kvcast plan --json` prints, plan.json holds and the pages show.
 
-The one idea: every key is always there; null is what was not asked for or is not known. docs/plan.md has the meaning of each.
-"""
+The one idea: every key is always there; null is what was not asked for or is not known. docs/plan.md has the meaning of
+each."""
+
 from __future__ import annotations
 
 from collections import Counter
@@ -25,14 +26,20 @@ LIMITS = ("ttft_s", "tpot_s", "e2e_s")
 
 def slo_of(slo: SloConfig) -> dict[str, Any]:
     return {
-        "limits": {limit: getattr(slo, limit) for limit in LIMITS}, "attainment": slo.attainment, "attained_by": slo.attained_by,
+        "limits": {limit: getattr(slo, limit) for limit in LIMITS},
+        "attainment": slo.attainment,
+        "attained_by": slo.attained_by,
         "classes": {name: {limit: getattr(one, limit) for limit in LIMITS} for name, one in slo.classes.items()},
         "targets": {name: one.attainment for name, one in slo.classes.items() if one.attainment is not None},
-    }  # fmt: skip
+    }
 
 
 def interval_of(found: Interval | None, at_most: float | None = None) -> dict[str, float | None]:
-    return {"mean": found.mean, "low": found.low, "high": found.high} if found else {"mean": None, "low": None, "high": at_most}
+    return (
+        {"mean": found.mean, "low": found.low, "high": found.high}
+        if found
+        else {"mean": None, "low": None, "high": at_most}
+    )
 
 
 def size_of(combination: Combination, replicas: int) -> dict[str, Any]:
@@ -41,38 +48,59 @@ def size_of(combination: Combination, replicas: int) -> dict[str, Any]:
 
 
 def candidate_rows(fleet: Fleet) -> list[dict[str, Any]]:
-    """Everything that was looked at: simulated fleets, combinations given up for their price, and those that cannot run."""
+    """Everything that was looked at: simulated fleets, combinations given up for their price, and those that cannot
+    run."""
     rows = []
     for i, combination in enumerate(fleet.combinations):
         if i in fleet.reasons:
             rows.append(_row(combination, CANNOT_RUN, reason=fleet.reasons[i]))
             continue
-        rows += [{**_row(combination, one.verdict, one), **size_of(combination, n)} for n, one in sorted((n, one) for (j, n), one in fleet.judged.items() if j == i)]
+        rows += [
+            {**_row(combination, one.verdict, one), **size_of(combination, n)}
+            for n, one in sorted((n, one) for (j, n), one in fleet.judged.items() if j == i)
+        ]
         given_up = fleet.why_given_up(i)
         if given_up:
             rows.append({**_row(combination, PRUNED, reason=given_up), **size_of(combination, fleet.found[i].at_least)})
     return rows
 
 
-def _row(combination: Combination, verdict: str, one: Judged | None = None, reason: str | None = None) -> dict[str, Any]:
+def _row(
+    combination: Combination, verdict: str, one: Judged | None = None, reason: str | None = None
+) -> dict[str, Any]:
     return {
-        "label": combination.label, "values": combination.values, "replicas": None, "gpus": None, "usd_per_hour": None,
+        "label": combination.label,
+        "values": combination.values,
+        "replicas": None,
+        "gpus": None,
+        "usd_per_hour": None,
         "attainment": interval_of(one.attainment if one else None, one.at_most if one else None),
-        "per_slo": one.per_slo if one else dict.fromkeys(LIMITS), "stable": one.stable if one else None, "verdict": verdict,
-        "rejected_by": one.judged.reason or None if one else None, "class": one.judged.failed or None if one else None,
-        "classes": [each.as_document() for each in one.judged.classes] if one else [], "runs": len(one.runs) if one else 0, "reason": reason, "extrapolated": one.extrapolated if one else None,
+        "per_slo": one.per_slo if one else dict.fromkeys(LIMITS),
+        "stable": one.stable if one else None,
+        "verdict": verdict,
+        "rejected_by": one.judged.reason or None if one else None,
+        "class": one.judged.failed or None if one else None,
+        "classes": [each.as_document() for each in one.judged.classes] if one else [],
+        "runs": len(one.runs) if one else 0,
+        "reason": reason,
+        "extrapolated": one.extrapolated if one else None,
         "goodput_per_s": one.goodput_per_s if one else None,
-        "ttft_ms_p99": one.ttft_ms["p99"] if one else None, "tpot_ms_p99": one.tpot_ms["p99"] if one else None,
+        "ttft_ms_p99": one.ttft_ms["p99"] if one else None,
+        "tpot_ms_p99": one.tpot_ms["p99"] if one else None,
         "run": one.run if one else None,
-    }  # fmt: skip
+    }
 
 
 def sketch_of(one: Judged) -> dict[str, Any]:
     """A fleet judged by one run: its shares, without more precision than it has."""
     return {
-        "verdict": one.verdict, "attains": one.attains, "attainment": interval_of(one.attainment, one.at_most),
-        "classes": [each.as_document() for each in one.judged.classes], "ttft_ms_p99": one.ttft_ms["p99"], "tpot_ms_p99": one.tpot_ms["p99"],
-    }  # fmt: skip
+        "verdict": one.verdict,
+        "attains": one.attains,
+        "attainment": interval_of(one.attainment, one.at_most),
+        "classes": [each.as_document() for each in one.judged.classes],
+        "ttft_ms_p99": one.ttft_ms["p99"],
+        "tpot_ms_p99": one.tpot_ms["p99"],
+    }
 
 
 def rejected_by(rows: list[dict[str, Any]]) -> dict[str, int]:
@@ -83,21 +111,54 @@ def rejected_by(rows: list[dict[str, Any]]) -> dict[str, int]:
 def answer_of(fleet: Fleet, scenario: Scenario) -> dict[str, Any]:
     one = fleet.answer
     empty = dict.fromkeys(
-        ("replicas", "gpus", "gpus_per_replica", "gpu_hours_per_day", "usd_per_hour", "label", "values", "router", "goodput_per_s", "run", "launch",
-         "word", "reason", "class", "classes", "runs", "by_seed", "offered_per_s", *KEYS))  # fmt: skip
+        (
+            "replicas",
+            "gpus",
+            "gpus_per_replica",
+            "gpu_hours_per_day",
+            "usd_per_hour",
+            "label",
+            "values",
+            "router",
+            "goodput_per_s",
+            "run",
+            "launch",
+            "word",
+            "reason",
+            "class",
+            "classes",
+            "runs",
+            "by_seed",
+            "offered_per_s",
+            *KEYS,
+        )
+    )
     if one is None or fleet.winner is None:
         return {"feasible": False, **empty, "attainment": interval_of(None)}
     combination = fleet.combinations[fleet.winner]
     size = size_of(combination, fleet.replicas)
     return {
-        "feasible": one.meets, **empty, **size, "gpus_per_replica": combination.gpus_per_replica, "gpu_hours_per_day": 24 * size["gpus"],
-        "label": combination.label, "values": combination.values, "router": scenario.cluster.router,
-        "attainment": interval_of(one.attainment, one.at_most), "goodput_per_s": one.goodput_per_s, "run": one.run,
+        "feasible": one.meets,
+        **empty,
+        **size,
+        "gpus_per_replica": combination.gpus_per_replica,
+        "gpu_hours_per_day": 24 * size["gpus"],
+        "label": combination.label,
+        "values": combination.values,
+        "router": scenario.cluster.router,
+        "attainment": interval_of(one.attainment, one.at_most),
+        "goodput_per_s": one.goodput_per_s,
+        "run": one.run,
         "launch": launch_of(scenario),
-        "word": one.verdict, "reason": one.judged.reason or None, "class": one.judged.failed or None,
-        "classes": [each.as_document() for each in one.judged.classes], "runs": len(one.runs), "by_seed": fleet.by_seed(),
-        "offered_per_s": one.offered_per_s, **_money(fleet, one, size["usd_per_hour"]),
-    }  # fmt: skip
+        "word": one.verdict,
+        "reason": one.judged.reason or None,
+        "class": one.judged.failed or None,
+        "classes": [each.as_document() for each in one.judged.classes],
+        "runs": len(one.runs),
+        "by_seed": fleet.by_seed(),
+        "offered_per_s": one.offered_per_s,
+        **_money(fleet, one, size["usd_per_hour"]),
+    }
 
 
 def over_the_period(answer: dict[str, Any], period: dict[str, Any] | None) -> dict[str, Any]:
@@ -109,14 +170,24 @@ def over_the_period(answer: dict[str, Any], period: dict[str, Any] | None) -> di
 
 def _money(fleet: Fleet, one: Judged, usd_per_hour: float | None) -> dict[str, float | None]:
     workload = fleet.trials.workload(one.trial.scenario)
-    inside = fleet.trials.by_request(one.runs[0])["in_window"].astype(bool) if one.at_most is None else np.ones(len(workload), bool)
+    inside = (
+        fleet.trials.by_request(one.runs[0])["in_window"].astype(bool)
+        if one.at_most is None
+        else np.ones(len(workload), bool)
+    )
     return money(usd_per_hour, one.offered_per_s, workload.prompt_tokens[inside], workload.output_tokens[inside])
 
 
 def capacity_of(found: Capacity) -> dict[str, Any]:
-    """Loads in `unit`; headroom is 1 - offered / capacity. breaks_at_per_s is None where every load looked at meets: both are then lower bounds."""
+    """Loads in `unit`; headroom is 1 - offered / capacity. breaks_at_per_s is None where every load looked at meets:
+    both are then lower bounds."""
     most = found.load(found.held)
     return {
-        "unit": found.unit, "offered_rate_per_s": found.offered, "slo_capacity_per_s": most, "low": found.load(found.low), "high": found.load(found.high),
-        "headroom": None if not most else 1 - found.offered / most, "breaks_at_per_s": None if found.most is None or found.endless else found.load((found.held or 0) + 1),
-    }  # fmt: skip
+        "unit": found.unit,
+        "offered_rate_per_s": found.offered,
+        "slo_capacity_per_s": most,
+        "low": found.load(found.low),
+        "high": found.load(found.high),
+        "headroom": None if not most else 1 - found.offered / most,
+        "breaks_at_per_s": None if found.most is None or found.endless else found.load((found.held or 0) + 1),
+    }

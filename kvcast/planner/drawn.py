@@ -4,6 +4,7 @@ The one idea: whether a seed draws requests is not looked up but tried: the requ
 
     >>> drawn(scenario, lambda seed: load_workload(scenario.workload, seed))
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -18,7 +19,8 @@ RANDOM = "random"
 
 
 def drawn(scenario: Scenario, workload_of: Callable[[int], Workload]) -> bool:
-    """Whether requests, routing or eviction depend on the seed. A user's own policy may draw; equal runs are found later."""
+    """Whether requests, routing or eviction depend on the seed. A user's own policy may draw; equal runs are found
+    later."""
     if RANDOM in (scenario.cluster.router, scenario.cache.policy) or ":" in scenario.cache.policy:
         return True
     return scenario.workload.trace is None or not _alike(workload_of(scenario.seed), workload_of(scenario.seed + 1))
@@ -26,4 +28,6 @@ def drawn(scenario: Scenario, workload_of: Callable[[int], Workload]) -> bool:
 
 def _alike(a: Workload, b: Workload) -> bool:
     columns = [f.name for f in fields(a) if isinstance(getattr(a, f.name), np.ndarray)]
-    return len(a) == len(b) and all(np.array_equal(getattr(a, name), getattr(b, name), equal_nan=True) for name in columns)
+    return len(a) == len(b) and all(
+        np.array_equal(getattr(a, name), getattr(b, name), equal_nan=True) for name in columns
+    )

@@ -1,9 +1,11 @@
-"""Launch flags of vLLM (0.33) and SGLang (0.5): which scenario key each one is, which matter to nothing here, which are not modelled.
+"""Launch flags of vLLM (0.33) and SGLang (0.5): which scenario key each one is, which matter to nothing here, which are
+not modelled.
 
 The one idea: a flag is in one table or it is unknown; adding one is a line.
 
     >>> READ["vllm"]["--max-num-seqs"]("256")
 """
+
 from __future__ import annotations
 
 import re
@@ -29,7 +31,8 @@ def _size(value: str) -> int:
 
 
 def _model(value: str) -> list[str]:
-    """A repository's name as a bundled model's, and its precision where the name says it; another name, or a folder, as it is."""
+    """A repository's name as a bundled model's, and its precision where the name says it; another name, or a folder, as
+    it is."""
     from calibrate.models import bundled_models
 
     if Path(value).exists():
@@ -63,62 +66,186 @@ TOKENS = "kv tokens"
 COMMON: dict[str, Reader] = {"--dtype": _dtype, "--kv-cache-dtype": _kv_dtype, "--quantization": _quantization}
 READ: dict[str, dict[str, Reader]] = {
     VLLM: {
-        **COMMON, "--model": _model, "-q": _quantization,
-        "--tensor-parallel-size": _key("hardware.tensor_parallel", int), "-tp": _key("hardware.tensor_parallel", int),
-        "--data-parallel-size": _key("cluster.replicas", int), "-dp": _key("cluster.replicas", int),
-        "--gpu-memory-utilization": _key("engine.gpu_memory_utilization", float), "--max-model-len": _key("engine.max_model_len", _size),
-        "--max-num-seqs": _key("engine.max_num_seqs", int), "--max-num-batched-tokens": _key("engine.max_num_batched_tokens", _size),
-        "--block-size": _key("engine.block_size", int), "--num-gpu-blocks-override": _key("engine.kv_blocks", int),
-        "--long-prefill-token-threshold": _key("engine.long_prefill_token_threshold", int), "--scheduling-policy": _key("engine.scheduler_policy"),
-        "--watermark": _key("engine.watermark", float), "--max-loras": _key("engine.max_loras", int),
+        **COMMON,
+        "--model": _model,
+        "-q": _quantization,
+        "--tensor-parallel-size": _key("hardware.tensor_parallel", int),
+        "-tp": _key("hardware.tensor_parallel", int),
+        "--data-parallel-size": _key("cluster.replicas", int),
+        "-dp": _key("cluster.replicas", int),
+        "--gpu-memory-utilization": _key("engine.gpu_memory_utilization", float),
+        "--max-model-len": _key("engine.max_model_len", _size),
+        "--max-num-seqs": _key("engine.max_num_seqs", int),
+        "--max-num-batched-tokens": _key("engine.max_num_batched_tokens", _size),
+        "--block-size": _key("engine.block_size", int),
+        "--num-gpu-blocks-override": _key("engine.kv_blocks", int),
+        "--long-prefill-token-threshold": _key("engine.long_prefill_token_threshold", int),
+        "--scheduling-policy": _key("engine.scheduler_policy"),
+        "--watermark": _key("engine.watermark", float),
+        "--max-loras": _key("engine.max_loras", int),
         "--enable-prefix-caching": _key("cache.enabled", lambda v: "true" if v == "true" else "false"),
         "--no-enable-prefix-caching": lambda _: ["cache.enabled=false"],
-        "--scheduler-reserve-full-isl": lambda _: ["engine.reserve_full_isl=true"], "--no-scheduler-reserve-full-isl": lambda _: ["engine.reserve_full_isl=false"],
-        "--async-scheduling": lambda _: ["engine.async_scheduling=true"], "--no-async-scheduling": lambda _: ["engine.async_scheduling=false"],
+        "--scheduler-reserve-full-isl": lambda _: ["engine.reserve_full_isl=true"],
+        "--no-scheduler-reserve-full-isl": lambda _: ["engine.reserve_full_isl=false"],
+        "--async-scheduling": lambda _: ["engine.async_scheduling=true"],
+        "--no-async-scheduling": lambda _: ["engine.async_scheduling=false"],
     },
     SGLANG: {
-        **COMMON, "--model-path": _model, "--model": _model,
-        "--tensor-parallel-size": _key("hardware.tensor_parallel", int), "--tp-size": _key("hardware.tensor_parallel", int), "--tp": _key("hardware.tensor_parallel", int),
-        "--data-parallel-size": _key("cluster.replicas", int), "--dp-size": _key("cluster.replicas", int), "--dp": _key("cluster.replicas", int),
-        "--max-total-tokens": _key(TOKENS, int), "--context-length": _key("engine.max_model_len", int), "--max-running-requests": _key("engine.max_num_seqs", int),
-        "--chunked-prefill-size": _chunked, "--max-prefill-tokens": _key("engine.max_prefill_tokens", int), "--page-size": _key("engine.block_size", int),
-        "--schedule-policy": _key("engine.schedule_policy"), "--schedule-conservativeness": _key("engine.schedule_conservativeness", float),
-        "--radix-eviction-policy": _key("cache.policy"), "--disable-radix-cache": lambda _: ["cache.enabled=false"],
+        **COMMON,
+        "--model-path": _model,
+        "--model": _model,
+        "--tensor-parallel-size": _key("hardware.tensor_parallel", int),
+        "--tp-size": _key("hardware.tensor_parallel", int),
+        "--tp": _key("hardware.tensor_parallel", int),
+        "--data-parallel-size": _key("cluster.replicas", int),
+        "--dp-size": _key("cluster.replicas", int),
+        "--dp": _key("cluster.replicas", int),
+        "--max-total-tokens": _key(TOKENS, int),
+        "--context-length": _key("engine.max_model_len", int),
+        "--max-running-requests": _key("engine.max_num_seqs", int),
+        "--chunked-prefill-size": _chunked,
+        "--max-prefill-tokens": _key("engine.max_prefill_tokens", int),
+        "--page-size": _key("engine.block_size", int),
+        "--schedule-policy": _key("engine.schedule_policy"),
+        "--schedule-conservativeness": _key("engine.schedule_conservativeness", float),
+        "--radix-eviction-policy": _key("cache.policy"),
+        "--disable-radix-cache": lambda _: ["cache.enabled=false"],
         "--enable-priority-scheduling": lambda _: ["engine.priority_scheduling=true"],
     },
-}  # fmt: skip
+}
 """Flag -> scenario keys of its value; a ValueError says that the value is not modelled."""
 
-NO_EFFECT = frozenset({
-    "--host", "--port", "--api-key", "--served-model-name", "--trust-remote-code", "--download-dir", "--tokenizer", "--tokenizer-path",
-    "--tokenizer-mode", "--revision", "--chat-template", "--enable-auto-tool-choice", "--tool-call-parser", "--reasoning-parser",
-    "--disable-log-requests", "--enable-log-requests", "--no-enable-log-requests", "--disable-log-stats", "--uvicorn-log-level", "--log-level",
-    "--log-requests", "--load-format", "--generation-config", "--seed", "--random-seed", "--hf-token", "--enable-metrics", "--enable-chunked-prefill",
-    "--allowed-origins", "--root-path", "--ssl-keyfile", "--ssl-certfile", "--max-log-len", "--watchdog-timeout", "--skip-server-warmup",
-    "--model-tag", "--enable-cache-report", "--show-time-cost", "--device", "--gpu-memory-utilization-gb",
-    "--disable-overlap-schedule",  # kvcast simulates SGLang without it
-})  # fmt: skip
-NOT_MODELLED = frozenset({
-    "--enforce-eager", "--pipeline-parallel-size", "-pp", "--pp-size", "--pipeline-parallel", "--speculative-config", "--speculative-model",
-    "--num-speculative-tokens", "--speculative-algorithm", "--swap-space", "--cpu-offload-gb", "--kv-offloading-size", "--kv-offloading-backend",
-    "--kv-transfer-config", "--enable-expert-parallel", "--ep-size", "--expert-parallel-size", "--compilation-config", "-O",
-    "--max-num-partial-prefills", "--max-long-partial-prefills", "--disable-cuda-graph", "--cuda-graph-max-bs",
-    "--enable-dp-attention", "--attention-backend", "--no-enable-chunked-prefill", "--kv-cache-memory-bytes", "--mem-fraction-static",
-    "--enable-mixed-chunk", "--enable-torch-compile", "--disaggregation-mode", "--nnodes", "--enable-lora", "--lora-modules",
-    "--enable-hierarchical-cache", "--hicache-ratio", "--hicache-size", "--decode-context-parallel-size", "-dcp", "--max-queued-requests",
-    "--prefill-max-requests", "--enable-dual-batch-overlap", "--limit-mm-per-prompt", "--stream-interval",
-})  # fmt: skip
-SWITCHES = frozenset({
-    "--enable-prefix-caching", "--no-enable-prefix-caching", "--scheduler-reserve-full-isl", "--no-scheduler-reserve-full-isl", "--async-scheduling",
-    "--no-async-scheduling", "--disable-radix-cache", "--enable-priority-scheduling",
-})  # fmt: skip
+NO_EFFECT = frozenset(
+    {
+        "--host",
+        "--port",
+        "--api-key",
+        "--served-model-name",
+        "--trust-remote-code",
+        "--download-dir",
+        "--tokenizer",
+        "--tokenizer-path",
+        "--tokenizer-mode",
+        "--revision",
+        "--chat-template",
+        "--enable-auto-tool-choice",
+        "--tool-call-parser",
+        "--reasoning-parser",
+        "--disable-log-requests",
+        "--enable-log-requests",
+        "--no-enable-log-requests",
+        "--disable-log-stats",
+        "--uvicorn-log-level",
+        "--log-level",
+        "--log-requests",
+        "--load-format",
+        "--generation-config",
+        "--seed",
+        "--random-seed",
+        "--hf-token",
+        "--enable-metrics",
+        "--enable-chunked-prefill",
+        "--allowed-origins",
+        "--root-path",
+        "--ssl-keyfile",
+        "--ssl-certfile",
+        "--max-log-len",
+        "--watchdog-timeout",
+        "--skip-server-warmup",
+        "--model-tag",
+        "--enable-cache-report",
+        "--show-time-cost",
+        "--device",
+        "--gpu-memory-utilization-gb",
+        "--disable-overlap-schedule",  # kvcast simulates SGLang without it
+    }
+)
+NOT_MODELLED = frozenset(
+    {
+        "--enforce-eager",
+        "--pipeline-parallel-size",
+        "-pp",
+        "--pp-size",
+        "--pipeline-parallel",
+        "--speculative-config",
+        "--speculative-model",
+        "--num-speculative-tokens",
+        "--speculative-algorithm",
+        "--swap-space",
+        "--cpu-offload-gb",
+        "--kv-offloading-size",
+        "--kv-offloading-backend",
+        "--kv-transfer-config",
+        "--enable-expert-parallel",
+        "--ep-size",
+        "--expert-parallel-size",
+        "--compilation-config",
+        "-O",
+        "--max-num-partial-prefills",
+        "--max-long-partial-prefills",
+        "--disable-cuda-graph",
+        "--cuda-graph-max-bs",
+        "--enable-dp-attention",
+        "--attention-backend",
+        "--no-enable-chunked-prefill",
+        "--kv-cache-memory-bytes",
+        "--mem-fraction-static",
+        "--enable-mixed-chunk",
+        "--enable-torch-compile",
+        "--disaggregation-mode",
+        "--nnodes",
+        "--enable-lora",
+        "--lora-modules",
+        "--enable-hierarchical-cache",
+        "--hicache-ratio",
+        "--hicache-size",
+        "--decode-context-parallel-size",
+        "-dcp",
+        "--max-queued-requests",
+        "--prefill-max-requests",
+        "--enable-dual-batch-overlap",
+        "--limit-mm-per-prompt",
+        "--stream-interval",
+    }
+)
+SWITCHES = frozenset(
+    {
+        "--enable-prefix-caching",
+        "--no-enable-prefix-caching",
+        "--scheduler-reserve-full-isl",
+        "--no-scheduler-reserve-full-isl",
+        "--async-scheduling",
+        "--no-async-scheduling",
+        "--disable-radix-cache",
+        "--enable-priority-scheduling",
+    }
+)
 """Flags that take no value; one that does take a value gives true or false."""
 NO_VALUE = SWITCHES | {
-    "--enforce-eager", "--trust-remote-code", "--enable-auto-tool-choice", "--disable-log-requests", "--enable-log-requests", "--no-enable-log-requests",
-    "--disable-log-stats", "--enable-chunked-prefill", "--no-enable-chunked-prefill", "--enable-expert-parallel", "--enable-lora", "--enable-metrics",
-    "--log-requests", "--disable-cuda-graph", "--disable-overlap-schedule", "--enable-dp-attention", "--enable-mixed-chunk", "--enable-torch-compile",
-    "--enable-hierarchical-cache", "--enable-dual-batch-overlap", "--skip-server-warmup", "--enable-cache-report", "--show-time-cost",
-}  # fmt: skip
+    "--enforce-eager",
+    "--trust-remote-code",
+    "--enable-auto-tool-choice",
+    "--disable-log-requests",
+    "--enable-log-requests",
+    "--no-enable-log-requests",
+    "--disable-log-stats",
+    "--enable-chunked-prefill",
+    "--no-enable-chunked-prefill",
+    "--enable-expert-parallel",
+    "--enable-lora",
+    "--enable-metrics",
+    "--log-requests",
+    "--disable-cuda-graph",
+    "--disable-overlap-schedule",
+    "--enable-dp-attention",
+    "--enable-mixed-chunk",
+    "--enable-torch-compile",
+    "--enable-hierarchical-cache",
+    "--enable-dual-batch-overlap",
+    "--skip-server-warmup",
+    "--enable-cache-report",
+    "--show-time-cost",
+}
 """Known flags after which a word belongs to the command, not to the flag."""
 SGLANG_OFF = {"--pp-size": "1", "--ep-size": "1", "--nnodes": "1", "--disaggregation-mode": "null"}
 """What SGLang's log prints of these when they are not used."""

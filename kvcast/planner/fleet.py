@@ -1,12 +1,14 @@
 """The cheapest fleet: for every combination the fewest replicas that meet the target, and the cheapest of them all.
 
-The one idea: attainment rises with replicas, so each combination is a bisection over single runs; the most promising one goes ahead,
-the others are only asked whether they do with less than the best fleet so far, and those that cost the same are then compared by
-attainment. The one that is chosen is then settled over independent runs, and so is the fleet with a replica less.
+The one idea: attainment rises with replicas, so each combination is a bisection over single runs; the most promising
+one goes ahead, the others are only asked whether they do with less than the best fleet so far, and those that cost the
+same are then compared by attainment. The one that is chosen is then settled over independent runs, and so is the fleet
+with a replica less.
 
     fleet = Fleet(trials, combinations, most=64); fleet.search()
     fleet.winner, fleet.judged[fleet.winner, fleet.replicas]
 """
+
 from __future__ import annotations
 
 import math
@@ -17,20 +19,26 @@ from kvcast.planner.search import Found, fewest, scan, together
 from kvcast.planner.trials import Judged, Trial, Trials
 
 WAVE = 8
-"""Combinations searched at once: more would ask all of them for what the first ones make needless, fewer would leave processes idle."""
+"""Combinations searched at once: more would ask all of them for what the first ones make needless, fewer would leave
+processes idle."""
 TIES = 150_000
-"""Requests that fleets of the same cost are simulated for, to see which attains most: so a plan of few combinations compares all
-of them, and one of a hundred those that came closest to doing with less."""
+"""Requests that fleets of the same cost are simulated for, to see which attains most: so a plan of few combinations
+compares all of them, and one of a hundred those that came closest to doing with less."""
 DEARER, AS_DEAR = "dearer than the best fleet", "at best as dear as the best fleet, not compared with it (--every does)"
 
 
 class Fleet:
-    """Positions of combinations are their places in `combinations`; those that cannot run are left out of the search."""
+    """Positions of combinations are their places in `combinations`; those that cannot run are left out of the
+    search."""
 
     def __init__(self, trials: Trials, combinations: Sequence[Combination], most: int, every: bool = False) -> None:
         """every: find the fewest replicas of every combination, also where they cannot be cheaper than the best."""
         self.trials, self.combinations, self.most, self.every = trials, combinations, most, every
-        self.reasons = {i: one.reason or trials.cannot_run(one.with_replicas(1)) for i, one in enumerate(combinations) if one.scenario is None or trials.cannot_run(one.with_replicas(1))}
+        self.reasons = {
+            i: one.reason or trials.cannot_run(one.with_replicas(1))
+            for i, one in enumerate(combinations)
+            if one.scenario is None or trials.cannot_run(one.with_replicas(1))
+        }
         self.runnable = [i for i in range(len(combinations)) if i not in self.reasons]
         self.judged: dict[tuple[int, int], Judged] = {}
         self.settled: dict[tuple[int, int], Judged] = {}  #: those of `judged` that were settled over independent runs
@@ -74,14 +82,17 @@ class Fleet:
         self._settle()
 
     def judge_fixed(self) -> None:
-        """No search: every combination with the replicas it has; the winner meets the target, or comes closest to it."""
+        """No search: every combination with the replicas it has; the winner meets the target, or comes closest to
+        it."""
         sizes = {i: self._scenario_replicas(i) for i in self.runnable}
         self._judge({i: [n] for i, n in sizes.items()})
         self.found = {i: Found(n, n) for i, n in sizes.items()}
         self.winner = max(self.runnable, key=lambda i: self._rank_fixed(i, sizes[i]), default=None)
         if self.winner is not None:
             n = sizes[self.winner]
-            self.judged[self.winner, n] = self.settled[self.winner, n] = self.trials.settle(self._trial(self.winner, n, keep=True, full=True))
+            self.judged[self.winner, n] = self.settled[self.winner, n] = self.trials.settle(
+                self._trial(self.winner, n, keep=True, full=True)
+            )
 
     def judge(self, i: int, ns: Sequence[int], full: bool = False) -> list[Judged]:
         """Fleets of one combination by one run each, also for questions beyond the search."""
@@ -92,7 +103,8 @@ class Fleet:
 
     # -- the answer, settled ----------------------------------------------------------------------------------------
     def _settle(self) -> None:
-        """Settle the chosen fleet; where it does not meet, the next larger one or what is now cheapest; where it does, one replica less."""
+        """Settle the chosen fleet; where it does not meet, the next larger one or what is now cheapest; where it does,
+        one replica less."""
         while self.winner is not None:
             i, n = self.winner, self.replicas
             if (i, n) not in self.settled:
@@ -117,7 +129,8 @@ class Fleet:
         return Found(None, self.most + 1)
 
     def by_seed(self) -> dict[str, int] | None:
-        """How many of the answer's runs say so by themselves, how many would do with a replica less, how many ask for more.
+        """How many of the answer's runs say so by themselves, how many would do with a replica less, how many ask for
+        more.
 
         None where there is one run.
         """
@@ -128,9 +141,11 @@ class Fleet:
         fewer = less.attained if less is not None else ()
         does_with_less = [k < len(fewer) and fewer[k] for k in range(len(one.attained))]
         return {
-            "runs": len(one.attained), "same": sum(a and not b for a, b in zip(one.attained, does_with_less, strict=True)),
-            "fewer": sum(does_with_less), "more": sum(not a and not b for a, b in zip(one.attained, does_with_less, strict=True)),
-        }  # fmt: skip
+            "runs": len(one.attained),
+            "same": sum(a and not b for a, b in zip(one.attained, does_with_less, strict=True)),
+            "fewer": sum(does_with_less),
+            "more": sum(not a and not b for a, b in zip(one.attained, does_with_less, strict=True)),
+        }
 
     def _scenario_replicas(self, i: int) -> int:
         scenario = self.combinations[i].scenario
@@ -156,9 +171,14 @@ class Fleet:
         self.found |= together(searches, self._judge)
 
     def _compare_ties(self) -> None:
-        """Simulate those that were given up because they can only be as dear as the best, closest first, for TIES requests."""
+        """Simulate those that were given up because they can only be as dear as the best, closest first, for TIES
+        requests."""
         best = self._best_cost()
-        ties = [i for i, one in self.found.items() if one.given_up and one.at_least <= self.most and math.isclose(self.cost(i, one.at_least), best)]
+        ties = [
+            i
+            for i, one in self.found.items()
+            if one.given_up and one.at_least <= self.most and math.isclose(self.cost(i, one.at_least), best)
+        ]
         left, chosen = TIES, []
         for i in sorted(ties, key=self._closeness, reverse=True):
             left -= self._requests(i)
@@ -166,14 +186,18 @@ class Fleet:
                 break
             chosen.append(i)
         if len(chosen) < len(ties):
-            self.notes.append(f"{len(ties) - len(chosen)} combinations may do at the same cost and were not compared with the best: --every compares all")
+            self.notes.append(
+                f"{len(ties) - len(chosen)} combinations may do at the same cost and were not compared with the best:"
+                " --every compares all"
+            )
         answers = self._judge({i: [self.found[i].at_least] for i in chosen})
         for i in chosen:
             n = self.found[i].at_least
             self.found[i] = Found(n, n) if answers[i][0] else Found(None, n + 1, given_up=True)
 
     def _closeness(self, i: int) -> tuple[float, float]:
-        """How close the largest cheaper fleet of a combination came to the target: how long it could go on, then what it attained."""
+        """How close the largest cheaper fleet of a combination came to the target: how long it could go on, then what
+        it attained."""
         one = self.judged.get((i, self.found[i].at_least - 1))
         return (0.0, 0.0) if one is None else (one.served, one.attainment.low if one.attainment else 0.0)
 
@@ -212,5 +236,8 @@ class Fleet:
         if not wrong:
             return
         told = " and ".join(f"{m} replicas {'meet' if answers[m] else 'miss'}" for m in wrong)
-        self.notes.append(f"attainment does not rise steadily with replicas here ({n} meet, yet {told}): every smaller fleet was simulated")
+        self.notes.append(
+            f"attainment does not rise steadily with replicas here ({n} meet, yet {told}): every smaller fleet was"
+            " simulated"
+        )
         self.found |= together({i: scan(n)}, self._judge)

@@ -1,10 +1,11 @@
 """Launch commands and start-up logs of vLLM and SGLang, read into scenario keys.
 
-The one idea: every flag ends up in exactly one of four lists: set (a scenario key), no effect (on timing and cache), not
-modelled (it changes results and kvcast does not simulate it) or unknown. Nothing is dropped without being named.
+The one idea: every flag ends up in exactly one of four lists: set (a scenario key), no effect (on timing and cache),
+not modelled (it changes results and kvcast does not simulate it) or unknown. Nothing is dropped without being named.
 
     >>> read_command("vllm serve meta-llama/Llama-3.1-8B-Instruct -tp 2 --enforce-eager").sets
 """
+
 from __future__ import annotations
 
 import ast
@@ -34,14 +35,25 @@ class Launch:
     notes: list[str] = field(default_factory=list)
 
     def as_document(self) -> dict[str, Any]:
-        return {"engine": self.engine, "set": self.sets, "no_effect": self.no_effect, "not_modelled": self.not_modelled, "unknown": self.unknown, "notes": self.notes}
+        return {
+            "engine": self.engine,
+            "set": self.sets,
+            "no_effect": self.no_effect,
+            "not_modelled": self.not_modelled,
+            "unknown": self.unknown,
+            "notes": self.notes,
+        }
 
     def cautions(self) -> list[str]:
-        told = (("that kvcast does not simulate, results differ by what they do", self.not_modelled), ("that kvcast does not know, not taken over", self.unknown))
+        told = (
+            ("that kvcast does not simulate, results differ by what they do", self.not_modelled),
+            ("that kvcast does not know, not taken over", self.unknown),
+        )
         return [f"launch flags {what}: {', '.join(flags)}" for what, flags in told if flags]
 
     def fit(self, doc: dict, source: str) -> None:
-        """Take a profile of the scenario's GPU that fits the command's model and width, and say how the log's KV cache compares.
+        """Take a profile of the scenario's GPU that fits the command's model and width, and say how the log's KV cache
+        compares.
 
         doc: the scenario's tables with this command's sets applied.
         """
@@ -49,15 +61,25 @@ class Launch:
         profile = fitting_profile(scenario)
         if profile is not None:
             self.sets.append(f"hardware.profile={profile}")
-            self.notes.append(f"profile {profile} instead of {scenario.hardware.profile}, which is for another model or width")
+            self.notes.append(
+                f"profile {profile} instead of {scenario.hardware.profile}, which is for another model or width"
+            )
             scenario = replace(scenario, hardware=replace(scenario.hardware, profile=profile))
         logged, size = scenario.engine.kv_blocks, scenario.engine.block_size
         if logged is not None:
             try:
-                ours = api.resolve(replace(scenario, engine=replace(scenario.engine, kv_blocks=None, max_model_len=None))).scenario.engine.kv_blocks or 0
+                ours = (
+                    api.resolve(
+                        replace(scenario, engine=replace(scenario.engine, kv_blocks=None, max_model_len=None))
+                    ).scenario.engine.kv_blocks
+                    or 0
+                )
             except InputError:
                 return
-            self.notes.append(f"KV blocks of {size} tokens: {logged:,} given, kvcast's own arithmetic says {ours:,} ({100 * (ours / logged - 1):+.1f} %); those given are used")
+            self.notes.append(
+                f"KV blocks of {size} tokens: {logged:,} given, kvcast's own arithmetic says {ours:,}"
+                f" ({100 * (ours / logged - 1):+.1f} %); those given are used"
+            )
 
 
 # -- a command ---------------------------------------------------------------------------------------------------------
@@ -73,13 +95,18 @@ def read_command(command: str) -> Launch:
     for i, word in enumerate(words):
         if (word == "vllm" or word.endswith("/vllm")) and words[i + 1 : i + 2] == ["serve"]:
             return _read(VLLM, words[i + 2 :])
-        if word.startswith("vllm.entrypoints") or word.partition(":")[0].endswith("/vllm-openai"):  # a module, or its container
+        if word.startswith("vllm.entrypoints") or word.partition(":")[0].endswith(
+            "/vllm-openai"
+        ):  # a module, or its container
             return _read(VLLM, words[i + 1 :])
         if word.startswith(("sglang.launch_server", "sglang_router.launch_server")):
             return _read(SGLANG, words[i + 1 :])
         if word == "sglang" and words[i + 1 : i + 2] == ["serve"]:
             return _read(SGLANG, words[i + 2 :])
-    raise InputError(f"--from-launch {command.strip()[:60]!r}: expected 'vllm serve MODEL ...' or 'python -m sglang.launch_server --model-path MODEL ...'")
+    raise InputError(
+        f"--from-launch {command.strip()[:60]!r}: expected 'vllm serve MODEL ...' or 'python -m sglang.launch_server"
+        " --model-path MODEL ...'"
+    )
 
 
 SHELL = re.compile(r"^(\|\|?|&&?|;|\d?[<>].*|&>.*|#.*)$")
@@ -89,22 +116,33 @@ SHELL = re.compile(r"^(\|\|?|&&?|;|\d?[<>].*|&>.*|#.*)$")
 def _read(engine: str, words: Sequence[str]) -> Launch:
     launch = _sorted(engine, _flags(engine, words))
     if engine == VLLM and not any(one.startswith("engine.async_scheduling=") for one in launch.sets):
-        launch.notes.append("vLLM schedules asynchronously where it can; that is simulated with --set engine.async_scheduling=true only")
+        launch.notes.append(
+            "vLLM schedules asynchronously where it can; that is simulated with --set engine.async_scheduling=true only"
+        )
     return launch
 
 
 def _flags(engine: str, words: Sequence[str]) -> list[tuple[str, str | None]]:
-    """(flag, value or None). A word that is no flag is the value of the one before it; where that has its value, or takes none, it is
-    vLLM's MODEL, and only then does it go on with a list."""
+    """(flag, value or None). A word that is no flag is the value of the one before it; where that has its value, or
+    takes none, it is vLLM's MODEL, and only then does it go on with a list."""
     flags: list[tuple[str, str | None]] = []
     model = engine != VLLM
     for word in words:
         if re.match(r"^--?[A-Za-z]", word):
             name, separator, value = word.partition("=")
-            flags.append((name if name.startswith("-") and not name.startswith("--") else name.replace("_", "-"), value if separator else None))
+            flags.append(
+                (
+                    name if name.startswith("-") and not name.startswith("--") else name.replace("_", "-"),
+                    value if separator else None,
+                )
+            )
             continue
         name, before = flags[-1] if flags else ("", None)
-        full = not flags or (before is not None and name in READ[engine]) or (name in NO_VALUE and word.lower() not in ("true", "false"))
+        full = (
+            not flags
+            or (before is not None and name in READ[engine])
+            or (name in NO_VALUE and word.lower() not in ("true", "false"))
+        )
         if full and not model:
             flags.append(("--model", word))
             model = True
@@ -138,8 +176,13 @@ def _sorted(engine: str, flags: Iterable[tuple[str, str | None]]) -> Launch:
             launch.unknown.append(shown)
     if "model.dtype=fp8" in launch.sets:  # --dtype is then what the activations are in
         launch.sets = [one for one in launch.sets if not one.startswith("model.dtype=") or one == "model.dtype=fp8"]
-    page = next((int(one.partition("=")[2]) for one in reversed(launch.sets) if one.startswith("engine.block_size=")), 16)
-    launch.sets = [f"engine.kv_blocks={int(one.partition('=')[2]) // page}" if one.startswith(f"{TOKENS}=") else one for one in launch.sets]
+    page = next(
+        (int(one.partition("=")[2]) for one in reversed(launch.sets) if one.startswith("engine.block_size=")), 16
+    )
+    launch.sets = [
+        f"engine.kv_blocks={int(one.partition('=')[2]) // page}" if one.startswith(f"{TOKENS}=") else one
+        for one in launch.sets
+    ]
     return launch
 
 
@@ -156,7 +199,9 @@ def read_log(path: Path) -> Launch:
     try:
         content = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise InputError(f"--from-log {path}: cannot be read ({error.strerror}); expected the start-up log of vLLM or SGLang") from None
+        raise InputError(
+            f"--from-log {path}: cannot be read ({error.strerror}); expected the start-up log of vLLM or SGLang"
+        ) from None
     kv, why = None, ""
     try:
         kv = read_kv_log(path)
@@ -164,9 +209,16 @@ def read_log(path: Path) -> Launch:
         why = str(error)
     launch = _arguments(content)
     if launch is None and kv is None:
-        raise InputError(f"--from-log {path}: neither launch arguments ('non-default args: {{...}}' of vLLM, 'server_args=ServerArgs(...)' of SGLang) nor a KV cache size in it")
+        raise InputError(
+            f"--from-log {path}: neither launch arguments ('non-default args: {{...}}' of vLLM,"
+            " 'server_args=ServerArgs(...)' of SGLang) nor a KV cache size in it"
+        )
     if launch is None and kv is not None:
-        launch = Launch(kv.engine, [f"engine.semantics={kv.engine}"], notes=["the log does not show the launch arguments: only its KV cache is taken over"])
+        launch = Launch(
+            kv.engine,
+            [f"engine.semantics={kv.engine}"],
+            notes=["the log does not show the launch arguments: only its KV cache is taken over"],
+        )
     assert launch is not None
     if kv is None:
         launch.notes.append(why)
@@ -186,7 +238,10 @@ def _arguments(content: str) -> Launch | None:
         return launch
     if sglang:
         launch = _sorted(SGLANG, [one for one in _as_flags(_call(sglang[-1][1])) if _told(*one)])
-        launch.notes.append("SGLang's log prints every argument, defaults too: of those that kvcast does not simulate, the switched on are listed")
+        launch.notes.append(
+            "SGLang's log prints every argument, defaults too: of those that kvcast does not simulate, the switched on"
+            " are listed"
+        )
         return launch
     return None
 
@@ -198,7 +253,8 @@ def _told(flag: str, value: str | None) -> bool:
 
 
 def _as_flags(arguments: Iterable[tuple[str, Any]], every_false: bool = False) -> list[tuple[str, str | None]]:
-    """Arguments as flags; what is None was not given, and what is False neither, unless only what differs from the defaults is printed."""
+    """Arguments as flags; what is None was not given, and what is False neither, unless only what differs from the
+    defaults is printed."""
     flags: list[tuple[str, str | None]] = []
     for name, value in arguments:
         flag = f"--{name.replace('_', '-')}"

@@ -1,10 +1,11 @@
 """How far a fleet reaches: the highest load that still meets the target, and goodput against load with its knee.
 
-The one idea: the same users come faster. Load is scaled in steps of 4.4 % (2^(1/16)): an open workload by its arrival rate, a
-closed one by the number of its users or of its sessions at once; the search is a bisection over the steps.
+The one idea: the same users come faster. Load is scaled in steps of 4.4 % (2^(1/16)): an open workload by its arrival
+rate, a closed one by the number of its users or of its sessions at once; the search is a bisection over the steps.
 
     >>> found = capacity(trials, scenario); found.most, found.low, found.high
 """
+
 from __future__ import annotations
 
 import math
@@ -33,7 +34,13 @@ def factor_of(step: int) -> float:
 
 def unit_of(scenario: Scenario) -> str:
     """What a load is counted in."""
-    return USERS if scenario.workload.users is not None else SESSIONS if scenario.workload.concurrency is not None else REQUESTS
+    return (
+        USERS
+        if scenario.workload.users is not None
+        else SESSIONS
+        if scenario.workload.concurrency is not None
+        else REQUESTS
+    )
 
 
 def closed_load(scenario: Scenario) -> int | None:
@@ -57,15 +64,28 @@ def with_load(scenario: Scenario, factor: float) -> Scenario:
 
 
 def _no_longer_than_needed(scenario: Scenario, factor: float) -> Scenario:
-    """A mix that comes `factor` times as fast: its caches fill sooner, and as many requests as are ever watched come sooner."""
+    """A mix that comes `factor` times as fast: its caches fill sooner, and as many requests as are ever watched come
+    sooner."""
     begins_s, ends_s, config = scenario.run.warmup_s, scenario.run.duration_s, scenario.workload
-    if config.trace is not None or config.concurrency is not None or not begins_s or ends_s is None or config.requests is not None:
+    if (
+        config.trace is not None
+        or config.concurrency is not None
+        or not begins_s
+        or ends_s is None
+        or config.requests is not None
+    ):
         return scenario
     config = mix.resolve(config)
-    enough_s = max(steady.MOST / steady.requests_per_s(config), steady.LONGEST * max(map(steady.session_s, config.class_)))
+    enough_s = max(
+        steady.MOST / steady.requests_per_s(config), steady.LONGEST * max(map(steady.session_s, config.class_))
+    )
     ramp_s = min(begins_s, max(begins_s / factor, steady.ramp_s(config)))
     lasts_s = min(ends_s - begins_s, enough_s)
-    return replace(scenario, workload=replace(scenario.workload, duration_s=ramp_s + lasts_s), run=replace(scenario.run, warmup_s=ramp_s, duration_s=ramp_s + lasts_s))
+    return replace(
+        scenario,
+        workload=replace(scenario.workload, duration_s=ramp_s + lasts_s),
+        run=replace(scenario.run, warmup_s=ramp_s, duration_s=ramp_s + lasts_s),
+    )
 
 
 def shortened(scenario: Scenario) -> Scenario:
@@ -79,8 +99,9 @@ def shortened(scenario: Scenario) -> Scenario:
 
 @dataclass(frozen=True)
 class Capacity:
-    """Steps of load. most: the highest whose attainment reaches the target in one run; held: in CONFIRM runs; low: the highest of those looked at whose interval's lower
-    end does; high: the lowest that would miss it even with that interval added. None: beyond what was looked at."""
+    """Steps of load. most: the highest whose attainment reaches the target in one run; held: in CONFIRM runs; low: the
+    highest of those looked at whose interval's lower end does; high: the lowest that would miss it even with that
+    interval added. None: beyond what was looked at."""
 
     offered: float  #: at step 0, in unit_of(scenario)
     unit: str
@@ -113,7 +134,8 @@ class Loads:
         self.farthest = self._farthest()
 
     def _farthest(self) -> int:
-        """The highest step at which every user, or every one of the sessions at once, has a session: what is above is not more load.
+        """The highest step at which every user, or every one of the sessions at once, has a session: what is above is
+        not more load.
 
         A mix without duration_s has as many sessions more as the load is higher (`with_load`).
         """
@@ -131,15 +153,21 @@ class Loads:
         return shortened(self.trial(step).scenario)
 
     def at(self, steps: list[int], full: bool = True) -> list[Judged]:
-        missing = [s for s in dict.fromkeys(steps) if s not in self.judged or (full and self.judged[s].attainment is None)]
+        missing = [
+            s for s in dict.fromkeys(steps) if s not in self.judged or (full and self.judged[s].attainment is None)
+        ]
         self.judged |= dict(zip(missing, self.trials.judge([self.trial(s, full) for s in missing]), strict=True))
         return [self.judged[s] for s in steps]
 
     def highest(self, holds: Callable[[Judged], bool], start: int) -> int | None:
-        """The highest step that holds, around `start`; None when even a 32nd of the load does not, `farthest` when all do."""
+        """The highest step that holds, around `start`; None when even a 32nd of the load does not, `farthest` when all
+        do."""
 
         def answers(asked: dict[str, list[int]]) -> dict[str, list[bool]]:
-            return {key: [holds(one) for one in self.at([self.farthest + 1 - n for n in ns], full=False)] for key, ns in asked.items()}
+            return {
+                key: [holds(one) for one in self.at([self.farthest + 1 - n for n in ns], full=False)]
+                for key, ns in asked.items()
+            }
 
         search: Search = fewest(self.farthest + 1 - start, self.farthest + FARTHEST + 1, stride=STRIDE)
         found: Found = together({"load": search}, answers)["load"]
@@ -154,13 +182,16 @@ class Loads:
             return Capacity(offered, unit, None, None, None, None, self.judged, self.farthest)
         self.at([step for step in points(most) if -FARTHEST <= step <= self.farthest])
         half = self.at([most])[0].attainment.half  # type: ignore[union-attr]
-        high = min((step for step, one in self.judged.items() if step > most and surely_misses(one, half)), default=None)
+        high = min(
+            (step for step, one in self.judged.items() if step > most and surely_misses(one, half)), default=None
+        )
         held = self._confirmed(most)
         low = max((step for step, one in self.judged.items() if step <= held and one.meets), default=None)
         return Capacity(offered, unit, most, held, low, high, self.judged, self.farthest)
 
     def _confirmed(self, most: int) -> int:
-        """The highest step up to `most` that other seeds' runs attain too: of the runs near a collapse the calm ones look best."""
+        """The highest step up to `most` that other seeds' runs attain too: of the runs near a collapse the calm ones
+        look best."""
         seeds = self.trials.seeds[1:CONFIRM] if self.trials.drawn(self.scenario) else ()
         step = most
         for seed in seeds:
@@ -175,8 +206,8 @@ def points(most: int) -> list[int]:
 
 
 def surely_misses(one: Judged, half: float) -> bool:
-    """Even half an interval more would be below the target. The interval is the capacity's: beyond it a run never settles, and its
-    own would only say so. Of a run that was stopped early nothing is known."""
+    """Even half an interval more would be below the target. The interval is the capacity's: beyond it a run never
+    settles, and its own would only say so. Of a run that was stopped early nothing is known."""
     target = one.trial.scenario.slo.attainment or 0.0
     return one.stable is False or (one.attainment is not None and one.attainment.mean + half < target)
 
@@ -190,17 +221,28 @@ def curve(found: Capacity) -> list[dict[str, Any]]:
             continue
         seen.add(load)
         rate = one.offered_per_s if found.unit != REQUESTS else load
-        rows.append({
-            "rate_per_s": rate, "load": load, "goodput_per_s": None if rate is None else one.attainment.mean * rate,
-            "attainment": one.attainment.mean, "attainment_low": one.attainment.low, "attainment_high": one.attainment.high,
-            "ttft_ms_p50": one.ttft_ms["p50"], "ttft_ms_p99": one.ttft_ms["p99"], "tpot_ms_p50": one.tpot_ms["p50"],
-            "tpot_ms_p99": one.tpot_ms["p99"], "stable": one.stable, "run": one.run,
-        })  # fmt: skip
+        rows.append(
+            {
+                "rate_per_s": rate,
+                "load": load,
+                "goodput_per_s": None if rate is None else one.attainment.mean * rate,
+                "attainment": one.attainment.mean,
+                "attainment_low": one.attainment.low,
+                "attainment_high": one.attainment.high,
+                "ttft_ms_p50": one.ttft_ms["p50"],
+                "ttft_ms_p99": one.ttft_ms["p99"],
+                "tpot_ms_p50": one.tpot_ms["p50"],
+                "tpot_ms_p99": one.tpot_ms["p99"],
+                "stable": one.stable,
+                "run": one.run,
+            }
+        )
     return rows
 
 
 def knee(rows: list[dict[str, Any]]) -> float | None:
-    """The lowest simulated rate whose goodput is within 2 % of the highest: beyond it more load brings no more good answers.
+    """The lowest simulated rate whose goodput is within 2 % of the highest: beyond it more load brings no more good
+    answers.
 
     None when the highest load had the highest goodput: the knee is beyond it.
     """

@@ -1,17 +1,25 @@
-"""How far a plan is: its stages have shares of the whole, and within a stage nobody knows how many rounds a search takes.
+"""How far a plan is: its stages have shares of the whole, and within a stage nobody knows how many rounds a search
+takes.
 
-The one idea: every round of simulations is taken for half of what is left of its stage, or of the part of it that has begun,
-so the share never goes back.
+The one idea: every round of simulations is taken for half of what is left of its stage, or of the part of it that has
+begun, so the share never goes back.
 
     >>> progress = Progress(["fewest replicas", "what binds"]); progress.begin("fewest replicas"); progress(3, 8)
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from kvcast import text
 
-FLEET, LOAD, BINDING, ADVICE, GROWTH = "the fewest replicas", "how far the fleet reaches", "what binds", "what would help", "a larger load"
+FLEET, LOAD, BINDING, ADVICE, GROWTH = (
+    "the fewest replicas",
+    "how far the fleet reaches",
+    "what binds",
+    "what would help",
+    "a larger load",
+)
 SHARES = {FLEET: 0.35, LOAD: 0.3, BINDING: 0.1, ADVICE: 0.2, GROWTH: 0.05}
 """Of the CPU time of a plan, by experience."""
 
@@ -37,4 +45,8 @@ class Progress:
         part, parts = self._part
         within = (part + 1 - 0.5 ** (self._rounds + done / todo)) / parts
         self._rounds += done == todo
-        text.progress_share(min(self._begun + SHARES[self._stage] / self._whole * within, 0.999), 1.0, f"{self._stage}: {done:,} of {todo:,} simulations of a round")
+        text.progress_share(
+            min(self._begun + SHARES[self._stage] / self._whole * within, 0.999),
+            1.0,
+            f"{self._stage}: {done:,} of {todo:,} simulations of a round",
+        )

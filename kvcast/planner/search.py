@@ -1,10 +1,12 @@
 """Searches that ask for simulations and are told the answers, so that many of them share one pool of processes.
 
-The one idea: a search is a generator; it yields the points it wants judged and gets a bool for each. `together` runs any
-number of them in lockstep, a round of simulations at a time: what is simulated does not depend on the number of processes.
+The one idea: a search is a generator; it yields the points it wants judged and gets a bool for each. `together` runs
+any number of them in lockstep, a round of simulations at a time: what is simulated does not depend on the number of
+processes.
 
     >>> together({"a": fewest(3, 64)}, lambda asked: {key: [n >= 5 for n in ns] for key, ns in asked.items()})
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable
@@ -28,8 +30,8 @@ class Found:
 def fewest(guess: int, most: int, worth: Callable[[int], bool] = lambda n: True, stride: int = 1) -> Search:
     """The smallest n of 1..most that meets, when all above a meeting n meet: gallop away from the guess, then bisect.
 
-    worth(n): whether an answer of n would still matter, as all below it do; asked again before every round. stride: of the first gallop.
-    """
+    worth(n): whether an answer of n would still matter, as all below it do; asked again before every round. stride: of
+    the first gallop."""
     short, enough, n = 0, 0, min(max(guess, 1), most)
     while True:
         if not worth(short + 1):

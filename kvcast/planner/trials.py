@@ -1,12 +1,14 @@
 """Scenarios judged against their SLO: simulated in a folder, once to search and several times to be sure.
 
 The one idea: every trial of a seed serves the same requests at the same times (common random numbers), and its runs are
-kept under a hash of all that decides them, so judging is resumable and nothing is simulated twice. A search asks one run whether it
-attains the target, and stops it when that is hopeless; what a plan answers is settled over independent runs (sim.measure.verdict).
+kept under a hash of all that decides them, so judging is resumable and nothing is simulated twice. A search asks one
+run whether it attains the target, and stops it when that is hopeless; what a plan answers is settled over independent
+runs (sim.measure.verdict).
 
     >>> with Trials(Lab(folder), seeds=[0, 1, 2, 3, 4], confidence=0.95, jobs=2) as trials:
     ...     trials.judge([Trial(scenario)])[0].attains, trials.settle(Trial(scenario)).verdict
 """
+
 from __future__ import annotations
 
 import json
@@ -47,12 +49,14 @@ __all__ = ["CANNOT_RUN", "LOOKS", "MEETS", "MISSES", "NOT_SHOWN", "PRUNED", "UNS
 
 CANNOT_RUN, PRUNED = "cannot run", "pruned"
 LOOKS = 2
-"""A plan looks at its runs at most so often, at twice as many the second time; each look has its part of the risk of being wrong."""
+"""A plan looks at its runs at most so often, at twice as many the second time; each look has its part of the risk of
+being wrong."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What is judged. full: to the end, however hopeless; what_if: see kvcast.store.simulations.Task; keep: the first run as a folder to look into."""
+    """What is judged. full: to the end, however hopeless; what_if: see kvcast.store.simulations.Task; keep: the first
+    run as a folder to look into."""
 
     scenario: Scenario
     what_if: str = ""
@@ -62,7 +66,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class Judged:
-    """A trial over its runs. Numbers of a run that was stopped early are None: they would only say when it was stopped."""
+    """A trial over its runs. Numbers of a run that was stopped early are None: they would only say when it was
+    stopped."""
 
     trial: Trial
     judged: Verdict
@@ -73,7 +78,9 @@ class Judged:
     attained: tuple[bool, ...]  #: by run: whether every class's share reached its target and the fleet kept up
     stable: bool | None
     offered_per_s: float | None  #: nominal
-    ttft_ms: dict[str, float | None]  #: p50, p99 of the runs' requests together, p99_low and p99_high where there are several
+    ttft_ms: dict[
+        str, float | None
+    ]  #: p50, p99 of the runs' requests together, p99_low and p99_high where there are several
     tpot_ms: dict[str, float | None]
     extrapolated: float | None  #: share of the simulated time whose step times are extrapolated
     runs: tuple[Path, ...]  #: one folder a run
@@ -100,7 +107,9 @@ class Judged:
     @property
     def goodput_per_s(self) -> float | None:
         """Good requests a second while they come: attainment x offered rate."""
-        return None if self.attainment is None or self.offered_per_s is None else self.attainment.mean * self.offered_per_s
+        return (
+            None if self.attainment is None or self.offered_per_s is None else self.attainment.mean * self.offered_per_s
+        )
 
 
 @dataclass(frozen=True)
@@ -138,7 +147,11 @@ class _Outcome:
     @cached_property
     def good(self) -> np.ndarray:
         """bool: of the requests that have a limit."""
-        limited = [i for i, (_, one) in enumerate(self.sample.classes) if any(getattr(one, limit) is not None for limit in LIMITS)]
+        limited = [
+            i
+            for i, (_, one) in enumerate(self.sample.classes)
+            if any(getattr(one, limit) is not None for limit in LIMITS)
+        ]
         columns = self.sample.columns
         return columns["good"][np.isin(columns["class_id"], limited)]
 
@@ -155,7 +168,9 @@ class _Outcome:
 class Trials:
     """Judges trials in a lab and counts what that took."""
 
-    def __init__(self, lab: Lab, seeds: Sequence[int], confidence: float, jobs: int = 1, on_done: OnDone | None = None) -> None:
+    def __init__(
+        self, lab: Lab, seeds: Sequence[int], confidence: float, jobs: int = 1, on_done: OnDone | None = None
+    ) -> None:
         """seeds: of the independent runs of a first look; the search asks the first one only."""
         self.lab, self.seeds, self.confidence, self.jobs = lab, tuple(seeds), confidence, jobs
         self.on_done = on_done
@@ -182,13 +197,15 @@ class Trials:
         return sum(outcome.stopped is not None for outcome in self._outcomes.values())
 
     def judge(self, trials: Sequence[Trial], seed: int | None = None) -> list[Judged]:
-        """By one run each, of the first seed or another, in the order given: a sketch. Raises InputError for a scenario that cannot run."""
+        """By one run each, of the first seed or another, in the order given: a sketch. Raises InputError for a scenario
+        that cannot run."""
         tasks = [self._task(trial, self.seeds[0] if seed is None else seed) for trial in trials]
         self._simulate(tasks)
         return [self._judged(trial, [task], self.confidence) for trial, task in zip(trials, tasks, strict=True)]
 
     def settle(self, trial: Trial) -> Judged:
-        """By independent runs: those of `seeds`, and as many more when they leave it open. One run where nothing is drawn.
+        """By independent runs: those of `seeds`, and as many more when they leave it open. One run where nothing is
+        drawn.
 
         A fleet that is hopeless on every one of the first runs misses, whatever its share would be in the end.
         """
@@ -201,7 +218,9 @@ class Trials:
             return self._judged(trial, tasks, self.confidence)
         level = 1 - (1 - self.confidence) / LOOKS
         found = self._over(replace(trial, full=True), self.seeds, level)
-        return found if found.verdict != NOT_SHOWN else self._over(replace(trial, full=True), (*self.seeds, *more), level)
+        return (
+            found if found.verdict != NOT_SHOWN else self._over(replace(trial, full=True), (*self.seeds, *more), level)
+        )
 
     def drawn(self, scenario: Scenario) -> bool:
         """Whether another seed is another run."""
@@ -244,7 +263,9 @@ class Trials:
     def _task(self, trial: Trial, seed: int) -> Task:
         scenario, light = replace(trial.scenario, seed=seed), not trial.keep or seed != self.seeds[0]
         whole = self.lab.task(scenario, trial.what_if, light=light)
-        if trial.full or whole.scenario.run.warmup_s is None:  # what is judged of a fixed concurrency is known at its end
+        if (
+            trial.full or whole.scenario.run.warmup_s is None
+        ):  # what is judged of a fixed concurrency is known at its end
             return self._to_the_end(whole)
         task = self.lab.task(scenario, trial.what_if, hopeless=True, light=light)
         self._stoppable[whole.run] = task
@@ -275,8 +296,22 @@ def _hopeless(trial: Trial, outcomes: Sequence[_Outcome], stopped: Sequence[dict
     worst = max(LIMITS, key=lambda limit: first["missed"][limit])
     unknown: dict[str, float | None] = {"p50": None, "p99": None}
     at_most = max(one["at_most"] for one in stopped)
-    return Judged(trial, Verdict(MISSES, worst, first["failed"], ()), None, at_most, first["arrived"] / first["requests"], dict.fromkeys(LIMITS), (False,) * len(outcomes), None, None,
-                  unknown, unknown, None, tuple(outcome.task.run for outcome in outcomes), ())  # fmt: skip
+    return Judged(
+        trial,
+        Verdict(MISSES, worst, first["failed"], ()),
+        None,
+        at_most,
+        first["arrived"] / first["requests"],
+        dict.fromkeys(LIMITS),
+        (False,) * len(outcomes),
+        None,
+        None,
+        unknown,
+        unknown,
+        None,
+        tuple(outcome.task.run for outcome in outcomes),
+        (),
+    )
 
 
 def _read(trial: Trial, outcomes: Sequence[_Outcome], confidence: float) -> Judged:
@@ -285,21 +320,41 @@ def _read(trial: Trial, outcomes: Sequence[_Outcome], confidence: float) -> Judg
     slo = trial.scenario.slo
     found = judge([outcome.sample for outcome in outcomes], slo, _stable(summaries), confidence)
     busy = sum(summary["gpu_busy_s"] for summary in summaries) or 1.0
-    one_by_one = [found] if len(outcomes) == 1 else [judge([outcome.sample], slo, outcome.summary["stable"], confidence) for outcome in outcomes]
+    one_by_one = (
+        [found]
+        if len(outcomes) == 1
+        else [judge([outcome.sample], slo, outcome.summary["stable"], confidence) for outcome in outcomes]
+    )
     attained = tuple(attains(one, summary["stable"]) for one, summary in zip(one_by_one, summaries, strict=True))
     return Judged(
-        trial, found, interval([outcome.good for outcome in outcomes], confidence), None, 1.0, {limit: _share([outcome.within(limit) for outcome in outcomes]) for limit in LIMITS},
-        attained, _stable(summaries), summaries[0]["offered_per_s"], _percentiles(outcomes, "ttft_s", confidence), _percentiles(outcomes, "tpot_s", confidence),
+        trial,
+        found,
+        interval([outcome.good for outcome in outcomes], confidence),
+        None,
+        1.0,
+        {limit: _share([outcome.within(limit) for outcome in outcomes]) for limit in LIMITS},
+        attained,
+        _stable(summaries),
+        summaries[0]["offered_per_s"],
+        _percentiles(outcomes, "ttft_s", confidence),
+        _percentiles(outcomes, "tpot_s", confidence),
         sum(summary["coverage"]["extrapolated"] * summary["gpu_busy_s"] for summary in summaries) / busy,
-        tuple(outcome.task.run for outcome in outcomes), summaries,
-    )  # fmt: skip
+        tuple(outcome.task.run for outcome in outcomes),
+        summaries,
+    )
 
 
 def _different(outcomes: Sequence[_Outcome]) -> Sequence[_Outcome]:
     """One run where all are equal: a seed that changes nothing is no replication."""
     first, *others = outcomes
     names = ("ttft_s", "tpot_s", "e2e_s")
-    equal = all(len(other.good) == len(first.good) and all(np.array_equal(other.sample.columns[name], first.sample.columns[name], equal_nan=True) for name in names) for other in others)
+    equal = all(
+        len(other.good) == len(first.good)
+        and all(
+            np.array_equal(other.sample.columns[name], first.sample.columns[name], equal_nan=True) for name in names
+        )
+        for other in others
+    )
     return outcomes[:1] if equal else outcomes
 
 
@@ -313,7 +368,8 @@ def _share(within: Sequence[np.ndarray | None]) -> float | None:
 
 
 def _percentiles(outcomes: Sequence[_Outcome], name: str, confidence: float) -> dict[str, float | None]:
-    """Of all runs' requests, milliseconds; with several runs the p99's interval, by Student's t of its logarithm over the runs."""
+    """Of all runs' requests, milliseconds; with several runs the p99's interval, by Student's t of its logarithm over
+    the runs."""
     runs = [column[~np.isnan(column)] for column in (outcome.sample.columns[name] for outcome in outcomes)]
     values, first = np.concatenate(runs), outcomes[0]
     grows = first.task.scenario.workload.trace is None and _stable([outcome.summary for outcome in outcomes]) is False

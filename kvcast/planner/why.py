@@ -1,11 +1,14 @@
-"""Why no fleet meets the target: what its requests take alone, what limits are within reach, what other GPUs make of it.
+"""Why no fleet meets the target: what its requests take alone, what limits are within reach, what other GPUs make of
+it.
 
-The one idea: three questions, cheapest first. Alone on an idle replica a request takes the sum of its own steps (sim.alone): what
-is over a limit there is over it in a fleet of any size. A fleet that was simulated to its end has a limit that its target share of
-requests meets. And the same model on other widths and other bundled GPUs, as many of them, is simulated once each.
+The one idea: three questions, cheapest first. Alone on an idle replica a request takes the sum of its own steps
+(sim.alone): what is over a limit there is over it in a fleet of any size. A fleet that was simulated to its end has a
+limit that its target share of requests meets. And the same model on other widths and other bundled GPUs, as many of
+them, is simulated once each.
 
     >>> why(fleet)["alone"]
 """
+
 from __future__ import annotations
 
 import math
@@ -40,25 +43,33 @@ MOST_LAYOUTS = 8
 def why(fleet: Fleet) -> dict[str, Any] | None:
     """The reasons, as the plan's document holds them; None when the chosen fleet meets the target.
 
-    Of the sizes that came closest, the largest are simulated to their ends for it (they then stand in fleet.judged as such).
-    """
+    Of the sizes that came closest, the largest are simulated to their ends for it (they then stand in fleet.judged as
+    such)."""
     if fleet.answer is not None and fleet.answer.meets:
         return None
     i, ended = _ended(fleet)
     n = min(n for n, one in ended.items() if _margin(one) >= max(map(_margin, ended.values())) - FLAT)
     one, combination = ended[n], fleet.combinations[i]
     return {
-        **size_of(combination, n), "label": combination.label, "attainment": interval_of(one.attainment), "alone": _alone(fleet.trials, one.trial.scenario),
-        "nearest": [_nearest(fleet.trials, row, ended) for row in one.judged.classes if row.attainment is not None and row.attainment.mean < row.target],
+        **size_of(combination, n),
+        "label": combination.label,
+        "attainment": interval_of(one.attainment),
+        "alone": _alone(fleet.trials, one.trial.scenario),
+        "nearest": [
+            _nearest(fleet.trials, row, ended)
+            for row in one.judged.classes
+            if row.attainment is not None and row.attainment.mean < row.target
+        ],
         "layouts": _layouts(fleet.trials, one.trial.scenario, n * combination.gpus_per_replica),
-    }  # fmt: skip
+    }
 
 
 # -- the fleet that came closest ---------------------------------------------------------------------------------------
 
 
 def _ended(fleet: Fleet) -> tuple[int, dict[int, Judged]]:
-    """The combination that came closest to the target, and its fleets that were simulated to their ends, by their replicas."""
+    """The combination that came closest to the target, and its fleets that were simulated to their ends, by their
+    replicas."""
     i = max(fleet.judged, key=lambda place: (_margin(fleet.judged[place]), -fleet.cost(*place)))[0]
     for n in sorted((n for j, n in fleet.judged if j == i), reverse=True)[:SEVERAL]:
         if fleet.judged[i, n].attainment is None:
@@ -72,7 +83,9 @@ def _margin(one: Judged) -> float:
     """Of the class that is farthest below its target; of a run that was stopped early what it can have been at most."""
     if one.attainment is None:
         return (one.at_most or 0.0) - 1 - (one.trial.scenario.slo.attainment or 0.0)  # behind every one that was not
-    margins = [-row.target if row.attainment is None else row.attainment.mean - row.target for row in one.judged.classes]
+    margins = [
+        -row.target if row.attainment is None else row.attainment.mean - row.target for row in one.judged.classes
+    ]
     return min(margins, default=-1.0)
 
 
@@ -80,11 +93,16 @@ def _margin(one: Judged) -> float:
 
 
 def _alone(trials: Trials, scenario: Scenario) -> list[dict[str, Any]]:
-    """A row for every limit of every class: the share of its requests that are over it alone, with nothing and with all that can be reused in the cache."""
+    """A row for every limit of every class: the share of its requests that are over it alone, with nothing and with all
+    that can be reused in the cache."""
     prepared = api.prepare(scenario, trials.workload(scenario))
     params = prepared.resolved.params
     workload = arriving(prepared.workload, params)
-    reusable = reusable_tokens(workload) // params.block_size * params.block_size if params.caching else np.zeros(len(workload), np.int64)
+    reusable = (
+        reusable_tokens(workload) // params.block_size * params.block_size
+        if params.caching
+        else np.zeros(len(workload), np.int64)
+    )
     cold, warm = (alone(workload, params, prepared.step_time, cached) for cached in (np.zeros_like(reusable), reusable))
     class_id, slo = workload.column("class_id"), scenario.slo
     rows = []
@@ -94,11 +112,21 @@ def _alone(trials: Trials, scenario: Scenario) -> list[dict[str, Any]]:
         for limit in LIMITS if len(mine) else ():
             limit_s = getattr(limits, limit)
             if limit_s is not None:
-                rows.append({
-                    "class": name, "limit": limit, "limit_s": limit_s, "target": target, "requests": len(mine),
-                    "refused": float(np.isinf(cold["ttft_s"][mine]).mean()), **_over(cold[limit][mine], limit_s, target, "cold"), **_over(warm[limit][mine], limit_s, target, "cached"),
-                    "example": _example(cold[limit][mine], limit_s, workload.prompt_tokens[mine], workload.output_tokens[mine]),
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "class": name,
+                        "limit": limit,
+                        "limit_s": limit_s,
+                        "target": target,
+                        "requests": len(mine),
+                        "refused": float(np.isinf(cold["ttft_s"][mine]).mean()),
+                        **_over(cold[limit][mine], limit_s, target, "cold"),
+                        **_over(warm[limit][mine], limit_s, target, "cached"),
+                        "example": _example(
+                            cold[limit][mine], limit_s, workload.prompt_tokens[mine], workload.output_tokens[mine]
+                        ),
+                    }
+                )
     return rows
 
 
@@ -108,7 +136,8 @@ def _over(times_s: np.ndarray, limit_s: float, target: float, how: str) -> dict[
 
 
 def _within(values: np.ndarray, target: float) -> float | None:
-    """The least value that a target share of all are at or below; NaN is below everything. None when that is infinite."""
+    """The least value that a target share of all are at or below; NaN is below everything. None when that is
+    infinite."""
     ordered = np.sort(np.where(np.isnan(values), 0.0, values))
     found = float(ordered[max(math.ceil(target * len(ordered) - 1e-9), 1) - 1])
     return found if math.isfinite(found) else None
@@ -127,11 +156,11 @@ def _example(times_s: np.ndarray, limit_s: float, prompt: np.ndarray, output: np
 
 
 def _nearest(trials: Trials, row: ClassVerdict, ended: dict[int, Judged]) -> dict[str, Any]:
-    """The least limits that a class's target share of requests met in some fleet, and the fewest replicas at which they are about as short.
+    """The least limits that a class's target share of requests met in some fleet, and the fewest replicas at which they
+    are about as short.
 
-    needs_s: of the limit that is missed most, with the other limits as they are; factor: of all its limits. None: not with any, as where
-    a fleet does not keep up: what its requests waited is how long it was watched.
-    """
+    needs_s: of the limit that is missed most, with the other limits as they are; factor: of all its limits. None: not
+    with any, as where a fleet does not keep up: what its requests waited is how long it was watched."""
     needs = [{"replicas": n, **_needs(trials, one, row)} for n, one in ended.items()]
     least = min(math.inf if one["factor"] is None else one["factor"] for one in needs)
     return next((one for one in needs if one["factor"] is not None and one["factor"] <= least * ABOUT), needs[-1])
@@ -142,21 +171,39 @@ def _needs(trials: Trials, one: Judged, row: ClassVerdict) -> dict[str, Any]:
     classes = named_limits(workload, limits_of(workload, one.trial.scenario.slo))
     members = [c for c, (name, limits) in enumerate(classes) if has_limit(limits) and row.name in (name, POOLED)]
     runs = [trials.by_request(run) for run in one.runs]
-    columns = {name: np.concatenate([run[name][run["in_window"] & np.isin(run["class_id"], members)] for run in runs]) for name in runs[0]}
+    columns = {
+        name: np.concatenate([run[name][run["in_window"] & np.isin(run["class_id"], members)] for run in runs])
+        for name in runs[0]
+    }
     times = {limit: _in_limits(columns, limit, [limits for _, limits in classes]) for limit in LIMITS}
     held = np.max([times[limit] for limit in LIMITS if limit != worst], axis=0) <= 1
     limits_s = {getattr(classes[c][1], worst) for c in members}
     limit_s = limits_s.pop() if len(limits_s) == 1 else None
-    least, factor = (_within(np.where(held, times[worst], np.inf), row.target), _within(np.max(list(times.values()), axis=0), row.target)) if one.stable is not False else (None, None)
+    least, factor = (
+        (
+            _within(np.where(held, times[worst], np.inf), row.target),
+            _within(np.max(list(times.values()), axis=0), row.target),
+        )
+        if one.stable is not False
+        else (None, None)
+    )
     return {
-        "class": row.name, "target": row.target, "attainment": float(columns["good"].mean()), "keeps_up": one.stable, "limit": worst, "limit_s": limit_s,
-        "needs_s": None if least is None or limit_s is None else least * limit_s, "factor": factor,
-    }  # fmt: skip
+        "class": row.name,
+        "target": row.target,
+        "attainment": float(columns["good"].mean()),
+        "keeps_up": one.stable,
+        "limit": worst,
+        "limit_s": limit_s,
+        "needs_s": None if least is None or limit_s is None else least * limit_s,
+        "factor": factor,
+    }
 
 
 def _in_limits(columns: dict[str, np.ndarray], limit: str, limits: Sequence[SloClass]) -> np.ndarray:
     """Each request's time as a multiple of its limit: 0 without one, infinite when it did not complete."""
-    each = np.array([np.inf if getattr(one, limit) is None else getattr(one, limit) for one in limits])[columns["class_id"]]
+    each = np.array([np.inf if getattr(one, limit) is None else getattr(one, limit) for one in limits])[
+        columns["class_id"]
+    ]
     return np.where(columns["status"] == COMPLETED, np.nan_to_num(columns[limit] / each, nan=0.0), np.inf)
 
 
@@ -170,19 +217,35 @@ def _layouts(trials: Trials, scenario: Scenario, gpus: int) -> list[dict[str, An
     here, unknown = _gpu_of(scenario), dict.fromkeys(("verdict", "class", "attains", "reason"))
     for gpu, profile, width in _others(scenario, here):
         replicas = max(gpus // width, 1)
-        row = {"gpu": gpu, "profile": profile, "tensor_parallel": width, "replicas": replicas, "gpus": replicas * width, "attainment": interval_of(None), **unknown}
+        row = {
+            "gpu": gpu,
+            "profile": profile,
+            "tensor_parallel": width,
+            "replicas": replicas,
+            "gpus": replicas * width,
+            "attainment": interval_of(None),
+            **unknown,
+        }
         fleet = _on(scenario, profile, width, replicas, gpu == here)
-        row["reason"] = trials.cannot_run(fleet) or (f"not simulated: {MOST_LAYOUTS} others were" if len(asked) == MOST_LAYOUTS else None)
+        row["reason"] = trials.cannot_run(fleet) or (
+            f"not simulated: {MOST_LAYOUTS} others were" if len(asked) == MOST_LAYOUTS else None
+        )
         rows.append(row)
         if row["reason"] is None:
             asked.append((row, Trial(fleet, full=True)))
     for (row, _), one in zip(asked, trials.judge([trial for _, trial in asked]), strict=True):
-        row |= {"attainment": interval_of(one.attainment), "verdict": one.verdict, "class": one.judged.failed or None, "attains": one.attains}
+        row |= {
+            "attainment": interval_of(one.attainment),
+            "verdict": one.verdict,
+            "class": one.judged.failed or None,
+            "attains": one.attains,
+        }
     return rows
 
 
 def _others(scenario: Scenario, here: str) -> list[tuple[str, str, int]]:
-    """(GPU, profile, width): the scenario's GPU at other widths, by a measured profile or else its roofline; then other GPUs' profiles."""
+    """(GPU, profile, width): the scenario's GPU at other widths, by a measured profile or else its roofline; then other
+    GPUs' profiles."""
     width = scenario.hardware.tensor_parallel
     measured = {(str(one.device["name"]), one.tensor_parallel): one.id for one in bundled_for(scenario)}
     try:
@@ -200,6 +263,9 @@ def _gpu_of(scenario: Scenario) -> str:
 def _on(scenario: Scenario, profile: str, width: int, replicas: int, same_gpu: bool) -> Scenario:
     """The scenario on other GPUs: with the KV memory that fits there, and no price where that is another GPU's."""
     return replace(
-        scenario, hardware=replace(scenario.hardware, profile=profile, tensor_parallel=width), cluster=replace(scenario.cluster, replicas=replicas),
-        engine=replace(scenario.engine, kv_blocks=None), cost=scenario.cost if same_gpu else replace(scenario.cost, gpu_hour_usd=None),
-    )  # fmt: skip
+        scenario,
+        hardware=replace(scenario.hardware, profile=profile, tensor_parallel=width),
+        cluster=replace(scenario.cluster, replicas=replicas),
+        engine=replace(scenario.engine, kv_blocks=None),
+        cost=scenario.cost if same_gpu else replace(scenario.cost, gpu_hour_usd=None),
+    )

@@ -5,6 +5,7 @@ fetches, so a name from a trace can do nothing and the page opens offline.
 
     >>> page("demo", [banner("met", "Meets the target.", "..."), section("Latency", figure(f, "ttft", "the definition"))])
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -40,8 +41,16 @@ pre.lines{white-space:pre-wrap}*{-webkit-print-color-adjust:exact;print-color-ad
 
 def page(title: str, parts: Iterable[str]) -> str:
     """The whole document. parts: HTML made by the functions below."""
-    head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{POLICY}"><meta name="viewport" content="width=device-width, initial-scale=1">'
-    return f'<!doctype html>\n<html lang="en"><head>{head}<title>{escape(title)}</title><style>{STYLE}</style></head><body>\n' + "\n".join(part for part in parts if part) + "\n</body></html>\n"
+    head = (
+        f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{POLICY}"><meta name="viewport"'
+        ' content="width=device-width, initial-scale=1">'
+    )
+    return (
+        "<!doctype html>\n<html"
+        f' lang="en"><head>{head}<title>{escape(title)}</title><style>{STYLE}</style></head><body>\n'
+        + "\n".join(part for part in parts if part)
+        + "\n</body></html>\n"
+    )
 
 
 def heading(title: str, below: str) -> str:
@@ -52,7 +61,10 @@ def banner(state: str, headline: str, sentence: str, reasons: Sequence[str] = ()
     """What a reader takes away. state: met, missed, not-shown or unknown."""
     told = "".join(f'<p class="soft small">{escape(reason[:1].upper() + reason[1:])}</p>' for reason in reasons)
     doubt = f'<p class="caution">▲ {escape(caution[:1].upper() + caution[1:])}.</p>' if caution else ""
-    return f'<div class="banner {escape(state)}"><strong>{escape(headline)}</strong><p>{escape(sentence)}</p>{told}{doubt}</div>'
+    return (
+        '<div class="banner'
+        f' {escape(state)}"><strong>{escape(headline)}</strong><p>{escape(sentence)}</p>{told}{doubt}</div>'
+    )
 
 
 def term(label: str, definition: str) -> str:
@@ -79,7 +91,10 @@ def figure(drawn: go.Figure, name: str, definition: str = "", caption: str = "")
     from kvcast.figures.svg import as_svg
 
     below = f'<p class="soft small">{escape(caption)}</p>' if caption else ""
-    return f'<div class="figure"><h3>{term(str(drawn.layout.title.text), definition)}</h3>{as_svg(drawn, name)}{below}</div>'
+    return (
+        "<div"
+        f' class="figure"><h3>{term(str(drawn.layout.title.text), definition)}</h3>{as_svg(drawn, name)}{below}</div>'
+    )
 
 
 def figures(inner: Iterable[str]) -> str:
@@ -93,11 +108,14 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], words: bool = Fa
         return ""
     top = "".join(f"<th>{escape(name)}</th>" for name in header)
     lines = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide"><table{" class=words" if words else ""}><thead><tr>{top}</tr></thead><tbody>{lines}</tbody></table></div>'
+    return (
+        "<div"
+        f' class="wide"><table{" class=words" if words else ""}><thead><tr>{top}</tr></thead><tbody>{lines}</tbody></table></div>'
+    )
 
 
 def paragraph(line: str, soft: bool = False) -> str:
-    return f'<p{" class=soft" if soft else ""}>{escape(line)}</p>' if line else ""
+    return f"<p{' class=soft' if soft else ''}>{escape(line)}</p>" if line else ""
 
 
 def lines(inner: Iterable[str]) -> str:
@@ -111,4 +129,8 @@ def code(words: str) -> str:
 
 
 def glossary(terms: Iterable[tuple[str, str]]) -> str:
-    return "<dl>" + "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(meaning)}</dd></div>" for name, meaning in terms) + "</dl>"
+    return (
+        "<dl>"
+        + "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(meaning)}</dd></div>" for name, meaning in terms)
+        + "</dl>"
+    )

@@ -5,6 +5,7 @@ The one idea: a number is the summary's own; the requests it was made of, in bat
 
     >>> [(n.label, n.value, n.interval) for n in four(load_run("runs/demo"))]
 """
+
 from __future__ import annotations
 
 import math
@@ -73,20 +74,31 @@ GPU_HOURS = Kind(_gpu_hours_per_million, intervals.PER_BATCH, text.hours, text.h
 def four(run: Run, baseline: Run | None = None) -> list[Number]:
     """Within limits, TTFT, TPOT, cost; an unstable run has its backlog's growth instead of latency."""
     s = run.summary
-    share = replace(_number(run, baseline, ATTAINMENT, "attainment", "Within limits", "attainment", _target(s)), interval=_ends(attained(run)))
+    share = replace(
+        _number(run, baseline, ATTAINMENT, "attainment", "Within limits", "attainment", _target(s)),
+        interval=_ends(attained(run)),
+    )
     if s["stable"] is False:
-        rows = [("Backlog growth (requests/s)", "backlog_growth_per_s"), ("Backlog growth (tokens/s)", "backlog_growth_tokens_per_s")]
+        rows = [
+            ("Backlog growth (requests/s)", "backlog_growth_per_s"),
+            ("Backlog growth (tokens/s)", "backlog_growth_tokens_per_s"),
+        ]
         middle = [Number(label, growth(s[key]), "backlog", "over the second half") for label, key in rows]
     else:
         middle = [
-            _number(run, baseline, TTFT, "p99_ttft_ms", "TTFT, p99", "ttft", f"p50 {text.milliseconds(s['p50_ttft_ms'])}"),
-            _number(run, baseline, TPOT, "p99_tpot_ms", "TPOT, p99", "tpot", f"p50 {text.milliseconds(s['p50_tpot_ms'])}"),
+            _number(
+                run, baseline, TTFT, "p99_ttft_ms", "TTFT, p99", "ttft", f"p50 {text.milliseconds(s['p50_ttft_ms'])}"
+            ),
+            _number(
+                run, baseline, TPOT, "p99_tpot_ms", "TPOT, p99", "tpot", f"p50 {text.milliseconds(s['p50_tpot_ms'])}"
+            ),
         ]
     return [share, *middle, _cost(run, baseline)]
 
 
 def attained(run: Run) -> Interval | None:
-    """The share of all requests within their limits with its interval, as verdicts make it: never blind, even where no request missed."""
+    """The share of all requests within their limits with its interval, as verdicts make it: never blind, even where no
+    request missed."""
     requests = run.tables["requests"]
     if run.summary["attainment"] is None:
         return None
@@ -111,12 +123,35 @@ def _cost(run: Run, baseline: Run | None) -> Number:
     cost = run.summary["cost"]
     price = cost["gpu_hour_usd"]
     if price is None:
-        return _number(run, baseline, GPU_HOURS, "gpu_hours_per_million_output_tokens", "GPU-h / M tokens", "gpu_hours", "output; no price set")
-    kind = Kind(lambda columns, rows: price * _gpu_hours_per_million(columns, rows), intervals.PER_BATCH, text.usd, text.usd, False)
+        return _number(
+            run,
+            baseline,
+            GPU_HOURS,
+            "gpu_hours_per_million_output_tokens",
+            "GPU-h / M tokens",
+            "gpu_hours",
+            "output; no price set",
+        )
+    kind = Kind(
+        lambda columns, rows: price * _gpu_hours_per_million(columns, rows),
+        intervals.PER_BATCH,
+        text.usd,
+        text.usd,
+        False,
+    )
     same_price = baseline if baseline is not None and baseline.summary["cost"]["gpu_hour_usd"] == price else None
     bill = cost.get("at_offered")
     nominal = f"; at the offered load {text.usd(bill['usd_per_million_output_tokens'])}" if bill else ""
-    return _number(run, same_price, kind, "usd_per_million_output_tokens", "Cost / M tokens", "cost", f"output{nominal}; {text.usd(cost.get('usd_per_million_input_tokens'))} input, {text.usd(cost.get('usd_per_million_total_tokens'))} all; {text.usd(price)} a GPU-hour")
+    return _number(
+        run,
+        same_price,
+        kind,
+        "usd_per_million_output_tokens",
+        "Cost / M tokens",
+        "cost",
+        f"output{nominal}; {text.usd(cost.get('usd_per_million_input_tokens'))} input,"
+        f" {text.usd(cost.get('usd_per_million_total_tokens'))} all; {text.usd(price)} a GPU-hour",
+    )
 
 
 def _number(run: Run, baseline: Run | None, kind: Kind, key: str, label: str, term: str, below: str) -> Number:
@@ -134,7 +169,8 @@ def _value(run: Run, key: str) -> float | None:
 
 
 def interval(run: Run, kind: Kind) -> Difference:
-    """Of one run: by sectioning its requests in order of arrival; nothing is cut, so the centre is the summary's value."""
+    """Of one run: by sectioning its requests in order of arrival; nothing is cut, so the centre is the summary's
+    value."""
     requests = run.tables["requests"]
     rows = intervals.arrival_order([requests])
     return intervals.paired(lambda picked: kind.of(requests, rows[picked]), len(rows), kind.per_batch)
@@ -159,10 +195,20 @@ def _change(run: Run, baseline: Run, kind: Kind, key: str) -> tuple[str, bool | 
     if whole and value == before:
         return "no change", None
     rows = intervals.arrival_order([theirs, ours])
-    found = intervals.paired(lambda picked: kind.of(ours, rows[picked]) - kind.of(theirs, rows[picked]), len(rows), kind.per_batch) if len(rows) else Difference(None)
+    found = (
+        intervals.paired(
+            lambda picked: kind.of(ours, rows[picked]) - kind.of(theirs, rows[picked]), len(rows), kind.per_batch
+        )
+        if len(rows)
+        else Difference(None)
+    )
     change = value - before if whole or found.mean is None else found.mean
     sign = "+" if change >= 0 else "−"
-    told = f"{sign}{kind.show(abs(change))}" if kind is not ATTAINMENT else f"{sign}{points(abs(change)).replace(' %', ' pp')}"
+    told = (
+        f"{sign}{kind.show(abs(change))}"
+        if kind is not ATTAINMENT
+        else f"{sign}{points(abs(change)).replace(' %', ' pp')}"
+    )
     if not len(rows):
         return f"{told} (other requests)", None
     if found.half is None:
@@ -170,7 +216,10 @@ def _change(run: Run, baseline: Run, kind: Kind, key: str) -> tuple[str, bool | 
     if not found.shown:
         return "no difference shown", None
     half = points(found.half).replace(" %", " pp") if kind is ATTAINMENT else kind.show_half(found.half)
-    return f"{told} ± {half}" + ("" if whole else f" (the {len(rows):,} requests that both judge)"), (change > 0) == kind.higher_is_better
+    return (
+        f"{told} ± {half}" + ("" if whole else f" (the {len(rows):,} requests that both judge)"),
+        (change > 0) == kind.higher_is_better,
+    )
 
 
 PAIRED = ("in_window", "arrival_s", "good", "status", "ttft_s", "tpot_s", "output_tokens", "gpu_hours")
@@ -178,7 +227,11 @@ PAIRED = ("in_window", "arrival_s", "good", "status", "ttft_s", "tpot_s", "outpu
 
 
 def _shared(ours: Columns, theirs: Columns) -> int:
-    """How many requests, from the first on, two runs have in common: a larger fleet's caches fill more slowly, so it is judged a little later in the same arrivals."""
+    """How many requests, from the first on, two runs have in common: a larger fleet's caches fill more slowly, so it is
+    judged a little later in the same arrivals."""
     n = min(len(ours["request"]), len(theirs["request"]))
-    differ = np.flatnonzero((ours["prompt_tokens"][:n] != theirs["prompt_tokens"][:n]) | (ours["output_tokens"][:n] != theirs["output_tokens"][:n]))
+    differ = np.flatnonzero(
+        (ours["prompt_tokens"][:n] != theirs["prompt_tokens"][:n])
+        | (ours["output_tokens"][:n] != theirs["output_tokens"][:n])
+    )
     return int(differ[0]) if len(differ) else n

@@ -1,10 +1,12 @@
-"""A device profile as a person judges it: what was measured, how well the fits predict it, and what moved between two profiles.
+"""A device profile as a person judges it: what was measured, how well the fits predict it, and what moved between two
+profiles.
 
 The one idea: everything is recomputed from the points in the profile; nothing is taken on trust from its label.
 
     kvcast profile show profile.json --html profile.html
     kvcast profile diff monday.json friday.json
 """
+
 from __future__ import annotations
 
 import json
@@ -24,10 +26,14 @@ GIB = 2**30
 GOOD, POOR = 0.05, 0.10
 MOVED = 0.03
 STEPS: tuple[tuple[str, tuple[Any, ...]], ...] = (
-    ("prefill 512", ([(512, 0)], 0, 0, 0, 1)), ("prefill 4096", ([(4096, 0)], 0, 0, 0, 1)), ("prefill 512 over 8192 cached", ([(512, 8192)], 0, 0, 0, 1)),
-    ("decode 1 x 1024", ([], 1, 1024, 1024, 1)), ("decode 32 x 2048", ([], 32, 65536, 2048, 32)), ("decode 128 x 4096", ([], 128, 524288, 4096, 128)),
+    ("prefill 512", ([(512, 0)], 0, 0, 0, 1)),
+    ("prefill 4096", ([(4096, 0)], 0, 0, 0, 1)),
+    ("prefill 512 over 8192 cached", ([(512, 8192)], 0, 0, 0, 1)),
+    ("decode 1 x 1024", ([], 1, 1024, 1024, 1)),
+    ("decode 32 x 2048", ([], 32, 65536, 2048, 32)),
+    ("decode 128 x 4096", ([], 128, 524288, 4096, 128)),
     ("mixed 512 new + 32 x 2048", ([(512, 0)], 32, 65536, 2048, 33)),
-)  # fmt: skip
+)
 
 
 def is_calibrated(profile: DeviceProfile) -> bool:
@@ -41,13 +47,29 @@ def calibration_lines(profile: DeviceProfile) -> list[str]:
     rows = []
     for f in forms:
         name = f["op"] + "".join(f" {k}={v}" for k, v in f["kernel"].items())
-        parameters = ", ".join(f"{k} {v:.4g}" for k, v in Form.from_json(f).described().items()) if f["op"] != "activation" else ""
-        rows.append([name, str(f["points"]), text.percent(f["held_out"]), text.percent(f["held_out_interpolation"]), _verdict(f), parameters])
+        parameters = (
+            ", ".join(f"{k} {v:.4g}" for k, v in Form.from_json(f).described().items())
+            if f["op"] != "activation"
+            else ""
+        )
+        rows.append(
+            [
+                name,
+                str(f["points"]),
+                text.percent(f["held_out"]),
+                text.percent(f["held_out_interpolation"]),
+                _verdict(f),
+                parameters,
+            ]
+        )
     times = [r for r in raw if r[0] in AXES and r[2] > 0]
     spread = float(np.median([r[3] / r[2] for r in times]))
     lines = [f"{len(raw)} points; half of them repeat within {100 * spread:.1f} % (inter-quartile range)", ""]
     lines += [text.table(["operator", "points", "form", "between", "", "fitted parameters"], rows), ""]
-    lines.append("form: error of the fitted form on points left out of it; between: of linear interpolation between points, which is what a simulation does inside the grid")
+    lines.append(
+        "form: error of the fitted form on points left out of it; between: of linear interpolation between points,"
+        " which is what a simulation does inside the grid"
+    )
     lines += _not_measured(profile)
     return lines + _memory_lines(profile)
 
@@ -62,20 +84,34 @@ def _verdict(f: dict[str, Any]) -> str:
 def _not_measured(profile: DeviceProfile) -> list[str]:
     points = profile.points
     operators = [*points["dense"], *points["per_sequence"], points["prefill_attention"], points["decode_attention"]]
-    other = [f"{o.get('name', 'attention')}: {o['basis']}" for o in operators if o.get("basis", "measured") != "measured"]
+    other = [
+        f"{o.get('name', 'attention')}: {o['basis']}" for o in operators if o.get("basis", "measured") != "measured"
+    ]
     decode, prefill = points["decode_attention"], points["prefill_attention"]
-    reach = [f"{b} sequences to {c:,.0f} tokens" for b, c in zip(decode["batch"], decode["measured_context"], strict=True) if c]
+    reach = [
+        f"{b} sequences to {c:,.0f} tokens"
+        for b, c in zip(decode["batch"], decode["measured_context"], strict=True)
+        if c
+    ]
     return [
         f"measured prefill attention: up to {prefill['max_new']:,} new tokens, {prefill['max_kv']:,} tokens in all",
-        "measured decode attention: " + ", ".join(reach), "beyond that every step is marked extrapolated", *(f"NOT MEASURED {line}" for line in other),
-    ]  # fmt: skip
+        "measured decode attention: " + ", ".join(reach),
+        "beyond that every step is marked extrapolated",
+        *(f"NOT MEASURED {line}" for line in other),
+    ]
 
 
 def _memory_lines(profile: DeviceProfile) -> list[str]:
     memory = profile.points["memory"]
-    lines = [f"activations at {n:,} tokens a step: {b / GIB:.3f} GiB" for n, b in list(zip(memory["activation_tokens"], memory["activation_bytes"], strict=True))[-1:]]
+    lines = [
+        f"activations at {n:,} tokens a step: {b / GIB:.3f} GiB"
+        for n, b in list(zip(memory["activation_tokens"], memory["activation_bytes"], strict=True))[-1:]
+    ]
     if memory["kv_blocks"]:
-        lines.append(f"KV blocks really allocated beside the weights: {memory['kv_blocks']:,.0f} of {memory['kv_block_size']} tokens (before activations)")
+        lines.append(
+            f"KV blocks really allocated beside the weights: {memory['kv_blocks']:,.0f} of {memory['kv_block_size']}"
+            " tokens (before activations)"
+        )
     return lines
 
 
@@ -87,10 +123,14 @@ def write_html(profile: DeviceProfile, path: Path) -> None:
     from kvcast.present import html_page
 
     drawn = (html_page.figure(figure, f"operator-{i}") for i, figure in enumerate(figures(profile)))
-    page = html_page.page(profile.id, [
-        html_page.heading(profile.id, f"{profile.label}; {profile.content_hash}"), html_page.section("What was measured", html_page.code("\n".join(calibration_lines(profile)))),
-        html_page.section("Fitted against measured, by operator", html_page.figures(drawn)),
-    ])  # fmt: skip
+    page = html_page.page(
+        profile.id,
+        [
+            html_page.heading(profile.id, f"{profile.label}; {profile.content_hash}"),
+            html_page.section("What was measured", html_page.code("\n".join(calibration_lines(profile)))),
+            html_page.section("Fitted against measured, by operator", html_page.figures(drawn)),
+        ],
+    )
     if path.exists() and not path.is_file():  # a pipe or a device is not replaced
         path.write_text(page, encoding="utf-8")
         return
@@ -119,12 +159,27 @@ def figures(profile: DeviceProfile) -> list[Any]:
     for name, rows in by_kernel.items():
         measured, fitted = [row[0] for row in rows], [row[1] for row in rows]
         ends = [min(measured), max(measured)]
-        figure = go.Figure([
-            go.Scatter(x=measured, y=fitted, mode="markers", text=[row[3] for row in rows], error_x={"type": "data", "array": [row[2] / 2 for row in rows]}, name="points",
-                       hovertemplate="%{text}<br>measured %{x:.1f} us<br>fitted %{y:.1f} us"),
-            go.Scatter(x=ends, y=ends, mode="lines", name="equal", line={"dash": "dot"}),
-        ])  # fmt: skip
-        figure.update_layout(title=name, height=420, xaxis={"type": "log", "title": "measured, us"}, yaxis={"type": "log", "title": "fitted, us"}, showlegend=False)
+        figure = go.Figure(
+            [
+                go.Scatter(
+                    x=measured,
+                    y=fitted,
+                    mode="markers",
+                    text=[row[3] for row in rows],
+                    error_x={"type": "data", "array": [row[2] / 2 for row in rows]},
+                    name="points",
+                    hovertemplate="%{text}<br>measured %{x:.1f} us<br>fitted %{y:.1f} us",
+                ),
+                go.Scatter(x=ends, y=ends, mode="lines", name="equal", line={"dash": "dot"}),
+            ]
+        )
+        figure.update_layout(
+            title=name,
+            height=420,
+            xaxis={"type": "log", "title": "measured, us"},
+            yaxis={"type": "log", "title": "fitted, us"},
+            showlegend=False,
+        )
         plots.append(figure)
     return plots
 
@@ -134,7 +189,11 @@ def figures(profile: DeviceProfile) -> list[Any]:
 
 def diff(a: DeviceProfile, b: DeviceProfile) -> dict[str, Any]:
     """Changes from a to b: by operator at the points both measured, and whole steps. Shares; positive: b is slower."""
-    return {"operators": _operator_changes(a, b), "steps": _step_changes(a, b), "same_points": a.content_hash == b.content_hash}
+    return {
+        "operators": _operator_changes(a, b),
+        "steps": _step_changes(a, b),
+        "same_points": a.content_hash == b.content_hash,
+    }
 
 
 def _operator_changes(a: DeviceProfile, b: DeviceProfile) -> list[dict[str, Any]]:
@@ -145,8 +204,21 @@ def _operator_changes(a: DeviceProfile, b: DeviceProfile) -> list[dict[str, Any]
         changes = [theirs[name][k] / ours[name][k] - 1 for k in shared if ours[name][k] > 0]
         if changes:
             worst = max(range(len(changes)), key=lambda i: abs(changes[i]))
-            rows.append({"operator": name, "points": len(changes), "median": float(np.median(changes)), "worst": changes[worst], "worst_at": shared[worst]})
-    only: list[dict[str, Any]] = [{"operator": n, "points": 0, "median": None, "worst": None, "worst_at": f"only in {p.id}"} for p, x, y in ((a, ours, theirs), (b, theirs, ours)) for n in x if n not in y]
+            rows.append(
+                {
+                    "operator": name,
+                    "points": len(changes),
+                    "median": float(np.median(changes)),
+                    "worst": changes[worst],
+                    "worst_at": shared[worst],
+                }
+            )
+    only: list[dict[str, Any]] = [
+        {"operator": n, "points": 0, "median": None, "worst": None, "worst_at": f"only in {p.id}"}
+        for p, x, y in ((a, ours, theirs), (b, theirs, ours))
+        for n in x
+        if n not in y
+    ]
     return sorted(rows, key=lambda r: -abs(r["median"])) + only
 
 
@@ -165,7 +237,12 @@ def _times(profile: DeviceProfile) -> dict[str, dict[str, float]]:
     for part, names in (("prefill_attention", ("new", "cached")), ("decode_attention", ("batch", "context"))):
         t = points.get(part)
         if t:
-            found[part] = {f"{names[0]} {x}, {names[1]} {y}": t["us"][i][j] * t["repeat"] for i, x in enumerate(t[names[0]]) for j, y in enumerate(t[names[1]]) if t["us"][i][j] is not None}
+            found[part] = {
+                f"{names[0]} {x}, {names[1]} {y}": t["us"][i][j] * t["repeat"]
+                for i, x in enumerate(t[names[0]])
+                for j, y in enumerate(t[names[1]])
+                if t["us"][i][j] is not None
+            }
     return found
 
 
@@ -186,11 +263,22 @@ def _step_changes(a: DeviceProfile, b: DeviceProfile) -> list[dict[str, Any]]:
 
 def diff_lines(a: DeviceProfile, b: DeviceProfile, changes: dict[str, Any]) -> list[str]:
     """For people: the largest movers first."""
-    lines = [f"from {a.id} ({a.content_hash[:19]}, {a.device['name']}) to {b.id} ({b.content_hash[:19]}, {b.device['name']})"]
+    lines = [
+        f"from {a.id} ({a.content_hash[:19]}, {a.device['name']}) to {b.id} ({b.content_hash[:19]}, {b.device['name']})"
+    ]
     if changes["same_points"]:
         return [*lines, "the same points: nothing moved"]
     if changes["steps"]:
-        lines += ["", text.table(["step", "from", "to", "change"], [[s["step"], text.seconds(s["a_s"]), text.seconds(s["b_s"]), f"{100 * s['change']:+.1f} %"] for s in changes["steps"]])]
+        lines += [
+            "",
+            text.table(
+                ["step", "from", "to", "change"],
+                [
+                    [s["step"], text.seconds(s["a_s"]), text.seconds(s["b_s"]), f"{100 * s['change']:+.1f} %"]
+                    for s in changes["steps"]
+                ],
+            ),
+        ]
     else:
         lines.append("whole steps are not compared: the profiles are of different models or widths")
     rows = []
@@ -199,5 +287,13 @@ def diff_lines(a: DeviceProfile, b: DeviceProfile, changes: dict[str, Any]) -> l
             rows.append([r["operator"], "-", "-", "-", r["worst_at"]])
         else:
             mark = "moved" if abs(r["median"]) > MOVED else ""
-            rows.append([r["operator"], str(r["points"]), f"{100 * r['median']:+.1f} %", f"{100 * r['worst']:+.1f} % at {r['worst_at']}", mark])
+            rows.append(
+                [
+                    r["operator"],
+                    str(r["points"]),
+                    f"{100 * r['median']:+.1f} %",
+                    f"{100 * r['worst']:+.1f} % at {r['worst_at']}",
+                    mark,
+                ]
+            )
     return [*lines, "", text.table(["operator", "points in both", "median", "largest change", ""], rows)]

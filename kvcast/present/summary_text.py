@@ -1,9 +1,10 @@
 """A run in words: the verdict first, then the numbers it rests on, then what to know about them.
 
-    >>> from kvcast import api, load_scenario
-    >>> from kvcast.present import summary_text
-    >>> print(summary_text.describe(api.run(api.prepare(load_scenario("examples/demo.toml")))))
+>>> from kvcast import api, load_scenario
+>>> from kvcast.present import summary_text
+>>> print(summary_text.describe(api.run(api.prepare(load_scenario("examples/demo.toml")))))
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -38,24 +39,36 @@ def heading(result: Result) -> str:
     lines = [
         f"{scenario.name or 'scenario'}: {result.resolved.model.name} on {profile.device['name']}",
         f"step times: {profile.id} ({s['profile_hash'][:19]}), {profile.label}",
-        f"{s['replicas']} {'replica' if s['replicas'] == 1 else 'replicas'}{gpus}, {scenario.cluster.router}, {cache}, "
-        f"{s['engine_semantics']}, seed {s['seed']}",
+        (
+            f"{s['replicas']} {'replica' if s['replicas'] == 1 else 'replicas'}{gpus}, {scenario.cluster.router},"
+            f" {cache}, {s['engine_semantics']}, seed {s['seed']}"
+        ),
         f"{text.count(s['arrived'])} requests arrived in the window: {fates(s, is_mix(scenario))}",
     ]
     return "\n".join(lines)
 
 
 def fates(s: dict[str, Any], is_mix: bool = False) -> str:
-    """completed + rejected + truncated + aborted + unfinished = arrived. is_mix: sessions go on before and after its window."""
+    """completed + rejected + truncated + aborted + unfinished = arrived. is_mix: sessions go on before and after its
+    window."""
     counts = {
-        "completed": s["completed"], **{f"rejected ({why.replace('_', ' ')})": n for why, n in s["rejected"].items()},
-        "cut with their session": s["session_truncated"], "aborted": s["aborted"], "unfinished": s["unfinished"],
+        "completed": s["completed"],
+        **{f"rejected ({why.replace('_', ' ')})": n for why, n in s["rejected"].items()},
+        "cut with their session": s["session_truncated"],
+        "aborted": s["aborted"],
+        "unfinished": s["unfinished"],
     }
     told = ", ".join(f"{text.count(n)} {what}" for what, n in counts.items() if n or what == "completed")
     cut = ", or were cut with their session" if s["session_truncated"] or any(s["rejected"].values()) else ""
     others = {
-        "came before it, in the warm-up" if is_mix and s["window"]["start_s"] else "outside the measured window": s["outside_window"],
-        f"would come after it (sessions go on){cut}" if is_mix else "never arrived (their session ended before, or the run did)": s["not_arrived"],
+        "came before it, in the warm-up" if is_mix and s["window"]["start_s"] else "outside the measured window": s[
+            "outside_window"
+        ],
+        (
+            f"would come after it (sessions go on){cut}"
+            if is_mix
+            else "never arrived (their session ended before, or the run did)"
+        ): s["not_arrived"],
     }
     return told + "".join(f"; {text.count(n)} more {what}" for what, n in others.items() if n)
 
@@ -82,7 +95,11 @@ def verdict(result: Result) -> str:
     coverage = s["coverage"]
     shares = ", ".join(f"{text.percent(coverage[key])} {key}" for key in ("measured", "interpolated", "extrapolated"))
     outside = coverage["extrapolated"]
-    warning = f"  <- {'MUCH' if outside > EXTRAPOLATED_LIMIT else 'part'} of this is outside what was measured" if outside >= 0.01 else ""
+    warning = (
+        f"  <- {'MUCH' if outside > EXTRAPOLATED_LIMIT else 'part'} of this is outside what was measured"
+        if outside >= 0.01
+        else ""
+    )
     lines.append(f"simulated time rests on step times {shares}{warning}")
     return "\n".join(lines)
 
@@ -90,26 +107,43 @@ def verdict(result: Result) -> str:
 def headline(judged: dict[str, Any], attainment: float | None) -> str:
     """summary["verdict"] in a line: the word, what failed, the share with its interval. attainment: of all arrivals."""
     word, rows = judged["word"], judged["classes"]
-    told = {"meets": "MEETS the target", "misses": "MISSES the target", "not shown": "NOT SHOWN that it meets the target"}[word]
+    told = {
+        "meets": "MEETS the target",
+        "misses": "MISSES the target",
+        "not shown": "NOT SHOWN that it meets the target",
+    }[word]
     if not rows or attainment is None:
         return f"{told}: {reason(judged['reason'])}"
     failed = next((row for row in rows if row["name"] == judged["class"]), rows[0])
     if len(rows) == 1 or judged["class"]:
         who = f"{failed['name']}, " if judged["class"] else ""
         why = f"{who}{reason(judged['reason'])}: " if judged["reason"] else ""
-        return f"{told}: {why}{share(failed['attainment'])} of {'its' if who else 'all'} arrivals within limits, {text.percent(failed['target'])} wanted"
+        return (
+            f"{told}: {why}{share(failed['attainment'])} of {'its' if who else 'all'} arrivals within limits,"
+            f" {text.percent(failed['target'])} wanted"
+        )
     why = f"{reason(judged['reason'])}, though every" if judged["reason"] else "every"
     return f"{told}: {why} class reaches its target, {text.percent(attainment)} of all arrivals are within limits"
 
 
 def reason(why: str) -> str:
     """What failed, of a verdict document."""
-    return {"ttft_s": "most often TTFT", "tpot_s": "most often TPOT", "e2e_s": "most often E2E", UNSTABLE: "the backlog grows", INTERVAL: "only the interval reaches below"}.get(why, why)
+    return {
+        "ttft_s": "most often TTFT",
+        "tpot_s": "most often TPOT",
+        "e2e_s": "most often E2E",
+        UNSTABLE: "the backlog grows",
+        INTERVAL: "only the interval reaches below",
+    }.get(why, why)
 
 
 def share(found: dict[str, float] | None) -> str:
     """97.2 % (95 % interval 95.0 to 98.1 %)."""
-    return text.UNKNOWN if found is None else f"{text.percent(found['mean'])} ({text.percent(CONFIDENCE, 0)} interval {between(found)})"
+    return (
+        text.UNKNOWN
+        if found is None
+        else f"{text.percent(found['mean'])} ({text.percent(CONFIDENCE, 0)} interval {between(found)})"
+    )
 
 
 def between(found: dict[str, float]) -> str:
@@ -121,12 +155,32 @@ def class_verdicts(judged: dict[str, Any]) -> str:
     """A row for every class that has a limit."""
     rows = [
         [
-            row["name"], row["verdict"], "" if row["worst"] is None else NAMES[row["worst"]], text.percent(row["target"]), *(
-                [text.UNKNOWN] * 2 if row["attainment"] is None else [text.percent(row["attainment"]["mean"]), between(row["attainment"])]), text.count(row["requests"]),
+            row["name"],
+            row["verdict"],
+            "" if row["worst"] is None else NAMES[row["worst"]],
+            text.percent(row["target"]),
+            *(
+                [text.UNKNOWN] * 2
+                if row["attainment"] is None
+                else [text.percent(row["attainment"]["mean"]), between(row["attainment"])]
+            ),
+            text.count(row["requests"]),
         ]
         for row in judged["classes"]
-    ]  # fmt: skip
-    return text.table(["class", "verdict", "most missed", "wanted", "within limits", f"{text.percent(CONFIDENCE, 0)} interval", "requests"], rows, left=3)
+    ]
+    return text.table(
+        [
+            "class",
+            "verdict",
+            "most missed",
+            "wanted",
+            "within limits",
+            f"{text.percent(CONFIDENCE, 0)} interval",
+            "requests",
+        ],
+        rows,
+        left=3,
+    )
 
 
 def load_line(result: Result) -> str:
@@ -157,7 +211,11 @@ def limits(slo: SloConfig) -> str:
     parts = []
     everyone = SloClass(slo.ttft_s, slo.tpot_s, slo.e2e_s)
     for name, one in [*slo.classes.items(), ("", everyone)]:
-        text_of = ", ".join(f"{what} <= {text.seconds(limit)}" for key, what in NAMES.items() if (limit := getattr(one, key)) is not None)
+        text_of = ", ".join(
+            f"{what} <= {text.seconds(limit)}"
+            for key, what in NAMES.items()
+            if (limit := getattr(one, key)) is not None
+        )
         if text_of:
             parts.append(f"{name}: {text_of}" if name else text_of)
     return "; ".join(parts) or "no limits"
@@ -167,12 +225,20 @@ def latency_table(result: Result) -> str:
     names = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2E", "queue": "queue"}
     stats = ("mean", "p50", "p90", "p95", "p99")
     s, latency = result.report.summary, result.report.latency
-    rates = f"{s['request_throughput'] or 0:.3g} requests/s, {text.count(s['output_throughput'])} output tokens/s, {text.count(s['total_token_throughput'])} tokens/s in all over {text.seconds(s['duration'])}"
+    rates = (
+        f"{s['request_throughput'] or 0:.3g} requests/s, {text.count(s['output_throughput'])} output tokens/s,"
+        f" {text.count(s['total_token_throughput'])} tokens/s in all over {text.seconds(s['duration'])}"
+    )
     if s["latency_of"] == MEANS_ONLY:
         means = ", ".join(f"{names[key]} {text.milliseconds(latency[key]['mean'])}" for key in ("ttft", "tpot", "e2el"))
-        return f"no latency percentiles: they would grow with the length of the run (means of this one: {means})\n{rates}"
+        return (
+            f"no latency percentiles: they would grow with the length of the run (means of this one: {means})\n{rates}"
+        )
     if s["latency_of"] == OVERLOADED_TRACE:
-        rates = f"the trace ends with a growing backlog: these latencies are of its own requests, a longer trace would have longer ones\n{rates}"
+        rates = (
+            "the trace ends with a growing backlog: these latencies are of its own requests, a longer trace would have"
+            f" longer ones\n{rates}"
+        )
     rows = [[name, *(text.milliseconds(latency[key][stat]) for stat in stats)] for key, name in names.items()]
     return text.table(["latency", *stats], rows) + "\n" + rates
 
@@ -182,21 +248,35 @@ def cache_lines(result: Result) -> str:
     lines = [
         *hit_lines(s),
         *tier_lines(s),
-        f"KV cache: {text.count(s['kv_blocks'])} blocks per replica, {text.percent(s['kv_usage_mean'])} in use on average, {text.percent(s['kv_usage_peak'])} at the peak; "
-        f"{text.count(s['preemptions'])} preemptions, {text.count(s['recomputed_tokens'])} tokens computed again",
+        (
+            f"KV cache: {text.count(s['kv_blocks'])} blocks per replica, {text.percent(s['kv_usage_mean'])} in use on"
+            f" average, {text.percent(s['kv_usage_peak'])} at the peak; {text.count(s['preemptions'])} preemptions,"
+            f" {text.count(s['recomputed_tokens'])} tokens computed again"
+        ),
     ]
     prompt = s["prompt_tokens"] or 1
     misses = {cause.replace("_", " "): n for cause, n in s["miss_tokens"].items() if n}
     if misses:
-        lines.append("missed prompt tokens: " + ", ".join(f"{cause} {text.percent(n / prompt)}" for cause, n in sorted(misses.items(), key=lambda kv: -kv[1])))
+        lines.append(
+            "missed prompt tokens: "
+            + ", ".join(
+                f"{cause} {text.percent(n / prompt)}" for cause, n in sorted(misses.items(), key=lambda kv: -kv[1])
+            )
+        )
     return "\n".join([*lines, *evicted_lines(s), *step_lines(s)])
 
 
 def step_lines(s: dict[str, Any]) -> list[str]:
     """What a step is like, and how much of the GPU it uses."""
-    line = f"steps: {s['decode_batch_mean']:.3g} decodes and {text.count(s['tokens_per_step_mean'])} tokens in one, weighted by their time"
+    line = (
+        f"steps: {s['decode_batch_mean']:.3g} decodes and {text.count(s['tokens_per_step_mean'])} tokens in one,"
+        " weighted by their time"
+    )
     if s["mfu"] is not None:
-        line += f"; MFU {text.percent(s['mfu'])}, MBU {text.percent(s['mbu'])} of the data sheet's peaks ({s['peaks']['device']})"
+        line += (
+            f"; MFU {text.percent(s['mfu'])}, MBU {text.percent(s['mbu'])} of the data sheet's peaks"
+            f" ({s['peaks']['device']})"
+        )
     return [line] if s["gpu_busy_s"] else []
 
 
@@ -205,10 +285,21 @@ def evicted_lines(s: dict[str, Any]) -> list[str]:
     split, prompt = s["evicted_split"], s["prompt_tokens"] or 1
     if split is None:
         return []
-    share = text.percent(s["prefix_hit_tokens"] / split["optimum_hit_tokens"]) if split["optimum_hit_tokens"] else text.UNKNOWN
+    share = (
+        text.percent(s["prefix_hit_tokens"] / split["optimum_hit_tokens"])
+        if split["optimum_hit_tokens"]
+        else text.UNKNOWN
+    )
     return [
-        f"  evicted by the policy's choice {text.percent(split['policy'] / prompt)}, for want of memory {text.percent(split['memory'] / prompt)}; hit though the optimum gave them up {text.percent(split['given_up'] / prompt)}",
-        f"  hits are {share} of those of the {split['optimum']} ({split['objective']}, {split['rule']}, proved gap {text.percent(split['gap'], 2)})",
+        (
+            f"  evicted by the policy's choice {text.percent(split['policy'] / prompt)}, for want of memory"
+            f" {text.percent(split['memory'] / prompt)}; hit though the optimum gave them up"
+            f" {text.percent(split['given_up'] / prompt)}"
+        ),
+        (
+            f"  hits are {share} of those of the {split['optimum']} ({split['objective']}, {split['rule']}, proved gap"
+            f" {text.percent(split['gap'], 2)})"
+        ),
     ]
 
 
@@ -216,8 +307,13 @@ def hit_lines(s: dict[str, Any]) -> list[str]:
     """The hit rate as a share of its ceilings, and how it is counted."""
     if not s["prefix_identity"]:
         return ["prefix hit rate unknown: the workload says nothing about shared text, so nothing can hit"]
-    lines = [f"prefix hit rate {text.percent(s['prefix_hit_rate'])} (block size {s['block_size']}; {s['counting_rule']})"]
-    for key, memory in (("reuse_ceiling_replica", "endless memory per replica"), ("reuse_ceiling_fleet", "one endless cache shared by all")):
+    lines = [
+        f"prefix hit rate {text.percent(s['prefix_hit_rate'])} (block size {s['block_size']}; {s['counting_rule']})"
+    ]
+    for key, memory in (
+        ("reuse_ceiling_replica", "endless memory per replica"),
+        ("reuse_ceiling_fleet", "one endless cache shared by all"),
+    ):
         ceiling = s[key]
         share = text.percent(s["prefix_hit_rate"] / ceiling, 0) if ceiling else text.UNKNOWN
         lines.append(f"  ceiling {text.percent(ceiling)} with {memory}: {share} of it is hit")
@@ -229,12 +325,18 @@ def tier_lines(s: dict[str, Any]) -> list[str]:
     if not s.get("tiers"):
         return []
     prompt, (gpu, *below) = s["prompt_tokens"] or 1, s["tiers"]
-    lines = [f"  hits by tier: {gpu['name']} {text.percent(gpu['hit_tokens'] / prompt)}" + "".join(f", {t['name']} {text.percent(t['hit_tokens'] / prompt)}" for t in below)
-             + f"; {text.count(gpu['requests_that_waited_for_loads'])} requests waited for loads"
-             + (f", {text.milliseconds(gpu['mean_load_ms'])} on average" if gpu["mean_load_ms"] else "")]
+    lines = [
+        f"  hits by tier: {gpu['name']} {text.percent(gpu['hit_tokens'] / prompt)}"
+        + "".join(f", {t['name']} {text.percent(t['hit_tokens'] / prompt)}" for t in below)
+        + f"; {text.count(gpu['requests_that_waited_for_loads'])} requests waited for loads"
+        + (f", {text.milliseconds(gpu['mean_load_ms'])} on average" if gpu["mean_load_ms"] else "")
+    ]
     for t in below:
-        lines.append(f"  {t['name']}: {t['loaded_bytes'] / 1e9:,.1f} GB loaded, its link {text.percent(t['link_busy_share'])} busy; {t['written_bytes'] / 1e9:,.1f} GB written ({text.percent(t['write_share'])} of its bandwidth); "
-                     f"{text.count(t['stored_blocks'])} of {text.count(t['capacity_blocks'] * s['replicas'])} blocks at the end")
+        lines.append(
+            f"  {t['name']}: {t['loaded_bytes'] / 1e9:,.1f} GB loaded, its link {text.percent(t['link_busy_share'])}"
+            f" busy; {t['written_bytes'] / 1e9:,.1f} GB written ({text.percent(t['write_share'])} of its bandwidth);"
+            f" {text.count(t['stored_blocks'])} of {text.count(t['capacity_blocks'] * s['replicas'])} blocks at the end"
+        )
     return lines
 
 
@@ -246,7 +348,12 @@ def worth_table(result: Result, baseline: Result) -> str:
     flops = result.report.summary["prefill_flops"]
     flops_on = None if flops is None else flops - w["prefill_flops_saved"]
     rows = [
-        ["prefill tokens", text.scaled(prompt), text.scaled(prompt - saved), text.percent(w["prefill_tokens_saved_share"])],
+        [
+            "prefill tokens",
+            text.scaled(prompt),
+            text.scaled(prompt - saved),
+            text.percent(w["prefill_tokens_saved_share"]),
+        ],
         ["prefill FLOPs", text.scaled(flops), text.scaled(flops_on), text.percent(w["prefill_flops_saved_share"])],
         _worth_row("mean TTFT", w["mean_ttft_ms"], text.milliseconds),
         _worth_row("median TTFT", w["p50_ttft_ms"], text.milliseconds),
@@ -263,11 +370,20 @@ def worth_table(result: Result, baseline: Result) -> str:
     rows.append(["stable", stability[w["stable"]["off"]], stability[w["stable"]["on"]], ""])
     table = text.table(["what the cache saved", "cache off", "cache on", "saved"], rows)
     unstable = [name for name in ("off", "on") if w["stable"][name] is False]
-    return table + (f"\ntimes with the cache {' and '.join(unstable)} only say how long the run was: its backlog grew without end" if unstable else "")
+    return table + (
+        f"\ntimes with the cache {' and '.join(unstable)} only say how long the run was: its backlog grew without end"
+        if unstable
+        else ""
+    )
 
 
 def _worth_row(name: str, pair: dict[str, Any], show: Any) -> list[str]:
-    return [name, show(pair["off"]) if pair["off"] is not None else text.UNKNOWN, show(pair["on"]) if pair["on"] is not None else text.UNKNOWN, text.percent(pair["saved_share"])]
+    return [
+        name,
+        show(pair["off"]) if pair["off"] is not None else text.UNKNOWN,
+        show(pair["on"]) if pair["on"] is not None else text.UNKNOWN,
+        text.percent(pair["saved_share"]),
+    ]
 
 
 def at_offered(s: dict[str, Any]) -> str:
@@ -275,7 +391,10 @@ def at_offered(s: dict[str, Any]) -> str:
     bill = s["cost"].get("at_offered")
     if bill is None:
         return ""
-    return f"at the offered {s['offered_per_s']:.3g} requests/s: {text.per_million(bill, 'usd', text.usd)}, {text.usd(bill['usd_per_request'])} a request, {text.usd(bill['usd_per_month'])} a month\nin this window: "
+    return (
+        f"at the offered {s['offered_per_s']:.3g} requests/s: {text.per_million(bill, 'usd', text.usd)},"
+        f" {text.usd(bill['usd_per_request'])} a request, {text.usd(bill['usd_per_month'])} a month\nin this window: "
+    )
 
 
 def cost_line(result: Result) -> str:
@@ -285,8 +404,9 @@ def cost_line(result: Result) -> str:
     if cost["usd"] is None:
         return f"{line}, {text.per_million(cost, 'gpu_hours', text.hours)} (set [cost] gpu_hour_usd for money)"
     return (
-        f"{at_offered(s)}{line}; at {text.usd(cost['gpu_hour_usd'])} a GPU-hour {text.usd(cost['usd'])}: {text.per_million(cost, 'usd', text.usd)}, "
-        f"{text.usd(cost['usd_per_request'])} a request, {text.usd(cost['usd_per_session'])} a session"
+        f"{at_offered(s)}{line}; at {text.usd(cost['gpu_hour_usd'])} a GPU-hour {text.usd(cost['usd'])}:"
+        f" {text.per_million(cost, 'usd', text.usd)}, {text.usd(cost['usd_per_request'])} a request,"
+        f" {text.usd(cost['usd_per_session'])} a session"
     )
 
 
@@ -303,13 +423,20 @@ def class_lines(result: Result) -> str:
         return ""
     rows = [
         [
-            name, text.count(c["arrived"]), text.percent(c["attainment"]), text.percent(c["prefix_hit_rate"]),
-            text.milliseconds(c["latency_ms"]["ttft"]["mean"]), text.milliseconds(c["latency_ms"]["ttft"]["p99"]),
-            text.milliseconds(c["latency_ms"]["tpot"]["mean"]), f"{c['gpu_hours']:.3g}",
+            name,
+            text.count(c["arrived"]),
+            text.percent(c["attainment"]),
+            text.percent(c["prefix_hit_rate"]),
+            text.milliseconds(c["latency_ms"]["ttft"]["mean"]),
+            text.milliseconds(c["latency_ms"]["ttft"]["p99"]),
+            text.milliseconds(c["latency_ms"]["tpot"]["mean"]),
+            f"{c['gpu_hours']:.3g}",
         ]
         for name, c in classes.items()
     ]
-    return text.table(["class", "arrived", "attainment", "hit rate", "TTFT mean", "TTFT p99", "TPOT mean", "GPU-hours"], rows)
+    return text.table(
+        ["class", "arrived", "attainment", "hit rate", "TTFT mean", "TTFT p99", "TPOT mean", "GPU-hours"], rows
+    )
 
 
 def notes(result: Result) -> str:

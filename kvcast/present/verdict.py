@@ -1,11 +1,12 @@
 """The answer in one sentence: what the fleet on show does with the load, and what the plan found.
 
-The one idea: the words are `sim.measure.verdict`'s, as summary.json and plan.json have them; nothing is judged here. Only without limits
-or a target is there no verdict.
+The one idea: the words are `sim.measure.verdict`'s, as summary.json and plan.json have them; nothing is judged here.
+Only without limits or a target is there no verdict.
 
     >>> run = load_run("runs/demo"); verdict(run.summary, run.scenario).sentence
     >>> planned(plan).sentence
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -40,17 +41,41 @@ def verdict(document: Document, scenario: Scenario) -> Verdict:
     stability = _stability(document)
     if document["stable"] is False:
         state, headline = (MISSED, "Unstable.") if judged is None else STATES[judged["word"]]
-        return Verdict(state, headline, f"{fleet} cannot keep up: {_drowns(document)}.", (*_so_far(judged, scenario), stability), caution)
+        return Verdict(
+            state,
+            headline,
+            f"{fleet} cannot keep up: {_drowns(document)}.",
+            (*_so_far(judged, scenario), stability),
+            caution,
+        )
     if document["attainment"] is None and judged is None:
-        return Verdict(UNKNOWN, "No limits are set.", f"{fleet}: set a limit on TTFT or TPOT in the sidebar for a verdict.", (stability,), caution)
+        return Verdict(
+            UNKNOWN,
+            "No limits are set.",
+            f"{fleet}: set a limit on TTFT or TPOT in the sidebar for a verdict.",
+            (stability,),
+            caution,
+        )
     limits = words.limits(slo_of(scenario.slo))
     if judged is None:
-        return Verdict(UNKNOWN, "No target is set.", f"{fleet}: {text.percent(document['attainment'])} of requests meet {limits}.", (stability,), caution)
-    return Verdict(*STATES[judged["word"]], f"{fleet}: {_judged(judged, limits)}.", (*_pooled(judged), *_model_error(document), stability, _rests_on(scenario)), caution)
+        return Verdict(
+            UNKNOWN,
+            "No target is set.",
+            f"{fleet}: {text.percent(document['attainment'])} of requests meet {limits}.",
+            (stability,),
+            caution,
+        )
+    return Verdict(
+        *STATES[judged["word"]],
+        f"{fleet}: {_judged(judged, limits)}.",
+        (*_pooled(judged), *_model_error(document), stability, _rests_on(scenario)),
+        caution,
+    )
 
 
 def _judged(judged: Document, limits: str) -> str:
-    """The share of all requests, or of each class where there are several, against the target; and what the deciding class fails by."""
+    """The share of all requests, or of each class where there are several, against the target; and what the deciding
+    class fails by."""
     rows, reason = judged["classes"], judged["reason"]
     failed = f"{judged['class']}: " if judged["class"] else ""
     if not rows:
@@ -63,7 +88,9 @@ def _judged(judged: Document, limits: str) -> str:
     missed = f"{words.NAMES[reason]} is missed most often" if reason in words.NAMES else ""
     if judged["word"] == MISSES:
         return f"{told}; {failed}{missed}" if missed else told
-    return f"{told}; {failed}the interval holds the target, so one run does not tell" + (f" ({missed})" if missed else "")
+    return f"{told}; {failed}the interval holds the target, so one run does not tell" + (
+        f" ({missed})" if missed else ""
+    )
 
 
 def _model_error(document: Document) -> tuple[str, ...]:
@@ -74,25 +101,45 @@ def _model_error(document: Document) -> tuple[str, ...]:
 
 def _so_far(judged: Document | None, scenario: Scenario) -> tuple[str, ...]:
     """What an unstable run got through."""
-    return (f"until the end of this run {_judged(judged, words.limits(slo_of(scenario.slo)))}",) if judged and judged["classes"] else ()
+    return (
+        (f"until the end of this run {_judged(judged, words.limits(slo_of(scenario.slo)))}",)
+        if judged and judged["classes"]
+        else ()
+    )
 
 
 def _pooled(judged: Document) -> tuple[str, ...]:
-    return ("all classes together, as [slo] attained_by asks",) if any(row["name"] == POOLED for row in judged["classes"]) else ()
+    return (
+        ("all classes together, as [slo] attained_by asks",)
+        if any(row["name"] == POOLED for row in judged["classes"])
+        else ()
+    )
 
 
 def _shares(rows: Sequence[Document]) -> str:
-    return share_of(rows[0]["attainment"]) if len(rows) == 1 else ", ".join(f"{row['name']} {share_of(row['attainment'])}" for row in rows)
+    return (
+        share_of(rows[0]["attainment"])
+        if len(rows) == 1
+        else ", ".join(f"{row['name']} {share_of(row['attainment'])}" for row in rows)
+    )
 
 
 def _targets(rows: Sequence[Document]) -> str:
     wanted = {row["target"] for row in rows}
-    return f"target {words.share(rows[0]['target'])}" if len(wanted) == 1 else "targets: " + ", ".join(f"{row['name']} {words.share(row['target'])}" for row in rows)
+    return (
+        f"target {words.share(rows[0]['target'])}"
+        if len(wanted) == 1
+        else "targets: " + ", ".join(f"{row['name']} {words.share(row['target'])}" for row in rows)
+    )
 
 
 def share_of(found: Document | None) -> str:
     """ "99.8 % (99.7 to 99.9 %)", of a share with the ends of its interval."""
-    return text.UNKNOWN if found is None or found["mean"] is None else f"{text.percent(found['mean'])} ({ends_of(found['low'], found['high'])})"
+    return (
+        text.UNKNOWN
+        if found is None or found["mean"] is None
+        else f"{text.percent(found['mean'])} ({ends_of(found['low'], found['high'])})"
+    )
 
 
 def ends_of(low: float, high: float) -> str:
@@ -110,19 +157,32 @@ def why_not(row: Document) -> str:
 
 
 def planned(plan: Document) -> Verdict:
-    """The verdict of `kvcast plan`'s document, in its own words: the fewest GPUs, what binds, how far the load may grow, what to do next."""
+    """The verdict of `kvcast plan`'s document, in its own words: the fewest GPUs, what binds, how far the load may
+    grow, what to do next."""
     answer, decides = plan["answer"], deciding(plan)
     state = MET if answer["feasible"] else OPEN if decides is not None and decides["verdict"] == NOT_SHOWN else MISSED
-    headline = {MET: "Fewest GPUs:", OPEN: "No fleet is shown to meet the target:", MISSED: "No fleet meets the target:"}[state]
+    headline = {
+        MET: "Fewest GPUs:",
+        OPEN: "No fleet is shown to meet the target:",
+        MISSED: "No fleet meets the target:",
+    }[state]
     size = [line for line in _typeset(words.size(dict(plan))).splitlines() if answer["feasible"]]
-    return Verdict(state, headline, f"{_typeset(words.verdict(dict(plan)))}.", (*size, *settled(plan), _made_of(plan)), _joined(plan["caution"]))
+    return Verdict(
+        state,
+        headline,
+        f"{_typeset(words.verdict(dict(plan)))}.",
+        (*size, *settled(plan), _made_of(plan)),
+        _joined(plan["caution"]),
+    )
 
 
 def deciding(plan: Document) -> Document | None:
     """The candidate that the answer rests on: the chosen one, or where none meets the one that came closest."""
     answer, tried = plan["answer"], [row for row in plan["candidates"] if row["gpus"]]
     if answer["replicas"] is not None:
-        return next((row for row in tried if (row["label"], row["replicas"]) == (answer["label"], answer["replicas"])), None)
+        return next(
+            (row for row in tried if (row["label"], row["replicas"]) == (answer["label"], answer["replicas"])), None
+        )
     return words.closest(tried) if tried else None
 
 
@@ -130,22 +190,34 @@ def layout_rows(plan: Document) -> list[dict[str, str]]:
     """Other GPUs and widths, by one run each."""
     return [
         {
-            "GPU": row["gpu"], "profile": row["profile"], "GPUs each": text.count(row["tensor_parallel"]), "replicas": text.count(row["replicas"]), "GPUs": text.count(row["gpus"]),
-            "within limits, one run": share_of(row["attainment"]), "verdict": f"{row['verdict'] or 'no run'}{' (' + row['class'] + ')' if row['class'] else ''}",
+            "GPU": row["gpu"],
+            "profile": row["profile"],
+            "GPUs each": text.count(row["tensor_parallel"]),
+            "replicas": text.count(row["replicas"]),
+            "GPUs": text.count(row["gpus"]),
+            "within limits, one run": share_of(row["attainment"]),
+            "verdict": f"{row['verdict'] or 'no run'}{' (' + row['class'] + ')' if row['class'] else ''}",
         }
         for row in (plan["why"] or {"layouts": ()})["layouts"]
-    ]  # fmt: skip
+    ]
 
 
 def settled(plan: Document) -> tuple[str, ...]:
     """How sure the answer is, and what it was judged by."""
-    return (f"at {text.percent(plan['confidence'], 0)} confidence: {_typeset(plan['method'])}",) if plan["answer"]["replicas"] is not None else ()
+    return (
+        (f"at {text.percent(plan['confidence'], 0)} confidence: {_typeset(plan['method'])}",)
+        if plan["answer"]["replicas"] is not None
+        else ()
+    )
 
 
 def _made_of(plan: Document) -> str:
     ran = plan["simulations"]
     left = [f"{words.NAMES.get(key, key)} {count}" for key, count in plan["rejected_by"].items() if count]
-    return f"{len(plan['candidates'])} candidates{', not chosen: ' + ', '.join(left) if left else ''}; {ran['distinct']:,} simulations, {ran['stopped_early']:,} of them stopped early"
+    return (
+        f"{len(plan['candidates'])} candidates{', not chosen: ' + ', '.join(left) if left else ''}; {ran['distinct']:,}"
+        f" simulations, {ran['stopped_early']:,} of them stopped early"
+    )
 
 
 def _typeset(sentence: str) -> str:
@@ -157,7 +229,11 @@ def _typeset(sentence: str) -> str:
 
 def fleet_of(document: Document) -> str:
     """ "2 × H200-SXM" or "2 replicas of 4 × H100-SXM-80GB", of a run's document."""
-    replicas, gpus, gpu = document["replicas"], document["tensor_parallel"], document["profile_provenance"]["device"]["name"]
+    replicas, gpus, gpu = (
+        document["replicas"],
+        document["tensor_parallel"],
+        document["profile_provenance"]["device"]["name"],
+    )
     return f"{replicas} × {gpu}" if gpus == 1 else f"{replicas} replica{'s' if replicas > 1 else ''} of {gpus} × {gpu}"
 
 
@@ -173,15 +249,22 @@ def growth(value: float | None) -> str:
 
 
 def _lost(document: Document) -> list[str]:
-    """Requests that no replica can serve end their sessions. Later turns that had not come when the window ended are not lost."""
+    """Requests that no replica can serve end their sessions. Later turns that had not come when the window ended are
+    not lost."""
     ended, never = document["session_truncated"] + sum(document["rejected"].values()), document["lost_with_session"]
     if not ended and not never:
         return []
-    return [f"{text.count(ended)} requests were longer than the context or the KV memory and ended their sessions, so {text.count(never)} more never came: the load was lighter than the workload says"]
+    return [
+        f"{text.count(ended)} requests were longer than the context or the KV memory and ended their sessions, so"
+        f" {text.count(never)} more never came: the load was lighter than the workload says"
+    ]
 
 
 def _drowns(document: Document) -> str:
-    return f"the backlog grows by {growth(document['backlog_growth_per_s'])} requests/s ({growth(document['backlog_growth_tokens_per_s'])} tokens/s)"
+    return (
+        f"the backlog grows by {growth(document['backlog_growth_per_s'])} requests/s"
+        f" ({growth(document['backlog_growth_tokens_per_s'])} tokens/s)"
+    )
 
 
 def _stability(document: Document) -> str:
@@ -199,8 +282,19 @@ def _rests_on(scenario: Scenario) -> str:
 def _caution(document: Document) -> list[str]:
     share = document["coverage"]["extrapolated"]
     censored = document["arrived"] - document["completed"] if document["censored"] else 0
-    parts = [f"{text.percent(share)} of simulated time is extrapolated: outside what the profile was made from"] if share > EXTRAPOLATED_LIMIT else []
-    parts += [f"{text.count(censored)} of {text.count(document['arrived'])} arrivals did not complete and are in no latency figure"] if censored else []
+    parts = (
+        [f"{text.percent(share)} of simulated time is extrapolated: outside what the profile was made from"]
+        if share > EXTRAPOLATED_LIMIT
+        else []
+    )
+    parts += (
+        [
+            f"{text.count(censored)} of {text.count(document['arrived'])} arrivals did not complete and are in no"
+            " latency figure"
+        ]
+        if censored
+        else []
+    )
     parts += _lost(document)
     if document["profile_provenance"]["kind"] == "roofline":
         parts.append("step times are a roofline estimate (±30 %), nothing measured")

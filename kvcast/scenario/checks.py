@@ -5,6 +5,7 @@ columns it ends up in; whatever is outside is one line with key, value and range
 
     >>> list(problems(Scenario(WorkloadConfig(preset="chat"), engine=EngineConfig(block_size=0))))
 """
+
 from __future__ import annotations
 
 import math
@@ -89,7 +90,10 @@ LIMITS: dict[str, Limit] = {
     "engine.step_overhead_ms": MS,
     "engine.frontend_ms": MS,
     "cache.tiers.name": NOT_EMPTY,
-    "cache.tiers.bandwidth_gb_per_s": (lambda v: 0 <= v <= FASTEST or v == math.inf, f"0 or more and at most {FASTEST:,g}, or inf"),
+    "cache.tiers.bandwidth_gb_per_s": (
+        lambda v: 0 <= v <= FASTEST or v == math.inf,
+        f"0 or more and at most {FASTEST:,g}, or inf",
+    ),
     "cache.tiers.latency_s": FROM_SECOND_0,
     "cache.tiers.capacity_gib": above_0(1e9),
     "cache.tiers.capacity_blocks": from_1(MAX_KV_BLOCKS),
@@ -116,13 +120,24 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 ONLY: dict[str, tuple[str, ...]] = {
     "vllm": (
-        "max_num_batched_tokens", "long_prefill_token_threshold", "scheduler_policy", "watermark", "reserve_full_isl", "max_loras",
-        "async_scheduling", "preemption_victim",
+        "max_num_batched_tokens",
+        "long_prefill_token_threshold",
+        "scheduler_policy",
+        "watermark",
+        "reserve_full_isl",
+        "max_loras",
+        "async_scheduling",
+        "preemption_victim",
     ),
     "sglang": (
-        "chunked_prefill_size", "max_prefill_tokens", "schedule_policy", "schedule_conservativeness", "priority_scheduling", "retraction_policy",
+        "chunked_prefill_size",
+        "max_prefill_tokens",
+        "schedule_policy",
+        "schedule_conservativeness",
+        "priority_scheduling",
+        "retraction_policy",
     ),
-}  # fmt: skip
+}
 """Keys of [engine] that one engine has and the other does not read."""
 
 
@@ -168,11 +183,18 @@ def _value_problems(where: str, key: str, value: Any) -> Iterator[str]:
 
 
 def _workload_problems(workload: WorkloadConfig) -> Iterator[str]:
-    given = [name for name, value in (("preset", workload.preset), ("trace", workload.trace), ("class", workload.class_)) if value]
+    given = [
+        name
+        for name, value in (("preset", workload.preset), ("trace", workload.trace), ("class", workload.class_))
+        if value
+    ]
     if len(given) != 1:
-        yield f"[workload] has {' and '.join(given) or 'none of preset, trace and class'}: expected exactly one of preset, trace and class"
+        yield (
+            f"[workload] has {' and '.join(given) or 'none of preset, trace and class'}: expected exactly one of"
+            " preset, trace and class"
+        )
     if workload.loop == "concurrency" and workload.concurrency is None:
-        yield "[workload] concurrency is missing: expected a number of sessions, since loop = \"concurrency\""
+        yield '[workload] concurrency is missing: expected a number of sessions, since loop = "concurrency"'
     if workload.end_s is not None and workload.end_s <= workload.start_s:
         yield f"[workload] end_s = {workload.end_s}: expected a time after start_s = {workload.start_s}"
 
@@ -200,7 +222,10 @@ def _semantics_problems(engine: EngineConfig) -> Iterator[str]:
         if chunk and chunk < engine.block_size:
             yield f"[engine] chunked_prefill_size = {chunk}: expected at least block_size = {engine.block_size}, or 0"
         if engine.priority_scheduling and engine.schedule_policy not in ("fcfs", "lof"):
-            yield f"[engine] priority_scheduling = true: expected schedule_policy fcfs or lof with it, not {engine.schedule_policy}"
+            yield (
+                "[engine] priority_scheduling = true: expected schedule_policy fcfs or lof with it, not"
+                f" {engine.schedule_policy}"
+            )
 
 
 def _policy_problems(scenario: Scenario) -> Iterator[str]:
@@ -214,7 +239,10 @@ def _policy_problems(scenario: Scenario) -> Iterator[str]:
         yield from _optimal_problems(scenario)
     elif policy not in POLICY_NAMES and ":" not in policy:
         names = (*POLICY_NAMES, "optimal")
-        yield f"[cache] policy = {policy!r}: expected one of {', '.join(names)}, or module:Class for your own{did_you_mean(policy, names)}"
+        yield (
+            f"[cache] policy = {policy!r}: expected one of {', '.join(names)}, or module:Class for your"
+            f" own{did_you_mean(policy, names)}"
+        )
     elif policy == "clairvoyant" and scenario.engine.semantics == "vllm":
         for key in params:
             yield f"[cache] policy_params has no key {key!r} for {policy} here: it has no parameters"
@@ -237,7 +265,10 @@ def _optimal_problems(scenario: Scenario) -> Iterator[str]:
         (not scenario.cache.policy_params, "no cache.policy_params"),
     ):
         if not ok:
-            yield f"[cache] policy = 'optimal': expected {needed} with it, or policy = 'clairvoyant', a policy that knows the future; kvcast optimum says how much of its schedule's optimum any run hit"
+            yield (
+                f"[cache] policy = 'optimal': expected {needed} with it, or policy = 'clairvoyant', a policy that knows"
+                " the future; kvcast optimum says how much of its schedule's optimum any run hit"
+            )
 
 
 def _tier_problems(scenario: Scenario) -> Iterator[str]:
@@ -248,11 +279,17 @@ def _tier_problems(scenario: Scenario) -> Iterator[str]:
             yield from _value_problems(f"{where} {f.name}", f"cache.tiers.{f.name}", getattr(tier, f.name))
         given = [name for name in ("capacity_gib", "capacity_blocks") if getattr(tier, name) is not None]
         if len(given) != 1:
-            yield f"{where} has {' and '.join(given) or 'neither capacity_gib nor capacity_blocks'}: expected exactly one of capacity_gib and capacity_blocks"
+            yield (
+                f"{where} has {' and '.join(given) or 'neither capacity_gib nor capacity_blocks'}: expected exactly one"
+                " of capacity_gib and capacity_blocks"
+            )
         if tier.name in ["gpu", *(other.name for other in tiers[:i])]:
             yield f"{where} name = {tier.name!r}: expected a name of its own for each tier, other than gpu"
     if tiers and scenario.engine.semantics != "vllm":
-        yield f"[cache] tiers with [engine] semantics = {scenario.engine.semantics!r}: expected semantics = 'vllm' with them"
+        yield (
+            f"[cache] tiers with [engine] semantics = {scenario.engine.semantics!r}: expected semantics = 'vllm' with"
+            " them"
+        )
     if tiers and scenario.cache.policy == "clairvoyant":
         yield "[cache] tiers with policy = 'clairvoyant': expected another policy, it knows of no tiers"
 

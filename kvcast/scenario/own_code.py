@@ -1,12 +1,14 @@
 """A user's own policy (module:Class) and router, with the modules of theirs that they import, as their files are now.
 
-The one idea: Python imports a module once, but a policy is edited between two sweeps of one session. So before a result is
-named by the sources, every module whose source is not the one that was run last is run again, those it imports first.
+The one idea: Python imports a module once, but a policy is edited between two sweeps of one session. So before a result
+is named by the sources, every module whose source is not the one that was run last is run again, those it imports
+first.
 
     >>> read_again("my_policy:LongPromptsFirst")    # the new class is in place, and this names it
     >>> read_again("lru")
     ''
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -26,8 +28,8 @@ ONLY_HERE = "other processes cannot see a class of a notebook, session or script
 
 
 def read_again(policy: str) -> str:
-    """A hash of the sources of a policy and of the user's modules it needs, which are in place afterwards; "" for the engine's
-    policies. Raises InputError for a policy that cannot be imported."""
+    """A hash of the sources of a policy and of the user's modules it needs, which are in place afterwards; "" for the
+    engine's policies. Raises InputError for a policy that cannot be imported."""
     from sim.kvcache.policies import find
 
     name, colon, _ = policy.partition(":")
@@ -56,7 +58,10 @@ def check_importable(scenario: Scenario, jobs: int) -> None:
 
     policy, router = scenario.cache.policy, scenario.cluster.router
     if jobs > 1 and policy.startswith(f"{SESSION}:"):
-        raise InputError(f"[cache] policy = {policy!r} with {jobs} jobs: {ONLY_HERE}, such as my_policy.py with policy = 'my_policy:{policy.partition(':')[2]}'")
+        raise InputError(
+            f"[cache] policy = {policy!r} with {jobs} jobs: {ONLY_HERE}, such as my_policy.py with policy ="
+            f" 'my_policy:{policy.partition(':')[2]}'"
+        )
     if jobs > 1 and ROUTERS[router].__module__ == SESSION:
         raise InputError(f"[cluster] router = {router!r} with {jobs} jobs: {ONLY_HERE}")
 
@@ -96,7 +101,10 @@ def _source(of: type, what: str) -> str:
     try:
         return inspect.getsource(of)
     except (OSError, TypeError):
-        raise InputError(f"{what}: what was typed into a session has no source to name a result by; expected the class in a module, such as my_policy.py") from None
+        raise InputError(
+            f"{what}: what was typed into a session has no source to name a result by; expected the class in a module,"
+            " such as my_policy.py"
+        ) from None
 
 
 def _hash(source: bytes) -> str:

@@ -1,11 +1,12 @@
 """Which file a scenario means: one rule for every key that may name one.
 
-The one idea: a path in a scenario file is taken from that file's folder, a path in `--set` from the current one, and both
-become absolute at once, so that nothing later finds another file of the same name. A path that begins with a $VARIABLE
-or ~ is expanded when it is read. `hardware.profile` is the name of a bundled profile first.
+The one idea: a path in a scenario file is taken from that file's folder, a path in `--set` from the current one, and
+both become absolute at once, so that nothing later finds another file of the same name. A path that begins with a
+$VARIABLE or ~ is expanded when it is read. `hardware.profile` is the name of a bundled profile first.
 
     >>> absolute({"workload": {"trace": "t.jsonl"}}, Path("runs"))["workload"]["trace"]
 """
+
 from __future__ import annotations
 
 import os
@@ -17,7 +18,11 @@ from sim.scenario import Scenario
 
 def absolute(doc: dict, base: Path) -> dict:
     """The same tables (changed in place), with the paths in them that are relative taken from `base`."""
-    for section, name, take in (("workload", "trace", _path), ("model", "config", _path), ("hardware", "profile", _profile)):
+    for section, name, take in (
+        ("workload", "trace", _path),
+        ("model", "config", _path),
+        ("hardware", "profile", _profile),
+    ):
         table = doc.get(section)
         if isinstance(table, dict) and isinstance(table.get(name), str) and table[name]:
             table[name] = take(table[name], base)
@@ -31,7 +36,9 @@ def absolute_scenario(scenario: Scenario, base: Path) -> Scenario:
         workload = replace(workload, trace=_path(workload.trace, base))
     if model.config:
         model = replace(model, config=_path(model.config, base))
-    return replace(scenario, workload=workload, model=model, hardware=replace(hardware, profile=_profile(hardware.profile, base)))
+    return replace(
+        scenario, workload=workload, model=model, hardware=replace(hardware, profile=_profile(hardware.profile, base))
+    )
 
 
 def _path(text: str, base: Path) -> str:
@@ -39,7 +46,8 @@ def _path(text: str, base: Path) -> str:
 
 
 def _profile(text: str, base: Path) -> str:
-    """A name stays a name; anything that is a file or folder, here or beside the scenario, or looks like one, is a path."""
+    """A name stays a name; anything that is a file or folder, here or beside the scenario, or looks like one, is a
+    path."""
     from calibrate.profile import bundled_profiles
 
     if text.startswith("roofline:") or text in bundled_profiles():

@@ -1,7 +1,9 @@
-"""Every key of a scenario file with its default and meaning, from the classes themselves: docs/scenario.md is this text.
+"""Every key of a scenario file with its default and meaning, from the classes themselves: docs/scenario.md is this
+text.
 
-    $ python -m kvcast.scenario.reference > docs/scenario.md
+$ python -m kvcast.scenario.reference > docs/scenario.md
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -15,7 +17,10 @@ SECTIONS: dict[str, tuple[str, type]] = {
     "workload.class": ("the classes of a mix, one `[[workload.class]]` table each", MixClass),
     "workload.class.layers": ("the layers of a prompt, in the order the model reads them", Layer),
     "workload.class.arrival": ("when sessions arrive", Arrival),
-    "workload.class.output": ("a distribution; the same keys wherever one is asked for (tokens, turns, think, ...)", Dist),
+    "workload.class.output": (
+        "a distribution; the same keys wherever one is asked for (tokens, turns, think, ...)",
+        Dist,
+    ),
     "cache.tiers": ("cache tiers, nearest first, one `[[cache.tiers]]` table each; see docs/tiers.md", TierConfig),
     "slo.classes.NAME": ("limits of the workload classes whose slo_class is NAME", SloClass),
 }
@@ -69,7 +74,11 @@ def as_markdown() -> str:
     for section, what, cls in tables():
         heading = f"## [{section}]" if section else "## Top level"
         rows = [f"| `{key}` | {default} | {help} |" for key, default, help in keys(cls)]
-        parts.append("\n".join([heading, *([f"\n{what}"] if what else []), "", "| key | default | meaning |", "|---|---|---|", *rows]))
+        parts.append(
+            "\n".join(
+                [heading, *([f"\n{what}"] if what else []), "", "| key | default | meaning |", "|---|---|---|", *rows]
+            )
+        )
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -78,7 +87,9 @@ def as_text() -> str:
     lines = []
     for section, _, cls in tables():
         lines += ["", f"[{section}]"] if section else []
-        lines += [f"{key} ({default}): {help}" if default != "-" else f"{key}: {help}" for key, default, help in keys(cls)]
+        lines += [
+            f"{key} ({default}): {help}" if default != "-" else f"{key}: {help}" for key, default, help in keys(cls)
+        ]
     return "\n".join(lines)
 
 

@@ -1,10 +1,12 @@
 """What a scenario is judged on: a mix in steady state, a trace as a whole.
 
-The one idea: a mix without [run] warmup_s is simulated from a ramp before its window (workloads.steady has the lengths), and
-both are written into the scenario, so that everything downstream, the run's folder included, sees plain numbers.
+The one idea: a mix without [run] warmup_s is simulated from a ramp before its window (workloads.steady has the
+lengths), and both are written into the scenario, so that everything downstream, the run's folder included, sees plain
+numbers.
 
     >>> steady(load_scenario("examples/demo.toml")).run
 """
+
 from __future__ import annotations
 
 import math
@@ -35,10 +37,10 @@ def begins_early(scenario: Scenario) -> bool:
 def with_window(scenario: Scenario, kv_tokens: float, token_s: Callable[[], float]) -> Scenario:
     """The scenario with warmup_s and the end of its window in numbers.
 
-    kv_tokens: KV memory of the whole fleet; 0 without a cache. token_s(): seconds of an output token in a batch of some, asked only where it counts.
-    The window is as long as [workload] duration_s or requests ask, else as it takes. A trace without warmup_s is judged whole;
-    a mix at a fixed concurrency keeps warmup_s = None: its window is known when its sessions have begun (sim.measure.metrics).
-    """
+    kv_tokens: KV memory of the whole fleet; 0 without a cache. token_s(): seconds of an output token in a batch of
+    some, asked only where it counts. The window is as long as [workload] duration_s or requests ask, else as it takes.
+    A trace without warmup_s is judged whole; a mix at a fixed concurrency keeps warmup_s = None: its window is known
+    when its sessions have begun (sim.measure.metrics)."""
     if not is_mix(scenario):
         return _from(scenario, scenario.run.warmup_s or 0.0)
     config = mix.resolve(scenario.workload)
@@ -60,16 +62,25 @@ def _from(scenario: Scenario, begins_s: float) -> Scenario:
 
 
 def begun(scenario: Scenario, ramp_s: float, lasts_s: float) -> Scenario:
-    """A mix watched for lasts_s whose sessions begin ramp_s before: the run's clock starts there, and times of [run] move by as much."""
+    """A mix watched for lasts_s whose sessions begin ramp_s before: the run's clock starts there, and times of [run]
+    move by as much."""
     end_s = ramp_s + lasts_s
-    workload = replace(scenario.workload, duration_s=end_s, requests=None, start_s=_clock_start(mix.resolve(scenario.workload), ramp_s))
+    workload = replace(
+        scenario.workload, duration_s=end_s, requests=None, start_s=_clock_start(mix.resolve(scenario.workload), ramp_s)
+    )
     horizon_s = None if scenario.run.horizon_s is None else scenario.run.horizon_s + ramp_s
-    return replace(scenario, workload=workload, run=replace(scenario.run, warmup_s=ramp_s, duration_s=end_s, horizon_s=horizon_s))
+    return replace(
+        scenario, workload=workload, run=replace(scenario.run, warmup_s=ramp_s, duration_s=end_s, horizon_s=horizon_s)
+    )
 
 
 def _lasting_s(config: WorkloadConfig, run: RunConfig, token_s: float) -> float:
     """Seconds of the window that is asked for; as long as it takes where nobody says so."""
-    asked = [run.duration_s, config.duration_s, None if config.requests is None else config.requests / lengths.requests_per_s(config)]
+    asked = [
+        run.duration_s,
+        config.duration_s,
+        None if config.requests is None else config.requests / lengths.requests_per_s(config),
+    ]
     return min((value for value in asked if value is not None), default=lengths.window_s(config, token_s))
 
 
@@ -80,7 +91,8 @@ def _clock_start(config: WorkloadConfig, ramp_s: float) -> float:
 
 
 def offered_per_s(scenario: Scenario, workload: Workload) -> float | None:
-    """Requests a second that the scenario offers: a mix's nominal rate in the window, a trace's mean; None in a closed loop.
+    """Requests a second that the scenario offers: a mix's nominal rate in the window, a trace's mean; None in a closed
+    loop.
 
     scenario: resolved. A closed loop offers users, not a rate.
     """
@@ -130,7 +142,8 @@ def _from_clock(scenario: Scenario, at_s: float) -> Scenario:
 
 
 def clock_note(scenario: Scenario) -> str:
-    """What part of its period a resolved mix that follows the clock is watched in; empty for a whole one, and for any other."""
+    """What part of its period a resolved mix that follows the clock is watched in; empty for a whole one, and for any
+    other."""
     if not is_mix(scenario):
         return ""
     config, run = mix.resolve(scenario.workload), scenario.run
@@ -143,14 +156,14 @@ def clock_note(scenario: Scenario) -> str:
         return ""
     here, mean = lengths.offered_per_s(config, begins_s, ends_s), lengths.requests_per_s(config)
     return (
-        f"the window is {(ends_s - begins_s) / 3600:.3g} hours of a period of {whole_s / 3600:g}, from hour {begins_s % whole_s / 3600:.3g}: "
-        f"{here:.3g} requests/s, where the mean of the period is {mean:.3g}"
+        f"the window is {(ends_s - begins_s) / 3600:.3g} hours of a period of {whole_s / 3600:g}, from hour"
+        f" {begins_s % whole_s / 3600:.3g}: {here:.3g} requests/s, where the mean of the period is {mean:.3g}"
     )
 
 
 def together(scenarios: Sequence[Scenario]) -> list[Scenario]:
-    """Variants to be compared, each with its window, and all mixes with the longest warm-up and window among them, so that
-    those of one mix serve the same requests."""
+    """Variants to be compared, each with its window, and all mixes with the longest warm-up and window among them, so
+    that those of one mix serve the same requests."""
     from kvcast import api
 
     cut = [api.windowed(scenario) for scenario in scenarios]

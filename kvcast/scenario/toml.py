@@ -1,8 +1,10 @@
-"""A scenario as TOML text: every key that has a value, in the order of the classes, so that equal scenarios are equal bytes.
+"""A scenario as TOML text: every key that has a value, in the order of the classes, so that equal scenarios are equal
+bytes.
 
-    >>> from kvcast.scenario.toml import dumps
-    >>> print(dumps(scenario))
+>>> from kvcast.scenario.toml import dumps
+>>> print(dumps(scenario))
 """
+
 from __future__ import annotations
 
 import json

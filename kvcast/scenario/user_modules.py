@@ -1,12 +1,14 @@
-"""The modules of a user's that a module imports, and those that they import: what decides a result beside the simulator.
+"""The modules of a user's that a module imports, and those that they import: what decides a result beside the
+simulator.
 
-The one idea: imports are read from the source, not from what happens to be loaded, for `from helper import WEIGHT` leaves no trace
-in a module. Python's own modules, installed packages and the simulator's are nobody's edits. What is imported under a name made while
-running, and files that are only read, are not seen.
+The one idea: imports are read from the source, not from what happens to be loaded, for `from helper import WEIGHT`
+leaves no trace in a module. Python's own modules, installed packages and the simulator's are nobody's edits. What is
+imported under a name made while running, and files that are only read, are not seen.
 
     >>> list(imported_by("my_policy"))
     ['my_helper', 'my_policy']
 """
+
 from __future__ import annotations
 
 import ast
@@ -24,8 +26,8 @@ INSTALLED = {"site-packages", "dist-packages"}
 
 
 def imported_by(module: str) -> dict[str, Path]:
-    """Name -> source file of every user's module that this one imports, each after those it imports itself, and then of this one,
-    wherever it is from. Empty for a module of the simulator, or one without a file."""
+    """Name -> source file of every user's module that this one imports, each after those it imports itself, and then of
+    this one, wherever it is from. Empty for a module of the simulator, or one without a file."""
     found: dict[str, Path] = {}
     file = file_of(module)
     if file is not None and not _is_under(file, _our_folders()):
@@ -35,7 +37,10 @@ def imported_by(module: str) -> dict[str, Path]:
 
 def globals_of(module: ModuleType) -> dict[str, Path]:
     """The same of a module that has no file, from what its globals are or were defined in."""
-    names = {value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) for value in vars(module).values()}
+    names = {
+        value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+        for value in vars(module).values()
+    }
     found: dict[str, Path] = {}
     for name in sorted(name for name in names if isinstance(name, str) and name != module.__name__):
         file = file_of(name)
@@ -76,7 +81,8 @@ def _visit(name: str, file: Path, found: dict[str, Path], seen: set[str]) -> Non
 
 @functools.cache
 def _imports(source: bytes, name: str, is_package: bool) -> tuple[str, ...]:
-    """Every name that may be a module and is imported anywhere in the source, its packages before it; the module's own packages too."""
+    """Every name that may be a module and is imported anywhere in the source, its packages before it; the module's own
+    packages too."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):  # said when it is run

@@ -3,11 +3,13 @@
 The one idea: a curve is at most 400 quantiles, denser in the tail, so it has the same points for a hundred requests and
 for ten million. All are of the completed requests of the window.
 
-    latency_ms   {"ttft" | "tpot" | "e2el" | "queue": {class: {"ms": [...], "percent": [...]}}}: percent of them at or below ms
+    latency_ms   {"ttft" | "tpot" | "e2el" | "queue": {class: {"ms": [...], "percent": [...]}}}: percent of them at or
+    below ms
     slowest      rows of the requests table, highest TTFT first
 
     >>> load_run("runs/demo").aggregates["latency_ms"]["ttft"]["chat"]
 """
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -30,8 +32,13 @@ def of(report: Report) -> dict[str, Any]:
     curves: dict[str, dict[str, Any]] = {}
     for metric, column in LATENCIES.items():
         values = requests[column][done] * 1e3
-        curves[metric] = {name: curve(mine) for c, name in enumerate(report.classes) if len(mine := known(values[class_of == c]))}
-    return {"latency_ms": curves, "slowest": [{key: column[r] for key, column in requests.items()} for r in _slowest(requests["ttft_s"], done)]}
+        curves[metric] = {
+            name: curve(mine) for c, name in enumerate(report.classes) if len(mine := known(values[class_of == c]))
+        }
+    return {
+        "latency_ms": curves,
+        "slowest": [{key: column[r] for key, column in requests.items()} for r in _slowest(requests["ttft_s"], done)],
+    }
 
 
 def known(values: np.ndarray) -> np.ndarray:

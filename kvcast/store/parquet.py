@@ -1,10 +1,11 @@
 """Tables on disk: numpy columns to Parquet and back, one column at a time.
 
-The one idea: nothing in a file depends on when or where it was written, so equal runs are equal bytes; and a column that
-nobody asks for is never read.
+The one idea: nothing in a file depends on when or where it was written, so equal runs are equal bytes; and a column
+that nobody asks for is never read.
 
     >>> write(Path("t.parquet"), {"x": np.arange(3)}); Table(Path("t.parquet"))["x"]
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -61,7 +62,9 @@ def write(path: Path, columns: Mapping[str, np.ndarray]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    arrays = {name: pa.array(column, pa.string() if column.dtype == object else None) for name, column in columns.items()}
+    arrays = {
+        name: pa.array(column, pa.string() if column.dtype == object else None) for name, column in columns.items()
+    }
     pq.write_table(pa.table(arrays), path, compression="zstd")
 
 
@@ -73,7 +76,11 @@ def write_batches(path: Path, batches: Iterable[Mapping[str, np.ndarray]], words
     meaning = {name: pa.array(list(known), pa.string()) for name, known in words.items()}
 
     def arrow(name: str, column: np.ndarray) -> pa.Array:
-        return pa.DictionaryArray.from_arrays(pa.array(column, pa.int32()), meaning[name]) if name in meaning else pa.array(column)
+        return (
+            pa.DictionaryArray.from_arrays(pa.array(column, pa.int32()), meaning[name])
+            if name in meaning
+            else pa.array(column)
+        )
 
     writer = None
     try:

@@ -4,20 +4,21 @@
     summary.json      every number, the document `kvcast run --json` prints
     requests.parquet  one row per request: times, tokens, hits, causes of missed tokens, GPU-hours
     cache.parquet     prompt tokens of the window by class, time, scope and fate (hit, or the cause of the miss)
-    timeline.parquet  KV occupancy, queue, hit rate and causes of missed tokens over time
-    sessions.parquet  requests and GPU-hours per session
-    aggregates.json   latency curves by class and the slowest requests: what a page draws, whatever the number of requests
+    timeline.parquet  KV occupancy, queue, hit rate and causes of missed tokens over time sessions.parquet  requests and
+    GPU-hours per session aggregates.json   latency curves by class and the slowest requests: what a page draws,
+    whatever the number of requests
     steps.parquet     engine steps, when asked for
     access.parquet    every run of prompt tokens looked up in a cache, when asked for (sim.measure.access)
     run.json          when, which version, which machine kind: the only file that differs between equal runs
 
 The folder is written beside its place and renamed, so a reader never sees half of one. A replaced run is moved aside
-until the new one has its name; what a killed process leaves in between is put right by the next save or load. Of several
-processes that write the same folder, the last one wins.
+until the new one has its name; what a killed process leaves in between is put right by the next save or load. Of
+several processes that write the same folder, the last one wins.
 
     >>> from kvcast import load_run
     >>> load_run("runs/demo").summary["prefix_hit_rate"]
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -52,12 +53,19 @@ if TYPE_CHECKING:
 FORMAT = 2
 TABLES = ("requests", "cache", "timeline", "sessions")
 OPTIONAL = ("steps", "access")
-FILES = {"scenario.toml", "summary.json", "aggregates.json", "run.json", *(f"{name}.parquet" for name in (*TABLES, *OPTIONAL))}
+FILES = {
+    "scenario.toml",
+    "summary.json",
+    "aggregates.json",
+    "run.json",
+    *(f"{name}.parquet" for name in (*TABLES, *OPTIONAL)),
+}
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder, read back. Tables are numpy columns, read one by one when asked for; `steps` and `access` are there when they were written."""
+    """A run folder, read back. Tables are numpy columns, read one by one when asked for; `steps` and `access` are there
+    when they were written."""
 
     folder: Path
     scenario: Scenario
@@ -68,9 +76,14 @@ class Run:
 
 
 def save_run(
-    folder: str | Path, result: Result, baseline: Result | None = None, steps: bool = False, access_of: Workload | None = None
-) -> Path:  # fmt: skip
-    """Write a run folder, replacing an earlier run of the same name. Raises InputError rather than overwrite anything else.
+    folder: str | Path,
+    result: Result,
+    baseline: Result | None = None,
+    steps: bool = False,
+    access_of: Workload | None = None,
+) -> Path:
+    """Write a run folder, replacing an earlier run of the same name. Raises InputError rather than overwrite anything
+    else.
 
     access_of: the run's workload, to write its access log as well.
     """
@@ -85,8 +98,12 @@ def save_run(
         with _naming(folder):
             _write(partial, result, baseline, steps)
             if access_of is not None:
-                parquet.write_batches(partial / "access.parquet", accesses(access_of, result.report.requests), names(access_of))
-            (partial / "run.json").write_text(text.to_json(_info(result)) + "\n", encoding="utf-8")  # last: it says that the run is complete
+                parquet.write_batches(
+                    partial / "access.parquet", accesses(access_of, result.report.requests), names(access_of)
+                )
+            (partial / "run.json").write_text(
+                text.to_json(_info(result)) + "\n", encoding="utf-8"
+            )  # last: it says that the run is complete
             with _locked(folder.parent):
                 check_replaceable(folder)
                 _put_in_place(partial, folder)
@@ -115,7 +132,9 @@ def _naming(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OSError(error.errno or errno.EIO, os.strerror(error.errno) if error.errno else str(error), str(folder)) from None
+        raise OSError(
+            error.errno or errno.EIO, os.strerror(error.errno) if error.errno else str(error), str(folder)
+        ) from None
 
 
 def load_run(folder: str | Path) -> Run:
@@ -128,8 +147,15 @@ def load_run(folder: str | Path) -> Run:
             _settle(folder.resolve())
     info = _read_json(folder / "run.json")
     if info.get("format") != FORMAT:
-        raise InputError(f"{folder / 'run.json'}: format = {info.get('format')!r}: expected {FORMAT}, a run folder of this version of kvcast")
-    tables = {name: parquet.Table(folder / f"{name}.parquet") for name in (*TABLES, *OPTIONAL) if name in TABLES or (folder / f"{name}.parquet").exists()}
+        raise InputError(
+            f"{folder / 'run.json'}: format = {info.get('format')!r}: expected {FORMAT}, a run folder of this version"
+            " of kvcast"
+        )
+    tables = {
+        name: parquet.Table(folder / f"{name}.parquet")
+        for name in (*TABLES, *OPTIONAL)
+        if name in TABLES or (folder / f"{name}.parquet").exists()
+    }
     summary, drawn = _read_json(folder / "summary.json"), _read_json(folder / "aggregates.json")
     return Run(folder, load_scenario(folder / "scenario.toml"), summary, info, drawn, tables)
 
@@ -142,19 +168,27 @@ def check_replaceable(folder: Path) -> None:
             raise InputError(f"--out {folder}: {above} is not a folder that can be written to")
         return
     if not folder.is_dir():
-        raise InputError(f"--out {folder}: is {'a file' if folder.is_file() else 'not a folder'}; expected a folder to write")
+        raise InputError(
+            f"--out {folder}: is {'a file' if folder.is_file() else 'not a folder'}; expected a folder to write"
+        )
     names = {path.name for path in folder.iterdir()}
     if names and "run.json" not in names:
-        raise InputError(f"--out {folder}: holds something else than a run; expected a new folder or an earlier run to replace")
+        raise InputError(
+            f"--out {folder}: holds something else than a run; expected a new folder or an earlier run to replace"
+        )
     if names - FILES:
-        raise InputError(f"--out {folder}: holds {min(names - FILES)} beside a run; expected nothing that replacing the run would delete")
+        raise InputError(
+            f"--out {folder}: holds {min(names - FILES)} beside a run; expected nothing that replacing the run would"
+            " delete"
+        )
 
 
 # -- one run replaces another ------------------------------------------------------------------------------------------
 
 
 def _put_in_place(partial: Path, folder: Path) -> None:
-    """Give the name to the new run; `_settle` removes the earlier one. The caller holds the lock of the parent folder."""
+    """Give the name to the new run; `_settle` removes the earlier one. The caller holds the lock of the parent
+    folder."""
     if folder.exists():
         os.rename(folder, partial.with_suffix(".old"))
     os.rename(partial, folder)
@@ -214,9 +248,12 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _lock(folder: Path) -> int:
-    """Wait for the folder's lock; closing the descriptor frees it. A lock on the folder itself leaves no lock file behind."""
+    """Wait for the folder's lock; closing the descriptor frees it. A lock on the folder itself leaves no lock file
+    behind."""
     held = os.open(folder, os.O_RDONLY)
-    with contextlib.suppress(OSError):  # a file system without locks: then one process at a time is the user's to see to
+    with contextlib.suppress(
+        OSError
+    ):  # a file system without locks: then one process at a time is the user's to see to
         fcntl.flock(held, fcntl.LOCK_EX)
     return held
 
@@ -240,7 +277,10 @@ def _info(result: Result) -> dict[str, Any]:
 
 def _tables(report: Report, steps: bool) -> dict[str, Mapping[str, np.ndarray]]:
     tables: dict[str, Mapping[str, np.ndarray]] = {
-        "requests": report.requests, "cache": report.cache, "timeline": report.timeline, "sessions": report.sessions,
+        "requests": report.requests,
+        "cache": report.cache,
+        "timeline": report.timeline,
+        "sessions": report.sessions,
     }
     return {**tables, "steps": _steps_table(report)} if steps else tables
 
@@ -250,7 +290,9 @@ def _steps_table(report: Report) -> dict[str, np.ndarray]:
     columns = {name: np.concatenate([getattr(steps, name) for steps in report.steps]) for name in names}
     shapes = [steps.work for steps in report.steps if steps.work is not None]
     if len(shapes) == len(report.steps):
-        columns |= {name: np.concatenate([getattr(work, name) for work in shapes]) for name in ("sum_context", "n_sampled")}
+        columns |= {
+            name: np.concatenate([getattr(work, name) for work in shapes]) for name in ("sum_context", "n_sampled")
+        }
     replica = np.repeat(np.arange(len(report.steps), dtype=np.int32), [len(steps.end_s) for steps in report.steps])
     return {"replica": replica, **columns}
 

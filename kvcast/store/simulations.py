@@ -9,6 +9,7 @@ simulator's own code), so one that is there needs no second run: what was killed
     >>> lab = Lab(Path("sweeps/demo"))
     >>> lab.simulate([lab.task(scenario)], jobs=2)
 """
+
 from __future__ import annotations
 
 import functools
@@ -50,9 +51,9 @@ class Task:
     """One simulation and where its result lies.
 
     what_if: what is 20 % faster than the scenario's GPU (calibrate.faster), steps_times(factor) for steps that all take
-    `factor` times as long, "oracle" for a router that knows everything, or "". hopeless: give up once the target is certainly out of reach (sim.fleet.hopeless).
-    light: keep only what a verdict needs (sim.measure.sketch), not a run folder.
-    """
+    `factor` times as long, "oracle" for a router that knows everything, or "". hopeless: give up once the target is
+    certainly out of reach (sim.fleet.hopeless). light: keep only what a verdict needs (sim.measure.sketch), not a run
+    folder."""
 
     scenario: Scenario
     workload: Path
@@ -79,14 +80,27 @@ class Lab:
         resolved = api.resolve(scenario)
         workload, own = self.workload(resolved.scenario), _own_code(resolved.scenario)
         identity: dict[str, Any] = {
-            "scenario": asdict(resolved.scenario), "model": repr(resolved.model), "profile": resolved.profile.content_hash,
-            "workload": workload.name, "code": _code_hash(), "own": own,
-        }  # fmt: skip
+            "scenario": asdict(resolved.scenario),
+            "model": repr(resolved.model),
+            "profile": resolved.profile.content_hash,
+            "workload": workload.name,
+            "code": _code_hash(),
+            "own": own,
+        }
         if what_if or hopeless or light:
             identity |= {"what_if": what_if, "hopeless": hopeless, "light": light}
         kind = "sketches" if light else "what-if" if what_if else "runs"
         scenario = replace(scenario, workload=resolved.scenario.workload, run=resolved.scenario.run)
-        return Task(scenario, workload, self.folder / kind / _hash(identity), what_if, hopeless, own, _own_router(scenario), light)
+        return Task(
+            scenario,
+            workload,
+            self.folder / kind / _hash(identity),
+            what_if,
+            hopeless,
+            own,
+            _own_router(scenario),
+            light,
+        )
 
     def workload(self, scenario: Scenario) -> Path:
         """The folder of its requests, written if need be."""
@@ -96,7 +110,9 @@ class Lab:
             workload_folder.save(api.load_workload(scenario.workload, scenario.seed), folder)
         return folder
 
-    def simulate(self, todo: Sequence[Task], jobs: int = 1, on_done: OnDone | None = None, keep_processes: bool = False) -> float:
+    def simulate(
+        self, todo: Sequence[Task], jobs: int = 1, on_done: OnDone | None = None, keep_processes: bool = False
+    ) -> float:
         """Simulate what is not done yet; CPU seconds that took. keep_processes: for another call soon, see `ended`."""
         from concurrent.futures.process import BrokenProcessPool
 
@@ -115,7 +131,10 @@ class Lab:
                 if on_done is not None:
                     on_done(done, len(todo))
         except BrokenProcessPool:  # joblib's own error is a kind of it
-            raise InputError(f"--jobs {jobs}: a process was killed, most likely for want of memory; finished runs are kept: run it again, with fewer jobs") from None
+            raise InputError(
+                f"--jobs {jobs}: a process was killed, most likely for want of memory; finished runs are kept: run it"
+                " again, with fewer jobs"
+            ) from None
         finally:
             if used > 1 and not keep_processes:
                 end_processes()
@@ -139,7 +158,10 @@ def _one(task: Task) -> float:
     if task.router is not None:
         ROUTERS.setdefault(task.scenario.cluster.router, task.router)  # another process knows only the simulator's
     if _own_code(task.scenario) != task.own_code:
-        raise InputError(f"[cache] policy = {task.scenario.cache.policy!r}, [cluster] router = {task.scenario.cluster.router!r}: a file of yours has changed since the first run began; run it again")
+        raise InputError(
+            f"[cache] policy = {task.scenario.cache.policy!r}, [cluster] router = {task.scenario.cluster.router!r}: a"
+            " file of yours has changed since the first run began; run it again"
+        )
     prepared = api.prepare(task.scenario, workload_folder.load(task.workload))
     options: dict[str, Any] = {}
     if task.what_if == "oracle":
@@ -150,7 +172,12 @@ def _one(task: Task) -> float:
         from calibrate.faster import faster
 
         resolved = prepared.resolved
-        prepared = replace(prepared, step_time=faster(prepared.step_time, resolved.profile, resolved.model, resolved.scenario.model.dtype, task.what_if))
+        prepared = replace(
+            prepared,
+            step_time=faster(
+                prepared.step_time, resolved.profile, resolved.model, resolved.scenario.model.dtype, task.what_if
+            ),
+        )
     if task.hopeless:
         from sim.fleet.hopeless import Hopeless
 
@@ -200,7 +227,8 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def workload_key(config: WorkloadConfig, seed: int) -> str:
-    """Names the requests of a [workload] section: its keys, the seed, the reader's code, and size and time of a trace's files."""
+    """Names the requests of a [workload] section: its keys, the seed, the reader's code, and size and time of a trace's
+    files."""
     from workloads.load import trace_path
 
     files: list[Any] = []

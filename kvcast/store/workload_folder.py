@@ -6,6 +6,7 @@ the processes of one machine share its pages.
     >>> workload_folder.save(workload, folder)
     >>> workload = workload_folder.load(folder)    # in another process
 """
+
 from __future__ import annotations
 
 import json
@@ -50,9 +51,14 @@ def save(workload: Workload, folder: Path) -> None:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """What killed writers of `folder` left beside it: nobody holds its lock. The caller holds the lock of the parent folder."""
+    """What killed writers of `folder` left beside it: nobody holds its lock. The caller holds the lock of the parent
+    folder."""
     for path in folder.parent.glob(f".{folder.name}.*"):
-        if path.is_dir() and all(inner.suffix == ".npy" or inner.name == META for inner in path.iterdir()) and not _has_writer(path):
+        if (
+            path.is_dir()
+            and all(inner.suffix == ".npy" or inner.name == META for inner in path.iterdir())
+            and not _has_writer(path)
+        ):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -60,14 +66,20 @@ def load(folder: Path) -> Workload:
     """The workload in a folder of `save`; its columns are read-only and stay on disk until they are read."""
     meta = json.loads((folder / META).read_text(encoding="utf-8"))
     columns: dict[str, Any] = {path.name.removesuffix(".npy"): _open(path) for path in folder.glob("*.npy")}
-    tree = PrefixTree(**{name.removeprefix("tree."): column for name, column in columns.items() if name.startswith("tree.")})
+    tree = PrefixTree(
+        **{name.removeprefix("tree."): column for name, column in columns.items() if name.startswith("tree.")}
+    )
     rest: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in meta.items()}
-    return Workload(tree=tree, **{name: column for name, column in columns.items() if not name.startswith("tree.")}, **rest)
+    return Workload(
+        tree=tree, **{name: column for name, column in columns.items() if not name.startswith("tree.")}, **rest
+    )
 
 
 def _values(part: Workload | PrefixTree, arrays: bool) -> dict[str, Any]:
     values = {f.name: getattr(part, f.name) for f in fields(part)}
-    return {name: value for name, value in values.items() if value is not None and isinstance(value, np.ndarray) == arrays}
+    return {
+        name: value for name, value in values.items() if value is not None and isinstance(value, np.ndarray) == arrays
+    }
 
 
 def _open(path: Path) -> np.ndarray:

@@ -1,16 +1,17 @@
 """What a workload would cost on a hosted API that sells prompt caching.
 
-The one idea: such a cache is a rule of time, not of memory. A prompt is cached up to breakpoints, each of which is an entry;
-an entry lives for the retention after its last use, whoever used it. So a request's tokens split into reads (up to its
-deepest live entry), writes (from there to its last breakpoint) and plain input, and each has a price.
+The one idea: such a cache is a rule of time, not of memory. A prompt is cached up to breakpoints, each of which is an
+entry; an entry lives for the retention after its last use, whoever used it. So a request's tokens split into reads (up
+to its deepest live entry), writes (from there to its last breakpoint) and plain input, and each has a price.
 
     bill = price(workload, at_s, prices, Retention("5 minutes", 300, 1.25))
     bill.usd["read"].sum(), bill.hit_tokens.sum()
 
-Simplifications, all in the API's favour or neutral: an entry can be read as soon as the request that writes it arrives; a
-prompt reads its longest live entry wherever that was marked; reading refreshes the entries that the prompt marks itself, and
-the one it read. Answers are not cached until a later prompt contains them. Every number in Prices is an input.
-"""
+Simplifications, all in the API's favour or neutral: an entry can be read as soon as the request that writes it arrives;
+a prompt reads its longest live entry wherever that was marked; reading refreshes the entries that the prompt marks
+itself, and the one it read. Answers are not cached until a later prompt contains them. Every number in Prices is an
+input."""
+
 from __future__ import annotations
 
 from collections import defaultdict, deque
@@ -65,7 +66,8 @@ class Bill:
 
 
 def price(workload: Workload, at_s: np.ndarray, prices: Prices, retention: Retention) -> Bill:
-    """The bill of requests sent at `at_s` (float64 [n], NaN: never sent), which are taken in order of time, ties by row.
+    """The bill of requests sent at `at_s` (float64 [n], NaN: never sent), which are taken in order of time, ties by
+    row.
 
     O(nodes on the paths). Raises ValueError for impossible prices.
     """
@@ -73,19 +75,31 @@ def price(workload: Workload, at_s: np.ndarray, prices: Prices, retention: Reten
     sent = ~np.isnan(at_s)
     hit, cached = np.zeros(len(workload), np.int64), np.zeros(len(workload), np.int64)
     if retention.seconds >= 0:
-        entries = (_AtLayerEnds if prices.breakpoints == "layers" else _AtMultiples)(workload, prices, retention.seconds)
+        entries = (_AtLayerEnds if prices.breakpoints == "layers" else _AtMultiples)(
+            workload, prices, retention.seconds
+        )
         for r in np.flatnonzero(sent)[np.argsort(at_s[sent], kind="stable")].tolist():
             hit[r], cached[r] = entries.send(r, float(at_s[r]))
     prompt = np.where(sent, workload.prompt_tokens, 0)
     tokens = {
-        "uncached": prompt - np.maximum(cached, hit), "write": np.maximum(cached - hit, 0), "read": hit,
+        "uncached": prompt - np.maximum(cached, hit),
+        "write": np.maximum(cached - hit, 0),
+        "read": hit,
         "output": np.where(sent, workload.output_tokens, 0),
-    }  # fmt: skip
+    }
     rate = {
-        "uncached": prices.input_usd_per_mtok, "write": prices.input_usd_per_mtok * retention.write_multiplier,
-        "read": prices.input_usd_per_mtok * prices.read_multiplier, "output": prices.output_usd_per_mtok,
-    }  # fmt: skip
-    return Bill(tokens["read"], tokens["write"], tokens["uncached"], tokens["output"], {name: tokens[name] * rate[name] / 1e6 for name in COMPONENTS})
+        "uncached": prices.input_usd_per_mtok,
+        "write": prices.input_usd_per_mtok * retention.write_multiplier,
+        "read": prices.input_usd_per_mtok * prices.read_multiplier,
+        "output": prices.output_usd_per_mtok,
+    }
+    return Bill(
+        tokens["read"],
+        tokens["write"],
+        tokens["uncached"],
+        tokens["output"],
+        {name: tokens[name] * rate[name] / 1e6 for name in COMPONENTS},
+    )
 
 
 def _check(prices: Prices) -> None:
@@ -123,7 +137,8 @@ class _AtLayerEnds(_Tree):
         self.used: dict[int, dict[int, float]] = defaultdict(dict)
 
     def send(self, r: int, now_s: float) -> tuple[int, int]:
-        """(tokens read, tokens cached afterwards up to the last breakpoint) of request r, which uses its entries now."""
+        """(tokens read, tokens cached afterwards up to the last breakpoint) of request r, which uses its entries
+        now."""
         path, prompt = self.path(r), self.prompt[r]
         marks, hit = self._breakpoints(r, path), 0
         for node in reversed(path):
@@ -144,15 +159,22 @@ class _AtLayerEnds(_Tree):
     def _breakpoints(self, r: int, path: list[int]) -> list[int]:
         """Ascending depths at which this prompt is cached."""
         prompt = self.prompt[r]
-        below = [self.layer[node] for node in path[1:]] + ([self.tail_layer[r]] if path and self.end[path[-1]] < prompt else [])
-        ends = [self.end[node] for node, layer in zip(path, below, strict=False) if self.layer[node] != layer and self.end[node] < prompt]
+        below = [self.layer[node] for node in path[1:]] + (
+            [self.tail_layer[r]] if path and self.end[path[-1]] < prompt else []
+        )
+        ends = [
+            self.end[node]
+            for node, layer in zip(path, below, strict=False)
+            if self.layer[node] != layer and self.end[node] < prompt
+        ]
         if self.prices.prompt_end:
             ends = [*ends[: self.prices.max_breakpoints - 1], prompt]
         return [d for d in ends[: self.prices.max_breakpoints] if d >= self.prices.minimum_tokens]
 
 
 class _AtMultiples(_Tree):
-    """Entries are all multiples of a block up to a depth, so a node keeps (depth, time) with depth falling and time rising."""
+    """Entries are all multiples of a block up to a depth, so a node keeps (depth, time) with depth falling and time
+    rising."""
 
     def __init__(self, workload: Workload, prices: Prices, seconds: float) -> None:
         super().__init__(workload, prices, seconds)

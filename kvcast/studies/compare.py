@@ -1,13 +1,14 @@
 """Variants of a scenario on the same arrivals.
 
-The one idea: variants that share a workload section and a seed share one window and one loaded workload, so within a seed
-everything but the varied keys is equal and differences are paired.
+The one idea: variants that share a workload section and a seed share one window and one loaded workload, so within a
+seed everything but the varied keys is equal and differences are paired.
 
     >>> from kvcast import config
     >>> from kvcast.studies import compare
     >>> variants = compare.variants(config.load_doc("examples/demo.toml"), ["cache.policy=lru,lfu"], seeds=3)
     >>> print(compare.as_table(compare.simulate_all(variants)))
 """
+
 from __future__ import annotations
 
 import itertools
@@ -82,7 +83,8 @@ def variants(doc: dict, vary: Sequence[str], seeds: int = 1, source: str = "scen
 
 
 def axes(doc: dict, vary: Sequence[str]) -> dict[str, list[str]]:
-    """Varied key -> its values, of "a.b=v1,v2". Raises InputError for an axis that is wrong; the values are not looked at."""
+    """Varied key -> its values, of "a.b=v1,v2". Raises InputError for an axis that is wrong; the values are not looked
+    at."""
     parted = [_axis(axis) for axis in vary]
     _check_distinct(doc, [key for key, _ in parted])
     return dict(parted)
@@ -101,21 +103,31 @@ def _axis(axis: str) -> tuple[str, list[str]]:
 
 
 def _check_distinct(doc: dict, keys: Sequence[str]) -> None:
-    """Two --vary of one key, or of a table and a key in it: the second would undo the first and the labels would lie."""
+    """Two --vary of one key, or of a table and a key in it: the second would undo the first and the labels would
+    lie."""
     places = {key: place_of(doc, key) for key in keys}
     for (i, a), (j, b) in itertools.combinations(enumerate(keys), 2):
         shorter = min(len(places[a]), len(places[b]))
         if places[a][:shorter] == places[b][:shorter]:
-            raise InputError(f"--vary {a} and --vary {b} (numbers {i + 1} and {j + 1}) change the same key; expected all its values in one --vary")
+            raise InputError(
+                f"--vary {a} and --vary {b} (numbers {i + 1} and {j + 1}) change the same key; expected all its values"
+                " in one --vary"
+            )
 
 
 def alike(variants: Sequence[Variant]) -> list[Variant]:
-    """The variants with one window, so that they serve the same requests; with one seed where nothing is drawn from it."""
+    """The variants with one window, so that they serve the same requests; with one seed where nothing is drawn from
+    it."""
     from kvcast.scenario.steady import together
 
-    cut = [replace(one, scenario=scenario) for one, scenario in zip(variants, together([one.scenario for one in variants]), strict=True)]
+    cut = [
+        replace(one, scenario=scenario)
+        for one, scenario in zip(variants, together([one.scenario for one in variants]), strict=True)
+    ]
     first = cut[0].scenario.seed
-    if any(one.scenario.seed != first for one in cut) and not _any_drawn([one.scenario for one in cut if one.scenario.seed == first]):
+    if any(one.scenario.seed != first for one in cut) and not _any_drawn(
+        [one.scenario for one in cut if one.scenario.seed == first]
+    ):
         return [replace(one, drawn=False) for one in cut if one.scenario.seed == first]
     return cut
 
@@ -129,7 +141,8 @@ def _any_drawn(scenarios: Sequence[Scenario]) -> bool:
 
 
 def simulate_all(variants: Sequence[Variant], jobs: int = 1) -> list[Result]:
-    """Simulate every variant, in the order given; with jobs > 1 in that many processes, which share each loaded workload."""
+    """Simulate every variant, in the order given; with jobs > 1 in that many processes, which share each loaded
+    workload."""
     variants = alike(variants)
     if jobs == 1:
         return _simulate_some(variants)
@@ -151,7 +164,9 @@ def simulate_all(variants: Sequence[Variant], jobs: int = 1) -> list[Result]:
                     text.progress_share(len(results), len(variants), f"{len(results)} of {len(variants)} simulations")
                 return results
             except BrokenProcessPool:
-                raise InputError(f"--jobs {jobs}: a process was killed, most likely for want of memory; expected fewer jobs") from None
+                raise InputError(
+                    f"--jobs {jobs}: a process was killed, most likely for want of memory; expected fewer jobs"
+                ) from None
             except BaseException:  # do not wait for what nobody will read
                 for child in multiprocessing.active_children():
                     child.terminate()
@@ -199,7 +214,13 @@ def _simulate_some(variants: Sequence[Variant]) -> list[Result]:
         if loaded != (scenario.workload, scenario.seed):
             loaded = (scenario.workload, scenario.seed)
             workload = api.load_workload(*loaded)
-        results.append(_result(variant, workload, text.clock(f"simulating {', '.join(variant.label)}, seed {scenario.seed}", i, len(variants))))
+        results.append(
+            _result(
+                variant,
+                workload,
+                text.clock(f"simulating {', '.join(variant.label)}, seed {scenario.seed}", i, len(variants)),
+            )
+        )
     return results
 
 
@@ -235,10 +256,14 @@ def groups(results: Iterable[Result]) -> dict[tuple[str, ...], list[Result]]:
 
 
 def once(results: Sequence[Result]) -> list[Result]:
-    """One result of each variant when every variant's seeds gave equal runs: that they draw nothing may show only in the end."""
+    """One result of each variant when every variant's seeds gave equal runs: that they draw nothing may show only in
+    the end."""
     grouped = groups(results)
     if all(map(_equal, grouped.values())):
-        return [replace(group[0], variant=replace(group[0].variant, drawn=False)) if len(group) > 1 else group[0] for group in grouped.values()]
+        return [
+            replace(group[0], variant=replace(group[0].variant, drawn=False)) if len(group) > 1 else group[0]
+            for group in grouped.values()
+        ]
     return list(results)
 
 
@@ -246,9 +271,11 @@ def _equal(group: Sequence[Result]) -> bool:
     """Whether the runs are one run; True of a single one."""
     first, *others = (one.requests for one in group)
     return all(
-        first is not None and other is not None and all(np.array_equal(first[name], other[name], equal_nan=True) for name in ("arrival_s", "ttft_s", "e2e_s"))
+        first is not None
+        and other is not None
+        and all(np.array_equal(first[name], other[name], equal_nan=True) for name in ("arrival_s", "ttft_s", "e2e_s"))
         for other in others
-    )  # fmt: skip
+    )
 
 
 def judged(group: Sequence[Result]) -> dict[str, Any] | None:
@@ -256,7 +283,9 @@ def judged(group: Sequence[Result]) -> dict[str, Any] | None:
     if len(group) == 1 or group[0].summary["verdict"] is None:
         return group[0].summary["verdict"]
     samples = [sample_in(one.requests or {}, one.limits) for one in group]
-    return judge(samples, group[0].variant.scenario.slo, all_stable([one.summary["stable"] for one in group])).as_document()
+    return judge(
+        samples, group[0].variant.scenario.slo, all_stable([one.summary["stable"] for one in group])
+    ).as_document()
 
 
 def interval(values: Sequence[float | None]) -> tuple[float | None, float | None]:
@@ -266,7 +295,9 @@ def interval(values: Sequence[float | None]) -> tuple[float | None, float | None
 
 
 def against_first(grouped: Mapping[tuple[str, ...], Sequence[Result]]) -> Differences:
-    return all_differences([[r.summary for r in group] for group in grouped.values()], [group[0].requests for group in grouped.values()])
+    return all_differences(
+        [[r.summary for r in group] for group in grouped.values()], [group[0].requests for group in grouped.values()]
+    )
 
 
 def differences(group: Sequence[Result], first: Sequence[Result], key: str) -> list[float | None]:
@@ -281,11 +312,17 @@ def as_document(results: Sequence[Result]) -> dict[str, Any]:
     rows, found = [], against_first(grouped)
     for group, row_differences in zip(grouped.values(), as_rows(found), strict=True):
         keys = group[0].variant.keys
-        row: dict[str, Any] = {"variant": dict(zip(keys, group[0].variant.label, strict=True)), "seeds": [r.summary["seed"] for r in group], "verdict": judged(group)}
+        row: dict[str, Any] = {
+            "variant": dict(zip(keys, group[0].variant.label, strict=True)),
+            "seeds": [r.summary["seed"] for r in group],
+            "verdict": judged(group),
+        }
         for key in COLUMNS:
             row[key], row[f"{key}_interval_95"] = interval([value(r.summary, key) for r in group])
             told = row_differences.get(key)
-            row[f"{key}_vs_first"], row[f"{key}_vs_first_interval_95"] = interval(differences(group, first, key)) if told is None else (told["difference"], told["interval_95"])
+            row[f"{key}_vs_first"], row[f"{key}_vs_first_interval_95"] = (
+                interval(differences(group, first, key)) if told is None else (told["difference"], told["interval_95"])
+            )
         rows.append({**row, "vs_first": row_differences, "summaries": [r.summary for r in group]})
     return {"method": found.method, "drawn": results[0].variant.drawn, "variants": rows}
 
@@ -297,7 +334,10 @@ def as_table(results: Sequence[Result], against_the_first: bool = True) -> str:
     header = [*keys, "verdict", *(heading for heading, _ in COLUMNS.values()), "stable"]
     rows = []
     for label, group in grouped.items():
-        cells = [_with_interval(*interval([value(r.summary, key) for r in group]), show) for key, (_, show) in COLUMNS.items()]
+        cells = [
+            _with_interval(*interval([value(r.summary, key) for r in group]), show)
+            for key, (_, show) in COLUMNS.items()
+        ]
         rows.append([*label, _word(group), *cells, _stable(group)])
     lines = [text.table(header, rows, left=len(keys) + 1)]
     seeds = len(next(iter(grouped.values())))
@@ -308,9 +348,21 @@ def as_table(results: Sequence[Result], against_the_first: bool = True) -> str:
     if len(grouped) > 1 and against_the_first:
         lines += ["", difference_table(keys, list(grouped), against_first(grouped))]
     if any(r.summary.get("stable") is False for r in results):
-        lines += ["", "the latency of an unstable variant says how long its run was as much as how fast it is: differences to it are not told"]
+        lines += [
+            "",
+            (
+                "the latency of an unstable variant says how long its run was as much as how fast it is: differences to"
+                " it are not told"
+            ),
+        ]
     summary = results[0].summary
-    lines += ["", f"hit rates: rule {summary.get('counting_rule')}, block size {summary.get('block_size')}; {len(grouped)} variants on the same arrivals"]
+    lines += [
+        "",
+        (
+            f"hit rates: rule {summary.get('counting_rule')}, block size {summary.get('block_size')}; {len(grouped)}"
+            " variants on the same arrivals"
+        ),
+    ]
     return "\n".join(lines)
 
 

@@ -1,12 +1,14 @@
-"""What a comparison may say: every variant against the first one, value by value, with an interval or the reason for none.
+"""What a comparison may say: every variant against the first one, value by value, with an interval or the reason for
+none.
 
 The one idea: a difference is that of the two values the summaries give, and depends on these two runs alone. Seeds are
-independent, so with several of them the seeds' differences are the observations; with one, the requests of the run are, in
-batches. `kvcast.studies.intervals` has the statistics, docs/comparisons.md the formulas.
+independent, so with several of them the seeds' differences are the observations; with one, the requests of the run are,
+in batches. `kvcast.studies.intervals` has the statistics, docs/comparisons.md the formulas.
 
     >>> found = differences([[one.summary for one in group] for group in groups], [group[0].requests for group in groups])
     >>> print(as_table(("cache.policy",), [("lru",), ("lfu",)], found))
-"""
+"""  # noqa: E501
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +59,8 @@ def value(summary: Summary, key: str) -> float | None:
 
 
 def differences(summaries: Sequence[Sequence[Summary]], requests: Sequence[Columns | None]) -> Differences:
-    """summaries: per variant, one per seed, the same seeds in the same order. requests: per variant, its only seed's requests."""
+    """summaries: per variant, one per seed, the same seeds in the same order. requests: per variant, its only seed's
+    requests."""
     seeds = len(summaries[0])
     if seeds > 1:
         rows = tuple({key: _over_seeds(group, summaries[0], key) for key in VALUES} for group in summaries)
@@ -87,7 +90,9 @@ def _over_requests(summaries: Sequence[Summary], requests: Sequence[Columns | No
         return Differences("one seed, requests not kept", tuple({} for _ in summaries))
     start_s = summaries[0]["window"]["start_s"]
     rule = f", before run.warmup_s = {start_s:g} s left out" if start_s else ""
-    rows = tuple(_pair(summary, run, summaries[0], requests[0]) for summary, run in zip(summaries, requests, strict=True))
+    rows = tuple(
+        _pair(summary, run, summaries[0], requests[0]) for summary, run in zip(summaries, requests, strict=True)
+    )
     return Differences(f"one seed: batch means of the same requests in order of arrival{rule}", rows)
 
 
@@ -96,9 +101,17 @@ def _pair(summary: Summary, run: Columns | None, first: Summary, its_run: Column
     if _drowns(summary) or _drowns(first):
         return {key: Difference(None, note="unstable") for key in VALUES}  # no steady state to compare
     if run is None or not intervals.same_requests(run, its_run):
-        return {key: Difference(difference(summary, first, key), note="other requests than the first variant's: use --seeds") for key in VALUES}
+        return {
+            key: Difference(
+                difference(summary, first, key), note="other requests than the first variant's: use --seeds"
+            )
+            for key in VALUES
+        }
     found = _priced(intervals.request_differences(run, its_run), first, summary)
-    return {key: one if one.mean is None else replace(one, mean=difference(summary, first, key)) for key, one in found.items()}
+    return {
+        key: one if one.mean is None else replace(one, mean=difference(summary, first, key))
+        for key, one in found.items()
+    }
 
 
 def _priced(found: dict[str, Difference], first: Summary, summary: Summary) -> dict[str, Difference]:
@@ -118,9 +131,19 @@ def _times(number: float | None, factor: float) -> float | None:
 
 
 def as_rows(found: Differences) -> list[dict[str, dict[str, Any]]]:
-    """JSON-able, one per variant: difference, half-width of its 95 % interval, whether zero is outside, observations, note."""
+    """JSON-able, one per variant: difference, half-width of its 95 % interval, whether zero is outside, observations,
+    note."""
     return [
-        {key: {"difference": d.mean, "interval_95": d.half, "shown": d.shown, "observations": d.batches, "note": d.note} for key, d in row.items()}
+        {
+            key: {
+                "difference": d.mean,
+                "interval_95": d.half,
+                "shown": d.shown,
+                "observations": d.batches,
+                "note": d.note,
+            }
+            for key, d in row.items()
+        }
         for row in found.rows
     ]
 
@@ -144,12 +167,23 @@ def as_table(keys: Sequence[str], labels: Sequence[Sequence[str]], found: Differ
             if difference.mean is None and difference.note in ("no price", "undefined", "not known for every seed"):
                 continue
             half = difference.half
-            ends = text.UNKNOWN if difference.mean is None or half is None else f"{show(difference.mean - half)} to {show(difference.mean + half)}"
+            ends = (
+                text.UNKNOWN
+                if difference.mean is None or half is None
+                else f"{show(difference.mean - half)} to {show(difference.mean + half)}"
+            )
             size = f"{difference.batches}" if half is not None else text.UNKNOWN
             rows.append([*label, heading, verdict(key, difference), show(difference.mean), ends, size])
             label = [""] * len(label)
-    lines = [f"against the first variant, {found.method}:", text.table([*keys, "value", "verdict", "difference", "95 % interval", "observations"], rows, left=len(keys) + 2)]
+    lines = [
+        f"against the first variant, {found.method}:",
+        text.table(
+            [*keys, "value", "verdict", "difference", "95 % interval", "observations"], rows, left=len(keys) + 2
+        ),
+    ]
     count = sum(d.half is not None for row in found.rows[1:] for d in row.values())
     if count > 1:
-        lines.append(f"each interval holds the truth 95 times in 100: of these {count}, {0.05 * count:.1f} are expected to miss")
+        lines.append(
+            f"each interval holds the truth 95 times in 100: of these {count}, {0.05 * count:.1f} are expected to miss"
+        )
     return "\n".join(lines)

@@ -1,15 +1,17 @@
 """What a run will say, from at most 2,000 of its requests: an answer in a second while a mix is being edited.
 
-The one idea: a stretch of the run's own window (two, apart, where no turn follows another), at the run's own rates, simulated as
-it is, sessions in progress included. The first WARM_UP of it warms up caches and batch, the rest is measured. The goodput is
-then the share of requests within their limits (measured) times the rate at which requests come (nominal: known before any run).
+The one idea: a stretch of the run's own window (two, apart, where no turn follows another), at the run's own rates,
+simulated as it is, sessions in progress included. The first WARM_UP of it warms up caches and batch, the rest is
+measured. The goodput is then the share of requests within their limits (measured) times the rate at which requests come
+(nominal: known before any run).
 
-A fleet at its limit has no such share: how much fails depends on how long it has been failing. When, in one stretch, the
-backlog grows or the median request spends more than WAITING of its time to first token in the queue, the answer is `overloaded`,
-and no goodput. A run of at most 2,000 requests, warm-up included, is simulated whole.
+A fleet at its limit has no such share: how much fails depends on how long it has been failing. When, in one stretch,
+the backlog grows or the median request spends more than WAITING of its time to first token in the queue, the answer is
+`overloaded`, and no goodput. A run of at most 2,000 requests, warm-up included, is simulated whole.
 
     >>> estimate(load_scenario("examples/demo.toml"))["goodput_per_s"]
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -32,23 +34,32 @@ from workloads.transform import picked
 REQUESTS = 2000
 STRETCHES = 2  #: of single turns; sessions take one long enough for their caches and queue
 WARM_UP = 0.6  #: of a stretch's requests
-WAITING = 0.4  #: 0.47 where the estimate is off by half (long-context-chat on 2 H200), at most 0.24 wherever it is right
+WAITING = (
+    0.4  #: 0.47 where the estimate is off by half (long-context-chat on 2 H200), at most 0.24 wherever it is right
+)
 
 
 def estimate(scenario: Scenario, requests: int = REQUESTS, **options: Any) -> dict[str, Any]:
     """One JSON-able document. Options are those of `sim.simulate.run` (on_clock). Raises InputError."""
     prepared = api.prepare(scenario)
     workload = arriving(prepared.workload, prepared.resolved.params)
-    if len(workload) <= requests or workload.concurrency is not None:  # the whole run, or the beginning of one that is always the same
+    if (
+        len(workload) <= requests or workload.concurrency is not None
+    ):  # the whole run, or the beginning of one that is always the same
         part = picked(workload, np.arange(min(requests, len(workload))))
         results = [api.run(replace(prepared, workload=part), **options)]
         summary = results[0].report.summary
-        rates = {"goodput_per_s": summary["request_goodput"] or summary["request_throughput"], **{key: summary["cost"][key] for key in PER_MILLION}}
+        rates = {
+            "goodput_per_s": summary["request_goodput"] or summary["request_throughput"],
+            **{key: summary["cost"][key] for key in PER_MILLION},
+        }
         return _document(prepared, results, len(workload), len(part), rates)
     results, sampled = [], 0
     for part, warmup_s in stretches(workload, requests, prepared.scenario.run):
         measured = replace(prepared.scenario, run=RunConfig(warmup_s=warmup_s))
-        results.append(api.run(replace(prepared, workload=part, resolved=replace(prepared.resolved, scenario=measured)), **options))
+        results.append(
+            api.run(replace(prepared, workload=part, resolved=replace(prepared.resolved, scenario=measured)), **options)
+        )
         sampled += len(part)
     return _document(prepared, results, len(workload), sampled, _rates(prepared, workload, results))
 
@@ -66,11 +77,12 @@ def arriving(workload: Workload, params: EngineParams) -> Workload:
 
 
 def stretches(workload: Workload, requests: int, run: RunConfig) -> list[tuple[Workload, float]]:
-    """(neighbouring requests as a workload of their own, seconds of it that only warm up), from one or STRETCHES places of the run's window.
+    """(neighbouring requests as a workload of their own, seconds of it that only warm up), from one or STRETCHES places
+    of the run's window.
 
-    A session cut by the beginning goes on with its later turns: its history is part of their prompts, though nobody's cache
-    holds it yet, which is what the warm-up is for. A window with too few requests for that is one stretch, with what comes before it.
-    """
+    A session cut by the beginning goes on with its later turns: its history is part of their prompts, though nobody's
+    cache holds it yet, which is what the warm-up is for. A window with too few requests for that is one stretch, with
+    what comes before it."""
     at_s = earliest_s(workload)
     order = np.argsort(at_s, kind="stable")
     order = order[at_s[order] <= (np.inf if run.duration_s is None else run.duration_s)]
@@ -81,7 +93,10 @@ def stretches(workload: Workload, requests: int, run: RunConfig) -> list[tuple[W
     if inside < places * measured:
         return [_stretch(workload, at_s, order[-requests:], max(requests - inside, 0))]
     firsts = [opens + int((inside - measured) * (k + 0.5) / places) for k in range(places)]
-    return [_stretch(workload, at_s, order[max(first + measured - size, 0) : first + measured], min(size - measured, first)) for first in firsts]
+    return [
+        _stretch(workload, at_s, order[max(first + measured - size, 0) : first + measured], min(size - measured, first))
+        for first in firsts
+    ]
 
 
 def _stretch(workload: Workload, at_s: np.ndarray, rows: np.ndarray, warm: int) -> tuple[Workload, float]:
@@ -121,23 +136,42 @@ def span_s(workload: Workload, e2e_s: float) -> float:
     return float((earliest_s(workload) + (before + 1) * e2e_s).max())
 
 
-def _document(prepared: api.Prepared, results: Sequence[Result], requests: int, sampled: int, rates: dict[str, float | None]) -> dict[str, Any]:
+def _document(
+    prepared: api.Prepared, results: Sequence[Result], requests: int, sampled: int, rates: dict[str, float | None]
+) -> dict[str, Any]:
     summaries = [r.report.summary for r in results]
     first, total = summaries[0], lambda key: sum(s[key] for s in summaries)
     limited, open_loop = first["attainment"] is not None, prepared.workload.concurrency is None
-    overloaded = open_loop and (any(s["stable"] is False for s in summaries) or (sampled < requests and any(map(_waits, results))))
+    overloaded = open_loop and (
+        any(s["stable"] is False for s in summaries) or (sampled < requests and any(map(_waits, results)))
+    )
     found = {
-        **rates, "attainment": _good_share(summaries) if limited else None,
-        **{f"{stat}_{name}_ms": _percentile(results, f"{name}_s", q) for name in ("ttft", "tpot") for stat, q in (("p50", 50), ("p99", 99))},
-    }  # fmt: skip
-    hits = {name: total(f"{name}_tokens") / max(total("prompt_tokens"), 1) for name in ("prefix_hit", "reuse_ceiling_fleet")}
+        **rates,
+        "attainment": _good_share(summaries) if limited else None,
+        **{
+            f"{stat}_{name}_ms": _percentile(results, f"{name}_s", q)
+            for name in ("ttft", "tpot")
+            for stat, q in (("p50", 50), ("p99", 99))
+        },
+    }
+    hits = {
+        name: total(f"{name}_tokens") / max(total("prompt_tokens"), 1) for name in ("prefix_hit", "reuse_ceiling_fleet")
+    }
     return {
-        "requests": requests, "sampled": sampled, "measured": total("arrived"), "overloaded": overloaded, "limited": limited,
-        "offered_per_s": offered_per_s(prepared.scenario, prepared.workload), **(dict.fromkeys(found) if overloaded else found),
-        "attainment_target": prepared.scenario.slo.attainment, "verdict": _verdict(prepared, results, overloaded),
-        "prefix_hit_rate": hits["prefix_hit"], "reuse_ceiling_fleet": hits["reuse_ceiling_fleet"],
-        "extrapolated": max(s["coverage"]["extrapolated"] for s in summaries), "block_size": first["block_size"],
-    }  # fmt: skip
+        "requests": requests,
+        "sampled": sampled,
+        "measured": total("arrived"),
+        "overloaded": overloaded,
+        "limited": limited,
+        "offered_per_s": offered_per_s(prepared.scenario, prepared.workload),
+        **(dict.fromkeys(found) if overloaded else found),
+        "attainment_target": prepared.scenario.slo.attainment,
+        "verdict": _verdict(prepared, results, overloaded),
+        "prefix_hit_rate": hits["prefix_hit"],
+        "reuse_ceiling_fleet": hits["reuse_ceiling_fleet"],
+        "extrapolated": max(s["coverage"]["extrapolated"] for s in summaries),
+        "block_size": first["block_size"],
+    }
 
 
 def _verdict(prepared: api.Prepared, results: Sequence[Result], overloaded: bool) -> dict[str, Any] | None:

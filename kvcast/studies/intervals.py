@@ -1,14 +1,16 @@
 """Is a difference between two runs more than noise? Paired differences with 95 % intervals.
 
-The one idea: two runs served the same requests, so they are compared request by request. With several seeds, each seed's
-difference is one independent observation (replications). With one seed, the requests in arrival order are cut into
-batches and each batch's difference is one observation (batch means, in the form of sectioning: batches give the width,
-the whole gives the centre, so ratios and percentiles are not biased by the size of a batch).
+The one idea: two runs served the same requests, so they are compared request by request. With several seeds, each
+seed's difference is one independent observation (replications). With one seed, the requests in arrival order are cut
+into batches and each batch's difference is one observation (batch means, in the form of sectioning: batches give the
+width, the whole gives the centre, so ratios and percentiles are not biased by the size of a batch).
 
-An interval that holds zero says "no difference shown", which is not "no difference". docs/comparisons.md has the formulas.
+An interval that holds zero says "no difference shown", which is not "no difference". docs/comparisons.md has the
+formulas.
 
     >>> paired(lambda rows: a[rows].mean() - b[rows].mean(), len(a))
 """
+
 from __future__ import annotations
 
 import math
@@ -26,7 +28,8 @@ PER_BATCH = 10
 
 @dataclass(frozen=True)
 class Difference:
-    """A variant's value minus the first variant's. half: half-width of the 95 % interval; None where there is none, with the reason."""
+    """A variant's value minus the first variant's. half: half-width of the 95 % interval; None where there is none,
+    with the reason."""
 
     mean: float | None
     half: float | None = None
@@ -53,8 +56,8 @@ def replications(values: Sequence[float | None]) -> Difference:
 def paired(of: Callable[[np.ndarray], float], n: int, per_batch: int = PER_BATCH) -> Difference:
     """A statistic of n ordered observations with its interval by sectioning.
 
-    of(rows): the statistic of these rows (int64 positions, in order). Batch estimates e_1..e_b around the statistic e of
-    all rows give the half-width t(0.975, b - 1) sqrt(sum (e_i - e)^2 / (b (b - 1))) (Asmussen and Glynn, Stochastic
+    of(rows): the statistic of these rows (int64 positions, in order). Batch estimates e_1..e_b around the statistic e
+    of all rows give the half-width t(0.975, b - 1) sqrt(sum (e_i - e)^2 / (b (b - 1))) (Asmussen and Glynn, Stochastic
     Simulation, III.5a). Batches are fewer and longer when neighbours are alike (lag-1 correlation above 1.8 / sqrt(b)).
     """
     whole = of(np.arange(n))
@@ -125,9 +128,24 @@ STATISTICS: dict[str, tuple[Callable[[Columns, np.ndarray], float], int]] = {
     "mean_e2el_ms": (_mean("e2e_s", 1e3), PER_BATCH),
     "gpu_s_per_request": (_mean("gpu_hours", 3600.0), PER_BATCH),
 }
-"""Summary value -> what it is of some requests of a run (positions in arrival order), and the fewest requests of a batch."""
+"""Summary value -> what it is of some requests of a run (positions in arrival order), and the fewest requests of a
+batch."""
 
-KEPT = ("class_id", "status", "arrival_s", "admit_s", "prompt_tokens", "output_tokens", "hit_tokens", "ttft_s", "tpot_s", "e2e_s", "gpu_hours", "in_window", "good")
+KEPT = (
+    "class_id",
+    "status",
+    "arrival_s",
+    "admit_s",
+    "prompt_tokens",
+    "output_tokens",
+    "hit_tokens",
+    "ttft_s",
+    "tpot_s",
+    "e2e_s",
+    "gpu_hours",
+    "in_window",
+    "good",
+)
 """Columns of requests.parquet that a comparison reads."""
 
 
@@ -145,7 +163,8 @@ def arrival_order(runs: Sequence[Columns]) -> np.ndarray:
 
 
 def request_differences(run: Columns, first: Columns) -> dict[str, Difference]:
-    """Every statistic of `run` minus that of `first`, over the requests in the window of both, as they arrived in the first."""
+    """Every statistic of `run` minus that of `first`, over the requests in the window of both, as they arrived in the
+    first."""
     rows = arrival_order([first, run])
     ordered = [{name: each[name][rows] for name in KEPT if name in each} for each in (run, first)]
 

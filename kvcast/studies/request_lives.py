@@ -1,11 +1,12 @@
 """What happened in a window of a run: the lives of its requests, who waited and ran on each replica, and where to look.
 
-The one idea: a run folder has every request's arrival, admission, first token and end, which is a life in whole phases; the
-same scenario simulated again up to the window's end has every prefill chunk and interruption (`exact`). Both are `Life`s, so
-they are drawn, and written as a Chrome trace, alike.
+The one idea: a run folder has every request's arrival, admission, first token and end, which is a life in whole phases;
+the same scenario simulated again up to the window's end has every prefill chunk and interruption (`exact`). Both are
+`Life`s, so they are drawn, and written as a Chrome trace, alike.
 
     >>> shown = coarse(run.tables["requests"], list(run.summary["classes"]), chosen(run.tables["requests"], 10.0, 30.0))
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -54,9 +55,12 @@ class Jump:
 
 
 def ends(requests: Columns) -> np.ndarray:
-    """float64 [n]: when each request left, infinity for one that had not when the run ended, its arrival for one turned away."""
+    """float64 [n]: when each request left, infinity for one that had not when the run ended, its arrival for one turned
+    away."""
     finish_s = requests["finish_s"]
-    return np.where(np.isnan(finish_s), np.where(requests["status"] == UNFINISHED, np.inf, requests["arrival_s"]), finish_s)
+    return np.where(
+        np.isnan(finish_s), np.where(requests["status"] == UNFINISHED, np.inf, requests["arrival_s"]), finish_s
+    )
 
 
 def present(requests: Columns, start_s: float, end_s: float) -> np.ndarray:
@@ -66,7 +70,8 @@ def present(requests: Columns, start_s: float, end_s: float) -> np.ndarray:
 
 
 def chosen(requests: Columns, start_s: float, end_s: float, most: int = MOST) -> np.ndarray:
-    """At most `most` of those present, by arrival: the ones that were preempted, then those that waited longest for a first token."""
+    """At most `most` of those present, by arrival: the ones that were preempted, then those that waited longest for a
+    first token."""
     ids = present(requests, start_s, end_s)
     ttft_s = np.nan_to_num(requests["ttft_s"][ids], nan=np.inf)
     worst = ids[np.lexsort((ids, -ttft_s, -(requests["preemptions"][ids] > 0).astype(int)))[:most]]
@@ -79,16 +84,39 @@ def jumps(requests: Columns, end_s: float) -> list[Jump]:
     done = np.flatnonzero(requests["status"] == COMPLETED)
     if len(done):
         worst = int(done[np.argmax(requests["ttft_s"][done])])
-        found.append(_around(requests, "Slowest first token", f"request {worst}, TTFT {text.seconds(float(requests['ttft_s'][worst]))}", worst, end_s))
+        found.append(
+            _around(
+                requests,
+                "Slowest first token",
+                f"request {worst}, TTFT {text.seconds(float(requests['ttft_s'][worst]))}",
+                worst,
+                end_s,
+            )
+        )
     preempted = np.flatnonzero(requests["preemptions"] > 0)
     if len(preempted):
         first = int(preempted[np.argmin(requests["admit_s"][preempted])])
-        found.append(_around(requests, "First preemption", f"request {first}, preempted {int(requests['preemptions'][first])} times", first, end_s))
+        found.append(
+            _around(
+                requests,
+                "First preemption",
+                f"request {first}, preempted {int(requests['preemptions'][first])} times",
+                first,
+                end_s,
+            )
+        )
     t_s = np.linspace(0.0, end_s, 2000)
     waiting = _waiting(requests, t_s)
     if waiting.max(initial=0) > 0:
         at = float(t_s[int(waiting.argmax())])
-        found.append(Jump("Longest queue", f"{int(waiting.max()):,} requests waiting at {at:,.1f} s", max(at - 15.0, 0.0), min(at + 15.0, end_s)))
+        found.append(
+            Jump(
+                "Longest queue",
+                f"{int(waiting.max()):,} requests waiting at {at:,.1f} s",
+                max(at - 15.0, 0.0),
+                min(at + 15.0, end_s),
+            )
+        )
     return found
 
 
@@ -102,11 +130,14 @@ def _around(requests: Columns, label: str, words: str, request: int, end_s: floa
 
 
 def counts(requests: Columns, replicas: int, start_s: float, end_s: float) -> dict[str, np.ndarray]:
-    """At BINS moments of the window: "t_s", "waiting" [BINS], "running" [replicas, BINS]. Time spent preempted counts as running."""
+    """At BINS moments of the window: "t_s", "waiting" [BINS], "running" [replicas, BINS]. Time spent preempted counts
+    as running."""
     t_s = np.linspace(start_s, end_s, BINS)
     admitted = ~np.isnan(requests["admit_s"])
     replica = requests["replica"][admitted]
-    running = _by(requests["admit_s"][admitted], t_s, replica, replicas) - _by(ends(requests)[admitted], t_s, replica, replicas)
+    running = _by(requests["admit_s"][admitted], t_s, replica, replicas) - _by(
+        ends(requests)[admitted], t_s, replica, replicas
+    )
     return {"t_s": t_s, "waiting": _waiting(requests, t_s), "running": running}
 
 
@@ -128,8 +159,23 @@ def _by(times: np.ndarray, t_s: np.ndarray, group: np.ndarray | int = 0, groups:
 
 
 def coarse(requests: Columns, class_names: Sequence[str], ids: Iterable[int]) -> list[Life]:
-    """From the requests table: prefill is first schedule to first token, a preemption's time is drawn at the end of the decode."""
-    names = ("class_id", "replica", "prompt_tokens", "hit_tokens", "output_tokens", "preemptions", "arrival_s", "admit_s", "first_token_s", "finish_s", "preempted_s", "recomputed_tokens", *(["load_s"] if "load_s" in requests else []))
+    """From the requests table: prefill is first schedule to first token, a preemption's time is drawn at the end of the
+    decode."""
+    names = (
+        "class_id",
+        "replica",
+        "prompt_tokens",
+        "hit_tokens",
+        "output_tokens",
+        "preemptions",
+        "arrival_s",
+        "admit_s",
+        "first_token_s",
+        "finish_s",
+        "preempted_s",
+        "recomputed_tokens",
+        *(["load_s"] if "load_s" in requests else []),
+    )
     columns = {name: requests[name] for name in names}
     return [_coarse_one(int(r), {name: column[r] for name, column in columns.items()}, class_names) for r in ids]
 
@@ -139,15 +185,27 @@ def _coarse_one(request: int, row: Mapping[str, Any], class_names: Sequence[str]
     start = admit + float(row.get("load_s", 0.0))
     back = finish - float(row["preempted_s"])
     phases = [
-        ("queued", arrival, admit, 0), ("loading", admit, start, 0), ("prefill", start, first, int(row["prompt_tokens"] - row["hit_tokens"])), ("decode", first, back, int(row["output_tokens"])),
+        ("queued", arrival, admit, 0),
+        ("loading", admit, start, 0),
+        ("prefill", start, first, int(row["prompt_tokens"] - row["hit_tokens"])),
+        ("decode", first, back, int(row["output_tokens"])),
         ("preempted", back, finish, int(row["recomputed_tokens"])),
-    ]  # fmt: skip
-    return Life(request, str(class_names[int(row["class_id"])]), int(row["replica"]), int(row["prompt_tokens"]), int(row["hit_tokens"]), int(row["output_tokens"]), int(row["preemptions"]),
-                tuple(p for p in phases if p[2] > p[1]))  # fmt: skip
+    ]
+    return Life(
+        request,
+        str(class_names[int(row["class_id"])]),
+        int(row["replica"]),
+        int(row["prompt_tokens"]),
+        int(row["hit_tokens"]),
+        int(row["output_tokens"]),
+        int(row["preemptions"]),
+        tuple(p for p in phases if p[2] > p[1]),
+    )
 
 
 def exact(prepared: Prepared, start_s: float, end_s: float, most: int = MOST) -> dict[str, Any]:
-    """Simulate up to the window's end with every chunk and interruption recorded. JSON-able: "window", "present", "lives".
+    """Simulate up to the window's end with every chunk and interruption recorded. JSON-able: "window", "present",
+    "lives".
 
     What was still in the system then is cut at the window's end.
     """
@@ -155,25 +213,47 @@ def exact(prepared: Prepared, start_s: float, end_s: float, most: int = MOST) ->
 
     run = replace(prepared.scenario.run, horizon_s=min(end_s, prepared.scenario.run.horizon_s or end_s))
     resolved = replace(prepared.resolved, scenario=replace(prepared.scenario, run=run))
-    recording = api.record(replace(prepared, resolved=resolved), record_life=True, on_clock=text.clock("simulating", 0, 1))
+    recording = api.record(
+        replace(prepared, resolved=resolved), record_life=True, on_clock=text.clock("simulating", 0, 1)
+    )
     workload = prepared.workload
     columns = {
-        "arrival_s": recording.arrival_s, "admit_s": recording.admit_s, "finish_s": recording.finish_s, "status": recording.status, "preemptions": recording.preemptions,
+        "arrival_s": recording.arrival_s,
+        "admit_s": recording.admit_s,
+        "finish_s": recording.finish_s,
+        "status": recording.status,
+        "preemptions": recording.preemptions,
         "ttft_s": recording.first_token_s - recording.arrival_s,
-    }  # fmt: skip
+    }
     assert recording.life is not None
     class_id = workload.column("class_id")
     shown = [
-        Life(int(r), workload.class_names[class_id[r]], int(recording.replica[r]), int(workload.prompt_tokens[r]), int(recording.hit_tokens[r]), int(workload.output_tokens[r]), int(recording.preemptions[r]),
-             _until(recording.life[r], float(recording.arrival_s[r]), float(recording.finish_s[r]), end_s))
+        Life(
+            int(r),
+            workload.class_names[class_id[r]],
+            int(recording.replica[r]),
+            int(workload.prompt_tokens[r]),
+            int(recording.hit_tokens[r]),
+            int(workload.output_tokens[r]),
+            int(recording.preemptions[r]),
+            _until(recording.life[r], float(recording.arrival_s[r]), float(recording.finish_s[r]), end_s),
+        )
         for r in chosen(columns, start_s, end_s, most)
-    ]  # fmt: skip
-    return {"window": [start_s, end_s], "present": len(present(columns, start_s, end_s)), "lives": [asdict(life) for life in shown]}
+    ]
+    return {
+        "window": [start_s, end_s],
+        "present": len(present(columns, start_s, end_s)),
+        "lives": [asdict(life) for life in shown],
+    }
 
 
 def _until(phases: Sequence[tuple], arrival_s: float, finish_s: float, end_s: float) -> tuple[Phase, ...]:
     """The phases of a life; of one that had not ended, what it was doing goes on to the end."""
-    told = [(str(what), float(start), min(float(stop), end_s), int(tokens)) for what, start, stop, tokens in phases if start < end_s]
+    told = [
+        (str(what), float(start), min(float(stop), end_s), int(tokens))
+        for what, start, stop, tokens in phases
+        if start < end_s
+    ]
     if not np.isnan(finish_s):
         return tuple(told)
     at = max((stop for _, _, stop, _ in told), default=arrival_s)
@@ -183,16 +263,47 @@ def _until(phases: Sequence[tuple], arrival_s: float, finish_s: float, end_s: fl
 
 def from_document(document: Mapping[str, Any]) -> list[Life]:
     """The lives of `exact`'s document."""
-    return [Life(**{**row, "phases": tuple((str(p[0]), float(p[1]), float(p[2]), int(p[3])) for p in row["phases"])}) for row in document["lives"]]
+    return [
+        Life(**{**row, "phases": tuple((str(p[0]), float(p[1]), float(p[2]), int(p[3])) for p in row["phases"])})
+        for row in document["lives"]
+    ]
 
 
 def chrome_trace(lives: Sequence[Life]) -> dict[str, Any]:
-    """The lives in the Trace Event Format that chrome://tracing and Perfetto open: a process a replica, a row a request, microseconds."""
+    """The lives in the Trace Event Format that chrome://tracing and Perfetto open: a process a replica, a row a
+    request, microseconds."""
     events: list[dict[str, Any]] = []
     for replica in sorted({life.replica for life in lives}):
-        events.append({"name": "process_name", "ph": "M", "pid": replica, "tid": 0, "args": {"name": f"replica {replica}" if replica >= 0 else "waiting"}})
+        events.append(
+            {
+                "name": "process_name",
+                "ph": "M",
+                "pid": replica,
+                "tid": 0,
+                "args": {"name": f"replica {replica}" if replica >= 0 else "waiting"},
+            }
+        )
     for life in lives:
-        events.append({"name": "thread_name", "ph": "M", "pid": life.replica, "tid": life.request, "args": {"name": f"#{life.request} {life.class_name}"}})
+        events.append(
+            {
+                "name": "thread_name",
+                "ph": "M",
+                "pid": life.replica,
+                "tid": life.request,
+                "args": {"name": f"#{life.request} {life.class_name}"},
+            }
+        )
         for what, start, stop, tokens in life.phases:
-            events.append({"name": what, "cat": "request", "ph": "X", "pid": life.replica, "tid": life.request, "ts": round(1e6 * start, 3), "dur": round(1e6 * (stop - start), 3), "args": {"tokens": tokens}})
+            events.append(
+                {
+                    "name": what,
+                    "cat": "request",
+                    "ph": "X",
+                    "pid": life.replica,
+                    "tid": life.request,
+                    "ts": round(1e6 * start, 3),
+                    "dur": round(1e6 * (stop - start), 3),
+                    "args": {"tokens": tokens},
+                }
+            )
     return {"traceEvents": events, "displayTimeUnit": "ms"}

@@ -5,13 +5,14 @@
     DIR/runs/HASH/       one run folder for each scenario, in place when it is complete
     DIR/sweep.parquet    one row a run: varied keys, seed, every number of its summary, hashes
 
-The one idea: `kvcast.store.simulations` names a run's folder by a hash of all that decides its result, so a folder that is there needs no
-second run: after a kill, or with a larger grid, the same command goes on where it stopped.
+The one idea: `kvcast.store.simulations` names a run's folder by a hash of all that decides its result, so a folder that
+is there needs no second run: after a kill, or with a larger grid, the same command goes on where it stopped.
 
     >>> from kvcast import sweep
     >>> done = sweep("examples/demo.toml", {"cache.policy": ["lru", "lfu"], "engine.kv_blocks": [2000, 8000]}, "sweeps/demo", jobs=2)
     >>> done.table["prefix_hit_rate"]
-"""
+"""  # noqa: E501
+
 from __future__ import annotations
 
 import json
@@ -56,16 +57,29 @@ class _Job:
 
 
 def sweep(
-    scenario: str | Path | Scenario, vary: Vary, out: str | Path, *, seeds: int = 1, jobs: int = 1,
-    overrides: Sequence[str] = (), on_done: OnDone | None = None,
-) -> Sweep:  # fmt: skip
+    scenario: str | Path | Scenario,
+    vary: Vary,
+    out: str | Path,
+    *,
+    seeds: int = 1,
+    jobs: int = 1,
+    overrides: Sequence[str] = (),
+    on_done: OnDone | None = None,
+) -> Sweep:
     """Simulate every combination of `vary` ({"a.b": [v1, v2]} or ["a.b=v1,v2"]) for each seed, in `jobs` processes.
 
     Raises InputError for anything wrong in the grid before the first run. What is finished stays finished.
     """
     folder = Path(out)
     axes = axes_of(vary)
-    variants = compare.alike(compare.variants(doc_of(scenario, overrides), axes, seeds, str(scenario) if not isinstance(scenario, Scenario) else "scenario"))
+    variants = compare.alike(
+        compare.variants(
+            doc_of(scenario, overrides),
+            axes,
+            seeds,
+            str(scenario) if not isinstance(scenario, Scenario) else "scenario",
+        )
+    )
     _claim(folder, {"format": FORMAT, "vary": axes, "seeds": seeds})
     lab = Lab(folder)
     grid = [_Job(variant, lab.task(variant.scenario)) for variant in variants]
@@ -104,7 +118,10 @@ def doc_of(scenario: str | Path | Scenario, overrides: Sequence[str]) -> dict:
 def _claim(folder: Path, grid: dict[str, Any]) -> None:
     """The folder is new, empty or a sweep; what it is asked for now is written down."""
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / "sweep.json").exists())):
-        raise InputError(f"--out {folder}: holds something else than a sweep; expected a new folder or an earlier sweep to go on with")
+        raise InputError(
+            f"--out {folder}: holds something else than a sweep; expected a new folder or an earlier sweep to go on"
+            " with"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / "sweep.json", (text.to_json(grid) + "\n").encode())
 
@@ -116,13 +133,20 @@ def _read(job: _Job) -> Result:
     try:
         summary = json.loads((job.run / "summary.json").read_text(encoding="utf-8"))
     except ValueError as error:
-        raise InputError(f"{job.run / 'summary.json'}: damaged ({error}); remove the folder {job.run} to have it simulated again") from None
-    return Result(job.variant, summary, Requests(job.run / "requests.parquet"), compare.limits_in(job.variant, workload_folder.load(job.task.workload)))
+        raise InputError(
+            f"{job.run / 'summary.json'}: damaged ({error}); remove the folder {job.run} to have it simulated again"
+        ) from None
+    return Result(
+        job.variant,
+        summary,
+        Requests(job.run / "requests.parquet"),
+        compare.limits_in(job.variant, workload_folder.load(job.task.workload)),
+    )
 
 
 class Requests(parquet.Table):
-    """The columns of requests.parquet that intervals and verdicts are made of, read each time they are asked for: a sweep of a hundred
-    runs of a million requests does not fit in memory."""
+    """The columns of requests.parquet that intervals and verdicts are made of, read each time they are asked for: a
+    sweep of a hundred runs of a million requests does not fit in memory."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -135,16 +159,23 @@ class Requests(parquet.Table):
 
 
 def _table(grid: Sequence[_Job], results: Sequence[Result]) -> dict[str, np.ndarray]:
-    """One row a run: the varied keys as typed values, then every single value of the summaries, then what it came from."""
+    """One row a run: the varied keys as typed values, then every single value of the summaries, then what it came
+    from."""
     from kvcast.config import literal
 
     keys = grid[0].variant.keys
     columns: dict[str, list[Any]] = {key: [literal(job.variant.label[i]) for job in grid] for i, key in enumerate(keys)}
     columns["seed"] = [job.variant.scenario.seed for job in grid]
-    single = dict.fromkeys(name for r in results for name, value in r.summary.items() if not isinstance(value, dict | list))
+    single = dict.fromkeys(
+        name for r in results for name, value in r.summary.items() if not isinstance(value, dict | list)
+    )
     for name in (name for name in single if name not in columns):
         columns[name] = [r.summary.get(name) for r in results]
-    for name in ("usd", "usd_per_request", *(f"usd_per_million_{tokens}_tokens" for tokens in ("input", "output", "total"))):
+    for name in (
+        "usd",
+        "usd_per_request",
+        *(f"usd_per_million_{tokens}_tokens" for tokens in ("input", "output", "total")),
+    ):
         columns[name] = [r.summary["cost"][name] for r in results]
     columns["run"] = [job.run.name for job in grid]
     columns["workload_key"] = [job.task.workload.name for job in grid]

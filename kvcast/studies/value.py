@@ -1,14 +1,17 @@
-"""Is the cache worth the memory it takes? GPUs needed for the same attainment, over GiB of KV memory, cache off as zero.
+"""Is the cache worth the memory it takes? GPUs needed for the same attainment, over GiB of KV memory, cache off as
+zero.
 
 The one idea: fewer prefilled tokens are not proportionally less time, and time is not GPUs, so for every KV size the
-fewest replicas that meet the scenario's target are found by simulation, once with the cache and, as the zero, without it in
-all of the memory. All of them serve the same requests in one window. One run says whether a fleet meets (sim.measure.verdict).
+fewest replicas that meet the scenario's target are found by simulation, once with the cache and, as the zero, without
+it in all of the memory. All of them serve the same requests in one window. One run says whether a fleet meets
+(sim.measure.verdict).
 
     >>> from kvcast import load_scenario
     >>> from kvcast.studies import value
     >>> curve = value.curve(load_scenario("examples/demo.toml"), [2000, 8000])
     >>> print(value.as_table(curve))
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -52,11 +55,18 @@ class Curve:
 
 
 def curve(scenario: Scenario, kv_blocks: Sequence[int] | None = None, most: int = 64) -> Curve:
-    """Simulate; raises InputError when the scenario has no target to hold. kv_blocks: per replica; default: shares of its own that hold a max_model_len that was given."""
+    """Simulate; raises InputError when the scenario has no target to hold. kv_blocks: per replica; default: shares of
+    its own that hold a max_model_len that was given."""
     if scenario.slo.attainment is None:
-        raise InputError("[slo] attainment is missing: equal attainment needs a target, such as --set slo.attainment=0.95")
+        raise InputError(
+            "[slo] attainment is missing: equal attainment needs a target, such as --set slo.attainment=0.95"
+        )
     whole = api.resolve(scenario).scenario.engine.kv_blocks or 0
-    least = -(-(scenario.engine.max_model_len or 0) // scenario.engine.block_size) if scenario.engine.semantics == "vllm" else 0
+    least = (
+        -(-(scenario.engine.max_model_len or 0) // scenario.engine.block_size)
+        if scenario.engine.semantics == "vllm"
+        else 0
+    )
     sizes = sorted(kv_blocks or {max(int(whole * share), 1) for share in SHARES if whole * share >= least})
     scenario = _windowed(scenario, sizes)
     workload = api.load_workload(scenario.workload, scenario.seed)
@@ -69,15 +79,20 @@ def curve(scenario: Scenario, kv_blocks: Sequence[int] | None = None, most: int 
 
 
 def _windowed(scenario: Scenario, sizes: Sequence[int]) -> Scenario:
-    """With the window of the fleet whose caches take longest to fill: about as many replicas as the load needs, the most memory each."""
+    """With the window of the fleet whose caches take longest to fill: about as many replicas as the load needs, the
+    most memory each."""
     largest = _sized(scenario, sizes[-1], True)
     guess = guess_replicas(largest, api.prepare(largest).workload)
-    cut = api.windowed(replace(largest, cluster=replace(largest.cluster, replicas=max(guess, scenario.cluster.replicas))))
+    cut = api.windowed(
+        replace(largest, cluster=replace(largest.cluster, replicas=max(guess, scenario.cluster.replicas)))
+    )
     return replace(scenario, workload=cut.workload, run=cut.run)
 
 
 def _sized(scenario: Scenario, blocks: int, cached: bool) -> Scenario:
-    return replace(scenario, engine=replace(scenario.engine, kv_blocks=blocks), cache=replace(scenario.cache, enabled=cached))
+    return replace(
+        scenario, engine=replace(scenario.engine, kv_blocks=blocks), cache=replace(scenario.cache, enabled=cached)
+    )
 
 
 def _point(scenario: Scenario, workload: Workload, blocks: int, cached: bool, guess: int, most: int) -> Point:
@@ -98,27 +113,52 @@ def _point(scenario: Scenario, workload: Workload, blocks: int, cached: bool, gu
     per_token = resolved.model.kv_bytes_per_token(str(resolved.scenario.model.kv_dtype), tp)
     gpus = None if replicas is None else replicas * tp
     return Point(
-        cached, blocks, blocks * scenario.engine.block_size * per_token / GIB, replicas, gpus,
-        None if gpus is None or price is None else gpus * price, None if replicas is None else summaries[replicas],
-    )  # fmt: skip
+        cached,
+        blocks,
+        blocks * scenario.engine.block_size * per_token / GIB,
+        replicas,
+        gpus,
+        None if gpus is None or price is None else gpus * price,
+        None if replicas is None else summaries[replicas],
+    )
 
 
 def fewest(meets: Callable[[int], bool], guess: int, most: int) -> int | None:
-    """The smallest n of 1..most with meets(n) and not meets(n - 1), looked for around `guess`; None when meets(most) is false."""
+    """The smallest n of 1..most with meets(n) and not meets(n - 1), looked for around `guess`; None when meets(most) is
+    false."""
     return search.together({0: search.fewest(guess, most)}, lambda asked: {0: [meets(n) for n in asked[0]]})[0].fewest
 
 
 def as_document(found: Curve) -> dict[str, Any]:
     def row(point: Point) -> dict[str, Any]:
-        kept = ("attainment", "prefix_hit_rate", "mean_ttft_ms", "p99_ttft_ms", "gpu_busy_s", "prefill_flops", "prefill_flops_saved")
+        kept = (
+            "attainment",
+            "prefix_hit_rate",
+            "mean_ttft_ms",
+            "p99_ttft_ms",
+            "gpu_busy_s",
+            "prefill_flops",
+            "prefill_flops_saved",
+        )
         summary = point.summary or {}
         return {
-            "cache": point.cached, "kv_blocks": point.kv_blocks, "kv_gib_per_gpu": point.kv_gib, "replicas": point.replicas, "gpus": point.gpus,
-            "gpus_saved": _saved(found.zero.gpus, point.gpus), "usd_per_hour": point.usd_per_hour,
-            "usd_per_hour_saved": _saved(found.zero.usd_per_hour, point.usd_per_hour), **{key: summary.get(key) for key in kept},
-        }  # fmt: skip
+            "cache": point.cached,
+            "kv_blocks": point.kv_blocks,
+            "kv_gib_per_gpu": point.kv_gib,
+            "replicas": point.replicas,
+            "gpus": point.gpus,
+            "gpus_saved": _saved(found.zero.gpus, point.gpus),
+            "usd_per_hour": point.usd_per_hour,
+            "usd_per_hour_saved": _saved(found.zero.usd_per_hour, point.usd_per_hour),
+            **{key: summary.get(key) for key in kept},
+        }
 
-    return {"attainment_target": found.target, "most_replicas": found.most, "points": [row(found.zero), *map(row, found.points)], "verdict": verdict(found)}
+    return {
+        "attainment_target": found.target,
+        "most_replicas": found.most,
+        "points": [row(found.zero), *map(row, found.points)],
+        "verdict": verdict(found),
+    }
 
 
 def _saved(zero: float | None, here: float | None) -> float | None:
@@ -131,29 +171,63 @@ def verdict(found: Curve) -> str:
     if not reached:
         return f"not even {found.most} replicas meet the target at any of these KV sizes"
     best = min(reached, key=lambda p: (p.gpus or 0, p.kv_gib))
-    with_cache = f"with the cache {best.gpus} GPU{'s meet' if best.gpus != 1 else ' meets'} {text.percent(found.target)}, from {best.kv_gib:.3g} GiB of KV a GPU on"
+    with_cache = (
+        f"with the cache {best.gpus} GPU{'s meet' if best.gpus != 1 else ' meets'} {text.percent(found.target)}, from"
+        f" {best.kv_gib:.3g} GiB of KV a GPU on"
+    )
     if zero.gpus is None:
         return f"{with_cache}; without it not even {found.most} replicas do"
     saved = zero.gpus - (best.gpus or 0)
     if saved <= 0:
         return f"the cache saves no whole GPU here: {zero.gpus} without it, {best.gpus} with it"
-    usd = "" if zero.usd_per_hour is None or best.usd_per_hour is None else f", {text.usd(zero.usd_per_hour - best.usd_per_hour)} an hour"
-    rest = "" if best.kv_gib == found.points[-1].kv_gib else f"; KV memory beyond {best.kv_gib:.3g} GiB saves no further GPU"
+    usd = (
+        ""
+        if zero.usd_per_hour is None or best.usd_per_hour is None
+        else f", {text.usd(zero.usd_per_hour - best.usd_per_hour)} an hour"
+    )
+    rest = (
+        ""
+        if best.kv_gib == found.points[-1].kv_gib
+        else f"; KV memory beyond {best.kv_gib:.3g} GiB saves no further GPU"
+    )
     return f"{with_cache}, without it {zero.gpus}: it saves {saved} GPU{'s' if saved != 1 else ''}{usd}{rest}"
 
 
 def as_table(found: Curve) -> str:
-    header = ["cache", "KV blocks", "KV GiB/GPU", "GPUs", "GPUs saved", "$/h saved", "attainment", "hit rate", "prefill FLOPs saved", "TTFT mean", "GPU-s busy"]
+    header = [
+        "cache",
+        "KV blocks",
+        "KV GiB/GPU",
+        "GPUs",
+        "GPUs saved",
+        "$/h saved",
+        "attainment",
+        "hit rate",
+        "prefill FLOPs saved",
+        "TTFT mean",
+        "GPU-s busy",
+    ]
     rows = []
     for point in (found.zero, *found.points):
         s = point.summary or {}
         flops = s["prefill_flops_saved"] / s["prefill_flops"] if s.get("prefill_flops") else None
-        rows.append([
-            "on" if point.cached else "off", text.count(point.kv_blocks), f"{point.kv_gib:.3g}",
-            f"> {found.most} replicas" if point.gpus is None else text.count(point.gpus),
-            text.count(_saved(found.zero.gpus, point.gpus)), text.usd(_saved(found.zero.usd_per_hour, point.usd_per_hour)),
-            text.percent(s.get("attainment")), text.percent(s.get("prefix_hit_rate")), text.percent(flops),
-            text.milliseconds(s.get("mean_ttft_ms")), text.count(s.get("gpu_busy_s")),
-        ])  # fmt: skip
-    told = f"fewest GPUs that meet {text.percent(found.target)}, found by simulation, one run each (a sketch: kvcast plan settles it); saved against the cache off in the most memory:"
+        rows.append(
+            [
+                "on" if point.cached else "off",
+                text.count(point.kv_blocks),
+                f"{point.kv_gib:.3g}",
+                f"> {found.most} replicas" if point.gpus is None else text.count(point.gpus),
+                text.count(_saved(found.zero.gpus, point.gpus)),
+                text.usd(_saved(found.zero.usd_per_hour, point.usd_per_hour)),
+                text.percent(s.get("attainment")),
+                text.percent(s.get("prefix_hit_rate")),
+                text.percent(flops),
+                text.milliseconds(s.get("mean_ttft_ms")),
+                text.count(s.get("gpu_busy_s")),
+            ]
+        )
+    told = (
+        f"fewest GPUs that meet {text.percent(found.target)}, found by simulation, one run each (a sketch: kvcast plan"
+        " settles it); saved against the cache off in the most memory:"
+    )
     return "\n".join([told, text.table(header, rows), "", f"verdict: {verdict(found)}"])

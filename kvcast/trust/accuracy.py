@@ -5,6 +5,7 @@ The one idea: the statement follows from the kind of profile and the run's own c
 
     >>> print("\\n".join(statement(run.summary["profile_provenance"], run.summary["coverage"])))
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -15,19 +16,25 @@ from kvcast import text
 MEANING = {
     "measured": "every part of the step lies on a point that was measured",
     "interpolated": "between points that were measured: the usual case",
-    "extrapolated": "outside the batches, contexts or lengths that the profile was made from; treat what rests on it with care",
+    "extrapolated": (
+        "outside the batches, contexts or lengths that the profile was made from; treat what rests on it with care"
+    ),
 }
 """Of the coverage of simulated time."""
 
 
 def statement(profile: Mapping[str, Any], coverage: Mapping[str, float] | None = None) -> list[str]:
-    """Lines about a profile (`DeviceProfile.describe()`) and, of a run, the share of simulated time by what it rests on."""
+    """Lines about a profile (`DeviceProfile.describe()`) and, of a run, the share of simulated time by what it rests
+    on."""
     lines = [_kind(profile)]
     if coverage is not None:
         shares = ", ".join(f"{text.percent(coverage[key])} {key}" for key in MEANING)
         lines.append(f"Of the simulated time, {shares}.")
     lines.append(_whole())
-    lines.append("Not modelled: network between client and engine, tokenizer time (unless engine.frontend_ms is set), other users of the GPU, failures.")
+    lines.append(
+        "Not modelled: network between client and engine, tokenizer time (unless engine.frontend_ms is set), other"
+        " users of the GPU, failures."
+    )
     return lines
 
 
@@ -36,15 +43,22 @@ def _kind(profile: Mapping[str, Any]) -> str:
 
     if profile["kind"] == "roofline":
         return (
-            f"Nothing was measured for this profile: step times follow from datasheet figures. On the GPUs that somebody measured, the same model is within "
-            f"{roofline.LIMIT:.0%} on average by GPU and phase; single steps are up to twice off (kvcast validate roofline). Compare variants with it; do not quote its latencies."
+            "Nothing was measured for this profile: step times follow from datasheet figures. On the GPUs that"
+            f" somebody measured, the same model is within {roofline.LIMIT:.0%} on average by GPU and phase; single"
+            " steps are up to twice off (kvcast validate roofline). Compare variants with it; do not quote its"
+            " latencies."
         )
     if "measured by kvcast calibrate" in str(profile["label"]):
-        return "Step times were measured with kvcast's own kernels on this GPU; the Calibration page and kvcast profile show give the held-out error of every operator."
+        return (
+            "Step times were measured with kvcast's own kernels on this GPU; the Calibration page and kvcast profile"
+            " show give the held-out error of every operator."
+        )
     return (
-        "Step times are interpolated between operator times that others measured (the provenance names them). Where every second point was left out and predicted, whole prefill "
-        f"steps were within {fit.LIMITS['whole prefill']:.0%} and whole decode steps within {fit.LIMITS['whole decode step']:.0%} on average (H200, Llama-3.1-8B; kvcast validate fit). "
-        "This profile was not compared with an engine running on this GPU."
+        "Step times are interpolated between operator times that others measured (the provenance names them). Where"
+        " every second point was left out and predicted, whole prefill steps were within"
+        f" {fit.LIMITS['whole prefill']:.0%} and whole decode steps within {fit.LIMITS['whole decode step']:.0%} on"
+        " average (H200, Llama-3.1-8B; kvcast validate fit). This profile was not compared with an engine running on"
+        " this GPU."
     )
 
 
@@ -52,6 +66,8 @@ def _whole() -> str:
     from kvcast.validation import vllm_rtx4090
 
     return (
-        f"The whole simulator was compared with one recorded run of a real engine: vLLM on an RTX 4090, overloaded and preempting, kernel tables of the same card. Mean TTFT, TPOT and E2E are held to "
-        f"within {vllm_rtx4090.LIMIT:.0%} of it (kvcast validate vllm-rtx4090); the engine's scheduling and cache rules are equal step by step to recorded cases."
+        "The whole simulator was compared with one recorded run of a real engine: vLLM on an RTX 4090, overloaded and"
+        " preempting, kernel tables of the same card. Mean TTFT, TPOT and E2E are held to within"
+        f" {vllm_rtx4090.LIMIT:.0%} of it (kvcast validate vllm-rtx4090); the engine's scheduling and cache rules are"
+        " equal step by step to recorded cases."
     )

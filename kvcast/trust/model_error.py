@@ -1,10 +1,12 @@
-"""What the model's own error makes of a verdict: the same run with all steps as much slower, or faster, as the profile may be off.
+"""What the model's own error makes of a verdict: the same run with all steps as much slower, or faster, as the profile
+may be off.
 
-The one idea: an interval of the sample says how sure a share is if the step times are right; near saturation a step error of a few
-per cent is worth more than that, so both stand beside each other and neither is hidden in the other.
+The one idea: an interval of the sample says how sure a share is if the step times are right; near saturation a step
+error of a few per cent is worth more than that, so both stand beside each other and neither is hidden in the other.
 
     >>> model_error(api.prepare(scenario))["slower"]["attains"]
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -19,27 +21,40 @@ SIDES = (("slower", 1, "longer"), ("faster", -1, "shorter"))
 
 
 def model_error(prepared: api.Prepared, **options: Any) -> dict[str, Any]:
-    """JSON-able: share and source of the profile's error, and the verdict at both ends. Options are those of `api.record`."""
+    """JSON-able: share and source of the profile's error, and the verdict at both ends. Options are those of
+    `api.record`."""
     error, slo = step_error(prepared.resolved.profile), prepared.scenario.slo
     found: dict[str, Any] = {"share": error.share, "source": error.source}
     for side, sign, _ in SIDES:
         scaled = api.at_step_times(prepared, 1 + sign * error.share)
         columns, summary = sketch(api.record(scaled, **options), scaled.workload, scaled.scenario, None)
-        judged = judge([sample_in(columns, named_limits(scaled.workload, limits_of(scaled.workload, slo)))], slo, summary["stable"])
-        found[side] = {"verdict": judged.word, "attains": attains(judged, summary["stable"]), "classes": [one.as_document() for one in judged.classes]}
+        judged = judge(
+            [sample_in(columns, named_limits(scaled.workload, limits_of(scaled.workload, slo)))], slo, summary["stable"]
+        )
+        found[side] = {
+            "verdict": judged.word,
+            "attains": attains(judged, summary["stable"]),
+            "classes": [one.as_document() for one in judged.classes],
+        }
     return found
 
 
 def attains(judged: Verdict, stable: bool | None) -> bool:
     """Whether every class's share itself reaches its target, sure or not."""
-    return bool(judged.classes) and stable is not False and all(row.attainment is not None and row.attainment.mean >= row.target for row in judged.classes)
+    return (
+        bool(judged.classes)
+        and stable is not False
+        and all(row.attainment is not None and row.attainment.mean >= row.target for row in judged.classes)
+    )
 
 
 def as_words(error: dict[str, Any]) -> str:
     """model error: 99.8 % of chat with step times 2.4 % longer and 99.9 % of chat with step times 2.4 % shorter."""
     ends = [f"{_worst(error[side])} with step times {text.percent(error['share'])} {words}" for side, _, words in SIDES]
     agree = error["slower"]["attains"] == error["faster"]["attains"]
-    return f"model error, of one run: {' and '.join(ends)}" + ("" if agree else ", so it depends on the step times whether it meets")
+    return f"model error, of one run: {' and '.join(ends)}" + (
+        "" if agree else ", so it depends on the step times whether it meets"
+    )
 
 
 def _worst(one: dict[str, Any]) -> str:

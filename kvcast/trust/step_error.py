@@ -1,12 +1,15 @@
-"""How far a profile's step times may be off, as one share with its source: what a verdict's second interval is made from.
+"""How far a profile's step times may be off, as one share with its source: what a verdict's second interval is made
+from.
 
-The one idea: no profile records the error of whole steps (a calibrated one has that of each operator), so it is measured on the
-profile's own points: every second one is left out and its whole step predicted from the rest (kvcast.trust.step_fit). The phase that
-errs more counts. It says nothing of steps over a cached prefix, host time, other kernels than those measured, or the GPU's clock.
+The one idea: no profile records the error of whole steps (a calibrated one has that of each operator), so it is
+measured on the profile's own points: every second one is left out and its whole step predicted from the rest
+(kvcast.trust.step_fit). The phase that errs more counts. It says nothing of steps over a cached prefix, host time,
+other kernels than those measured, or the GPU's clock.
 
     >>> step_error(profile).share
     >>> api.at_step_times(prepared, 1 + step_error(profile).share)
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -18,20 +21,31 @@ from kvcast.trust import step_fit
 
 @dataclass(frozen=True)
 class StepError:
-    """share: mean absolute relative error of a whole step, 0.024 for 2.4 %. source: where that comes from, as a clause."""
+    """share: mean absolute relative error of a whole step, 0.024 for 2.4 %. source: where that comes from, as a
+    clause."""
 
     share: float
     source: str
 
 
 def step_error(profile: DeviceProfile) -> StepError:
-    """The error of a profile's step times: held out from its own points; a roofline's limit where there are none to hold out."""
+    """The error of a profile's step times: held out from its own points; a roofline's limit where there are none to
+    hold out."""
     from kvcast.validation import roofline
 
     if profile.kind == "roofline":
-        return StepError(roofline.LIMIT, "a roofline, nothing was measured: the limit that it is held to on GPUs that were (kvcast validate roofline)")
+        return StepError(
+            roofline.LIMIT,
+            "a roofline, nothing was measured: the limit that it is held to on GPUs that were (kvcast validate"
+            " roofline)",
+        )
     found = step_fit.summary(step_fit.left_out(profile))
     if not found:
         return StepError(roofline.LIMIT, "too few points to leave any out: taken to be no better than a roofline")
-    told = ", ".join(f"{kind} {text.percent(row['mean'])} off on average ({row['points']} steps)" for kind, row in found.items())
-    return StepError(max(row["mean"] for row in found.values()), f"every second point of the profile left out and its whole step predicted from the rest: {told}")
+    told = ", ".join(
+        f"{kind} {text.percent(row['mean'])} off on average ({row['points']} steps)" for kind, row in found.items()
+    )
+    return StepError(
+        max(row["mean"] for row in found.values()),
+        f"every second point of the profile left out and its whole step predicted from the rest: {told}",
+    )

@@ -1,10 +1,12 @@
 """How well step times between the measured points are predicted: points are left out, and what is left predicts them.
 
-The one idea: a profile's own points are the measurement, so every second one is taken away and its whole step is predicted by
-interpolation from the rest, as a simulation does on a grid twice as coarse: an upper estimate of the error inside the grid.
+The one idea: a profile's own points are the measurement, so every second one is taken away and its whole step is
+predicted by interpolation from the rest, as a simulation does on a grid twice as coarse: an upper estimate of the error
+inside the grid.
 
     >>> errors = [p.error for p in left_out(profile)]
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -35,9 +37,9 @@ class Step:
 def left_out(profile: DeviceProfile) -> list[Step]:
     """Whole steps at the points left out, shortest axis ends kept; empty for a profile without tables (a roofline).
 
-    Decode: every batch of the table at every second context. Prefill: every second prompt length, nothing cached (steps over
-    a cached prefix rest on a formula in most tables). Points that a form supplied beyond the measurement are not compared.
-    """
+    Decode: every batch of the table at every second context. Prefill: every second prompt length, nothing cached (steps
+    over a cached prefix rest on a formula in most tables). Points that a form supplied beyond the measurement are not
+    compared."""
     from calibrate.sources.tables import TableStepTime
 
     if profile.kind != "tables":
@@ -52,7 +54,14 @@ def left_out(profile: DeviceProfile) -> list[Step]:
             c = decode["context"][j]
             if decode["us"][i][j] is not None and c <= (longest or 0):
                 shape: tuple[Any, ...] = ([], n, n * c, c, n)
-                steps.append(Step(DECODE, f"decode, {n:,} sequences of {c:,} tokens", whole.step(*shape)[0], thinned.step(*shape)[0]))
+                steps.append(
+                    Step(
+                        DECODE,
+                        f"decode, {n:,} sequences of {c:,} tokens",
+                        whole.step(*shape)[0],
+                        thinned.step(*shape)[0],
+                    )
+                )
     for j in _odd(len(prefill["new"])):
         new = prefill["new"][j]
         if new <= prefill.get("max_new", new):
@@ -82,11 +91,15 @@ def _even(values: list[Any]) -> list[Any]:
 
 
 def _thinned(points: dict[str, Any]) -> dict[str, Any]:
-    """The same tables on half of their points. A batch size that was measured at points left out only is left out with them."""
+    """The same tables on half of their points. A batch size that was measured at points left out only is left out with
+    them."""
     decode, prefill = points["decode_attention"], points["prefill_attention"]
     rows = [_even(row) for row in decode["us"]]
     kept = [i for i, row in enumerate(rows) if any(us is not None for us in row)]
-    decode = {**decode, **{name: [decode[name][i] for i in kept] for name in ("batch", "measured_context") if name in decode}}
+    decode = {
+        **decode,
+        **{name: [decode[name][i] for i in kept] for name in ("batch", "measured_context") if name in decode},
+    }
     return {
         **points,
         "dense": [{**op, "tokens": _even(op["tokens"]), "us": _even(op["us"])} for op in points["dense"]],

@@ -6,6 +6,7 @@ Every set is a module here with `run(data_dir, **options) -> Outcome`.
     >>> validation.run("golden-cache", Path("reference-data")).passed
     True
 """
+
 from __future__ import annotations
 
 import difflib
@@ -39,17 +40,23 @@ def chosen(names: Sequence[str]) -> list[str]:
         known = (*SETS, *ASKED_FOR)
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
-            raise InputError(f"validate: no set {name!r}, expected one of {', '.join(known)}" + (f" (did you mean {close[0]}?)" if close else ""))
+            raise InputError(
+                f"validate: no set {name!r}, expected one of {', '.join(known)}"
+                + (f" (did you mean {close[0]}?)" if close else "")
+            )
     return list(names) or list(SETS)
 
 
 def data_dir(given: Path | None, name: str, options: dict[str, Any]) -> Path | None:
-    """The folder of recorded data: --data, else $KVCAST_DATA; None where a set has its own folder (engine-cases --cases, engine --record)."""
+    """The folder of recorded data: --data, else $KVCAST_DATA; None where a set has its own folder (engine-cases
+    --cases, engine --record)."""
     if given is None and ((name == "engine-cases" and options.get("cases")) or name in ASKED_FOR):
         return None
     folder = given or (Path(os.environ["KVCAST_DATA"]) if os.environ.get("KVCAST_DATA") else None)
     if folder is None:
-        raise InputError(f"validate {name}: no recorded data, expected --data DIR or the environment variable KVCAST_DATA")
+        raise InputError(
+            f"validate {name}: no recorded data, expected --data DIR or the environment variable KVCAST_DATA"
+        )
     return required(folder)
 
 

@@ -1,11 +1,13 @@
-"""engine: what calibrate.gpu.engine recorded on real hardware against the simulator, on the same arrivals and step shapes.
+"""engine: what calibrate.gpu.engine recorded on real hardware against the simulator, on the same arrivals and step
+shapes.
 
-Iterations: every recorded step time against the profile's. Closed loop: the same requests simulated with the same engine
-settings, TTFT and TPOT side by side. Limits: at least 20 iterations of chosen shapes, within 6 % on average and 3 % in bias, medians
-within 10 % (on a CPU, which others share: 25 %, and 25 % for iterations).
+Iterations: every recorded step time against the profile's. Closed loop: the same requests simulated with the same
+engine settings, TTFT and TPOT side by side. Limits: at least 20 iterations of chosen shapes, within 6 % on average and
+3 % in bias, medians within 10 % (on a CPU, which others share: 25 %, and 25 % for iterations).
 
     $ kvcast validate engine --record recording --profile profile.json
 """
+
 from __future__ import annotations
 
 import json
@@ -42,7 +44,10 @@ def run(data_dir: Path | None, record: Path | None = None, profile: Path | None 
     model = resolve_model(meta["model"])
     steps = step_time(device, model, meta["dtype"])
     limits = CPU if meta["device"] == "cpu" else GPU
-    lines = [f"{meta['model']} {meta['dtype']} on {device.device['name']}, clock {meta.get('clock', 'wall')}; profile {device.id} {device.content_hash[:19]}"]
+    lines = [
+        f"{meta['model']} {meta['dtype']} on {device.device['name']}, clock {meta.get('clock', 'wall')}; profile"
+        f" {device.id} {device.content_hash[:19]}"
+    ]
     figures: dict[str, Any] = {}
     passed = True
     mixes = record / "iterations.jsonl"
@@ -66,12 +71,20 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _simulated_s(steps: Any, row: dict[str, Any]) -> tuple[float, int]:
-    return steps.step([tuple(c) for c in row["chunks"]], row["n_decode"], row["sum_context"], row["max_context"], row["sampled"])
+    return steps.step(
+        [tuple(c) for c in row["chunks"]], row["n_decode"], row["sum_context"], row["max_context"], row["sampled"]
+    )
 
 
-def _iterations(steps: Any, rows: list[dict[str, Any]], limits: Limits, lines: list[str], figures: dict[str, Any]) -> bool:
+def _iterations(
+    steps: Any, rows: list[dict[str, Any]], limits: Limits, lines: list[str], figures: dict[str, Any]
+) -> bool:
     """Steps of chosen shapes, medians of their runs; too few of them fail, whatever their errors."""
-    few = "" if len(rows) >= FEWEST_MIXES else f"; expected at least {FEWEST_MIXES} (python -m calibrate.gpu.mixes --out FOLDER): FAILED"
+    few = (
+        ""
+        if len(rows) >= FEWEST_MIXES
+        else f"; expected at least {FEWEST_MIXES} (python -m calibrate.gpu.mixes --out FOLDER): FAILED"
+    )
     lines.append(f"iterations: {len(rows)} mixes compared{few}")
     if not rows:
         figures["iterations"] = {"count": 0}
@@ -83,11 +96,16 @@ def _iterations(steps: Any, rows: list[dict[str, Any]], limits: Limits, lines: l
     every = np.array([e for kind in errors.values() for e in kind])
     mape, bias = float(np.abs(every).mean()), float(every.mean())
     figures["iterations"] = {"count": len(rows), "mape": mape, "bias": bias, "worst": float(np.abs(every).max())}
-    lines.append(f"  off the grid: mean error {100 * mape:.1f} %, bias {100 * bias:+.1f} %, worst {100 * np.abs(every).max():.1f} % "
-                 f"(limits {100 * limits.iterations:.0f} and {100 * limits.bias:.0f} %)")  # fmt: skip
+    lines.append(
+        f"  off the grid: mean error {100 * mape:.1f} %, bias {100 * bias:+.1f} %, worst"
+        f" {100 * np.abs(every).max():.1f} % (limits {100 * limits.iterations:.0f} and {100 * limits.bias:.0f} %)"
+    )
     for kind, values in errors.items():
         if values:
-            lines.append(f"  {kind}: {len(values)} shapes, mean error {100 * np.mean(np.abs(values)):.1f} %, bias {100 * np.mean(values):+.1f} %")
+            lines.append(
+                f"  {kind}: {len(values)} shapes, mean error {100 * np.mean(np.abs(values)):.1f} %, bias"
+                f" {100 * np.mean(values):+.1f} %"
+            )
     return not few and mape <= limits.iterations and abs(bias) <= limits.bias
 
 
@@ -97,10 +115,15 @@ def _loop_steps(steps: Any, rows: list[dict[str, Any]], lines: list[str], figure
     busy = sum(row["end_s"] - row["start_s"] for row in rows)
     total = sum(_simulated_s(steps, row)[0] for row in rows) / busy - 1
     figures["loop_steps"] = {"count": len(rows), "mape": float(np.abs(errors).mean()), "busy_time": float(total)}
-    lines.append(f"steps of the closed loop: {len(rows)}, mean error {100 * np.abs(errors).mean():.1f} %, busy time {100 * total:+.1f} %")
+    lines.append(
+        f"steps of the closed loop: {len(rows)}, mean error {100 * np.abs(errors).mean():.1f} %, busy time"
+        f" {100 * total:+.1f} %"
+    )
 
 
-def _closed_loop(steps: Any, meta: dict[str, Any], record: Path, limits: Limits, lines: list[str], figures: dict[str, Any]) -> bool:
+def _closed_loop(
+    steps: Any, meta: dict[str, Any], record: Path, limits: Limits, lines: list[str], figures: dict[str, Any]
+) -> bool:
     from sim.measure.metrics import per_request
     from sim.scenario import EngineParams
     from sim.simulate import run as simulate
@@ -108,9 +131,12 @@ def _closed_loop(steps: Any, meta: dict[str, Any], record: Path, limits: Limits,
 
     workload = read(required(record / "requests.jsonl"), "token-ids")
     params = EngineParams(
-        kv_blocks=meta["kv_blocks"], block_size=meta["block_size"], caching=meta["caching"], max_num_seqs=meta["max_num_seqs"],
+        kv_blocks=meta["kv_blocks"],
+        block_size=meta["block_size"],
+        caching=meta["caching"],
+        max_num_seqs=meta["max_num_seqs"],
         max_num_batched_tokens=meta["max_num_batched_tokens"],
-    )  # fmt: skip
+    )
     recording = simulate(workload, params, steps)
     simulated = per_request(recording, workload)
     truth = recorded(record / "requests.jsonl")
@@ -120,19 +146,27 @@ def _closed_loop(steps: Any, meta: dict[str, Any], record: Path, limits: Limits,
             real, ours = (float(function(v[~np.isnan(v)])) for v in (truth[key], simulated[key]))
             error = ours / real - 1
             figures[f"{stat}_{key}"] = {"recorded": real, "simulated": ours, "relative_error": error}
-            lines.append(f"{name} {stat:4s} recorded {1e3 * real:9.2f} ms, simulated {1e3 * ours:9.2f} ms, error {100 * error:+.1f} %")
+            lines.append(
+                f"{name} {stat:4s} recorded {1e3 * real:9.2f} ms, simulated {1e3 * ours:9.2f} ms, error"
+                f" {100 * error:+.1f} %"
+            )
             if stat == "p50" and key != "e2e_s":
                 passed &= abs(error) <= limits.median
     hits = int(recording.hit_tokens.sum()), int(truth["hit_tokens"].sum())
     figures["hit_tokens"] = {"recorded": hits[1], "simulated": hits[0]}
-    lines.append(f"prefix hits: recorded {hits[1]:,} tokens, simulated {hits[0]:,}; preemptions: recorded {int(truth['preemptions'].sum())}, simulated {int(recording.preemptions.sum())}")
+    lines.append(
+        f"prefix hits: recorded {hits[1]:,} tokens, simulated {hits[0]:,}; preemptions: recorded"
+        f" {int(truth['preemptions'].sum())}, simulated {int(recording.preemptions.sum())}"
+    )
     return passed
 
 
 def recorded(path: Path) -> dict[str, np.ndarray]:
     """TTFT, TPOT and E2E in seconds, hit tokens and preemptions of the real engine's requests."""
     rows = _rows(path)
-    arrival, first, last = (np.array(v) for v in zip(*[(r["arrival_s"], r["token_s"][0], r["token_s"][-1]) for r in rows], strict=True))
+    arrival, first, last = (
+        np.array(v) for v in zip(*[(r["arrival_s"], r["token_s"][0], r["token_s"][-1]) for r in rows], strict=True)
+    )
     gaps = np.array([len(r["token_s"]) - 1 for r in rows])
     with np.errstate(divide="ignore", invalid="ignore"):
         tpot = np.where(gaps > 0, (last - first) / gaps, np.nan)

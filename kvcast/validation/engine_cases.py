@@ -1,15 +1,15 @@
 """Replays recorded engine cases step by step: what the engine did against what the simulator does.
 
-The one idea: with a step time of one second the clock at a step's start is its recorded number, so schedules, preemptions,
-block counts and every request's milestones must be equal, not close; so must what is cached at the end: vLLM's free
-queue in order, SGLang's radix tree, and the counts of the case's summary.
+The one idea: with a step time of one second the clock at a step's start is its recorded number, so schedules,
+preemptions, block counts and every request's milestones must be equal, not close; so must what is cached at the end:
+vLLM's free queue in order, SGLang's radix tree, and the counts of the case's summary.
 
     $ kvcast validate engine-cases --cases DIR
 
 A case counts as one mismatch however much of it differs; the first differing step and request are shown. Cases of
-engines or features that are not simulated are skipped, counted by reason; a file that is no case fails with a line that names
-it, and the others are replayed all the same.
-"""
+engines or features that are not simulated are skipped, counted by reason; a file that is no case fails with a line that
+names it, and the others are replayed all the same."""
+
 from __future__ import annotations
 
 from collections import Counter
@@ -30,9 +30,35 @@ from sim.vllm.waiting import QUEUES
 from workloads.errors import InputError
 from workloads.readers.engine_case import read_case, to_workload, unknown_settings
 
-COLUMNS = ("step number", "scheduled", "preempted", "blocks allocated", "blocks evicted", "free blocks", "running", "waiting")
-SGLANG_COLUMNS = ("step number", "kind", "scheduled", "retracted", "tokens evicted", "available", "evictable", "protected", "waiting")
-EXPECTED = ("id", "first_admission_cached_tokens", "all_admission_cached_tokens", "admit_step", "first_token_step", "finish_step")
+COLUMNS = (
+    "step number",
+    "scheduled",
+    "preempted",
+    "blocks allocated",
+    "blocks evicted",
+    "free blocks",
+    "running",
+    "waiting",
+)
+SGLANG_COLUMNS = (
+    "step number",
+    "kind",
+    "scheduled",
+    "retracted",
+    "tokens evicted",
+    "available",
+    "evictable",
+    "protected",
+    "waiting",
+)
+EXPECTED = (
+    "id",
+    "first_admission_cached_tokens",
+    "all_admission_cached_tokens",
+    "admit_step",
+    "first_token_step",
+    "finish_step",
+)
 """Fields of an expected request, beside its preemptions or retractions."""
 
 
@@ -42,7 +68,9 @@ class UnitStep:
     def step(self, chunks: Any, n_decode: int, sum_context: int, max_context: int, n_sampled: int) -> tuple[float, int]:
         return 1.0, 0
 
-    def decode_stretch(self, n_decode: int, sum_context: int, max_context: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def decode_stretch(
+        self, n_decode: int, sum_context: int, max_context: int, k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         return np.ones(k), np.zeros(k, np.int8)
 
 
@@ -66,13 +94,17 @@ def run(data_dir: Path | None, cases: Path | str | None = None, **_: Any) -> Out
             skipped[reason] += 1
             continue
         count = counts.setdefault(case["engine"], Counter())
-        count.update(cases=1, requests=len(case["requests"]), steps=len(case["expected"]["steps"]), mismatches=int(bool(found)))
+        count.update(
+            cases=1, requests=len(case["requests"]), steps=len(case["expected"]["steps"]), mismatches=int(bool(found))
+        )
         lines += [f"{case['case']}: {line}" for line in found]
         unknown = unknown_settings(case)
         if unknown:
             lines.append(f"{case['case']}: replayed without {', '.join(unknown)}, which kvcast does not know")
     if skipped:
-        lines.append(f"skipped {sum(skipped.values())}: " + ", ".join(f"{n} {reason}" for reason, n in sorted(skipped.items())))
+        lines.append(
+            f"skipped {sum(skipped.values())}: " + ", ".join(f"{n} {reason}" for reason, n in sorted(skipped.items()))
+        )
     total = sum(counts.values(), Counter())
     if len(counts) > 1:
         lines += [f"{engine}: {_counted(count)}" for engine, count in sorted(counts.items())]
@@ -80,7 +112,11 @@ def run(data_dir: Path | None, cases: Path | str | None = None, **_: Any) -> Out
         lines.append(f"{malformed} of {len(files)} files could not be replayed")
     lines.append(_counted(total))
     figures: dict[str, Any] = {key: total[key] for key in ("cases", "requests", "steps", "mismatches")}
-    figures |= {"skipped": sum(skipped.values()), "malformed": malformed, "engines": {engine: dict(count) for engine, count in sorted(counts.items())}}
+    figures |= {
+        "skipped": sum(skipped.values()),
+        "malformed": malformed,
+        "engines": {engine: dict(count) for engine, count in sorted(counts.items())},
+    }
     return Outcome("engine-cases", total["mismatches"] == 0 and total["cases"] > 0 and not malformed, lines, figures)
 
 
@@ -92,7 +128,11 @@ def not_simulated(case: dict[str, Any]) -> str:
     """Why a case cannot be replayed; empty when it can."""
     config = case["config"] if isinstance(case["config"], dict) else {}
     if case["engine"] == "sglang":
-        for key, known in (("schedule_policy", tuple(sglang.ORDERS)), ("eviction_policy", tuple(sglang.POLICIES)), ("retraction_policy", sglang.RETRACTION)):
+        for key, known in (
+            ("schedule_policy", tuple(sglang.ORDERS)),
+            ("eviction_policy", tuple(sglang.POLICIES)),
+            ("retraction_policy", sglang.RETRACTION),
+        ):
             if isinstance(config.get(key), str) and config[key] not in known:
                 return f"sglang {key} {config[key]} (rules not simulated)"
         return ""
@@ -112,17 +152,24 @@ def differences(case: dict[str, Any], fast_forward: bool = True) -> list[str]:
     _check_expected(case)
     log: list[tuple] = []
     replicas: list[Replica] = []
-    recording = simulate(workload, EngineParams(**params), UnitStep(), fast_forward=fast_forward, step_log=log, on_end=replicas.extend)
+    recording = simulate(
+        workload, EngineParams(**params), UnitStep(), fast_forward=fast_forward, step_log=log, on_end=replicas.extend
+    )
     expected = case["expected"]
     columns = SGLANG_COLUMNS if case["engine"] == "sglang" else COLUMNS
-    found = [*_step_differences(log, expected["steps"], columns), *_request_differences(recording, expected["requests"])]
+    found = [
+        *_step_differences(log, expected["steps"], columns),
+        *_request_differences(recording, expected["requests"]),
+    ]
     scheduler = replicas[0].scheduler
     summary = expected.get("summary", {})
     if isinstance(scheduler, sglang.SGLangScheduler):
         found += _end_differences(scheduler, summary)
     elif isinstance(scheduler.cache, ReleaseOrderCache):
         ids = sorted(request["id"] for request in case["requests"])
-        found += _queue_differences(scheduler.cache.free_queue(), [scheduler.paths.build(row) for row in range(len(ids))], ids, summary)
+        found += _queue_differences(
+            scheduler.cache.free_queue(), [scheduler.paths.build(row) for row in range(len(ids))], ids, summary
+        )
     return found
 
 
@@ -138,14 +185,19 @@ def _check_expected(case: dict[str, Any]) -> None:
     for position, row in enumerate(rows):
         missing = [key for key in EXPECTED if key not in row]
         if missing or not ("preemptions" in row or "retractions" in row):
-            raise InputError(f"{name}: expected requests, row {position}: field {(missing or ['preemptions'])[0]!r} is missing")
+            raise InputError(
+                f"{name}: expected requests, row {position}: field {(missing or ['preemptions'])[0]!r} is missing"
+            )
     if sorted(row["id"] for row in rows) != sorted(request["id"] for request in case["requests"]):
         raise InputError(f"{name}: expected requests has other ids than requests")
 
 
 def _step_differences(log: list[tuple], expected: list[list], columns: tuple[str, ...]) -> Iterator[str]:
     for (_, *row), want in zip(log, expected, strict=False):
-        got = [[list(pair) for pair in field] if name == "scheduled" else field for name, field in zip(columns, row, strict=True)]
+        got = [
+            [list(pair) for pair in field] if name == "scheduled" else field
+            for name, field in zip(columns, row, strict=True)
+        ]
         if got != want:
             column = next(name for name, a, b in zip(columns, got, want, strict=True) if a != b)
             yield f"step {want[0]}: {column} differs: expected {want}, got {got}"
@@ -154,20 +206,26 @@ def _step_differences(log: list[tuple], expected: list[list], columns: tuple[str
         yield f"{len(log)} steps, expected {len(expected)}"
 
 
-def _queue_differences(got: list[tuple[int, int]], paths: list[list[tuple[int, int]]], ids: list[int], summary: dict[str, Any]) -> Iterator[str]:
-    """vLLM's cache at the end: the full blocks in its free queue, in order; a case names a block by a request with its text and an index."""
+def _queue_differences(
+    got: list[tuple[int, int]], paths: list[list[tuple[int, int]]], ids: list[int], summary: dict[str, Any]
+) -> Iterator[str]:
+    """vLLM's cache at the end: the full blocks in its free queue, in order; a case names a block by a request with its
+    text and an index."""
     want = summary.get("final_cached_blocks", len(got))
     if want != len(got):
         yield f"cached blocks at the end: expected {want}, got {len(got)}"
     path = dict(zip(ids, paths, strict=True))
-    for place, (block, (request, index)) in enumerate(zip(got, filter(None, summary.get("final_free_queue") or ()), strict=False)):
+    for place, (block, (request, index)) in enumerate(
+        zip(got, filter(None, summary.get("final_free_queue") or ()), strict=False)
+    ):
         if block != next(((node, index) for node, end in path.get(request, ()) if index < end), None):
             yield f"free queue at the end: cached block {place} is not block {index} of request {request}"
             return
 
 
 def _end_differences(scheduler: sglang.SGLangScheduler, summary: dict[str, Any]) -> Iterator[str]:
-    """SGLang's state at the end: its tree, node by node with the logical clock, and the ratio its admission had come to."""
+    """SGLang's state at the end: its tree, node by node with the logical clock, and the ratio its admission had come
+    to."""
     ratio = summary.get("final_new_token_ratio")
     if ratio is not None and abs(scheduler.new_token_ratio.value() - ratio) > 1e-6:
         yield f"new token ratio at the end: expected {ratio}, got {scheduler.new_token_ratio.value():.6f}"
@@ -180,7 +238,9 @@ def _end_differences(scheduler: sglang.SGLangScheduler, summary: dict[str, Any])
     rows = summary.get("final_tree")
     if rows is None:
         return
-    want = [[parent, tokens, *rest] for parent, tokens, _, *rest in rows[1:]]  # the root has no pages; tokens have no values here
+    want = [
+        [parent, tokens, *rest] for parent, tokens, _, *rest in rows[1:]
+    ]  # the root has no pages; tokens have no values here
     for index, (a, b) in enumerate(zip(want, got, strict=False), 1):
         if a != b:
             yield f"tree node {index} (parent, tokens, hits, priority, access, creation, lock): expected {a}, got {b}"
@@ -198,7 +258,9 @@ def _request_differences(recording: Recording, expected: list[dict[str, Any]]) -
         wanted["status"] = STATUS[COMPLETED]
         wrong = [name for name in got if got[name] != wanted[name]]
         if wrong:
-            yield f"request {want['id']}: " + ", ".join(f"{name} expected {wanted[name]}, got {got[name]}" for name in wrong)
+            yield f"request {want['id']}: " + ", ".join(
+                f"{name} expected {wanted[name]}, got {got[name]}" for name in wrong
+            )
             return
 
 

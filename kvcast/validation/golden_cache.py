@@ -1,9 +1,11 @@
 """golden-cache: hit rates of the public Mooncake traces, counted by others, to four digits.
 
-Rule all-ids counts every 512-token block id; rule full-blocks what an engine can reuse. Cache alone, file order, no time.
+Rule all-ids counts every 512-token block id; rule full-blocks what an engine can reuse. Cache alone, file order, no
+time.
 
     $ kvcast validate golden-cache
 """
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -24,7 +26,13 @@ ALL_IDS = {
 """Recorded matched ids / all ids, by capacity in blocks (None: unlimited)."""
 
 FULL_BLOCKS_LRU = {
-    "conversation": {None: (0.3819, 0.3734), 1_000: (0.0470, 0.0459), 10_000: (0.2243, 0.2193), 30_000: (0.3448, 0.3371), 100_000: (0.3795, 0.3710)},
+    "conversation": {
+        None: (0.3819, 0.3734),
+        1_000: (0.0470, 0.0459),
+        10_000: (0.2243, 0.2193),
+        30_000: (0.3448, 0.3371),
+        100_000: (0.3795, 0.3710),
+    },
     "synthetic": {None: (0.6594, 0.6504), 10_000: (0.4492, 0.4430), 30_000: (0.6476, 0.6388)},
 }
 """Recorded (blocks, tokens) hit rates under LRU."""
@@ -50,6 +58,8 @@ def run(data_dir: Path, **_: Any) -> Outcome:
         for label, truth, found in compared:
             different = sum(f"{a:.4f}" != f"{b:.4f}" for a, b in zip(truth, found, strict=True))
             wrong, total = wrong + different, total + len(found)
-            lines.append(f"{label}: {' '.join(f'{value:.4f}' for value in found)}" + (f"  recorded {truth}" if different else ""))
+            lines.append(
+                f"{label}: {' '.join(f'{value:.4f}' for value in found)}" + (f"  recorded {truth}" if different else "")
+            )
     lines.append(f"{total} figures, {wrong} differ from the recorded ones in four digits")
     return Outcome("golden-cache", wrong == 0, lines, {"figures": total, "different": wrong})

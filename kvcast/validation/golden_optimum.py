@@ -5,6 +5,7 @@ the bound on prefill work saved, whose proved gap must be at most 1 % at depth w
 
     $ kvcast validate golden-optimum
 """
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -44,12 +45,23 @@ def run(data_dir: Path, **_: Any) -> Outcome:
             pairs = [(a, b) for a, b in zip(recorded, found, strict=True) if a is not None]
             different = sum(f"{a:.4f}" != f"{b:.4f}" for a, b in pairs)
             wrong, total = wrong + different, total + len(pairs)
-            lines.append(f"{label}: {' '.join(f'{b:.4g}' if b < 1 else f'{b:,}' for b in found)}" + (f"  recorded {recorded}" if different else ""))
+            lines.append(
+                f"{label}: {' '.join(f'{b:.4g}' if b < 1 else f'{b:,}' for b in found)}"
+                + (f"  recorded {recorded}" if different else "")
+            )
         gaps, text = _gaps(workload)
         worst = max(worst, *gaps)
         lines.append(f"{trace} prefill work, must-insert, depth weight 1/60: {text}")
-    lines.append(f"{total} figures, {wrong} differ from the recorded ones; largest proved gap of prefill work {worst:.2%} (at most {MOST_GAP:.0%})")
-    return Outcome("golden-optimum", wrong == 0 and worst <= MOST_GAP, lines, {"figures": total, "different": wrong, "largest_gap": worst})
+    lines.append(
+        f"{total} figures, {wrong} differ from the recorded ones; largest proved gap of prefill work {worst:.2%} (at"
+        f" most {MOST_GAP:.0%})"
+    )
+    return Outcome(
+        "golden-optimum",
+        wrong == 0 and worst <= MOST_GAP,
+        lines,
+        {"figures": total, "different": wrong, "largest_gap": worst},
+    )
 
 
 def _compared(trace: str, workload: Workload) -> list[tuple[str, tuple[float | None, ...], list[float]]]:
@@ -58,9 +70,21 @@ def _compared(trace: str, workload: Workload) -> list[tuple[str, tuple[float | N
     rows: list[tuple[str, tuple[float | None, ...], list[float]]] = []
     for capacity_rule in ("bypass", "must-insert"):
         ids = optimum_curve(workload, CAPACITIES, "all-ids", 512, capacity_rule)
-        rows.append((f"{trace} {capacity_rule} all-ids, hit blocks", ALL_IDS[trace, capacity_rule], [row["hit_blocks"] for row in ids]))
+        rows.append(
+            (
+                f"{trace} {capacity_rule} all-ids, hit blocks",
+                ALL_IDS[trace, capacity_rule],
+                [row["hit_blocks"] for row in ids],
+            )
+        )
         full = optimum_curve(workload, [32 * c for c in CAPACITIES], "full-blocks", 16, capacity_rule)
-        rows.append((f"{trace} {capacity_rule} full-blocks 16, hit rate", FULL_BLOCKS[trace, capacity_rule], [row["hit_ratio_tokens"] for row in full]))
+        rows.append(
+            (
+                f"{trace} {capacity_rule} full-blocks 16, hit rate",
+                FULL_BLOCKS[trace, capacity_rule],
+                [row["hit_ratio_tokens"] for row in full],
+            )
+        )
     return rows
 
 
@@ -70,5 +94,9 @@ def _gaps(workload: Workload) -> tuple[list[float], str]:
     curve = optimum_curve(workload, [1_000, 3_000, 10_000, None], "all-ids", 512, "must-insert", DEPTH_WEIGHT)
     rows = [row for row in curve if row["objective"] == WORK]
     ceiling = rows[-1]["work_ratio"]
-    text = "; ".join(f"C {row['capacity_blocks']:,} bound {row['work_ratio'] / ceiling:.3f} of the ceiling, gap {row['proved_gap']:.2%}" for row in rows[:-1])
+    text = "; ".join(
+        f"C {row['capacity_blocks']:,} bound {row['work_ratio'] / ceiling:.3f} of the ceiling, gap"
+        f" {row['proved_gap']:.2%}"
+        for row in rows[:-1]
+    )
     return [row["proved_gap"] for row in rows], text

@@ -1,11 +1,13 @@
 """The roofline against tables of measured operators, GPU by GPU.
 
-The one idea: the roofline promises +-30 % on a GPU nobody calibrated, so it is held against every GPU somebody did. The set passes
-when on every GPU the mean absolute error over its prefill steps, and over its decode steps, is at most 30 %; the bias and the worst
-step are printed too (single steps are up to twice off). The tables hold no host time and no front end; the roofline's defaults do.
+The one idea: the roofline promises +-30 % on a GPU nobody calibrated, so it is held against every GPU somebody did. The
+set passes when on every GPU the mean absolute error over its prefill steps, and over its decode steps, is at most 30 %;
+the bias and the worst step are printed too (single steps are up to twice off). The tables hold no host time and no
+front end; the roofline's defaults do.
 
     kvcast validate roofline --data DIR
 """
+
 from __future__ import annotations
 
 import csv
@@ -39,7 +41,8 @@ class Step(NamedTuple):
 
 
 def run(data_dir: Path, **_: object) -> Outcome:
-    """Compares every prefill and decode step of the vLLM tables; passed when each phase of each GPU is within 30 % by the rule above."""
+    """Compares every prefill and decode step of the vLLM tables; passed when each phase of each GPU is within 30 % by
+    the rule above."""
     measured = required(data_dir / "measured")
     steps = [*_aic_steps(required(measured / "aic_tables")), *_kernel_steps(measured)]
     by_gpu: dict[str, dict[str, list[Step]]] = defaultdict(lambda: defaultdict(list))
@@ -54,7 +57,10 @@ def run(data_dir: Path, **_: object) -> Outcome:
         passed = passed and all(s["mean_abs_error"] <= LIMIT for s in summaries.values())
         lines += [f"{gpu} {phase}: {_phrase(summary)}" for phase, summary in summaries.items()]
     verdict = "within 30 %" if passed else "not within 30 %"
-    lines.append(f"roofline {verdict} of the tables: mean absolute error per GPU and phase, {len(steps)} steps on {len(by_gpu)} GPUs")
+    lines.append(
+        f"roofline {verdict} of the tables: mean absolute error per GPU and phase, {len(steps)} steps on {len(by_gpu)}"
+        " GPUs"
+    )
     return Outcome("roofline", passed, lines, figures)
 
 
@@ -62,14 +68,20 @@ def _summary(steps: list[Step]) -> dict[str, Any]:
     errors = [s.error for s in steps]
     worst = max(steps, key=lambda s: abs(s.error))
     return {
-        "steps": len(steps), "mean_abs_error": sum(abs(e) for e in errors) / len(errors), "bias": sum(errors) / len(errors),
-        "worst_error": worst.error, "worst_case": worst.case,
-    }  # fmt: skip
+        "steps": len(steps),
+        "mean_abs_error": sum(abs(e) for e in errors) / len(errors),
+        "bias": sum(errors) / len(errors),
+        "worst_error": worst.error,
+        "worst_case": worst.case,
+    }
 
 
 def _phrase(f: dict[str, Any]) -> str:
     over = "; beyond 30 %" if f["mean_abs_error"] > LIMIT else ""
-    return f"mean error {f['mean_abs_error']:.1%}, bias {f['bias']:+.1%}, worst {f['worst_error']:+.0%} ({f['worst_case']}), {f['steps']} steps{over}"
+    return (
+        f"mean error {f['mean_abs_error']:.1%}, bias {f['bias']:+.1%}, worst {f['worst_error']:+.0%}"
+        f" ({f['worst_case']}), {f['steps']} steps{over}"
+    )
 
 
 def _aic_steps(folder: Path) -> Iterator[Step]:
@@ -106,11 +118,25 @@ def _kernel_steps(measured: Path) -> Iterator[Step]:
     for gpu, folder in KERNEL_TABLES.items():
         table = step_time(resolve_profile(str(required(measured / folder / "kernels")), model), model)
         estimate = step_time(roofline_profile(gpu), model)
-        prefills = [([(new, cached)], 0, 0, 0, 1) for new in (128, 256, 512, 1024, 2048) for cached in (0, 512, 2048, 8192)]
-        decodes = [(batch, context) for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256) for context in (512, 1024, 2048, 4096, 8192, 16384)]
+        prefills = [
+            ([(new, cached)], 0, 0, 0, 1) for new in (128, 256, 512, 1024, 2048) for cached in (0, 512, 2048, 8192)
+        ]
+        decodes = [
+            (batch, context)
+            for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256)
+            for context in (512, 1024, 2048, 4096, 8192, 16384)
+        ]
         for shape in prefills:
-            (new, cached) = shape[0][0]
-            yield Step(gpu, "prefill", f"{model.name} bf16 TP1, 1 x {new} new over {cached}", estimate.step(*shape)[0], table.step(*shape)[0])
+            new, cached = shape[0][0]
+            yield Step(
+                gpu,
+                "prefill",
+                f"{model.name} bf16 TP1, 1 x {new} new over {cached}",
+                estimate.step(*shape)[0],
+                table.step(*shape)[0],
+            )
         for batch, context in decodes:
-            estimate_s, table_s = (source.step([], batch, batch * context, context, batch)[0] for source in (estimate, table))
+            estimate_s, table_s = (
+                source.step([], batch, batch * context, context, batch)[0] for source in (estimate, table)
+            )
             yield Step(gpu, "decode", f"{model.name} bf16 TP1, {batch} x {context}", estimate_s, table_s)

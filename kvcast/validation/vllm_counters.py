@@ -4,6 +4,7 @@
 
     $ kvcast validate vllm-counters
 """
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -36,8 +37,13 @@ def run(data_dir: Path, **_: Any) -> Outcome:
             mine = recording.replica == replica
             found = (int(workload.prompt_tokens[mine].sum()), int(np.sum(recording.hit_tokens[mine])))
             lines.append(
-                f"{replicas} replica{'s' if replicas > 1 else ''}, number {replica}: queried {found[0]:,}, hit {found[1]:,}"
-                f" (recorded {truth[0]:,} and {truth[1]:,}){'' if found == truth else '  DIFFERS'}"
+                f"{replicas} replica{'s' if replicas > 1 else ''}, number {replica}: queried {found[0]:,}, hit"
+                f" {found[1]:,} (recorded {truth[0]:,} and {truth[1]:,}){'' if found == truth else '  DIFFERS'}"
             )
-            figures[f"{replicas}-{replica}"] = {"queried": found[0], "hit": found[1], "recorded": truth, "equal": found == truth}
+            figures[f"{replicas}-{replica}"] = {
+                "queried": found[0],
+                "hit": found[1],
+                "recorded": truth,
+                "equal": found == truth,
+            }
     return Outcome("vllm-counters", all(f["equal"] for f in figures.values()), lines, figures)

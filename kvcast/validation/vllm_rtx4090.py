@@ -5,6 +5,7 @@ as step times. Mean TTFT, TPOT and E2E must be within 5 % of the recorded run; m
 
     $ kvcast validate vllm-rtx4090
 """
+
 from __future__ import annotations
 
 import json
@@ -20,7 +21,11 @@ from workloads.config import WorkloadConfig
 
 LIMIT = 0.05
 """Largest relative error of a mean."""
-STATS: dict[str, Callable[[np.ndarray], Any]] = {"mean": np.mean, "median": np.median, "p99": lambda values: np.percentile(values, 99)}
+STATS: dict[str, Callable[[np.ndarray], Any]] = {
+    "mean": np.mean,
+    "median": np.median,
+    "p99": lambda values: np.percentile(values, 99),
+}
 
 
 def run(data_dir: Path, **_: Any) -> Outcome:
@@ -30,7 +35,9 @@ def run(data_dir: Path, **_: Any) -> Outcome:
     from sim.simulate import run as simulate
 
     card = required(data_dir / "measured" / "rtx4090_llama-3.1-8b")
-    workload = load_workload(WorkloadConfig(trace=str(required(data_dir / "measured" / "sharegpt-llama-3.1-8b-300-sps10.jsonl"))))
+    workload = load_workload(
+        WorkloadConfig(trace=str(required(data_dir / "measured" / "sharegpt-llama-3.1-8b-300-sps10.jsonl")))
+    )
     params = engine_of(json.loads(required(card / "vllm_run" / "meta.json").read_text()))
     recording = simulate(workload, params, load_step_time(str(required(card / "kernels"))))
     simulated = per_request(recording, workload)
@@ -41,8 +48,13 @@ def run(data_dir: Path, **_: Any) -> Outcome:
             real, ours = (float(function(values[~np.isnan(values)])) for values in (truth[key], simulated[key]))
             error = ours / real - 1
             figures[f"{stat}_{key}"] = {"recorded": real, "simulated": ours, "relative_error": error}
-            lines.append(f"{name} {stat:6s} recorded {real:9.4f} s, simulated {ours:9.4f} s, error {100 * error:+.2f} %")
-    lines.append(f"{int(recording.preemptions.sum())} preemptions; {int((recording.status == 0).sum())} of {len(workload)} requests completed")
+            lines.append(
+                f"{name} {stat:6s} recorded {real:9.4f} s, simulated {ours:9.4f} s, error {100 * error:+.2f} %"
+            )
+    lines.append(
+        f"{int(recording.preemptions.sum())} preemptions; {int((recording.status == 0).sum())} of {len(workload)}"
+        " requests completed"
+    )
     passed = all(abs(figures[f"mean_{key}"]["relative_error"]) <= LIMIT for key in ("ttft_s", "tpot_s", "e2e_s"))
     return Outcome("vllm-rtx4090", passed, lines, figures)
 
@@ -52,10 +64,16 @@ def engine_of(meta: dict[str, Any]) -> EngineParams:
     asked, cache = meta["engine_kwargs"], meta["kv_cache"]
     scheduler = meta["resolved_config"]["scheduler_config"]
     return EngineParams(
-        kv_blocks=cache["num_gpu_blocks"], block_size=cache["block_size"], caching=cache["enable_prefix_caching"],
-        max_model_len=asked["max_model_len"], max_num_seqs=asked["max_num_seqs"], max_num_batched_tokens=asked["max_num_batched_tokens"],
-        scheduler_policy=scheduler["policy"], long_prefill_token_threshold=scheduler["long_prefill_token_threshold"],
-        reserve_full_isl=scheduler["scheduler_reserve_full_isl"], async_scheduling=scheduler["async_scheduling"],
+        kv_blocks=cache["num_gpu_blocks"],
+        block_size=cache["block_size"],
+        caching=cache["enable_prefix_caching"],
+        max_model_len=asked["max_model_len"],
+        max_num_seqs=asked["max_num_seqs"],
+        max_num_batched_tokens=asked["max_num_batched_tokens"],
+        scheduler_policy=scheduler["policy"],
+        long_prefill_token_threshold=scheduler["long_prefill_token_threshold"],
+        reserve_full_isl=scheduler["scheduler_reserve_full_isl"],
+        async_scheduling=scheduler["async_scheduling"],
         calls_ahead=False,  # the recorded clock of a request starts at the call that finds it
     )
 
@@ -63,7 +81,9 @@ def engine_of(meta: dict[str, Any]) -> EngineParams:
 def recorded(path: Path) -> dict[str, np.ndarray]:
     """TTFT, TPOT and E2E in seconds from the engine's own clock, which starts when a request is queued."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    queued, first, last = (np.array([row[key] for row in rows]) for key in ("queued_ts", "first_token_ts", "last_token_ts"))
+    queued, first, last = (
+        np.array([row[key] for row in rows]) for key in ("queued_ts", "first_token_ts", "last_token_ts")
+    )
     gaps = np.array([row["output_toks"] - 1 for row in rows])
     with np.errstate(divide="ignore", invalid="ignore"):
         tpot = np.where(gaps > 0, (last - first) / gaps, np.nan)

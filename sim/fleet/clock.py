@@ -4,6 +4,7 @@
 exact, so that fast-forward and stepping agree to the last bit. At equal times arrivals come first, in request order,
 then replicas in theirs.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -3,6 +3,7 @@
 The one idea: a request is released either by the clock (`arrival_s`) or by the end of another one (`after`, `delay_s`).
 Only the next clocked arrival is in the event queue, so ten million requests cost no memory there.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -24,9 +25,15 @@ class Cluster:
     """The fleet's front: releases requests, rejects those no replica can serve, routes the rest."""
 
     def __init__(
-        self, env: Clock, workload: Workload, params: EngineParams, log: RequestLog, router: Router,
-        until_arrival_s: float | None = None, on_clock: Callable[[float, float], None] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        env: Clock,
+        workload: Workload,
+        params: EngineParams,
+        log: RequestLog,
+        router: Router,
+        until_arrival_s: float | None = None,
+        on_clock: Callable[[float, float], None] | None = None,
+    ) -> None:
         self.env = env
         self.params = params
         self.log = log
@@ -55,9 +62,12 @@ class Cluster:
         self._next_clocked = 0
 
     def begin_after(self, time_s: float, routed: int) -> None:
-        """Leave out sessions that begin by `time_s`: a saved cache stands for them. A router in turns goes on after `routed`."""
+        """Leave out sessions that begin by `time_s`: a saved cache stands for them. A router in turns goes on after
+        `routed`."""
         if self._slots is not None:
-            raise ValueError("a fixed concurrency has no time at which one part of its sessions ends and another begins")
+            raise ValueError(
+                "a fixed concurrency has no time at which one part of its sessions ends and another begins"
+            )
         self._clocked = self._clocked[self._recorded_s[self._clocked] > time_s]
         if isinstance(self.router, RoundRobin):
             self.router.skip(routed)

@@ -1,12 +1,14 @@
-"""Stop a simulation whose verdict is certain: more requests of a class have missed their limits than its target leaves room for.
+"""Stop a simulation whose verdict is certain: more requests of a class have missed their limits than its target leaves
+room for.
 
 The one idea: a request has certainly missed a limit when the time since its arrival (or its first token) is beyond it
-already, whatever comes later, so the count only grows and a stopped run would have missed the target to the end. A request
-that has finished, was refused or came outside the window is settled: a look reads those that are not.
+already, whatever comes later, so the count only grows and a stopped run would have missed the target to the end. A
+request that has finished, was refused or came outside the window is settled: a look reads those that are not.
 
     hopeless = Hopeless(workload, scenario.slo, scenario.run)
     run(workload, params, step_time, hopeless=hopeless); hopeless.stopped_s
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -32,8 +34,8 @@ REFUSED = np.array([name.startswith("rejected") for name in STATUS])
 
 
 def may_arrive(workload: Workload, run: RunConfig) -> np.ndarray:
-    """bool [n]: requests that can arrive in the window: those released by the clock in it, and those that wait for another and
-    would not come after its end if every answer took no time."""
+    """bool [n]: requests that can arrive in the window: those released by the clock in it, and those that wait for
+    another and would not come after its end if every answer took no time."""
     if workload.concurrency is not None:
         return np.ones(len(workload), bool)
     end_s = np.inf if run.duration_s is None else run.duration_s
@@ -56,7 +58,10 @@ class Hopeless:
         self._output = workload.output_tokens
         self._may = may_arrive(workload, run)
         limits, class_id = [one for _, one in limits_of(workload, slo)], workload.column("class_id").astype(np.int64)
-        each = {name: np.array([np.inf if getattr(one, name) is None else getattr(one, name) for one in limits]) for name in LIMITS}
+        each = {
+            name: np.array([np.inf if getattr(one, name) is None else getattr(one, name) for one in limits])
+            for name in LIMITS
+        }
         self._limit = {name: by_class[class_id] * MARGIN for name, by_class in each.items()}
         judged = groups(named_limits(workload, limits_of(workload, slo)), slo)
         self._groups = [(name, target, np.isin(class_id, members)) for name, target, members in judged]
@@ -78,10 +83,14 @@ class Hopeless:
         missed = self._missed["any"]
         if self.misses_allowed is not None:
             return int(missed.sum()) > self.misses_allowed
-        return any(int((missed & mine).sum()) > (1 - target) * int((self._may & mine).sum()) + 1e-9 for _, target, mine in self._groups)
+        return any(
+            int((missed & mine).sum()) > (1 - target) * int((self._may & mine).sum()) + 1e-9
+            for _, target, mine in self._groups
+        )
 
     def _update(self, now_s: float, log: RequestLog, replicas: Sequence[Replica]) -> None:
-        """Which of the open requests have arrived, and which of those have certainly missed each limit; rejected ones miss all."""
+        """Which of the open requests have arrived, and which of those have certainly missed each limit; rejected ones
+        miss all."""
         status, arrival_s = np.frombuffer(log.status, np.int8), np.frombuffer(log.arrival_s)
         came = self._open[status[self._open] != NOT_ARRIVED]
         inside = (arrival_s[came] >= (self._run.warmup_s or 0.0)) & (arrival_s[came] <= self._end_s)
@@ -109,16 +118,25 @@ class Hopeless:
 
     def as_document(self) -> dict[str, Any]:
         """at_most: what the share of the group that is furthest out of reach can still become; failed: its name."""
-        shares = {name: 1 - int((self._missed["any"] & mine).sum()) / max(int((self._may & mine).sum()), 1) - target for name, target, mine in self._groups}
+        shares = {
+            name: 1 - int((self._missed["any"] & mine).sum()) / max(int((self._may & mine).sum()), 1) - target
+            for name, target, mine in self._groups
+        }
         failed = min(shares, key=lambda name: shares[name], default="")
         target = next((target for name, target, _ in self._groups if name == failed), 0.0)
         return {
-            "stopped_s": self.stopped_s, "missed": self.missed, "arrived": self.arrived, "requests": int(self._may.sum()),
-            "failed": failed if len(shares) > 1 else "", "at_most": shares.get(failed, 0.0) + target,
-        }  # fmt: skip
+            "stopped_s": self.stopped_s,
+            "missed": self.missed,
+            "arrived": self.arrived,
+            "requests": int(self._may.sum()),
+            "failed": failed if len(shares) > 1 else "",
+            "at_most": shares.get(failed, 0.0) + target,
+        }
 
 
-def _tell_times(times_s: np.ndarray, rows: np.ndarray, steps: Sequence[int], log: RequestLog, replicas: Sequence[Replica]) -> None:
+def _tell_times(
+    times_s: np.ndarray, rows: np.ndarray, steps: Sequence[int], log: RequestLog, replicas: Sequence[Replica]
+) -> None:
     """The ends of the steps that rows have come to since the last look."""
     known = np.isnan(times_s[rows]) & (np.frombuffer(steps, np.int64)[rows] >= 0)  # type: ignore[call-overload]
     for row in rows[known].tolist():

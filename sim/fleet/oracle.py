@@ -1,10 +1,12 @@
 """A router that knows everything, to say what routing can be worth at most about: no engine has it.
 
-The one idea: the request goes where it costs the least time, its own and others': what is still to be computed before its first
-token, given what every cache holds now, and what its prefill and its decode steps take from each sequence running there.
+The one idea: the request goes where it costs the least time, its own and others': what is still to be computed before
+its first token, given what every cache holds now, and what its prefill and its decode steps take from each sequence
+running there.
 
     run(workload, params, step_time, replicas=4, oracle=True)
 """
+
 from __future__ import annotations
 
 from calibrate.latency import StepTime
@@ -23,7 +25,9 @@ class Oracle:
         self._token_s = step_time.step([(chunk, 0)], 0, 0, 0, 1)[0] / chunk
         self._decode_s = step_time.step([], BATCH, BATCH * CONTEXT, CONTEXT, BATCH)[0] / BATCH
         self._paths, self._log, self._block_size = paths, log, params.block_size
-        self._ahead: dict[int, dict[int, int]] = {}  # replica -> request without a first token -> tokens it has to compute
+        self._ahead: dict[
+            int, dict[int, int]
+        ] = {}  # replica -> request without a first token -> tokens it has to compute
 
     def choose(self, request: int, replicas: list[Replica]) -> Replica:
         path, prompt, output = self._paths.build(request), self._log.prompt[request], self._log.output[request]

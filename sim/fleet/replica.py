@@ -4,9 +4,10 @@ The one idea: between two events that can change the batch a pure-decode stretch
 a running float sum from the clock, in stepping order, so fast-forward is bit-identical to stepping. An arrival that
 could be admitted cuts the stretch at the end of the step it falls in (at a tie the arrival comes first).
 
-vLLM's asynchronous scheduler decides a step when the one before it begins. Here it decides when its own begins, so what arrives in
-between (`held`) is kept from it: an arrival waits for the step in progress, for the one already decided, and is in the next.
-"""
+vLLM's asynchronous scheduler decides a step when the one before it begins. Here it decides when its own begins, so what
+arrives in between (`held`) is kept from it: an arrival waits for the step in progress, for the one already decided, and
+is in the next."""
+
 from __future__ import annotations
 
 from array import array
@@ -62,7 +63,11 @@ class Replica:
         self._start_s = 0.0  # of the stretch in progress
         self._ends = NO_STEPS  # its step ends
         self._codes = b""  # and where their times come from
-        self._shape: tuple[list[tuple[int, int]], int, int] = ([], 0, 0)  # of its first step: chunks, sum of contexts, rows sampled
+        self._shape: tuple[list[tuple[int, int]], int, int] = (
+            [],
+            0,
+            0,
+        )  # of its first step: chunks, sum of contexts, rows sampled
         self._loading = scheduler.loading if isinstance(scheduler, Scheduler) else []
         self._prefetches = isinstance(scheduler, Scheduler) and scheduler.prefetches
         self._loaded: simpy.Event | None = None  # waiting for a load, with nothing else to do
@@ -76,7 +81,8 @@ class Replica:
 
     # -- from outside -----------------------------------------------------------------------------------------------
     def expect(self, request: int, after_s: float) -> None:
-        """A request reaches this replica once the front end has had it for `after_s`; its prompt counts as load from now on."""
+        """A request reaches this replica once the front end has had it for `after_s`; its prompt counts as load from
+        now on."""
         self._coming_tokens += self.log.prompt[request]
         self.env.call_at(self.env.now + after_s, request, self._through_the_front_end)
 
@@ -119,7 +125,13 @@ class Replica:
     def load_tokens(self) -> int:
         """Tokens on their way, waiting and running here now, the present stretch included."""
         s = self.scheduler
-        return self._coming_tokens + s.waiting_tokens + self._held_tokens + s.running_tokens + self._steps_over() * s.decoded
+        return (
+            self._coming_tokens
+            + s.waiting_tokens
+            + self._held_tokens
+            + s.running_tokens
+            + self._steps_over() * s.decoded
+        )
 
     def _steps_over(self) -> int:
         """Steps of the present stretch that have ended. One that ends now has when this replica has had its turn."""
@@ -131,7 +143,11 @@ class Replica:
 
         Not one that leaves no room: all sequences run, or chunks take all of the budget.
         """
-        if len(self._ends) < 2 or self.scheduler.chunks or (len(self.scheduler.running) >= self.scheduler.p.max_num_seqs and not self._prefetches):
+        if (
+            len(self._ends) < 2
+            or self.scheduler.chunks
+            or (len(self.scheduler.running) >= self.scheduler.p.max_num_seqs and not self._prefetches)
+        ):
             return
         steps = self._steps_over() + 1 + self._ahead
         if steps < len(self._ends):
@@ -180,7 +196,10 @@ class Replica:
             if not self._receive(now_s) and (waits or not scheduler.busy):
                 break
         else:
-            raise RuntimeError(f"replica {self.index} at {now_s} s: nothing can be scheduled, yet {len(scheduler.waiting)} wait and {len(scheduler.running)} run")
+            raise RuntimeError(
+                f"replica {self.index} at {now_s} s: nothing can be scheduled, yet {len(scheduler.waiting)} wait and"
+                f" {len(scheduler.running)} run"
+            )
         if scheduler.changed or scheduler.freed or not self._settled:
             self._sample(now_s)
             self._settled = True
@@ -208,7 +227,9 @@ class Replica:
         if self._loading:  # the first step after a load's arrival is another one
             del self._ends[bisect_left(self._ends, self._next_ready_s()) + 1 :]
 
-    def _time_prefill(self, start_s: float, chunk: tuple[int, int], n: int, sum_context: int, max_context: int, k: int) -> None:
+    def _time_prefill(
+        self, start_s: float, chunk: tuple[int, int], n: int, sum_context: int, max_context: int, k: int
+    ) -> None:
         """k steps with a chunk of one prompt each, beside the same n decodes."""
         step, (new, cached) = self.step_time.step, chunk
         ends, codes = array("d"), bytearray()
@@ -255,11 +276,15 @@ class Replica:
     def _record_steps(self, k: int) -> None:
         """The first k steps of the present stretch have ended."""
         chunks, sum_context, sampled = self._shape
-        self.record.stretch(self._start_s, self._ends[:k], self._codes[:k], chunks, self.scheduler.decoded, sum_context, sampled)
+        self.record.stretch(
+            self._start_s, self._ends[:k], self._codes[:k], chunks, self.scheduler.decoded, sum_context, sampled
+        )
 
     def _sample(self, t_s: float) -> None:
         s, cache = self.scheduler, self.scheduler.cache
-        self.record.sample(t_s, cache.total - cache.blank - cache.idle, cache.idle, len(s.running), len(s.waiting) + len(self._held))
+        self.record.sample(
+            t_s, cache.total - cache.blank - cache.idle, cache.idle, len(s.running), len(s.waiting) + len(self._held)
+        )
 
     def _log_step(self, now_s: float, taken: int, evicted: int) -> None:
         s = self.scheduler
@@ -271,8 +296,22 @@ class Replica:
         cache = s.cache
         tokens = {r.id: n for r, n in s.chunks}
         out = set(s.left_out)
-        scheduled = [(r.id, 1 if r.decoding else tokens[r.id]) for r in s.running if r.id in tokens or (r.decoding and r not in out)]
-        row = (self.index, now_s, scheduled, list(s.preempted), taken, evicted, cache.free, len(s.running), len(s.waiting))
+        scheduled = [
+            (r.id, 1 if r.decoding else tokens[r.id])
+            for r in s.running
+            if r.id in tokens or (r.decoding and r not in out)
+        ]
+        row = (
+            self.index,
+            now_s,
+            scheduled,
+            list(s.preempted),
+            taken,
+            evicted,
+            cache.free,
+            len(s.running),
+            len(s.waiting),
+        )
         self.step_log.append(row)  # type: ignore[union-attr]
 
     def _record_life(self, start_s: float) -> None:

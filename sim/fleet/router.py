@@ -1,4 +1,5 @@
 """Routers: which replica an arriving request goes to. One small class each; the state is their own."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -42,9 +43,8 @@ class Random:
 class LeastLoaded:
     """The replica with the fewest tokens in its front end, waiting and running; ties go to the lowest index.
 
-    Until a request finishes a replica's tokens only grow, so what it had when last looked at is a floor: only those with
-    the lowest floors are looked at again.
-    """
+    Until a request finishes a replica's tokens only grow, so what it had when last looked at is a floor: only those
+    with the lowest floors are looked at again."""
 
     def __init__(self, rng: np.random.Generator, session: Sequence[int]) -> None:
         self._floor: list[int] = []
@@ -78,7 +78,8 @@ class LeastLoaded:
 
 
 class SessionAffinity(LeastLoaded):
-    """A session's first request goes to the least loaded replica, its later ones to the same: its history is cached there.
+    """A session's first request goes to the least loaded replica, its later ones to the same: its history is cached
+    there.
 
     Requests without a session (most traces) are each their own, and go as by `least-loaded`.
     """
@@ -96,5 +97,10 @@ class SessionAffinity(LeastLoaded):
         return home
 
 
-ROUTERS: dict[str, type] = {"round-robin": RoundRobin, "random": Random, "least-loaded": LeastLoaded, "session-affinity": SessionAffinity}
+ROUTERS: dict[str, type] = {
+    "round-robin": RoundRobin,
+    "random": Random,
+    "least-loaded": LeastLoaded,
+    "session-affinity": SessionAffinity,
+}
 """By name; each is made with the routing stream and the session of every request."""

@@ -2,12 +2,13 @@
 
 The one idea: vLLM's cache without running requests is a list of runs in release order, so its state is five integer
 columns and what was ever entered (for the ceilings); a cache that keeps more of the past is a document beside them
-(sim.fleet.warm_trees). A run that begins with it serves the arrivals after `until_s` alone, as the run that served all of them
-would, had the first part drained.
+(sim.fleet.warm_trees). A run that begins with it serves the arrivals after `until_s` alone, as the run that served all
+of them would, had the first part drained.
 
     run(workload, params, step_time, until_arrival_s=600, on_end=lambda replicas: states.append(saved(replicas, 600)))
     run(workload, params, step_time, warm=states[0])
 """
+
 from __future__ import annotations
 
 import json
@@ -29,11 +30,15 @@ if TYPE_CHECKING:
 class CacheState:
     """What every replica's cache holds, once nothing runs."""
 
-    runs: np.ndarray  #: int64 [n, 6]: replica, node, first block, end block, 1 for a younger copy, place in its replica's queue
+    runs: (
+        np.ndarray
+    )  #: int64 [n, 6]: replica, node, first block, end block, 1 for a younger copy, place in its replica's queue
     seen: np.ndarray  #: int64 [m, 3]: replica (-1: the fleet), node, deepest block ever entered
     until_s: float  #: sessions that begin by then are in it
     routed: int  #: requests sent to replicas, where a round-robin router goes on
-    trees: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))  #: JSON, a document for each replica whose cache is no release order
+    trees: np.ndarray = field(
+        default_factory=lambda: np.empty(0, np.uint8)
+    )  #: JSON, a document for each replica whose cache is no release order
 
 
 def saved(replicas: Sequence[Replica], until_s: float) -> CacheState:
@@ -55,7 +60,9 @@ def saved(replicas: Sequence[Replica], until_s: float) -> CacheState:
         seen += [(index, node, depth) for node, depth in cache.seen.here.items()]
     routed = int(np.count_nonzero(np.asarray(replicas[0].log.replica) >= 0))
     told = np.frombuffer(json.dumps(trees).encode() if trees else b"", np.uint8)
-    return CacheState(np.array(runs, np.int64).reshape(-1, 6), np.array(seen, np.int64).reshape(-1, 3), until_s, routed, told)
+    return CacheState(
+        np.array(runs, np.int64).reshape(-1, 6), np.array(seen, np.int64).reshape(-1, 3), until_s, routed, told
+    )
 
 
 def _rows(cache: ReleaseOrderCache) -> list[tuple[int, int, int, int, int]]:

@@ -1,11 +1,13 @@
 """Caches with a history besides their release order, as documents: a policy's states and memory, SGLang's radix tree.
 
-The one idea: a document holds what the code reads again. Blocks come back node by node, parents first, and whatever else a
-policy keeps in its attributes comes back as the value it was; heaps are made anew, since no two leaves have equal keys.
+The one idea: a document holds what the code reads again. Blocks come back node by node, parents first, and whatever
+else a policy keeps in its attributes comes back as the value it was; heaps are made anew, since no two leaves have
+equal keys.
 
     >>> kept = document(replica)
     >>> fill(fresh_replica, kept)
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -36,9 +38,15 @@ def document(replica: Replica) -> dict[str, Any]:
     elif isinstance(cache, RankedCache) and not isinstance(cache, ClairvoyantCache):
         kept = _ranked(cache)
     else:
-        raise ValueError("a run without prefix caching, or whose policy is clairvoyant, has no cache that can be saved or begun with")
+        raise ValueError(
+            "a run without prefix caching, or whose policy is clairvoyant, has no cache that can be saved or begun with"
+        )
     if isinstance(cache, RankedCache | RankedRadixCache):
-        kept |= {"policy": _policy(cache.policy), "releases": _next(cache, "_releases"), "admissions": _next(cache, "_admissions")}
+        kept |= {
+            "policy": _policy(cache.policy),
+            "releases": _next(cache, "_releases"),
+            "admissions": _next(cache, "_admissions"),
+        }
     return kept
 
 
@@ -65,7 +73,12 @@ def fill(replica: Replica, kept: dict[str, Any]) -> None:
 
 def _ranked(cache: RankedCache) -> dict[str, Any]:
     nodes = sorted((node for node in cache.nodes.values() if node.runs), key=lambda node: node.lo)  # parents first
-    return {"nodes": [[n.id, n.lo, n.parent.id if n.parent else -1, [[r.lo, r.hi, r.released, encode(r.state)] for r in n.runs]] for n in nodes]}
+    return {
+        "nodes": [
+            [n.id, n.lo, n.parent.id if n.parent else -1, [[r.lo, r.hi, r.released, encode(r.state)] for r in n.runs]]
+            for n in nodes
+        ]
+    }
 
 
 def _fill_ranked(cache: RankedCache, kept: dict[str, Any]) -> None:
@@ -93,7 +106,9 @@ def _radix(cache: RadixCache) -> dict[str, Any]:
         node, above = todo.pop()
         todo += [(child, len(rows)) for child in reversed(node.children.values())]
         shared: int = node.parent.end + 1  # type: ignore[union-attr]
-        rows.append([above, *(getattr(node, name) for name in FIELDS), encode(node.state), node.path[shared : node.end + 1]])
+        rows.append(
+            [above, *(getattr(node, name) for name in FIELDS), encode(node.state), node.path[shared : node.end + 1]]
+        )
     return {"nodes": rows, "clock": cache.clock, "root": [cache.root.access, cache.root.history]}
 
 
@@ -129,7 +144,10 @@ def _policy(policy: Policy) -> dict[str, Any]:
         try:
             kept[name] = encode(value)
         except TypeError as error:
-            raise ValueError(f"policy {type(policy).__name__} keeps {error} in {name}, which cannot be saved; expected numbers, text, lists, tuples and dicts") from None
+            raise ValueError(
+                f"policy {type(policy).__name__} keeps {error} in {name}, which cannot be saved; expected numbers,"
+                " text, lists, tuples and dicts"
+            ) from None
     return kept
 
 
@@ -142,9 +160,11 @@ def encode(value: Any) -> Any:
     if isinstance(value, list):
         return [encode(item) for item in value]
     parts: dict[type, tuple[str, Callable[[Any], Any]]] = {
-        tuple: ("tuple", list), dict: ("dict", lambda d: [[key, inner] for key, inner in d.items()]),
-        np.ndarray: (str(getattr(value, "dtype", "")), lambda a: a.tolist()), Ghosts: ("ghosts", lambda g: [list(piece) for piece in g._queue if piece[1]]),
-    }  # fmt: skip
+        tuple: ("tuple", list),
+        dict: ("dict", lambda d: [[key, inner] for key, inner in d.items()]),
+        np.ndarray: (str(getattr(value, "dtype", "")), lambda a: a.tolist()),
+        Ghosts: ("ghosts", lambda g: [list(piece) for piece in g._queue if piece[1]]),
+    }
     if type(value) not in parts:
         raise TypeError(type(value).__name__)
     kind, as_list = parts[type(value)]

@@ -7,9 +7,9 @@ numbered along the path: block k holds tokens [k * block_size, (k + 1) * block_s
 Memory is three counts: in use (referenced), `idle` (cached, unreferenced, may be evicted) and `blank` (holds nothing
 worth keeping, always taken first). `free = blank + idle` is what an allocation may take.
 
-What a decode generates enters late: requests register as writers of the shared nodes on their path, and whoever visits a
-node first enters what its writers have computed by now, in the order the engine did (`flush`).
-"""
+What a decode generates enters late: requests register as writers of the shared nodes on their path, and whoever visits
+a node first enters what its writers have computed by now, in the order the engine did (`flush`)."""
+
 from __future__ import annotations
 
 from array import array
@@ -49,7 +49,8 @@ class Lower(Protocol):
 
 
 class BlockCache:
-    """Counts, ceilings and lazy entry; subclasses keep the runs (`lookup`, `acquire`, `_place`, `release`, `_evict`)."""
+    """Counts, ceilings and lazy entry; subclasses keep the runs (`lookup`, `acquire`, `_place`, `release`,
+    `_evict`)."""
 
     def __init__(self, total_blocks: int, block_size: int, n_shared: int, fleet_seen: dict[int, int]) -> None:
         self.total = total_blocks
@@ -62,7 +63,9 @@ class BlockCache:
         self.now_s = 0.0  # the replica sets it
         self.turn = 0  # likewise: the last replica that has had its turn at this time
         self.nodes: dict[int, Any] = {}
-        self.overlapped: set[Holder] = set()  # decodes about to compute blocks that are cached already; must not be entered late
+        self.overlapped: set[Holder] = (
+            set()
+        )  # decodes about to compute blocks that are cached already; must not be entered late
         self._n_shared = n_shared
         self.seen = Seen(n_shared, fleet_seen)
         self.replica = 0
@@ -76,7 +79,8 @@ class BlockCache:
 
     # -- to be provided ---------------------------------------------------------------------------------------------
     def lookup(self, path: Path, limit: int) -> tuple[int, int, list[Any]]:
-        """(hit blocks, of which idle, handles) of the longest cached start of `path`, at most `limit` blocks. Pins nothing."""
+        """(hit blocks, of which idle, handles) of the longest cached start of `path`, at most `limit` blocks. Pins
+        nothing."""
         raise NotImplementedError
 
     def acquire(self, request: Holder, handles: list[Any]) -> None:
@@ -140,7 +144,8 @@ class BlockCache:
 
     # -- late entry -------------------------------------------------------------------------------------------------
     def start_writing(self, request: Holder) -> None:
-        """Register on the shared nodes the request will still enter blocks into, so that whoever visits them flushes first."""
+        """Register on the shared nodes the request will still enter blocks into, so that whoever visits them flushes
+        first."""
         entered = request.entered
         for i in range(len(request.path) - 1, -1, -1):
             node_id, node_hi = request.path[i]
@@ -212,7 +217,8 @@ class BlockCache:
         return list(group)
 
     def has_way_clear(self, request: Holder) -> bool:
-        """Whether nothing lies, and nobody else writes, on the rest of its path: when exactly it enters a block makes no difference here."""
+        """Whether nothing lies, and nobody else writes, on the rest of its path: when exactly it enters a block makes
+        no difference here."""
         return all(node.hi <= request.entered and len(node.writers) == 1 for node in request.writing)
 
     def being_written(self, path: Path) -> bool:
@@ -227,7 +233,11 @@ class BlockCache:
     def announce(self, request: Holder, computed: int, tokens: int, ends_s: array[float]) -> None:
         """A stretch of prefill steps begins; `arrived` follows at its end."""
         if self.under_way is not None:
-            beyond = [(node_id, hi) for node_id, hi in request.path[request.path_index :] if hi > request.entered and node_id < self._n_shared]
+            beyond = [
+                (node_id, hi)
+                for node_id, hi in request.path[request.path_index :]
+                if hi > request.entered and node_id < self._n_shared
+            ]
             self.under_way.begin(beyond, Coming(self.replica, computed, tokens, ends_s))
 
     def arrived(self) -> None:
@@ -242,6 +252,8 @@ class BlockCache:
             node = self.nodes.get(node_id)
             if node is not None and node.writers:
                 self.flush(node)
-            if self.under_way is not None and (depth := self.under_way.depth(node_id, self.now_s, self.turn, self.block_size)):
+            if self.under_way is not None and (
+                depth := self.under_way.depth(node_id, self.now_s, self.turn, self.block_size)
+            ):
                 self.seen.enter_elsewhere(node_id, depth)
         return self.seen.ceilings(beyond, hit, limit)

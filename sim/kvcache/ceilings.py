@@ -1,8 +1,8 @@
 """What requests would have hit had nothing ever been evicted, on this replica and on all of them as one cache.
 
-The one idea: a cache that never evicts is one number for each chain, the deepest block ever entered. A stretch of prefill
-steps enters its blocks when it is over, so what it has entered by now is said by its step ends (`Coming`).
-"""
+The one idea: a cache that never evicts is one number for each chain, the deepest block ever entered. A stretch of
+prefill steps enters its blocks when it is over, so what it has entered by now is said by its step ends (`Coming`)."""
+
 from __future__ import annotations
 
 from array import array
@@ -33,7 +33,8 @@ class Seen:
             self.fleet[node_id] = hi
 
     def ceilings(self, path: Path, hit: int, limit: int) -> tuple[int, int]:
-        """Blocks hit here and in the fleet, at most `limit`; the first `hit` of them are known, and `path` is what goes beyond."""
+        """Blocks hit here and in the fleet, at most `limit`; the first `hit` of them are known, and `path` is what goes
+        beyond."""
         return _depth(self.here, path, hit, limit), _depth(self.fleet, path, hit, limit)
 
 

@@ -1,8 +1,9 @@
 """Paths of requests through the prefix tree, in blocks and with tree nodes that nothing parts as one chain.
 
-    >>> Paths(workload, block_size=16).build(request)
-    [(1, 128), (2, 940), (5731, 951)]
+>>> Paths(workload, block_size=16).build(request)
+[(1, 128), (2, 940), (5731, 951)]
 """
+
 from __future__ import annotations
 
 import numpy as np
@@ -16,11 +17,11 @@ Path = list[tuple[int, int]]
 class Paths:
     """Paths of requests in blocks of one size; shared by all replicas.
 
-    The one idea: tree nodes that nothing parts are one *chain*, so a turn of a long session walks one, not a node for every
-    turn before. A chain has the id of its first node; where a request's blocks end in it is the path's to say. Within a
-    chain every node but the last has one child and no request's private tail hangs on it: what is cached below a chain
-    hangs on its end. A request's private tail is the node `n_nodes + request id`, which no other request can have on its path.
-    """
+    The one idea: tree nodes that nothing parts are one *chain*, so a turn of a long session walks one, not a node for
+    every turn before. A chain has the id of its first node; where a request's blocks end in it is the path's to say.
+    Within a chain every node but the last has one child and no request's private tail hangs on it: what is cached below
+    a chain hangs on its end. A request's private tail is the node `n_nodes + request id`, which no other request can
+    have on its path."""
 
     def __init__(self, workload: Workload, block_size: int, chains: bool = True) -> None:
         """chains=False: every tree node stands for itself, for who counts something by node."""
@@ -59,7 +60,9 @@ def first_of_chain(workload: Workload, block_size: int) -> np.ndarray:
     tree = workload.tree
     parent, n = tree.parent, len(tree)
     below = np.bincount(parent[parent >= 0], minlength=n)
-    ends_in_tail = (workload.prompt_tokens + workload.output_tokens) // block_size > tree.end[workload.leaf] // block_size
+    ends_in_tail = (workload.prompt_tokens + workload.output_tokens) // block_size > tree.end[
+        workload.leaf
+    ] // block_size
     below[workload.leaf[ends_in_tail]] += 1
     up = np.maximum(parent, 0)
     goes_on = (parent >= 0) & (parent[up] >= 0) & (below[up] == 1)  # a root owns no block

@@ -1,8 +1,8 @@
 """A policy that knows the future: of the blocks that may go, the one whose next use is farthest away.
 
 It is a policy, not a bound. On one first-come-first-served replica it hits the optimum of its own schedule; elsewhere
-it does not know which replica the next use reaches, nor in which order exactly closed loops arrive, and the optimum is what
-`sim.optimum.schedule` finds after the run.
+it does not know which replica the next use reaches, nor in which order exactly closed loops arrive, and the optimum is
+what `sim.optimum.schedule` finds after the run.
 
 The one idea: requests are numbered by arrival, and the key of a node's deepest run is the number of the next request
 not yet admitted that wants it. When that request is admitted somewhere else the key is stale and is set anew, or the
@@ -11,6 +11,7 @@ decode steps, during which others admit, may be taken at once.
 
     kvcast run scenario.toml --set cache.policy=clairvoyant
 """
+
 from __future__ import annotations
 
 import heapq
@@ -59,7 +60,8 @@ class Forecast:
         return position
 
     def next_use(self, node: int, hi: int, begin: int, by: object, seen_s: float) -> tuple[int, int, int]:
-        """(position of the next request to hit block hi - 1 of a node, first block for which that is the same, begin of the next look-up).
+        """(position of the next request to hit block hi - 1 of a node, first block for which that is the same, begin of
+        the next look-up).
 
         Admitted before `seen_s`, or by this replica, is past. A request that only computes the block again (its last
         one, or its answer) makes it worthless until then.
@@ -81,11 +83,17 @@ class Forecast:
 class ClairvoyantCache(RankedCache):
     """Evicts the candidate whose next use is farthest."""
 
-    def __init__(self, total_blocks: int, block_size: int, n_shared: int, fleet_seen: dict[int, int], forecast: Forecast) -> None:
-        super().__init__(total_blocks, block_size, n_shared, fleet_seen, Policy(World(forecast.workload, total_blocks, block_size)))
+    def __init__(
+        self, total_blocks: int, block_size: int, n_shared: int, fleet_seen: dict[int, int], forecast: Forecast
+    ) -> None:
+        super().__init__(
+            total_blocks, block_size, n_shared, fleet_seen, Policy(World(forecast.workload, total_blocks, block_size))
+        )
         self._forecast = forecast
         self._begin: dict[int, int] = {}  # node -> its first visit that is not past
-        self._waiting_for: dict[int, list[tuple[Node, int]]] = {}  # position -> nodes keyed by it, with their heap entry
+        self._waiting_for: dict[
+            int, list[tuple[Node, int]]
+        ] = {}  # position -> nodes keyed by it, with their heap entry
         self._seen_s = 0.0
         self._told = 0
 

@@ -2,12 +2,13 @@
 
 The one idea: requests come one after another through the engine's own cache, without time: look up, pin, make room for
 the rest of the prompt, enter it, let go. So every policy of the engine can be replayed, `module:Class` included.
-Counted as an engine counts: full blocks, and never the whole prompt. As in the engine the answer is entered too (all but
-its last token, which is never computed), and memory is held for the partial last block. What is longer than the cache
-is served without it.
+Counted as an engine counts: full blocks, and never the whole prompt. As in the engine the answer is entered too (all
+but its last token, which is never computed), and memory is held for the partial last block. What is longer than the
+cache is served without it.
 
     >>> leaf_first(workload, "s3fifo", capacity_blocks=200_000, block_size=16).hit_ratio_tokens
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -33,14 +34,30 @@ LONGEST = 1 << 62
 class Visit:
     """A request while it is served: what a cache reads and writes on it."""
 
-    __slots__ = ("admission", "ahead", "base", "decoding", "entered", "handles", "held", "id", "order", "path", "path_index", "private", "writing")
+    __slots__ = (
+        "admission",
+        "ahead",
+        "base",
+        "decoding",
+        "entered",
+        "handles",
+        "held",
+        "id",
+        "order",
+        "path",
+        "path_index",
+        "private",
+        "writing",
+    )
 
     def __init__(self, request: int, path: Path) -> None:
         self.id = request
         self.path = path
         self.handles: list[Any] = []
         self.writing: list[Any] = []
-        self.admission = self.ahead = self.base = self.entered = self.held = self.order = self.path_index = self.private = 0
+        self.admission = self.ahead = self.base = self.entered = self.held = self.order = self.path_index = (
+            self.private
+        ) = 0
         self.decoding = False
 
 
@@ -56,7 +73,9 @@ def serve(cache: BlockCache, visit: Visit, tokens: int, limit: int) -> int:
     return hit
 
 
-def build(workload: Workload, policy: str, capacity_blocks: int, block_size: int, params: Mapping[str, Any] | None = None) -> BlockCache:
+def build(
+    workload: Workload, policy: str, capacity_blocks: int, block_size: int, params: Mapping[str, Any] | None = None
+) -> BlockCache:
     """The engine's cache of that policy; clairvoyant knows that requests come in row order. Raises InputError."""
     if policy == CLAIRVOYANT:
         from sim.kvcache.clairvoyant import ClairvoyantCache, Forecast  # it needs sim.optimum, which needs this module
@@ -71,10 +90,15 @@ def build(workload: Workload, policy: str, capacity_blocks: int, block_size: int
 
 
 def leaf_first(
-    workload: Workload, policy: str | type, capacity_blocks: int | None, block_size: int | None = None, params: Mapping[str, Any] | None = None,
+    workload: Workload,
+    policy: str | type,
+    capacity_blocks: int | None,
+    block_size: int | None = None,
+    params: Mapping[str, Any] | None = None,
     order: str = "time",
-) -> ReplayResult:  # fmt: skip
-    """Replay prompts; capacity None = unlimited, block size None = that of the trace's own hashes, order as in `replay`.
+) -> ReplayResult:
+    """Replay prompts; capacity None = unlimited, block size None = that of the trace's own hashes, order as in
+    `replay`.
 
     Time stands at each request's nominal start (`ttl` and `workload` read it). Raises InputError.
     """
@@ -87,10 +111,14 @@ def leaf_first(
     size = int(capacity_blocks if capacity_blocks is not None else (-(-computed // block_size)).sum())
     cache = build(workload, policy, size, block_size, params)
     depth = np.zeros(len(workload), np.int64)
-    for i, (tokens, prompt, now_s) in enumerate(zip(computed.tolist(), workload.prompt_tokens.tolist(), starts_s.tolist(), strict=True)):
+    for i, (tokens, prompt, now_s) in enumerate(
+        zip(computed.tolist(), workload.prompt_tokens.tolist(), starts_s.tolist(), strict=True)
+    ):
         if tokens <= size * block_size:
             cache.now_s = now_s
             depth[rows[i]] = serve(cache, Visit(i, paths.build(i)), tokens, (prompt - 1) // block_size)
     hits, prompts = int(depth.sum()), int(workload.prompt_tokens.sum())
     total = int((workload.prompt_tokens // block_size).sum())
-    return ReplayResult(policy, capacity_blocks, LEAF_FIRST, block_size, hits, total, hits * block_size, prompts, depth, how)
+    return ReplayResult(
+        policy, capacity_blocks, LEAF_FIRST, block_size, hits, total, hits * block_size, prompts, depth, how
+    )

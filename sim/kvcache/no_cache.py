@@ -1,4 +1,5 @@
 """Prefix caching off: every block becomes blank when its request lets go. Ceilings are still counted."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,5 @@
-"""A record of what a cache was asked to hold and let go: enough to say afterwards what the best eviction would have hit.
+"""A record of what a cache was asked to hold and let go: enough to say afterwards what the best eviction would have
+hit.
 
 The one idea: between two events a cache only hands out memory, so blocks in use just before an event are the most there
 were since the last one.
@@ -6,6 +7,7 @@ were since the last one.
     events = array("q")
     observe(cache, events)
 """
+
 from __future__ import annotations
 
 from array import array
@@ -17,7 +19,8 @@ from sim.kvcache.base import BlockCache
 
 ACQUIRE, RELEASE = 0, 1
 KIND, REQUEST, BLOCKS, IN_USE = range(4)
-"""Columns of an event. BLOCKS: hit (acquire) or left in the cache (release). IN_USE: blocks referenced just before it."""
+"""Columns of an event. BLOCKS: hit (acquire) or left in the cache (release). IN_USE: blocks referenced just before
+it."""
 
 
 def observe(cache: BlockCache, events: array[int]) -> None:

@@ -1,11 +1,13 @@
 """Every other eviction policy for the block cache: the policy ranks leaves, the cache does the rest.
 
-The one idea: a node is a *leaf* when nothing below it is cached and its deepest run is not pinned; of all leaves the one
-the policy chooses loses its deepest blocks. Pins are closed upwards, so a parent is never taken before its child and a
-node's cached blocks are always [lo, hi) without holes. The heaps are lazy: an entry counts only while its node names it.
+The one idea: a node is a *leaf* when nothing below it is cached and its deepest run is not pinned; of all leaves the
+one the policy chooses loses its deepest blocks. Pins are closed upwards, so a parent is never taken before its child
+and a node's cached blocks are always [lo, hi) without holes. The heaps are lazy: an entry counts only while its node
+names it.
 
 A block that two requests computed at the same time is private memory of the younger one plus a pin on the cached copy.
 """
+
 from __future__ import annotations
 
 import heapq
@@ -41,7 +43,9 @@ class Node:
 class RankedCache(BlockCache):
     """Prefix cache that evicts the leaf its policy chooses; same interface as ReleaseOrderCache."""
 
-    def __init__(self, total_blocks: int, block_size: int, n_shared: int, fleet_seen: dict[int, int], policy: Policy) -> None:
+    def __init__(
+        self, total_blocks: int, block_size: int, n_shared: int, fleet_seen: dict[int, int], policy: Policy
+    ) -> None:
         super().__init__(total_blocks, block_size, n_shared, fleet_seen)
         self.policy = policy
         self._heaps: dict[Any, list[tuple[Any, int, Node]]] = {}  # policy group -> lazy heap of (key, entry, node)
@@ -118,7 +122,10 @@ class RankedCache(BlockCache):
             while cached < hi:
                 end = self.policy.split(node.id, cached, hi, request)  # type: ignore[arg-type]
                 if not cached < end <= hi:
-                    raise InputError(f"cache.policy {type(self.policy).__name__}: split returned {end!r}, expected more than {cached} and at most {hi}")
+                    raise InputError(
+                        f"cache.policy {type(self.policy).__name__}: split returned {end!r}, expected more than"
+                        f" {cached} and at most {hi}"
+                    )
                 run = Run(node.id, cached, end)
                 self.policy.on_insert(run, request)  # type: ignore[arg-type]
                 node.runs.append(run)
@@ -131,7 +138,8 @@ class RankedCache(BlockCache):
             handles.append((node, lo, hi))
 
     def begin_decode(self, request: Holder) -> None:
-        """Its answer may be cached already (a later prompt that holds it came first): then each block pins the copy in its own step."""
+        """Its answer may be cached already (a later prompt that holds it came first): then each block pins the copy in
+        its own step."""
         if any(node.hi > request.entered for node in request.writing):
             self.overlapped.add(request)
 
@@ -207,13 +215,19 @@ class RankedCache(BlockCache):
                 before = run.state, policy.key(run)
                 policy.spare(self._chain(node))
                 if (run.state, policy.key(run)) == before and policy.second_chance(run):
-                    raise InputError(f"cache.policy {type(policy).__name__}: spare changed nothing, expected another state or key after a second chance")
+                    raise InputError(
+                        f"cache.policy {type(policy).__name__}: spare changed nothing, expected another state or key"
+                        " after a second chance"
+                    )
                 self._join(node)
                 self._offer(node)
                 continue
             gone = min(n, policy.span(run), run.hi - run.lo)
             if gone < 1:
-                raise InputError(f"cache.policy {type(policy).__name__}: span returned {policy.span(run)!r}, expected 1 block or more")
+                raise InputError(
+                    f"cache.policy {type(policy).__name__}: span returned {policy.span(run)!r}, expected 1 block or"
+                    " more"
+                )
             gone = steady(policy, run, gone)
             policy.on_evict(run, gone)
             if self.lower is not None:
@@ -237,7 +251,8 @@ class RankedCache(BlockCache):
 
     @staticmethod
     def _chain(leaf: Node) -> list[Run]:
-        """The leaf's run and its ancestors, deepest first, while each is the only child of the next, unpinned and in the same state."""
+        """The leaf's run and its ancestors, deepest first, while each is the only child of the next, unpinned and in
+        the same state."""
         chain: list[Run] = []
         state, node = leaf.runs[-1].state, leaf
         while True:

@@ -7,6 +7,7 @@ Two requests may compute the same block at the same time. vLLM keeps both copies
 a sorted list of runs that do not overlap (the oldest copies); younger copies are single blocks in `extra`, looked at
 only where `main` has a hole.
 """
+
 from __future__ import annotations
 
 from bisect import bisect_left
@@ -55,7 +56,8 @@ class Node:
         return max(deepest, max(self.extra) + 1) if self.extra else deepest
 
     def covering(self, block: int) -> Run | None:
-        """The oldest copy's run that holds `block`, if any. Makes the oldest extra copy the main one where main has a hole."""
+        """The oldest copy's run that holds `block`, if any. Makes the oldest extra copy the main one where main has a
+        hole."""
         i = 0
         for i, run in enumerate(self.main):  # noqa: B007  (i is used after the loop)
             if run.hi > block:
@@ -202,7 +204,8 @@ class ReleaseOrderCache(BlockCache):
         request.held = request.entered = request.path_index = 0
 
     def _unpin(self, run: Run, before: Run) -> None:
-        """Drop one reference; at none the run joins the tail of the queue. `before` was the tail when this release began."""
+        """Drop one reference; at none the run joins the tail of the queue. `before` was the tail when this release
+        began."""
         run.refs -= 1
         if run.refs:
             return

@@ -12,6 +12,7 @@ nothing is pinned; for what an engine does, simulate.
     >>> from sim.kvcache.replay import replay
     >>> replay(workload, "lru", capacity_blocks=10_000, rule="full-blocks", block_size=16).hit_ratio_tokens
 """
+
 from __future__ import annotations
 
 import difflib
@@ -140,7 +141,8 @@ class _FlatCache:
         return run
 
     def _touch_below(self, run: _Run, hi: int, now: int) -> list[_Run]:
-        """Touch the run's blocks below `hi`; return the untouched rest, if that now ranks differently, as a run of its own."""
+        """Touch the run's blocks below `hi`; return the untouched rest, if that now ranks differently, as a run of its
+        own."""
         before, run.rank = run.rank, self.touch(run.rank, now)
         if run.hi <= hi or run.rank == before:
             return []
@@ -150,7 +152,8 @@ class _FlatCache:
 
     @staticmethod
     def _append(out: list[_Run], run: _Run) -> None:
-        """Append the next run of a path without gaps; merge it into the one before when nothing tells their blocks apart."""
+        """Append the next run of a path without gaps; merge it into the one before when nothing tells their blocks
+        apart."""
         if out and out[-1].rank == run.rank:
             out[-1].hi, run.hi = run.hi, run.lo
         else:
@@ -232,15 +235,19 @@ def _serve(cache: _FlatCache, paths: _Paths, leaf: int, prompt: int, now: int) -
 
 
 def replay(
-    workload: Workload, policy: str | type, capacity_blocks: int | None, rule: str, block_size: int | None = None, order: str = "time"
+    workload: Workload,
+    policy: str | type,
+    capacity_blocks: int | None,
+    rule: str,
+    block_size: int | None = None,
+    order: str = "time",
 ) -> ReplayResult:
     """Replay a workload's prompts through one flat cache of `capacity_blocks` blocks.
 
-    policy: a name in POLICIES. capacity_blocks: None = unlimited (then every policy hits the same). rule: one of RULES, or
-    leaf-first with any policy of the engine, by name or as its class.
-    block_size: tokens; None takes the block size of the trace's own hashes. order: "time", as the requests would start, or
-    "file", row by row (`workloads.transform.order_taken`). Raises InputError on anything else.
-    """
+    policy: a name in POLICIES. capacity_blocks: None = unlimited (then every policy hits the same). rule: one of RULES,
+    or leaf-first with any policy of the engine, by name or as its class. block_size: tokens; None takes the block size
+    of the trace's own hashes. order: "time", as the requests would start, or "file", row by row
+    (`workloads.transform.order_taken`). Raises InputError on anything else."""
     if rule == LEAF_FIRST:
         from sim.kvcache.leaf_first import leaf_first  # it needs this module
 
@@ -255,21 +262,38 @@ def replay(
     prompt, (rows, how) = workload.prompt_tokens, order_taken(workload, order)
     requests = zip(workload.leaf[rows].tolist(), prompt[rows].tolist(), strict=True)
     depth = np.empty(len(workload), np.int64)
-    depth[rows] = np.fromiter((_serve(cache, paths, leaf, p, now) for now, (leaf, p) in enumerate(requests)), np.int64, len(workload))
+    depth[rows] = np.fromiter(
+        (_serve(cache, paths, leaf, p, now) for now, (leaf, p) in enumerate(requests)), np.int64, len(workload)
+    )
     if partial_tails:
         total, tokens = -(-prompt // size), np.minimum(depth * size, prompt)
     else:
         total, depth = prompt // size, np.minimum(depth, (prompt - 1) // size)
         tokens = depth * size
     return ReplayResult(
-        policy, capacity_blocks, rule, size, int(depth.sum()), int(total.sum()), int(tokens.sum()), int(prompt.sum()), depth, how
+        policy,
+        capacity_blocks,
+        rule,
+        size,
+        int(depth.sum()),
+        int(total.sum()),
+        int(tokens.sum()),
+        int(prompt.sum()),
+        depth,
+        how,
     )
 
 
 def hit_rate_curve(
-    workload: Workload, capacities: Iterable[int | None], policy: str | type, rule: str, block_size: int | None = None, order: str = "time"
+    workload: Workload,
+    capacities: Iterable[int | None],
+    policy: str | type,
+    rule: str,
+    block_size: int | None = None,
+    order: str = "time",
 ) -> list[dict[str, Any]]:
-    """One row per capacity (None = unlimited), ready for a table: what `replay` hit, with rule, block size and order beside it."""
+    """One row per capacity (None = unlimited), ready for a table: what `replay` hit, with rule, block size and order
+    beside it."""
     rows = []
     for capacity in capacities:
         result = replay(workload, policy, capacity, rule, block_size, order)
@@ -293,7 +317,9 @@ def _checked(workload: Workload, policy: str, capacity: int | None, rule: str, b
 def checked_size(workload: Workload, capacity: int | None, block_size: int | None) -> int:
     """The block size in tokens; InputError for one that is missing or impossible, and for an impossible capacity."""
     if capacity is not None and (not isinstance(capacity, int | np.integer) or capacity < 1):
-        raise InputError(f"capacity_blocks = {capacity}, expected a whole number of at least 1, or None for an unlimited cache")
+        raise InputError(
+            f"capacity_blocks = {capacity}, expected a whole number of at least 1, or None for an unlimited cache"
+        )
     size = workload.hash_block_tokens if block_size is None else block_size
     if size is None:
         raise InputError("block_size is missing, and this workload has no block size of its own: give one in tokens")

@@ -1,4 +1,6 @@
-"""One row of a hit-rate curve, ready for a table: a ratio means nothing without its rule, block size and order beside it."""
+"""One row of a hit-rate curve, ready for a table: a ratio means nothing without its rule, block size and order beside
+it."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -7,9 +9,18 @@ from workloads.columns import Workload
 
 
 def hit_row(
-    workload: Workload, policy: str, rule: str, block_size: int, capacity_blocks: int | None, hit_blocks: int, total_blocks: int, hit_tokens: int, order: str
+    workload: Workload,
+    policy: str,
+    rule: str,
+    block_size: int,
+    capacity_blocks: int | None,
+    hit_blocks: int,
+    total_blocks: int,
+    hit_tokens: int,
+    order: str,
 ) -> dict[str, Any]:
-    """capacity_blocks: None = unlimited; counts over all requests of the workload; order: in which they came, in words."""
+    """capacity_blocks: None = unlimited; counts over all requests of the workload; order: in which they came, in
+    words."""
     prompt_tokens = int(workload.prompt_tokens.sum())
     return {
         "policy": policy,

@@ -4,8 +4,10 @@ The one idea: a tier is where evicted blocks go on living, in the order they fel
 one place at a time, so the GPU's queue and a tier's are two halves of one longer queue: with a free link they are one
 bigger cache, exactly. What a request finds below is loaded when that ends sooner than computing it again would.
 
-    run(workload, EngineParams(kv_blocks=25_000, tiers=(TierParams("dram", 200_000, 64e9, block_bytes=2**21),)), step_time)
+    run(workload, EngineParams(kv_blocks=25_000, tiers=(TierParams("dram", 200_000, 64e9, block_bytes=2**21),)),
+    step_time)
 """
+
 from __future__ import annotations
 
 from bisect import bisect_left
@@ -30,7 +32,8 @@ RANKS: dict[str, Callable[[Rank | None, int], Rank]] = {
     "slru": lambda rank, now: (rank is not None, now),
     "lruk": lambda rank, now: (False, now, now) if rank is None else (True, rank[-1], now),
 }
-"""Policy of a tier -> a block's rank after its write (rank None) or use `now`; the lowest goes first, of equal ones the deepest.
+"""Policy of a tier -> a block's rank after its write (rank None) or use `now`; the lowest goes first, of equal ones the
+deepest.
 
 These are all that follow from a block's own writes and uses. Queues with second chances, and policies that ask whose a
 block is, have no meaning here: a tier holds blocks, not the requests they came from.
@@ -63,7 +66,8 @@ class Tier:
         self._last = (-1, -1)  # where eviction, and where entry, would continue what was put last
 
     def reach(self, node: int, pos: int, limit: int) -> int:
-        """End of the blocks of `node` stored without a hole from `pos` on, at most `limit`; `pos` when it is not stored."""
+        """End of the blocks of `node` stored without a hole from `pos` on, at most `limit`; `pos` when it is not
+        stored."""
         for run in self._runs.get(node, ()):
             if run.lo > pos or pos >= limit:
                 break
@@ -71,11 +75,16 @@ class Tier:
         return min(pos, limit)
 
     def put(self, node: int, lo: int, hi: int, entering: bool = False) -> list[tuple[int, int, int]]:
-        """Store or touch blocks; what had to go for them, (node, lo, hi) each. Evictions come deepest first, entries shallow first."""
+        """Store or touch blocks; what had to go for them, (node, lo, hi) each. Evictions come deepest first, entries
+        shallow first."""
         if not entering and self.used + hi - lo > self.p.blocks and self._holds_some(node, lo, hi) and hi - lo > 1:
-            return [gone for block in range(hi - 1, lo - 1, -1) for gone in self.put(node, block, block + 1)]  # an old copy may go for a deeper one
+            return [
+                gone for block in range(hi - 1, lo - 1, -1) for gone in self.put(node, block, block + 1)
+            ]  # an old copy may go for a deeper one
         if (lo if entering else hi) != self._last[entering]:
-            self._stamp += 1  # blocks that continue those put last share their stamp: deepest first is their order anyway
+            self._stamp += (
+                1  # blocks that continue those put last share their stamp: deepest first is their order anyway
+            )
         self._last = (-1, hi) if entering else (lo, -1)
         pos = lo
         for a, b, rank in self._carve(node, lo, hi):
@@ -133,7 +142,9 @@ class Tier:
 
     def _new(self, node: int, lo: int, hi: int, rank: Rank) -> Run:
         run = Run(node, lo, hi, rank)
-        if len(self._heap) > 1000 + 8 * len(self._runs):  # mostly runs that were loaded: a tier that never fills must not grow
+        if len(self._heap) > 1000 + 8 * len(
+            self._runs
+        ):  # mostly runs that were loaded: a tier that never fills must not grow
             self._heap = [entry for entry in self._heap if entry[3].lo < entry[3].hi]
             heapify(self._heap)
         heappush(self._heap, (rank, -lo, next(self._serial), run))
@@ -208,10 +219,12 @@ class Load(NamedTuple):
 
 
 class Tiers:
-    """The tiers of one replica, nearest first, and the loads under way. The cache tells what is evicted, entered and released."""
+    """The tiers of one replica, nearest first, and the loads under way. The cache tells what is evicted, entered and
+    released."""
 
     def __init__(self, params: Sequence[TierParams], prefill_s: Callable[[int, int], float], block_size: int) -> None:
-        """prefill_s(cached, known): seconds of computing a prompt's tokens [cached, known) with nothing else on the replica."""
+        """prefill_s(cached, known): seconds of computing a prompt's tokens [cached, known) with nothing else on the
+        replica."""
         self.tiers = [Tier(p) for p in params]
         self.prefetch = any(p.prefetch for p in params)
         self._through = [t for t in self.tiers if t.through]
@@ -277,7 +290,9 @@ class Tiers:
         for node, end in path:
             end = min(end, limit)
             while pos < end:
-                k, reach = next(((k, r) for k, t in enumerate(self.tiers) if (r := t.reach(node, pos, end)) > pos), (-1, pos))
+                k, reach = next(
+                    ((k, r) for k, t in enumerate(self.tiers) if (r := t.reach(node, pos, end)) > pos), (-1, pos)
+                )
                 if k < 0 or (prefetch and not self.tiers[k].p.prefetch):
                     return parts
                 parts.append((k, node, pos, reach))
@@ -285,7 +300,8 @@ class Tiers:
         return parts
 
     def fetch(self, load: Load, now_s: float) -> None:
-        """Start a planned load; on-evict tiers give the blocks away. The caller takes memory and enters them afterwards."""
+        """Start a planned load; on-evict tiers give the blocks away. The caller takes memory and enters them
+        afterwards."""
         for k, node, lo, hi in load.parts:
             if not self.tiers[k].through:
                 self.tiers[k].remove(node, lo, hi)
@@ -311,7 +327,17 @@ class Tiers:
     def use(self) -> list[TierUse]:
         """What each tier has done so far."""
         return [
-            TierUse(t.p.name, t.p.blocks, t.p.block_bytes, t.p.bandwidth_bytes_s, t.loaded, t.written, t.dropped, t.used, t.busy_s)
+            TierUse(
+                t.p.name,
+                t.p.blocks,
+                t.p.block_bytes,
+                t.p.bandwidth_bytes_s,
+                t.loaded,
+                t.written,
+                t.dropped,
+                t.used,
+                t.busy_s,
+            )
             for t in self.tiers
         ]
 

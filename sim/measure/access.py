@@ -1,7 +1,8 @@
-"""Every run of prompt tokens that was looked up in a cache: who, when, which text, how much of it hit, when it is next asked for.
+"""Every run of prompt tokens that was looked up in a cache: who, when, which text, how much of it hit, when it is next
+asked for.
 
-The one idea: a first admission looks up its prompt, which is a path in the prefix tree, so its accesses are the nodes of
-that path and the hit tells how far they were there. Next uses come from the end, so the log is a stream of column
+The one idea: a first admission looks up its prompt, which is a path in the prefix tree, so its accesses are the nodes
+of that path and the hit tells how far they were there. Next uses come from the end, so the log is a stream of column
 batches that needs four bytes a row beside the batch in hand.
 
     time_s         admission; rows go by time, then request, then depth
@@ -11,15 +12,17 @@ batches that needs four bytes a row beside the batch in hand.
     depth_tokens   tokens of the prompt before this run
     tokens         tokens of the run
     hit_tokens     its first tokens that were served from cache; the rest of the run missed
-    next_use_s     next admission, on any replica, of a request with this run's first token in its prompt; NaN never again
+    next_use_s     next admission, on any replica, of a request with this run's first token in its prompt; NaN never
+                   again
     class, tenant, layer, scope   codes into `NAMES`
     in_window      counted in the summary, whose hit and miss tokens are sums over these rows
 
-Hits of later admissions, after a preemption, are in no hit rate and not here. Answers are no accesses; where one is part
-of a later prompt, that prompt's row is.
+Hits of later admissions, after a preemption, are in no hit rate and not here. Answers are no accesses; where one is
+part of a later prompt, that prompt's row is.
 
     >>> for batch in accesses(workload, report.requests): ...
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -35,11 +38,19 @@ BATCH_ROWS = 1 << 18
 
 def names(workload: Workload) -> dict[str, tuple[str, ...]]:
     """What the codes of each coded column stand for."""
-    return {"class": workload.class_names, "tenant": workload.tenant_names, "layer": workload.layer_names, "scope": SCOPES}
+    return {
+        "class": workload.class_names,
+        "tenant": workload.tenant_names,
+        "layer": workload.layer_names,
+        "scope": SCOPES,
+    }
 
 
-def accesses(workload: Workload, requests: Mapping[str, np.ndarray], batch_rows: int = BATCH_ROWS) -> Iterator[dict[str, np.ndarray]]:
-    """Batches of the columns above. requests: the `requests` table of the run's report (admit_s, replica, hit_tokens, in_window)."""
+def accesses(
+    workload: Workload, requests: Mapping[str, np.ndarray], batch_rows: int = BATCH_ROWS
+) -> Iterator[dict[str, np.ndarray]]:
+    """Batches of the columns above. requests: the `requests` table of the run's report (admit_s, replica, hit_tokens,
+    in_window)."""
     paths = _Prompts(workload)
     admitted = np.flatnonzero(~np.isnan(requests["admit_s"]))
     order = admitted[np.argsort(requests["admit_s"][admitted], kind="stable")]
@@ -55,11 +66,19 @@ def accesses(workload: Workload, requests: Mapping[str, np.ndarray], batch_rows:
         next_s[again] = requests["admit_s"][order[following[again]]]
         layer = paths.layer(request, node)
         yield {
-            "time_s": time_s, "replica": requests["replica"][request], "request": request, "node": node, "depth_tokens": start, "tokens": tokens,
-            "hit_tokens": np.clip(requests["hit_tokens"][request] - start, 0, tokens), "next_use_s": next_s,
-            **{name: column[request] for name, column in coded.items()}, "layer": layer, "scope": scope_of[layer],
+            "time_s": time_s,
+            "replica": requests["replica"][request],
+            "request": request,
+            "node": node,
+            "depth_tokens": start,
+            "tokens": tokens,
+            "hit_tokens": np.clip(requests["hit_tokens"][request] - start, 0, tokens),
+            "next_use_s": next_s,
+            **{name: column[request] for name, column in coded.items()},
+            "layer": layer,
+            "scope": scope_of[layer],
             "in_window": requests["in_window"][request],
-        }  # fmt: skip
+        }
 
 
 class _Prompts:
@@ -70,7 +89,8 @@ class _Prompts:
         self.tail_layer = workload.column("tail_layer")
 
     def runs(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """(index into rows, node, first token, tokens) of every run of the rows' prompts, in order of rows and depth."""
+        """(index into rows, node, first token, tokens) of every run of the rows' prompts, in order of rows and
+        depth."""
         prompt, leaf = self.workload.prompt_tokens[rows], self.workload.leaf[rows]
         found = list(nodes_beyond(self.tree, leaf, np.zeros(len(rows), np.int64)))
         tail = np.flatnonzero(prompt > self.tree.end[leaf])

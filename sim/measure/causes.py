@@ -6,11 +6,14 @@ The one idea: a prompt's causes are consecutive stretches of it, so a few depths
       hit   evicted       other replica     in flight       other tenant    changed or cold    partial block
 
 Shared text rarely ends with a block: its last tokens, whose block goes on with other text, are `partial_block` too, and
-`shared_partial` says how many of that cause's tokens an earlier request had computed: with blocks of one token all but a prompt's last would hit. Only `changed_earlier` is not a stretch: it is the nodes beyond the last depth whose own text was seen before at another
-place. Tokens computed again after a preemption are beyond the prompt's count: they are reported apart (`recomputed_tokens`).
+`shared_partial` says how many of that cause's tokens an earlier request had computed: with blocks of one token all but
+a prompt's last would hit. Only `changed_earlier` is not a stretch: it is the nodes beyond the last depth whose own text
+was seen before at another place. Tokens computed again after a preemption are beyond the prompt's count: they are
+reported apart (`recomputed_tokens`).
 
     python -m pytest tests/test_causes.py
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -21,7 +24,16 @@ from sim.paths import ScopeCount, nodes_beyond
 from sim.recording import Recording
 from workloads.columns import SCOPES, Workload
 
-CAUSES = ("partial_block", "in_flight", "other_replica", "evicted", "cache_off", "other_tenant", "changed_earlier", "cold")
+CAUSES = (
+    "partial_block",
+    "in_flight",
+    "other_replica",
+    "evicted",
+    "cache_off",
+    "other_tenant",
+    "changed_earlier",
+    "cold",
+)
 NEVER = np.iinfo(np.int64).max
 
 
@@ -30,7 +42,9 @@ class Causes:
     """Every array is int64. Rows are all requests; those never admitted are zero everywhere."""
 
     tokens: dict[str, np.ndarray]  #: cause -> [n]
-    shared_partial: np.ndarray  #: [n], of partial_block: tokens shared with an earlier request, but not as a whole block
+    shared_partial: (
+        np.ndarray
+    )  #: [n], of partial_block: tokens shared with an earlier request, but not as a whole block
     rows: np.ndarray  #: the requests that count in by_scope
     by_scope: dict[str, np.ndarray]  #: cause, and "hit" -> [groups, len(SCOPES)], summed over the rows of each group
     changed_layer: np.ndarray  #: [n], layer whose change cost the changed_earlier tokens; -1 none
@@ -47,8 +61,10 @@ def miss_causes(
     block = rec.block_size
     admitted = ~np.isnan(rec.admit_s)
     prompt = np.where(admitted, workload.prompt_tokens, 0)
-    hit, replica, fleet = (np.where(admitted, c, 0).astype(np.int64) for c in
-                           (rec.hit_tokens, rec.ceiling_replica_tokens, rec.ceiling_fleet_tokens))
+    hit, replica, fleet = (
+        np.where(admitted, c, 0).astype(np.int64)
+        for c in (rec.hit_tokens, rec.ceiling_replica_tokens, rec.ceiling_fleet_tokens)
+    )
     full = np.where(admitted, (prompt - 1) // block * block, 0)
     _check_order(hit, replica, fleet, full)
 
@@ -62,10 +78,14 @@ def miss_causes(
 
     zero = np.zeros_like(prompt)
     stretch = {
-        "hit": [(zero, hit)], "in_flight": [(fleet, under_way)], "other_replica": [(replica, fleet)],
+        "hit": [(zero, hit)],
+        "in_flight": [(fleet, under_way)],
+        "other_replica": [(replica, fleet)],
         "partial_block": [(full, prompt), (tenant, text)],
-        "evicted": [(hit, replica if caching else hit)], "cache_off": [(hit, hit if caching else replica)],
-        "other_tenant": [(under_way, tenant)], "cold": [(text, full)],
+        "evicted": [(hit, replica if caching else hit)],
+        "cache_off": [(hit, hit if caching else replica)],
+        "other_tenant": [(under_way, tenant)],
+        "cold": [(text, full)],
     }
     tokens = {name: sum(b - a for a, b in spans) for name, spans in stretch.items() if name != "hit"}
     tokens["changed_earlier"] = changed
@@ -76,7 +96,10 @@ def miss_causes(
     by_scope["changed_earlier"] = _grouped(parts, rows, group, n_groups, len(workload))
     by_scope["cold"] = by_scope["cold"] - by_scope["changed_earlier"]
     one_root = int((workload.tree.parent < 0).sum()) <= 1
-    determinable = {"other_tenant": workload.tree.twin is not None or one_root, "changed_earlier": workload.tree.content is not None}
+    determinable = {
+        "other_tenant": workload.tree.twin is not None or one_root,
+        "changed_earlier": workload.tree.content is not None,
+    }
     return Causes({c: tokens[c] for c in CAUSES}, shared_partial, rows, by_scope, changed_layer, determinable)
 
 
@@ -143,7 +166,9 @@ class _History:
         in_prompt = end <= workload.prompt_tokens[self.rows]
         self.whole_path = ~in_prompt & (end == (workload.prompt_tokens + workload.output_tokens)[self.rows])
         finish = np.searchsorted(rec.admit_s[order], rec.finish_s[self.rows], side="left") - 1  # NaN sorts last: never
-        self.since = np.where(in_prompt, self.rank[self.rows], np.where(np.isnan(rec.finish_s[self.rows]), NEVER, finish))
+        self.since = np.where(
+            in_prompt, self.rank[self.rows], np.where(np.isnan(rec.finish_s[self.rows]), NEVER, finish)
+        )
 
     def depth_seen(self, twin: np.ndarray | None) -> np.ndarray:
         """Deepest token of each path that lies at the end of a node an earlier request went through."""
@@ -159,7 +184,9 @@ class _History:
         np.maximum.at(depth, self.rows, reach)
         return depth
 
-    def changed_earlier(self, known: np.ndarray, full: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, ...]]:
+    def changed_earlier(
+        self, known: np.ndarray, full: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, ...]]:
         """Text seen before, but after other text: tokens [n], guilty layer [n], and its parts (request, scope, tokens).
 
         The guilty layer is that of the first node beyond `known`: from there on the prompt differs.

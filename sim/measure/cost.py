@@ -5,6 +5,7 @@ price of the step the token was in. Decode shares are exact (a cumsum over the s
 a prefill in one chunk is exact; a longer one pays the mean price of the prefill tokens of the steps it spans, and
 prefill shares are scaled per replica so that all shares sum to the busy time. Idle time is shared in proportion.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -31,7 +32,8 @@ def busy_gpu_s(rec: Recording, new_prompt_tokens: np.ndarray, gpus_per_replica: 
 def _replica_share(rec: Recording, steps: Steps, rows: np.ndarray, replica: int, new_tokens: np.ndarray) -> np.ndarray:
     n = len(steps.end_s)
     per_token = steps.duration_s / np.maximum(steps.n_decode + steps.prefill_tokens, 1)
-    # decode: one token in every step after the first-token step, except in the listed gaps and where prefills make decodes wait
+    # decode: one token in every step after the first-token step, except in the listed gaps and where prefills make
+    # decodes wait
     decoding = np.where(steps.n_decode > 0, per_token, 0.0) if rec.prefill_pauses else per_token
     spent = _running(decoding, np.float64)
     first = np.where(rec.first_step[rows] < 0, n - 1, rec.first_step[rows])
@@ -62,13 +64,19 @@ def _running(values: np.ndarray, dtype: type) -> np.ndarray:
 
 
 def cost_summary(
-    gpu_s: np.ndarray, inside: np.ndarray, session: np.ndarray, held_gpu_s: float, input_tokens: int, output_tokens: int, usd_per_hour: float | None
+    gpu_s: np.ndarray,
+    inside: np.ndarray,
+    session: np.ndarray,
+    held_gpu_s: float,
+    input_tokens: int,
+    output_tokens: int,
+    usd_per_hour: float | None,
 ) -> tuple[dict[str, Any], np.ndarray, dict[str, np.ndarray]]:
     """Cost of the window, per-request GPU-hours with idle time included, and the same per session.
 
     gpu_s: busy GPU-seconds per request [n]. inside: the window's arrivals [n], which pay for the whole window.
-    held_gpu_s: GPUs x window. input_tokens, output_tokens: processed in the window; the whole cost is given over each and over
-    both: three views of one bill, not parts of it. Without a price the dollar figures are None, never a guess.
+    held_gpu_s: GPUs x window. input_tokens, output_tokens: processed in the window; the whole cost is given over each
+    and over both: three views of one bill, not parts of it. Without a price the dollar figures are None, never a guess.
     """
     paying = np.where(inside, gpu_s, 0.0)
     total = float(paying.sum())
@@ -80,12 +88,18 @@ def cost_summary(
     def usd(value: float) -> float | None:
         return None if usd_per_hour is None else value * usd_per_hour
 
-    n, tokens = int(inside.sum()), {"input": input_tokens, "output": output_tokens, "total": input_tokens + output_tokens}
+    n, tokens = (
+        int(inside.sum()),
+        {"input": input_tokens, "output": output_tokens, "total": input_tokens + output_tokens},
+    )
     hours_per_million = {name: gpu_hours / count * 1e6 if count else None for name, count in tokens.items()}
     cost = {
         "gpu_hour_usd": usd_per_hour,
         "usd": usd(gpu_hours),
-        **{f"usd_per_million_{name}_tokens": None if spent is None else usd(spent) for name, spent in hours_per_million.items()},
+        **{
+            f"usd_per_million_{name}_tokens": None if spent is None else usd(spent)
+            for name, spent in hours_per_million.items()
+        },
         **{f"gpu_hours_per_million_{name}_tokens": spent for name, spent in hours_per_million.items()},
         "usd_per_request": usd(gpu_hours / n) if n else None,
         "usd_per_session": usd(gpu_hours / len(ids)) if len(ids) else None,
@@ -98,10 +112,9 @@ def cost_summary(
 def cache_worth(on: Mapping[str, Any], off: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What the prefix cache saved: shares of the cache-off run, as JSON-able numbers; None where not known.
 
-    on, off: `Report.summary` with `Report.latency` under "latency" (see `worth_of` in sim.measure.report). Tokens and FLOPs
-    come from the run itself; time and cost need the twin with the cache off. They are different numbers: 47 % fewer
-    prefill tokens is not 47 % less time.
-    """
+    on, off: `Report.summary` with `Report.latency` under "latency" (see `worth_of` in sim.measure.report). Tokens and
+    FLOPs come from the run itself; time and cost need the twin with the cache off. They are different numbers: 47 %
+    fewer prefill tokens is not 47 % less time."""
     worth: dict[str, Any] = {
         "prefill_tokens_saved": on["prefix_hit_tokens"],
         "prefill_tokens_saved_share": on["prefix_hit_rate"],

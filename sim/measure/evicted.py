@@ -1,13 +1,16 @@
 """Evicted tokens of a run, split against the optimum of its own schedule: by request, and by scope and any grouping.
 
-The one idea: with hit depth k, the optimum's depth k* and the ceiling K the parts are stretches of the prompt, as causes are:
+The one idea: with hit depth k, the optimum's depth k* and the ceiling K the parts are stretches of the prompt, as
+causes are:
 
     policy     from k to k* where k* is deeper: the optimum kept them
     memory     from the deeper of both to K: the optimum lost them too
-    given_up   from k* to k where k is deeper: hit, though the optimum gave them up (a part of the hits, not of the misses)
+    given_up   from k* to k where k is deeper: hit, though the optimum gave them up (a part of the hits, not of the
+    misses)
 
 so policy + memory = evicted, and the optimum's hits - the run's = policy - given_up, exactly, for every request.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -37,17 +40,25 @@ class Evicted:
         """The parts of these requests, and what they are measured by."""
         best = self.optimum
         return {
-            **self.sums(rows), "optimum_hit_tokens": int(best.hit_tokens[rows].sum()), "optimum": best.name, "rule": best.rule,
-            "objective": best.objective, "gap": best.gap, "checkpoints": best.checkpoints,
-        }  # fmt: skip
+            **self.sums(rows),
+            "optimum_hit_tokens": int(best.hit_tokens[rows].sum()),
+            "optimum": best.name,
+            "rule": best.rule,
+            "objective": best.objective,
+            "gap": best.gap,
+            "checkpoints": best.checkpoints,
+        }
 
 
 def evicted_parts(rec: Recording, workload: Workload, rows: np.ndarray, group: np.ndarray, n_groups: int) -> Evicted:
-    """Parts of every request of a run that kept its cache events; by scope over `rows` (admitted requests, int64 [m]) by group [m]."""
+    """Parts of every request of a run that kept its cache events; by scope over `rows` (admitted requests, int64 [m])
+    by group [m]."""
     optimum = schedule_optimum(workload, rec)
     hit, best, ceiling = rec.hit_tokens, optimum.hit_tokens, rec.ceiling_replica_tokens
     split = split_evicted(hit, best, ceiling)
     count = ScopeCount(workload, rows, group, n_groups)
-    at_hit, at_best, at_both, at_ceiling = (count(depth[rows]) for depth in (hit, np.minimum(hit, best), np.maximum(hit, best), ceiling))
+    at_hit, at_best, at_both, at_ceiling = (
+        count(depth[rows]) for depth in (hit, np.minimum(hit, best), np.maximum(hit, best), ceiling)
+    )
     by_scope = {"policy": at_both - at_hit, "memory": at_ceiling - at_both, "given_up": at_hit - at_best}
     return Evicted(optimum, {"policy": split.policy, "memory": split.memory, "given_up": split.gave_up}, by_scope)

@@ -1,12 +1,13 @@
 """Latency, throughput and SLO statistics of a Recording; docs/metrics.md has one definition for each.
 
-The one idea: inter-token gaps are never listed one by one. A request emits one token at the end of every step from
-its first to its last (with SGLang's semantics, of every step that decodes), so the pooled ITL distribution is the gaps between
-those ends weighted by how many requests span them (a difference array and a cumsum), plus the few gaps the recording lists. Percentiles of the weighted values equal
-`numpy.percentile` of the pooled list.
+The one idea: inter-token gaps are never listed one by one. A request emits one token at the end of every step from its
+first to its last (with SGLang's semantics, of every step that decodes), so the pooled ITL distribution is the gaps
+between those ends weighted by how many requests span them (a difference array and a cumsum), plus the few gaps the
+recording lists. Percentiles of the weighted values equal `numpy.percentile` of the pooled list.
 
     python -m pytest tests/test_metrics.py
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -26,10 +27,13 @@ CENSORED_SHARE = 0.001  # percentiles leave the unfinished out; beyond this shar
 
 @dataclass(frozen=True)
 class Window:
-    """The measured stretch of the clock. Requests that arrive in it are counted; tokens are counted when emitted in it."""
+    """The measured stretch of the clock. Requests that arrive in it are counted; tokens are counted when emitted in
+    it."""
 
     start_s: float
-    end_s: float  #: duration_s when given, else the end of the run (as `vllm bench serve` does: a drain tail is included)
+    end_s: (
+        float  #: duration_s when given, else the end of the run (as `vllm bench serve` does: a drain tail is included)
+    )
     last_arrival_s: float  #: of the window
     drained: bool  #: end_s is the end of the run, not a duration the user chose
 
@@ -46,8 +50,9 @@ FILLING = 2
 
 
 def closed_window(rec: Recording, workload: Workload) -> tuple[float, float | None]:
-    """Begin and end of the window of a fixed concurrency: from when its sessions no longer run in step (two of every slot have
-    begun, or a third of all) to when the last one begins, after which fewer are active. (0, None) when all begin at once."""
+    """Begin and end of the window of a fixed concurrency: from when its sessions no longer run in step (two of every
+    slot have begun, or a third of all) to when the last one begins, after which fewer are active. (0, None) when all
+    begin at once."""
     starts_s = np.sort(rec.arrival_s[(workload.column("after") < 0) & ~np.isnan(rec.arrival_s)])
     slots = workload.concurrency or 1
     if len(starts_s) <= slots:
@@ -62,7 +67,13 @@ def window_of(rec: Recording, warmup_s: float, duration_s: float | None) -> tupl
     A row that arrived without a recorded time (a session cut before its turn) counts: it cannot be placed.
     """
     run_end = run_end_s(rec)
-    end = run_end if duration_s is None else max(duration_s, warmup_s) if run_end <= warmup_s else min(duration_s, run_end)
+    end = (
+        run_end
+        if duration_s is None
+        else max(duration_s, warmup_s)
+        if run_end <= warmup_s
+        else min(duration_s, run_end)
+    )
     if end <= warmup_s and warmup_s > 0 and len(rec.arrival_s):
         raise ValueError(f"run.warmup_s = {warmup_s:g} leaves nothing to measure: the window ends at {end:g} s")
     arrived = rec.status != NOT_ARRIVED
@@ -73,7 +84,8 @@ def window_of(rec: Recording, warmup_s: float, duration_s: float | None) -> tupl
 
 
 def run_end_s(rec: Recording) -> float:
-    """When the last work ended or the last request came: a horizon after everything has been served adds no time to the run."""
+    """When the last work ended or the last request came: a horizon after everything has been served adds no time to the
+    run."""
     if np.isin(rec.status, (UNFINISHED, NOT_ARRIVED)).any() or np.isnan(rec.finish_s).all():
         return rec.end_s
     return float(max(np.nanmax(rec.finish_s), np.nanmax(rec.arrival_s)))
@@ -100,7 +112,9 @@ def describe(values: np.ndarray) -> dict[str, float | None]:
     return _named(float(values.mean()), float(values.std()), np.percentile(values, PERCENTILES))
 
 
-def describe_weighted(values: np.ndarray, counts: np.ndarray, buckets: np.ndarray | None = None) -> dict[str, float | None]:
+def describe_weighted(
+    values: np.ndarray, counts: np.ndarray, buckets: np.ndarray | None = None
+) -> dict[str, float | None]:
     """`describe` of the list that holds values[i] counts[i] times; values >= 0 in any order, counts whole and >= 0.
 
     Exact without a sort: a histogram over `value_buckets` finds the few buckets that hold the wanted ranks.
@@ -108,7 +122,9 @@ def describe_weighted(values: np.ndarray, counts: np.ndarray, buckets: np.ndarra
     buckets = value_buckets(values) if buckets is None else buckets
     per_bucket = np.zeros(int(buckets.max(initial=0)) + 1)
     for at in range(0, len(values), AT_ONCE):
-        per_bucket += np.bincount(buckets[at : at + AT_ONCE], weights=counts[at : at + AT_ONCE], minlength=len(per_bucket))
+        per_bucket += np.bincount(
+            buckets[at : at + AT_ONCE], weights=counts[at : at + AT_ONCE], minlength=len(per_bucket)
+        )
     below = per_bucket.cumsum()
     n = int(below[-1])
     if not n:
@@ -135,7 +151,8 @@ def describe_weighted(values: np.ndarray, counts: np.ndarray, buckets: np.ndarra
 
 
 def value_buckets(values: np.ndarray) -> np.ndarray:
-    """int32 [n] >= 0 that never decreases with the value (>= 0): the leading bits of a double, steps of 2**-12 or less."""
+    """int32 [n] >= 0 that never decreases with the value (>= 0): the leading bits of a double, steps of 2**-12 or
+    less."""
     if not len(values):
         return np.empty(0, np.int32)
     positive = np.ascontiguousarray(values, np.float64)
@@ -156,8 +173,12 @@ def _named(mean: float | None, std: float | None, percentiles: np.ndarray | None
 
 
 def gap_values(rec: Recording) -> np.ndarray:
-    """float64 [m]: the lengths of all gaps that consecutive output tokens can have: between step ends, then the listed ones."""
-    ends = [steps.end_s if emitting is None else steps.end_s[emitting] for steps, emitting in zip(rec.steps, _emitting(rec), strict=True)]
+    """float64 [m]: the lengths of all gaps that consecutive output tokens can have: between step ends, then the listed
+    ones."""
+    ends = [
+        steps.end_s if emitting is None else steps.end_s[emitting]
+        for steps, emitting in zip(rec.steps, _emitting(rec), strict=True)
+    ]
     values = np.empty(sum(max(len(e) - 1, 0) for e in ends) + len(rec.gaps_request))
     at = 0
     for end_s in ends:
@@ -206,13 +227,15 @@ def gap_counts(rec: Recording, group: np.ndarray) -> np.ndarray:
 
 
 def _change(here: np.ndarray, first: np.ndarray, last: np.ndarray, by: float) -> None:
-    """Add to here [n] how the number of [first, last] that hold both step i and i + 1 differs from i - 1, times `by`."""
+    """Add to here [n] how the number of [first, last] that hold both step i and i + 1 differs from i - 1, times
+    `by`."""
     np.add.at(here, first[first < len(here)], by)
     np.add.at(here, last[last < len(here)], -by)
 
 
 def limits_of(workload: Workload, slo: SloConfig) -> list[tuple[str, SloClass]]:
-    """(SLO class name, limits) of every workload class. A class that [slo.classes] does not name has the default limits."""
+    """(SLO class name, limits) of every workload class. A class that [slo.classes] does not name has the default
+    limits."""
     default = SloClass(slo.ttft_s, slo.tpot_s, slo.e2e_s, slo.attainment)
     names = [name if name in slo.classes else "" for name in workload.class_slo]
     names += [""] * (len(workload.class_names) - len(names))
@@ -223,7 +246,9 @@ def has_limit(limits: SloClass) -> bool:
     return any(v is not None for v in (limits.ttft_s, limits.tpot_s, limits.e2e_s))
 
 
-def good(times: dict[str, np.ndarray], completed: np.ndarray, class_id: np.ndarray, limits: Sequence[SloClass]) -> np.ndarray:
+def good(
+    times: dict[str, np.ndarray], completed: np.ndarray, class_id: np.ndarray, limits: Sequence[SloClass]
+) -> np.ndarray:
     """bool [n]: completed within every limit of its class. An undefined TPOT (one output token) meets its limit."""
     ok = completed.copy()
     for key in ("ttft_s", "tpot_s", "e2e_s"):
@@ -239,7 +264,9 @@ def tokens_emitted(rec: Recording, window: Window) -> int:
         sampled = (rec.replica == replica) & (rec.first_step >= 0)
         if not sampled.any():
             continue
-        last = np.where(rec.last_step < 0, len(steps.end_s) - 1, rec.last_step)  # unfinished: still at it when the run stopped
+        last = np.where(
+            rec.last_step < 0, len(steps.end_s) - 1, rec.last_step
+        )  # unfinished: still at it when the run stopped
         before = int(np.searchsorted(steps.end_s, window.start_s, side="left"))  # first step that ends in the window
         after = int(np.searchsorted(steps.end_s, window.end_s, side="right"))
         first, last = rec.first_step[sampled], last[sampled]
@@ -250,7 +277,10 @@ def tokens_emitted(rec: Recording, window: Window) -> int:
             sampled_at = np.concatenate([first, resumed[steps.n_decode[resumed] == 0]])
             total += int(((sampled_at >= before) & (sampled_at < after)).sum())
             first, last = np.searchsorted(emitting, first + 1), np.searchsorted(emitting, last, side="right") - 1
-            silent_first, silent_last = np.searchsorted(emitting, silent_first), np.searchsorted(emitting, silent_last, side="right") - 1
+            silent_first, silent_last = (
+                np.searchsorted(emitting, silent_first),
+                np.searchsorted(emitting, silent_last, side="right") - 1,
+            )
             before, after = np.searchsorted(emitting, [before, after]).tolist()
         total += _emitted_between(first, last, before, after)
         total -= _emitted_between(silent_first, silent_last, before, after)
@@ -310,8 +340,12 @@ def step_shares(all_steps: Sequence[Steps], window: Window) -> dict[str, float]:
         by_code += np.bincount(steps.coverage[here], weights=d, minlength=3)[:3]
     part = busy or 1.0
     return {
-        "busy_s": busy, "decode_batch": decode / part, "tokens_per_step": tokens / part,
-        "measured": by_code[0] / part, "interpolated": by_code[1] / part, "extrapolated": by_code[2] / part,
+        "busy_s": busy,
+        "decode_batch": decode / part,
+        "tokens_per_step": tokens / part,
+        "measured": by_code[0] / part,
+        "interpolated": by_code[1] / part,
+        "extrapolated": by_code[2] / part,
     }
 
 

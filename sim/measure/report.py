@@ -7,6 +7,7 @@ not be trusted is None with a reason in `notes`, not a number.
     report = build_report(recording, workload, scenario, profile="h200-...", profile_hash="...")
     report.summary["p99_ttft_ms"], report.classes["chat"]["attainment"]
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -20,11 +21,29 @@ from sim.measure.causes import CAUSES, Causes, miss_causes
 from sim.measure.cost import busy_gpu_s, cache_worth, cost_summary
 from sim.measure.metrics import Window
 from sim.measure.stability import BOUNDED, Stability, assess_fleet
-from sim.measure.tables import cache_table, class_table, fate_columns, requests_table, slo_table, tenant_table, tier_table
+from sim.measure.tables import (
+    cache_table,
+    class_table,
+    fate_columns,
+    requests_table,
+    slo_table,
+    tenant_table,
+    tier_table,
+)
 from sim.measure.timeline import interval_ends, interval_of, timeline
 from sim.measure.utilization import utilization
 from sim.measure.verdict import judge, named_limits, sample_of
-from sim.recording import ABORTED, COMPLETED, NOT_ARRIVED, SESSION_TRUNCATED, STATUS, UNFINISHED, Recording, Samples, Steps
+from sim.recording import (
+    ABORTED,
+    COMPLETED,
+    NOT_ARRIVED,
+    SESSION_TRUNCATED,
+    STATUS,
+    UNFINISHED,
+    Recording,
+    Samples,
+    Steps,
+)
 from sim.scenario import RunConfig, Scenario
 from workloads.columns import SCOPES, Workload
 
@@ -32,8 +51,8 @@ if TYPE_CHECKING:
     from calibrate.utilization import Peaks, StepWork
 
 STEADY, OVERLOADED_TRACE, MEANS_ONLY = "steady state", "overloaded trace", "means only"
-"""What a summary's latencies are of: a run whose fleet keeps up; a trace, whose every request is there, that ends with a growing
-backlog; of an unstable mix only the means, which say how long it ran as much as how fast it is."""
+"""What a summary's latencies are of: a run whose fleet keeps up; a trace, whose every request is there, that ends with
+a growing backlog; of an unstable mix only the means, which say how long it ran as much as how fast it is."""
 LATENCIES = ("ttft", "tpot", "itl", "e2el", "queue")
 COUNTING_RULE = "full blocks found at first admission / prompt tokens, whole cluster"
 
@@ -58,14 +77,23 @@ class Report:
 
 
 def build_report(
-    rec: Recording, workload: Workload, scenario: Scenario, *, profile: str = "", profile_hash: str = "",
-    prefill_flops: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None, step_work: StepWork | None = None, peaks: Peaks | None = None,
+    rec: Recording,
+    workload: Workload,
+    scenario: Scenario,
+    *,
+    profile: str = "",
+    profile_hash: str = "",
+    prefill_flops: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
+    step_work: StepWork | None = None,
+    peaks: Peaks | None = None,
     offered_per_s: float | None = None,
 ) -> Report:
-    """Measure a run. offered_per_s: requests a second that the scenario stands for, whatever came. prefill_flops(new_tokens, cached_tokens) gives FLOPs [n]; without it FLOPs are None. step_work and peaks: for MFU and MBU.
+    """Measure a run. offered_per_s: requests a second that the scenario stands for, whatever came.
+    prefill_flops(new_tokens, cached_tokens) gives FLOPs [n]; without it FLOPs are None. step_work and peaks: for MFU
+    and MBU.
 
-    A recording with the events of its caches (record_cache) has its evicted tokens split by the optimum of its schedule.
-    """
+    A recording with the events of its caches (record_cache) has its evicted tokens split by the optimum of its
+    schedule."""
     window, inside = judged_window(rec, workload, scenario.run)
     class_id = workload.column("class_id").astype(np.int64)
     times = metrics.per_request(rec, workload)
@@ -93,9 +121,18 @@ def build_report(
     output_tokens = metrics.tokens_emitted(rec, window)
     prefilled_tokens = int(workload.prompt_tokens[window.holds(rec.first_token_s)].sum())
     cost, gpu_hours, sessions = cost_summary(
-        gpu_s, inside, workload.column("session_id"), len(rec.steps) * gpus * window.seconds, prefilled_tokens, output_tokens, scenario.cost.gpu_hour_usd)
+        gpu_s,
+        inside,
+        workload.column("session_id"),
+        len(rec.steps) * gpus * window.seconds,
+        prefilled_tokens,
+        output_tokens,
+        scenario.cost.gpu_hour_usd,
+    )
 
-    groups = [inside & completed] + ([inside & completed & (class_id == c) for c in range(n_classes)] if n_classes > 1 else [])
+    groups = [inside & completed] + (
+        [inside & completed & (class_id == c) for c in range(n_classes)] if n_classes > 1 else []
+    )
     latency = _latency(rec, times, groups)
     told = latency_of(stability, scenario)
     shares = metrics.step_shares(rec.steps, window)
@@ -103,65 +140,97 @@ def build_report(
     judged = None
     if limited and scenario.slo.attainment is not None:
         columns = {"class_id": class_id, "good": good, "completed": completed, **times}
-        judged = judge([sample_of(columns, rec.arrival_s, inside, named_limits(workload, slo))], scenario.slo, stability.stable)
+        judged = judge(
+            [sample_of(columns, rec.arrival_s, inside, named_limits(workload, slo))], scenario.slo, stability.stable
+        )
     summary: dict[str, Any] = {
         **_throughput(rec, workload, window, inside & completed, prefilled_tokens, output_tokens),
         "request_goodput": float((good & inside).sum()) / window.seconds if limited and window.seconds > 0 else None,
-        **_flat(latency[0], told), "latency_of": told,
-        "offered_per_s": offered_per_s, "arrived": int(inside.sum()), **fates,
+        **_flat(latency[0], told),
+        "latency_of": told,
+        "offered_per_s": offered_per_s,
+        "arrived": int(inside.sum()),
+        **fates,
         "outside_window": int((rec.status != NOT_ARRIVED).sum() - inside.sum()),
-        "not_arrived": int((rec.status == NOT_ARRIVED).sum()), "lost_with_session": metrics.lost_with_session(rec, workload),
+        "not_arrived": int((rec.status == NOT_ARRIVED).sum()),
+        "lost_with_session": metrics.lost_with_session(rec, workload),
         "censored": bool(inside.sum() - (inside & completed).sum() > metrics.CENSORED_SHARE * inside.sum()),
         "single_token_outputs": int((workload.output_tokens[inside & completed] == 1).sum()),
         **_cache_numbers(rec, workload, counted, causes),
-        "evicted_split": None if evicted is None else {**evicted.summary(counted), "by_scope": {part: _by_scope(table) for part, table in evicted.by_scope.items()}},
+        "evicted_split": (
+            None
+            if evicted is None
+            else {
+                **evicted.summary(counted),
+                "by_scope": {part: _by_scope(table) for part, table in evicted.by_scope.items()},
+            }
+        ),
         **({"tiers": tier_table(rec, counted)} if rec.tiers else {}),
         **_flops(rec, workload, counted, prefill_flops),
         **_engine_numbers(rec, window, inside, shares),
         **utilization(rec, window, shares["busy_s"], gpus, step_work, peaks),
         "attainment": float((good & inside).sum() / inside.sum()) if limited and inside.any() else None,
         "attainment_target": scenario.slo.attainment,
-        "verdict": None if judged is None else judged.as_document(), "model_error": None,
-        "stable": stability.stable, "stable_reason": stability.reason,
-        "backlog_growth_per_s": stability.growth_requests_per_s, "backlog_growth_tokens_per_s": stability.growth_tokens_per_s,
+        "verdict": None if judged is None else judged.as_document(),
+        "model_error": None,
+        "stable": stability.stable,
+        "stable_reason": stability.reason,
+        "backlog_growth_per_s": stability.growth_requests_per_s,
+        "backlog_growth_tokens_per_s": stability.growth_tokens_per_s,
         "headroom": None,
         "gpu_hours": len(rec.steps) * gpus * window.seconds / 3600,
         "gpu_busy_s": shares["busy_s"] * gpus,
         "cost": cost,
-        "replicas": len(rec.steps), "tensor_parallel": gpus,
-        "profile": profile, "profile_hash": profile_hash, "engine_semantics": rec.engine_semantics, "seed": scenario.seed,
-        "workload": workload.source, "window": {"start_s": window.start_s, "end_s": window.end_s, "last_arrival_s": window.last_arrival_s},
+        "replicas": len(rec.steps),
+        "tensor_parallel": gpus,
+        "profile": profile,
+        "profile_hash": profile_hash,
+        "engine_semantics": rec.engine_semantics,
+        "seed": scenario.seed,
+        "workload": workload.source,
+        "window": {"start_s": window.start_s, "end_s": window.end_s, "last_arrival_s": window.last_arrival_s},
     }
     fates_of = fate_columns(causes, evicted)
-    classes = class_table(rec, workload, causes, evicted, inside, good, slo, latency[1:] or latency, gpu_hours, scenario.cost.gpu_hour_usd)
+    classes = class_table(
+        rec, workload, causes, evicted, inside, good, slo, latency[1:] or latency, gpu_hours, scenario.cost.gpu_hour_usd
+    )
     summary["hit_tokens"]["by_class"] = {name: row["prefix_hit_tokens"] for name, row in classes.items()}
     summary["cost"]["usd_per_request_by_class"] = {name: row["usd_per_request"] for name, row in classes.items()}
     return Report(
-        summary=summary, latency=latency[0], classes=classes,
+        summary=summary,
+        latency=latency[0],
+        classes=classes,
         slo_classes=slo_table(workload, inside, good, slo),
         tenants=tenant_table(rec, workload, causes, evicted, inside),
         requests=requests_table(rec, workload, times, fates_of, gpu_hours, inside, good if limited else None),
-        sessions=sessions, timeline=timeline(rec, workload.prompt_tokens, {"hit_tokens": rec.hit_tokens, **fates_of}),
+        sessions=sessions,
+        timeline=timeline(rec, workload.prompt_tokens, {"hit_tokens": rec.hit_tokens, **fates_of}),
         cache=cache_table(workload, ends_s, causes, evicted),
-        steps=rec.steps, samples=rec.samples, life=rec.life,
+        steps=rec.steps,
+        samples=rec.samples,
+        life=rec.life,
         notes=(*workload.notes, *rec.notes, *_notes(summary, workload, window, scenario, causes)),
     )
 
 
 def worth_of(on: Report, off: Report | None = None) -> dict[str, Any]:
     """What the prefix cache saved, given the run and (for time and cost) its twin with the cache off."""
-    return cache_worth({**on.summary, "latency": on.latency}, None if off is None else {**off.summary, "latency": off.latency})
+    return cache_worth(
+        {**on.summary, "latency": on.latency}, None if off is None else {**off.summary, "latency": off.latency}
+    )
 
 
 def judged_window(rec: Recording, workload: Workload, run: RunConfig) -> tuple[Window, np.ndarray]:
-    """`sim.measure.metrics.window_of`; a fixed concurrency without warmup_s is judged from when its sessions no longer run in step."""
+    """`sim.measure.metrics.window_of`; a fixed concurrency without warmup_s is judged from when its sessions no longer
+    run in step."""
     if run.warmup_s is None and workload.concurrency is not None:
         return metrics.window_of(rec, *metrics.closed_window(rec, workload))
     return metrics.window_of(rec, run.warmup_s or 0.0, run.duration_s)
 
 
 def stability_of(rec: Recording, workload: Workload, window: Window) -> Stability:
-    """Judged while arrivals still come from outside: later turns wait for answers, so after the last new session all is drain."""
+    """Judged while arrivals still come from outside: later turns wait for answers, so after the last new session all is
+    drain."""
     outside = rec.arrival_s[workload.column("after") < 0]
     last_new_s = float(np.nanmax(outside, initial=0.0))
     came = workload.concurrency is not None or not np.isnan(outside).all()  # else there is nothing to judge
@@ -169,11 +238,20 @@ def stability_of(rec: Recording, workload: Workload, window: Window) -> Stabilit
         return BOUNDED
     entered = metrics.entered_system(rec)
     tokens = workload.prompt_tokens + workload.output_tokens
-    return assess_fleet(rec.arrival_s[entered], rec.admit_s[entered], rec.finish_s[entered], tokens[entered], rec.replica[entered],
-                        window.start_s, min(window.last_arrival_s, last_new_s))
+    return assess_fleet(
+        rec.arrival_s[entered],
+        rec.admit_s[entered],
+        rec.finish_s[entered],
+        tokens[entered],
+        rec.replica[entered],
+        window.start_s,
+        min(window.last_arrival_s, last_new_s),
+    )
 
 
-def _latency(rec: Recording, times: dict[str, np.ndarray], groups: list[np.ndarray]) -> list[dict[str, dict[str, float | None]]]:
+def _latency(
+    rec: Recording, times: dict[str, np.ndarray], groups: list[np.ndarray]
+) -> list[dict[str, dict[str, float | None]]]:
     gaps = metrics.gap_values(rec)
     gaps *= 1e3
     buckets = metrics.value_buckets(gaps)
@@ -197,20 +275,26 @@ def _flat(latency: dict[str, dict[str, float | None]], told: str) -> dict[str, f
     """{"mean_ttft_ms": ...}; percentiles and spread are None where only means are told."""
     return {
         f"{stat}_{name}_ms": None if told == MEANS_ONLY and stat != "mean" else value
-        for name, stats in latency.items() for stat, value in stats.items()
-    }  # fmt: skip
+        for name, stats in latency.items()
+        for stat, value in stats.items()
+    }
 
 
-def _throughput(rec: Recording, workload: Workload, window: Window, done: np.ndarray, prefilled: int, output_tokens: int) -> dict[str, Any]:
+def _throughput(
+    rec: Recording, workload: Workload, window: Window, done: np.ndarray, prefilled: int, output_tokens: int
+) -> dict[str, Any]:
     """Things done inside the window, whoever's they are, over its length."""
     span = window.seconds if window.seconds > 0 else np.nan
     finished = int(window.holds(rec.finish_s).sum())
     rates = {
-        "request_throughput": finished / span, "input_throughput": prefilled / span, "output_throughput": output_tokens / span,
+        "request_throughput": finished / span,
+        "input_throughput": prefilled / span,
+        "output_throughput": output_tokens / span,
         "total_token_throughput": (prefilled + output_tokens) / span,
     }
     return {
-        "duration": window.seconds, "completed": int(done.sum()),
+        "duration": window.seconds,
+        "completed": int(done.sum()),
         "total_input_tokens": int(workload.prompt_tokens[done].sum()),
         "total_output_tokens": int(workload.output_tokens[done].sum()),
         **{k: None if np.isnan(v) else float(v) for k, v in rates.items()},
@@ -219,9 +303,15 @@ def _throughput(rec: Recording, workload: Workload, window: Window, done: np.nda
 
 def fate_counts(status: np.ndarray) -> dict[str, Any]:
     count = np.bincount(status, minlength=len(STATUS))
-    rejected = {STATUS[s].removeprefix("rejected_"): int(count[s]) for s in range(len(STATUS)) if STATUS[s].startswith("rejected_")}
+    rejected = {
+        STATUS[s].removeprefix("rejected_"): int(count[s])
+        for s in range(len(STATUS))
+        if STATUS[s].startswith("rejected_")
+    }
     return {
-        "rejected": rejected, "session_truncated": int(count[SESSION_TRUNCATED]), "aborted": int(count[ABORTED]),
+        "rejected": rejected,
+        "session_truncated": int(count[SESSION_TRUNCATED]),
+        "aborted": int(count[ABORTED]),
         "unfinished": int(count[UNFINISHED]),
     }
 
@@ -234,18 +324,26 @@ def _cache_numbers(rec: Recording, workload: Workload, counted: np.ndarray, caus
 
     hit = rec.hit_tokens[counted]
     return {
-        "prompt_tokens": prompt, "prefix_hit_tokens": int(hit.sum()), "prefix_hit_rate": rate(rec.hit_tokens),
-        "reuse_ceiling_replica": rate(rec.ceiling_replica_tokens), "reuse_ceiling_fleet": rate(rec.ceiling_fleet_tokens),
+        "prompt_tokens": prompt,
+        "prefix_hit_tokens": int(hit.sum()),
+        "prefix_hit_rate": rate(rec.hit_tokens),
+        "reuse_ceiling_replica": rate(rec.ceiling_replica_tokens),
+        "reuse_ceiling_fleet": rate(rec.ceiling_fleet_tokens),
         "reuse_ceiling_replica_tokens": int(rec.ceiling_replica_tokens[counted].sum()),
         "reuse_ceiling_fleet_tokens": int(rec.ceiling_fleet_tokens[counted].sum()),
         "requests_with_hit_share": float((hit > 0).mean()) if len(hit) else None,
         "hit_tokens_per_request": {f"p{p}": float(np.percentile(hit, p)) if len(hit) else None for p in (10, 50, 90)},
-        "counting_rule": COUNTING_RULE, "block_size": rec.block_size, "kv_blocks": rec.kv_blocks,
+        "counting_rule": COUNTING_RULE,
+        "block_size": rec.block_size,
+        "kv_blocks": rec.kv_blocks,
         "prefix_identity": workload.prefix_identity,
-        "miss_tokens": {c: int(causes.tokens[c][counted].sum()) if causes.determinable.get(c, True) else None for c in CAUSES},
+        "miss_tokens": {
+            c: int(causes.tokens[c][counted].sum()) if causes.determinable.get(c, True) else None for c in CAUSES
+        },
         "shared_partial_block_tokens": int(causes.shared_partial[counted].sum()),
         "hit_tokens": {"by_scope": _by_scope(causes.by_scope["hit"])},
-        "preemptions": int(rec.preemptions[counted].sum()), "recomputed_tokens": int(rec.recomputed_tokens[counted].sum()),
+        "preemptions": int(rec.preemptions[counted].sum()),
+        "recomputed_tokens": int(rec.recomputed_tokens[counted].sum()),
         "readmission_hit_tokens": int(rec.readmission_hit_tokens[counted].sum()),
         "evicted_blocks": rec.evicted_blocks,
     }
@@ -273,17 +371,25 @@ def _engine_numbers(rec: Recording, window: Window, inside: np.ndarray, shares: 
     running, present = mean("running"), metrics.in_system_mean(rec, window)
     peak = max((int(s.blocks_in_use.max()) for s in rec.samples if len(s.t_s)), default=0)
     return {
-        "kv_usage_mean": mean("blocks_in_use") / blocks, "kv_usage_peak": peak / rec.kv_blocks if rec.kv_blocks else None,
+        "kv_usage_mean": mean("blocks_in_use") / blocks,
+        "kv_usage_peak": peak / rec.kv_blocks if rec.kv_blocks else None,
         "kv_cached_idle_mean": mean("blocks_cached_idle") / blocks,
-        "in_system_mean": present, "running_mean": running, "waiting_mean": present - running,
-        "decode_batch_mean": shares["decode_batch"], "tokens_per_step_mean": shares["tokens_per_step"],
-        "busy_share": shares["busy_s"] / (window.seconds * len(rec.steps)) if window.seconds > 0 and rec.steps else None,
+        "in_system_mean": present,
+        "running_mean": running,
+        "waiting_mean": present - running,
+        "decode_batch_mean": shares["decode_batch"],
+        "tokens_per_step_mean": shares["tokens_per_step"],
+        "busy_share": (
+            shares["busy_s"] / (window.seconds * len(rec.steps)) if window.seconds > 0 and rec.steps else None
+        ),
         "preempted_s": float(rec.preempted_s[inside].sum()),
         "coverage": {k: shares[k] for k in ("measured", "interpolated", "extrapolated")},
     }
 
 
-def _notes(summary: dict[str, Any], workload: Workload, window: Window, scenario: Scenario, causes: Causes) -> tuple[str, ...]:
+def _notes(
+    summary: dict[str, Any], workload: Workload, window: Window, scenario: Scenario, causes: Causes
+) -> tuple[str, ...]:
     notes = []
     span = f"{window.start_s:g} to {window.end_s:.6g} s"
     tail = window.end_s - window.last_arrival_s
@@ -292,21 +398,37 @@ def _notes(summary: dict[str, Any], workload: Workload, window: Window, scenario
     else:
         notes.append(f"rates are over {span}; tokens count when they are computed")
     if summary["latency_of"] == MEANS_ONLY:
-        notes.append("unstable: percentiles are None in the summary, and means say how long the run was as much as how fast the fleet is")
+        notes.append(
+            "unstable: percentiles are None in the summary, and means say how long the run was as much as how fast the"
+            " fleet is"
+        )
     if summary["latency_of"] == OVERLOADED_TRACE:
-        notes.append("the trace ends with a growing backlog: its latencies are those of its own requests, a longer trace would have longer ones")
+        notes.append(
+            "the trace ends with a growing backlog: its latencies are those of its own requests, a longer trace would"
+            " have longer ones"
+        )
     if summary["stable"] is None:
         notes.append(f"stability unknown: {summary['stable_reason']}")
     if summary["censored"]:
         missing = summary["arrived"] - summary["completed"]
-        notes.append(f"censored: {missing} of {summary['arrived']} arrivals did not complete and are in no latency statistic")
+        notes.append(
+            f"censored: {missing} of {summary['arrived']} arrivals did not complete and are in no latency statistic"
+        )
     if summary["single_token_outputs"]:
-        notes.append(f"{summary['single_token_outputs']} requests have one output token: no TPOT, counted as meeting its limit")
+        notes.append(
+            f"{summary['single_token_outputs']} requests have one output token: no TPOT, counted as meeting its limit"
+        )
     for tier in summary.get("tiers", [])[1:]:
         if tier["write_share"] is None or tier["write_share"] > 1:
-            notes.append(f"cache tier {tier['name']}: more was written to it than its bandwidth takes in that time; writes are assumed to keep up, so its hits are too many")
+            notes.append(
+                f"cache tier {tier['name']}: more was written to it than its bandwidth takes in that time; writes are"
+                " assumed to keep up, so its hits are too many"
+            )
     if not workload.prefix_identity:
-        notes.append("the workload says nothing about shared text: every hit rate is 0 because it is unknown, not because nothing is shared")
+        notes.append(
+            "the workload says nothing about shared text: every hit rate is 0 because it is unknown, not because"
+            " nothing is shared"
+        )
     if summary["step_flops"] is not None and summary["peaks"] is None:
         notes.append("MFU and MBU unknown: no data-sheet peaks for this profile's device and type")
     unnamed = sorted({s for s in workload.class_slo if s and s not in scenario.slo.classes})

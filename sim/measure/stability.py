@@ -10,6 +10,7 @@ the runs at loads 0.95 and 1.05 from 500 arrivals up; below about 5,000 the usua
 
     python -m pytest tests/test_stability.py
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -38,7 +39,15 @@ class Stability:
     share_high: float | None
 
 
-BOUNDED = Stability(True, "closed loop: a fixed number of users cannot make a queue that grows without end", None, None, None, None, None)
+BOUNDED = Stability(
+    True,
+    "closed loop: a fixed number of users cannot make a queue that grows without end",
+    None,
+    None,
+    None,
+    None,
+    None,
+)
 
 
 def in_system(edges_s: np.ndarray, enter_s: np.ndarray, leave_s: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -53,8 +62,13 @@ def in_system(edges_s: np.ndarray, enter_s: np.ndarray, leave_s: np.ndarray, wei
 
 
 def assess_fleet(
-    arrival_s: np.ndarray, admit_s: np.ndarray, finish_s: np.ndarray, tokens: np.ndarray, replica: np.ndarray,
-    start_s: float, end_s: float,
+    arrival_s: np.ndarray,
+    admit_s: np.ndarray,
+    finish_s: np.ndarray,
+    tokens: np.ndarray,
+    replica: np.ndarray,
+    start_s: float,
+    end_s: float,
 ) -> Stability:
     """`assess` of all replicas together, unless one of them alone is overloaded beyond doubt: then that one's.
 
@@ -68,13 +82,23 @@ def assess_fleet(
         mine = replica == r
         alone = assess(arrival_s[mine], admit_s[mine], finish_s[mine], tokens[mine], start_s, end_s, T_9995)
         if alone.stable is False:
-            return replace(alone, reason=f"replica {r}: {alone.reason}", growth_requests_per_s=whole.growth_requests_per_s,
-                           growth_tokens_per_s=whole.growth_tokens_per_s)
+            return replace(
+                alone,
+                reason=f"replica {r}: {alone.reason}",
+                growth_requests_per_s=whole.growth_requests_per_s,
+                growth_tokens_per_s=whole.growth_tokens_per_s,
+            )
     return whole
 
 
 def assess(
-    arrival_s: np.ndarray, admit_s: np.ndarray, finish_s: np.ndarray, tokens: np.ndarray, start_s: float, end_s: float, t: float = T_975
+    arrival_s: np.ndarray,
+    admit_s: np.ndarray,
+    finish_s: np.ndarray,
+    tokens: np.ndarray,
+    start_s: float,
+    end_s: float,
+    t: float = T_975,
 ) -> Stability:
     """Judge the window [start_s, end_s] of arrivals; end_s is at most the last arrival (a drain says nothing).
 
@@ -101,7 +125,10 @@ def assess(
     queued_share = float(queue[1] - queue[0]) / arriving
     count = in_system(edges[[0, -1]], arrival_s, finish_s, np.ones(len(work)))
 
-    found = f"work in system grew by {100 * share:+.1f} % of the arriving tokens ({95 if t == T_975 else 99.9} % interval {100 * low:+.1f} to {100 * high:+.1f} %)"
+    found = (
+        f"work in system grew by {100 * share:+.1f} % of the arriving tokens ({95 if t == T_975 else 99.9} % interval"
+        f" {100 * low:+.1f} to {100 * high:+.1f} %)"
+    )
     stable: bool | None
     if low > 0 and share > MIN_SHARE:
         stable = False if queued_share > share / 2 else None

@@ -1,4 +1,6 @@
-"""A run's tables: its requests, and its numbers per class, SLO class, tenant, tier, scope and time by the same definitions."""
+"""A run's tables: its requests, and its numbers per class, SLO class, tenant, tier, scope and time by the same
+definitions."""
+
 from __future__ import annotations
 
 from dataclasses import asdict
@@ -19,16 +21,43 @@ Limits = list[tuple[str, SloClass]]  # (SLO class, limits) of every workload cla
 
 
 def requests_table(
-    rec: Recording, workload: Workload, times: dict[str, np.ndarray], fates: dict[str, np.ndarray], gpu_hours: np.ndarray, inside: np.ndarray,
+    rec: Recording,
+    workload: Workload,
+    times: dict[str, np.ndarray],
+    fates: dict[str, np.ndarray],
+    gpu_hours: np.ndarray,
+    inside: np.ndarray,
     good: np.ndarray | None,
 ) -> dict[str, np.ndarray]:
     ids = {name: workload.column(name) for name in ("class_id", "tenant_id", "session_id", "turn")}
-    kept = ("status", "replica", "arrival_s", "admit_s", "first_token_s", "finish_s", "hit_tokens", "ceiling_replica_tokens",
-            "ceiling_fleet_tokens", "readmission_hit_tokens", "preemptions", "preempted_s", "recomputed_tokens", "prefill_chunks")
+    kept = (
+        "status",
+        "replica",
+        "arrival_s",
+        "admit_s",
+        "first_token_s",
+        "finish_s",
+        "hit_tokens",
+        "ceiling_replica_tokens",
+        "ceiling_fleet_tokens",
+        "readmission_hit_tokens",
+        "preemptions",
+        "preempted_s",
+        "recomputed_tokens",
+        "prefill_chunks",
+    )
     return {
-        "request": np.arange(len(workload)), **ids, "prompt_tokens": workload.prompt_tokens, "output_tokens": workload.output_tokens,
-        **{name: getattr(rec, name) for name in kept}, **times, **_tier_columns(rec),
-        **fates, "gpu_hours": gpu_hours, "in_window": inside, **({} if good is None else {"good": good}),
+        "request": np.arange(len(workload)),
+        **ids,
+        "prompt_tokens": workload.prompt_tokens,
+        "output_tokens": workload.output_tokens,
+        **{name: getattr(rec, name) for name in kept},
+        **times,
+        **_tier_columns(rec),
+        **fates,
+        "gpu_hours": gpu_hours,
+        "in_window": inside,
+        **({} if good is None else {"good": good}),
     }
 
 
@@ -37,19 +66,34 @@ def fate_columns(causes: Causes, evicted: Evicted | None) -> dict[str, np.ndarra
     columns = {f"miss_{cause}_tokens": column for cause, column in causes.tokens.items()}
     if evicted is not None:
         split = evicted.tokens
-        columns |= {"evicted_policy_tokens": split["policy"], "evicted_memory_tokens": split["memory"], "given_up_tokens": split["given_up"]}
+        columns |= {
+            "evicted_policy_tokens": split["policy"],
+            "evicted_memory_tokens": split["memory"],
+            "given_up_tokens": split["given_up"],
+        }
     return columns
 
 
 def _tier_columns(rec: Recording) -> dict[str, np.ndarray]:
     if rec.tier_hit_tokens is None or rec.load_s is None:
         return {}
-    return {"load_s": rec.load_s, **{f"tier_{use.name}_hit_tokens": rec.tier_hit_tokens[:, i] for i, use in enumerate(rec.tiers)}}
+    return {
+        "load_s": rec.load_s,
+        **{f"tier_{use.name}_hit_tokens": rec.tier_hit_tokens[:, i] for i, use in enumerate(rec.tiers)},
+    }
 
 
 def class_table(
-    rec: Recording, workload: Workload, causes: Causes, evicted: Evicted | None, inside: np.ndarray, good: np.ndarray, limits: Limits,
-    latency: list[dict[str, Any]], gpu_hours: np.ndarray, usd_per_hour: float | None,
+    rec: Recording,
+    workload: Workload,
+    causes: Causes,
+    evicted: Evicted | None,
+    inside: np.ndarray,
+    good: np.ndarray,
+    limits: Limits,
+    latency: list[dict[str, Any]],
+    gpu_hours: np.ndarray,
+    usd_per_hour: float | None,
 ) -> dict[str, dict[str, Any]]:
     """One row per workload class. latency: one table per class, or a single one when there is one class."""
     class_id = workload.column("class_id").astype(np.int64)
@@ -63,15 +107,27 @@ def class_table(
         counted = causes.rows[scope_class == c]
         hit = rec.hit_tokens[counted]
         rows[name] = {
-            "arrived": arrived, "completed": int((mine & (rec.status == COMPLETED)).sum()), "slo_class": limits[c][0],
+            "arrived": arrived,
+            "completed": int((mine & (rec.status == COMPLETED)).sum()),
+            "slo_class": limits[c][0],
             "attainment": _attainment(good, mine) if has_limit(limits[c][1]) else None,
             **_reuse(rec, workload, causes, counted),
-            "hit_tokens_per_request": {f"p{p}": float(np.percentile(hit, p)) if len(hit) else None for p in (10, 50, 90)},
+            "hit_tokens_per_request": {
+                f"p{p}": float(np.percentile(hit, p)) if len(hit) else None for p in (10, 50, 90)
+            },
             "requests_with_hit_share": float((hit > 0).mean()) if len(hit) else None,
             "tokens_by_scope": {cause: _named(table[c]) for cause, table in by_scope.items()},
-            "evicted_split": None if evicted is None else {**evicted.sums(counted), "by_scope": {part: _named(table[c]) for part, table in split_by_scope.items()}},
+            "evicted_split": (
+                None
+                if evicted is None
+                else {
+                    **evicted.sums(counted),
+                    "by_scope": {part: _named(table[c]) for part, table in split_by_scope.items()},
+                }
+            ),
             "changed_layers": _changed_layers(workload, causes, counted),
-            "preemptions": int(rec.preemptions[mine].sum()), "recomputed_tokens": int(rec.recomputed_tokens[mine].sum()),
+            "preemptions": int(rec.preemptions[mine].sum()),
+            "recomputed_tokens": int(rec.recomputed_tokens[mine].sum()),
             "gpu_hours": hours,
             "usd_per_request": hours / arrived * usd_per_hour if usd_per_hour is not None and arrived else None,
             "latency_ms": latency[c],
@@ -88,46 +144,68 @@ def _named(by_scope: np.ndarray) -> dict[str, int]:
     return {SCOPES[s]: int(v) for s, v in enumerate(by_scope) if v}
 
 
-def cache_table(workload: Workload, ends_s: np.ndarray, causes: Causes, evicted: Evicted | None) -> dict[str, np.ndarray]:
+def cache_table(
+    workload: Workload, ends_s: np.ndarray, causes: Causes, evicted: Evicted | None
+) -> dict[str, np.ndarray]:
     """Prompt tokens by class, interval of admission (its end), scope and fate; rows without tokens are left out.
 
-    Fates are "hit" and the causes; with an optimum "evicted" is "evicted_policy" and "evicted_memory". Sums over any of them are exact.
-    """
+    Fates are "hit" and the causes; with an optimum "evicted" is "evicted_policy" and "evicted_memory". Sums over any of
+    them are exact."""
     tables = dict(causes.by_scope)
     if evicted is not None:
         del tables["evicted"]
         tables |= {f"evicted_{part}": evicted.by_scope[part] for part in ("policy", "memory")}
     n = len(ends_s)
-    found = [(np.full(len(group), f), group, scope, table[group, scope]) for f, table in enumerate(tables.values()) for group, scope in [np.nonzero(table)]]
+    found = [
+        (np.full(len(group), f), group, scope, table[group, scope])
+        for f, table in enumerate(tables.values())
+        for group, scope in [np.nonzero(table)]
+    ]
     fate, group, scope, tokens = (np.concatenate(columns) for columns in zip(*found, strict=True))
     order = np.lexsort((fate, scope, group))
     words = [np.array(names, dtype=object) for names in (workload.class_names or ("",), SCOPES, tuple(tables))]
     return {
-        "class": words[0][(group // n)[order]], "t_s": ends_s[(group % n)[order]], "scope": words[1][scope[order]], "fate": words[2][fate[order]],
+        "class": words[0][(group // n)[order]],
+        "t_s": ends_s[(group % n)[order]],
+        "scope": words[1][scope[order]],
+        "fate": words[2][fate[order]],
         "tokens": tokens[order],
-    }  # fmt: skip
+    }
 
 
 def tier_table(rec: Recording, counted: np.ndarray) -> list[dict[str, Any]]:
-    """Hits of the counted requests by where they were, GPU memory first; transfers and link time are those of the whole run."""
+    """Hits of the counted requests by where they were, GPU memory first; transfers and link time are those of the whole
+    run."""
     assert rec.tier_hit_tokens is not None
     assert rec.load_s is not None
     below = rec.tier_hit_tokens[counted].sum(axis=0)
     waited_s = rec.load_s[counted]
     link_s = rec.end_s * len(rec.steps)
-    rows: list[dict[str, Any]] = [{
-        "name": "gpu", "hit_tokens": int(rec.hit_tokens[counted].sum() - below.sum()), "capacity_blocks": rec.kv_blocks,
-        "requests_that_waited_for_loads": int((waited_s > 0).sum()), "mean_load_ms": float(waited_s[waited_s > 0].mean() * 1e3) if (waited_s > 0).any() else None,
-    }]  # fmt: skip
+    rows: list[dict[str, Any]] = [
+        {
+            "name": "gpu",
+            "hit_tokens": int(rec.hit_tokens[counted].sum() - below.sum()),
+            "capacity_blocks": rec.kv_blocks,
+            "requests_that_waited_for_loads": int((waited_s > 0).sum()),
+            "mean_load_ms": float(waited_s[waited_s > 0].mean() * 1e3) if (waited_s > 0).any() else None,
+        }
+    ]
     for use, hit in zip(rec.tiers, below, strict=True):
         written = use.written_blocks * use.block_bytes
         capacity = use.bandwidth_bytes_s * link_s
-        rows.append({
-            "name": use.name, "hit_tokens": int(hit), "capacity_blocks": use.capacity_blocks, "stored_blocks": use.stored_blocks, "dropped_blocks": use.dropped_blocks,
-            "loaded_bytes": use.loaded_blocks * use.block_bytes, "written_bytes": written,
-            "link_busy_share": use.link_busy_s / link_s if link_s else None,
-            "write_share": 0.0 if not written else written / capacity if capacity else None,
-        })  # fmt: skip
+        rows.append(
+            {
+                "name": use.name,
+                "hit_tokens": int(hit),
+                "capacity_blocks": use.capacity_blocks,
+                "stored_blocks": use.stored_blocks,
+                "dropped_blocks": use.dropped_blocks,
+                "loaded_bytes": use.loaded_blocks * use.block_bytes,
+                "written_bytes": written,
+                "link_busy_share": use.link_busy_s / link_s if link_s else None,
+                "write_share": 0.0 if not written else written / capacity if capacity else None,
+            }
+        )
     return rows
 
 
@@ -139,13 +217,17 @@ def slo_table(workload: Workload, inside: np.ndarray, good: np.ndarray, limits: 
         members = np.array([n == name for n, _ in limits])
         mine = inside & members[class_id]
         rows[name] = {
-            "limits": asdict(limit), "arrived": int(mine.sum()), "good": int((mine & good).sum()) if has_limit(limit) else None,
+            "limits": asdict(limit),
+            "arrived": int(mine.sum()),
+            "good": int((mine & good).sum()) if has_limit(limit) else None,
             "attainment": _attainment(good, mine) if has_limit(limit) else None,
         }
     return rows
 
 
-def tenant_table(rec: Recording, workload: Workload, causes: Causes, evicted: Evicted | None, inside: np.ndarray) -> dict[str, dict[str, Any]]:
+def tenant_table(
+    rec: Recording, workload: Workload, causes: Causes, evicted: Evicted | None, inside: np.ndarray
+) -> dict[str, dict[str, Any]]:
     """Reuse per tenant; empty with a single tenant."""
     if len(workload.tenant_names) < 2:
         return {}
@@ -162,8 +244,11 @@ def tenant_table(rec: Recording, workload: Workload, causes: Causes, evicted: Ev
     split = None if evicted is None else {part: total(column) for part, column in evicted.tokens.items()}
     return {
         name: {
-            "arrived": int(arrived[t]), "prompt_tokens": int(prompt[t]), "prefix_hit_tokens": int(hit[t]),
-            "prefix_hit_rate": float(hit[t] / prompt[t]) if prompt[t] else None, "miss_tokens": {c: int(miss[c][t]) for c in CAUSES},
+            "arrived": int(arrived[t]),
+            "prompt_tokens": int(prompt[t]),
+            "prefix_hit_tokens": int(hit[t]),
+            "prefix_hit_rate": float(hit[t] / prompt[t]) if prompt[t] else None,
+            "miss_tokens": {c: int(miss[c][t]) for c in CAUSES},
             "evicted_split": None if split is None else {part: int(tokens[t]) for part, tokens in split.items()},
         }
         for t, name in enumerate(workload.tenant_names)
@@ -181,8 +266,11 @@ def _reuse(rec: Recording, workload: Workload, causes: Causes, rows: np.ndarray)
         return float(column[rows].sum()) / prompt if prompt else None
 
     return {
-        "prompt_tokens": prompt, "prefix_hit_tokens": int(rec.hit_tokens[rows].sum()), "prefix_hit_rate": rate(rec.hit_tokens),
-        "reuse_ceiling_replica": rate(rec.ceiling_replica_tokens), "reuse_ceiling_fleet": rate(rec.ceiling_fleet_tokens),
+        "prompt_tokens": prompt,
+        "prefix_hit_tokens": int(rec.hit_tokens[rows].sum()),
+        "prefix_hit_rate": rate(rec.hit_tokens),
+        "reuse_ceiling_replica": rate(rec.ceiling_replica_tokens),
+        "reuse_ceiling_fleet": rate(rec.ceiling_fleet_tokens),
         "miss_tokens": {c: int(causes.tokens[c][rows].sum()) for c in CAUSES},
     }
 
@@ -190,5 +278,9 @@ def _reuse(rec: Recording, workload: Workload, causes: Causes, rows: np.ndarray)
 def _changed_layers(workload: Workload, causes: Causes, rows: np.ndarray) -> dict[str, int]:
     """Tokens that would have hit had the named layer not changed before them."""
     layer = causes.changed_layer[rows]
-    tokens = np.bincount(layer[layer >= 0], weights=causes.tokens["changed_earlier"][rows][layer >= 0], minlength=len(workload.layer_names))
+    tokens = np.bincount(
+        layer[layer >= 0],
+        weights=causes.tokens["changed_earlier"][rows][layer >= 0],
+        minlength=len(workload.layer_names),
+    )
     return {workload.layer_names[i]: int(v) for i, v in enumerate(tokens) if v}

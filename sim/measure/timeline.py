@@ -1,4 +1,6 @@
-"""The cluster over time on one regular grid: KV in use, idle, free, running, waiting; and where the prompt tokens admitted in each interval went."""
+"""The cluster over time on one regular grid: KV in use, idle, free, running, waiting; and where the prompt tokens
+admitted in each interval went."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -23,10 +25,11 @@ def interval_of(ends: np.ndarray, t_s: np.ndarray) -> np.ndarray:
 
 
 def timeline(rec: Recording, prompt_tokens: np.ndarray, fates: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Columns [POINTS]. States are summed over replicas at t_s; tokens and rates are of the requests admitted in the interval that ends there.
+    """Columns [POINTS]. States are summed over replicas at t_s; tokens and rates are of the requests admitted in the
+    interval that ends there.
 
-    fates: columns of tokens by request [n], summed by interval under the same names, for all requests that were ever admitted.
-    hit_rate is NaN in an interval without admissions; *_ceiling are the same with caches that never evict.
+    fates: columns of tokens by request [n], summed by interval under the same names, for all requests that were ever
+    admitted. hit_rate is NaN in an interval without admissions; *_ceiling are the same with caches that never evict.
     """
     t, points = interval_ends(rec), POINTS
     state = {name: np.zeros(points, np.int64) for name in ("blocks_in_use", "blocks_cached_idle", "running")}

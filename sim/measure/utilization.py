@@ -2,6 +2,7 @@
 
 The one idea: a mean weighted by step time of work over time is all work over all time, so sums are all that is needed.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def utilization(
     rec: Recording, window: Window, busy_s: float, gpus: int, step_work: StepWork | None, peaks: Peaks | None
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """MFU and MBU: work over what the device could have done in the steps' time, so means weighted by step time."""
     done = None if step_work is None else work_done(rec.steps, window, step_work)
     flops, moved = done or (None, None)
@@ -27,13 +28,15 @@ def utilization(
     return {
         "mfu": flops / (busy_s * gpus * peaks.flops_per_s) if known else None,  # type: ignore[operator, union-attr]
         "mbu": moved / (busy_s * peaks.bytes_per_s) if known else None,  # type: ignore[operator, union-attr]
-        "step_flops": flops, "step_bytes_per_gpu": moved, "peaks": None if peaks is None else asdict(peaks),
-    }  # fmt: skip
+        "step_flops": flops,
+        "step_bytes_per_gpu": moved,
+        "peaks": None if peaks is None else asdict(peaks),
+    }
 
 
 def work_done(all_steps: Sequence[Steps], window: Window, step_work: StepWork) -> tuple[float, float] | None:
-    """(FLOPs, bytes of one GPU of each replica) of the steps in the window, summed over replicas; of a step that reaches
-    over its edge the share inside. None when the recording says nothing of the steps' shapes."""
+    """(FLOPs, bytes of one GPU of each replica) of the steps in the window, summed over replicas; of a step that
+    reaches over its edge the share inside. None when the recording says nothing of the steps' shapes."""
     flops = moved = 0.0
     for steps in all_steps:
         shapes = steps.work
@@ -48,6 +51,13 @@ def work_done(all_steps: Sequence[Steps], window: Window, step_work: StepWork) -
         for at in range(0, len(share), AT_ONCE):
             part = slice(at, min(at + AT_ONCE, len(share)))
             lo, hi = np.searchsorted(chunk_step, [part.start, part.stop])
-            each = step_work.of(n_decode[part], sum_context[part], n_sampled[part], chunk_step[lo:hi] - at, chunk_new[lo:hi], chunk_cached[lo:hi])
+            each = step_work.of(
+                n_decode[part],
+                sum_context[part],
+                n_sampled[part],
+                chunk_step[lo:hi] - at,
+                chunk_new[lo:hi],
+                chunk_cached[lo:hi],
+            )
             flops, moved = flops + dot(share[part], each[0]), moved + dot(share[part], each[1])
     return flops, moved

@@ -1,14 +1,17 @@
 """Does a fleet meet its target? One rule and three words: meets, misses, not shown.
 
-The one idea: a share of requests that were simulated is a sample, so it has an interval, and only the interval decides: all of it
-at or above the target meets, all of it below misses, else it is not shown. Every class of requests must meet its own target.
+The one idea: a share of requests that were simulated is a sample, so it has an interval, and only the interval decides:
+all of it at or above the target meets, all of it below misses, else it is not shown. Every class of requests must meet
+its own target.
 
-Requests are not independent: a queue makes neighbours late together, and a bad quarter of an hour may not be in the sample at
-all. So the interval is the widest of four: the spread of independent runs, the spread of a few batches longer than a busy period,
-Wilson's for independent requests, and what so few bad episodes allow. docs/coverage.md says how often it holds the truth.
+Requests are not independent: a queue makes neighbours late together, and a bad quarter of an hour may not be in the
+sample at all. So the interval is the widest of four: the spread of independent runs, the spread of a few batches longer
+than a busy period, Wilson's for independent requests, and what so few bad episodes allow. docs/coverage.md says how
+often it holds the truth.
 
     >>> interval([good_of_seed_0, good_of_seed_1], 0.95).low
 """
+
 from __future__ import annotations
 
 import math
@@ -28,8 +31,8 @@ LIMITS = ("ttft_s", "tpot_s", "e2e_s")
 POOLED = "pooled"
 CONFIDENCE = 0.95
 BATCHES = (20, 10, 5)
-"""In all. Whether 20 outlast a busy period cannot be seen in so few: stopping there when neighbours are not alike held the long
-run's value near saturation in 250 of 290 runs, the widest of the three in 266 (docs/coverage.md)."""
+"""In all. Whether 20 outlast a busy period cannot be seen in so few: stopping there when neighbours are not alike held
+the long run's value near saturation in 250 of 290 runs, the widest of the three in 266 (docs/coverage.md)."""
 PER_BATCH = 10
 SEVERAL = 3
 """Runs whose own spread says something: of two, Student's t has one degree of freedom and is 13 wide."""
@@ -54,9 +57,9 @@ class Interval:
 def interval(good: Sequence[np.ndarray], confidence: float = CONFIDENCE) -> Interval | None:
     """good: bool, per independent run, in order of arrival. None when nothing arrived.
 
-    Half-widths in logits around the pooled share p, t(n - 1) s / (sqrt(n) p (1 - p)) by the delta method, from the n runs and
-    from 20, 10 and 5 batches in all; never narrower than Wilson's; open at the top where bad episodes are few (`_episodes`).
-    """
+    Half-widths in logits around the pooled share p, t(n - 1) s / (sqrt(n) p (1 - p)) by the delta method, from the n
+    runs and from 20, 10 and 5 batches in all; never narrower than Wilson's; open at the top where bad episodes are few
+    (`_episodes`)."""
     whole = np.concatenate([np.asarray(one, float) for one in good])
     n = len(whole)
     if not n:
@@ -64,7 +67,10 @@ def interval(good: Sequence[np.ndarray], confidence: float = CONFIDENCE) -> Inte
     p = float(whole.mean())
     low, high = wilson(float(whole.sum()), n, confidence)
     runs = [np.asarray(one, float) for one in good if len(one)]
-    half = max(_logit_half([float(one.mean()) for one in runs], p, confidence) if len(runs) >= SEVERAL else 0.0, _batch_half(runs, p, confidence))
+    half = max(
+        _logit_half([float(one.mean()) for one in runs], p, confidence) if len(runs) >= SEVERAL else 0.0,
+        _batch_half(runs, p, confidence),
+    )
     low, high = min(low, _shifted(p, -half)), max(high, _shifted(p, half))
     episodes, with_miss = _episodes(runs), sum(bool((one == 0).any()) for one in runs)
     if episodes < FEW or (len(runs) > 1 and with_miss < min(FEW, len(runs))):
@@ -80,16 +86,21 @@ def _logit_half(shares: Sequence[float], p: float, confidence: float) -> float:
 
 
 def _batch_half(runs: Sequence[np.ndarray], p: float, confidence: float) -> float:
-    """The widest from 20, 10 and 5 equal batches in all, no fewer than one a run: none of them says whether it outlasts a busy period."""
+    """The widest from 20, 10 and 5 equal batches in all, no fewer than one a run: none of them says whether it outlasts
+    a busy period."""
     half = 0.0
     for each in sorted({max(batches // len(runs), 1) for batches in BATCHES}):
         if all(len(one) >= each * PER_BATCH for one in runs):
-            half = max(half, _logit_half([float(part.mean()) for one in runs for part in np.array_split(one, each)], p, confidence))
+            half = max(
+                half,
+                _logit_half([float(part.mean()) for one in runs for part in np.array_split(one, each)], p, confidence),
+            )
     return half
 
 
 def _episodes(runs: Sequence[np.ndarray]) -> float:
-    """How many bad episodes the misses amount to: (sum m)^2 / sum m^2 of the misses m in 20 batches of every run (Kish)."""
+    """How many bad episodes the misses amount to: (sum m)^2 / sum m^2 of the misses m in 20 batches of every run
+    (Kish)."""
     missed = np.concatenate([[len(part) - part.sum() for part in np.array_split(one, BATCHES[0])] for one in runs])
     squares = float(missed @ missed)
     return float(missed.sum()) ** 2 / squares if squares else 0.0
@@ -159,7 +170,12 @@ class Verdict:
     classes: tuple[ClassVerdict, ...]
 
     def as_document(self) -> dict[str, Any]:
-        return {"word": self.word, "reason": self.reason, "class": self.failed, "classes": [one.as_document() for one in self.classes]}
+        return {
+            "word": self.word,
+            "reason": self.reason,
+            "class": self.failed,
+            "classes": [one.as_document() for one in self.classes],
+        }
 
 
 @dataclass(frozen=True)
@@ -175,7 +191,12 @@ def named_limits(workload: Workload, limits: Sequence[tuple[str, SloClass]]) -> 
     return [(name, one) for name, (_, one) in zip(workload.class_names, limits, strict=True)]
 
 
-def sample_of(columns: Mapping[str, np.ndarray], arrival_s: np.ndarray, inside: np.ndarray, classes: Sequence[tuple[str, SloClass]]) -> Sample:
+def sample_of(
+    columns: Mapping[str, np.ndarray],
+    arrival_s: np.ndarray,
+    inside: np.ndarray,
+    classes: Sequence[tuple[str, SloClass]],
+) -> Sample:
     """The requests `inside` (bool [n]) of one run's columns [n]."""
     rows = np.flatnonzero(inside)
     rows = rows[np.argsort(arrival_s[rows], kind="stable")]
@@ -184,8 +205,17 @@ def sample_of(columns: Mapping[str, np.ndarray], arrival_s: np.ndarray, inside: 
 
 def sample_in(requests: Mapping[str, np.ndarray], classes: Sequence[tuple[str, SloClass]]) -> Sample:
     """The window's requests of a Report's `requests`, or of a requests.parquet."""
-    columns = {"class_id": requests["class_id"].astype(np.int64), "good": requests["good"].astype(bool), "completed": requests["status"] == COMPLETED}
-    return sample_of(columns | {name: requests[name] for name in LIMITS}, requests["arrival_s"], requests["in_window"].astype(bool), classes)
+    columns = {
+        "class_id": requests["class_id"].astype(np.int64),
+        "good": requests["good"].astype(bool),
+        "completed": requests["status"] == COMPLETED,
+    }
+    return sample_of(
+        columns | {name: requests[name] for name in LIMITS},
+        requests["arrival_s"],
+        requests["in_window"].astype(bool),
+        classes,
+    )
 
 
 def groups(classes: Sequence[tuple[str, SloClass]], slo: SloConfig) -> list[tuple[str, float, list[int]]]:
@@ -199,7 +229,10 @@ def groups(classes: Sequence[tuple[str, SloClass]], slo: SloConfig) -> list[tupl
 
 def judge(samples: Sequence[Sample], slo: SloConfig, stable: bool | None, confidence: float = CONFIDENCE) -> Verdict:
     """The verdict over independent runs of one scenario, whose [slo] has a target."""
-    rows = tuple(_class_verdict(name, target, [_of(sample, members) for sample in samples], confidence) for name, target, members in groups(samples[0].classes, slo))
+    rows = tuple(
+        _class_verdict(name, target, [_of(sample, members) for sample in samples], confidence)
+        for name, target, members in groups(samples[0].classes, slo)
+    )
     return _together(rows, stable)
 
 
@@ -217,7 +250,9 @@ def _of(sample: Sample, members: Sequence[int]) -> dict[str, np.ndarray]:
     columns = {name: column[mine] for name, column in sample.columns.items()}
     within = {}
     for limit in LIMITS:
-        most = np.array([np.inf if getattr(limits, limit) is None else getattr(limits, limit) for _, limits in sample.classes])
+        most = np.array(
+            [np.inf if getattr(limits, limit) is None else getattr(limits, limit) for _, limits in sample.classes]
+        )
         within[limit] = columns["completed"] & ~(columns[limit] > most[columns["class_id"]])
     return {"good": columns["good"], **within}
 
@@ -243,7 +278,12 @@ def _together(rows: tuple[ClassVerdict, ...], stable: bool | None) -> Verdict:
     told = len(rows) > 1
     if stable is False:
         worst = min(rows, key=_margin, default=None)
-        return Verdict(MISSES, UNSTABLE if worst is None or worst.verdict == MEETS or worst.worst is None else worst.worst, worst.name if worst and told and worst.verdict != MEETS else "", rows)
+        return Verdict(
+            MISSES,
+            UNSTABLE if worst is None or worst.verdict == MEETS or worst.worst is None else worst.worst,
+            worst.name if worst and told and worst.verdict != MEETS else "",
+            rows,
+        )
     if not rows:
         return Verdict(NOT_SHOWN, NOBODY, "", rows)
     for failing in (MISSES, NOT_SHOWN):

@@ -8,6 +8,7 @@ O(items log items); it shares no code with the sweep.
 
     python -m pytest tests/test_optimum.py
 """
+
 from __future__ import annotations
 
 import numpy as np
@@ -20,15 +21,18 @@ class CertificateError(ValueError):
 
 
 def check(items: Items, capacity: np.ndarray, kept: np.ndarray, checkpoints: np.ndarray) -> int:
-    """The proven upper bound on hit blocks. Raises CertificateError when `kept` is impossible or its hits exceed the bound.
+    """The proven upper bound on hit blocks. Raises CertificateError when `kept` is impossible or its hits exceed the
+    bound.
 
-    capacity: int64 [slots]; kept: int64 [items]; checkpoints: distinct slots. Equal to the hits of `kept`: it is optimal.
-    """
+    capacity: int64 [slots]; kept: int64 [items]; checkpoints: distinct slots. Equal to the hits of `kept`: it is
+    optimal."""
     feasible(items, capacity, kept)
     bound = upper_bound(items, capacity, checkpoints)
     hits = int(items.free.sum()) + int(kept.sum())
     if hits > bound:
-        raise CertificateError(f"{hits} hits exceed the bound {bound}: the items or the capacity are not what was solved")
+        raise CertificateError(
+            f"{hits} hits exceed the bound {bound}: the items or the capacity are not what was solved"
+        )
     return bound
 
 

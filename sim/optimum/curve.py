@@ -1,13 +1,16 @@
-"""The optimum of a cache-only replay at several capacities, as rows beside those of `sim.kvcache.replay.hit_rate_curve`.
+"""The optimum of a cache-only replay at several capacities, as rows beside those of
+`sim.kvcache.replay.hit_rate_curve`.
 
-The capacity rule of the flat replay's own policies is bypass: after a request anything may be evicted. Under the counting
-rule leaf-first it is must-insert, for the engine holds what it serves, answer included. There a request whose last block is
-never hit may want a block less than one below it, and the best choice for hits could leave a hole: then the row is a bound,
-and its gap is what the clairvoyant, a leaf-first policy that knows the future, falls short of it. Every row states counting rule, block
-size, capacity rule, objective and proved gap; a share of an optimum means nothing without them.
+The capacity rule of the flat replay's own policies is bypass: after a request anything may be evicted. Under the
+counting rule leaf-first it is must-insert, for the engine holds what it serves, answer included. There a request whose
+last block is never hit may want a block less than one below it, and the best choice for hits could leave a hole: then
+the row is a bound, and its gap is what the clairvoyant, a leaf-first policy that knows the future, falls short of it.
+Every row states counting rule, block size, capacity rule, objective and proved gap; a share of an optimum means nothing
+without them.
 
     >>> optimum_curve(workload, [10_000, None], "full-blocks", 16)[0]["hit_ratio_tokens"]
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -32,14 +35,20 @@ HITS, WORK = "hit tokens", "prefill work"
 
 
 def optimum_curve(
-    workload: Workload, capacities: Iterable[int | None], rule: str, block_size: int | None = None,
-    capacity_rule: str = "bypass", depth_weight: float | None = None, order: str = "time",
-) -> list[dict[str, Any]]:  # fmt: skip
-    """One row per capacity (None = unlimited) for the most hits, and with a depth weight another for the most prefill work.
+    workload: Workload,
+    capacities: Iterable[int | None],
+    rule: str,
+    block_size: int | None = None,
+    capacity_rule: str = "bypass",
+    depth_weight: float | None = None,
+    order: str = "time",
+) -> list[dict[str, Any]]:
+    """One row per capacity (None = unlimited) for the most hits, and with a depth weight another for the most prefill
+    work.
 
-    rule: of sim.kvcache.replay; leaf-first has the capacity rule must-insert, whatever capacity_rule says. block_size: tokens; None takes that of the trace's own hashes. depth_weight: extra cost of a token per 512 tokens
-    before it, as a share of the first one's (`work.block_work`). order: as in the replay. Raises InputError.
-    """
+    rule: of sim.kvcache.replay; leaf-first has the capacity rule must-insert, whatever capacity_rule says. block_size:
+    tokens; None takes that of the trace's own hashes. depth_weight: extra cost of a token per 512 tokens before it, as
+    a share of the first one's (`work.block_work`). order: as in the replay. Raises InputError."""
     capacities = list(capacities)
     taken, how = order_taken(workload, order)
     workload = picked(workload, taken)
@@ -57,7 +66,17 @@ def optimum_curve(
         best = most_hits(items, slots)
         if check(items, slots, best.kept, best.checkpoints) != best.hits:
             raise RuntimeError(f"capacity {capacity}: the certificate does not prove {best.hits} hits")
-        row = _Row(workload, rule, block_size, total, capacity, "must-insert" if leaf_first else capacity_rule, depth_weight, served, how)
+        row = _Row(
+            workload,
+            rule,
+            block_size,
+            total,
+            capacity,
+            "must-insert" if leaf_first else capacity_rule,
+            depth_weight,
+            served,
+            how,
+        )
         gap = _leaf_gap(workload, capacity, block_size, best.hits) if leaf_first else 0.0
         rows.append(row.of(HITS, best.depth, gap, len(best.checkpoints)))
         if depth_weight is not None:
@@ -65,14 +84,18 @@ def optimum_curve(
     return rows
 
 
-def _one_at_a_time(workload: Workload, capacity: int | None, block_size: int) -> tuple[np.ndarray, tuple[Items, np.ndarray]]:
-    """Rows that the leaf-first replay serves with the cache, and what it could keep between them: all that a request computes
-    is held while it is served, and what is longer than the cache is served without it."""
+def _one_at_a_time(
+    workload: Workload, capacity: int | None, block_size: int
+) -> tuple[np.ndarray, tuple[Items, np.ndarray]]:
+    """Rows that the leaf-first replay serves with the cache, and what it could keep between them: all that a request
+    computes is held while it is served, and what is longer than the cache is served without it."""
     computed = workload.prompt_tokens + workload.output_tokens - 1
     blocks = int((-(-computed // block_size)).sum()) if capacity is None else capacity
     rows = np.flatnonzero(computed <= blocks * block_size)
     visits = node_visits(workload, rows, computed[rows] // block_size, block_size)
-    used = touches_in_order([visits], -(-computed[rows] // block_size), (workload.prompt_tokens[rows] - 1) // block_size)
+    used = touches_in_order(
+        [visits], -(-computed[rows] // block_size), (workload.prompt_tokens[rows] - 1) // block_size
+    )
     return rows, must_insert(used, blocks)
 
 
@@ -84,7 +107,11 @@ def _leaf_gap(workload: Workload, capacity: int | None, block_size: int, bound: 
 
 
 def _checked(
-    workload: Workload, capacities: list[int | None], block_size: int | None, capacity_rule: str, depth_weight: float | None
+    workload: Workload,
+    capacities: list[int | None],
+    block_size: int | None,
+    capacity_rule: str,
+    depth_weight: float | None,
 ) -> int:
     """The block size, or one clear line about what is wrong."""
     if capacity_rule not in CAPACITY_RULES:
@@ -130,7 +157,9 @@ class _Row:
         depth[self.served] = found
         blocks, tokens = int(depth.sum()), int(np.minimum(depth * size, prompt).sum())
         work = None if self.depth_weight is None else work_ratio(self.workload, depth, size, self.depth_weight)
-        row = hit_row(self.workload, "optimal", self.rule, size, self.capacity, blocks, self.total_blocks, tokens, self.order)
+        row = hit_row(
+            self.workload, "optimal", self.rule, size, self.capacity, blocks, self.total_blocks, tokens, self.order
+        )
         return row | {
             "capacity_rule": self.capacity_rule,
             "objective": objective,
@@ -154,10 +183,11 @@ def work_ratio(workload: Workload, depth: np.ndarray, block_size: int, depth_wei
 
 
 def shares(row: dict[str, Any], optima: Iterable[dict[str, Any]]) -> list[str]:
-    """What a policy's row is of the optima of the same capacity, rule and block size; of prefill work when it has a work_ratio.
+    """What a policy's row is of the optima of the same capacity, rule and block size; of prefill work when it has a
+    work_ratio.
 
-    Under must-insert only LRU's in a flat replay: its other policies may drop blocks of the request they have just served.
-    """
+    Under must-insert only LRU's in a flat replay: its other policies may drop blocks of the request they have just
+    served."""
     found = []
     for best in optima:
         if any(best[key] != row[key] for key in ("rule", "block_size", "capacity_blocks")):
@@ -167,7 +197,13 @@ def shares(row: dict[str, Any], optima: Iterable[dict[str, Any]]) -> list[str]:
         if best["objective"] == HITS:
             part, whole, what = row["hit_tokens"], best["hit_tokens"], HITS
         else:
-            part, whole, what = row["work_ratio"], best["work_ratio"], f"{WORK}, depth weight {best['depth_weight']:.4g}"
+            part, whole, what = (
+                row["work_ratio"],
+                best["work_ratio"],
+                f"{WORK}, depth weight {best['depth_weight']:.4g}",
+            )
         share = f"{100 * part / whole:.1f} %" if whole else "nothing could be hit:"
-        found.append(f"{share} of the optimum ({what}, {best['capacity_rule']}, proved gap {100 * best['proved_gap']:.2f} %)")
+        found.append(
+            f"{share} of the optimum ({what}, {best['capacity_rule']}, proved gap {100 * best['proved_gap']:.2f} %)"
+        )
     return found

@@ -13,6 +13,7 @@ integral dual of the packing problem; `sim.optimum.check` verifies it without tr
     >>> best = most_hits(items, capacity)
     >>> check(items, capacity, best.kept, best.checkpoints) == best.hits
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -45,7 +46,8 @@ def most_hits(items: Items, capacity: np.ndarray) -> MostHits:
 
 
 def _drop_at(crowded: np.ndarray, items: Items, capacity: np.ndarray, kept: np.ndarray) -> tuple[list[int], list[int]]:
-    """Lower `kept` until it fits at the crowded slots; per slot with a drop, the soonest end of what was dropped there."""
+    """Lower `kept` until it fits at the crowded slots; per slot with a drop, the soonest end of what was dropped
+    there."""
     over = items.load(kept, len(capacity))[crowded] - capacity[crowded]
     crossing = np.flatnonzero(items.start < items.end)
     by_start = crossing[np.argsort(items.start[crossing], kind="stable")]

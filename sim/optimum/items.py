@@ -1,18 +1,20 @@
 """Items: what a cache has to carry across time to have a hit.
 
 The one idea: an *item* is the idle span of a run of blocks, from their last release to their next acquisition. Kept for
-the whole span it gives its blocks' hits at the end; dropped anywhere in it, it gives none. Time is numbered slots, and at
-every slot the kept items that cross it must fit the idle capacity there. Everything about a capacity rule is in which
-slots an item crosses and what capacity they have:
+the whole span it gives its blocks' hits at the end; dropped anywhere in it, it gives none. Time is numbered slots, and
+at every slot the kept items that cross it must fit the idle capacity there. Everything about a capacity rule is in
+which slots an item crosses and what capacity they have:
 
     bypass       slot t = after request t; capacity C. Blocks may be dropped as soon as their request has ended.
-    must-insert  slot t = while request t is served; capacity C - its path. Its own path is resident and crosses nothing.
+    must-insert  slot t = while request t is served; capacity C - its path. Its own path is resident and crosses
+    nothing.
     pinned       slots between the cache events of a timed run; capacity C - blocks in use (sim.optimum.schedule).
 
 Items are runs of blocks on the prefix tree, so their number hardly depends on the block size.
 
     >>> items, capacity = bypass(touches(workload, "full-blocks", 16), 320_000)
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -29,7 +31,8 @@ NEVER = np.iinfo(np.int64).max >> 1
 
 @dataclass(frozen=True)
 class Items:
-    """Columns int64 [m], sorted by (request, lo). The items of a request and its `free` blocks tile a start of its path."""
+    """Columns int64 [m], sorted by (request, lo). The items of a request and its `free` blocks tile a start of its
+    path."""
 
     request: np.ndarray  #: whom they would give a hit
     lo: np.ndarray  #: blocks [lo, hi) of that request's path
@@ -117,7 +120,8 @@ def touches_in_order(
 
 
 def node_visits(workload: Workload, rows: np.ndarray, depth: np.ndarray, block_size: int) -> tuple[np.ndarray, ...]:
-    """(index into rows, node, first block, end block) of the shared nodes that own some of the first `depth` blocks of rows' paths."""
+    """(index into rows, node, first block, end block) of the shared nodes that own some of the first `depth` blocks of
+    rows' paths."""
     tree = workload.tree
     lo, hi = tree.start // block_size, tree.end // block_size
     index, node = np.arange(len(rows)), workload.leaf[rows].astype(np.int64)
@@ -128,7 +132,9 @@ def node_visits(workload: Workload, rows: np.ndarray, depth: np.ndarray, block_s
         node = tree.parent[node].astype(np.int64)
         inner = node >= 0
         index, node = index[inner], node[inner]
-    index, node = (np.concatenate(columns) for columns in zip(*found, strict=True)) if found else (np.empty(0, np.int64),) * 2
+    index, node = (
+        (np.concatenate(columns) for columns in zip(*found, strict=True)) if found else (np.empty(0, np.int64),) * 2
+    )
     return index, node, lo[node], np.minimum(hi[node], depth[index])
 
 
@@ -145,7 +151,9 @@ def _partial_tails(workload: Workload, block_size: int) -> tuple[np.ndarray, ...
     return rows, len(tree) + tail, full, full + 1
 
 
-def sorted_visits(node: np.ndarray, lo: np.ndarray, request: np.ndarray, since: np.ndarray, until: np.ndarray, held: np.ndarray) -> Visits:
+def sorted_visits(
+    node: np.ndarray, lo: np.ndarray, request: np.ndarray, since: np.ndarray, until: np.ndarray, held: np.ndarray
+) -> Visits:
     order = np.lexsort((since, node))
     return Visits(*(column[order] for column in (node, lo, request, since, until, held)))
 
@@ -163,7 +171,9 @@ def spans(visits: Visits) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarra
     begin = np.flatnonzero(first)
     uniform = np.minimum.reduceat(visits.held, begin) == np.maximum.reduceat(visits.held, begin)
     simple = np.flatnonzero(uniform[group] & ~first)
-    parts: list[tuple[np.ndarray, ...]] = [(simple, _latest_release(visits, group)[simple], visits.lo[simple], visits.held[simple])]
+    parts: list[tuple[np.ndarray, ...]] = [
+        (simple, _latest_release(visits, group)[simple], visits.lo[simple], visits.held[simple])
+    ]
     mixed = np.flatnonzero(~uniform)
     if len(mixed):
         parts.append(_mixed_spans(visits, begin[mixed], np.append(begin, n)[mixed + 1]))
@@ -173,13 +183,16 @@ def spans(visits: Visits) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarra
 
 def _latest_release(visits: Visits, group: np.ndarray) -> np.ndarray:
     """Latest `until` of the earlier visits of each visit's node (of no meaning for a node's first)."""
-    times, rank = np.unique(visits.until, return_inverse=True)  # small numbers, so that one running maximum serves all groups
+    times, rank = np.unique(
+        visits.until, return_inverse=True
+    )  # small numbers, so that one running maximum serves all groups
     running = np.maximum.accumulate(group * len(times) + rank)
     return times[np.append(0, running[:-1]) % len(times)]
 
 
 def _mixed_spans(visits: Visits, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Nodes of which some visits hold only a shallow part: a list of (end block, last release), shallow to deep, per node."""
+    """Nodes of which some visits hold only a shallow part: a list of (end block, last release), shallow to deep, per
+    node."""
     los, untils, helds = visits.lo.tolist(), visits.until.tolist(), visits.held.tolist()
     out: list[tuple[int, int, int, int]] = []
     for a, b in zip(begin.tolist(), end.tolist(), strict=True):
@@ -210,7 +223,9 @@ def _raise(levels: list[tuple[int, int]], to: int, last: int) -> None:
         levels.append((to, last))
 
 
-def _cut(request: np.ndarray, last: np.ndarray, lo: np.ndarray, hi: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, ...]:
+def _cut(
+    request: np.ndarray, last: np.ndarray, lo: np.ndarray, hi: np.ndarray, at: np.ndarray
+) -> tuple[np.ndarray, ...]:
     """Runs with those that `at` falls into as two."""
     inside = (lo < at) & (at < hi)
     lo = np.concatenate((lo, at[inside]))
@@ -218,8 +233,11 @@ def _cut(request: np.ndarray, last: np.ndarray, lo: np.ndarray, hi: np.ndarray, 
     return np.append(request, request[inside]), np.append(last, last[inside]), lo, hi
 
 
-def joined(request: np.ndarray, last: np.ndarray, lo: np.ndarray, hi: np.ndarray, cut: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
-    """Sorted by (request, lo), with neighbours on a path that were released together as one run: (request, last, lo, hi).
+def joined(
+    request: np.ndarray, last: np.ndarray, lo: np.ndarray, hi: np.ndarray, cut: np.ndarray | None = None
+) -> tuple[np.ndarray, ...]:
+    """Sorted by (request, lo), with neighbours on a path that were released together as one run: (request, last, lo,
+    hi).
 
     cut: no run is joined across this block of the path of request `last`.
     """
@@ -257,7 +275,9 @@ CAPACITY_RULES = {"bypass": bypass, "must-insert": must_insert}
 
 def _items(used: Touches, hi: np.ndarray, start: np.ndarray, end: np.ndarray) -> Items:
     some = used.lo < hi
-    return Items(used.request[some], used.lo[some], hi[some], start[some], end[some], np.zeros(len(used.length), np.int64))
+    return Items(
+        used.request[some], used.lo[some], hi[some], start[some], end[some], np.zeros(len(used.length), np.int64)
+    )
 
 
 def blocks_needed(items: Items, capacity: np.ndarray, capacity_blocks: int) -> int:

@@ -11,6 +11,7 @@ The second sum is over runs nested in (s, t); all of them are found at once, bit
     >>> curve = lru_curve(workload, "full-blocks", 16)
     >>> curve.hit_blocks_at([10_000, 20_000])        # = replay(workload, "lru", ...).hit_blocks, for any capacity
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -55,7 +56,17 @@ class LruCurve:
         at = [int(self.capacities[-1]) if capacity is None else capacity for capacity in capacities]
         blocks, tokens = self.hit_blocks_at(at).tolist(), self.hit_tokens_at(at).tolist()
         return [
-            hit_row(workload, "lru", self.rule, self.block_size, capacity, hit_blocks, self.total_blocks, hit_tokens, self.order)
+            hit_row(
+                workload,
+                "lru",
+                self.rule,
+                self.block_size,
+                capacity,
+                hit_blocks,
+                self.total_blocks,
+                hit_tokens,
+                self.order,
+            )
             for capacity, hit_blocks, hit_tokens in zip(capacities, blocks, tokens, strict=True)
         ]
 
@@ -76,12 +87,20 @@ def lru_curve(workload: Workload, rule: str, block_size: int, order: str = "time
     distance = np.concatenate((distance, (distance + count - 1)[partial]))
     tokens = np.concatenate((np.full(len(count), block_size), block_size + tail[partial]))
     last = np.concatenate((np.zeros(len(count), np.int64), np.ones(int(partial.sum()), np.int64)))
-    count = np.concatenate((count - partial, last[len(count):]))
-    return LruCurve(*_curve(distance, count, tokens), rule, block_size, int(used.length.sum()), int(workload.prompt_tokens.sum()), how)
+    count = np.concatenate((count - partial, last[len(count) :]))
+    return LruCurve(
+        *_curve(distance, count, tokens),
+        rule,
+        block_size,
+        int(used.length.sum()),
+        int(workload.prompt_tokens.sum()),
+        how,
+    )
 
 
 def _nested(end: np.ndarray, start: np.ndarray, amount: np.ndarray) -> np.ndarray:
-    """For each span (start, end): the sum of the amounts of the spans that begin after its start and end before its end.
+    """For each span (start, end): the sum of the amounts of the spans that begin after its start and end before its
+    end.
 
     `end` ascends. A wavelet matrix: the spans are partitioned by one bit of their start at a time, every query at once.
     """
@@ -101,7 +120,8 @@ def _nested(end: np.ndarray, start: np.ndarray, amount: np.ndarray) -> np.ndarra
 
 
 def _curve(distance: np.ndarray, count: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(capacities, hit blocks, hit tokens) of blocks with the distances distance, distance + 1, ..., `count` of them."""
+    """(capacities, hit blocks, hit tokens) of blocks with the distances distance, distance + 1, ..., `count` of
+    them."""
     at, which = np.unique(np.concatenate(([0], distance, distance + count)), return_inverse=True)
     begin, end = which[1 : len(distance) + 1], which[len(distance) + 1 :]
     sums = []

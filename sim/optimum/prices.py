@@ -1,12 +1,13 @@
 """Prices of memory: the linear program behind the bound on prefill work.
 
-The one idea: one variable per run says which share of it is kept, one per slot says how full the slot is, so a run costs
-two entries however many slots it crosses; a run is kept at most as much as the one above it on its request's path. The
-price of a slot is the dual of its capacity. Only slots that matter are in the program: slots that its solution
-overfills are added, the worst of each stretch, until there are none (each round's prices are valid already).
+The one idea: one variable per run says which share of it is kept, one per slot says how full the slot is, so a run
+costs two entries however many slots it crosses; a run is kept at most as much as the one above it on its request's
+path. The price of a slot is the dual of its capacity. Only slots that matter are in the program: slots that its
+solution overfills are added, the worst of each stretch, until there are none (each round's prices are valid already).
 
 scipy's HiGHS solves it; it is imported only here.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -32,7 +33,9 @@ class Work:
         return (hi - lo) * (1 + self.slope * (lo + hi - 1) / 2)
 
 
-def lowest_prices(items: Items, capacity: np.ndarray, work: Work, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def lowest_prices(
+    items: Items, capacity: np.ndarray, work: Work, slots: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(slots, prices, share of every item that is kept), from a first guess at the slots that matter."""
     slots = np.unique(slots).astype(np.int64)
     for _ in range(ROUNDS):
@@ -50,7 +53,9 @@ def _load(items: Items, share: np.ndarray, n_slots: int) -> np.ndarray:
     """float64 [n_slots]; `Items.load` counts whole blocks."""
     crosses = items.start < items.end
     blocks = (share * items.amount)[crosses]
-    change = np.bincount(items.start[crosses], blocks, n_slots + 1) - np.bincount(items.end[crosses], blocks, n_slots + 1)
+    change = np.bincount(items.start[crosses], blocks, n_slots + 1) - np.bincount(
+        items.end[crosses], blocks, n_slots + 1
+    )
     return np.cumsum(change)[:n_slots]
 
 
@@ -74,7 +79,8 @@ def _solve(items: Items, capacity: np.ndarray, work: Work, slots: np.ndarray) ->
 
 
 class _Runs:
-    """Items of a request that cross the same chosen slots as one: work grows with depth, so they are kept to the same share."""
+    """Items of a request that cross the same chosen slots as one: work grows with depth, so they are kept to the same
+    share."""
 
     def __init__(self, items: Items, work: Work, slots: np.ndarray) -> None:
         first, last = np.searchsorted(slots, items.start), np.searchsorted(slots, items.end)
@@ -103,11 +109,18 @@ class _Runs:
         balance = csr_matrix((value, (row, column)), (n_slots, len(upper)))
         rule = np.arange(len(self.below))
         value = np.repeat([1.0, -1.0], len(rule))
-        at_most_above = csr_matrix((value, (np.tile(rule, 2), np.concatenate((self.below, self.below - 1)))), (len(rule), len(upper)))
+        at_most_above = csr_matrix(
+            (value, (np.tile(rule, 2), np.concatenate((self.below, self.below - 1)))), (len(rule), len(upper))
+        )
         solution = linprog(
-            np.concatenate((-self.work, np.zeros(n_slots))), A_eq=balance, b_eq=np.zeros(n_slots),
-            A_ub=at_most_above, b_ub=np.zeros(len(rule)), bounds=np.stack((np.zeros(len(upper)), upper), axis=1), method="highs",
-        )  # fmt: skip
+            np.concatenate((-self.work, np.zeros(n_slots))),
+            A_eq=balance,
+            b_eq=np.zeros(n_slots),
+            A_ub=at_most_above,
+            b_ub=np.zeros(len(rule)),
+            bounds=np.stack((np.zeros(len(upper)), upper), axis=1),
+            method="highs",
+        )
         if solution.status:
             raise RuntimeError(f"linear program of {n} runs and {n_slots} slots: {solution.message}")
         return solution

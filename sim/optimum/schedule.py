@@ -4,7 +4,8 @@ Three references, from the tightest to the loosest, all over every replica with 
 
     schedule   the best eviction given these admissions and pins. The reference for "X % of the optimum" and for causes.
                Two policies have two schedules: it does not compare policies.
-    order      no eviction does better in any run that admits each replica's requests in this order, when every prompt is
+    order      no eviction does better in any run that admits each replica's requests in this order, when every prompt
+               is
                allocated before the next admission (the engine's default, not with a long-prefill threshold). It does
                compare policies. Output blocks may be generated late: what they occupy is left out, which leaves a gap
                between the bound and the best schedule found when answers are reused.
@@ -16,6 +17,7 @@ may hit are cut at its recorded ceiling, so nothing is hit before it was compute
     >>> rec = run(workload, params, step_time, record_cache=True)
     >>> schedule_optimum(workload, rec).hit_tokens.sum() / rec.ceiling_replica_tokens.sum()
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -47,7 +49,9 @@ class Optimum:
     name: str  #: "optimum for this schedule" or "optimum for this order"
     rule: str  #: the capacity rule, in words
     bound_tokens: int  #: nothing hits more
-    hit_tokens: np.ndarray  #: int64 [n requests], a possible schedule; of equal ones the one that drops deepest blocks first
+    hit_tokens: (
+        np.ndarray
+    )  #: int64 [n requests], a possible schedule; of equal ones the one that drops deepest blocks first
     checkpoints: int  #: slots in the proof, all replicas
     objective: str = "hit tokens"
 
@@ -90,7 +94,10 @@ class WorkBound:
 
     def share(self) -> str:
         share = f"{100 * self.saved / self.bound:.1f} %" if self.bound else "nothing could be saved:"
-        about = f"prefill work, depth weight {self.depth_weight:.4g}, pinned blocks as they were, proved gap {100 * self.gap:.2f} %"
+        about = (
+            f"prefill work, depth weight {self.depth_weight:.4g}, pinned blocks as they were, proved gap"
+            f" {100 * self.gap:.2f} %"
+        )
         return f"{share} of the bound for this schedule ({about})"
 
 
@@ -119,10 +126,15 @@ def _solved(name: str, rule: str, problems: list[Problem], rec: Recording) -> Op
 
 
 def _leading(items: Items, kept: np.ndarray) -> np.ndarray:
-    """Without what cannot be hit because something above it is not kept: items without a load may be kept all the same."""
+    """Without what cannot be hit because something above it is not kept: items without a load may be kept all the
+    same."""
     short = np.cumsum(kept < items.amount)
     above = np.append(0, short[:-1])
-    first = np.flatnonzero(np.append(True, items.request[1:] != items.request[:-1])) if len(items) else np.empty(0, np.int64)
+    first = (
+        np.flatnonzero(np.append(True, items.request[1:] != items.request[:-1]))
+        if len(items)
+        else np.empty(0, np.int64)
+    )
     before = np.repeat(above[first], np.diff(np.append(first, len(items))))
     return np.where(above > before, 0, kept)
 
@@ -142,7 +154,9 @@ def schedule_problem(workload: Workload, rec: Recording, replica: int) -> Proble
     first[np.unique(rows, return_index=True)[1]] = True
     total = (workload.prompt_tokens + workload.output_tokens)[rows]
     held = np.where(released == NEVER, total // rec.block_size, left)
-    limit = np.where(first, rec.ceiling_replica_tokens[rows] // rec.block_size, 0)  # hits after a preemption count apart
+    limit = np.where(
+        first, rec.ceiling_replica_tokens[rows] // rec.block_size, 0
+    )  # hits after a preemption count apart
     position, node, lo, hi = node_visits(workload, rows, held, rec.block_size)
     visits = sorted_visits(node, lo, position, acquired[position], released[position], hi)
     visit, last, lo, hi = spans(visits)
@@ -178,8 +192,14 @@ def order_problem(workload: Workload, rec: Recording, replica: int) -> Problem:
     visits = node_visits(workload, rows, (prompt + output - 1) // block, block)
     used = touches_in_order([visits], -(-prompt // block), (prompt - 1) // block, cut=prompt // block)
     items, capacity = must_insert(used, rec.kv_blocks)
-    generated = items.lo >= (prompt // block)[items.start - 1]  # by the request that used it last: may not exist yet at any slot
-    return Problem(Items(items.request, items.lo, items.hi, np.where(generated, items.end, items.start), items.end, items.free), capacity, rows)
+    generated = (
+        items.lo >= (prompt // block)[items.start - 1]
+    )  # by the request that used it last: may not exist yet at any slot
+    return Problem(
+        Items(items.request, items.lo, items.hi, np.where(generated, items.end, items.start), items.end, items.free),
+        capacity,
+        rows,
+    )
 
 
 # ---- evicted tokens ----
@@ -198,9 +218,12 @@ class EvictedSplit:
 
 
 def split_evicted(hit: np.ndarray, optimum: np.ndarray, ceiling: np.ndarray) -> EvictedSplit:
-    """Split `ceiling - hit` against an optimum of the same schedule; depths in tokens, int64 [n], hit <= ceiling, optimum <= ceiling."""
+    """Split `ceiling - hit` against an optimum of the same schedule; depths in tokens, int64 [n], hit <= ceiling,
+    optimum <= ceiling."""
     bad = np.flatnonzero((hit > ceiling) | (optimum > ceiling))
     if len(bad):
         r = bad[0]
-        raise ValueError(f"request {r}: hit {hit[r]} and optimum {optimum[r]} tokens, expected at most the ceiling {ceiling[r]}")
+        raise ValueError(
+            f"request {r}: hit {hit[r]} and optimum {optimum[r]} tokens, expected at most the ceiling {ceiling[r]}"
+        )
     return EvictedSplit(np.maximum(optimum - hit, 0), ceiling - np.maximum(hit, optimum), np.maximum(hit - optimum, 0))

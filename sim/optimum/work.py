@@ -7,12 +7,13 @@ The one idea: the bound's proof is a *price* per block at some slots. For any pr
 
     work saved <= sum of price x idle capacity + per request the best start of (work - prices of the slots crossed)
 
-so the solver need not be trusted: `price_bound` recomputes the right-hand side in numpy. The program looks only at slots
-that matter, at first the checkpoints of the most hits (sim.optimum.prices).
+so the solver need not be trusted: `price_bound` recomputes the right-hand side in numpy. The program looks only at
+slots that matter, at first the checkpoints of the most hits (sim.optimum.prices).
 
     >>> result = most_work(items, capacity, block_work(items, 16, depth_weight=1 / 60), most_hits(items, capacity).checkpoints)
     >>> result.saved / result.bound
-"""
+"""  # noqa: E501
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -29,8 +30,8 @@ WEIGHT_TOKENS = 512
 def block_work(block_size: int, depth_weight: float) -> Work:
     """FLOPs of prefill: linear layers cost the same for every token, attention grows with the tokens before it.
 
-    depth_weight: about 1/60 for Llama-3.1-8B (2 FLOPs a parameter against 4 x layers x heads x head size a context token).
-    """
+    depth_weight: about 1/60 for Llama-3.1-8B (2 FLOPs a parameter against 4 x layers x heads x head size a context
+    token)."""
     return Work(depth_weight * block_size / WEIGHT_TOKENS)
 
 
@@ -65,7 +66,8 @@ def free_work(items: Items, work: Work) -> float:
 
 
 def _best_starts(request: np.ndarray, profit: np.ndarray) -> float:
-    """Sum over requests of the best sum of leading items, 0 for none. Work a block grows along a run: its ends suffice."""
+    """Sum over requests of the best sum of leading items, 0 for none. Work a block grows along a run: its ends
+    suffice."""
     if not len(request):
         return 0.0
     first = np.flatnonzero(np.append(True, request[1:] != request[:-1]))
@@ -88,7 +90,8 @@ def work_of(items: Items, work: Work, kept: np.ndarray) -> float:
 
 
 def _rounded(items: Items, capacity: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """A feasible schedule near the program's shares: what it keeps whole, then as much as fits, its largest shares first."""
+    """A feasible schedule near the program's shares: what it keeps whole, then as much as fits, its largest shares
+    first."""
     kept = np.where(share > 1 - 1e-6, items.amount, 0)
     slack = capacity - items.load(kept, len(capacity))
     if np.any(slack < 0):  # the program was stopped before it fitted everywhere

@@ -1,7 +1,8 @@
 """SGLang's scheduler and radix cache, exact in every step (docs/cache.md; `kvcast validate engine-cases`).
 
-    >>> recording = simulate(workload, EngineParams(kv_blocks=400_000, block_size=1, semantics="sglang"), step_time)
+>>> recording = simulate(workload, EngineParams(kv_blocks=400_000, block_size=1, semantics="sglang"), step_time)
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -22,7 +23,8 @@ from workloads.errors import InputError
 
 RETRACTION = ("length", "priority")
 OWN = (*POLICIES, "tlru")
-"""Eviction as SGLang has it; every other policy of the block cache, a user's own included, ranks the leaves of the same tree."""
+"""Eviction as SGLang has it; every other policy of the block cache, a user's own included, ranks the leaves of the same
+tree."""
 __all__ = ["ORDERS", "OWN", "POLICIES", "RETRACTION", "SGLangScheduler", "check", "check_policy", "scheduler"]
 
 
@@ -36,12 +38,20 @@ def check(params: EngineParams, record_cache: bool = False) -> None:
         if value not in known:
             close = get_close_matches(value, known, 1)
             hint = f" (did you mean {close[0]}?)" if close else ""
-            raise InputError(f"[{section}] {key} = {value!r}: expected one of {', '.join(known)} with engine.semantics = 'sglang'{hint}")
+            raise InputError(
+                f"[{section}] {key} = {value!r}: expected one of {', '.join(known)} with engine.semantics ="
+                f" 'sglang'{hint}"
+            )
     check_policy(params.policy, params.policy_params)
     if 0 < params.chunked_prefill_size < params.block_size:
-        raise InputError(f"[engine] chunked_prefill_size = {params.chunked_prefill_size}: expected at least a page ({params.block_size}), or 0 for no chunks")
+        raise InputError(
+            f"[engine] chunked_prefill_size = {params.chunked_prefill_size}: expected at least a page"
+            f" ({params.block_size}), or 0 for no chunks"
+        )
     if params.priority_scheduling and params.schedule_policy not in ("fcfs", "lof"):
-        raise InputError(f"[engine] priority_scheduling: expected schedule_policy fcfs or lof with it, not {params.schedule_policy}")
+        raise InputError(
+            f"[engine] priority_scheduling: expected schedule_policy fcfs or lof with it, not {params.schedule_policy}"
+        )
     if record_cache:
         raise InputError("the optimum of a schedule is defined for vLLM's semantics only")
 
@@ -49,7 +59,10 @@ def check(params: EngineParams, record_cache: bool = False) -> None:
 def check_policy(policy: str, params: Mapping[str, Any]) -> None:
     """Raise InputError for a policy that does not exist here, or a parameter it does not have."""
     if policy == "clairvoyant":
-        raise InputError("[cache] policy = 'clairvoyant': expected another with engine.semantics = 'sglang', the future is known by vLLM's blocks only")
+        raise InputError(
+            "[cache] policy = 'clairvoyant': expected another with engine.semantics = 'sglang', the future is known by"
+            " vLLM's blocks only"
+        )
     if policy in POLICIES and params:
         raise InputError(f"[cache] policy_params: {policy} as SGLang has it has no parameters")
     policies.check(policy, params)
@@ -57,7 +70,9 @@ def check_policy(policy: str, params: Mapping[str, Any]) -> None:
         _tail_optimized(1, params)
 
 
-def scheduler(params: EngineParams, paths: Paths, token_paths: Paths, log: RequestLog, fleet_seen: dict[int, int], world: World) -> SGLangScheduler:
+def scheduler(
+    params: EngineParams, paths: Paths, token_paths: Paths, log: RequestLog, fleet_seen: dict[int, int], world: World
+) -> SGLangScheduler:
     """One replica's engine; `token_paths` has blocks of one token, `fleet_seen` is shared by all replicas."""
     return SGLangScheduler(params, _cache(params, paths, fleet_seen, world), paths, token_paths, log)
 

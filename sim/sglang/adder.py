@@ -1,8 +1,8 @@
 """What one prefill batch of SGLang may still take: memory now, memory until its requests end, input and chunk tokens.
 
-The one idea: the reserve for running requests is a float sum in running order, scaled by `new_token_ratio`. Its last bits
-matter only when a comparison is near a tie, so an integer sum decides and the exact sum is folded only then.
-"""
+The one idea: the reserve for running requests is a float sum in running order, scaled by `new_token_ratio`. Its last
+bits matter only when a comparison is near a tie, so an integer sum decides and the exact sum is folded only then."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -19,7 +19,16 @@ UNLIMITED = 1 << 62
 class Adder:
     """One pass. Tokens throughout; `chunk` and `input` are what is left of the budgets."""
 
-    def __init__(self, cache: RadixCache, page: int, chunk: int, most_input: int, to_come: int, ratio: float, fold: Callable[[], Iterable[int]]) -> None:
+    def __init__(
+        self,
+        cache: RadixCache,
+        page: int,
+        chunk: int,
+        most_input: int,
+        to_come: int,
+        ratio: float,
+        fold: Callable[[], Iterable[int]],
+    ) -> None:
         self.cache = cache
         self.page = page
         self.chunked = chunk > 0

@@ -1,8 +1,9 @@
-"""Admission: a prefill batch from the chunked request and the waiting, in order until one does not fit (docs/sglang.md).
+"""Admission: a prefill batch from the chunked request and the waiting, in order until one does not fit
+(docs/sglang.md).
 
-The one idea: a request is looked up and locked, and taken when memory would last until everything running has ended, with
-what it is expected to generate (sim.sglang.adder).
-"""
+The one idea: a request is looked up and locked, and taken when memory would last until everything running has ended,
+with what it is expected to generate (sim.sglang.adder)."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,4 +1,5 @@
 """A node of SGLang's radix tree, the eviction policies that rank its leaves, and a request that stands in it."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -13,11 +14,28 @@ class Node:
     """An edge [lo, hi) of pages and its lower end."""
 
     __slots__ = (
-        "access", "children", "creation", "end", "entry", "hi", "history", "hits", "key", "lo", "lock", "parent", "path", "priority", "queued",
-        "released", "state",
-    )  # fmt: skip
+        "access",
+        "children",
+        "creation",
+        "end",
+        "entry",
+        "hi",
+        "history",
+        "hits",
+        "key",
+        "lo",
+        "lock",
+        "parent",
+        "path",
+        "priority",
+        "queued",
+        "released",
+        "state",
+    )
 
-    def __init__(self, parent: Node | None, path: Path, end: int, lo: int, hi: int, key: int, clock: int, priority: int) -> None:
+    def __init__(
+        self, parent: Node | None, path: Path, end: int, lo: int, hi: int, key: int, clock: int, priority: int
+    ) -> None:
         self.parent = parent  # None: the root, or evicted
         self.path = path  # of a request that went through here
         self.end = end  # index in it of the owner of page hi - 1
@@ -45,7 +63,8 @@ POLICIES: dict[str, Callable[[Node], Any]] = {
     "mru": lambda n: -n.access,
     "priority": lambda n: (n.priority, n.access),
 }
-"""cache.policy -> key of a leaf; the smallest goes first. Of these only mru's may fall while a leaf waits for eviction."""
+"""cache.policy -> key of a leaf; the smallest goes first. Of these only mru's may fall while a leaf waits for
+eviction."""
 
 
 def tail_optimized(page: int, threshold_tokens: int = 2048, next_prompt_tokens: int = 256) -> Callable[[Node], Any]:

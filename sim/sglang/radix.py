@@ -1,17 +1,19 @@
-"""SGLang's radix cache on the static prefix tree: its own small tree, whose edges are intervals of pages on a request's path.
+"""SGLang's radix cache on the static prefix tree: its own small tree, whose edges are intervals of pages on a request's
+path.
 
 The one idea: no token is looked at. A page is known by the static node that owns its last token (sim.kvcache.chains),
-so two requests share a page exactly when their paths agree there, children are told apart by the static node of their first
-page, and an edge costs a few comparisons however long it is. What SGLang's own boundaries are (chunk ends, splits, prompt
-and output) decides what one eviction takes, so they are kept as they are.
+so two requests share a page exactly when their paths agree there, children are told apart by the static node of their
+first page, and an edge costs a few comparisons however long it is. What SGLang's own boundaries are (chunk ends,
+splits, prompt and output) decides what one eviction takes, so they are kept as they are.
 
-Memory is three counts of pages: `blank` (free), `idle` (cached, not locked: may be evicted) and the rest, which is locked
-or private to a running request. All positions are in pages.
+Memory is three counts of pages: `blank` (free), `idle` (cached, not locked: may be evicted) and the rest, which is
+locked or private to a running request. All positions are in pages.
 
     cache.match(request.path, limit)      touch, split, and how far the cache reaches
     cache.store(request, whole)           insert what is computed and lock it: SGLang's checkpoint
     cache.make_room(n)                    evict whole leaves until n pages are free
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -27,9 +29,15 @@ class RadixCache:
     """The tree, its eviction heap and the three counts of memory."""
 
     def __init__(
-        self, total_pages: int, policy: str, n_shared: int, fleet_seen: dict[int, int], caching: bool = True, clock: int = 0,
+        self,
+        total_pages: int,
+        policy: str,
+        n_shared: int,
+        fleet_seen: dict[int, int],
+        caching: bool = True,
+        clock: int = 0,
         rank: Callable[[Node], Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """rank: the key of a leaf, where the policy's is not in `POLICIES`."""
         self.total = self.blank = total_pages
         self.idle = self.evicted = self.taken = 0
@@ -51,7 +59,8 @@ class RadixCache:
 
     # -- walking ----------------------------------------------------------------------------------------------------
     def match(self, path: Path, limit: int) -> Node:
-        """The node up to whose `hi` the first `limit` pages of the path are cached. Touches all it visits, splits the last."""
+        """The node up to whose `hi` the first `limit` pages of the path are cached. Touches all it visits, splits the
+        last."""
         node = self.root
         if limit <= 0:
             return node
@@ -165,9 +174,8 @@ class RadixCache:
     def store(self, r: RadixRequest, whole: int, prompt: int) -> None:
         """Insert the request's first `whole` pages, its `prompt` ones with a higher priority, and lock them.
 
-        Pages that another request had put there first are given back. One walk stands for SGLang's insert, insert, match and
-        lock: every node of the path ends with the time of the match.
-        """
+        Pages that another request had put there first are given back. One walk stands for SGLang's insert, insert,
+        match and lock: every node of the path ends with the time of the match."""
         if not self.caching:
             self.remember(r.path, 0, whole)
             return
@@ -271,13 +279,16 @@ class RadixCache:
         return found[1:]
 
     def rows(self, page: int) -> list[list[int]]:
-        """All but the root, as recorded cases list them: parent's row, tokens, hits, priority, access, creation, lock."""
+        """All but the root, as recorded cases list them: parent's row, tokens, hits, priority, access, creation,
+        lock."""
         rows: list[list[int]] = []
         todo = [(self.root, -1)]
         while todo:
             node, parent = todo.pop()
             todo += [(child, len(rows)) for child in node.children.values()]
-            rows.append([parent, (node.hi - node.lo) * page, node.hits, node.priority, node.access, node.creation, node.lock])
+            rows.append(
+                [parent, (node.hi - node.lo) * page, node.hits, node.priority, node.access, node.creation, node.lock]
+            )
         return rows[1:]
 
     def check(self, private: int) -> None:
@@ -286,9 +297,18 @@ class RadixCache:
         idle = sum(n.hi - n.lo for n in nodes if not n.lock)
         locked = sum(n.hi - n.lo for n in nodes if n.lock)
         if idle != self.idle or self.blank + idle + locked + private != self.total:
-            raise AssertionError(f"pages: {self.blank} blank, {idle} idle (counted {self.idle}), {locked} locked, {private} private of {self.total}")
+            raise AssertionError(
+                f"pages: {self.blank} blank, {idle} idle (counted {self.idle}), {locked} locked, {private} private of"
+                f" {self.total}"
+            )
         for n in nodes:
-            if n.parent is None or n.lo != n.parent.hi or n.hi <= n.lo or n.parent.children.get(n.key) is not n or (n.lock > n.parent.lock and n.parent is not self.root):
+            if (
+                n.parent is None
+                or n.lo != n.parent.hi
+                or n.hi <= n.lo
+                or n.parent.children.get(n.key) is not n
+                or (n.lock > n.parent.lock and n.parent is not self.root)
+            ):
                 raise AssertionError(f"radix node [{n.lo}, {n.hi}) is out of place")
             if not n.lock and not n.children and not n.queued and not self._falls:
                 raise AssertionError(f"unlocked leaf [{n.lo}, {n.hi}) is not queued for eviction")

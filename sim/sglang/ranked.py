@@ -1,12 +1,13 @@
 """Policies of the block cache, and a user's own, on SGLang's radix tree (sim.kvcache.policies).
 
-The one idea: SGLang's tree stays as it is, its boundaries and what one eviction takes included; a policy only says which
-unlocked leaf goes next. A leaf goes whole, so it has one history: what happens to its pages is told for each static node
-it spans (deepest first), and the state of the deepest page is the leaf's. An admission hits what it locks; a look-up that
-ends in a rejection is no use.
+The one idea: SGLang's tree stays as it is, its boundaries and what one eviction takes included; a policy only says
+which unlocked leaf goes next. A leaf goes whole, so it has one history: what happens to its pages is told for each
+static node it spans (deepest first), and the state of the deepest page is the leaf's. An admission hits what it locks;
+a look-up that ends in a rejection is no use.
 
     run(workload, EngineParams(kv_blocks=400_000, block_size=1, semantics="sglang", policy="s3fifo"), step_time)
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -25,7 +26,9 @@ from workloads.errors import InputError
 class RankedRadixCache(RadixCache):
     """SGLang's tree with another policy's order. A heap entry counts while its node names it."""
 
-    def __init__(self, total_pages: int, policy: Policy, n_shared: int, fleet_seen: dict[int, int], caching: bool = True) -> None:
+    def __init__(
+        self, total_pages: int, policy: Policy, n_shared: int, fleet_seen: dict[int, int], caching: bool = True
+    ) -> None:
         super().__init__(total_pages, "lru", n_shared, fleet_seen, caching)
         self._falls = True  # every change of a leaf is offered anew
         self.policy = policy
@@ -128,7 +131,10 @@ class RankedRadixCache(RadixCache):
                 self._spare(leaf)
                 run = self._as_run(leaf)
                 if (run.state, self.policy.key(run)) == before and self.policy.second_chance(run):
-                    raise InputError(f"cache.policy {type(self.policy).__name__}: spare changed nothing, expected another state or key after a second chance")
+                    raise InputError(
+                        f"cache.policy {type(self.policy).__name__}: spare changed nothing, expected another state or"
+                        " key after a second chance"
+                    )
                 self._push(leaf)
                 continue
             for run in self._pieces(leaf):
@@ -150,7 +156,8 @@ class RankedRadixCache(RadixCache):
         return node
 
     def _spare(self, leaf: Node) -> None:
-        """A second chance for the leaf and its ancestors, while each is the only child of the next, unlocked and in the same state."""
+        """A second chance for the leaf and its ancestors, while each is the only child of the next, unlocked and in the
+        same state."""
         chain = [leaf]
         for above in self._up(leaf.parent):
             if above.lock or len(above.children) != 1 or above.state != leaf.state:
@@ -165,4 +172,6 @@ class RankedRadixCache(RadixCache):
         super().check(private)
         for node in self.nodes():
             if (node.entry >= 0) != (not node.lock and not node.children):
-                raise AssertionError(f"leaf [{node.lo}, {node.hi}): queued for eviction is {node.entry >= 0}, locked {node.lock}")
+                raise AssertionError(
+                    f"leaf [{node.lo}, {node.hi}): queued for eviction is {node.entry >= 0}, locked {node.lock}"
+                )

@@ -1,8 +1,9 @@
 """SGLang's `new_token_ratio`: the share of the tokens running requests may still generate that admission reserves.
 
-It starts at 0.7 x conservativeness, falls by a fixed step in every decode step to 0.14 of that, and after a retraction is set to what the
-requests that stay have used so far. Falls are applied when somebody asks, one by one: the float is the engine's own.
-"""
+It starts at 0.7 x conservativeness, falls by a fixed step in every decode step to 0.14 of that, and after a retraction
+is set to what the requests that stay have used so far. Falls are applied when somebody asks, one by one: the float is
+the engine's own."""
+
 from __future__ import annotations
 
 from sim.scenario import EngineParams

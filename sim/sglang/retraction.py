@@ -3,6 +3,7 @@
 The one idea: fewest outputs first, until the rest has its pages and room for a few steps; what admission expects of
 running requests (`new_token_ratio`) is set anew from those that stay.
 """
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -27,7 +28,9 @@ def retract(s: SGLangScheduler, now_s: float) -> None:
         s.cache.make_room(-(-len(order) * keep_ahead // b))
     s.full = False
     s.rearrange(order)
-    s.new_token_ratio.set_after_retraction(sum(_sampled(s, r) for r in order), sum(r.asked for r in order), keep_ahead * len(order))
+    s.new_token_ratio.set_after_retraction(
+        sum(_sampled(s, r) for r in order), sum(r.asked for r in order), keep_ahead * len(order)
+    )
     s.changed = True
 
 
@@ -38,7 +41,9 @@ def _sampled(s: SGLangScheduler, r: RadixRequest) -> int:
 
 def _rank(s: SGLangScheduler, r: RadixRequest) -> tuple[int, ...]:
     """The smallest is retracted first."""
-    return (r.priority, _sampled(s, r), -r.prompt) if s.p.retraction_policy == "priority" else (_sampled(s, r), -r.prompt)
+    return (
+        (r.priority, _sampled(s, r), -r.prompt) if s.p.retraction_policy == "priority" else (_sampled(s, r), -r.prompt)
+    )
 
 
 def _fits(s: SGLangScheduler, pages: int) -> bool:

@@ -1,15 +1,17 @@
 """The engine step of SGLang: a prefill batch whenever one can be formed, a decode of everybody otherwise.
 
-The one idea: decodes advance together and only in decode steps, so sim.decodes keeps them as aggregates over the count of
-decode steps. Between a rejected head of the queue (`full`) and the next finish nothing can change the batch, and a
+The one idea: decodes advance together and only in decode steps, so sim.decodes keeps them as aggregates over the count
+of decode steps. Between a rejected head of the queue (`full`) and the next finish nothing can change the batch, and a
 stretch of decode steps is one event (docs/sglang.md has the rules).
 
-    schedule()     decide one step: prefill if anything waiting fits (sim.sglang.admission), else decode, retracting when memory
+    schedule()     decide one step: prefill if anything waiting fits (sim.sglang.admission), else decode, retracting
+                   when memory
                    is short (sim.sglang.retraction)
     stretch()      how many decode steps from here nothing can change the batch
     fast_forward() take some of them at once
     complete()     sample, insert into the cache, finish and free at the end of the step
 """
+
 from __future__ import annotations
 
 from sim.decodes import Decodes
@@ -27,7 +29,9 @@ from sim.sglang.waiting import Waiting
 class SGLangScheduler:
     """One replica's queue, batches and step plan."""
 
-    def __init__(self, params: EngineParams, cache: RadixCache, paths: Paths, token_paths: Paths, log: RequestLog) -> None:
+    def __init__(
+        self, params: EngineParams, cache: RadixCache, paths: Paths, token_paths: Paths, log: RequestLog
+    ) -> None:
         self.p = params
         self.b = params.block_size
         self._most_tokens = (params.kv_blocks - 1) * params.block_size - 1  # of a request that can be admitted
@@ -36,7 +40,9 @@ class SGLangScheduler:
         self.log = log
         cache.clock += 2  # the tree that SGLang's orders keep of the waiting takes two ticks
         refreshes = params.caching and params.policy == "lru" and params.schedule_policy in ("fcfs", "lof")
-        self.waiting = Waiting(cache, self.b, params.schedule_policy, params.priority_scheduling, refreshes, self._build, token_paths.build)
+        self.waiting = Waiting(
+            cache, self.b, params.schedule_policy, params.priority_scheduling, refreshes, self._build, token_paths.build
+        )
         self.waiting_tokens = 0
         self.running: dict[RadixRequest, None] = {}  # everybody admitted
         self.running_tokens = 0  # known tokens of the running requests, at the last completed step
@@ -78,7 +84,9 @@ class SGLangScheduler:
     def _build(self, request: int) -> RadixRequest:
         log = self.log
         prompt, output = log.prompt[request], log.output[request]
-        r = RadixRequest(request, prompt, output, log.arrival_s[request], self.paths.build(request), log.priority[request])
+        r = RadixRequest(
+            request, prompt, output, log.arrival_s[request], self.paths.build(request), log.priority[request]
+        )
         r.asked = max(output, min(log.max_tokens[request], self._most_tokens - prompt))
         return r
 
@@ -182,7 +190,8 @@ class SGLangScheduler:
 
     # -- shape of the step ------------------------------------------------------------------------------------------
     def shape(self) -> tuple[list[tuple[int, int]], int, int, int, int]:
-        """(chunks (new, cached), decodes, sum and maximum of their contexts, rows sampled): what the step time depends on."""
+        """(chunks (new, cached), decodes, sum and maximum of their contexts, rows sampled): what the step time depends
+        on."""
         if self.chunks:
             sampled = sum(1 for r, _ in self.chunks if r.computed == r.known)
             return [(tokens, r.computed - tokens) for r, tokens in self.chunks], 0, 0, 0, sampled
@@ -270,12 +279,22 @@ class SGLangScheduler:
 
     # -- log --------------------------------------------------------------------------------------------------------
     def step_row(self) -> tuple:
-        """The step just completed: P or D, scheduled, retracted, tokens evicted, available, evictable, protected, waiting."""
+        """The step just completed: P or D, scheduled, retracted, tokens evicted, available, evictable, protected,
+        waiting."""
         cache, b = self.cache, self.b
         evicted = cache.evicted - self._evicted_before
         protected = cache.total - cache.blank - cache.idle - self.private_pages()
         kind, scheduled, waiting = self._scheduled
-        return (kind, scheduled, list(self.preempted), evicted * b, cache.blank * b, cache.idle * b, protected * b, waiting)
+        return (
+            kind,
+            scheduled,
+            list(self.preempted),
+            evicted * b,
+            cache.blank * b,
+            cache.idle * b,
+            protected * b,
+            waiting,
+        )
 
     def note_scheduled(self) -> None:
         """Keep who is in the step and how many are not, for `step_row`."""
@@ -284,7 +303,9 @@ class SGLangScheduler:
 
     def private_pages(self) -> int:
         """Pages of running requests that are not in the tree."""
-        return sum(-(-(self.decode_steps - r.base if r.decoding else r.computed) // self.b) - r.held for r in self.running)
+        return sum(
+            -(-(self.decode_steps - r.base if r.decoding else r.computed) // self.b) - r.held for r in self.running
+        )
 
     def check(self) -> None:
         """Raise AssertionError on an impossible state (after a step)."""

@@ -1,9 +1,10 @@
-"""The order in which SGLang serves the waiting: first come, by priority, longest output, longest cached prefix, subtree.
+"""The order in which SGLang serves the waiting: first come, by priority, longest output, longest cached prefix,
+subtree.
 
-The one idea: a pass sorts the queue in place, with a stable sort, so ties keep what earlier passes left; whoever is admitted
-was at the front, since the first rejection ends a pass. First come, first served never sorts and keeps bare ids until a
-request comes near the front, so that a long queue costs little.
-"""
+The one idea: a pass sorts the queue in place, with a stable sort, so ties keep what earlier passes left; whoever is
+admitted was at the front, since the first rejection ends a pass. First come, first served never sorts and keeps bare
+ids until a request comes near the front, so that a long queue costs little."""
+
 from __future__ import annotations
 
 from bisect import insort
@@ -25,9 +26,15 @@ class Waiting:
     """The queue; `arrange` is called once a pass, before the scan from the front."""
 
     def __init__(
-        self, cache: RadixCache, page: int, order: str, by_priority: bool, refreshes: bool,
-        build: Callable[[int], RadixRequest], token_path: Callable[[int], Path],
-    ) -> None:  # fmt: skip
+        self,
+        cache: RadixCache,
+        page: int,
+        order: str,
+        by_priority: bool,
+        refreshes: bool,
+        build: Callable[[int], RadixRequest],
+        token_path: Callable[[int], Path],
+    ) -> None:
         self.cache = cache
         self.page = page
         self.by_priority = by_priority
@@ -37,7 +44,9 @@ class Waiting:
         self._order = ORDERS[order] if order != "fcfs" or by_priority else None
         self._passes = 0
         self._sorted = 0  # leading requests that an earlier pass has put in order
-        self.queue: deque[RadixRequest] | list[RadixRequest] = deque() if self._order is None else []  # bare ids under first come, first served
+        self.queue: deque[RadixRequest] | list[RadixRequest] = (
+            deque() if self._order is None else []
+        )  # bare ids under first come, first served
 
     def __len__(self) -> int:
         return len(self.queue)
@@ -107,7 +116,8 @@ def longest_prefix(waiting: Waiting) -> None:
 
 
 def subtree_weight(waiting: Waiting) -> None:
-    """Depth first through the cache: the child with most waiting requests below it first, a node's own after its children's."""
+    """Depth first through the cache: the child with most waiting requests below it first, a node's own after its
+    children's."""
     if not waiting.cache.caching:
         return
     nodes, _ = _match_all(waiting)
@@ -132,9 +142,12 @@ def subtree_weight(waiting: Waiting) -> None:
 
 
 def _match_all(waiting: Waiting) -> tuple[list[Node], set[RadixRequest]]:
-    """Where each one's whole prompt ends in the cache, and who shares a prefix with one ahead that no cache holds yet."""
+    """Where each one's whole prompt ends in the cache, and who shares a prefix with one ahead that no cache holds
+    yet."""
     cache, page = waiting.cache, waiting.page
-    ahead = RadixCache(0, "lru", 0, {}, clock=cache.clock)  # of single tokens; its operations advance SGLang's one clock
+    ahead = RadixCache(
+        0, "lru", 0, {}, clock=cache.clock
+    )  # of single tokens; its operations advance SGLang's one clock
     cache.clock = ahead.clock
     nodes, postponed = [], set()
     for r in waiting.queue:

@@ -1,8 +1,9 @@
-"""Admission: waiting requests join the batch in order while budget, places and memory last (ENGINE_SEMANTICS 2a, rules 6-10).
+"""Admission: waiting requests join the batch in order while budget, places and memory last (ENGINE_SEMANTICS 2a, rules
+6-10).
 
-The one idea: a request is looked up in the cache, and only when all it must have fits are its hits pinned. The head that
-does not fit is remembered with what it needs, so that it is not looked up again before that can have changed.
-"""
+The one idea: a request is looked up in the cache, and only when all it must have fits are its hits pinned. The head
+that does not fit is remembered with what it needs, so that it is not looked up again before that can have changed."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -99,5 +100,7 @@ def _nobody_joins(s: Scheduler) -> bool:
         return False
     if not len(s.waiting) or len(s.running) >= s.p.max_num_seqs:
         return True
-    same_need = s.p.reserve_full_isl or s.loader is None  # a load takes all its blocks at once, and what can be loaded changes
+    same_need = (
+        s.p.reserve_full_isl or s.loader is None
+    )  # a load takes all its blocks at once, and what can be loaded changes
     return same_need and s.blocked is s.waiting.head() and not s.blocked_written

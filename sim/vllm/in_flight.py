@@ -1,9 +1,10 @@
-"""Asynchronous scheduling: a step is decided before the outputs of the one before it are known (ENGINE_SEMANTICS 2a, rule 12).
+"""Asynchronous scheduling: a step is decided before the outputs of the one before it are known (ENGINE_SEMANTICS 2a,
+rule 12).
 
 The one idea: a count of tokens is no secret, so only two things come a step later. A finished request keeps its blocks
-and its place (`ending`) while one more step is decided, and a block that its last token has filled enters the cache with
-the next one (BlockCache.lag).
-"""
+and its place (`ending`) while one more step is decided, and a block that its last token has filled enters the cache
+with the next one (BlockCache.lag)."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

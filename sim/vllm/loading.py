@@ -3,6 +3,7 @@
 The one idea: a load takes GPU memory at once and only its arrival takes time, so the scheduler has one thing to know of
 a request, `ready_s`. Which blocks are worth loading is the tiers' decision (sim.kvcache.tiers).
 """
+
 from __future__ import annotations
 
 from sim.kvcache.base import BlockCache
@@ -30,7 +31,8 @@ class Loader:
         return self.tiers.plan(r.path, hit, limit, r.known, now_s)
 
     def load(self, r: Request, hit: int, load: Load | None, now_s: float) -> None:
-        """r, whose `hit` blocks in GPU memory are pinned, gets memory for what it loads and waits until all is there."""
+        """r, whose `hit` blocks in GPU memory are pinned, gets memory for what it loads and waits until all is
+        there."""
         log = self.log
         r.ready_s = self.tiers.hits_ready_s(r.path, hit, now_s)
         if load is not None:
@@ -51,7 +53,8 @@ class Loader:
         self.cache.enter(r, r.held)
 
     def prefetch(self, waiting: FcfsQueue | PriorityQueue, now_s: float) -> bool:
-        """Load for requests that wait, once each, into memory that is free; nothing stays pinned. True when any load began."""
+        """Load for requests that wait, once each, into memory that is free; nothing stays pinned. True when any load
+        began."""
         cache, began = self.cache, False
         for r in waiting.first(PREFETCH_AHEAD):
             if r.prefetched is not None:

@@ -1,9 +1,9 @@
 """A step in which memory or budget binds: vLLM's walk over the running requests, and whom it preempts.
 
 The one idea: who is preempted depends on the order of the walk, so here nothing is aggregated: each running request in
-turn takes what it asks for, and while that does not fit somebody is preempted (ENGINE_SEMANTICS 2a, rules 7-11). Decodes
-that get nothing stay out of the step, and their `base` is shifted by one at its end.
-"""
+turn takes what it asks for, and while that does not fit somebody is preempted (ENGINE_SEMANTICS 2a, rules 7-11).
+Decodes that get nothing stay out of the step, and their `base` is shifted by one at its end."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -86,7 +86,8 @@ def _take_back(s: Scheduler, victim: Request) -> None:
 
 
 def preempt(s: Scheduler, r: Request) -> None:
-    """Recompute preemption: blocks are freed (and stay cached), outputs are kept, the request goes first in the queue."""
+    """Recompute preemption: blocks are freed (and stay cached), outputs are kept, the request goes first in the
+    queue."""
     s.log.preemptions[r.id] += 1
     s.preempted.append(r.id)
     s.changed = True

@@ -1,15 +1,17 @@
 """The engine step of vLLM V1: running requests first, then waiting ones, over one token budget and paged blocks.
 
 The one idea: decodes advance together. While every allocation succeeds a step costs O(1): `base = steps - computed` is
-constant for a decoding request, so counters over it (sim.decodes) replace a loop over the batch. Only when memory or budget
-binds does a step walk the running list in order, since then the victim depends on it (ENGINE_SEMANTICS 2a, rules 5-11; RUNS.md
-"When a step may not be O(1)").
+constant for a decoding request, so counters over it (sim.decodes) replace a loop over the batch. Only when memory or
+budget binds does a step walk the running list in order, since then the victim depends on it (ENGINE_SEMANTICS 2a, rules
+5-11; RUNS.md "When a step may not be O(1)").
 
-    schedule()     decide one step: advance the running (sim.vllm.preemption when memory binds), admit the waiting (sim.vllm.admission)
+    schedule()     decide one step: advance the running (sim.vllm.preemption when memory binds), admit the waiting
+                   (sim.vllm.admission)
     stretch()      how many steps from here nothing can change the batch (sim.vllm.stretches)
     fast_forward() take some of them at once
     complete()     sample, finish and free at the end of the step (sim.vllm.in_flight when scheduling is asynchronous)
 """
+
 from __future__ import annotations
 
 from array import array
@@ -29,7 +31,9 @@ from sim.vllm.waiting import QUEUES
 class Scheduler:
     """One replica's queues, running batch and step plan."""
 
-    def __init__(self, params: EngineParams, cache: BlockCache, paths: Paths, log: RequestLog, tiers: Tiers | None = None) -> None:
+    def __init__(
+        self, params: EngineParams, cache: BlockCache, paths: Paths, log: RequestLog, tiers: Tiers | None = None
+    ) -> None:
         self.p = params
         self.b = params.block_size
         self.cache = cache
@@ -83,7 +87,13 @@ class Scheduler:
     def _build(self, request: int) -> Request:
         log = self.log
         return Request(
-            request, log.prompt[request], log.output[request], log.arrival_s[request], self.paths.build(request), log.priority[request], log.lora[request]
+            request,
+            log.prompt[request],
+            log.output[request],
+            log.arrival_s[request],
+            self.paths.build(request),
+            log.priority[request],
+            log.lora[request],
         )
 
     # -- one step ---------------------------------------------------------------------------------------------------
@@ -165,7 +175,8 @@ class Scheduler:
         self.fill(r, tokens)
 
     def fill(self, r: Request, tokens: int) -> None:
-        """Blocks for the next `tokens` of a prefilling request; its full blocks enter the cache now, before they are computed."""
+        """Blocks for the next `tokens` of a prefilling request; its full blocks enter the cache now, before they are
+        computed."""
         need = self.blocks_to(r, r.computed + tokens)
         self.cache.take(need)
         r.held += need
@@ -180,7 +191,8 @@ class Scheduler:
 
     # -- shape of the step, and more of the same --------------------------------------------------------------------
     def shape(self) -> tuple[list[tuple[int, int]], int, int, int, int]:
-        """(chunks (new, cached), decodes, sum and maximum of their contexts, rows sampled): what the step time depends on."""
+        """(chunks (new, cached), decodes, sum and maximum of their contexts, rows sampled): what the step time depends
+        on."""
         chunks = [(tokens, r.computed - tokens) for r, tokens in self.chunks]
         n = self.decoded
         sampled = n + sum(1 for r, _ in self.chunks if r.computed == r.known)
@@ -196,7 +208,8 @@ class Scheduler:
         return self.decodes.min_base()
 
     def stretch(self, most: int) -> int:
-        """How many steps, this one included, run with this batch and no shortage of memory (at least 1, at most `most`)."""
+        """How many steps, this one included, run with this batch and no shortage of memory (at least 1, at most
+        `most`)."""
         return stretches.plan(self, most)
 
     def announce(self, ends_s: array[float]) -> None:

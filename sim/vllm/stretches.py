@@ -4,6 +4,7 @@ The one idea: while nobody can be admitted, nobody finishes and memory suffices,
 only by a token of context for each decode, and by the same number of tokens of one prompt. The replica times such a
 stretch and makes it one event.
 """
+
 from __future__ import annotations
 
 from array import array
@@ -28,7 +29,8 @@ def plan(s: Scheduler, most: int) -> int:
 
 
 def prefill_stretch(s: Scheduler, most: int) -> int:
-    """The same with chunks of one prompt that take all the budget the decodes leave: nobody else is admitted meanwhile."""
+    """The same with chunks of one prompt that take all the budget the decodes leave: nobody else is admitted
+    meanwhile."""
     r, tokens = s.chunks[-1]
     if r.known - r.computed <= tokens or not _takes_all_alone(s) or not s.cache.has_way_clear(r):
         return 1
@@ -39,11 +41,17 @@ def prefill_stretch(s: Scheduler, most: int) -> int:
 
 
 def _takes_all_alone(s: Scheduler) -> bool:
-    """Whether the last request of the batch is the only one in prefill, has all the rest of the budget, and nothing else goes on."""
+    """Whether the last request of the batch is the only one in prefill, has all the rest of the budget, and nothing
+    else goes on."""
     r, tokens = s.chunks[-1]
     if tokens + s.decodes.n != s.p.max_num_batched_tokens or s.decoded != s.decodes.n:
         return False
-    if s.prefills != [r] or next(reversed(s.running)) is not r or s.p.long_prefill_token_threshold or s.loader is not None:
+    if (
+        s.prefills != [r]
+        or next(reversed(s.running)) is not r
+        or s.p.long_prefill_token_threshold
+        or s.loader is not None
+    ):
         return False
     return not (s.left_out or s.ending or s.cache.lag or s.cache.overlapped)
 

@@ -1,4 +1,5 @@
 """The waiting queue: first come first served, or by priority."""
+
 from __future__ import annotations
 
 import heapq
@@ -9,7 +10,8 @@ from sim.request import Request
 
 
 class FcfsQueue:
-    """Arrival order; a preempted request goes first. Ids until they reach the head, so that a long queue costs little."""
+    """Arrival order; a preempted request goes first. Ids until they reach the head, so that a long queue costs
+    little."""
 
     def __init__(self, build: Callable[[int], Request]) -> None:
         self._build = build

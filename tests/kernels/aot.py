@@ -2,9 +2,10 @@
 
     python -m tests.kernels.aot sm_90        # a table of every config row of one target
 
-The launchers are run on `meta` tensors with the kernel replaced by a recorder, so a compilation gets exactly the arguments, constants and
-divisibility attributes that a launch on a GPU would give it. Results are cached in .cache/kernels by source, case and triton version.
-"""
+The launchers are run on `meta` tensors with the kernel replaced by a recorder, so a compilation gets exactly the
+arguments, constants and divisibility attributes that a launch on a GPU would give it. Results are cached in
+.cache/kernels by source, case and triton version."""
+
 import hashlib
 import json
 import os
@@ -24,10 +25,12 @@ ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".cache" / "kernels"
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
 
-# What a compilation depends on besides its case and config: launchers, kernels and this file. Read when this module is imported, just
-# before the kernels are, so that an edit during a run does not file old results under new text.
+# What a compilation depends on besides its case and config: launchers, kernels and this file. Read when this module is
+# imported, just before the kernels are, so that an edit during a run does not file old results under new text.
 _UNRELATED = ("checks.py", "rates.py", "configs.py", "reference.py", "__init__.py")
-SOURCES = "".join(p.read_text() for p in (*sorted((ROOT / "kernels").glob("*.py")), Path(__file__)) if p.name not in _UNRELATED)
+SOURCES = "".join(
+    p.read_text() for p in (*sorted((ROOT / "kernels").glob("*.py")), Path(__file__)) if p.name not in _UNRELATED
+)
 
 
 @dataclass(frozen=True)
@@ -46,11 +49,17 @@ class Case:
     @property
     def id(self) -> str:
         c = f"-{self.config.as_text().replace(' ', '-')}" if self.config else ""
-        return f"{self.target}-{self.op}-{self.dtype}-d{self.head_dim}-b{self.block_size}-g{self.group}x{self.kv_heads}{c}"
+        return (
+            f"{self.target}-{self.op}-{self.dtype}-d{self.head_dim}-b{self.block_size}-g{self.group}x{self.kv_heads}{c}"
+        )
 
     def resolved(self) -> Config | None:
         """The tile in force; merge and rope have none."""
-        named = config_for(self.target, self.op, 0 if self.op == "moe" else self.head_dim) if self.op in ("prefill", "decode", "moe") else None
+        named = (
+            config_for(self.target, self.op, 0 if self.op == "moe" else self.head_dim)
+            if self.op in ("prefill", "decode", "moe")
+            else None
+        )
         return self.config or named
 
 
@@ -119,10 +128,14 @@ def record(case: Case) -> Recorder:
     with recorded(attention, "attention_kernel") as kernel, recorded(attention, "merge_kernel") as merge:
         if name == "prefill":
             plan = plan_prefill([96], [500], **kwargs)
-            prefill.prefill_attention(q, k_cache, v_cache, meta(1, 64, dtype=torch.int32), attention.Work(plan, "meta", d))
+            prefill.prefill_attention(
+                q, k_cache, v_cache, meta(1, 64, dtype=torch.int32), attention.Work(plan, "meta", d)
+            )
         else:
             plan = plan_decode([500] * 96, **kwargs)
-            decode.decode_attention(q, k_cache, v_cache, meta(96, 64, dtype=torch.int32), attention.Work(plan, "meta", d))
+            decode.decode_attention(
+                q, k_cache, v_cache, meta(96, 64, dtype=torch.int32), attention.Work(plan, "meta", d)
+            )
     return merge if case.op == "merge" else kernel
 
 
@@ -134,7 +147,13 @@ def specialise(kernel: Any, args: tuple, kwargs: dict) -> tuple[dict, dict, dict
     values = dict(zip(names, args, strict=False)) | {k: v for k, v in kwargs.items() if k in names}
     constexpr = {p.name for p in kernel.params if p.is_constexpr}
     general = {p.name for p in kernel.params if p.do_not_specialize}
-    pointer = {torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int32: "*i32", torch.int64: "*i64"}
+    pointer = {
+        torch.float32: "*fp32",
+        torch.float16: "*fp16",
+        torch.bfloat16: "*bf16",
+        torch.int32: "*i32",
+        torch.int64: "*i64",
+    }
     signature, constants, attributes = {}, {}, {}
     for place, name in enumerate(names):
         value = values[name]
@@ -218,16 +237,29 @@ def _read_amd(assembly: str, shared: int, seconds: float) -> Compiled:
 
     found = re.findall(r"\b(v_mfma_\w+)", assembly)
     # Scalar registers spill into lanes of a vector register, not to memory, so only vector spills count.
-    return Compiled(last("vgpr_count"), shared, last("vgpr_spill_count"), last("private_segment_fixed_size"), (found or [""])[0], seconds)
+    return Compiled(
+        last("vgpr_count"),
+        shared,
+        last("vgpr_spill_count"),
+        last("private_segment_fixed_size"),
+        (found or [""])[0],
+        seconds,
+    )
 
 
 def table(target: str, dtype: str = "bfloat16") -> None:
     print(f"{'case':58s} {'config':18s} regs  shared spills stack instruction        s")
-    for op, head_dim in [(op, d) for op in ("prefill", "decode", "merge", "rope") for d in (64, 128, 256)] + [("moe", 128)]:
+    for op, head_dim in [(op, d) for op in ("prefill", "decode", "merge", "rope") for d in (64, 128, 256)] + [
+        ("moe", 128)
+    ]:
         case = Case(op, target, dtype, head_dim)
         config = case.resolved()
         r = compile_case(case)
-        print(f"{case.id:58s} {config.as_text() if config else '':18s} {r.registers:4d} {r.shared:7d} {r.spills:6d} {r.stack:5d} {r.tensor_core:28s} {r.seconds:.1f}", flush=True)
+        print(
+            f"{case.id:58s} {config.as_text() if config else '':18s} {r.registers:4d} {r.shared:7d} {r.spills:6d}"
+            f" {r.stack:5d} {r.tensor_core:28s} {r.seconds:.1f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

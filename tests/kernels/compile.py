@@ -1,7 +1,8 @@
 """Worker of test_compiled.py: compiles the cases named on stdin.
 
-    python -m tests.kernels.compile < case-ids.json
+python -m tests.kernels.compile < case-ids.json
 """
+
 from dataclasses import asdict
 
 from tests.kernels.aot import compile_case

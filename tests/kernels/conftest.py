@@ -1,4 +1,5 @@
 """Worker results for the kernel tests: all cases of a session are computed together, on every core."""
+
 import pytest
 
 from tests.kernels import workers

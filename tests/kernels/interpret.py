@@ -2,9 +2,9 @@
 
     TRITON_INTERPRET=1 python -m tests.kernels.interpret < case-ids.json
 
-Interpreting is decided when the jit decorator runs, so this is always a process of its own. Caches hold NaN wherever no sequence has a
-token, blocks of a sequence are scattered, and rows that no query owns must still be NaN afterwards.
-"""
+Interpreting is decided when the jit decorator runs, so this is always a process of its own. Caches hold NaN wherever no
+sequence has a token, blocks of a sequence are scattered, and rows that no query owns must still be NaN afterwards."""
+
 import time
 from dataclasses import replace
 from typing import NamedTuple
@@ -43,13 +43,22 @@ def attention(run: Run, generator: torch.Generator) -> Outcome:
         plan = plan_prefill(lengths, cached, **common)
         totals, rows = [n + c for n, c in zip(lengths, cached, strict=True)], sum(lengths)
     else:
-        totals = {"equal": [2 * b + 3] * 4, "skewed": [300, 1, 5, 17], "edges": [1, b - 1, b, b + 1, 0, 3 * b], "long": [1100, 0, 450]}[run.shape]
+        totals = {
+            "equal": [2 * b + 3] * 4,
+            "skewed": [300, 1, 5, 17],
+            "edges": [1, b - 1, b, b + 1, 0, 3 * b],
+            "long": [1100, 0, 450],
+        }[run.shape]
         plan = plan_decode(totals, **common)
         rows = len(totals)
-    *caches, table = checks.poisoned_batch(totals, b, KV_HEADS, run.head_dim, getattr(torch, run.dtype), "cpu", generator.initial_seed(), run.layout)
+    *caches, table = checks.poisoned_batch(
+        totals, b, KV_HEADS, run.head_dim, getattr(torch, run.dtype), "cpu", generator.initial_seed(), run.layout
+    )
     q = torch.randn(rows + 3, heads, run.head_dim, generator=generator).to(caches[0].dtype)
     out = torch.full_like(q, torch.nan)
-    (prefill_attention if run.op == "prefill" else decode_attention)(q, *caches, table, Work(plan, "cpu", run.head_dim), out)
+    (prefill_attention if run.op == "prefill" else decode_attention)(
+        q, *caches, table, Work(plan, "cpu", run.head_dim), out
+    )
     expected = reference.attention(q, *caches, table, plan)
     filled = int(expected.isfinite().all(-1).any(-1).sum())
     assert filled == plan.query_lens.sum(), f"the reference filled {filled} rows"
@@ -61,10 +70,16 @@ def prefill_lengths(run: Run) -> tuple[list[int], list[int]]:
     b = run.block_size
     if run.shape == "long":
         return [90, 1], [130, 0]
-    if run.splits and run.splits > 1:  # the merge runs a program per row, each as dear as a tile: fewer queries, longer prefixes
+    if (
+        run.splits and run.splits > 1
+    ):  # the merge runs a program per row, each as dear as a tile: fewer queries, longer prefixes
         cached = {"fresh": [0] * 3, "cached": [b, 3 * b - 2, 2 * b + 1], "mixed": [0, 3 * b + 2, 70]}
         return [1, 5, b + 1 if b == 16 else 7], cached[run.shape]
-    return [1, b - 1, b, b + 1, 37], {"fresh": [0] * 5, "cached": [b, 1, 2 * b, b - 1, b + 5], "mixed": [0, 70, 0, 1, 0]}[run.shape]
+    return [1, b - 1, b, b + 1, 37], {
+        "fresh": [0] * 5,
+        "cached": [b, 1, 2 * b, b - 1, b + 5],
+        "mixed": [0, 70, 0, 1, 0],
+    }[run.shape]
 
 
 def rope(run: Run, generator: torch.Generator) -> Outcome:
@@ -89,7 +104,13 @@ def rope(run: Run, generator: torch.Generator) -> Outcome:
 
 
 def moe(run: Run, generator: torch.Generator) -> Outcome:
-    counts = {"even": [16] * 4, "skewed": [70, 1, 0, 2, 3], "empty": [0, 0, 33, 0], "padded": [5, 40, 6], "ragged": [31, 32, 33]}[run.shape]
+    counts = {
+        "even": [16] * 4,
+        "skewed": [70, 1, 0, 2, 3],
+        "empty": [0, 0, 33, 0],
+        "padded": [5, 40, 6],
+        "ragged": [31, 32, 33],
+    }[run.shape]
     extra = 11 if run.shape == "padded" else 0
     tokens, columns, depth, dtype = sum(counts) + extra, 72, 80, getattr(torch, run.dtype)
     x = torch.randn(tokens, depth, generator=generator).to(dtype)

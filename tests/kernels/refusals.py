@@ -1,7 +1,8 @@
 """Calls that must be refused, each with one line naming the value. A worker of test_interpreted.py.
 
-    TRITON_INTERPRET=1 python -m tests.kernels.refusals
+TRITON_INTERPRET=1 python -m tests.kernels.refusals
 """
+
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +21,16 @@ CONFIG = config_for("interpreter", "decode", 64)
 COMMON = {"group": 4, "kv_heads": 2, "config": CONFIG, "sms": 4}
 
 
-def decode(dtype=torch.float16, head_dim=64, block_size=16, table=torch.int32, heads=8, plan=None, call=decode_attention, rows=1):
+def decode(
+    dtype=torch.float16,
+    head_dim=64,
+    block_size=16,
+    table=torch.int32,
+    heads=8,
+    plan=None,
+    call=decode_attention,
+    rows=1,
+):
     work = Work(plan or plan_decode([3], **COMMON), "cpu", head_dim)
     cache = torch.zeros(2, block_size, 2, head_dim, dtype=dtype)
     call(torch.zeros(rows, heads, head_dim, dtype=dtype), cache, cache.clone(), torch.zeros(1, 1, dtype=table), work)
@@ -28,7 +38,13 @@ def decode(dtype=torch.float16, head_dim=64, block_size=16, table=torch.int32, h
 
 def mixed_dtypes() -> None:
     cache = torch.zeros(2, 16, 2, 64)
-    decode_attention(torch.zeros(1, 8, 64, dtype=torch.float16), cache, cache, torch.zeros(1, 1, dtype=torch.int32), Work(plan_decode([3], **COMMON), "cpu", 64))
+    decode_attention(
+        torch.zeros(1, 8, 64, dtype=torch.float16),
+        cache,
+        cache,
+        torch.zeros(1, 1, dtype=torch.int32),
+        Work(plan_decode([3], **COMMON), "cpu", 64),
+    )
 
 
 def reload(plan) -> None:

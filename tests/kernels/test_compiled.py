@@ -1,4 +1,5 @@
 """The kernels compiled for each target without a GPU: no spills, tensor cores used, shared memory within the limit."""
+
 import re
 
 import pytest

@@ -1,4 +1,6 @@
-"""The kernels, interpreted on the CPU, against the fp64 references; tests/kernels/interpret.py says what each case holds."""
+"""The kernels, interpreted on the CPU, against the fp64 references; tests/kernels/interpret.py says what each case
+holds."""
+
 import json
 import math
 import os
@@ -26,9 +28,13 @@ def test_matches_reference(run: Run, interpreted_results: dict[str, dict]) -> No
 
 def interpret(*arguments: str) -> str:
     result = subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=600,
+        [sys.executable, "-m", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
         env={**os.environ, "TRITON_INTERPRET": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 

@@ -1,4 +1,6 @@
-"""How a batch is cut into work items: every key of every query exactly once, no more parts than a CUDA graph has room for."""
+"""How a batch is cut into work items: every key of every query exactly once, no more parts than a CUDA graph has room
+for."""
+
 from collections import defaultdict
 
 import numpy as np
@@ -11,7 +13,13 @@ from kernels.plan import ITEM, Plan, capacity, plan_decode, plan_prefill
 
 DECODE, PREFILL = config_for("sm_90", "decode", 128), config_for("sm_90", "prefill", 128)
 H200 = {"group": 4, "kv_heads": 8, "sms": 132}
-heads = st.fixed_dictionaries({"group": st.sampled_from([1, 4, 7, 8]), "kv_heads": st.sampled_from([1, 2, 8]), "sms": st.sampled_from([1, 4, 132])})
+heads = st.fixed_dictionaries(
+    {
+        "group": st.sampled_from([1, 4, 7, 8]),
+        "kv_heads": st.sampled_from([1, 2, 8]),
+        "sms": st.sampled_from([1, 4, 132]),
+    }
+)
 parts = st.sampled_from([None, 1, 2, 5])
 
 
@@ -20,7 +28,9 @@ def check_cover(plan: Plan) -> None:
     intervals, slots = defaultdict(list), {}
     for row in plan.items:
         item = dict(zip(ITEM, row.tolist(), strict=True))
-        intervals[item["seq"], item["token"], item["queries"], item["position"]].append((item["kv_start"], item["kv_end"], item["slot"]))
+        intervals[item["seq"], item["token"], item["queries"], item["position"]].append(
+            (item["kv_start"], item["kv_end"], item["slot"])
+        )
         assert item["kv_start"] % plan.config.block_n == 0
         assert item["kv_start"] < item["kv_end"]
         assert item["queries"] * plan.group <= max(plan.rows, plan.group)
@@ -108,7 +118,12 @@ def test_every_generation_has_every_row() -> None:
             assert all(isinstance(config_for(arch, op, d), Config) for d in (64, 128, 256))
         assert config_for(arch, "moe").block_k > 0
     assert set(TABLE) == {*SHARED_LIMIT, "interpreter"}
-    assert [cuda_arch(8, 9), cuda_arch(9, 0), cuda_arch(10, 3), cuda_arch(12, 0)] == ["sm_80", "sm_90", "sm_100", "sm_80"]
+    assert [cuda_arch(8, 9), cuda_arch(9, 0), cuda_arch(10, 3), cuda_arch(12, 0)] == [
+        "sm_80",
+        "sm_90",
+        "sm_100",
+        "sm_80",
+    ]
     with pytest.raises(KeyError, match="head size 96"):
         config_for("sm_90", "prefill", 96)
     with pytest.raises(KeyError, match=r"7\.5 is not supported"):

@@ -1,7 +1,8 @@
 """Runs test cases in worker processes, so that the test process never imports torch or triton.
 
-    results = run("tests.kernels.interpret", ids, {"TRITON_INTERPRET": "1"})
+results = run("tests.kernels.interpret", ids, {"TRITON_INTERPRET": "1"})
 """
+
 import json
 import os
 import subprocess
@@ -15,16 +16,22 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(module: str, ids: list[str], env: dict[str, str]) -> dict[str, dict]:
-    """{case id: result} from `python -m module` in a worker per core; a case whose worker failed has {"failure": why}."""
+    """{case id: result} from `python -m module` in a worker per core; a case whose worker failed has {"failure":
+    why}."""
     workers = max(1, min(os.cpu_count() or 1, len(ids)))
     shares = [ids[n::workers] for n in range(workers)]
     started = []
     for share in shares:
         errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed below)
         process = subprocess.Popen(
-            [sys.executable, "-m", module], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+            [sys.executable, "-m", module],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", **env},
-        )  # fmt: skip
+        )
         assert process.stdin is not None
         process.stdin.write(json.dumps(share))
         process.stdin.close()

@@ -1,12 +1,13 @@
 """A reader in front of the dashboard: the real server, a real headless Chromium.
 
-The one idea: everything waits for what a reader would wait for (the page has come to rest, a text is there), with time to
-spare on a slow machine, and every click or text counts, so that a flow can be held to a number of interactions.
+The one idea: everything waits for what a reader would wait for (the page has come to rest, a text is there), with time
+to spare on a slow machine, and every click or text counts, so that a flow can be held to a number of interactions.
 
     with dashboard(folder) as server, browser() as chromium:
         reader = Reader(chromium.new_context().new_page(), server)
         reader.open("workload"); reader.press("Run")
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -91,7 +92,8 @@ def browser() -> Iterator[Any]:
 
 
 class Reader:
-    """Somebody who reads and uses the dashboard in one tab. `interactions` counts clicks and texts; scrolling and reading are free."""
+    """Somebody who reads and uses the dashboard in one tab. `interactions` counts clicks and texts; scrolling and
+    reading are free."""
 
     def __init__(self, page: Any, server: str) -> None:
         self.page, self.server, self.interactions = page, server, 0
@@ -105,9 +107,14 @@ class Reader:
 
     def outside(self) -> list[str]:
         """Addresses beyond the server that were asked for."""
-        return [url for url in self.requests if urlsplit(url).scheme not in ("data", "blob") and urlsplit(url).netloc != urlsplit(self.server).netloc]
+        return [
+            url
+            for url in self.requests
+            if urlsplit(url).scheme not in ("data", "blob") and urlsplit(url).netloc != urlsplit(self.server).netloc
+        ]
 
-    # -- waiting -----------------------------------------------------------------------------------------------------------
+    # -- waiting
+    # -----------------------------------------------------------------------------------------------------------
 
     def rest(self) -> Reader:
         """Wait until the page has drawn everything."""
@@ -116,11 +123,14 @@ class Reader:
         return self
 
     def _begun(self) -> Reader:
-        """Wait, not for long, until the page has heard of an interaction: it takes a moment, and some need no drawing."""
+        """Wait, not for long, until the page has heard of an interaction: it takes a moment, and some need no
+        drawing."""
         from playwright.sync_api import TimeoutError as LateError
 
         with contextlib.suppress(LateError):
-            self.page.wait_for_selector(f'{APP}:not([data-test-script-state="notRunning"])', state="attached", timeout=1000)
+            self.page.wait_for_selector(
+                f'{APP}:not([data-test-script-state="notRunning"])', state="attached", timeout=1000
+            )
         return self
 
     def until(self, read: Callable[[], Any], expected: Any) -> Reader:
@@ -142,11 +152,14 @@ class Reader:
         pattern = re.compile(re.escape(words)) if isinstance(words, str) else words
         until_s = time.monotonic() + self.patience_s
         while bool(pattern.search(found := self.page.locator("body").inner_text())) != there:
-            assert time.monotonic() < until_s, f"{pattern.pattern!r} {'never came' if there else 'stayed'}; the page says:\n{found}"
+            assert time.monotonic() < until_s, (
+                f"{pattern.pattern!r} {'never came' if there else 'stayed'}; the page says:\n{found}"
+            )
             self.page.wait_for_timeout(100)
         return self
 
-    # -- reading -----------------------------------------------------------------------------------------------------------
+    # -- reading
+    # -----------------------------------------------------------------------------------------------------------
 
     def words(self) -> str:
         """What the page says, sidebar apart."""
@@ -156,11 +169,14 @@ class Reader:
         """Label -> value of the big numbers."""
         found = self.page.locator("[data-testid=stMetric]")
         return {
-            found.nth(i).locator("[data-testid=stMetricLabel]").inner_text().strip(): found.nth(i).locator("[data-testid=stMetricValue]").inner_text().strip()
+            found.nth(i).locator("[data-testid=stMetricLabel]").inner_text().strip(): (
+                found.nth(i).locator("[data-testid=stMetricValue]").inner_text().strip()
+            )
             for i in range(found.count())
-        }  # fmt: skip
+        }
 
-    # -- interactions ------------------------------------------------------------------------------------------------------
+    # -- interactions
+    # ------------------------------------------------------------------------------------------------------
 
     def open(self, path: str = "") -> Reader:
         self.page.goto(f"{self.server}/{path}")
@@ -206,6 +222,8 @@ class Reader:
     def choose(self, label: str, option: str) -> Reader:
         """Pick from a list: two clicks."""
         self.interactions += 2
-        self.page.locator("[data-testid=stSelectbox]").filter(has_text=label).locator("[data-baseweb=select], input").first.click()
+        self.page.locator("[data-testid=stSelectbox]").filter(has_text=label).locator(
+            "[data-baseweb=select], input"
+        ).first.click()
         self.page.get_by_role("option", name=option).first.click()
         return self._begun().rest()

@@ -1,4 +1,5 @@
 """What the tests of the dashboard's pages share: a folder of runs, a session, and what a reader of the page sees."""
+
 import os
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""The dashboard as a reader meets it: the real server and a real headless Chromium. Skipped, loudly, where there is none."""
+"""The dashboard as a reader meets it: the real server and a real headless Chromium. Skipped, loudly, where there is
+none."""
+
 import json
 import re
 
@@ -54,20 +56,27 @@ def reader(another_reader):
 
 def summaries(server):
     """Every finished run of the server, by its replicas."""
-    found = [json.loads(path.read_text()) for path in server[1].glob("*/summary.json") if (path.parent / "run.json").exists()]
+    found = [
+        json.loads(path.read_text()) for path in server[1].glob("*/summary.json") if (path.parent / "run.json").exists()
+    ]
     return {s["replicas"]: s for s in found if s["name"].startswith("demo")}
 
 
 def expected(s):
     """The big numbers of a run's page, from its summary.json."""
     return {
-        "Within limits": text.percent(s["attainment"]), "TTFT, p99": text.milliseconds(s["p99_ttft_ms"]), "TPOT, p99": text.milliseconds(s["p99_tpot_ms"]),
+        "Within limits": text.percent(s["attainment"]),
+        "TTFT, p99": text.milliseconds(s["p99_ttft_ms"]),
+        "TPOT, p99": text.milliseconds(s["p99_tpot_ms"]),
         "Cost / M tokens": text.usd(s["cost"]["usd_per_million_output_tokens"]),
-    }  # fmt: skip
+    }
 
 
 def alerts(reader):
-    return [words.removeprefix("error").strip() for words in reader.page.get_by_test_id("stAlertContentError").all_inner_texts()]  # the icon's name goes first
+    return [
+        words.removeprefix("error").strip()
+        for words in reader.page.get_by_test_id("stAlertContentError").all_inner_texts()
+    ]  # the icon's name goes first
 
 
 def test_the_first_page_is_a_finished_answer(reader, server):
@@ -85,7 +94,9 @@ def test_the_estimate_moves_when_a_class_is_edited(reader):
     reader.edit(0, 1, "1.8")
     reader.see(re.compile(r"was .*/s"))
     after = reader.metrics()
-    assert float(after["Goodput"].split("/")[0]) > 1.2 * float(before["Goodput"].split("/")[0]), "half as many chats again"
+    assert float(after["Goodput"].split("/")[0]) > 1.2 * float(before["Goodput"].split("/")[0]), (
+        "half as many chats again"
+    )
     reader.see("The settings have changed since this run")
     # what cannot be is one line, and the mix stays
     reader.rest()  # the page is drawn once more when its estimate has ended
@@ -98,7 +109,9 @@ def test_layers_are_reordered(reader):
     reader.go("Workload").pick("coding-agent")
     reader.see("An unlimited cache reuses")
     best = reader.page.get_by_text("An unlimited cache reuses").inner_text()
-    reader.click(reader.page.get_by_role("button", name="↑").last)  # the task, new in every session, before the repository
+    reader.click(
+        reader.page.get_by_role("button", name="↑").last
+    )  # the task, new in every session, before the repository
     reader.see("This order costs up to")
     reader.press("Widest first").gone("This order costs up to")
     reader.until(reader.page.get_by_text("An unlimited cache reuses").inner_text, best)
@@ -144,12 +157,16 @@ def test_variants_are_compared(reader):
     assert len(rows) == 3
 
 
-TRACE = [{"timestamp": 100 * i, "input_length": 900 + i, "output_length": 20, "hash_ids": [i % 3, 10 + i]} for i in range(60)]
+TRACE = [
+    {"timestamp": 100 * i, "input_length": 900 + i, "output_length": 20, "hash_ids": [i % 3, 10 + i]} for i in range(60)
+]
 
 
 def upload(reader, name, rows):
     content = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    reader.page.locator("[data-testid=stSidebar] input[type=file]").set_input_files({"name": name, "mimeType": "application/x-ndjson", "buffer": content})
+    reader.page.locator("[data-testid=stSidebar] input[type=file]").set_input_files(
+        {"name": name, "mimeType": "application/x-ndjson", "buffer": content}
+    )
     return reader
 
 

@@ -1,4 +1,6 @@
-"""The Cache page: what was missed, what brings it back, how far policies are from the optimum; its figures and its flows."""
+"""The Cache page: what was missed, what brings it back, how far policies are from the optimum; its figures and its
+flows."""
+
 import json
 import tomllib
 from dataclasses import replace
@@ -40,22 +42,60 @@ def test_what_was_hit_and_missed_is_what_the_run_folder_says(folder, open_run):
     s = open_run.summary
     words = Session("cache").words()
     assert f"{text.percent(s['prefix_hit_rate'])} of the prompt tokens came from the cache" in words
-    assert f"({text.percent(s['reuse_ceiling_replica'])}); one cache for the fleet could give {text.percent(s['reuse_ceiling_fleet'])}" in words
-    assert f"cold {text.percent(s['miss_tokens']['cold'] / s['prompt_tokens'])}, other replica {text.percent(s['miss_tokens']['other_replica'] / s['prompt_tokens'])}" in words
+    assert (
+        f"({text.percent(s['reuse_ceiling_replica'])}); one cache for the fleet could give"
+        f" {text.percent(s['reuse_ceiling_fleet'])}" in words
+    )
+    assert (
+        f"cold {text.percent(s['miss_tokens']['cold'] / s['prompt_tokens'])}, other replica"
+        f" {text.percent(s['miss_tokens']['other_replica'] / s['prompt_tokens'])}" in words
+    )
     assert "Simulate the changes that could" in Session("cache").buttons()
 
 
 def test_a_change_that_helps_can_be_applied_and_is_run(folder, open_run):
     session = Session("cache")
-    before = {key: open_run.summary[key] for key in ("prefix_hit_rate", "prefix_hit_tokens", "mean_ttft_ms", "p99_ttft_ms", "attainment", "stable", "gpu_hours", "preemptions")}
+    before = {
+        key: open_run.summary[key]
+        for key in (
+            "prefix_hit_rate",
+            "prefix_hit_tokens",
+            "mean_ttft_ms",
+            "p99_ttft_ms",
+            "attainment",
+            "stable",
+            "gpu_hours",
+            "preemptions",
+        )
+    }
     after = {**before, "prefix_hit_rate": 0.78, "p99_ttft_ms": 321.0}
     known = list(cache.changed_scenarios("other_replica", open_run.scenario))
     rows = [
-        {"change": known[0], "asks_for": "", "recovered_tokens": 12300, "after": after, "helps": True, "verdict": "helps: much"},
-        {"change": known[1], "asks_for": "", "recovered_tokens": -5, "after": after, "helps": False, "verdict": "does not help: no"},
+        {
+            "change": known[0],
+            "asks_for": "",
+            "recovered_tokens": 12300,
+            "after": after,
+            "helps": True,
+            "verdict": "helps: much",
+        },
+        {
+            "change": known[1],
+            "asks_for": "",
+            "recovered_tokens": -5,
+            "after": after,
+            "helps": False,
+            "verdict": "does not help: no",
+        },
     ]
     prompt = open_run.summary["prompt_tokens"]
-    document = {"before": before, "prompt_tokens": prompt, "miss_tokens": {"cold": 10}, "not_recoverable": ["cold"], "causes": [{"cause": "other_replica", "tokens": prompt // 10, "changes": rows}]}
+    document = {
+        "before": before,
+        "prompt_tokens": prompt,
+        "miss_tokens": {"cold": 10},
+        "not_recoverable": ["cold"],
+        "causes": [{"cause": "other_replica", "tokens": prompt // 10, "changes": rows}],
+    }
     answered(folder, shown_toml(session), ("explain",), document)
     session.settle(session.at.run())
     words = session.words()
@@ -79,14 +119,22 @@ def test_the_curves_are_those_of_the_command_line(folder, open_run, tmp_path, ca
     session.settle(session.at.run())
     assert "With " in session.words()
     rows = job.document()
-    by_size = {policy: {r["capacity_blocks"]: r["hit_ratio_tokens"] for r in rows if r["policy"] == policy} for policy in ("lru", "gdsf", "s3fifo", "optimal")}
-    assert all(by_size["optimal"][size] >= by_size[policy][size] - 1e-12 for policy in by_size for size in by_size["optimal"])
+    by_size = {
+        policy: {r["capacity_blocks"]: r["hit_ratio_tokens"] for r in rows if r["policy"] == policy}
+        for policy in ("lru", "gdsf", "s3fifo", "optimal")
+    }
+    assert all(
+        by_size["optimal"][size] >= by_size[policy][size] - 1e-12 for policy in by_size for size in by_size["optimal"]
+    )
     figure = figures.hit_by_capacity(rows, cache.block_bytes(open_run), cache.marks_of(open_run))
     lru = next(trace for trace in figure.data if trace.name == "lru")
     assert list(lru.y) == [100 * by_size["lru"][size] for size in sorted(size for size in by_size["lru"] if size)]
     (tmp_path / "s.toml").write_text(shown_toml(session))
     capsys.readouterr()
-    assert cli.main(["cache", str(tmp_path / "s.toml"), "--rule", "leaf-first", "--capacity-blocks", "1000", "--json"]) == 0
+    assert (
+        cli.main(["cache", str(tmp_path / "s.toml"), "--rule", "leaf-first", "--capacity-blocks", "1000", "--json"])
+        == 0
+    )
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["block_size"], row["policy"], row["capacity_blocks"]) == (16, "lru", 1000)
     scenario = scenario_from_doc(tomllib.loads(shown_toml(session)))
@@ -95,7 +143,7 @@ def test_the_curves_are_those_of_the_command_line(folder, open_run, tmp_path, ca
 
 def test_the_order_of_the_prompt_has_its_cost(folder):
     session = Session("cache")
-    (row, *_) = [frame.value for frame in session.at.dataframe if "lost by the order" in frame.value.columns]
+    row, *_ = [frame.value for frame in session.at.dataframe if "lost by the order" in frame.value.columns]
     assert list(row["class"]) == ["chat", "coding-agent"]
     assert set(row["best order"]) == {"the same"}
     assert (row["reusable"] > 0).all()
@@ -148,13 +196,16 @@ def test_tokens_by_scope_sum_to_all_of_them(open_run):
 
 def test_misses_over_time_sum_to_the_prompt_tokens(open_run):
     figure = figures.misses_over_time(open_run.tables["timeline"])
-    assert sum(np.sum(trace.y) for trace in figure.data) == pytest.approx(open_run.tables["timeline"]["prompt_tokens"].sum())
+    assert sum(np.sum(trace.y) for trace in figure.data) == pytest.approx(
+        open_run.tables["timeline"]["prompt_tokens"].sum()
+    )
     assert all(len(trace.x) <= 40 for trace in figure.data)
 
 
 def test_memory_and_its_worth():
     points = [{"cache": False, "kv_gib_per_gpu": 112.0, "gpus": 3, "prefix_hit_rate": 0.0, "mean_ttft_ms": 90.0}] + [
-        {"cache": True, "kv_gib_per_gpu": gib, "gpus": gpus, "prefix_hit_rate": 0.5, "mean_ttft_ms": 40.0} for gib, gpus in ((7.0, 3), (56.0, 2), (112.0, 1))
+        {"cache": True, "kv_gib_per_gpu": gib, "gpus": gpus, "prefix_hit_rate": 0.5, "mean_ttft_ms": 40.0}
+        for gib, gpus in ((7.0, 3), (56.0, 2), (112.0, 1))
     ]
     zero, curve = figures.value_of_memory({"points": points}).data
     assert list(zero.y) == [3, 3]

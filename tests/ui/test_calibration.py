@@ -1,4 +1,5 @@
 """The Calibration page: what step times rest on; its figures, the left-out points, and its words."""
+
 import copy
 from dataclasses import replace
 
@@ -38,7 +39,9 @@ def test_left_out_points_are_predicted_by_their_neighbours(profile):
     decode = profile.points["decode_attention"]
     kept_out = decode["context"][1:-1:2]
     found = [s for s in steps if s.kind == step_fit.DECODE]
-    assert {s.words for s in found if s.words.startswith("decode, 1 seq")} <= {f"decode, 1 sequences of {c:,} tokens" for c in kept_out}
+    assert {s.words for s in found if s.words.startswith("decode, 1 seq")} <= {
+        f"decode, 1 sequences of {c:,} tokens" for c in kept_out
+    }
     one = next(s for s in found if s.words == f"decode, 8 sequences of {kept_out[-2]:,} tokens")
     assert one.measured_s == table.step([], 8, 8 * kept_out[-2], kept_out[-2], 8)[0]
     assert 0 < abs(one.error) < 0.2
@@ -58,7 +61,10 @@ def test_a_table_that_is_linear_is_predicted_exactly(profile):
     steps = [s for s in step_fit.left_out(replace(profile, points=points)) if s.kind == step_fit.DECODE]
     assert max(abs(s.error) for s in steps) < 1e-9
     points["decode_attention"]["us"][0][1] *= 3
-    assert max(abs(s.error) for s in step_fit.left_out(replace(profile, points=points)) if s.kind == step_fit.DECODE) > 0.001
+    assert (
+        max(abs(s.error) for s in step_fit.left_out(replace(profile, points=points)) if s.kind == step_fit.DECODE)
+        > 0.001
+    )
 
 
 def test_a_roofline_has_nothing_to_leave_out():
@@ -71,7 +77,9 @@ def test_points_beyond_the_measurement_are_not_compared(profile):
     points = copy.deepcopy(profile.points)
     points["decode_attention"]["measured_context"] = [64] * len(points["decode_attention"]["batch"])
     steps = step_fit.left_out(replace(profile, points=points))
-    assert all(int(s.words.split(" of ")[1].split()[0].replace(",", "")) <= 64 for s in steps if s.kind == step_fit.DECODE)
+    assert all(
+        int(s.words.split(" of ")[1].split()[0].replace(",", "")) <= 64 for s in steps if s.kind == step_fit.DECODE
+    )
 
 
 # -- accuracy in words -------------------------------------------------------------------------------------------------
@@ -118,7 +126,9 @@ def test_the_page_says_what_the_run_rests_on(folder, open_run):
 def test_a_roofline_is_said_to_be_one(folder):
     session = Session("calibration")
     demo = settings.demo()
-    job = shell.runner_of(str(folder)).submit(inputs.Asked(replace(demo, hardware=replace(demo.hardware, profile="roofline:h200"))).toml)
+    job = shell.runner_of(str(folder)).submit(
+        inputs.Asked(replace(demo, hardware=replace(demo.hardware, profile="roofline:h200"))).toml
+    )
     job.wait()
     assert job.done, job.failure()
     session.at.session_state["job"] = job

@@ -1,4 +1,5 @@
 """The Compare page: what may vary, what a difference says, and the flow through AppTest on real runs."""
+
 import csv
 import io
 import json
@@ -21,7 +22,9 @@ def document(tmp_path_factory):
     """A real comparison: policies and the cache off."""
     path = tmp_path_factory.mktemp("compare") / "small.toml"
     path.write_text(SMALL)
-    return run_json("compare", str(path), "--vary", "cache.enabled=true,false", "--vary", "cache.policy=lru,lfu", "--json")
+    return run_json(
+        "compare", str(path), "--vary", "cache.enabled=true,false", "--vary", "cache.policy=lru,lfu", "--json"
+    )
 
 
 def run_json(*argv):
@@ -37,7 +40,9 @@ def run_json(*argv):
 
 
 def test_the_scenarios_own_value_is_the_first_variant():
-    command = variants.command(settings.demo(), {"cluster.replicas": ["4", "2", "1"], "cache.policy": ["lfu"], "cluster.router": []}, 3)
+    command = variants.command(
+        settings.demo(), {"cluster.replicas": ["4", "2", "1"], "cache.policy": ["lfu"], "cluster.router": []}, 3
+    )
     assert command == ("compare", "--vary", "cluster.replicas=2,4,1", "--vary", "cache.policy=lru,lfu", "--seeds", "3")
     assert variants.count_of(command) == 18
     assert variants.command(settings.demo(), {"cluster.replicas": ["2"]}, 1) == (), "nothing to compare"
@@ -48,7 +53,9 @@ def test_too_many_variants_are_refused():
         variants.command(settings.demo(), {"cluster.replicas": [str(n) for n in range(3, 28)]}, 1)
 
 
-@pytest.mark.parametrize(("words", "expected"), [("1, 2;4", ["1", "2", "4"]), ("", []), ("1_000", ["1000"]), ("8 16", ["8", "16"])])
+@pytest.mark.parametrize(
+    ("words", "expected"), [("1, 2;4", ["1", "2", "4"]), ("", []), ("1_000", ["1000"]), ("8 16", ["8", "16"])]
+)
 def test_numbers_are_read(words, expected):
     assert variants.numbers(variants.BY_KEY["cluster.replicas"], words) == expected
 
@@ -73,7 +80,11 @@ def test_every_axis_is_a_key_of_a_scenario():
 
 def test_a_row_a_variant_and_a_verdict_a_value(document):
     rows = compare.difference_rows(document)
-    assert [row["variant"] for row in rows] == ["enabled true, policy lfu", "enabled false, policy lru", "enabled false, policy lfu"]
+    assert [row["variant"] for row in rows] == [
+        "enabled true, policy lfu",
+        "enabled false, policy lru",
+        "enabled false, policy lfu",
+    ]
     off = rows[1]
     assert off["TTFT mean"].startswith("+")
     assert off["TTFT mean"].endswith("worse")
@@ -87,13 +98,25 @@ def test_a_row_a_variant_and_a_verdict_a_value(document):
 
 def test_a_difference_without_an_interval_says_why():
     tell = "{:.1f} ms".format
-    assert compare._cell({"difference": 3.0, "interval_95": None, "shown": None, "note": "one seed"}, tell, "lower") == "+3.0 ms (no interval: one seed)"
-    assert compare._cell({"difference": None, "interval_95": None, "shown": None, "note": "unstable"}, tell, "lower") == "unstable"
-    assert compare._cell({"difference": -3.0, "interval_95": 1.0, "shown": True, "note": ""}, tell, "lower") == "−3.0 ms ± 1.0 ms, better"
+    assert (
+        compare._cell({"difference": 3.0, "interval_95": None, "shown": None, "note": "one seed"}, tell, "lower")
+        == "+3.0 ms (no interval: one seed)"
+    )
+    assert (
+        compare._cell({"difference": None, "interval_95": None, "shown": None, "note": "unstable"}, tell, "lower")
+        == "unstable"
+    )
+    assert (
+        compare._cell({"difference": -3.0, "interval_95": 1.0, "shown": True, "note": ""}, tell, "lower")
+        == "−3.0 ms ± 1.0 ms, better"
+    )
 
 
 def test_an_unstable_variant_shows_no_latency(document):
-    broken = {**document, "variants": [{**document["variants"][0], "summaries": [{"stable": False, "coverage": {"extrapolated": 0.25}}]}]}
+    broken = {
+        **document,
+        "variants": [{**document["variants"][0], "summaries": [{"stable": False, "coverage": {"extrapolated": 0.25}}]}],
+    }
     [row] = compare.value_rows(broken)
     assert row["extrapolated"] == "25.0 % ▲"
     assert row["TTFT p99"] == "-"
@@ -104,7 +127,9 @@ def test_an_unstable_variant_shows_no_latency(document):
 def test_the_table_downloads_as_numbers(document):
     rows = list(csv.DictReader(io.StringIO(compare.as_csv(document))))
     assert [row["cache.policy"] for row in rows] == ["lru", "lfu", "lru", "lfu"]
-    assert float(rows[2]["mean_ttft_ms_difference"]) == document["variants"][2]["vs_first"]["mean_ttft_ms"]["difference"]
+    assert (
+        float(rows[2]["mean_ttft_ms_difference"]) == document["variants"][2]["vs_first"]["mean_ttft_ms"]["difference"]
+    )
 
 
 def test_two_runs_compare_as_the_command_would(folder, document):
@@ -129,7 +154,9 @@ def test_vary_and_compare(folder):
     shown = session.at.session_state.job
     from kvcast.pages import shell
 
-    job = shell.runner_of(str(shown.folder.parent)).existing(shown.scenario_toml, "compare", "--vary", "cluster.replicas=2,1")
+    job = shell.runner_of(str(shown.folder.parent)).existing(
+        shown.scenario_toml, "compare", "--vary", "cluster.replicas=2,1"
+    )
     job.wait()
     assert job.done, job.failure()
     session.settle(session.at.run())

@@ -1,4 +1,5 @@
 """The Plan page: its words and numbers directly, its flows through AppTest on a plan made by hand and on a real one."""
+
 import io
 import json
 import re
@@ -21,7 +22,10 @@ from tests.ui import plans
 from tests.ui.conftest import Session
 from workloads.config import WorkloadConfig
 
-SMALL = "name = 'small'\n[workload]\npreset = 'demo'\nduration_s = 250.0\n[slo]\nttft_s = 0.1\nattainment = 0.9\n[cost]\ngpu_hour_usd = 4.0\n"
+SMALL = (
+    "name = 'small'\n[workload]\npreset = 'demo'\nduration_s = 250.0\n[slo]\nttft_s = 0.1\nattainment ="
+    " 0.9\n[cost]\ngpu_hour_usd = 4.0\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +64,14 @@ def judged(word, reason="", failed="", *rows):
 
 
 def only(mean, low, high, word, worst=None, name="chat", target=0.95):
-    return {"name": name, "target": target, "requests": 1000, "attainment": {"mean": mean, "low": low, "high": high}, "verdict": word, "worst": worst}
+    return {
+        "name": name,
+        "target": target,
+        "requests": 1000,
+        "attainment": {"mean": mean, "low": low, "high": high},
+        "verdict": word,
+        "worst": worst,
+    }
 
 
 UNLIMITED = Scenario(WorkloadConfig(preset="demo"))
@@ -69,7 +80,11 @@ LIMITED = replace(UNLIMITED, slo=SloConfig(ttft_s=0.5, tpot_s=0.04))
 
 def test_the_verdict_has_the_words_of_the_run(small):
     told = verdict.verdict(small.summary, small.scenario)
-    assert (small.summary["verdict"]["word"], told.state) in (("meets", verdict.MET), ("misses", verdict.MISSED), ("not shown", verdict.OPEN))
+    assert (small.summary["verdict"]["word"], told.state) in (
+        ("meets", verdict.MET),
+        ("misses", verdict.MISSED),
+        ("not shown", verdict.OPEN),
+    )
     assert told.reasons[-1] == "one run: a sketch; a plan settles it over independent runs"
     recorded = verdict.verdict(small.summary, replace(small.scenario, workload=WorkloadConfig(trace="t.jsonl")))
     assert recorded.reasons[-1].startswith("one run of a recorded trace: its interval comes from batches")
@@ -77,17 +92,39 @@ def test_the_verdict_has_the_words_of_the_run(small):
 
 def test_verdict_of_each_state(small):
     s = {**small.summary, "stable": True, "stable_reason": "it is"}
-    met = verdict.verdict({**s, "verdict": judged("meets", "", "", only(0.96, 0.957, 0.963, "meets", "ttft_s"))}, LIMITED)
+    met = verdict.verdict(
+        {**s, "verdict": judged("meets", "", "", only(0.96, 0.957, 0.963, "meets", "ttft_s"))}, LIMITED
+    )
     assert (met.state, met.headline) == (verdict.MET, "Meets the target.")
-    assert met.sentence == "1 × H200-SXM: 96.0 % (95.7 to 96.3 %) of requests within TTFT <= 500 ms and TPOT <= 40.0 ms, target 95 %."
+    assert (
+        met.sentence
+        == "1 × H200-SXM: 96.0 % (95.7 to 96.3 %) of requests within TTFT <= 500 ms and TPOT <= 40.0 ms, target 95 %."
+    )
     assert not met.caution
-    missed = verdict.verdict({**s, "verdict": judged("misses", "ttft_s", "", only(0.9, 0.88, 0.92, "misses", "ttft_s"))}, LIMITED)
+    missed = verdict.verdict(
+        {**s, "verdict": judged("misses", "ttft_s", "", only(0.9, 0.88, 0.92, "misses", "ttft_s"))}, LIMITED
+    )
     assert (missed.state, missed.headline) == (verdict.MISSED, "Misses the target.")
     assert missed.sentence.endswith("target 95 %; TTFT is missed most often.")
-    open_ = verdict.verdict({**s, "verdict": judged("not shown", "only the interval", "", only(0.96, 0.93, 0.99, "not shown", "ttft_s"))}, LIMITED)
+    open_ = verdict.verdict(
+        {**s, "verdict": judged("not shown", "only the interval", "", only(0.96, 0.93, 0.99, "not shown", "ttft_s"))},
+        LIMITED,
+    )
     assert (open_.state, open_.headline) == (verdict.OPEN, "Not shown.")
     assert open_.sentence.endswith("target 95 %; the interval holds the target, so one run does not tell.")
-    nobody = verdict.verdict({**s, "verdict": judged("not shown", "no request arrived", "premium", {**only(0, 0, 0, "not shown", name="premium"), "attainment": None}, only(1.0, 0.99, 1.0, "meets"))}, LIMITED)
+    nobody = verdict.verdict(
+        {
+            **s,
+            "verdict": judged(
+                "not shown",
+                "no request arrived",
+                "premium",
+                {**only(0, 0, 0, "not shown", name="premium"), "attainment": None},
+                only(1.0, 0.99, 1.0, "meets"),
+            ),
+        },
+        LIMITED,
+    )
     assert nobody.sentence.startswith("1 × H200-SXM: premium -, chat 100.0 % (99.0 to 100.0 %) of requests within")
     assert nobody.sentence.endswith("target 95 %; premium: no request arrived in the window.")
     assert verdict.verdict({**s, "verdict": None, "attainment_target": None}, LIMITED).headline == "No target is set."
@@ -95,34 +132,72 @@ def test_verdict_of_each_state(small):
 
 
 def test_the_class_that_fails_is_named_and_every_class_is_there(small):
-    s = {**small.summary, "stable": True, "attainment": 0.96, "verdict": judged("misses", "ttft_s", "premium", only(0.9999, 0.999, 1.0, "meets"), only(0.0, 0.0, 0.01, "misses", "ttft_s", "premium", 0.99))}
+    s = {
+        **small.summary,
+        "stable": True,
+        "attainment": 0.96,
+        "verdict": judged(
+            "misses",
+            "ttft_s",
+            "premium",
+            only(0.9999, 0.999, 1.0, "meets"),
+            only(0.0, 0.0, 0.01, "misses", "ttft_s", "premium", 0.99),
+        ),
+    }
     told = verdict.verdict(s, LIMITED)
-    assert told.sentence == (
-        "1 × H200-SXM: chat 100.0 % (99.9 to 100.0 %), premium 0.0 % (0.0 to 1.0 %) of requests within TTFT <= 500 ms and TPOT <= 40.0 ms, "
-        "targets: chat 95 %, premium 99 %; premium: TTFT is missed most often."
-    )  # fmt: skip
-    assert [(row["class"], row["verdict"], row["target"]) for row in results.verdict_rows(s["verdict"]["classes"])] == [("chat", "meets", "95 %"), ("premium", "misses", "99 %")]
-    pooled = verdict.verdict({**s, "verdict": judged("meets", "", "", only(0.96, 0.955, 0.97, "meets", name="pooled"))}, LIMITED)
+    assert (
+        told.sentence
+        == "1 × H200-SXM: chat 100.0 % (99.9 to 100.0 %), premium 0.0 % (0.0 to 1.0 %) of requests within TTFT <= 500"
+        " ms and TPOT <= 40.0 ms, targets: chat 95 %, premium 99 %; premium: TTFT is missed most often."
+    )
+    assert [(row["class"], row["verdict"], row["target"]) for row in results.verdict_rows(s["verdict"]["classes"])] == [
+        ("chat", "meets", "95 %"),
+        ("premium", "misses", "99 %"),
+    ]
+    pooled = verdict.verdict(
+        {**s, "verdict": judged("meets", "", "", only(0.96, 0.955, 0.97, "meets", name="pooled"))}, LIMITED
+    )
     assert pooled.reasons[0] == "all classes together, as [slo] attained_by asks"
 
 
 def test_unstable_is_a_reason_to_miss(small):
-    s = {**small.summary, "stable": False, "stable_reason": "it grows", "backlog_growth_per_s": 1.234, "backlog_growth_tokens_per_s": 56789.0, "attainment": 0.99, "verdict": judged("misses", "unstable", "", only(0.99, 0.98, 1.0, "meets"))}
+    s = {
+        **small.summary,
+        "stable": False,
+        "stable_reason": "it grows",
+        "backlog_growth_per_s": 1.234,
+        "backlog_growth_tokens_per_s": 56789.0,
+        "attainment": 0.99,
+        "verdict": judged("misses", "unstable", "", only(0.99, 0.98, 1.0, "meets")),
+    }
     told = verdict.verdict(s, LIMITED)
     assert (told.state, told.headline) == (verdict.MISSED, "Misses the target."), "whatever its attainment"
     assert "cannot keep up: the backlog grows by +1.23 requests/s (+56,789 tokens/s)" in told.sentence
-    assert told.reasons[0].startswith("until the end of this run 99.0 % (98.0 to 100.0 %) of requests within TTFT <= 500 ms")
+    assert told.reasons[0].startswith(
+        "until the end of this run 99.0 % (98.0 to 100.0 %) of requests within TTFT <= 500 ms"
+    )
     assert verdict.verdict({**s, "verdict": None}, UNLIMITED).headline == "Unstable."
 
 
 def test_doubtful_numbers_carry_their_caution(small):
-    s = {**small.summary, "coverage": {"measured": 0.0, "interpolated": 0.5, "extrapolated": 0.5}, "censored": True, "arrived": 10, "completed": 8}
+    s = {
+        **small.summary,
+        "coverage": {"measured": 0.0, "interpolated": 0.5, "extrapolated": 0.5},
+        "censored": True,
+        "arrived": 10,
+        "completed": 8,
+    }
     caution = verdict.verdict(s, UNLIMITED).caution
     assert "50.0 % of simulated time is extrapolated" in caution
     assert "2 of 10 arrivals did not complete" in caution
-    assert "never came" not in verdict.verdict({**s, "not_arrived": 7}, UNLIMITED).caution, "later turns of sessions that the end of the window cut"
+    assert "never came" not in verdict.verdict({**s, "not_arrived": 7}, UNLIMITED).caution, (
+        "later turns of sessions that the end of the window cut"
+    )
     lost = verdict.verdict({**s, "not_arrived": 7, "session_truncated": 3, "lost_with_session": 5}, UNLIMITED).caution
-    assert "3 requests were longer than the context or the KV memory and ended their sessions, so 5 more never came" in lost
+    assert (
+        "3 requests were longer than the context or the KV memory and ended their sessions, so 5 more never came"
+        in lost
+    )
     roofline = {**s, "profile_provenance": {**s["profile_provenance"], "kind": "roofline"}}
     assert "roofline" in verdict.verdict(roofline, UNLIMITED).caution
     assert results.mark_of(s)
@@ -132,15 +207,28 @@ def test_doubtful_numbers_carry_their_caution(small):
 def test_the_plans_sentence_is_the_command_lines():
     told = verdict.planned(plans.plan())
     assert told.sentence == words.verdict(plans.plan()).replace("+-", "±").replace(" x ", " × ") + "."
-    assert told.sentence.startswith("2 × H200-SXM meets: chat 99.9 % ± 0.2 %, coding-agent 100.0 % ± 0.2 % of requests within their limits (chat: TTFT <= 500 ms")
+    assert told.sentence.startswith(
+        "2 × H200-SXM meets: chat 99.9 % ± 0.2 %, coding-agent 100.0 % ± 0.2 % of requests within their limits (chat:"
+        " TTFT <= 500 ms"
+    )
     assert "(5 runs); model error, of one run: 99.2 % with step times 10.0 % longer" in told.sentence
-    assert told.sentence.endswith("binding: compute; headroom 60 % (58 % surely), breaks at 7.4 requests/s; next: router session-affinity instead of round-robin.")
+    assert told.sentence.endswith(
+        "binding: compute; headroom 60 % (58 % surely), breaks at 7.4 requests/s; next: router session-affinity instead"
+        " of round-robin."
+    )
     assert told.reasons == (
         "2 replicas (cache.policy=lru), 2 GPUs, 48 GPU-hours a day, $8.00 an hour, router round-robin",
-        "at the offered 3 requests/s: $5,840.00 a month, $0.00074 a request; per million tokens $0.20 input, $2.00 output, $0.18 total (one bill, three ways)",
-        "the answer changes with the seed: of 5 independent runs 4 say so by themselves, 1 would do with a replica less", f"at 95 % confidence: {plans.PLAN['method']}",
+        (
+            "at the offered 3 requests/s: $5,840.00 a month, $0.00074 a request; per million tokens $0.20 input, $2.00"
+            " output, $0.18 total (one bill, three ways)"
+        ),
+        (
+            "the answer changes with the seed: of 5 independent runs 4 say so by themselves, 1 would do with a replica"
+            " less"
+        ),
+        f"at 95 % confidence: {plans.PLAN['method']}",
         "5 candidates, not chosen: TTFT 1, unstable 1; 35 simulations, 6 of them stopped early",
-    )  # fmt: skip
+    )
 
 
 def test_a_plan_that_found_nothing_says_what_stood_in_the_way():
@@ -149,7 +237,12 @@ def test_a_plan_that_found_nothing_says_what_stood_in_the_way():
     assert told.state == verdict.MISSED
     assert "not even 1 replica meets" in told.sentence
     assert "not chosen: TTFT 1" in told.reasons[0]
-    told = verdict.planned(plans.plan(answer=nothing, candidates=[{**plans.PLAN["candidates"][0], "verdict": "not shown", "rejected_by": "only the interval"}]))
+    told = verdict.planned(
+        plans.plan(
+            answer=nothing,
+            candidates=[{**plans.PLAN["candidates"][0], "verdict": "not shown", "rejected_by": "only the interval"}],
+        )
+    )
     assert (told.state, told.headline) == (verdict.OPEN, "No fleet is shown to meet the target:")
 
 
@@ -159,9 +252,13 @@ def test_why_nothing_meets_it_is_the_command_lines_and_other_layouts_are_a_table
     found = plans.plan(why=plans.WHY)
     answer.why(found)
     [told] = said
-    assert [line.removeprefix("- ") for line in told.replace("\\", "").splitlines()] == [line.removeprefix("- ") for line in words.why(found).splitlines()[1:]]
+    assert [line.removeprefix("- ") for line in told.replace("\\", "").splitlines()] == [
+        line.removeprefix("- ") for line in words.why(found).splitlines()[1:]
+    ]
     assert "95 % would be at TTFT <= 8.07 s" in told.replace("\\", "")
-    assert [(row["GPUs each"], row["within limits, one run"], row["verdict"]) for row in verdict.layout_rows(found)] == [("4", "99.0 % (98.8 to 99.2 %)", "meets"), ("1", "-", "no run")]
+    assert [
+        (row["GPUs each"], row["within limits, one run"], row["verdict"]) for row in verdict.layout_rows(found)
+    ] == [("4", "99.0 % (98.8 to 99.2 %)", "meets"), ("1", "-", "no run")]
     assert verdict.layout_rows(plans.plan()) == []
 
 
@@ -176,17 +273,36 @@ def test_the_plan_has_a_row_for_each_class_of_the_fleet_it_rests_on():
 
 
 def test_growth_has_the_advised_fleet_beside_it():
-    assert answer.growth_rows(plans.plan())[1] == {"load": "3 ×", "replicas": "7", "GPUs": "7", "an hour": "$28.00", "with advice": "5", "its GPUs": "5", "its price": "$20.00"}
-    alone = answer.growth_rows(plans.plan(growth=[{**row, "advised": None, "replicas": None, "gpus": None, "usd_per_hour": None} for row in plans.PLAN["growth"]]))
+    assert answer.growth_rows(plans.plan())[1] == {
+        "load": "3 ×",
+        "replicas": "7",
+        "GPUs": "7",
+        "an hour": "$28.00",
+        "with advice": "5",
+        "its GPUs": "5",
+        "its price": "$20.00",
+    }
+    alone = answer.growth_rows(
+        plans.plan(
+            growth=[
+                {**row, "advised": None, "replicas": None, "gpus": None, "usd_per_hour": None}
+                for row in plans.PLAN["growth"]
+            ]
+        )
+    )
     assert alone[0] == {"load": "2 ×", "replicas": "-", "GPUs": "-", "an hour": "-"}
 
 
 def test_where_more_replicas_bring_nothing_the_sentence_says_so():
     def told(shares):
         rows = [plans.candidate("as it is", {}, n, mean, 1900.0, "misses", "ttft_s") for n, mean in shares.items()]
-        return verdict.planned(plans.plan(answer={**plans.PLAN["answer"], "feasible": False, "gpus": None}, candidates=rows)).sentence
+        return verdict.planned(
+            plans.plan(answer={**plans.PLAN["answer"], "feasible": False, "gpus": None}, candidates=rows)
+        ).sentence
 
-    assert "25 to 64 replicas attain the same, so more of them bring nothing" in told({2: 0.4, 25: 0.916, 40: 0.918, 64: 0.916})
+    assert "25 to 64 replicas attain the same, so more of them bring nothing" in told(
+        {2: 0.4, 25: 0.916, 40: 0.918, 64: 0.916}
+    )
     assert "bring nothing" not in told({25: 0.916, 40: 0.93, 64: 0.94})
     assert "bring nothing" not in told({62: 0.916, 63: 0.916, 64: 0.916}), "too near each other to tell"
 
@@ -196,19 +312,28 @@ def test_where_more_replicas_bring_nothing_the_sentence_says_so():
 
 def test_the_four_numbers_are_the_summarys(small):
     s, found = small.summary, numbers.four(small)
-    assert [n.value for n in found] == [f"{100 * s['attainment']:.1f} %", results.text.milliseconds(s["p99_ttft_ms"]), results.text.milliseconds(s["p99_tpot_ms"]), f"${s['cost']['usd_per_million_output_tokens']:.2f}"]
+    assert [n.value for n in found] == [
+        f"{100 * s['attainment']:.1f} %",
+        results.text.milliseconds(s["p99_ttft_ms"]),
+        results.text.milliseconds(s["p99_tpot_ms"]),
+        f"${s['cost']['usd_per_million_output_tokens']:.2f}",
+    ]
     assert all("95 %" in n.interval or "no interval" in n.interval for n in found)
     assert not any(n.change for n in found)
 
 
-@pytest.mark.parametrize(("kind", "key"), [(numbers.ATTAINMENT, "attainment"), (numbers.TTFT, "p99_ttft_ms"), (numbers.TPOT, "p99_tpot_ms")])
+@pytest.mark.parametrize(
+    ("kind", "key"), [(numbers.ATTAINMENT, "attainment"), (numbers.TTFT, "p99_ttft_ms"), (numbers.TPOT, "p99_tpot_ms")]
+)
 def test_an_interval_is_centred_on_the_number_it_belongs_to(small, kind, key):
     assert numbers.interval(small, kind).mean == pytest.approx(small.summary[key])
 
 
 def test_the_cost_of_the_requests_is_the_fleets(small):
     """But for tokens that the window's requests emit after it, and others' in it."""
-    assert numbers.interval(small, numbers.GPU_HOURS).mean == pytest.approx(small.summary["cost"]["gpu_hours_per_million_output_tokens"], rel=0.03)
+    assert numbers.interval(small, numbers.GPU_HOURS).mean == pytest.approx(
+        small.summary["cost"]["gpu_hours_per_million_output_tokens"], rel=0.03
+    )
 
 
 def test_a_change_is_paired_and_only_told_when_it_is_shown(shared, small):
@@ -222,8 +347,13 @@ def test_a_change_is_paired_and_only_told_when_it_is_shown(shared, small):
     a, b = (run.summary["p99_ttft_ms"] for run in (off, small))
     assert ttft.change.split(" ±")[0] == f"+{results.text.milliseconds(a - b)}"
     assert numbers.four(small, off)[1].better is True
-    told = compare.of_runs(small, off)["variants"][1]["vs_first"]["p99_ttft_ms"]  # the Compare page and `kvcast compare` say the same
-    assert ttft.change == f"+{results.text.milliseconds(told['difference'])} ± {results.text.milliseconds(told['interval_95'])}"
+    told = compare.of_runs(small, off)["variants"][1]["vs_first"][
+        "p99_ttft_ms"
+    ]  # the Compare page and `kvcast compare` say the same
+    assert (
+        ttft.change
+        == f"+{results.text.milliseconds(told['difference'])} ± {results.text.milliseconds(told['interval_95'])}"
+    )
     other = simulated(shared, "seed = 1\n" + SMALL)
     assert all("other requests" in n.change or "not comparable" in n.change for n in numbers.four(other, small))
 
@@ -243,7 +373,9 @@ def test_runs_of_other_windows_are_paired_on_what_both_judge(shared):
 
 
 def test_an_unstable_run_has_a_growth_and_no_latency(small):
-    run = type(small)(small.folder, small.scenario, {**small.summary, "stable": False}, small.info, small.aggregates, small.tables)
+    run = type(small)(
+        small.folder, small.scenario, {**small.summary, "stable": False}, small.info, small.aggregates, small.tables
+    )
     labels = [n.label for n in numbers.four(run, small)]
     assert labels == ["Within limits", "Backlog growth (requests/s)", "Backlog growth (tokens/s)", "Cost / M tokens"]
     assert numbers.four(run, small)[0].change == "not comparable"
@@ -259,7 +391,15 @@ def test_nothing_chosen_plans_the_scenario_as_it_is():
 def test_choices_are_axes_with_the_scenarios_own_value_among_them():
     axes = plan.axes_of(settings.demo(), [("roofline:H100-SXM", "bf16", 1)], [1, 2], ["lfu"], ["round-robin"])
     own = settings.demo().hardware.profile
-    assert plan.command(axes) == ("plan", "--vary", f"hardware.profile={own},roofline:H100-SXM", "--vary", "hardware.tensor_parallel=1,2", "--vary", "cache.policy=lfu,lru")
+    assert plan.command(axes) == (
+        "plan",
+        "--vary",
+        f"hardware.profile={own},roofline:H100-SXM",
+        "--vary",
+        "hardware.tensor_parallel=1,2",
+        "--vary",
+        "cache.policy=lfu,lru",
+    )
     measured = plan.axes_of(settings.demo(), [("measured-4", "bf16", 4)], [1, 2, 8], [], [])
     assert measured["hardware.tensor_parallel"] == [1, 4], "a measured profile has its own width"
 
@@ -281,7 +421,9 @@ def test_a_change_without_keys_to_set_is_applied_from_its_scenario(shared, monke
         plan.apply_change(page, {"set": sets, "scenario": inputs.Asked(scenario).toml})
     assert [(one.cluster.replicas, one.cache.policy) for one in adopted] == [(2, "lru"), (5, "lru"), (2, "lfu")]
     assert [one.workload.class_ == reordered.workload.class_ for one in adopted] == [True, False, True]
-    assert all(one.workload.duration_s is None and one.run.warmup_s is None for one in adopted), "the plan's window is not the reader's"
+    assert all(one.workload.duration_s is None and one.run.warmup_s is None for one in adopted), (
+        "the plan's window is not the reader's"
+    )
 
 
 def test_nothing_leaves_with_a_path_of_the_server():
@@ -296,9 +438,15 @@ def test_candidates_are_a_table_with_the_reason_of_each():
     assert {row["why not"] for row in rows if row["verdict"] == "misses"} == {"chat: TTFT", "unstable"}
     assert next(row for row in rows if row["why not"] == "unstable")["TTFT p99"] == "-"
     assert {row["runs"] for row in rows} == {"1", "5"}
-    cut = answer.candidate_rows(plans.plan(candidates=[{**plans.PLAN["candidates"][0], "verdict": "not shown", "rejected_by": "only the interval"}]))
+    cut = answer.candidate_rows(
+        plans.plan(
+            candidates=[{**plans.PLAN["candidates"][0], "verdict": "not shown", "rejected_by": "only the interval"}]
+        )
+    )
     assert cut[0]["why not"] == "chat: its interval holds the target"
-    assert [results.MARK in row["within limits (95 %)"] for row in rows] == ["lfu" in row["candidate"] for row in rows], "extrapolated numbers are marked"
+    assert [results.MARK in row["within limits (95 %)"] for row in rows] == [
+        "lfu" in row["candidate"] for row in rows
+    ], "extrapolated numbers are marked"
     assert all(list(row) == list(rows[0]) for row in rows), "a column for each limit, whoever was judged by it"
     table = pyarrow.csv.read_csv(io.BytesIO(plan.candidates_csv(plans.plan()).encode()))
     assert table["replicas"].to_pylist() == [c["replicas"] for c in plans.PLAN["candidates"]]
@@ -320,11 +468,20 @@ def test_requests_as_csv_hold_every_row(small):
 def test_first_open_has_the_verdict_numbers_and_the_way_to_a_plan(folder):
     session = Session()
     assert "Meets the target." in session.words()
-    assert re.search(r"2 × H200-SXM: chat 99\.\d % \([\d.]+ to [\d.]+ %\), coding-agent .* of requests within their limits \(chat: TTFT <= 500 ms", session.words())
+    assert re.search(
+        r"2 × H200-SXM: chat 99\.\d % \([\d.]+ to [\d.]+ %\), coding-agent .* of requests within their limits \(chat:"
+        r" TTFT <= 500 ms",
+        session.words(),
+    )
     assert "demo: chat + coding agent: 5.49 requests/s" in session.words(), "the nominal load"
     run = load_run(session.at.session_state.job.folder)
     s, shown = run.summary, session.numbers()
-    assert shown == {"Within limits": f"{100 * s['attainment']:.1f} %", "TTFT, p99": results.text.milliseconds(s["p99_ttft_ms"]), "TPOT, p99": results.text.milliseconds(s["p99_tpot_ms"]), "Cost / M tokens": f"${s['cost']['usd_per_million_output_tokens']:.2f}"}
+    assert shown == {
+        "Within limits": f"{100 * s['attainment']:.1f} %",
+        "TTFT, p99": results.text.milliseconds(s["p99_ttft_ms"]),
+        "TPOT, p99": results.text.milliseconds(s["p99_tpot_ms"]),
+        "Cost / M tokens": f"${s['cost']['usd_per_million_output_tokens']:.2f}",
+    }
     assert all(m.help for m in session.at.metric)
     assert s["counting_rule"] in session.words()
 
@@ -337,7 +494,9 @@ def test_a_plan_is_shown_with_advice_that_can_be_applied(demo_plan):
     assert plan.FIND not in session.buttons()
     assert "vllm serve meta-llama/Llama-3.1-8B-Instruct" in words
     assert "3 replicas survive the loss of one" in words
-    assert {f"plan.{name}" for name in ("plan.json", "candidates.csv", "plan.html")} <= {button.key for button in session.at.get("download_button")}
+    assert {f"plan.{name}" for name in ("plan.json", "candidates.csv", "plan.html")} <= {
+        button.key for button in session.at.get("download_button")
+    }
     assert "holds 8.8 requests/s instead of 7.4 requests/s" in words
     assert "Every class on 2 replicas" in words
     assert "Over 5 independent runs." in words
@@ -361,7 +520,9 @@ def test_a_pinned_run_is_the_baseline_of_the_next(demo_plan):
     session.at.number_input(key="replicas").set_value(1).run()
     session.press("Run")
     assert "vs baseline" in session.words()
-    assert re.search(r":red\[\+[\d.]+ ms ± [\d.]+ ms \(the [\d,]+ requests that both judge\)\]", session.words()), "TPOT of one GPU is shown to be worse"
+    assert re.search(r":red\[\+[\d.]+ ms ± [\d.]+ ms \(the [\d,]+ requests that both judge\)\]", session.words()), (
+        "TPOT of one GPU is shown to be worse"
+    )
     session.press("Unpin")
     assert "vs baseline" not in session.words()
 
@@ -388,7 +549,9 @@ def test_where_no_fleet_will_do_wider_replicas_are_a_press_away(folder):
     start = plan.start_of(toml, {})
     document = plans.plan()
     key = runner.key_of(start, ("plan",))
-    (folder / f"{key}.json").write_text(json.dumps({**document, "scenario": toml, "answer": {**document["answer"], "feasible": False}}))
+    (folder / f"{key}.json").write_text(
+        json.dumps({**document, "scenario": toml, "answer": {**document["answer"], "feasible": False}})
+    )
     (folder / f"{key}.toml").write_text(start)
     page.settle(page.at.run())
     asked = []
@@ -397,7 +560,13 @@ def test_where_no_fleet_will_do_wider_replicas_are_a_press_away(folder):
         next(b for b in page.at.button if b.label == "Try wider replicas").click()
         page.at.run()
     [(_, *words)] = asked
-    assert words == ["plan", "--vary", "hardware.profile=h200-llama-3.1-8b-aic,roofline:h200", "--vary", "hardware.tensor_parallel=1,2,4,8"]
+    assert words == [
+        "plan",
+        "--vary",
+        "hardware.profile=h200-llama-3.1-8b-aic,roofline:h200",
+        "--vary",
+        "hardware.tensor_parallel=1,2,4,8",
+    ]
     assert page.at.session_state["plan.widths"] == [1, 2, 4, 8]
     page.at.session_state["plan.gpus"], page.at.session_state["plan.widths"] = [], []
     page.settle(page.at.run())

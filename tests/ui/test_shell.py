@@ -1,4 +1,5 @@
 """What all pages share: runs that never block, links, scenario files, sessions side by side."""
+
 import json
 import os
 import tomllib
@@ -16,7 +17,10 @@ from kvcast.scenario.toml import dumps
 from kvcast.store.runs import load_run
 from tests.ui.conftest import APP, Session
 
-LONG = 'name = "long"\n[workload]\npreset = "demo"\nduration_s = 20000.0\n[slo]\nttft_s = 0.5\n[cost]\ngpu_hour_usd = 4.0\n'
+LONG = (
+    'name = "long"\n[workload]\npreset = "demo"\nduration_s = 20000.0\n[slo]\nttft_s = 0.5\n[cost]\ngpu_hour_usd ='
+    " 4.0\n"
+)
 
 
 @pytest.fixture
@@ -46,7 +50,8 @@ def shared():
     return shell.runner_of(os.environ["KVCAST_RUNS"])
 
 
-# -- runs ----------------------------------------------------------------------------------------------------------------
+# -- runs
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def test_what_the_page_asks_first_is_what_the_server_prepared(session):
@@ -109,7 +114,9 @@ def test_a_limit_of_the_engine_is_an_answer(session):
 
 
 def test_a_failed_run_is_one_clear_line_over_the_last_answer(session):
-    session.at.selectbox(key="hardware").set_value(next(label for label in settings.hardware("llama-3.1-8b") if "roofline" in label)).run()
+    session.at.selectbox(key="hardware").set_value(
+        next(label for label in settings.hardware("llama-3.1-8b") if "roofline" in label)
+    ).run()
     session.at.selectbox(key="model").set_value("llama-3.1-70b").run()
     session.press("Run")
     [line] = [e.value.replace("\\", "") for e in session.at.error]
@@ -136,7 +143,8 @@ def test_sessions_share_a_run_and_nothing_else(session, folder):
     assert "3 × H200" in other.words()
 
 
-# -- links ---------------------------------------------------------------------------------------------------------------
+# -- links
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def test_the_address_is_a_link_to_the_settings(session):
@@ -186,11 +194,19 @@ def test_an_edited_mix_travels_in_the_link(folder):
     assert other.at.session_state.job.key == page.at.session_state.job.key
 
 
-@pytest.mark.parametrize(("link", "line"), [
-    ({"cluster.replicas": "none"}, "replicas"), ({"cache.policy": "os:path"}, "own classes are named where the dashboard is started"), ({"workload.trace": "/etc/passwd"}, "a page reads no files"),
-    ({"scenario": "AAAA"}, "cut short or changed"), ({"model.name": "../../x"}, "expected one of llama-2-7b"),
-    ({"model.name": "qwen3-8b"}, "is for llama-3.1-8b bf16"), ({"hardware.profile": "roofline:h200", "hardware.tensor_parallel": "3"}, "tensor_parallel 3"), ({"xss": "<script>"}, "is no setting"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("link", "line"),
+    [
+        ({"cluster.replicas": "none"}, "replicas"),
+        ({"cache.policy": "os:path"}, "own classes are named where the dashboard is started"),
+        ({"workload.trace": "/etc/passwd"}, "a page reads no files"),
+        ({"scenario": "AAAA"}, "cut short or changed"),
+        ({"model.name": "../../x"}, "expected one of llama-2-7b"),
+        ({"model.name": "qwen3-8b"}, "is for llama-3.1-8b bf16"),
+        ({"hardware.profile": "roofline:h200", "hardware.tensor_parallel": "3"}, "tensor_parallel 3"),
+        ({"xss": "<script>"}, "is no setting"),
+    ],
+)
 def test_a_bad_link_is_one_line_over_the_example(folder, link, line):
     page = linked(**link)
     [shown] = [e.value.replace("\\", "") for e in page.at.error]
@@ -205,11 +221,15 @@ def test_a_link_to_no_run_of_this_server_is_run_here(folder):
         assert page.at.session_state.job.done
 
 
-# -- scenario files ------------------------------------------------------------------------------------------------------
+# -- scenario files
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_an_uploaded_scenario_becomes_the_settings_and_keeps_what_has_no_widget(session):
-    scenario = load_scenario("examples/demo.toml", ["name=mine", "run.warmup_s=15", "cluster.replicas=3", "workload.duration_s=100", "slo.e2e_s=60", "seed=5"])
+    scenario = load_scenario(
+        "examples/demo.toml",
+        ["name=mine", "run.warmup_s=15", "cluster.replicas=3", "workload.duration_s=100", "slo.e2e_s=60", "seed=5"],
+    )
     load(session, dumps(scenario).encode())
     assert session.at.number_input(key="replicas").value == 3
     session.press("Run")
@@ -218,10 +238,15 @@ def test_an_uploaded_scenario_becomes_the_settings_and_keeps_what_has_no_widget(
     assert run.summary["attainment"] is not None
 
 
-@pytest.mark.parametrize(("content", "line"), [
-    (b"nonsense", "not valid TOML"), (b"[workload]\ntrace = '/etc/passwd'\n", "a page reads no files"), (b"[workload]\npreset = 'demo'\n[cache]\npolicy = 'evil:Policy'\n", "own classes"),
-    (b"[workload]\npreset = 'demo'\n[cluster]\nreplicas = 0\n", "replicas = 0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"nonsense", "not valid TOML"),
+        (b"[workload]\ntrace = '/etc/passwd'\n", "a page reads no files"),
+        (b"[workload]\npreset = 'demo'\n[cache]\npolicy = 'evil:Policy'\n", "own classes"),
+        (b"[workload]\npreset = 'demo'\n[cluster]\nreplicas = 0\n", "replicas = 0"),
+    ],
+)
 def test_a_bad_scenario_file_is_one_line_and_changes_nothing(session, content, line):
     load(session, content, "../bad.toml")
     [shown] = [e.value.replace("\\", "") for e in session.at.error]
@@ -235,7 +260,8 @@ def test_the_settings_can_be_taken_along(session):
     assert "kvcast run examples/demo.toml --set cluster.replicas=3 --out my-run" in session.words()
 
 
-# -- the sidebar ---------------------------------------------------------------------------------------------------------
+# -- the sidebar
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["demo", "tool-agent-api"])
@@ -263,7 +289,9 @@ def test_own_policies_are_offered_only_when_the_server_names_them(folder, monkey
 def test_a_run_that_ends_while_the_page_is_drawn_is_drawn_anew(monkeypatch):
     """The page saw it running and is about to draw its progress: without a poll that progress would stand for ever."""
     polls, drawn, anew = [], [], []
-    monkeypatch.setattr(shell.st, "fragment", lambda run_every=None: lambda part: polls.append((run_every, part)) or part)
+    monkeypatch.setattr(
+        shell.st, "fragment", lambda run_every=None: lambda part: polls.append((run_every, part)) or part
+    )
     monkeypatch.setattr(shell.st, "rerun", lambda: anew.append(True))
     monkeypatch.setattr(shell, "_progress", lambda runner, job: drawn.append(job))
     ended = SimpleNamespace(running=False)

@@ -1,4 +1,5 @@
 """The Timeline page: windows, jumps, lives; counted against the tables and against a simulation chunk by chunk."""
+
 import json
 
 import numpy as np
@@ -34,12 +35,17 @@ def table(*rows):
 
 NAN = float("nan")
 FOUR = table(
-    (0.0, 1.0, 2.0, 5.0, COMPLETED, 0, 0), (1.0, 3.0, 9.0, 10.0, COMPLETED, 2, 1), (4.0, NAN, NAN, NAN, UNFINISHED, 0, 0), (4.5, NAN, NAN, NAN, TOO_LONG, 0, 0),
-)  # fmt: skip
+    (0.0, 1.0, 2.0, 5.0, COMPLETED, 0, 0),
+    (1.0, 3.0, 9.0, 10.0, COMPLETED, 2, 1),
+    (4.0, NAN, NAN, NAN, UNFINISHED, 0, 0),
+    (4.5, NAN, NAN, NAN, TOO_LONG, 0, 0),
+)
 
 
 def test_who_was_there_and_how_many():
-    assert request_lives.present(FOUR, 0.0, 20.0).tolist() == [0, 1, 2], "one that was turned away was never in the system"
+    assert request_lives.present(FOUR, 0.0, 20.0).tolist() == [0, 1, 2], (
+        "one that was turned away was never in the system"
+    )
     assert request_lives.present(FOUR, 6.0, 7.0).tolist() == [1, 2]
     assert request_lives.present(FOUR, 0.0, 0.5).tolist() == [0]
     assert request_lives.chosen(FOUR, 0.0, 20.0, most=1).tolist() == [1], "preempted ones first"
@@ -106,8 +112,13 @@ def test_a_chrome_trace_has_a_row_a_request(tight):
     life = shown[0]
     mine = [event for event in spans if event["tid"] == life.request]
     assert mine[0]["ts"] == pytest.approx(1e6 * life.phases[0][1], abs=0.001)
-    assert sum(event["dur"] for event in mine) == pytest.approx(1e6 * (life.phases[-1][2] - life.phases[0][1]), abs=0.01)
-    assert {event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"} <= {"replica 0", "replica 1"}
+    assert sum(event["dur"] for event in mine) == pytest.approx(
+        1e6 * (life.phases[-1][2] - life.phases[0][1]), abs=0.01
+    )
+    assert {event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"} <= {
+        "replica 0",
+        "replica 1",
+    }
 
 
 def test_figures_of_a_window(tight):
@@ -153,7 +164,10 @@ def test_the_page_opens_at_the_slowest_request_and_moves(folder):
     session.settle(session.at.run())
     assert session.at.session_state["timeline.from"] > before
     session.press("Longest queue")
-    assert f"{len(request_lives.present(requests, state['timeline.from'], state['timeline.to'])):,} requests were in the system" in session.words()
+    assert (
+        f"{len(request_lives.present(requests, state['timeline.from'], state['timeline.to'])):,} requests were in the"
+        " system" in session.words()
+    )
 
 
 def test_a_window_is_simulated_again_on_request(folder):
@@ -162,7 +176,9 @@ def test_a_window_is_simulated_again_on_request(folder):
     start_s, stop_s = state["timeline.from"], state["timeline.to"]
     assert "From the run folder" in session.words()
     session.press(timeline.LABEL)
-    job = shell.runner_of(str(folder)).existing(state["job"].scenario_toml, "timeline", "--window", f"{start_s:.3f},{stop_s:.3f}")
+    job = shell.runner_of(str(folder)).existing(
+        state["job"].scenario_toml, "timeline", "--window", f"{start_s:.3f},{stop_s:.3f}"
+    )
     job.wait()
     assert job.done, job.failure()
     session.settle(session.at.run())
@@ -172,7 +188,23 @@ def test_a_window_is_simulated_again_on_request(folder):
 
 def test_the_command_shows_a_window(capsys, tmp_path):
     out = tmp_path / "trace.json"
-    assert cli.main(["timeline", "examples/demo.toml", "--set", "run.duration_s=20", "--window", "5,10", "--most", "3", "--trace", str(out)]) == 0
+    assert (
+        cli.main(
+            [
+                "timeline",
+                "examples/demo.toml",
+                "--set",
+                "run.duration_s=20",
+                "--window",
+                "5,10",
+                "--most",
+                "3",
+                "--trace",
+                str(out),
+            ]
+        )
+        == 0
+    )
     assert "requests in the system between 5 and 10 s, 3 shown" in capsys.readouterr().out
     assert json.loads(out.read_text())["traceEvents"]
     with pytest.raises(SystemExit):

@@ -1,4 +1,5 @@
 """The Workload page: every edit moves the estimate, and a bad one is a line that leaves the mix as it was."""
+
 import io
 import json
 import os
@@ -19,7 +20,8 @@ from workloads.limits import earliest_s
 from workloads.toml import load_preset
 
 TRACE = "".join(
-    json.dumps({"timestamp": 100 * i, "input_length": 900 + i, "output_length": 20, "hash_ids": [i % 3, 10 + i]}) + "\n" for i in range(60)
+    json.dumps({"timestamp": 100 * i, "input_length": 900 + i, "output_length": 20, "hash_ids": [i % 3, 10 + i]}) + "\n"
+    for i in range(60)
 )
 
 
@@ -111,7 +113,13 @@ def test_layers_are_resized_marked_dynamic_added_and_removed(page):
 
 def test_prompts_longer_than_the_models_context_are_said_to_be(page):
     assert not any("context" in w.value for w in page.at.warning)
-    agent = scenario_from_doc({"workload": {"preset": "coding-agent"}, "model": {"name": "llama-3.1-8b"}, "hardware": {"profile": "h200-llama-3.1-8b-aic"}})
+    agent = scenario_from_doc(
+        {
+            "workload": {"preset": "coding-agent"},
+            "model": {"name": "llama-3.1-8b"},
+            "hardware": {"profile": "h200-llama-3.1-8b-aic"},
+        }
+    )
     [line] = preview.too_long(agent_mix := load_preset("coding-agent"), agent)
     assert line.startswith("coding-agent: 45.9 %")
     assert "llama-3.1-8b's context of 131,072 tokens (the average prompt has 172,073)" in line
@@ -123,8 +131,18 @@ def test_prompts_longer_than_the_models_context_are_said_to_be(page):
 
 def test_what_the_bar_and_the_sentence_count_is_said(page):
     assert "The bar adds up each layer's mean" in page.words()
-    assert layers.first_turn_only(MixClass(name="a", layers=(Layer(name="message"),), turns=Dist(value=2), turn_input=Dist(value=9))) == "message"
-    assert layers.first_turn_only(MixClass(name="a", layers=(Layer(name="message"),), turns=Dist(value=1), turn_input=Dist(value=9))) == ""
+    assert (
+        layers.first_turn_only(
+            MixClass(name="a", layers=(Layer(name="message"),), turns=Dist(value=2), turn_input=Dist(value=9))
+        )
+        == "message"
+    )
+    assert (
+        layers.first_turn_only(
+            MixClass(name="a", layers=(Layer(name="message"),), turns=Dist(value=1), turn_input=Dist(value=9))
+        )
+        == ""
+    )
     assert layers.first_turn_only(MixClass(name="a", layers=(Layer(name="message"),), turns=Dist(value=2))) == ""
 
 
@@ -176,7 +194,10 @@ def test_users_set_the_rate_and_load_moves_the_estimate(page):
 def test_a_mix_without_a_length_is_judged_for_long_enough_and_says_how_long(page):
     assert [n.value for n in page.at.number_input if n.label.startswith("Length")] == [None, None]
     run = api.resolve(settings.demo()).scenario.run
-    assert f"5.49 requests/s once the load is there; sessions begin {run.warmup_s / 60:.3g} min before what is judged; judged for 20 min, about 6,584 requests." in page.words()
+    assert (
+        f"5.49 requests/s once the load is there; sessions begin {run.warmup_s / 60:.3g} min before what is judged;"
+        " judged for 20 min, about 6,584 requests." in page.words()
+    )
     next(n for n in page.at.number_input if n.label == "Length (s)").set_value(600.0).run()
     assert page.mix().duration_s == 600.0
     assert "judged for 10 min, about 3,292 requests." in page.words()
@@ -185,10 +206,30 @@ def test_a_mix_without_a_length_is_judged_for_long_enough_and_says_how_long(page
     assert not any("Arrivals end" in w.value for w in page.at.warning)
 
 
-@pytest.mark.parametrize("workload", [
-    {"preset": "demo", "rate_scale": 1.5}, {"preset": "demo", "duration_s": 300.0}, {"preset": "coding-agent", "requests": 4000}, {"preset": "reasoning", "duration_s": 7200.0},
-    {"class": [{"name": name, "rate": 0.1, "output": {"value": 9}, "layers": [{"name": "q", "tokens": {"value": 99}}], **arrival} for name, arrival in (("steady", {}), ("day", {"arrival": {"kind": "diurnal", "period_s": 600.0, "curve": [1.0, 3.0]}}))]},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {"preset": "demo", "rate_scale": 1.5},
+        {"preset": "demo", "duration_s": 300.0},
+        {"preset": "coding-agent", "requests": 4000},
+        {"preset": "reasoning", "duration_s": 7200.0},
+        {
+            "class": [
+                {
+                    "name": name,
+                    "rate": 0.1,
+                    "output": {"value": 9},
+                    "layers": [{"name": "q", "tokens": {"value": 99}}],
+                    **arrival,
+                }
+                for name, arrival in (
+                    ("steady", {}),
+                    ("day", {"arrival": {"kind": "diurnal", "period_s": 600.0, "curve": [1.0, 3.0]}}),
+                )
+            ]
+        },
+    ],
+)
 def test_the_preview_draws_what_the_run_sees(workload):
     """Every request and every session at its nominal time, on the run's clock, warm-up included."""
     run = api.prepare(scenario_from_doc({"seed": 3, "workload": workload}))
@@ -211,8 +252,14 @@ def test_a_mix_that_is_judged_from_the_start_or_at_a_concurrency_says_so():
     def told(**sections):
         return preview.judged(api.resolve(scenario_from_doc({"workload": {"preset": "chat"}} | sections)).scenario)
 
-    assert told(run={"warmup_s": 0.0}) == "5.5 requests/s once the load is there; judged from the first arrival on; judged for 15.2 min, about 5,005 requests."
-    assert told(workload={"preset": "chat", "loop": "concurrency", "concurrency": 8}).startswith("8 sessions at once, about ")
+    assert (
+        told(run={"warmup_s": 0.0})
+        == "5.5 requests/s once the load is there; judged from the first arrival on; judged for 15.2 min, about 5,005"
+        " requests."
+    )
+    assert told(workload={"preset": "chat", "loop": "concurrency", "concurrency": 8}).startswith(
+        "8 sessions at once, about "
+    )
 
 
 def test_arrivals_are_shaped_and_previewed(page):
@@ -255,7 +302,8 @@ def test_the_mix_and_the_settings_live_through_a_change_of_pages(page):
     assert page.layers() == ["message", "system"]
 
 
-# -- traces --------------------------------------------------------------------------------------------------------------
+# -- traces
+# --------------------------------------------------------------------------------------------------------------
 
 
 def upload(page, name, content):
@@ -293,7 +341,9 @@ def test_a_good_trace_is_reported_simulated_and_reproducible(page, folder, tmp_p
     (tmp_path / "good.jsonl").write_text(TRACE)
     assert cli.main(["run", str(tmp_path / "scenario.toml"), "--out", str(tmp_path / "again")]) == 0
     capsys.readouterr()
-    assert (tmp_path / "again" / "summary.json").read_bytes() == (page.at.session_state.job.folder / "summary.json").read_bytes()
+    assert (tmp_path / "again" / "summary.json").read_bytes() == (
+        page.at.session_state.job.folder / "summary.json"
+    ).read_bytes()
 
 
 def archive(*members, kind="w:xz"):
@@ -312,13 +362,18 @@ def test_a_hostile_archive_writes_nowhere_and_ends_in_one_line(page, folder):
     link = tarfile.TarInfo("a.json")
     link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
     for content in (
-        archive(("../../../escaped.json", b"{}"), (str(outside), b"{}")), archive((link, b"")), archive(("a.json", b"[" * 100_000)), b"\xfd7zXZ\0 not really",
+        archive(("../../../escaped.json", b"{}"), (str(outside), b"{}")),
+        archive((link, b"")),
+        archive(("a.json", b"[" * 100_000)),
+        b"\xfd7zXZ\0 not really",
         archive(("bomb.json", bytes(80 << 20))),
-    ):  # fmt: skip
+    ):
         page = upload(page, "sessions.tar.xz", content)
         [line] = [e.value for e in page.at.error]
         assert "sessions.tar.xz" in line.replace("\\", "")
         assert "stopped unexpectedly" not in line
         assert str(folder) not in line.replace("\\", "")
     assert not outside.exists()
-    assert {path.name for path in folder.iterdir() if path.is_dir()} <= {"uploads"} | {path.name for path in folder.iterdir() if runner.KEY.fullmatch(path.name)}
+    assert {path.name for path in folder.iterdir() if path.is_dir()} <= {"uploads"} | {
+        path.name for path in folder.iterdir() if runner.KEY.fullmatch(path.name)
+    }

@@ -1,11 +1,13 @@
 """Trace readers: `read(path)` recognises the format from the content, says why, and returns a Workload.
 
-The one idea: a format is one small module with `looks_like(head) -> reason or None` and `read(path, **options) -> Workload`.
+The one idea: a format is one small module with `looks_like(head) -> reason or None` and `read(path, **options) ->
+Workload`.
 
     >>> from workloads.readers import read
     >>> workload = read("conversation_trace.jsonl")          # or read(path, format="mooncake")
     >>> print("\\n".join(workload.notes))
 """
+
 from __future__ import annotations
 
 import difflib
@@ -19,8 +21,16 @@ from workloads.readers import azure, bailian, burstgpt, mooncake, servegen, spli
 from workloads.readers.head import Head
 
 FORMATS = {
-    "mooncake": mooncake, "bailian": bailian, "servegen": servegen, "weka": weka, "tracelab": tracelab, "azure": azure, "burstgpt": burstgpt,
-    "vidur": vidur, "splitwise": splitwise, "token-ids": token_ids,
+    "mooncake": mooncake,
+    "bailian": bailian,
+    "servegen": servegen,
+    "weka": weka,
+    "tracelab": tracelab,
+    "azure": azure,
+    "burstgpt": burstgpt,
+    "vidur": vidur,
+    "splitwise": splitwise,
+    "token-ids": token_ids,
 }
 """Format name -> its module; the order is the order in which sniffing asks."""
 
@@ -33,12 +43,17 @@ def read(path: str | Path, format: str | None = None, **options: Any) -> Workloa
         reason = "it was asked for"
     else:
         near = difflib.get_close_matches(format, FORMATS, n=1)
-        raise InputError(f"{path}: format {format!r} is unknown, expected {_names()}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        raise InputError(
+            f"{path}: format {format!r} is unknown, expected {_names()}"
+            + (f"; did you mean {near[0]!r}?" if near else "")
+        )
     reader = FORMATS[format].read
     known = options_of(format)
     for name in options:
         if name not in known:
-            raise InputError(f"{path}: option {name!r} does not exist for format {format}, expected {', '.join(known) or 'none'}")
+            raise InputError(
+                f"{path}: option {name!r} does not exist for format {format}, expected {', '.join(known) or 'none'}"
+            )
     workload = reader(path, **options)
     return _with_first_note(workload, f"format: {format} because {reason}")
 

@@ -5,6 +5,7 @@ reasonably go, so a small file cannot unpack to more than memory holds.
 
     >>> for name, content in documents(Path("traces_710.tar.xz"), ".json"): ...
 """
+
 from __future__ import annotations
 
 import bz2
@@ -34,7 +35,8 @@ _BROKEN = (tarfile.TarError, EOFError, OSError, lzma.LZMAError, zlib.error)
 
 
 def documents(path: Path, suffixes: str | tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
-    """(name, content) of every document that ends in (one of) `suffixes`; of `path` itself where it is neither folder nor archive."""
+    """(name, content) of every document that ends in (one of) `suffixes`; of `path` itself where it is neither folder
+    nor archive."""
     if path.is_dir():
         for file in sorted(file for file in path.iterdir() if file.name.endswith(suffixes)):
             yield file.name, _content(file)
@@ -50,14 +52,21 @@ def documents(path: Path, suffixes: str | tuple[str, ...]) -> Iterator[tuple[str
 def first_names(path: Path, count: int = 4) -> list[str]:
     """Names of the first files of an archive; fewer (and no complaint yet) where it is damaged."""
     names: list[str] = []
-    with contextlib.suppress(InputError, *_BROKEN), path.open("rb") as file, tarfile.open(fileobj=cast(BinaryIO, _Unpacked(path, file)), mode="r|") as archive:
+    with (
+        contextlib.suppress(InputError, *_BROKEN),
+        path.open("rb") as file,
+        tarfile.open(fileobj=cast(BinaryIO, _Unpacked(path, file)), mode="r|") as archive,
+    ):
         names += (member.name for member in itertools.islice((m for m in archive if m.isfile()), count))
     return names
 
 
 def _content(file: Path) -> bytes:
     if not file.is_file():
-        raise InputError(f"{file}: {'a link to nothing' if file.is_symlink() and not file.exists() else 'not a file'}, expected a session")
+        raise InputError(
+            f"{file}: {'a link to nothing' if file.is_symlink() and not file.exists() else 'not a file'}, expected a"
+            " session"
+        )
     try:
         with file.open("rb") as opened:
             content = opened.read(MAX_DOCUMENT + 1)
@@ -73,11 +82,16 @@ def _members(path: Path, suffixes: str | tuple[str, ...]) -> Iterator[tuple[str,
         unpacked = _Unpacked(path, file)
         with tarfile.open(fileobj=cast(BinaryIO, unpacked), mode="r|", bufsize=1 << 16) as archive:
             for member in archive:
-                unpacked.allowed = unpacked.total + member.size + MAX_DOCUMENT  # until the next header: this member, and headers of it
+                unpacked.allowed = (
+                    unpacked.total + member.size + MAX_DOCUMENT
+                )  # until the next header: this member, and headers of it
                 if not (member.isfile() and member.name.endswith(suffixes)):
                     continue
                 if member.size > MAX_DOCUMENT:
-                    raise InputError(f"{path}, {member.name}: {member.size} bytes, expected a session of at most {MAX_DOCUMENT >> 20} MiB")
+                    raise InputError(
+                        f"{path}, {member.name}: {member.size} bytes, expected a session of at most"
+                        f" {MAX_DOCUMENT >> 20} MiB"
+                    )
                 content = archive.extractfile(member)
                 assert content is not None  # it is a file
                 yield member.name, content.read()
@@ -104,7 +118,9 @@ class _Unpacked:
         self.total += len(data)
         self._end = (self._end + data)[-_BLOCK:]
         if self.total > min(self.allowed, MAX_UNPACKED):
-            limit = f"{MAX_UNPACKED >> 30} GiB" if self.total > MAX_UNPACKED else f"{MAX_DOCUMENT >> 20} MiB in one header"
+            limit = (
+                f"{MAX_UNPACKED >> 30} GiB" if self.total > MAX_UNPACKED else f"{MAX_DOCUMENT >> 20} MiB in one header"
+            )
             raise InputError(f"{self._path}: unpacks to more than {limit}, expected session files")
         return data
 
@@ -115,4 +131,6 @@ class _Unpacked:
             if data.strip(b"\0"):
                 raise InputError(f"{self._path}: data after the end of the tar archive, expected one archive")
         if self.total % _BLOCK or self._end.strip(b"\0"):
-            raise InputError(f"{self._path}: not a whole tar archive (it ends without empty blocks), expected session files")
+            raise InputError(
+                f"{self._path}: not a whole tar archive (it ends without empty blocks), expected session files"
+            )

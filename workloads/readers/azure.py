@@ -5,6 +5,7 @@ The one idea: it has arrivals and lengths, and no prefix identity at all, so eve
     >>> from workloads.readers import azure
     >>> workload = azure.read("AzureLLMInferenceTrace_code.csv")
 """
+
 from __future__ import annotations
 
 import re
@@ -45,15 +46,23 @@ def read(path: str | Path) -> Workload:
     prompt = rows.integers("ContextTokens", inputs, low=1)
     output = rows.integers("GeneratedTokens", outputs, low=1)
     earliest = min(ticks, default=0)
-    arrival_s = from_first(np.array([tick - earliest for tick in ticks], np.int64), rows, "TIMESTAMP", TICKS, shown=times)
+    arrival_s = from_first(
+        np.array([tick - earliest for tick in ticks], np.int64), rows, "TIMESTAMP", TICKS, shown=times
+    )
     rows.note("times count from the earliest request; the file holds wall clock times")
     note_ties(arrival_s, rows)
     rows.note(NO_IDENTITY)
     notes = rows.report(len(prompt))
     tree, leaf = nothing_shared(len(prompt))
     return Workload(
-        tree=tree, arrival_s=arrival_s, prompt_tokens=prompt, output_tokens=output, leaf=leaf,
-        prefix_identity=False, source=rows.source(), notes=notes,
+        tree=tree,
+        arrival_s=arrival_s,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        leaf=leaf,
+        prefix_identity=False,
+        source=rows.source(),
+        notes=notes,
     )
 
 

@@ -1,10 +1,11 @@
-"""Bailian JSONL: `chat_id`, `parent_chat_id` (-1: root), `timestamp` (s), `input_length`, `output_length`, `type`, `turn`, `hash_ids`.
+"""Bailian JSONL: `chat_id`, `parent_chat_id` (-1: root), `timestamp` (s), `input_length`, `output_length`, `type`,
+`turn`, `hash_ids`.
 
-Written from the documentation of the public Qwen-Bailian traces; no real file was at hand. What it leaves open is decided
-here and noted on every read.
+Written from the documentation of the public Qwen-Bailian traces; no real file was at hand. What it leaves open is
+decided here and noted on every read.
 
-The one idea: a row is a whole prompt, history included, so the ids alone say what is shared; chat ids only tell which rows
-are one session. Times are recorded for every row and completions for none, so the trace is open loop.
+The one idea: a row is a whole prompt, history included, so the ids alone say what is shared; chat ids only tell which
+rows are one session. Times are recorded for every row and completions for none, so the trace is open loop.
 
     >>> from workloads.readers import bailian
     >>> workload = bailian.read("qwen_traceA_blksz_16.jsonl")
@@ -14,6 +15,7 @@ are one session. Times are recorded for every row and completions for none, so t
 - Answers have no ids: in the next turn's prompt they are new text.
 - `turn` counts from whatever number the file's first turns have.
 """
+
 from __future__ import annotations
 
 from collections import Counter
@@ -33,7 +35,11 @@ ROOT = -1
 
 
 def looks_like(head: Head) -> str | None:
-    return "its rows have chat_id, parent_chat_id, hash_ids" if {"chat_id", "parent_chat_id", "hash_ids"} <= head.keys else None
+    return (
+        "its rows have chat_id, parent_chat_id, hash_ids"
+        if {"chat_id", "parent_chat_id", "hash_ids"} <= head.keys
+        else None
+    )
 
 
 def read(path: str | Path, block_tokens: int = 16) -> Workload:
@@ -61,7 +67,10 @@ def read(path: str | Path, block_tokens: int = 16) -> Workload:
     if columns is None:
         fail_on_ids(rows, ids, {})
     flat, offsets = columns
-    rows.note("written from the format's documentation, no real file was at hand: input_length is taken as the whole prompt, history included; answers have no ids and are new text in the next turn")
+    rows.note(
+        "written from the format's documentation, no real file was at hand: input_length is taken as the whole prompt,"
+        " history included; answers have no ids and are new text in the next turn"
+    )
     _check_coverage(rows, prompt, np.diff(offsets), block_tokens)
     session, parent = _sessions(rows, column["chat_id"], column["parent_chat_id"])
     _note_history(rows, flat, offsets, prompt // block_tokens, parent)
@@ -69,11 +78,20 @@ def read(path: str | Path, block_tokens: int = 16) -> Workload:
     class_id, types = classes(column["type"], rows, "types")
     notes = rows.report(len(prompt))
     return Workload(
-        tree=tree, arrival_s=arrival_s, prompt_tokens=prompt, output_tokens=output, leaf=leaf,
-        class_id=class_id, class_names=types, class_slo=("",) * len(types),
-        session_id=session, turn=(turn - turn.min()).astype(np.int32),
-        hash_block_tokens=block_tokens, source=rows.source(), notes=notes,
-    )  # fmt: skip
+        tree=tree,
+        arrival_s=arrival_s,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        leaf=leaf,
+        class_id=class_id,
+        class_names=types,
+        class_slo=("",) * len(types),
+        session_id=session,
+        turn=(turn - turn.min()).astype(np.int32),
+        hash_block_tokens=block_tokens,
+        source=rows.source(),
+        notes=notes,
+    )
 
 
 def _check_coverage(rows: Rows, prompt: np.ndarray, blocks: np.ndarray, block_tokens: int) -> None:
@@ -83,13 +101,22 @@ def _check_coverage(rows: Rows, prompt: np.ndarray, blocks: np.ndarray, block_to
     if len(bad):
         r = bad[0]
         expected = f"{whole[r]} or {whole[r] + 1}" if ragged[r] else f"{whole[r]}"
-        rows.fail("hash_ids", f"{blocks[r]} ids", f"{expected} ids of {block_tokens} tokens to cover input_length = {prompt[r]}", rows.number[r])
+        rows.fail(
+            "hash_ids",
+            f"{blocks[r]} ids",
+            f"{expected} ids of {block_tokens} tokens to cover input_length = {prompt[r]}",
+            rows.number[r],
+        )
     named = int((ragged & (blocks > whole)).sum())
-    rows.note(f"hash_ids: {int(ragged.sum())} prompts end in a partial block; {named} of these have an id for it, the others keep it private")
+    rows.note(
+        f"hash_ids: {int(ragged.sum())} prompts end in a partial block; {named} of these have an id for it, the others"
+        " keep it private"
+    )
 
 
 def _sessions(rows: Rows, chats: list[Any], parents: list[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """(session numbers int64 [n], row of the parent int64 [n], -1 none): chats linked to their root, wherever it stands."""
+    """(session numbers int64 [n], row of the parent int64 [n], -1 none): chats linked to their root, wherever it
+    stands."""
     for field, values in (("chat_id", chats), ("parent_chat_id", parents)):
         for i, value in enumerate(values):
             if type(value) is not int and type(value) is not str:
@@ -112,8 +139,11 @@ def _sessions(rows: Rows, chats: list[Any], parents: list[Any]) -> tuple[np.ndar
     session = np.unique(root, return_inverse=True)[1].astype(np.int64)
     lost = sum(p != ROOT for p in parents) - int((parent >= 0).sum())
     twice = sum(count - 1 for count in Counter(chats).values())
-    rows.note(f"sessions: {int(session.max(initial=-1)) + 1}, by parent_chat_id; {lost} rows name a parent that is not in the file and begin a session"
-              + (f"; {twice} rows repeat a chat_id, children belong to its first row" if twice else ""))  # fmt: skip
+    rows.note(
+        f"sessions: {int(session.max(initial=-1)) + 1}, by parent_chat_id; {lost} rows name a parent that is not in the"
+        " file and begin a session"
+        + (f"; {twice} rows repeat a chat_id, children belong to its first row" if twice else "")
+    )
     return session, parent
 
 
@@ -121,7 +151,8 @@ def _note_history(rows: Rows, flat: np.ndarray, offsets: np.ndarray, full: np.nd
     """How often a turn's prompt begins with its parent's: where it does not, the history was not simply repeated."""
     turns = np.flatnonzero(parent >= 0)
     repeats = sum(
-        full[p] <= offsets[r + 1] - offsets[r] and np.array_equal(flat[offsets[r] : offsets[r] + full[p]], flat[offsets[p] : offsets[p] + full[p]])
+        full[p] <= offsets[r + 1] - offsets[r]
+        and np.array_equal(flat[offsets[r] : offsets[r] + full[p]], flat[offsets[p] : offsets[p] + full[p]])
         for r, p in zip(turns.tolist(), parent[turns].tolist(), strict=True)
     )
     rows.note(f"history: {repeats} of {len(turns)} later turns begin with all full blocks of their parent's prompt")

@@ -6,6 +6,7 @@ identity; `Session ID` groups requests but says nothing about their text.
     >>> from workloads.readers import burstgpt
     >>> workload = burstgpt.read("BurstGPT_1.csv")
 """
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -53,10 +54,18 @@ def read(path: str | Path) -> Workload:
     notes = rows.report(len(prompt))
     tree, leaf = nothing_shared(len(prompt))
     return Workload(
-        tree=tree, arrival_s=arrival_s, prompt_tokens=prompt, output_tokens=output, leaf=leaf,
-        class_id=class_id, class_names=class_names, class_slo=("",) * len(class_names),
+        tree=tree,
+        arrival_s=arrival_s,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        leaf=leaf,
+        class_id=class_id,
+        class_names=class_names,
+        class_slo=("",) * len(class_names),
         session_id=_numbered(sessions) if any(sessions) else None,
-        prefix_identity=False, source=rows.source(), notes=notes,
+        prefix_identity=False,
+        source=rows.source(),
+        notes=notes,
     )
 
 

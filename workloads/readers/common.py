@@ -5,6 +5,7 @@ value is reported as one line naming file, row, field, value and what was expect
 
     rows = Rows(path); prompt = rows.integers("input_length", values, low=1); rows.report(requests=len(prompt))
 """
+
 from __future__ import annotations
 
 import csv
@@ -66,14 +67,20 @@ class Rows:
         try:
             text = content.decode("utf-8-sig")
         except UnicodeDecodeError as problem:
-            raise InputError(f"{self.path}: not text ({problem.reason} at byte {problem.start}), expected CSV with columns {', '.join(required)}") from None
+            raise InputError(
+                f"{self.path}: not text ({problem.reason} at byte {problem.start}), expected CSV with columns"
+                f" {', '.join(required)}"
+            ) from None
         lines = self._csv_lines(text)
         header = [name.strip() for name in next(lines, [])]
         if not header:
             raise InputError(f"{self.path}: the file is empty, expected CSV with columns {', '.join(required)}")
         missing = [name for name in required if name not in header]
         if missing:
-            raise InputError(f"{self.path}, row 1: no column {missing[0]!r} among {', '.join(map(repr, header))[:200]}, expected {', '.join(required)}")
+            raise InputError(
+                f"{self.path}, row 1: no column {missing[0]!r} among {', '.join(map(repr, header))[:200]}, expected"
+                f" {', '.join(required)}"
+            )
         for i, name in enumerate(header):
             if name and name in header[:i]:
                 raise InputError(f"{self.path}, row 1: column {name!r} comes twice, expected every column once")
@@ -103,7 +110,9 @@ class Rows:
         try:
             return self.path.open("rb")
         except OSError as problem:
-            raise InputError(f"{self.path}: {(problem.strerror or 'cannot be read').lower()}, expected a trace file") from None
+            raise InputError(
+                f"{self.path}: {(problem.strerror or 'cannot be read').lower()}, expected a trace file"
+            ) from None
 
     def hashed(self, content: bytes) -> bytes:
         """Count `content` into the source's hash and hand it back."""
@@ -128,13 +137,18 @@ class Rows:
     def _not_json(self, text: bytes, problem: Exception) -> NoReturn:
         if b"\0" in text[:1000]:
             raise InputError(f"{self.path}, row {self._line}: binary data, expected one JSON object a line") from None
-        raise InputError(f"{self.path}, row {self._line}: not a whole JSON object ({why_not_json(problem)}): {short(text[:200].decode(errors='replace'))}, expected one object a line") from None
+        raise InputError(
+            f"{self.path}, row {self._line}: not a whole JSON object ({why_not_json(problem)}):"
+            f" {short(text[:200].decode(errors='replace'))}, expected one object a line"
+        ) from None
 
     # ---- checking ----
 
     def fail(self, field: str, value: Any, expected: str, row: int | None = None) -> NoReturn:
         """Raise for a value of the current row, or of file row `row`."""
-        raise InputError(f"{self.path}, row {self._line if row is None else row}: {field} = {short(value)}, expected {expected}")
+        raise InputError(
+            f"{self.path}, row {self._line if row is None else row}: {field} = {short(value)}, expected {expected}"
+        )
 
     def need(self, record: dict[str, Any], field: str) -> Any:
         """The field's value in the current row, or one clear line that it is missing."""
@@ -145,7 +159,8 @@ class Rows:
             raise InputError(f"{self.path}, row {self._line}: no field {field!r} among {names}") from None
 
     def integers(self, field: str, values: list[Any], low: int) -> np.ndarray:
-        """int64 column of whole numbers from `low` to 1e9, one a kept row; text counts as a number in CSV, not in JSON."""
+        """int64 column of whole numbers from `low` to 1e9, one a kept row; text counts as a number in CSV, not in
+        JSON."""
         column = self._numbers(values)
         bad = np.flatnonzero(~((column >= low) & (column <= MAX_TOKENS) & (column == np.floor(column))))
         if len(bad):
@@ -167,7 +182,8 @@ class Rows:
             return np.array([as_float(n) for n in numbers])
 
     def clock(self, field: str, values: list[Any], per_second: float, file_rows: list[int] | None = None) -> np.ndarray:
-        """float64 column of seconds since the earliest: recorded times >= 0 of any clock that ticks `per_second` times a second.
+        """float64 column of seconds since the earliest: recorded times >= 0 of any clock that ticks `per_second` times
+        a second.
 
         Whole numbers are subtracted as such, so nanoseconds since 1970 keep all their digits. `file_rows`: those of
         the values, where they are not the kept ones.
@@ -175,13 +191,21 @@ class Rows:
         column, file_rows = self._numbers(values), self.number if file_rows is None else file_rows
         self._refuse(field, values, ~(np.isfinite(column) & (column >= 0)), "a finite number of at least 0", file_rows)
         if column.dtype == np.float64:
-            self._refuse(field, values, column > MAX_CLOCK_S * per_second, f"a time that a float resolves, at most {MAX_CLOCK_S * per_second:g}", file_rows)
+            self._refuse(
+                field,
+                values,
+                column > MAX_CLOCK_S * per_second,
+                f"a time that a float resolves, at most {MAX_CLOCK_S * per_second:g}",
+                file_rows,
+            )
         return from_first(column, self, field, per_second, file_rows, values)
 
     def seconds(self, field: str, values: list[Any], per_second: float) -> np.ndarray:
         """float64 column of finite times >= 0, converted to seconds by dividing by `per_second`."""
         column = self._numbers(values)
-        self._refuse(field, values, ~(np.isfinite(column) & (column >= 0)), "a finite number of at least 0", self.number)
+        self._refuse(
+            field, values, ~(np.isfinite(column) & (column >= 0)), "a finite number of at least 0", self.number
+        )
         return column / per_second
 
     def durations(self, field: str, values: list[Any], per_second: float) -> np.ndarray:
@@ -211,7 +235,10 @@ class Rows:
         if self.read != requests + skipped:
             raise AssertionError(f"{self.path}: read {self.read} rows, but {requests} requests + {skipped} skipped")
         if not requests:
-            raise InputError(f"{self.path}: all {self.read} rows were skipped ({_reasons(self.skipped)}), expected at least one request")
+            raise InputError(
+                f"{self.path}: all {self.read} rows were skipped ({_reasons(self.skipped)}), expected at least one"
+                " request"
+            )
         why = f" ({_reasons(self.skipped)})" if skipped else ""
         return (f"rows read {self.read} = requests {requests} + skipped {skipped}{why}", *self.notes)
 
@@ -221,10 +248,16 @@ def _reasons(counts: Counter[str]) -> str:
 
 
 def from_first(
-    times: np.ndarray, rows: Rows, field: str = "timestamp", per_second: float = 1, file_rows: list[int] | None = None, shown: list[Any] | None = None
+    times: np.ndarray,
+    rows: Rows,
+    field: str = "timestamp",
+    per_second: float = 1,
+    file_rows: list[int] | None = None,
+    shown: list[Any] | None = None,
 ) -> np.ndarray:
-    """float64 seconds since the earliest of `times` [n] (int64 or float64, `per_second` to the second); says so when that
-    moved them. InputError for one more than 1e9 s later, in `file_rows` (default: the kept rows), as `shown` there."""
+    """float64 seconds since the earliest of `times` [n] (int64 or float64, `per_second` to the second); says so when
+    that moved them. InputError for one more than 1e9 s later, in `file_rows` (default: the kept rows), as `shown`
+    there."""
     if not len(times):
         return times.astype(np.float64)
     start = times.min()
@@ -232,7 +265,12 @@ def from_first(
     late = np.flatnonzero(~(elapsed <= MAX_SECONDS))
     if len(late):
         row = (rows.number if file_rows is None else file_rows)[late[0]]
-        rows.fail(field, times[late[0]].item() if shown is None else shown[late[0]], f"{WITHIN} after the earliest time in the file", row)
+        rows.fail(
+            field,
+            times[late[0]].item() if shown is None else shown[late[0]],
+            f"{WITHIN} after the earliest time in the file",
+            row,
+        )
     if start:
         rows.note(f"times count from the earliest request, {start / per_second:.10g} s in the file")
     return elapsed
@@ -244,7 +282,10 @@ def classes(names: list[str], rows: Rows, what: str) -> tuple[np.ndarray, tuple[
     kept = sorted(count)
     if len(count) > MAX_CLASSES:
         kept = sorted({*sorted(count, key=lambda name: (-count[name], name))[: MAX_CLASSES - 1], "other"})
-        rows.note(f"{what}: {len(count)} distinct ones, the {len(set(count) - set(kept))} with the fewest requests are the class 'other'")
+        rows.note(
+            f"{what}: {len(count)} distinct ones, the {len(set(count) - set(kept))} with the fewest requests are the"
+            " class 'other'"
+        )
     code = {name: i for i, name in enumerate(kept)}
     other = code.get("other", -1)
     return np.array([code.get(name, other) for name in names], np.int16), tuple(kept)
@@ -256,15 +297,18 @@ def note_ties(arrival_s: np.ndarray, rows: Rows) -> None:
     if len(times) < len(arrival_s):
         gap = f", distinct times are at least {np.diff(times).min():.6g} s apart" if len(times) > 1 else ""
         rows.note(
-            f"timestamps: {len(arrival_s) - len(times)} of {len(arrival_s)} requests tie with an earlier one, up to {counts.max()} at once{gap}; "
-            "ties keep file order (jitter_s spreads them)"
+            f"timestamps: {len(arrival_s) - len(times)} of {len(arrival_s)} requests tie with an earlier one, up to"
+            f" {counts.max()} at once{gap}; ties keep file order (jitter_s spreads them)"
         )
     backwards = int((np.diff(arrival_s) < 0).sum())
     if backwards:
         rows.note(f"timestamps: {backwards} rows are earlier than the row before; requests keep file order as their id")
 
 
-NO_IDENTITY = "this format says nothing about shared text: the hit rate is 0 because no prefix identity was recorded, not because caching would not help"
+NO_IDENTITY = (
+    "this format says nothing about shared text: the hit rate is 0 because no prefix identity was recorded, not because"
+    " caching would not help"
+)
 
 
 def nothing_shared(n: int) -> tuple[PrefixTree, np.ndarray]:

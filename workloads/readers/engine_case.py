@@ -7,9 +7,9 @@ the number of a step is the clock at its start, and an idle engine's jump to the
     >>> params["kv_blocks"], params["block_size"]
     (120, 16)
 
-A prompt is a list of segments: ["s", name, n] are the first n tokens of a text, ["o", r, n] the first n output tokens of
-request r, whether r has generated them yet or not. Cache salt and LoRA adapter are separate roots of the tree.
-"""
+A prompt is a list of segments: ["s", name, n] are the first n tokens of a text, ["o", r, n] the first n output tokens
+of request r, whether r has generated them yet or not. Cache salt and LoRA adapter are separate roots of the tree."""
+
 from __future__ import annotations
 
 import json
@@ -114,9 +114,25 @@ _NAME: _Kind = (lambda v: isinstance(v, str), "a string")
 _SHARE: _Kind = (lambda v: _number(v, 1.0), "0 or more and below 1")
 _FINITE: _Kind = (_number, "a number of 0 or more")
 _KINDS: dict[str, _Kind] = {
-    **dict.fromkeys((*_NEEDED, "capacity_tokens", "page_size", "max_running", "max_context", "max_prefill_tokens", "ratio_decay_steps"), _COUNT),
-    **dict.fromkeys(("long_prefill_token_threshold", "max_loras", "retract_decode_steps", "clip_max_new_tokens"), _FROM_0),
-    **dict.fromkeys(("policy", "cache_policy", "preemption_victim", "eviction_policy", "schedule_policy", "retraction_policy"), _NAME),
+    **dict.fromkeys(
+        (
+            *_NEEDED,
+            "capacity_tokens",
+            "page_size",
+            "max_running",
+            "max_context",
+            "max_prefill_tokens",
+            "ratio_decay_steps",
+        ),
+        _COUNT,
+    ),
+    **dict.fromkeys(
+        ("long_prefill_token_threshold", "max_loras", "retract_decode_steps", "clip_max_new_tokens"), _FROM_0
+    ),
+    **dict.fromkeys(
+        ("policy", "cache_policy", "preemption_victim", "eviction_policy", "schedule_policy", "retraction_policy"),
+        _NAME,
+    ),
     **dict.fromkeys(("scheduler_reserve_full_isl", "async_scheduling", "calls_ahead", "enable_prefix_caching"), _FLAG),
     **dict.fromkeys(("priority_scheduling", "use_priority", "disable_cache"), _FLAG),
     "watermark": _SHARE,
@@ -150,7 +166,9 @@ def to_workload(case: dict[str, Any]) -> tuple[Workload, dict[str, Any]]:
     with_priority = config.get("use_priority", True)
     requests = sorted(case["requests"], key=lambda r: r["id"])
     adapter = [None if r.get("lora") is None else json.dumps(r["lora"], sort_keys=True) for r in requests]
-    tree, leaf = from_pieces([_path(r) for r in requests], [(r.get("cache_salt"), name) for r, name in zip(requests, adapter, strict=True)])
+    tree, leaf = from_pieces(
+        [_path(r) for r in requests], [(r.get("cache_salt"), name) for r, name in zip(requests, adapter, strict=True)]
+    )
     number = {name: i for i, name in enumerate(sorted(set(adapter) - {None}, key=str))}
     workload = Workload(
         tree=tree,
@@ -215,7 +233,9 @@ def _check(case: dict[str, Any], needed: tuple[str, ...]) -> None:
 
 
 def _is_segment(segment: Any, output: dict[Any, int]) -> bool:
-    if not (isinstance(segment, list) and len(segment) == 3 and isinstance(segment[1], str | int) and _whole(segment[2], 1)):
+    if not (
+        isinstance(segment, list) and len(segment) == 3 and isinstance(segment[1], str | int) and _whole(segment[2], 1)
+    ):
         return False
     return segment[0] == "s" or (segment[0] == "o" and segment[2] <= output.get(segment[1], 0))
 

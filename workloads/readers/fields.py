@@ -1,9 +1,11 @@
-"""Checked fields of one entry of a document that is no table: each is what it should be, or one clear line says what is not.
+"""Checked fields of one entry of a document that is no table: each is what it should be, or one clear line says what is
+not.
 
 The one idea: whoever walks the document says where it is (`where` and `row`), so every check is a single call.
 
     class _Reader(Fields): ...; self.row = "4.1"; prompt = self.integer(entry, "in", low=1)
 """
+
 from __future__ import annotations
 
 from typing import Any, NoReturn

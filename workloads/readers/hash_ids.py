@@ -1,7 +1,8 @@
 """Rows of block hashes as one 64-bit column.
 
 The one idea: an id is only ever compared, so any lossless 64-bit code will do: unsigned 64-bit hashes keep their bits,
-text is numbered; anything else is refused rather than cut. Both codes use the same numbers, so a file has ids of one type.
+text is numbered; anything else is refused rather than cut. Both codes use the same numbers, so a file has ids of one
+type.
 
     >>> column = HashIds()
     >>> column.add([1, 2**64 - 1])
@@ -9,6 +10,7 @@ text is numbered; anything else is refused rather than cut. Both codes use the s
     >>> column.columns()[1].tolist()
     [0, 2]
 """
+
 from __future__ import annotations
 
 import json
@@ -65,7 +67,11 @@ class IdCodes:
             if probe.column([value]) is None:
                 mixed = probe._kind is not None and type(value) in (*TYPES, bool) and type(value) is not probe._kind
                 if mixed or short(ids).endswith("..."):
-                    like = f"{TYPES[probe._kind]} like the ids before it: a file has ids of one type" if probe._kind else " or ".join(TYPES.values())
+                    like = (
+                        f"{TYPES[probe._kind]} like the ids before it: a file has ids of one type"
+                        if probe._kind
+                        else " or ".join(TYPES.values())
+                    )
                     return f"hash_ids[{i}]", value, like
                 return "hash_ids", ids, EXPECTED
         return None
@@ -125,8 +131,8 @@ _HASH_IDS = re.compile(rb'"hash_ids"\s*:\s*\[')
 class IdRows:
     """The hash_ids lists of one session, 98 % of its text, decoded apart.
 
-    Nearly every list begins with the whole list before it, so only the rest of it needs decoding. A list that was taken out
-    leaves a list of one negative number, which no id is; a list that was not (nested, or text with brackets) stays.
+    Nearly every list begins with the whole list before it, so only the rest of it needs decoding. A list that was taken
+    out leaves a list of one negative number, which no id is; a list that was not (nested, or text with brackets) stays.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,5 @@
 """The beginning of a file, as sniffing sees it: the keys of a first JSON object or the names of a CSV header."""
+
 from __future__ import annotations
 
 import csv
@@ -13,7 +14,8 @@ HEAD_BYTES = 1 << 16
 
 
 class Head:
-    """First bytes of `path`. `keys` are the first JSON line's field names, `columns` a CSV header's; one of them is empty."""
+    """First bytes of `path`. `keys` are the first JSON line's field names, `columns` a CSV header's; one of them is
+    empty."""
 
     def __init__(self, path: Path) -> None:
         self.path = trace_file(path)
@@ -32,7 +34,9 @@ class Head:
             with self.path.open("rb") as file:
                 head = file.read(HEAD_BYTES)
         except OSError as problem:
-            raise InputError(f"{self.path}: {(problem.strerror or 'cannot be read').lower()}, expected a trace file") from None
+            raise InputError(
+                f"{self.path}: {(problem.strerror or 'cannot be read').lower()}, expected a trace file"
+            ) from None
         if not head.strip():
             raise InputError(f"{self.path}: the file is empty, expected a trace")
         return head

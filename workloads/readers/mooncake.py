@@ -5,10 +5,10 @@ The one idea: the ids cover ceil(input / block) blocks, the last one partial, an
     >>> from workloads.readers import mooncake
     >>> workload = mooncake.read("conversation_trace.jsonl")
 
-The additions `session_id` and `delay` (ms), with `timestamp` and `hash_ids` optional, follow the documentation of aiperf; no
-real file with them was at hand. A row with a delay is released by the completion of the session's row before it;
-`input_length` and `hash_ids` are taken as the whole prompt, history included.
-"""
+The additions `session_id` and `delay` (ms), with `timestamp` and `hash_ids` optional, follow the documentation of
+aiperf; no real file with them was at hand. A row with a delay is released by the completion of the session's row before
+it; `input_length` and `hash_ids` are taken as the whole prompt, history included."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -27,7 +27,11 @@ def looks_like(head: Head) -> str | None:
     if "parent_chat_id" in head.keys:
         return None  # Bailian uses these names for other units: seconds and 16-token blocks
     found = sorted(head.keys & {"hash_ids", "timestamp", "session_id"})
-    return f"its rows have input_length, output_length, {', '.join(found)}" if {"input_length", "output_length"} <= head.keys and found else None
+    return (
+        f"its rows have input_length, output_length, {', '.join(found)}"
+        if {"input_length", "output_length"} <= head.keys and found
+        else None
+    )
 
 
 def read(path: str | Path, block_tokens: int = 512) -> Workload:
@@ -64,14 +68,27 @@ def read(path: str | Path, block_tokens: int = 512) -> Workload:
     elif not blocks.all():
         rows.note(f"hash_ids: {int((blocks == 0).sum())} rows have none and share nothing")
     return Workload(
-        tree=tree, arrival_s=arrival_s, prompt_tokens=prompt, output_tokens=output, leaf=leaf,
-        session_id=session, turn=turn, after=after if np.any(after >= 0) else None, delay_s=delay_s if np.any(after >= 0) else None,
-        prefix_identity=bool(blocks.any()), hash_block_tokens=block_tokens, source=rows.source(), notes=rows.report(len(prompt)),
-    )  # fmt: skip
+        tree=tree,
+        arrival_s=arrival_s,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        leaf=leaf,
+        session_id=session,
+        turn=turn,
+        after=after if np.any(after >= 0) else None,
+        delay_s=delay_s if np.any(after >= 0) else None,
+        prefix_identity=bool(blocks.any()),
+        hash_block_tokens=block_tokens,
+        source=rows.source(),
+        notes=rows.report(len(prompt)),
+    )
 
 
-def _sessions(rows: Rows, names: list[Any], delays: list[Any]) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray]:
-    """(session numbers or None, turns or None, after int64 [n]): a row with a delay follows its session's row before it."""
+def _sessions(
+    rows: Rows, names: list[Any], delays: list[Any]
+) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray]:
+    """(session numbers or None, turns or None, after int64 [n]): a row with a delay follows its session's row before
+    it."""
     after = np.full(len(names), -1, np.int64)
     if all(name is None for name in names):
         return None, None, after
@@ -95,19 +112,30 @@ def _times(rows: Rows, times: list[Any], delays: list[Any], after: np.ndarray) -
     released = after >= 0
     recorded = np.flatnonzero(~released)
     arrival_s = np.full(len(times), np.nan)
-    arrival_s[recorded] = rows.clock("timestamp", [times[i] for i in recorded], 1000, [rows.number[i] for i in recorded])
+    arrival_s[recorded] = rows.clock(
+        "timestamp", [times[i] for i in recorded], 1000, [rows.number[i] for i in recorded]
+    )
     note_ties(arrival_s[recorded], rows)
     if not released.any():
         return arrival_s, np.zeros(len(times))
     delay_s = rows.durations("delay", [d if r else 0 for d, r in zip(delays, released, strict=True)], per_second=1000)
-    rows.note(f"sessions: {int(released.sum())} rows have a delay and follow the completion of their session's row before them; input_length is taken as the whole prompt")
+    rows.note(
+        f"sessions: {int(released.sum())} rows have a delay and follow the completion of their session's row before"
+        " them; input_length is taken as the whole prompt"
+    )
     return arrival_s, delay_s
 
 
 def _check_coverage(rows: Rows, prompt: np.ndarray, blocks: np.ndarray, block_tokens: int) -> None:
-    """Every row has ceil(input / block) ids: fewer leave part of the prompt without identity, more name text that is not there."""
+    """Every row has ceil(input / block) ids: fewer leave part of the prompt without identity, more name text that is
+    not there."""
     expected = -(-prompt // block_tokens)
     bad = np.flatnonzero((blocks != expected) & (blocks > 0))
     if len(bad):
         r = bad[0]
-        rows.fail("hash_ids", f"{blocks[r]} ids", f"{expected[r]} ids of {block_tokens} tokens to cover input_length = {prompt[r]}", rows.number[r])
+        rows.fail(
+            "hash_ids",
+            f"{blocks[r]} ids",
+            f"{expected[r]} ids of {block_tokens} tokens to cover input_length = {prompt[r]}",
+            rows.number[r],
+        )

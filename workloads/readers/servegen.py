@@ -1,16 +1,17 @@
 """ServeGen client pools: per client a rate, a gap distribution and length distributions for every window of time.
 
-The one idea: the files hold distributions, not requests, so requests are drawn: each window of each client is a stationary
-renewal process of its own (Gamma or Weibull gaps at the recorded rate) with its own random stream, so that a slice of the
-time, or a pool with one client more, holds the same requests where they overlap.
+The one idea: the files hold distributions, not requests, so requests are drawn: each window of each client is a
+stationary renewal process of its own (Gamma or Weibull gaps at the recorded rate) with its own random stream, so that a
+slice of the time, or a pool with one client more, holds the same requests where they overlap.
 
     >>> from workloads.readers import servegen
-    >>> workload = servegen.read("deepseek-r1.tar.xz", end_s=3600, seed=0)       # or a folder of chunk-*-trace.csv, chunk-*-dataset.json
+    # or a folder of chunk-*-trace.csv, chunk-*-dataset.json
+    >>> workload = servegen.read("deepseek-r1.tar.xz", end_s=3600, seed=0)
 
 What the files do not say is decided here: prompt and answer lengths are drawn independently of each other (their
-correlation is not in the files); the first gap of a window is the rest of one that began before it, which keeps the mean
-rate exact for bursty clients. Clients become tenants that share nothing.
-"""
+correlation is not in the files); the first gap of a window is the rest of one that began before it, which keeps the
+mean rate exact for bursty clients. Clients become tenants that share nothing."""
+
 from __future__ import annotations
 
 import bisect
@@ -49,20 +50,28 @@ TABLE = "the text of a table {tokens: share, ...}"
 
 def looks_like(head: Head) -> str | None:
     if head.is_folder:
-        return "it is a folder of chunk-*-trace.csv" if any(_NAME.search(file.name) for file in head.path.iterdir()) else None
+        return (
+            "it is a folder of chunk-*-trace.csv"
+            if any(_NAME.search(file.name) for file in head.path.iterdir())
+            else None
+        )
     if is_archive(head.path) and any(_NAME.search(name) for name in first_names(head.path)):
         return "it is a tar archive of chunk-*-trace.csv and chunk-*-dataset.json"
     return None
 
 
 def read(
-    path: str | Path, folder: str | None = None, start_s: float = 0.0, end_s: float | None = None, requests: int | None = None, seed: int = 0,
-) -> Workload:  # fmt: skip
+    path: str | Path,
+    folder: str | None = None,
+    start_s: float = 0.0,
+    end_s: float | None = None,
+    requests: int | None = None,
+    seed: int = 0,
+) -> Workload:
     """Requests drawn from the clients of one pool, by arrival; times count from the pool's second 0.
 
-    folder: the pool's folder in the archive, where there are several. Only windows that touch [start_s, end_s) are drawn,
-    up to the one in which the `requests`-th request comes.
-    """
+    folder: the pool's folder in the archive, where there are several. Only windows that touch [start_s, end_s) are
+    drawn, up to the one in which the `requests`-th request comes."""
     rows = Rows(path)
     pool = _Pool(rows, folder)
     window, drawn, skipped = _draw(pool, start_s, math.inf if end_s is None else end_s, requests, seed)
@@ -70,21 +79,37 @@ def read(
     columns = {name: column[order] for name, column in drawn.items()}
     n = len(order)
     if not n:
-        raise InputError(f"{rows.path}: no request arrives from {start_s:g} s to {'the end' if end_s is None else f'{end_s:g} s'}, expected a part of {pool.span()}")
+        raise InputError(
+            f"{rows.path}: no request arrives from {start_s:g} s to {'the end' if end_s is None else f'{end_s:g} s'},"
+            f" expected a part of {pool.span()}"
+        )
     why = f" + {skipped} skipped for a prompt or answer of 0 tokens" if skipped else ""
     tree, leaf = nothing_shared(n)
     return Workload(
-        tree=tree, arrival_s=columns["arrival_s"], prompt_tokens=columns["prompt"], output_tokens=columns["output"], leaf=leaf,
-        tenant_id=columns["client"].astype(np.int32), tenant_names=tuple(f"client {client.number}" for client in pool.clients),
-        prefix_identity=False, source=rows.source(),
+        tree=tree,
+        arrival_s=columns["arrival_s"],
+        prompt_tokens=columns["prompt"],
+        output_tokens=columns["output"],
+        leaf=leaf,
+        tenant_id=columns["client"].astype(np.int32),
+        tenant_names=tuple(f"client {client.number}" for client in pool.clients),
+        prefix_identity=False,
+        source=rows.source(),
         notes=(
-            f"requests drawn {n + skipped} = requests {n}{why}, from {len(pool.clients)} clients' distributions, seed {seed}, up to {window:g} s of {pool.span()}",
-            *rows.notes, "clients are tenants; prompt and answer lengths are drawn independently of each other", NO_IDENTITY,
+            (
+                f"requests drawn {n + skipped} = requests {n}{why}, from {len(pool.clients)} clients' distributions,"
+                f" seed {seed}, up to {window:g} s of {pool.span()}"
+            ),
+            *rows.notes,
+            "clients are tenants; prompt and answer lengths are drawn independently of each other",
+            NO_IDENTITY,
         ),
-    )  # fmt: skip
+    )
 
 
-def _draw(pool: _Pool, start_s: float, end_s: float, limit: int | None, seed: int) -> tuple[float, dict[str, np.ndarray], int]:
+def _draw(
+    pool: _Pool, start_s: float, end_s: float, limit: int | None, seed: int
+) -> tuple[float, dict[str, np.ndarray], int]:
     """(end of the last window drawn, columns of the requests, how many had no prompt or no answer)."""
     parts: dict[str, list[np.ndarray]] = defaultdict(list)
     count = skipped = 0
@@ -102,8 +127,16 @@ def _draw(pool: _Pool, start_s: float, end_s: float, limit: int | None, seed: in
             skipped += int(((prompt < 1) | (output < 1)).sum())
             count += int(kept.sum())
             if count > MAX_REQUESTS:
-                raise InputError(f"{pool.rows.path}: more than {MAX_REQUESTS:,} requests by {until:g} s of {pool.span()}, expected a slice of at most that: [workload] end_s or requests")
-            for name, column in (("arrival_s", arrival_s), ("prompt", prompt), ("output", output), ("client", np.full(len(prompt), index))):
+                raise InputError(
+                    f"{pool.rows.path}: more than {MAX_REQUESTS:,} requests by {until:g} s of {pool.span()}, expected a"
+                    " slice of at most that: [workload] end_s or requests"
+                )
+            for name, column in (
+                ("arrival_s", arrival_s),
+                ("prompt", prompt),
+                ("output", output),
+                ("client", np.full(len(prompt), index)),
+            ):
                 parts[name].append(column[kept])
         if limit is not None and count >= limit:
             break
@@ -130,8 +163,11 @@ class _Pattern:
         return self.scale * (rng.gamma(self.shape, size=n) if self.family == "Gamma" else rng.weibull(self.shape, n))
 
     def rest_of_one(self, rng: np.random.Generator) -> float:
-        """What is left of the gap that a moment falls into: a uniform part of a gap drawn in proportion to its length."""
-        whole = rng.gamma(self.shape + 1) if self.family == "Gamma" else rng.gamma(1 + 1 / self.shape) ** (1 / self.shape)
+        """What is left of the gap that a moment falls into: a uniform part of a gap drawn in proportion to its
+        length."""
+        whole = (
+            rng.gamma(self.shape + 1) if self.family == "Gamma" else rng.gamma(1 + 1 / self.shape) ** (1 / self.shape)
+        )
         return self.scale * whole * rng.random()
 
 
@@ -172,17 +208,23 @@ class _Lengths:
             if {f"{name}_count", f"{name}_tokens"} <= self.tables.keys():
                 pieces = self.tables[f"{name}_count"].draw(n, rng)
                 owner = np.repeat(np.arange(n), pieces)
-                prompt = prompt + np.bincount(owner, self.tables[f"{name}_tokens"].draw(len(owner), rng), n).astype(np.int64)
+                prompt = prompt + np.bincount(owner, self.tables[f"{name}_tokens"].draw(len(owner), rng), n).astype(
+                    np.int64
+                )
         return prompt, output
 
 
 @dataclass
 class _Client:
     number: int
-    patterns: dict[float, _Pattern] = field(default_factory=dict)  #: by start of the window; none where the client is idle
+    patterns: dict[float, _Pattern] = field(
+        default_factory=dict
+    )  #: by start of the window; none where the client is idle
     starts: list[float] = field(default_factory=list)  #: of its windows, ascending
     dataset: str = ""  #: name of the file with its lengths
-    tables: dict[float, dict[str, str]] = field(default_factory=dict)  #: field -> table, by start of a stretch (longer than a window)
+    tables: dict[float, dict[str, str]] = field(
+        default_factory=dict
+    )  #: field -> table, by start of a stretch (longer than a window)
 
 
 # -- the files ---------------------------------------------------------------------------------------------------------
@@ -198,19 +240,31 @@ class _Pool:
         without = [client for client in clients if client.patterns and not client.tables]
         self._lengths: dict[tuple[int, float], _Lengths] = {}
         if not self.clients:
-            raise InputError(f"{rows.path}: no client has both a trace and lengths, expected chunk-N-trace.csv with chunk-N-dataset.json")
+            raise InputError(
+                f"{rows.path}: no client has both a trace and lengths, expected chunk-N-trace.csv with"
+                " chunk-N-dataset.json"
+            )
         if without:
             left_out, all_of = (sum(p.rate for c in group for p in c.patterns.values()) for group in (without, clients))
-            rows.note(f"{len(without)} of {len(clients)} clients have no lengths and are left out, with their {100 * left_out / all_of:.1f} % of the requests")
+            rows.note(
+                f"{len(without)} of {len(clients)} clients have no lengths and are left out, with their"
+                f" {100 * left_out / all_of:.1f} % of the requests"
+            )
         self.starts = sorted({start for client in self.clients for start in client.starts})
 
     def lengths(self, client: _Client, at: float) -> _Lengths:
-        """Of the client's stretch that holds `at`; where that one is empty, of the nearest one before it, else after it."""
+        """Of the client's stretch that holds `at`; where that one is empty, of the nearest one before it, else after
+        it."""
         starts = sorted(client.tables)
         start = starts[max(bisect.bisect_right(starts, at) - 1, 0)]
         key = client.number, start
         if key not in self._lengths:  # parsed when needed: a day of a large pool has tens of millions of numbers
-            self._lengths[key] = _Lengths({name: self._table(f"{client.dataset}, {start:g}", name, text) for name, text in client.tables[start].items()})
+            self._lengths[key] = _Lengths(
+                {
+                    name: self._table(f"{client.dataset}, {start:g}", name, text)
+                    for name, text in client.tables[start].items()
+                }
+            )
         return self._lengths[key]
 
     def windows(self, start_s: float, end_s: float) -> Iterator[tuple[float, float]]:
@@ -239,12 +293,17 @@ class _Pool:
                 continue
             total += len(content)
             if total > MAX_BYTES:
-                raise InputError(f"{self.rows.path}: more than {MAX_BYTES >> 30} GiB of client files, expected at most that")
+                raise InputError(
+                    f"{self.rows.path}: more than {MAX_BYTES >> 30} GiB of client files, expected at most that"
+                )
             found.setdefault(above, {}).setdefault(int(match[1]), {})[match[2]] = name, self.rows.hashed(content)
         pools = [clients for clients in found.values() if clients]
         if len(pools) != 1:
             names = ", ".join(sorted(name.rpartition("/")[2] for name in found)) or "none"
-            raise InputError(f"{self.rows.path}: folders of clients: {short(names)[1:-1]}; expected one, or its name in [workload] folder" + ("" if folder is None else f" (folder = {folder!r})"))
+            raise InputError(
+                f"{self.rows.path}: folders of clients: {short(names)[1:-1]}; expected one, or its name in [workload]"
+                " folder" + ("" if folder is None else f" (folder = {folder!r})")
+            )
         return pools[0]
 
     def _client(self, number: int, files: dict[str, tuple[str, bytes]]) -> _Client:
@@ -262,7 +321,10 @@ class _Pool:
                 continue
             fields = line.split(",")
             if len(fields) != 6:
-                raise InputError(f"{self.rows.path}, {name}, row {row}: {len(fields)} fields, expected start_s, rate, cv, family, shape, scale")
+                raise InputError(
+                    f"{self.rows.path}, {name}, row {row}: {len(fields)} fields, expected start_s, rate, cv, family,"
+                    " shape, scale"
+                )
             start = self._number(name, row, "start_s", fields[0], 0, MAX_SECONDS)
             if client.starts and not start > client.starts[-1]:
                 self._fail(name, row, "start_s", fields[0], f"a time after {client.starts[-1]:g}")
@@ -272,7 +334,9 @@ class _Pool:
                 continue
             if fields[3].strip() not in ("Gamma", "Weibull"):
                 self._fail(name, row, "family", fields[3], "Gamma, Weibull, or nothing for an idle window")
-            client.patterns[start] = _Pattern(fields[3].strip(), self._number(name, row, "shape", fields[4], 0.01, 1e9), rate)
+            client.patterns[start] = _Pattern(
+                fields[3].strip(), self._number(name, row, "shape", fields[4], 0.01, 1e9), rate
+            )
 
     def _dataset(self, client: _Client, name: str, content: bytes) -> None:
         """{start_s: {field: "{tokens: share}"}}, whose tables are the text of a Python dict."""
@@ -281,7 +345,9 @@ class _Pool:
         except NOT_JSON as problem:
             raise InputError(f"{self.rows.path}, {name}: not JSON ({why_not_json(problem)})") from None
         if type(document) is not dict:
-            raise InputError(f"{self.rows.path}, {name}: {short(document)}, expected an object of length distributions by time")
+            raise InputError(
+                f"{self.rows.path}, {name}: {short(document)}, expected an object of length distributions by time"
+            )
         for at, fields in document.items():
             start = self._number(name, None, "start_s", at, 0, MAX_SECONDS)
             if type(fields) is not dict or "output_tokens" not in fields or not set(PROMPT_PARTS) & fields.keys():
@@ -315,4 +381,7 @@ class _Pool:
         return float(value)
 
     def _fail(self, name: str, row: int | None, key: str, value: Any, expected: str) -> NoReturn:
-        raise InputError(f"{self.rows.path}, {name}{'' if row is None else f', row {row}'}: {key} = {short(value)}, expected {expected}")
+        raise InputError(
+            f"{self.rows.path}, {name}{'' if row is None else f', row {row}'}: {key} = {short(value)}, expected"
+            f" {expected}"
+        )

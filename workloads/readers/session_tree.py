@@ -1,10 +1,11 @@
 """Trees of sessions whose block ids are local: one tree a session, joined over the tools and system prompt they share.
 
-The one idea: two phantom requests that read just the tools, and tools + system, force the session's tree to end nodes there;
-those chains are then laid over one common chain per (model, tool tokens, system tokens).
+The one idea: two phantom requests that read just the tools, and tools + system, force the session's tree to end nodes
+there; those chains are then laid over one common chain per (model, tool tokens, system tokens).
 
     trees = SessionTrees(block_tokens=64, share=True); trees.add(...); tree, leaf = trees.merged()
 """
+
 from __future__ import annotations
 
 from collections import Counter
@@ -50,7 +51,9 @@ class StandardPrefix:
 
     def chain(self, depth_blocks: int, owner: int) -> Chain:
         """The text that the block ending at this depth belongs to."""
-        return Chain(owner, self.model, self.tool_tokens, -1 if depth_blocks <= self.tool_blocks else self.system_tokens)
+        return Chain(
+            owner, self.model, self.tool_tokens, -1 if depth_blocks <= self.tool_blocks else self.system_tokens
+        )
 
 
 class SessionTrees:
@@ -105,7 +108,11 @@ class SessionTrees:
             layers.append(np.full(int(own.sum()), SESSION))
             leaves.append(new[leaf])
             n += int(own.sum())
-        tree = PrefixTree(np.concatenate(parents).astype(np.int32), np.concatenate(ends).astype(np.int64), np.concatenate(layers).astype(np.int16))
+        tree = PrefixTree(
+            np.concatenate(parents).astype(np.int32),
+            np.concatenate(ends).astype(np.int64),
+            np.concatenate(layers).astype(np.int16),
+        )
         return tree, np.concatenate(leaves).astype(np.int32)
 
     def _common_chains(self) -> tuple[list[int], list[int], list[int], dict[tuple[Chain, int], int]]:

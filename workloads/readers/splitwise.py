@@ -1,11 +1,13 @@
-"""splitwise-sim CSV: `request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size`, times in s.
+"""splitwise-sim CSV: `request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size`,
+times in s.
 
-The one idea: applications become classes; there is no prefix identity. A row of several requests at once (batch_size above
-1) is refused, because the format does not say whether their lengths are each or together.
+The one idea: applications become classes; there is no prefix identity. A row of several requests at once (batch_size
+above 1) is refused, because the format does not say whether their lengths are each or together.
 
     >>> from workloads.readers import splitwise
     >>> workload = splitwise.read("rr_conv_70.csv")
 """
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -53,7 +55,15 @@ def read(path: str | Path) -> Workload:
     notes = rows.report(len(prompt))
     tree, leaf = nothing_shared(len(prompt))
     return Workload(
-        tree=tree, arrival_s=arrival_s, prompt_tokens=prompt, output_tokens=output, leaf=leaf,
-        class_id=class_id, class_names=class_names, class_slo=("",) * len(class_names),
-        prefix_identity=False, source=rows.source(), notes=notes,
-    )  # fmt: skip
+        tree=tree,
+        arrival_s=arrival_s,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        leaf=leaf,
+        class_id=class_id,
+        class_names=class_names,
+        class_slo=("",) * len(class_names),
+        prefix_identity=False,
+        source=rows.source(),
+        notes=notes,
+    )

@@ -5,6 +5,7 @@ The one idea: with the tokens themselves, what two prompts share is known exactl
     >>> from workloads.readers import token_ids
     >>> workload = token_ids.read("sharegpt.jsonl")
 """
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -49,6 +50,11 @@ def read(path: str | Path) -> Workload:
     notes = rows.report(len(prompts))
     tree, leaf = from_token_ids(prompts)
     return Workload(
-        tree=tree, arrival_s=arrival_s, prompt_tokens=np.array([len(p) for p in prompts], np.int64), output_tokens=output, leaf=leaf,
-        source=rows.source(), notes=notes,
+        tree=tree,
+        arrival_s=arrival_s,
+        prompt_tokens=np.array([len(p) for p in prompts], np.int64),
+        output_tokens=output,
+        leaf=leaf,
+        source=rows.source(),
+        notes=notes,
     )

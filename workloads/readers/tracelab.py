@@ -11,10 +11,13 @@ What is derived, and how far it can be trusted:
   miss of the provider's cache (retention, routing) looks like different text. `append_only=True` assumes instead that a
   prompt at least as long as the one before contains it whole, and the answer too where there is room for both: an upper
   reading, which compaction of the same length would make wrong.
-- The cached tokens of a session's first round are text of other sessions; which, nobody recorded, so they share nothing.
+- The cached tokens of a session's first round are text of other sessions; which, nobody recorded, so they share
+  nothing.
 - A call is sent at its last input event (user_message, tool_result) before the first output event, and ends at its last
-  output event (reasoning, text, tool_call). The gap to the next call is think time after a user message, else tool time.
+  output event (reasoning, text, tool_call). The gap to the next call is think time after a user message, else tool
+  time.
 """
+
 from __future__ import annotations
 
 from collections import Counter
@@ -77,12 +80,23 @@ def read(path: str | Path, append_only: bool = False) -> Workload:
     begins = np.flatnonzero(first)
     turn = np.arange(len(ordered)) - np.repeat(begins, np.diff(np.append(begins, len(ordered))))
     return Workload(
-        tree=tree, leaf=leaf, arrival_s=arrival_s, delay_s=delay_s,
-        prompt_tokens=np.array([r.prompt for r in ordered], np.int64), output_tokens=np.array([r.output for r in ordered], np.int64),
-        after=np.where(first, -1, np.arange(len(ordered)) - 1), session_id=np.cumsum(first) - 1, turn=turn.astype(np.int32),
-        class_id=class_id, class_names=providers, class_slo=("",) * len(providers),
-        layer_names=("session",), layer_scopes=(SCOPES.index("session"),), source=rows.source(), notes=notes,
-    )  # fmt: skip
+        tree=tree,
+        leaf=leaf,
+        arrival_s=arrival_s,
+        delay_s=delay_s,
+        prompt_tokens=np.array([r.prompt for r in ordered], np.int64),
+        output_tokens=np.array([r.output for r in ordered], np.int64),
+        after=np.where(first, -1, np.arange(len(ordered)) - 1),
+        session_id=np.cumsum(first) - 1,
+        turn=turn.astype(np.int32),
+        class_id=class_id,
+        class_names=providers,
+        class_slo=("",) * len(providers),
+        layer_names=("session",),
+        layer_scopes=(SCOPES.index("session"),),
+        source=rows.source(),
+        notes=notes,
+    )
 
 
 # ---- one row ----
@@ -97,8 +111,14 @@ def _round(rows: Rows, record: dict[str, Any]) -> Round | None:
         rows.skip("zero output" if output == 0 else "zero input")
         return None
     start_s, end_s, by_user = _span(rows, record)
-    session = (str(record.get("project") or ""), str(record.get("session_file") or ""), str(rows.need(record, "session_id")))
-    return Round(rows.row, session, index, str(record.get("provider") or "all"), total, cached, output, start_s, end_s, by_user)
+    session = (
+        str(record.get("project") or ""),
+        str(record.get("session_file") or ""),
+        str(rows.need(record, "session_id")),
+    )
+    return Round(
+        rows.row, session, index, str(record.get("provider") or "all"), total, cached, output, start_s, end_s, by_user
+    )
 
 
 def _whole(rows: Rows, record: dict[str, Any], name: str) -> int:
@@ -113,9 +133,16 @@ def _span(rows: Rows, record: dict[str, Any]) -> tuple[float, float, bool]:
     events = rows.need(record, "timing_events")
     if type(events) is not list or not all(type(e) is dict for e in events):
         rows.fail("timing_events", events, "a list of objects with event_type and timestamp")
-    timed = [(_seconds(rows, e.get("timestamp")), e.get("event_type")) for e in events if e.get("event_type") in INPUT_EVENTS + OUTPUT_EVENTS]
+    timed = [
+        (_seconds(rows, e.get("timestamp")), e.get("event_type"))
+        for e in events
+        if e.get("event_type") in INPUT_EVENTS + OUTPUT_EVENTS
+    ]
     outputs = [t for t, kind in timed if kind in OUTPUT_EVENTS]
-    sent = max(((t, kind) for t, kind in timed if kind in INPUT_EVENTS and t <= min(outputs, default=np.inf)), default=(np.nan, ""))
+    sent = max(
+        ((t, kind) for t, kind in timed if kind in INPUT_EVENTS and t <= min(outputs, default=np.inf)),
+        default=(np.nan, ""),
+    )
     start = sent[0] if sent[0] == sent[0] else min(outputs, default=np.nan)
     return start, max(outputs, default=start), sent[1] == "user_message"
 
@@ -166,18 +193,29 @@ def _times(rows: Rows, rounds: list[Round], first: np.ndarray) -> tuple[np.ndarr
     if first.any():
         arrival_s -= np.nanmin(arrival_s)
     rows.note(
-        f"sessions: {int(first.sum())}, closed loop from their recorded starts (users or concurrency spread them); gaps: {count['think']} think, {count['tool']} tool, "
-        f"{count['unknown']} without events and {count['overlap']} before the previous answer's last event, both taken as 0 s"
+        f"sessions: {int(first.sum())}, closed loop from their recorded starts (users or concurrency spread them);"
+        f" gaps: {count['think']} think, {count['tool']} tool, {count['unknown']} without events and {count['overlap']}"
+        " before the previous answer's last event, both taken as 0 s"
     )
     return arrival_s, delay_s
 
 
 def _note_text(rows: Rows, rounds: list[Round], first: np.ndarray, shared: np.ndarray, append_only: bool) -> None:
     cached = np.array([r.cached for r in rounds], np.int64)
-    how = "a prompt at least as long as the one before is taken to contain it (append_only)" if append_only else "a lower bound: a miss of the provider's cache looks like different text"
-    rows.note(f"shared text: derived from prefix_tokens as the beginning of the previous round's prompt and answer, {int(shared.sum())} tokens; {how}")
+    how = (
+        "a prompt at least as long as the one before is taken to contain it (append_only)"
+        if append_only
+        else "a lower bound: a miss of the provider's cache looks like different text"
+    )
+    rows.note(
+        "shared text: derived from prefix_tokens as the beginning of the previous round's prompt and answer,"
+        f" {int(shared.sum())} tokens; {how}"
+    )
     beyond = int(np.maximum(cached - shared, 0)[~first].sum())
-    rows.note(f"{int(cached[first].sum())} tokens that the provider's cache served to first rounds, and {beyond} to later ones beyond the previous round, are text of unknown origin and share nothing")
+    rows.note(
+        f"{int(cached[first].sum())} tokens that the provider's cache served to first rounds, and {beyond} to later"
+        " ones beyond the previous round, are text of unknown origin and share nothing"
+    )
 
 
 def _tree(totals: list[int], shared: list[int], first: list[bool]) -> tuple[PrefixTree, np.ndarray]:
@@ -187,7 +225,9 @@ def _tree(totals: list[int], shared: list[int], first: list[bool]) -> tuple[Pref
     `path` holds the owners (round, where its text on the path begins) of the current path, shallow to deep.
     """
     cuts: list[set[int]] = [set() for _ in totals]
-    above: list[tuple[int, int]] = []  # (owner, depth) of the node below which a round's own text hangs; owner -1: the root
+    above: list[
+        tuple[int, int]
+    ] = []  # (owner, depth) of the node below which a round's own text hangs; owner -1: the root
     path: list[tuple[int, int]] = []
     for r, depth in enumerate(shared):
         while path and (first[r] or path[-1][1] >= depth):

@@ -1,10 +1,12 @@
-"""One value of a trace: what number it is, how an error line shows it, why a line is no JSON, whether a path is a trace.
+"""One value of a trace: what number it is, how an error line shows it, why a line is no JSON, whether a path is a
+trace.
 
 The one idea: what the languages' own parsers take for a number (1_000, Arabic digits, True, nan) is none in a trace.
 
     >>> number("4808", is_table=True), number("4808", is_table=False)
     (4808, nan)
 """
+
 from __future__ import annotations
 
 import json
@@ -43,7 +45,14 @@ def short(value: Any) -> str:
     """The value as Python writes it, cut to one short line."""
     if isinstance(value, (list, dict)):  # however long or deep
         whole = reprlib.Repr()
-        whole.maxlevel, whole.maxlist, whole.maxdict, whole.maxstring, whole.maxlong, whole.maxother = 3, 20, 20, 60, 60, 60
+        whole.maxlevel, whole.maxlist, whole.maxdict, whole.maxstring, whole.maxlong, whole.maxother = (
+            3,
+            20,
+            20,
+            60,
+            60,
+            60,
+        )
         text = whole.repr(value)
     else:
         text = repr(value)

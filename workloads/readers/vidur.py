@@ -1,12 +1,13 @@
 """Vidur CSV: `num_prefill_tokens`, `num_decode_tokens` and, in some files, `arrived_at` (s).
 
-The one idea: a file without times is a table of lengths, and its requests then arrive as a Poisson process at `rate`, which
-the reading report says. There is no prefix identity.
+The one idea: a file without times is a table of lengths, and its requests then arrive as a Poisson process at `rate`,
+which the reading report says. There is no prefix identity.
 
     >>> from workloads.readers import vidur
     >>> workload = vidur.read("splitwise_conv.csv")
     >>> workload = vidur.read("arxiv_summarization_stats_llama2_tokenizer_filtered_v2.csv", rate=2.0, seed=0)
 """
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -29,7 +30,8 @@ def looks_like(head: Head) -> str | None:
 
 
 def read(path: str | Path, rate: float | None = None, seed: int = 0) -> Workload:
-    """Requests in file order. rate: requests per second of a file without times (default 1, so that rate_scale is the rate)."""
+    """Requests in file order. rate: requests per second of a file without times (default 1, so that rate_scale is the
+    rate)."""
     rows = Rows(path)
     inputs: list[str] = []
     outputs: list[str] = []
@@ -50,10 +52,21 @@ def read(path: str | Path, rate: float | None = None, seed: int = 0) -> Workload
         arrival_s = rows.clock(TIME, times, per_second=1)
         note_ties(arrival_s, rows)
     else:
-        arrival_s = np.cumsum(stream(seed, "vidur", "arrivals").standard_exponential(len(prompt))) / (1.0 if rate is None else rate)
+        arrival_s = np.cumsum(stream(seed, "vidur", "arrivals").standard_exponential(len(prompt))) / (
+            1.0 if rate is None else rate
+        )
         assumed = "1 a second (assumed: set [workload] rate, or rate_scale)" if rate is None else f"{rate:g} a second"
         rows.note(f"the file holds lengths and no times: requests arrive as a Poisson process, {assumed}, seed {seed}")
     rows.note(NO_IDENTITY)
     notes = rows.report(len(prompt))
     tree, leaf = nothing_shared(len(prompt))
-    return Workload(tree=tree, arrival_s=arrival_s, prompt_tokens=prompt, output_tokens=output, leaf=leaf, prefix_identity=False, source=rows.source(), notes=notes)
+    return Workload(
+        tree=tree,
+        arrival_s=arrival_s,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        leaf=leaf,
+        prefix_identity=False,
+        source=rows.source(),
+        notes=notes,
+    )

@@ -9,11 +9,13 @@ is a side chain that a request spawned. Its ids are local to the session and cov
 What the file does not say is decided here:
 - A later turn that repeats all ids of the turn before and has room for its answer contains that answer (of the 47,948
   turn pairs of traces_710 93 % repeat all ids and 83 % also have the room), so the answer can be a hit.
-- The `t` of a sub-agent entry is when its result came back: in traces_710 `t` minus the duration is within 1.2 s of the end
+- The `t` of a sub-agent entry is when its result came back: in traces_710 `t` minus the duration is within 1.2 s of the
+  end
   of the parent's previous answer for 57 of 59 of them, and no parent request lies in between. So a sub-agent starts at
   `t` - duration, after that answer, and the parent's next request follows the sub-agent that ended last. Without a
   duration (launched asynchronously) it starts at `t` and nobody waits for it.
 """
+
 from __future__ import annotations
 
 import json
@@ -72,11 +74,16 @@ def looks_like(head: Head) -> str | None:
     return None
 
 
-def read(path: str | Path, think: str = "think-only", think_scale: float = 1.0, share_tools: bool = False, answers: bool = True) -> Workload:
-    """All sessions. `think`: think-only (recorded think times after each completion), scaled (times think_scale) or original
-    (recorded times, open loop). `share_tools`: sessions of one model whose tool (and system) token counts are equal share
-    that text. `answers`: later turns contain earlier answers where the ids allow it.
-    """
+def read(
+    path: str | Path,
+    think: str = "think-only",
+    think_scale: float = 1.0,
+    share_tools: bool = False,
+    answers: bool = True,
+) -> Workload:
+    """All sessions. `think`: think-only (recorded think times after each completion), scaled (times think_scale) or
+    original (recorded times, open loop). `share_tools`: sessions of one model whose tool (and system) token counts are
+    equal share that text. `answers`: later turns contain earlier answers where the ids allow it."""
     if think not in THINK:
         raise InputError(f"{path}: think = {think!r}, expected one of {', '.join(THINK)}")
     rows = Rows(path)
@@ -90,8 +97,16 @@ class _Reader(Fields):
     """Accumulates sessions into columns."""
 
     def __init__(self, rows: Rows, think: str, think_scale: float, share_tools: bool, answers: bool) -> None:
-        self.rows, self.think, self.think_scale, self.share_tools, self.answers = rows, think, think_scale, share_tools, answers
-        self.columns: dict[str, list[Any]] = {name: [] for name in ("arrival_s", "prompt", "output", "class_id", "session", "turn", "after", "delay_s")}
+        self.rows, self.think, self.think_scale, self.share_tools, self.answers = (
+            rows,
+            think,
+            think_scale,
+            share_tools,
+            answers,
+        )
+        self.columns: dict[str, list[Any]] = {
+            name: [] for name in ("arrival_s", "prompt", "output", "class_id", "session", "turn", "after", "delay_s")
+        }
         self.sessions = 0
         self.block_tokens = 0
         self.count: Counter[str] = Counter()
@@ -108,7 +123,9 @@ class _Reader(Fields):
         if self.answers:
             self._extend_by_answers(requests)
         assert self.trees is not None
-        self.trees.add([r.path for r in requests], np.array([r.prompt + r.output for r in requests], np.int64), prefixes)
+        self.trees.add(
+            [r.path for r in requests], np.array([r.prompt + r.output for r in requests], np.int64), prefixes
+        )
         self._append(requests)
 
     def _document(self, text: bytes) -> dict[str, Any]:
@@ -116,7 +133,9 @@ class _Reader(Fields):
         try:
             document = json.loads(self.id_rows.taken_out_of(text))
         except NOT_JSON as problem:
-            raise InputError(f"{self.where}: not a whole JSON document ({why_not_json(problem)}), expected a session") from None
+            raise InputError(
+                f"{self.where}: not a whole JSON document ({why_not_json(problem)}), expected a session"
+            ) from None
         if type(document) is not dict or type(document.get("requests")) is not list:
             raise InputError(f"{self.where}: no list 'requests', expected a session")
         self.row = ""
@@ -124,7 +143,9 @@ class _Reader(Fields):
         if self.trees is None:
             self.block_tokens, self.trees = block, SessionTrees(block, self.share_tools)
         if block != self.block_tokens:
-            raise InputError(f"{self.where}: block_size = {block}, expected {self.block_tokens} as in the sessions before")
+            raise InputError(
+                f"{self.where}: block_size = {block}, expected {self.block_tokens} as in the sessions before"
+            )
         return document
 
     # ---- one session: rows -> linked requests ----
@@ -162,7 +183,9 @@ class _Reader(Fields):
     def _subagent(self, entry: dict[str, Any], row: int, before: Request | None, prefix: int) -> list[Request]:
         """The sub-agent's requests; the first follows the parent's request before it."""
         self.count["sub-agents"] += 1
-        start = self._clock(entry) - (0.0 if entry.get("duration_ms") is None else self.duration_s(entry, "duration_ms", 1000))
+        start = self._clock(entry) - (
+            0.0 if entry.get("duration_ms") is None else self.duration_s(entry, "duration_ms", 1000)
+        )
         chain: list[Request] = []
         nested_requests = entry.get("requests")
         if nested_requests is not None and type(nested_requests) is not list:
@@ -182,11 +205,14 @@ class _Reader(Fields):
         model = (models[0] if models else None) if type(models) is list else models
         if model is not None and type(model) is not str:
             self.fail("models", models, "a list of names")
-        tools, system = (0 if entry.get(name) is None else self.integer(entry, name, 0) for name in ("tool_tokens", "system_tokens"))
+        tools, system = (
+            0 if entry.get(name) is None else self.integer(entry, name, 0) for name in ("tool_tokens", "system_tokens")
+        )
         return StandardPrefix(model or "", tools, system, self.block_tokens)
 
     def _origin(self, entries: list[Any]) -> int | float:
-        """What the session's times count from: 0, or its earliest request where they are those of a clock (seconds since 1970)."""
+        """What the session's times count from: 0, or its earliest request where they are those of a clock (seconds
+        since 1970)."""
         times = [e.get("t") for e in entries if type(e) is dict]
         earliest = min((t for t in times if type(t) is int or type(t) is float), default=0)
         return earliest if earliest > MAX_SECONDS else 0
@@ -199,7 +225,8 @@ class _Reader(Fields):
         return float(value - self.origin)
 
     def _request(self, entry: Any, start: float, kind: int, prefix: int, before: Request | None) -> Request | None:
-        """The checked request of an agent that began at `start`, released by `before`; None for one that generated nothing (skipped, counted)."""
+        """The checked request of an agent that began at `start`, released by `before`; None for one that generated
+        nothing (skipped, counted)."""
         self.rows.read += 1
         if type(entry) is not dict:
             raise InputError(f"{self.where}, request {self.row}: {short(entry)}, expected a JSON object")
@@ -209,7 +236,10 @@ class _Reader(Fields):
             return None
         prompt = self.integer(entry, "in", 1)
         ids = self._ids(entry, prompt)
-        t = max(self._clock(entry) if kind == MAIN else start + self.duration_s(entry, "t"), 0.0 if before is None else before.t)
+        t = max(
+            self._clock(entry) if kind == MAIN else start + self.duration_s(entry, "t"),
+            0.0 if before is None else before.t,
+        )
         end = t + (0.0 if entry.get("api_time") is None else self.duration_s(entry, "api_time"))
         gap = 0.0
         if entry.get("think_time") is not None:
@@ -232,8 +262,13 @@ class _Reader(Fields):
         return ids
 
     def _extend_by_answers(self, requests: list[Request]) -> None:
-        """Let a request's path go on into the next turn's ids where that turn repeats it all and has room for the answer."""
-        following = {id(r.after): r for r in requests if r.after is not None and r.after.kind == r.kind and r.after.prefix == r.prefix}
+        """Let a request's path go on into the next turn's ids where that turn repeats it all and has room for the
+        answer."""
+        following = {
+            id(r.after): r
+            for r in requests
+            if r.after is not None and r.after.kind == r.kind and r.after.prefix == r.prefix
+        }
         for request in requests:
             later = following.get(id(request))
             if later is None:
@@ -252,11 +287,14 @@ class _Reader(Fields):
         waits = [released and r.after is not None for r in requests]
         new: dict[str, Iterable[Any]] = {
             "arrival_s": [np.nan if w else r.t - begin for r, w in zip(requests, waits, strict=True)],
-            "prompt": [r.prompt for r in requests], "output": [r.output for r in requests], "class_id": [r.kind for r in requests],
-            "session": [self.sessions] * len(requests), "turn": range(len(requests)),
+            "prompt": [r.prompt for r in requests],
+            "output": [r.output for r in requests],
+            "class_id": [r.kind for r in requests],
+            "session": [self.sessions] * len(requests),
+            "turn": range(len(requests)),
             "after": [first + number[id(r.after)] if w else -1 for r, w in zip(requests, waits, strict=True)],
             "delay_s": [r.gap * self.think_scale if w else 0.0 for r, w in zip(requests, waits, strict=True)],
-        }  # fmt: skip
+        }
         for name, values in new.items():
             self.columns[name].extend(values)
         self.sessions += 1
@@ -270,22 +308,52 @@ class _Reader(Fields):
         tree, leaf = self.trees.merged()
         scope = SCOPES.index("global" if self.share_tools else "session")
         return Workload(
-            tree=tree, leaf=leaf, arrival_s=np.array(c["arrival_s"], np.float64),
-            prompt_tokens=np.array(c["prompt"], np.int64), output_tokens=np.array(c["output"], np.int64),
-            class_id=np.array(c["class_id"], np.int16), class_names=("main", "sub-agent"), class_slo=("", ""),
-            session_id=np.array(c["session"], np.int64), turn=np.array(c["turn"], np.int32),
-            after=np.array(c["after"], np.int64), delay_s=np.array(c["delay_s"], np.float64),
-            tail_layer=np.full(n, 2, np.int16), layer_names=("tools", "system", "session"), layer_scopes=(scope, scope, SCOPES.index("session")),
-            hash_block_tokens=self.block_tokens, source=self.rows.source(), notes=notes,
-        )  # fmt: skip
+            tree=tree,
+            leaf=leaf,
+            arrival_s=np.array(c["arrival_s"], np.float64),
+            prompt_tokens=np.array(c["prompt"], np.int64),
+            output_tokens=np.array(c["output"], np.int64),
+            class_id=np.array(c["class_id"], np.int16),
+            class_names=("main", "sub-agent"),
+            class_slo=("", ""),
+            session_id=np.array(c["session"], np.int64),
+            turn=np.array(c["turn"], np.int32),
+            after=np.array(c["after"], np.int64),
+            delay_s=np.array(c["delay_s"], np.float64),
+            tail_layer=np.full(n, 2, np.int16),
+            layer_names=("tools", "system", "session"),
+            layer_scopes=(scope, scope, SCOPES.index("session")),
+            hash_block_tokens=self.block_tokens,
+            source=self.rows.source(),
+            notes=notes,
+        )
 
     def _notes(self) -> None:
         note, count = self.rows.note, self.count
-        note(f"sessions: {self.sessions}, all starting at time 0 (users or concurrency spread them); sub-agents: {count['sub-agents']}, their parent waits for {count['joins']}")
-        shared = "sessions of one model with equal tool and system token counts share that text" if self.share_tools else "sessions share nothing (share_tools lets them share tools and system)"
-        note(f"hash ids are local to a session: {shared}; the last in % {self.block_tokens} tokens of an input have no id and are private")
+        note(
+            f"sessions: {self.sessions}, all starting at time 0 (users or concurrency spread them); sub-agents:"
+            f" {count['sub-agents']}, their parent waits for {count['joins']}"
+        )
+        shared = (
+            "sessions of one model with equal tool and system token counts share that text"
+            if self.share_tools
+            else "sessions share nothing (share_tools lets them share tools and system)"
+        )
+        note(
+            f"hash ids are local to a session: {shared}; the last in % {self.block_tokens} tokens of an input have no"
+            " id and are private"
+        )
         if self.answers:
-            note(f"answers: {count['answers']} of {count['turn pairs']} next turns repeat all ids of the turn before and have room for its answer; assumed to contain it")
-        how = {"think-only": "recorded think time after each completion", "original": "recorded times, open loop (the source server's speed is in them)",
-               "scaled": f"think time x {self.think_scale:g} after each completion"}[self.think]  # fmt: skip
-        note(f"think = {self.think}: {how}; {count['gaps from t and api_time']} gaps without think_time come from t and api_time")
+            note(
+                f"answers: {count['answers']} of {count['turn pairs']} next turns repeat all ids of the turn before and"
+                " have room for its answer; assumed to contain it"
+            )
+        how = {
+            "think-only": "recorded think time after each completion",
+            "original": "recorded times, open loop (the source server's speed is in them)",
+            "scaled": f"think time x {self.think_scale:g} after each completion",
+        }[self.think]
+        note(
+            f"think = {self.think}: {how}; {count['gaps from t and api_time']} gaps without think_time come from t and"
+            " api_time"
+        )

@@ -4,6 +4,7 @@ The one idea: the session holds a scenario (kvcast.pages.edit.settings); a widge
 key, with the schema's text as help, so what has no widget (tiers, a warm-up) stays as it was given and the page has no
 settings of its own. An empty limit is no limit.
 """
+
 from __future__ import annotations
 
 import os
@@ -17,9 +18,31 @@ from kvcast.config import scenario_from_doc
 from kvcast.jobs import link
 from kvcast.jobs.link import WIDTHS
 from kvcast.jobs.runner import OWN_POLICIES, UPLOAD_LIMIT_BYTES, UPLOAD_TYPES, Job, Runner
-from kvcast.pages.edit.settings import CACHE_OFF, DEMO, ENGINE, TRACE, demo, hardware, limits_of, mix_is, mix_of, to_ms, to_s
+from kvcast.pages.edit.settings import (
+    CACHE_OFF,
+    DEMO,
+    ENGINE,
+    TRACE,
+    demo,
+    hardware,
+    limits_of,
+    mix_is,
+    mix_of,
+    to_ms,
+    to_s,
+)
 from kvcast.scenario.toml import dumps
-from sim.scenario import CacheConfig, ClusterConfig, CostConfig, EngineConfig, HardwareConfig, ModelConfig, Scenario, SloClass, SloConfig
+from sim.scenario import (
+    CacheConfig,
+    ClusterConfig,
+    CostConfig,
+    EngineConfig,
+    HardwareConfig,
+    ModelConfig,
+    Scenario,
+    SloClass,
+    SloConfig,
+)
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError
 
@@ -43,7 +66,8 @@ def hint(cls: type, name: str) -> str:
     return next(f.metadata["help"] for f in fields(cls) if f.name == name)
 
 
-# -- asking --------------------------------------------------------------------------------------------------------------
+# -- asking
+# --------------------------------------------------------------------------------------------------------------
 
 
 def ask(runner: Runner) -> Asked:
@@ -60,7 +84,20 @@ def ask(runner: Runner) -> Asked:
 def _keys() -> list[str]:
     """The session's keys that the sidebar's widgets hold."""
     limits = [str(key) for key in st.session_state if str(key).startswith("slo.")]
-    return ["workload", "rate_scale", "model", "hardware", "replicas", "tensor_parallel", "policy", "router", "target", "price", *ENGINE, *limits]
+    return [
+        "workload",
+        "rate_scale",
+        "model",
+        "hardware",
+        "replicas",
+        "tensor_parallel",
+        "policy",
+        "router",
+        "target",
+        "price",
+        *ENGINE,
+        *limits,
+    ]
 
 
 def _asked(runner: Runner) -> Asked:
@@ -81,8 +118,8 @@ def _asked(runner: Runner) -> Asked:
 
 
 def _number(place: Any, label: str, least: float, most: float | None, key: str, **look: Any) -> Any:
-    """A number field that says what the session holds. Its default is that too: a browser that has not drawn the field yet,
-    when the page is drawn again, begins with the default and tells it."""
+    """A number field that says what the session holds. Its default is that too: a browser that has not drawn the field
+    yet, when the page is drawn again, begins with the default and tells it."""
     return place.number_input(label, least, most, st.session_state[key], key=key, **look)
 
 
@@ -146,7 +183,11 @@ def _checked(scenario: Scenario) -> Scenario:
         check(scenario.workload)
     doc = tomllib.loads(dumps(scenario))
     uploaded = {"trace"} if scenario.workload.trace else set()
-    link.harmless({**doc, "workload": {key: value for key, value in doc["workload"].items() if key not in uploaded}}, "settings", policies())
+    link.harmless(
+        {**doc, "workload": {key: value for key, value in doc["workload"].items() if key not in uploaded}},
+        "settings",
+        policies(),
+    )
     return scenario_from_doc(doc, "settings")
 
 
@@ -154,13 +195,36 @@ def _workload_choice(runner: Runner) -> None:
     from workloads.toml import list_presets
 
     names = [DEMO, *(name for name in list_presets() if name != DEMO), TRACE]
-    choice = _select(st, "Workload", names, "workload", on_change=_another_workload, help="a bundled mix, which the Workload page edits, or a trace of yours")
+    choice = _select(
+        st,
+        "Workload",
+        names,
+        "workload",
+        on_change=_another_workload,
+        help="a bundled mix, which the Workload page edits, or a trace of yours",
+    )
     if choice == TRACE:
-        st.file_uploader("Trace file", key="trace", type=[suffix.rsplit(".", 1)[-1] for suffix in UPLOAD_TYPES], on_change=_uploaded, args=(runner,), max_upload_size=UPLOAD_LIMIT_BYTES >> 20, help=(
-            f"Mooncake JSONL, Weka sessions, ServeGen clients (JSON, .tar.xz), Azure, BurstGPT, Vidur or splitwise CSV, token ids; at most {UPLOAD_LIMIT_BYTES >> 20} MiB. "
-            "The format is recognised from the content."
-        ))  # fmt: skip
-    _number(st, "Load (× the workload's own rate)", 0.01, 1000.0, "rate_scale", step=0.1, help=hint(WorkloadConfig, "rate_scale"))
+        st.file_uploader(
+            "Trace file",
+            key="trace",
+            type=[suffix.rsplit(".", 1)[-1] for suffix in UPLOAD_TYPES],
+            on_change=_uploaded,
+            args=(runner,),
+            max_upload_size=UPLOAD_LIMIT_BYTES >> 20,
+            help=(
+                "Mooncake JSONL, Weka sessions, ServeGen clients (JSON, .tar.xz), Azure, BurstGPT, Vidur or splitwise"
+                f" CSV, token ids; at most {UPLOAD_LIMIT_BYTES >> 20} MiB. The format is recognised from the content."
+            ),
+        )
+    _number(
+        st,
+        "Load (× the workload's own rate)",
+        0.01,
+        1000.0,
+        "rate_scale",
+        step=0.1,
+        help=hint(WorkloadConfig, "rate_scale"),
+    )
 
 
 def _uploaded(runner: Runner) -> None:
@@ -188,7 +252,10 @@ def _another_workload() -> None:
     for name in [key for key in st.session_state if str(key).startswith("slo.")]:
         st.session_state[name] = None
     for name, limit in limits_of(slo):
-        st.session_state[f"slo.{name}.ttft"], st.session_state[f"slo.{name}.tpot"] = to_ms(limit.ttft_s), to_ms(limit.tpot_s)
+        st.session_state[f"slo.{name}.ttft"], st.session_state[f"slo.{name}.tpot"] = (
+            to_ms(limit.ttft_s),
+            to_ms(limit.tpot_s),
+        )
     st.session_state["target"] = None if slo.attainment is None else 100 * slo.attainment
     st.session_state["base"] = replace(st.session_state["base"], slo=slo, workload=WorkloadConfig(preset=DEMO))
 
@@ -200,15 +267,25 @@ def _system(base: Scenario) -> dict[str, Any]:
 
     model = _select(st, "Model", bundled_models(), "model", help=hint(ModelConfig, "name"))
     options = hardware(model)
-    profile, dtype, tensor_parallel = options[_select(st, "GPU and profile", list(options), "hardware", help=hint(HardwareConfig, "profile"))]
+    profile, dtype, tensor_parallel = options[
+        _select(st, "GPU and profile", list(options), "hardware", help=hint(HardwareConfig, "profile"))
+    ]
     left, right = st.columns(2)
     replicas = _number(left, "Replicas", 1, 512, "replicas", help=hint(ClusterConfig, "replicas"))
     if profile.startswith("roofline:"):
-        tensor_parallel = _select(right, "GPUs each", WIDTHS, "tensor_parallel", help=hint(HardwareConfig, "tensor_parallel"))
+        tensor_parallel = _select(
+            right, "GPUs each", WIDTHS, "tensor_parallel", help=hint(HardwareConfig, "tensor_parallel")
+        )
     else:
         right.number_input("GPUs each", value=tensor_parallel, disabled=True, help="fixed by the profile")
     left, right = st.columns([5, 6], gap="xsmall")
-    policy = _select(left, "Prefix cache", [*policies(), CACHE_OFF], "policy", help=f"{hint(CacheConfig, 'policy')}; off: no prefix caching")
+    policy = _select(
+        left,
+        "Prefix cache",
+        [*policies(), CACHE_OFF],
+        "policy",
+        help=f"{hint(CacheConfig, 'policy')}; off: no prefix caching",
+    )
     router = _select(right, "Router", list(ROUTERS), "router", help=hint(ClusterConfig, "router"))
     same_model = model == base.model.name
     return {
@@ -239,13 +316,29 @@ def _engine() -> dict[str, Any]:
         values: dict[str, Any] = {}
         for i, (name, (label, empty)) in enumerate(ENGINE.items()):
             least, most, step = (0.05, 1.0, 0.01) if name == "gpu_memory_utilization" else (1, None, 1)
-            values[name] = _number(places[i % 2], label, least, most, name, step=step, help=hint(EngineConfig, name), placeholder=empty or "")
+            values[name] = _number(
+                places[i % 2],
+                label,
+                least,
+                most,
+                name,
+                step=step,
+                help=hint(EngineConfig, name),
+                placeholder=empty or "",
+            )
         return {name: value for name, value in values.items() if value is not None or ENGINE[name][1]}
 
 
 def _slo(base: SloConfig, names: list[str]) -> tuple[SloConfig, CostConfig]:
-    """The [slo] and [cost] sections: a row for everyone and one for each SLO class of the mix; an empty field is no limit."""
-    st.markdown("**Limits** (ms; empty: none)", help="A request is good when it meets every limit of its SLO class; a class without limits of its own has those of everyone.")
+    """The [slo] and [cost] sections: a row for everyone and one for each SLO class of the mix; an empty field is no
+    limit."""
+    st.markdown(
+        "**Limits** (ms; empty: none)",
+        help=(
+            "A request is good when it meets every limit of its SLO class; a class without limits of its own has those"
+            " of everyone."
+        ),
+    )
     limits = {}
     for name in ["", *names]:
         left, right = st.columns(2)
@@ -254,18 +347,44 @@ def _slo(base: SloConfig, names: list[str]) -> tuple[SloConfig, CostConfig]:
         for place, metric in ((left, "ttft"), (right, "tpot")):
             key = f"slo.{name}.{metric}"
             st.session_state.setdefault(key, None)
-            values.append(to_s(_number(place, f"{metric.upper()}{who}", 0.001, None, key, step=10.0, format="%g", help=hint(SloConfig, f"{metric}_s"), placeholder="none")))
+            values.append(
+                to_s(
+                    _number(
+                        place,
+                        f"{metric.upper()}{who}",
+                        0.001,
+                        None,
+                        key,
+                        step=10.0,
+                        format="%g",
+                        help=hint(SloConfig, f"{metric}_s"),
+                        placeholder="none",
+                    )
+                )
+            )
         before = base.classes.get(name, SloClass()) if name else base
         limits[name] = SloClass(values[0], values[1], before.e2e_s, before.attainment if name else None)
     everyone = limits.pop("")
     left, right = st.columns(2)
-    target = _number(left, "Target (%)", 0.1, 100.0, "target", step=1.0, help=hint(SloConfig, "attainment"), placeholder="none")
-    price = _number(right, "$ a GPU-hour", 0.0, None, "price", step=0.1, help="yours; empty: GPU-hours only", placeholder="none")
-    held = [f"{name or 'all'} {limit.e2e_s:g} s" for name, limit in {"": everyone, **limits}.items() if limit.e2e_s is not None]
+    target = _number(
+        left, "Target (%)", 0.1, 100.0, "target", step=1.0, help=hint(SloConfig, "attainment"), placeholder="none"
+    )
+    price = _number(
+        right, "$ a GPU-hour", 0.0, None, "price", step=0.1, help="yours; empty: GPU-hours only", placeholder="none"
+    )
+    held = [
+        f"{name or 'all'} {limit.e2e_s:g} s"
+        for name, limit in {"": everyone, **limits}.items()
+        if limit.e2e_s is not None
+    ]
     if held:
         st.caption(f"End-to-end limits of the scenario: {', '.join(held)}")
     slo = SloConfig(
-        everyone.ttft_s, everyone.tpot_s, everyone.e2e_s, None if target is None else round(target / 100, 8), base.attained_by,
+        everyone.ttft_s,
+        everyone.tpot_s,
+        everyone.e2e_s,
+        None if target is None else round(target / 100, 8),
+        base.attained_by,
         {name: limit for name, limit in limits.items() if limit != SloClass()},
-    )  # fmt: skip
+    )
     return slo, CostConfig(price)

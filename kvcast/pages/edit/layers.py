@@ -1,11 +1,12 @@
 """The layers of a class's prompts: how long they are, which of them can be reused, and edits of them.
 
-The one idea: everything before the first text that is new in every request is read by the cache, whatever its scope, and
-nothing behind it is; so an edit shows at once what it does to the reusable prefix.
+The one idea: everything before the first text that is new in every request is read by the cache, whatever its scope,
+and nothing behind it is; so an edit shows at once what it does to the reusable prefix.
 
     >>> [part.name for part in parts(load_preset("coding-agent").class_[0]) if part.reusable]
     ['tools', 'system', 'repository', 'history']
 """
+
 from __future__ import annotations
 
 import functools
@@ -50,7 +51,9 @@ def parts(c: MixClass) -> list[Part]:
     exchanges = (turns_squared - turns) / 2 / turns
     own = first / turns + later * (1 - 1 / turns)
     if exchanges > 0:
-        found.append(Part(HISTORY, "session", max(first + exchanges * (later + dists.moments(c.output)[0]) - own, 0.0), intact))
+        found.append(
+            Part(HISTORY, "session", max(first + exchanges * (later + dists.moments(c.output)[0]) - own, 0.0), intact)
+        )
     if own > 0:
         found.append(Part(message.name if message else "new input", "dynamic", own, False))
     return found
@@ -58,7 +61,8 @@ def parts(c: MixClass) -> list[Part]:
 
 @functools.lru_cache(maxsize=256)
 def cost(c: MixClass) -> dict[str, Any]:
-    """What the order of a class's layers costs (workloads.estimate.order_cost), kept: a page asks again in every pass."""
+    """What the order of a class's layers costs (workloads.estimate.order_cost), kept: a page asks again in every
+    pass."""
     return order_cost(c, requests=GENERATED)
 
 
@@ -68,7 +72,8 @@ def first_turn_only(c: MixClass) -> str:
     return last.name if last.scope == "dynamic" and c.turn_input is not None and dists.can_exceed(c.turns, 1) else ""
 
 
-# -- edits: WorkloadConfig -> WorkloadConfig -----------------------------------------------------------------------------
+# -- edits: WorkloadConfig -> WorkloadConfig
+# -----------------------------------------------------------------------------
 
 
 def of(config: WorkloadConfig, name: str) -> MixClass:
@@ -80,7 +85,9 @@ def of(config: WorkloadConfig, name: str) -> MixClass:
 
 def with_layers(config: WorkloadConfig, name: str, layers: tuple[Layer, ...]) -> WorkloadConfig:
     """The mix with other layers for one class."""
-    return replace(config, preset=None, class_=tuple(replace(c, layers=layers) if c.name == name else c for c in config.class_))
+    return replace(
+        config, preset=None, class_=tuple(replace(c, layers=layers) if c.name == name else c for c in config.class_)
+    )
 
 
 def moved(config: WorkloadConfig, name: str, at: int, by: int) -> WorkloadConfig:
@@ -120,7 +127,11 @@ def scaled(dist: Dist, mean: float) -> Dist:
     if dist.kind == "fixed" or before <= 0:
         return Dist(value=mean)
     factor = mean / before
-    stretched = {name: getattr(dist, name) * factor for name in ("value", "mean", "median", "p90", "low", "high") if getattr(dist, name) is not None}
+    stretched = {
+        name: getattr(dist, name) * factor
+        for name in ("value", "mean", "median", "p90", "low", "high")
+        if getattr(dist, name) is not None
+    }
     return replace(dist, **stretched, values=tuple(v * factor for v in dist.values))
 
 
@@ -137,6 +148,11 @@ def added(config: WorkloadConfig, name: str, scope: str, tokens: float) -> Workl
     """One more layer, behind those of its scope and of wider ones, under a name of its own."""
     layers = of(config, name).layers
     label = unused(scope if scope != "dynamic" else "extra", [layer.name for layer in layers])
-    at = sum(SCOPES.index(layer.scope) <= SCOPES.index(scope) for layer in layers) if scope != "dynamic" else max(len(layers) - 1, 0)
-    return with_layers(config, name, (*layers[:at], Layer(name=label, scope=scope, tokens=Dist(value=tokens)), *layers[at:]))
-
+    at = (
+        sum(SCOPES.index(layer.scope) <= SCOPES.index(scope) for layer in layers)
+        if scope != "dynamic"
+        else max(len(layers) - 1, 0)
+    )
+    return with_layers(
+        config, name, (*layers[:at], Layer(name=label, scope=scope, tokens=Dist(value=tokens)), *layers[at:])
+    )

@@ -1,10 +1,13 @@
-"""What a mix will send, from the run's own draws: when it arrives, how long it is judged, and how much of it is too long for the model.
+"""What a mix will send, from the run's own draws: when it arrives, how long it is judged, and how much of it is too
+long for the model.
 
-The one idea: requests are generated as the run generates them, from the scenario with its window in numbers, so nothing is estimated.
+The one idea: requests are generated as the run generates them, from the scenario with its window in numbers, so nothing
+is estimated.
 
     >>> resolved = api.resolve(load_scenario("examples/demo.toml")).scenario
     >>> judged(resolved), arrivals(resolved.workload, sessions=True, seed=resolved.seed)
 """
+
 from __future__ import annotations
 
 import functools
@@ -34,7 +37,8 @@ def _sample(config: WorkloadConfig) -> Workload:
 
 
 def too_long(config: WorkloadConfig, scenario: Scenario | None) -> list[str]:
-    """For each class of which a notable share is longer than the model's context, or what of it fits in the KV memory: how many of its requests."""
+    """For each class of which a notable share is longer than the model's context, or what of it fits in the KV memory:
+    how many of its requests."""
     if scenario is None:
         return []
     try:
@@ -45,14 +49,24 @@ def too_long(config: WorkloadConfig, scenario: Scenario | None) -> list[str]:
     context, cls, told = resolved.scenario.engine.max_model_len or 0, workload.column("class_id"), []
     limit, instead = f"{scenario.model.name}'s context of {context:,} tokens", "a model with a longer context"
     if resolved.lowered:
-        limit, instead = f"the KV memory of {context:,} tokens, less than {scenario.model.name}'s context of {resolved.model.max_context:,}", "more KV memory for a replica"
+        limit, instead = (
+            (
+                f"the KV memory of {context:,} tokens, less than {scenario.model.name}'s context of"
+                f" {resolved.model.max_context:,}"
+            ),
+            "more KV memory for a replica",
+        )
     for i, c in enumerate(config.class_):
         mine = cls == i
-        share = float((workload.prompt_tokens[mine] + workload.output_tokens[mine] > context).mean()) if mine.any() else 0.0
+        share = (
+            float((workload.prompt_tokens[mine] + workload.output_tokens[mine] > context).mean()) if mine.any() else 0.0
+        )
         if share >= NOTABLE:
             told.append(
-                f"{c.name}: {text.percent(share)} of the requests of this mix do not fit {limit} (the average prompt has {sum(part.tokens for part in layers.parts(c)):,.0f}): "
-                f"they are rejected, end their session or never come, so a run serves a lighter load than the mix says. Shorten the prompts or the sessions, or choose {instead}."
+                f"{c.name}: {text.percent(share)} of the requests of this mix do not fit {limit} (the average prompt"
+                f" has {sum(part.tokens for part in layers.parts(c)):,.0f}): they are rejected, end their session or"
+                " never come, so a run serves a lighter load than the mix says. Shorten the prompts or the sessions,"
+                f" or choose {instead}."
             )
     return told
 
@@ -70,11 +84,18 @@ def arrivals(config: WorkloadConfig, sessions: bool, seed: int = 0) -> dict[str,
 def judged(scenario: Scenario) -> str:
     """What a run of a resolved mix offers, and what of it is judged, in a line."""
     if scenario.workload.concurrency is not None:
-        return f"{scenario.workload.concurrency:,} sessions at once, about {text.count(mix.ending(mix.resolve(scenario.workload)).requests)} requests in all."
+        return (
+            f"{scenario.workload.concurrency:,} sessions at once, about"
+            f" {text.count(mix.ending(mix.resolve(scenario.workload)).requests)} requests in all."
+        )
     offered, warmup_s = nominal_per_s(scenario), scenario.run.warmup_s or 0.0
     ends = [end for end in (scenario.run.duration_s, scenario.workload.duration_s) if end is not None]
     told = [f"{offered:.3g} requests/s once the load is there"] if offered is not None else []
-    told += [f"sessions begin {text.minutes(warmup_s)} before what is judged"] if warmup_s else ["judged from the first arrival on"]
+    told += (
+        [f"sessions begin {text.minutes(warmup_s)} before what is judged"]
+        if warmup_s
+        else ["judged from the first arrival on"]
+    )
     if ends:
         lasts_s = min(ends) - warmup_s
         about = f", about {text.count(offered * lasts_s)} requests" if offered is not None else ""

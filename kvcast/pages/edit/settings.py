@@ -1,10 +1,12 @@
-"""The session's scenario: the keys of Streamlit's session state that the widgets of the sidebar and the Workload page show.
+"""The session's scenario: the keys of Streamlit's session state that the widgets of the sidebar and the Workload page
+show.
 
-The one idea: `adopt` makes every widget say what a scenario says, wherever that comes from: the bundled example, a link, an
-uploaded file, an advice that is applied.
+The one idea: `adopt` makes every widget say what a scenario says, wherever that comes from: the bundled example, a
+link, an uploaded file, an advice that is applied.
 
     adopt(demo()); st.session_state["replicas"]
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -20,9 +22,13 @@ DEMO = "demo"
 TRACE = "a trace"
 CACHE_OFF = "off"
 ENGINE = {  # key: (label, what stands in an empty field)
-    "block_size": ("Block size (tokens)", None), "kv_blocks": ("KV blocks each", "what fits"), "max_num_seqs": ("Max sequences", "engine's"),
-    "max_num_batched_tokens": ("Tokens per step", "engine's"), "max_model_len": ("Longest sequence", "model's"), "gpu_memory_utilization": ("Memory share", None),
-}  # fmt: skip
+    "block_size": ("Block size (tokens)", None),
+    "kv_blocks": ("KV blocks each", "what fits"),
+    "max_num_seqs": ("Max sequences", "engine's"),
+    "max_num_batched_tokens": ("Tokens per step", "engine's"),
+    "max_model_len": ("Longest sequence", "model's"),
+    "gpu_memory_utilization": ("Memory share", None),
+}
 
 
 @st.cache_data
@@ -32,13 +38,18 @@ def demo() -> Scenario:
 
 
 def adopt(scenario: Scenario, trace: str = "") -> None:
-    """Make every widget say what the scenario says. trace: the stored upload it reads, as `Runner.keep_upload` named it."""
+    """Make every widget say what the scenario says. trace: the stored upload it reads, as `Runner.keep_upload` named
+    it."""
     state = st.session_state
     state["base"], state["kept"] = scenario, {}
     mix_of(scenario.workload)
     state["workload.trace"] = trace
     state["rate_scale"] = float(scenario.workload.rate_scale)
-    state["model"], state["replicas"], state["router"] = scenario.model.name, scenario.cluster.replicas, scenario.cluster.router
+    state["model"], state["replicas"], state["router"] = (
+        scenario.model.name,
+        scenario.cluster.replicas,
+        scenario.cluster.router,
+    )
     state["hardware"] = _label_of(scenario)
     state["tensor_parallel"] = scenario.hardware.tensor_parallel
     state["policy"] = scenario.cache.policy if scenario.cache.enabled else CACHE_OFF
@@ -96,15 +107,27 @@ def to_s(milliseconds: float | None) -> float | None:
 
 @st.cache_data
 def hardware(model: str) -> dict[str, tuple[str, str, int]]:
-    """Label -> (profile, dtype, tensor parallel): the bundled profiles of the model, the demo's first, then the rooflines."""
+    """Label -> (profile, dtype, tensor parallel): the bundled profiles of the model, the demo's first, then the
+    rooflines."""
     from calibrate.profile import BUNDLED, bundled_profiles, load_profile
     from calibrate.sources.roofline import GPUS
 
-    profiles = [p for p in (load_profile(BUNDLED / f"{name}.json") for name in bundled_profiles()) if p.model in (None, model)]
+    profiles = [
+        p for p in (load_profile(BUNDLED / f"{name}.json") for name in bundled_profiles()) if p.model in (None, model)
+    ]
     profiles.sort(key=lambda p: (p.id != demo().hardware.profile, p.id))
-    measured = {f"{p.tensor_parallel} × {p.device['name']} ({p.id})": (p.id, p.dtype, p.tensor_parallel) for p in profiles}
+    measured = {
+        f"{p.tensor_parallel} × {p.device['name']} ({p.id})": (p.id, p.dtype, p.tensor_parallel) for p in profiles
+    }
     return measured | {f"{spec.name} (roofline, ±30 %)": (f"roofline:{name}", "bf16", 1) for name, spec in GPUS.items()}
 
 
 def _label_of(scenario: Scenario) -> str:
-    return next((label for label, (profile, *_) in hardware(scenario.model.name).items() if profile == scenario.hardware.profile), "")
+    return next(
+        (
+            label
+            for label, (profile, *_) in hardware(scenario.model.name).items()
+            if profile == scenario.hardware.profile
+        ),
+        "",
+    )

@@ -1,10 +1,12 @@
-"""What the Compare page may vary: a short list of keys that mean something to a planner, and the command that compares them.
+"""What the Compare page may vary: a short list of keys that mean something to a planner, and the command that compares
+them.
 
 The one idea: a choice is a key and at most a few values, checked here, and the scenario's own value is always the first
 variant, the one that all others are compared with.
 
     >>> command(scenario, {"cluster.replicas": [1, 4]}, seeds=3)
 """
+
 from __future__ import annotations
 
 import itertools
@@ -31,10 +33,17 @@ class Axis:
 
 
 AXES = (
-    Axis("cluster.replicas", "Replicas", 1), Axis("cache.policy", "Prefix cache policy"), Axis("cache.enabled", "Prefix cache on or off"), Axis("cluster.router", "Router"),
-    Axis("hardware.profile", "GPU profile"), Axis("workload.rate_scale", "Load (× the workload's own rate)", 0.01, whole=False), Axis("engine.kv_blocks", "KV blocks of a replica", 1),
-    Axis("engine.block_size", "Block size (tokens)", 1), Axis("engine.max_num_seqs", "Max sequences", 1), Axis("engine.max_num_batched_tokens", "Tokens per step", 1),
-)  # fmt: skip
+    Axis("cluster.replicas", "Replicas", 1),
+    Axis("cache.policy", "Prefix cache policy"),
+    Axis("cache.enabled", "Prefix cache on or off"),
+    Axis("cluster.router", "Router"),
+    Axis("hardware.profile", "GPU profile"),
+    Axis("workload.rate_scale", "Load (× the workload's own rate)", 0.01, whole=False),
+    Axis("engine.kv_blocks", "KV blocks of a replica", 1),
+    Axis("engine.block_size", "Block size (tokens)", 1),
+    Axis("engine.max_num_seqs", "Max sequences", 1),
+    Axis("engine.max_num_batched_tokens", "Tokens per step", 1),
+)
 BY_KEY = {axis.key: axis for axis in AXES}
 
 
@@ -45,10 +54,16 @@ def own(scenario: Scenario, key: str) -> Any:
 
 
 def options(scenario: Scenario, key: str, policies: Sequence[str], profiles: Mapping[str, str]) -> list[str]:
-    """The values of an axis that has options, without the scenario's own. profiles: label -> profile that can run as the scenario does."""
+    """The values of an axis that has options, without the scenario's own. profiles: label -> profile that can run as
+    the scenario does."""
     from sim.fleet.router import ROUTERS
 
-    known: dict[str, list[str]] = {"cache.policy": [*policies], "cache.enabled": ["true", "false"], "cluster.router": list(ROUTERS), "hardware.profile": list(profiles.values())}
+    known: dict[str, list[str]] = {
+        "cache.policy": [*policies],
+        "cache.enabled": ["true", "false"],
+        "cluster.router": list(ROUTERS),
+        "hardware.profile": list(profiles.values()),
+    }
     return [value for value in known[key] if value != written(own(scenario, key))]
 
 
@@ -67,13 +82,17 @@ def numbers(axis: Axis, words: str) -> list[str]:
         except ValueError:
             value = math.nan
         if not math.isfinite(value) or value < axis.least or (axis.whole and value != int(value)):
-            raise InputError(f"{axis.label}: {word!r}, expected {'whole ' if axis.whole else ''}numbers of at least {axis.least:g}, such as 1, 2, 4")
+            raise InputError(
+                f"{axis.label}: {word!r}, expected {'whole ' if axis.whole else ''}numbers of at least {axis.least:g},"
+                " such as 1, 2, 4"
+            )
         found.append(str(int(value)) if axis.whole else f"{value:g}")
     return found
 
 
 def command(scenario: Scenario, chosen: Mapping[str, Sequence[str]], seeds: int) -> tuple[str, ...]:
-    """ "compare" with a --vary for each key that has another value than the scenario's own. Raises InputError for too many."""
+    """ "compare" with a --vary for each key that has another value than the scenario's own. Raises InputError for too
+    many."""
     words, count = [], 1
     for key, values in chosen.items():
         mine = written(own(scenario, key))

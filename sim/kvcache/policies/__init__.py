@@ -3,6 +3,7 @@
 
     >>> make("lfu", World(workload, capacity_blocks=25_000, block_size=16))
 """
+
 from __future__ import annotations
 
 import inspect
@@ -22,27 +23,52 @@ from sim.kvcache.policies.wtinylfu import WTinyLfu
 from workloads.errors import InputError
 
 POLICIES: dict[str, type[Policy]] = {
-    "lru": Lru, "lfu": Lfu, "fifo": Fifo, "mru": Mru, "filo": Filo, "slru": Slru, "priority": Priority, "tlru": Tlru,
-    "s3fifo": S3Fifo, "sieve": Sieve, "arc": Arc, "lruk": LruK, "wtinylfu": WTinyLfu, "gdsf": Gdsf, "ttl": Ttl,
-    "quota": Quota, "workload": WorkloadAware, "random": Random,
-}  # fmt: skip
+    "lru": Lru,
+    "lfu": Lfu,
+    "fifo": Fifo,
+    "mru": Mru,
+    "filo": Filo,
+    "slru": Slru,
+    "priority": Priority,
+    "tlru": Tlru,
+    "s3fifo": S3Fifo,
+    "sieve": Sieve,
+    "arc": Arc,
+    "lruk": LruK,
+    "wtinylfu": WTinyLfu,
+    "gdsf": Gdsf,
+    "ttl": Ttl,
+    "quota": Quota,
+    "workload": WorkloadAware,
+    "random": Random,
+}
 
 __all__ = ["POLICIES", "Policy", "Run", "World", "check", "find", "make", "name_of"]
 
 
 def name_of(policy: Any) -> str:
-    """The id of a policy given by name or as a class: module:Class for a user's own. Raises InputError for anything else."""
+    """The id of a policy given by name or as a class: module:Class for a user's own. Raises InputError for anything
+    else."""
     if isinstance(policy, str):
         return policy
     if not (isinstance(policy, type) and issubclass(policy, Policy)):
-        raise InputError(f"[cache] policy = {policy!r}: expected a name, module:Class, or a class derived from sim.kvcache.policies.Policy")
+        raise InputError(
+            f"[cache] policy = {policy!r}: expected a name, module:Class, or a class derived from"
+            " sim.kvcache.policies.Policy"
+        )
     if "<locals>" in policy.__qualname__:
-        raise InputError(f"[cache] policy = {policy.__qualname__}: a class made inside a function has no name to be found by; expected one at the top of a module")
-    return next((name for name, known in POLICIES.items() if known is policy), f"{policy.__module__}:{policy.__qualname__}")
+        raise InputError(
+            f"[cache] policy = {policy.__qualname__}: a class made inside a function has no name to be found by;"
+            " expected one at the top of a module"
+        )
+    return next(
+        (name for name, known in POLICIES.items() if known is policy), f"{policy.__module__}:{policy.__qualname__}"
+    )
 
 
 def find(policy: str | type[Policy]) -> type[Policy]:
-    """The class of a policy id, or of "module:Class" for a user's own, as Python would import it now. Raises InputError."""
+    """The class of a policy id, or of "module:Class" for a user's own, as Python would import it now. Raises
+    InputError."""
     name = name_of(policy)
     if name in POLICIES:
         return POLICIES[name]
@@ -50,12 +76,16 @@ def find(policy: str | type[Policy]) -> type[Policy]:
     if not colon:
         close = get_close_matches(name, POLICIES, 1)
         hint = f" (did you mean {close[0]}?)" if close else ""
-        raise InputError(f"[cache] policy = {name!r}: expected one of {', '.join(POLICIES)}, or module:Class for your own{hint}")
+        raise InputError(
+            f"[cache] policy = {name!r}: expected one of {', '.join(POLICIES)}, or module:Class for your own{hint}"
+        )
     try:
         found = getattr(import_module(module), attribute)
     except (Exception, SystemExit) as error:  # a user's module may raise anything
         what = "" if isinstance(error, ImportError | AttributeError | ValueError) else f"{type(error).__name__}: "
-        raise InputError(f"[cache] policy = {name!r}: {what}{error}; expected module:Class that Python can import") from None
+        raise InputError(
+            f"[cache] policy = {name!r}: {what}{error}; expected module:Class that Python can import"
+        ) from None
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise InputError(f"[cache] policy = {name!r}: expected a class derived from sim.kvcache.policies.Policy")
     return found
@@ -66,9 +96,18 @@ def check(name: str, params: Mapping[str, Any]) -> None:
     known = dict(list(inspect.signature(find(name)).parameters.items())[1:])
     for key, value in params.items():
         if key not in known:
-            raise InputError(f"[cache] policy_params has no key {key!r} for {name}: it has {', '.join(known) or 'no parameters'}")
-        for kind, types, expected in (("int", int, "a whole number"), ("float", int | float, "a number"), ("str", str, "a text"), ("Mapping", Mapping, "a table")):
-            if str(known[key].annotation).startswith(kind) and (isinstance(value, bool) or not isinstance(value, types)):
+            raise InputError(
+                f"[cache] policy_params has no key {key!r} for {name}: it has {', '.join(known) or 'no parameters'}"
+            )
+        for kind, types, expected in (
+            ("int", int, "a whole number"),
+            ("float", int | float, "a number"),
+            ("str", str, "a text"),
+            ("Mapping", Mapping, "a table"),
+        ):
+            if str(known[key].annotation).startswith(kind) and (
+                isinstance(value, bool) or not isinstance(value, types)
+            ):
                 raise InputError(f"[cache] policy_params of {name}: {key} = {value!r}, expected {expected}")
 
 

@@ -1,7 +1,9 @@
-"""ARC: leaves used once and leaves used again, each by recency, with a border between them that learns from its mistakes.
+"""ARC: leaves used once and leaves used again, each by recency, with a border between them that learns from its
+mistakes.
 
 Megiddo, Modha, "ARC: a self-tuning, low overhead replacement cache", FAST 2003.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping

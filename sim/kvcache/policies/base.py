@@ -18,10 +18,10 @@ cache asks among the *leaves*: idle blocks with nothing cached below them, which
 
 Rules that keep a run exact. `on_insert` may come late for generated blocks: it sets the state from the request and
 nothing that changes meanwhile; counting starts in `on_release`. `key` and `group` depend on the run alone while it is a
-leaf; only `victim` compares with the rest of the world. Where a run ends (`run.hi`) changes as its blocks go: a user's own
-policy that asks for it is asked again for every block (`own.steady`), one of ours sees to it with `span` or a key that
-does not grow. Where it begins is the cache's affair. The time is `now_s`, the last admission or release here.
-"""
+leaf; only `victim` compares with the rest of the world. Where a run ends (`run.hi`) changes as its blocks go: a user's
+own policy that asks for it is asked again for every block (`own.steady`), one of ours sees to it with `span` or a key
+that does not grow. Where it begins is the cache's affair. The time is `now_s`, the last admission or release here."""
+
 from __future__ import annotations
 
 import random
@@ -77,10 +77,12 @@ def expect(ok: bool, name: str, value: Any, expected: str) -> None:
 
 
 class Policy:
-    """Least recently used leaf first, until a subclass says otherwise. Keyword arguments of `__init__` are its parameters."""
+    """Least recently used leaf first, until a subclass says otherwise. Keyword arguments of `__init__` are its
+    parameters."""
 
     by_node = False
-    """Whether `node_id` must name a tree node, as for frequencies by node. Otherwise it names a chain: nodes that nothing parts, by the first (`sim.kvcache.chains`)."""
+    """Whether `node_id` must name a tree node, as for frequencies by node. Otherwise it names a chain: nodes that
+    nothing parts, by the first (`sim.kvcache.chains`)."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -124,7 +126,8 @@ class Policy:
         return False
 
     def spare(self, runs: list[Run]) -> None:
-        """A spared leaf, deepest first, with its ancestors up to the first that is pinned, shared or in another state."""
+        """A spared leaf, deepest first, with its ancestors up to the first that is pinned, shared or in another
+        state."""
         raise NotImplementedError
 
     # -- for the cache: blocks that come back -----------------------------------------------------------------------

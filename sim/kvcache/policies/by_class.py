@@ -1,8 +1,10 @@
-"""Policies that tell requests apart: how long they are retained, who pays for them, how likely their class is to return.
+"""Policies that tell requests apart: how long they are retained, who pays for them, how likely their class is to
+return.
 
 The one idea: leaves of one kind are a group in order of release, and the groups' oldest leaves are compared when memory
 is wanted. Time is that of the last admission or release on the replica, so it stands still while requests only decode.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +22,12 @@ def _by_name(given: Mapping[str, float] | None, names: Iterable[str], default: f
     for name, value in given.items():
         if name not in names:
             raise ValueError(f"no {what} is called {name!r} (there are: {', '.join(names)})")
-        expect(not isinstance(value, bool) and isinstance(value, int | float) and value >= 0, name, value, "a number of 0 or more")
+        expect(
+            not isinstance(value, bool) and isinstance(value, int | float) and value >= 0,
+            name,
+            value,
+            "a number of 0 or more",
+        )
     return [float(given.get(name, default)) for name in names]
 
 
@@ -28,8 +35,8 @@ class Ttl(Policy):
     """Leaves not used within their retention go first, the one that expired first before others; then LRU.
 
     Every use starts the retention again: `ttl_s` seconds, or what `classes` gives for the request's workload class
-    ({agent = 3600}). Blocks that different classes use keep the longest. An expired block still hits until it is evicted.
-    """
+    ({agent = 3600}). Blocks that different classes use keep the longest. An expired block still hits until it is
+    evicted."""
 
     def __init__(self, world: World, ttl_s: float = 300.0, classes: Mapping[str, float] | None = None) -> None:
         super().__init__(world)
@@ -100,7 +107,8 @@ class Quota(Policy):
 
 
 class WorkloadAware(Policy):
-    """The class whose oldest leaf is least likely to be used again loses it; ties, and classes nobody knows yet, by LRU.
+    """The class whose oldest leaf is least likely to be used again loses it; ties, and classes nobody knows yet, by
+    LRU.
 
     The probability is learned in the run: idle spans of blocks by the class of their last user and by age (doubling
     bins), each ended by a use or by an eviction. A bin's hazard is uses / spans that reached it, and a leaf of some
@@ -129,7 +137,9 @@ class WorkloadAware(Policy):
     def chance(self, kind: int, age_s: float) -> float:
         """Probability that an idle block of this class and age is used again."""
         lost = 1.0
-        for reached, used in zip(self.reached[kind][self.bin(age_s) :], self.used[kind][self.bin(age_s) :], strict=True):
+        for reached, used in zip(
+            self.reached[kind][self.bin(age_s) :], self.used[kind][self.bin(age_s) :], strict=True
+        ):
             lost *= 1 - used / reached if reached else 1.0
         return 1 - lost
 

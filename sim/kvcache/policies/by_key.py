@@ -1,7 +1,8 @@
 """Policies that are one sort key on the leaves: a line of state, a line of order.
 
-    kvcast run S.toml --set cache.policy=lfu
+kvcast run S.toml --set cache.policy=lfu
 """
+
 from __future__ import annotations
 
 from sim.kvcache.policies.base import Asking, Key, Policy, Run, World, expect
@@ -36,7 +37,8 @@ class Filo(Fifo):
 
 
 class Lfu(Policy):
-    """Fewest uses (insertion and hits by admissions) go first, ties by the oldest release. Uses are lost at eviction."""
+    """Fewest uses (insertion and hits by admissions) go first, ties by the oldest release. Uses are lost at
+    eviction."""
 
     def on_insert(self, run: Run, request: Asking) -> None:
         run.state = 1
@@ -49,8 +51,8 @@ class Lfu(Policy):
 
 
 class Slru(Lfu):
-    """Two segments: leaves used once go first, then those used `protected_uses` times or more; each by the oldest release.
-    As in SGLang a segment has no size of its own."""
+    """Two segments: leaves used once go first, then those used `protected_uses` times or more; each by the oldest
+    release. As in SGLang a segment has no size of its own."""
 
     def __init__(self, world: World, protected_uses: int = 2) -> None:
         super().__init__(world)
@@ -62,7 +64,8 @@ class Slru(Lfu):
 
 
 class Priority(Policy):
-    """Leaves used only by requests that may wait longest go first (vLLM: a lower number is served earlier), then LRU."""
+    """Leaves used only by requests that may wait longest go first (vLLM: a lower number is served earlier), then
+    LRU."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -79,7 +82,8 @@ class Priority(Policy):
 
 
 class LruK(Policy):
-    """LRU-K: the leaf whose k-th last use is oldest. Leaves with fewer than k uses go before all others, first in first out.
+    """LRU-K: the leaf whose k-th last use is oldest. Leaves with fewer than k uses go before all others, first in first
+    out.
 
     O'Neil, O'Neil, Weikum, SIGMOD 1993, without a retained history: uses before an eviction are forgotten.
     """
@@ -130,7 +134,8 @@ class Gdsf(Policy):
 
 
 class Tlru(Policy):
-    """Tail-optimised LRU: first the blocks whose loss keeps the next turn's prefill within `threshold_tokens`, then LRU.
+    """Tail-optimised LRU: first the blocks whose loss keeps the next turn's prefill within `threshold_tokens`, then
+    LRU.
 
     A conversation of L tokens whose next prompt adds about `next_prompt_tokens` needs only its first L + next -
     threshold tokens cached; deeper ones go first. L is prompt and answer of the request that let go last.

@@ -2,6 +2,7 @@
 
 The one idea: what a request will bring back is looked up once, when it is admitted, before anything is evicted for it.
 """
+
 from __future__ import annotations
 
 from collections import deque
@@ -13,7 +14,8 @@ Piece = tuple[int, list[list[int]]]
 
 
 class Ghosts:
-    """Evicted blocks, oldest first. A piece that has become empty counts no more, but waits in the queue for its turn."""
+    """Evicted blocks, oldest first. A piece that has become empty counts no more, but waits in the queue for its
+    turn."""
 
     def __init__(self) -> None:
         self.blocks = 0
@@ -83,7 +85,8 @@ class Recalling(Policy):
         self._returning: dict[int, dict[int, list[tuple[int, int]]]] = {}  # request -> node -> intervals
 
     def recall(self, request: Asking, *queues: Ghosts) -> list[int]:
-        """Take out of each queue what the request will insert; the numbers of blocks. Before anything else at its admission."""
+        """Take out of each queue what the request will insert; the numbers of blocks. Before anything else at its
+        admission."""
         self._returning.pop(request.id, None)  # preempted before it had inserted any of it
         return [self._take(request, ghosts) for ghosts in queues]
 

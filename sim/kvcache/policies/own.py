@@ -1,8 +1,9 @@
 """A user's own policy, watched: what it does wrong is one line that names its class and the method.
 
-The one idea: the class is derived from once more, with every hook inside a try. The engine's own policies are not watched
-and cost nothing; what a heap finds out later, keys that do not compare, is caught where it is found (`unordered`).
-"""
+The one idea: the class is derived from once more, with every hook inside a try. The engine's own policies are not
+watched and cost nothing; what a heap finds out later, keys that do not compare, is caught where it is found
+(`unordered`)."""
+
 from __future__ import annotations
 
 import functools
@@ -26,9 +27,27 @@ def watched(kind: type[Policy]) -> type[Policy]:
     """`kind` with hooks that raise InputError for whatever goes wrong in them, sys.exit() included."""
     told = {name: _guarded(kind, name, _comparable_state) for name in ("on_insert", "on_hit", "on_release")}
     plain = {name: _guarded(kind, name, lambda answer, *_: answer) for name in ("on_admit", "on_evict", "spare")}
-    answers = {"key": _key, "group": _group, "victim": _victim, "span": _whole, "split": _whole, "second_chance": _yes_or_no}
+    answers = {
+        "key": _key,
+        "group": _group,
+        "victim": _victim,
+        "span": _whole,
+        "split": _whole,
+        "second_chance": _yes_or_no,
+    }
     hooks = {name: _guarded(kind, name, checked) for name, checked in answers.items()}
-    made: type[Policy] = type(kind.__name__, (kind, Watched), {**told, **plain, **hooks, "__init__": _guarded_init(kind), "__module__": kind.__module__, "VICTIM": kind.victim})
+    made: type[Policy] = type(
+        kind.__name__,
+        (kind, Watched),
+        {
+            **told,
+            **plain,
+            **hooks,
+            "__init__": _guarded_init(kind),
+            "__module__": kind.__module__,
+            "VICTIM": kind.victim,
+        },
+    )
     return made
 
 
@@ -42,9 +61,8 @@ def unordered(policy: Policy, error: Exception) -> Exception:
 def steady(policy: Policy, run: Run, most: int) -> int:
     """How many of a chosen leaf's deepest blocks may go at once with the same result as one by one: at most `most`.
 
-    All of them unless the policy is a user's own and its answers depend on where the run ends: then as long as the leaf, one
-    block shorter each time, would be chosen again.
-    """
+    All of them unless the policy is a user's own and its answers depend on where the run ends: then as long as the
+    leaf, one block shorter each time, would be chosen again."""
     if most <= 1 or not isinstance(policy, Watched):
         return most
     left: Any = _Shrinking(run)
@@ -67,7 +85,13 @@ class _Shrinking:
     """A leaf as a policy sees it, but it can lose its deepest block, and notes whether anybody asks where it ends."""
 
     def __init__(self, run: Run) -> None:
-        self.node_id, self.lo, self.refs, self.released, self.state = run.node_id, run.lo, run.refs, run.released, run.state
+        self.node_id, self.lo, self.refs, self.released, self.state = (
+            run.node_id,
+            run.lo,
+            run.refs,
+            run.released,
+            run.state,
+        )
         self._hi = run.hi
         self.asked = False
 
@@ -120,11 +144,16 @@ def _blamed(kind: type[Policy], name: str, error: BaseException) -> BaseExceptio
     file = Path(at.tb_frame.f_code.co_filename) if at is not None else Path(__file__)
     where = "" if at is None or file == Path(__file__) else f" ({file.name}, line {at.tb_lineno})"
     said = " ".join(str(error).split())
-    what = said if not where and isinstance(error, ValueError | TypeError) else f"raised {type(error).__name__}{f': {said}' if said else ''}"
+    what = (
+        said
+        if not where and isinstance(error, ValueError | TypeError)
+        else f"raised {type(error).__name__}{f': {said}' if said else ''}"
+    )
     return InputError(f"cache.policy {kind.__name__}: {name}: {what}{where}")
 
 
-# -- what an answer must be ---------------------------------------------------------------------------------------------
+# -- what an answer must be
+# ---------------------------------------------------------------------------------------------
 
 
 def _key(answer: Any, run: Run) -> Any:

@@ -1,8 +1,9 @@
 """S3-FIFO: a small queue that most blocks never leave, a main queue with second chances, and names of what left early.
 
-Yang, Zhang, Qiu, Yue, Vinayak, "FIFO queues are all you need for cache eviction", SOSP 2023. Its authors' library, libCacheSim,
-has two versions that differ until the first eviction: S3FIFOv0.c is the paper's, S3FIFO.c lets the small queue overflow.
-"""
+Yang, Zhang, Qiu, Yue, Vinayak, "FIFO queues are all you need for cache eviction", SOSP 2023. Its authors' library,
+libCacheSim, has two versions that differ until the first eviction: S3FIFOv0.c is the paper's, S3FIFO.c lets the small
+queue overflow."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -23,11 +24,17 @@ class S3Fifo(Recalling):
     used `main_uses` times; otherwise the main queue's oldest, back to its end when it was used. Blocks evicted from the
     small queue that come back in time go straight to the main one. Blocks join their queue when first released.
 
-    start_up: what is new before the first eviction joins the small queue ("paper"), or the main one once the small one is
-    full ("libcachesim"; asked once for all that a request lets go of).
-    """
+    start_up: what is new before the first eviction joins the small queue ("paper"), or the main one once the small one
+    is full ("libcachesim"; asked once for all that a request lets go of)."""
 
-    def __init__(self, world: World, small_share: float = 0.1, ghost_share: float = 0.9, main_uses: int = 2, start_up: str = "paper") -> None:
+    def __init__(
+        self,
+        world: World,
+        small_share: float = 0.1,
+        ghost_share: float = 0.9,
+        main_uses: int = 2,
+        start_up: str = "paper",
+    ) -> None:
         super().__init__(world)
         expect(0 <= small_share < 1, "small_share", small_share, "0 or more and below 1")
         expect(0 <= ghost_share < inf, "ghost_share", ghost_share, "0 or more and finite")

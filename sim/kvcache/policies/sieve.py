@@ -2,6 +2,7 @@
 
 Zhang, Yang, Yue, Vigfusson, Rashmi, "SIEVE is simpler than LRU", NSDI 2024.
 """
+
 from __future__ import annotations
 
 from sim.kvcache.policies.base import Asking, Key, Policy, Run, World

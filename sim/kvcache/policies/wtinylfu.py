@@ -3,6 +3,7 @@ than the one that would have to go.
 
 Einziger, Friedman, Manes, "TinyLFU: a highly efficient cache admission policy", ACM ToS 2017.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -14,19 +15,21 @@ WINDOW, PROBATION, PROTECTED = 0, 1, 2
 
 
 class WTinyLfu(Policy):
-    """State: (segment, place in it, None until the first release). A segment is by recency and counts what was released.
+    """State: (segment, place in it, None until the first release). A segment is by recency and counts what was
+    released.
 
     Blocks must be held while a request runs, so admission happens when memory is wanted: the window's oldest leaf meets
     the oldest on probation; the one asked for less often is evicted, and the window's leaf, when it is not that one,
-    moves to probation. A hit moves a leaf from probation to protected, and from the window too while that holds more than
-    its share (as long as memory lasts nothing else leaves it); what is too much there returns to probation.
+    moves to probation. A hit moves a leaf from probation to protected, and from the window too while that holds more
+    than its share (as long as memory lasts nothing else leaves it); what is too much there returns to probation.
     Frequencies are exact counts of admissions whose path holds the block's tree node, halved every `sample` x capacity
-    blocks asked for (the paper approximates them by a sketch).
-    """
+    blocks asked for (the paper approximates them by a sketch)."""
 
     by_node = True
 
-    def __init__(self, world: World, window_share: float = 0.01, protected_share: float = 0.8, sample: int = 10) -> None:
+    def __init__(
+        self, world: World, window_share: float = 0.01, protected_share: float = 0.8, sample: int = 10
+    ) -> None:
         super().__init__(world)
         expect(0 <= window_share < 1, "window_share", window_share, "0 or more and below 1")
         expect(0 <= protected_share <= 1, "protected_share", protected_share, "0 to 1")
