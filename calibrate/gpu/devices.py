@@ -21,8 +21,8 @@ import torch
 from calibrate.gpu.bench import BLOCK, Call, TorchDevice
 from calibrate.gpu.decoder import Batch, Decoder, rope_tables
 from calibrate.gpu.engine import batch_of, engine_of
-from calibrate.gpu.measure import DeviceLostError, OutOfMemoryError
 from calibrate.gpu.serving import Limits, Request, Scheduler
+from calibrate.gpu.session import DeviceLostError, OutOfMemoryError
 from calibrate.models import ModelSpec
 from calibrate.operators import ELEMENT_BYTES, Point
 
