@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvcast import InputError, api, load_scenario, text
-from kvcast.scenario.steady import together
 from kvcast.store import workload_folder
 from kvcast.studies import differences, intervals
+from kvcast.studies.windows import together
 from sim.kvcache.policies import POLICIES as OF_THE_ENGINE
 
 if __package__:

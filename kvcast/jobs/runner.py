@@ -32,7 +32,6 @@ from typing import Any
 
 import kvcast
 from kvcast import text
-from kvcast.commands.plan import NO_FLEET
 from workloads.errors import InputError
 
 ROOT = Path(kvcast.__file__).resolve().parent.parent
@@ -229,7 +228,7 @@ class Runner:
             job.process = _kvcast(*argv, "--json", stdout=out, stderr=log, progress=job.file(".progress"))
             ended = _wait(job.process, job.stop)
         answered = job.process.returncode == 0 or (
-            name == "plan" and job.process.returncode == NO_FLEET and said.stat().st_size > 0
+            name == "plan" and job.process.returncode == text.NO_FLEET and said.stat().st_size > 0
         )
         if answered and name != "run":  # a run's is its summary.json
             os.replace(said, job.file(".json"))
