@@ -12,9 +12,9 @@ so that a difference within the noise is called that.
     python examples/compare_eviction.py --redraw /tmp/eviction/eviction.json --out docs/img        # the figure again,
         from its numbers
 
-Writes eviction.svg (the figure), eviction.json (every number) and eviction.md (the table of
-docs/results/eviction.md), and prints every row. With --full the whole of a Mooncake trace goes to one replica, ten
-times slower, so that one cache sees it; coding-agent sessions (one in ten) run closed-loop."""
+Writes eviction.svg (the figure), eviction.json (every number) and eviction.md (the table of docs/results/eviction.md),
+and prints every row. With --full the whole of a Mooncake trace goes to one replica, ten times slower, so that one cache
+sees it; coding-agent sessions (one in ten) run closed-loop."""
 
 from __future__ import annotations
 
