@@ -59,6 +59,7 @@ test-calibrate: $(KERNELS)/.installed
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy --strict --follow-imports=silent tests/typed_surface.py
 
 fuzz: $(VENV)/.installed-test
 	$(BIN)/python -m tests.fuzz --ops $(OPS)

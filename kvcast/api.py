@@ -100,7 +100,7 @@ def resolve(scenario: Scenario) -> Resolved:
     """Look up model and profile and fill in the engine's defaults for that GPU. Raises InputError."""
     from calibrate.latency import engine_defaults
     from calibrate.models import bundled_model, load_model_at
-    from calibrate.profile import resolve_profile
+    from calibrate.resolve import resolve_profile
     from kvcast.config import check
     from kvcast.scenario.paths import absolute_scenario
     from kvcast.scenario.steady import with_window
@@ -444,7 +444,7 @@ def _bill(scenario: Scenario, workload: Workload, report: Report) -> dict[str, f
     """What the fleet costs at a mix's nominal load, which a window has more or less of; None for a trace or a closed
     loop."""
     from kvcast.scenario.steady import is_mix
-    from kvcast.studies.money import money
+    from sim.measure.money import money
 
     offered, price, inside = (
         report.summary["offered_per_s"],
