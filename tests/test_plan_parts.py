@@ -14,13 +14,17 @@ from calibrate.faster import RESOURCES, faster, gpu_key
 from kvcast import api
 from kvcast.config import scenario_from_doc
 from kvcast.planner.candidates import Combination
+from kvcast.planner.changes import changes
 from kvcast.planner.fleet import TIES, Fleet
 from kvcast.planner.load import knee
 from kvcast.planner.search import Found, fewest, scan, together
 from sim.fleet.hopeless import Hopeless, may_arrive
 from sim.measure.verdict import Interval, interval, requests_needed, wilson
 from sim.recording import NOT_ARRIVED, STATUS
+from sim.scenario import EngineParams, RunConfig, SloConfig
+from sim.simulate import run
 from tests.fuzz import unequal
+from tests.worlds import UnitSteps, plain
 from workloads.errors import InputError
 
 
@@ -292,6 +296,17 @@ def test_a_look_counts_what_a_count_from_scratch_does(sections):
     assert hopeless.looks > 10
 
 
+@pytest.mark.parametrize("allowed", [0, None])
+def test_what_is_missed_in_the_warm_up_stops_nothing(allowed):
+    """Twenty at once before one seat, of which fifteen wait longer than 5 s; from 50 s on everybody is alone."""
+    w = plain([*[0.0] * 20, *range(60, 160, 10)], [4] * 30, [1] * 30)
+    for warmup_s, stops in ((50.0, False), (0.0, True)):
+        hopeless = Hopeless(w, SloConfig(ttft_s=5.0, attainment=0.9), RunConfig(warmup_s=warmup_s), allowed)
+        hopeless.every = 1
+        run(w, EngineParams(kv_blocks=100, max_num_seqs=1), UnitSteps(), hopeless=hopeless)
+        assert (hopeless.stopped_s is not None) == stops
+
+
 def test_an_overload_is_stopped_long_before_its_end():
     asked = scenario(workload={"rate_scale": 8.0})
     prepared = api.prepare(asked)
@@ -299,6 +314,16 @@ def test_an_overload_is_stopped_long_before_its_end():
     stopped = api.record(prepared, hopeless=hopeless)
     assert hopeless.stopped_s is not None
     assert np.isfinite(stopped.finish_s).mean() < 0.7
+
+
+# -- what is tried -----------------------------------------------------------------------------------------------------
+
+
+def test_smaller_blocks_are_as_many_more_of_them():
+    asked = scenario(engine={"block_size": 64, "kv_blocks": 1000})
+    (one,) = (change for change in changes(asked) if change.words == "block size 64 -> 16")
+    assert one.sets == ("engine.block_size=16", "engine.kv_blocks=4000")
+    assert (one.scenario.engine.block_size, one.scenario.engine.kv_blocks) == (16, 4000)
 
 
 # -- 20 % more, and an oracle ------------------------------------------------------------------------------------------
