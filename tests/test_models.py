@@ -110,8 +110,8 @@ FAMILIES = {
     "deepseek_v3": (61, 128, 192, DEEPSEEK_V3, 70_272, 0),
     "kimi_k2": (61, 64, 192, {**DEEPSEEK_V3, "n_routed_experts": 384}, 70_272, 0),
 }
-"""One published model of every family: layers, KV heads, head size, what else decides -> bytes of KV a token in 16 bits,
-layers that slide."""
+"""One published model of every family: layers, KV heads, head size, what else decides -> bytes of KV a token in 16
+bits, layers that slide."""
 
 
 @pytest.mark.parametrize("family", UNDERSTOOD)

@@ -152,7 +152,7 @@ def test_one_of_many_stable_replicas_is_hardly_ever_called_overloaded() -> None:
 
 def test_the_interval_is_students_of_the_batches() -> None:
     """Two batches in turn in which 10 come and nobody leaves, and in which 10 come and all 20 leave at its end."""
-    assert (T_975, T_9995) == tuple(round(float(stats.t.ppf(p, BATCHES - 1)), 3) for p in (0.975, 0.9995))
+    assert tuple(round(float(stats.t.ppf(p, BATCHES - 1)), 3) for p in (0.975, 0.9995)) == (T_975, T_9995)
     arrival = np.arange(1, 401) / 10 - 0.05  # 400 in 40 s: the second half is 20 batches of 1 s and 10 arrivals
     finish = np.ceil(arrival / 2) * 2 - 0.01
     judged = assess(arrival, arrival, finish, np.ones(400), 0.0, 40.0)
