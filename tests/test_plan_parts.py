@@ -18,6 +18,7 @@ from kvcast.planner.changes import changes
 from kvcast.planner.fleet import TIES, Fleet
 from kvcast.planner.load import knee
 from kvcast.planner.search import Found, fewest, scan, together
+from kvcast.planner.trials import _different
 from sim.fleet.hopeless import Hopeless, may_arrive
 from sim.measure.verdict import Interval, interval, requests_needed, wilson
 from sim.recording import NOT_ARRIVED, STATUS
@@ -131,6 +132,23 @@ def test_of_a_hundred_combinations_the_cheapest_wins_and_few_are_simulated_more_
         assert found.fewest == needs[i] or (
             needs[i] * prices[i] > best and fleet.why_given_up(i).endswith("dearer than the best fleet")
         )
+
+
+def test_fewer_replicas_are_no_reason_where_they_cost_more():
+    fleet = searched([12, 3, 5], [1.0, 3.0, 1.5])
+    assert [fleet.found[i].fewest for i in range(3)] == [12, 3, 5]
+    assert fleet.winner == 2, "5 at $1.50 an hour, neither 3 at $3 nor 12 at $1"
+
+
+def test_runs_in_which_every_request_fares_alike_are_one():
+    def outcome(ttft_s: float):
+        columns = {name: np.array([1.0, np.nan, ttft_s]) for name in ("ttft_s", "tpot_s", "e2e_s")}
+        return SimpleNamespace(good=np.ones(3, bool), sample=SimpleNamespace(columns=columns))
+
+    alike = [outcome(2.0), outcome(2.0), outcome(2.0)]
+    assert _different(alike) == alike[:1]
+    one_differs = [*alike[:2], outcome(2.5)]
+    assert _different(one_differs) == one_differs
 
 
 def test_ties_are_compared_for_a_budget_of_requests_and_the_others_say_so():
