@@ -13,16 +13,15 @@ names it, and the others are replayed all the same."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from kvcast.validation import Outcome
 from sim import sglang
 from sim.fleet.replica import Replica
-from sim.kvcache.release_order import ReleaseOrderCache
 from sim.recording import COMPLETED, STATUS, Recording
 from sim.scenario import EngineParams
 from sim.simulate import run as simulate
@@ -30,27 +29,6 @@ from sim.vllm.waiting import QUEUES
 from workloads.errors import InputError
 from workloads.readers.engine_case import read_case, to_workload, unknown_settings
 
-COLUMNS = (
-    "step number",
-    "scheduled",
-    "preempted",
-    "blocks allocated",
-    "blocks evicted",
-    "free blocks",
-    "running",
-    "waiting",
-)
-SGLANG_COLUMNS = (
-    "step number",
-    "kind",
-    "scheduled",
-    "retracted",
-    "tokens evicted",
-    "available",
-    "evictable",
-    "protected",
-    "waiting",
-)
 EXPECTED = (
     "id",
     "first_admission_cached_tokens",
@@ -127,22 +105,14 @@ def _counted(count: Counter[str]) -> str:
 def not_simulated(case: dict[str, Any]) -> str:
     """Why a case cannot be replayed; empty when it can."""
     config = case["config"] if isinstance(case["config"], dict) else {}
-    if case["engine"] == "sglang":
-        for key, known in (
-            ("schedule_policy", tuple(sglang.ORDERS)),
-            ("eviction_policy", tuple(sglang.POLICIES)),
-            ("retraction_policy", sglang.RETRACTION),
-        ):
-            if isinstance(config.get(key), str) and config[key] not in known:
-                return f"sglang {key} {config[key]} (rules not simulated)"
-        return ""
-    if case["engine"] != "vllm":
-        return f"{case['engine']} (its semantics are not simulated)"
+    engine = case["engine"]
+    if engine not in REPLAYED:
+        return f"{engine} (its semantics are not simulated)"
     if config.get("sliding_window"):
         return "sliding window (rules not simulated)"
-    for key, known in (("policy", tuple(QUEUES)), ("preemption_victim", ("fcfs", "lcf"))):
+    for key, known in REPLAYED[engine].known.items():
         if isinstance(config.get(key), str) and config[key] not in known:
-            return f"vllm {key} {config[key]} (rules not simulated)"
+            return f"{engine} {key} {config[key]} (rules not simulated)"
     return ""
 
 
@@ -155,28 +125,18 @@ def differences(case: dict[str, Any], fast_forward: bool = True) -> list[str]:
     recording = simulate(
         workload, EngineParams(**params), UnitStep(), fast_forward=fast_forward, step_log=log, on_end=replicas.extend
     )
-    expected = case["expected"]
-    columns = SGLANG_COLUMNS if case["engine"] == "sglang" else COLUMNS
-    found = [
-        *_step_differences(log, expected["steps"], columns),
+    expected, replayed = case["expected"], REPLAYED[case["engine"]]
+    return [
+        *_step_differences(log, expected["steps"], replayed.columns),
         *_request_differences(recording, expected["requests"]),
+        *replayed.at_end(replicas[0].scheduler, case),
     ]
-    scheduler = replicas[0].scheduler
-    summary = expected.get("summary", {})
-    if isinstance(scheduler, sglang.SGLangScheduler):
-        found += _end_differences(scheduler, summary)
-    elif isinstance(scheduler.cache, ReleaseOrderCache):
-        ids = sorted(request["id"] for request in case["requests"])
-        found += _queue_differences(
-            scheduler.cache.free_queue(), [scheduler.paths.build(row) for row in range(len(ids))], ids, summary
-        )
-    return found
 
 
 def _check_expected(case: dict[str, Any]) -> None:
     """InputError unless the case says of every step and request what is compared."""
     name, expected = case["case"], case["expected"]
-    columns = len(SGLANG_COLUMNS if case["engine"] == "sglang" else COLUMNS)
+    columns = len(REPLAYED[case["engine"]].columns)
     steps, rows = (expected.get(key) if isinstance(expected, dict) else None for key in ("steps", "requests"))
     if not isinstance(steps, list) or not all(isinstance(step, list) and len(step) == columns for step in steps):
         raise InputError(f"{name}: expected steps is no list of rows with {columns} columns")
@@ -206,11 +166,13 @@ def _step_differences(log: list[tuple], expected: list[list], columns: tuple[str
         yield f"{len(log)} steps, expected {len(expected)}"
 
 
-def _queue_differences(
-    got: list[tuple[int, int]], paths: list[list[tuple[int, int]]], ids: list[int], summary: dict[str, Any]
-) -> Iterator[str]:
+def _queue_differences(scheduler: Any, case: dict[str, Any]) -> Iterator[str]:
     """vLLM's cache at the end: the full blocks in its free queue, in order; a case names a block by a request with its
     text and an index."""
+    if not scheduler.p.caching or scheduler.p.policy != "lru":
+        return  # another policy has no queue
+    ids, summary = sorted(request["id"] for request in case["requests"]), case["expected"].get("summary", {})
+    got, paths = scheduler.cache.free_queue(), [scheduler.paths.build(row) for row in range(len(ids))]
     want = summary.get("final_cached_blocks", len(got))
     if want != len(got):
         yield f"cached blocks at the end: expected {want}, got {len(got)}"
@@ -223,9 +185,10 @@ def _queue_differences(
             return
 
 
-def _end_differences(scheduler: sglang.SGLangScheduler, summary: dict[str, Any]) -> Iterator[str]:
+def _tree_differences(scheduler: Any, case: dict[str, Any]) -> Iterator[str]:
     """SGLang's state at the end: its tree, node by node with the logical clock, and the ratio its admission had come
     to."""
+    summary = case["expected"].get("summary", {})
     ratio = summary.get("final_new_token_ratio")
     if ratio is not None and abs(scheduler.new_token_ratio.value() - ratio) > 1e-6:
         yield f"new token ratio at the end: expected {ratio}, got {scheduler.new_token_ratio.value():.6f}"
@@ -247,6 +210,47 @@ def _end_differences(scheduler: sglang.SGLangScheduler, summary: dict[str, Any])
             return
     if len(want) != len(got):
         yield f"a tree of {len(got)} nodes, expected {len(want)}"
+
+
+class Replayed(NamedTuple):
+    """What the cases of one engine record beside its requests."""
+
+    columns: tuple[str, ...]  #: of a step
+    known: dict[str, Collection[str]]  #: values of its settings whose rules are simulated
+    at_end: Callable[[Any, dict[str, Any]], Iterator[str]]  #: its scheduler's differences from the case, in words
+
+
+REPLAYED = {
+    "vllm": Replayed(
+        (
+            "step number",
+            "scheduled",
+            "preempted",
+            "blocks allocated",
+            "blocks evicted",
+            "free blocks",
+            "running",
+            "waiting",
+        ),
+        {"policy": QUEUES, "preemption_victim": ("fcfs", "lcf")},
+        _queue_differences,
+    ),
+    "sglang": Replayed(
+        (
+            "step number",
+            "kind",
+            "scheduled",
+            "retracted",
+            "tokens evicted",
+            "available",
+            "evictable",
+            "protected",
+            "waiting",
+        ),
+        {"schedule_policy": sglang.ORDERS, "eviction_policy": sglang.POLICIES, "retraction_policy": sglang.RETRACTION},
+        _tree_differences,
+    ),
+}
 
 
 def _request_differences(recording: Recording, expected: list[dict[str, Any]]) -> Iterator[str]:
