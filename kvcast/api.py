@@ -98,12 +98,12 @@ def simulate(scenario: Scenario) -> Report:
 
 def resolve(scenario: Scenario) -> Resolved:
     """Look up model and profile and fill in the engine's defaults for that GPU. Raises InputError."""
-    from calibrate.latency import engine_defaults
     from calibrate.models import bundled_model, load_model_at
     from calibrate.resolve import resolve_profile
     from kvcast.config import check
     from kvcast.scenario.paths import absolute_scenario
     from kvcast.scenario.steady import with_window
+    from sim.engines import engine_of
 
     check(scenario)
     scenario = absolute_scenario(scenario, Path.cwd())
@@ -113,12 +113,9 @@ def resolve(scenario: Scenario) -> Resolved:
         scenario.hardware.profile, model, scenario.model.dtype, scenario.hardware.tensor_parallel, kv_dtype
     )
     defaults: dict[str, tuple[Any, str]] = {"max_model_len": (model.max_context, CONTEXT)}
-    if scenario.engine.semantics == "sglang":
-        defaults["chunked_prefill_size"] = (sglang_chunk(profile), f"SGLang's default on {profile.device['name']}")
-    else:
-        batched_tokens, num_seqs = engine_defaults(profile)
-        defaults["max_num_batched_tokens"] = (batched_tokens, f"vLLM's default on {profile.device['name']}")
-        defaults["max_num_seqs"] = (num_seqs, f"vLLM's default on {profile.device['name']}")
+    rules = engine_of(scenario.engine)
+    for key, value in rules.defaults(profile).items():
+        defaults[key] = (value, f"{rules.title}'s default on {profile.device['name']}")
     engine, origins = scenario.engine, {}
     for key, (value, origin) in defaults.items():
         origins[key] = origin if getattr(engine, key) is None else GIVEN
@@ -167,26 +164,24 @@ def _token_s(resolved: Resolved) -> float:
     )
 
 
-def sglang_chunk(profile: DeviceProfile) -> int:
-    """SGLang's chunked_prefill_size: 2,048 below 35 GiB of GPU memory, 4,096 below 60, 8,192 below 160, else 16,384."""
-    return next((chunk for below, chunk in ((35, 2048), (60, 4096), (160, 8192)) if profile.memory_gib < below), 16384)
-
-
 def _with_max_seqs(resolved: Resolved) -> Resolved:
-    """SGLang bounds the running requests by memory: 512 for each whole context that fits, at least 2,048, at most
-    4,096."""
+    """An engine whose default is not the GPU's bounds the running requests by how many whole contexts fit."""
+    from sim.engines import engine_of
+
     engine = resolved.scenario.engine
-    if engine.max_num_seqs is not None:
+    rules = engine_of(engine)
+    if engine.max_num_seqs is not None or rules.most_seqs is None:
         return replace(resolved, origins={"max_num_seqs": GIVEN, **resolved.origins})
-    contexts = engine.kv_blocks * engine.block_size / engine.max_model_len  # type: ignore[operator]
-    engine = replace(engine, max_num_seqs=min(max(int(contexts * 512), 2048), 4096))
-    origins = {**resolved.origins, "max_num_seqs": "SGLang's default for this much KV memory"}
+    contexts = (engine.kv_blocks or 0) * engine.block_size / (engine.max_model_len or 1)
+    engine = replace(engine, max_num_seqs=rules.most_seqs(contexts))
+    origins = {**resolved.origins, "max_num_seqs": f"{rules.title}'s default for this much KV memory"}
     return replace(resolved, scenario=replace(resolved.scenario, engine=engine), origins=origins)
 
 
 def _with_kv_blocks(resolved: Resolved) -> Resolved:
     """The KV blocks that fit, or the number given, which is kept and compared with what fits."""
     from calibrate.memory import explicit_blocks_warning, kv_capacity
+    from sim.engines import engine_of
 
     scenario = resolved.scenario
     given = scenario.engine.kv_blocks
@@ -202,7 +197,7 @@ def _with_kv_blocks(resolved: Resolved) -> Resolved:
             scenario.engine.block_size,
             (
                 int(scenario.engine.max_model_len or 1)
-                if resolved.origins["max_model_len"] == GIVEN and scenario.engine.semantics == "vllm"
+                if resolved.origins["max_model_len"] == GIVEN and engine_of(scenario.engine).whole_context
                 else 1
             ),
         )
@@ -226,9 +221,10 @@ def _with_max_model_len(resolved: Resolved) -> Resolved:
     """vLLM starts only when one request of max_model_len fits in its KV memory: the model's context is lowered to what
     does, a length that was given is refused. SGLang starts anyway and turns away the requests that do not fit."""
     from calibrate.memory import longest_request
+    from sim.engines import engine_of
 
     engine = resolved.scenario.engine
-    if engine.semantics != "vllm":
+    if not engine_of(engine).whole_context:
         return resolved
     length, blocks, size = engine.max_model_len or 0, engine.kv_blocks or 0, engine.block_size
     most = longest_request(resolved.model, blocks, size, engine.max_num_batched_tokens or 0)

@@ -8,23 +8,26 @@ when its computed tokens are a multiple of the block size), sum and maximum of c
 from __future__ import annotations
 
 import heapq
+from typing import Generic, TypeVar
 
 from sim.request import Request
 
+R = TypeVar("R", bound=Request)
 
-class Decodes:
+
+class Decodes(Generic[R]):
     """Set of decoding requests of one replica; `join` and `leave` come in pairs."""
 
     def __init__(self, block_size: int) -> None:
         self.n = 0
         self.sum_base = 0
-        self.finishing: dict[int, list[Request]] = {}  # step count -> requests whose last token it samples
+        self.finishing: dict[int, list[R]] = {}  # step count -> requests whose last token it samples
         self._b = block_size
         self._residue = [0] * block_size  # requests by base modulo block size
-        self._bases: list[tuple[int, int, Request]] = []  # heap; entries of requests that left or moved are skipped
+        self._bases: list[tuple[int, int, R]] = []  # heap; entries of requests that left or moved are skipped
         self._finishes: list[int] = []  # heap of keys of `finishing`, some gone
 
-    def join(self, r: Request, base: int) -> None:
+    def join(self, r: R, base: int) -> None:
         r.base = base
         self.n += 1
         self.sum_base += base
@@ -37,7 +40,7 @@ class Decodes:
             self.finishing[last] = [r]
             heapq.heappush(self._finishes, last)
 
-    def leave(self, r: Request) -> None:
+    def leave(self, r: R) -> None:
         self.n -= 1
         self.sum_base -= r.base
         self._residue[r.base % self._b] -= 1

@@ -14,20 +14,25 @@ knows the clock's events or how long a step takes; it decides what a step holds,
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from calibrate.latency import StepTime
+from sim.kvcache.ceilings import Seen
 from sim.kvcache.chains import Paths
 from sim.kvcache.policies.base import World
+from sim.kvcache.saved import Saved
 from sim.kvcache.tiers import Tiers
 from sim.log import RequestLog
-from sim.scenario import EngineParams
+from sim.scenario import EngineConfig, EngineParams
 from workloads.columns import Workload
+
+if TYPE_CHECKING:
+    from calibrate.profile import DeviceProfile
 
 
 class Cache(Protocol):
@@ -38,6 +43,7 @@ class Cache(Protocol):
     idle: int
     taken: int  #: blocks given out so far
     evicted: int  #: cached blocks lost so far
+    seen: Seen  #: all that was ever cached, for the ceilings
     now_s: float  #: the replica sets it, and `turn`, before every step
     turn: int
 
@@ -45,13 +51,8 @@ class Cache(Protocol):
 class Scheduler(Protocol):
     """One replica's queue, batch, cache and step plan."""
 
-    p: EngineParams
-    paths: Paths
-    log: RequestLog
     waiting_tokens: int
     running_tokens: int  #: known tokens of the running requests, at the last completed step
-    by_priority: bool  #: an arrival may overtake those that wait
-    prefetches: bool  #: blocks of those that wait are brought up from a cache tier
     ahead: bool  #: a step is decided when the one before it begins
     tiers: Tiers | None
     decoded: int  #: requests that decode in the present step
@@ -87,6 +88,10 @@ class Scheduler(Protocol):
 
     def submit(self, request: int) -> bool:
         """Queue a request (mutates). True when it may join before the present stretch is over."""
+        ...
+
+    def joins_next(self) -> bool:
+        """The same of a request that would be submitted now."""
         ...
 
     def schedule(self, now_s: float) -> bool:
@@ -133,12 +138,16 @@ class Scheduler(Protocol):
         """A row of the step log just after `complete`, or None."""
         ...
 
-    def memory(self) -> dict[str, Any]:
-        """What it knows beside its cache when nothing runs, as plain values."""
+    def cached_tokens(self, request: int) -> int:
+        """Tokens of a request's prompt that it would hit if it were admitted now (Engine.has_oracle)."""
         ...
 
-    def remember(self, memory: dict[str, Any]) -> None:
-        """What another one knew (mutates; before the first step)."""
+    def saved(self) -> Saved:
+        """What it holds and knows when nothing runs. Raises ValueError when that cannot be kept."""
+        ...
+
+    def restore(self, kept: Saved) -> None:
+        """What another one held and knew (mutates; before the first step)."""
         ...
 
 
@@ -165,13 +174,24 @@ class Common:
 
 @dataclass(frozen=True)
 class Engine:
-    """The rules of one engine. A third one is a package with these, and a row in `sim.engines`."""
+    """The rules of one engine, and what it has. A third one is a package with these, and a row in `sim.engines`."""
 
+    title: str  #: as its makers write it
     version: str  #: whose rules, for every summary
     check: Callable[[EngineParams, bool], None]  #: InputError for what it has no rule for; True: cache events wanted
+    problems: Callable[[EngineConfig | EngineParams], Iterator[str]]  #: a line for each key that contradicts another
     check_policy: Callable[[str, Mapping[str, Any]], None]  #: InputError for an eviction policy or its parameters
     walks_chains: Callable[[EngineParams], bool]  #: paths of chains instead of nodes are enough
     fleet: Callable[[Common], Callable[[int], Scheduler]]  #: makes the scheduler of replica number i, anew each time
     holds: Callable[[EngineParams, Any], Any]  #: whether a request of so many tokens, prompt and output, can be served
     lone_chunk: Callable[[EngineParams, int], int]  #: prompt tokens in a step of one request with nothing beside it
-    prefill_pauses: bool  #: decodes wait while a prompt is computed
+    defaults: Callable[[DeviceProfile], dict[str, int]]  #: of [engine] keys, on this GPU
+    budget: tuple[str, str]  #: the [engine] key that bounds the prefill tokens of a step, and that in words
+    own_policies: tuple[str, ...]  #: eviction policies that the engine itself has
+    try_policies: tuple[str, ...]  #: those worth a try in place of another
+    most_seqs: Callable[[float], int] | None = None  #: max_num_seqs where no GPU says it, by whole contexts that fit
+    prefill_pauses: bool = False  #: decodes wait while a prompt is computed
+    whole_context: bool = False  #: it starts only when one request of max_model_len fits in its KV memory
+    has_tiers: bool = False  #: cache tiers below its GPU memory
+    has_optimum: bool = False  #: its caches can tell what they held, so that the best eviction can be found
+    has_oracle: bool = False  #: its schedulers say what a request would hit

@@ -80,7 +80,7 @@ def run(
     env, log = Clock(), RequestLog(workload, len(params.tiers))
     paths = Paths(workload, params.block_size, chains=engine.walks_chains(params))
     if oracle:
-        routing: Router = Oracle(params, step_time, paths, log)
+        routing: Router = Oracle(params, step_time, log)
     else:
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))  # stream 1: routing
         routing = make_router(router, rng, workload.column("session_id").data)

@@ -36,15 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from kvcast import api, config, text
+    from sim.engines import engine_of, having
     from workloads.errors import InputError
 
     scenario = config.load_scenario(args.scenario, args.overrides)
     rows, workload = [], None
     with config.naming(args.scenario):
-        if scenario.engine.semantics != "vllm":
+        if not engine_of(scenario.engine).has_optimum:
             raise InputError(
-                f"[engine] semantics = {scenario.engine.semantics!r}: expected vllm, whose block cache the optimum of a"
-                " run is defined for"
+                f"[engine] semantics = {scenario.engine.semantics!r}: expected {having('has_optimum')}, whose block"
+                " cache the optimum of a run is defined for"
             )
         if not scenario.cache.enabled:
             raise InputError("[cache] enabled = false: expected the prefix cache on, nothing is evicted without it")

@@ -223,9 +223,9 @@ def spare(plan: Document) -> None:
 
 def launch(plan: Document) -> None:
     """The engine's command line of the winning plan."""
-    found = plan["answer"]["launch"] or {}
-    for engine in ("vllm", "sglang"):
-        if found.get(engine):
-            st.subheader("Start each replica with")
-            st.code(shlex.join(found[engine]), language="bash", wrap_lines=True)
-            st.caption(plain("; ".join([found["words"], *found["notes"]])))
+    found = plan["answer"]["launch"]
+    if found is not None:
+        _, command = words.command_of(found)
+        st.subheader("Start each replica with")
+        st.code(shlex.join(command), language="bash", wrap_lines=True)
+        st.caption(plain("; ".join([found["words"], *found["notes"]])))

@@ -18,6 +18,7 @@ import numpy as np
 from kvcast import api
 from kvcast.config import override, scenario_from_doc
 from kvcast.studies import compare
+from sim.engines import engine_of
 from sim.scenario import Scenario
 from workloads.columns import Workload
 from workloads.errors import InputError
@@ -94,11 +95,7 @@ def guess_replicas(scenario: Scenario, workload: Workload) -> int:
     params, times = prepared.resolved.params, prepared.step_time
     new = workload.prompt_tokens - (reusable_tokens(workload) if params.caching else 0)
     context = float((workload.prompt_tokens + workload.output_tokens / 2).mean())
-    chunk = (
-        params.max_num_batched_tokens
-        if params.semantics == "vllm"
-        else params.chunked_prefill_size or params.max_prefill_tokens
-    )
+    chunk = engine_of(params).lone_chunk(params, params.max_prefill_tokens)
     prefill_s = times.step([(chunk, 0)], 0, 0, 0, 1)[0] / chunk
     batch = max(1, min(params.max_num_seqs, int(params.kv_blocks * params.block_size / context), 256))
     decode_s = times.step([], batch, int(batch * context), int(context), batch)[0] / batch

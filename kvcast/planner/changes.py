@@ -11,7 +11,8 @@ from typing import Any
 
 from calibrate.memory import WIDTHS
 from kvcast import api
-from kvcast.studies.explain import POLICIES, with_classes
+from kvcast.studies.explain import with_classes
+from sim.engines import engine_of
 from sim.scenario import Scenario, TierConfig
 from workloads.errors import InputError
 
@@ -48,7 +49,8 @@ def _policy(scenario: Scenario, engine: Any) -> list[Change]:
         changed, line = _set(scenario, "cache", "enabled", True)
         return [Change("prefix cache on", (line,), changed)]
     old, out = scenario.cache.policy, []
-    for name in POLICIES[engine.semantics]:
+    rules = engine_of(engine)
+    for name in rules.try_policies:
         if name != old:
             changed, line = _set(
                 replace(scenario, cache=replace(scenario.cache, policy_params={})), "cache", "policy", name
@@ -58,7 +60,7 @@ def _policy(scenario: Scenario, engine: Any) -> list[Change]:
                     f"eviction policy {name} instead of {old}",
                     (line,),
                     changed,
-                    "an engine with that policy" if engine.semantics == "vllm" else "",
+                    "" if name in rules.own_policies else "an engine with that policy",
                 )
             )
     return out
@@ -75,11 +77,7 @@ def _router(scenario: Scenario, _: Any) -> Iterator[Change]:
 
 
 def _budget(scenario: Scenario, engine: Any) -> Iterator[Change]:
-    key, words = (
-        ("max_num_batched_tokens", "tokens of a step")
-        if engine.semantics == "vllm"
-        else ("chunked_prefill_size", "prefill tokens of a step")
-    )
+    key, words = engine_of(engine).budget
     old = getattr(engine, key)
     for new in (old * 2, old // 2, old // 4) if old else ():
         if new >= 256:
@@ -121,7 +119,7 @@ def _order(scenario: Scenario, _: Any) -> list[Change]:
 
 
 def _tier(scenario: Scenario, engine: Any) -> list[Change]:
-    if engine.semantics != "vllm" or not scenario.cache.enabled or scenario.cache.tiers:
+    if not engine_of(engine).has_tiers or not scenario.cache.enabled or scenario.cache.tiers:
         return []
     changed = replace(scenario, cache=replace(scenario.cache, tiers=(HOST_TIER,)))
     line = (

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from kvcast import api
 from kvcast.planner.flags import SGLANG, VLLM
+from sim.engines import engine_of
 from sim.scenario import Scenario
 from sim.sglang.node import POLICIES
 from workloads.errors import InputError
@@ -28,24 +30,27 @@ HUGGING_FACE = {
 
 def launch_of(scenario: Scenario) -> dict[str, Any] | None:
     """The command that starts one replica of a resolved plan: {"vllm": argv or None, "sglang": argv or None, "words",
-    "notes"}."""
+    "notes"}. None when there is no plan, or no flags of its engine are known."""
     try:
         resolved = api.resolve(scenario)
     except InputError:
         return None
     given, n = resolved.scenario, scenario.cluster.replicas
     model = given.model.config or HUGGING_FACE.get(given.model.name, given.model.name)
-    sglang = given.engine.semantics == SGLANG
-    argv, notes = (_sglang if sglang else _vllm)(given, scenario, model)
+    write = WRITERS.get(given.engine.semantics)
+    if write is None:
+        return None
+    argv, notes = write(given, scenario, model)
     if resolved.lowered:
         notes.append(
             f"--max-model-len {given.engine.max_model_len} is what fits in the KV memory: with the model's context of"
-            f" {resolved.model.max_context} vLLM does not start"
+            f" {resolved.model.max_context} {engine_of(given.engine).title} does not start"
         )
     gpus = given.hardware.tensor_parallel
     each = f" of {gpus} GPUs" if gpus > 1 else ""
     words = f"{n} of these{each} behind a {given.cluster.router} router" if n > 1 else f"one replica{each}"
-    return {VLLM: None if sglang else argv, SGLANG: argv if sglang else None, "words": words, "notes": notes}
+    commands = {engine: argv if engine == given.engine.semantics else None for engine in WRITERS}
+    return {**commands, "words": words, "notes": notes}
 
 
 def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list[str]]:
@@ -153,3 +158,7 @@ def _types(given: Scenario, kv_fp8: str) -> list[str]:
     names = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
     weights = ["--quantization", "fp8"] if given.model.dtype == "fp8" else ["--dtype", names[given.model.dtype]]
     return weights + (["--kv-cache-dtype", kv_fp8] if given.model.kv_dtype == "fp8" else [])
+
+
+WRITERS: dict[str, Callable[[Scenario, Scenario, str], tuple[list[str], list[str]]]] = {VLLM: _vllm, SGLANG: _sglang}
+"""The command line of a replica and its notes, by engine."""

@@ -24,6 +24,7 @@ from kvcast.planner.load import FARTHEST, STRIDE, Capacity, Loads, factor_of, sh
 from kvcast.planner.search import fewest, together
 from kvcast.planner.trials import Judged, Trial, Trials
 from kvcast.studies import intervals
+from sim.engines import engine_of
 from sim.scenario import Scenario
 from workloads.errors import InputError
 
@@ -152,7 +153,7 @@ def _resources(scenario: Scenario) -> list[tuple[str, Trial | str]]:
     oracle: Trial | str = Trial(scenario, "oracle", full=True)
     if scenario.cluster.replicas == 1:
         oracle = "one replica: nothing to route"
-    elif scenario.engine.semantics != "vllm":
+    elif not engine_of(scenario.engine).has_oracle:
         oracle = "the oracle router reads vLLM's caches only"
     return [
         *((resource, _faster(scenario, resolved.profile, resource)) for resource in (*RESOURCES, INTERCONNECT)),

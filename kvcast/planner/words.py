@@ -11,6 +11,7 @@ from typing import Any
 
 from kvcast import text
 from kvcast.planner.document import PERIOD
+from kvcast.planner.flags import READ
 from kvcast.trust.model_error import as_words
 from sim.measure.verdict import INTERVAL, POOLED
 
@@ -581,13 +582,18 @@ def _grown(row: dict[str, Any]) -> list[str]:
     return [text.count(row.get("replicas")), text.count(row.get("gpus")), text.usd(row.get("usd_per_hour"))]
 
 
+def command_of(launch: dict[str, Any]) -> tuple[str, list[str]]:
+    """The engine that a plan starts, and its command line."""
+    return next((engine, launch[engine]) for engine in READ if launch.get(engine))
+
+
 def _launch(made: dict[str, Any]) -> str:
     import shlex
 
     launch = made["answer"]["launch"]
     if launch is None:
         return ""
-    command = next(argv for argv in (launch["vllm"], launch["sglang"]) if argv)
+    _, command = command_of(launch)
     return "\n".join(
         [f"launch, {launch['words']}:", "  " + shlex.join(command), *(f"  note: {note}" for note in launch["notes"])]
     )

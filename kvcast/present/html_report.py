@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kvcast import figures, text
-from kvcast.planner.words import NAMES, load, number, share, why
+from kvcast.planner.words import NAMES, command_of, load, number, share, why
 from kvcast.present import html_page, verdict
 from kvcast.present.numbers import four
 from kvcast.present.summary_text import EXTRAPOLATED_LIMIT, fates, limits
@@ -470,13 +470,11 @@ def _advice(plan: Document) -> str:
 
 
 def _launch(plan: Document) -> str:
-    found = plan["answer"]["launch"] or {}
-    parts = [
-        f"<h3>{engine}</h3>" + html_page.code(shlex.join(found[engine]))
-        for engine in ("vllm", "sglang")
-        if found.get(engine)
-    ]
-    return "".join([*parts, html_page.lines(found.get("notes") or ())])
+    launch = plan["answer"]["launch"]
+    if launch is None:
+        return ""
+    engine, command = command_of(launch)
+    return f"<h3>{engine}</h3>" + html_page.code(shlex.join(command)) + html_page.lines(launch["notes"])
 
 
 def _load(plan: Document) -> str:

@@ -138,7 +138,7 @@ ONLY: dict[str, tuple[str, ...]] = {
         "retraction_policy",
     ),
 }
-"""Keys of [engine] that one engine has and the other does not read."""
+"""Keys of [engine] that one engine has and another does not read."""
 
 
 def within(where: str, value: Any, limit: Limit) -> Any:
@@ -212,29 +212,23 @@ def _name_problems(scenario: Scenario) -> Iterator[str]:
 
 def _semantics_problems(engine: EngineConfig) -> Iterator[str]:
     """Keys that the chosen engine would not read: a value without effect would be a wrong answer."""
-    other = "vllm" if engine.semantics == "sglang" else "sglang"
-    for key in ONLY[other]:
-        value, default = getattr(engine, key), getattr(EngineConfig, key)
-        if value != default:
-            yield f"[engine] {key} = {value!r}: only semantics = {other!r} has it"
-    if engine.semantics == "sglang":
-        chunk = engine.chunked_prefill_size
-        if chunk and chunk < engine.block_size:
-            yield f"[engine] chunked_prefill_size = {chunk}: expected at least block_size = {engine.block_size}, or 0"
-        if engine.priority_scheduling and engine.schedule_policy not in ("fcfs", "lof"):
-            yield (
-                "[engine] priority_scheduling = true: expected schedule_policy fcfs or lof with it, not"
-                f" {engine.schedule_policy}"
-            )
+    from sim.engines import ENGINES
+
+    if engine.semantics not in ENGINES:
+        return
+    for key in dict.fromkeys(key for keys in ONLY.values() for key in keys):
+        value, default, its = getattr(engine, key), getattr(EngineConfig, key), [e for e in ONLY if key in ONLY[e]]
+        if value != default and engine.semantics not in its:
+            yield f"[engine] {key} = {value!r}: only semantics = {' or '.join(map(repr, its))} has it"
+    yield from ENGINES[engine.semantics].problems(engine)
 
 
 def _policy_problems(scenario: Scenario) -> Iterator[str]:
-    from sim import sglang
-    from sim.kvcache.policies import check as check_policy
+    from sim.engines import ENGINES
     from sim.simulate import POLICY_NAMES
 
     policy, params = scenario.cache.policy, scenario.cache.policy_params
-    check = sglang.check_policy if scenario.engine.semantics == "sglang" else check_policy
+    engine = ENGINES.get(scenario.engine.semantics)
     if policy == "optimal":
         yield from _optimal_problems(scenario)
     elif policy not in POLICY_NAMES and ":" not in policy:
@@ -243,21 +237,20 @@ def _policy_problems(scenario: Scenario) -> Iterator[str]:
             f"[cache] policy = {policy!r}: expected one of {', '.join(names)}, or module:Class for your"
             f" own{did_you_mean(policy, names)}"
         )
-    elif policy == "clairvoyant" and scenario.engine.semantics == "vllm":
-        for key in params:
-            yield f"[cache] policy_params has no key {key!r} for {policy} here: it has no parameters"
-    else:
+    elif engine is not None:
         try:
-            check(policy, params)
+            engine.check_policy(policy, params)
         except InputError as error:
             yield str(error)
 
 
 def _optimal_problems(scenario: Scenario) -> Iterator[str]:
     """In a timed run the best eviction can be followed only where the order of admissions is known before."""
-    engine, cluster = scenario.engine, scenario.cluster
+    from sim.engines import ENGINES, having
+
+    engine, cluster, known = scenario.engine, scenario.cluster, ENGINES.get(scenario.engine.semantics)
     for ok, needed in (
-        (engine.semantics == "vllm", "engine.semantics = 'vllm'"),
+        (known is None or known.has_optimum, f"engine.semantics = {having('has_optimum')!r}"),
         (cluster.replicas == 1, "cluster.replicas = 1"),
         (engine.scheduler_policy == "fcfs", "engine.scheduler_policy = 'fcfs'"),
         (engine.long_prefill_token_threshold == 0, "engine.long_prefill_token_threshold = 0"),
@@ -272,6 +265,8 @@ def _optimal_problems(scenario: Scenario) -> Iterator[str]:
 
 
 def _tier_problems(scenario: Scenario) -> Iterator[str]:
+    from sim.engines import ENGINES, having
+
     tiers = scenario.cache.tiers
     for i, tier in enumerate(tiers):
         where = f"[cache.tiers.{tier.name or i}]"
@@ -285,10 +280,11 @@ def _tier_problems(scenario: Scenario) -> Iterator[str]:
             )
         if tier.name in ["gpu", *(other.name for other in tiers[:i])]:
             yield f"{where} name = {tier.name!r}: expected a name of its own for each tier, other than gpu"
-    if tiers and scenario.engine.semantics != "vllm":
+    engine = ENGINES.get(scenario.engine.semantics)
+    if tiers and engine is not None and not engine.has_tiers:
         yield (
-            f"[cache] tiers with [engine] semantics = {scenario.engine.semantics!r}: expected semantics = 'vllm' with"
-            " them"
+            f"[cache] tiers with [engine] semantics = {scenario.engine.semantics!r}: expected semantics ="
+            f" {having('has_tiers')!r} with them"
         )
     if tiers and scenario.cache.policy == "clairvoyant":
         yield "[cache] tiers with policy = 'clairvoyant': expected another policy, it knows of no tiers"

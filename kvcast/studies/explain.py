@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kvcast import api, text
+from sim.engines import engine_of
 from sim.kvcache.policies import find
 from sim.scenario import Scenario
 from workloads.errors import InputError
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from sim.measure.report import Report
 
 CAUSES = 3  #: how many recoverable causes are followed up
-POLICIES = {"vllm": ("lru", "lfu", "s3fifo", "gdsf"), "sglang": ("lru", "lfu", "slru", "fifo")}
-"""Policies tried in place of the scenario's, by the engine that has them; --policy names others."""
 LEAST_SHARE = 0.01
 """A change that recovers less than this share of a cause's tokens does not help."""
 
@@ -42,7 +41,7 @@ class Change:
 
 def changes_for(cause: str, scenario: Scenario, policies: Sequence[str] | None = None) -> list[Change]:
     """What could recover a cause's tokens; `scenario` is resolved (nothing left open). Empty: nothing known would."""
-    return _CHANGES.get(cause, lambda *_: [])(scenario, policies or POLICIES[scenario.engine.semantics])
+    return _CHANGES.get(cause, lambda *_: [])(scenario, policies or engine_of(scenario.engine).try_policies)
 
 
 def _section(scenario: Scenario, name: str, **values: Any) -> Scenario:
@@ -180,7 +179,8 @@ def explain(scenario: Scenario, policies: Sequence[str] | None = None, causes: i
     Raises InputError for a scenario that cannot run and for a policy in `policies` that its engine does not have.
     """
     for name in policies or ():
-        _check_policy(name, scenario)
+        find(name)  # clairvoyant can be simulated, and is no advice
+        engine_of(scenario.engine).check_policy(name, {})
     prepared = api.prepare(scenario)
     result = api.run(
         prepared,
@@ -229,17 +229,8 @@ def _reopened(resolved: Scenario, given: Scenario) -> Scenario:
     return replace(resolved, engine=replace(resolved.engine, max_model_len=given.engine.max_model_len))
 
 
-def _check_policy(name: str, scenario: Scenario) -> None:
-    from sim import sglang
-
-    if scenario.engine.semantics == "sglang":
-        sglang.check_policy(name, {})
-    else:
-        find(name)
-
-
 def _has_optimum(scenario: Scenario) -> bool:
-    return scenario.engine.semantics == "vllm" and scenario.cache.enabled and not scenario.cache.tiers
+    return engine_of(scenario.engine).has_optimum and scenario.cache.enabled and not scenario.cache.tiers
 
 
 def missed(row: dict[str, Any]) -> dict[str, int | None]:

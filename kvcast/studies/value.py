@@ -22,6 +22,7 @@ from calibrate.memory import GIB
 from kvcast import api, text
 from kvcast.planner import search
 from kvcast.planner.candidates import guess_replicas
+from sim.engines import engine_of
 from sim.measure.verdict import MEETS
 from sim.scenario import Scenario
 from workloads.errors import InputError
@@ -64,7 +65,7 @@ def curve(scenario: Scenario, kv_blocks: Sequence[int] | None = None, most: int 
     whole = api.resolve(scenario).scenario.engine.kv_blocks or 0
     least = (
         -(-(scenario.engine.max_model_len or 0) // scenario.engine.block_size)
-        if scenario.engine.semantics == "vllm"
+        if engine_of(scenario.engine).whole_context
         else 0
     )
     sizes = sorted(kv_blocks or {max(int(whole * share), 1) for share in SHARES if whole * share >= least})

@@ -21,7 +21,6 @@ import numpy as np
 
 from kvcast.validation import Outcome
 from sim import sglang
-from sim.engine import Scheduler
 from sim.fleet.replica import Replica
 from sim.kvcache.release_order import ReleaseOrderCache
 from sim.recording import COMPLETED, STATUS, Recording
@@ -158,7 +157,8 @@ def differences(case: dict[str, Any], fast_forward: bool = True) -> list[str]:
     recording = simulate(
         workload, EngineParams(**params), UnitStep(), fast_forward=fast_forward, step_log=log, on_end=replicas.extend
     )
-    expected, scheduler = case["expected"], replicas[0].scheduler
+    expected = case["expected"]
+    scheduler: Any = replicas[0].scheduler
     ids = sorted(request["id"] for request in case["requests"])
     summary = expected.get("summary", {})
     columns = SGLANG_COLUMNS if case["engine"] == "sglang" else COLUMNS
@@ -264,7 +264,7 @@ def _sglang_totals(recording: Recording, scheduler: SGLangScheduler) -> dict[str
     }
 
 
-def _vllm_totals(recording: Recording, scheduler: Scheduler, log: list[tuple]) -> dict[str, Any]:
+def _vllm_totals(recording: Recording, scheduler: Any, log: list[tuple]) -> dict[str, Any]:
     cache, again = scheduler.cache, _readmissions(scheduler)
     counts = int(scheduler.p.caching)  # without a prefix cache vLLM counts no look-up
     return {
@@ -285,7 +285,7 @@ def _vllm_totals(recording: Recording, scheduler: Scheduler, log: list[tuple]) -
     }
 
 
-def _readmissions(scheduler: Scheduler) -> np.ndarray:
+def _readmissions(scheduler: Any) -> np.ndarray:
     """int64 [n, 3]: request, hit and known tokens of every admission after a preemption."""
     return np.array(scheduler.log.readmissions, np.int64).reshape(-1, 3)
 
@@ -318,7 +318,7 @@ def _ranked(rows: list[list[Any]]) -> list[list[Any]]:
 
 
 def _request_differences(
-    recording: Recording, scheduler: Scheduler, workload: Workload, expected: list[dict[str, Any]]
+    recording: Recording, scheduler: Any, workload: Workload, expected: list[dict[str, Any]]
 ) -> Iterator[str]:
     again: dict[int, list[int]] = {}
     for row, hit, _ in _readmissions(scheduler).tolist():

@@ -9,12 +9,9 @@ running there.
 
 from __future__ import annotations
 
-from typing import Any
-
 from calibrate.latency import StepTime
 from sim.fleet.replica import Replica
 from sim.fleet.router import Router
-from sim.kvcache.chains import Paths
 from sim.log import RequestLog
 from sim.scenario import EngineParams
 
@@ -22,23 +19,21 @@ BATCH, CONTEXT = 64, 2048  #: a decode batch whose time per sequence stands for 
 
 
 class Oracle(Router):
-    def __init__(self, params: EngineParams, step_time: StepTime, paths: Paths, log: RequestLog) -> None:
+    def __init__(self, params: EngineParams, step_time: StepTime, log: RequestLog) -> None:
         chunk = params.max_num_batched_tokens
         self._token_s = step_time.step([(chunk, 0)], 0, 0, 0, 1)[0] / chunk
         self._decode_s = step_time.step([], BATCH, BATCH * CONTEXT, CONTEXT, BATCH)[0] / BATCH
-        self._paths, self._log, self._block_size = paths, log, params.block_size
+        self._log = log
         self._ahead: dict[
             int, dict[int, int]
         ] = {}  # replica -> request without a first token -> tokens it has to compute
 
     def choose(self, request: int, replicas: list[Replica]) -> Replica:
-        path, prompt, output = self._paths.build(request), self._log.prompt[request], self._log.output[request]
+        prompt, output = self._log.prompt[request], self._log.output[request]
         best, least, best_new = replicas[0], float("inf"), prompt
         for replica in replicas:
-            scheduler = replica.scheduler
-            cache: Any = scheduler.cache
-            new = prompt - cache.lookup(path, (prompt - 1) // self._block_size)[0] * self._block_size
-            harm_s = len(scheduler.running) * (new * self._token_s + output * self._decode_s)
+            new = prompt - replica.scheduler.cached_tokens(request)
+            harm_s = len(replica.scheduler.running) * (new * self._token_s + output * self._decode_s)
             cost_s = (self._backlog(replica.index) + new) * self._token_s + harm_s
             if cost_s < least:
                 best, least, best_new = replica, cost_s, new

@@ -177,8 +177,7 @@ class Replica:
     def _hold(self, request: int) -> None:
         self._held.append((self.env.now, request))
         self._held_tokens += self.log.prompt[request]
-        scheduler = self.scheduler
-        if not len(scheduler.waiting) or scheduler.by_priority or scheduler.prefetches:
+        if self.scheduler.joins_next():
             self._cut()
 
     def _receive(self, until_s: float) -> bool:
@@ -208,14 +207,10 @@ class Replica:
         return begun(self._ends, self.env.now) if self._ends else 0
 
     def _cut(self) -> None:
-        """End the present stretch with the step in progress, or with the next when that is decided already.
-
-        Not one that leaves no room: all sequences run, or chunks take all of the budget.
-        """
-        s = self.scheduler
-        if len(self._ends) < 2 or s.chunks or (len(s.running) >= s.p.max_num_seqs and not s.prefetches):
+        """End the present stretch with the step in progress, or with the next when that is decided already."""
+        if len(self._ends) < 2:
             return
-        steps = self._steps_over() + 1 + s.ahead
+        steps = self._steps_over() + 1 + self.scheduler.ahead
         if steps < len(self._ends):
             del self._ends[steps:]
             self._step_end = self.env.move(self._step_end, self._ends[-1], self.index)  # type: ignore[arg-type]

@@ -5,21 +5,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sim.engine import Common, Engine
 from sim.kvcache import policies
 from sim.kvcache.chains import Paths
 from sim.kvcache.policies import World
-from sim.scenario import EngineParams
+from sim.scenario import EngineConfig, EngineParams
 from sim.sglang.node import POLICIES, Node, tail_optimized
 from sim.sglang.radix import RadixCache
 from sim.sglang.ranked import RankedRadixCache
 from sim.sglang.scheduler import SGLangScheduler
 from sim.sglang.waiting import ORDERS
 from workloads.errors import InputError
+
+if TYPE_CHECKING:
+    from calibrate.profile import DeviceProfile
 
 RETRACTION = ("length", "priority")
 OWN = (*POLICIES, "tlru")
@@ -43,19 +46,24 @@ def check(params: EngineParams, record_cache: bool) -> None:
                 f" 'sglang'{hint}"
             )
     check_policy(params.policy, params.policy_params)
-    if 0 < params.chunked_prefill_size < params.block_size:
-        raise InputError(
-            f"[engine] chunked_prefill_size = {params.chunked_prefill_size}: expected at least a page"
-            f" ({params.block_size}), or 0 for no chunks"
-        )
-    if params.priority_scheduling and params.schedule_policy not in ("fcfs", "lof"):
-        raise InputError(
-            f"[engine] priority_scheduling: expected schedule_policy fcfs or lof with it, not {params.schedule_policy}"
-        )
+    for problem in problems(params):
+        raise InputError(problem)
     if params.tiers:
         raise InputError("[cache] tiers with semantics = 'sglang': expected vllm")
     if record_cache:
         raise InputError("the optimum of a schedule is defined for vLLM's semantics only")
+
+
+def problems(keys: EngineConfig | EngineParams) -> Iterator[str]:
+    """A line for each key that contradicts another."""
+    chunk = keys.chunked_prefill_size
+    if chunk and chunk < keys.block_size:
+        yield f"[engine] chunked_prefill_size = {chunk}: expected at least block_size = {keys.block_size}, or 0"
+    if keys.priority_scheduling and keys.schedule_policy not in ("fcfs", "lof"):
+        yield (
+            "[engine] priority_scheduling = true: expected schedule_policy fcfs or lof with it, not"
+            f" {keys.schedule_policy}"
+        )
 
 
 def check_policy(policy: str, params: Mapping[str, Any]) -> None:
@@ -85,6 +93,17 @@ def lone_chunk(params: EngineParams, longest: int) -> int:
     return params.chunked_prefill_size // params.block_size * params.block_size or longest
 
 
+def defaults(profile: DeviceProfile) -> dict[str, int]:
+    """chunked_prefill_size: 2,048 below 35 GiB of GPU memory, 4,096 below 60, 8,192 below 160, else 16,384."""
+    sizes = ((35, 2048), (60, 4096), (160, 8192))
+    return {"chunked_prefill_size": next((size for below, size in sizes if profile.memory_gib < below), 16384)}
+
+
+def most_seqs(contexts: float) -> int:
+    """512 for each whole context that fits, at least 2,048, at most 4,096."""
+    return min(max(int(contexts * 512), 2048), 4096)
+
+
 def fleet(common: Common) -> Callable[[int], SGLangScheduler]:
     token_paths = Paths(common.workload, 1, chains=False)  # its longest-prefix order compares tokens
 
@@ -110,4 +129,20 @@ def _tail_optimized(page: int, params: Mapping[str, Any]) -> Callable[[Node], An
         raise InputError(f"[cache] policy_params of tlru: {error}") from None
 
 
-ENGINE = Engine("sglang-0.5.23", check, check_policy, walks_chains, fleet, holds, lone_chunk, prefill_pauses=True)
+ENGINE = Engine(
+    title="SGLang",
+    version="sglang-0.5.23",
+    check=check,
+    problems=problems,
+    check_policy=check_policy,
+    walks_chains=walks_chains,
+    fleet=fleet,
+    holds=holds,
+    lone_chunk=lone_chunk,
+    defaults=defaults,
+    budget=("chunked_prefill_size", "prefill tokens of a step"),
+    own_policies=OWN,
+    try_policies=("lru", "lfu", "slru", "fifo"),
+    most_seqs=most_seqs,
+    prefill_pauses=True,
+)

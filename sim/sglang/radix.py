@@ -22,6 +22,7 @@ from typing import Any
 
 from sim.kvcache.ceilings import Seen
 from sim.kvcache.chains import Path
+from sim.sglang import saved
 from sim.sglang.node import POLICIES, Node, RadixRequest
 
 
@@ -266,6 +267,15 @@ class RadixCache:
     def ceilings(self, path: Path, limit: int) -> tuple[int, int]:
         """Pages hit had this replica, and had all replicas as one cache, never evicted anything."""
         return self.seen.ceilings(path, 0, limit)
+
+    # -- saved and begun with ---------------------------------------------------------------------------------------
+    def saved(self) -> dict[str, Any]:
+        """What it holds once nothing runs, JSON-able."""
+        return saved.tree(self)
+
+    def restore(self, kept: dict[str, Any]) -> None:
+        """Begin with that."""
+        saved.fill(self, kept)
 
     # -- checks -----------------------------------------------------------------------------------------------------
     def nodes(self) -> list[Node]:

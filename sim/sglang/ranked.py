@@ -18,6 +18,7 @@ from typing import Any
 from sim.kvcache.chains import Path
 from sim.kvcache.policies.base import Policy, Run
 from sim.kvcache.policies.own import unordered
+from sim.kvcache.saved import memory, remember
 from sim.sglang.node import Node, RadixRequest
 from sim.sglang.radix import RadixCache
 from workloads.errors import InputError
@@ -167,6 +168,14 @@ class RankedRadixCache(RadixCache):
         self.policy.spare(runs)
         for node, run in zip(chain, runs, strict=True):
             node.state = run.state
+
+    # -- saved and begun with ---------------------------------------------------------------------------------------
+    def saved(self) -> dict[str, Any]:
+        return super().saved() | memory(self)
+
+    def restore(self, kept: dict[str, Any]) -> None:
+        remember(self, kept)
+        super().restore(kept)
 
     def check(self, private: int) -> None:
         super().check(private)

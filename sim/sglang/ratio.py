@@ -32,3 +32,9 @@ class NewTokenRatio:
             self._ratio = max(self._ratio - self._step, self._least)
         self._pending = 0
         return self._ratio
+
+    def saved(self) -> list[float]:
+        return [self._ratio, self._pending]
+
+    def restore(self, kept: list[float]) -> None:
+        self._ratio, self._pending = kept[0], int(kept[1])

@@ -15,10 +15,10 @@ stretch of decode steps is one event (docs/sglang.md has the rules).
 from __future__ import annotations
 
 from array import array
-from typing import Any
 
 from sim.decodes import Decodes
 from sim.kvcache.chains import Paths
+from sim.kvcache.saved import Saved
 from sim.kvcache.tiers import Tiers
 from sim.log import RequestLog
 from sim.scenario import EngineParams
@@ -51,7 +51,7 @@ class SGLangScheduler:
         self.running: dict[RadixRequest, None] = {}  # everybody admitted
         self.running_tokens = 0  # known tokens of the running requests, at the last completed step
         self.decoding: dict[RadixRequest, None] = {}  # SGLang's running batch, in its order
-        self.decodes = Decodes(self.b)
+        self.decodes: Decodes[RadixRequest] = Decodes(self.b)
         self.sum_longest = 0  # of longest_step over them
         self.clipped = 0  # of them, those that asked for more than admission looks ahead
         self.ordered = 0  # places in the batch given out
@@ -66,7 +66,7 @@ class SGLangScheduler:
         self.last_decode = -1  # the number of the last decode step
         self.freed = False  # nobody lets go between two steps
         self.loading: list[RadixRequest] = []  # there are no cache tiers
-        self.by_priority = self.prefetches = self.ahead = False
+        self.ahead = False
         self.tiers: Tiers | None = None
         # the present step
         self.chunks: list[tuple[RadixRequest, int]] = []
@@ -86,7 +86,10 @@ class SGLangScheduler:
         """Queue a request. True when the present decode stretch must be cut for it."""
         self.waiting_tokens += self.log.prompt[request]
         self.waiting.add(request)
-        return not self.full
+        return self.joins_next()
+
+    def joins_next(self) -> bool:
+        return not self.full and not self.chunks and len(self.running) < self.p.max_num_seqs
 
     def _build(self, request: int) -> RadixRequest:
         log = self.log
@@ -270,7 +273,7 @@ class SGLangScheduler:
 
     def _end_decode(self) -> list[int]:
         self.running_tokens += self.decoded
-        leaving: list[RadixRequest] = self.decodes.finishing.pop(self.decode_steps, [])  # type: ignore[assignment]
+        leaving = self.decodes.finishing.pop(self.decode_steps, [])
         leaving.sort(key=lambda r: r.order)
         for r in leaving:
             self.leave(r)
@@ -318,14 +321,20 @@ class SGLangScheduler:
             waiting,
         )
 
-    def memory(self) -> dict[str, Any]:
-        """Where the ratio of its admission and the passes of its queue stand."""
-        ratio = self.new_token_ratio
-        return {"ratio": [ratio._ratio, ratio._pending], "passes": self.waiting._passes}
+    def cached_tokens(self, request: int) -> int:
+        raise TypeError("a look-up in SGLang's tree changes it")
 
-    def remember(self, memory: dict[str, Any]) -> None:
-        self.new_token_ratio._ratio, self.new_token_ratio._pending = memory["ratio"]
-        self.waiting._passes = memory["passes"]
+    def saved(self) -> Saved:
+        """Its tree, where the ratio of its admission stands, and the passes of its queue."""
+        known = {"ratio": self.new_token_ratio.saved(), "passes": self.waiting.passes}
+        return Saved(self.cache.seen.here, document=self.cache.saved() | known)
+
+    def restore(self, kept: Saved) -> None:
+        assert kept.document is not None
+        self.cache.restore(kept.document)
+        self.cache.seen.here.update(kept.seen)
+        self.new_token_ratio.restore(kept.document["ratio"])
+        self.waiting.passes = kept.document["passes"]
 
     def private_pages(self) -> int:
         """Pages of running requests that are not in the tree."""

@@ -43,7 +43,7 @@ class Waiting:
         # a queue that is too long for longest-prefix order is first come, first served
         self._refreshed_from = {"fcfs": 1, "lof": 1, "lpm": LPM_LONGEST_QUEUE + 1}.get(order, 0) if refreshes else 0
         self._order = ORDERS[order] if order != "fcfs" or by_priority else None
-        self._passes = 0
+        self.passes = 0  # of the refresh
         self._sorted = 0  # leading requests that an earlier pass has put in order
         self.queue: deque[RadixRequest] | list[RadixRequest] = (
             deque() if self._order is None else []
@@ -84,11 +84,11 @@ class Waiting:
 
     def _refresh(self) -> None:
         """Every 32nd pass touches the prefixes of the first 128, so that they are not evicted before their turn."""
-        if self._passes % REFRESH_PASSES == 0:
+        if self.passes % REFRESH_PASSES == 0:
             for i in range(min(len(self.queue), REFRESH_REQUESTS) - 1, -1, -1):
                 r = self.at(i)
                 self.cache.match(r.path, r.known // self.page)
-        self._passes += 1
+        self.passes += 1
 
     def sort(self, key: Callable[[RadixRequest], tuple]) -> None:
         """By a key that no request changes while it waits: those that came since the last pass find their places."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
+from calibrate.latency import engine_defaults
 from sim.engine import Common, Engine
 from sim.kvcache import policies
 from sim.kvcache.base import BlockCache
@@ -15,9 +16,12 @@ from sim.kvcache.observed import observe
 from sim.kvcache.ranked import RankedCache
 from sim.kvcache.release_order import ReleaseOrderCache
 from sim.kvcache.tiers import Tiers
-from sim.scenario import EngineParams
+from sim.scenario import EngineConfig, EngineParams
 from sim.vllm.scheduler import VllmScheduler
 from workloads.errors import InputError
+
+if TYPE_CHECKING:
+    from calibrate.profile import DeviceProfile
 
 CLAIRVOYANT = "clairvoyant"
 
@@ -32,6 +36,11 @@ def check(params: EngineParams, record_cache: bool) -> None:
     ):
         if params.tiers and wrong:
             raise InputError(f"[cache] tiers with {what}")
+
+
+def problems(keys: EngineConfig | EngineParams) -> Iterator[str]:
+    """None: no key contradicts another."""
+    yield from ()
 
 
 def check_policy(policy: str, params: Mapping[str, Any]) -> None:
@@ -55,6 +64,11 @@ def holds(params: EngineParams, tokens: Any) -> Any:
 
 def lone_chunk(params: EngineParams, longest: int) -> int:
     return params.max_num_batched_tokens
+
+
+def defaults(profile: DeviceProfile) -> dict[str, int]:
+    batched_tokens, num_seqs = engine_defaults(profile)
+    return {"max_num_batched_tokens": batched_tokens, "max_num_seqs": num_seqs}
 
 
 def fleet(common: Common) -> Callable[[int], VllmScheduler]:
@@ -86,4 +100,22 @@ def _cache(common: Common, index: int, forecast: Forecast | None) -> BlockCache:
     return RankedCache(*size, policies.make(params.policy, common.world(index), params.policy_params))
 
 
-ENGINE = Engine("vllm-0.33.0", check, check_policy, walks_chains, fleet, holds, lone_chunk, prefill_pauses=False)
+ENGINE = Engine(
+    title="vLLM",
+    version="vllm-0.33.0",
+    check=check,
+    problems=problems,
+    check_policy=check_policy,
+    walks_chains=walks_chains,
+    fleet=fleet,
+    holds=holds,
+    lone_chunk=lone_chunk,
+    defaults=defaults,
+    budget=("max_num_batched_tokens", "tokens of a step"),
+    own_policies=("lru",),
+    try_policies=("lru", "lfu", "s3fifo", "gdsf"),
+    whole_context=True,
+    has_tiers=True,
+    has_optimum=True,
+    has_oracle=True,
+)

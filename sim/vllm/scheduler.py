@@ -15,11 +15,11 @@ budget binds does a step walk the running list in order, since then the victim d
 from __future__ import annotations
 
 from array import array
-from typing import Any
 
 from sim.decodes import Decodes
 from sim.kvcache.base import BlockCache
 from sim.kvcache.chains import Paths
+from sim.kvcache.saved import Saved, fill, save
 from sim.kvcache.tiers import Tiers
 from sim.log import RequestLog
 from sim.request import Request
@@ -51,7 +51,7 @@ class VllmScheduler:
         self.waiting_tokens = 0
         self.running: dict[Request, None] = {}  # in admission order
         self.running_tokens = 0  # known tokens of the running requests, at the last completed step
-        self.decodes = Decodes(self.b)  # of them, those decoding
+        self.decodes: Decodes[Request] = Decodes(self.b)  # of them, those decoding
         self.prefills: list[Request] = []  # those that are not; in running order
         self.loading: list[Request] = []  # and those whose loads from cache tiers have not arrived
         self.loras: dict[int, int] = {}  # adapter -> running requests that use it
@@ -83,8 +83,16 @@ class VllmScheduler:
     def submit(self, request: int) -> bool:
         """Queue a request. True when the present decode stretch must be cut for it."""
         self.waiting_tokens += self.log.prompt[request]
-        cut = self.waiting.add(request)
-        return cut or (self.prefetches and (self.by_priority or len(self.waiting) <= PREFETCH_AHEAD))
+        first = self.waiting.add(request)
+        loads = self.prefetches and (self.by_priority or len(self.waiting) <= PREFETCH_AHEAD)
+        return (first or loads) and self._has_room()
+
+    def joins_next(self) -> bool:
+        return (self.by_priority or self.prefetches or not len(self.waiting)) and self._has_room()
+
+    def _has_room(self) -> bool:
+        """Not when chunks take all of the budget, nor when all sequences run and nothing is loaded ahead."""
+        return not self.chunks and (len(self.running) < self.p.max_num_seqs or self.prefetches)
 
     def _build(self, request: int) -> Request:
         log = self.log
@@ -109,7 +117,7 @@ class VllmScheduler:
             preemption.advance_in_order(self)
         if not self.preempted:
             admission.admit(self)
-        if self.prefetches and self.loader.prefetch(self.waiting, now_s):  # type: ignore[union-attr]
+        if self.loader is not None and self.prefetches and self.loader.prefetch(self.waiting, now_s):
             self.changed, self.steady = True, False
         if self.decoded or self.chunks:
             return True
@@ -319,11 +327,14 @@ class VllmScheduler:
     def row_at_end(self) -> None:
         """Nothing: a step is told when it begins."""
 
-    def memory(self) -> dict[str, Any]:
-        """Nothing beside its cache. Raises ValueError for cache tiers, which cannot be kept."""
+    def cached_tokens(self, request: int) -> int:
+        limit = (self.log.prompt[request] - 1) // self.b
+        return self.cache.lookup(self.paths.build(request), limit)[0] * self.b
+
+    def saved(self) -> Saved:
         if self.tiers is not None:
             raise ValueError("a cache with tiers below it cannot be saved or begun with")
-        return {}
+        return save(self.cache)
 
-    def remember(self, memory: dict[str, Any]) -> None:
-        """Nothing to remember."""
+    def restore(self, kept: Saved) -> None:
+        fill(self.cache, kept)
