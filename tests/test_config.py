@@ -299,18 +299,17 @@ def test_what_is_out_of_range_is_one_line_that_states_the_range(mix, override, e
 
 
 def test_every_number_of_a_scenario_has_a_range():
-    from kvcast.scenario.checks import LIMITS, _leaves
+    from kvcast.scenario.reference import tables
 
-    scenario = Scenario(WorkloadConfig())
-    hints = {
-        name: hint
-        for section in ("workload", "run", "model", "hardware", "engine", "cache", "cluster", "slo", "cost")
-        for name, hint in ((f"{section}.{f.name}", f.type) for f in fields(getattr(scenario, section)))
-    }
-    numbers = {
-        key for key, _ in _leaves(scenario) if any(kind in hints.get(key, "int") for kind in ("int", "float"))
-    } - {"name"}
-    assert numbers <= set(LIMITS)
+    mixes = ("workload.class",)  # judged by workloads.check
+    numbers = [
+        (section, f)
+        for section, _, cls in tables()
+        for f in fields(cls)
+        if not section.startswith(mixes) and {"int", "float"} & set(str(f.type).split(" | "))
+    ]
+    assert len(numbers) > 40
+    assert [(section, f.name) for section, f in numbers if f.metadata["limit"] is None] == []
 
 
 def test_a_byte_order_mark_is_no_part_of_a_file(mix):
