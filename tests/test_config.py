@@ -350,15 +350,17 @@ def test_the_engine_of_a_script_has_these_names_and_defaults():
         EngineParams()
 
 
-OTHER = {"fcfs": "priority", "length": "priority", False: True, True: False, 0: 3, 0.0: 0.5, 1.0: 0.5, None: 64}
+def another(f) -> object:
+    """A value of the key that is not its default."""
+    values = {"bool": [not f.default], "float": [0.5], "str": f.metadata["choices"]}.get(f.type, [4096])
+    return next(value for value in values if value != f.default)
 
 
 @pytest.mark.parametrize("f", [f for f in fields(EngineConfig) if f.metadata["engine"]], ids=lambda f: f.name)
-def test_a_key_of_one_engine_is_refused_by_the_other_and_reaches_its_own(mix, f):
+def test_a_key_of_one_engine_is_refused_by_the_other_and_reaches_its_own(f):
     mine = f.metadata["engine"]
     other = "sglang" if mine == "vllm" else "vllm"
-    choices = [choice for choice in f.metadata["choices"] if choice != f.default]
-    value = choices[0] if choices else OTHER.get(f.default, 64)
+    value = another(f)
     doc = {"workload": {"preset": "demo"}, "engine": {"semantics": other, f.name: value}}
     with pytest.raises(InputError, match=rf"\[engine\] {f.name} = .*: only semantics = '{mine}' has it"):
         scenario_from_doc(doc)
