@@ -12,8 +12,8 @@ so that a difference within the noise is called that.
     python examples/compare_eviction.py --redraw /tmp/eviction/eviction.json --out docs/img        # the figure again,
         from its numbers
 
-Writes eviction.svg (the figure), eviction.json (every number) and eviction.md (the table of docs/comparisons.md), and
-prints every row. With --full the whole of a Mooncake trace goes to one replica, ten times slower, so that one cache
+Writes eviction.svg (the figure), eviction.json (every number) and eviction.md (the table of docs/results/eviction.md),
+and prints every row. With --full the whole of a Mooncake trace goes to one replica, ten times slower, so that one cache
 sees it; coding-agent sessions (one in ten) run closed-loop."""
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--full",
         action="store_true",
-        help="the four workloads of docs/comparisons.md, from KVCAST_DATA, instead of the bundled mix",
+        help="the four workloads of docs/results/eviction.md, from KVCAST_DATA, instead of the bundled mix",
     )
     parser.add_argument("--workload", action="append", choices=list(WORKLOADS), help="only this one; may be repeated")
     parser.add_argument(

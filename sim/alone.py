@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from calibrate.latency import StepTime
+from sim.engines import engine_of
 from sim.scenario import EngineParams
 from workloads.columns import Workload
 
@@ -26,7 +27,7 @@ def alone(workload: Workload, params: EngineParams, step_time: StepTime, cached:
     cached: prompt tokens that the prefix cache holds, int [n], below the prompt. TPOT is NaN for a single output token.
     All are infinite for a request that no replica can serve. No time to load from cache tiers is counted."""
     prompt, output = workload.prompt_tokens, workload.output_tokens
-    served = (prompt + output <= params.max_model_len) & np.asarray(params.kv_holds(prompt + output))  # type: ignore[arg-type]
+    served = (prompt + output <= params.max_model_len) & np.asarray(engine_of(params).holds(params, prompt + output))
     times = {name: np.full(len(workload), np.inf) for name in ("ttft_s", "tpot_s", "e2e_s")}
     if not served.any():
         return times
@@ -59,16 +60,9 @@ def prefill_alone(step_time: StepTime, chunk: int, overhead_s: float) -> Callabl
 
 
 def _prefill_s(prompt: np.ndarray, cached: np.ndarray, params: EngineParams, step_time: StepTime) -> np.ndarray:
-    seconds = prefill_alone(step_time, _chunk(params, int(prompt.max())), params.step_overhead_s)
+    seconds = prefill_alone(step_time, engine_of(params).lone_chunk(params, int(prompt.max())), params.step_overhead_s)
     lengths, place = _distinct(np.stack([cached, prompt]))
     return np.array([seconds(*one) for one in lengths.tolist()])[place]
-
-
-def _chunk(params: EngineParams, longest: int) -> int:
-    """Prompt tokens that a step takes of one request with nothing beside it."""
-    if params.semantics != "sglang":
-        return params.max_num_batched_tokens
-    return params.chunked_prefill_size // params.block_size * params.block_size or longest
 
 
 def _distinct(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -11,6 +11,19 @@ from sim.recording import NOT_ARRIVED
 from sim.request import Request
 from workloads.columns import Workload
 
+COUNTS = (
+    "hit_tokens",
+    "ceiling_replica_tokens",
+    "ceiling_fleet_tokens",
+    "readmission_hit_tokens",
+    "preemptions",
+    "recomputed_tokens",
+    "prefill_chunks",
+)
+UNTOLD = {"admit_s": nan, "preempted_s": 0.0, "load_s": 0.0, "first_step": -1, "last_step": -1, "replica": -1}
+UNTOLD |= dict.fromkeys(COUNTS, 0)
+"""Columns of a request that nothing has happened to but its arrival."""
+
 
 class RequestLog:
     """Input columns as cheap look-ups, output columns as arrays. One per simulation, shared by its replicas."""
@@ -25,15 +38,7 @@ class RequestLog:
         for name in ("arrival_s", "admit_s"):
             setattr(self, name, array("d", [nan]) * n)
         self.preempted_s = array("d", [0.0]) * n
-        for name in [
-            "hit_tokens",
-            "ceiling_replica_tokens",
-            "ceiling_fleet_tokens",
-            "readmission_hit_tokens",
-            "preemptions",
-            "recomputed_tokens",
-            "prefill_chunks",
-        ]:
+        for name in COUNTS:
             setattr(self, name, array("q", [0]) * n)
         self.first_step = array("q", [-1]) * n
         self.last_step = array("q", [-1]) * n
@@ -80,6 +85,17 @@ class RequestLog:
         if r.resumed_at >= 0:
             self.recomputed_tokens[r.id] += max(0, min(r.done_before, computed) - r.resumed_at)
             r.resumed_at = -1
+
+    def forget(self, request: int) -> None:
+        """All that was computed for a request is lost, and what was told of it with it: it has only arrived."""
+        for name, value in UNTOLD.items():
+            column = getattr(self, name)
+            if column:
+                column[request] = value
+        for tier in self.tier_hit_tokens:
+            tier[request] = 0
+        kept = np.frombuffer(self.gaps, np.int64).reshape(-1, 3) if self.gaps else np.empty((0, 3), np.int64)
+        self.gaps = array("q", kept[kept[:, 0] != request].tobytes())
 
     def gap(self, request: int, from_step: int, to_step: int) -> None:
         """Two consecutive output tokens of a request that are not one step apart."""

@@ -285,12 +285,3 @@ class EngineParams(SchedulerConfig):
     new_token_ratio_decay_steps: int = 600
     retract_decode_steps: int = 20
     clip_max_new_tokens: int = 4096
-
-    def kv_holds(self, tokens: int) -> bool:
-        """Whether a replica can serve a request of this many tokens, prompt and output, with nothing else on it.
-
-        vLLM never computes the last token's KV; SGLang admits only what leaves a page free beside all of it.
-        """
-        if self.semantics == "sglang":
-            return tokens + self.block_size < self.kv_blocks * self.block_size
-        return -(-(tokens - 1) // self.block_size) <= self.kv_blocks

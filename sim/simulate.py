@@ -8,41 +8,36 @@
 from __future__ import annotations
 
 import gc
-import random
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from calibrate.latency import StepTime
-from sim import sglang
 from sim.alone import prefill_alone
+from sim.engine import Common, Engine
+from sim.engines import engine_of
 from sim.fleet.clock import Clock
 from sim.fleet.cluster import Cluster
 from sim.fleet.hopeless import Hopeless
 from sim.fleet.oracle import Oracle
+from sim.fleet.processes import Process, begin
 from sim.fleet.replica import Replica
-from sim.fleet.router import ROUTERS
+from sim.fleet.router import Router
+from sim.fleet.router import make as make_router
 from sim.fleet.warm import CacheState, restore
-from sim.kvcache.base import BlockCache
-from sim.kvcache.ceilings import UnderWay
 from sim.kvcache.chains import Paths
-from sim.kvcache.clairvoyant import ClairvoyantCache, Forecast
-from sim.kvcache.no_cache import NoCache
-from sim.kvcache.observed import as_table, observe
-from sim.kvcache.policies import POLICIES, World, check, find, make
-from sim.kvcache.ranked import RankedCache
-from sim.kvcache.release_order import ReleaseOrderCache
-from sim.kvcache.tiers import Tiers
+from sim.kvcache.observed import as_table
+from sim.kvcache.policies import POLICIES
 from sim.log import RequestLog
 from sim.recording import Recording, TierUse
 from sim.scenario import EngineParams
-from sim.vllm.scheduler import Scheduler
 from workloads.columns import Workload
 from workloads.errors import InputError
 
-SEMANTICS = {"vllm": "vllm-0.33.0", "sglang": "sglang-0.5.23"}
 POLICY_NAMES = (*POLICIES, "clairvoyant")
 
 
@@ -65,6 +60,7 @@ def run(
     hopeless: Hopeless | None = None,
     oracle: bool = False,
     warm: CacheState | None = None,
+    processes: Sequence[Process] = (),
 ) -> Recording:
     """Simulate; deterministic for a given workload, parameters and seed.
 
@@ -77,60 +73,32 @@ def run(
     arrives after it was saved. record_cache keeps every acquisition and release of cached blocks (sim.optimum.schedule
     needs it). With SGLang's semantics a row of step_log is (replica, start_s, P or D, [(request, tokens)], retracted,
     tokens evicted, available, evictable and protected at the end of the step, waiting)."""
-    if params.semantics == "sglang":
-        sglang.check(params, record_cache)
-    elif params.policy != "clairvoyant":
-        check(params.policy, params.policy_params)
-    if params.tiers:
-        _check_tiers(params, record_cache)
-    if router not in ROUTERS:
-        raise ValueError(f"cluster.router = {router!r}, expected one of {', '.join(ROUTERS)}")
-    env = Clock()
-    log = RequestLog(workload, len(params.tiers))
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))  # stream 1: routing
-    cluster = Cluster(
-        env, workload, params, log, ROUTERS[router](rng, workload.column("session_id").data), until_arrival_s, on_clock
-    )
-    life: list[list[tuple]] | None = [[] for _ in range(len(workload))] if record_life else None
-    paths = Paths(workload, params.block_size, chains=_walks_chains(params))
-    token_paths = (
-        Paths(workload, 1, chains=False) if params.semantics == "sglang" else paths
-    )  # its longest-prefix order compares tokens
+    engine = engine_of(params)
+    engine.check(params, record_cache)
+    if processes:
+        _check_processes(params, record_cache, warm)
+    env, log = Clock(), RequestLog(workload, len(params.tiers))
+    paths = Paths(workload, params.block_size, chains=engine.walks_chains(params))
     if oracle:
-        cluster.router = Oracle(params, step_time, paths, log)
-    fleet_seen: dict[int, int] = {}
-    under_way = UnderWay() if replicas > 1 else None
-    forecast = Forecast(workload, params) if params.caching and params.policy == "clairvoyant" else None
+        routing: Router = Oracle(params, step_time, paths, log)
+    else:
+        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))  # stream 1: routing
+        routing = make_router(router, rng, workload.column("session_id").data)
+    holds = partial(engine.holds, params)
+    cluster = Cluster(env, workload, params, log, routing, holds, until_arrival_s, on_clock)
+    life: list[list[tuple]] | None = [[] for _ in range(len(workload))] if record_life else None
     cache_events: list[array[int]] | None = [array("q") for _ in range(replicas)] if record_cache else None
+    prefill_s = prefill_alone(step_time, params.max_num_batched_tokens, params.step_overhead_s)
+    common = Common(params, workload, step_time, log, paths, seed, replicas, prefill_s, cache_events)
+    scheduler = engine.fleet(common)
     for index in range(replicas):
-        stream = np.random.SeedSequence(seed, spawn_key=(2, index)).generate_state(4)  # stream 2: eviction
-        world = World(workload, params.kv_blocks, params.block_size, random.Random(stream.tobytes()))
-        if params.semantics == "sglang":
-            scheduler: Scheduler | sglang.SGLangScheduler = sglang.scheduler(
-                params, paths, token_paths, log, fleet_seen, world
-            )
-        else:
-            cache = _cache(params, world, fleet_seen, forecast)
-            cache.replica, cache.under_way = index, under_way
-            if cache_events is not None:
-                observe(cache, cache_events[index])
-            tiers = (
-                Tiers(
-                    params.tiers,
-                    prefill_alone(step_time, params.max_num_batched_tokens, params.step_overhead_s),
-                    params.block_size,
-                )
-                if params.tiers
-                else None
-            )
-            scheduler = Scheduler(params, cache, paths, log, tiers)
         replica = Replica(
             index,
             env,
             scheduler,
             step_time,
             log,
-            cluster.finished,
+            cluster,
             overhead_s=params.step_overhead_s,
             fast_forward=fast_forward and step_log is None,
             life=life,
@@ -142,42 +110,40 @@ def run(
     if warm is not None:
         restore(warm, cluster.replicas)
         cluster.begin_after(warm.until_s, warm.routed)
+    begin(processes, cluster)
     cluster.start()
     with _quiet_gc():
-        env.run(until=horizon_s)
+        if processes:
+            env.run_beside(horizon_s, lambda: bool(cluster.waiting))
+        else:
+            env.run(until=horizon_s)
     for replica in cluster.replicas:
         replica.stop(env.now)
     if on_end is not None:
         on_end(cluster.replicas)
-    return _recording(workload, params, cluster, log, life, cache_events, env.now)
+    recording = _recording(workload, engine, params, cluster, log, life, cache_events)
+    return replace(recording, **_fleet_columns(cluster)) if processes else recording
 
 
-def _check_tiers(params: EngineParams, record_cache: bool) -> None:
+def _fleet_columns(cluster: Cluster) -> dict[str, Any]:
+    """When each replica was up, and how often each request had to begin again."""
+    now_s, n = cluster.env.now, len(cluster.log.status)
+    retries = np.zeros(n, np.int64)
+    retries[list(cluster.retries)] = list(cluster.retries.values())
+    return {"up_s": [replica.times_up(now_s) for replica in cluster.replicas], "retries": retries}
+
+
+def _check_processes(params: EngineParams, record_cache: bool, warm: CacheState | None) -> None:
     for wrong, what in (
-        (params.semantics != "vllm", f"semantics = {params.semantics!r}: expected vllm"),
-        (not params.caching, "enabled = false: expected the prefix cache on"),
-        (params.policy == "clairvoyant", "policy = 'clairvoyant': expected another, it knows of no tiers"),
-        (record_cache, "an optimum: it is defined for one cache, without tiers"),
+        (
+            params.policy == "clairvoyant",
+            "cache.policy = 'clairvoyant': it knows the future of a fleet that never fails",
+        ),
+        (record_cache, "an optimum: it is defined for caches that nothing empties"),
+        (warm is not None, "a saved cache to begin with"),
     ):
         if wrong:
-            raise InputError(f"[cache] tiers with {what}")
-
-
-def _cache(params: EngineParams, world: World, fleet_seen: dict[int, int], forecast: Forecast | None) -> BlockCache:
-    size = (params.kv_blocks, params.block_size, len(world.workload.tree), fleet_seen)
-    if not params.caching:
-        return NoCache(*size)
-    if params.policy == "lru":
-        return ReleaseOrderCache(*size)
-    if forecast is not None:
-        return ClairvoyantCache(*size, forecast)
-    return RankedCache(*size, make(params.policy, world, params.policy_params))
-
-
-def _walks_chains(params: EngineParams) -> bool:
-    if params.semantics == "sglang" or (params.caching and params.policy == "clairvoyant"):
-        return False  # SGLang's tree hangs on the nodes' ends; the future is known by node
-    return not params.caching or not find(params.policy).by_node
+            raise InputError(f"processes with {what}; expected a run without")
 
 
 class _quiet_gc:  # noqa: N801
@@ -195,12 +161,12 @@ class _quiet_gc:  # noqa: N801
 
 def _recording(
     workload: Workload,
+    engine: Engine,
     params: EngineParams,
     cluster: Cluster,
     log: RequestLog,
     life: list[list[tuple]] | None,
     cache_events: list[array[int]] | None,
-    now_s: float,
 ) -> Recording:
     columns = log.columns()
     steps = [r.record.steps() for r in cluster.replicas]
@@ -216,12 +182,12 @@ def _recording(
         **columns,  # type: ignore[arg-type]
         steps=steps,
         samples=[r.record.samples() for r in cluster.replicas],
-        end_s=now_s,
+        end_s=cluster.env.now,
         kv_blocks=params.kv_blocks,
         block_size=params.block_size,
         evicted_blocks=sum(r.scheduler.cache.evicted for r in cluster.replicas),
-        engine_semantics=SEMANTICS[params.semantics],
-        prefill_pauses=params.semantics == "sglang",
+        engine_semantics=engine.version,
+        prefill_pauses=engine.prefill_pauses,
         life=life,
         tiers=_tier_use(cluster.replicas),
         cache_events=None if cache_events is None else [as_table(events) for events in cache_events],
@@ -230,11 +196,7 @@ def _recording(
 
 def _tier_use(replicas: list[Replica]) -> list[TierUse]:
     """Each tier over all replicas."""
-    each = [
-        r.scheduler.tiers.use()
-        for r in replicas
-        if isinstance(r.scheduler, Scheduler) and r.scheduler.tiers is not None
-    ]
+    each = [r.scheduler.tiers.use() for r in replicas if r.scheduler.tiers is not None]
     summed = ("loaded_blocks", "written_blocks", "dropped_blocks", "stored_blocks", "link_busy_s")
     return [
         replace(uses[0], **{name: sum(getattr(u, name) for u in uses) for name in summed})

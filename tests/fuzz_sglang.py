@@ -198,7 +198,7 @@ class watched:  # noqa: N801
 
     def __enter__(self) -> list[sglang.SGLangScheduler]:
         found: list[sglang.SGLangScheduler] = []
-        make = sglang.scheduler
+        make = sglang.SGLangScheduler
 
         def keep(*args: Any) -> sglang.SGLangScheduler:
             scheduler = make(*args)
@@ -213,7 +213,7 @@ class watched:  # noqa: N801
             found.append(scheduler)
             return scheduler
 
-        self._patch = patch.object(sglang, "scheduler", keep)
+        self._patch = patch.object(sglang, "SGLangScheduler", keep)
         self._patch.start()
         return found
 

@@ -19,7 +19,7 @@ from sim.kvcache.policies import POLICIES
 from sim.scenario import EngineParams
 from sim.simulate import run
 from sim.vllm import stretches
-from sim.vllm.scheduler import Scheduler
+from sim.vllm.scheduler import VllmScheduler
 from tests.fuzz import unequal
 from tests.fuzz_policies import nodes_alone
 from tests.worlds import LinearSteps, random_workload
@@ -117,7 +117,7 @@ def stretched(policy: str, seeds: int = 10) -> int:
     were."""
     several, plan = 0, stretches.prefill_stretch
 
-    def counted(scheduler: Scheduler, most: int) -> int:
+    def counted(scheduler: VllmScheduler, most: int) -> int:
         nonlocal several
         k = plan(scheduler, most)
         several += k > 1
@@ -150,7 +150,7 @@ def test_prefill_stretches_change_nothing(policy: str) -> None:
     assert stretched(policy) > 50
 
 
-def _too_far(scheduler: Scheduler, most: int) -> int:
+def _too_far(scheduler: VllmScheduler, most: int) -> int:
     (r, tokens), *_ = scheduler.chunks
     return 1 + min(most - 1, max(0, r.known - r.computed - 1) // tokens)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sim.recording import COMPLETED, KV_TOO_SMALL, SESSION_TRUNCATED, TOO_LONG, UNFINISHED, Recording
 from sim.scenario import EngineParams
 from sim.simulate import run
-from sim.vllm.scheduler import Scheduler
+from sim.vllm.scheduler import VllmScheduler
 from tests.fuzz import unequal
 from tests.worlds import LinearSteps, UnitSteps, plain, random_workload
 from workloads.columns import PrefixTree, Workload
@@ -276,15 +276,15 @@ def test_fast_forward_is_stepping(
 def test_books_balance_after_every_step(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run and count of the cache after every step, under preemption."""
     checked = []
-    complete = Scheduler.complete
+    complete = VllmScheduler.complete
 
-    def complete_and_check(self: Scheduler) -> list[int]:
+    def complete_and_check(self: VllmScheduler) -> list[int]:
         done = complete(self)
         self.cache.check()  # type: ignore[attr-defined]
         checked.append(self.cache.idle)
         return done
 
-    monkeypatch.setattr(Scheduler, "complete", complete_and_check)
+    monkeypatch.setattr(VllmScheduler, "complete", complete_and_check)
     preempted = 0
     for seed in range(8):
         w = random_workload(seed, rate=500.0)

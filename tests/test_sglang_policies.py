@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcast.cli import main
-from sim import sglang, simulate
+from sim import engine, sglang
 from sim.kvcache.policies import POLICIES, World
 from sim.recording import Recording
 from sim.scenario import EngineParams
@@ -117,7 +117,7 @@ def test_on_single_pages_it_is_the_policy_of_the_block_cache(policy: str, monkey
     so it has one more."""
     workload = single_pages(3)
     monkeypatch.setattr(
-        simulate, "World", lambda w, capacity, size, rng: World(w, 20, size, rng)
+        engine, "World", lambda w, capacity, size, rng: World(w, 20, size, rng)
     )  # shares of one capacity
     vllm = run(workload, EngineParams(kv_blocks=20, block_size=4, policy=policy), UnitSteps())
     radix = run(workload, EngineParams(kv_blocks=21, block_size=4, policy=policy, semantics="sglang"), UnitSteps())

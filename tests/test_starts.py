@@ -15,6 +15,7 @@ from kvcast.pages.edit import preview
 from kvcast.store.runs import load_run, save_run
 from kvcast.studies import value
 from kvcast.studies.explain import explain
+from sim.engines import engine_of
 from workloads.errors import InputError
 
 WHOLE = 131_072
@@ -62,7 +63,7 @@ def test_a_context_that_does_not_fit_is_lowered_to_what_does():
     assert resolved.scenario.engine.max_model_len == 42_432
     assert resolved.origins["max_model_len"] == "what fits in the KV memory; the model's context is 131,072"
     assert resolved.lowered
-    assert resolved.params.kv_holds(42_432)
+    assert engine_of(resolved.params).holds(resolved.params, 42_432)
     again = api.resolve(resolved.scenario)
     assert again.scenario == resolved.scenario, "what is resolved stays as it is"
 

@@ -26,7 +26,7 @@ from sim.recording import Recording
 from sim.scenario import EngineParams, TierParams
 from sim.simulate import run
 from sim.vllm import preemption
-from sim.vllm.scheduler import Scheduler
+from sim.vllm.scheduler import VllmScheduler
 from tests.test_engine import same
 from tests.worlds import LinearSteps, UnitSteps, plain, random_workload
 from workloads.columns import PrefixTree, Workload
@@ -521,18 +521,18 @@ def _shallow_first(self: Tier, node: int, lo: int, hi: int, entering: bool = Fal
     return [gone for block in range(lo, hi) for gone in put(self, node, block, block + 1)]
 
 
-def _computed_at_once(self: Scheduler, now_s: float) -> None:
+def _computed_at_once(self: VllmScheduler, now_s: float) -> None:
     for r in self.loading:
         r.ready_s = now_s
     take_in(self, now_s)
 
 
-put, take_in = Tier.put, Scheduler._take_in
+put, take_in = Tier.put, VllmScheduler._take_in
 FAULTS = {
     "a loaded block stays below": (Tier, "remove", _keeps_a_copy),
     "many transfers at once": (Tier, "ready_s", _many_transfers_at_once),
     "shallow blocks go first": (Tier, "put", _shallow_first),
-    "nobody waits for a load": (Scheduler, "_take_in", _computed_at_once),
+    "nobody waits for a load": (VllmScheduler, "_take_in", _computed_at_once),
     "no load is waited for twice": (Tiers, "hits_ready_s", lambda self, path, hit, now_s: now_s),
     "a stretch runs over an arrival": (Replica, "_time_steps", None),
 }
@@ -561,9 +561,9 @@ def _blind(time_steps: Callable[[Replica, float], None]) -> Callable[[Replica, f
     """A replica that plans its stretches as if nothing were being loaded."""
 
     def planned(self: Replica, start_s: float) -> None:
-        loading, self._loading = self._loading, []
+        loading, self.scheduler.loading = self.scheduler.loading, []
         time_steps(self, start_s)
-        self._loading = loading
+        self.scheduler.loading = loading
 
     return planned
 
@@ -603,9 +603,9 @@ def random_params(rng: random.Random) -> EngineParams:
 
 def checked(w: Workload, params: EngineParams, **options) -> Recording:
     """A run whose caches and tiers are checked after every schedule."""
-    schedule = Scheduler.schedule
+    schedule = VllmScheduler.schedule
 
-    def scheduled(self: Scheduler, now_s: float) -> bool:
+    def scheduled(self: VllmScheduler, now_s: float) -> bool:
         some = schedule(self, now_s)
         self.cache.check()  # type: ignore[attr-defined]
         self.tiers.check()  # type: ignore[union-attr]
@@ -613,7 +613,7 @@ def checked(w: Workload, params: EngineParams, **options) -> Recording:
         assert self.prefills == [r for r in self.running if not r.decoding and r.ready_s <= now_s]
         return some
 
-    with patch.object(Scheduler, "schedule", scheduled):
+    with patch.object(VllmScheduler, "schedule", scheduled):
         return run(w, params, LinearSteps(prefill_s=2e-4, deep_s=1e-6), **options)
 
 
@@ -637,7 +637,7 @@ def test_random_worlds_reach_the_corners() -> None:
     seen: set[str] = set()
     preempt, move = preemption.preempt, Replica._next_ready_s
 
-    def preempted(scheduler: Scheduler, r) -> None:
+    def preempted(scheduler: VllmScheduler, r) -> None:
         seen.update({"preempted while loading"} if r.ready_s > scheduler.now_s else ())
         preempt(scheduler, r)
 

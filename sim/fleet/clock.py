@@ -14,6 +14,7 @@ from typing import Any
 import simpy
 
 ARRIVAL, STEP_END = 2, 3  # after SimPy's own URGENT and NORMAL
+A_DAY_S = 86400.0
 
 
 class Clock(simpy.Environment):
@@ -48,11 +49,37 @@ class Clock(simpy.Environment):
         self._moved.add(event)
         return moved
 
-    def call_at(self, time_s: float, request: int, callback: Callable[[int], Any]) -> None:
+    def cancel(self, event: simpy.Event | None) -> None:
+        """Nobody waits for `event` any more; it does not move the clock."""
+        if event is not None and event.callbacks is not None:
+            event.callbacks = []
+            if event.triggered:
+                self._moved.add(event)
+
+    def run_beside(self, until_s: float | None, wanted: Callable[[], bool]) -> None:
+        """Run while requests are under way, or `wanted()` says that some wait: processes beside them keep no run alive,
+        and a day on which they do nothing for those that wait is the last."""
+        last_s = self.now
+        while self._queue and (until_s is None or self.peek() < until_s):
+            if self._serves():
+                last_s = self.now
+            elif not wanted() or self.peek() > last_s + A_DAY_S:
+                break
+            self.step()
+        if until_s is not None:
+            self._now = until_s
+
+    def _serves(self) -> bool:
+        """Whether an arrival or the end of a step is to come."""
+        if self._queue[0][1] >= ARRIVAL and self._queue[0][3] not in self._moved:
+            return True
+        return any(entry[1] >= ARRIVAL and entry[3] not in self._moved for entry in self._queue)
+
+    def call_at(self, time_s: float, request: int, callback: Callable[[int], Any]) -> simpy.Event:
         """Call back with a request at `time_s`; at most one call per request is pending at any time."""
         event = simpy.Event(self)
         event.callbacks.append(lambda _: callback(request))  # type: ignore[union-attr]
-        self._push(event, time_s, ARRIVAL, (request, 0))
+        return self._push(event, time_s, ARRIVAL, (request, 0))
 
     def _push(self, event: simpy.Event, time_s: float, priority: int, order: tuple[int, int]) -> simpy.Event:
         if time_s < self.now:

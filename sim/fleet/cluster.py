@@ -6,15 +6,16 @@ Only the next clocked arrival is in the event queue, so ten million requests cos
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 import numpy as np
 
 from sim.fleet.clock import Clock
 from sim.fleet.replica import Replica
-from sim.fleet.router import LeastLoaded, RoundRobin, Router
+from sim.fleet.router import Router
 from sim.log import RequestLog
-from sim.recording import COMPLETED, KV_TOO_SMALL, NOT_ARRIVED, SESSION_TRUNCATED, TOO_LONG, UNFINISHED
+from sim.recording import ABORTED, COMPLETED, KV_TOO_SMALL, NOT_ARRIVED, SESSION_TRUNCATED, TOO_LONG, UNFINISHED
 from sim.scenario import EngineParams
 from workloads.columns import Workload
 
@@ -31,6 +32,7 @@ class Cluster:
         params: EngineParams,
         log: RequestLog,
         router: Router,
+        holds: Callable[[int], bool],
         until_arrival_s: float | None = None,
         on_clock: Callable[[float, float], None] | None = None,
     ) -> None:
@@ -38,7 +40,11 @@ class Cluster:
         self.params = params
         self.log = log
         self.router = router
+        self._holds = holds  # whether a replica has memory for a request of so many tokens
         self.replicas: list[Replica] = []  # filled by the caller, before start()
+        self.taking: list[Replica] = []  # of them, those that take requests
+        self.waiting: deque[int] = deque()  # requests while none does
+        self.retries: dict[int, int] = {}  # request -> how often a failure has sent it back
         self._on_clock = on_clock
         self._told = 0  # arrivals and completions so far
         self._look: Callable[[float], None] | None = None
@@ -69,14 +75,14 @@ class Cluster:
                 "a fixed concurrency has no time at which one part of its sessions ends and another begins"
             )
         self._clocked = self._clocked[self._recorded_s[self._clocked] > time_s]
-        if isinstance(self.router, RoundRobin):
-            self.router.skip(routed)
+        self.router.resumed(routed)
 
     def watch(self, every: int, look: Callable[[float], None]) -> None:
         """Call `look` with the time after each `every` arrivals and completions."""
         self._every, self._look = every, look
 
     def start(self) -> None:
+        self.taking = list(self.replicas)
         if self._slots is not None:
             for request, offset_s in self._slots.begin():
                 self._release_at(offset_s, request)
@@ -102,8 +108,7 @@ class Cluster:
     def finished(self, request: int) -> None:
         """A replica sampled the request's last token now."""
         self.log.status[request] = COMPLETED
-        if isinstance(self.router, LeastLoaded):
-            self.router.fell(self.replicas[self.log.replica[request]])
+        self.router.finished(request, self.replicas[self.log.replica[request]])
         self._tell()
         if self._closed:
             for follower in self._followers_of(request):
@@ -136,7 +141,13 @@ class Cluster:
             self._turn_away(request, reason)
             return
         self.log.status[request] = UNFINISHED
-        replica = self.router.choose(request, self.replicas)
+        self._route(request)
+
+    def _route(self, request: int) -> None:
+        if not self.taking:
+            self.waiting.append(request)
+            return
+        replica = self.router.choose(request, self.taking)
         if self.params.frontend_s:
             replica.expect(request, self.params.frontend_s)
         else:
@@ -146,9 +157,29 @@ class Cluster:
         tokens = self.log.prompt[request] + self.log.output[request]
         if tokens > self.params.max_model_len:
             return TOO_LONG
-        if not self.params.kv_holds(tokens):
+        if not self._holds(tokens):
             return KV_TOO_SMALL
         return 0
+
+    # -- replicas that come and go ----------------------------------------------------------------------------------
+    def resized(self) -> None:
+        """A replica takes requests from now on, or no more: those that found none go to the first."""
+        self.taking = [replica for replica in self.replicas if replica.takes]
+        self.router.resized(self.taking)
+        while self.taking and self.waiting:
+            self._route(self.waiting.popleft())
+
+    def returned(self, requests: list[int], retried: bool) -> None:
+        """A replica has failed with these on it: they begin again, as if nothing had been computed, or are aborted."""
+        for request in requests:
+            if self.log.status[request] != UNFINISHED:
+                continue  # its last token was out
+            self.log.forget(request)
+            if retried:
+                self.retries[request] = self.retries.get(request, 0) + 1
+                self._route(request)
+            else:
+                self._turn_away(request, ABORTED)
 
     def _turn_away(self, request: int, reason: int) -> None:
         """The session ends here; whoever waited for its end (the same user's next session) goes on."""

@@ -9,17 +9,19 @@ running there.
 
 from __future__ import annotations
 
+from typing import Any
+
 from calibrate.latency import StepTime
 from sim.fleet.replica import Replica
+from sim.fleet.router import Router
 from sim.kvcache.chains import Paths
 from sim.log import RequestLog
 from sim.scenario import EngineParams
-from sim.vllm.scheduler import Scheduler
 
 BATCH, CONTEXT = 64, 2048  #: a decode batch whose time per sequence stands for any
 
 
-class Oracle:
+class Oracle(Router):
     def __init__(self, params: EngineParams, step_time: StepTime, paths: Paths, log: RequestLog) -> None:
         chunk = params.max_num_batched_tokens
         self._token_s = step_time.step([(chunk, 0)], 0, 0, 0, 1)[0] / chunk
@@ -34,8 +36,8 @@ class Oracle:
         best, least, best_new = replicas[0], float("inf"), prompt
         for replica in replicas:
             scheduler = replica.scheduler
-            assert isinstance(scheduler, Scheduler)
-            new = prompt - scheduler.cache.lookup(path, (prompt - 1) // self._block_size)[0] * self._block_size
+            cache: Any = scheduler.cache
+            new = prompt - cache.lookup(path, (prompt - 1) // self._block_size)[0] * self._block_size
             harm_s = len(scheduler.running) * (new * self._token_s + output * self._decode_s)
             cost_s = (self._backlog(replica.index) + new) * self._token_s + harm_s
             if cost_s < least:

@@ -14,33 +14,49 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Generator
+from typing import Protocol
 
 import numpy as np
 import simpy
 
 from calibrate.latency import StepTime
+from sim.engine import Scheduler
 from sim.fleet.clock import Clock
 from sim.log import RequestLog
-from sim.sglang.scheduler import SGLangScheduler
 from sim.step_record import StepRecord
-from sim.vllm.scheduler import Scheduler
 
 NO_STEPS = array("d")
+UP, DRAINING, DOWN = "up", "draining", "down"
 STRETCH_STEPS = 512
 """Longest stretch planned at once; only a bound on wasted work when an arrival cuts it."""
 
 
+class Front(Protocol):
+    """What a replica tells of its requests."""
+
+    def finished(self, request: int) -> None:
+        """It has sampled the request's last token now."""
+
+    def returned(self, requests: list[int], retried: bool) -> None:
+        """It has failed with these on it."""
+
+    def resized(self) -> None:
+        """It takes requests from now on, or no more."""
+
+
 class Replica:
-    """The engine loop around a Scheduler, with its own record of steps and samples."""
+    """The engine loop around a Scheduler, with its own record of steps and samples.
+
+    A process beside the run may `fail`, `drain` and `start` it (sim.fleet.processes)."""
 
     def __init__(
         self,
         index: int,
         env: Clock,
-        scheduler: Scheduler | SGLangScheduler,
+        make: Callable[[int], Scheduler],
         step_time: StepTime,
         log: RequestLog,
-        on_finish: Callable[[int], None],
+        front: Front,
         *,
         overhead_s: float = 0.0,
         fast_forward: bool = True,
@@ -49,51 +65,104 @@ class Replica:
     ) -> None:
         self.index = index
         self.env = env
-        self.scheduler = scheduler
         self.step_time = step_time
         self.log = log
-        self.on_finish = on_finish
+        self.front = front
         self.overhead_s = overhead_s
         self.most_steps = STRETCH_STEPS if fast_forward else 1
         self.life = life
         self.step_log = step_log
         self.record = StepRecord()
+        self.state = UP
+        self.up_s: list[tuple[float, float]] = []  # times at which it was, and is no more
+        self._make = make
+        self._begin()
+
+    def _begin(self) -> None:
+        """An engine that has just started: nothing in its memory, nobody in its queue."""
+        self.scheduler = scheduler = self._make(self.index)
+        scheduler.begin_at(len(self.record.end_s))
+        self.since_s = self.env.now
         self._idle: simpy.Event | None = None  # waiting for work
         self._step_end: simpy.Event | None = None
         self._start_s = 0.0  # of the stretch in progress
         self._ends = NO_STEPS  # its step ends
         self._codes = b""  # and where their times come from
-        self._shape: tuple[list[tuple[int, int]], int, int] = (
-            [],
-            0,
-            0,
-        )  # of its first step: chunks, sum of contexts, rows sampled
-        self._loading = scheduler.loading if isinstance(scheduler, Scheduler) else []
-        self._prefetches = isinstance(scheduler, Scheduler) and scheduler.prefetches
+        # of its first step: chunks, sum of contexts, rows sampled
+        self._shape: tuple[list[tuple[int, int]], int, int] = ([], 0, 0)
         self._loaded: simpy.Event | None = None  # waiting for a load, with nothing else to do
-        self._ahead = isinstance(scheduler, Scheduler) and scheduler.p.async_scheduling and scheduler.p.calls_ahead
         self._held: deque[tuple[float, int]] = deque()  # (time, request) of arrivals that no call has been able to see
         self._held_tokens = 0
-        self._coming_tokens = 0  # prompts that are still in the front end
+        self._coming: dict[int, simpy.Event] = {}  # requests that are still in the front end
+        self._coming_tokens = 0  # their prompts
         self._last_start_s = 0.0  # of the last step completed
         self._settled = True  # the batch has not changed since the last sample
-        env.process(self._run())
+        self._process = self.env.process(self._run())
+
+    # -- its life ---------------------------------------------------------------------------------------------------
+    @property
+    def takes(self) -> bool:
+        """Whether it takes new requests."""
+        return self.state == UP
+
+    def fail(self, retried: bool = True) -> None:
+        """All that is on it is lost: memory, cache, queue and the step in progress. Its requests go back to the front
+        and begin again at once elsewhere, or are aborted where they are not `retried`."""
+        if self.state == DOWN:
+            return
+        self.stop(self.env.now)
+        lost = [*self.scheduler.unfinished(), *(request for _, request in self._held), *self._coming]
+        for event in (self._idle, self._loaded, self._step_end, self._process.target, *self._coming.values()):
+            self.env.cancel(event)
+        self._ends = NO_STEPS
+        self._go_down()
+        self.front.returned(lost, retried)
+
+    def drain(self) -> None:
+        """It takes no more requests, and is down when it has served those it has."""
+        if self.state == UP:
+            self.state = DRAINING
+            if self._empty:
+                self._go_down()
+            else:
+                self.front.resized()
+
+    def start(self) -> None:
+        """It takes requests again, with an empty cache; one that drains goes on as it is."""
+        if self.state == DOWN:
+            self._begin()
+        self.state = UP
+        self.front.resized()
+
+    def times_up(self, now_s: float) -> list[tuple[float, float]]:
+        """(from, to) seconds in which it was up, until now."""
+        return self.up_s if self.state == DOWN else [*self.up_s, (self.since_s, now_s)]
+
+    @property
+    def _empty(self) -> bool:
+        return not (self.scheduler.busy or self._held or self._coming)
+
+    def _go_down(self) -> None:
+        self.up_s.append((self.since_s, self.env.now))
+        self.state = DOWN
+        self.front.resized()
 
     # -- from outside -----------------------------------------------------------------------------------------------
     def expect(self, request: int, after_s: float) -> None:
         """A request reaches this replica once the front end has had it for `after_s`; its prompt counts as load from
         now on."""
         self._coming_tokens += self.log.prompt[request]
-        self.env.call_at(self.env.now + after_s, request, self._through_the_front_end)
+        self._coming[request] = self.env.call_at(self.env.now + after_s, request, self._through_the_front_end)
 
     def _through_the_front_end(self, request: int) -> None:
+        del self._coming[request]
         self._coming_tokens -= self.log.prompt[request]
         self.submit(request)
 
     def submit(self, request: int) -> None:
         """A request reaches this replica now."""
         self.log.replica[request] = self.index
-        if self._ahead and self._ends:
+        if self.scheduler.ahead and self._ends:
             self._hold(request)
             return
         cut = self.scheduler.submit(request)
@@ -109,7 +178,7 @@ class Replica:
         self._held.append((self.env.now, request))
         self._held_tokens += self.log.prompt[request]
         scheduler = self.scheduler
-        if not len(scheduler.waiting) or scheduler.p.scheduler_policy == "priority" or self._prefetches:
+        if not len(scheduler.waiting) or scheduler.by_priority or scheduler.prefetches:
             self._cut()
 
     def _receive(self, until_s: float) -> bool:
@@ -143,13 +212,10 @@ class Replica:
 
         Not one that leaves no room: all sequences run, or chunks take all of the budget.
         """
-        if (
-            len(self._ends) < 2
-            or self.scheduler.chunks
-            or (len(self.scheduler.running) >= self.scheduler.p.max_num_seqs and not self._prefetches)
-        ):
+        s = self.scheduler
+        if len(self._ends) < 2 or s.chunks or (len(s.running) >= s.p.max_num_seqs and not s.prefetches):
             return
-        steps = self._steps_over() + 1 + self._ahead
+        steps = self._steps_over() + 1 + s.ahead
         if steps < len(self._ends):
             del self._ends[steps:]
             self._step_end = self.env.move(self._step_end, self._ends[-1], self.index)  # type: ignore[arg-type]
@@ -175,7 +241,7 @@ class Replica:
             self._complete()
 
     def _next_ready_s(self) -> float:
-        return min(r.ready_s for r in self._loading)
+        return min(r.ready_s for r in self.scheduler.loading)
 
     def _schedule(self, now_s: float) -> bool:
         """Schedule until something is scheduled: a request may preempt itself, and is admitted again at once.
@@ -183,16 +249,16 @@ class Replica:
         False when nothing can be before a load from a cache tier arrives, or when all have finished.
         """
         scheduler, cache = self.scheduler, self.scheduler.cache
-        cache.now_s, cache.turn = now_s, self.env.turn  # type: ignore[union-attr]
+        cache.now_s, cache.turn = now_s, self.env.turn
         self._receive(self._last_start_s)
         for _ in range(4 + len(scheduler.running)):  # in each but a few somebody preempts itself
             taken, evicted = cache.taken, cache.evicted
             some = scheduler.schedule(now_s)
             if self.step_log is not None:
-                self._log_step(now_s, cache.taken - taken, cache.evicted - evicted)
+                self._log_row(now_s, scheduler.row_at_start(cache.taken - taken, cache.evicted - evicted))
             if some:
                 break
-            waits = self._loading and not (scheduler.preempted or scheduler.freed)
+            waits = scheduler.loading and not (scheduler.preempted or scheduler.freed)
             if not self._receive(now_s) and (waits or not scheduler.busy):
                 break
         else:
@@ -224,7 +290,7 @@ class Replica:
         np.add(times, self.overhead_s, out=ends[1:])
         self._ends = array("d", ends.cumsum()[1:].tobytes())
         self._codes = np.asarray(codes, np.int8).tobytes()
-        if self._loading:  # the first step after a load's arrival is another one
+        if scheduler.loading:  # the first step after a load's arrival is another one
             del self._ends[bisect_left(self._ends, self._next_ready_s()) + 1 :]
 
     def _time_prefill(
@@ -239,7 +305,7 @@ class Replica:
             ends.append(start_s)
             codes.append(code)
         self._ends, self._codes = ends, bytes(codes)
-        self.scheduler.announce(ends)  # type: ignore[union-attr]  # SGLang never decodes beside a chunk
+        self.scheduler.announce(ends)
 
     def _complete(self) -> None:
         scheduler, ends = self.scheduler, self._ends
@@ -254,16 +320,18 @@ class Replica:
         if scheduler.finishing_now():
             self._sample(end_s)  # before they let go of their blocks
         finished = scheduler.complete()
-        if self.step_log is not None and isinstance(scheduler, SGLangScheduler):
-            self.step_log.append((self.index, self._start_s, *scheduler.step_row()))
+        if self.step_log is not None:
+            self._log_row(self._start_s, scheduler.row_at_end())
         self._ends = NO_STEPS
         if finished:
             self._settled = False
             for request in finished:
-                self.on_finish(request)
+                self.front.finished(request)
             if not scheduler.busy:
                 self._sample(end_s)
                 self._settled = True
+                if self.state == DRAINING and self._empty:
+                    self._go_down()
 
     def stop(self, now_s: float) -> None:
         """The clock stops here: keep the steps of the stretch in progress that have ended."""
@@ -286,33 +354,9 @@ class Replica:
             t_s, cache.total - cache.blank - cache.idle, cache.idle, len(s.running), len(s.waiting) + len(self._held)
         )
 
-    def _log_step(self, now_s: float, taken: int, evicted: int) -> None:
-        s = self.scheduler
-        if isinstance(s, SGLangScheduler):
-            s.note_scheduled()  # its row is written at the end of the step
-            return
-        if not (s.chunks or s.decoded):
-            return  # a call that schedules nothing is no step
-        cache = s.cache
-        tokens = {r.id: n for r, n in s.chunks}
-        out = set(s.left_out)
-        scheduled = [
-            (r.id, 1 if r.decoding else tokens[r.id])
-            for r in s.running
-            if r.id in tokens or (r.decoding and r not in out)
-        ]
-        row = (
-            self.index,
-            now_s,
-            scheduled,
-            list(s.preempted),
-            taken,
-            evicted,
-            cache.free,
-            len(s.running),
-            len(s.waiting),
-        )
-        self.step_log.append(row)  # type: ignore[union-attr]
+    def _log_row(self, start_s: float, row: tuple | None) -> None:
+        if row is not None and self.step_log is not None:
+            self.step_log.append((self.index, start_s, *row))
 
     def _record_life(self, start_s: float) -> None:
         for end_s in self._ends if self.scheduler.chunks else ():

@@ -20,7 +20,6 @@ import numpy as np
 
 from sim.fleet.warm_trees import document, fill
 from sim.kvcache.release_order import Node, ReleaseOrderCache, Run
-from sim.vllm.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from sim.fleet.replica import Replica
@@ -51,12 +50,11 @@ def saved(replicas: Sequence[Replica], until_s: float) -> CacheState:
         cache: Any = replica.scheduler.cache
         if replica.scheduler.busy:
             raise ValueError("requests are still running: a cache can be saved when all that arrived has been served")
-        if isinstance(replica.scheduler, Scheduler) and replica.scheduler.tiers is not None:
-            raise ValueError("a cache with tiers below it cannot be saved or begun with")
+        memory = replica.scheduler.memory()
         if isinstance(cache, ReleaseOrderCache):
             runs += [(index, *row) for row in _rows(cache)]
         else:
-            trees.append(document(replica))
+            trees.append(document(cache) | memory)
         seen += [(index, node, depth) for node, depth in cache.seen.here.items()]
     routed = int(np.count_nonzero(np.asarray(replicas[0].log.replica) >= 0))
     told = np.frombuffer(json.dumps(trees).encode() if trees else b"", np.uint8)
@@ -87,7 +85,8 @@ def restore(state: CacheState, replicas: Sequence[Replica]) -> None:
         if isinstance(cache, ReleaseOrderCache):
             _fill(cache, state.runs[state.runs[:, 0] == index, 1:])
         else:
-            fill(replica, trees[index])
+            fill(cache, trees[index])
+            replica.scheduler.remember(trees[index])
         cache.seen.here.update(state.seen[state.seen[:, 0] == index, 1:].tolist())
     first: Any = replicas[0].scheduler.cache
     first.seen.fleet.update(state.seen[state.seen[:, 0] == -1, 1:].tolist())

@@ -4,15 +4,15 @@ The one idea: a document holds what the code reads again. Blocks come back node 
 else a policy keeps in its attributes comes back as the value it was; heaps are made anew, since no two leaves have
 equal keys.
 
-    >>> kept = document(replica)
-    >>> fill(fresh_replica, kept)
+    >>> kept = document(cache)
+    >>> fill(fresh_cache, kept)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,18 +23,12 @@ from sim.kvcache.ranked import Node, RankedCache
 from sim.sglang.node import Node as RadixNode
 from sim.sglang.radix import RadixCache
 from sim.sglang.ranked import RankedRadixCache
-from sim.sglang.scheduler import SGLangScheduler
-
-if TYPE_CHECKING:
-    from sim.fleet.replica import Replica
 
 
-def document(replica: Replica) -> dict[str, Any]:
+def document(cache: Any) -> dict[str, Any]:
     """What a replica's cache holds and knows, JSON-able. Raises ValueError for a cache that cannot be kept."""
-    cache: Any = replica.scheduler.cache
-    if isinstance(replica.scheduler, SGLangScheduler):
-        ratio = replica.scheduler.new_token_ratio
-        kept = _radix(cache) | {"ratio": [ratio._ratio, ratio._pending], "passes": replica.scheduler.waiting._passes}
+    if isinstance(cache, RadixCache):
+        kept = _radix(cache)
     elif isinstance(cache, RankedCache) and not isinstance(cache, ClairvoyantCache):
         kept = _ranked(cache)
     else:
@@ -50,17 +44,14 @@ def document(replica: Replica) -> dict[str, Any]:
     return kept
 
 
-def fill(replica: Replica, kept: dict[str, Any]) -> None:
-    """Put a document into a replica that has not run yet."""
-    cache: Any = replica.scheduler.cache
+def fill(cache: Any, kept: dict[str, Any]) -> None:
+    """Put a document into a cache that nothing has used yet."""
     if isinstance(cache, RankedCache | RankedRadixCache):
         rng = decode(kept["policy"].pop("rng"))
         cache.policy.world.rng.setstate(rng)
         vars(cache.policy).update({name: decode(value) for name, value in kept["policy"].items()})
         cache._releases, cache._admissions = count(kept["releases"]), count(kept["admissions"])
-    if isinstance(replica.scheduler, SGLangScheduler):
-        replica.scheduler.new_token_ratio._ratio, replica.scheduler.new_token_ratio._pending = kept["ratio"]
-        replica.scheduler.waiting._passes = kept["passes"]
+    if isinstance(cache, RadixCache):
         _fill_radix(cache, kept)
     else:
         _fill_ranked(cache, kept)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from sim.engine import Common, Engine
 from sim.kvcache import policies
 from sim.kvcache.chains import Paths
 from sim.kvcache.policies import World
-from sim.log import RequestLog
 from sim.scenario import EngineParams
 from sim.sglang.node import POLICIES, Node, tail_optimized
 from sim.sglang.radix import RadixCache
@@ -25,10 +25,10 @@ RETRACTION = ("length", "priority")
 OWN = (*POLICIES, "tlru")
 """Eviction as SGLang has it; every other policy of the block cache, a user's own included, ranks the leaves of the same
 tree."""
-__all__ = ["ORDERS", "OWN", "POLICIES", "RETRACTION", "SGLangScheduler", "check", "check_policy", "scheduler"]
+__all__ = ["ENGINE", "ORDERS", "OWN", "POLICIES", "RETRACTION", "SGLangScheduler", "check", "check_policy"]
 
 
-def check(params: EngineParams, record_cache: bool = False) -> None:
+def check(params: EngineParams, record_cache: bool) -> None:
     """Raise InputError for what SGLang's engine has no rule for."""
     choices = (
         ("engine", "schedule_policy", params.schedule_policy, tuple(ORDERS)),
@@ -52,6 +52,8 @@ def check(params: EngineParams, record_cache: bool = False) -> None:
         raise InputError(
             f"[engine] priority_scheduling: expected schedule_policy fcfs or lof with it, not {params.schedule_policy}"
         )
+    if params.tiers:
+        raise InputError("[cache] tiers with semantics = 'sglang': expected vllm")
     if record_cache:
         raise InputError("the optimum of a schedule is defined for vLLM's semantics only")
 
@@ -70,11 +72,27 @@ def check_policy(policy: str, params: Mapping[str, Any]) -> None:
         _tail_optimized(1, params)
 
 
-def scheduler(
-    params: EngineParams, paths: Paths, token_paths: Paths, log: RequestLog, fleet_seen: dict[int, int], world: World
-) -> SGLangScheduler:
-    """One replica's engine; `token_paths` has blocks of one token, `fleet_seen` is shared by all replicas."""
-    return SGLangScheduler(params, _cache(params, paths, fleet_seen, world), paths, token_paths, log)
+def walks_chains(params: EngineParams) -> bool:
+    return False  # its tree hangs on the nodes' ends
+
+
+def holds(params: EngineParams, tokens: Any) -> Any:
+    """Only what leaves a page free beside all of it is admitted."""
+    return tokens + params.block_size < params.kv_blocks * params.block_size
+
+
+def lone_chunk(params: EngineParams, longest: int) -> int:
+    return params.chunked_prefill_size // params.block_size * params.block_size or longest
+
+
+def fleet(common: Common) -> Callable[[int], SGLangScheduler]:
+    token_paths = Paths(common.workload, 1, chains=False)  # its longest-prefix order compares tokens
+
+    def scheduler(index: int) -> SGLangScheduler:
+        cache = _cache(common.params, common.paths, common.fleet_seen, common.world(index))
+        return SGLangScheduler(common.params, cache, common.paths, token_paths, common.log)
+
+    return scheduler
 
 
 def _cache(params: EngineParams, paths: Paths, fleet_seen: dict[int, int], world: World) -> RadixCache:
@@ -90,3 +108,6 @@ def _tail_optimized(page: int, params: Mapping[str, Any]) -> Callable[[Node], An
         return tail_optimized(page, **params)
     except ValueError as error:
         raise InputError(f"[cache] policy_params of tlru: {error}") from None
+
+
+ENGINE = Engine("sglang-0.5.23", check, check_policy, walks_chains, fleet, holds, lone_chunk, prefill_pauses=True)

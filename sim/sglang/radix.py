@@ -41,7 +41,7 @@ class RadixCache:
         """rank: the key of a leaf, where the policy's is not in `POLICIES`."""
         self.total = self.blank = total_pages
         self.idle = self.evicted = self.taken = 0
-        self.now_s = 0.0  # written by the replica; SGLang's own policies know only the logical time
+        self.now_s, self.turn = 0.0, -1  # written by the replica; SGLang's own policies know only the logical time
         self.caching = caching
         self.clock = clock  # SGLang's logical time
         self.root = self._new_root()

@@ -14,8 +14,12 @@ stretch of decode steps is one event (docs/sglang.md has the rules).
 
 from __future__ import annotations
 
+from array import array
+from typing import Any
+
 from sim.decodes import Decodes
 from sim.kvcache.chains import Paths
+from sim.kvcache.tiers import Tiers
 from sim.log import RequestLog
 from sim.scenario import EngineParams
 from sim.sglang.admission import admit
@@ -61,6 +65,9 @@ class SGLangScheduler:
         self.decode_steps = 0
         self.last_decode = -1  # the number of the last decode step
         self.freed = False  # nobody lets go between two steps
+        self.loading: list[RadixRequest] = []  # there are no cache tiers
+        self.by_priority = self.prefetches = self.ahead = False
+        self.tiers: Tiers | None = None
         # the present step
         self.chunks: list[tuple[RadixRequest, int]] = []
         self.decoded = 0
@@ -277,8 +284,22 @@ class SGLangScheduler:
         self.running_tokens -= r.prompt + r.output
         self.log.last_step[r.id] = self.steps - 1
 
-    # -- log --------------------------------------------------------------------------------------------------------
-    def step_row(self) -> tuple:
+    # -- log and state ----------------------------------------------------------------------------------------------
+    def announce(self, ends_s: array[float]) -> None:
+        """Nothing: a stretch never has a chunk."""
+
+    def begin_at(self, steps: int) -> None:
+        self.steps = steps
+
+    def unfinished(self) -> list[int]:
+        return [r.id for r in self.running] + self.waiting.ids()
+
+    def row_at_start(self, taken: int, evicted: int) -> None:
+        """Keep who is in the step and how many are not, for `row_at_end`."""
+        scheduled = [(r.id, n) for r, n in self.chunks] or [(r.id, 1) for r in self.decoding]
+        self._scheduled = ("P" if self.chunks else "D", scheduled, len(self.waiting))
+
+    def row_at_end(self) -> tuple:
         """The step just completed: P or D, scheduled, retracted, tokens evicted, available, evictable, protected,
         waiting."""
         cache, b = self.cache, self.b
@@ -296,10 +317,14 @@ class SGLangScheduler:
             waiting,
         )
 
-    def note_scheduled(self) -> None:
-        """Keep who is in the step and how many are not, for `step_row`."""
-        scheduled = [(r.id, n) for r, n in self.chunks] or [(r.id, 1) for r in self.decoding]
-        self._scheduled = ("P" if self.chunks else "D", scheduled, len(self.waiting))
+    def memory(self) -> dict[str, Any]:
+        """Where the ratio of its admission and the passes of its queue stand."""
+        ratio = self.new_token_ratio
+        return {"ratio": [ratio._ratio, ratio._pending], "passes": self.waiting._passes}
+
+    def remember(self, memory: dict[str, Any]) -> None:
+        self.new_token_ratio._ratio, self.new_token_ratio._pending = memory["ratio"]
+        self.waiting._passes = memory["passes"]
 
     def private_pages(self) -> int:
         """Pages of running requests that are not in the tree."""

@@ -54,6 +54,10 @@ class Waiting:
     def add(self, request: int) -> None:
         self.queue.append(request if self._order is None else self._build(request))  # type: ignore[arg-type]
 
+    def ids(self) -> list[int]:
+        """Everybody in it, in order."""
+        return [r if isinstance(r, int) else r.id for r in self.queue]
+
     def put_last(self, r: RadixRequest) -> None:
         """A retracted request."""
         self.queue.append(r)

@@ -1,1 +1,89 @@
-"""The engine step of vLLM V1."""
+"""vLLM V1's scheduler and block cache, exact in every step (docs/cache.md; `kvcast validate engine-cases`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sim.engine import Common, Engine
+from sim.kvcache import policies
+from sim.kvcache.base import BlockCache
+from sim.kvcache.ceilings import UnderWay
+from sim.kvcache.clairvoyant import ClairvoyantCache, Forecast
+from sim.kvcache.no_cache import NoCache
+from sim.kvcache.observed import observe
+from sim.kvcache.ranked import RankedCache
+from sim.kvcache.release_order import ReleaseOrderCache
+from sim.kvcache.tiers import Tiers
+from sim.scenario import EngineParams
+from sim.vllm.scheduler import VllmScheduler
+from workloads.errors import InputError
+
+CLAIRVOYANT = "clairvoyant"
+
+
+def check(params: EngineParams, record_cache: bool) -> None:
+    """Raise InputError for what this engine has no rule for."""
+    check_policy(params.policy, params.policy_params)
+    for wrong, what in (
+        (not params.caching, "enabled = false: expected the prefix cache on"),
+        (params.policy == CLAIRVOYANT, "policy = 'clairvoyant': expected another, it knows of no tiers"),
+        (record_cache, "an optimum: it is defined for one cache, without tiers"),
+    ):
+        if params.tiers and wrong:
+            raise InputError(f"[cache] tiers with {what}")
+
+
+def check_policy(policy: str, params: Mapping[str, Any]) -> None:
+    if policy != CLAIRVOYANT:
+        policies.check(policy, params)
+        return
+    for key in params:
+        raise InputError(f"[cache] policy_params has no key {key!r} for {policy} here: it has no parameters")
+
+
+def walks_chains(params: EngineParams) -> bool:
+    if not params.caching:
+        return True
+    return params.policy != CLAIRVOYANT and not policies.find(params.policy).by_node  # the future is known by node
+
+
+def holds(params: EngineParams, tokens: Any) -> Any:
+    """The last token's KV is never computed."""
+    return -(-(tokens - 1) // params.block_size) <= params.kv_blocks
+
+
+def lone_chunk(params: EngineParams, longest: int) -> int:
+    return params.max_num_batched_tokens
+
+
+def fleet(common: Common) -> Callable[[int], VllmScheduler]:
+    params = common.params
+    under_way = UnderWay() if common.replicas > 1 else None
+    knows = params.caching and params.policy == CLAIRVOYANT
+    forecast = Forecast(common.workload, params) if knows else None
+
+    def scheduler(index: int) -> VllmScheduler:
+        cache = _cache(common, index, forecast)
+        cache.replica, cache.under_way = index, under_way
+        if common.cache_events is not None:
+            observe(cache, common.cache_events[index])
+        tiers = Tiers(params.tiers, common.prefill_s, params.block_size) if params.tiers else None
+        return VllmScheduler(params, cache, common.paths, common.log, tiers)
+
+    return scheduler
+
+
+def _cache(common: Common, index: int, forecast: Forecast | None) -> BlockCache:
+    params = common.params
+    size = (params.kv_blocks, params.block_size, len(common.workload.tree), common.fleet_seen)
+    if not params.caching:
+        return NoCache(*size)
+    if params.policy == "lru":
+        return ReleaseOrderCache(*size)
+    if forecast is not None:
+        return ClairvoyantCache(*size, forecast)
+    return RankedCache(*size, policies.make(params.policy, common.world(index), params.policy_params))
+
+
+ENGINE = Engine("vllm-0.33.0", check, check_policy, walks_chains, fleet, holds, lone_chunk, prefill_pauses=False)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from sim.request import Request
 
 if TYPE_CHECKING:
-    from sim.vllm.scheduler import Scheduler
+    from sim.vllm.scheduler import VllmScheduler
 
 
-def admit(s: Scheduler) -> None:
+def admit(s: VllmScheduler) -> None:
     """Until one does not fit. One whose LoRA adapter finds no slot is passed by."""
     skipped: list[Request] = []
     while s.budget > 0 and len(s.running) < s.p.max_num_seqs and len(s.waiting):
@@ -34,16 +34,16 @@ def admit(s: Scheduler) -> None:
     s.steady = not skipped and _nobody_joins(s)
 
 
-def _still_blocked(s: Scheduler) -> bool:
+def _still_blocked(s: VllmScheduler) -> bool:
     """The head's need cannot have shrunk: nobody computes what it asks for."""
     return bool(s.running) and not s.blocked_written and s.p.reserve_full_isl and s.cache.free < s.blocked_need
 
 
-def _finds_no_lora_slot(s: Scheduler, r: Request) -> bool:
+def _finds_no_lora_slot(s: VllmScheduler, r: Request) -> bool:
     return r.lora >= 0 and 0 < s.p.max_loras <= len(s.loras) and r.lora not in s.loras
 
 
-def _fit(s: Scheduler, r: Request) -> int:
+def _fit(s: VllmScheduler, r: Request) -> int:
     """Look r up and pin its hits when it fits: the tokens of its first chunk, 0 when it does not fit."""
     cache, b = s.cache, s.b
     limit = (r.known - 1) // b
@@ -66,7 +66,7 @@ def _fit(s: Scheduler, r: Request) -> int:
     return tokens
 
 
-def _record_hit(s: Scheduler, r: Request, hit: int, limit: int) -> None:
+def _record_hit(s: VllmScheduler, r: Request, hit: int, limit: int) -> None:
     if r.preempted_at >= 0:
         s.log.hit_again(r, hit * s.b)
     else:
@@ -74,7 +74,7 @@ def _record_hit(s: Scheduler, r: Request, hit: int, limit: int) -> None:
         s.log.hit(r, hit * s.b, own * s.b, fleet * s.b)
 
 
-def _start(s: Scheduler, r: Request, tokens: int) -> None:
+def _start(s: VllmScheduler, r: Request, tokens: int) -> None:
     """Give r a place in the batch, and its first chunk unless it loads."""
     s.log.admitted(r, s.now_s)
     r.order = s.admitted
@@ -94,7 +94,7 @@ def _start(s: Scheduler, r: Request, tokens: int) -> None:
     s.cache.start_writing(r)
 
 
-def _nobody_joins(s: Scheduler) -> bool:
+def _nobody_joins(s: VllmScheduler) -> bool:
     """Whether the same decodes, and nothing else, run until somebody finishes or arrives."""
     if s.chunks or s.prefills or s.left_out or s.cache.overlapped or s.ending:
         return False

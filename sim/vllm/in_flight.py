@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from sim.request import Request
 
 if TYPE_CHECKING:
-    from sim.vllm.scheduler import Scheduler
+    from sim.vllm.scheduler import VllmScheduler
 
 
-def finish(s: Scheduler, r: Request) -> None:
+def finish(s: VllmScheduler, r: Request) -> None:
     """It has sampled its last output; the next step is decided before anybody knows."""
     s.cache.enter_generated(r)
     s.cache.overlapped.discard(r)
@@ -24,7 +24,7 @@ def finish(s: Scheduler, r: Request) -> None:
     s.ending.append(r)
 
 
-def learn(s: Scheduler) -> None:
+def learn(s: VllmScheduler) -> None:
     """The outputs of the step before the one just decided become known, in running order."""
     for r in sorted((*s.ending, *s.left_out), key=lambda r: r.order):
         if r in s.running:
@@ -36,7 +36,7 @@ def learn(s: Scheduler) -> None:
     s.ending.clear()
 
 
-def let_go(s: Scheduler, r: Request) -> None:
+def let_go(s: VllmScheduler, r: Request) -> None:
     """A finished request leaves after the step was decided."""
     s.cache.release(r)
     del s.running[r]

@@ -12,10 +12,10 @@ from sim.request import Request
 from sim.vllm import in_flight
 
 if TYPE_CHECKING:
-    from sim.vllm.scheduler import Scheduler
+    from sim.vllm.scheduler import VllmScheduler
 
 
-def advance_in_order(s: Scheduler) -> None:
+def advance_in_order(s: VllmScheduler) -> None:
     """Schedule the running requests one after the other."""
     s.decoded = s.decoded_base = 0
     for r in list(s.running):
@@ -31,7 +31,7 @@ def advance_in_order(s: Scheduler) -> None:
         _end_walk(s)
 
 
-def _make_room(s: Scheduler, r: Request, tokens: int) -> bool:
+def _make_room(s: VllmScheduler, r: Request, tokens: int) -> bool:
     """Preempt until `tokens` more of r fit; False when r itself had to go."""
     while True:
         computed = s.steps - r.base if r.decoding else r.computed
@@ -45,7 +45,7 @@ def _make_room(s: Scheduler, r: Request, tokens: int) -> bool:
             return False
 
 
-def _victim(s: Scheduler) -> Request:
+def _victim(s: VllmScheduler) -> Request:
     """Whom to preempt: the last admitted, the least urgent, or who loses the fewest computed tokens (vLLM PR 53723)."""
     if s.p.preemption_victim == "lcf":
         given = dict(s.chunks)
@@ -55,7 +55,7 @@ def _victim(s: Scheduler) -> Request:
     return next(reversed(s.running))
 
 
-def _advance(s: Scheduler, r: Request, tokens: int) -> None:
+def _advance(s: VllmScheduler, r: Request, tokens: int) -> None:
     if not r.decoding:
         s.allocate(r, tokens)
         return
@@ -70,7 +70,7 @@ def _advance(s: Scheduler, r: Request, tokens: int) -> None:
     s.decoded_base += r.base
 
 
-def _take_back(s: Scheduler, victim: Request) -> None:
+def _take_back(s: VllmScheduler, victim: Request) -> None:
     """Return to the budget what this step had already given a victim (nothing when it is the last admitted)."""
     if victim.ahead:
         s.decoded -= 1
@@ -85,7 +85,7 @@ def _take_back(s: Scheduler, victim: Request) -> None:
             return
 
 
-def preempt(s: Scheduler, r: Request) -> None:
+def preempt(s: VllmScheduler, r: Request) -> None:
     """Recompute preemption: blocks are freed (and stay cached), outputs are kept, the request goes first in the
     queue."""
     s.log.preemptions[r.id] += 1
@@ -111,7 +111,7 @@ def preempt(s: Scheduler, r: Request) -> None:
     s.waiting.put_back(r)
 
 
-def _stop_decoding(s: Scheduler, r: Request, computed: int) -> None:
+def _stop_decoding(s: VllmScheduler, r: Request, computed: int) -> None:
     s.cache.release(s.synced(r))
     s.decodes.leave(r)
     r.generated = computed - r.prompt + 1
@@ -120,7 +120,7 @@ def _stop_decoding(s: Scheduler, r: Request, computed: int) -> None:
     r.decoding = False
 
 
-def _end_walk(s: Scheduler) -> None:
+def _end_walk(s: VllmScheduler) -> None:
     """Decodes left out of the step are shifted by one, the others have advanced."""
     decodes = [r for r in s.running if r.decoding]
     s.left_out = [r for r in decodes if not r.ahead]

@@ -15,6 +15,7 @@ budget binds does a step walk the running list in order, since then the victim d
 from __future__ import annotations
 
 from array import array
+from typing import Any
 
 from sim.decodes import Decodes
 from sim.kvcache.base import BlockCache
@@ -28,7 +29,7 @@ from sim.vllm.loading import PREFETCH_AHEAD, Loader
 from sim.vllm.waiting import QUEUES
 
 
-class Scheduler:
+class VllmScheduler:
     """One replica's queues, running batch and step plan."""
 
     def __init__(
@@ -43,6 +44,7 @@ class Scheduler:
         self.loader = None if tiers is None else Loader(tiers, cache, log)
         self.prefetches = self.loader is not None and self.loader.prefetches
         self.by_priority = params.scheduler_policy == "priority"
+        self.ahead = params.async_scheduling and params.calls_ahead
         cache.lag = int(params.async_scheduling)
         self.watermark = int(params.watermark * (params.kv_blocks + 1))
         self.waiting = QUEUES[params.scheduler_policy](self._build)
@@ -293,3 +295,36 @@ class Scheduler:
         """`held` of a decode is only kept up to date here: it is implied by what it has computed."""
         r.held = -(-(self.steps + r.ahead - r.base) // self.b)
         return r
+
+    # -- log and state ----------------------------------------------------------------------------------------------
+    def begin_at(self, steps: int) -> None:
+        self.steps = self.cache.steps = steps
+
+    def unfinished(self) -> list[int]:
+        return [r.id for r in self.running if not r.finished] + self.waiting.ids()
+
+    def row_at_start(self, taken: int, evicted: int) -> tuple | None:
+        """Scheduled, preempted, blocks taken, evicted and free, running, waiting; a call that schedules nothing is no
+        step."""
+        if not (self.chunks or self.decoded):
+            return None
+        tokens, out = {r.id: n for r, n in self.chunks}, set(self.left_out)
+        scheduled = [
+            (r.id, 1 if r.decoding else tokens[r.id])
+            for r in self.running
+            if r.id in tokens or (r.decoding and r not in out)
+        ]
+        sizes = (self.cache.free, len(self.running), len(self.waiting))
+        return (scheduled, list(self.preempted), taken, evicted, *sizes)
+
+    def row_at_end(self) -> None:
+        """Nothing: a step is told when it begins."""
+
+    def memory(self) -> dict[str, Any]:
+        """Nothing beside its cache. Raises ValueError for cache tiers, which cannot be kept."""
+        if self.tiers is not None:
+            raise ValueError("a cache with tiers below it cannot be saved or begun with")
+        return {}
+
+    def remember(self, memory: dict[str, Any]) -> None:
+        """Nothing to remember."""

@@ -11,10 +11,10 @@ from array import array
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sim.vllm.scheduler import Scheduler
+    from sim.vllm.scheduler import VllmScheduler
 
 
-def plan(s: Scheduler, most: int) -> int:
+def plan(s: VllmScheduler, most: int) -> int:
     """How many steps, the one just decided included, run with this batch and no shortage of memory: 1 to `most`."""
     decodes = s.decodes
     if decodes.n:
@@ -28,7 +28,7 @@ def plan(s: Scheduler, most: int) -> int:
     return 1 + decodes.steps_that_fit(s.steps, most - 1, s.cache.free)
 
 
-def prefill_stretch(s: Scheduler, most: int) -> int:
+def prefill_stretch(s: VllmScheduler, most: int) -> int:
     """The same with chunks of one prompt that take all the budget the decodes leave: nobody else is admitted
     meanwhile."""
     r, tokens = s.chunks[-1]
@@ -40,7 +40,7 @@ def prefill_stretch(s: Scheduler, most: int) -> int:
     return 1 + k
 
 
-def _takes_all_alone(s: Scheduler) -> bool:
+def _takes_all_alone(s: VllmScheduler) -> bool:
     """Whether the last request of the batch is the only one in prefill, has all the rest of the budget, and nothing
     else goes on."""
     r, tokens = s.chunks[-1]
@@ -56,13 +56,13 @@ def _takes_all_alone(s: Scheduler) -> bool:
     return not (s.left_out or s.ending or s.cache.lag or s.cache.overlapped)
 
 
-def announce(s: Scheduler, ends_s: array[float]) -> None:
+def announce(s: VllmScheduler, ends_s: array[float]) -> None:
     """A stretch has begun whose steps end then. What other replicas may ask of it before it is over is said now."""
     for r, tokens in s.chunks:
         s.cache.announce(r, r.computed, tokens, ends_s)
 
 
-def take(s: Scheduler, k: int) -> None:
+def take(s: VllmScheduler, k: int) -> None:
     """k more steps of the present stretch."""
     need = s.decodes.blocks_over(s.steps, k)
     if need:

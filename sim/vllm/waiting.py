@@ -45,6 +45,10 @@ class FcfsQueue:
                 queue[i] = self._build(request)
         return [queue[i] for i in range(min(n, len(queue)))]  # type: ignore[misc]
 
+    def ids(self) -> list[int]:
+        """Everybody in it, in order."""
+        return [r if isinstance(r, int) else r.id for r in self._queue]
+
     def put_back(self, request: Request) -> None:
         """A preempted or skipped request goes to the front."""
         self._queue.appendleft(request)
@@ -78,6 +82,10 @@ class PriorityQueue:
     def first(self, n: int) -> list[Request]:
         """The n requests at the head, in order."""
         return [request for _, request in heapq.nsmallest(n, self._heap, key=lambda entry: entry[0])]
+
+    def ids(self) -> list[int]:
+        """Everybody in it, in order."""
+        return [request.id for request in self.first(len(self._heap))]
 
     def put_back(self, request: Request) -> None:
         heapq.heappush(self._heap, (request.urgency, request))

@@ -210,14 +210,27 @@ class Reader:
     def edit(self, row: int, column: int, value: str) -> Reader:
         """Write into a cell of the page's first table."""
         self.interactions += 1
-        self.page.get_by_test_id("stDataFrame").first.click(position={"x": 60, "y": 52 + 35 * row})
-        for _ in range(column):
-            self.page.keyboard.press("ArrowRight")
-        self.page.keyboard.press("Enter")
-        field = self.page.locator("#portal").locator("input, textarea").first
+        field = self._opened(row, column)
         field.fill(value)
         field.press("Enter")
         return self._begun().rest()
+
+    def _opened(self, row: int, column: int) -> Any:
+        """The field of a cell. A table that is being drawn anew lets go of the keys: then once more."""
+        from playwright.sync_api import TimeoutError as NotThereError
+
+        field = self.page.locator("#portal").locator("input, textarea").first
+        for _ in range(10):
+            self.page.get_by_test_id("stDataFrame").first.click(position={"x": 60, "y": 52 + 35 * row})
+            for _ in range(column):
+                self.page.keyboard.press("ArrowRight")
+            self.page.keyboard.press("Enter")
+            try:
+                field.wait_for(timeout=10_000)
+                break
+            except NotThereError:
+                continue
+        return field
 
     def choose(self, label: str, option: str) -> Reader:
         """Pick from a list: two clicks."""

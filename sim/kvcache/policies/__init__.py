@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from difflib import get_close_matches
-from importlib import import_module
 from typing import Any
 
 from sim.kvcache.policies.arc import Arc
@@ -20,6 +19,7 @@ from sim.kvcache.policies.own import watched
 from sim.kvcache.policies.s3fifo import S3Fifo
 from sim.kvcache.policies.sieve import Sieve
 from sim.kvcache.policies.wtinylfu import WTinyLfu
+from sim.own import own_class
 from workloads.errors import InputError
 
 POLICIES: dict[str, type[Policy]] = {
@@ -72,23 +72,13 @@ def find(policy: str | type[Policy]) -> type[Policy]:
     name = name_of(policy)
     if name in POLICIES:
         return POLICIES[name]
-    module, colon, attribute = name.partition(":")
-    if not colon:
+    if ":" not in name:
         close = get_close_matches(name, POLICIES, 1)
         hint = f" (did you mean {close[0]}?)" if close else ""
         raise InputError(
             f"[cache] policy = {name!r}: expected one of {', '.join(POLICIES)}, or module:Class for your own{hint}"
         )
-    try:
-        found = getattr(import_module(module), attribute)
-    except (Exception, SystemExit) as error:  # a user's module may raise anything
-        what = "" if isinstance(error, ImportError | AttributeError | ValueError) else f"{type(error).__name__}: "
-        raise InputError(
-            f"[cache] policy = {name!r}: {what}{error}; expected module:Class that Python can import"
-        ) from None
-    if not (isinstance(found, type) and issubclass(found, Policy)):
-        raise InputError(f"[cache] policy = {name!r}: expected a class derived from sim.kvcache.policies.Policy")
-    return found
+    return own_class(name, Policy, f"[cache] policy = {name!r}")
 
 
 def check(name: str, params: Mapping[str, Any]) -> None:

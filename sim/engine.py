@@ -1,0 +1,176 @@
+"""The seam between a replica and an engine's rules: what a Scheduler answers, and in what order it is asked.
+
+The one idea: an engine is a queue, a batch and a cache that move only when the replica tells them to. Nothing in it
+knows the clock's events or how long a step takes; it decides what a step holds, and the replica what that costs.
+
+    submit             at any time; everything else at the end of a step or in an idle moment
+    schedule           mutates: decides one step. Then `shape`, `stretch` and `announce` look at it
+    fast_forward(k)    mutates: takes k more steps of the same stretch
+    complete           mutates: ends the step. Then `schedule` again, while `busy`
+
+`sim.engines` has the engines by name.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Protocol
+
+import numpy as np
+
+from calibrate.latency import StepTime
+from sim.kvcache.chains import Paths
+from sim.kvcache.policies.base import World
+from sim.kvcache.tiers import Tiers
+from sim.log import RequestLog
+from sim.scenario import EngineParams
+from workloads.columns import Workload
+
+
+class Cache(Protocol):
+    """A replica's KV memory in blocks: total = in use + idle (cached, nobody's) + blank."""
+
+    total: int
+    blank: int
+    idle: int
+    taken: int  #: blocks given out so far
+    evicted: int  #: cached blocks lost so far
+    now_s: float  #: the replica sets it, and `turn`, before every step
+    turn: int
+
+
+class Scheduler(Protocol):
+    """One replica's queue, batch, cache and step plan."""
+
+    p: EngineParams
+    paths: Paths
+    waiting_tokens: int
+    running_tokens: int  #: known tokens of the running requests, at the last completed step
+    by_priority: bool  #: an arrival may overtake those that wait
+    prefetches: bool  #: blocks of those that wait are brought up from a cache tier
+    ahead: bool  #: a step is decided when the one before it begins
+    tiers: Tiers | None
+    decoded: int  #: requests that decode in the present step
+    preempted: list[int]  #: by it, ids
+    changed: bool  #: the batch is another
+    freed: bool  #: somebody let go after the step was decided
+
+    @property
+    def cache(self) -> Cache: ...
+
+    @property
+    def waiting(self) -> Sized: ...
+
+    @property
+    def running(self) -> Sized:
+        """Requests in the batch, in their order."""
+        ...
+
+    @property
+    def loading(self) -> Sequence[Any]:
+        """Of the running, those whose blocks are on their way from a cache tier; each has a `ready_s`."""
+        ...
+
+    @property
+    def chunks(self) -> Sequence[tuple[Any, int]]:
+        """(request, prefill tokens) of the present step."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything waits or runs."""
+        ...
+
+    def submit(self, request: int) -> bool:
+        """Queue a request (mutates). True when it may join before the present stretch is over."""
+        ...
+
+    def schedule(self, now_s: float) -> bool:
+        """Decide one step (mutates); False when there is nothing to do now."""
+        ...
+
+    def shape(self) -> tuple[list[tuple[int, int]], int, int, int, int]:
+        """(chunks (new, cached), decodes, sum and maximum of their contexts, rows sampled) of the step."""
+        ...
+
+    def stretch(self, most: int) -> int:
+        """How many steps, this one included, run with this batch (1 to `most`)."""
+        ...
+
+    def announce(self, ends_s: array[float]) -> None:
+        """A stretch with a chunk has begun whose steps end then (mutates what others may look up)."""
+        ...
+
+    def fast_forward(self, k: int) -> None:
+        """Take k more steps of the present stretch (mutates)."""
+        ...
+
+    def finishing_now(self) -> bool:
+        """Whether somebody lets go at the end of the present step."""
+        ...
+
+    def complete(self) -> list[int]:
+        """Sample and free at the end of a step (mutates); the requests that finished."""
+        ...
+
+    def begin_at(self, steps: int) -> None:
+        """Count steps from here (before the first one): what the replica's earlier engines have taken."""
+        ...
+
+    def unfinished(self) -> Iterable[int]:
+        """Everybody that runs or waits, by id: running ones in their order, then the queue."""
+        ...
+
+    def row_at_start(self, taken: int, evicted: int) -> tuple | None:
+        """A row of the step log just after `schedule`, or None; blocks taken and evicted by it."""
+        ...
+
+    def row_at_end(self) -> tuple | None:
+        """A row of the step log just after `complete`, or None."""
+        ...
+
+    def memory(self) -> dict[str, Any]:
+        """What it knows beside its cache when nothing runs, as plain values."""
+        ...
+
+    def remember(self, memory: dict[str, Any]) -> None:
+        """What another one knew (mutates; before the first step)."""
+        ...
+
+
+@dataclass
+class Common:
+    """What the replicas of one simulation share."""
+
+    params: EngineParams
+    workload: Workload
+    step_time: StepTime
+    log: RequestLog
+    paths: Paths
+    seed: int
+    replicas: int
+    prefill_s: Callable[[int, int], float]  #: (cached, prompt) tokens -> seconds of a prefill alone
+    cache_events: list[array[int]] | None = None  #: acquisitions and releases, of each replica
+    fleet_seen: dict[int, int] = field(default_factory=dict)
+
+    def world(self, index: int) -> World:
+        """What a policy of replica `index` may know; its random numbers are stream 2 of the seed."""
+        stream = np.random.SeedSequence(self.seed, spawn_key=(2, index)).generate_state(4)
+        return World(self.workload, self.params.kv_blocks, self.params.block_size, Random(stream.tobytes()))
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The rules of one engine. A third one is a package with these, and a row in `sim.engines`."""
+
+    version: str  #: whose rules, for every summary
+    check: Callable[[EngineParams, bool], None]  #: InputError for what it has no rule for; True: cache events wanted
+    check_policy: Callable[[str, Mapping[str, Any]], None]  #: InputError for an eviction policy or its parameters
+    walks_chains: Callable[[EngineParams], bool]  #: paths of chains instead of nodes are enough
+    fleet: Callable[[Common], Callable[[int], Scheduler]]  #: makes the scheduler of replica number i, anew each time
+    holds: Callable[[EngineParams, Any], Any]  #: whether a request of so many tokens, prompt and output, can be served
+    lone_chunk: Callable[[EngineParams, int], int]  #: prompt tokens in a step of one request with nothing beside it
+    prefill_pauses: bool  #: decodes wait while a prompt is computed

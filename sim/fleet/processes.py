@@ -1,0 +1,68 @@
+"""Processes beside a run: failures, repairs, autoscalers, whatever a generator can say.
+
+The one idea: a process is a SimPy generator that is handed the fleet and waits in simulated time.
+
+    def fails_once(fleet):
+        yield fleet.sleep(60)
+        fleet.replicas[0].fail()
+        yield fleet.sleep(120)
+        fleet.replicas[0].start()
+
+    simulate(scenario, processes=[fails_once])
+
+It acts before what arrives at the same time, and never keeps a run alive: that ends with its last request. Examples:
+examples/failure.py, examples/autoscaler.py; rules: docs/fleet.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+
+import simpy
+
+from sim.fleet.cluster import Cluster
+from sim.fleet.replica import Replica
+from workloads.errors import InputError
+
+Process = Callable[["Fleet"], Generator[simpy.Event, None, None]]
+
+
+class Fleet:
+    """What a process sees, and may do.
+
+    A replica has `fail(retried=True)`, `drain()` and `start()`, `state` (up, draining or down), `takes` and
+    `load_tokens()`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.replicas: Sequence[Replica] = cluster.replicas
+
+    @property
+    def now_s(self) -> float:
+        return self._cluster.env.now
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait because no replica takes any."""
+        return len(self._cluster.waiting)
+
+    @property
+    def taking(self) -> Sequence[Replica]:
+        """The replicas that take requests."""
+        return self._cluster.taking
+
+    def sleep(self, seconds: float) -> simpy.Event:
+        """To be yielded: the process goes on so much later."""
+        if not seconds >= 0:
+            raise InputError(f"a process sleeps {seconds!r} s: expected a number of at least 0")
+        return self._cluster.env.timeout(seconds)
+
+
+def begin(processes: Sequence[Process], cluster: Cluster) -> None:
+    """Start them at time 0."""
+    fleet = Fleet(cluster)
+    for process in processes:
+        made = process(fleet)
+        if not isinstance(made, Generator):
+            raise InputError(f"process {getattr(process, '__name__', process)!r}: expected a generator function")
+        cluster.env.process(made)
