@@ -186,7 +186,7 @@ def _bill(scenario: Scenario, workload: Workload, report: Report) -> dict[str, f
     """What the fleet costs at a mix's nominal load, which a window has more or less of; None for a trace or a closed
     loop."""
     from kvcast.scenario.steady import is_mix
-    from kvcast.studies.money import money
+    from sim.measure.money import money
 
     offered, price, inside = (
         report.summary["offered_per_s"],

@@ -47,6 +47,7 @@ class Scheduler(Protocol):
 
     p: EngineParams
     paths: Paths
+    log: RequestLog
     waiting_tokens: int
     running_tokens: int  #: known tokens of the running requests, at the last completed step
     by_priority: bool  #: an arrival may overtake those that wait

@@ -7,7 +7,7 @@ import pytest
 from calibrate.kv_logs import log_lines, read_kv_log
 from calibrate.latency import step_time
 from calibrate.models import resolve_model
-from calibrate.profile import resolve_profile
+from calibrate.resolve import resolve_profile
 from kvcast.cli import main
 from workloads.errors import InputError
 

@@ -18,8 +18,7 @@ import argparse
 from pathlib import Path
 
 from kvcast.commands import output
-
-NO_FLEET = 1  #: exit code: no fleet that was looked at meets the target
+from kvcast.text import NO_FLEET
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -153,7 +153,8 @@ def _show(args: argparse.Namespace) -> dict[str, Any]:
 
 def _profile(args: argparse.Namespace) -> Any:
     from calibrate.models import resolve_model
-    from calibrate.profile import BUNDLED, bundled_profiles, load_profile, resolve_profile
+    from calibrate.profile import BUNDLED, bundled_profiles, load_profile
+    from calibrate.resolve import resolve_profile
 
     if args.profile is None:
         return None

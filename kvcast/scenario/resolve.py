@@ -79,7 +79,7 @@ class Resolved:
 def resolve(scenario: Scenario) -> Resolved:
     """Look up model and profile and fill in the engine's defaults for that GPU. Raises InputError."""
     from calibrate.models import bundled_model, load_model_at
-    from calibrate.profile import resolve_profile
+    from calibrate.resolve import resolve_profile
 
     check(scenario)
     scenario = absolute_scenario(scenario, Path.cwd())
@@ -101,7 +101,7 @@ def resolve(scenario: Scenario) -> Resolved:
 
 
 def _vllm(resolved: Resolved) -> Resolved:
-    from calibrate.latency import engine_defaults
+    from calibrate.resolve import engine_defaults
 
     batched_tokens, num_seqs = engine_defaults(resolved.profile)
     origin = f"vLLM's default on {resolved.profile.device['name']}"
