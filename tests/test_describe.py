@@ -435,9 +435,9 @@ def test_a_scaled_trace_is_spread_over_the_ticks_it_was_recorded_in(tmp_path: Pa
 @pytest.mark.parametrize(
     ("wrong", "line"),
     [
-        ({"rate_scale": 0}, "rate_scale = 0, expected a number above 0"),
-        ({"rate_scale": float("nan")}, "rate_scale = nan, expected a number above 0"),
-        ({"sample": 1.5}, "sample = 1.5, expected a share above 0, at most 1"),
+        ({"rate_scale": 0}, "rate_scale = 0, expected above 0, from 1e-09 to 1e+09"),
+        ({"rate_scale": float("nan")}, "rate_scale = nan, expected a finite number"),
+        ({"sample": 1.5}, "sample = 1.5, expected above 0 and at most 1"),
         ({"start_s": 5, "end_s": 5}, "end_s = 5, expected a time after start_s = 5"),
         ({"loop": "closed"}, "loop = 'closed', expected one of auto, open, sessions, concurrency"),
         ({"loop": "concurrency"}, "concurrency = None, expected a number of sessions"),

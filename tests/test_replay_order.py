@@ -140,7 +140,7 @@ def test_recorded_coding_agents_share_the_cache_with_one_another(data_dir) -> No
 
 
 def test_the_clairvoyant_expects_sessions_side_by_side() -> None:
-    assert Forecast(TWO_SESSIONS, EngineParams(8, 1)).position.tolist() == [0, 3, 1, 2]
+    assert Forecast(TWO_SESSIONS, EngineParams(kv_blocks=8, block_size=1)).position.tolist() == [0, 3, 1, 2]
 
 
 def test_the_clairvoyant_knows_enough_of_recorded_coding_agents_to_beat_lru(data_dir) -> None:

@@ -227,8 +227,8 @@ def _share_lines(rows: list[dict]) -> list[str]:
 
 
 def _capacity(value: str) -> int | None:
-    from kvcast.scenario.checks import MAX_KV_BLOCKS, from_1, within
     from workloads.errors import InputError
+    from workloads.limits import MAX_KV_BLOCKS, from_1, within
 
     if value in ("unlimited", "infinite", "inf"):
         return None

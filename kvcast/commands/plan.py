@@ -99,8 +99,8 @@ def run(args: argparse.Namespace) -> int:
     from kvcast.config import load_scenario, naming
     from kvcast.planner import plan, words
     from kvcast.planner.launch import read_command, read_log
-    from kvcast.scenario.checks import from_1, within
     from workloads.errors import InputError
+    from workloads.limits import from_1, within
 
     within("--seeds", args.seeds, from_1(1000))
     within("--jobs", args.jobs, from_1(256))

@@ -18,9 +18,9 @@ import numpy as np
 from sim.scenario import RunConfig, Scenario
 from workloads import mix
 from workloads import steady as lengths
+from workloads.clock import earliest_s
 from workloads.columns import Workload
 from workloads.config import WorkloadConfig
-from workloads.limits import earliest_s
 
 HOUR_S = 3600.0
 

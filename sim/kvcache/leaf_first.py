@@ -80,7 +80,9 @@ def build(
     """The engine's cache of that policy; clairvoyant knows that requests come in row order. Raises InputError."""
     if policy == CLAIRVOYANT:
         in_order = replace(workload, arrival_s=np.arange(float(len(workload))), after=None, concurrency=None)
-        forecast = Forecast(in_order, EngineParams(capacity_blocks, block_size, max_model_len=LONGEST))
+        forecast = Forecast(
+            in_order, EngineParams(kv_blocks=capacity_blocks, block_size=block_size, max_model_len=LONGEST)
+        )
         return ClairvoyantCache(capacity_blocks, block_size, len(workload.tree), {}, forecast)
     if policy == "lru" and not params:
         return ReleaseOrderCache(capacity_blocks, block_size, len(workload.tree), {})
