@@ -58,3 +58,10 @@ def test_compare_is_the_document_that_the_command_prints(tmp_path, capsys):
     sets = [word for one in short for word in ("--set", one)]
     assert main(["compare", example, *sets, "--vary", "cache.policy=lru,fifo", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(made))
+
+
+def test_the_api_page_is_current():
+    """python -m tools.api_page > docs/api.md"""
+    from tools.api_page import page
+
+    assert (ROOT / "docs" / "api.md").read_text() == page()
