@@ -15,6 +15,7 @@ _PUBLIC = {
     "Scenario": "sim.scenario",
     "WorkloadConfig": "workloads.config",
     "InputError": "workloads.errors",
+    "Router": "sim.fleet.router",
     "load_scenario": "kvcast.config",
     "simulate": "kvcast.api",
     "resolve": "kvcast.api",
@@ -25,6 +26,7 @@ _PUBLIC = {
 }
 __all__ = [
     "InputError",
+    "Router",
     "Scenario",
     "WorkloadConfig",
     "load_run",

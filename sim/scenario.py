@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from sim.fleet.router import meanings, name_of
 from workloads.config import WorkloadConfig
 
 
@@ -140,9 +141,14 @@ class ClusterConfig:
     replicas: int = _f(1, "engine replicas behind the router")
     router: str = _f(
         "round-robin",
-        "round-robin, random, least-loaded (tokens in the front end, waiting and running) or session-affinity (a"
-        " session stays where its first request went: the least loaded)",
+        "; ".join(f"{name}: {what[0].lower()}{what[1:].rstrip('.')}" for name, what in meanings().items())
+        + "; or your own as module:Class (docs/fleet.md)",
     )
+
+    def __post_init__(self) -> None:
+        """A router's class, which only Python can give, becomes its name."""
+        if not isinstance(self.router, str):
+            object.__setattr__(self, "router", name_of(self.router))
 
 
 @dataclass(frozen=True)

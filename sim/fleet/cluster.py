@@ -171,10 +171,9 @@ class Cluster:
 
     def returned(self, requests: list[int], retried: bool) -> None:
         """A replica has failed with these on it: they begin again, as if nothing had been computed, or are aborted."""
-        for request in requests:
-            if self.log.status[request] != UNFINISHED:
-                continue  # its last token was out
-            self.log.forget(request)
+        lost = [request for request in requests if self.log.status[request] == UNFINISHED]  # no last token is out
+        self.log.forget(lost)
+        for request in lost:
             if retried:
                 self.retries[request] = self.retries.get(request, 0) + 1
                 self._route(request)
