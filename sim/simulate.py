@@ -114,7 +114,7 @@ def run(
     cluster.start()
     with _quiet_gc():
         if processes:
-            env.run_beside(horizon_s, lambda: bool(cluster.waiting))
+            env.run_beside(horizon_s, lambda: cluster.occupied)
         else:
             env.run(until=horizon_s)
     for replica in cluster.replicas:

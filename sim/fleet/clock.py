@@ -77,8 +77,8 @@ class Clock(simpy.Environment):
                 self._moved.add(event)
 
     def run_beside(self, until_s: float | None, wanted: Callable[[], bool]) -> None:
-        """Run while requests are under way, or `wanted()` says that some wait: processes beside them keep no run alive,
-        and a day on which they do nothing for those that wait is the last."""
+        """Run while requests are under way, or `wanted()` says that some wait for a replica: processes beside them keep
+        no run alive, and a day on which they do nothing for those that wait is the last."""
         last_s = self.now
         with suppress(simpy.core.StopSimulation):
             while (next_s := self.peek()) < (inf if until_s is None else until_s):

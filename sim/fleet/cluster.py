@@ -169,6 +169,11 @@ class Cluster:
         while self.taking and self.waiting:
             self._route(self.waiting.popleft())
 
+    @property
+    def occupied(self) -> bool:
+        """Whether requests wait here, or for an engine that has just started."""
+        return bool(self.waiting) or not all(replica.empty for replica in self.replicas)
+
     def returned(self, requests: list[int], retried: bool) -> None:
         """A replica has failed with these on it: they begin again, as if nothing had been computed, or are aborted."""
         lost = [request for request in requests if self.log.status[request] == UNFINISHED]  # no last token is out

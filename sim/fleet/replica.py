@@ -130,7 +130,7 @@ class Replica:
         """It takes no more requests, and is down when it has served those it has."""
         if self.state in (UP, STARTING):
             self.state = DRAINING
-            if self._empty:
+            if self.empty:
                 self._go_down()
             else:
                 self.front.resized()
@@ -188,7 +188,8 @@ class Replica:
         return before if tiers is None else [*before, tiers.use()]
 
     @property
-    def _empty(self) -> bool:
+    def empty(self) -> bool:
+        """Whether no request is on it."""
         return not (self.scheduler.busy or self._held or self._coming)
 
     # -- from outside -----------------------------------------------------------------------------------------------
@@ -279,7 +280,7 @@ class Replica:
         env, scheduler = self.env, self.scheduler
         while True:
             if not scheduler.busy:
-                if self.state == DRAINING and self._empty:
+                if self.state == DRAINING and self.empty:
                     self._go_down()
                     return
                 self._idle = simpy.Event(env)
