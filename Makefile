@@ -1,4 +1,4 @@
-# make demo | test | test-kernels | test-calibrate | lint | fuzz | bench | dashboard | ui-test | screenshots: each sets up the virtual environment .venv on first use.
+# make demo | test | test-kernels | test-calibrate | lint | fuzz | mutants | bench | dashboard | ui-test | screenshots: each sets up the virtual environment .venv on first use.
 # The reference traces and measurements that some tests need are found through KVCAST_DATA.
 
 PYTHON ?= python3
@@ -13,7 +13,7 @@ TRITON  ?= $(shell sed -n 's/^triton==//p' constraints.txt)
 PICK    ?= all
 KERNELS := .venv-kernels-$(TRITON)
 
-.PHONY: help demo test test-kernels test-calibrate lint fuzz bench dashboard ui-test screenshots clean
+.PHONY: help demo test test-kernels test-calibrate lint fuzz mutants bench dashboard ui-test screenshots clean
 
 help:
 	@echo "make demo       simulate the bundled mix: what the prefix cache is worth on an H200"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-calibrate  calibration with torch on the CPU"
 	@echo "make ui-test    a planner's way to a verdict, in a browser    make screenshots  pictures of every page (both need chromium)"
 	@echo "make fuzz OPS=50000  random tests against a per-block reference    make bench  speed"
+	@echo "make mutants    plant about a hundred faults in a copy, one after the other: the tests must notice each (minutes)"
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("kvcast needs Python 3.11 or newer, found " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -59,11 +60,16 @@ test-calibrate: $(KERNELS)/.installed
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy --strict --follow-imports=silent tests/typed_surface.py
 
 fuzz: $(VENV)/.installed-test
 	$(BIN)/python -m tests.fuzz --ops $(OPS)
 	$(BIN)/python -m tests.fuzz --ops $(OPS) --engine sglang
 	$(BIN)/python -m tests.fuzz_policies --ops $(OPS)
+
+# Faults in the kernels are planted too where `make test-kernels` has made its virtual environment.
+mutants: $(VENV)/.installed-test
+	$(BIN)/python -m tests.mutants
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/bench_speed.py

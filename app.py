@@ -8,14 +8,24 @@ subprocess, and every page shows what is read from the answer.
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from importlib import import_module
 
 import streamlit as st
 
+from kvcast.jobs.runner import PREPARE, Runner
 from kvcast.pages import shell
 
 PAGES = ("Plan", "Workload", "Cache", "Compare", "Calibration", "Timeline")
+
+
+@st.cache_resource
+def prepare(_runner: Runner) -> None:
+    """Begin the example's plan, once, with the server's first session."""
+    from kvcast.pages import plan
+
+    plan.prepare(_runner)
 
 
 def main() -> None:
@@ -30,6 +40,8 @@ def main() -> None:
     ]
     chosen = st.navigation(pages, position="top")
     page = shell.begin()  # here, not in a page, so that the sidebar's widgets live through a change of pages
+    if os.environ.get(PREPARE):
+        prepare(page.runner)
     chosen.run()
 
 

@@ -21,9 +21,9 @@ import numpy as np
 
 from calibrate.fit import Fitted, Sample, as_json, fit_form, fit_operators
 from calibrate.forms import AXES, STREAMING, TERMS, Form, kernel_of
-from calibrate.gpu.measure import DRIFT, failed_lines, read_points
 from calibrate.models import ModelSpec
 from calibrate.operators import ELEMENT_BYTES, Point, StepOperator, attention_shape, features, step_operators
+from calibrate.points_file import DRIFT, failed_lines, read_points
 from calibrate.profile import DeviceProfile
 from workloads.errors import InputError
 

@@ -8,7 +8,6 @@ so a result can name exactly what it rests on. How points become step times is `
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import os
@@ -17,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from calibrate.models import ModelSpec, known_as
 from workloads.errors import InputError
 
 BUNDLED = Path(__file__).parent / "profiles"
@@ -75,10 +73,10 @@ class DeviceProfile:
     def fits(self, model: str, dtype: str, tp: int) -> bool:
         """Whether the profile is of this model, precision and width (a roofline without a model fits any; fp16 runs as
         bf16 does)."""
-        return self.model in (None, model) and _alike(self.dtype, dtype) and self.tensor_parallel == tp
+        return self.model in (None, model) and alike(self.dtype, dtype) and self.tensor_parallel == tp
 
 
-def _alike(a: str, b: str) -> bool:
+def alike(a: str, b: str) -> bool:
     """Whether two types have the same speed and size: bf16 and fp16 do."""
     return a == b or {a, b} == {"bf16", "fp16"}
 
@@ -145,74 +143,3 @@ def _check(document: dict[str, Any], path: Path) -> None:
 def bundled_profiles() -> list[str]:
     """Ids of the profiles that ship with kvcast."""
     return sorted(p.stem for p in BUNDLED.glob("*.json"))
-
-
-def resolve_profile(
-    spec: str, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str | None = None
-) -> DeviceProfile:
-    """The profile a scenario names: a bundled id, a profile file, a folder of operator tables, or roofline:GPU.
-
-    model: the scenario's ModelSpec. A profile of another model, precision or width is an InputError that lists those
-    that fit; a roofline is used only when it is asked for. kv_dtype: checked when given (attention over an fp8 cache
-    takes other times)."""
-    if spec.startswith("roofline:"):
-        from calibrate.sources.roofline import roofline_profile
-
-        return roofline_profile(spec.removeprefix("roofline:"), dtype, tp, kv_dtype)
-    profile = _find(spec, tp)
-    name = known_as(model)
-    if not profile.fits(name, dtype, tp):
-        have = f"{profile.model} {profile.dtype} tensor_parallel {profile.tensor_parallel}"
-        raise InputError(
-            f"profile {spec!r} is for {have}; the scenario has {model.name} {dtype} tensor_parallel {tp};"
-            f" {_that_fit(name, dtype, tp)}"
-        )
-    if kv_dtype is not None and not _alike(profile.kv_dtype, kv_dtype):
-        raise InputError(
-            f"profile {spec!r} was made with a {profile.kv_dtype} KV cache; the scenario's kv_dtype is {kv_dtype}"
-            " (roofline:GPU takes any)"
-        )
-    return profile
-
-
-def _find(spec: str, tp: int = 1) -> DeviceProfile:
-    path, names = Path(spec), bundled_profiles()
-    if spec in names:
-        return load_profile(BUNDLED / f"{spec}.json")
-    if (path / "mlp.csv").is_file():
-        from calibrate.sources.vidur import profile_from_vidur
-
-        return profile_from_vidur(path, tp)
-    if path.is_dir():
-        from calibrate.sources.folder import profile_from_folder
-
-        return profile_from_folder(path)
-    if path.suffix == ".json" or path.exists():
-        return load_profile(path)
-    if path.is_absolute():
-        raise InputError(
-            f"{path}: no such file or folder; expected a profile, a folder of operator tables, or the name of a bundled"
-            " profile"
-        )
-    if spec.startswith("roofline"):
-        from calibrate.sources.roofline import GPUS
-
-        raise InputError(
-            f"profile {spec!r} is not bundled; expected roofline:GPU with one of {', '.join(GPUS)} (kvcast profile"
-            " list)"
-        )
-    near = difflib.get_close_matches(spec, names, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise InputError(
-        f"profile {spec!r} is not bundled{hint} (bundled: {', '.join(names) or 'none'}; or a profile file, a folder of"
-        " operator tables, roofline:GPU)"
-    )
-
-
-def _that_fit(model: str, dtype: str, tp: int) -> str:
-    fitting = [n for n in bundled_profiles() if load_profile(BUNDLED / f"{n}.json").fits(model, dtype, tp)]
-    return (
-        "these fit: " + ", ".join([*fitting, "roofline:GPU"])
-        if fitting
-        else "no bundled profile fits; roofline:GPU estimates any model"
-    )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibrate.latency import StepTime
+from calibrate.step import StepTime
 
 
 @dataclass(frozen=True)

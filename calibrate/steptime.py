@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrate.latency import EXTRAPOLATED, INTERPOLATED, MEASURED
+from calibrate.step import EXTRAPOLATED, INTERPOLATED, MEASURED
 
 MAX_CURVES = 4096
 """Decode curves kept per object; a batch size beyond that rebuilds the cache from empty. So for dense passes by their

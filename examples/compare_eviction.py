@@ -26,8 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kvcast import InputError, api, load_scenario, text
-from kvcast.scenario.steady import together
+from kvcast import InputError, api, build_report, load_scenario, order_optimum, text, together
 from kvcast.store import workload_folder
 from kvcast.studies import differences, intervals
 from sim.kvcache.policies import POLICIES as OF_THE_ENGINE
@@ -83,9 +82,6 @@ DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 2", "10 4", "4 1")
 
 def measure(scenario: Any, workload: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """One run: its numbers, and its requests' columns for the comparison."""
-    from sim.measure.report import build_report
-    from sim.optimum.schedule import order_optimum
-
     prepared = api.prepare(scenario, workload_folder.load(workload))
     rec = api.record(prepared, record_cache=True)
     report = build_report(rec, prepared.workload, prepared.scenario)

@@ -13,10 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.kvcache.leaf_first import leaf_first
-from sim.kvcache.policies import Policy, Run, World
-from workloads.columns import Workload
-from workloads.prefix_tree import from_pieces
+from kvcast import Policy, Run, Workload, World, from_pieces, leaf_first
 
 
 class LongPromptsFirst(Policy):

@@ -11,11 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrate.latency import load_step_time
-from sim.scenario import EngineParams
-from sim.simulate import run
-from workloads.columns import Workload
-from workloads.prefix_tree import from_pieces
+from kvcast import EngineParams, Workload, from_pieces, load_step_time, run
 
 SYSTEM, PYTHON, JAVASCRIPT, QUESTION = (
     ("system", 0, 2000),

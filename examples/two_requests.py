@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrate.latency import load_step_time
-from sim.scenario import EngineParams
-from sim.simulate import run
-from workloads.columns import PrefixTree, Workload
+from kvcast import EngineParams, PrefixTree, Workload, load_step_time, run
 
 REQUESTS = {"document question": (20_000, 50), "long answer": (100, 2_000)}
 """Label -> (prompt tokens, output tokens)."""

@@ -1,8 +1,8 @@
 """From a Scenario to a Report: resolve every default, load the workload, run, measure.
 
 The one idea: `prepare` turns names into things (model, profile, step times, KV blocks, requests) and returns them with
-a scenario in which nothing is left open; `simulate` is `prepare`, run and measure. Two runs that share a workload share
-it.
+a scenario in which nothing is left open (kvcast.scenario.resolve); `simulate` is `prepare`, run and measure. Two runs
+that share a workload share it.
 
     >>> from kvcast import load_scenario, simulate
     >>> report = simulate(load_scenario("examples/demo.toml"))
@@ -14,58 +14,22 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.scenario import EngineParams, Scenario, TierParams
+from kvcast.scenario.resolve import OPTIMAL
+from kvcast.scenario.resolve import Resolved as Resolved
+from kvcast.scenario.resolve import resolve as resolve
+from sim.scenario import Scenario
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError
 
 if TYPE_CHECKING:
     from calibrate.latency import StepTime
     from calibrate.models import ModelSpec
-    from calibrate.profile import DeviceProfile
     from calibrate.utilization import StepWork
     from sim.measure.report import Report
     from sim.recording import Recording
     from workloads.columns import Workload
-
-OPTIMAL = "optimal"
-"""cache.policy of a run that evicts by the future and proves afterwards that no eviction would have hit more in its
-schedule."""
-KV_DTYPE = {"fp8": "bf16"}
-"""KV type of weights of a type; any other is kept as it is (an engine's `auto`)."""
-GIVEN, CONTEXT = "given", "the model's context"
-"""Origins: of an engine key that the scenario sets, and of a max_model_len that is the model's own."""
-
-
-@dataclass(frozen=True)
-class Resolved:
-    """A scenario with nothing left open, and what its names stand for."""
-
-    scenario: Scenario  #: as given, with every engine default filled in
-    model: ModelSpec
-    profile: DeviceProfile
-    origins: dict[str, str]  #: engine key -> where its value came from
-    kv_lines: tuple[str, ...] = ()  #: the arithmetic of the KV capacity
-
-    @property
-    def lowered(self) -> bool:
-        """Whether max_model_len is below the model's context because no more fits in the KV memory."""
-        return self.origins["max_model_len"] not in (GIVEN, CONTEXT)
-
-    @property
-    def params(self) -> EngineParams:
-        tp = self.scenario.hardware.tensor_parallel
-        per_token = self.model.kv_bytes_per_token(str(self.scenario.model.kv_dtype), tp) * tp
-        return engine_params(self.scenario, per_token * self.scenario.engine.block_size)
-
-    def step_time(self) -> StepTime:
-        from calibrate.latency import step_time
-
-        given = self.scenario
-        overhead_s = 0.0  # the engine adds [engine] step_overhead_ms itself
-        return step_time(self.profile, self.model, given.model.dtype, given.hardware.tensor_parallel, overhead_s)
 
 
 @dataclass(frozen=True)
@@ -96,228 +60,10 @@ def simulate(scenario: Scenario) -> Report:
     return run(prepare(scenario)).report
 
 
-def resolve(scenario: Scenario) -> Resolved:
-    """Look up model and profile and fill in the engine's defaults for that GPU. Raises InputError."""
-    from calibrate.models import bundled_model, load_model_at
-    from calibrate.profile import resolve_profile
-    from kvcast.config import check
-    from kvcast.scenario.paths import absolute_scenario
-    from kvcast.scenario.steady import with_window
-    from sim.engines import engine_of
-
-    check(scenario)
-    scenario = absolute_scenario(scenario, Path.cwd())
-    model = load_model_at(Path(scenario.model.config)) if scenario.model.config else bundled_model(scenario.model.name)
-    kv_dtype = scenario.model.kv_dtype or KV_DTYPE.get(scenario.model.dtype, scenario.model.dtype)
-    profile = resolve_profile(
-        scenario.hardware.profile, model, scenario.model.dtype, scenario.hardware.tensor_parallel, kv_dtype
-    )
-    defaults: dict[str, tuple[Any, str]] = {"max_model_len": (model.max_context, CONTEXT)}
-    rules = engine_of(scenario.engine)
-    for key, value in rules.defaults(profile).items():
-        defaults[key] = (value, f"{rules.title}'s default on {profile.device['name']}")
-    engine, origins = scenario.engine, {}
-    for key, (value, origin) in defaults.items():
-        origins[key] = origin if getattr(engine, key) is None else GIVEN
-        if getattr(engine, key) is None:
-            engine = replace(engine, **{key: value})
-    scenario = replace(scenario, engine=engine, model=replace(scenario.model, kv_dtype=kv_dtype))
-    resolved = _with_max_seqs(_with_max_model_len(_with_kv_blocks(Resolved(scenario, model, profile, origins))))
-    resolved = replace(
-        resolved, scenario=with_window(resolved.scenario, _kv_tokens(resolved.scenario), lambda: _token_s(resolved))
-    )
-    for tier in resolved.params.tiers:
-        if tier.blocks < 1:
-            raise InputError(
-                f"[cache.tiers.{tier.name}] capacity_gib: expected room for one block of {tier.block_bytes:,} bytes at"
-                " least"
-            )
-    return resolved
-
-
 def windowed(scenario: Scenario) -> Scenario:
     """The scenario as given, but for its window, which is in numbers: every later use of it sees the same requests."""
     resolved = resolve(scenario).scenario
     return replace(scenario, workload=resolved.workload, run=resolved.run)
-
-
-def _kv_tokens(scenario: Scenario) -> float:
-    """Tokens that the prefix caches of the fleet hold."""
-    engine = scenario.engine
-    return (
-        float((engine.kv_blocks or 0) * engine.block_size * scenario.cluster.replicas)
-        if scenario.cache.enabled
-        else 0.0
-    )
-
-
-USUAL_BATCH, USUAL_CONTEXT = 16, 4096
-
-
-def _token_s(resolved: Resolved) -> float:
-    """Seconds of an output token in a batch of some, for how long a mix's sessions last."""
-    engine = resolved.scenario.engine
-    batch = min(USUAL_BATCH, engine.max_num_seqs or USUAL_BATCH)
-    return (
-        resolved.step_time().step([], batch, batch * USUAL_CONTEXT, USUAL_CONTEXT, batch)[0]
-        + engine.step_overhead_ms / 1e3
-    )
-
-
-def _with_max_seqs(resolved: Resolved) -> Resolved:
-    """An engine whose default is not the GPU's bounds the running requests by how many whole contexts fit."""
-    from sim.engines import engine_of
-
-    engine = resolved.scenario.engine
-    rules = engine_of(engine)
-    if engine.max_num_seqs is not None or rules.most_seqs is None:
-        return replace(resolved, origins={"max_num_seqs": GIVEN, **resolved.origins})
-    contexts = (engine.kv_blocks or 0) * engine.block_size / (engine.max_model_len or 1)
-    engine = replace(engine, max_num_seqs=rules.most_seqs(contexts))
-    origins = {**resolved.origins, "max_num_seqs": f"{rules.title}'s default for this much KV memory"}
-    return replace(resolved, scenario=replace(resolved.scenario, engine=engine), origins=origins)
-
-
-def _with_kv_blocks(resolved: Resolved) -> Resolved:
-    """The KV blocks that fit, or the number given, which is kept and compared with what fits."""
-    from calibrate.memory import explicit_blocks_warning, kv_capacity
-    from sim.engines import engine_of
-
-    scenario = resolved.scenario
-    given = scenario.engine.kv_blocks
-    try:
-        capacity = kv_capacity(
-            resolved.profile,
-            resolved.model,
-            scenario.model.dtype,
-            str(scenario.model.kv_dtype),
-            scenario.hardware.tensor_parallel,
-            scenario.engine.gpu_memory_utilization,
-            scenario.engine.max_num_batched_tokens or 0,
-            scenario.engine.block_size,
-            (
-                int(scenario.engine.max_model_len or 1)
-                if resolved.origins["max_model_len"] == GIVEN and engine_of(scenario.engine).whole_context
-                else 1
-            ),
-        )
-    except InputError as error:
-        if given is None:
-            raise
-        return replace(resolved, origins={**resolved.origins, "kv_blocks": GIVEN}, kv_lines=(f"caution: {error}",))
-    if given is not None:
-        warning = explicit_blocks_warning(given, capacity)
-        return replace(
-            resolved,
-            origins={**resolved.origins, "kv_blocks": GIVEN},
-            kv_lines=(f"caution: {warning}",) if warning else (),
-        )
-    engine = replace(scenario.engine, kv_blocks=capacity.blocks)
-    origins = {**resolved.origins, "kv_blocks": "what fits in the GPU's memory"}
-    return replace(resolved, scenario=replace(scenario, engine=engine), origins=origins, kv_lines=capacity.lines)
-
-
-def _with_max_model_len(resolved: Resolved) -> Resolved:
-    """vLLM starts only when one request of max_model_len fits in its KV memory: the model's context is lowered to what
-    does, a length that was given is refused. SGLang starts anyway and turns away the requests that do not fit."""
-    from calibrate.memory import longest_request
-    from sim.engines import engine_of
-
-    engine = resolved.scenario.engine
-    if not engine_of(engine).whole_context:
-        return resolved
-    length, blocks, size = engine.max_model_len or 0, engine.kv_blocks or 0, engine.block_size
-    most = longest_request(resolved.model, blocks, size, engine.max_num_batched_tokens or 0)
-    if length <= most:
-        return resolved
-    if resolved.origins["max_model_len"] == GIVEN:
-        raise InputError(
-            f"[engine] max_model_len = {length}: vLLM refuses to start, one such request does not fit in {blocks:,} KV"
-            f" blocks of {size} tokens; expected at most {most:,}, or {_holding(resolved, length)}"
-        )
-    origins = {**resolved.origins, "max_model_len": f"what fits in the KV memory; the model's context is {length:,}"}
-    return replace(
-        resolved, scenario=replace(resolved.scenario, engine=replace(engine, max_model_len=most)), origins=origins
-    )
-
-
-def _holding(resolved: Resolved, length: int) -> str:
-    """What to set so that one request of this length fits: KV blocks where those were given, else the least
-    tensor_parallel."""
-    from calibrate.memory import WIDTHS, least_width
-    from kvcast.scenario.fitting import fitting_profile
-
-    given, engine = resolved.scenario, resolved.scenario.engine
-    if resolved.origins["kv_blocks"] == GIVEN:
-        return f"engine.kv_blocks = {-(-length // engine.block_size)}"
-    found = least_width(
-        resolved.profile,
-        resolved.model,
-        given.model.dtype,
-        str(given.model.kv_dtype),
-        given.hardware.tensor_parallel,
-        engine.gpu_memory_utilization,
-        engine.block_size,
-        engine.max_num_batched_tokens or 0,
-        length,
-    )
-    if found is None:
-        return f"a GPU with more memory (no tensor_parallel up to {WIDTHS[-1]} holds it)"
-    wider = replace(given, hardware=replace(given.hardware, tensor_parallel=found[0]))
-    profile = fitting_profile(wider) or given.hardware.profile
-    return f"hardware.tensor_parallel = {found[0]} with hardware.profile = {profile!r}, where {found[1]:,} tokens fit"
-
-
-def engine_params(scenario: Scenario, block_bytes: int) -> EngineParams:
-    """What the simulation reads of a resolved scenario. block_bytes: KV of one block over all GPUs of a replica."""
-    engine = scenario.engine
-    same = (
-        "block_size",
-        "kv_blocks",
-        "max_model_len",
-        "max_num_seqs",
-        "max_num_batched_tokens",
-        "long_prefill_token_threshold",
-        "scheduler_policy",
-        "watermark",
-        "reserve_full_isl",
-        "max_loras",
-        "async_scheduling",
-        "preemption_victim",
-        "semantics",
-        "chunked_prefill_size",
-        "max_prefill_tokens",
-        "schedule_policy",
-        "schedule_conservativeness",
-        "priority_scheduling",
-        "retraction_policy",
-    )
-    return EngineParams(
-        **{key: getattr(engine, key) for key in same if getattr(engine, key) is not None},
-        caching=scenario.cache.enabled,
-        policy="clairvoyant" if scenario.cache.policy == OPTIMAL else scenario.cache.policy,
-        policy_params=scenario.cache.policy_params,
-        tiers=tier_params(scenario, block_bytes) if scenario.cache.enabled else (),
-        step_overhead_s=engine.step_overhead_ms / 1e3,
-        frontend_s=engine.frontend_ms / 1e3,
-    )
-
-
-def tier_params(scenario: Scenario, block_bytes: int) -> tuple[TierParams, ...]:
-    """The cache tiers in blocks and bytes."""
-    return tuple(
-        TierParams(
-            t.name,
-            int(t.capacity_blocks or 0) if t.capacity_gib is None else int(t.capacity_gib * 2**30 // block_bytes),
-            t.bandwidth_gb_per_s * 1e9,
-            t.latency_s,
-            block_bytes,
-            t.write,
-            t.policy,
-            t.prefetch,
-        )
-        for t in scenario.cache.tiers
-    )
 
 
 def load_workload(config: WorkloadConfig, seed: int = 0) -> Workload:
@@ -440,7 +186,7 @@ def _bill(scenario: Scenario, workload: Workload, report: Report) -> dict[str, f
     """What the fleet costs at a mix's nominal load, which a window has more or less of; None for a trace or a closed
     loop."""
     from kvcast.scenario.steady import is_mix
-    from kvcast.studies.money import money
+    from sim.measure.money import money
 
     offered, price, inside = (
         report.summary["offered_per_s"],

@@ -1,28 +1,28 @@
-"""Scenario files: TOML in, one frozen Scenario out, and back.
+"""Scenario files: TOML in, one frozen Scenario out.
 
-The one idea: `sim.scenario` and `workloads.config` define every key once; pydantic checks types and unknown keys
-against those classes, `kvcast.scenario.checks` the values, and whatever is wrong becomes one line that names the file,
+The one idea: `sim.scenario` and `workloads.config` define every key once; `workloads.toml` reads tables into those
+classes, `kvcast.scenario.checks` checks the values, and whatever is wrong becomes one line that names the file,
 section, key, value and what was expected.
 
-    >>> from kvcast.config import load_scenario, dumps
-    >>> print(dumps(load_scenario("examples/demo.toml", ["cache.policy=lfu"])))
+    >>> from kvcast.config import load_scenario
+    >>> load_scenario("examples/demo.toml", ["cache.policy=lfu"]).cache.policy
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import datetime
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
-from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
-from kvcast.scenario.checks import hint, problems
+from kvcast.scenario.checks import check, check_text
 from kvcast.scenario.paths import absolute
 from sim.scenario import Scenario
-from workloads.errors import InputError, unprintable
+from workloads.errors import InputError, hint
+from workloads.toml import read
 
 MAX_BYTES = 64 << 20  # of a scenario file
 LISTS = {
@@ -102,31 +102,9 @@ def scenario_from_doc(doc: dict, source: str = "scenario") -> Scenario:
     """A checked Scenario from TOML tables; `source` is the file named in messages."""
     with shallow(source):
         check_text(doc, source)
-    scenario = _validate(doc, source)
+        scenario = read(Scenario, doc, source)
     check(scenario, source)
     return scenario
-
-
-def check(scenario: Scenario, source: str = "scenario") -> None:
-    """Raise InputError for the first value that makes no sense; types are the caller's to get right."""
-    check_text(asdict(scenario), source)
-    for problem in problems(scenario):
-        raise InputError(f"{source}: {problem}")
-
-
-def check_text(tables: Any, source: str, place: str = "") -> None:
-    """Raise InputError for the first text, or key, that would break a line or command a terminal when it is printed."""
-    if isinstance(tables, str) and (wrong := unprintable(tables)):
-        raise InputError(
-            f"{source}: {place} = {tables[:80]!r}: expected text without control characters, not {wrong!r}"
-        )
-    if isinstance(tables, dict):
-        for key, value in tables.items():
-            check_text(str(key), source, f"a key of {place or 'the file'}")
-            check_text(value, source, f"{place}.{key}".lstrip("."))
-    elif isinstance(tables, list | tuple):
-        for i, value in enumerate(tables):
-            check_text(value, source, f"{place}[{i}]")
 
 
 # -- overrides ---------------------------------------------------------------------------------------------------------
@@ -149,14 +127,15 @@ def apply_overrides(doc: dict, overrides: Iterable[str]) -> dict:
 
 
 def literal(text: str) -> Any:
-    """A TOML value, or the text itself when it is none."""
+    """A TOML value, or the text itself when it is none; no key is a date."""
     try:
         with shallow(text[:40]):
-            return tomllib.loads(f"value = {text}")["value"]
+            value = tomllib.loads(f"value = {text}")["value"]
     except InputError:
         raise
     except ValueError:
         return text
+    return text if isinstance(value, datetime.date | datetime.time) else value
 
 
 def place_of(doc: dict, key: str) -> tuple[str, ...]:
@@ -202,79 +181,3 @@ def _entry(tables: list, name: str, text: str) -> dict:
             return entry
     names = [str(entry.get("name", i)) for i, entry in enumerate(tables) if isinstance(entry, dict)]
     raise InputError(f"--set {text}: no entry {name!r}{hint(name, names)}")
-
-
-# -- checks ------------------------------------------------------------------------------------------------------------
-
-
-def _validate(doc: dict, source: str) -> Scenario:
-    from pydantic import ConfigDict, TypeAdapter, ValidationError  # slow to import: only when a file is read
-
-    if isinstance(doc.get("workload"), dict):
-        workload = doc["workload"]
-        if "class_" in workload:
-            raise InputError(f"{source}: [workload] has no key 'class_' (did you mean class?)")
-        doc = {**doc, "workload": {("class_" if k == "class" else k): v for k, v in workload.items()}}
-    # The tuple is there because pydantic takes a config for what is around a standard dataclass, not for the class
-    # itself.
-    adapter = TypeAdapter(tuple[Scenario], config=ConfigDict(extra="forbid", strict=True))
-    try:
-        with shallow(source):
-            return adapter.validate_json(json.dumps([doc], default=str))[0]
-    except ValidationError as error:
-        wrong = error.errors(include_url=False)
-        wrong.sort(key=lambda p: p["type"] != "unexpected_keyword_argument")  # a misspelt key explains a missing one
-        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        raise InputError(f"{source}: {_explain(wrong[0], doc)}{more}") from None
-
-
-def _explain(problem: Any, doc: dict) -> str:
-    """One line for one pydantic error."""
-    if not problem["loc"]:
-        return f"not text a scenario can hold: {problem['msg']}"
-    *parents, key = problem["loc"][1:]
-    section = _section(parents, doc)
-    if problem["type"] == "unexpected_keyword_argument":
-        keys = [f.name.rstrip("_") for f in fields(_class_at(parents))]
-        return f"{section or 'the file'} has no key {key!r}{hint(str(key), keys, 'it has')}"
-    where = f"{section} {str(key).rstrip('_')}".strip()
-    if problem["type"] == "missing":
-        return f"{where} is missing"
-    expected = (
-        problem["msg"]
-        .removeprefix("Input should be ")
-        .replace("an object", "a table")
-        .replace("a valid array", "an array")
-        .replace("a valid integer", "an integer")
-        .replace("valid ", "")
-    )
-    return f"{where} = {json.dumps(problem['input'], default=str)[:80]}: expected {expected}"
-
-
-def _section(location: Sequence[Any], doc: Any) -> str:
-    """[workload.class.chat] for ("workload", "class_", 0); entries of a list go by their names where they have one."""
-    names = []
-    for part in location:
-        doc = doc[part]
-        named = isinstance(part, int) and isinstance(doc, dict) and doc.get("name")
-        names.append(str(named or part).rstrip("_"))
-    return f"[{'.'.join(names)}]" if names else ""
-
-
-def _class_at(location: Sequence[Any]) -> type:
-    """The dataclass that the tables at this place are checked against."""
-    current: Any = Scenario
-    for part in location:
-        hints = get_type_hints(current)
-        if part in hints:  # otherwise a position in a list or a name in a dict of tables of the same class
-            current = _inner_class(hints[part])
-    return current
-
-
-def _inner_class(hint: Any) -> type:
-    """The one dataclass in X, X | None, tuple[X, ...] or dict[str, X]."""
-    return (
-        hint
-        if isinstance(hint, type) and is_dataclass(hint)
-        else next(_inner_class(a) for a in get_args(hint) if is_dataclass(a) or get_args(a))
-    )

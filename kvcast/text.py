@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 UNKNOWN = "-"
+NO_FLEET = 1
+"""Exit code of `kvcast plan` whose answer is that no fleet it looked at meets the target."""
 
 
 def count(value: float | None) -> str:

@@ -46,6 +46,7 @@ class RequestLog:
         self.status = array("b", [NOT_ARRIVED]) * n
         self.tier_hit_tokens = [array("q", [0]) * n for _ in range(n_tiers)]
         self.load_s = array("d", [0.0]) * (n if n_tiers else 0)
+        self.readmissions = array("q")  # (request, hit tokens, known tokens) of each, one after the other
         self.gaps = array(
             "q"
         )  # (request, step, step) of each, one after the other: SGLang has one for every decode that a prefill holds up
@@ -76,6 +77,7 @@ class RequestLog:
 
     def hit_again(self, r: Request, tokens: int) -> None:
         """Tokens that an admission after a preemption found in the cache."""
+        self.readmissions.extend((r.id, tokens, r.known))
         self.readmission_hit_tokens[r.id] += tokens
         r.resumed_at = tokens
 

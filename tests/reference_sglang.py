@@ -234,13 +234,16 @@ class Engine:
         self.running = [r for r in self.running if not r.finished]
         if self.chunked is not None:
             self.checkpoint(self.chunked, self.chunked.computed)
-        self.running += [r for r in self.last_prefill if not r.finished and r is not self.chunked]
+        merged = [r for r in self.last_prefill if not r.finished and r is not self.chunked]
+        if merged and not self.running:
+            self.full = False  # the prefill's own batch, with its own flag, is the running batch from now on
+        self.running += merged
         self.last_prefill = []
         step = Step(self.now, True)
         batch = self.new_prefill()
         if batch:
             self.start_prefill(step, batch)
-        elif not self.start_decode(step, somebody_left):
+        elif not self.start_decode(step):
             return None
         self.advance_clock(step, batch)
         self.complete(step, batch)
@@ -275,7 +278,8 @@ class Engine:
         self.chunked_next = None
         if self.chunked is not None:
             self.continue_chunked(adder)
-        for r in list(self.waiting) if adder.chunk > 0 else ():
+        spent = bool(adder.batch) and adder.state() != CONTINUE  # by the chunk that goes on
+        for r in () if spent else list(self.waiting):
             if running + len(adder.batch) >= self.max_running:
                 self.full = True
                 break
@@ -364,11 +368,10 @@ class Engine:
 
     # -- decode -----------------------------------------------------------------------------------------------------
 
-    def start_decode(self, step: Step, somebody_left: bool) -> bool:
+    def start_decode(self, step: Step) -> bool:
         step.prefill = False
-        if somebody_left or not self.running:
-            self.full = False
         if not self.running:
+            self.full = False
             return False
         if not self.decode_fits(self.running):
             self.retract(step)
@@ -489,8 +492,6 @@ class Engine:
 
     def sort_waiting(self) -> None:
         """In place: an order that ties keeps what an earlier pass left."""
-        if self.order in ("fcfs", "lof") and self.policy == "lru" and self.caching and self.waiting:
-            self.refresh()
         if self.order == "lof":
             self.waiting.sort(key=lambda r: (-r.priority if self.priority_scheduling else 0, -r.asked))
         elif self.order == "lpm" and self.caching and len(self.waiting) <= LPM_LONGEST_QUEUE:
@@ -499,12 +500,15 @@ class Engine:
             self.sort_by_subtree()
         elif self.priority_scheduling:
             self.waiting.sort(key=lambda r: (-r.priority, r.arrival, r.id))
+        plain = self.order in ("fcfs", "lof") or (self.order == "lpm" and len(self.waiting) > LPM_LONGEST_QUEUE)
+        if plain and self.policy == "lru" and self.caching and self.waiting:
+            self.refresh()
 
     def refresh(self) -> None:
         """Every 32nd pass touches the prefixes of the waiting, so that they are not evicted before their turn."""
         if self.passes % 32 == 0:
             for r in reversed(self.waiting[:128]):
-                self.tree.match(r.space, r.tokens[: r.known - 1])
+                self.tree.match(r.space, r.tokens[: r.known])
         self.passes += 1
 
     def match_waiting(self) -> tuple[list[tuple[Node, int]], set[Request]]:
@@ -525,7 +529,9 @@ class Engine:
     def sort_by_longest_prefix(self) -> None:
         found, postponed = self.match_waiting()
         hits = {r: min(hit, r.known - 1) for r, (_, hit) in zip(self.waiting, found, strict=True)}
-        self.waiting.sort(key=lambda r: (r in postponed, -hits[r]))
+        at_once = [r for r in self.waiting if r not in postponed]
+        later = [r for r in self.waiting if r in postponed]  # in the order of the queue
+        self.waiting[:] = sorted(at_once, key=lambda r: -hits[r]) + later
 
     def sort_by_subtree(self) -> None:
         """Depth first through the cache, the child with most waiting requests below it first, a node's own after its

@@ -11,7 +11,7 @@ import pytest
 from kvcast import Scenario, WorkloadConfig, api, load_run, save_run
 from kvcast.cli import main
 from sim.measure.access import accesses, names
-from sim.scenario import CacheConfig, ClusterConfig, EngineConfig, RunConfig
+from sim.scenario import CacheConfig, ClusterConfig, EngineConfig, EngineParams, RunConfig
 from sim.simulate import run
 from tests.test_cli import SMALL
 from tests.worlds import LinearSteps, random_workload
@@ -52,7 +52,7 @@ def token_by_token(workload: Workload, requests: dict[str, np.ndarray]) -> list[
 @pytest.mark.parametrize("batch_rows", [1, 40, 1 << 18])
 def test_every_row_is_the_one_of_its_tokens(batch_rows: int) -> None:
     workload = random_workload(5, n=60, closed=True)
-    rec = run(workload, api.EngineParams(kv_blocks=40, block_size=4, max_num_seqs=6), LinearSteps(), replicas=2)
+    rec = run(workload, EngineParams(kv_blocks=40, block_size=4, max_num_seqs=6), LinearSteps(), replicas=2)
     requests = {
         "admit_s": rec.admit_s,
         "replica": rec.replica,

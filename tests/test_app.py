@@ -70,7 +70,7 @@ def started(monkeypatch, *words):
     """What `kvcast dashboard` would start: (argv, environment); no server, no runs."""
     found = []
     monkeypatch.setattr(dashboard.subprocess, "call", lambda argv, env: found.append((argv, env)) or 0)
-    monkeypatch.setattr("kvcast.pages.demo.prepare", lambda _: None)
+    monkeypatch.setattr("kvcast.jobs.demo.prepare", lambda _: None)
     monkeypatch.setattr(dashboard, "check_free", lambda address, port: None)
     assert cli.main(["dashboard", *words]) == 0
     return found[0]
@@ -97,7 +97,7 @@ def test_own_policies_are_checked_before_the_server_starts(monkeypatch, tmp_path
 
 
 def test_a_taken_port_is_said_before_the_example_is_simulated(monkeypatch, capsys):
-    monkeypatch.setattr("kvcast.pages.demo.prepare", lambda _: pytest.fail("simulated first"))
+    monkeypatch.setattr("kvcast.jobs.demo.prepare", lambda _: pytest.fail("simulated first"))
     with socket.create_server(("localhost", 0)) as taken:
         port = taken.getsockname()[1]
         assert cli.main(["dashboard", "--port", str(port)]) == 2

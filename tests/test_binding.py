@@ -6,7 +6,7 @@ import pytest
 
 from calibrate.faster import ALL_REDUCES, HOST, INTERCONNECT, compared, faster, has_host_time
 from calibrate.models import resolve_model
-from calibrate.profile import resolve_profile
+from calibrate.resolve import resolve_profile
 from kvcast import api, plan
 from kvcast.config import scenario_from_doc
 from kvcast.planner.trials import Trial

@@ -2,7 +2,7 @@
 
 import os
 import tomllib
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kvcast import resolve, simulate
 from kvcast.config import apply_overrides, load_scenario, scenario_from_doc
 from kvcast.scenario.toml import dumps
-from sim.scenario import CacheConfig, ClusterConfig, EngineConfig, Scenario, SloClass, SloConfig
+from sim.scenario import CacheConfig, ClusterConfig, EngineConfig, EngineParams, Scenario, SloClass, SloConfig
 from workloads.config import Dist, Layer, MixClass, WorkloadConfig
 from workloads.errors import InputError
 
@@ -299,18 +299,87 @@ def test_what_is_out_of_range_is_one_line_that_states_the_range(mix, override, e
 
 
 def test_every_number_of_a_scenario_has_a_range():
-    from kvcast.scenario.checks import LIMITS, _leaves
+    from kvcast.scenario.reference import tables
 
-    scenario = Scenario(WorkloadConfig())
-    hints = {
-        name: hint
-        for section in ("workload", "run", "model", "hardware", "engine", "cache", "cluster", "slo", "cost")
-        for name, hint in ((f"{section}.{f.name}", f.type) for f in fields(getattr(scenario, section)))
+    mixes = ("workload.class",)  # judged by workloads.check
+    numbers = [
+        (section, f)
+        for section, _, cls in tables()
+        for f in fields(cls)
+        if not section.startswith(mixes) and {"int", "float"} & set(str(f.type).split(" | "))
+    ]
+    assert len(numbers) > 40
+    assert [(section, f.name) for section, f in numbers if f.metadata["limit"] is None] == []
+
+
+def test_the_engine_of_a_script_has_these_names_and_defaults():
+    assert asdict(EngineParams(kv_blocks=25_000)) == {
+        "semantics": "vllm",
+        "kv_blocks": 25_000,
+        "block_size": 16,
+        "max_model_len": 131072,
+        "max_num_seqs": 256,
+        "max_num_batched_tokens": 8192,
+        "long_prefill_token_threshold": 0,
+        "scheduler_policy": "fcfs",
+        "watermark": 0.0,
+        "reserve_full_isl": True,
+        "max_loras": 0,
+        "async_scheduling": False,
+        "calls_ahead": True,
+        "preemption_victim": "fcfs",
+        "caching": True,
+        "policy": "lru",
+        "policy_params": {},
+        "tiers": (),
+        "step_overhead_s": 0.0,
+        "frontend_s": 0.0,
+        "schedule_policy": "fcfs",
+        "chunked_prefill_size": 8192,
+        "max_prefill_tokens": 16384,
+        "schedule_conservativeness": 1.0,
+        "priority_scheduling": False,
+        "retraction_policy": "length",
+        "init_new_token_ratio": 0.7,
+        "min_new_token_ratio_factor": 0.14,
+        "new_token_ratio_decay_steps": 600,
+        "retract_decode_steps": 20,
+        "clip_max_new_tokens": 4096,
     }
-    numbers = {
-        key for key, _ in _leaves(scenario) if any(kind in hints.get(key, "int") for kind in ("int", "float"))
-    } - {"name"}
-    assert numbers <= set(LIMITS)
+    with pytest.raises(TypeError, match="kv_blocks"):
+        EngineParams()
+
+
+def another(f) -> object:
+    """A value of the key that is not its default."""
+    values = {"bool": [not f.default], "float": [0.5], "str": f.metadata["choices"]}.get(f.type, [4096])
+    return next(value for value in values if value != f.default)
+
+
+@pytest.mark.parametrize("f", [f for f in fields(EngineConfig) if f.metadata["engine"]], ids=lambda f: f.name)
+def test_a_key_of_one_engine_is_refused_by_the_other_and_reaches_its_own(f):
+    mine = f.metadata["engine"]
+    other = "sglang" if mine == "vllm" else "vllm"
+    value = another(f)
+    doc = {"workload": {"preset": "demo"}, "engine": {"semantics": other, f.name: value}}
+    with pytest.raises(InputError, match=rf"\[engine\] {f.name} = .*: only semantics = '{mine}' has it"):
+        scenario_from_doc(doc)
+    engine = scenario_from_doc({**doc, "engine": {"semantics": mine, f.name: value}})
+    assert getattr(resolve(engine).params, f.name) == value
+
+
+def test_a_date_is_a_name_and_no_value(mix):
+    assert load_scenario(mix, ["name=2026-01-31"]).name == "2026-01-31"
+
+
+def test_the_first_of_several_mistakes_is_named_and_the_others_are_counted(mix):
+    with pytest.raises(InputError, match=r"\[engine\] block_size = true: expected an integer \(and 2 more\)"):
+        load_scenario(mix, ["engine.block_size=true", "cache.enabled=1", "slo.ttft_s=soon"])
+
+
+def test_a_number_beyond_all_floats_is_out_of_range(mix):
+    with pytest.raises(InputError, match=r"\[slo\] ttft_s = inf: expected a finite number"):
+        load_scenario(mix, [f"slo.ttft_s=1{'0' * 400}"])
 
 
 def test_a_byte_order_mark_is_no_part_of_a_file(mix):

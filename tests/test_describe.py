@@ -273,6 +273,7 @@ def chained() -> Workload:
 def test_a_request_whose_releaser_is_gone_follows_the_one_before_or_takes_its_place() -> None:
     middle = kept(chained(), np.array([True, False, True, True, True]), "without 1")
     assert middle.after.tolist() == [-1, -1, 0, 1]
+    assert middle.delay_s.tolist() == [0, 0, 20, 30], "each still waits its own delay"
     head = kept(chained(), np.array([False, True, True, True, True]), "without 0")
     head.check()
     assert head.after.tolist() == [-1, -1, 0, 1]
@@ -284,6 +285,7 @@ def test_slices_and_samples_keep_sessions_whole() -> None:
     late.check()
     assert late.session_id.tolist() == [1, 1]
     assert late.arrival_s[0] == 1
+    assert time_slice(chained(), 1, 3).session_id.tolist() == [0, 0, 0], "from 1 s on, and 3 s is no part of it"
     for seed in range(5):
         part = sample_sessions(chained(), 0.5, seed)
         part.check()
@@ -301,6 +303,22 @@ def test_one_user_runs_the_sessions_one_after_another() -> None:
     assert in_turns_for_users(chained(), 2).after.tolist() == [-1, 0, 1, -1, 3]
     with pytest.raises(InputError, match="expected a trace of sessions"):
         in_turns_for_users(workload_of([[1, 2]], [1]), 2)
+
+
+def test_who_thinks_longer_is_free_later() -> None:
+    """Three sessions of two turns for two users: the first thinks for 100 s, so the third follows the second."""
+    dealt = in_turns_for_users(
+        workload_of(
+            [[1, 2], [1, 2, 3], [4, 5], [4, 5, 6], [7, 8], [7, 8, 9]],
+            [1] * 6,
+            arrival_s=np.array([0.0, np.nan, 0.0, np.nan, 0.0, np.nan]),
+            after=np.array([-1, 0, -1, 2, -1, 4]),
+            delay_s=np.array([0.0, 100, 0, 1, 0, 1]),
+            session_id=np.array([0, 0, 1, 1, 2, 2]),
+        ),
+        2,
+    )
+    assert dealt.after.tolist() == [-1, 0, -1, 2, 3, 4]
 
 
 @settings(max_examples=100, deadline=None)
@@ -417,9 +435,9 @@ def test_a_scaled_trace_is_spread_over_the_ticks_it_was_recorded_in(tmp_path: Pa
 @pytest.mark.parametrize(
     ("wrong", "line"),
     [
-        ({"rate_scale": 0}, "rate_scale = 0, expected a number above 0"),
-        ({"rate_scale": float("nan")}, "rate_scale = nan, expected a number above 0"),
-        ({"sample": 1.5}, "sample = 1.5, expected a share above 0, at most 1"),
+        ({"rate_scale": 0}, "rate_scale = 0, expected above 0, from 1e-09 to 1e+09"),
+        ({"rate_scale": float("nan")}, "rate_scale = nan, expected a finite number"),
+        ({"sample": 1.5}, "sample = 1.5, expected above 0 and at most 1"),
         ({"start_s": 5, "end_s": 5}, "end_s = 5, expected a time after start_s = 5"),
         ({"loop": "closed"}, "loop = 'closed', expected one of auto, open, sessions, concurrency"),
         ({"loop": "concurrency"}, "concurrency = None, expected a number of sessions"),

@@ -178,6 +178,16 @@ def test_least_loaded_spreads_by_tokens() -> None:
     assert r.replica.tolist() == [0, 1, 1, 1]
 
 
+def test_a_replicas_ceiling_is_its_own_and_the_fleets_that_of_all() -> None:
+    """One prompt of two full blocks and a token, on each of two replicas in turn."""
+    tree = PrefixTree(np.array([-1, 0], np.int32), np.array([0, 9], np.int64), np.zeros(2, np.int16))
+    w = Workload(tree, np.arange(3) * 100.0, np.full(3, 9), np.ones(3, np.int64), np.ones(3, np.int32))
+    r = run(w, EngineParams(kv_blocks=10, block_size=4), UnitSteps(), replicas=2, router="round-robin")
+    assert r.replica.tolist() == [0, 1, 0]
+    assert r.hit_tokens.tolist() == r.ceiling_replica_tokens.tolist() == [0, 0, 8]
+    assert r.ceiling_fleet_tokens.tolist() == [0, 8, 8]
+
+
 def test_lfu_keeps_what_lru_loses() -> None:
     """A hot prompt asked for twice, then a scan that fills the cache: LRU has lost the hot prompt, LFU has not."""
     prompts = [16, 16, 40, 40, 16]

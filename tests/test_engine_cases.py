@@ -50,7 +50,7 @@ def play(*requests: dict, **config) -> tuple[Workload, Recording, list[tuple]]:
 
 
 def recorded(data_dir: Path) -> list[dict]:
-    cases = [read_case(path) for path in sorted((data_dir / "engine_cases").glob("*.json*"))]
+    cases = [read_case(path) for path in sorted((data_dir / "engine_cases_v2").glob("*.json*"))]
     return [case for case in cases if case["engine"] == "vllm" and not engine_cases.not_simulated(case)]
 
 

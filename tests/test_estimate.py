@@ -9,7 +9,7 @@ import pytest
 from kvcast import api, config
 from kvcast.cli import main
 from kvcast.studies.estimate import REQUESTS, STRETCHES, arriving, estimate, stretches
-from workloads.limits import earliest_s
+from workloads.clock import earliest_s
 from workloads.toml import list_presets
 
 FLEETS = {"coding-agent": 4, "long-context-chat": 4}

@@ -4,7 +4,7 @@ the limits."""
 import numpy as np
 import pytest
 
-from calibrate.fit import Sample, fit_form, fit_operators, interpolation_error
+from calibrate.fit import FOLDS, Sample, fit_form, fit_operators, held_out_error, interpolation_error
 from calibrate.forms import AXES, TERMS, Form
 from calibrate.operators import Point, features
 from kvcast import validation
@@ -66,6 +66,22 @@ def test_a_held_out_error_sees_what_the_form_cannot_say():
     ]
     (fitted,) = fit_operators({"gemm": rows})
     assert fitted.held_out > 0.1
+
+
+def test_no_point_is_judged_by_a_form_that_has_seen_it(monkeypatch):
+    """A form that knows the points it was fitted to by heart and takes twice as long for every other."""
+
+    class ByHeart:
+        def __init__(self, rows):
+            self.known = {r.features["gflop"]: r.value for r in rows}
+
+        def us(self, features):
+            return self.known.get(features["gflop"], 2 * features["gflop"])
+
+    monkeypatch.setattr("calibrate.fit.fit_form", lambda op, rows, prior=None, start=None: ByHeart(rows))
+    rows = [Sample({"m": m, "n": 1, "k": 1}, {"gflop": float(m)}, float(m)) for m in range(1, 18)]
+    assert held_out_error("gemm", rows, Form(0.0, {}, {})) == 1.0
+    assert held_out_error("gemm", rows[: FOLDS + 1], Form(0.0, {}, {})) is None
 
 
 def test_the_error_between_points_is_the_error_of_linear_interpolation():

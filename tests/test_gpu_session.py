@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrate.gpu.measure import read_points
+from calibrate.points_file import read_points
 from kvcast import validation
 from tests.conftest import require_kernel_tools
 

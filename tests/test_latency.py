@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from calibrate.latency import EXTRAPOLATED, INTERPOLATED, MEASURED, StepTime, load_step_time, step_time
 from calibrate.models import model_from_config, resolve_model
-from calibrate.profile import resolve_profile
+from calibrate.resolve import resolve_profile
 from calibrate.sources.mixed import complete_grid
 from calibrate.sources.roofline import RooflineStepTime, experts_touched, roofline_profile
 from calibrate.sources.tables import TableStepTime

@@ -11,11 +11,13 @@ import pytest
 
 from calibrate.assemble import from_points, profile_of
 from calibrate.fake import FakeDevice
-from calibrate.gpu.measure import DeviceLostError, OutOfMemoryError, measure, outcome_lines, read_points
+from calibrate.gpu.measure import measure, outcome_lines
 from calibrate.gpu.points import CPU, GPU, anchors, plan
+from calibrate.gpu.session import DeviceLostError, OutOfMemoryError
 from calibrate.latency import step_time
 from calibrate.models import resolve_model
 from calibrate.operators import Point, features, step_operators, supported
+from calibrate.points_file import read_points
 from kvcast.cli import main
 from tests.conftest import require_kernel_tools
 from workloads.errors import InputError

@@ -7,7 +7,8 @@ import pytest
 
 from calibrate.memory import KvCapacity, context_lines, explicit_blocks_warning, kv_capacity, longest_context
 from calibrate.models import ModelSpec, resolve_model
-from calibrate.profile import DeviceProfile, resolve_profile
+from calibrate.profile import DeviceProfile
+from calibrate.resolve import resolve_profile
 from calibrate.sources.roofline import roofline_profile
 from workloads.errors import InputError
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from tests.test_mix import fixed, layer, mix, one_class
-from workloads.config import Arrival, Dist
+from workloads.config import Arrival, Dist, WorkloadConfig
 from workloads.errors import InputError
 from workloads.mix import build
-from workloads.toml import parse_workload
+from workloads.toml import read
 
 
 @pytest.mark.parametrize(
@@ -139,23 +139,24 @@ def test_two_classes_that_disagree_on_a_shared_text():
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"clas": []}, "[workload]: unknown key 'clas' (did you mean class?)"),
+        ({"clas": []}, "[workload] has no key 'clas' (did you mean class?)"),
         (
             {"class": [{"name": "chat", "layers": [{"token": {}}]}]},
-            "[[workload.class]] 'chat': layers[0]: unknown key 'token' (did you mean tokens?)",
+            "[workload.class.chat.layers.0] has no key 'token' (did you mean tokens?)",
         ),
         (
             {"class": [{"name": "chat", "output": {"value": "many"}}]},
-            "[[workload.class]] 'chat': output.value = 'many', expected a number",
+            '[workload.class.chat.output] value = "many": expected a number',
         ),
-        ({"class": [{"layers": 3}]}, "[[workload.class]] number 1: layers = 3, expected a list"),
-        ({"requests": 1.5}, "[workload] requests = 1.5, expected a whole number"),
+        ({"class": [{"layers": 3}]}, "[workload.class.0] layers = 3: expected an array"),
+        ({"requests": 1.5}, "[workload] requests = 1.5: expected an integer"),
+        ({"requests": True, "rat": 2, "clas": []}, "[workload] has no key 'rat' (did you mean rate?) (and 2 more)"),
     ],
 )
 def test_tables_are_read_strictly(table, message):
     with pytest.raises(InputError) as error:
-        parse_workload(table)
-    assert message in str(error.value)
+        read(WorkloadConfig, table, "mix.toml", "workload")
+    assert str(error.value) == f"mix.toml: {message}"
 
 
 def test_a_mix_stays_within_a_clock_that_floats_resolve():

@@ -5,7 +5,15 @@ import json
 import numpy as np
 import pytest
 
-from calibrate.models import bundled_models, flops, load_model, model_from_config, resolve_model, windowed_pairs
+from calibrate.models import (
+    UNDERSTOOD,
+    bundled_models,
+    flops,
+    load_model,
+    model_from_config,
+    resolve_model,
+    windowed_pairs,
+)
 from workloads.errors import InputError
 
 PUBLISHED_BILLIONS = {
@@ -81,6 +89,46 @@ def test_kv_bytes_per_token():
     assert model.kv_bytes_per_token("bf16", tp=4) == 2 * 80 * 2 * 128 * 2
     assert model.kv_bytes_per_token("bf16", tp=16) == 2 * 80 * 1 * 128 * 2, "a KV head cannot be split"
     assert model.kv_bytes_per_token("fp8") * 2 == model.kv_bytes_per_token("bf16")
+
+
+OFF = {"use_sliding_window": False, "sliding_window": 32768}  # a window in the file that no layer uses
+BY_NAME = {"sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"] * 12}
+FAMILIES = {
+    "llama": (80, 8, 128, {}, 327_680, 0),  # Llama-3.1-70B
+    "mistral": (32, 8, 128, {"sliding_window": 4096}, 131_072, 32),  # Mistral-7B-v0.1
+    "qwen2": (28, 4, 128, OFF, 57_344, 0),  # Qwen2.5-7B
+    "qwen3": (36, 8, 128, OFF, 147_456, 0),  # Qwen3-8B
+    "phi3": (32, 32, 96, {"sliding_window": 2047}, 393_216, 32),  # Phi-3-mini-4k
+    "gemma2": (42, 8, 256, {"sliding_window": 4096}, 344_064, 21),  # Gemma-2-9b: every other layer
+    "gemma3_text": (62, 16, 128, {"sliding_window": 1024}, 507_904, 52),  # Gemma-3-27b: five of six
+    "mimo": (36, 8, 128, OFF, 147_456, 0),  # MiMo-7B
+    "mixtral": (32, 8, 128, {"num_local_experts": 8}, 131_072, 0),  # Mixtral-8x7B
+    "qwen2_moe": (24, 16, 128, {"num_experts": 60, "max_window_layers": 21, **OFF}, 196_608, 0),  # Qwen1.5-MoE-A2.7B
+    "qwen3_moe": (48, 4, 128, {"num_experts": 128}, 98_304, 0),  # Qwen3-30B-A3B
+    "gpt_oss": (24, 8, 64, {"num_local_experts": 32, **BY_NAME}, 49_152, 12),  # gpt-oss-20b
+    "deepseek_v2": (60, 128, 192, {**DEEPSEEK_V3, "n_routed_experts": 160}, 69_120, 0),
+    "deepseek_v3": (61, 128, 192, DEEPSEEK_V3, 70_272, 0),
+    "kimi_k2": (61, 64, 192, {**DEEPSEEK_V3, "n_routed_experts": 384}, 70_272, 0),
+}
+"""One published model of every family: layers, KV heads, head size, what else decides -> bytes of KV a token in 16
+bits, layers that slide."""
+
+
+@pytest.mark.parametrize("family", UNDERSTOOD)
+def test_kv_bytes_of_one_published_model_of_every_family(family):
+    layers, kv_heads, head_dim, more, a_token, sliding = FAMILIES[family]
+    shapes = {"num_hidden_layers": layers, "num_key_value_heads": kv_heads, "head_dim": head_dim}
+    config = {**TINY, "num_attention_heads": 32, "num_experts_per_tok": 2, **more, **shapes, "model_type": family}
+    model = model_from_config(config, family)
+    assert model.kv_bytes_per_token("bf16") == a_token
+    assert (model.sliding_layers, model.window) == (sliding, config["sliding_window"] if sliding else 0)
+    kept = 100_000 * (layers - sliding) + model.window * sliding
+    assert model.kv_bytes(100_000, "bf16") * layers == a_token * kept
+
+
+def test_of_an_odd_number_of_gemma2_layers_the_first_and_the_last_slide():
+    model = model_from_config({**TINY, "model_type": "gemma2", "num_hidden_layers": 3, "sliding_window": 16}, "t")
+    assert model.sliding_layers == 2
 
 
 def test_weights_of_llama_8b_as_vllm_logs_them():

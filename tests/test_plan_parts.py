@@ -14,13 +14,18 @@ from calibrate.faster import RESOURCES, faster, gpu_key
 from kvcast import api
 from kvcast.config import scenario_from_doc
 from kvcast.planner.candidates import Combination
+from kvcast.planner.changes import changes
 from kvcast.planner.fleet import TIES, Fleet
 from kvcast.planner.load import knee
 from kvcast.planner.search import Found, fewest, scan, together
+from kvcast.planner.trials import _different
 from sim.fleet.hopeless import Hopeless, may_arrive
 from sim.measure.verdict import Interval, interval, requests_needed, wilson
 from sim.recording import NOT_ARRIVED, STATUS
+from sim.scenario import EngineParams, RunConfig, SloConfig
+from sim.simulate import run
 from tests.fuzz import unequal
+from tests.worlds import UnitSteps, plain
 from workloads.errors import InputError
 
 
@@ -127,6 +132,23 @@ def test_of_a_hundred_combinations_the_cheapest_wins_and_few_are_simulated_more_
         assert found.fewest == needs[i] or (
             needs[i] * prices[i] > best and fleet.why_given_up(i).endswith("dearer than the best fleet")
         )
+
+
+def test_fewer_replicas_are_no_reason_where_they_cost_more():
+    fleet = searched([12, 3, 5], [1.0, 3.0, 1.5])
+    assert [fleet.found[i].fewest for i in range(3)] == [12, 3, 5]
+    assert fleet.winner == 2, "5 at $1.50 an hour, neither 3 at $3 nor 12 at $1"
+
+
+def test_runs_in_which_every_request_fares_alike_are_one():
+    def outcome(ttft_s: float):
+        columns = {name: np.array([1.0, np.nan, ttft_s]) for name in ("ttft_s", "tpot_s", "e2e_s")}
+        return SimpleNamespace(good=np.ones(3, bool), sample=SimpleNamespace(columns=columns))
+
+    alike = [outcome(2.0), outcome(2.0), outcome(2.0)]
+    assert _different(alike) == alike[:1]
+    one_differs = [*alike[:2], outcome(2.5)]
+    assert _different(one_differs) == one_differs
 
 
 def test_ties_are_compared_for_a_budget_of_requests_and_the_others_say_so():
@@ -292,6 +314,17 @@ def test_a_look_counts_what_a_count_from_scratch_does(sections):
     assert hopeless.looks > 10
 
 
+@pytest.mark.parametrize("allowed", [0, None])
+def test_what_is_missed_in_the_warm_up_stops_nothing(allowed):
+    """Twenty at once before one seat, of which fifteen wait longer than 5 s; from 50 s on everybody is alone."""
+    w = plain([*[0.0] * 20, *range(60, 160, 10)], [4] * 30, [1] * 30)
+    for warmup_s, stops in ((50.0, False), (0.0, True)):
+        hopeless = Hopeless(w, SloConfig(ttft_s=5.0, attainment=0.9), RunConfig(warmup_s=warmup_s), allowed)
+        hopeless.every = 1
+        run(w, EngineParams(kv_blocks=100, max_num_seqs=1), UnitSteps(), hopeless=hopeless)
+        assert (hopeless.stopped_s is not None) == stops
+
+
 def test_an_overload_is_stopped_long_before_its_end():
     asked = scenario(workload={"rate_scale": 8.0})
     prepared = api.prepare(asked)
@@ -299,6 +332,16 @@ def test_an_overload_is_stopped_long_before_its_end():
     stopped = api.record(prepared, hopeless=hopeless)
     assert hopeless.stopped_s is not None
     assert np.isfinite(stopped.finish_s).mean() < 0.7
+
+
+# -- what is tried -----------------------------------------------------------------------------------------------------
+
+
+def test_smaller_blocks_are_as_many_more_of_them():
+    asked = scenario(engine={"block_size": 64, "kv_blocks": 1000})
+    (one,) = (change for change in changes(asked) if change.words == "block size 64 -> 16")
+    assert one.sets == ("engine.block_size=16", "engine.kv_blocks=4000")
+    assert (one.scenario.engine.block_size, one.scenario.engine.kv_blocks) == (16, 4000)
 
 
 # -- 20 % more, and an oracle ------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from kvcast.config import scenario_from_doc
 from kvcast.planner.load import DOUBLING, FARTHEST, Loads, with_load
 from kvcast.planner.whatif import _binds
 from kvcast.planner.words import as_text
+from sim.measure.verdict import Interval
 from sim.scenario import SloConfig
 
 CHAT = {
@@ -63,6 +64,31 @@ def test_no_load_is_looked_at_that_a_trace_has_no_sessions_for(users, sessions, 
     loads = Loads(SimpleNamespace(sessions=lambda _: sessions), trace)
     assert loads.farthest == pytest.approx(farthest, abs=1)
     assert sessions < users or round(users * 2 ** (loads.farthest / DOUBLING)) <= sessions
+
+
+def test_the_capacitys_upper_end_is_what_misses_with_half_an_interval_more():
+    """A fleet whose share falls by a hundredth a step from 0.95 at step 5 on, known to +- 0.025: 0.92 is the first that
+    surely misses 0.95."""
+    steps: dict[int, int] = {}
+
+    def judge(trials, seed=None):
+        for trial in trials:
+            share = 0.95 - max(steps[trial.scenario.workload.concurrency] - 5, 0) / 100
+            yield SimpleNamespace(
+                trial=trial,
+                attains=share >= 0.95,
+                meets=share - 0.025 >= 0.95,
+                stable=True,
+                attainment=Interval(share, share - 0.025, share + 0.02),
+                offered_per_s=1.0,
+            )
+
+    trials = SimpleNamespace(judge=judge, sessions=lambda _: 10**6, seeds=(0,), drawn=lambda _: False)
+    loads = Loads(trials, with_load(closed(attainment=0.95), 50.0))
+    steps.update({loads.trial(s).scenario.workload.concurrency: s for s in range(-FARTHEST, FARTHEST + 1)})
+    loads.at(list(range(12)))
+    found = loads.capacity()
+    assert (found.most, found.held, found.low, found.high) == (5, 5, None, 8)
 
 
 def test_a_target_that_every_load_meets_has_a_bound_for_a_headroom_and_nothing_that_binds():

@@ -200,6 +200,8 @@ def test_ttl_evicts_what_expired_first() -> None:
     workload = sequence({"class_id": [0, 1, 1, 1]}, class_names=("agent", "chat"), class_slo=("", ""))
     assert ask_all(workload, "ttl", 2, "abc", [0.0, 50.0, 400.0], classes={"agent": 3600}) == "ac"
     assert ask_all(workload, "ttl", 2, "abc", [0.0, 50.0, 300.0], classes={"agent": 3600}) == "bc"  # nobody has: LRU
+    assert ask_all(workload, "ttl", 2, "abc", [0.0, 50.0, 349.9], classes={"agent": 3600}) == "bc"
+    assert ask_all(workload, "ttl", 2, "abc", [0.0, 50.0, 350.0], classes={"agent": 3600}) == "ac"  # at its very end
     assert (
         ask_all(workload, "ttl", 2, "abbc", [0.0, 50.0, 300.0, 400.0], classes={"agent": 3600}) == "bc"
     )  # a use starts it again

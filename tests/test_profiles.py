@@ -8,7 +8,8 @@ import pytest
 
 from calibrate.latency import engine_defaults, step_time
 from calibrate.models import resolve_model
-from calibrate.profile import BUNDLED, bundled_profiles, load_profile, resolve_profile, save_profile
+from calibrate.profile import BUNDLED, bundled_profiles, load_profile, save_profile
+from calibrate.resolve import resolve_profile
 from calibrate.sources.roofline import GPUS, roofline_profile
 from calibrate.sources.tables import check_points
 from workloads.errors import InputError

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcast.validation.golden_cache import ALL_IDS, CAPACITIES, FULL_BLOCKS_LRU
-from sim.kvcache.replay import POLICIES, RULES, hit_rate_curve, replay
+from sim.kvcache.replay import POLICIES, hit_rate_curve, replay
+from sim.kvcache.rows import RULES
 from workloads.columns import PrefixTree, Workload
 from workloads.errors import InputError
 from workloads.readers import read

@@ -15,10 +15,12 @@ from sim.kvcache.replay import hit_rate_curve, replay
 from sim.optimum.curve import optimum_curve
 from sim.optimum.lru_curve import lru_curve
 from sim.scenario import EngineParams
+from sim.simulate import run
 from tests.test_readers import session, turn, write
+from tests.worlds import UnitSteps, plain
 from workloads.columns import PrefixTree, Workload
 from workloads.errors import InputError
-from workloads.transform import in_time_order
+from workloads.transform import in_time_order, nominal_start_s
 
 TREE = PrefixTree(np.array([-1, 0, 1, 0, 3], np.int32), np.array([0, 5, 9, 5, 9]), np.zeros(5, np.int16))
 TWO_SESSIONS = Workload(
@@ -61,6 +63,22 @@ def test_a_fixed_concurrency_runs_that_many_sessions_side_by_side(places: int, d
     found = replay(replace(TWO_SESSIONS, concurrency=places), "lru", 8, "full-blocks", 1)
     assert found.depth_blocks.tolist() == depths
     assert found.order == f"by nominal start ({places} sessions at once, delays and 0.02 s an output token)"
+
+
+def test_a_sessions_several_heads_keep_their_distance_wherever_the_session_begins() -> None:
+    """Sessions of two requests 3 s and 3.5 s apart, one session at once: the second begins when the first is over."""
+    w = plain(
+        [5.0, 8.0, 100.0, 103.5],
+        [4] * 4,
+        [5] * 4,
+        session_id=np.array([0, 0, 1, 1]),
+        after=np.full(4, -1),
+        concurrency=1,
+    )
+    assert nominal_start_s(w).tolist() == pytest.approx([0.0, 3.0, 3.1, 6.6])  # 5 tokens last 0.1 s
+    served = run(w, EngineParams(kv_blocks=100, block_size=4), UnitSteps())
+    over_s = served.finish_s[:2].max()
+    assert served.arrival_s.tolist() == [0.0, 3.0, over_s, over_s + 3.5]
 
 
 @pytest.mark.parametrize("places", [None, 1, 2])
@@ -122,7 +140,7 @@ def test_recorded_coding_agents_share_the_cache_with_one_another(data_dir) -> No
 
 
 def test_the_clairvoyant_expects_sessions_side_by_side() -> None:
-    assert Forecast(TWO_SESSIONS, EngineParams(8, 1)).position.tolist() == [0, 3, 1, 2]
+    assert Forecast(TWO_SESSIONS, EngineParams(kv_blocks=8, block_size=1)).position.tolist() == [0, 3, 1, 2]
 
 
 def test_the_clairvoyant_knows_enough_of_recorded_coding_agents_to_beat_lru(data_dir) -> None:

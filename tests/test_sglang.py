@@ -69,7 +69,7 @@ def hits(*requests: dict, **config) -> list[int]:
 
 
 def recorded(data_dir: Path) -> list[dict]:
-    return [read_case(path) for path in sorted((data_dir / "engine_cases").glob("s*.json*"))]
+    return [read_case(path) for path in sorted((data_dir / "engine_cases_v2").glob("s*.json*"))]
 
 
 def test_the_reference_reproduces_every_recorded_case(data_dir):

@@ -7,7 +7,7 @@ import pytest
 from calibrate.kv_logs import log_lines, read_kv_log
 from calibrate.latency import step_time
 from calibrate.models import resolve_model
-from calibrate.profile import resolve_profile
+from calibrate.resolve import resolve_profile
 from kvcast.cli import main
 from workloads.errors import InputError
 
@@ -106,7 +106,7 @@ def test_vidur_tables_of_a_width_or_a_model_that_is_not_there(vidur):
     with pytest.raises(InputError, match=r"mlp.csv, row 2: no bundled dense model has .*n_embd 5000"):
         resolve_profile(str(vidur), LLAMA2, "fp16")
     write(vidur / "mlp.csv", [{k: v for k, v in r.items() if k != "num_tokens"} for r in rows])
-    with pytest.raises(InputError, match="column num_tokens is missing"):
+    with pytest.raises(InputError, match=r"mlp.csv, row 1: no column 'num_tokens' among .*, expected num_tokens"):
         resolve_profile(str(vidur), LLAMA2, "fp16")
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from sim.measure.report import build_report
-from sim.measure.stability import Stability, assess, assess_fleet, in_system
+from sim.measure.stability import BATCHES, T_975, T_9995, Stability, assess, assess_fleet, in_system
 from sim.scenario import EngineParams, Scenario
 from sim.simulate import run
 from tests.worlds import UnitSteps, plain
@@ -128,6 +129,36 @@ def test_one_drowning_replica_of_many_is_seen() -> None:
     assert (
         assess_fleet(*[c[others] for c in columns], np.ones(int(others.sum())), of[others], 0.0, 4000.0).stable is True
     )
+
+
+def fleet_of_queues(seed: int, rho: float = 0.95, replicas: int = 8, each: int = 600) -> Stability:
+    """As many M/M/1 queues side by side, each with arrivals of its own."""
+    rng = np.random.default_rng(seed)
+    columns = []
+    for r in range(replicas):
+        arrival, work = rng.exponential(1 / rho, each).cumsum(), rng.exponential(1.0, each)
+        tokens = np.maximum(1, (1000 * work).astype(int))
+        columns.append((arrival, *single_server(arrival, work), tokens, np.full(each, r)))
+    arrival, start, finish, tokens, of = (np.concatenate(c) for c in zip(*columns, strict=True))
+    end_s = min(float(c[0][-1]) for c in columns)
+    return assess_fleet(arrival, start, finish, tokens, of, 0.0, end_s)
+
+
+def test_one_of_many_stable_replicas_is_hardly_ever_called_overloaded() -> None:
+    """With a 95 % interval for each of the eight, 8 of the 200 would be."""
+    calls = [fleet_of_queues(seed) for seed in range(200)]
+    assert sum(judged.stable is False for judged in calls) <= 2
+
+
+def test_the_interval_is_students_of_the_batches() -> None:
+    """Two batches in turn in which 10 come and nobody leaves, and in which 10 come and all 20 leave at its end."""
+    assert tuple(round(float(stats.t.ppf(p, BATCHES - 1)), 3) for p in (0.975, 0.9995)) == (T_975, T_9995)
+    arrival = np.arange(1, 401) / 10 - 0.05  # 400 in 40 s: the second half is 20 batches of 1 s and 10 arrivals
+    finish = np.ceil(arrival / 2) * 2 - 0.01
+    judged = assess(arrival, arrival, finish, np.ones(400), 0.0, 40.0)
+    assert judged.share == 0.0
+    spread = np.tile([10.0, -10.0], 10).std(ddof=1)
+    assert judged.share_high == pytest.approx(T_975 * spread * np.sqrt(20) / 200)
 
 
 def overloaded_sessions(loop: str = "auto", **columns):

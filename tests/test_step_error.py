@@ -15,7 +15,8 @@ from calibrate.gpu.measure import measure
 from calibrate.gpu.points import GPU
 from calibrate.latency import load_step_time, step_time
 from calibrate.models import resolve_model
-from calibrate.profile import BUNDLED, bundled_profiles, load_profile, resolve_profile
+from calibrate.profile import BUNDLED, bundled_profiles, load_profile
+from calibrate.resolve import resolve_profile
 from calibrate.scaled import Scaled
 from kvcast import api
 from kvcast.config import scenario_from_doc

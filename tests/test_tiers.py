@@ -136,6 +136,24 @@ def test_one_transfer_at_a_time_and_sharing_one_under_way() -> None:
     assert r.tiers[0].link_busy_s == 2.0
 
 
+def test_a_hit_waits_for_what_it_hits_and_not_for_what_comes_behind_it() -> None:
+    """Blocks 6 to 9 of node 7, and node 8 below it, are on their way: who hits 6 blocks has them now."""
+    tiers = Tiers(
+        (TierParams("dram", 20, 4.0, 5.0, block_bytes=4),), lambda cached, known: 100.0 * (known - cached), block_size=4
+    )
+    path = [(7, 10), (8, 12)]
+    tiers.evicted(7, 6, 10)
+    tiers.evicted(8, 10, 12)
+    load = tiers.plan(path, 6, 10, 48, now_s=1.0)
+    assert load is not None
+    assert load.parts == [(0, 7, 6, 10)]
+    tiers.fetch(load, 1.0)
+    assert [tiers.hits_ready_s(path, hit, 2.0) for hit in (0, 6, 7, 10)] == [2.0, 2.0, 10.0, 10.0]  # 5 + 16 B at 4 B/s
+    tiers.fetch(tiers.plan(path, 10, 12, 52, now_s=2.0), 2.0)
+    assert [tiers.hits_ready_s(path, hit, 3.0) for hit in (6, 10, 11)] == [3.0, 10.0, 17.0]
+    assert tiers.hits_ready_s(path, 12, 17.0) == 17.0
+
+
 def test_prefetch_overlaps_the_wait_for_a_seat() -> None:
     """One seat, taken for 100 s: with prefetch the transfer is over when it is free."""
     w = families([(0, 101), (1, 101), (2, 101), (3, 4), (0, 101)], gap_s=1000.0)

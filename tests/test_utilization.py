@@ -11,7 +11,8 @@ import pytest
 from calibrate.model_spec import ModelSpec
 from calibrate.models import bundled_models, resolve_model
 from calibrate.profile import BUNDLED as PROFILES
-from calibrate.profile import load_profile, resolve_profile
+from calibrate.profile import load_profile
+from calibrate.resolve import resolve_profile
 from calibrate.sources.roofline import RooflineStepTime, roofline_profile
 from calibrate.utilization import DRIVER_NAMES, Peaks, StepWork, peaks
 from kvcast import api

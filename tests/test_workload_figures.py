@@ -5,7 +5,7 @@ import pytest
 
 from kvcast.figures.workload import BINS, arrivals, prompt_layers
 from kvcast.pages.edit import layers, preview
-from workloads.limits import earliest_s
+from workloads.clock import earliest_s
 from workloads.mix import build, ending
 from workloads.toml import load_preset
 

@@ -13,6 +13,7 @@ from workloads.columns import SCOPES
 from workloads.config import Layer, MixClass, WorkloadConfig
 from workloads.dists import expected, one_of
 from workloads.errors import InputError
+from workloads.limits import check_values
 
 TRACE_ONLY = ("format", "folder", "end_s", "sample", "jitter_s", "users", "think", "think_scale", "share_tools")
 MAX_ITEMS = 10_000_000
@@ -21,7 +22,6 @@ MAX_TENANTS = 1_000_000  # of all classes together: each has a name and a row in
 MAX_TURNS = 100_000
 MAX_REQUESTS = 100_000_000  # about 20 GB of columns
 LEAST, MOST = 1e-9, 1e9  # rates and shares; counts and seconds up to MOST
-LOOPS = ("auto", "open", "sessions", "concurrency")
 
 
 def loop_of(config: WorkloadConfig) -> str:
@@ -75,9 +75,7 @@ def _positive(where: str, value: float | None, least: float = 0.0) -> None:
 
 
 def _check_bounds(config: WorkloadConfig) -> None:
-    for name in ("rate", "duration_s", "requests", "rate_scale", "concurrency"):
-        _positive(f"[workload] {name}", getattr(config, name), LEAST if name.startswith("rate") else 0.0)
-    one_of("[workload] loop", config.loop, LOOPS)
+    check_values(config, "[workload]")
     if (loop_of(config) == "concurrency") != (config.concurrency is not None):
         raise InputError(
             f"[workload] loop = {config.loop!r} with concurrency = {config.concurrency}, expected both loop ="

@@ -7,14 +7,13 @@ The one idea: a `Dist` is its quantile function, so sampling, means and percenti
 
 from __future__ import annotations
 
-import difflib
 import math
 from statistics import NormalDist
 
 import numpy as np
 
 from workloads.config import Dist
-from workloads.errors import InputError
+from workloads.errors import InputError, did_you_mean
 from workloads.limits import MAX_SECONDS
 
 P90_SIGMAS = NormalDist().inv_cdf(0.9)  # 1.2816: a lognormal's p90 is median * exp(1.2816 sigma)
@@ -43,9 +42,7 @@ def one_of(where: str, value: str, options: tuple[str, ...]) -> None:
     """Raise InputError, with the closest right name, unless value is one of the options."""
     if value in options:
         return
-    close = difflib.get_close_matches(str(value), options, n=1)
-    hint = f" (did you mean {close[0]}?)" if close else ""
-    raise expected(where, value, f"one of {', '.join(options)}{hint}")
+    raise expected(where, value, f"one of {', '.join(options)}{did_you_mean(value, options)}")
 
 
 def check(dist: Dist, where: str, lowest: float = 0.0, highest: float = LARGEST) -> None:

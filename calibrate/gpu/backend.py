@@ -138,12 +138,3 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, first: int | None) -> Tensor:
         scores.view(kv_heads, -1, n, k.shape[0]).masked_fill_(hidden, float("-inf"))
     out = torch.bmm(scores.softmax(-1), v.permute(1, 0, 2))
     return out.view(kv_heads, -1, n, d).permute(2, 0, 1, 3).reshape(n, heads, d)
-
-
-def backend_for(device: str) -> TorchBackend:
-    """TritonBackend on a GPU, TorchBackend elsewhere."""
-    if device == "cuda":
-        from calibrate.gpu.triton_backend import TritonBackend
-
-        return TritonBackend()
-    return TorchBackend()

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrate.gpu.backend import backend_for
+from calibrate.gpu.backends import backend_for
 from calibrate.gpu.decoder import rope_tables
 from calibrate.operators import Point
 

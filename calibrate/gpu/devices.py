@@ -21,10 +21,11 @@ import torch
 from calibrate.gpu.bench import BLOCK, Call, TorchDevice
 from calibrate.gpu.decoder import Batch, Decoder, rope_tables
 from calibrate.gpu.engine import batch_of, engine_of
-from calibrate.gpu.measure import DeviceLostError, OutOfMemoryError
 from calibrate.gpu.serving import Limits, Request, Scheduler
+from calibrate.gpu.session import DeviceLostError, OutOfMemoryError
 from calibrate.models import ModelSpec
 from calibrate.operators import ELEMENT_BYTES, Point
+from workloads.errors import InputError
 
 REPLAYS = 5
 SWEEP_BYTES = 2**25
@@ -191,6 +192,10 @@ class CpuCalibration(Calibration):
     kind = "cpu"
 
     def __init__(self, model: ModelSpec, dtype: str = "fp32", sweep: bool = True):
+        if not hasattr(os, "sysconf"):
+            raise InputError(
+                f"--device cpu: {platform.system()} does not tell its memory and caches; expected Linux or macOS"
+            )
         torch.set_num_threads(1)
         super().__init__(model, dtype, _last_level_cache())
         self.clock = time.thread_time

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from calibrate.gpu.backend import backend_for
+from calibrate.gpu.backends import backend_for
 from calibrate.gpu.bench import DTYPES
 from calibrate.gpu.decoder import Batch, Decoder
 from calibrate.gpu.serving import Limits, Request, Scheduler, Step

@@ -19,26 +19,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from calibrate.gpu.points import Grid, anchors, plan
-from calibrate.gpu.session import LOST, Device, DeviceLostError, Log, OutOfMemoryError, Session
+from calibrate.gpu.points import CPU, GPU, Grid, anchors, plan
+from calibrate.gpu.session import LOST, Device, Log, Session
 from calibrate.models import ModelSpec, resolve_model
-from calibrate.operators import Point
+from calibrate.points_file import DRIFT, SCHEMA, failed_lines, read_points
 from workloads.errors import InputError
 
-__all__ = [
-    "DRIFT",
-    "Device",
-    "DeviceLostError",
-    "Measured",
-    "OutOfMemoryError",
-    "measure",
-    "outcome_lines",
-    "read_points",
-]
-
-SCHEMA = 1
-DRIFT = 0.03
-"""Change of an anchor since it was first measured that is flagged."""
 RESERVE = 0.03
 """Share of the budget kept for re-measuring the anchors."""
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -113,27 +99,6 @@ def measure(
 # ---- the file --------------------------------------------------------------------------------------------------
 
 
-def read_points(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]], list[dict[str, Any]]]:
-    """(header, point rows by key, session and end rows) of a points file. A last line cut short by a kill is ignored.
-
-    InputError when the file is not one, or a line before the last is broken.
-    """
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as e:
-        raise InputError(f"{path}: cannot read the points ({e.strerror})") from None
-    rows = []
-    for i, line in enumerate(lines[:-1], 1):  # what follows the last newline is unfinished
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            raise InputError(f"{path}, line {i}: not a JSON row; expected a points file of kvcast calibrate") from None
-    if not rows or rows[0].get("op") != "header" or rows[0].get("schema") != SCHEMA:
-        raise InputError(f"{path}: expected a points file of kvcast calibrate, schema {SCHEMA}")
-    points = {Point(r["op"], r["shape"]).key: r for r in rows if "shape" in r}
-    return rows[0], points, [r for r in rows[1:] if "shape" not in r]
-
-
 def _open(path: Path, header: dict[str, Any], resume: bool) -> dict[str, dict[str, Any]]:
     """The rows already there; starts the file, or cuts off a line a kill left unfinished."""
     if not path.exists() or (
@@ -163,8 +128,6 @@ def _open(path: Path, header: dict[str, Any], resume: bool) -> dict[str, dict[st
 
 def open_device(kind: str, model: ModelSpec, dtype: str) -> tuple[Device, Grid]:
     """A device by name and the grid that suits it."""
-    from calibrate.gpu.points import CPU, GPU
-
     if kind == "fake":
         from calibrate.fake import FakeDevice
 
@@ -253,17 +216,6 @@ def outcome_lines(outcome: Measured, path: Path) -> list[str]:
     for key, change in outcome.drift.items():
         flag = "  DRIFT: the clocks moved during the run" if abs(change) > DRIFT else ""
         lines.append(f"anchor {key}: {100 * change:+.1f} % at the end{flag}")
-    return lines
-
-
-def failed_lines(failed: dict[str, str]) -> list[str]:
-    """A line per message: how many points have no time, and why."""
-    lines = []
-    for message in sorted(set(failed.values())):
-        keys = sorted(k for k, m in failed.items() if m == message)
-        lines.append(
-            f"{len(keys)} points failed ({message}), such as {keys[0]}: --resume --retry-failed tries them again"
-        )
     return lines
 
 

@@ -10,8 +10,6 @@ meta.yaml.
 
 from __future__ import annotations
 
-import csv
-import math
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from calibrate.models import ModelSpec, bundled_models, resolve_model
 from calibrate.profile import DeviceProfile
 from calibrate.sources.roofline import GPUS
 from workloads.errors import InputError
+from workloads.table import NUMBER, TEXT, WHOLE, read_table
 
 ONCE = {"embedding", "final_layernorm"}
 TWICE = {"layernorm"}
@@ -101,39 +100,11 @@ def _memory_gib(gpu: str, folder: Path) -> float:
     )
 
 
-def read_rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
-    """Rows of a CSV table; InputError when a column is missing."""
-    try:
-        with path.open(newline="", encoding="utf-8") as f:
-            reader = csv.DictReader(f)
-            missing = [c for c in columns if c not in (reader.fieldnames or ())]
-            if missing:
-                raise InputError(f"{path}: column {missing[0]} is missing; expected {', '.join(columns)}")
-            return list(reader)
-    except OSError as e:
-        raise InputError(f"{path}: cannot read ({e.strerror}); expected an operator table") from None
-
-
-def number_in(path: Path, index: int, row: dict[str, str], column: str) -> float:
-    """A number of zero or more; `index` counts data rows from 0."""
-    try:
-        value = float(row[column])
-    except (TypeError, ValueError):
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise InputError(
-            f"{path}, row {index + 2}: column {column} is {row[column]!r}; expected a number of zero or more"
-        )
-    return value
-
-
 def _operators(path: Path, axis: str, name: str, layers: int) -> list[dict[str, Any]]:
     """One entry per operator; layers = 0 for tables whose operators run once a step."""
     series: dict[str, dict[int, float]] = defaultdict(dict)
-    for i, row in enumerate(read_rows(path, ("layer", axis, "time_us"))):
-        series[row["layer"]][int(number_in(path, i, row, axis))] = number_in(path, i, row, "time_us")
-    if not series:
-        raise InputError(f"{path}: no rows; expected operator times")
+    for row in read_table(path, {"layer": TEXT, axis: WHOLE, "time_us": NUMBER}):
+        series[row["layer"]][row[axis]] = row["time_us"]
     operators = []
     for layer, points in series.items():
         repeat = 1 if layers == 0 or layer in ONCE else 2 * layers if layer in TWICE else layers
@@ -151,10 +122,8 @@ class _Attention:
 
     def __init__(self, path: Path, layers: int):
         self.layers = layers
-        self.us: dict[tuple[int, int, int, int], float] = {}
-        for i, row in enumerate(read_rows(path, (*self.COLUMNS, "time_us"))):
-            key = tuple(int(number_in(path, i, row, c)) for c in self.COLUMNS)
-            self.us[key] = number_in(path, i, row, "time_us")  # type: ignore[index]
+        rows = read_table(path, {**dict.fromkeys(self.COLUMNS, WHOLE), "time_us": NUMBER})
+        self.us: dict[tuple[int, ...], float] = {tuple(row[c] for c in self.COLUMNS): row["time_us"] for row in rows}
         self.path = path
 
     def prefill(self) -> dict[str, Any]:
@@ -190,13 +159,11 @@ def _skew(path: Path) -> dict[str, Any]:
     0.15 at 32, 0.08 at 64), which says nothing about the sizes between; the recorded batches are the worst case of one
     length four times the rest. A mixed call does not split long contexts, so its alpha falls steadily with the batch
     size and is kept by size."""
-    columns = ("regime", "n", "kv_big", "t_mean_us", "t_max_us", "t_skew_us")
+    times = ("t_mean_us", "t_max_us", "t_skew_us")
     pure: list[tuple[float, ...]] = []
     mixed: dict[int, list[tuple[float, ...]]] = defaultdict(list)
-    for i, row in enumerate(read_rows(path, columns)):
-        times = tuple(number_in(path, i, row, c) for c in columns[3:])
-        n = int(number_in(path, i, row, "n"))
-        (pure if row["regime"] == "pure" else mixed[n]).append(times)
+    for row in read_table(path, {"regime": TEXT, "n": WHOLE, **dict.fromkeys(times, NUMBER)}):
+        (pure if row["regime"] == "pure" else mixed[row["n"]]).append(tuple(row[c] for c in times))
     if not pure:
         raise InputError(f"{path}: no row with regime pure; expected unequal contexts of decode batches")
     alpha = _alpha(np.array(pure))

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibrate.latency import EXTRAPOLATED
 from calibrate.models import ModelSpec, dtype_bytes
 from calibrate.profile import DeviceProfile
+from calibrate.step import EXTRAPOLATED
 from calibrate.steptime import CurveStepTime, DecodeCurve, Line
 from workloads.errors import InputError
 

@@ -36,8 +36,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrate.latency import EXTRAPOLATED, INTERPOLATED, MEASURED
 from calibrate.sources.mixed import MixedTable, complete_grid
+from calibrate.step import EXTRAPOLATED, INTERPOLATED, MEASURED
 from calibrate.steptime import CurveStepTime, DecodeCurve, Line, Unequal
 
 US = 1e-6

@@ -11,15 +11,16 @@ for what. Tests use tables made in the published layout.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from calibrate.models import ModelSpec, bundled_models, resolve_model
 from calibrate.profile import DeviceProfile
-from calibrate.sources.folder import number_in, read_rows
 from calibrate.sources.roofline import GPUS, GpuSpec
 from workloads.errors import InputError
+from workloads.table import FLAG, NUMBER, TEXT, WHOLE, maybe, read_table
 
 DENSE = (
     "input_layernorm",
@@ -40,26 +41,35 @@ ROWS = [1, 8, 64, 256, 1024]
 HEAD_BANDWIDTH, HEAD_FLOPS = 0.75, 0.5
 """Assumed shares of the data sheet for the LM head."""
 
+Rows = list[dict[str, Any]]
+
+
+def _median(operator: str) -> str:
+    return f"time_stats.{operator}.median"
+
+
+WIDTH = "num_tensor_parallel_workers"
+MLP = {
+    **dict.fromkeys(("num_tokens", WIDTH, *SHAPE), WHOLE),
+    _median("attn_pre_proj"): NUMBER,
+    **{_median(name): maybe(NUMBER) for name in ("emb", *DENSE) if name != "attn_pre_proj"},
+}
+ATTENTION = {
+    **dict.fromkeys(("batch_size", "prefill_chunk_size", "kv_cache_size", WIDTH), WHOLE),
+    "is_prefill": FLAG,
+    "attention_backend": maybe(TEXT),
+    **{_median(name): maybe(NUMBER) for name in ("attn_prefill", "attn_decode", *BY_TOKEN)},
+}
+"""Columns of the tables; one of another operator is not read."""
+
 
 def profile_from_vidur(folder: Path, tp: int = 1) -> DeviceProfile:
     """Reads the tables of one model on one GPU at one width; InputError names file, row and field."""
-    mlp = read_rows(folder / "mlp.csv", ("num_tokens", "num_tensor_parallel_workers", *SHAPE, _median("attn_pre_proj")))
-    attention = read_rows(
-        folder / "attention.csv",
-        (
-            "batch_size",
-            "prefill_chunk_size",
-            "kv_cache_size",
-            "is_prefill",
-            "num_tensor_parallel_workers",
-            _median("attn_prefill"),
-            _median("attn_decode"),
-        ),
-    )
+    mlp, attention = read_table(folder / "mlp.csv", MLP), read_table(folder / "attention.csv", ATTENTION)
     (model, matched), gpu = _model(folder / "mlp.csv", mlp), _gpu(folder)
     mlp, attention = (_of_width(rows, tp, folder) for rows in (mlp, attention))
     points: dict[str, Any] = {
-        "dense": _dense(folder, mlp, attention, model),
+        "dense": _dense(mlp, attention, model),
         "per_sequence": [_lm_head(model, gpu[1], tp)],
         "prefill_attention": _prefill(folder, attention, model),
         "decode_attention": _decode(folder, attention, model),
@@ -80,7 +90,7 @@ def profile_from_vidur(folder: Path, tp: int = 1) -> DeviceProfile:
             "licence": "see the folder's origin",
             "version": "unknown",
             "date": "unknown",
-            "kernels": str(attention[0].get("attention_backend", "unknown")),
+            "kernels": attention[0]["attention_backend"] or "unknown",
             "notes": [
                 (
                     "Vidur profiles no LM head and no sampler: the LM head is kvcast's own estimate from data-sheet"
@@ -97,14 +107,10 @@ def profile_from_vidur(folder: Path, tp: int = 1) -> DeviceProfile:
     )
 
 
-def _median(operator: str) -> str:
-    return f"time_stats.{operator}.median"
-
-
-def _model(path: Path, rows: list[dict[str, str]]) -> tuple[ModelSpec, list[str]]:
+def _model(path: Path, rows: Rows) -> tuple[ModelSpec, list[str]]:
     """The bundled dense model with these layers and this vocabulary, or the nearest one below it; notes on what was
     taken for what."""
-    *layer, vocab = (int(number_in(path, 0, rows[0], key)) for key in SHAPE)
+    *layer, vocab = (rows[0][key] for key in SHAPE)
     fitting = [
         m
         for m in map(resolve_model, bundled_models())
@@ -146,81 +152,52 @@ def _gpu(folder: Path) -> tuple[str, GpuSpec]:
     )
 
 
-def _of_width(rows: list[dict[str, str]], tp: int, folder: Path) -> list[dict[str, str]]:
-    kept = [r for r in rows if r["num_tensor_parallel_workers"] == str(tp)]
+def _of_width(rows: Rows, tp: int, folder: Path) -> Rows:
+    kept = [row for row in rows if row[WIDTH] == tp]
     if not kept:
-        widths = sorted({r["num_tensor_parallel_workers"] for r in rows})
-        raise InputError(f"{folder}: no rows with num_tensor_parallel_workers = {tp}; it has {', '.join(widths)}")
+        widths = sorted({row[WIDTH] for row in rows})
+        raise InputError(f"{folder}: no rows with {WIDTH} = {tp}; it has {', '.join(map(str, widths))}")
     return kept
 
 
-def _dense(
-    folder: Path, mlp: list[dict[str, str]], attention: list[dict[str, str]], model: ModelSpec
-) -> list[dict[str, Any]]:
-    operators = []
-    for name, repeat in (("emb", 1), *((n, model.layers) for n in DENSE)):
-        series = _series(folder / "mlp.csv", mlp, name, lambda r: int(float(r["num_tokens"])))
-        if series:
-            operators.append(
-                {
-                    "name": name,
-                    "repeat": repeat,
-                    "basis": "measured",
-                    "tokens": sorted(series),
-                    "us": [series[n] for n in sorted(series)],
-                }
-            )
+def _dense(mlp: Rows, attention: Rows, model: ModelSpec) -> list[dict[str, Any]]:
+    series = {name: _series(mlp, name, lambda row: row["num_tokens"]) for name in ("emb", *DENSE)}
     for name in BY_TOKEN:
-        series = _series(
-            folder / "attention.csv",
-            attention,
-            name,
-            lambda r: int(float(r["batch_size"])) * max(int(float(r["prefill_chunk_size"])), 1),
-        )
-        if len(series) > 1:
-            operators.append(
-                {
-                    "name": name,
-                    "repeat": model.layers,
-                    "basis": "measured",
-                    "tokens": sorted(series),
-                    "us": [series[n] for n in sorted(series)],
-                }
-            )
-    return operators
+        by_tokens = _series(attention, name, lambda row: row["batch_size"] * max(row["prefill_chunk_size"], 1))
+        series[name] = by_tokens if len(by_tokens) > 1 else {}
+    return [
+        {
+            "name": name,
+            "repeat": 1 if name == "emb" else model.layers,
+            "basis": "measured",
+            "tokens": sorted(us),
+            "us": [us[n] for n in sorted(us)],
+        }
+        for name, us in series.items()
+        if us
+    ]
 
 
-def _series(path: Path, rows: list[dict[str, str]], name: str, key: Any) -> dict[Any, float]:
+def _series(rows: Rows, name: str, key: Callable[[dict[str, Any]], Any]) -> dict[Any, float]:
     """Microseconds of an operator by key, the median where a key was measured again; empty when the table lacks the
     operator."""
-    column = _median(name)
     found: dict[Any, list[float]] = defaultdict(list)
-    for i, row in enumerate(rows):
-        if row.get(column):
-            found[key(row)].append(number_in(path, i, row, column) * 1e3)
+    for row in rows:
+        if row[_median(name)] is not None:
+            found[key(row)].append(row[_median(name)] * 1e3)
     return {k: median(v) for k, v in found.items()}
 
 
-def _prefill(folder: Path, rows: list[dict[str, str]], model: ModelSpec) -> dict[str, Any]:
-    alone = [r for r in rows if r["is_prefill"].lower() == "true" and r["batch_size"] in ("1", "1.0")]
-    us = _series(
-        folder / "attention.csv",
-        alone,
-        "attn_prefill",
-        lambda r: (int(float(r["prefill_chunk_size"])), int(float(r["kv_cache_size"]))),
-    )
+def _prefill(folder: Path, rows: Rows, model: ModelSpec) -> dict[str, Any]:
+    alone = [row for row in rows if row["is_prefill"] and row["batch_size"] == 1]
+    us = _series(alone, "attn_prefill", lambda row: (row["prefill_chunk_size"], row["kv_cache_size"]))
     return _table(folder, us, ("new", "cached"), model, {"prefix_measured": True})
 
 
-def _decode(folder: Path, rows: list[dict[str, str]], model: ModelSpec) -> dict[str, Any]:
+def _decode(folder: Path, rows: Rows, model: ModelSpec) -> dict[str, Any]:
     """Vidur's kv_cache_size leaves out the token computed now."""
-    decodes = [r for r in rows if r["is_prefill"].lower() == "false"]
-    us = _series(
-        folder / "attention.csv",
-        decodes,
-        "attn_decode",
-        lambda r: (int(float(r["batch_size"])), int(float(r["kv_cache_size"])) + 1),
-    )
+    decodes = [row for row in rows if not row["is_prefill"]]
+    us = _series(decodes, "attn_decode", lambda row: (row["batch_size"], row["kv_cache_size"] + 1))
     return _table(folder, us, ("batch", "context"), model, {})
 
 

@@ -22,7 +22,7 @@ def output(text: str) -> Path:
 
 def block_size(text: str) -> int:
     """The value of a --block-size flag."""
-    from kvcast.scenario.checks import MAX_BLOCK_SIZE
+    from workloads.limits import MAX_BLOCK_SIZE
 
     return whole_number(text, 1, MAX_BLOCK_SIZE)
 
@@ -44,21 +44,21 @@ def replicas(text: str) -> int:
 
 def tokens(text: str) -> int:
     """The value of a flag that counts tokens."""
-    from kvcast.scenario.checks import MAX_TOKENS
+    from workloads.limits import MAX_TOKENS
 
     return whole_number(text, 1, MAX_TOKENS)
 
 
 def gpus(text: str) -> int:
     """The value of a --tensor-parallel flag."""
-    from kvcast.scenario.checks import MAX_GPUS
+    from workloads.limits import MAX_GPUS
 
     return whole_number(text, 1, MAX_GPUS)
 
 
 def replica_counts(text: str) -> list[int]:
     """The value of a --replicas flag: counts, separated by commas."""
-    from kvcast.scenario.checks import MAX_REPLICAS
+    from workloads.limits import MAX_REPLICAS
 
     return [whole_number(part, 1, MAX_REPLICAS) for part in text.split(",")]
 
@@ -81,7 +81,7 @@ def depth_weight(text: str) -> float:
 
 def seed(text: str) -> int:
     """The value of a --seed flag."""
-    from kvcast.scenario.checks import MAX_SEED
+    from workloads.limits import MAX_SEED
 
     return whole_number(text, 0, MAX_SEED)
 

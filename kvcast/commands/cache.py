@@ -156,7 +156,8 @@ def _source(args: argparse.Namespace) -> tuple[Workload, list[Any]]:
 def _policies(named: str, rule: str) -> list[str]:
     """The names asked for; all: every policy that the rule has, and the optimum."""
     from sim.kvcache.policies import POLICIES as OF_THE_ENGINE
-    from sim.kvcache.replay import LEAF_FIRST, POLICIES
+    from sim.kvcache.replay import POLICIES
+    from sim.kvcache.rows import LEAF_FIRST
 
     if named != "all":
         return named.split(",")
@@ -167,7 +168,8 @@ def _policy_rows(
     workload: Workload, capacities: list[int | None], policy: str, rule: str, block_size: int | None, order: str
 ) -> list[dict]:
     """LRU at many capacities takes one pass, every other replay one for each."""
-    from sim.kvcache.replay import LEAF_FIRST, hit_rate_curve
+    from sim.kvcache.replay import hit_rate_curve
+    from sim.kvcache.rows import LEAF_FIRST
     from sim.optimum.lru_curve import lru_curve
 
     size = workload.hash_block_tokens if block_size is None else block_size
@@ -183,7 +185,7 @@ def _policy_rows(
 
 
 def _spread(workload: Workload, rule: str, block_size: int | None, order: str) -> list[int | None]:
-    from sim.kvcache.replay import LEAF_FIRST
+    from sim.kvcache.rows import LEAF_FIRST
     from sim.optimum.lru_curve import lru_curve
     from workloads.errors import InputError
 
@@ -225,8 +227,8 @@ def _share_lines(rows: list[dict]) -> list[str]:
 
 
 def _capacity(value: str) -> int | None:
-    from kvcast.scenario.checks import MAX_KV_BLOCKS, from_1, within
     from workloads.errors import InputError
+    from workloads.limits import MAX_KV_BLOCKS, from_1, within
 
     if value in ("unlimited", "infinite", "inf"):
         return None

@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from kvcast import text
     from kvcast.config import load_doc, naming
-    from kvcast.scenario.checks import from_1, within
     from kvcast.studies import compare
+    from workloads.limits import from_1, within
 
     within("--seeds", args.seeds, from_1(10_000))
     within("--jobs", args.jobs, from_1(256))

@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from kvcast import text
+    from kvcast.jobs import demo
     from kvcast.jobs.runner import OWN_POLICIES, PREPARE, Runner
-    from kvcast.pages import demo
     from sim.kvcache.policies import check
     from workloads.errors import InputError
 

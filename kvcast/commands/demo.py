@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from kvcast import api, config, text
-    from kvcast.scenario.steady import together
     from kvcast.store import runs
+    from kvcast.studies.windows import together
 
     asked = {
         (replicas, cache): config.load_scenario(SCENARIO, [f"cluster.replicas={replicas}", *overrides])

@@ -18,8 +18,7 @@ import argparse
 from pathlib import Path
 
 from kvcast.commands import output
-
-NO_FLEET = 1  #: exit code: no fleet that was looked at meets the target
+from kvcast.text import NO_FLEET
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,8 +99,8 @@ def run(args: argparse.Namespace) -> int:
     from kvcast.config import load_scenario, naming
     from kvcast.planner import plan, words
     from kvcast.planner.launch import read_command, read_log
-    from kvcast.scenario.checks import from_1, within
     from workloads.errors import InputError
+    from workloads.limits import from_1, within
 
     within("--seeds", args.seeds, from_1(1000))
     within("--jobs", args.jobs, from_1(256))

@@ -133,7 +133,8 @@ _MOST = 1e9
 
 def read_prices(path: str, is_mix: bool) -> tuple[str, Prices, list[Retention]]:
     """(name, prices, retentions) of a price file. Raises InputError naming file, key, value and what was expected."""
-    from kvcast.config import check_text, read_toml, shallow
+    from kvcast.config import read_toml, shallow
+    from kvcast.scenario.checks import check_text
     from kvcast.studies.api_price import Prices
     from workloads.errors import InputError
 

@@ -128,7 +128,7 @@ def _list_text(document: dict[str, Any]) -> str:
 
 def _show(args: argparse.Namespace) -> dict[str, Any]:
     from calibrate.models import known_as, resolve_model
-    from kvcast.api import KV_DTYPE
+    from kvcast.scenario.resolve import KV_DTYPE
     from workloads.errors import InputError
 
     if not args.profile and not args.model:
@@ -153,7 +153,8 @@ def _show(args: argparse.Namespace) -> dict[str, Any]:
 
 def _profile(args: argparse.Namespace) -> Any:
     from calibrate.models import resolve_model
-    from calibrate.profile import BUNDLED, bundled_profiles, load_profile, resolve_profile
+    from calibrate.profile import BUNDLED, bundled_profiles, load_profile
+    from calibrate.resolve import resolve_profile
 
     if args.profile is None:
         return None

@@ -78,8 +78,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _capacities(workload: Workload, block_size: int, given: str | None) -> list[int]:
     """The capacities asked for, or shares of the distinct blocks; none when nothing is known to be shared."""
-    from kvcast.scenario.checks import MAX_KV_BLOCKS, from_1, within
     from workloads.errors import InputError
+    from workloads.limits import MAX_KV_BLOCKS, from_1, within
     from workloads.reuse import distinct_blocks
 
     if given is not None:

@@ -14,14 +14,11 @@ reload, another session or the same question tomorrow find the finished answer, 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import hashlib
 import json
 import os
 import re
-import resource
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -31,8 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import kvcast
-from kvcast import text
-from kvcast.commands.plan import NO_FLEET
+from kvcast import system, text
 from workloads.errors import InputError
 
 ROOT = Path(kvcast.__file__).resolve().parent.parent
@@ -201,7 +197,7 @@ class Runner:
             if job.running:
                 job.stop.set()
                 if job.process is not None:
-                    _kill(job.process)
+                    system.end(job.process)
 
     def _work(self, job: Job) -> None:
         """Wait for a free processor, run the command, put its answer in place. In the job's own thread."""
@@ -229,7 +225,7 @@ class Runner:
             job.process = _kvcast(*argv, "--json", stdout=out, stderr=log, progress=job.file(".progress"))
             ended = _wait(job.process, job.stop)
         answered = job.process.returncode == 0 or (
-            name == "plan" and job.process.returncode == NO_FLEET and said.stat().st_size > 0
+            name == "plan" and job.process.returncode == text.NO_FLEET and said.stat().st_size > 0
         )
         if answered and name != "run":  # a run's is its summary.json
             os.replace(said, job.file(".json"))
@@ -310,16 +306,10 @@ def _wait(process: subprocess.Popen, stop: threading.Event) -> bool:
     while process.poll() is None:
         late = time.monotonic() - began_s > LIMIT_S
         if stop.wait(0.05) or late:
-            _kill(process)
+            system.end(process)
             process.wait()
             return not late
     return True
-
-
-def _kill(process: subprocess.Popen) -> None:
-    """End the process and whatever it started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _kvcast(*arguments: str, progress: Path | None = None, **streams: Any) -> subprocess.Popen:
@@ -335,15 +325,6 @@ def _kvcast(*arguments: str, progress: Path | None = None, **streams: Any) -> su
         start_new_session=True,
         **streams,
     )
-    if hasattr(resource, "prlimit"):  # Linux
-        cpu_s = (
-            int(LIMIT_S) * (os.cpu_count() or 1) + 60
-        )  # of a process whose server is gone; otherwise LIMIT_S ends it
-        for what, limit in (
-            (resource.RLIMIT_CPU, cpu_s),
-            (resource.RLIMIT_AS, MEMORY_LIMIT_BYTES),
-            (resource.RLIMIT_FSIZE, FILE_LIMIT_BYTES),
-        ):
-            with contextlib.suppress(ProcessLookupError):  # it has ended already
-                resource.prlimit(process.pid, what, (limit, limit))
+    cpu_s = int(LIMIT_S) * (os.cpu_count() or 1) + 60  # of a process whose server is gone; otherwise LIMIT_S ends it
+    system.bound(process, cpu_s, MEMORY_LIMIT_BYTES, FILE_LIMIT_BYTES)
     return process

@@ -19,7 +19,8 @@ import streamlit as st
 
 from kvcast import text
 from kvcast.config import override, scenario_from_doc
-from kvcast.jobs.runner import Job
+from kvcast.jobs import demo
+from kvcast.jobs.runner import Job, Runner
 from kvcast.pages import answer, results, shell
 from kvcast.pages.edit import inputs, settings
 from kvcast.pages.results import plain
@@ -324,6 +325,11 @@ def start_of(scenario_toml: str, axes: Axes) -> str:
     return dumps(
         _scenario(scenario_toml, ["cluster.replicas=1", *(f"{key}={values[0]}" for key, values in axes.items())])
     )
+
+
+def prepare(runner: Runner) -> Job:
+    """The bundled example's plan, in the background: it takes a minute, and the first page shows how far it is."""
+    return runner.submit(start_of(dumps(demo.scenario()), {}), *command({}))
 
 
 def winner(page: Page, plan: Document) -> Scenario | None:

@@ -25,8 +25,8 @@ import streamlit as st
 
 from kvcast.config import scenario_from_doc
 from kvcast.jobs import link
-from kvcast.jobs.runner import PREPARE, Job, Runner
-from kvcast.pages import demo, results
+from kvcast.jobs.runner import Job, Runner
+from kvcast.pages import results
 from kvcast.pages.edit import inputs, settings
 from kvcast.pages.edit.inputs import Asked
 from kvcast.store.runs import Run, load_run
@@ -54,10 +54,7 @@ class Page:
 @st.cache_resource
 def runner_of(root: str) -> Runner:
     """The server's runner, shared by its sessions."""
-    runner = Runner(Path(root))
-    if os.environ.get(PREPARE):
-        demo.prepare_plan(runner)
-    return runner
+    return Runner(Path(root))
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)

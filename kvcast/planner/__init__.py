@@ -30,8 +30,9 @@ from kvcast.planner.search import together as together_search
 from kvcast.planner.trials import Trial, Trials
 from kvcast.planner.whatif import advice, binding
 from kvcast.planner.why import why
-from kvcast.scenario.steady import clock_note, together, whole_period, worst_hour
+from kvcast.scenario.steady import clock_note, whole_period, worst_hour
 from kvcast.store.simulations import Lab, replace_file, steps_times
+from kvcast.studies.windows import together
 from kvcast.trust.step_error import step_error
 from sim.scenario import Scenario
 from workloads import mix

@@ -15,7 +15,7 @@ from kvcast.planner.command import launch_of
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.load import Capacity
 from kvcast.planner.trials import CANNOT_RUN, MISSES, PRUNED, Judged
-from kvcast.studies.money import KEYS, money
+from sim.measure.money import KEYS, money
 from sim.measure.verdict import Interval
 from sim.scenario import Scenario, SloConfig
 

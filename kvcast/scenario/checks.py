@@ -1,185 +1,67 @@
 """Which values a scenario may have, once its types are right.
 
-The one idea: every numeric key has a range in `LIMITS`, wide enough for any real deployment and narrow enough for the
-columns it ends up in; whatever is outside is one line with key, value and range.
+The one idea: ranges, choices and the engine that has a key stand beside its default (`workloads.limits.key`); here are
+the relations between keys. Whatever is wrong is one line with key, value and what was expected.
 
     >>> list(problems(Scenario(WorkloadConfig(preset="chat"), engine=EngineConfig(block_size=0))))
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import fields, is_dataclass
-from difflib import get_close_matches
+from collections.abc import Iterator
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from sim.scenario import EngineConfig, Scenario
 from workloads.config import WorkloadConfig
-from workloads.errors import InputError
-
-MAX_SECONDS = 1e9  # 32 years; neighbouring floats are 0.1 microseconds apart there
-MAX_MS = 1e6
-MAX_TOKENS = MAX_COUNT = 10**9
-MAX_BLOCK_SIZE = 10**6
-MAX_KV_BLOCKS = 10**12  # times the largest block still fits 64 bits
-MAX_REPLICAS = 100_000
-MAX_GPUS = 1024  # of one replica
-MAX_SEED = 2**64 - 1
-SLOWEST, FASTEST = 1e-9, 1e9
-
-Limit = tuple[Callable[[Any], bool], str]
+from workloads.errors import InputError, did_you_mean, unprintable
+from workloads.limits import expectation
 
 
-def above_0(most: float) -> Limit:
-    return lambda v: 0 < v <= most, f"above 0 and at most {most:,g}"
+def check(scenario: Scenario, source: str = "scenario") -> None:
+    """Raise InputError for the first value that makes no sense; types are the caller's to get right."""
+    check_text(asdict(scenario), source)
+    for problem in problems(scenario):
+        raise InputError(f"{source}: {problem}")
 
 
-def from_0(most: float) -> Limit:
-    return lambda v: 0 <= v <= most, f"0 or more and at most {_plain(most)}"
-
-
-def from_1(most: int) -> Limit:
-    return lambda v: 1 <= v <= most, f"1 or more and at most {_plain(most)}"
-
-
-def _plain(number: float) -> str:
-    return f"{number:,}" if isinstance(number, int) else f"{number:,g}"
-
-
-SECONDS, FROM_SECOND_0, MS = above_0(MAX_SECONDS), from_0(MAX_SECONDS), from_0(MAX_MS)
-COUNT, TOKENS, TOKENS_OR_NONE = from_1(MAX_COUNT), from_1(MAX_TOKENS), from_0(MAX_TOKENS)
-RATE: Limit = (lambda v: SLOWEST <= v <= FASTEST, f"above 0, from {SLOWEST:g} to {FASTEST:g}")
-SHARE: Limit = (lambda v: 0 < v <= 1, "above 0 and at most 1")
-NOT_EMPTY: Limit = (bool, "a name or a path, not an empty text")
-
-LIMITS: dict[str, Limit] = {
-    "seed": from_0(MAX_SEED),
-    "run.warmup_s": FROM_SECOND_0,
-    "run.duration_s": SECONDS,
-    "run.horizon_s": SECONDS,
-    "model.name": NOT_EMPTY,
-    "model.config": NOT_EMPTY,
-    "workload.preset": NOT_EMPTY,
-    "workload.trace": NOT_EMPTY,
-    "workload.rate": RATE,
-    "workload.duration_s": SECONDS,
-    "workload.requests": COUNT,
-    "workload.rate_scale": RATE,
-    "workload.start_s": FROM_SECOND_0,
-    "workload.end_s": SECONDS,
-    "workload.sample": SHARE,
-    "workload.jitter_s": FROM_SECOND_0,
-    "workload.concurrency": COUNT,
-    "workload.users": COUNT,
-    "workload.think_scale": from_0(FASTEST),
-    "hardware.profile": NOT_EMPTY,
-    "hardware.tensor_parallel": from_1(MAX_GPUS),
-    "engine.block_size": from_1(MAX_BLOCK_SIZE),
-    "engine.kv_blocks": from_1(MAX_KV_BLOCKS),
-    "engine.gpu_memory_utilization": SHARE,
-    "engine.max_model_len": TOKENS,
-    "engine.max_num_seqs": COUNT,
-    "engine.max_num_batched_tokens": TOKENS,
-    "engine.long_prefill_token_threshold": TOKENS_OR_NONE,
-    "engine.watermark": (lambda v: 0 <= v < 1, "0 or more and below 1"),
-    "engine.max_loras": from_0(MAX_COUNT),
-    "engine.chunked_prefill_size": TOKENS_OR_NONE,
-    "engine.max_prefill_tokens": TOKENS,
-    "engine.schedule_conservativeness": from_0(1e6),
-    "engine.step_overhead_ms": MS,
-    "engine.frontend_ms": MS,
-    "cache.tiers.name": NOT_EMPTY,
-    "cache.tiers.bandwidth_gb_per_s": (
-        lambda v: 0 <= v <= FASTEST or v == math.inf,
-        f"0 or more and at most {FASTEST:,g}, or inf",
-    ),
-    "cache.tiers.latency_s": FROM_SECOND_0,
-    "cache.tiers.capacity_gib": above_0(1e9),
-    "cache.tiers.capacity_blocks": from_1(MAX_KV_BLOCKS),
-    "cluster.replicas": from_1(MAX_REPLICAS),
-    "slo.ttft_s": SECONDS,
-    "slo.tpot_s": SECONDS,
-    "slo.e2e_s": SECONDS,
-    "slo.attainment": SHARE,
-    "cost.gpu_hour_usd": from_0(1e6),
-}
-CHOICES: dict[str, tuple[str, ...]] = {
-    "engine.semantics": ("vllm", "sglang"),
-    "engine.schedule_policy": ("fcfs", "lpm", "lof", "dfs-weight"),
-    "engine.retraction_policy": ("length", "priority"),
-    "engine.scheduler_policy": ("fcfs", "priority"),
-    "engine.preemption_victim": ("fcfs", "lcf"),
-    "cache.tiers.write": ("on-evict", "write-through"),
-    "cache.tiers.policy": ("lru", "fifo", "lfu", "mru", "filo", "slru", "lruk"),
-    "slo.attained_by": ("classes", "pooled"),
-    "model.dtype": ("bf16", "fp16", "fp8", "fp32"),
-    "model.kv_dtype": ("bf16", "fp16", "fp8", "fp32"),
-    "workload.loop": ("auto", "open", "sessions", "concurrency"),
-    "workload.think": ("think-only", "original", "scaled"),
-}
-ONLY: dict[str, tuple[str, ...]] = {
-    "vllm": (
-        "max_num_batched_tokens",
-        "long_prefill_token_threshold",
-        "scheduler_policy",
-        "watermark",
-        "reserve_full_isl",
-        "max_loras",
-        "async_scheduling",
-        "preemption_victim",
-    ),
-    "sglang": (
-        "chunked_prefill_size",
-        "max_prefill_tokens",
-        "schedule_policy",
-        "schedule_conservativeness",
-        "priority_scheduling",
-        "retraction_policy",
-    ),
-}
-"""Keys of [engine] that one engine has and another does not read."""
-
-
-def within(where: str, value: Any, limit: Limit) -> Any:
-    """The value itself; InputError when it is not within the limit. None passes: it was not given."""
-    if value is not None and not limit[0](value):
-        raise InputError(f"{where} {value}: expected {limit[1]}")
-    return value
-
-
-def hint(name: str, known: Iterable[str], what: str = "known") -> str:
-    """ " (did you mean lru?)", or the list of what is known."""
-    known = list(known)
-    return did_you_mean(name, known) or f" ({what}: {', '.join(sorted(known))})"
-
-
-def did_you_mean(value: str, known: Sequence[str]) -> str:
-    close = get_close_matches(value, known, n=1, cutoff=0.6)
-    return f" (did you mean {close[0]}?)" if close else ""
+def check_text(tables: Any, source: str, place: str = "") -> None:
+    """Raise InputError for the first text, or key, that no file can hold, or that would break a line or command a
+    terminal when it is printed."""
+    if isinstance(tables, str) and (wrong := unprintable(tables)):
+        raise InputError(
+            f"{source}: {place} = {tables[:80]!r}: expected text without control characters, not {wrong!r}"
+        )
+    if isinstance(tables, str) and any("\ud800" <= c <= "\udfff" for c in tables):
+        raise InputError(f"{source}: {place} = {tables[:80]!r}: not text a scenario can hold, expected Unicode")
+    if isinstance(tables, dict):
+        for key, value in tables.items():
+            check_text(str(key), source, f"a key of {place or 'the file'}")
+            check_text(value, source, f"{place}.{key}".lstrip("."))
+    elif isinstance(tables, list | tuple):
+        for i, value in enumerate(tables):
+            check_text(value, source, f"{place}[{i}]")
 
 
 def problems(scenario: Scenario) -> Iterator[str]:
     """A line for every value that makes no sense."""
-    for key, value in _leaves(scenario):
-        yield from _value_problems(_name(key), key, value)
+    yield from _value_problems(scenario, "")
     for name, limits in scenario.slo.classes.items():
-        for f in fields(limits):
-            yield from _value_problems(f"[slo.classes.{name}] {f.name}", f"slo.{f.name}", getattr(limits, f.name))
+        yield from _value_problems(limits, f"slo.classes.{name}")
     if scenario.run.duration_s is not None and scenario.run.duration_s <= (scenario.run.warmup_s or 0.0):
         yield f"[run] duration_s = {scenario.run.duration_s}: expected a time after warmup_s = {scenario.run.warmup_s}"
     yield from _workload_problems(scenario.workload)
     yield from _name_problems(scenario)
 
 
-def _value_problems(where: str, key: str, value: Any) -> Iterator[str]:
-    allowed = key in LIMITS and value is not None and LIMITS[key][0](value)
-    if isinstance(value, float) and not math.isfinite(value) and not allowed:
-        yield f"{where} = {value}: expected a finite number"
-    elif value is not None and key in LIMITS and not allowed:
-        yield f"{where} = {value!r}: expected {LIMITS[key][1]}"
-    elif value is not None and key in CHOICES and value not in CHOICES[key]:
-        yield f"{where} = {value!r}: expected {' or '.join(CHOICES[key])}{did_you_mean(value, CHOICES[key])}"
+def _value_problems(node: Any, section: str) -> Iterator[str]:
+    """Keys out of their range or choices, in a section and those below it; lists of tables have checks of their own."""
+    for f in fields(node):
+        value = getattr(node, f.name)
+        if is_dataclass(value):
+            yield from _value_problems(value, f"{section}.{f.name}".lstrip("."))
+        elif not isinstance(value, dict | tuple) and (expected := expectation(f, value)):
+            yield f"{f'[{section}] ' if section else ''}{f.name} = {value!r}: expected {expected}"
 
 
 def _workload_problems(workload: WorkloadConfig) -> Iterator[str]:
@@ -212,15 +94,14 @@ def _name_problems(scenario: Scenario) -> Iterator[str]:
 
 def _semantics_problems(engine: EngineConfig) -> Iterator[str]:
     """Keys that the chosen engine would not read: a value without effect would be a wrong answer."""
+    for f in fields(engine):
+        value, only = getattr(engine, f.name), f.metadata["engine"]
+        if only and only != engine.semantics and value != f.default:
+            yield f"[engine] {f.name} = {value!r}: only semantics = {only!r} has it"
     from sim.engines import ENGINES
 
-    if engine.semantics not in ENGINES:
-        return
-    for key in dict.fromkeys(key for keys in ONLY.values() for key in keys):
-        value, default, its = getattr(engine, key), getattr(EngineConfig, key), [e for e in ONLY if key in ONLY[e]]
-        if value != default and engine.semantics not in its:
-            yield f"[engine] {key} = {value!r}: only semantics = {' or '.join(map(repr, its))} has it"
-    yield from ENGINES[engine.semantics].problems(engine)
+    if engine.semantics in ENGINES:
+        yield from ENGINES[engine.semantics].problems(engine)
 
 
 def _policy_problems(scenario: Scenario) -> Iterator[str]:
@@ -270,8 +151,7 @@ def _tier_problems(scenario: Scenario) -> Iterator[str]:
     tiers = scenario.cache.tiers
     for i, tier in enumerate(tiers):
         where = f"[cache.tiers.{tier.name or i}]"
-        for f in fields(tier):
-            yield from _value_problems(f"{where} {f.name}", f"cache.tiers.{f.name}", getattr(tier, f.name))
+        yield from _value_problems(tier, where.strip("[]"))
         given = [name for name in ("capacity_gib", "capacity_blocks") if getattr(tier, name) is not None]
         if len(given) != 1:
             yield (
@@ -288,18 +168,3 @@ def _tier_problems(scenario: Scenario) -> Iterator[str]:
         )
     if tiers and scenario.cache.policy == "clairvoyant":
         yield "[cache] tiers with policy = 'clairvoyant': expected another policy, it knows of no tiers"
-
-
-def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every scalar of the sections as ("engine.block_size", 16); mix classes are the workload loader's to check."""
-    for f in fields(node):
-        value = getattr(node, f.name)
-        if is_dataclass(value):
-            yield from _leaves(value, f"{prefix}{f.name}.")
-        elif not isinstance(value, dict | tuple):
-            yield prefix + f.name, value
-
-
-def _name(key: str) -> str:
-    section, _, name = key.rpartition(".")
-    return f"[{section}] {name}" if section else name

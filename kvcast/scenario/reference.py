@@ -37,8 +37,7 @@ the scenario file, whether they hold a `/` or not, and never from the current fo
 current folder, as is a trace named on the command line itself (`kvcast cache TRACE`). `${VARIABLES}` and `~` are expanded; a path that
 begins with one is taken from the current folder when what it stands for is not absolute.
 
-Every number has a range: times up to 1e9 s, milliseconds up to 1e6, tokens and counts up to 1e9, KV blocks up to 1e12, replicas up to
-100,000, rates from 1e-9 to 1e9; what is outside is one line that states the range.
+What is out of a key's range is one line that states the range; the numbers of a mix's classes are checked together with their kind.
 
 This page is made from the code: `python -m kvcast.scenario.reference > docs/scenario.md`.
 """
@@ -54,12 +53,13 @@ def tables() -> Iterator[tuple[str, str, type]]:
             yield from ((name, what, cls) for name, (what, cls) in SECTIONS.items() if name.split(".")[0] == f.name)
 
 
-def keys(cls: type) -> Iterator[tuple[str, str, str]]:
-    """(key, default as TOML or "-", meaning) of a class's own keys."""
+def keys(cls: type) -> Iterator[tuple[str, str, str, str]]:
+    """(key, default as TOML or "-", range or choices, meaning) of a class's own keys."""
     for f in fields(cls):
-        help = f.metadata.get("help")
-        if help:
-            yield f.name.rstrip("_"), _default(f), help
+        about = f.metadata
+        if about:
+            limit = about["limit"].words if about["limit"] else ", ".join(about["choices"])
+            yield f.name.rstrip("_"), _default(f), limit, about["help"]
 
 
 def _default(f: Any) -> str:
@@ -73,10 +73,17 @@ def as_markdown() -> str:
     parts = [INTRODUCTION]
     for section, what, cls in tables():
         heading = f"## [{section}]" if section else "## Top level"
-        rows = [f"| `{key}` | {default} | {help} |" for key, default, help in keys(cls)]
+        rows = [f"| `{key}` | {default} | {limit} | {help} |" for key, default, limit, help in keys(cls)]
         parts.append(
             "\n".join(
-                [heading, *([f"\n{what}"] if what else []), "", "| key | default | meaning |", "|---|---|---|", *rows]
+                [
+                    heading,
+                    *([f"\n{what}"] if what else []),
+                    "",
+                    "| key | default | range | meaning |",
+                    "|---|---|---|---|",
+                    *rows,
+                ]
             )
         )
     return "\n\n".join(part.strip() for part in parts) + "\n"
@@ -88,7 +95,7 @@ def as_text() -> str:
     for section, _, cls in tables():
         lines += ["", f"[{section}]"] if section else []
         lines += [
-            f"{key} ({default}): {help}" if default != "-" else f"{key}: {help}" for key, default, help in keys(cls)
+            f"{key} ({default}): {help}" if default != "-" else f"{key}: {help}" for key, default, _, help in keys(cls)
         ]
     return "\n".join(lines)
 

@@ -10,7 +10,7 @@ numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -18,9 +18,9 @@ import numpy as np
 from sim.scenario import RunConfig, Scenario
 from workloads import mix
 from workloads import steady as lengths
+from workloads.clock import earliest_s
 from workloads.columns import Workload
 from workloads.config import WorkloadConfig
-from workloads.limits import earliest_s
 
 HOUR_S = 3600.0
 
@@ -159,15 +159,3 @@ def clock_note(scenario: Scenario) -> str:
         f"the window is {(ends_s - begins_s) / 3600:.3g} hours of a period of {whole_s / 3600:g}, from hour"
         f" {begins_s % whole_s / 3600:.3g}: {here:.3g} requests/s, where the mean of the period is {mean:.3g}"
     )
-
-
-def together(scenarios: Sequence[Scenario]) -> list[Scenario]:
-    """Variants to be compared, each with its window, and all mixes with the longest warm-up and window among them, so
-    that those of one mix serve the same requests."""
-    from kvcast import api
-
-    cut = [api.windowed(scenario) for scenario in scenarios]
-    ours = [i for i, scenario in enumerate(scenarios) if begins_early(scenario)]
-    ramp_s = max((cut[i].run.warmup_s or 0.0 for i in ours), default=0.0)
-    lasts_s = max(((cut[i].run.duration_s or 0.0) - (cut[i].run.warmup_s or 0.0) for i in ours), default=0.0)
-    return [begun(scenarios[i], ramp_s, lasts_s) if i in ours else one for i, one in enumerate(cut)]

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import platform
@@ -41,6 +40,7 @@ import numpy as np
 import kvcast
 from kvcast import text
 from kvcast.store import aggregates, parquet
+from kvcast.system import is_locked, lock, locked, unlock
 from sim.measure.access import accesses, names
 from sim.scenario import Scenario
 from workloads.errors import InputError
@@ -90,10 +90,10 @@ def save_run(
     folder = Path(folder).resolve()
     check_replaceable(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _naming(folder), _locked(folder.parent):
+    with _naming(folder), locked(folder.parent):
         _settle(folder)
         partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".new", dir=folder.parent))
-        writing = _lock(partial)
+        writing = lock(partial)
     try:
         with _naming(folder):
             _write(partial, result, baseline, steps)
@@ -104,12 +104,12 @@ def save_run(
             (partial / "run.json").write_text(
                 text.to_json(_info(result)) + "\n", encoding="utf-8"
             )  # last: it says that the run is complete
-            with _locked(folder.parent):
+            with locked(folder.parent):
                 check_replaceable(folder)
                 _put_in_place(partial, folder)
     finally:
-        os.close(writing)
-        with _locked(folder.parent):
+        unlock(writing)
+        with locked(folder.parent):
             _settle(folder)
     return folder
 
@@ -143,7 +143,7 @@ def load_run(folder: str | Path) -> Run:
 
     folder = Path(folder)
     if not folder.exists() and folder.parent.is_dir():
-        with _locked(folder.parent):
+        with locked(folder.parent):
             _settle(folder.resolve())
     info = _read_json(folder / "run.json")
     if info.get("format") != FORMAT:
@@ -211,23 +211,12 @@ def _settle(folder: Path) -> None:
 
 
 def _is_leftover(path: Path, folder: Path) -> bool:
-    """Whether this is a folder of ours, moved aside (.old) or being written (.new), that no process is at work on."""
+    """Whether this is a folder of ours, moved aside (.old) or being written (.new), that no process is at work on:
+    a writer holds the lock of its folder."""
     name = re.fullmatch(rf"\.{re.escape(folder.name)}\.[a-z0-9_]{{8}}\.(new|old)", path.name)
     if not name or not path.is_dir() or not {inner.name for inner in path.iterdir()} <= FILES:
         return False
-    return name[1] == "old" or not _has_writer(path)
-
-
-def _has_writer(partial: Path) -> bool:
-    """A writer holds its folder's lock, which the system frees when the process ends, however it ends."""
-    held = os.open(partial, os.O_RDONLY)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(held)
-    return False
+    return name[1] == "old" or not is_locked(path)
 
 
 def _is_complete(folder: Path) -> bool:
@@ -236,26 +225,6 @@ def _is_complete(folder: Path) -> bool:
         return bool(_read_json(folder / "run.json"))
     except InputError:
         return False
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    held = _lock(folder)
-    try:
-        yield
-    finally:
-        os.close(held)
-
-
-def _lock(folder: Path) -> int:
-    """Wait for the folder's lock; closing the descriptor frees it. A lock on the folder itself leaves no lock file
-    behind."""
-    held = os.open(folder, os.O_RDONLY)
-    with contextlib.suppress(
-        OSError
-    ):  # a file system without locks: then one process at a time is the user's to see to
-        fcntl.flock(held, fcntl.LOCK_EX)
-    return held
 
 
 def _info(result: Result) -> dict[str, Any]:

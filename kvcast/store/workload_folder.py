@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from kvcast.store.runs import _has_writer, _lock, _locked
+from kvcast.system import is_locked, lock, locked, unlock
 from workloads.columns import PrefixTree, Workload
 
 META = "workload.json"
@@ -30,10 +30,10 @@ def save(workload: Workload, folder: Path) -> None:
     if folder.exists():
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.parent):
+    with locked(folder.parent):
         _remove_leftovers(folder)
         partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        writing = _lock(partial)
+        writing = lock(partial)
     try:
         for prefix, part in (("", workload), ("tree.", workload.tree)):
             for name, column in _values(part, arrays=True).items():
@@ -46,7 +46,7 @@ def save(workload: Workload, folder: Path) -> None:
             if not folder.exists():  # else another process was first, with the same
                 raise
     finally:
-        os.close(writing)
+        unlock(writing)
         shutil.rmtree(partial, ignore_errors=True)
 
 
@@ -57,7 +57,7 @@ def _remove_leftovers(folder: Path) -> None:
         if (
             path.is_dir()
             and all(inner.suffix == ".npy" or inner.name == META for inner in path.iterdir())
-            and not _has_writer(path)
+            and not is_locked(path)
         ):
             shutil.rmtree(path, ignore_errors=True)
 

@@ -118,7 +118,7 @@ def _check_distinct(doc: dict, keys: Sequence[str]) -> None:
 def alike(variants: Sequence[Variant]) -> list[Variant]:
     """The variants with one window, so that they serve the same requests; with one seed where nothing is drawn from
     it."""
-    from kvcast.scenario.steady import together
+    from kvcast.studies.windows import together
 
     cut = [
         replace(one, scenario=scenario)

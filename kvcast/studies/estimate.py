@@ -23,12 +23,12 @@ import numpy as np
 from kvcast import api
 from kvcast.api import Result
 from kvcast.scenario.steady import is_mix, offered_per_s
-from kvcast.studies.money import PER_MILLION, money
 from sim.measure.metrics import limits_of
+from sim.measure.money import PER_MILLION, money
 from sim.measure.verdict import all_stable, judge, named_limits, sample_in
 from sim.scenario import EngineParams, RunConfig, Scenario
+from workloads.clock import earliest_s
 from workloads.columns import Workload
-from workloads.limits import earliest_s
 from workloads.transform import picked
 
 REQUESTS = 2000

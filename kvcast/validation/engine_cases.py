@@ -13,22 +13,46 @@ names it, and the others are replayed all the same."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from kvcast.validation import Outcome
 from sim import sglang
 from sim.fleet.replica import Replica
+from sim.kvcache.release_order import ReleaseOrderCache
 from sim.recording import COMPLETED, STATUS, Recording
 from sim.scenario import EngineParams
+from sim.sglang import SGLangScheduler
 from sim.simulate import run as simulate
 from sim.vllm.waiting import QUEUES
+from workloads.columns import Workload
 from workloads.errors import InputError
 from workloads.readers.engine_case import read_case, to_workload, unknown_settings
 
+COLUMNS = (
+    "step number",
+    "scheduled",
+    "preempted",
+    "blocks allocated",
+    "blocks evicted",
+    "free blocks",
+    "running",
+    "waiting",
+)
+SGLANG_COLUMNS = (
+    "step number",
+    "kind",
+    "scheduled",
+    "retracted",
+    "tokens evicted",
+    "available",
+    "evictable",
+    "protected",
+    "waiting",
+)
 EXPECTED = (
     "id",
     "first_admission_cached_tokens",
@@ -53,7 +77,7 @@ class UnitStep:
 
 
 def run(data_dir: Path | None, cases: Path | str | None = None, **_: Any) -> Outcome:
-    """Replay every case of the folder `cases`, by default `engine_cases` of the reference data."""
+    """Replay every case of the folder `cases`, by default `engine_cases_v2` of the reference data."""
     files = _case_files(data_dir, cases)
     lines: list[str] = []
     skipped: Counter[str] = Counter()
@@ -105,19 +129,27 @@ def _counted(count: Counter[str]) -> str:
 def not_simulated(case: dict[str, Any]) -> str:
     """Why a case cannot be replayed; empty when it can."""
     config = case["config"] if isinstance(case["config"], dict) else {}
-    engine = case["engine"]
-    if engine not in REPLAYED:
-        return f"{engine} (its semantics are not simulated)"
+    if case["engine"] == "sglang":
+        for key, known in (
+            ("schedule_policy", tuple(sglang.ORDERS)),
+            ("eviction_policy", tuple(sglang.POLICIES)),
+            ("retraction_policy", sglang.RETRACTION),
+        ):
+            if isinstance(config.get(key), str) and config[key] not in known:
+                return f"sglang {key} {config[key]} (rules not simulated)"
+        return ""
+    if case["engine"] != "vllm":
+        return f"{case['engine']} (its semantics are not simulated)"
     if config.get("sliding_window"):
         return "sliding window (rules not simulated)"
-    for key, known in REPLAYED[engine].known.items():
+    for key, known in (("policy", tuple(QUEUES)), ("preemption_victim", ("fcfs", "lcf"))):
         if isinstance(config.get(key), str) and config[key] not in known:
-            return f"{engine} {key} {config[key]} (rules not simulated)"
+            return f"vllm {key} {config[key]} (rules not simulated)"
     return ""
 
 
 def differences(case: dict[str, Any], fast_forward: bool = True) -> list[str]:
-    """Replay one case; the first differing step, request and tree node, in words."""
+    """Replay one case; the first differing step, request and tree node, and every total that differs, in words."""
     workload, params = to_workload(case)
     _check_expected(case)
     log: list[tuple] = []
@@ -125,18 +157,30 @@ def differences(case: dict[str, Any], fast_forward: bool = True) -> list[str]:
     recording = simulate(
         workload, EngineParams(**params), UnitStep(), fast_forward=fast_forward, step_log=log, on_end=replicas.extend
     )
-    expected, replayed = case["expected"], REPLAYED[case["engine"]]
-    return [
-        *_step_differences(log, expected["steps"], replayed.columns),
-        *_request_differences(recording, expected["requests"]),
-        *replayed.at_end(replicas[0].scheduler, case),
+    expected = case["expected"]
+    scheduler: Any = replicas[0].scheduler
+    ids = sorted(request["id"] for request in case["requests"])
+    summary = expected.get("summary", {})
+    columns = SGLANG_COLUMNS if case["engine"] == "sglang" else COLUMNS
+    found = [
+        *_step_differences(log, expected["steps"], columns, ids),
+        *_request_differences(recording, scheduler, workload, expected["requests"]),
     ]
+    if isinstance(scheduler, SGLangScheduler):
+        found += _total_differences(_totals(recording, log) | _sglang_totals(recording, scheduler), summary)
+        found += _tree_differences(scheduler, summary)
+    else:
+        found += _total_differences(_totals(recording, log) | _vllm_totals(recording, scheduler, log), summary)
+        if isinstance(scheduler.cache, ReleaseOrderCache):
+            paths = {request: scheduler.paths.build(row) for row, request in enumerate(ids)}
+            found += _queue_differences(scheduler.cache, paths, summary)
+    return found
 
 
 def _check_expected(case: dict[str, Any]) -> None:
     """InputError unless the case says of every step and request what is compared."""
     name, expected = case["case"], case["expected"]
-    columns = len(REPLAYED[case["engine"]].columns)
+    columns = len(SGLANG_COLUMNS if case["engine"] == "sglang" else COLUMNS)
     steps, rows = (expected.get(key) if isinstance(expected, dict) else None for key in ("steps", "requests"))
     if not isinstance(steps, list) or not all(isinstance(step, list) and len(step) == columns for step in steps):
         raise InputError(f"{name}: expected steps is no list of rows with {columns} columns")
@@ -152,12 +196,16 @@ def _check_expected(case: dict[str, Any]) -> None:
         raise InputError(f"{name}: expected requests has other ids than requests")
 
 
-def _step_differences(log: list[tuple], expected: list[list], columns: tuple[str, ...]) -> Iterator[str]:
+def _step_differences(
+    log: list[tuple], expected: list[list], columns: tuple[str, ...], ids: list[int]
+) -> Iterator[str]:
+    named = {
+        "scheduled": lambda pairs: [[ids[row], tokens] for row, tokens in pairs],
+        "preempted": lambda rows: [ids[row] for row in rows],
+        "retracted": lambda rows: [ids[row] for row in rows],
+    }
     for (_, *row), want in zip(log, expected, strict=False):
-        got = [
-            [list(pair) for pair in field] if name == "scheduled" else field
-            for name, field in zip(columns, row, strict=True)
-        ]
+        got = [named[name](field) if name in named else field for name, field in zip(columns, row, strict=True)]
         if got != want:
             column = next(name for name, a, b in zip(columns, got, want, strict=True) if a != b)
             yield f"step {want[0]}: {column} differs: expected {want}, got {got}"
@@ -166,45 +214,95 @@ def _step_differences(log: list[tuple], expected: list[list], columns: tuple[str
         yield f"{len(log)} steps, expected {len(expected)}"
 
 
-def _queue_differences(scheduler: Any, case: dict[str, Any]) -> Iterator[str]:
-    """vLLM's cache at the end: the full blocks in its free queue, in order; a case names a block by a request with its
-    text and an index."""
-    if not scheduler.p.caching or scheduler.p.policy != "lru":
-        return  # another policy has no queue
-    ids, summary = sorted(request["id"] for request in case["requests"]), case["expected"].get("summary", {})
-    got, paths = scheduler.cache.free_queue(), [scheduler.paths.build(row) for row in range(len(ids))]
-    want = summary.get("final_cached_blocks", len(got))
-    if want != len(got):
-        yield f"cached blocks at the end: expected {want}, got {len(got)}"
-    path = dict(zip(ids, paths, strict=True))
-    for place, (block, (request, index)) in enumerate(
-        zip(got, filter(None, summary.get("final_free_queue") or ()), strict=False)
-    ):
-        if block != next(((node, index) for node, end in path.get(request, ()) if index < end), None):
-            yield f"free queue at the end: cached block {place} is not block {index} of request {request}"
+def _queue_differences(
+    cache: ReleaseOrderCache, paths: dict[int, list[tuple[int, int]]], summary: dict[str, Any]
+) -> Iterator[str]:
+    """vLLM's free queue at the end, in order: blocks without content first, which a case writes as null; a case names a
+    block by a request with its text and an index."""
+    want = summary.get("final_free_queue")
+    if want is None:
+        return
+    got = [None] * cache.blank + cache.free_queue()
+    unique = len(set(filter(None, got)))
+    if summary.get("final_unique_cached_hashes", unique) != unique:
+        yield f"final_unique_cached_hashes expected {summary['final_unique_cached_hashes']}, got {unique}"
+    if len(want) != len(got):
+        yield f"free queue at the end: expected {len(want)} blocks, got {len(got)}"
+    for place, (block, told) in enumerate(zip(got, want, strict=False)):
+        named = None if told is None else _block(paths.get(told[0], []), told[1])
+        if block != named or (told is not None and named is None):
+            yield f"free queue at the end: place {place} is not {told or 'empty'}"
             return
 
 
-def _tree_differences(scheduler: Any, case: dict[str, Any]) -> Iterator[str]:
-    """SGLang's state at the end: its tree, node by node with the logical clock, and the ratio its admission had come
-    to."""
-    summary = case["expected"].get("summary", {})
-    ratio = summary.get("final_new_token_ratio")
-    if ratio is not None and abs(scheduler.new_token_ratio.value() - ratio) > 1e-6:
-        yield f"new token ratio at the end: expected {ratio}, got {scheduler.new_token_ratio.value():.6f}"
+def _block(path: list[tuple[int, int]], index: int) -> tuple[int, int] | None:
+    return next(((node, index) for node, end in path if 0 <= index < end), None)
+
+
+def _total_differences(totals: dict[str, Any], summary: dict[str, Any]) -> Iterator[str]:
+    """Every total that a case states, against the run's own."""
+    for name, got in totals.items():
+        want = summary.get(name, got)
+        if abs(want - got) > 1e-6 if isinstance(got, float) else want != got:
+            yield f"{name} expected {want}, got {got}"
+
+
+def _totals(recording: Recording, log: list[tuple]) -> dict[str, Any]:
+    done = int((recording.status == COMPLETED).sum())
+    return {"n": len(recording.status), "finished": done, "steps": len(log)}
+
+
+def _sglang_totals(recording: Recording, scheduler: SGLangScheduler) -> dict[str, Any]:
+    cache, b = scheduler.cache, scheduler.b
+    return {
+        "retractions": int(recording.preemptions.sum()),
+        "evicted_tokens": cache.evicted * b,
+        "final_available": cache.blank * b,
+        "final_evictable": cache.idle * b,
+        "final_protected": (cache.total - cache.blank - cache.idle - scheduler.private_pages()) * b,
+        "final_new_token_ratio": float(scheduler.new_token_ratio.value()),
+    }
+
+
+def _vllm_totals(recording: Recording, scheduler: Any, log: list[tuple]) -> dict[str, Any]:
+    cache, again = scheduler.cache, _readmissions(scheduler)
+    counts = int(scheduler.p.caching)  # without a prefix cache vLLM counts no look-up
+    return {
+        "preemptions": int(recording.preemptions.sum()),
+        "total_scheduled_tokens": sum(tokens for row in log for _, tokens in row[2]),
+        "allocated_blocks": cache.taken,
+        "evicted_blocks": cache.evicted,
+        "final_free_blocks": cache.blank + cache.idle,
+        "final_cached_blocks": cache.idle,
+        "stats": {
+            "requests": len(recording.status) * counts,
+            "queries": sum(scheduler.log.prompt) * counts,
+            "hits": int(recording.hit_tokens.sum()),
+            "preempted_requests": len(again) * counts,
+            "preempted_queries": int(again[:, 2].sum()) * counts,
+            "preempted_hits": int(again[:, 1].sum()),
+        },
+    }
+
+
+def _readmissions(scheduler: Any) -> np.ndarray:
+    """int64 [n, 3]: request, hit and known tokens of every admission after a preemption."""
+    return np.array(scheduler.log.readmissions, np.int64).reshape(-1, 3)
+
+
+def _tree_differences(scheduler: SGLangScheduler, summary: dict[str, Any]) -> Iterator[str]:
+    """SGLang's tree at the end, node by node. Of its logical times only the order matters."""
     if not scheduler.cache.caching:
         return
     got = scheduler.cache.rows(scheduler.b)
     for key, value in (("final_nodes", len(got)), ("final_cached_tokens", sum(row[1] for row in got))):
         if summary.get(key, value) != value:
             yield f"{key} expected {summary[key]}, got {value}"
-    rows = summary.get("final_tree")
-    if rows is None:
+    if summary.get("final_tree") is None:
         return
-    want = [
-        [parent, tokens, *rest] for parent, tokens, _, *rest in rows[1:]
-    ]  # the root has no pages; tokens have no values here
-    for index, (a, b) in enumerate(zip(want, got, strict=False), 1):
+    # the root has no pages; tokens have no values here
+    want = [[parent, tokens, *rest] for parent, tokens, _, *rest in summary["final_tree"][1:]]
+    for index, (a, b) in enumerate(zip(_ranked(want), _ranked(got), strict=False), 1):
         if a != b:
             yield f"tree node {index} (parent, tokens, hits, priority, access, creation, lock): expected {a}, got {b}"
             return
@@ -212,53 +310,28 @@ def _tree_differences(scheduler: Any, case: dict[str, Any]) -> Iterator[str]:
         yield f"a tree of {len(got)} nodes, expected {len(want)}"
 
 
-class Replayed(NamedTuple):
-    """What the cases of one engine record beside its requests."""
-
-    columns: tuple[str, ...]  #: of a step
-    known: dict[str, Collection[str]]  #: values of its settings whose rules are simulated
-    at_end: Callable[[Any, dict[str, Any]], Iterator[str]]  #: its scheduler's differences from the case, in words
-
-
-REPLAYED = {
-    "vllm": Replayed(
-        (
-            "step number",
-            "scheduled",
-            "preempted",
-            "blocks allocated",
-            "blocks evicted",
-            "free blocks",
-            "running",
-            "waiting",
-        ),
-        {"policy": QUEUES, "preemption_victim": ("fcfs", "lcf")},
-        _queue_differences,
-    ),
-    "sglang": Replayed(
-        (
-            "step number",
-            "kind",
-            "scheduled",
-            "retracted",
-            "tokens evicted",
-            "available",
-            "evictable",
-            "protected",
-            "waiting",
-        ),
-        {"schedule_policy": sglang.ORDERS, "eviction_policy": sglang.POLICIES, "retraction_policy": sglang.RETRACTION},
-        _tree_differences,
-    ),
-}
+def _ranked(rows: list[list[Any]]) -> list[list[Any]]:
+    """With their times of access and creation as ranks among all of them."""
+    times = sorted({time for row in rows for time in row[4:6]})
+    rank = {time: place for place, time in enumerate(times)}
+    return [[*row[:4], rank[row[4]], rank[row[5]], *row[6:]] for row in rows]
 
 
-def _request_differences(recording: Recording, expected: list[dict[str, Any]]) -> Iterator[str]:
+def _request_differences(
+    recording: Recording, scheduler: Any, workload: Workload, expected: list[dict[str, Any]]
+) -> Iterator[str]:
+    again: dict[int, list[int]] = {}
+    for row, hit, _ in _readmissions(scheduler).tolist():
+        again.setdefault(row, []).append(hit)
     for row, want in enumerate(sorted(expected, key=lambda r: r["id"])):
         got = request_row(recording, row)
-        wanted = {name: want[name] for name in got if name in want}
+        got |= {
+            "all_admission_cached_tokens": [got["first_admission_cached_tokens"], *again.get(row, [])],
+            "prompt_tokens": int(workload.prompt_tokens[row]),
+            "output_tokens": int(workload.output_tokens[row]),
+        }
+        wanted = {name: want.get(name, got[name]) for name in got}
         wanted["preemptions"] = want.get("preemptions", want.get("retractions"))
-        wanted["readmission_cached_tokens"] = sum(want["all_admission_cached_tokens"][1:])
         wanted["status"] = STATUS[COMPLETED]
         wrong = [name for name in got if got[name] != wanted[name]]
         if wrong:
@@ -272,7 +345,6 @@ def request_row(recording: Recording, row: int) -> dict[str, Any]:
     """One request in the terms of a recorded case (steps of one second)."""
     return {
         "first_admission_cached_tokens": int(recording.hit_tokens[row]),
-        "readmission_cached_tokens": int(recording.readmission_hit_tokens[row]),
         "preemptions": int(recording.preemptions[row]),
         "admit_step": float(recording.admit_s[row]),
         "first_token_step": float(recording.first_token_s[row]) - 1.0,
@@ -284,7 +356,7 @@ def request_row(recording: Recording, row: int) -> dict[str, Any]:
 def _case_files(data_dir: Path | None, cases: Path | str | None) -> list[Path]:
     if cases is None and data_dir is None:
         raise InputError("engine-cases: no folder given, expected --cases DIR or KVCAST_DATA set to the reference data")
-    folder = Path(cases) if cases is not None else Path(data_dir or "", "engine_cases")
+    folder = Path(cases) if cases is not None else Path(data_dir or "", "engine_cases_v2")
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder, expected one with engine cases (*.json, *.json.xz)")
     files = sorted(path for path in folder.iterdir() if path.name.endswith((".json", ".json.xz")))

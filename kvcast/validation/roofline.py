@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from calibrate.latency import StepTime, step_time
 from calibrate.models import ModelSpec, resolve_model
-from calibrate.profile import resolve_profile
+from calibrate.resolve import resolve_profile
 from calibrate.sources.roofline import roofline_profile
 from kvcast.validation import Outcome, required
 

@@ -23,8 +23,8 @@ from sim.measure.metrics import limits_of
 from sim.measure.verdict import groups, named_limits
 from sim.recording import NOT_ARRIVED, STATUS
 from sim.scenario import RunConfig, SloConfig
+from workloads.clock import earliest_s
 from workloads.columns import Workload
-from workloads.limits import earliest_s
 
 LOOKS = 64  #: at most about so many counts in a run: each reads every request that is not settled
 FEWEST = 100  #: arrivals and completions between two of them at least

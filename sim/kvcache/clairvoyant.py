@@ -22,7 +22,7 @@ import numpy as np
 from sim.kvcache.base import Holder
 from sim.kvcache.policies.base import Policy, World
 from sim.kvcache.ranked import Node, RankedCache
-from sim.optimum.items import node_visits
+from sim.kvcache.visits import node_visits
 from sim.scenario import EngineParams
 from workloads.columns import Workload
 from workloads.transform import order_taken

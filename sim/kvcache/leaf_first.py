@@ -19,10 +19,11 @@ import numpy as np
 
 from sim.kvcache.base import BlockCache
 from sim.kvcache.chains import Path, Paths
+from sim.kvcache.clairvoyant import ClairvoyantCache, Forecast
 from sim.kvcache.policies import World, find, make, name_of
 from sim.kvcache.ranked import RankedCache
 from sim.kvcache.release_order import ReleaseOrderCache
-from sim.kvcache.replay import LEAF_FIRST, ReplayResult, checked_size
+from sim.kvcache.rows import LEAF_FIRST, ReplayResult, checked_size
 from sim.scenario import EngineParams
 from workloads.columns import Workload
 from workloads.transform import nominal_start_s, order_taken, picked
@@ -78,10 +79,10 @@ def build(
 ) -> BlockCache:
     """The engine's cache of that policy; clairvoyant knows that requests come in row order. Raises InputError."""
     if policy == CLAIRVOYANT:
-        from sim.kvcache.clairvoyant import ClairvoyantCache, Forecast  # it needs sim.optimum, which needs this module
-
         in_order = replace(workload, arrival_s=np.arange(float(len(workload))), after=None, concurrency=None)
-        forecast = Forecast(in_order, EngineParams(capacity_blocks, block_size, max_model_len=LONGEST))
+        forecast = Forecast(
+            in_order, EngineParams(kv_blocks=capacity_blocks, block_size=block_size, max_model_len=LONGEST)
+        )
         return ClairvoyantCache(capacity_blocks, block_size, len(workload.tree), {}, forecast)
     if policy == "lru" and not params:
         return ReleaseOrderCache(capacity_blocks, block_size, len(workload.tree), {})

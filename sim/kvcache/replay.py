@@ -17,24 +17,18 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace
 from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from sim.kvcache.leaf_first import leaf_first
 from sim.kvcache.policies import name_of
-from sim.kvcache.rows import hit_row
+from sim.kvcache.rows import LEAF_FIRST, RULES, ReplayResult, checked_size, hit_row
 from workloads.columns import Workload
 from workloads.errors import InputError
 from workloads.transform import order_taken
-
-RULES = ("all-ids", "full-blocks")
-LEAF_FIRST = "leaf-first"
-"""R1 counts every block of a prompt, the partial tail too (which hits only a wholly identical one). R2 counts what an
-engine can reuse: full blocks, and never the whole prompt (hit tokens <= prompt - 1). A third rule, leaf-first, is the
-engine's own cache and every policy of it, one request at a time: sim.kvcache.leaf_first."""
 
 Rank = Any  # totally ordered; the lowest rank is evicted first, equal ranks (one request's blocks) deepest first
 
@@ -57,30 +51,6 @@ def _lfu(rank: Rank | None, now: int) -> Rank:
 POLICIES: dict[str, Callable[[Rank | None, int], Rank]] = {"lru": _lru, "fifo": _fifo, "lfu": _lfu}
 """A policy gives a block's rank after request `now` used it; `rank` is the old one, None on insertion. A use must
 never lower a rank: the eviction heap relies on it."""
-
-
-@dataclass(frozen=True)
-class ReplayResult:
-    """What a replay hit. A hit ratio means nothing without `rule` and `block_size`: keep them together."""
-
-    policy: str
-    capacity_blocks: int | None  #: None = unlimited
-    rule: str
-    block_size: int  #: tokens
-    hit_blocks: int
-    total_blocks: int
-    hit_tokens: int
-    prompt_tokens: int
-    depth_blocks: np.ndarray  #: int64 [n_requests], blocks hit by each request, in the rows of the workload
-    order: str  #: in which requests came, in words
-
-    @property
-    def hit_ratio_blocks(self) -> float:
-        return self.hit_blocks / self.total_blocks if self.total_blocks else 0.0
-
-    @property
-    def hit_ratio_tokens(self) -> float:
-        return self.hit_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
 
 class _Run:
@@ -249,8 +219,6 @@ def replay(
     of the trace's own hashes. order: "time", as the requests would start, or "file", row by row
     (`workloads.transform.order_taken`). Raises InputError on anything else."""
     if rule == LEAF_FIRST:
-        from sim.kvcache.leaf_first import leaf_first  # it needs this module
-
         return leaf_first(workload, policy, capacity_blocks, block_size, order=order)
     policy = name_of(policy)
     touch, size = _checked(workload, policy, capacity_blocks, rule, block_size)
@@ -312,20 +280,6 @@ def _checked(workload: Workload, policy: str, capacity: int | None, rule: str, b
     _one_of("policy", policy, tuple(POLICIES), "; other policies need the rule leaf-first")
     _one_of("rule", rule, (*RULES, LEAF_FIRST))
     return _Checked(POLICIES[policy], checked_size(workload, capacity, block_size))
-
-
-def checked_size(workload: Workload, capacity: int | None, block_size: int | None) -> int:
-    """The block size in tokens; InputError for one that is missing or impossible, and for an impossible capacity."""
-    if capacity is not None and (not isinstance(capacity, int | np.integer) or capacity < 1):
-        raise InputError(
-            f"capacity_blocks = {capacity}, expected a whole number of at least 1, or None for an unlimited cache"
-        )
-    size = workload.hash_block_tokens if block_size is None else block_size
-    if size is None:
-        raise InputError("block_size is missing, and this workload has no block size of its own: give one in tokens")
-    if not isinstance(size, int | np.integer) or size < 1:
-        raise InputError(f"block_size = {size}, expected a whole number of tokens, at least 1")
-    return size
 
 
 def _one_of(field: str, value: str, allowed: tuple[str, ...], otherwise: str = "") -> None:

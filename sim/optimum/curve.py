@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 
 from sim.kvcache.leaf_first import CLAIRVOYANT
-from sim.kvcache.replay import LEAF_FIRST, replay
-from sim.kvcache.rows import hit_row
+from sim.kvcache.replay import replay
+from sim.kvcache.rows import LEAF_FIRST, hit_row
+from sim.kvcache.visits import node_visits
 from sim.optimum.check import check, feasible
 from sim.optimum.hits import most_hits
-from sim.optimum.items import CAPACITY_RULES, Items, must_insert, node_visits, touches, touches_in_order
+from sim.optimum.items import CAPACITY_RULES, Items, must_insert, touches, touches_in_order
 from sim.optimum.prices import Work
 from sim.optimum.work import block_work, most_work
 from workloads.columns import Workload

@@ -21,7 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.kvcache.replay import RULES
+from sim.kvcache.rows import RULES
+from sim.kvcache.visits import node_visits
+from sim.paths import climb
 from workloads.columns import Workload
 from workloads.errors import InputError
 
@@ -119,29 +121,8 @@ def touches_in_order(
     return Touches(request, last, lo, hi, length, limit)
 
 
-def node_visits(workload: Workload, rows: np.ndarray, depth: np.ndarray, block_size: int) -> tuple[np.ndarray, ...]:
-    """(index into rows, node, first block, end block) of the shared nodes that own some of the first `depth` blocks of
-    rows' paths."""
-    tree = workload.tree
-    lo, hi = tree.start // block_size, tree.end // block_size
-    index, node = np.arange(len(rows)), workload.leaf[rows].astype(np.int64)
-    found: list[tuple[np.ndarray, np.ndarray]] = []
-    while len(index):
-        some = (lo[node] < hi[node]) & (lo[node] < depth[index])
-        found.append((index[some], node[some]))
-        node = tree.parent[node].astype(np.int64)
-        inner = node >= 0
-        index, node = index[inner], node[inner]
-    index, node = (
-        (np.concatenate(columns) for columns in zip(*found, strict=True)) if found else (np.empty(0, np.int64),) * 2
-    )
-    return index, node, lo[node], np.minimum(hi[node], depth[index])
-
-
 def _partial_tails(workload: Workload, block_size: int) -> tuple[np.ndarray, ...]:
     """The partial last blocks as nodes of their own: shared by prompts that end at the same token of the same node."""
-    from sim.paths import climb
-
     tree, prompt = workload.tree, workload.prompt_tokens
     rows = np.flatnonzero((prompt % block_size > 0) & (prompt <= tree.end[workload.leaf]))
     node = climb(tree, tree.start, workload.leaf[rows], prompt[rows])

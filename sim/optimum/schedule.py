@@ -25,9 +25,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.kvcache.observed import ACQUIRE, BLOCKS, IN_USE, KIND, RELEASE, REQUEST
+from sim.kvcache.visits import node_visits
 from sim.optimum.check import feasible, upper_bound
 from sim.optimum.hits import most_hits
-from sim.optimum.items import NEVER, Items, joined, must_insert, node_visits, sorted_visits, spans, touches_in_order
+from sim.optimum.items import NEVER, Items, joined, must_insert, sorted_visits, spans, touches_in_order
 from sim.optimum.work import block_work, most_work
 from sim.recording import Recording
 from workloads.columns import Workload

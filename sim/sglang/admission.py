@@ -29,7 +29,7 @@ def admit(s: SGLangScheduler, now_s: float) -> list[tuple[RadixRequest, int]]:
     chunked, s.chunked = s.chunked, None
     if chunked is not None:
         _go_on(s, adder, chunked)
-    state = CONTINUE if adder.chunk > 0 else OTHER
+    state = adder.state() if adder.batch else CONTINUE  # a chunk that goes on may have spent all there is
     while state == CONTINUE and waiting:
         if running + len(adder.batch) >= most:
             s.full = True

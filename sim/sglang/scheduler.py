@@ -43,7 +43,7 @@ class SGLangScheduler:
         self.paths = paths
         self.log = log
         cache.clock += 2  # the tree that SGLang's orders keep of the waiting takes two ticks
-        refreshes = params.caching and params.policy == "lru" and params.schedule_policy in ("fcfs", "lof")
+        refreshes = params.caching and params.policy == "lru"
         self.waiting = Waiting(
             cache, self.b, params.schedule_policy, params.priority_scheduling, refreshes, self._build, token_paths.build
         )
@@ -113,6 +113,8 @@ class SGLangScheduler:
             self.full = False
         if self.chunked is not None:
             self._store(self.chunked)
+        if self._prefilled and not self.decoding:
+            self.full = False  # the prefill batch is the running batch now, with a flag of its own
         for r in self._prefilled:
             self._join(r)
         self._prefilled = []
@@ -120,7 +122,7 @@ class SGLangScheduler:
         if self.chunks:
             self._start_prefill()
         else:
-            self._start_decode(somebody_left, now_s)
+            self._start_decode(now_s)
         return bool(self.decoded or self.chunks)
 
     def _join(self, r: RadixRequest) -> None:
@@ -169,11 +171,10 @@ class SGLangScheduler:
             r.computed = upto
         self.steps += 1
 
-    def _start_decode(self, somebody_left: bool, now_s: float) -> None:
+    def _start_decode(self, now_s: float) -> None:
         decodes, cache = self.decodes, self.cache
-        if somebody_left or not decodes.n:
-            self.full = False
         if not decodes.n:
+            self.full = False
             return
         need = decodes.blocks_at(self.decode_steps)
         cache.make_room(need)

@@ -40,7 +40,8 @@ class Waiting:
         self.by_priority = by_priority
         self.token_path = token_path
         self._build = build
-        self._refreshes = refreshes
+        # a queue that is too long for longest-prefix order is first come, first served
+        self._refreshed_from = {"fcfs": 1, "lof": 1, "lpm": LPM_LONGEST_QUEUE + 1}.get(order, 0) if refreshes else 0
         self._order = ORDERS[order] if order != "fcfs" or by_priority else None
         self.passes = 0  # of the refresh
         self._sorted = 0  # leading requests that an earlier pass has put in order
@@ -76,17 +77,17 @@ class Waiting:
             self._sorted -= 1
 
     def arrange(self) -> None:
-        if self._refreshes and self.queue:
-            self._refresh()
         if self._order is not None:
             self._order(self)
+        if len(self.queue) >= self._refreshed_from > 0:
+            self._refresh()
 
     def _refresh(self) -> None:
         """Every 32nd pass touches the prefixes of the first 128, so that they are not evicted before their turn."""
         if self.passes % REFRESH_PASSES == 0:
             for i in range(min(len(self.queue), REFRESH_REQUESTS) - 1, -1, -1):
                 r = self.at(i)
-                self.cache.match(r.path, (r.known - 1) // self.page)
+                self.cache.match(r.path, r.known // self.page)
         self.passes += 1
 
     def sort(self, key: Callable[[RadixRequest], tuple]) -> None:
@@ -116,7 +117,7 @@ def longest_prefix(waiting: Waiting) -> None:
         return
     nodes, postponed = _match_all(waiting)
     hits = {r: min(node.hi * waiting.page, r.known - 1) for r, node in zip(waiting.queue, nodes, strict=True)}
-    waiting.queue = sorted(waiting.queue, key=lambda r: (r in postponed, -hits[r]))
+    waiting.queue = sorted(waiting.queue, key=lambda r: (r in postponed, 0 if r in postponed else -hits[r]))
 
 
 def subtree_weight(waiting: Waiting) -> None:

@@ -35,7 +35,7 @@ def admit(s: VllmScheduler) -> None:
 
 
 def _still_blocked(s: VllmScheduler) -> bool:
-    """The head's need cannot have shrunk: nobody computes what it asks for."""
+    """The head's need cannot have shrunk to what is free: nobody computes what it asks for."""
     return bool(s.running) and not s.blocked_written and s.p.reserve_full_isl and s.cache.free < s.blocked_need
 
 
@@ -54,7 +54,8 @@ def _fit(s: VllmScheduler, r: Request) -> int:
     upto = r.known if s.p.reserve_full_isl else start * b + tokens
     need = -(-upto // b) - hit + idle + (s.watermark if s.running else 0)
     if need > cache.free:
-        s.blocked, s.blocked_need = r, need
+        s.blocked = r
+        s.blocked_need = need - idle  # an idle block that it hits may go, and a pinned copy take its place
         s.blocked_written = cache.being_written(r.path)
         return 0
     s.blocked = None

@@ -39,5 +39,5 @@ def learn(s: VllmScheduler) -> None:
 def let_go(s: VllmScheduler, r: Request) -> None:
     """A finished request leaves after the step was decided."""
     s.cache.release(r)
-    del s.running[r]
+    s.leave_batch(r)
     s.freed = True

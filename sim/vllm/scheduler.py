@@ -282,7 +282,6 @@ class VllmScheduler:
         self.running_tokens -= r.prompt + r.output
         self.log.last_step[r.id] = self.steps - 1
         if self.cache.lag:
-            self.drop_lora(r)
             in_flight.finish(self, r)
             return
         self.cache.release(r)

@@ -39,6 +39,12 @@ def interpret(*arguments: str) -> str:
     return result.stdout
 
 
+@pytest.mark.parametrize(("edge", "dtype"), [("parts", "float32"), ("far", "float16"), ("guarded", "float32")])
+def test_where_memory_ends(edge: str, dtype: str) -> None:
+    """tests/kernels/edges.py says what each is; a read of what may not be read ends the process."""
+    assert float(interpret("tests.kernels.edges", edge)) <= TOLERANCE[dtype]
+
+
 def test_the_gpu_checks_rehearsed() -> None:
     assert "checks: 11 of 11 passed, 0 not reached" in interpret("kernels.checks", "--device", "cpu")
 

@@ -8,7 +8,8 @@ import pytest
 
 from calibrate.latency import step_time
 from calibrate.models import resolve_model
-from calibrate.profile import BUNDLED, load_profile, resolve_profile
+from calibrate.profile import BUNDLED, load_profile
+from calibrate.resolve import resolve_profile
 from kvcast import api, figures, text
 from kvcast.pages import calibration, shell
 from kvcast.pages.edit import inputs, settings

@@ -10,8 +10,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcast.config import load_scenario
-from kvcast.jobs import runner
-from kvcast.pages import demo, shell
+from kvcast.jobs import demo, runner
+from kvcast.pages import plan, shell
 from kvcast.pages.edit import inputs, settings
 from kvcast.scenario.toml import dumps
 from kvcast.store.runs import load_run
@@ -57,7 +57,7 @@ def shared():
 def test_what_the_page_asks_first_is_what_the_server_prepared(session):
     assert session.at.session_state.job.scenario_toml == dumps(demo.scenario())
     assert demo.prepare(shared()).key == session.at.session_state.job.key
-    planned = demo.prepare_plan(shared())
+    planned = plan.prepare(shared())
     planned.wait()
     assert planned.done, planned.failure()
     assert "Find the fewest GPUs" not in Session().buttons(), "the example's plan is there"

@@ -15,8 +15,8 @@ from kvcast.jobs import runner
 from kvcast.pages import mix, results, shell, workload
 from kvcast.pages.edit import inputs, layers, preview, settings
 from tests.ui.conftest import Session
+from workloads.clock import earliest_s
 from workloads.config import Dist, Layer, MixClass
-from workloads.limits import earliest_s
 from workloads.toml import load_preset
 
 TRACE = "".join(

@@ -8,9 +8,7 @@ value is reported as one line naming file, row, field, value and what was expect
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -23,6 +21,7 @@ from workloads.columns import PrefixTree
 from workloads.errors import InputError
 from workloads.limits import MAX_SECONDS, MAX_TOKENS, WITHIN
 from workloads.readers.values import NOT_JSON, as_float, number, short, trace_file, why_not_json
+from workloads.table import records
 
 MAX_CLASSES = 1000  #: the rarest beyond that are one class, "other"
 MAX_CLOCK_S = 1e10  #: clock times that are no whole numbers: a float resolves 2 microseconds there
@@ -59,52 +58,15 @@ class Rows:
                 yield row
         self._not_empty()
 
-    def csv_records(self, required: tuple[str, ...]) -> Iterator[dict[str, str]]:
-        """Yield one dict a data row, by column name; blank lines end nothing and count as nothing."""
+    def csv_records(self, needed: tuple[str, ...]) -> Iterator[dict[str, str]]:
+        """Yield one dict a data row, by column name; the caller answers with keep() or skip() for each."""
         self._is_table = True
         with self._opened() as file:
             content = self.hashed(file.read())
-        try:
-            text = content.decode("utf-8-sig")
-        except UnicodeDecodeError as problem:
-            raise InputError(
-                f"{self.path}: not text ({problem.reason} at byte {problem.start}), expected CSV with columns"
-                f" {', '.join(required)}"
-            ) from None
-        lines = self._csv_lines(text)
-        header = [name.strip() for name in next(lines, [])]
-        if not header:
-            raise InputError(f"{self.path}: the file is empty, expected CSV with columns {', '.join(required)}")
-        missing = [name for name in required if name not in header]
-        if missing:
-            raise InputError(
-                f"{self.path}, row 1: no column {missing[0]!r} among {', '.join(map(repr, header))[:200]}, expected"
-                f" {', '.join(required)}"
-            )
-        for i, name in enumerate(header):
-            if name and name in header[:i]:
-                raise InputError(f"{self.path}, row 1: column {name!r} comes twice, expected every column once")
-        for values in lines:
-            if not values:
-                continue
-            self.read += 1
-            if len(values) != len(header):
-                raise InputError(f"{self.path}, row {self._line}: {len(values)} fields, expected {len(header)}")
-            yield dict(zip(header, values, strict=True))
+        for row, record in records(content, self.path, needed):
+            self._line, self.read = row, self.read + 1
+            yield record
         self._not_empty()
-
-    def _csv_lines(self, text: str) -> Iterator[list[str]]:
-        """Rows of fields, lines ended by LF, CR LF or CR; `row` is the line where each begins."""
-        lines = csv.reader(io.StringIO(text, newline=""))
-        while True:
-            self._line = lines.line_num + 1
-            try:
-                values = next(lines)
-            except StopIteration:
-                return
-            except csv.Error as problem:
-                raise InputError(f"{self.path}, row {self._line}: not a row of CSV ({problem})") from None
-            yield values
 
     def _opened(self) -> BinaryIO:
         try:

@@ -151,6 +151,10 @@ _FIELDS: dict[str, _Kind] = {
 _REQUEST = ("id", "arrival_step", "segments", "max_tokens", "priority", "cache_salt", "lora", "session", "turn")
 
 
+LOWEST_PRIORITY = -(2**63)
+"""What SGLang gives a request without a priority where it schedules by priority."""
+
+
 def unknown_settings(case: dict[str, Any]) -> list[str]:
     """Config keys that no field of EngineParams stands for, and request fields that are not read."""
     known = (*_SGLANG_PARAMS, *_SGLANG_OTHERS) if case["engine"] == "sglang" else (*_PARAMS, *_FEATURES)
@@ -164,6 +168,7 @@ def to_workload(case: dict[str, Any]) -> tuple[Workload, dict[str, Any]]:
     _check(case, _SGLANG_NEEDED if sglang else _NEEDED)
     config = {key: value for key, value in case["config"].items() if value is not None}
     with_priority = config.get("use_priority", True)
+    unset = LOWEST_PRIORITY if sglang and config.get("priority_scheduling") else 0
     requests = sorted(case["requests"], key=lambda r: r["id"])
     adapter = [None if r.get("lora") is None else json.dumps(r["lora"], sort_keys=True) for r in requests]
     tree, leaf = from_pieces(
@@ -176,7 +181,7 @@ def to_workload(case: dict[str, Any]) -> tuple[Workload, dict[str, Any]]:
         prompt_tokens=np.array([sum(n for _, _, n in r["segments"]) for r in requests], np.int64),
         output_tokens=np.array([r["max_tokens"] for r in requests], np.int64),
         leaf=leaf,
-        priority=np.array([(with_priority and r.get("priority")) or 0 for r in requests], np.int32),
+        priority=np.array([_or(r.get("priority"), unset) if with_priority else 0 for r in requests], np.int64),
         lora=np.array([number.get(name, -1) for name in adapter], np.int32),
         source=f"engine case {case.get('case', '')}".strip(),
     )
@@ -184,6 +189,10 @@ def to_workload(case: dict[str, Any]) -> tuple[Workload, dict[str, Any]]:
         return workload, _sglang_params(config)
     counted = {"calls_ahead": False}  # an arrival step is the call that sees it
     return workload, counted | {_PARAMS[key]: value for key, value in config.items() if key in _PARAMS}
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value
 
 
 def _sglang_params(config: dict[str, Any]) -> dict[str, Any]:

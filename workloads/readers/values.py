@@ -10,14 +10,13 @@ The one idea: what the languages' own parsers take for a number (1_000, Arabic d
 from __future__ import annotations
 
 import json
-import re
 import reprlib
 from pathlib import Path
 from typing import Any
 
 from workloads.errors import InputError
+from workloads.table import number as number_of
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 NOT_JSON = (ValueError, RecursionError)
 """What json.loads raises: JSONDecodeError, UnicodeDecodeError, a plain ValueError for huge integers, RecursionError."""
 
@@ -25,12 +24,9 @@ NOT_JSON = (ValueError, RecursionError)
 def number(value: Any, is_table: bool) -> int | float:
     """The number that a JSON value is, or in a table the one its text is; NaN for anything else."""
     kind = type(value)
-    if is_table and kind is str:
-        text = value.strip()
-        if text.isascii() and text.isdigit():
-            return int(text) if len(text) < 40 else float("inf")
-        return float(text) if _NUMBER.fullmatch(text) else float("nan")
-    return value if not is_table and (kind is int or kind is float) else float("nan")
+    if is_table:
+        return number_of(value) if kind is str else float("nan")
+    return value if kind is int or kind is float else float("nan")
 
 
 def as_float(value: int | float) -> float:

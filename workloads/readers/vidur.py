@@ -16,57 +16,37 @@ import numpy as np
 
 from workloads.columns import Workload
 from workloads.dists import stream
-from workloads.readers.common import NO_IDENTITY, Rows, note_ties, nothing_shared
+from workloads.readers import lengths
+from workloads.readers.common import Rows
 from workloads.readers.head import Head
 
-LENGTHS = ("num_prefill_tokens", "num_decode_tokens")
-TIME = "arrived_at"
+NAMES = lengths.Columns("num_prefill_tokens", "num_decode_tokens", "arrived_at")
+LENGTHS = (NAMES.prompt, NAMES.output)
 
 
 def looks_like(head: Head) -> str | None:
     if not set(LENGTHS) <= set(head.columns):
         return None
-    return f"its header has {', '.join((*LENGTHS, *([TIME] if TIME in head.columns else [])))}"
+    return f"its header has {', '.join((*LENGTHS, *([NAMES.time] if NAMES.time in head.columns else [])))}"
 
 
 def read(path: str | Path, rate: float | None = None, seed: int = 0) -> Workload:
     """Requests in file order. rate: requests per second of a file without times (default 1, so that rate_scale is the
     rate)."""
-    rows = Rows(path)
-    inputs: list[str] = []
-    outputs: list[str] = []
-    times: list[str] = []
-    for record in rows.csv_records(LENGTHS):
-        if rows.is_zero(record[LENGTHS[1]]):
-            rows.skip("zero output")
-            continue
-        rows.keep()
-        inputs.append(record[LENGTHS[0]])
-        outputs.append(record[LENGTHS[1]])
-        if TIME in record:
-            times.append(record[TIME])
-    prompt, output = rows.integers(LENGTHS[0], inputs, low=1), rows.integers(LENGTHS[1], outputs, low=1)
-    if times:
+
+    def clock(rows: Rows, times: list[str], n: int) -> np.ndarray:
+        if not times:
+            return _poisson(rows, n, rate, seed)
         if rate is not None:
-            rows.fail("[workload] rate", rate, f"none: the file has times ({TIME}); rate_scale makes it faster", 1)
-        arrival_s = rows.clock(TIME, times, per_second=1)
-        note_ties(arrival_s, rows)
-    else:
-        arrival_s = np.cumsum(stream(seed, "vidur", "arrivals").standard_exponential(len(prompt))) / (
-            1.0 if rate is None else rate
-        )
-        assumed = "1 a second (assumed: set [workload] rate, or rate_scale)" if rate is None else f"{rate:g} a second"
-        rows.note(f"the file holds lengths and no times: requests arrive as a Poisson process, {assumed}, seed {seed}")
-    rows.note(NO_IDENTITY)
-    notes = rows.report(len(prompt))
-    tree, leaf = nothing_shared(len(prompt))
-    return Workload(
-        tree=tree,
-        arrival_s=arrival_s,
-        prompt_tokens=prompt,
-        output_tokens=output,
-        leaf=leaf,
-        prefix_identity=False,
-        source=rows.source(),
-        notes=notes,
-    )
+            rows.fail(
+                "[workload] rate", rate, f"none: the file has times ({NAMES.time}); rate_scale makes it faster", 1
+            )
+        return lengths.seconds(rows, times, NAMES.time)
+
+    return lengths.read(path, NAMES, clock=clock, needed=LENGTHS)
+
+
+def _poisson(rows: Rows, n: int, rate: float | None, seed: int) -> np.ndarray:
+    assumed = "1 a second (assumed: set [workload] rate, or rate_scale)" if rate is None else f"{rate:g} a second"
+    rows.note(f"the file holds lengths and no times: requests arrive as a Poisson process, {assumed}, seed {seed}")
+    return np.cumsum(stream(seed, "vidur", "arrivals").standard_exponential(n)) / (1.0 if rate is None else rate)

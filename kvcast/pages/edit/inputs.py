@@ -8,7 +8,7 @@ settings of its own. An empty limit is no limit.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -61,9 +61,14 @@ class Asked:
         return "" if self.scenario is None else dumps(self.scenario)
 
 
+def about(cls: type, name: str) -> Mapping[str, Any]:
+    """What the schema says of a key: help, limit, choices."""
+    return next(f.metadata for f in fields(cls) if f.name == name)
+
+
 def hint(cls: type, name: str) -> str:
-    """The schema's help text of a field."""
-    return next(f.metadata["help"] for f in fields(cls) if f.name == name)
+    """The schema's help text of a key."""
+    return str(about(cls, name)["help"])
 
 
 # -- asking
@@ -315,12 +320,13 @@ def _engine() -> dict[str, Any]:
         places = st.columns(2)
         values: dict[str, Any] = {}
         for i, (name, (label, empty)) in enumerate(ENGINE.items()):
-            least, most, step = (0.05, 1.0, 0.01) if name == "gpu_memory_utilization" else (1, None, 1)
+            limit, default = about(EngineConfig, name)["limit"], getattr(EngineConfig, name)
+            kind, step = (float, 0.01) if isinstance(default, float) else (int, 1)
             values[name] = _number(
                 places[i % 2],
                 label,
-                least,
-                most,
+                kind(limit.low),
+                kind(limit.high),
                 name,
                 step=step,
                 help=hint(EngineConfig, name),

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import streamlit as st
 
-from kvcast.pages import demo as demo_module
+from kvcast.jobs import demo as demo_module
 from sim.scenario import Scenario, SloClass, SloConfig
 from workloads.config import WorkloadConfig
 

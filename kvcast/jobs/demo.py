@@ -1,4 +1,4 @@
-"""What the first page shows: the bundled example's run and plan, computed when the server starts, and once for all.
+"""What the first page shows: the bundled example's run, computed when the server starts, and once for all.
 
 >>> prepare(Runner(Path("runs/dashboard")))
 """
@@ -21,10 +21,3 @@ def prepare(runner: Runner) -> Job:
     job = runner.submit(dumps(scenario()))
     job.wait()
     return job
-
-
-def prepare_plan(runner: Runner) -> Job:
-    """The example's plan, in the background: it takes a minute, and the first page shows how far it is."""
-    from kvcast.pages import plan
-
-    return runner.submit(plan.start_of(dumps(scenario()), {}), *plan.command({}))

@@ -1,0 +1,95 @@
+"""From names to things: the profile that a scenario names, and what its engine takes on that GPU.
+
+The one idea: this stands above every source of a profile, so that a source knows profiles and no profile knows its
+sources.
+
+    python -c "from calibrate.models import resolve_model as m; from calibrate.resolve import resolve_profile as p;
+    print(p('roofline:l40s', m('llama-3.1-8b')).label)"
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from calibrate.models import ModelSpec, known_as
+from calibrate.profile import BUNDLED, DeviceProfile, alike, bundled_profiles, load_profile
+from calibrate.sources.folder import profile_from_folder
+from calibrate.sources.roofline import GPUS, roofline_profile
+from calibrate.sources.vidur import profile_from_vidur
+from workloads.errors import InputError
+
+
+def resolve_profile(
+    spec: str, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str | None = None
+) -> DeviceProfile:
+    """The profile a scenario names: a bundled id, a profile file, a folder of operator tables, or roofline:GPU.
+
+    model: the scenario's ModelSpec. A profile of another model, precision or width is an InputError that lists those
+    that fit; a roofline is used only when it is asked for. kv_dtype: checked when given (attention over an fp8 cache
+    takes other times)."""
+    if spec.startswith("roofline:"):
+        return roofline_profile(spec.removeprefix("roofline:"), dtype, tp, kv_dtype)
+    profile = _find(spec, tp)
+    name = known_as(model)
+    if not profile.fits(name, dtype, tp):
+        have = f"{profile.model} {profile.dtype} tensor_parallel {profile.tensor_parallel}"
+        raise InputError(
+            f"profile {spec!r} is for {have}; the scenario has {model.name} {dtype} tensor_parallel {tp};"
+            f" {_that_fit(name, dtype, tp)}"
+        )
+    if kv_dtype is not None and not alike(profile.kv_dtype, kv_dtype):
+        raise InputError(
+            f"profile {spec!r} was made with a {profile.kv_dtype} KV cache; the scenario's kv_dtype is {kv_dtype}"
+            " (roofline:GPU takes any)"
+        )
+    return profile
+
+
+def _find(spec: str, tp: int = 1) -> DeviceProfile:
+    path, names = Path(spec), bundled_profiles()
+    if spec in names:
+        return load_profile(BUNDLED / f"{spec}.json")
+    if (path / "mlp.csv").is_file():
+        return profile_from_vidur(path, tp)
+    if path.is_dir():
+        return profile_from_folder(path)
+    if path.suffix == ".json" or path.exists():
+        return load_profile(path)
+    if path.is_absolute():
+        raise InputError(
+            f"{path}: no such file or folder; expected a profile, a folder of operator tables, or the name of a bundled"
+            " profile"
+        )
+    if spec.startswith("roofline"):
+        raise InputError(
+            f"profile {spec!r} is not bundled; expected roofline:GPU with one of {', '.join(GPUS)} (kvcast profile"
+            " list)"
+        )
+    near = difflib.get_close_matches(spec, names, n=1, cutoff=0.4)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise InputError(
+        f"profile {spec!r} is not bundled{hint} (bundled: {', '.join(names) or 'none'}; or a profile file, a folder of"
+        " operator tables, roofline:GPU)"
+    )
+
+
+def _that_fit(model: str, dtype: str, tp: int) -> str:
+    fitting = [n for n in bundled_profiles() if load_profile(BUNDLED / f"{n}.json").fits(model, dtype, tp)]
+    return (
+        "these fit: " + ", ".join([*fitting, "roofline:GPU"])
+        if fitting
+        else "no bundled profile fits; roofline:GPU estimates any model"
+    )
+
+
+def engine_defaults(profile: DeviceProfile) -> tuple[int, int]:
+    """(max_num_batched_tokens, max_num_seqs) that vLLM 0.33's API server takes on this GPU.
+
+    160 GiB or more: 16,384 and 1,024; 70 GiB or more and not an A100: 8,192 and 1,024; else 2,048 and 256.
+    """
+    if profile.memory_gib >= 160:
+        return 16384, 1024
+    if profile.memory_gib >= 70 and "a100" not in str(profile.device["name"]).lower():
+        return 8192, 1024
+    return 2048, 256

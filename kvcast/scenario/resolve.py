@@ -1,0 +1,240 @@
+"""A scenario with nothing left open: its names become model and profile, every engine default a number.
+
+The one idea: what a scenario leaves open is filled in one key after the other, each from the GPU, the model and the
+keys before it, and `origins` says where every value came from.
+
+    >>> resolve(load_scenario("examples/demo.toml")).origins["kv_blocks"]
+    "what fits in the GPU's memory"
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvcast.scenario.checks import check
+from kvcast.scenario.fitting import fitting_profile
+from kvcast.scenario.paths import absolute_scenario
+from kvcast.scenario.steady import with_window
+from sim.engines import engine_of
+from sim.scenario import EngineParams, Scenario, TierParams
+from workloads.errors import InputError
+
+if TYPE_CHECKING:
+    from calibrate.latency import StepTime
+    from calibrate.models import ModelSpec
+    from calibrate.profile import DeviceProfile
+
+OPTIMAL = "optimal"
+"""cache.policy of a run that evicts by the future and proves afterwards that no eviction would have hit more in its
+schedule."""
+KV_DTYPE = {"fp8": "bf16"}
+"""KV type of weights of a type; any other is kept as it is (an engine's `auto`)."""
+GIVEN, CONTEXT = "given", "the model's context"
+"""Origins: of an engine key that the scenario sets, and of a max_model_len that is the model's own."""
+USUAL_BATCH, USUAL_CONTEXT = 16, 4096
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A scenario with nothing left open, and what its names stand for."""
+
+    scenario: Scenario  #: as given, with every engine default filled in
+    model: ModelSpec
+    profile: DeviceProfile
+    origins: dict[str, str] = field(default_factory=dict)  #: engine key -> where its value came from
+    kv_lines: tuple[str, ...] = ()  #: the arithmetic of the KV capacity
+
+    @property
+    def lowered(self) -> bool:
+        """Whether max_model_len is below the model's context because no more fits in the KV memory."""
+        return self.origins["max_model_len"] not in (GIVEN, CONTEXT)
+
+    @property
+    def params(self) -> EngineParams:
+        tp = self.scenario.hardware.tensor_parallel
+        per_token = self.model.kv_bytes_per_token(str(self.scenario.model.kv_dtype), tp) * tp
+        return engine_params(self.scenario, per_token * self.scenario.engine.block_size)
+
+    def step_time(self) -> StepTime:
+        from calibrate.latency import step_time
+
+        given = self.scenario
+        overhead_s = 0.0  # the engine adds [engine] step_overhead_ms itself
+        return step_time(self.profile, self.model, given.model.dtype, given.hardware.tensor_parallel, overhead_s)
+
+    def filled(self, key: str, value: Any, origin: str) -> Resolved:
+        """With this value of an engine key, unless the scenario gives one."""
+        engine = self.scenario.engine
+        if getattr(engine, key) is not None:
+            return self.told(key, GIVEN)
+        scenario = replace(self.scenario, engine=replace(engine, **{key: value}))
+        return replace(self, scenario=scenario).told(key, origin)
+
+    def told(self, key: str, origin: str, *kv_lines: str) -> Resolved:
+        """With the origin of an engine key, and lines about the KV memory."""
+        return replace(self, origins={**self.origins, key: origin}, kv_lines=self.kv_lines + kv_lines)
+
+
+def resolve(scenario: Scenario) -> Resolved:
+    """Look up model and profile and fill in the engine's defaults for that GPU. Raises InputError."""
+    from calibrate.models import bundled_model, load_model_at
+    from calibrate.resolve import resolve_profile
+
+    check(scenario)
+    scenario = absolute_scenario(scenario, Path.cwd())
+    given, tp = scenario.model, scenario.hardware.tensor_parallel
+    model = load_model_at(Path(given.config)) if given.config else bundled_model(given.name)
+    kv_dtype = given.kv_dtype or KV_DTYPE.get(given.dtype, given.dtype)
+    profile = resolve_profile(scenario.hardware.profile, model, given.dtype, tp, kv_dtype)
+    resolved = Resolved(replace(scenario, model=replace(given, kv_dtype=kv_dtype)), model, profile)
+    resolved = _with_engine_defaults(resolved)
+    window = with_window(resolved.scenario, _kv_tokens(resolved.scenario), lambda: _token_s(resolved))
+    resolved = replace(resolved, scenario=window)
+    for tier in resolved.params.tiers:
+        if tier.blocks < 1:
+            raise InputError(
+                f"[cache.tiers.{tier.name}] capacity_gib: expected room for one block of {tier.block_bytes:,} bytes at"
+                " least"
+            )
+    return resolved
+
+
+def _with_engine_defaults(resolved: Resolved) -> Resolved:
+    """Every [engine] key that is left open, in the order in which one needs another."""
+    rules = engine_of(resolved.scenario.engine)
+    resolved = resolved.filled("max_model_len", resolved.model.max_context, CONTEXT)
+    for key, value in rules.defaults(resolved.profile).items():
+        resolved = resolved.filled(key, value, f"{rules.title}'s default on {resolved.profile.device['name']}")
+    resolved = _with_kv_blocks(resolved)
+    if rules.whole_context:
+        resolved = _with_max_model_len(resolved)
+    if rules.most_seqs is None:
+        return resolved
+    engine = resolved.scenario.engine
+    contexts = (engine.kv_blocks or 0) * engine.block_size / (engine.max_model_len or 1)
+    origin = f"{rules.title}'s default for this much KV memory"
+    return resolved.filled("max_num_seqs", rules.most_seqs(contexts), origin)
+
+
+def _with_kv_blocks(resolved: Resolved) -> Resolved:
+    """The KV blocks that fit, or the number given, which is kept and compared with what fits."""
+    from calibrate.memory import explicit_blocks_warning, kv_capacity
+
+    scenario, engine = resolved.scenario, resolved.scenario.engine
+    one_must_fit = resolved.origins["max_model_len"] == GIVEN and engine_of(engine).whole_context
+    try:
+        capacity = kv_capacity(
+            resolved.profile,
+            resolved.model,
+            scenario.model.dtype,
+            str(scenario.model.kv_dtype),
+            scenario.hardware.tensor_parallel,
+            engine.gpu_memory_utilization,
+            engine.max_num_batched_tokens or 0,
+            engine.block_size,
+            int(engine.max_model_len or 1) if one_must_fit else 1,
+        )
+    except InputError as error:
+        if engine.kv_blocks is None:
+            raise
+        return resolved.told("kv_blocks", GIVEN, f"caution: {error}")
+    if engine.kv_blocks is not None:
+        warning = explicit_blocks_warning(engine.kv_blocks, capacity)
+        return resolved.told("kv_blocks", GIVEN, *([f"caution: {warning}"] if warning else []))
+    filled = resolved.filled("kv_blocks", capacity.blocks, "what fits in the GPU's memory")
+    return replace(filled, kv_lines=capacity.lines)
+
+
+def _with_max_model_len(resolved: Resolved) -> Resolved:
+    """vLLM starts only when one request of max_model_len fits in its KV memory: the model's context is lowered to what
+    does, a length that was given is refused. SGLang starts anyway and turns away the requests that do not fit."""
+    from calibrate.memory import longest_request
+
+    engine = resolved.scenario.engine
+    length, blocks, size = engine.max_model_len or 0, engine.kv_blocks or 0, engine.block_size
+    most = longest_request(resolved.model, blocks, size, engine.max_num_batched_tokens or 0)
+    if length <= most:
+        return resolved
+    if resolved.origins["max_model_len"] == GIVEN:
+        raise InputError(
+            f"[engine] max_model_len = {length}: vLLM refuses to start, one such request does not fit in {blocks:,} KV"
+            f" blocks of {size} tokens; expected at most {most:,}, or {_holding(resolved, length)}"
+        )
+    lowered = replace(resolved.scenario, engine=replace(engine, max_model_len=most))
+    origin = f"what fits in the KV memory; the model's context is {length:,}"
+    return replace(resolved, scenario=lowered).told("max_model_len", origin)
+
+
+def _holding(resolved: Resolved, length: int) -> str:
+    """What to set so that one request of this length fits: KV blocks where those were given, else the least
+    tensor_parallel."""
+    from calibrate.memory import WIDTHS, least_width
+
+    given, engine = resolved.scenario, resolved.scenario.engine
+    if resolved.origins["kv_blocks"] == GIVEN:
+        return f"engine.kv_blocks = {-(-length // engine.block_size)}"
+    found = least_width(
+        resolved.profile,
+        resolved.model,
+        given.model.dtype,
+        str(given.model.kv_dtype),
+        given.hardware.tensor_parallel,
+        engine.gpu_memory_utilization,
+        engine.block_size,
+        engine.max_num_batched_tokens or 0,
+        length,
+    )
+    if found is None:
+        return f"a GPU with more memory (no tensor_parallel up to {WIDTHS[-1]} holds it)"
+    wider = replace(given, hardware=replace(given.hardware, tensor_parallel=found[0]))
+    profile = fitting_profile(wider) or given.hardware.profile
+    return f"hardware.tensor_parallel = {found[0]} with hardware.profile = {profile!r}, where {found[1]:,} tokens fit"
+
+
+def _kv_tokens(scenario: Scenario) -> float:
+    """Tokens that the prefix caches of the fleet hold."""
+    engine = scenario.engine
+    blocks = (engine.kv_blocks or 0) * scenario.cluster.replicas
+    return float(blocks * engine.block_size) if scenario.cache.enabled else 0.0
+
+
+def _token_s(resolved: Resolved) -> float:
+    """Seconds of an output token in a batch of some, for how long a mix's sessions last."""
+    engine = resolved.scenario.engine
+    batch = min(USUAL_BATCH, engine.max_num_seqs or USUAL_BATCH)
+    step_s = resolved.step_time().step([], batch, batch * USUAL_CONTEXT, USUAL_CONTEXT, batch)[0]
+    return step_s + engine.step_overhead_ms / 1e3
+
+
+def engine_params(scenario: Scenario, block_bytes: int) -> EngineParams:
+    """What the simulation reads of a resolved scenario. block_bytes: KV of one block over all GPUs of a replica."""
+    engine, cache = scenario.engine, scenario.cache
+    same = {f.name: value for f in fields(EngineParams) if (value := getattr(engine, f.name, None)) is not None}
+    return EngineParams(
+        **same,
+        caching=cache.enabled,
+        policy="clairvoyant" if cache.policy == OPTIMAL else cache.policy,
+        policy_params=cache.policy_params,
+        tiers=tier_params(scenario, block_bytes) if cache.enabled else (),
+        step_overhead_s=engine.step_overhead_ms / 1e3,
+        frontend_s=engine.frontend_ms / 1e3,
+    )
+
+
+def tier_params(scenario: Scenario, block_bytes: int) -> tuple[TierParams, ...]:
+    """The cache tiers in blocks and bytes."""
+    return tuple(
+        TierParams(
+            t.name,
+            int(t.capacity_blocks or 0) if t.capacity_gib is None else int(t.capacity_gib * 2**30 // block_bytes),
+            t.bandwidth_gb_per_s * 1e9,
+            t.latency_s,
+            block_bytes,
+            t.write,
+            t.policy,
+            t.prefetch,
+        )
+        for t in scenario.cache.tiers
+    )

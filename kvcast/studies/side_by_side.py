@@ -1,0 +1,25 @@
+"""`kvcast compare` as a function: variants of a scenario on the same requests.
+
+>>> compare("examples/demo.toml", {"cache.policy": ["lru", "lfu"]})["variants"][1]["vs_first"]["mean_ttft_ms"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kvcast.studies.compare import as_document, simulate_all, variants
+from kvcast.studies.sweeps import Vary, axes_of, doc_of
+from sim.scenario import Scenario
+
+
+def compare(
+    scenario: str | Path | Scenario, vary: Vary, *, seeds: int = 1, jobs: int = 1, overrides: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Simulate every combination of `vary` ({"a.b": [v1, v2]} or ["a.b=v1,v2"]) for each seed, in `jobs` processes:
+    the document that `kvcast compare --json` prints. Nothing is kept; `sweep` keeps every run.
+
+    Raises InputError for anything wrong in the scenario or the grid."""
+    source = "scenario" if isinstance(scenario, Scenario) else str(scenario)
+    return as_document(simulate_all(variants(doc_of(scenario, overrides), axes_of(vary), seeds, source), jobs))

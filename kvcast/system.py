@@ -1,0 +1,85 @@
+"""What systems do each in their own way: locks on folders, and processes that are bounded and ended as a group.
+
+The one idea: everything works without them (Windows has no flock, and only Linux has prlimit), only less guarded: two
+processes that write one folder are then the user's to keep apart, and a job is bounded by its time alone.
+
+    with locked(folder):
+        os.rename(partial, folder / "run")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+try:
+    import fcntl
+    import resource
+except ImportError:
+    fcntl = resource = None  # type: ignore[assignment]
+
+Held = int | None
+"""A lock, or that there is none."""
+
+
+def lock(folder: Path) -> Held:
+    """Wait for the folder's lock, until `unlock`. It is on the folder itself, so no lock file stays behind; the system
+    frees it when the process ends, however it ends."""
+    if fcntl is None:
+        return None
+    held = os.open(folder, os.O_RDONLY)
+    with contextlib.suppress(OSError):  # a file system without locks
+        fcntl.flock(held, fcntl.LOCK_EX)
+    return held
+
+
+def unlock(held: Held) -> None:
+    if held is not None:
+        os.close(held)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """The folder's lock while the body runs."""
+    held = lock(folder)
+    try:
+        yield
+    finally:
+        unlock(held)
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether somebody holds the folder's lock; True where nobody can tell."""
+    if fcntl is None:
+        return True
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(held)
+    return False
+
+
+def bound(process: subprocess.Popen, cpu_s: int, memory_bytes: int, file_bytes: int) -> None:
+    """Let the system end the process beyond so much processor time, memory, or size of one file."""
+    if not hasattr(resource, "prlimit"):
+        return
+    limits = {resource.RLIMIT_CPU: cpu_s, resource.RLIMIT_AS: memory_bytes, resource.RLIMIT_FSIZE: file_bytes}
+    for what, limit in limits.items():
+        with contextlib.suppress(ProcessLookupError):  # it has ended already
+            resource.prlimit(process.pid, what, (limit, limit))
+
+
+def end(process: subprocess.Popen) -> None:
+    """End a process that was started with start_new_session, and what it started itself."""
+    if not hasattr(os, "killpg"):
+        process.kill()
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
