@@ -103,6 +103,8 @@ class StepsByStretch(Steps):
     """Steps whose columns, but for their ends, are made whenever asked for: a long run has hundreds of steps in a
     stretch."""
 
+    _stretches: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
     def __init__(
         self,
         end_s: np.ndarray,
@@ -125,7 +127,7 @@ class StepsByStretch(Steps):
 
     @property
     def duration_s(self) -> np.ndarray:  # type: ignore[override]
-        starts, n_steps, _, _ = self._stretches  # type: ignore[attr-defined]
+        starts, n_steps, _, _ = self._stretches
         start_s = np.empty(len(self.end_s))
         start_s[1:] = self.end_s[:-1]
         start_s[np.cumsum(n_steps) - n_steps] = (
@@ -135,12 +137,12 @@ class StepsByStretch(Steps):
 
     @property
     def n_decode(self) -> np.ndarray:  # type: ignore[override]
-        _, n_steps, n_decode, _ = self._stretches  # type: ignore[attr-defined]
+        _, n_steps, n_decode, _ = self._stretches
         return np.repeat(n_decode, n_steps)
 
     @property
     def prefill_tokens(self) -> np.ndarray:  # type: ignore[override]
-        _, n_steps, _, prefill_tokens = self._stretches  # type: ignore[attr-defined]
+        _, n_steps, _, prefill_tokens = self._stretches
         return np.repeat(prefill_tokens, n_steps)
 
 

@@ -179,8 +179,8 @@ def explain(scenario: Scenario, policies: Sequence[str] | None = None, causes: i
     Raises InputError for a scenario that cannot run and for a policy in `policies` that its engine does not have.
     """
     for name in policies or ():
-        find(name)  # clairvoyant can be simulated, and is no advice
         engine_of(scenario.engine).check_policy(name, {})
+        find(name)  # clairvoyant can be simulated, and is no advice
     prepared = api.prepare(scenario)
     result = api.run(
         prepared,

@@ -369,7 +369,7 @@ class Replica:
         scheduler.cache.now_s = end_s
         self._record_steps(k)
         if self.life is not None:
-            self._record_life(self._start_s)
+            self._record_life(self.life, self._start_s)
         if scheduler.finishing_now():
             self._sample(end_s)  # before they let go of their blocks
         finished = scheduler.complete()
@@ -409,8 +409,8 @@ class Replica:
         if row is not None and self.step_log is not None:
             self.step_log.append((self.index, start_s, *row))
 
-    def _record_life(self, start_s: float) -> None:
+    def _record_life(self, life: list[list[tuple]], start_s: float) -> None:
         for end_s in self._ends if self.scheduler.chunks else ():
             for r, tokens in self.scheduler.chunks:
-                self.life[r.id].append(("prefill", start_s, end_s, tokens))  # type: ignore[index]
+                life[r.id].append(("prefill", start_s, end_s, tokens))
             start_s = end_s

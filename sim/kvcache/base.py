@@ -19,17 +19,17 @@ from typing import Any, Protocol
 
 from sim.kvcache.ceilings import Coming, Seen, UnderWay
 from sim.kvcache.chains import Path
+from sim.kvcache.policies.base import Asking
 
 _end_block = itemgetter(1)
 
 
-class Holder(Protocol):
+class Holder(Asking, Protocol):
     """What a cache reads and writes on a request that holds blocks."""
 
-    path: Path
     path_index: int  # node the next block to enter falls in, or an earlier one
     held: int  # blocks it references, partial one included
-    entered: int  # of those, full blocks that are in the cache
+    private: int  # its own copies of blocks that were cached already
     handles: list[Any]
     decoding: bool
     base: int  # while decoding: computed tokens = steps + ahead - base

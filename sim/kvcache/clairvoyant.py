@@ -99,7 +99,7 @@ class ClairvoyantCache(RankedCache):
 
     def acquire(self, request: Holder, handles: list) -> None:
         self._seen_s = self.now_s
-        position = self._forecast.admit(request.id, self, self.now_s)  # type: ignore[attr-defined]
+        position = self._forecast.admit(request.id, self, self.now_s)
         super().acquire(request, handles)
         self._rekey(position)
         self._catch_up()

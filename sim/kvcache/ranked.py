@@ -74,17 +74,17 @@ class RankedCache(BlockCache):
         return pos, idle, handles
 
     def acquire(self, request: Holder, handles: list[Any]) -> None:
-        request.admission = next(self._admissions)  # type: ignore[attr-defined]
-        request.private = 0  # type: ignore[attr-defined]
+        request.admission = next(self._admissions)
+        request.private = 0
         request.handles = handles
         if handles:
             request.held = request.entered = handles[-1][2]
         policy = self.policy
         policy.now_s = self.now_s
-        policy.on_admit(request)  # type: ignore[arg-type]
+        policy.on_admit(request)
         for node, lo, hi in handles:
             for run in self._pin(node, lo, hi):
-                policy.on_hit(run, request)  # type: ignore[arg-type]
+                policy.on_hit(run, request)
 
     def _pin(self, node: Node, lo: int, hi: int) -> list[Run]:
         """One more reference on blocks [lo, hi) of a node; the runs that cover them exactly."""
@@ -113,21 +113,21 @@ class RankedCache(BlockCache):
         cached = min(max(node.hi, lo), hi)
         if cached > lo:
             self._pin(node, lo, cached)
-            request.private += cached - lo  # type: ignore[attr-defined]
+            request.private += cached - lo
         if cached < hi:
             if not node.runs and node.parent is not None:
                 node.parent.live_children += 1
                 node.parent.entry = -1
             node.entry = -1
             while cached < hi:
-                end = self.policy.split(node.id, cached, hi, request)  # type: ignore[arg-type]
+                end = self.policy.split(node.id, cached, hi, request)
                 if not cached < end <= hi:
                     raise InputError(
                         f"cache.policy {type(self.policy).__name__}: split returned {end!r}, expected more than"
                         f" {cached} and at most {hi}"
                     )
                 run = Run(node.id, cached, end)
-                self.policy.on_insert(run, request)  # type: ignore[arg-type]
+                self.policy.on_insert(run, request)
                 node.runs.append(run)
                 cached = end
             self.overlapped.update(w for w in node.writers if w.decoding and w is not request)
@@ -169,7 +169,7 @@ class RankedCache(BlockCache):
                     if not run.refs:
                         run.released = number
                         self.idle += run.hi - run.lo
-                        policy.on_release(run, request)  # type: ignore[arg-type]
+                        policy.on_release(run, request)
             self._join(node)
         for node, _, _ in request.handles:
             self._offer(node)

@@ -24,7 +24,7 @@ class Run:
 
     __slots__ = ("deeper", "extra", "hi", "lo", "next", "node", "prev", "refs")
 
-    def __init__(self, node: Node | None, lo: int, hi: int, refs: int, extra: bool = False) -> None:
+    def __init__(self, node: Node, lo: int, hi: int, refs: int, extra: bool = False) -> None:
         self.node = node
         self.lo = lo
         self.hi = hi
@@ -91,7 +91,7 @@ class ReleaseOrderCache(BlockCache):
 
     def __init__(self, total_blocks: int, block_size: int, n_shared: int, fleet_seen: dict[int, int]) -> None:
         super().__init__(total_blocks, block_size, n_shared, fleet_seen)
-        self._queue = Run(None, 0, 0, 0)  # sentinel: next is the head (evicted first), prev the tail
+        self._queue = Run(Node(-1), 0, 0, 0)  # sentinel: next is the head (evicted first), prev the tail
 
     # -- look up and pin --------------------------------------------------------------------------------------------
     def lookup(self, path: Path, limit: int) -> tuple[int, int, list[Any]]:
@@ -144,7 +144,7 @@ class ReleaseOrderCache(BlockCache):
             deep.prev, deep.next = run.prev, run
             run.prev.next = deep
             run.prev = deep
-        main = run.node.main  # type: ignore[union-attr]  # extra runs are single blocks: never split
+        main = run.node.main  # extra runs are single blocks: never split
         main.insert(main.index(run) + 1, deep)
 
     # -- enter ------------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class ReleaseOrderCache(BlockCache):
         tail = queue.prev
         if tail.node is run.node and tail is not before and tail.lo == run.hi and not (tail.extra or run.extra):
             run.hi = tail.hi  # released together, neighbours: one run
-            run.node.main.remove(tail)  # type: ignore[union-attr]
+            run.node.main.remove(tail)
             tail = tail.prev
         tail.next = queue.prev = run
         run.prev, run.next = tail, queue
@@ -226,7 +226,7 @@ class ReleaseOrderCache(BlockCache):
             run = queue.next
             size = run.hi - run.lo
             if self.lower is not None:
-                self.lower.evicted(run.node.id, max(run.lo, run.hi - n), run.hi)  # type: ignore[union-attr]
+                self.lower.evicted(run.node.id, max(run.lo, run.hi - n), run.hi)
             if size > n:
                 run.hi -= n
                 return
@@ -234,7 +234,7 @@ class ReleaseOrderCache(BlockCache):
             queue.next = run.next
             run.next.prev = queue
             node = run.node
-            node.remove(run)  # type: ignore[union-attr]
+            node.remove(run)
             self._drop_if_empty(node)
 
     def _drop_if_empty(self, node: Any) -> None:
@@ -246,7 +246,7 @@ class ReleaseOrderCache(BlockCache):
         """(node id, block) of every idle cached block, next to be evicted first."""
         out, run = [], self._queue.next
         while run is not self._queue:
-            out += [(run.node.id, b) for b in range(run.hi - 1, run.lo - 1, -1)]  # type: ignore[union-attr]
+            out += [(run.node.id, b) for b in range(run.hi - 1, run.lo - 1, -1)]
             run = run.next
         return out
 

@@ -15,11 +15,10 @@ FIELDS = ("lo", "hi", "end", "key", "access", "creation", "priority", "hits", "h
 
 def tree(cache: RadixCache) -> dict[str, Any]:
     rows: list[list[Any]] = []
-    todo = [(child, -1) for child in reversed(cache.root.children.values())]
+    todo = [(child, -1, 0) for child in reversed(cache.root.children.values())]
     while todo:
-        node, above = todo.pop()
-        todo += [(child, len(rows)) for child in reversed(node.children.values())]
-        shared: int = node.parent.end + 1  # type: ignore[union-attr]
+        node, above, shared = todo.pop()  # `shared` static nodes of its path are its parent's
+        todo += [(child, len(rows), node.end + 1) for child in reversed(node.children.values())]
         rows.append(
             [above, *(getattr(node, name) for name in FIELDS), encode(node.state), node.path[shared : node.end + 1]]
         )

@@ -38,12 +38,13 @@ class FcfsQueue:
 
     def first(self, n: int) -> list[Request]:
         """The n requests at the head, in order."""
-        queue = self._queue
+        queue, found = self._queue, []
         for i in range(min(n, len(queue))):
             request = queue[i]
             if isinstance(request, int):
-                queue[i] = self._build(request)
-        return [queue[i] for i in range(min(n, len(queue)))]  # type: ignore[misc]
+                request = queue[i] = self._build(request)
+            found.append(request)
+        return found
 
     def ids(self) -> list[int]:
         """Everybody in it, in order."""
