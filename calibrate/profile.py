@@ -147,6 +147,31 @@ def bundled_profiles() -> list[str]:
     return sorted(p.stem for p in BUNDLED.glob("*.json"))
 
 
+def bundled_profile(name: str) -> DeviceProfile:
+    """A profile that ships with kvcast, by its id."""
+    return load_profile(BUNDLED / f"{name}.json")
+
+
+def fitting(
+    device: str | None = None,
+    model: str | None = None,
+    dtype: str | None = None,
+    tp: int | None = None,
+    kv_dtype: str | None = None,
+) -> list[DeviceProfile]:
+    """The bundled profiles in order of their ids, those of a device, model, precision, width and KV type where it is
+    given.
+
+    model: as `known_as` says it."""
+    return [
+        one
+        for one in map(bundled_profile, bundled_profiles())
+        if device in (None, one.device["name"])
+        and one.fits(model or str(one.model), dtype or one.dtype, tp or one.tensor_parallel)
+        and (kv_dtype is None or _alike(one.kv_dtype, kv_dtype))
+    ]
+
+
 def resolve_profile(
     spec: str, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str | None = None
 ) -> DeviceProfile:
@@ -165,7 +190,7 @@ def resolve_profile(
         have = f"{profile.model} {profile.dtype} tensor_parallel {profile.tensor_parallel}"
         raise InputError(
             f"profile {spec!r} is for {have}; the scenario has {model.name} {dtype} tensor_parallel {tp};"
-            f" {_that_fit(name, dtype, tp)}"
+            f" {_that_fit(name, dtype, tp, kv_dtype)}"
         )
     if kv_dtype is not None and not _alike(profile.kv_dtype, kv_dtype):
         raise InputError(
@@ -178,7 +203,7 @@ def resolve_profile(
 def _find(spec: str, tp: int = 1) -> DeviceProfile:
     path, names = Path(spec), bundled_profiles()
     if spec in names:
-        return load_profile(BUNDLED / f"{spec}.json")
+        return bundled_profile(spec)
     if (path / "mlp.csv").is_file():
         from calibrate.sources.vidur import profile_from_vidur
 
@@ -209,10 +234,10 @@ def _find(spec: str, tp: int = 1) -> DeviceProfile:
     )
 
 
-def _that_fit(model: str, dtype: str, tp: int) -> str:
-    fitting = [n for n in bundled_profiles() if load_profile(BUNDLED / f"{n}.json").fits(model, dtype, tp)]
+def _that_fit(model: str, dtype: str, tp: int, kv_dtype: str | None) -> str:
+    found = [one.id for one in fitting(None, model, dtype, tp, kv_dtype)]
     return (
-        "these fit: " + ", ".join([*fitting, "roofline:GPU"])
-        if fitting
+        f"these fit: {', '.join([*found, 'roofline:GPU'])}"
+        if found
         else "no bundled profile fits; roofline:GPU estimates any model"
     )
