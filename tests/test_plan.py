@@ -192,7 +192,7 @@ def test_no_fleet_meets():
 def test_more_replicas_can_hold_fewer_requests_in_time():
     """A made-up response that does not rise: the neighbours give it away, and every smaller fleet is looked at."""
     from kvcast.planner.fleet import Fleet
-    from kvcast.planner.search import Found
+    from kvcast.studies.search import Found
 
     fleet = Fleet.__new__(Fleet)
     fleet.most, fleet.notes, fleet.winner, fleet.judged = 20, [], 0, {}
@@ -238,6 +238,7 @@ def test_every_key_of_the_document_is_there(whole):
         "binding",
         "advice",
         "tried",
+        "not_tried",
         "period",
         "model_error",
         "without_cache",

@@ -14,11 +14,10 @@ from calibrate.faster import RESOURCES, faster, gpu_key
 from kvcast import api
 from kvcast.config import scenario_from_doc
 from kvcast.planner.candidates import Combination
-from kvcast.planner.changes import changes
 from kvcast.planner.fleet import TIES, Fleet
 from kvcast.planner.load import knee
-from kvcast.planner.search import Found, fewest, scan, together
 from kvcast.planner.trials import _different
+from kvcast.studies.search import Found, fewest, scan, together
 from sim.fleet.hopeless import Hopeless, may_arrive
 from sim.measure.verdict import Interval, interval, requests_needed, wilson
 from sim.recording import NOT_ARRIVED, STATUS

@@ -19,20 +19,21 @@ from typing import Any
 
 from kvcast import api, text
 from kvcast.planner import document, words
-from kvcast.planner.candidates import Combination, combinations, fleet_of, guess_replicas
+from kvcast.planner.candidates import Combination, combinations, fleet_of
 from kvcast.planner.cautions import cache_cautions, cautions, growth_cautions, period_cautions
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.launch import Launch
 from kvcast.planner.load import Loads, curve, knee, shortened, with_load
 from kvcast.planner.progress import ADVICE, BINDING, FLEET, GROWTH, LOAD, Progress
-from kvcast.planner.search import Found, fewest
-from kvcast.planner.search import together as together_search
 from kvcast.planner.trials import Trial, Trials
 from kvcast.planner.whatif import advice, binding
 from kvcast.planner.why import why
 from kvcast.scenario.steady import clock_note, whole_period, worst_hour
 from kvcast.store.simulations import Lab, replace_file, steps_times
+from kvcast.studies.search import Found, fewest
+from kvcast.studies.search import together as together_search
 from kvcast.studies.windows import together
+from kvcast.studies.work import guess_replicas
 from kvcast.trust.step_error import step_error
 from sim.scenario import Scenario
 from workloads import mix
@@ -285,7 +286,9 @@ def device_of(scenario: Scenario) -> str | None:
 
 def _reach(fleet: Fleet, winner: Scenario, asked: Options, progress: Progress) -> dict[str, Any]:
     """How far the chosen fleet reaches, what binds it there and what would help."""
-    reach: dict[str, Any] = dict.fromkeys(("capacity", "rates", "knee_per_s", "binding", "advice", "tried"))
+    reach: dict[str, Any] = dict.fromkeys(
+        ("capacity", "rates", "knee_per_s", "binding", "advice", "tried", "not_tried")
+    )
     if fleet.winner is None or not (asked.capacity or asked.binding or asked.advice):
         return reach
     progress.begin(LOAD)
@@ -300,7 +303,7 @@ def _reach(fleet: Fleet, winner: Scenario, asked: Options, progress: Progress) -
     if asked.advice:
         progress.begin(ADVICE)
         answer = fleet.answer
-        reach["advice"], reach["tried"] = advice(loads, capacity, fleet.replicas, answer is not None and answer.attains)
+        reach |= advice(loads, capacity, fleet.replicas, answer is not None and answer.attains)
     return reach
 
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from kvcast.planner.drawn import drawn
 from kvcast.store import workload_folder
 from kvcast.store.simulations import SKETCH, SKETCHED, STOPPED, Lab, OnDone, Task, end_processes
+from kvcast.studies.drawn import drawn
 from kvcast.trust.model_error import attains
 from sim.fleet.hopeless import LIMITS
 from sim.measure.metrics import limits_of

@@ -19,11 +19,11 @@ import numpy as np
 from calibrate.faster import HOST, INTERCONNECT, RESOURCES, SHARE, compared, has_host_time
 from calibrate.profile import DeviceProfile
 from kvcast import api, text
-from kvcast.planner.changes import Change, changes
 from kvcast.planner.load import FARTHEST, STRIDE, Capacity, Loads, factor_of, shortened, with_load
-from kvcast.planner.search import fewest, together
 from kvcast.planner.trials import Judged, Trial, Trials
 from kvcast.studies import intervals
+from kvcast.studies.levers import ADVICE, Change, changes, without_changes
+from kvcast.studies.search import fewest, together
 from sim.engines import engine_of
 from sim.scenario import Scenario
 from workloads.errors import InputError
@@ -292,17 +292,14 @@ class _Tried:
     most: int | None = None
 
 
-def advice(
-    loads: Loads, found: Capacity, replicas: int, feasible: bool
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(the best changes, all that were tried): each against the unchanged fleet, by the fewest replicas at the offered
-    load and the highest load held.
+def advice(loads: Loads, found: Capacity, replicas: int, feasible: bool) -> dict[str, Any]:
+    """Each change against the unchanged fleet, by the fewest replicas at the offered load and the highest load held.
 
-    A change that saves neither is no advice. The best are then tried together, one more at a time while that holds more
-    load."""
+    advice: the best; tried: all that were; not_tried: lever -> why it has none here. A change that saves neither is
+    no advice. The best are then tried together, one more at a time while that holds more load."""
     at = stress(loads, found)
     step, base = at.step, at.base
-    every = changes(loads.scenario)
+    every = changes(ADVICE, loads.scenario)
     results = _tried(
         loads.trials,
         [Trial(shortened(with_load(change.scenario, factor_of(step))), full=True) for change in every],
@@ -310,10 +307,7 @@ def advice(
         [change.scenario.workload == loads.scenario.workload for change in every],
     )
     tried = [
-        _Tried(
-            change,
-            {"change": change.words, "set": list(change.sets), "asks_for": change.asks_for, **gain, "reason": reason},
-        )
+        _Tried(change, {**_told(change), **gain, "reason": reason})
         for change, (gain, reason, _) in zip(every, results, strict=True)
     ]
     shown = sorted(
@@ -335,7 +329,15 @@ def advice(
         (row for row in rows if row["saves"]),
         key=lambda row: (row["after"]["gpus"] or before["gpus"] or 0, -(row["after"]["capacity"] or 0.0)),
     )
-    return rows[:BEST], [one.row for one in tried]
+    return {
+        "advice": rows[:BEST],
+        "tried": [one.row for one in tried],
+        "not_tried": without_changes(ADVICE, loads.scenario),
+    }
+
+
+def _told(change: Change) -> dict[str, Any]:
+    return {"change": change.words, "set": list(change.sets), "asks_for": change.asks_for, "costs": change.costs}
 
 
 def _most(loads: Loads, change: Change, found: Capacity) -> int | None:
@@ -363,23 +365,13 @@ def _combined(loads: Loads, found: Capacity, promising: Sequence[_Tried], at: St
         return None
     best, parts = ranked[0], 1
     for other in ranked[1:]:
-        again = next((one for one in changes(best.change.scenario) if one.words == other.change.words), None)
+        again = next((one for one in changes(ADVICE, best.change.scenario) if one.words == other.change.words), None)
         if again is None or loads.trials.cannot_run(again.scenario):
             continue
-        asks = "; ".join(dict.fromkeys(one for one in (best.change.asks_for, again.asks_for) if one))
-        change = Change(
-            f"{best.change.words}, and {again.words}", (*best.change.sets, *again.sets), again.scenario, asks
-        )
+        change = best.change.and_then(again)
         most = _most(loads, change, found)
         if most is not None and best.most is not None and most > best.most:
-            row = {
-                "change": change.words,
-                "set": list(change.sets),
-                "asks_for": change.asks_for,
-                **NO_GAIN,
-                "reason": None,
-            }
-            best, parts = _Tried(change, row, most), parts + 1
+            best, parts = _Tried(change, {**_told(change), **NO_GAIN, "reason": None}, most), parts + 1
     if parts == 1:
         return None
     ((gain, _, _),) = _tried(
