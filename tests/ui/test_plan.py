@@ -213,8 +213,8 @@ def test_the_plans_sentence_is_the_command_lines():
     )
     assert "(5 runs); model error, of one run: 99.2 % with step times 10.0 % longer" in told.sentence
     assert told.sentence.endswith(
-        "binding: compute; headroom 60 % (58 % surely), breaks at 7.4 requests/s; next: router session-affinity instead"
-        " of round-robin."
+        "binding: compute; headroom 60 % (58 % surely), breaks at 7.4 requests/s; next: router round-robin ->"
+        " session-affinity."
     )
     assert told.reasons == (
         "2 replicas (cache.policy=lru), 2 GPUs, 48 GPU-hours a day, $8.00 an hour, router round-robin",
