@@ -17,6 +17,7 @@ from kvcast.planner.candidates import Combination
 from kvcast.planner.fleet import TIES, Fleet
 from kvcast.planner.load import knee
 from kvcast.planner.trials import _different
+from kvcast.studies.levers import ADVICE, changes
 from kvcast.studies.search import Found, fewest, scan, together
 from sim.fleet.hopeless import Hopeless, may_arrive
 from sim.measure.verdict import Interval, interval, requests_needed, wilson
@@ -338,7 +339,7 @@ def test_an_overload_is_stopped_long_before_its_end():
 
 def test_smaller_blocks_are_as_many_more_of_them():
     asked = scenario(engine={"block_size": 64, "kv_blocks": 1000})
-    (one,) = (change for change in changes(asked) if change.words == "block size 64 -> 16")
+    (one,) = (change for change in changes(ADVICE, asked) if change.words.startswith("block size 64 -> 16,"))
     assert one.sets == ("engine.block_size=16", "engine.kv_blocks=4000")
     assert (one.scenario.engine.block_size, one.scenario.engine.kv_blocks) == (16, 4000)
 

@@ -30,6 +30,7 @@ ROOMS = (
     ("calibrate.faster",),
     ("sim.recording", "sim.paths", "sim.own"),
     ("sim.kvcache.policies",),
+    ("sim.fleet.router",),
     ("sim.scenario",),
     ("sim.kvcache",),
     ("sim.optimum",),

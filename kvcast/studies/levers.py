@@ -91,7 +91,9 @@ class Lever:
 def changes(
     purpose: str, scenario: Scenario, resolved: Scenario | None = None, policies: Sequence[str] | None = None
 ) -> list[Change]:
-    """What is worth a try for a purpose. resolved: where it is known already; policies: to try instead of the engine's."""
+    """What is worth a try for a purpose.
+
+    resolved: where it is known already. policies: to try instead of its engine's."""
     return [
         replace(change, costs=lever.costs if change.asks_for else FREE)
         for lever, made in _made(purpose, scenario, resolved, policies)
