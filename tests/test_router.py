@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from kvcast.planner.drawn import drawn
+from kvcast.studies.drawn import drawn
 
 from kvcast import InputError, Router, load_scenario, simulate, sweep
 from kvcast.cli import main
