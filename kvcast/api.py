@@ -12,7 +12,7 @@ that share a workload share it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from calibrate.latency import StepTime
     from calibrate.models import ModelSpec
     from calibrate.utilization import StepWork
+    from sim.fleet.processes import Process
     from sim.measure.report import Report
     from sim.recording import Recording
     from workloads.columns import Workload
@@ -55,9 +56,11 @@ class Result:
         return self.resolved.scenario
 
 
-def simulate(scenario: Scenario) -> Report:
-    """Simulate a scenario and measure the run. Raises InputError for anything wrong in it."""
-    return run(prepare(scenario)).report
+def simulate(scenario: Scenario, processes: Sequence[Process] = ()) -> Report:
+    """Simulate a scenario and measure the run. Raises InputError for anything wrong in it.
+
+    processes: generator functions that let replicas fail, drain and start meanwhile (docs/fleet.md)."""
+    return run(prepare(scenario), processes=processes).report
 
 
 def windowed(scenario: Scenario) -> Scenario:
@@ -125,8 +128,8 @@ def without_cache(prepared: Prepared) -> Prepared:
 
 
 def record(prepared: Prepared, **options: Any) -> Recording:
-    """Run the simulation alone. Options are those of `sim.simulate.run` (record_life, step_log, fast_forward,
-    on_clock)."""
+    """Run the simulation alone. Options are those of `sim.simulate.run` (record_life, step_log, fast_forward, on_clock,
+    processes)."""
     from sim import simulate as engine
 
     scenario = prepared.scenario
@@ -195,7 +198,7 @@ def _bill(scenario: Scenario, workload: Workload, report: Report) -> dict[str, f
     )
     if offered is None or price is None or not is_mix(scenario):
         return None
-    gpus = scenario.cluster.replicas * scenario.hardware.tensor_parallel
+    gpus = report.summary.get("replicas_held", scenario.cluster.replicas) * scenario.hardware.tensor_parallel
     return money(gpus * price, offered, workload.prompt_tokens[inside], workload.output_tokens[inside])
 
 

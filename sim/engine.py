@@ -14,6 +14,7 @@ knows the clock's events or how long a step takes; it decides what a step holds,
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from random import Random
@@ -165,6 +166,7 @@ class Common:
     prefill_s: Callable[[int, int], float]  #: (cached, prompt) tokens -> seconds of a prefill alone
     cache_events: list[array[int]] | None = None  #: acquisitions and releases, of each replica
     fleet_seen: dict[int, int] = field(default_factory=dict)
+    seen: dict[int, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))  #: the same by each replica
 
     def world(self, index: int) -> World:
         """What a policy of replica `index` may know; its random numbers are stream 2 of the seed."""

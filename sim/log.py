@@ -88,21 +88,26 @@ class RequestLog:
             self.recomputed_tokens[r.id] += max(0, min(r.done_before, computed) - r.resumed_at)
             r.resumed_at = -1
 
-    def forget(self, request: int) -> None:
-        """All that was computed for a request is lost, and what was told of it with it: it has only arrived."""
+    def forget(self, requests: list[int]) -> None:
+        """All that was computed for them is lost, and what was told of it with it: they have only arrived."""
         for name, value in UNTOLD.items():
             column = getattr(self, name)
-            if column:
+            for request in requests if column else ():
                 column[request] = value
         for tier in self.tier_hit_tokens:
-            tier[request] = 0
-        kept = np.frombuffer(self.gaps, np.int64).reshape(-1, 3) if self.gaps else np.empty((0, 3), np.int64)
-        self.gaps = array("q", kept[kept[:, 0] != request].tobytes())
+            for request in requests:
+                tier[request] = 0
+        gaps = self._gaps()
+        self.gaps = array("q", gaps[~np.isin(gaps[:, 0], requests)].tobytes())
 
     def gap(self, request: int, from_step: int, to_step: int) -> None:
         """Two consecutive output tokens of a request that are not one step apart."""
         if to_step - from_step > 1:
             self.gaps.extend((request, from_step, to_step))
+
+    def _gaps(self) -> np.ndarray:
+        """int64 [m, 3]"""
+        return np.frombuffer(self.gaps, np.int64).reshape(-1, 3) if self.gaps else np.empty((0, 3), np.int64)
 
     def columns(self) -> dict[str, np.ndarray]:
         """Every output column as numpy, ready for a Recording."""
@@ -112,7 +117,7 @@ class RequestLog:
         )
         dtypes = {"d": np.float64, "q": np.int64, "i": np.int32, "b": np.int8}
         out = {name: np.frombuffer(getattr(self, name), dtypes[getattr(self, name).typecode]) for name in names.split()}
-        gaps = np.frombuffer(self.gaps, np.int64).reshape(-1, 3) if self.gaps else np.empty((0, 3), np.int64)
+        gaps = self._gaps()
         if self.tier_hit_tokens:
             out["tier_hit_tokens"] = np.array(self.tier_hit_tokens, np.int64).T
             out["load_s"] = np.frombuffer(self.load_s, np.float64)

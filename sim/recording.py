@@ -219,6 +219,6 @@ class Recording:
     )
     load_s: np.ndarray | None = None  #: float64 [n], seconds it held a place in the batch and waited for loads
     # with processes that let replicas fail, drain and start (sim.fleet.processes); else None
-    up_s: list[list[tuple[float, float]]] | None = None  #: per replica, (from, to) seconds in which it was up
+    held_s: list[list[tuple[float, float]]] | None = None  #: per replica, (from, to) seconds in which it was not down
     retries: np.ndarray | None = None  #: int64 [n], how often a failure has sent a request back to begin again
     notes: list[str] = field(default_factory=list)

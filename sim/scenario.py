@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from sim.fleet.router import meanings, name_of
 from workloads.config import WorkloadConfig
 from workloads.limits import (
     BELOW_1,
@@ -197,9 +198,14 @@ class ClusterConfig:
     replicas: int = key(1, "engine replicas behind the router", from_1(MAX_REPLICAS))
     router: str = key(
         "round-robin",
-        "round-robin, random, least-loaded (tokens in the front end, waiting and running) or session-affinity (a"
-        " session stays where its first request went: the least loaded)",
+        "; ".join(f"{name}: {what[0].lower()}{what[1:].rstrip('.')}" for name, what in meanings().items())
+        + "; or your own as module:Class (docs/fleet.md)",
     )
+
+    def __post_init__(self) -> None:
+        """A router's class, which only Python can give, becomes its name."""
+        if not isinstance(self.router, str):
+            object.__setattr__(self, "router", name_of(self.router))
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def run(
         routing: Router = Oracle(params, step_time, log)
     else:
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))  # stream 1: routing
-        routing = make_router(router, rng, workload.column("session_id").data)
+        routing = make_router(router, rng, workload)
     holds = partial(engine.holds, params)
     cluster = Cluster(env, workload, params, log, routing, holds, until_arrival_s, on_clock)
     life: list[list[tuple]] | None = [[] for _ in range(len(workload))] if record_life else None
@@ -100,7 +100,7 @@ def run(
     cluster.start()
     with _quiet_gc():
         if processes:
-            env.run_beside(horizon_s, lambda: bool(cluster.waiting))
+            env.run_beside(horizon_s, lambda: cluster.occupied)
         else:
             env.run(until=horizon_s)
     for replica in cluster.replicas:
@@ -138,11 +138,11 @@ def _replicas(
 
 
 def _fleet_columns(cluster: Cluster) -> dict[str, Any]:
-    """When each replica was up, and how often each request had to begin again."""
+    """When each replica held its GPUs, and how often each request had to begin again."""
     now_s, n = cluster.env.now, len(cluster.log.status)
     retries = np.zeros(n, np.int64)
     retries[list(cluster.retries)] = list(cluster.retries.values())
-    return {"up_s": [replica.times_up(now_s) for replica in cluster.replicas], "retries": retries}
+    return {"held_s": [replica.held_s(now_s) for replica in cluster.replicas], "retries": retries}
 
 
 def _check_processes(params: EngineParams, record_cache: bool, warm: CacheState | None) -> None:
@@ -197,7 +197,7 @@ def _recording(
         end_s=cluster.env.now,
         kv_blocks=params.kv_blocks,
         block_size=params.block_size,
-        evicted_blocks=sum(r.scheduler.cache.evicted for r in cluster.replicas),
+        evicted_blocks=sum(r.evicted_blocks for r in cluster.replicas),
         engine_semantics=engine.version,
         prefill_pauses=engine.prefill_pauses,
         life=life,
@@ -208,7 +208,7 @@ def _recording(
 
 def _tier_use(replicas: list[Replica]) -> list[TierUse]:
     """Each tier over all replicas."""
-    each = [r.scheduler.tiers.use() for r in replicas if r.scheduler.tiers is not None]
+    each = [use for r in replicas for use in r.tiers_used()]
     summed = ("loaded_blocks", "written_blocks", "dropped_blocks", "stored_blocks", "link_busy_s")
     return [
         replace(uses[0], **{name: sum(getattr(u, name) for u in uses) for name in summed})

@@ -271,8 +271,9 @@ def _drop_into_cache(engine: reference.Engine, r: reference.Request) -> None:
     _drop(engine, r)
 
 
-def _decode_forgetting_the_finish(engine: reference.Engine, step: reference.Step, somebody_left: bool) -> bool:
-    return _start_decode(engine, step, False)
+def _decode_clearing_the_flag(engine: reference.Engine, step: reference.Step) -> bool:
+    engine.full = False
+    return _start_decode(engine, step)
 
 
 def _requeue_first(engine: reference.Engine, retracted: list[reference.Request]) -> None:
@@ -303,7 +304,7 @@ FAULTS: dict[str, tuple[type, str, Any]] = {
     "retracted to the front of waiting": (reference.Engine, "requeue", _requeue_first),
     "running order unchanged by a retraction": (reference.Engine, "order_after_retraction", _order_of_admission),
     "ratio unchanged by a retraction": (reference.Engine, "ratio_after_retraction", lambda engine, order: engine.ratio),
-    "a rejected head tried once after a finish": (reference.Engine, "start_decode", _decode_forgetting_the_finish),
+    "a rejected head tried again after every decode": (reference.Engine, "start_decode", _decode_clearing_the_flag),
     "decode evicts only what it needs": (reference.Engine, "asked_for_decode", reference.Engine.needed_for_decode),
     "retraction when a page for everybody is not there": (
         reference.Engine,

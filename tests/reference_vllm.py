@@ -348,7 +348,9 @@ class Engine:
         self.waiting[:0] = skipped
 
     def _loras(self, step: Step) -> set[str | None]:
-        return {r.lora for r in self.running if r.lora is not None and r.id in step.scheduled}
+        return {
+            r.lora for r in self.running if r.lora is not None
+        }  # one whose last output is in flight stands there too
 
     def _admit(self, r: Request, budget: int, chunk_limit: int) -> int:
         """Tokens of the first chunk, blocks taken; 0 when it does not fit (then nothing changed)."""

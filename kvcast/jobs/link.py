@@ -149,10 +149,11 @@ def scenario_in(content: bytes, name: str, policies: Sequence[str]) -> Scenario:
 def harmless(doc: Mapping[str, Any], name: str, policies: Sequence[str]) -> Mapping[str, Any]:
     """The tables themselves; InputError when they name a file of the server, or code that nobody allowed there.
 
-    Before anything else looks at them: checking a policy module:Class would import it.
+    Before anything else looks at them: checking a policy or router module:Class would import it.
     """
     from calibrate.profile import bundled_profiles
     from calibrate.sources.roofline import GPUS
+    from sim.fleet.router import ROUTERS
 
     no_files = "a page reads no files of the server"
     profiles = [*bundled_profiles(), *(f"roofline:{gpu}" for gpu in GPUS)]
@@ -169,6 +170,7 @@ def harmless(doc: Mapping[str, Any], name: str, policies: Sequence[str]) -> Mapp
                 " module:Class)"
             ),
         ),
+        ("cluster", "router", ROUTERS, f"one of {', '.join(ROUTERS)}: a page runs no code of yours"),
     ):
         table = doc.get(section)
         if isinstance(table, dict) and key in table and table[key] not in allowed:

@@ -19,9 +19,9 @@ RANDOM = "random"
 
 
 def drawn(scenario: Scenario, workload_of: Callable[[int], Workload]) -> bool:
-    """Whether requests, routing or eviction depend on the seed. A user's own policy may draw; equal runs are found
-    later."""
-    if RANDOM in (scenario.cluster.router, scenario.cache.policy) or ":" in scenario.cache.policy:
+    """Whether requests, routing or eviction depend on the seed. A user's own policy or router may draw; equal runs are
+    found later."""
+    if any(name == RANDOM or ":" in name for name in (scenario.cluster.router, scenario.cache.policy)):
         return True
     return scenario.workload.trace is None or not _alike(workload_of(scenario.seed), workload_of(scenario.seed + 1))
 

@@ -82,11 +82,12 @@ def _workload_problems(workload: WorkloadConfig) -> Iterator[str]:
 
 
 def _name_problems(scenario: Scenario) -> Iterator[str]:
-    from sim.fleet.router import ROUTERS
+    from sim.fleet.router import find as find_router
 
-    router, known = scenario.cluster.router, tuple(ROUTERS)
-    if router not in known:
-        yield f"[cluster] router = {router!r}: expected one of {', '.join(known)}{did_you_mean(str(router), known)}"
+    try:
+        find_router(scenario.cluster.router)
+    except InputError as error:
+        yield str(error)
     yield from _semantics_problems(scenario.engine)
     yield from _policy_problems(scenario)
     yield from _tier_problems(scenario)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -32,19 +33,24 @@ def read_again(policy: str) -> str:
     engine's policies. Raises InputError for a policy that cannot be imported."""
     from sim.kvcache.policies import find
 
-    name, colon, _ = policy.partition(":")
+    return _read_again(policy, find, f"[cache] policy = {policy!r}")
+
+
+def _read_again(name: str, find: Callable[[str], type], what: str) -> str:
+    module, colon, _ = name.partition(":")
     if not colon:
         return ""
-    what = f"[cache] policy = {policy!r}"
-    found = _sources(name, find(policy), what)
-    find(policy)  # the class may be gone
+    found = _sources(module, find(name), what)
+    find(name)  # the class may be gone
     return found
 
 
 def router_read_again(router: str) -> str:
-    """The same of a router that somebody entered in `sim.fleet.router.ROUTERS`; "" for the simulator's own."""
-    from sim.fleet.router import ROUTERS
+    """The same of a router, one that somebody entered in `sim.fleet.router.ROUTERS` included."""
+    from sim.fleet.router import ROUTERS, find
 
+    if router not in ROUTERS:
+        return _read_again(router, find, f"[cluster] router = {router!r}")
     made = ROUTERS[router]
     found = _sources(made.__module__, made, f"[cluster] router = {router!r}")
     if ROUTERS[router] is made and "." not in made.__qualname__:  # its module did not enter it anew
@@ -56,13 +62,16 @@ def check_importable(scenario: Scenario, jobs: int) -> None:
     """Raise InputError where other processes would look for a class that only this session has."""
     from sim.fleet.router import ROUTERS
 
-    policy, router = scenario.cache.policy, scenario.cluster.router
-    if jobs > 1 and policy.startswith(f"{SESSION}:"):
-        raise InputError(
-            f"[cache] policy = {policy!r} with {jobs} jobs: {ONLY_HERE}, such as my_policy.py with policy ="
-            f" 'my_policy:{policy.partition(':')[2]}'"
-        )
-    if jobs > 1 and ROUTERS[router].__module__ == SESSION:
+    if jobs == 1:
+        return
+    router = scenario.cluster.router
+    for section, key, name in (("cache", "policy", scenario.cache.policy), ("cluster", "router", router)):
+        if name.startswith(f"{SESSION}:"):
+            raise InputError(
+                f"[{section}] {key} = {name!r} with {jobs} jobs: {ONLY_HERE}, such as my_{key}.py with {key} ="
+                f" 'my_{key}:{name.partition(':')[2]}'"
+            )
+    if router in ROUTERS and ROUTERS[router].__module__ == SESSION:
         raise InputError(f"[cluster] router = {router!r} with {jobs} jobs: {ONLY_HERE}")
 
 

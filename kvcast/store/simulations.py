@@ -246,8 +246,9 @@ def _own_code(scenario: Scenario) -> str:
 
 
 def _own_router(scenario: Scenario) -> type | None:
-    made = ROUTERS[scenario.cluster.router]
-    return None if made.__module__ == "sim.fleet.router" else made
+    """Of those in ROUTERS; module:Class is found by its name."""
+    made = ROUTERS.get(scenario.cluster.router)
+    return None if made is None or made.__module__ == "sim.fleet.router" else made
 
 
 @functools.cache

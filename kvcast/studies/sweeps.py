@@ -30,6 +30,7 @@ from kvcast.store import parquet, workload_folder
 from kvcast.store.simulations import Lab, OnDone, Task, replace_file
 from kvcast.studies import compare, intervals
 from kvcast.studies.compare import Result, Variant
+from sim.fleet.router import name_of as router_name_of
 from sim.kvcache.policies import name_of
 from sim.scenario import Scenario
 from workloads.errors import InputError
@@ -96,12 +97,12 @@ def axes_of(vary: Vary) -> list[str]:
     """{"a.b": [v1, v2]} as ["a.b=v1,v2"]."""
     if not isinstance(vary, Mapping):
         return list(vary)
-    return [f"{key}={','.join(map(_written, values))}" for key, values in vary.items()]
+    return [f"{key}={','.join(_written(key, value) for value in values)}" for key, values in vary.items()]
 
 
-def _written(value: Any) -> str:
+def _written(key: str, value: Any) -> str:
     if isinstance(value, type):
-        return name_of(value)
+        return (router_name_of if key == "cluster.router" else name_of)(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -8,10 +8,14 @@ then replicas in theirs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from heapq import heappop, heappush
+from math import inf
 from typing import Any
 
 import simpy
+
+from workloads.errors import InputError
 
 ARRIVAL, STEP_END = 2, 3  # after SimPy's own URGENT and NORMAL
 A_DAY_S = 86400.0
@@ -25,8 +29,8 @@ class Clock(simpy.Environment):
 
     def step(self) -> None:
         queue = self._queue
-        while queue and queue[0][3] in self._moved:
-            self._moved.discard(heappop(queue)[3])
+        if self._moved:
+            self._drop_moved()
         if queue:
             time_s, priority, order, _ = queue[0]
             if time_s > self.now:
@@ -34,6 +38,22 @@ class Clock(simpy.Environment):
             if priority == STEP_END:
                 self.turn = max(self.turn, order[0])  # type: ignore[index]
         super().step()
+
+    def _drop_moved(self) -> None:
+        queue = self._queue
+        while queue and queue[0][3] in self._moved:
+            self._moved.discard(heappop(queue)[3])
+
+    def peek(self) -> float:
+        """When the next event is that anybody waits for; inf for none."""
+        self._drop_moved()
+        return super().peek()
+
+    def wait(self, seconds: float, what: str) -> simpy.Event:
+        """An event so much later, before whatever else happens then. Raises InputError for no such time."""
+        if not (isinstance(seconds, int | float) and 0 <= seconds < inf):
+            raise InputError(f"{what} {seconds!r} s: expected a number of at least 0")
+        return self.timeout(seconds)
 
     def trigger_at(self, event: simpy.Event, time_s: float, replica: int) -> simpy.Event:
         """Make an untriggered event of a replica happen at `time_s`."""
@@ -57,23 +77,24 @@ class Clock(simpy.Environment):
                 self._moved.add(event)
 
     def run_beside(self, until_s: float | None, wanted: Callable[[], bool]) -> None:
-        """Run while requests are under way, or `wanted()` says that some wait: processes beside them keep no run alive,
-        and a day on which they do nothing for those that wait is the last."""
+        """Run while requests are under way, or `wanted()` says that some wait for a replica: processes beside them keep
+        no run alive, and a day on which they do nothing for those that wait is the last."""
         last_s = self.now
-        while self._queue and (until_s is None or self.peek() < until_s):
-            if self._serves():
-                last_s = self.now
-            elif not wanted() or self.peek() > last_s + A_DAY_S:
-                break
-            self.step()
+        with suppress(simpy.core.StopSimulation):
+            while (next_s := self.peek()) < (inf if until_s is None else until_s):
+                if self._serves():
+                    last_s = self.now
+                elif not wanted() or next_s > last_s + A_DAY_S:
+                    break
+                self.step()
         if until_s is not None:
             self._now = until_s
 
     def _serves(self) -> bool:
         """Whether an arrival or the end of a step is to come."""
-        if self._queue[0][1] >= ARRIVAL and self._queue[0][3] not in self._moved:
-            return True
-        return any(entry[1] >= ARRIVAL and entry[3] not in self._moved for entry in self._queue)
+        return self._queue[0][1] >= ARRIVAL or any(
+            entry[1] >= ARRIVAL and entry[3] not in self._moved for entry in self._queue
+        )
 
     def call_at(self, time_s: float, request: int, callback: Callable[[int], Any]) -> simpy.Event:
         """Call back with a request at `time_s`; at most one call per request is pending at any time."""

@@ -169,12 +169,16 @@ class Cluster:
         while self.taking and self.waiting:
             self._route(self.waiting.popleft())
 
+    @property
+    def occupied(self) -> bool:
+        """Whether requests wait here, or for an engine that has just started."""
+        return bool(self.waiting) or not all(replica.empty for replica in self.replicas)
+
     def returned(self, requests: list[int], retried: bool) -> None:
         """A replica has failed with these on it: they begin again, as if nothing had been computed, or are aborted."""
-        for request in requests:
-            if self.log.status[request] != UNFINISHED:
-                continue  # its last token was out
-            self.log.forget(request)
+        lost = [request for request in requests if self.log.status[request] == UNFINISHED]  # no last token is out
+        self.log.forget(lost)
+        for request in lost:
             if retried:
                 self.retries[request] = self.retries.get(request, 0) + 1
                 self._route(request)

@@ -9,6 +9,8 @@ running there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from calibrate.latency import StepTime
 from sim.fleet.replica import Replica
 from sim.fleet.router import Router
@@ -28,7 +30,7 @@ class Oracle(Router):
             int, dict[int, int]
         ] = {}  # replica -> request without a first token -> tokens it has to compute
 
-    def choose(self, request: int, replicas: list[Replica]) -> Replica:
+    def choose(self, request: int, replicas: Sequence[Replica]) -> Replica:
         prompt, output = self._log.prompt[request], self._log.output[request]
         best, least, best_new = replicas[0], float("inf"), prompt
         for replica in replicas:
@@ -39,6 +41,9 @@ class Oracle(Router):
                 best, least, best_new = replica, cost_s, new
         self._ahead[best.index][request] = best_new
         return best
+
+    def resized(self, replicas: Sequence[Replica]) -> None:
+        self._ahead = {replica.index: self._ahead.get(replica.index, {}) for replica in replicas}
 
     def _backlog(self, replica: int) -> int:
         ahead = self._ahead.setdefault(replica, {})

@@ -6,7 +6,7 @@ The one idea: a process is a SimPy generator that is handed the fleet and waits 
         yield fleet.sleep(60)
         fleet.replicas[0].fail()
         yield fleet.sleep(120)
-        fleet.replicas[0].start()
+        fleet.replicas[0].start(load_s=60)
 
     simulate(scenario, processes=[fails_once])
 
@@ -22,6 +22,7 @@ import simpy
 
 from sim.fleet.cluster import Cluster
 from sim.fleet.replica import Replica
+from sim.log import RequestLog
 from workloads.errors import InputError
 
 Process = Callable[["Fleet"], Generator[simpy.Event, None, None]]
@@ -30,12 +31,13 @@ Process = Callable[["Fleet"], Generator[simpy.Event, None, None]]
 class Fleet:
     """What a process sees, and may do.
 
-    A replica has `fail(retried=True)`, `drain()` and `start()`, `state` (up, draining or down), `takes` and
-    `load_tokens()`."""
+    A replica has `fail(retried=True)`, `drain()`, `start(load_s=0)`, `index`, `state` (up, draining, down or starting),
+    and its load: `running`, `waiting` (requests) and `load_tokens()`."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.replicas: Sequence[Replica] = cluster.replicas
+        self.log: RequestLog = cluster.log  #: columns by request, as far as they have come: arrival_s, status, replica
 
     @property
     def now_s(self) -> float:
@@ -53,16 +55,17 @@ class Fleet:
 
     def sleep(self, seconds: float) -> simpy.Event:
         """To be yielded: the process goes on so much later."""
-        if not seconds >= 0:
-            raise InputError(f"a process sleeps {seconds!r} s: expected a number of at least 0")
-        return self._cluster.env.timeout(seconds)
+        return self._cluster.env.wait(seconds, "a process sleeps")
 
 
 def begin(processes: Sequence[Process], cluster: Cluster) -> None:
     """Start them at time 0."""
     fleet = Fleet(cluster)
     for process in processes:
-        made = process(fleet)
+        made = process(fleet) if callable(process) else None
         if not isinstance(made, Generator):
-            raise InputError(f"process {getattr(process, '__name__', process)!r}: expected a generator function")
+            raise InputError(
+                f"process {getattr(process, '__name__', process)!r}: expected a generator function of one argument, the"
+                " fleet"
+            )
         cluster.env.process(made)

@@ -14,6 +14,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -23,10 +24,11 @@ from calibrate.latency import StepTime
 from sim.engine import Scheduler
 from sim.fleet.clock import Clock
 from sim.log import RequestLog
+from sim.recording import TierUse
 from sim.step_record import StepRecord
 
 NO_STEPS = array("d")
-UP, DRAINING, DOWN = "up", "draining", "down"
+UP, DRAINING, DOWN, STARTING = "up", "draining", "down", "starting"
 STRETCH_STEPS = 512
 """Longest stretch planned at once; only a bound on wasted work when an arrival cuts it."""
 
@@ -74,15 +76,22 @@ class Replica:
         self.step_log = step_log
         self.record = StepRecord()
         self.state = UP
-        self.up_s: list[tuple[float, float]] = []  # times at which it was, and is no more
+        self._held_s: list[tuple[float, float]] = []  # from when to when it has held its GPUs
+        self._since_s = env.now
+        self._starts: simpy.Event | None = None  # it takes requests
+        self._evicted = 0  # blocks, by its earlier engines
+        self._tiers_used: list[list[TierUse]] = []  # by its earlier engines
         self._make = make
-        self._begin()
+        self._renew()
+        self._process = env.process(self._run())
 
-    def _begin(self) -> None:
-        """An engine that has just started: nothing in its memory, nobody in its queue."""
-        self.scheduler = scheduler = self._make(self.index)
-        scheduler.begin_at(len(self.record.end_s))
-        self.since_s = self.env.now
+    def __repr__(self) -> str:
+        return f"replica {self.index} ({self.state})"
+
+    def _renew(self) -> None:
+        """An engine as it starts: nothing in its memory, nobody in its queue."""
+        self.scheduler = self._make(self.index)
+        self.scheduler.begin_at(len(self.record.end_s))
         self._idle: simpy.Event | None = None  # waiting for work
         self._step_end: simpy.Event | None = None
         self._start_s = 0.0  # of the stretch in progress
@@ -97,7 +106,6 @@ class Replica:
         self._coming_tokens = 0  # their prompts
         self._last_start_s = 0.0  # of the last step completed
         self._settled = True  # the batch has not changed since the last sample
-        self._process = self.env.process(self._run())
 
     # -- its life ---------------------------------------------------------------------------------------------------
     @property
@@ -106,46 +114,83 @@ class Replica:
         return self.state == UP
 
     def fail(self, retried: bool = True) -> None:
-        """All that is on it is lost: memory, cache, queue and the step in progress. Its requests go back to the front
-        and begin again at once elsewhere, or are aborted where they are not `retried`."""
+        """All that is on it is lost: memory, cache tiers, queue and the step in progress. Its requests go back to the
+        front and begin again at once elsewhere, or are aborted where they are not `retried`."""
         if self.state == DOWN:
             return
         self.stop(self.env.now)
         lost = [*self.scheduler.unfinished(), *(request for _, request in self._held), *self._coming]
-        for event in (self._idle, self._loaded, self._step_end, self._process.target, *self._coming.values()):
-            self.env.cancel(event)
-        self._ends = NO_STEPS
+        if self.life is not None:
+            for request in lost:
+                self.life[request].clear()
         self._go_down()
         self.front.returned(lost, retried)
 
     def drain(self) -> None:
         """It takes no more requests, and is down when it has served those it has."""
-        if self.state == UP:
+        if self.state in (UP, STARTING):
             self.state = DRAINING
-            if self._empty:
+            if self.empty:
                 self._go_down()
             else:
                 self.front.resized()
 
-    def start(self) -> None:
-        """It takes requests again, with an empty cache; one that drains goes on as it is."""
-        if self.state == DOWN:
-            self._begin()
+    def start(self, load_s: float = 0.0) -> None:
+        """It holds its GPUs from now on and takes requests `load_s` later, with an empty cache; one that drains takes
+        them again at once."""
+        if self.state == DRAINING:
+            self._take()
+        elif self.state == DOWN:
+            starts = self.env.wait(load_s, f"replica {self.index} starts after")
+            self.state, self._since_s = STARTING, self.env.now
+            if load_s:
+                self._starts = starts
+                starts.callbacks.append(lambda _: self._open())  # type: ignore[union-attr]
+            else:
+                self._open()
+
+    def _open(self) -> None:
+        self._starts = None
+        self._process = self.env.process(self._run())
+        self._take()
+
+    def _take(self) -> None:
         self.state = UP
         self.front.resized()
 
-    def times_up(self, now_s: float) -> list[tuple[float, float]]:
-        """(from, to) seconds in which it was up, until now."""
-        return self.up_s if self.state == DOWN else [*self.up_s, (self.since_s, now_s)]
+    def _go_down(self) -> None:
+        """Whatever it waits for does not happen."""
+        now_s = self.env.now
+        if now_s > self._since_s:
+            self._held_s.append((self._since_s, now_s))
+        self.state = DOWN
+        pending = (self._starts, self._idle, self._loaded, self._step_end, self._process.target, *self._coming.values())
+        for event in pending:
+            self.env.cancel(event)
+        self._evicted, self._tiers_used = self.evicted_blocks, self.tiers_used()
+        self._renew()
+        self.record.sample(now_s, 0, 0, 0, 0)
+        self.front.resized()
+
+    def held_s(self, now_s: float) -> list[tuple[float, float]]:
+        """(from, to) seconds in which it was not down, until now."""
+        return self._held_s if self.state == DOWN else [*self._held_s, (self._since_s, now_s)]
 
     @property
-    def _empty(self) -> bool:
-        return not (self.scheduler.busy or self._held or self._coming)
+    def evicted_blocks(self) -> int:
+        """By all its engines so far."""
+        return self._evicted + self.scheduler.cache.evicted
 
-    def _go_down(self) -> None:
-        self.up_s.append((self.since_s, self.env.now))
-        self.state = DOWN
-        self.front.resized()
+    def tiers_used(self) -> list[list[TierUse]]:
+        """Its cache tiers, of each of its engines so far; only the last one's still hold anything."""
+        tiers = self.scheduler.tiers
+        before = [[replace(use, stored_blocks=0) for use in uses] for uses in self._tiers_used]
+        return before if tiers is None else [*before, tiers.use()]
+
+    @property
+    def empty(self) -> bool:
+        """Whether no request is on it."""
+        return not (self.scheduler.busy or self._held or self._coming)
 
     # -- from outside -----------------------------------------------------------------------------------------------
     def expect(self, request: int, after_s: float) -> None:
@@ -190,6 +235,16 @@ class Replica:
             some = True
         return some
 
+    @property
+    def running(self) -> int:
+        """Requests in its batch."""
+        return len(self.scheduler.running)
+
+    @property
+    def waiting(self) -> int:
+        """Requests in its front end and its queue."""
+        return len(self._coming) + len(self._held) + len(self.scheduler.waiting)
+
     def load_tokens(self) -> int:
         """Tokens on their way, waiting and running here now, the present stretch included."""
         s = self.scheduler
@@ -220,6 +275,9 @@ class Replica:
         env, scheduler = self.env, self.scheduler
         while True:
             if not scheduler.busy:
+                if self.state == DRAINING and self.empty:
+                    self._go_down()
+                    return
                 self._idle = simpy.Event(env)
                 yield self._idle
                 self._idle = None
@@ -325,8 +383,6 @@ class Replica:
             if not scheduler.busy:
                 self._sample(end_s)
                 self._settled = True
-                if self.state == DRAINING and self._empty:
-                    self._go_down()
 
     def stop(self, now_s: float) -> None:
         """The clock stops here: keep the steps of the stretch in progress that have ended."""

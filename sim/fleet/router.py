@@ -5,36 +5,44 @@ A new one: a class here and its line in `ROUTERS`, and it is on the command line
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from sim import own
 
-from sim.fleet.replica import Replica
-from sim.own import own_class
-from workloads.errors import InputError
+if TYPE_CHECKING:
+    import numpy as np
+
+    from sim.fleet.replica import Replica
+    from workloads.columns import Workload
 
 
 class Router:
-    """Chooses a replica for each request. One of your own: `cluster.router = "module:Class"` (docs/fleet.md)."""
+    """Chooses a replica for each request. One of your own: `cluster.router = "module:Class"` (docs/fleet.md).
 
-    def __init__(self, rng: np.random.Generator, session: Sequence[int]) -> None:
-        """rng: the routing stream of the run's seed, and the only randomness to use. session: of each request, by its
-        number; -1 for none."""
+    Requests are numbers, rows of the workload. Of a replica a router may read `index`, `load_tokens()`, `running`,
+    `waiting`, `state` and `takes`."""
+
+    def __init__(self, rng: np.random.Generator, workload: Workload) -> None:
+        """rng: the routing stream of the run's seed, the only randomness to use. workload: the columns of all requests;
+        what a front end cannot know (output_tokens, later arrivals) is there too."""
         self.rng = rng
-        self.session = session
+        self.workload = workload
+        self.session = workload.column("session_id").data  #: of each request; one without a session is its own
 
-    def choose(self, request: int, replicas: list[Replica]) -> Replica:
-        """The replica that serves a request; `replicas` are those that take any now."""
+    def choose(self, request: int, replicas: Sequence[Replica]) -> Replica:
+        """The replica that serves a request, one of `replicas`: those that take any now, in their order, at least
+        one."""
         raise NotImplementedError
 
     def finished(self, request: int, replica: Replica) -> None:
-        """A request has finished there."""
+        """A request has sampled its last token there."""
 
-    def resized(self, replicas: list[Replica]) -> None:
-        """These take requests from now on: one has failed, drained or started."""
+    def resized(self, replicas: Sequence[Replica]) -> None:
+        """These take requests from now on: one has failed, drained or started. What a failed one had comes to `choose`
+        again."""
 
     def resumed(self, routed: int) -> None:
         """The run begins with caches that so many requests have left behind."""
@@ -45,7 +53,7 @@ class RoundRobin(Router):
 
     _next = 0
 
-    def choose(self, request: int, replicas: list[Replica]) -> Replica:
+    def choose(self, request: int, replicas: Sequence[Replica]) -> Replica:
         replica = replicas[self._next % len(replicas)]
         self._next += 1
         return replica
@@ -57,7 +65,7 @@ class RoundRobin(Router):
 class Random(Router):
     """Any replica with equal probability."""
 
-    def choose(self, request: int, replicas: list[Replica]) -> Replica:
+    def choose(self, request: int, replicas: Sequence[Replica]) -> Replica:
         return replicas[int(self.rng.integers(len(replicas)))]
 
 
@@ -67,13 +75,13 @@ class LeastLoaded(Router):
     Until a request finishes a replica's tokens only grow, so what it had when last looked at is a floor: only those
     with the lowest floors are looked at again."""
 
-    def __init__(self, rng: np.random.Generator, session: Sequence[int]) -> None:
-        super().__init__(rng, session)
+    def __init__(self, rng: np.random.Generator, workload: Workload) -> None:
+        super().__init__(rng, workload)
         self._floor: list[int] = []
         self._heap: list[tuple[int, int]] = []  # (floor, place); only the present floor counts
         self._place: dict[int, int] = {}  # of a replica among those that take requests
 
-    def choose(self, request: int, replicas: list[Replica]) -> Replica:
+    def choose(self, request: int, replicas: Sequence[Replica]) -> Replica:
         if not self._floor:
             self._floor = [0] * len(replicas)
             self._heap = [(0, place) for place in range(len(replicas))]
@@ -100,7 +108,7 @@ class LeastLoaded(Router):
             self._heap = [(floor, place) for place, floor in enumerate(self._floor)]
             heapify(self._heap)
 
-    def resized(self, replicas: list[Replica]) -> None:
+    def resized(self, replicas: Sequence[Replica]) -> None:
         self._floor, self._place = [], {}
 
 
@@ -111,11 +119,11 @@ class SessionAffinity(LeastLoaded):
     Requests without a session (most traces) are each their own, and go as by `least-loaded`.
     """
 
-    def __init__(self, rng: np.random.Generator, session: Sequence[int]) -> None:
-        super().__init__(rng, session)
+    def __init__(self, rng: np.random.Generator, workload: Workload) -> None:
+        super().__init__(rng, workload)
         self._home: dict[int, Replica] = {}
 
-    def choose(self, request: int, replicas: list[Replica]) -> Replica:
+    def choose(self, request: int, replicas: Sequence[Replica]) -> Replica:
         session = self.session[request]
         home = self._home.get(session)
         if home is None or not home.takes:
@@ -131,53 +139,63 @@ ROUTERS: dict[str, type[Router]] = {
 }
 
 
-def find(router: str) -> type[Router]:
-    """The class of a router's name, or of "module:Class" for a user's own. Raises InputError."""
-    if router in ROUTERS:
-        return ROUTERS[router]
-    what = f"[cluster] router = {router!r}"
-    if ":" not in router:
-        close = get_close_matches(router, ROUTERS, 1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
-        raise InputError(f"{what}: expected one of {', '.join(ROUTERS)}, or module:Class for your own{hint}")
-    return own_class(router, Router, what)
+def meanings() -> dict[str, str]:
+    """What each router does, the first paragraph of its class: for help and docs."""
+    return {name: " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split()) for name, kind in ROUTERS.items()}
 
 
-def make(router: str, rng: np.random.Generator, session: Sequence[int]) -> Router:
+def name_of(router: Any) -> str:
+    """The id of a router given by name or as a class: module:Class for a user's own. Raises InputError for anything
+    else."""
+    return own.name_of(router, Router, ROUTERS, "[cluster] router")
+
+
+def find(router: str | type[Router]) -> type[Router]:
+    """The class of a router's id, or of "module:Class" for a user's own, as Python would import it now. Raises
+    InputError."""
+    return own.find(router, Router, ROUTERS, "[cluster] router")
+
+
+def make(router: str, rng: np.random.Generator, workload: Workload) -> Router:
     """A router for one run. What a user's own does wrong is an InputError that names its class and method."""
     kind = find(router)
-    if kind in ROUTERS.values():
-        return kind(rng, session)
-    return Watched(kind, rng, session)
+    return kind(rng, workload) if router in ROUTERS else Watched(kind, rng, workload)
 
 
 class Watched(Router):
     """A user's own router: whatever goes wrong in it is one line, and it must choose from what it is given."""
 
-    def __init__(self, kind: type[Router], rng: np.random.Generator, session: Sequence[int]) -> None:
+    def __init__(self, kind: type[Router], rng: np.random.Generator, workload: Workload) -> None:
+        super().__init__(rng, workload)
         self._kind = kind
-        self._own: Router = self._call("__init__", lambda: kind(rng, session))
+        self._own: Router = self._call("__init__", self._made)
 
-    def choose(self, request: int, replicas: list[Replica]) -> Replica:
-        chosen = self._call("choose", lambda: self._own.choose(request, replicas))
+    def _made(self) -> Router:
+        router = self._kind(self.rng, self.workload)
+        if not hasattr(router, "session"):
+            raise ValueError("expected it to call super().__init__(rng, workload)")
+        return router
+
+    def choose(self, request: int, replicas: Sequence[Replica]) -> Replica:
+        return self._call("choose", self._chosen, request, replicas)
+
+    def _chosen(self, request: int, replicas: Sequence[Replica]) -> Replica:
+        chosen = self._own.choose(request, tuple(replicas))
         if not any(chosen is replica for replica in replicas):
-            raise InputError(f"cluster.router {self._kind.__name__}: choose: {chosen!r}, expected one of `replicas`")
+            raise ValueError(f"returned {chosen!r:.80}, expected one of its replicas, each of which takes requests")
         return chosen
 
     def finished(self, request: int, replica: Replica) -> None:
-        self._call("finished", lambda: self._own.finished(request, replica))
+        self._call("finished", self._own.finished, request, replica)
 
-    def resized(self, replicas: list[Replica]) -> None:
-        self._call("resized", lambda: self._own.resized(replicas))
+    def resized(self, replicas: Sequence[Replica]) -> None:
+        self._call("resized", self._own.resized, tuple(replicas))
 
     def resumed(self, routed: int) -> None:
-        self._call("resumed", lambda: self._own.resumed(routed))
+        self._call("resumed", self._own.resumed, routed)
 
-    def _call(self, method: str, does: Callable[[], Any]) -> Any:
+    def _call(self, method: str, does: Callable[..., Any], *given: Any) -> Any:
         try:
-            return does()
-        except InputError:
-            raise
+            return does(*given)
         except (Exception, SystemExit) as error:
-            told = f"{type(error).__name__}: {error}"
-            raise InputError(f"cluster.router {self._kind.__name__}: {method}: {told}") from error
+            raise own.blamed(f"cluster.router {self._kind.__name__}: {method}", error, __file__) from error

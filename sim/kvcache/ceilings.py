@@ -84,6 +84,11 @@ class UnderWay:
             if not others:
                 del self._on_node[node_id]
 
+    def drop(self, replica: int) -> None:
+        """Whatever the replica was at is lost."""
+        if replica in self._paths:
+            self.end(replica)
+
     def depth(self, node_id: int, now_s: float, turn: int, block_size: int) -> int:
         """Deepest block of a chain that has been entered by now."""
         deepest = 0

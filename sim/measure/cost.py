@@ -3,7 +3,8 @@
 The one idea: a step's time is shared equally by the tokens it computed, so a request pays for each of its tokens the
 price of the step the token was in. Decode shares are exact (a cumsum over the steps between its first and last token);
 a prefill in one chunk is exact; a longer one pays the mean price of the prefill tokens of the steps it spans, and
-prefill shares are scaled per replica so that all shares sum to the busy time. Idle time is shared in proportion.
+prefill shares are scaled per replica so that all shares sum to the busy time. Idle time is shared in proportion, and so
+is what a replica computed for requests that its failure sent elsewhere.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from sim.recording import Recording, Steps
 
 
 def busy_gpu_s(rec: Recording, new_prompt_tokens: np.ndarray, gpus_per_replica: int) -> np.ndarray:
-    """GPU-seconds of busy step time per request, float64 [n]; sums to the step time of all replicas x gpus_per_replica.
+    """GPU-seconds of busy step time per request, float64 [n]; sums to the step time of all replicas x gpus_per_replica
+    (at most, where replicas failed).
 
     new_prompt_tokens: prompt tokens each request had to compute (recomputed ones included), int64 [n].
     """
@@ -52,6 +54,8 @@ def _replica_share(rec: Recording, steps: Steps, rows: np.ndarray, replica: int,
     prefill = new_tokens * (price[first + 1] - price[admit]) / np.maximum(tokens, 1)
     owed = max(float(steps.duration_s.sum()) - float(decode.sum()), 0.0)
     paid = float(prefill.sum())
+    if rec.retries is not None:  # what failures lost is nobody's: shared as idle time is
+        owed = min(owed, paid)
     return decode + prefill * (owed / paid) if paid > 0 else decode
 
 

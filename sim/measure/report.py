@@ -19,6 +19,7 @@ import numpy as np
 from sim.measure import metrics
 from sim.measure.causes import CAUSES, Causes, miss_causes
 from sim.measure.cost import busy_gpu_s, cache_worth, cost_summary
+from sim.measure.held import replicas_held
 from sim.measure.metrics import Window
 from sim.measure.stability import BOUNDED, Stability, assess_fleet
 from sim.measure.tables import (
@@ -115,7 +116,7 @@ def build_report(
 
         evicted = evicted_parts(rec, workload, *grouping)
     stability = stability_of(rec, workload, window)
-    gpus = scenario.hardware.tensor_parallel
+    gpus, held = scenario.hardware.tensor_parallel, replicas_held(rec, window.start_s, window.end_s)
     computed = workload.prompt_tokens - rec.hit_tokens + rec.recomputed_tokens
     gpu_s = busy_gpu_s(rec, np.where(admitted, computed, 0).astype(np.int64), gpus)
     output_tokens = metrics.tokens_emitted(rec, window)
@@ -124,7 +125,7 @@ def build_report(
         gpu_s,
         inside,
         workload.column("session_id"),
-        len(rec.steps) * gpus * window.seconds,
+        held * gpus * window.seconds,
         prefilled_tokens,
         output_tokens,
         scenario.cost.gpu_hour_usd,
@@ -167,7 +168,7 @@ def build_report(
         ),
         **({"tiers": tier_table(rec, counted)} if rec.tiers else {}),
         **_flops(rec, workload, counted, prefill_flops),
-        **_engine_numbers(rec, window, inside, shares),
+        **_engine_numbers(rec, window, inside, shares, held),
         **utilization(rec, window, shares["busy_s"], gpus, step_work, peaks),
         "attainment": float((good & inside).sum() / inside.sum()) if limited and inside.any() else None,
         "attainment_target": scenario.slo.attainment,
@@ -178,10 +179,11 @@ def build_report(
         "backlog_growth_per_s": stability.growth_requests_per_s,
         "backlog_growth_tokens_per_s": stability.growth_tokens_per_s,
         "headroom": None,
-        "gpu_hours": len(rec.steps) * gpus * window.seconds / 3600,
+        "gpu_hours": held * gpus * window.seconds / 3600,
         "gpu_busy_s": shares["busy_s"] * gpus,
         "cost": cost,
         "replicas": len(rec.steps),
+        **({} if rec.retries is None else {"replicas_held": held, "retries": int(rec.retries[inside].sum())}),
         "tensor_parallel": gpus,
         "profile": profile,
         "profile_hash": profile_hash,
@@ -362,8 +364,11 @@ def _flops(rec: Recording, workload: Workload, counted: np.ndarray, flops: Calla
     return {"prefill_flops": whole, "prefill_flops_saved": whole - float(np.sum(flops(prompt - hit, hit)))}
 
 
-def _engine_numbers(rec: Recording, window: Window, inside: np.ndarray, shares: dict[str, float]) -> dict[str, Any]:
-    blocks = rec.kv_blocks * len(rec.samples) or 1
+def _engine_numbers(
+    rec: Recording, window: Window, inside: np.ndarray, shares: dict[str, float], held: float
+) -> dict[str, Any]:
+    """held: mean number of replicas that hold their GPUs in the window."""
+    blocks = rec.kv_blocks * held or 1
 
     def mean(column: str) -> float:
         return sum(metrics.time_mean(s, column, window) for s in rec.samples)
@@ -379,9 +384,7 @@ def _engine_numbers(rec: Recording, window: Window, inside: np.ndarray, shares: 
         "waiting_mean": present - running,
         "decode_batch_mean": shares["decode_batch"],
         "tokens_per_step_mean": shares["tokens_per_step"],
-        "busy_share": (
-            shares["busy_s"] / (window.seconds * len(rec.steps)) if window.seconds > 0 and rec.steps else None
-        ),
+        "busy_share": shares["busy_s"] / (window.seconds * held) if window.seconds > 0 and held else None,
         "preempted_s": float(rec.preempted_s[inside].sum()),
         "coverage": {k: shares[k] for k in ("measured", "interpolated", "extrapolated")},
     }
@@ -409,6 +412,11 @@ def _notes(
         )
     if summary["stable"] is None:
         notes.append(f"stability unknown: {summary['stable_reason']}")
+    if summary.get("retries"):
+        notes.append(
+            f"replicas failed: {summary['retries']} times a request lost all that was computed for it and began again;"
+            " its times count from its arrival, its hits and tokens are of its last attempt"
+        )
     if summary["censored"]:
         missing = summary["arrived"] - summary["completed"]
         notes.append(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.measure.causes import CAUSES, Causes
+from sim.measure.held import replicas_held
 from sim.measure.metrics import has_limit
 from sim.recording import COMPLETED, Recording
 from sim.scenario import SloClass
@@ -54,6 +55,7 @@ def requests_table(
         **{name: getattr(rec, name) for name in kept},
         **times,
         **_tier_columns(rec),
+        **({} if rec.retries is None else {"retries": rec.retries}),
         **fates,
         "gpu_hours": gpu_hours,
         "in_window": inside,
@@ -180,7 +182,7 @@ def tier_table(rec: Recording, counted: np.ndarray) -> list[dict[str, Any]]:
     assert rec.load_s is not None
     below = rec.tier_hit_tokens[counted].sum(axis=0)
     waited_s = rec.load_s[counted]
-    link_s = rec.end_s * len(rec.steps)
+    link_s = rec.end_s * replicas_held(rec, 0.0, rec.end_s)
     rows: list[dict[str, Any]] = [
         {
             "name": "gpu",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from sim.measure.held import replicas_at
 from sim.measure.metrics import entered_system, run_end_s
 from sim.measure.stability import in_system
 from sim.recording import Recording
@@ -41,7 +42,8 @@ def timeline(rec: Recording, prompt_tokens: np.ndarray, fates: Mapping[str, np.n
     here = entered_system(rec)
     present = in_system(t, rec.arrival_s[here], rec.finish_s[here], np.ones(int(here.sum()))).astype(np.int64)
     state["waiting"] = np.maximum(present - state["running"], 0)  # a replica's own samples miss arrivals in mid-step
-    free = rec.kv_blocks * len(rec.samples) - state["blocks_in_use"] - state["blocks_cached_idle"]
+    held = replicas_at(rec, t)
+    free = rec.kv_blocks * held - state["blocks_in_use"] - state["blocks_cached_idle"]
     admitted = np.flatnonzero(~np.isnan(rec.admit_s))
     place = interval_of(t, rec.admit_s[admitted])
 
@@ -56,4 +58,5 @@ def timeline(rec: Recording, prompt_tokens: np.ndarray, fates: Mapping[str, np.n
             "hit_rate_ceiling_fleet": binned(rec.ceiling_fleet_tokens) / prompt,
         }
     tokens = {name: binned(column).astype(np.int64) for name, column in fates.items()}
-    return {"t_s": t, **state, "blocks_free": free, "prompt_tokens": prompt, **rates, **tokens}
+    columns = {"t_s": t, **state, "blocks_free": free, "prompt_tokens": prompt, **rates, **tokens}
+    return columns if rec.held_s is None else {**columns, "replicas_held": np.asarray(held)}

@@ -109,6 +109,7 @@ def fleet(common: Common) -> Callable[[int], SGLangScheduler]:
 
     def scheduler(index: int) -> SGLangScheduler:
         cache = _cache(common.params, common.paths, common.fleet_seen, common.world(index))
+        cache.seen.here = common.seen[index]
         return SGLangScheduler(common.params, cache, common.paths, token_paths, common.log)
 
     return scheduler

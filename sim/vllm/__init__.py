@@ -79,7 +79,9 @@ def fleet(common: Common) -> Callable[[int], VllmScheduler]:
 
     def scheduler(index: int) -> VllmScheduler:
         cache = _cache(common, index, forecast)
-        cache.replica, cache.under_way = index, under_way
+        cache.replica, cache.under_way, cache.seen.here = index, under_way, common.seen[index]
+        if under_way is not None:
+            under_way.drop(index)
         if common.cache_events is not None:
             observe(cache, common.cache_events[index])
         tiers = Tiers(params.tiers, common.prefill_s, params.block_size) if params.tiers else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from sim.kvcache.policies.arc import Arc
@@ -19,7 +18,8 @@ from sim.kvcache.policies.own import watched
 from sim.kvcache.policies.s3fifo import S3Fifo
 from sim.kvcache.policies.sieve import Sieve
 from sim.kvcache.policies.wtinylfu import WTinyLfu
-from sim.own import own_class
+from sim.own import find as find_class
+from sim.own import name_of as name_of_class
 from workloads.errors import InputError
 
 POLICIES: dict[str, type[Policy]] = {
@@ -49,36 +49,13 @@ __all__ = ["POLICIES", "Policy", "Run", "World", "check", "find", "make", "name_
 def name_of(policy: Any) -> str:
     """The id of a policy given by name or as a class: module:Class for a user's own. Raises InputError for anything
     else."""
-    if isinstance(policy, str):
-        return policy
-    if not (isinstance(policy, type) and issubclass(policy, Policy)):
-        raise InputError(
-            f"[cache] policy = {policy!r}: expected a name, module:Class, or a class derived from"
-            " sim.kvcache.policies.Policy"
-        )
-    if "<locals>" in policy.__qualname__:
-        raise InputError(
-            f"[cache] policy = {policy.__qualname__}: a class made inside a function has no name to be found by;"
-            " expected one at the top of a module"
-        )
-    return next(
-        (name for name, known in POLICIES.items() if known is policy), f"{policy.__module__}:{policy.__qualname__}"
-    )
+    return name_of_class(policy, Policy, POLICIES, "[cache] policy")
 
 
 def find(policy: str | type[Policy]) -> type[Policy]:
     """The class of a policy id, or of "module:Class" for a user's own, as Python would import it now. Raises
     InputError."""
-    name = name_of(policy)
-    if name in POLICIES:
-        return POLICIES[name]
-    if ":" not in name:
-        close = get_close_matches(name, POLICIES, 1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
-        raise InputError(
-            f"[cache] policy = {name!r}: expected one of {', '.join(POLICIES)}, or module:Class for your own{hint}"
-        )
-    return own_class(name, Policy, f"[cache] policy = {name!r}")
+    return find_class(policy, Policy, POLICIES, "[cache] policy")
 
 
 def check(name: str, params: Mapping[str, Any]) -> None:

@@ -10,10 +10,10 @@ import functools
 from collections.abc import Callable, Hashable, Iterator
 from collections.abc import Set as AbstractSet
 from operator import index
-from pathlib import Path
 from typing import Any
 
 from sim.kvcache.policies.base import Policy, Run
+from sim.own import blamed
 from workloads.errors import InputError
 
 
@@ -135,21 +135,7 @@ def _guarded_init(kind: type[Policy]) -> Callable[..., None]:
 
 
 def _blamed(kind: type[Policy], name: str, error: BaseException) -> BaseException:
-    """One line; what was blamed already, and what is no fault of the policy, stays what it is."""
-    if isinstance(error, InputError | MemoryError):
-        return error
-    at = error.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    file = Path(at.tb_frame.f_code.co_filename) if at is not None else Path(__file__)
-    where = "" if at is None or file == Path(__file__) else f" ({file.name}, line {at.tb_lineno})"
-    said = " ".join(str(error).split())
-    what = (
-        said
-        if not where and isinstance(error, ValueError | TypeError)
-        else f"raised {type(error).__name__}{f': {said}' if said else ''}"
-    )
-    return InputError(f"cache.policy {kind.__name__}: {name}: {what}{where}")
+    return blamed(f"cache.policy {kind.__name__}: {name}", error, __file__)
 
 
 # -- what an answer must be

@@ -1,0 +1,33 @@
+"""Which replicas hold their GPUs, and when: all of them throughout, unless processes let them fail, drain and start.
+
+The one idea: what is billed, and what shares of the fleet are shares of, is the time in which a replica is not down.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sim.measure.stability import in_system
+from sim.recording import Recording
+
+
+def replicas_held(rec: Recording, start_s: float, end_s: float) -> float:
+    """Mean number of replicas that hold their GPUs between two times."""
+    if rec.held_s is None or end_s <= start_s:
+        return len(rec.steps)
+    from_s, to_s = np.clip(_spans(rec), start_s, end_s).T
+    return float((to_s - from_s).sum()) / (end_s - start_s)
+
+
+def replicas_at(rec: Recording, t_s: np.ndarray) -> np.ndarray | int:
+    """The number of them at each time (ascending, float64 [n]): int64 [n], or one number where it never changes."""
+    if rec.held_s is None:
+        return len(rec.steps)
+    from_s, to_s = _spans(rec).T
+    to_s = np.where(to_s < rec.end_s, to_s, np.nan)  # at its end a run still holds what it holds
+    return in_system(t_s, from_s, to_s, np.ones(len(from_s))).astype(np.int64)
+
+
+def _spans(rec: Recording) -> np.ndarray:
+    """float64 [m, 2]: (from, to) seconds of all replicas."""
+    return np.array([span for spans in rec.held_s or () for span in spans], np.float64).reshape(-1, 2)
