@@ -90,21 +90,7 @@ def run(
     cache_events: list[array[int]] | None = [array("q") for _ in range(replicas)] if record_cache else None
     prefill_s = prefill_alone(step_time, params.max_num_batched_tokens, params.step_overhead_s)
     common = Common(params, workload, step_time, log, paths, seed, replicas, prefill_s, cache_events)
-    scheduler = engine.fleet(common)
-    for index in range(replicas):
-        replica = Replica(
-            index,
-            env,
-            scheduler,
-            step_time,
-            log,
-            cluster,
-            overhead_s=params.step_overhead_s,
-            fast_forward=fast_forward and step_log is None,
-            life=life,
-            step_log=step_log,
-        )
-        cluster.replicas.append(replica)
+    cluster.replicas += _replicas(engine, common, cluster, fast_forward, life, step_log)
     if hopeless is not None:
         cluster.watch(hopeless.every, lambda now_s: hopeless.look(now_s, log, cluster.replicas))
     if warm is not None:
@@ -123,6 +109,32 @@ def run(
         on_end(cluster.replicas)
     recording = _recording(workload, engine, params, cluster, log, life, cache_events)
     return replace(recording, **_fleet_columns(cluster)) if processes else recording
+
+
+def _replicas(
+    engine: Engine,
+    common: Common,
+    front: Cluster,
+    fast_forward: bool,
+    life: list[list[tuple]] | None,
+    step_log: list | None,
+) -> list[Replica]:
+    make = engine.fleet(common)
+    return [
+        Replica(
+            index,
+            front.env,
+            make,
+            common.step_time,
+            common.log,
+            front,
+            overhead_s=common.params.step_overhead_s,
+            fast_forward=fast_forward and step_log is None,
+            life=life,
+            step_log=step_log,
+        )
+        for index in range(common.replicas)
+    ]
 
 
 def _fleet_columns(cluster: Cluster) -> dict[str, Any]:

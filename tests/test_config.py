@@ -356,9 +356,9 @@ def another(f) -> object:
     return next(value for value in values if value != f.default)
 
 
-@pytest.mark.parametrize("f", [f for f in fields(EngineConfig) if f.metadata["engine"]], ids=lambda f: f.name)
+@pytest.mark.parametrize("f", [f for f in fields(EngineConfig) if f.metadata["engines"]], ids=lambda f: f.name)
 def test_a_key_of_one_engine_is_refused_by_the_other_and_reaches_its_own(f):
-    mine = f.metadata["engine"]
+    (mine,) = f.metadata["engines"]
     other = "sglang" if mine == "vllm" else "vllm"
     value = another(f)
     doc = {"workload": {"preset": "demo"}, "engine": {"semantics": other, f.name: value}}

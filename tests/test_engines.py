@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +16,6 @@ import pytest
 
 from kvcast import Scenario, WorkloadConfig, api, simulate
 from kvcast.planner.command import launch_of
-from kvcast.scenario import checks
 from sim.engine import Cache, Scheduler
 from sim.engines import ENGINES, engine_of, having
 from sim.scenario import EngineConfig, EngineParams
@@ -42,7 +42,7 @@ def test_a_scheduler_has_all_that_the_protocol_names(semantics: str) -> None:
 
 def test_outside_the_engines_a_name_is_only_in_tables() -> None:
     """Choices and keys of the config, launch flags, and what recorded cases look like."""
-    name, compared = re.compile(r"""["'](vllm|sglang)["']"""), re.compile(r"semantics\s*(==|!=|in)\s")
+    name, compared = re.compile(r"""["'](vllm|sglang)["']"""), re.compile(r"semantics (==|!=|in \()")
     files = [file for top in ("sim", "kvcast") for file in sorted((ROOT / top).rglob("*.py"))]
     said = {
         str(file.relative_to(ROOT))
@@ -55,7 +55,6 @@ def test_outside_the_engines_a_name_is_only_in_tables() -> None:
         "kvcast/planner/command.py",
         "kvcast/planner/flags.py",
         "kvcast/planner/launch.py",
-        "kvcast/scenario/checks.py",
         "kvcast/validation/engine_cases.py",
         "kvcast/validation/fit.py",
     }
@@ -72,11 +71,12 @@ def test_an_engine_that_does_not_exist_is_refused() -> None:
 
 @pytest.fixture
 def third(monkeypatch: pytest.MonkeyPatch) -> str:
-    """vLLM's rules under another name, without tiers: a row, its choice, and the keys it reads."""
+    """vLLM's rules under another name, without tiers: a row, its choice, and a key that it has too."""
     row = replace(ENGINES["vllm"], title="Third", version="third-1.0", has_tiers=False, whole_context=False)
     monkeypatch.setitem(ENGINES, "third", row)
-    monkeypatch.setitem(checks.CHOICES, "engine.semantics", tuple(ENGINES))
-    monkeypatch.setitem(checks.ONLY, "third", ("max_num_batched_tokens", "scheduler_policy"))
+    for f, about in (("semantics", {"choices": tuple(ENGINES)}), ("scheduler_policy", {"engines": ("vllm", "third")})):
+        declared = EngineConfig.__dataclass_fields__[f]
+        monkeypatch.setattr(declared, "metadata", MappingProxyType({**declared.metadata, **about}))
     return "third"
 
 
@@ -94,7 +94,7 @@ def test_a_third_engine_is_a_row_of_the_table(third: str) -> None:
 
 def test_a_third_engine_runs_from_a_scenario(third: str) -> None:
     workload = WorkloadConfig(preset="demo", requests=30)
-    scenario = Scenario(workload, engine=EngineConfig(semantics=third, max_num_batched_tokens=1024))
+    scenario = Scenario(workload, engine=EngineConfig(semantics=third, scheduler_policy="priority"))
     assert simulate(scenario).summary["engine_semantics"] == "third-1.0"
     resolved = api.resolve(scenario)
     assert resolved.origins["max_num_seqs"].startswith("Third's default on")
@@ -105,6 +105,6 @@ def test_a_third_engine_runs_from_a_scenario(third: str) -> None:
     ):
         with pytest.raises(InputError, match=line):
             api.resolve(replace(scenario, engine=replace(scenario.engine, **keys)))
-    shared = replace(scenario.engine, semantics="sglang", scheduler_policy="priority", max_num_batched_tokens=None)
+    shared = replace(scenario.engine, semantics="sglang")
     with pytest.raises(InputError, match=r"scheduler_policy = 'priority': only semantics = 'vllm' or 'third' has it"):
         api.resolve(replace(scenario, engine=shared))

@@ -69,18 +69,24 @@ BELOW_1 = Limit(0, math.nextafter(1.0, 0.0), "0 or more and below 1")
 
 
 def key(
-    default: Any = MISSING, help: str = "", limit: Limit | None = None, *, choices: Sequence[str] = (), engine: str = ""
+    default: Any = MISSING,
+    help: str = "",
+    limit: Limit | None = None,
+    *,
+    choices: Sequence[str] = (),
+    engine: str | tuple[str, ...] = (),
 ) -> Any:
     """A dataclass field that is a key of a scenario.
 
-    default: none when the key must be given. limit, choices: what a value may be. engine: the only semantics that has
-    the key.
+    default: none when the key must be given. limit, choices: what a value may be. engine: the only semantics that have
+    the key, one or more.
     """
+    engines = (engine,) if isinstance(engine, str) else engine
     about = {
-        "help": f"{engine}: {help}" if engine else help,
+        "help": f"{', '.join(engines)}: {help}" if engines else help,
         "limit": limit,
         "choices": tuple(choices),
-        "engine": engine,
+        "engines": engines,
     }
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=about)

@@ -95,12 +95,12 @@ def _name_problems(scenario: Scenario) -> Iterator[str]:
 
 def _semantics_problems(engine: EngineConfig) -> Iterator[str]:
     """Keys that the chosen engine would not read: a value without effect would be a wrong answer."""
-    for f in fields(engine):
-        value, only = getattr(engine, f.name), f.metadata["engine"]
-        if only and only != engine.semantics and value != f.default:
-            yield f"[engine] {f.name} = {value!r}: only semantics = {only!r} has it"
     from sim.engines import ENGINES
 
+    for f in fields(engine):
+        value, only = getattr(engine, f.name), f.metadata["engines"]
+        if only and engine.semantics not in only and value != f.default:
+            yield f"[engine] {f.name} = {value!r}: only semantics = {' or '.join(map(repr, only))} has it"
     if engine.semantics in ENGINES:
         yield from ENGINES[engine.semantics].problems(engine)
 
