@@ -16,7 +16,7 @@ from kvcast.config import scenario_from_doc
 from kvcast.planner.candidates import Combination
 from kvcast.planner.fleet import TIES, Fleet
 from kvcast.planner.load import knee
-from kvcast.planner.trials import _different
+from kvcast.planner.outcomes import _different
 from kvcast.studies.levers import ADVICE, changes
 from kvcast.studies.search import Found, fewest, scan, together
 from sim.fleet.hopeless import Hopeless, may_arrive

@@ -12,10 +12,10 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from kvcast.studies.drawn import drawn
 
 from kvcast import InputError, Router, load_scenario, simulate, sweep
 from kvcast.cli import main
+from kvcast.studies.drawn import drawn
 from sim.fleet.router import ROUTERS, LeastLoaded, find, meanings, name_of
 from sim.scenario import ClusterConfig, EngineParams
 from sim.simulate import run

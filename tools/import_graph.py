@@ -46,6 +46,8 @@ ROOMS = (
     ("kvcast.store", "kvcast.validation"),
     ("kvcast.trust",),
     ("kvcast.studies",),
+    ("kvcast.planner.flags",),
+    ("kvcast.planner.words",),
     ("kvcast.planner", "kvcast.figures"),
     ("kvcast.present",),
     ("kvcast.jobs",),
