@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 OPTIMAL = "optimal"
 """cache.policy of a run that evicts by the future and proves afterwards that no eviction would have hit more in its
 schedule."""
-KV_DTYPE = {"fp8": "bf16"}
-"""KV type of weights of a type; any other is kept as it is (an engine's `auto`)."""
 GIVEN, CONTEXT = "given", "the model's context"
 """Origins: of an engine key that the scenario sets, and of a max_model_len that is the model's own."""
 
@@ -108,10 +106,9 @@ def resolve(scenario: Scenario) -> Resolved:
     check(scenario)
     scenario = absolute_scenario(scenario, Path.cwd())
     model = load_model_at(Path(scenario.model.config)) if scenario.model.config else bundled_model(scenario.model.name)
-    kv_dtype = scenario.model.kv_dtype or KV_DTYPE.get(scenario.model.dtype, scenario.model.dtype)
-    profile = resolve_profile(
-        scenario.hardware.profile, model, scenario.model.dtype, scenario.hardware.tensor_parallel, kv_dtype
-    )
+    kv_dtype = scenario.model.kv_dtype or model.kv_dtype(scenario.model.dtype)
+    dtype = model.weight_dtype(scenario.model.dtype)
+    profile = resolve_profile(scenario.hardware.profile, model, dtype, scenario.hardware.tensor_parallel, kv_dtype)
     defaults: dict[str, tuple[Any, str]] = {"max_model_len": (model.max_context, CONTEXT)}
     if scenario.engine.semantics == "sglang":
         defaults["chunked_prefill_size"] = (sglang_chunk(profile), f"SGLang's default on {profile.device['name']}")
@@ -124,7 +121,7 @@ def resolve(scenario: Scenario) -> Resolved:
         origins[key] = origin if getattr(engine, key) is None else GIVEN
         if getattr(engine, key) is None:
             engine = replace(engine, **{key: value})
-    scenario = replace(scenario, engine=engine, model=replace(scenario.model, kv_dtype=kv_dtype))
+    scenario = replace(scenario, engine=engine, model=replace(scenario.model, dtype=dtype, kv_dtype=kv_dtype))
     resolved = _with_max_seqs(_with_max_model_len(_with_kv_blocks(Resolved(scenario, model, profile, origins))))
     resolved = replace(
         resolved, scenario=with_window(resolved.scenario, _kv_tokens(resolved.scenario), lambda: _token_s(resolved))
@@ -205,6 +202,9 @@ def _with_kv_blocks(resolved: Resolved) -> Resolved:
                 if resolved.origins["max_model_len"] == GIVEN and scenario.engine.semantics == "vllm"
                 else 1
             ),
+            scenario.engine.max_num_seqs,
+            scenario.hardware.weights_gib,
+            scenario.hardware.overhead_gib,
         )
     except InputError as error:
         if given is None:
@@ -264,6 +264,7 @@ def _holding(resolved: Resolved, length: int) -> str:
         engine.block_size,
         engine.max_num_batched_tokens or 0,
         length,
+        engine.max_num_seqs,
     )
     if found is None:
         return f"a GPU with more memory (no tensor_parallel up to {WIDTHS[-1]} holds it)"

@@ -37,10 +37,16 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    name: str = _f("llama-3.1-8b", "a bundled model (kvcast profile list)")
+    name: str = _f("llama-3.1-8b", "a bundled model (docs/models.md), or hf:ORG/NAME of a published checkpoint of one")
     config: str | None = _f(None, "path of a Hugging Face config.json, instead of name")
-    dtype: str = _f("bf16", "weights and activations: bf16, fp16 or fp8")
-    kv_dtype: str | None = _f(None, "KV cache type: bf16, fp16 or fp8; default: as dtype, bf16 for fp8 weights")
+    dtype: str = _f(
+        "bf16",
+        "weights and activations: bf16 or fp16 (parts that a checkpoint has quantized stay so), or what all weights are"
+        " quantized to: fp8, fp8_block, int8, int4, mxfp4 (experts) or nvfp4",
+    )
+    kv_dtype: str | None = _f(
+        None, "KV cache type: bf16, fp16 or fp8; default: the checkpoint's, else as dtype, bf16 for quantized weights"
+    )
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,12 @@ class HardwareConfig:
         "h200-llama-3.1-8b-aic", "a bundled profile, a profile file, a folder of operator tables, or roofline:GPU"
     )
     tensor_parallel: int = _f(1, "GPUs per replica")
+    weights_gib: float | None = _f(None, "weights on each GPU, GiB; default: from the model's shapes and precision")
+    overhead_gib: float | None = _f(
+        None,
+        "what an engine holds beside weights and KV on each GPU (activations, NCCL, runtime), GiB; default: from the"
+        " model's shapes and the step's tokens",
+    )
 
 
 @dataclass(frozen=True)

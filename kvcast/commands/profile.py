@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument(
         "--context", metavar="TOKENS", type=tokens, help="show the KV cache one sequence of this length takes"
     )
-    show.add_argument("--dtype", default="bf16", help="weights: bf16, fp16 or fp8 (default bf16)")
+    show.add_argument("--dtype", default="bf16", help="weights: bf16, fp16, fp8, int4, mxfp4, nvfp4 (default bf16, or what the checkpoint is quantized to)")
     show.add_argument(
         "--kv-dtype", default=None, help="KV cache: bf16, fp16 or fp8 (default: as the weights, bf16 for fp8)"
     )
@@ -128,7 +128,6 @@ def _list_text(document: dict[str, Any]) -> str:
 
 def _show(args: argparse.Namespace) -> dict[str, Any]:
     from calibrate.models import known_as, resolve_model
-    from kvcast.api import KV_DTYPE
     from workloads.errors import InputError
 
     if not args.profile and not args.model:
@@ -141,14 +140,14 @@ def _show(args: argparse.Namespace) -> dict[str, Any]:
         return {"profile": profile.describe(), "lines": _profile_lines(profile)}
     model = resolve_model(name)
     tp = args.tensor_parallel or (profile.tensor_parallel if profile else 1)
-    own = profile.kv_dtype if profile is not None else KV_DTYPE.get(args.dtype, args.dtype)
-    kv_dtype = args.kv_dtype or own
+    kv_dtype = args.kv_dtype or (profile.kv_dtype if profile is not None else model.kv_dtype(args.dtype))
     if profile is not None and not profile.fits(known_as(model), profile.dtype, tp):
         raise InputError(
             f"profile {profile.id!r} is for {profile.model} tensor_parallel {profile.tensor_parallel}; asked for"
             f" {model.name} tensor_parallel {tp}"
         )
-    return _fit(model, profile, args.dtype if profile is None else profile.dtype, kv_dtype, tp, args.context)
+    dtype = model.weight_dtype(args.dtype) if profile is None else profile.dtype
+    return _fit(model, profile, dtype, kv_dtype, tp, args.context)
 
 
 def _profile(args: argparse.Namespace) -> Any:
@@ -161,8 +160,10 @@ def _profile(args: argparse.Namespace) -> Any:
         return load_profile(BUNDLED / f"{args.profile}.json")
     if args.profile.endswith(".json"):
         return load_profile(Path(args.profile))
+    model = resolve_model(args.model or "llama-3.1-8b")
+    kv_dtype = args.kv_dtype or model.kv_dtype(args.dtype)
     return resolve_profile(
-        args.profile, resolve_model(args.model or "llama-3.1-8b"), args.dtype, args.tensor_parallel or 1
+        args.profile, model, model.weight_dtype(args.dtype), args.tensor_parallel or 1, kv_dtype
     )
 
 

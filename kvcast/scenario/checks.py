@@ -113,7 +113,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "cache.tiers.write": ("on-evict", "write-through"),
     "cache.tiers.policy": ("lru", "fifo", "lfu", "mru", "filo", "slru", "lruk"),
     "slo.attained_by": ("classes", "pooled"),
-    "model.dtype": ("bf16", "fp16", "fp8", "fp32"),
+    "model.dtype": ("bf16", "fp16", "fp8", "fp8_block", "int8", "int4", "mxfp4", "nvfp4", "fp32"),
     "model.kv_dtype": ("bf16", "fp16", "fp8", "fp32"),
     "workload.loop": ("auto", "open", "sessions", "concurrency"),
     "workload.think": ("think-only", "original", "scaled"),
