@@ -10,8 +10,8 @@ overhead, divided by the bytes of a block. The overhead is
     sampling     of the LM head's rows: 16- and 32-bit logits, sorted values and their indices, probabilities, masks: 28
                  bytes per row and word of the vocabulary, of as many rows as sequences may run; start-up logs of dense
                  models show 256 rows at most
-    workspaces   of quantized experts, allocated for a chunk of 32,768 tokens whatever the step: their columns, what each
-                 returns and the sum; their logs show the sampling of all rows beside it (vLLM 0.9 to 0.15)
+    workspaces   of quantized experts, allocated for a chunk of 32,768 tokens whatever the step: their columns, what
+                 each returns and the sum; their logs show the sampling of all rows beside it (vLLM 0.9 to 0.15)
 
 `hardware.weights_gib` and `hardware.overhead_gib` replace the two sums for whoever knows better.
 
@@ -53,7 +53,7 @@ class KvCapacity:
 
 
 @dataclass(frozen=True)
-class Engine:
+class GpuMemory:
     """What decides the memory of one GPU of a replica. None: the engine's default, or the arithmetic of this module."""
 
     profile: DeviceProfile
@@ -75,9 +75,7 @@ class Engine:
 
     @property
     def weights(self) -> int:
-        return (
-            self.model.weight_bytes(self.dtype, self.tp) if self.weights_gib is None else int(self.weights_gib * GIB)
-        )
+        return self.model.weight_bytes(self.dtype, self.tp) if self.weights_gib is None else int(self.weights_gib * GIB)
 
     @property
     def overhead(self) -> int:
@@ -97,7 +95,7 @@ class Engine:
         return self.batched_tokens or engine_defaults(self.profile)[0]
 
     @property
-    def _quantized_experts(self) -> bool:
+    def quantized_experts(self) -> bool:
         by = self.model.precision(self.dtype)
         return bool(self.model.experts) and by.experts < by.wide
 
@@ -113,10 +111,10 @@ class Engine:
 
     def _sampling(self) -> int:
         rows = self.max_num_seqs or engine_defaults(self.profile)[1]
-        return LOGIT_BYTES * self.model.vocab * (rows if self._quantized_experts else min(rows, SAMPLED_ROWS))
+        return LOGIT_BYTES * self.model.vocab * (rows if self.quantized_experts else min(rows, SAMPLED_ROWS))
 
     def _workspaces(self) -> int:
-        if not self._quantized_experts:
+        if not self.quantized_experts:
             return 0
         mlps = [group.mlp for group in self.model.layer_groups if group.mlp.experts]
         returned = max(mlp.latent or self.model.hidden for mlp in mlps)
@@ -169,10 +167,7 @@ def kv_capacity(
     Layers with a window or chunk count as full ones, as in the token count vLLM prints. weights_gib, overhead_gib: of
     one GPU, instead of the arithmetic. InputError when not one block fits, with the least tensor_parallel that holds
     the weights and one request of `request` tokens."""
-    if not 0 < utilization <= 1:
-        raise InputError(f"gpu_memory_utilization is {utilization}; expected a share above 0 and at most 1")
-    model.check(Layout(tp))
-    engine = Engine(
+    memory = GpuMemory(
         profile,
         model,
         dtype,
@@ -185,45 +180,54 @@ def kv_capacity(
         weights_gib,
         overhead_gib,
     )
-    blocks = engine.blocks(request if request > 1 else None)
+    return capacity(memory, request)
+
+
+def capacity(memory: GpuMemory, request: int = 1) -> KvCapacity:
+    """As `kv_capacity`."""
+    if not 0 < memory.utilization <= 1:
+        raise InputError(f"gpu_memory_utilization is {memory.utilization}; expected a share above 0 and at most 1")
+    memory.model.check(Layout(memory.tp))
+    profile, model, tp, block_size = memory.profile, memory.model, memory.tp, memory.block_size
+    blocks = memory.blocks(request if request > 1 else None)
     lines = [
-        f"{utilization:g} x {profile.memory_gib:g} GiB ({profile.device['name']}) = {engine.usable / GIB:.2f} GiB the"
-        " engine may use" + (f", on each of {tp} GPUs" if tp > 1 else ""),
-        f"- {engine.weights / GIB:.2f} GiB weights ({_weights_words(engine)})",
-        f"- {engine.overhead / GIB:.2f} GiB overhead ({_overhead_words(engine)})",
-        f"= {engine.free / GIB:.2f} GiB for KV at {kv_formula(model, kv_dtype, tp)}",
+        f"{memory.utilization:g} x {profile.memory_gib:g} GiB ({profile.device['name']}) = {memory.usable / GIB:.2f} GiB"
+        " the engine may use" + (f", on each of {tp} GPUs" if tp > 1 else ""),
+        f"- {memory.weights / GIB:.2f} GiB weights ({_weights_words(memory)})",
+        f"- {memory.overhead / GIB:.2f} GiB overhead ({_overhead_words(memory)})",
+        f"= {memory.free / GIB:.2f} GiB for KV at {kv_formula(model, memory.kv_dtype, tp)}",
         f"= {blocks:,} blocks of {block_size} tokens = {blocks * block_size:,} tokens",
-        *_cautions(engine),
+        *_cautions(memory),
     ]
     if blocks == 0:
-        found = _wider(engine, request)
-        wider = (
+        found = wider(memory, request)
+        instead = (
             f"it fits at tensor_parallel {found[0]}, with KV memory for {found[1]:,} tokens"
             if found
             else f"it does not fit at any tensor_parallel up to {WIDTHS[-1]} either"
         )
         raise InputError(
-            f"{model.name} in {dtype} does not fit {profile.device['name']} at tensor_parallel {tp}: "
-            + "; ".join([*lines[:4], wider])
+            f"{model.name} in {memory.dtype} does not fit {profile.device['name']} at tensor_parallel {tp}: "
+            + "; ".join([*lines[:4], instead])
         )
-    return KvCapacity(blocks, blocks * block_size, engine.bytes_per_token, tuple(lines))
+    return KvCapacity(blocks, blocks * block_size, memory.bytes_per_token, tuple(lines))
 
 
-def _weights_words(engine: Engine) -> str:
-    if engine.weights_gib is not None:
+def _weights_words(memory: GpuMemory) -> str:
+    if memory.weights_gib is not None:
         return "given"
-    by = engine.model.precision(engine.dtype)
+    by = memory.model.precision(memory.dtype)
     kept = by.name in ("bf16", "fp16", "fp32") or all(
         by.type_of(part) == by.name for part in ("attention", "mlp", "experts")
     )
-    dtype = engine.dtype if engine.dtype == by.dtype else by.name
-    return f"{engine.model.parameters / 1e9:.2f}B parameters, {dtype}{'' if kept else ' in part'}" + (
-        f", 1/{engine.tp} each" if engine.tp > 1 else ""
+    dtype = memory.dtype if memory.dtype == by.dtype else by.name
+    return f"{memory.model.parameters / 1e9:.2f}B parameters, {dtype}{'' if kept else ' in part'}" + (
+        f", 1/{memory.tp} each" if memory.tp > 1 else ""
     )
 
 
-def _overhead_words(engine: Engine) -> str:
-    parts = engine.overheads()
+def _overhead_words(memory: GpuMemory) -> str:
+    parts = memory.overheads()
     return "given" if "given" in parts else ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items())
 
 
@@ -263,18 +267,18 @@ def least_width(
 ) -> tuple[int, int] | None:
     """(GPUs of a replica, its KV tokens) of the least of WIDTHS above tp that holds the weights and one request of so
     many tokens; None when none does."""
-    engine = Engine(
+    memory = GpuMemory(
         profile, model, dtype, kv_dtype, tp, utilization, block_size, max_num_batched_tokens, max_num_seqs
     )
-    return _wider(engine, request)
+    return wider(memory, request)
 
 
-def _wider(engine: Engine, request: int) -> tuple[int, int] | None:
-    for tp in (tp for tp in WIDTHS if tp > engine.tp and engine.runs_at(tp)):
-        wider = replace(engine, tp=tp, weights_gib=None)
-        blocks = wider.blocks(request if request > 1 else None)
-        if blocks and longest_request(engine.model, blocks, engine.block_size, engine.batched_tokens) >= request:
-            return tp, blocks * engine.block_size
+def wider(memory: GpuMemory, request: int) -> tuple[int, int] | None:
+    """As `least_width`."""
+    for tp in (tp for tp in WIDTHS if tp > memory.tp and memory.runs_at(tp)):
+        blocks = replace(memory, tp=tp, weights_gib=None).blocks(request if request > 1 else None)
+        if blocks and longest_request(memory.model, blocks, memory.block_size, memory.batched_tokens) >= request:
+            return tp, blocks * memory.block_size
     return None
 
 
@@ -310,14 +314,14 @@ def state_block_size(model: ModelSpec, kv_dtype: str, tp: int = 1, multiple: int
     return -(-max(states) // (multiple * max(tokens))) * multiple
 
 
-def _cautions(engine: Engine) -> list[str]:
-    model, cautions = engine.model, []
-    if engine.profile.memory_gib < SMALL_CARD_GIB:
+def _cautions(memory: GpuMemory) -> list[str]:
+    model, cautions = memory.model, []
+    if memory.profile.memory_gib < SMALL_CARD_GIB:
         cautions.append(
             "caution: on a small card an error of half a GiB in the overhead is a large share of the KV cache; set"
             " engine.kv_blocks from your engine's log"
         )
-    if engine._quantized_experts and engine.overhead_gib is None:
+    if memory.quantized_experts and memory.overhead_gib is None:
         cautions.append(
             "caution: start-up logs of quantized mixtures of experts lie up to 10 % from this arithmetic; set"
             " engine.kv_blocks from your engine's log"
@@ -326,8 +330,8 @@ def _cautions(engine: Engine) -> list[str]:
     if limited:
         kind = "sliding-window" if model.sliding_layers else "chunked"
         cautions.append(f"caution: {limited} {kind} layers are counted as full ones, as in vLLM's own token count")
-    size = state_block_size(model, engine.kv_dtype, engine.tp)
-    if size > engine.block_size:
+    size = state_block_size(model, memory.kv_dtype, memory.tp)
+    if size > memory.block_size:
         cautions.append(
             f"caution: vLLM takes blocks of {size} tokens for this model, as large as a state of its linear-attention"
             f" layers; set engine.block_size = {size}"
@@ -375,5 +379,5 @@ def longest_context(
     block_size: int = 16,
 ) -> int:
     """Tokens of KV that fit on the profile's GPUs, 0 when the weights alone do not, or the layout is impossible."""
-    engine = Engine(profile, model, dtype, kv_dtype, tp, utilization, block_size)
-    return engine.blocks() * block_size if engine.runs_at(tp) else 0
+    memory = GpuMemory(profile, model, dtype, kv_dtype, tp, utilization, block_size)
+    return memory.blocks() * block_size if memory.runs_at(tp) else 0

@@ -74,7 +74,8 @@ def _heads(read: _Reader) -> Attention:
     kv_heads = read.count("num_key_value_heads", heads)
     if heads % kv_heads:
         raise InputError(
-            f"{read.where}: field num_key_value_heads is {kv_heads}; expected a divisor of num_attention_heads = {heads}"
+            f"{read.where}: field num_key_value_heads is {kv_heads}; expected a divisor of"
+            f" num_attention_heads = {heads}"
         )
     width = read.config.get("attention_head_dim") or read.config.get("head_dim")
     return Attention(
@@ -145,7 +146,7 @@ def _chunked(read: _Reader, layers: int) -> list[Attention]:
 def _mla(read: _Reader, layers: int) -> list[Attention]:
     """One latent for all heads; with `index_topk` an indexer picks the tokens that are attended."""
     fields = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
-    shapes = {field: read.count(field) for field in fields}
+    shapes: dict[str, Any] = {field: read.count(field) for field in fields}
     shapes |= {"q_lora_rank": read.at_least_0("q_lora_rank"), "kv_heads": 1}
     shapes["head_dim"] = shapes["kv_lora_rank"] + shapes["qk_rope_head_dim"]
     heads = read.count("num_attention_heads")
@@ -251,7 +252,8 @@ def _nemotron_h(read: _Reader, layers: int) -> Halves:
     unknown = sorted({str(c) for c in pattern} - set(mixers))
     if unknown or not pattern:
         raise InputError(
-            f"{read.where}: field hybrid_override_pattern has {unknown[0] if unknown else pattern!r}; expected M, *, - and E"
+            f"{read.where}: field hybrid_override_pattern has {unknown[0] if unknown else pattern!r}; expected M, *, -"
+            " and E"
         )
     return [mixers[c][0] for c in pattern], [mixers[c][1] for c in pattern]
 
@@ -440,8 +442,8 @@ def _refuse_unknown(read: _Reader) -> None:
     for key, (what, families) in _MEANINGS.items():
         if config.get(key) and read.kind not in families:
             raise InputError(
-                f"{where}: field {key} means {what}, which is not understood in {read.kind} (KV bytes and FLOPs would be"
-                " wrong)"
+                f"{where}: field {key} means {what}, which is not understood in {read.kind} (KV bytes and FLOPs"
+                " would be wrong)"
             )
     if config.get("is_encoder_decoder"):
         raise InputError(f"{where}: field is_encoder_decoder is true; only decoder-only models are understood")

@@ -24,6 +24,7 @@ from workloads.errors import InputError
 __all__ = ["DTYPE_BYTES", "Layout", "ModelSpec", "dtype_bytes", "flops", "windowed_pairs"]
 
 WIDE_DTYPES = ("bf16", "fp16")
+ONE_GPU = Layout()
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ class ModelSpec:
         by = self.precision(dtype)
         return by.kv or (by.name if by.name in WIDE_DTYPES or by.name == "fp32" else "bf16")
 
-    def weights(self, dtype: str, layout: Layout = Layout()) -> dict[str, int]:
+    def weights(self, dtype: str, layout: Layout = ONE_GPU) -> dict[str, int]:
         """Bytes on the GPU that holds most, by part: embedding, head, attention, linear, mlp, experts, shared, router,
         norms. Pipeline stages hold whole layers, the largest groups first; the first stage has the embedding too."""
         by, tp, h = self.precision(dtype), layout.tensor_parallel, self.hidden

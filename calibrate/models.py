@@ -82,7 +82,7 @@ def _bundled_name(name: str) -> str:
 
 @functools.cache
 def hugging_face_names() -> dict[str, tuple[str, Any]]:
-    """Published name in lower case -> (bundled model, its own quantization_config, None for that of the bundled model)."""
+    """Published name in lower case -> (bundled model, quantization_config or None for the bundled model's)."""
     names = {}
     for key in _bundled():
         for published, quantized in _config(BUNDLED / f"{key}.json").get("hf", {}).items():

@@ -61,9 +61,8 @@ def of_dtype(dtype: str) -> Precision:
     if dtype not in WEIGHT_BYTES:
         raise InputError(f"dtype {dtype!r}: expected one of {', '.join(WEIGHT_BYTES)}")
     size, wide = WEIGHT_BYTES[dtype], 4 if dtype == "fp32" else 2
-    if dtype == "mxfp4":
-        return Precision(dtype, wide, wide, wide, size, wide)
-    return Precision(dtype, *[size] * len(PARTS), wide)  # type: ignore[misc]
+    rest = wide if dtype == "mxfp4" else size
+    return Precision(dtype, rest, rest, rest, size, rest, wide)
 
 
 def of_checkpoint(config: Any, layers: int, where: str) -> Precision:

@@ -23,6 +23,7 @@ from workloads.errors import InputError
 
 if TYPE_CHECKING:
     from calibrate.latency import StepTime
+    from calibrate.memory import GpuMemory
     from calibrate.models import ModelSpec
     from calibrate.profile import DeviceProfile
     from calibrate.utilization import StepWork
@@ -57,6 +58,26 @@ class Resolved:
         tp = self.scenario.hardware.tensor_parallel
         per_token = self.model.kv_bytes_per_token(str(self.scenario.model.kv_dtype), tp) * tp
         return engine_params(self.scenario, per_token * self.scenario.engine.block_size)
+
+    @property
+    def memory(self) -> GpuMemory:
+        """What decides the memory of each of its GPUs."""
+        from calibrate.memory import GpuMemory
+
+        given, engine = self.scenario, self.scenario.engine
+        return GpuMemory(
+            self.profile,
+            self.model,
+            given.model.dtype,
+            str(given.model.kv_dtype),
+            given.hardware.tensor_parallel,
+            engine.gpu_memory_utilization,
+            engine.block_size,
+            engine.max_num_batched_tokens or 0,
+            engine.max_num_seqs,
+            given.hardware.weights_gib,
+            given.hardware.overhead_gib,
+        )
 
     def step_time(self) -> StepTime:
         from calibrate.latency import step_time
@@ -183,43 +204,27 @@ def _with_max_seqs(resolved: Resolved) -> Resolved:
 
 def _with_kv_blocks(resolved: Resolved) -> Resolved:
     """The KV blocks that fit, or the number given, which is kept and compared with what fits."""
-    from calibrate.memory import explicit_blocks_warning, kv_capacity
+    from calibrate.memory import capacity, explicit_blocks_warning
 
     scenario = resolved.scenario
     given = scenario.engine.kv_blocks
+    length_given = resolved.origins["max_model_len"] == GIVEN and scenario.engine.semantics == "vllm"
     try:
-        capacity = kv_capacity(
-            resolved.profile,
-            resolved.model,
-            scenario.model.dtype,
-            str(scenario.model.kv_dtype),
-            scenario.hardware.tensor_parallel,
-            scenario.engine.gpu_memory_utilization,
-            scenario.engine.max_num_batched_tokens or 0,
-            scenario.engine.block_size,
-            (
-                int(scenario.engine.max_model_len or 1)
-                if resolved.origins["max_model_len"] == GIVEN and scenario.engine.semantics == "vllm"
-                else 1
-            ),
-            scenario.engine.max_num_seqs,
-            scenario.hardware.weights_gib,
-            scenario.hardware.overhead_gib,
-        )
+        fits = capacity(resolved.memory, int(scenario.engine.max_model_len or 1) if length_given else 1)
     except InputError as error:
         if given is None:
             raise
         return replace(resolved, origins={**resolved.origins, "kv_blocks": GIVEN}, kv_lines=(f"caution: {error}",))
     if given is not None:
-        warning = explicit_blocks_warning(given, capacity)
+        warning = explicit_blocks_warning(given, fits)
         return replace(
             resolved,
             origins={**resolved.origins, "kv_blocks": GIVEN},
             kv_lines=(f"caution: {warning}",) if warning else (),
         )
-    engine = replace(scenario.engine, kv_blocks=capacity.blocks)
+    engine = replace(scenario.engine, kv_blocks=fits.blocks)
     origins = {**resolved.origins, "kv_blocks": "what fits in the GPU's memory"}
-    return replace(resolved, scenario=replace(scenario, engine=engine), origins=origins, kv_lines=capacity.lines)
+    return replace(resolved, scenario=replace(scenario, engine=engine), origins=origins, kv_lines=fits.lines)
 
 
 def _with_max_model_len(resolved: Resolved) -> Resolved:
@@ -248,28 +253,17 @@ def _with_max_model_len(resolved: Resolved) -> Resolved:
 def _holding(resolved: Resolved, length: int) -> str:
     """What to set so that one request of this length fits: KV blocks where those were given, else the least
     tensor_parallel."""
-    from calibrate.memory import WIDTHS, least_width
+    from calibrate.memory import WIDTHS, wider
     from kvcast.scenario.fitting import fitting_profile
 
     given, engine = resolved.scenario, resolved.scenario.engine
     if resolved.origins["kv_blocks"] == GIVEN:
         return f"engine.kv_blocks = {-(-length // engine.block_size)}"
-    found = least_width(
-        resolved.profile,
-        resolved.model,
-        given.model.dtype,
-        str(given.model.kv_dtype),
-        given.hardware.tensor_parallel,
-        engine.gpu_memory_utilization,
-        engine.block_size,
-        engine.max_num_batched_tokens or 0,
-        length,
-        engine.max_num_seqs,
-    )
+    found = wider(resolved.memory, length)
     if found is None:
         return f"a GPU with more memory (no tensor_parallel up to {WIDTHS[-1]} holds it)"
-    wider = replace(given, hardware=replace(given.hardware, tensor_parallel=found[0]))
-    profile = fitting_profile(wider) or given.hardware.profile
+    widened = replace(given, hardware=replace(given.hardware, tensor_parallel=found[0]))
+    profile = fitting_profile(widened) or given.hardware.profile
     return f"hardware.tensor_parallel = {found[0]} with hardware.profile = {profile!r}, where {found[1]:,} tokens fit"
 
 

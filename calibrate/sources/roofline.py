@@ -173,15 +173,16 @@ class RooflineStepTime(CurveStepTime):
         return max(rows * self._head_row_s, self._head_s) + rows * self._sequence_s, EXTRAPOLATED
 
     def _decode_curve(self, n: int) -> DecodeCurve:
-        """Attention is linear in the sum of contexts up to where a window or chunk is full, one knot for each."""
+        """States of linear attention; then linear in the sum of contexts, with a knot where a window or chunk is
+        full."""
         constant_s, cover = self._constant(n)
         most = {reach: float(n * (reach.window or reach.chunk or 0)) for reach, *_ in self._reaches}
         knots = [0.0, *sorted({edge for edge in most.values() if edge})]
         slopes = [sum(s for reach, _, _, s in self._reaches if not 0 < most[reach] <= knot) for knot in knots]
-        values = [0.0]
+        values = [n * self._state_s]
         for i, knot in enumerate(knots[1:]):
             values.append(values[-1] + slopes[i] * (knot - knots[i]))
-        return DecodeCurve(constant_s + n * self._state_s, Line(knots, values, slopes), float("inf"), cover)
+        return DecodeCurve(constant_s, Line(knots, values, slopes), float("inf"), cover)
 
     def _prefill_attention(self, chunks: Sequence[tuple[int, int]]) -> tuple[float, int]:
         seconds = len(chunks) * self._state_s

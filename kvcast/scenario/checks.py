@@ -75,6 +75,8 @@ LIMITS: dict[str, Limit] = {
     "workload.think_scale": from_0(FASTEST),
     "hardware.profile": NOT_EMPTY,
     "hardware.tensor_parallel": from_1(MAX_GPUS),
+    "hardware.weights_gib": above_0(1e6),
+    "hardware.overhead_gib": from_0(1e6),
     "engine.block_size": from_1(MAX_BLOCK_SIZE),
     "engine.kv_blocks": from_1(MAX_KV_BLOCKS),
     "engine.gpu_memory_utilization": SHARE,
