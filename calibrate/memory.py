@@ -191,8 +191,8 @@ def capacity(memory: GpuMemory, request: int = 1) -> KvCapacity:
     profile, model, tp, block_size = memory.profile, memory.model, memory.tp, memory.block_size
     blocks = memory.blocks(request if request > 1 else None)
     lines = [
-        f"{memory.utilization:g} x {profile.memory_gib:g} GiB ({profile.device['name']}) = {memory.usable / GIB:.2f} GiB"
-        " the engine may use" + (f", on each of {tp} GPUs" if tp > 1 else ""),
+        f"{memory.utilization:g} x {profile.memory_gib:g} GiB ({profile.device['name']}) ="
+        f" {memory.usable / GIB:.2f} GiB the engine may use" + (f", on each of {tp} GPUs" if tp > 1 else ""),
         f"- {memory.weights / GIB:.2f} GiB weights ({_weights_words(memory)})",
         f"- {memory.overhead / GIB:.2f} GiB overhead ({_overhead_words(memory)})",
         f"= {memory.free / GIB:.2f} GiB for KV at {kv_formula(model, memory.kv_dtype, tp)}",

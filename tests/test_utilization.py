@@ -63,8 +63,9 @@ def test_a_run_by_hand() -> None:
         peaks=GPU,
     ).summary
     assert two["mfu"] == pytest.approx(summary["mfu"] / 2)
-    norms, kv = (2 * 2 * 8 + 8) * 2, key * 2 * 21  # on every GPU: norms, and the one KV head
-    assert two["step_bytes_per_gpu"] == 3 * ((weights - norms) / 2 + norms) + kv
+    kv = key * 2 * 21  # on every GPU: the one KV head, its projections, and the norms
+    copied = (2 * 2 * 8 + 8) * 2 + 2 * 2 * (2 * 8 * 1 * 4)
+    assert two["step_bytes_per_gpu"] == 3 * ((weights - copied) / 2 + copied) + kv
 
 
 class Spy(LinearSteps):
@@ -163,7 +164,10 @@ def test_peaks_are_those_of_the_card_or_unknown() -> None:
     for called in DRIVER_NAMES:
         assert peaks(replace(fp8, dtype="bf16", device={"name": called, "memory_gib": 80})) is not None
     assert peaks(replace(fp8, device={"name": "NVIDIA H100 PCIe", "memory_gib": 80})) is None
-    assert peaks(replace(fp8, device={"name": "A100-SXM4-80GB", "memory_gib": 80})) is None  # no fp8 there
+    a100 = peaks(replace(fp8, device={"name": "A100-SXM4-80GB", "memory_gib": 80}))
+    assert a100 is not None
+    assert a100.flops_per_s == 312e12, "fp8 weights are widened on the way to the bf16 units"
+    assert peaks(replace(fp8, dtype="fp32")) is None
 
 
 def test_a_run_says_what_its_utilization_is_measured_by_or_that_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,26 +13,28 @@ Made by `kvcast profile models --markdown > docs/models.md`; a test holds the pa
 
 Name one of these (`model.name = "qwen3-32b"`), a checkpoint of one as Hugging Face publishes it
 (`model.name = "hf:Qwen/Qwen3-32B-FP8"`, which brings its quantization), or any other model of these families by path
-(`model.config = "config.json"` or its folder). Shapes are facts of the public config.json files; each was held against the
-published number of parameters (`tests/test_models.py`). Of a multimodal model the text part counts.
+(`model.config = "config.json"` or its folder). Shapes are facts of the public config.json files; each was held against
+the published number of parameters (`tests/test_models.py`). Of a multimodal model the text part counts.
 
-*KV*: bytes a token takes in bf16 over all layers, as vLLM counts them (a window or chunk limits what one sequence keeps; a
-state is what one sequence takes in linear-attention layers whatever its length). *Weights*: GiB over all GPUs when everything but
-embeddings, LM head, routers and norms is in that type; *as published* where a checkpoint's own quantization leaves parts alone.
+*KV*: bytes a token takes in bf16 over all layers, as vLLM counts them (a window or chunk limits what one sequence
+keeps; a state is what one sequence takes in linear-attention layers whatever its length). *Weights*: GiB over all GPUs
+when everything but embeddings, LM head, routers and norms is in that type; *as published* where a checkpoint's own
+quantization leaves parts alone.
 """
 FOOTER = """
 ## Precision
 
 | in config.json | type | left in 16 bits |
 |---|---|---|
-| `quant_method` fp8, fbgemm_fp8; modelopt FP8 | fp8 (fp8_block with `weight_block_size`) | `modules_to_not_convert`, `ignore` |
-| compressed-tensors | fp8, int8, int4 (scale per group), nvfp4, mxfp4 by `num_bits`, `type`, `group_size` | `ignore` |
-| awq, gptq (and their marlin forms), bitsandbytes | int4 or int8, scales and zero points counted | as listed |
+| `quant_method` fp8, fbgemm_fp8; modelopt FP8 | fp8 (fp8_block with `weight_block_size`) | what it lists |
+| compressed-tensors | fp8, int8, int4, nvfp4, mxfp4 by `num_bits`, `type` and `group_size` | `ignore` |
+| awq, gptq (and their marlin forms), bitsandbytes | int4 or int8, scales and zero points counted | what it lists |
 | mxfp4 | experts at 4.25 bits | everything else |
 | modelopt NVFP4 (`hf_quant_config.json` beside it counts too) | 4.5 bits | `exclude_modules` |
 
-Embeddings, LM head, routers and norms stay in 16 bits. The KV type is the checkpoint's where it carries scales for it (`kv_cache_scheme`,
-`kv_cache_quant_algo`), else bf16; `model.kv_dtype` decides. `model.dtype` names a type for all weights of an unquantized model.
+Embeddings, LM head, routers and norms stay in 16 bits. The KV type is the checkpoint's where it carries scales for it
+(`kv_cache_scheme`, `kv_cache_quant_algo`), else bf16; `model.kv_dtype` decides. `model.dtype` names a type for all
+weights of an unquantized model.
 
 ## Families understood
 
