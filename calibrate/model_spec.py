@@ -104,11 +104,6 @@ class ModelSpec:
 
     # ---- parameters ------------------------------------------------------------------------------------------
 
-    @cached_property
-    def expert_parameters(self) -> int:
-        """Weights of one routed expert in one layer; 0 without experts."""
-        return next((g.mlp.expert_weights(self.hidden) for g in self.layer_groups if g.mlp.experts), 0)
-
     def _layer_parameters(self, group: LayerGroup, experts: int) -> int:
         """Matrix weights of one layer with `experts` of its routed experts counted."""
         mlp, h = group.mlp, self.hidden

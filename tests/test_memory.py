@@ -42,7 +42,6 @@ NAMES = {
 DIFFERENT = {
     ("Llama-3.1-8B", "A10 24GB"): "vLLM V0 with chunked prefill measured no sampling: 0.22 GiB of activations",
     ("Llama-3.1-8B", "RTX 3090"): "vLLM V0 with 29,000 tokens: the pass is right, runtime 0.36 GiB instead of 0.25",
-    ("Llama-3.1-8B", "T4 16GB"): "unsloth's own loader",
     ("Phi-4", "A100/H100-80GB"): "vLLM V0 on 15 % of the card",
     ("Qwen2-0.5B", "24GB card"): "another model inside: 0.69 GiB of weights, a 0.5B Qwen2 has 0.92",
     ("Qwen3-32B", "H100-80GB"): "its gpu_memory_utilization is assumed",
