@@ -26,7 +26,7 @@ ROOMS = (
     ("calibrate",),
     ("calibrate.sources", "calibrate.gpu"),
     ("calibrate.resolve", "calibrate.utilization"),
-    ("calibrate.latency",),
+    ("calibrate.latency", "calibrate.memory"),
     ("calibrate.faster",),
     ("sim.recording", "sim.paths", "sim.own"),
     ("sim.kvcache.policies",),

@@ -20,14 +20,13 @@ def bundled_for(scenario: Scenario) -> list[DeviceProfile]:
     from calibrate.models import bundled_model, known_as, load_model_at
     from calibrate.profile import BUNDLED, bundled_profiles, load_profile
 
-    name = known_as(
-        load_model_at(Path(scenario.model.config)) if scenario.model.config else bundled_model(scenario.model.name)
-    )
+    model = load_model_at(Path(scenario.model.config)) if scenario.model.config else bundled_model(scenario.model.name)
+    name, dtype = known_as(model), model.weight_dtype(scenario.model.dtype)
     profiles = [load_profile(BUNDLED / f"{one}.json") for one in bundled_profiles()]
     return [
         one
         for one in profiles
-        if one.fits(name, scenario.model.dtype, one.tensor_parallel) and scenario.model.kv_dtype in (None, one.kv_dtype)
+        if one.fits(name, dtype, one.tensor_parallel) and scenario.model.kv_dtype in (None, one.kv_dtype)
     ]
 
 
@@ -42,7 +41,8 @@ def fitting_profile(scenario: Scenario) -> str | None:
     if scenario.hardware.profile not in names:
         return None
     model = load_model_at(Path(scenario.model.config)) if scenario.model.config else bundled_model(scenario.model.name)
-    name, wanted = known_as(model), (scenario.model.dtype, scenario.hardware.tensor_parallel)
+    name = known_as(model)
+    wanted = (model.weight_dtype(scenario.model.dtype), scenario.hardware.tensor_parallel)
     here, kv_dtype = load_profile(BUNDLED / f"{scenario.hardware.profile}.json"), scenario.model.kv_dtype
     profiles = [here, *(load_profile(BUNDLED / f"{one}.json") for one in names)]
     fitting = [
