@@ -55,6 +55,10 @@ class Table:
         columns = tuple(self.columns[i] for i in rest)
         return Table(self.name, columns, self.labels, self.axes, self.keys[keep][:, rest], self.seconds[keep])
 
+    def where_none(self) -> Table:
+        """The same table without rows."""
+        return Table(self.name, self.columns, self.labels, self.axes, self.keys[:0], self.seconds[:0])
+
     def __len__(self) -> int:
         return len(self.keys)
 
