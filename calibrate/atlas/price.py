@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibrate.atlas.shapes import FORM_ERROR, Priced, along, blend, completed, covered, neighbours
+from calibrate.atlas.shapes import FORM_ERROR, Priced, blend, completed, covered, neighbours
 from calibrate.atlas.tables import Atlas, Table
 from calibrate.latency import EXTRAPOLATED
 from workloads.errors import InputError
@@ -179,7 +179,7 @@ class Pricer:
         bound = 2.0 * kv_heads * head_dim * WEIGHT_BYTES[kv_dtype] / self.bandwidth * batch[:, None]
         seconds = np.maximum(seconds, bound * (np.minimum(context, window) if window else context))
         seconds = np.maximum.accumulate(np.maximum.accumulate(seconds, axis=0), axis=1)
-        limits = np.min([_limits(context, rows.seconds[row]) for row, _ in weights], axis=0)
+        limits = np.min([measured_limits(context, rows.seconds[row]) for row, _ in weights], axis=0)
         cover, error, words = covered(weights, octaves, self.error("decode", kv_dtype))
         return batch, context, limits, Priced(seconds, cover, error, f"{basis} {words}")
 
@@ -297,9 +297,6 @@ def nearest_experts(keys: np.ndarray, asked: tuple[int, ...]) -> tuple[list[tupl
     return list(zip(rows.tolist(), weights.tolist(), strict=True)), octaves
 
 
-def _limits(context: np.ndarray, grid: np.ndarray) -> np.ndarray:
+def measured_limits(context: np.ndarray, grid: np.ndarray) -> np.ndarray:
     """Longest measured context of each batch size, 0 for none."""
     return np.array([context[np.flatnonzero(np.isfinite(row))[-1]] if np.isfinite(row).any() else 0.0 for row in grid])
-
-
-__all__ = ["MoeShape", "Priced", "Pricer", "along", "causal_pairs"]

@@ -1,0 +1,321 @@
+"""A model's step time on a GPU: its layers' operators priced by the atlas and added up once, at load.
+
+The one idea: whatever a step needs later is a sum over operators that depends on one or two numbers only (tokens, rows,
+new x cached, batch x context), so each sum is tabulated here in the layout of `calibrate.sources.tables` and a step
+costs what a step of a measured profile costs.
+
+    python -c "from calibrate.atlas.steps import operators; from calibrate.models import resolve_model as m;
+    print(*operators('h200', m('llama-3.1-8b'), 'fp8', 'fp8'), sep='\\n')"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from calibrate.atlas.mla import mla_decode, mla_prefill
+from calibrate.atlas.price import MoeShape, Pricer, causal_pairs
+from calibrate.atlas.shapes import FORM_ERROR, Priced, along
+from calibrate.atlas.tables import Atlas, load
+from calibrate.latency import EXTRAPOLATED, INTERPOLATED
+from calibrate.layer_groups import Attention, LayerGroup, layer_groups
+from calibrate.model_spec import ModelSpec
+from calibrate.sources.tables import TableStepTime
+from workloads.errors import InputError
+
+CACHED = np.array([0, *(2.0**i for i in range(6, 21))])
+"""Cached prefixes the prefill table is laid out at, tokens."""
+LONG = 2.0 ** np.arange(15, 19)
+"""Chunk lengths beyond the measured ones."""
+PREFILL_CALL_S = 13.2e-6
+"""Constant of a prefill attention call and what surrounds it in a layer, beyond the kernel's own time: the package's
+figure on Hopper, paid however long the prefix."""
+HOST = {"async": (0.6e-3, 15e-6), "sync": (2.0e-3, 15e-6), "none": (0.0, 0.0)}
+"""Seconds of host time (a step, a sequence) by scheduling mode. async: public vLLM runs, where it takes TPOT's error from
+8.4 to 5.8 % and the bias to zero; sync: engines that schedule between steps."""
+LAUNCH_FLOOR_S = 60e-6
+"""Least time of a layer whose kernels are launched one by one: a dozen launches of 5 us."""
+NARROW = {"fp8": "fp8", "fp8_block": "fp8_block", "int4": "int4", "nvfp4": "nvfp4"}
+"""What attention and dense layers hold when the model's weights are of a type; mxfp4 checkpoints keep them in bf16."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a model is laid over GPUs. tp: tensor-parallel width; ep: experts split over so many of them (1: each expert is
+    split instead)."""
+
+    tp: int = 1
+    ep: int = 1
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator of a step: `repeat` calls priced over `axis` (tokens, rows, new x cached, batch x context)."""
+
+    name: str
+    axis: str
+    repeat: int
+    cover: int
+    error: float
+    basis: str
+    x: np.ndarray = field(repr=False)
+    seconds: np.ndarray = field(repr=False)
+
+
+def operators(
+    gpu: str, model: ModelSpec, dtype: str = "bf16", kv_dtype: str = "bf16", layout: Layout | None = None, backend: str = "vllm"
+) -> list[Operator]:
+    """Everything but attention that one rank runs in a step of the model on a bundled GPU."""
+    return _Model(load(gpu), backend, model, dtype, kv_dtype, layout or Layout()).dense()
+
+
+class _Model:
+    """A model at a layout on a GPU, as priced operators."""
+
+    def __init__(self, atlas: Atlas, backend: str, model: ModelSpec, dtype: str, kv_dtype: str, layout: Layout):
+        _check(model, layout)
+        self.price, self.model, self.layout = Pricer(atlas, backend), model, layout
+        self.narrow, self.expert_dtype = NARROW.get(dtype, "bf16"), dtype
+        self.kv_dtype = "bf16" if kv_dtype == "fp16" else kv_dtype
+        self.groups = layer_groups(model)
+
+    # ---- everything but attention ----------------------------------------------------------------------------
+
+    def dense(self) -> list[Operator]:
+        """Operators over the tokens of a step, then those over its sampled rows."""
+        found = [self._bytes("embedding", 1, 2.0 * self.model.hidden)]
+        for group in self.groups:
+            found += [self._bytes("norm", 2 * group.count, 8.0 * self.model.hidden)]
+            found += [self._gemm(name, group.count, *shape) for name, *shape in self._projections(group.attention)]
+            found += self._mlp(group)
+        if self.layout.tp > 1:
+            found.append(self._all_reduce(2 * self.model.layers + 1))
+        head = self.price.gemm("bf16", -(-self.model.vocab // self.layout.tp), self.model.hidden)
+        found.append(_operator("lm_head", "rows", 1, self.price.tokens, head))
+        return found
+
+    def _projections(self, a: Attention) -> list[tuple[str, int, int]]:
+        """(name, n, k) of an attention layer's matrix multiplies on one rank; those of MLA and linear attention that are
+        measured as part of the attention module are not among them."""
+        tp, hidden = self.layout.tp, self.model.hidden
+        if a.kind == "mla":
+            return mla_projections(a, hidden, tp)
+        heads, kv_heads = a.heads // tp, -(-a.kv_heads // tp)
+        return [("qkv", (heads + 2 * kv_heads) * a.head_dim, hidden), ("attention_out", hidden, heads * a.head_dim)]
+
+    def _mlp(self, group: LayerGroup) -> list[Operator]:
+        mlp, hidden, tp = group.mlp, self.model.hidden, self.layout.tp
+        if mlp.kind == "dense":
+            return self._gated("", group.count, mlp.inter // tp)
+        experts = _operator("experts", "tokens", group.count, *self.price.moe(self._experts(group)))
+        router = _operator("router", "tokens", group.count, self.price.tokens, self.price.gemm("bf16", mlp.experts, hidden))
+        shared = self._gated("shared_", group.count, mlp.shared_inter // tp) if mlp.shared_inter else []
+        return [router, *shared, experts]
+
+    def _experts(self, group: LayerGroup) -> MoeShape:
+        mlp, ep = group.mlp, self.layout.ep
+        return MoeShape(
+            self.expert_dtype, self.model.hidden, mlp.expert_inter, mlp.topk, mlp.experts, self.layout.tp // ep, ep
+        )
+
+    def _gated(self, prefix: str, repeat: int, width: int) -> list[Operator]:
+        hidden = self.model.hidden
+        return [
+            self._gemm(prefix + "gate_up", repeat, 2 * width, hidden),
+            self._bytes(prefix + "silu_mul", repeat, 6.0 * width),
+            self._gemm(prefix + "down", repeat, hidden, width),
+        ]
+
+    def _gemm(self, name: str, repeat: int, n: int, k: int) -> Operator:
+        return _operator(name, "tokens", repeat, self.price.tokens, self.price.gemm(self.narrow, n, k))
+
+    def _bytes(self, name: str, repeat: int, bytes_per_token: float) -> Operator:
+        x = self.price.tokens
+        seconds = self.price.elementwise(bytes_per_token, x)
+        return Operator(name, "tokens", repeat, INTERPOLATED, FORM_ERROR, "bytes at a share of bandwidth", x, seconds)
+
+    def _all_reduce(self, repeat: int) -> Operator:
+        size, priced = self.price.all_reduce(self.layout.tp)
+        return _operator("all_reduce", "tokens", repeat, size / (2.0 * self.model.hidden), priced)
+
+    # ---- attention -------------------------------------------------------------------------------------------
+
+    def attention(self) -> tuple[dict[str, Any], dict[str, Any], list[Operator]]:
+        """(prefill table, decode table, what they rest on), each summed over all layers, in microseconds."""
+        by_kind: dict[Attention, int] = {}
+        for group in self.groups:
+            by_kind[group.attention] = by_kind.get(group.attention, 0) + group.count
+        prefills, decodes, about = [], [], []
+        for attention, count in by_kind.items():
+            prefill, decode = self._layer(attention)
+            prefills.append((count, attention, *prefill))
+            decodes.append((count, *decode))
+            about += [_operator(f"{attention.kind}_prefill", "new x cached", count, *prefill)]
+            about += [_operator(f"{attention.kind}_decode", "batch x context", count, decode[0], decode[3])]
+        decode_table = _decode_table(decodes)
+        return _prefill_table(prefills, decode_table), decode_table, about
+
+    def _layer(self, a: Attention) -> tuple[tuple[np.ndarray, Priced], tuple[np.ndarray, np.ndarray, np.ndarray, Priced]]:
+        tp = self.layout.tp
+        if a.kind == "mla":
+            return self._mla(a)
+        if a.kind not in ("full", "window", "chunked"):
+            raise InputError(f"{self.model.name}: attention of kind {a.kind!r} has no price yet")
+        shape = (a.heads // tp, -(-a.kv_heads // tp), a.head_dim, a.window, self.kv_dtype)
+        return self.price.prefill(*shape), self.price.decode(*shape)
+
+    def _mla(self, a: Attention) -> tuple[tuple[np.ndarray, Priced], tuple[np.ndarray, np.ndarray, np.ndarray, Priced]]:
+        heads = a.heads // self.layout.tp
+        gemm = self.narrow
+        return mla_prefill(self.price, a, heads, gemm, self.kv_dtype), mla_decode(self.price, a, heads, gemm, self.kv_dtype)
+
+
+def mla_projections(a: Attention, hidden: int, tp: int) -> list[tuple[str, int, int]]:
+    """(name, n, k) of latent attention's matrix multiplies on one rank that prefill and decode share."""
+    heads, latent = a.heads // tp, a.kv_lora_rank + a.qk_rope_head_dim
+    q_width = heads * (a.qk_nope_head_dim + a.qk_rope_head_dim)
+    down = [("qkv_down", a.q_lora_rank + latent, hidden), ("q_up", q_width, a.q_lora_rank)]
+    if not a.q_lora_rank:
+        down = [("kv_down", latent, hidden), ("q", q_width, hidden)]
+    return [*down, ("attention_out", hidden, heads * a.v_head_dim)]
+
+
+def _check(model: ModelSpec, layout: Layout) -> None:
+    if layout.tp < 1 or model.heads % layout.tp:
+        raise InputError(f"tensor_parallel {layout.tp}: expected a divisor of {model.name}'s {model.heads} heads")
+    if layout.tp % layout.ep:
+        raise InputError(f"expert_parallel {layout.ep}: expected a divisor of tensor_parallel {layout.tp}")
+
+
+def _operator(name: str, axis: str, repeat: int, x: np.ndarray, priced: Priced) -> Operator:
+    return Operator(name, axis, repeat, priced.cover, priced.error, priced.basis, x, priced.seconds)
+
+
+def _decode_table(parts: list[tuple[int, np.ndarray, np.ndarray, np.ndarray, Priced]]) -> dict[str, Any]:
+    """Decode attention of all layers over batch x context. A grid of its own for every kind of layer; their sum stands
+    on the union of the axes."""
+    batch = np.unique(np.concatenate([part[1] for part in parts]))
+    context = np.unique(np.concatenate([part[2] for part in parts]))
+    total, limits = np.zeros((len(batch), len(context))), np.full(len(batch), np.inf)
+    for count, b, c, limit, priced in parts:
+        by_context = np.array([along(c, row, context) for row in priced.seconds])
+        total += count * np.array([along(b, column, batch) for column in by_context.T]).T
+        limits = np.minimum(limits, np.where(batch <= b[-1], limit[np.minimum(np.searchsorted(b, batch), len(b) - 1)], 0.0))
+    return {
+        "repeat": 1,
+        "batch": batch.astype(int).tolist(),
+        "context": context.astype(int).tolist(),
+        "us": (total * 1e6).tolist(),
+        "measured_context": limits.tolist(),
+    }
+
+
+def _prefill_table(
+    parts: list[tuple[int, Attention, np.ndarray, Priced]], decode: dict[str, Any]
+) -> dict[str, Any]:
+    """Prefill attention of all layers over new x cached, one sequence.
+
+    t(new, cached) = launch + (t(full) - launch) x pairs(new, cached) / pairs(full), full = new + cached; never below
+    t(new, 0) nor below one decode over the same KV, never falling along either axis."""
+    new = np.unique(np.concatenate([*(part[2] for part in parts), LONG]))
+    n, c = new[:, None], CACHED[None, :]
+    full, total, launch = n + c, np.zeros((len(new), len(CACHED))), 0.0
+    for count, attention, length, priced in parts:
+        start = float(priced.seconds[0])
+        work = _work(length, priced.seconds - start, attention.window)
+        share = causal_pairs(n, c, attention.window) / causal_pairs(full, 0.0, attention.window)
+        total += count * (PREFILL_CALL_S + start + work(full) * share)
+        launch += count * (PREFILL_CALL_S + start)
+    alone = along(np.array(decode["context"], dtype=float), np.array(decode["us"][0]) / 1e6, full)
+    total = np.maximum(total, alone)
+    total = np.maximum.accumulate(np.maximum.accumulate(total, axis=0), axis=1)
+    longest = float(max(part[2][-1] for part in parts))
+    return {
+        "repeat": 1,
+        "new": new.astype(int).tolist(),
+        "cached": CACHED.astype(int).tolist(),
+        "us": (total * 1e6).tolist(),
+        "launch_us": launch * 1e6,
+        "max_new": longest,
+        "max_kv": max(decode["measured_context"]),
+        "max_pairs": longest * (longest + 1) / 2,
+    }
+
+
+def _work(length: np.ndarray, work: np.ndarray, window: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Seconds above the launch of a whole prompt by its length: linear between measured ones, by pairs beyond."""
+
+    def at(full: np.ndarray) -> np.ndarray:
+        inside = np.interp(full, length, work)
+        beyond = causal_pairs(full, 0.0, window) / causal_pairs(length[-1], 0.0, window)
+        return np.where(full > length[-1], work[-1] * beyond, inside)
+
+    return at
+
+
+def points(
+    atlas: Atlas,
+    model: ModelSpec,
+    dtype: str,
+    kv_dtype: str,
+    layout: Layout,
+    backend: str = "vllm",
+    host: tuple[float, float] = HOST["async"],
+    launch_floor_s: float = LAUNCH_FLOOR_S,
+) -> dict[str, Any]:
+    """The tables of a whole step in the layout of `calibrate.sources.tables`; "rests_on" says what each operator's time
+    is. host: seconds a step and a sequence."""
+    priced = _Model(atlas, backend, model, dtype, kv_dtype, layout)
+    dense = priced.dense()
+    prefill, decode, attention = priced.attention()
+    tokens, rows = ([o for o in dense if o.axis == axis] for axis in ("tokens", "rows"))
+    host_us = {"name": "host", "repeat": 1, "rows": [1, 2], "us": [host[1] * 1e6, host[1] * 2e6]}
+    return {
+        "dense": [{"name": "dense", "repeat": 1, **_summed(tokens, "tokens"), "measured_to": float(priced.price.tokens[-1])}],
+        "per_sequence": [
+            {"name": "lm_head", "repeat": 1, **_summed(rows, "rows"), "measured_to": float(priced.price.tokens[-1])},
+            host_us,
+        ],
+        "prefill_attention": prefill,
+        "decode_attention": decode,
+        "step_overhead_us": host[0] * 1e6,
+        "launch_floor_us": model.layers * launch_floor_s * 1e6,
+        "cover": max(INTERPOLATED, *(o.cover for o in (*dense, *attention))),
+        "rests_on": [
+            {"name": o.name, "repeat": o.repeat, "cover": o.cover, "error": o.error, "basis": o.basis}
+            for o in (*dense, *attention)
+        ],
+    }
+
+
+def _summed(parts: list[Operator], axis: str) -> dict[str, Any]:
+    """One piecewise-linear function for operators that run one after the other, on the union of their points from 1 on."""
+    knots = np.unique(np.concatenate([o.x for o in parts]))
+    knots = np.unique(np.round(knots[(knots >= 1) & (knots <= 2**17)]))
+    total = sum(o.repeat * along(o.x, o.seconds, knots) for o in parts)
+    return {axis: knots.astype(int).tolist(), "us": (np.asarray(total) * 1e6).tolist()}
+
+
+class AtlasStepTime(TableStepTime):
+    """StepTime of any model on a GPU with an atlas. `rests_on`: what every operator's time is, with its error."""
+
+    def __init__(
+        self,
+        atlas: Atlas,
+        model: ModelSpec,
+        dtype: str = "bf16",
+        kv_dtype: str = "bf16",
+        layout: Layout | None = None,
+        backend: str = "vllm",
+        host: tuple[float, float] = HOST["async"],
+        launch_floor_s: float = LAUNCH_FLOOR_S,
+        overhead_s: float = 0.0,
+    ):
+        table = points(atlas, model, dtype, kv_dtype, layout or Layout(), backend, host, launch_floor_s)
+        super().__init__(table, overhead_s)
+        self.rests_on: list[dict[str, Any]] = table["rests_on"]
+        self.extrapolated = table["cover"] == EXTRAPOLATED
+
