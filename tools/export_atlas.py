@@ -20,7 +20,8 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from calibrate.atlas.tables import BUNDLED, SCHEMA, content_hash, pack, save
+from calibrate.atlas.heldout import held_out
+from calibrate.atlas.tables import BUNDLED, SCHEMA, Atlas, pack, save
 
 SYSTEMS = Path(aiconfigurator_core.__file__).parent / "systems"
 BACKENDS = ("vllm", "sglang")
@@ -134,7 +135,12 @@ def export(gpu: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     found = newest(system, "nccl", NCCL)
     if found:
         add(arrays, header, "nccl/all", NCCL, *found)
-    header["provenance"]["content_hash"] = content_hash(arrays, header)
+    atlas = Atlas(gpu, header, "", arrays)
+    for backend in atlas.backends:
+        for found in held_out(atlas, backend):
+            names = (f"{backend}/{found.operator}", f"{backend}/{found.operator}_core")
+            about = next(header["tables"][name] for name in names if name in header["tables"])
+            about.setdefault("held_out", {})[found.dtype] = round(found.mean, 4)
     return arrays, header
 
 

@@ -10,6 +10,7 @@ bound alone at a stated error. Nothing here knows models; `steps` adds a model's
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +41,10 @@ EFFICIENCY = 0.7
 ROUTING = "power_law_1.2"
 """How uneven the tables' routing is: experts' loads follow a power law."""
 CALL_S = 5e-6
+"""What a call takes beside its FLOPs and bytes, as far as comparing shapes goes: of 0, 2 and 5 us the one with the least
+held-out error of matrix multiplies."""
+MOE_CALL_S = 30e-6
+"""The same for experts (routing, sorting and two grouped products)."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,10 @@ class MoeShape:
     experts: int
     tp: int = 1
     ep: int = 1
+
+    def load(self, tokens: np.ndarray) -> np.ndarray:
+        """Rows an expert gets when routing is even: what its kernel's efficiency goes by."""
+        return tokens * self.topk / self.experts
 
 
 class Pricer:
@@ -85,9 +94,12 @@ class Pricer:
 
     def error(self, operator: str, dtype: str = "") -> float:
         """Held-out error of an operator between measured shapes, as the exporter found it."""
-        about = self.atlas.header["tables"].get(self._table(operator).name, {})
-        errors = about.get("held_out", {})
-        return float(errors.get(dtype, errors.get("", FORM_ERROR)))
+        for backend in (self.backend, *self.atlas.backends):
+            for name in (f"{backend}/{operator}", f"{backend}/{operator}_core"):
+                errors = self.atlas.header["tables"].get(name, {}).get("held_out", {})
+                if errors:
+                    return float(errors.get(dtype, max(errors.values())))
+        return FORM_ERROR
 
     # ---- matrix multiplies -----------------------------------------------------------------------------------
 
@@ -98,25 +110,28 @@ class Pricer:
         return np.maximum(2.0 * m * n * k / self.peak(dtype), moved / self.bandwidth)
 
     def gemm(self, dtype: str, n: int, k: int) -> Priced:
-        """Times over `tokens` of [tokens, k] x [k, n]. Wider than the widest measured: as many equal pieces as fit."""
+        """Times over `tokens` of [tokens, k] x [k, n]. Wider than the widest measured: so many equal pieces; narrower than the
+        narrowest: its time."""
         dtype = "bf16" if dtype == "fp16" else dtype
-        table, found = self._named(self._table("gemm"), "gemm_dtype", GEMM_NAMES.get(dtype, ()))
-        if not len(found):
+        found = self._named("gemm", "gemm_dtype", GEMM_NAMES.get(dtype, ()))
+        if found is None:
             return self._borrowed_gemm(dtype, n, k)
+        n, k = max(n, min(found.values("n"))), max(k, min(found.values("k")))
         pieces_n, pieces_k = (-(-x // max(found.values(axis))) for x, axis in ((n, "n"), (k, "k")))
         part = self._gemm_rows(dtype, found, n / pieces_n, k / pieces_k)
         pieces = pieces_n * pieces_k
-        return Priced(part.seconds * pieces, part.cover, part.error, f"{table} {part.basis}")
+        return Priced(part.seconds * pieces, part.cover, part.error, f"{found.name} {part.basis}")
 
     def _gemm_rows(self, dtype: str, rows: Table, n: float, k: float) -> Priced:
         weights, octaves = neighbours(rows.keys, (n, k))
         asked = self.gemm_bound(dtype, n, k)
         seconds = sum(
-            w * completed([self.tokens], rows.seconds[i]) / self.gemm_bound(dtype, *map(float, rows.keys[i])) * asked
+            w * completed([self.tokens], rows.seconds[i]) / (CALL_S + self.gemm_bound(dtype, *map(float, rows.keys[i])))
             for i, w in weights
         )
         cover, error, basis = covered(weights, octaves, self.error("gemm", dtype))
-        return Priced(np.maximum.accumulate(np.maximum(seconds, asked)), cover, error, basis)
+        seconds = np.maximum.accumulate(np.maximum(seconds * (CALL_S + asked), asked))
+        return Priced(seconds, cover, error, basis)
 
     def _borrowed_gemm(self, dtype: str, n: int, k: int) -> Priced:
         """A weight type without a table: the bf16 kernel's time with this type's bytes, computed on its units."""
@@ -126,16 +141,19 @@ class Pricer:
         seconds = np.maximum.accumulate(launch + (bf16.seconds - launch) * scale)
         return Priced(seconds, EXTRAPOLATED, FORM_ERROR / 2, f"{dtype} bytes on the bf16 kernel")
 
-    @staticmethod
-    def _named(table: Table, column: str, names: tuple[str, ...]) -> tuple[str, Table]:
-        """The rows of the first of these types that the table has; a table of one type has no such column."""
-        if column not in table.columns:
-            return table.name, table if "bfloat16" in names else table.where_none()
-        for name in names:
-            found = table.where(**{column: name})
-            if len(found):
-                return table.name, found
-        return table.name, table.where_none()
+    def _named(self, operator: str, column: str, names: tuple[str, ...]) -> Table | None:
+        """The rows of the first of these types that a backend's table has, the engine's own backend first."""
+        for backend in (self.backend, *self.atlas.backends):
+            table = self.atlas.table(backend, operator)
+            if table is None:
+                continue
+            if column not in table.columns and self.atlas.header["tables"][table.name]["constant"].get(column) in names:
+                return table
+            for name in names if column in table.columns else ():
+                found = table.where(**{column: name})
+                if len(found):
+                    return found
+        return None
 
     # ---- attention -------------------------------------------------------------------------------------------
 
@@ -202,7 +220,7 @@ class Pricer:
         keys = np.stack([c[keep] for c in column.values()], axis=1).astype(float)
         if not (window and windowed.any()):
             keys[:, 0] = max(window, 1) if window == 0 else 2.0**40
-        picked = Table(rows.name, rows.columns, rows.labels, rows.axes, rows.keys[keep], rows.seconds[keep])
+        picked = rows.among(lambda _: keep)
         asked = (float(window) if window and windowed.any() else float(keys[0, 0]), head_dim, kv_heads, heads)
         return picked, keys, asked, table.name
 
@@ -217,34 +235,30 @@ class Pricer:
         moved = active * weights * WEIGHT_BYTES[s.dtype] + 4.0 * rows * s.hidden
         return np.maximum(2.0 * rows * weights / self.peak(s.dtype), moved / self.bandwidth)
 
-    def moe(self, shape: MoeShape, without: tuple[int, ...] | None = None) -> tuple[np.ndarray, Priced]:
-        """(token counts, times) of one layer's routed experts on one rank. without: (hidden, inter, topk, experts) to
+    def moe(self, shape: MoeShape, without: Sequence[int] = (0, 0, 0, 0)) -> tuple[np.ndarray, Priced]:
+        """(token counts, times) of one layer's routed experts on one rank; of other shapes the ratio to the bound at the
+        same rows an expert. without: (hidden, inter, topk, experts) to
         leave out, for held-out errors."""
         dtype = "bf16" if shape.dtype == "fp16" else shape.dtype
-        name, rows = self._named(self._table("moe"), "moe_dtype", MOE_NAMES.get(dtype, ()))
-        tokens = self._table("moe").axes[0][1].astype(float)
-        if len(rows) and "distribution" in rows.columns:
-            rows = rows.where(distribution=ROUTING)
-        if without is not None:
-            keep = (rows.keys[:, :4] != np.array(without)).any(axis=1)
-            rows = Table(rows.name, rows.columns, rows.labels, rows.axes, rows.keys[keep], rows.seconds[keep])
-        if not len(rows):
+        rows = self._named("moe", "moe_dtype", MOE_NAMES.get(dtype, ()))
+        tokens = (rows or self._table("moe")).axes[0][1].astype(float)
+        if rows is not None:
+            rows = rows.where(distribution=ROUTING).among(lambda keys: (keys[:, :4] != np.array(without)).any(axis=1))
+        if rows is None or not len(rows):
             seconds = CALL_S + self.moe_bound(shape, tokens) / EFFICIENCY
             return tokens, Priced(seconds, EXTRAPOLATED, FORM_ERROR, f"experts in {dtype}: activated experts' bytes and FLOPs")
         asked = (shape.hidden, shape.inter, shape.topk, shape.experts, shape.tp, shape.ep)
         exact = np.flatnonzero((rows.keys == np.array(asked)).all(axis=1))
         weights, octaves = ([(int(exact[0]), 1.0)], 0.0) if len(exact) else nearest_experts(rows.keys, asked)
-        grid = np.zeros((len(rows), len(tokens)))
-        for row, _ in weights:
-            grid[row] = completed([tokens], rows.seconds[row])
         bound = self.moe_bound(shape, tokens)
-
-        def scale(row: int) -> np.ndarray:
-            return bound / self.moe_bound(MoeShape(dtype, *rows.keys[row].tolist()), tokens)
-
-        seconds = np.maximum.accumulate(np.maximum(blend(grid, weights, lambda row: 0.0, scale), bound))
+        over = np.zeros(len(tokens))
+        for row, weight in weights:
+            theirs = MoeShape(dtype, *rows.keys[row].tolist())
+            ratio = np.log(completed([tokens], rows.seconds[row]) / (MOE_CALL_S + self.moe_bound(theirs, tokens)))
+            over += weight * np.interp(np.log(shape.load(tokens)), np.log(theirs.load(tokens)), ratio)
+        seconds = np.maximum.accumulate(np.maximum(np.exp(over) * (MOE_CALL_S + bound), bound))
         cover, error, words = covered(weights, octaves, self.error("moe", dtype))
-        return tokens, Priced(seconds, cover, error, f"{name} {words}")
+        return tokens, Priced(seconds, cover, error, f"{rows.name} {words}")
 
     # ---- what moves between GPUs, and what only moves bytes --------------------------------------------------
 
@@ -291,7 +305,7 @@ def nearest_experts(keys: np.ndarray, asked: tuple[int, ...]) -> tuple[list[tupl
 
     distance = np.sqrt(((held(keys) - held(np.array([asked]))) ** 2).sum(axis=1))
     rows = np.argsort(distance, kind="stable")[:MOE_NEIGHBOURS]
-    weights = 1.0 / (distance[rows] ** 2 + 1e-6)
+    weights = 1.0 / (distance[rows] ** 2 + 1e-3)
     weights = weights / weights.sum()
     octaves = max(float(distance[rows[0]]) - 1.0, 0.0)
     return list(zip(rows.tolist(), weights.tolist(), strict=True)), octaves

@@ -12,8 +12,8 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -55,9 +55,10 @@ class Table:
         columns = tuple(self.columns[i] for i in rest)
         return Table(self.name, columns, self.labels, self.axes, self.keys[keep][:, rest], self.seconds[keep])
 
-    def where_none(self) -> Table:
-        """The same table without rows."""
-        return Table(self.name, self.columns, self.labels, self.axes, self.keys[:0], self.seconds[:0])
+    def among(self, keep: Callable[[np.ndarray], np.ndarray]) -> Table:
+        """The rows that a function of the keys picks."""
+        rows = keep(self.keys)
+        return replace(self, keys=self.keys[rows], seconds=self.seconds[rows])
 
     def __len__(self) -> int:
         return len(self.keys)
