@@ -91,6 +91,9 @@ SOURCES = {
     "sparse_decode": Source("sparse_attention", "dsa_generation_module_perf", ("model", *_MLA), ("batch_size", "step")),
 }
 NCCL = Source("comm", "nccl_perf", ("op_name", "nccl_dtype", "num_gpus"), ("message_size",))
+POWER_OF_TWO = 8
+"""Weight of a power of two when times are levelled, against 1: token budgets and captured batch sizes stand there, and
+kernels are tuned for them."""
 _ELEMENT = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625, "int8_wo": 1.0, "int4_wo": 0.5, "half": 2.0}
 
 
@@ -181,7 +184,7 @@ def add(
     ms[tuple(i[order] for i in index)] = rows[source.time].to_numpy()[order]
     impossible = beats_hardware(name, columns, labels, keys, axes, ms, header)
     ms[impossible] = np.nan
-    level, changed = levelled(ms)
+    level, changed = levelled(axes, ms)
     constant = {
         c: rows[c].iloc[0] if isinstance(rows[c].iloc[0], str) else int(rows[c].iloc[0])
         for c in source.columns
@@ -204,12 +207,12 @@ def add(
         arrays[f"{name}/{axis}"] = values.astype(np.int32)
 
 
-def levelled(ms: np.ndarray) -> tuple[np.ndarray, int]:
+def levelled(axes: list[np.ndarray], ms: np.ndarray) -> tuple[np.ndarray, int]:
     """Never falling along any axis: pooled means of log times axis by axis, then the mean of the least curve above and
     the greatest below for what the second axis brought back. And how many times moved by more than 1 %."""
     level = ms
-    for axis in range(1, ms.ndim):
-        level = np.apply_along_axis(pooled, axis, level)
+    for axis, x in enumerate(axes, start=1):
+        level = np.apply_along_axis(pooled, axis, level, np.where(x & (x - 1) == 0, POWER_OF_TWO, 1))
     for axis in range(1, ms.ndim):
         above = np.fmax.accumulate(level, axis=axis)
         below = np.flip(np.fmin.accumulate(np.flip(level, axis), axis=axis), axis)
@@ -218,19 +221,19 @@ def levelled(ms: np.ndarray) -> tuple[np.ndarray, int]:
         return level, int((np.abs(level / ms - 1) > 0.01).sum())
 
 
-def pooled(times: np.ndarray) -> np.ndarray:
-    """The nearest curve (least squares of logarithms) that never falls: pool adjacent violators; NaN stays."""
+def pooled(times: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The nearest curve (weighted least squares of logarithms) that never falls: pool adjacent violators; NaN stays."""
     there = np.isfinite(times)
     if (np.diff(times[there]) >= 0).all():
         return times
-    pools: list[tuple[float, int]] = []
-    for value in np.log(times[there]).tolist():
-        pools.append((value, 1))
+    pools: list[tuple[float, float, int]] = []
+    for value, weight in zip(np.log(times[there]).tolist(), weights[there].tolist(), strict=True):
+        pools.append((value, weight, 1))
         while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
-            (high, n), (low, m) = pools[-2:]
-            pools[-2:] = [((high * n + low * m) / (n + m), n + m)]
+            (high, a, n), (low, b, m) = pools[-2:]
+            pools[-2:] = [((high * a + low * b) / (a + b), a + b, n + m)]
     out = times.copy()
-    out[there] = np.exp(np.repeat([value for value, _ in pools], [n for _, n in pools]))
+    out[there] = np.exp(np.repeat([value for value, _, _ in pools], [n for _, _, n in pools]))
     return out
 
 

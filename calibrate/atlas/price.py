@@ -263,8 +263,8 @@ class Pricer:
     # ---- what moves between GPUs, and what only moves bytes --------------------------------------------------
 
     def all_reduce(self, gpus: int) -> tuple[np.ndarray, Priced]:
-        """(bytes, times) of one all-reduce: the engine's own in a graph, else NCCL's, else latency + bytes over the
-        link."""
+        """(16-bit elements, times) of one all-reduce: the engine's own in a graph, else NCCL's, else latency + bytes over
+        the link. (The tables' message_size counts elements: as bytes NVLink would run at half its rate.)"""
         table = self._table("all_reduce")
         rows = table
         if "kernel_source" in table.columns:
@@ -277,7 +277,7 @@ class Pricer:
         size = rows.axes[0][1].astype(float)
         if len(found):
             return size, Priced(completed([size], found.seconds[0]), 0, 0.0, f"{rows.name} measured")
-        seconds = 2e-6 * gpus + 2.0 * (gpus - 1) / gpus * size / self.atlas.header["link"]["bandwidth"]
+        seconds = 2e-6 * gpus + 2.0 * (gpus - 1) / gpus * 2.0 * size / self.atlas.header["link"]["bandwidth"]
         return size, Priced(seconds, EXTRAPOLATED, FORM_ERROR, "latency and bytes over the link")
 
     def elementwise(self, bytes_per_token: float, tokens: np.ndarray) -> np.ndarray:

@@ -139,7 +139,7 @@ class _Model:
 
     def _all_reduce(self, repeat: int) -> Operator:
         size, priced = self.price.all_reduce(self.layout.tp)
-        return _operator("all_reduce", "tokens", repeat, size / (2.0 * self.model.hidden), priced)
+        return _operator("all_reduce", "tokens", repeat, size / self.model.hidden, priced)
 
     # ---- attention -------------------------------------------------------------------------------------------
 
