@@ -22,7 +22,7 @@ from workloads.errors import InputError
 
 BUNDLED = Path(__file__).parent / "profiles"
 SCHEMA = 1
-KINDS = ("tables", "roofline")
+KINDS = ("tables", "roofline", "atlas")
 _TEXT = ("id", "kind", "label", "dtype", "kv_dtype")
 
 
@@ -30,7 +30,8 @@ _TEXT = ("id", "kind", "label", "dtype", "kv_dtype")
 class DeviceProfile:
     """What the step-time function is built from.
 
-    id: name used in scenarios. kind: "tables" or "roofline". label: one line for reports. device: {"name",
+    id: name used in scenarios. kind: "tables", "roofline" or "atlas" (tables priced for
+    the model from a GPU's operators). label: one line for reports. device: {"name",
     "memory_gib"}. model: a bundled model's name (None: any model, roofline only). provenance: source, licence, version,
     date, kernels, notes. points: raw points (tables) or assumed efficiencies (roofline), in microseconds; layout in
     docs/profiles.md."""
@@ -159,6 +160,10 @@ def resolve_profile(
         from calibrate.sources.roofline import roofline_profile
 
         return roofline_profile(spec.removeprefix("roofline:"), dtype, tp, kv_dtype)
+    if spec.startswith("atlas:"):
+        from calibrate.atlas.steps import atlas_profile
+
+        return atlas_profile(spec.removeprefix("atlas:"), model, dtype, tp, kv_dtype)
     profile = _find(spec, tp)
     name = known_as(model)
     if not profile.fits(name, dtype, tp):

@@ -157,12 +157,7 @@ def newest(system: str, backend: str, source: Source) -> tuple[pd.DataFrame, str
 
 
 def add(
-    arrays: dict[str, np.ndarray],
-    header: dict[str, Any],
-    name: str,
-    source: Source,
-    rows: pd.DataFrame,
-    version: str,
+    arrays: dict[str, np.ndarray], header: dict[str, Any], name: str, source: Source, rows: pd.DataFrame, version: str
 ) -> None:
     """Packs one table into `arrays` and says in the header what it is and what was changed."""
     rows = rows[rows[source.time] > 0]
@@ -263,7 +258,9 @@ def beats_hardware(
             work = 4e3 * (column["num_heads"] * dim)[:, None] * pairs / header["flops"]["bf16"]
         else:
             kv_dtype = column.get("kv_cache_dtype", np.zeros(len(keys)))
-            size = np.array([_ELEMENT[labels["kv_cache_dtype"][int(i)]] if labels.get("kv_cache_dtype") else 2 for i in kv_dtype])
+            size = np.array(
+                [_ELEMENT[labels["kv_cache_dtype"][int(i)]] if labels.get("kv_cache_dtype") else 2 for i in kv_dtype]
+            )
             work = 2e3 * (column["num_key_value_heads"] * dim * size)[:, None] * seen / header["bandwidth"]
         least = axes[0][None, :, None] * work[:, None, :]
     else:
@@ -281,7 +278,9 @@ def main() -> None:
         arrays, header = export(gpu)
         path = args.out / f"{gpu}.npz"
         save(path, arrays, header)
-        print(f"{gpu}: {path.stat().st_size / 2**20:.2f} MiB, {sum(t['rows'] for t in header['tables'].values()):,} rows")
+        print(
+            f"{gpu}: {path.stat().st_size / 2**20:.2f} MiB, {sum(t['rows'] for t in header['tables'].values()):,} rows"
+        )
 
 
 if __name__ == "__main__":

@@ -71,18 +71,23 @@ def _gemms(price: Pricer) -> Iterator[Case]:
     table = _own(price, "gemm")
     if table is None:
         return
-    for name in table.values("gemm_dtype") if "gemm_dtype" in table.columns else [_constant(price, table, "gemm_dtype")]:
+    for name in (
+        table.values("gemm_dtype") if "gemm_dtype" in table.columns else [_constant(price, table, "gemm_dtype")]
+    ):
         rows = table.where(gemm_dtype=name) if "gemm_dtype" in table.columns else table
         dtype = OURS.get(name, name)
         place = {tuple(key): i for i, key in enumerate(rows.keys.tolist())}
         wide, deep = rows.values("n"), rows.values("k")
         ratios = np.array(
-            [t / (CALL_S + price.gemm_bound(dtype, *map(float, key))) for key, t in zip(rows.keys.tolist(), rows.seconds, strict=True)]
+            [
+                t / (CALL_S + price.gemm_bound(dtype, *map(float, key)))
+                for key, t in zip(rows.keys.tolist(), rows.seconds, strict=True)
+            ]
         )
         for (n, k), i in place.items():
-            sides = [
-                [(low, k, n), (high, k, n)] for low, high in _around(wide, n)
-            ] + [[(n, low, k), (n, high, k)] for low, high in _around(deep, k)]
+            sides = [[(low, k, n), (high, k, n)] for low, high in _around(wide, n)] + [
+                [(n, low, k), (n, high, k)] for low, high in _around(deep, k)
+            ]
             guesses = []
             for a, b in sides:
                 if a[:2] in place and b[:2] in place:

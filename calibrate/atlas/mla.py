@@ -42,7 +42,9 @@ def mla_prefill(price: Pricer, a: Attention, heads: int, gemm: str, kv_dtype: st
     length = rows.axes[1][1].astype(float)
     grid = np.array([completed([length], row[0]) for row in rows.seconds])
     if module:
-        grid = np.array([t - _projections(price, gemm, h, length) for t, h in zip(grid, rows.keys[:, 0].tolist(), strict=True)])
+        grid = np.array(
+            [t - _projections(price, gemm, h, length) for t, h in zip(grid, rows.keys[:, 0].tolist(), strict=True)]
+        )
     bounds = np.array([2.0 * h * (NOPE + ROPE + V) for h in rows.keys[:, 0]])
     bounds = bounds[:, None] * causal_pairs(length, 0.0) / price.flops["bf16"]
     grid = np.maximum.accumulate(np.maximum(grid, CALL_S + bounds), axis=1)
@@ -110,7 +112,9 @@ def _rows(price: Pricer, operator: str, gemm: str, kv_dtype: str) -> tuple[Table
 def _projections(price: Pricer, gemm: str, heads: int, tokens: np.ndarray) -> np.ndarray:
     """Seconds of the measured model's own projections; what prefill expands of the latent stays with attention."""
     shapes = [(Q_RANK + KV_RANK + ROPE, HIDDEN), (heads * (NOPE + ROPE), Q_RANK), (HIDDEN, heads * V)]
-    return sum((np.interp(tokens, price.tokens, price.gemm(gemm, n, k).seconds) for n, k in shapes), np.zeros(len(tokens)))
+    return sum(
+        (np.interp(tokens, price.tokens, price.gemm(gemm, n, k).seconds) for n, k in shapes), np.zeros(len(tokens))
+    )
 
 
 def _absorbed(price: Pricer, heads: int, tokens: np.ndarray) -> np.ndarray:

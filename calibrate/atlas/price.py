@@ -43,8 +43,8 @@ ROUTING = "power_law_1.2"
 CALL_S = 5e-6
 """What a call takes beside its FLOPs and bytes, as far as comparing shapes goes: of 0, 2 and 5 us the one with the least
 held-out error of matrix multiplies."""
-MOE_CALL_S = 30e-6
-"""The same for experts (routing, sorting and two grouped products)."""
+MOE_CALL_S = 10e-6
+"""The same for experts, of 2 to 30 us."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,9 @@ class Pricer:
 
     # ---- attention -------------------------------------------------------------------------------------------
 
-    def prefill(self, heads: int, kv_heads: int, head_dim: int, window: int, kv_dtype: str) -> tuple[np.ndarray, Priced]:
+    def prefill(
+        self, heads: int, kv_heads: int, head_dim: int, window: int, kv_dtype: str
+    ) -> tuple[np.ndarray, Priced]:
         """(lengths, times) of one sequence over an empty cache in one layer."""
         rows, keys, asked, basis = self._heads("prefill", heads, kv_heads, head_dim, window, kv_dtype)
         length = rows.axes[1][1].astype(float)
@@ -209,10 +211,14 @@ class Pricer:
         fixed = {"kv_cache_dtype": KV_NAMES[kv_dtype], "attn_dtype": "bfloat16"}
         rows = table.where(**{c: v for c, v in fixed.items() if c in table.columns})
         if not len(rows):
-            rows = table.where(**{c: v for c, v in {**fixed, "kv_cache_dtype": "bfloat16"}.items() if c in table.columns})
+            rows = table.where(
+                **{c: v for c, v in {**fixed, "kv_cache_dtype": "bfloat16"}.items() if c in table.columns}
+            )
         about = self.atlas.header["tables"][table.name]
         column = {
-            c: rows.keys[:, rows.columns.index(c)] if c in rows.columns else np.full(len(rows), about["constant"].get(c, 0))
+            c: rows.keys[:, rows.columns.index(c)]
+            if c in rows.columns
+            else np.full(len(rows), about["constant"].get(c, 0))
             for c in ("window_size", "head_dim", "num_key_value_heads", "num_heads")
         }
         windowed = column["window_size"] > 0
@@ -246,7 +252,9 @@ class Pricer:
             rows = rows.where(distribution=ROUTING).among(lambda keys: (keys[:, :4] != np.array(without)).any(axis=1))
         if rows is None or not len(rows):
             seconds = CALL_S + self.moe_bound(shape, tokens) / EFFICIENCY
-            return tokens, Priced(seconds, EXTRAPOLATED, FORM_ERROR, f"experts in {dtype}: activated experts' bytes and FLOPs")
+            return tokens, Priced(
+                seconds, EXTRAPOLATED, FORM_ERROR, f"experts in {dtype}: activated experts' bytes and FLOPs"
+            )
         asked = (shape.hidden, shape.inter, shape.topk, shape.experts, shape.tp, shape.ep)
         exact = np.flatnonzero((rows.keys == np.array(asked)).all(axis=1))
         weights, octaves = ([(int(exact[0]), 1.0)], 0.0) if len(exact) else nearest_experts(rows.keys, asked)

@@ -20,9 +20,11 @@ from calibrate.atlas.mla import mla_decode, mla_prefill
 from calibrate.atlas.price import MoeShape, Pricer, causal_pairs
 from calibrate.atlas.shapes import FORM_ERROR, Priced, along
 from calibrate.atlas.tables import Atlas, load
-from calibrate.latency import EXTRAPOLATED, INTERPOLATED
+from calibrate.latency import COVERAGE, INTERPOLATED
 from calibrate.layer_groups import Attention, LayerGroup, layer_groups
 from calibrate.model_spec import ModelSpec
+from calibrate.models import known_as
+from calibrate.profile import DeviceProfile
 from calibrate.sources.tables import TableStepTime
 from workloads.errors import InputError
 
@@ -31,8 +33,8 @@ CACHED = np.array([0, *(2.0**i for i in range(6, 21))])
 LONG = 2.0 ** np.arange(15, 19)
 """Chunk lengths beyond the measured ones."""
 PREFILL_CALL_S = 13.2e-6
-"""Constant of a prefill attention call and what surrounds it in a layer, beyond the kernel's own time: the package's
-figure on Hopper, paid however long the prefix."""
+"""What the package adds to the kernel of a prefill call in a layer (rotary embedding and KV write), however long the
+prefix, and again for each of the norms of q and k."""
 HOST = {"async": (0.6e-3, 15e-6), "sync": (2.0e-3, 15e-6), "none": (0.0, 0.0)}
 """Seconds of host time (a step, a sequence) by scheduling mode. async: public vLLM runs, where it takes TPOT's error from
 8.4 to 5.8 % and the bias to zero; sync: engines that schedule between steps."""
@@ -66,7 +68,12 @@ class Operator:
 
 
 def operators(
-    gpu: str, model: ModelSpec, dtype: str = "bf16", kv_dtype: str = "bf16", layout: Layout | None = None, backend: str = "vllm"
+    gpu: str,
+    model: ModelSpec,
+    dtype: str = "bf16",
+    kv_dtype: str = "bf16",
+    layout: Layout | None = None,
+    backend: str = "vllm",
 ) -> list[Operator]:
     """Everything but attention that one rank runs in a step of the model on a bundled GPU."""
     return _Model(load(gpu), backend, model, dtype, kv_dtype, layout or Layout()).dense()
@@ -111,7 +118,9 @@ class _Model:
         if mlp.kind == "dense":
             return self._gated("", group.count, mlp.inter // tp)
         experts = _operator("experts", "tokens", group.count, *self.price.moe(self._experts(group)))
-        router = _operator("router", "tokens", group.count, self.price.tokens, self.price.gemm("bf16", mlp.experts, hidden))
+        router = _operator(
+            "router", "tokens", group.count, self.price.tokens, self.price.gemm("bf16", mlp.experts, hidden)
+        )
         shared = self._gated("shared_", group.count, mlp.shared_inter // tp) if mlp.shared_inter else []
         return [router, *shared, experts]
 
@@ -139,7 +148,9 @@ class _Model:
 
     def _all_reduce(self, repeat: int) -> Operator:
         size, priced = self.price.all_reduce(self.layout.tp)
-        return _operator("all_reduce", "tokens", repeat, size / self.model.hidden, priced)
+        x = self.price.tokens
+        seconds = along(size / self.model.hidden, priced.seconds, x)
+        return Operator("all_reduce", "tokens", repeat, priced.cover, priced.error, priced.basis, x, seconds)
 
     # ---- attention -------------------------------------------------------------------------------------------
 
@@ -156,9 +167,12 @@ class _Model:
             about += [_operator(f"{attention.kind}_prefill", "new x cached", count, *prefill)]
             about += [_operator(f"{attention.kind}_decode", "batch x context", count, decode[0], decode[3])]
         decode_table = _decode_table(decodes)
-        return _prefill_table(prefills, decode_table), decode_table, about
+        call_s = PREFILL_CALL_S * (3 if self.model.qk_norm else 1)
+        return _prefill_table(prefills, decode_table, call_s), decode_table, about
 
-    def _layer(self, a: Attention) -> tuple[tuple[np.ndarray, Priced], tuple[np.ndarray, np.ndarray, np.ndarray, Priced]]:
+    def _layer(
+        self, a: Attention
+    ) -> tuple[tuple[np.ndarray, Priced], tuple[np.ndarray, np.ndarray, np.ndarray, Priced]]:
         tp = self.layout.tp
         if a.kind == "mla":
             return self._mla(a)
@@ -170,7 +184,9 @@ class _Model:
     def _mla(self, a: Attention) -> tuple[tuple[np.ndarray, Priced], tuple[np.ndarray, np.ndarray, np.ndarray, Priced]]:
         heads = a.heads // self.layout.tp
         gemm = self.narrow
-        return mla_prefill(self.price, a, heads, gemm, self.kv_dtype), mla_decode(self.price, a, heads, gemm, self.kv_dtype)
+        return mla_prefill(self.price, a, heads, gemm, self.kv_dtype), mla_decode(
+            self.price, a, heads, gemm, self.kv_dtype
+        )
 
 
 def mla_projections(a: Attention, hidden: int, tp: int) -> list[tuple[str, int, int]]:
@@ -203,7 +219,9 @@ def _decode_table(parts: list[tuple[int, np.ndarray, np.ndarray, np.ndarray, Pri
     for count, b, c, limit, priced in parts:
         by_context = np.array([along(c, row, context) for row in priced.seconds])
         total += count * np.array([along(b, column, batch) for column in by_context.T]).T
-        limits = np.minimum(limits, np.where(batch <= b[-1], limit[np.minimum(np.searchsorted(b, batch), len(b) - 1)], 0.0))
+        limits = np.minimum(
+            limits, np.where(batch <= b[-1], limit[np.minimum(np.searchsorted(b, batch), len(b) - 1)], 0.0)
+        )
     return {
         "repeat": 1,
         "batch": batch.astype(int).tolist(),
@@ -214,7 +232,7 @@ def _decode_table(parts: list[tuple[int, np.ndarray, np.ndarray, np.ndarray, Pri
 
 
 def _prefill_table(
-    parts: list[tuple[int, Attention, np.ndarray, Priced]], decode: dict[str, Any]
+    parts: list[tuple[int, Attention, np.ndarray, Priced]], decode: dict[str, Any], call_s: float
 ) -> dict[str, Any]:
     """Prefill attention of all layers over new x cached, one sequence.
 
@@ -227,8 +245,8 @@ def _prefill_table(
         start = float(priced.seconds[0])
         work = _work(length, priced.seconds - start, attention.window)
         share = causal_pairs(n, c, attention.window) / causal_pairs(full, 0.0, attention.window)
-        total += count * (PREFILL_CALL_S + start + work(full) * share)
-        launch += count * (PREFILL_CALL_S + start)
+        total += count * (call_s + start + work(full) * share)
+        launch += count * (call_s + start)
     alone = along(np.array(decode["context"], dtype=float), np.array(decode["us"][0]) / 1e6, full)
     total = np.maximum(total, alone)
     total = np.maximum.accumulate(np.maximum.accumulate(total, axis=0), axis=1)
@@ -271,51 +289,70 @@ def points(
     priced = _Model(atlas, backend, model, dtype, kv_dtype, layout)
     dense = priced.dense()
     prefill, decode, attention = priced.attention()
-    tokens, rows = ([o for o in dense if o.axis == axis] for axis in ("tokens", "rows"))
-    host_us = {"name": "host", "repeat": 1, "rows": [1, 2], "us": [host[1] * 1e6, host[1] * 2e6]}
+    by_axis = {axis: [_row(o) for o in dense if o.axis == axis] for axis in ("tokens", "rows")}
+    host_us = {"name": "host_per_sequence", "repeat": 1, "rows": [1, 2], "us": [host[1] * 1e6, host[1] * 2e6]}
     return {
-        "dense": [{"name": "dense", "repeat": 1, **_summed(tokens, "tokens"), "measured_to": float(priced.price.tokens[-1])}],
-        "per_sequence": [
-            {"name": "lm_head", "repeat": 1, **_summed(rows, "rows"), "measured_to": float(priced.price.tokens[-1])},
-            host_us,
-        ],
+        "dense": by_axis["tokens"],
+        "per_sequence": [*by_axis["rows"], {**host_us, "measured_to": by_axis["rows"][0]["measured_to"]}],
         "prefill_attention": prefill,
         "decode_attention": decode,
         "step_overhead_us": host[0] * 1e6,
         "launch_floor_us": model.layers * launch_floor_s * 1e6,
         "cover": max(INTERPOLATED, *(o.cover for o in (*dense, *attention))),
         "rests_on": [
-            {"name": o.name, "repeat": o.repeat, "cover": o.cover, "error": o.error, "basis": o.basis}
+            {"name": o.name, "repeat": o.repeat, "coverage": COVERAGE[o.cover], "error": o.error, "basis": o.basis}
             for o in (*dense, *attention)
         ],
     }
 
 
-def _summed(parts: list[Operator], axis: str) -> dict[str, Any]:
-    """One piecewise-linear function for operators that run one after the other, on the union of their points from 1 on."""
-    knots = np.unique(np.concatenate([o.x for o in parts]))
-    knots = np.unique(np.round(knots[(knots >= 1) & (knots <= 2**17)]))
-    total = sum(o.repeat * along(o.x, o.seconds, knots) for o in parts)
-    return {axis: knots.astype(int).tolist(), "us": (np.asarray(total) * 1e6).tolist()}
+def _row(o: Operator) -> dict[str, Any]:
+    x, us = o.x.astype(int).tolist(), (o.seconds * 1e6).tolist()
+    return {"name": o.name, "repeat": o.repeat, "basis": o.basis, o.axis: x, "us": us, "measured_to": x[-1]}
 
 
-class AtlasStepTime(TableStepTime):
-    """StepTime of any model on a GPU with an atlas. `rests_on`: what every operator's time is, with its error."""
+def atlas_step_time(
+    gpu: str,
+    model: ModelSpec,
+    dtype: str = "bf16",
+    kv_dtype: str = "bf16",
+    layout: Layout | None = None,
+    **options: Any,
+) -> TableStepTime:
+    """StepTime of a model on a bundled GPU; options as `points` takes them."""
+    return TableStepTime(points(load(gpu), model, dtype, kv_dtype, layout or Layout(), **options))
 
-    def __init__(
-        self,
-        atlas: Atlas,
-        model: ModelSpec,
-        dtype: str = "bf16",
-        kv_dtype: str = "bf16",
-        layout: Layout | None = None,
-        backend: str = "vllm",
-        host: tuple[float, float] = HOST["async"],
-        launch_floor_s: float = LAUNCH_FLOOR_S,
-        overhead_s: float = 0.0,
-    ):
-        table = points(atlas, model, dtype, kv_dtype, layout or Layout(), backend, host, launch_floor_s)
-        super().__init__(table, overhead_s)
-        self.rests_on: list[dict[str, Any]] = table["rests_on"]
-        self.extrapolated = table["cover"] == EXTRAPOLATED
 
+def atlas_profile(
+    spec: str, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str | None = None
+) -> DeviceProfile:
+    """The profile of atlas:GPU or atlas:GPU:BACKEND for a model: its points are priced here and now, its provenance
+    names the atlas file by content hash."""
+    gpu, _, backend = spec.partition(":")
+    atlas, kv = load(gpu), kv_dtype or ("bf16" if dtype not in ("bf16", "fp16") else dtype)
+    table = points(atlas, model, dtype, kv, Layout(tp), backend or "vllm")
+    tables = atlas.header["tables"]
+    return DeviceProfile(
+        id=f"atlas:{spec}",
+        kind="atlas",
+        label=f"priced from measured operators of {atlas.header['name']} ({backend or 'vllm'} kernels), not measured by kvcast",
+        device={"name": atlas.header["name"], "memory_gib": atlas.header["memory_gib"]},
+        model=known_as(model),
+        dtype=dtype,
+        kv_dtype=kv,
+        tensor_parallel=tp,
+        provenance={
+            **atlas.header["provenance"],
+            "version": tables[f"{backend or 'vllm'}/gemm"]["version"],
+            "date": "2026-11-30",
+            "kernels": ", ".join(sorted({o["basis"].split()[0] for o in table["rests_on"] if "/" in o["basis"]})),
+            "content_hash": atlas.content_hash,
+            "notes": [
+                "Times of shapes that were not measured lie between measured ones; points.rests_on states each operator's"
+                " expected error.",
+                "Norms, activations and the embedding are a bandwidth formula; attention over a cached prefix is a formula.",
+                "Host time of 0.6 ms a step and 15 us a sequence is included, as asynchronously scheduled engines take.",
+            ],
+        },
+        points=table,
+    )

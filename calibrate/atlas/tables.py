@@ -107,7 +107,9 @@ class Atlas:
         """One line per table: rows, version, dtypes, what was changed."""
         return [
             f"{name}: {about['rows']:,} rows, {about['version']}"
-            + "".join(f", {column} {'/'.join(labels)}" for column, labels in about["labels"].items() if "dtype" in column)
+            + "".join(
+                f", {column} {'/'.join(labels)}" for column, labels in about["labels"].items() if "dtype" in column
+            )
             + f"; {about['dropped']} dropped (beat the hardware), {about['levelled']} levelled"
             for name, about in sorted(self.header["tables"].items())
         ]
