@@ -1,7 +1,7 @@
 """Builds calibrate/atlas/<gpu>.npz from the operator tables of aiconfigurator-core 0.12 (Apache-2.0).
 
 Per GPU one file: every table of the backends below, constant columns dropped, grids dense, times levelled where physics
-demands that more work takes longer, and rows dropped that beat the hardware's own peak. Equal packages give equal bytes.
+demands that more work takes longer, rows dropped that beat the hardware's own peak. Equal packages give equal bytes.
 
     pip install 'aiconfigurator-core==0.12.*' && python tools/export_atlas.py [gpu ...]
 """
@@ -203,7 +203,7 @@ def add(
 
 
 def levelled(axes: list[np.ndarray], ms: np.ndarray) -> tuple[np.ndarray, int]:
-    """Never falling along any axis: pooled means of log times axis by axis, then the mean of the least curve above and
+    """Never falling along any axis: pooled medians axis by axis, then the mean of the least curve above and
     the greatest below for what the second axis brought back. And how many times moved by more than 1 %."""
     level = ms
     for axis, x in enumerate(axes, start=1):
@@ -217,18 +217,21 @@ def levelled(axes: list[np.ndarray], ms: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def pooled(times: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The nearest curve (weighted least squares of logarithms) that never falls: pool adjacent violators; NaN stays."""
-    there = np.isfinite(times)
+    """The nearest curve that never falls, by weighted medians of pooled violators (least absolute deviations: one
+    outlier does not move its neighbours); NaN stays."""
+    there = np.flatnonzero(np.isfinite(times))
     if (np.diff(times[there]) >= 0).all():
         return times
-    pools: list[tuple[float, float, int]] = []
-    for value, weight in zip(np.log(times[there]).tolist(), weights[there].tolist(), strict=True):
-        pools.append((value, weight, 1))
+    pools: list[tuple[float, np.ndarray]] = []
+    for i in there:
+        pools.append((float(times[i]), np.array([i])))
         while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
-            (high, a, n), (low, b, m) = pools[-2:]
-            pools[-2:] = [((high * a + low * b) / (a + b), a + b, n + m)]
+            members = np.concatenate([pools[-2][1], pools[-1][1]])
+            middle = float(np.median(np.repeat(times[members], weights[members])))
+            pools[-2:] = [(middle, members)]
     out = times.copy()
-    out[there] = np.exp(np.repeat([value for value, _, _ in pools], [n for _, _, n in pools]))
+    for middle, members in pools:
+        out[members] = middle
     return out
 
 

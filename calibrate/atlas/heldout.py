@@ -124,13 +124,8 @@ def _heads(price: Pricer, operator: str) -> Iterator[Case]:
             grid = grid[:, 0] if operator == "prefill" else grid
             weights, _ = neighbours(heads[left][:, None].astype(float), (asked,))
             count = heads[left]
-            first = (0,) * (grid.ndim - 1)
-            estimate = blend(
-                grid,
-                weights,
-                lambda row, grid=grid, first=first: float(np.nan_to_num(grid[(row, *first)])),
-                lambda row, count=count, asked=asked: asked / float(count[row]) if operator == "prefill" else 1.0,
-            )
+            shares = asked / count if operator == "prefill" else np.ones(len(count))
+            estimate = blend(grid, weights, shares.__getitem__)
             truth = table.seconds[rows[order[j]]]
             truth = truth[0] if operator == "prefill" else truth
             both = np.isfinite(estimate)

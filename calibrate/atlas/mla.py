@@ -1,7 +1,9 @@
 """Latent attention (MLA): the part of a layer that is not a shared matrix multiply.
 
-The one idea: vLLM's tables time a whole MLA module. Its projections are the model's matrix multiplies, priced with all
-others by the tokens of a step; what the module takes beyond them is attention. SGLang's tables time that part alone.
+The one idea: vLLM's tables time a whole MLA module. Its projections go by the tokens of a step, as all other matrix
+multiplies do; what the module takes beyond them is attention. Small block-scaled products take longer alone in their
+table than the whole module takes in its graph, so the projections are at most a share of the module. SGLang's tables
+time attention alone.
 
     python -c "from calibrate.atlas.price import Pricer; from calibrate.atlas.tables import load;
     print(Pricer(load('h200')).has('mla_decode'))"
@@ -27,6 +29,8 @@ from calibrate.latency import EXTRAPOLATED
 from calibrate.layer_groups import Attention
 
 # The model the tables were measured on: DeepSeek-V3's widths, with 1 to 128 heads a rank.
+LEAST_ATTENTION = 0.2
+"""Share of a module without context that is attention at least."""
 HIDDEN, Q_RANK, KV_RANK, ROPE, NOPE, V = 7168, 1536, 512, 64, 128, 128
 
 
@@ -43,14 +47,17 @@ def mla_prefill(price: Pricer, a: Attention, heads: int, gemm: str, kv_dtype: st
     grid = np.array([completed([length], row[0]) for row in rows.seconds])
     if module:
         grid = np.array(
-            [t - _projections(price, gemm, h, length) for t, h in zip(grid, rows.keys[:, 0].tolist(), strict=True)]
+            [
+                t - _at(price, length, _projections(price, gemm, h, kv_dtype))
+                for t, h in zip(grid, rows.keys[:, 0].tolist(), strict=True)
+            ]
         )
     bounds = np.array([2.0 * h * (NOPE + ROPE + V) for h in rows.keys[:, 0]])
     bounds = bounds[:, None] * causal_pairs(length, 0.0) / price.flops["bf16"]
     grid = np.maximum.accumulate(np.maximum(grid, CALL_S + bounds), axis=1)
     weights, octaves = neighbours(rows.keys.astype(float), (heads,))
     theirs = rows.keys[:, 0] * float(NOPE + ROPE + V)
-    seconds = blend(grid, weights, lambda row: float(grid[row, 0]), lambda row: width / float(theirs[row]))
+    seconds = blend(grid, weights, lambda row: width / float(theirs[row]))
     cover, error, words = covered(weights, octaves, price.error("mla_prefill", gemm))
     return length, Priced(seconds, cover, error, f"{rows.name} {words}")
 
@@ -74,7 +81,7 @@ def mla_decode(
     grid = np.array([completed([batch, context], row) for row in rows.seconds])
     floor = CALL_S + batch[:, None] * context * (KV_RANK + ROPE) * byte / price.bandwidth
     if module:
-        around = [_projections(price, gemm, h, batch) for h in rows.keys[:, 0].tolist()]
+        around = [_at(price, batch, _projections(price, gemm, h, kv_dtype)) for h in rows.keys[:, 0].tolist()]
         grid = grid - np.array(around)[:, :, None]
     else:
         grid = grid + np.array([_absorbed(price, h, batch) for h in rows.keys[:, 0].tolist()])[:, :, None]
@@ -82,7 +89,7 @@ def mla_decode(
     grid = np.maximum.accumulate(np.maximum.accumulate(grid, axis=1), axis=2)
     weights, octaves = neighbours(rows.keys.astype(float), (heads,))
     scale = latent / (KV_RANK + ROPE)
-    seconds = blend(grid, weights, lambda row: float(grid[row, 0, 0]), lambda row: scale)
+    seconds = blend(grid, weights, lambda row: scale)
     limits = np.min([measured_limits(context, rows.seconds[row]) for row, _ in weights], axis=0)
     cover, error, words = covered(weights, octaves, price.error("mla_decode", gemm))
     return batch, context, limits, Priced(seconds, cover, error, f"{rows.name} {words}")
@@ -109,12 +116,42 @@ def _rows(price: Pricer, operator: str, gemm: str, kv_dtype: str) -> tuple[Table
     return None
 
 
-def _projections(price: Pricer, gemm: str, heads: int, tokens: np.ndarray) -> np.ndarray:
-    """Seconds of the measured model's own projections; what prefill expands of the latent stays with attention."""
+def mla_projections(price: Pricer, a: Attention, hidden: int, heads: int, gemm: str, kv_dtype: str) -> Priced:
+    """Times by token count of the projections of one layer on one rank."""
+    latent, q_width = a.kv_lora_rank + a.qk_rope_head_dim, heads * (a.qk_nope_head_dim + a.qk_rope_head_dim)
+    down = [(a.q_lora_rank + latent, hidden), (q_width, a.q_lora_rank or hidden)]
+    parts = [price.gemm(gemm, n, k) for n, k in (*down, (hidden, heads * a.v_head_dim))]
+    own = np.sum([part.seconds for part in parts], axis=0)
+    limited = _projections(price, gemm, heads, kv_dtype) / _products(price, gemm, heads)
+    worst = max(parts, key=lambda part: part.cover)
+    return Priced(np.maximum.accumulate(own * limited), worst.cover, worst.error, worst.basis)
+
+
+def _at(price: Pricer, tokens: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    return np.interp(tokens, price.tokens, seconds)
+
+
+def _products(price: Pricer, gemm: str, heads: float) -> np.ndarray:
+    """Times by token count of the measured model's own projections as its products are priced alone. What prefill
+    expands of the latent stays with attention."""
     shapes = [(Q_RANK + KV_RANK + ROPE, HIDDEN), (heads * (NOPE + ROPE), Q_RANK), (HIDDEN, heads * V)]
-    return sum(
-        (np.interp(tokens, price.tokens, price.gemm(gemm, n, k).seconds) for n, k in shapes), np.zeros(len(tokens))
-    )
+    return np.sum([price.gemm(gemm, int(n), int(k)).seconds for n, k in shapes], axis=0)
+
+
+def _projections(price: Pricer, gemm: str, heads: float, kv_dtype: str) -> np.ndarray:
+    """The same, at most a share of the module with nothing to attend to."""
+    total, tokens = _products(price, gemm, heads), price.tokens
+    for operator, axis in (("mla_prefill", 1), ("mla_decode", 0)):
+        found = _rows(price, operator, gemm, kv_dtype)
+        if found is None or not found[1]:
+            continue
+        rows = found[0]
+        x = rows.axes[axis][1].astype(float)
+        grid = np.array([completed([x], row[0] if axis else row[:, 0]) for row in rows.seconds])
+        weights, _ = neighbours(rows.keys.astype(float), (heads,))
+        module = np.interp(tokens, x, np.sum([weight * grid[row] for row, weight in weights], axis=0))
+        total = np.where(tokens <= x[-1], np.minimum(total, (1 - LEAST_ATTENTION) * module), total)
+    return np.maximum.accumulate(total)
 
 
 def _absorbed(price: Pricer, heads: int, tokens: np.ndarray) -> np.ndarray:

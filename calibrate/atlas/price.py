@@ -24,7 +24,7 @@ WEIGHT_BYTES = {
     **{"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "int8": 1.0},
     **{"int4": 0.53125, "mxfp4": 0.53125, "nvfp4": 0.5625},
 }
-"""Bytes of a weight with its share of the scales: int4 in groups of 128 with a half, mxfp4 a byte in 32, nvfp4 in 16."""
+"""Bytes of a weight with its share of the scales: int4 two bytes in 64 weights, mxfp4 one in 32, nvfp4 one in 16."""
 GEMM_NAMES = {"bf16": ("bfloat16",), "fp8": ("fp8",), "fp8_block": ("fp8_block", "fp8"), "nvfp4": ("nvfp4",)}
 MOE_NAMES = {
     **GEMM_NAMES,
@@ -41,8 +41,8 @@ EFFICIENCY = 0.7
 ROUTING = "power_law_1.2"
 """How uneven the tables' routing is: experts' loads follow a power law."""
 CALL_S = 5e-6
-"""What a call takes beside its FLOPs and bytes, as far as comparing shapes goes: of 0, 2 and 5 us the one with the least
-held-out error of matrix multiplies."""
+"""What a call takes beside its FLOPs and bytes, as far as comparing shapes goes: of 0, 2 and 5 us the one with the
+least held-out error of matrix multiplies."""
 MOE_CALL_S = 10e-6
 """The same for experts, of 2 to 30 us."""
 
@@ -110,8 +110,8 @@ class Pricer:
         return np.maximum(2.0 * m * n * k / self.peak(dtype), moved / self.bandwidth)
 
     def gemm(self, dtype: str, n: int, k: int) -> Priced:
-        """Times over `tokens` of [tokens, k] x [k, n]. Wider than the widest measured: so many equal pieces; narrower than the
-        narrowest: its time."""
+        """Times over `tokens` of [tokens, k] x [k, n]. Wider than the widest measured: so many equal pieces; narrower
+        than the narrowest: its time."""
         dtype = "bf16" if dtype == "fp16" else dtype
         found = self._named("gemm", "gemm_dtype", GEMM_NAMES.get(dtype, ()))
         if found is None:
@@ -136,7 +136,7 @@ class Pricer:
     def _borrowed_gemm(self, dtype: str, n: int, k: int) -> Priced:
         """A weight type without a table: the bf16 kernel's time with this type's bytes, computed on its units."""
         bf16 = self.gemm("bf16", n, k)
-        launch = float(self._table("gemm").seconds[:, 0].min())
+        launch = float(np.nanmin(self._table("gemm").seconds[:, 0]))
         scale = self.gemm_bound(dtype, n, k) / self.gemm_bound("bf16", n, k)
         seconds = np.maximum.accumulate(launch + (bf16.seconds - launch) * scale)
         return Priced(seconds, EXTRAPOLATED, FORM_ERROR / 2, f"{dtype} bytes on the bf16 kernel")
@@ -171,7 +171,7 @@ class Pricer:
             mine = head_dim * heads * causal_pairs(length, 0.0, window)
             return np.asarray(mine / (dim * count * causal_pairs(length, 0.0, reach if window else 0)))
 
-        seconds = blend(grid, weights, lambda row: float(grid[row, 0]), scale)
+        seconds = blend(grid, weights, scale)
         bound = 4.0 * heads * head_dim * causal_pairs(length, 0.0, window) / self.flops["bf16"]
         cover, error, words = covered(weights, octaves, self.error("prefill", kv_dtype))
         return length, Priced(np.maximum.accumulate(np.maximum(seconds, bound)), cover, error, f"{basis} {words}")
@@ -195,7 +195,7 @@ class Pricer:
             theirs = np.minimum(context, reach) if window else context
             return np.asarray(kv_heads * head_dim * seen / (count * dim * theirs))
 
-        seconds = blend(grid, weights, lambda row: float(grid[row, 0, 0]), scale)
+        seconds = blend(grid, weights, scale)
         bound = 2.0 * kv_heads * head_dim * WEIGHT_BYTES[kv_dtype] / self.bandwidth * batch[:, None]
         seconds = np.maximum(seconds, bound * (np.minimum(context, window) if window else context))
         seconds = np.maximum.accumulate(np.maximum.accumulate(seconds, axis=0), axis=1)
@@ -233,8 +233,7 @@ class Pricer:
     # ---- experts ---------------------------------------------------------------------------------------------
 
     def moe_bound(self, s: MoeShape, tokens: np.ndarray) -> np.ndarray:
-        """Seconds that the routed experts of a rank take at the hardware's bound: activated experts' weights, their
-        FLOPs."""
+        """Seconds that the routed experts of a rank take at the hardware's bound: activated weights or FLOPs."""
         weights = 3.0 * s.hidden * s.inter / s.tp
         active = s.experts / s.ep * -np.expm1(tokens * math.log1p(-min(s.topk / s.experts, 1 - 1e-12)))
         rows = tokens * s.topk / s.ep
@@ -242,8 +241,8 @@ class Pricer:
         return np.maximum(2.0 * rows * weights / self.peak(s.dtype), moved / self.bandwidth)
 
     def moe(self, shape: MoeShape, without: Sequence[int] = (0, 0, 0, 0)) -> tuple[np.ndarray, Priced]:
-        """(token counts, times) of one layer's routed experts on one rank; of other shapes the ratio to the bound at the
-        same rows an expert. without: (hidden, inter, topk, experts) to
+        """(token counts, times) of one layer's routed experts on one rank; of other shapes the ratio to the bound at
+        the same rows an expert. without: (hidden, inter, topk, experts) to
         leave out, for held-out errors."""
         dtype = "bf16" if shape.dtype == "fp16" else shape.dtype
         rows = self._named("moe", "moe_dtype", MOE_NAMES.get(dtype, ()))
@@ -271,8 +270,8 @@ class Pricer:
     # ---- what moves between GPUs, and what only moves bytes --------------------------------------------------
 
     def all_reduce(self, gpus: int) -> tuple[np.ndarray, Priced]:
-        """(16-bit elements, times) of one all-reduce: the engine's own in a graph, else NCCL's, else latency + bytes over
-        the link. (The tables' message_size counts elements: as bytes NVLink would run at half its rate.)"""
+        """(16-bit elements, times) of one all-reduce: the engine's own in a graph, else NCCL's, else latency and bytes
+        over the link. (The tables' message_size counts elements: as bytes NVLink would run at half its rate.)"""
         table = self._table("all_reduce")
         rows = table
         if "kernel_source" in table.columns:

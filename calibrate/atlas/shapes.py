@@ -63,15 +63,13 @@ def _around(keys: np.ndarray, rows: np.ndarray, asked: list[float]) -> tuple[lis
 
 
 def blend(
-    seconds: np.ndarray,
-    weights: Sequence[tuple[int, float]],
-    launch_s: Callable[[int], float],
-    scale: Callable[[int], np.ndarray | float],
+    seconds: np.ndarray, weights: Sequence[tuple[int, float]], scale: Callable[[int], np.ndarray | float]
 ) -> np.ndarray:
-    """Weighted times of rows: the launch of each stays as it is, the work above it is scaled by `scale(row)`."""
+    """Weighted times of rows: the launch of each, its first time, stays as it is; the work above it is scaled by
+    `scale(row)`."""
     total = np.zeros(seconds.shape[1:])
     for row, weight in weights:
-        launch = launch_s(row)
+        launch = float(seconds[row].flat[0])
         total = total + weight * (launch + (seconds[row] - launch) * scale(row))
     return total
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrate.atlas.mla import mla_decode, mla_prefill
+from calibrate.atlas.mla import mla_decode, mla_prefill, mla_projections
 from calibrate.atlas.price import MoeShape, Pricer, causal_pairs
 from calibrate.atlas.shapes import FORM_ERROR, Priced, along
 from calibrate.atlas.tables import Atlas, load
@@ -36,8 +36,8 @@ PREFILL_CALL_S = 13.2e-6
 """What the package adds to the kernel of a prefill call in a layer (rotary embedding and KV write), however long the
 prefix, and again for each of the norms of q and k."""
 HOST = {"async": (0.6e-3, 15e-6), "sync": (2.0e-3, 15e-6), "none": (0.0, 0.0)}
-"""Seconds of host time (a step, a sequence) by scheduling mode. async: public vLLM runs, where it takes TPOT's error from
-8.4 to 5.8 % and the bias to zero; sync: engines that schedule between steps."""
+"""Seconds of host time (a step, a sequence) by scheduling mode. async: public vLLM runs, where it takes TPOT's error
+from 8.4 to 5.8 % and the bias to zero; sync: engines that schedule between steps."""
 LAUNCH_FLOOR_S = 60e-6
 """Least time of a layer whose kernels are launched one by one: a dozen launches of 5 us."""
 NARROW = {"fp8": "fp8", "fp8_block": "fp8_block", "int4": "int4", "nvfp4": "nvfp4"}
@@ -46,8 +46,8 @@ NARROW = {"fp8": "fp8", "fp8_block": "fp8_block", "int4": "int4", "nvfp4": "nvfp
 
 @dataclass(frozen=True)
 class Layout:
-    """How a model is laid over GPUs. tp: tensor-parallel width; ep: experts split over so many of them (1: each expert is
-    split instead)."""
+    """How a model is laid over GPUs. tp: tensor-parallel width; ep: experts split over so many of them (1: each expert
+    is split instead)."""
 
     tp: int = 1
     ep: int = 1
@@ -96,7 +96,7 @@ class _Model:
         found = [self._bytes("embedding", 1, 2.0 * self.model.hidden)]
         for group in self.groups:
             found += [self._bytes("norm", 2 * group.count, 8.0 * self.model.hidden)]
-            found += [self._gemm(name, group.count, *shape) for name, *shape in self._projections(group.attention)]
+            found += self._projections(group.count, group.attention)
             found += self._mlp(group)
         if self.layout.tp > 1:
             found.append(self._all_reduce(2 * self.model.layers + 1))
@@ -104,14 +104,17 @@ class _Model:
         found.append(_operator("lm_head", "rows", 1, self.price.tokens, head))
         return found
 
-    def _projections(self, a: Attention) -> list[tuple[str, int, int]]:
-        """(name, n, k) of an attention layer's matrix multiplies on one rank; those of MLA and linear attention that are
-        measured as part of the attention module are not among them."""
+    def _projections(self, count: int, a: Attention) -> list[Operator]:
+        """An attention layer's matrix multiplies on one rank."""
         tp, hidden = self.layout.tp, self.model.hidden
-        if a.kind == "mla":
-            return mla_projections(a, hidden, tp)
         heads, kv_heads = a.heads // tp, -(-a.kv_heads // tp)
-        return [("qkv", (heads + 2 * kv_heads) * a.head_dim, hidden), ("attention_out", hidden, heads * a.head_dim)]
+        if a.kind == "mla":
+            priced = mla_projections(self.price, a, hidden, heads, self.narrow, self.kv_dtype)
+            return [_operator("mla_projections", "tokens", count, self.price.tokens, priced)]
+        return [
+            self._gemm("qkv", count, (heads + 2 * kv_heads) * a.head_dim, hidden),
+            self._gemm("attention_out", count, hidden, heads * a.head_dim),
+        ]
 
     def _mlp(self, group: LayerGroup) -> list[Operator]:
         mlp, hidden, tp = group.mlp, self.model.hidden, self.layout.tp
@@ -187,16 +190,6 @@ class _Model:
         return mla_prefill(self.price, a, heads, gemm, self.kv_dtype), mla_decode(
             self.price, a, heads, gemm, self.kv_dtype
         )
-
-
-def mla_projections(a: Attention, hidden: int, tp: int) -> list[tuple[str, int, int]]:
-    """(name, n, k) of latent attention's matrix multiplies on one rank that prefill and decode share."""
-    heads, latent = a.heads // tp, a.kv_lora_rank + a.qk_rope_head_dim
-    q_width = heads * (a.qk_nope_head_dim + a.qk_rope_head_dim)
-    down = [("qkv_down", a.q_lora_rank + latent, hidden), ("q_up", q_width, a.q_lora_rank)]
-    if not a.q_lora_rank:
-        down = [("kv_down", latent, hidden), ("q", q_width, hidden)]
-    return [*down, ("attention_out", hidden, heads * a.v_head_dim)]
 
 
 def _check(model: ModelSpec, layout: Layout) -> None:
@@ -335,7 +328,7 @@ def atlas_profile(
     return DeviceProfile(
         id=f"atlas:{spec}",
         kind="atlas",
-        label=f"priced from measured operators of {atlas.header['name']} ({backend or 'vllm'} kernels), not measured by kvcast",
+        label=f"priced from measured operators of {atlas.header['name']} ({backend or 'vllm'}), not measured by kvcast",
         device={"name": atlas.header["name"], "memory_gib": atlas.header["memory_gib"]},
         model=known_as(model),
         dtype=dtype,
@@ -348,10 +341,10 @@ def atlas_profile(
             "kernels": ", ".join(sorted({o["basis"].split()[0] for o in table["rests_on"] if "/" in o["basis"]})),
             "content_hash": atlas.content_hash,
             "notes": [
-                "Times of shapes that were not measured lie between measured ones; points.rests_on states each operator's"
-                " expected error.",
-                "Norms, activations and the embedding are a bandwidth formula; attention over a cached prefix is a formula.",
-                "Host time of 0.6 ms a step and 15 us a sequence is included, as asynchronously scheduled engines take.",
+                "Times of shapes that were not measured lie between measured ones; points.rests_on states the expected"
+                " error of each operator.",
+                "Norms, activations, the embedding and attention over a cached prefix are formulas.",
+                "0.6 ms a step and 15 us a sequence of host time are included, as asynchronous engines take.",
             ],
         },
         points=table,

@@ -138,7 +138,8 @@ def save(path: Path, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any]
     """Writes the file; the same tables give the same bytes."""
     text = json.dumps(header, sort_keys=True, separators=(",", ":"))
     with path.open("wb") as f:
-        np.savez_compressed(f, header=np.frombuffer(text.encode(), np.uint8), **dict(sorted(arrays.items())))
+        stored: dict[str, Any] = {"header": np.frombuffer(text.encode(), np.uint8), **dict(sorted(arrays.items()))}
+        np.savez_compressed(f, **stored)
 
 
 def bundled_gpus() -> list[str]:

@@ -180,7 +180,8 @@ class DecodeTable:
         self.call_s = next(us for us in table["us"][0] if us is not None) * scale
         for batch, row in zip(self.batches, table["us"], strict=True):
             measured = [(float(c), us * scale) for c, us in zip(table["context"], row, strict=True) if us is not None]
-            self.lines.append(Line.through(*zip(*self._below(measured, batch, form), *measured, strict=True)))
+            points = [*self._below(measured, batch, form), *measured]
+            self.lines.append(Line.through([c for c, _ in points], [s for _, s in points]))
             self.limits.append(measured[-1][0])
         self.limits = [float(limit) for limit in table.get("measured_context", self.limits)]
         sums = [b * limit for b, limit in zip(self.batches, self.limits, strict=True)]

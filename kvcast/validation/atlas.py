@@ -1,9 +1,9 @@
 """How far the atlas errs at shapes nobody measured: every measured shape left out once and predicted from the others.
 
 The one idea: any model is priced between measured shapes, so this error is the one its step times carry. Goals, means
-over a GPU's shapes: 4 % for bf16 and fp8 matrix multiplies, 8 % for block-scaled fp8, 6 % for attention, 10 % for experts
-and latent attention. The set passes when the median over GPUs of vLLM's tables meets them; each GPU that does not is
-marked.
+over a GPU's shapes: 4 % for bf16 and fp8 matrix multiplies, 8 % for block-scaled fp8, 6 % for attention, 10 % for
+experts and latent attention. The set passes when the median over GPUs of vLLM's tables meets them; each GPU that does
+not is marked.
 
     kvcast validate atlas
 """

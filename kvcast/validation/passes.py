@@ -4,9 +4,9 @@ The one idea: the atlas holds the package's measured rows, so a pass it adds up 
 levelling and interpolating between shapes cost. The set passes when on every GPU, backend and phase the mean absolute
 error is at most 3 % and no pass is more than 10 % off. Host time and launch floor are left out: the package has none.
 Prefills over a cached prefix are printed and not judged: kvcast never lets them fall below the same prefill without one
-or below reading their KV once, the package does. Left out, with their counts: prefills beyond the longest measured prompt, where the package holds the last rate and
-kvcast goes on with the pairs of tokens, and decodes beyond the contexts measured at their batch size (most need more
-memory than the GPU has), where each has its own form.
+or below reading their KV once, the package does. Left out, with their counts: prefills beyond the longest measured
+prompt, where the package holds the last rate and kvcast goes on with the pairs of tokens, and decodes beyond the
+contexts measured at their batch size (most need more memory than the GPU has), where each has its own form.
 
     kvcast validate passes --data DIR
 """
@@ -27,10 +27,8 @@ MEAN, WORST = 0.03, 0.10
 LONGEST = 16_384
 """Longest prompt whose attention was measured, tokens."""
 EXPLAINED = {
-    (
-        "b200",
-        "vllm",
-    ): "its table times fp8 products of one token at 2.5 times those of two; kvcast levels what falls with more work"
+    ("b200", "vllm"): "its table has fp8 products of one token at 2.5 times those of two, and single counts at twice"
+    " their neighbours; kvcast levels them"
 }
 """Where kvcast deliberately differs from the package's rows, so that the limits say nothing."""
 PREFIX = "prefill over a prefix"
@@ -84,8 +82,8 @@ def run(data_dir: Path, **_: object) -> Outcome:
             "case": worst.case,
         }
         lines.append(
-            f"{gpu} {backend} {phase}: mean error {mean:.1%}, worst {worst.error:+.1%} ({worst.case}), {len(passes)} passes"
-            + ("" if within else f"; beyond 3 % or 10 %{': ' + why if why else ''}")
+            f"{gpu} {backend} {phase}: mean error {mean:.1%}, worst {worst.error:+.1%} ({worst.case}),"
+            f" {len(passes)} passes" + ("" if within else f"; beyond 3 % or 10 %{': ' + why if why else ''}")
         )
     lines.append(f"left out beyond what was measured: {beyond['prefill']} prefills, {beyond['decode']} decodes")
     lines.append(f"passes {'within' if passed else 'not within'} 3 % on average and 10 % at worst")
