@@ -64,7 +64,7 @@ class TableStepTime(CurveStepTime):
         )
         mixed = points.get("mixed_attention")
         self._mixed = MixedTable(mixed, self._prefill, self._decode) if mixed else None
-        longest = None if skew else never_falling(self._decode.line(1)[0])
+        longest = None if skew else self._decode.line(1)[0]
         overhead = points.get("step_overhead_us", 0.0) * US + overhead_s
         super().__init__(overhead, longest, max_context=self._decode.longest_measured)
         self.launch_floor_s = points.get("launch_floor_us", 0.0) * US
@@ -164,7 +164,7 @@ def _look_up(line: Line, x: int, measured_to: float) -> tuple[float, int]:
 
 
 class DecodeTable:
-    """Decode attention by batch size and mean context.
+    """Decode attention by batch size and mean context, dips of noise along the context levelled.
 
     Between two measured batch sizes the time is interpolated at equal context; beyond the longest context measured for
     a batch it grows with the slope of the last points (bytes of KV); beyond the largest batch it grows in proportion.
@@ -181,7 +181,7 @@ class DecodeTable:
         for batch, row in zip(self.batches, table["us"], strict=True):
             measured = [(float(c), us * scale) for c, us in zip(table["context"], row, strict=True) if us is not None]
             points = [*self._below(measured, batch, form), *measured]
-            self.lines.append(Line.through([c for c, _ in points], [s for _, s in points]))
+            self.lines.append(never_falling(Line.through([c for c, _ in points], [s for _, s in points])))
             self.limits.append(measured[-1][0])
         self.limits = [float(limit) for limit in table.get("measured_context", self.limits)]
         sums = [b * limit for b, limit in zip(self.batches, self.limits, strict=True)]
