@@ -46,7 +46,8 @@ class ModelConfig:
 @dataclass(frozen=True)
 class HardwareConfig:
     profile: str = _f(
-        "h200-llama-3.1-8b-aic", "a bundled profile, a profile file, a folder of operator tables, or roofline:GPU"
+        "h200-llama-3.1-8b-aic",
+        "a bundled profile, a profile file, a folder of operator tables, atlas:GPU, or roofline:GPU",
     )
     tensor_parallel: int = _f(1, "GPUs per replica")
 

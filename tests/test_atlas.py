@@ -11,6 +11,7 @@ from calibrate.atlas.tables import BUNDLED, bundled_gpus, load, load_file, pack,
 from calibrate.latency import EXTRAPOLATED, INTERPOLATED, MEASURED, load_step_time
 from calibrate.models import resolve_model
 from calibrate.profile import resolve_profile
+from kvcast.validation import passes
 from workloads.errors import InputError
 
 LLAMA = resolve_model("llama-3.1-8b")
@@ -300,3 +301,11 @@ def test_atlas_colon_gpu_is_a_profile_of_any_model_and_width():
     assert load_step_time("atlas:b200:sglang").step([], 1, 100, 100, 1)[1] in (INTERPOLATED, EXTRAPOLATED)
     with pytest.raises(InputError, match="tensor_parallel 3: expected a divisor"):
         resolve_profile("atlas:h200", LLAMA, "bf16", 3)
+
+
+def test_whole_passes_are_the_packages_own(data_dir):
+    outcome = passes.run(data_dir)
+    assert outcome.passed, outcome.lines
+    judged = [f for f in outcome.figures.values() if f["judged"]]
+    assert sum(f["passes"] for f in judged) > 1500
+    assert all(f["mean"] <= 0.03 and abs(f["worst"]) <= 0.10 for f in judged)
