@@ -93,7 +93,8 @@ def run(data_dir: Path, **_: object) -> Outcome:
     lines.append(f"left out beyond what was measured: {beyond['prefill']} prefills, {beyond['decode']} decodes")
     apart = [name for name, f in figures.items() if not f["judged"]]
     lines.append(
-        f"passes {'within' if passed else 'not within'} 3 % on average and 10 % at worst; not judged: {', '.join(apart)}"
+        f"passes {'within' if passed else 'not within'} 3 % on average and 10 % at worst;"
+        f" not judged: {', '.join(apart)}"
     )
     return Outcome("passes", passed, lines, figures)
 
