@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
+from calibrate.atlas.steps import atlas_profile
 from calibrate.models import ModelSpec, known_as
 from calibrate.profile import BUNDLED, DeviceProfile, alike, bundled_profiles, load_profile
 from calibrate.sources.folder import profile_from_folder
@@ -23,13 +24,16 @@ from workloads.errors import InputError
 def resolve_profile(
     spec: str, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str | None = None
 ) -> DeviceProfile:
-    """The profile a scenario names: a bundled id, a profile file, a folder of operator tables, or roofline:GPU.
+    """The profile a scenario names: a bundled id, a profile file, a folder of operator tables, atlas:GPU, or
+    roofline:GPU.
 
     model: the scenario's ModelSpec. A profile of another model, precision or width is an InputError that lists those
     that fit; a roofline is used only when it is asked for. kv_dtype: checked when given (attention over an fp8 cache
     takes other times)."""
     if spec.startswith("roofline:"):
         return roofline_profile(spec.removeprefix("roofline:"), dtype, tp, kv_dtype)
+    if spec.startswith("atlas:"):
+        return atlas_profile(spec.removeprefix("atlas:"), model, dtype, tp, kv_dtype)
     profile = _find(spec, tp)
     name = known_as(model)
     if not profile.fits(name, dtype, tp):

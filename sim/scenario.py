@@ -76,7 +76,8 @@ class ModelConfig:
 @dataclass(frozen=True)
 class HardwareConfig:
     profile: str = key(
-        "h200-llama-3.1-8b-aic", "a bundled profile, a profile file, a folder of operator tables, or roofline:GPU"
+        "h200-llama-3.1-8b-aic",
+        "a bundled profile, a profile file, a folder of operator tables, atlas:GPU, or roofline:GPU",
     )
     tensor_parallel: int = key(1, "GPUs per replica", from_1(MAX_GPUS))
     weights_gib: float | None = key(

@@ -25,6 +25,7 @@ ROOMS = (
     ("workloads.load",),
     ("calibrate",),
     ("calibrate.sources", "calibrate.gpu"),
+    ("calibrate.atlas",),
     ("calibrate.resolve", "calibrate.utilization"),
     ("calibrate.latency", "calibrate.memory"),
     ("calibrate.faster",),
