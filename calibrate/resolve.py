@@ -12,11 +12,12 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-from calibrate.atlas.steps import atlas_profile
+from calibrate.atlas.steps import atlas_profile, unpriced
+from calibrate.atlas.tables import bundled_gpus
 from calibrate.models import ModelSpec, known_as
 from calibrate.profile import BUNDLED, DeviceProfile, alike, bundled_profiles, load_profile
 from calibrate.sources.folder import profile_from_folder
-from calibrate.sources.roofline import GPUS, roofline_profile
+from calibrate.sources.roofline import GPUS, gpu_key, roofline_profile
 from calibrate.sources.vidur import profile_from_vidur
 from workloads.errors import InputError
 
@@ -48,6 +49,24 @@ def resolve_profile(
             " (roofline:GPU takes any)"
         )
     return profile
+
+
+def profile_of_gpu(gpu: str, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str = "bf16") -> str:
+    """The best that is known of a GPU for a model: the bundled profile measured with it, else atlas:GPU, else
+    roofline:GPU. InputError for a GPU of which nothing is known."""
+    key, known = gpu.lower().replace("_", "-").removesuffix("-sxm"), sorted({*GPUS, *bundled_gpus()})
+    if key not in known:
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise InputError(f"[hardware] gpu = {gpu!r}: expected one of {', '.join(known)}{hint}")
+    for name in bundled_profiles():
+        one = load_profile(BUNDLED / f"{name}.json")
+        made_for = one.fits(known_as(model), dtype, tp) and alike(one.kv_dtype, kv_dtype)
+        if made_for and gpu_key(str(one.device["name"])) == key:
+            return name
+    if key in bundled_gpus() and (key not in GPUS or not unpriced(model, dtype, kv_dtype)):
+        return f"atlas:{key}"
+    return f"roofline:{key}"
 
 
 def _find(spec: str, tp: int = 1) -> DeviceProfile:

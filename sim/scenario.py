@@ -80,6 +80,11 @@ class HardwareConfig:
         "a bundled profile, a profile file, a folder of operator tables, atlas:GPU, or roofline:GPU",
     )
     tensor_parallel: int = key(1, "GPUs per replica", from_1(MAX_GPUS))
+    gpu: str | None = key(
+        None,
+        "a GPU by name (h200), instead of profile: its bundled profile for the model, precision and width, else its"
+        " atlas, else its roofline",
+    )
     weights_gib: float | None = key(
         None, "weights on each GPU, GiB; default: from the model's shapes and precision", above_0(1e6)
     )

@@ -1,7 +1,8 @@
 """Linear attention (Gated DeltaNet, Mamba-2): a state of constant size instead of KV.
 
 The one idea: a decode reads and writes its sequence's state, whatever the context; a prefill does so once a call and
-computes on it token by token. The tables time neither, so both are the operator's form at a share of the hardware.
+computes on it token by token. Both are the operator's form at a share of the hardware: the tables' own times (gdn) are
+not priced yet.
 
     python -c "from calibrate.atlas.linear import linear_prefill as f; from calibrate.atlas.price import Pricer;
     from calibrate.atlas.tables import load; print(f(Pricer(load('h200')), 2**20, 3e6))"

@@ -25,6 +25,8 @@ from workloads.errors import InputError
 BUNDLED = Path(__file__).parent
 SCHEMA = 1
 MS = 1e-3
+PRICED = ("gemm", "prefill", "decode", "moe", "mla_prefill", "mla_decode", "all_reduce")
+"""Operators that `price` and `mla` take from a file; the others are kept for what comes."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,30 @@ class Atlas:
             + f"; {about['dropped']} dropped (beat the hardware), {about['levelled']} levelled"
             for name, about in sorted(self.header["tables"].items())
         ]
+
+
+def about(atlas: Atlas) -> dict[str, Any]:
+    """What a GPU's atlas holds, for lists of profiles."""
+    tables = atlas.header["tables"]
+    weights = {w for name, t in tables.items() if name.endswith(("/gemm", "/moe")) for w in _weights(t)}
+    return {
+        "profile": f"atlas:{atlas.gpu}",
+        "name": atlas.header["name"],
+        "memory_gib": atlas.header["memory_gib"],
+        "engines": sorted({t["version"] for name, t in tables.items() if name.endswith("/gemm")}),
+        "weights": sorted(weights),
+        "operators": sorted({name.split("/")[1] for name in tables} & set(PRICED)),
+        "rows": sum(t["rows"] for t in tables.values()),
+        "content_hash": atlas.content_hash,
+    }
+
+
+def _weights(table: Mapping[str, Any]) -> list[str]:
+    return [
+        text
+        for column in ("gemm_dtype", "moe_dtype")
+        for text in [*table["labels"].get(column, ()), *filter(None, [table["constant"].get(column)])]
+    ]
 
 
 def pack(ms: np.ndarray) -> np.ndarray:

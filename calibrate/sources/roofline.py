@@ -10,6 +10,7 @@ adds a fixed cost and a cost per sequence. Every such step is marked extrapolate
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -135,6 +136,18 @@ def roofline_profile(gpu: str, dtype: str = "bf16", tp: int = 1, kv_dtype: str |
             ],
         },
     )
+
+
+def gpu_key(device: str) -> str:
+    """The roofline's name for a device as a driver or a profile calls it. InputError when it has none."""
+    words = re.sub(r"[^a-z0-9]+", "-", device.lower())
+    found = [key for key in GPUS if key in words]
+    if not found:
+        raise InputError(
+            f"device {device!r} is not among the GPUs with a roofline ({', '.join(GPUS)}): what more compute or"
+            " bandwidth would do is unknown"
+        )
+    return max(found, key=len)
 
 
 class RooflineStepTime(CurveStepTime):

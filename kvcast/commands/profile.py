@@ -85,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list() -> dict[str, Any]:
+    from calibrate.atlas.tables import about, bundled_gpus, load
     from calibrate.models import bundled_models, resolve_model
     from calibrate.profile import BUNDLED, bundled_profiles, load_profile
 
@@ -101,7 +102,7 @@ def _list() -> dict[str, Any]:
                 "kv_bytes_per_token_bf16": model.kv_bytes_per_token("bf16"),
             }
         )
-    return {"profiles": profiles, "models": models}
+    return {"profiles": profiles, "atlas": [about(load(gpu)) for gpu in bundled_gpus()], "models": models}
 
 
 def _list_text(document: dict[str, Any]) -> str:
@@ -110,6 +111,10 @@ def _list_text(document: dict[str, Any]) -> str:
     profiles = [
         [p["id"], p["device"]["name"], p["model"] or "any", p["dtype"], str(p["tensor_parallel"]), p["label"]]
         for p in document["profiles"]
+    ]
+    atlas = [
+        [a["profile"], a["name"], f"{a['memory_gib']:g} GiB", *(", ".join(a[k]) for k in ("engines", "weights"))]
+        for a in document["atlas"]
     ]
     models = [
         [
@@ -124,7 +129,10 @@ def _list_text(document: dict[str, Any]) -> str:
     return "\n\n".join(
         [
             text.table(["profile", "GPU", "model", "dtype", "TP", "what it rests on"], profiles, left=6),
-            "any other GPU or model: roofline:GPU, from datasheet figures (about 30 % off)",
+            "any model on a GPU with measured operators, at any width:",
+            text.table(["profile", "GPU", "memory", "kernels of", "weights measured"], atlas, left=5),
+            "any other GPU or model: roofline:GPU, from datasheet figures (about 30 % off)\n"
+            "hardware.gpu = NAME takes the first of these three that fits",
             text.table(["model", "parameters", "active", "context", "KV bytes/token (bf16)"], models),
             "any other model: the path of its Hugging Face config.json; more of these: kvcast profile models",
         ]

@@ -162,11 +162,12 @@ def _width(scenario: Scenario, _: Any) -> Iterator[Change]:
 
 
 def _profile_at(scenario: Scenario, width: int) -> str | None:
-    """A profile of the same GPU, model and precision at another width: the roofline's own, or a bundled one."""
+    """A profile of the same GPU, model and precision at another width: the roofline's or
+    atlas' own, what its GPU brings, or a bundled one."""
     from calibrate.models import known_as
     from calibrate.profile import BUNDLED, bundled_profiles, load_profile
 
-    if scenario.hardware.profile.startswith("roofline:"):
+    if scenario.hardware.gpu is not None or scenario.hardware.profile.startswith(("roofline:", "atlas:")):
         return scenario.hardware.profile
     try:
         here = api.resolve(scenario)

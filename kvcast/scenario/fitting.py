@@ -32,13 +32,13 @@ def bundled_for(scenario: Scenario) -> list[DeviceProfile]:
 
 def fitting_profile(scenario: Scenario) -> str | None:
     """Another bundled profile of the same GPU that fits the scenario's model, or its roofline; None when its own fits,
-    or is no bundled one."""
-    from calibrate.faster import gpu_key
+    or is no bundled one, or a GPU is named (which brings its own)."""
     from calibrate.models import bundled_model, known_as, load_model_at
     from calibrate.profile import BUNDLED, bundled_profiles, load_profile
+    from calibrate.sources.roofline import gpu_key
 
     names = bundled_profiles()
-    if scenario.hardware.profile not in names:
+    if scenario.hardware.gpu is not None or scenario.hardware.profile not in names:
         return None
     model = load_model_at(Path(scenario.model.config)) if scenario.model.config else bundled_model(scenario.model.name)
     name = known_as(model)

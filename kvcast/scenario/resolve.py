@@ -99,13 +99,16 @@ class Resolved:
 def resolve(scenario: Scenario) -> Resolved:
     """Look up model and profile and fill in the engine's defaults for that GPU. Raises InputError."""
     from calibrate.models import bundled_model, load_model_at
-    from calibrate.resolve import resolve_profile
+    from calibrate.resolve import profile_of_gpu, resolve_profile
 
     check(scenario)
     scenario = absolute_scenario(scenario, Path.cwd())
     given, tp = scenario.model, scenario.hardware.tensor_parallel
     model = load_model_at(Path(given.config)) if given.config else bundled_model(given.name)
     dtype, kv_dtype = model.weight_dtype(given.dtype), given.kv_dtype or model.kv_dtype(given.dtype)
+    if scenario.hardware.gpu is not None:
+        named = profile_of_gpu(scenario.hardware.gpu, model, dtype, tp, kv_dtype)
+        scenario = replace(scenario, hardware=replace(scenario.hardware, profile=named, gpu=None))
     profile = resolve_profile(scenario.hardware.profile, model, dtype, tp, kv_dtype)
     resolved = Resolved(replace(scenario, model=replace(given, dtype=dtype, kv_dtype=kv_dtype)), model, profile)
     resolved = _with_engine_defaults(resolved)
