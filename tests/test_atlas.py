@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from calibrate.atlas.heldout import held_out
+from calibrate.atlas.linear import linear_decode, linear_prefill
 from calibrate.atlas.price import MoeShape, Pricer, causal_pairs
 from calibrate.atlas.shapes import along, completed, neighbours
 from calibrate.atlas.steps import HOST, atlas_step_time, operators, points
@@ -12,6 +13,9 @@ from calibrate.latency import EXTRAPOLATED, INTERPOLATED, MEASURED, load_step_ti
 from calibrate.layout import Layout
 from calibrate.models import resolve_model
 from calibrate.resolve import resolve_profile
+from kvcast import api
+from kvcast.commands.profile import _list
+from kvcast.config import scenario_from_doc
 from kvcast.validation import passes
 from workloads.errors import InputError
 
@@ -302,3 +306,91 @@ def test_whole_passes_are_the_packages_own(data_dir):
     judged = [f for f in outcome.figures.values() if f["judged"]]
     assert sum(f["passes"] for f in judged) > 1500
     assert all(f["mean"] <= 0.03 and abs(f["worst"]) <= 0.10 for f in judged)
+
+
+# -- layers without attention, states, gates
+
+
+def test_a_linear_layer_reads_its_state_once_a_decode_and_computes_on_it_once_a_token():
+    price = Pricer(load("h200"))
+    state, flops = 2.0**20, 3e6
+    length, prefill = linear_prefill(price, state, flops)
+    a_token = (prefill.seconds[-1] - prefill.seconds[0]) / (length[-1] - length[0])
+    assert a_token == pytest.approx(flops / price.flops["bf16"] / 0.7)
+    batch, _, limits, decode = linear_decode(price, state, flops)
+    assert np.diff(decode.seconds[:, 0])[0] == pytest.approx(2 * state / price.bandwidth / 0.7)
+    assert (len(batch), limits[0], decode.cover) == (11, np.inf, EXTRAPOLATED)
+
+
+@pytest.mark.parametrize("name", ["qwen3-next-80b-a3b", "nemotron-3-super-120b-a12b", "llama-3.3-nemotron-super-49b"])
+def test_a_hybrid_model_is_priced_layer_by_layer_and_its_states_know_no_context(name):
+    model = resolve_model(name)
+    kinds = {g.attention.kind: g.count for g in model.layer_groups}
+    ops = {o.name: o for o in operators("h200", model)}
+    assert ops.get("linear_in") is None or ops["linear_in"].repeat == kinds["linear"]
+    source = atlas_step_time("h200", model, **QUIET)
+    floor = model.active_parameters * 2 / Pricer(load("h200")).bandwidth
+    times = [source.step([], 1, c, c, 1)[0] for c in (100, 1000, 10_000)]
+    assert times == sorted(times)
+    assert times[0] > 0.9 * floor
+    halves = sum(g.count * ((g.attention.kind != "none") + (g.mlp.kind != "none")) for g in model.layer_groups)
+    assert sum(o.repeat for o in operators("h200", model) if o.name == "norm") == halves
+
+
+def test_a_gate_on_the_output_widens_the_query_projection():
+    gated = resolve_model("qwen3.5-27b")
+    full = next(g.attention for g in gated.layer_groups if g.attention.kind == "full")
+    assert full.gated
+    qkv = next(o for o in operators("h200", gated) if o.name == "qkv")
+    width = (2 * full.heads + 2 * full.kv_heads) * full.head_dim
+    assert qkv.seconds == pytest.approx(Pricer(load("h200")).gemm("bf16", width, gated.hidden).seconds)
+
+
+def test_what_has_no_price_is_one_line():
+    with pytest.raises(InputError, match=r"deepseek-v3\.2: the indexer of sparse attention has no price yet"):
+        resolve_profile("atlas:h200", resolve_model("deepseek-v3.2"), "fp8", 8)
+    with pytest.raises(InputError, match="fp32 weights or KV has no price yet"):
+        resolve_profile("atlas:h200", LLAMA, "fp32")
+
+
+# -- a GPU by name
+
+
+@pytest.mark.parametrize(
+    ("gpu", "model", "dtype", "tp", "named"),
+    [
+        ("h200", "llama-3.1-8b", "bf16", 1, "h200-llama-3.1-8b-aic"),
+        ("H200_SXM", "llama-3.1-70b", "fp16", 8, "h200-llama-3.1-70b-tp8-aic"),
+        ("h200", "llama-3.1-8b", "fp8", 1, "atlas:h200"),
+        ("h200", "llama-3.1-8b", "bf16", 2, "atlas:h200"),
+        ("gb200", "llama-3.1-8b", "bf16", 1, "atlas:gb200"),
+        ("h200", "deepseek-v3.2", "fp8", 8, "roofline:h200"),
+        ("mi300x", "llama-3.1-8b", "bf16", 1, "roofline:mi300x"),
+    ],
+)
+def test_a_gpu_brings_the_best_that_is_known_of_it(gpu, model, dtype, tp, named):
+    doc = {
+        "workload": {"preset": "chat"},
+        "model": {"name": model, "dtype": dtype},
+        "hardware": {"gpu": gpu, "tensor_parallel": tp},
+    }
+    resolved = api.resolve(scenario_from_doc(doc))
+    assert (resolved.profile.id, resolved.scenario.hardware.profile) == (named, named)
+    assert resolved.scenario.hardware.gpu is None
+    assert api.resolve(resolved.scenario).profile.content_hash == resolved.profile.content_hash
+
+
+def test_a_gpu_and_a_profile_or_an_unknown_gpu_is_one_line():
+    hardware = {"gpu": "h200", "profile": "roofline:h200"}
+    with pytest.raises(InputError, match=r"gpu = 'h200' and profile = 'roofline:h200': expected one of them"):
+        scenario_from_doc({"workload": {"preset": "chat"}, "hardware": hardware})
+    with pytest.raises(InputError, match=r"gpu = 'h20': expected one of a100, .*did you mean h200"):
+        api.resolve(scenario_from_doc({"workload": {"preset": "chat"}, "hardware": {"gpu": "h20"}}))
+
+
+def test_the_list_of_profiles_says_what_every_atlas_holds():
+    listed = {a["profile"]: a for a in _list()["atlas"]}
+    assert set(listed) == {f"atlas:{gpu}" for gpu in bundled_gpus()}
+    assert {"bfloat16", "fp8", "fp8_block"} <= set(listed["atlas:h200"]["weights"])
+    assert "mla_decode" in listed["atlas:h200"]["operators"]
+    assert "mla_decode" not in listed["atlas:a100"]["operators"]

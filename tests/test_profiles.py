@@ -180,5 +180,5 @@ def test_a_broken_folder_is_one_clear_line(tmp_path):
     with pytest.raises(InputError, match=r"attention.csv, row 2: time_us = 'nan', expected a number of zero or more"):
         resolve_profile(str(tmp_path), LLAMA)
     (tmp_path / "attention.csv").write_text("prefill_chunk,kv_prefill\n")
-    with pytest.raises(InputError, match=r"attention.csv: column n_decode is missing"):
+    with pytest.raises(InputError, match=r"attention.csv, row 1: no column 'n_decode'"):
         resolve_profile(str(tmp_path), LLAMA)

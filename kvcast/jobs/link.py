@@ -198,8 +198,8 @@ def sayable(scenario: Scenario) -> None:
         raise InputError(f"[model] name = {model.name[:80]!r}, expected one of {', '.join(bundled_models())}")
     if hardware.gpu is not None or hardware.profile.startswith("atlas:"):
         raise InputError(
-            f"[hardware] {hardware.gpu or hardware.profile}: a page has bundled profiles and rooflines; kvcast run takes"
-            " what a page does not"
+            f"[hardware] {hardware.gpu or hardware.profile}: a page has bundled profiles and rooflines; kvcast run"
+            " takes what a page does not"
         )
     asked = (model.name, model.dtype, hardware.tensor_parallel)
     if hardware.profile.startswith("roofline:"):
