@@ -10,7 +10,6 @@ are the profile, once with that part divided by 1.2. The ratio is never above 1.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +20,7 @@ from calibrate import latency
 from calibrate.latency import EXTRAPOLATED, StepTime
 from calibrate.models import ModelSpec
 from calibrate.profile import DeviceProfile
-from calibrate.sources.roofline import GPUS, roofline_profile
+from calibrate.sources.roofline import gpu_key, roofline_profile
 from workloads.errors import InputError
 
 SHARE = 0.2
@@ -115,15 +114,3 @@ def _sooner_launched(points: dict[str, Any]) -> dict[str, Any]:
 
 def _sooner(operator: dict[str, Any]) -> dict[str, Any]:
     return {**operator, "us": [us / (1 + SHARE) for us in operator["us"]]}
-
-
-def gpu_key(device: str) -> str:
-    """The roofline's name for a device as a driver or a profile calls it. InputError when it has none."""
-    words = re.sub(r"[^a-z0-9]+", "-", device.lower())
-    found = [key for key in GPUS if key in words]
-    if not found:
-        raise InputError(
-            f"device {device!r} is not among the GPUs with a roofline ({', '.join(GPUS)}): what more compute or"
-            " bandwidth would do is unknown"
-        )
-    return max(found, key=len)

@@ -1,10 +1,19 @@
 """KV capacity: how many cache blocks fit beside the weights.
 
-The one idea: utilization x memory - weights - overhead, per rank, divided by the bytes of a block. The overhead
-(activations, CUDA context, captured graphs) is one constant, 1.5 GiB: on 33 public vLLM logs it lands within 2.2 % on
-dense H100 points. It fails, and the arithmetic says so, for quantised mixture-of-experts models (8.5 GiB seen), steps
-of more than 20k batched tokens (the activation peak grows with them) and cards below 32 GiB (a fixed error is a large
-share there).
+The one idea: what an engine measures at start-up, added up part by part. Per GPU: utilization x memory - weights -
+overhead, divided by the bytes of a block. The overhead is
+
+    runtime      CUDA context, libraries and captured graphs: 0.25 GiB
+    NCCL         buffers of two or more GPUs: 0.33 to 0.38 GiB
+    peak         of the profiling step, the larger of a forward pass of max_num_batched_tokens (the widest layer: gate,
+                 up and their product, and three copies of the hidden state; 16 bits) and of sampling
+    sampling     of the LM head's rows: 16- and 32-bit logits, sorted values and their indices, probabilities, masks: 28
+                 bytes per row and word of the vocabulary, of as many rows as sequences may run; start-up logs of dense
+                 models show 256 rows at most
+    workspaces   of quantized experts, allocated for a chunk of 32,768 tokens whatever the step: their columns, what
+                 each returns and the sum; their logs show the sampling of all rows beside it (vLLM 0.9 to 0.15)
+
+`hardware.weights_gib` and `hardware.overhead_gib` replace the two sums for whoever knows better.
 
     python -c "from calibrate.memory import context_lines as f; from calibrate.models import resolve_model as m;
     print(*f(m('llama-2-7b'), 10**6), sep='\\n')"
@@ -12,19 +21,24 @@ share there).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from calibrate.layer_groups import LayerGroup
+from calibrate.layout import Layout
 from calibrate.models import ModelSpec
 from calibrate.profile import DeviceProfile
+from calibrate.resolve import engine_defaults
 from workloads.errors import InputError
 
 GIB = 2**30
 WIDTHS = (1, 2, 4, 8)
 """GPUs of a replica that are tried."""
-OVERHEAD_GIB = 1.5
-QUANTISED_MOE_OVERHEAD_GIB = 8.5
-LARGE_STEP_TOKENS = 20_000
+RUNTIME_GIB = 0.25
+NCCL_GIB = {1: 0.0, 2: 0.334, 4: 0.383, 8: 0.383}
+LOGIT_BYTES = 28
+SAMPLED_ROWS = 256
+EXPERT_CHUNK = 32_768
 SMALL_CARD_GIB = 32
 
 
@@ -38,6 +52,101 @@ class KvCapacity:
     lines: tuple[str, ...]  #: the arithmetic, for people
 
 
+@dataclass(frozen=True)
+class GpuMemory:
+    """What decides the memory of one GPU of a replica. None: the engine's default, or the arithmetic of this module."""
+
+    profile: DeviceProfile
+    model: ModelSpec
+    dtype: str
+    kv_dtype: str
+    tp: int
+    utilization: float
+    block_size: int
+    batched_tokens: int = 0  #: 0: the engine's default
+    max_num_seqs: int | None = None
+    weights_gib: float | None = None
+    overhead_gib: float | None = None
+
+    @property
+    def usable(self) -> int:
+        """Bytes that the engine may use."""
+        return int(Fraction(self.utilization) * Fraction(self.profile.memory_gib) * GIB)
+
+    @property
+    def weights(self) -> int:
+        return self.model.weight_bytes(self.dtype, self.tp) if self.weights_gib is None else int(self.weights_gib * GIB)
+
+    @property
+    def overhead(self) -> int:
+        return sum(self.overheads().values())
+
+    def overheads(self) -> dict[str, int]:
+        """Bytes by part: runtime, NCCL, peak of the profiling step, workspaces of quantized experts."""
+        if self.overhead_gib is not None:
+            return {"given": int(self.overhead_gib * GIB)}
+        parts = {"runtime": int(RUNTIME_GIB * GIB), "NCCL": int(NCCL_GIB[self.tp] * GIB)}
+        parts["profiling step"] = max(self._forward(), self._sampling())
+        parts["expert workspaces"] = self._workspaces()
+        return {name: size for name, size in parts.items() if size}
+
+    @property
+    def _tokens(self) -> int:
+        return self.batched_tokens or engine_defaults(self.profile)[0]
+
+    @property
+    def quantized_experts(self) -> bool:
+        by = self.model.precision(self.dtype)
+        return bool(self.model.experts) and by.experts < by.wide
+
+    def _forward(self) -> int:
+        widest = max(self._width(group) for group in self.model.layer_groups)
+        return 2 * self._tokens * (widest + 3 * self.model.hidden)
+
+    def _width(self, group: LayerGroup) -> int:
+        """Columns of a token's activations in one layer of one rank: its feed-forward, and what comes back of each of
+        its experts."""
+        mlp = group.mlp
+        return -(-mlp.width() // self.tp) + mlp.topk * (mlp.latent or self.model.hidden)
+
+    def _sampling(self) -> int:
+        rows = self.max_num_seqs or engine_defaults(self.profile)[1]
+        return LOGIT_BYTES * self.model.vocab * (rows if self.quantized_experts else min(rows, SAMPLED_ROWS))
+
+    def _workspaces(self) -> int:
+        if not self.quantized_experts:
+            return 0
+        mlps = [group.mlp for group in self.model.layer_groups if group.mlp.experts]
+        returned = max(mlp.latent or self.model.hidden for mlp in mlps)
+        widest = max(mlp.topk * (-(-3 * mlp.expert_inter // self.tp) + returned) for mlp in mlps)
+        return 2 * EXPERT_CHUNK * (widest + returned)
+
+    @property
+    def free(self) -> int:
+        """Bytes left for KV; below zero: the weights do not fit."""
+        return self.usable - self.weights - self.overhead
+
+    @property
+    def bytes_per_token(self) -> int:
+        return self.model.kv_bytes_per_token(self.kv_dtype, self.tp)
+
+    def blocks(self, length: int | None = None) -> int:
+        """Whole blocks that fit. Linear-attention layers take a state per sequence: one, and one more for every
+        `length` tokens (default: the model's context)."""
+        free, state = self.free, self.model.state_bytes(self.tp)
+        if state:
+            length = length or self.model.max_context
+            free = min(free - state, free * length * self.bytes_per_token // (length * self.bytes_per_token + state))
+        return max(0, free // (self.block_size * self.bytes_per_token))
+
+    def runs_at(self, tp: int) -> bool:
+        try:
+            self.model.check(Layout(tp))
+        except InputError:
+            return False
+        return True
+
+
 def kv_capacity(
     profile: DeviceProfile,
     model: ModelSpec,
@@ -48,73 +157,100 @@ def kv_capacity(
     max_num_batched_tokens: int,
     block_size: int,
     request: int = 1,
+    max_num_seqs: int | None = None,
+    weights_gib: float | None = None,
+    overhead_gib: float | None = None,
 ) -> KvCapacity:
     """Blocks that fit: floor((utilization x memory - weights - overhead) / (block_size x KV bytes per token)), per
     rank.
 
-    Sliding-window layers count as full ones, as in the token count vLLM prints. InputError when not one block fits,
-    with the least tensor_parallel that holds the weights and one request of `request` tokens."""
-    if not 0 < utilization <= 1:
-        raise InputError(f"gpu_memory_utilization is {utilization}; expected a share above 0 and at most 1")
-    weights, per_token = model.weight_bytes(dtype, tp), model.kv_bytes_per_token(kv_dtype, tp)
-    usable, free = _memory(profile, model, dtype, tp, utilization)
-    blocks = _blocks(profile, model, dtype, kv_dtype, tp, utilization, block_size)
+    Layers with a window or chunk count as full ones, as in the token count vLLM prints. weights_gib, overhead_gib: of
+    one GPU, instead of the arithmetic. InputError when not one block fits, with the least tensor_parallel that holds
+    the weights and one request of `request` tokens."""
+    memory = GpuMemory(
+        profile,
+        model,
+        dtype,
+        kv_dtype,
+        tp,
+        utilization,
+        block_size,
+        max_num_batched_tokens,
+        max_num_seqs,
+        weights_gib,
+        overhead_gib,
+    )
+    return capacity(memory, request)
+
+
+def capacity(memory: GpuMemory, request: int = 1) -> KvCapacity:
+    """As `kv_capacity`."""
+    if not 0 < memory.utilization <= 1:
+        raise InputError(f"gpu_memory_utilization is {memory.utilization}; expected a share above 0 and at most 1")
+    memory.model.check(Layout(memory.tp))
+    profile, model, tp, block_size = memory.profile, memory.model, memory.tp, memory.block_size
+    blocks = memory.blocks(request if request > 1 else None)
     lines = [
-        f"{utilization:g} x {profile.memory_gib:g} GiB ({profile.device['name']}) = {usable / GIB:.2f} GiB the engine"
-        " may use" + (f", on each of {tp} GPUs" if tp > 1 else ""),
-        (
-            f"- {weights / GIB:.2f} GiB weights ({model.parameters / 1e9:.2f}B parameters,"
-            f" {dtype}{f', 1/{tp} each' if tp > 1 else ''})"
-        ),
-        f"- {OVERHEAD_GIB:g} GiB overhead (activations, CUDA context, graphs: one constant)",
-        f"= {free / GIB:.2f} GiB for KV at {kv_formula(model, kv_dtype, tp)}",
+        f"{memory.utilization:g} x {profile.memory_gib:g} GiB ({profile.device['name']}) ="
+        f" {memory.usable / GIB:.2f} GiB the engine may use" + (f", on each of {tp} GPUs" if tp > 1 else ""),
+        f"- {memory.weights / GIB:.2f} GiB weights ({_weights_words(memory)})",
+        f"- {memory.overhead / GIB:.2f} GiB overhead ({_overhead_words(memory)})",
+        f"= {memory.free / GIB:.2f} GiB for KV at {kv_formula(model, memory.kv_dtype, tp)}",
         f"= {blocks:,} blocks of {block_size} tokens = {blocks * block_size:,} tokens",
-        *_cautions(profile, model, dtype, max_num_batched_tokens),
+        *_cautions(memory),
     ]
     if blocks == 0:
-        found = least_width(
-            profile, model, dtype, kv_dtype, tp, utilization, block_size, max_num_batched_tokens, request
-        )
-        wider = (
+        found = wider(memory, request)
+        instead = (
             f"it fits at tensor_parallel {found[0]}, with KV memory for {found[1]:,} tokens"
             if found
             else f"it does not fit at any tensor_parallel up to {WIDTHS[-1]} either"
         )
         raise InputError(
-            f"{model.name} in {dtype} does not fit {profile.device['name']} at tensor_parallel {tp}: "
-            + "; ".join([*lines[:4], wider])
+            f"{model.name} in {memory.dtype} does not fit {profile.device['name']} at tensor_parallel {tp}: "
+            + "; ".join([*lines[:4], instead])
         )
-    return KvCapacity(blocks, blocks * block_size, per_token, tuple(lines))
+    return KvCapacity(blocks, blocks * block_size, memory.bytes_per_token, tuple(lines))
 
 
-def _memory(profile: DeviceProfile, model: ModelSpec, dtype: str, tp: int, utilization: float) -> tuple[int, int]:
-    """Bytes of a rank that the engine may use, and what of them is left for KV (below zero: the weights do not fit)."""
-    usable = int(Fraction(utilization) * Fraction(profile.memory_gib) * GIB)
-    return usable, usable - model.weight_bytes(dtype, tp) - int(OVERHEAD_GIB * GIB)
-
-
-def _blocks(
-    profile: DeviceProfile, model: ModelSpec, dtype: str, kv_dtype: str, tp: int, utilization: float, block_size: int
-) -> int:
-    return max(
-        0, _memory(profile, model, dtype, tp, utilization)[1] // (block_size * model.kv_bytes_per_token(kv_dtype, tp))
+def _weights_words(memory: GpuMemory) -> str:
+    if memory.weights_gib is not None:
+        return "given"
+    by = memory.model.precision(memory.dtype)
+    kept = by.name in ("bf16", "fp16", "fp32") or all(
+        by.type_of(part) == by.name for part in ("attention", "mlp", "experts")
     )
+    dtype = memory.dtype if memory.dtype == by.dtype else by.name
+    return f"{memory.model.parameters / 1e9:.2f}B parameters, {dtype}{'' if kept else ' in part'}" + (
+        f", 1/{memory.tp} each" if memory.tp > 1 else ""
+    )
+
+
+def _overhead_words(memory: GpuMemory) -> str:
+    parts = memory.overheads()
+    return "given" if "given" in parts else ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items())
 
 
 def longest_request(model: ModelSpec, blocks: int, block_size: int, max_num_batched_tokens: int) -> int:
     """The largest max_model_len with which vLLM starts: KV of one such request fits into the blocks of an otherwise
     empty replica.
 
-    A full layer keeps all of its tokens, so blocks x block_size without sliding layers. A sliding layer keeps at most
-    its window and one step (vLLM's SlidingWindowSpec, one block more for where it begins), and leaves the rest to the
-    full ones."""
-    if not model.sliding_layers:
+    A full layer keeps all of its tokens, so blocks x block_size without others. A sliding layer keeps at most its
+    window and one step, and one block more for where it begins (vLLM's SlidingWindowSpec), a chunked one its chunk and
+    one step; they leave the rest to the full ones."""
+    keeping = [group for group in model.layer_groups if group.attention.kv_bytes(1)]
+    limited = [group for group in keeping if group.attention.window]
+    if not limited:
         return blocks * block_size
-    window = -(-(model.window - 1 + max_num_batched_tokens) // block_size) + 1
-    left = model.layers * blocks - model.sliding_layers * window
-    if left >= 0 and not model.full_layers:
+    full = sum(group.count for group in keeping if not group.attention.window)
+    left = sum(group.count for group in keeping) * blocks
+    for group in limited:
+        a = group.attention
+        first = a.window - 1 if a.kind == "window" else a.window
+        left -= group.count * (-(-(first + max_num_batched_tokens) // block_size) + (a.kind == "window"))
+    if left >= 0 and not full:
         return model.max_context
-    return max(blocks - 1, left // model.full_layers if model.full_layers else 0, 1) * block_size
+    return max(blocks - 1, left // full if full else 0, 1) * block_size
 
 
 def least_width(
@@ -127,50 +263,78 @@ def least_width(
     block_size: int,
     max_num_batched_tokens: int,
     request: int,
+    max_num_seqs: int | None = None,
 ) -> tuple[int, int] | None:
     """(GPUs of a replica, its KV tokens) of the least of WIDTHS above tp that holds the weights and one request of so
     many tokens; None when none does."""
-    for width in (width for width in WIDTHS if width > tp):
-        blocks = _blocks(profile, model, dtype, kv_dtype, width, utilization, block_size)
-        if longest_request(model, blocks, block_size, max_num_batched_tokens) >= request:
-            return width, blocks * block_size
+    memory = GpuMemory(
+        profile, model, dtype, kv_dtype, tp, utilization, block_size, max_num_batched_tokens, max_num_seqs
+    )
+    return wider(memory, request)
+
+
+def wider(memory: GpuMemory, request: int) -> tuple[int, int] | None:
+    """As `least_width`."""
+    for tp in (tp for tp in WIDTHS if tp > memory.tp and memory.runs_at(tp)):
+        blocks = replace(memory, tp=tp, weights_gib=None).blocks(request if request > 1 else None)
+        if blocks and longest_request(memory.model, blocks, memory.block_size, memory.batched_tokens) >= request:
+            return tp, blocks * memory.block_size
     return None
 
 
 def kv_formula(model: ModelSpec, kv_dtype: str, tp: int = 1) -> str:
     """KV bytes per token per rank, written out."""
-    per_token, width = model.kv_bytes_per_token(kv_dtype, tp), model.layer_kv_bytes(kv_dtype, 1)
-    if model.is_mla:
-        return (
-            f"{model.layers} layers x ({model.kv_lora_rank} + {model.qk_rope_head_dim}) latent, {width} B a layer ="
-            f" {per_token:,} B a token"
-        )
-    heads = -(-model.kv_heads // tp)
-    size = width // (2 * model.kv_heads * model.head_dim)
-    return f"2 x {model.layers} layers x {heads} KV heads x {model.head_dim} x {size} B = {per_token:,} B a token"
+    per_token, item = model.kv_bytes_per_token(kv_dtype, tp), 1 if kv_dtype == "fp8" else 2 if kv_dtype != "fp32" else 4
+    counts: dict[str, int] = {}
+    for group in model.layer_groups:
+        a = group.attention
+        if a.kind == "mla":
+            index = f" + {a.index_dim} + 4 B index" if a.index_heads else ""
+            words = f"({a.kv_lora_rank} + {a.qk_rope_head_dim}) latent x {item} B{index}"
+        elif a.kv_bytes(1):
+            words = f"{-(-a.kv_heads // tp)} KV heads x {a.head_dim} x {item} B"
+        else:
+            continue
+        counts[words] = counts.get(words, 0) + group.count
+    terms = [("" if "latent" in words else "2 x ") + f"{count} layers x {words}" for words, count in counts.items()]
+    state = model.state_bytes(tp)
+    return f"{' + '.join(terms)} = {per_token:,} B a token" + (
+        f", and {state / 2**20:.1f} MiB of state a sequence" if state else ""
+    )
 
 
-def _cautions(profile: DeviceProfile, model: ModelSpec, dtype: str, batched_tokens: int) -> list[str]:
-    cautions = []
-    if model.experts and dtype == "fp8":
-        cautions.append(
-            f"caution: quantised mixture-of-experts engines were seen to take {QUANTISED_MOE_OVERHEAD_GIB} GiB, not"
-            f" {OVERHEAD_GIB}; set engine.kv_blocks from your engine's log"
-        )
-    if batched_tokens > LARGE_STEP_TOKENS:
-        cautions.append(
-            f"caution: {batched_tokens:,} batched tokens raise the activation peak above the {OVERHEAD_GIB} GiB"
-            " constant; set engine.kv_blocks from your engine's log"
-        )
-    if profile.memory_gib < SMALL_CARD_GIB:
+def state_block_size(model: ModelSpec, kv_dtype: str, tp: int = 1, multiple: int = 16) -> int:
+    """Tokens of the block that vLLM chooses for a model with linear-attention layers, so that a block of its attention
+    layers is at least a state: 784 for Qwen3.5-27B. 0 for other models."""
+    states = [group.attention.state_bytes(tp) for group in model.layer_groups]
+    item = 1 if kv_dtype == "fp8" else 2
+    tokens = [group.attention.kv_bytes(item, tp) for group in model.layer_groups]
+    if not any(states):
+        return 0
+    return -(-max(states) // (multiple * max(tokens))) * multiple
+
+
+def _cautions(memory: GpuMemory) -> list[str]:
+    model, cautions = memory.model, []
+    if memory.profile.memory_gib < SMALL_CARD_GIB:
         cautions.append(
             "caution: on a small card an error of half a GiB in the overhead is a large share of the KV cache; set"
             " engine.kv_blocks from your engine's log"
         )
-    if model.sliding_layers:
+    if memory.quantized_experts and memory.overhead_gib is None:
         cautions.append(
-            f"caution: {model.sliding_layers} sliding-window layers are counted as full ones, as in vLLM's own token"
-            " count"
+            "caution: start-up logs of quantized mixtures of experts lie up to 10 % from this arithmetic; set"
+            " engine.kv_blocks from your engine's log"
+        )
+    limited = sum(group.count for group in model.layer_groups if group.attention.window)
+    if limited:
+        kind = "sliding-window" if model.sliding_layers else "chunked"
+        cautions.append(f"caution: {limited} {kind} layers are counted as full ones, as in vLLM's own token count")
+    size = state_block_size(model, memory.kv_dtype, memory.tp)
+    if size > memory.block_size:
+        cautions.append(
+            f"caution: vLLM takes blocks of {size} tokens for this model, as large as a state of its linear-attention"
+            f" layers; set engine.block_size = {size}"
         )
     return cautions
 
@@ -193,8 +357,13 @@ def context_lines(model: ModelSpec, tokens: int, kv_dtype: str = "bf16", tp: int
         kv_formula(model, kv_dtype, tp) + (" and rank" if tp > 1 else ""),
         f"{tokens:,} tokens: {total / GIB:,.0f} GiB" + (" per rank" if tp > 1 else ""),
     ]
-    if model.sliding_layers:
-        lines.insert(1, f"{model.sliding_layers} of {model.layers} layers keep the last {model.window:,} tokens only")
+    limits = {(g.attention.kind, g.attention.window): 0 for g in model.layer_groups if g.attention.window}
+    for group in model.layer_groups:
+        if group.attention.window:
+            limits[group.attention.kind, group.attention.window] += group.count
+    for (kind, window), count in limits.items():
+        words = f"the last {window:,} tokens" if kind == "window" else f"their chunk of {window:,} tokens"
+        lines.insert(1, f"{count} of {model.layers} layers keep {words} only")
     if tokens > model.max_context:
         lines.append(f"beyond the model's own context of {model.max_context:,} tokens")
     return lines
@@ -209,5 +378,6 @@ def longest_context(
     utilization: float = 0.92,
     block_size: int = 16,
 ) -> int:
-    """Tokens of KV that fit on the profile's GPUs, 0 when the weights alone do not."""
-    return _blocks(profile, model, dtype, kv_dtype, tp, utilization, block_size) * block_size
+    """Tokens of KV that fit on the profile's GPUs, 0 when the weights alone do not, or the layout is impossible."""
+    memory = GpuMemory(profile, model, dtype, kv_dtype, tp, utilization, block_size)
+    return memory.blocks() * block_size if memory.runs_at(tp) else 0

@@ -1,7 +1,7 @@
 """The shapes of a decoder-only transformer, and the weights, KV bytes and FLOPs that follow from them.
 
-The one idea: a dozen shapes decide how much memory a model and its KV cache take and how much a token costs; everything
-here is a closed form of them. `calibrate.models` reads the shapes from a Hugging Face config.json.
+The one idea: a model is its groups of equal layers between an embedding and an LM head; how much memory it takes and
+how much a token costs are sums over the groups. `calibrate.models` reads the shapes from a Hugging Face config.json.
 
     python -c "from calibrate.models import resolve_model;
     print(resolve_model('llama-3.1-8b').kv_bytes_per_token('bf16'))"
@@ -9,20 +9,30 @@ here is a closed form of them. `calibrate.models` reads the shapes from a Huggin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from calibrate.layer_groups import Attention, LayerGroup, Mlp, Reach, reaches, windowed_pairs
+from calibrate.layout import Layout
+from calibrate.precision import DTYPE_BYTES, Precision, of_dtype
 from workloads.errors import InputError
 
-DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp32": 4}
+__all__ = ["DTYPE_BYTES", "Layout", "ModelSpec", "dtype_bytes", "flops", "windowed_pairs"]
+
+WIDE_DTYPES = ("bf16", "fp16")
+ONE_GPU = Layout()
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Shapes of one decoder-only transformer. Widths are in elements, counts are totals before tensor parallelism."""
+    """Shapes of one decoder-only transformer. Widths are in elements, counts are totals before tensor parallelism.
+
+    groups: the layers when they differ in more than full attention or a sliding window, and experts or none; the
+    fields above then say what most layers have."""
 
     name: str
     layers: int
@@ -42,123 +52,187 @@ class ModelSpec:
     experts: int = 0
     experts_per_token: int = 0
     expert_intermediate: int = 0
-    shared_intermediate: int = 0
     moe_layers: int = 0
-    kv_lora_rank: int = 0
-    q_lora_rank: int = 0
-    qk_rope_head_dim: int = 0
-    qk_nope_head_dim: int = 0
-    v_head_dim: int = 0
+    groups: tuple[LayerGroup, ...] = ()
+    quantization: Precision | None = None  #: the checkpoint's own
+
+    @cached_property
+    def layer_groups(self) -> tuple[LayerGroup, ...]:
+        """The layers as groups of equal ones; counts add up to `layers`."""
+        if self.groups:
+            return self.groups
+        full = Attention("full", self.heads, self.kv_heads, self.head_dim)
+        window = replace(full, kind="window", window=self.window)
+        dense = Mlp("dense", self.intermediate)
+        moe = Mlp("moe", experts=self.experts, topk=self.experts_per_token, expert_inter=self.expert_intermediate)
+        halves = [(full, self.full_layers), (window, self.sliding_layers)]
+        kinds, left = [], self.layers - self.moe_layers  # dense layers come first
+        for attention, count in halves:
+            first = min(left, count)
+            kinds += [(first, attention, dense), (count - first, attention, moe)]
+            left -= first
+        return tuple(LayerGroup(*kind) for kind in kinds if kind[0])
 
     @property
     def is_mla(self) -> bool:
-        return self.kv_lora_rank > 0
+        return any(group.attention.kind == "mla" for group in self.layer_groups)
 
     @property
     def full_layers(self) -> int:
         """Layers whose attention sees the whole context."""
         return self.layers - self.sliding_layers
 
+    def check(self, layout: Layout) -> None:
+        """InputError for a layout that no engine makes of this model."""
+        tp = layout.tensor_parallel
+        for group in self.layer_groups:
+            a, mlp = group.attention, group.mlp
+            if a.heads % tp:
+                raise InputError(f"tensor_parallel {tp}: expected a divisor of {self.name}'s {a.heads} heads")
+            if a.kv_heads and a.kv_heads % tp and tp % a.kv_heads:
+                raise InputError(
+                    f"tensor_parallel {tp}: expected a divisor or a multiple of {self.name}'s {a.kv_heads} KV heads"
+                )
+            if mlp.inter % tp:
+                raise InputError(f"tensor_parallel {tp}: expected a divisor of {self.name}'s {mlp.inter} columns")
+            if layout.expert_parallel and mlp.experts % layout.expert_ranks:
+                raise InputError(
+                    f"experts over {layout.expert_ranks} GPUs: expected a divisor of {self.name}'s {mlp.experts}"
+                )
+        if layout.pipeline_parallel > self.layers:
+            raise InputError(f"pipeline_parallel {layout.pipeline_parallel}: {self.name} has {self.layers} layers")
+
     # ---- parameters ------------------------------------------------------------------------------------------
 
-    @cached_property
-    def attention_parameters(self) -> int:
-        """Projection weights of one layer's attention."""
-        if self.is_mla:
-            qk = self.qk_nope_head_dim + self.qk_rope_head_dim
-            q = (
-                self.hidden * self.q_lora_rank + self.q_lora_rank * self.heads * qk
-                if self.q_lora_rank
-                else self.hidden * self.heads * qk
-            )
-            kv_a = self.hidden * (self.kv_lora_rank + self.qk_rope_head_dim)
-            kv_b = self.kv_lora_rank * self.heads * (self.qk_nope_head_dim + self.v_head_dim)
-            return q + kv_a + kv_b + self.heads * self.v_head_dim * self.hidden
-        return self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
-
-    @cached_property
-    def expert_parameters(self) -> int:
-        """Weights of one routed expert in one layer (gate, up and down projections)."""
-        return 3 * self.hidden * self.expert_intermediate
-
-    def _mlp_parameters(self, experts: float) -> float:
-        """Feed-forward weights of all layers with `experts` routed experts counted in each MoE layer."""
-        dense = (self.layers - self.moe_layers) * 3 * self.hidden * self.intermediate
-        moe = self.hidden * self.experts + 3 * self.hidden * self.shared_intermediate + experts * self.expert_parameters
-        return dense + self.moe_layers * moe
+    def _layer_parameters(self, group: LayerGroup, experts: int) -> int:
+        """Matrix weights of one layer with `experts` of its routed experts counted."""
+        mlp, h = group.mlp, self.hidden
+        return (
+            group.attention.weights(h)
+            + mlp.dense_weights(h)
+            + experts * mlp.expert_weights(h)
+            + mlp.shared_weights(h)
+            + mlp.router_weights(h)
+        )
 
     @cached_property
     def _small_parameters(self) -> int:
-        norms = (4 if self.sandwich_norms else 2) * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
-        if self.is_mla:
-            norms += self.kv_lora_rank + self.q_lora_rank
-        bias = self.head_dim * (self.heads + 2 * self.kv_heads) if self.qkv_bias else 0
-        return self.layers * (norms + bias) + self.hidden
+        """Norms, biases, convolutions: in 16 bits on every rank."""
+        total = self.hidden
+        for group in self.layer_groups:
+            a = group.attention
+            halves = (a.kind != "none") + (group.mlp.kind != "none")
+            small = halves * (2 if self.sandwich_norms else 1) * self.hidden + a.small_weights
+            if a.kind not in ("mla", "linear"):
+                small += 2 * a.head_dim if self.qk_norm else 0
+                small += a.head_dim * (a.heads + 2 * a.kv_heads) if self.qkv_bias else 0
+            total += group.count * small
+        return total
 
     @cached_property
     def parameters(self) -> int:
         """All weights, embeddings included."""
-        embeddings = self.vocab * self.hidden * (1 if self.tied_embeddings else 2)
-        return (
-            embeddings
-            + self.layers * self.attention_parameters
-            + int(self._mlp_parameters(self.experts))
-            + self._small_parameters
-        )
+        layers = sum(g.count * self._layer_parameters(g, g.mlp.experts) for g in self.layer_groups)
+        return self._table * (1 if self.tied_embeddings else 2) + layers + self._small_parameters
+
+    @property
+    def _table(self) -> int:
+        return self.vocab * self.hidden
 
     @cached_property
     def active_parameters(self) -> int:
         """Weights one token goes through, embeddings and LM head included (how "A3B" is counted)."""
-        return self.parameters - self.moe_layers * (self.experts - self.experts_per_token) * self.expert_parameters
+        idle = sum(
+            g.count * (g.mlp.experts - g.mlp.topk) * g.mlp.expert_weights(self.hidden) for g in self.layer_groups
+        )
+        return self.parameters - idle
 
     # ---- bytes -----------------------------------------------------------------------------------------------
 
-    def weight_bytes(self, dtype: str, tp: int = 1) -> int:
-        """Bytes of weights on one rank. fp8 checkpoints keep embeddings, LM head, router and norms in 16 bits."""
-        wide = (
-            self.vocab * self.hidden * (1 if self.tied_embeddings else 2) + self.moe_layers * self.hidden * self.experts
-        )
-        narrow = self.parameters - wide - self._small_parameters
-        sharded = narrow * dtype_bytes(dtype) + wide * 2
-        return -(-sharded // tp) + self._small_parameters * 2
+    def precision(self, dtype: str) -> Precision:
+        """Bytes by part. bf16 and fp16 are what a checkpoint's own quantization leaves alone; another type is asked for
+        by name and takes all of the model, quantized already or not."""
+        own = self.quantization
+        return own if own is not None and dtype in (*WIDE_DTYPES, own.dtype, own.name) else of_dtype(dtype)
 
-    def layer_kv_bytes(self, kv_dtype: str, tp: int = 1) -> int:
-        """KV bytes one token takes in one layer on one rank: 2 x ceil(kv_heads / tp) x head_dim, or the MLA latent on
-        every rank."""
-        if self.is_mla:
-            return (self.kv_lora_rank + self.qk_rope_head_dim) * dtype_bytes(kv_dtype)
-        return 2 * -(-self.kv_heads // tp) * self.head_dim * dtype_bytes(kv_dtype)
+    def weight_dtype(self, dtype: str) -> str:
+        """What its weights are in when a scenario says `dtype`: fp8 for an fp8 checkpoint that is served in bf16."""
+        own = self.quantization
+        return own.dtype if own is not None and self.precision(dtype) is own else dtype
+
+    def kv_dtype(self, dtype: str) -> str:
+        """An engine's automatic KV type: what the checkpoint carries scales for, else that of the activations."""
+        by = self.precision(dtype)
+        return by.kv or (by.name if by.name in WIDE_DTYPES or by.name == "fp32" else "bf16")
+
+    def weights(self, dtype: str, layout: Layout = ONE_GPU) -> dict[str, int]:
+        """Bytes on the GPU that holds most, by part: embedding, head, attention, linear, mlp, experts, shared, router,
+        norms. Pipeline stages hold whole layers, the largest groups first; the first stage has the embedding too."""
+        by, tp, h = self.precision(dtype), layout.tensor_parallel, self.hidden
+        stages = layout.pipeline_parallel
+        table = -(-self._table * by.wide // tp)
+        sums = dict.fromkeys(("attention", "linear", "mlp", "experts", "shared", "router"), 0.0)
+        left = -(-self.layers // stages)
+        for group in self._heaviest_first(by):
+            count, left = min(group.count, left), left - min(group.count, left)
+            a, mlp = group.attention, group.mlp
+            part = "linear" if a.kind == "linear" else "attention"
+            sums[part] += count * a.weights(h, tp) * getattr(by, part)
+            sums["mlp"] += count * mlp.dense_weights(h) * by.mlp / tp
+            sums["experts"] += count * mlp.experts * mlp.expert_weights(h) * by.experts / layout.expert_ranks
+            sums["shared"] += count * mlp.shared_weights(h) * by.shared / tp
+            sums["router"] += count * mlp.router_weights(h) * by.wide
+        head = 0 if self.tied_embeddings or stages > 1 else table  # on the last stage
+        norms = -(-self._small_parameters * by.wide // stages)
+        return {"embedding": table, "head": head, **{k: math.ceil(v) for k, v in sums.items()}, "norms": norms}
+
+    def _heaviest_first(self, by: Precision) -> list[LayerGroup]:
+        def size(group: LayerGroup) -> float:
+            mlp = group.mlp
+            return mlp.experts * mlp.expert_weights(self.hidden) * by.experts + mlp.dense_weights(self.hidden) * by.mlp
+
+        return sorted(self.layer_groups, key=size, reverse=True)
+
+    def weight_bytes(self, dtype: str, tp: int = 1) -> int:
+        """Bytes of weights on one of `tp` tensor-parallel ranks."""
+        return sum(self.weights(dtype, Layout(tp)).values())
+
+    def layer_kv_bytes(self, kv_dtype: str, tp: int = 1) -> float:
+        """KV bytes one token takes in one layer on one rank, the mean over the layers."""
+        total = self.kv_bytes_per_token(kv_dtype, tp)
+        return total // self.layers if total % self.layers == 0 else total / self.layers
 
     def kv_bytes_per_token(self, kv_dtype: str, tp: int = 1) -> int:
         """KV bytes per token per rank while every layer still keeps the token (see `kv_bytes` for sliding windows)."""
-        return self.layers * self.layer_kv_bytes(kv_dtype, tp)
+        item = dtype_bytes(kv_dtype)
+        return sum(g.count * g.attention.kv_bytes(item, tp) for g in self.layer_groups)
+
+    def state_bytes(self, tp: int = 1) -> int:
+        """Bytes of a sequence on one rank whatever its length: the states of linear-attention layers."""
+        return sum(g.count * g.attention.state_bytes(tp) for g in self.layer_groups)
 
     def kv_bytes(self, tokens: int, kv_dtype: str, tp: int = 1) -> int:
-        """KV bytes of one sequence of `tokens` tokens on one rank; sliding-window layers keep the window only."""
-        kept = self.full_layers * tokens + self.sliding_layers * min(tokens, self.window)
-        return kept * self.layer_kv_bytes(kv_dtype, tp)
+        """KV bytes of one sequence of `tokens` tokens on one rank; layers with a window or chunk keep no more than
+        that."""
+        item, total = dtype_bytes(kv_dtype), self.state_bytes(tp)
+        for g in self.layer_groups:
+            kept = min(tokens, g.attention.window or tokens)
+            total += g.count * kept * g.attention.kv_bytes(item, tp)
+        return total
 
     # ---- FLOPs -----------------------------------------------------------------------------------------------
 
     @cached_property
     def linear_flops_per_token(self) -> int:
-        """FLOPs per token of every matrix multiply but attention and the LM head: 2 per active weight."""
-        return 2 * int(self.layers * self.attention_parameters + self._mlp_parameters(self.experts_per_token))
+        """FLOPs per token of everything but attention over other tokens and the LM head: 2 per active weight, and the
+        states of linear-attention layers."""
+        return sum(
+            g.count * (2 * self._layer_parameters(g, g.mlp.topk) + g.attention.state_flops) for g in self.layer_groups
+        )
 
-    @cached_property
-    def layer_attention_flops(self) -> int:
-        """FLOPs of one (query, key) pair in one layer: q.k and p.v over all heads (MLA: prefill form, latent
-        expanded)."""
-        if self.is_mla:
-            return 2 * self.heads * (self.qk_nope_head_dim + self.qk_rope_head_dim + self.v_head_dim)
-        return 4 * self.heads * self.head_dim
-
-    @cached_property
-    def decode_attention_flops(self) -> int:
-        """As `layer_attention_flops` for decode; MLA works on the latent itself (absorbed form)."""
-        if self.is_mla:
-            return 2 * self.heads * (2 * self.kv_lora_rank + self.qk_rope_head_dim)
-        return self.layer_attention_flops
+    def reaches(self, kv_dtype: str = "bf16", tp: int = 1) -> tuple[Reach, ...]:
+        """How far its layers look back, and at what cost."""
+        return reaches(self.layer_groups, dtype_bytes(kv_dtype), tp)
 
     @property
     def lm_head_flops(self) -> int:
@@ -173,23 +247,13 @@ def flops(model: ModelSpec, new: Any, cached: Any = 0) -> np.ndarray:
     linear x new + attention x causal pairs + LM head; a request with nothing to compute costs nothing.
     """
     n, c = np.broadcast_arrays(np.asarray(new, dtype=np.float64), np.asarray(cached, dtype=np.float64))
-    pairs = n * c + n * (n + 1) / 2
-    attention = model.full_layers * pairs
-    if model.sliding_layers:
-        attention = attention + model.sliding_layers * windowed_pairs(n, c, model.window)
-    total = n * model.linear_flops_per_token + attention * model.layer_attention_flops + model.lm_head_flops
+    attention = sum(reach.count * reach.pair_flops * reach.pairs(n, c) for reach in model.reaches())
+    total = n * model.linear_flops_per_token + attention + model.lm_head_flops
     return np.where(n > 0, total, 0.0)
 
 
-def windowed_pairs(new: np.ndarray, cached: np.ndarray, window: int) -> np.ndarray:
-    """Sum over the new tokens of min(position, window): causal pairs of a sliding-window layer. Float arrays in and
-    out."""
-    growing = np.clip(window - cached, 0, new)
-    return growing * cached + growing * (growing + 1) / 2 + (new - growing) * window
-
-
 def dtype_bytes(dtype: str) -> int:
-    """Bytes of one element; InputError for a type that is not understood."""
+    """Bytes of one element of a KV cache; InputError for a type that is not understood."""
     try:
         return DTYPE_BYTES[dtype]
     except KeyError:

@@ -54,15 +54,13 @@ def supported(model: ModelSpec) -> None:
         raise InputError(
             f"model {model.name}: calibration measures full attention over KV heads; this model has {kind}"
         )
-    if model.experts and model.moe_layers != model.layers:
+    if model.groups or (model.experts and model.moe_layers != model.layers):
         raise InputError(
-            f"model {model.name}: calibration expects experts in every layer or in none; {model.moe_layers} of"
-            f" {model.layers} have them"
+            f"model {model.name}: calibration measures layers of one shape with experts in all of them or in none; this"
+            f" model has {len(model.layer_groups)} kinds of layers, or shared experts"
         )
-    if model.shared_intermediate or model.sandwich_norms:
-        raise InputError(
-            f"model {model.name}: calibration does not measure shared experts or norms around both sides of a layer"
-        )
+    if model.sandwich_norms:
+        raise InputError(f"model {model.name}: calibration does not measure norms around both sides of a layer")
 
 
 def step_operators(model: ModelSpec, tp: int = 1) -> list[StepOperator]:

@@ -20,7 +20,7 @@ from workloads.errors import InputError
 
 BUNDLED = Path(__file__).parent / "profiles"
 SCHEMA = 1
-KINDS = ("tables", "roofline")
+KINDS = ("tables", "roofline", "atlas")
 _TEXT = ("id", "kind", "label", "dtype", "kv_dtype")
 
 
@@ -28,10 +28,10 @@ _TEXT = ("id", "kind", "label", "dtype", "kv_dtype")
 class DeviceProfile:
     """What the step-time function is built from.
 
-    id: name used in scenarios. kind: "tables" or "roofline". label: one line for reports. device: {"name",
-    "memory_gib"}. model: a bundled model's name (None: any model, roofline only). provenance: source, licence, version,
-    date, kernels, notes. points: raw points (tables) or assumed efficiencies (roofline), in microseconds; layout in
-    docs/profiles.md."""
+    id: name used in scenarios. kind: "tables", "roofline" or "atlas" (tables priced for the model from a GPU's
+    operators). label: one line for reports. device: {"name", "memory_gib"}. model: a bundled model's name (None: any
+    model, roofline only). provenance: source, licence, version, date, kernels, notes. points: raw points (tables) or
+    assumed efficiencies (roofline), in microseconds; layout in docs/profiles.md."""
 
     id: str
     kind: str

@@ -12,10 +12,12 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
+from calibrate.atlas.steps import atlas_profile, unpriced
+from calibrate.atlas.tables import bundled_gpus
 from calibrate.models import ModelSpec, known_as
 from calibrate.profile import DeviceProfile, alike, bundled_profile, bundled_profiles, fitting, load_profile
 from calibrate.sources.folder import profile_from_folder
-from calibrate.sources.roofline import GPUS, roofline_profile
+from calibrate.sources.roofline import GPUS, gpu_key, roofline_profile
 from calibrate.sources.vidur import profile_from_vidur
 from workloads.errors import InputError
 
@@ -23,13 +25,16 @@ from workloads.errors import InputError
 def resolve_profile(
     spec: str, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str | None = None
 ) -> DeviceProfile:
-    """The profile a scenario names: a bundled id, a profile file, a folder of operator tables, or roofline:GPU.
+    """The profile a scenario names: a bundled id, a profile file, a folder of operator tables, atlas:GPU, or
+    roofline:GPU.
 
     model: the scenario's ModelSpec. A profile of another model, precision or width is an InputError that lists those
     that fit; a roofline is used only when it is asked for. kv_dtype: checked when given (attention over an fp8 cache
     takes other times)."""
     if spec.startswith("roofline:"):
         return roofline_profile(spec.removeprefix("roofline:"), dtype, tp, kv_dtype)
+    if spec.startswith("atlas:"):
+        return atlas_profile(spec.removeprefix("atlas:"), model, dtype, tp, kv_dtype)
     profile = _find(spec, tp)
     name = known_as(model)
     if not profile.fits(name, dtype, tp):
@@ -44,6 +49,22 @@ def resolve_profile(
             " (roofline:GPU takes any)"
         )
     return profile
+
+
+def profile_of_gpu(gpu: str, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str = "bf16") -> str:
+    """The best that is known of a GPU for a model: the bundled profile measured with it, else atlas:GPU, else
+    roofline:GPU. InputError for a GPU of which nothing is known."""
+    key, known = gpu.lower().replace("_", "-").removesuffix("-sxm"), sorted({*GPUS, *bundled_gpus()})
+    if key not in known:
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise InputError(f"[hardware] gpu = {gpu!r}: expected one of {', '.join(known)}{hint}")
+    for one in fitting(None, known_as(model), dtype, tp, kv_dtype):
+        if gpu_key(str(one.device["name"])) == key:
+            return one.id
+    if key in bundled_gpus() and (key not in GPUS or not unpriced(model, dtype, kv_dtype)):
+        return f"atlas:{key}"
+    return f"roofline:{key}"
 
 
 def _find(spec: str, tp: int = 1) -> DeviceProfile:

@@ -78,6 +78,8 @@ class DecodeCurve:
     attention: Line
     max_sum: float
     coverage: int
+    min_sum: float = 0.0
+    """Sum of contexts below which the shortest measured context lies: the operator's form from there down."""
     skew: float = 0.0
     """Share of the way from the mean-context time to the longest-context time that unequal contexts cost."""
     form: Unequal | None = None
@@ -93,6 +95,11 @@ class Unequal:
     longest: float
     token: float
     constant: float
+
+    def us(self, total: float, longest: float) -> float:
+        """Microseconds at a sum of contexts and a longest one."""
+        memory, top = self.token * total + self.constant, self.longest * longest
+        return self.overhead + math.sqrt(top * top + memory * memory)
 
     def ratio(self, sqrt: Any, n: int, total: Any, longest: Any) -> Any:
         """Time at this longest context over the time with all contexts equal."""
@@ -152,6 +159,13 @@ class CurveStepTime:
         self, chunks: Sequence[tuple[int, int]], n_decode: int, sum_context: int, max_context: int, n_sampled: int
     ) -> tuple[float, int]:
         """Seconds and coverage code of one step; see `StepTime.step`."""
+        if chunks:
+            ones = [cached for new, cached in chunks if new == 1]
+            if ones:  # one token over a context is a decode to every engine's kernel
+                chunks = [chunk for chunk in chunks if chunk[0] > 1]
+                n_decode += len(ones)
+                sum_context += sum(ones) + len(ones)
+                max_context = max(max_context, max(ones) + 1)
         if not chunks:
             if n_decode == 0:
                 return self.overhead_s, MEASURED
@@ -195,8 +209,9 @@ class CurveStepTime:
         ):
             attention = np.maximum(attention, self._longest.at_many(np.arange(max_context, max_context + k)))
         covers = np.full(k, curve.coverage, dtype=np.int8)
-        if last_sum > curve.max_sum or last_longest > self._max_context:
+        if last_sum > curve.max_sum or last_longest > self._max_context or sum_context < curve.min_sum:
             outside = (total > curve.max_sum) | (np.arange(max_context, max_context + k) > self._max_context)
+            outside |= total < curve.min_sum
             covers[outside] = EXTRAPOLATED
         return curve.constant_s + attention, covers
 
@@ -217,7 +232,7 @@ class CurveStepTime:
             attention = attention + curve.skew * max(line.at(longest * n) - attention, 0.0)
         if self._longest is not None and n > 1:
             attention = max(attention, self._longest.at(longest))
-        outside = total > curve.max_sum or longest > self._max_context
+        outside = total > curve.max_sum or longest > self._max_context or total < curve.min_sum
         return attention, EXTRAPOLATED if outside else curve.coverage
 
     def _curve(self, n: int) -> DecodeCurve:

@@ -3,13 +3,14 @@
 The one idea: what a step computes and reads follows from its shape and the model's, whatever its time rests on; the
 data sheet's peaks say what the device could have done in that time.
 
-    FLOPs   2 x active weights x tokens + attention over (query, key) pairs + LM head x sampled rows; all GPUs of a
-    replica bytes   of one GPU: weights once a step (of a mixture, the experts that its tokens reach when routing is
-    even; the LM head
-            when it samples), the KV of each decode's context and of each chunk's prompt so far once, the KV of new
-            tokens written. Activations, and what a kernel reads twice, are not counted.
+    FLOPs   2 x active weights x tokens + attention over (query, key) pairs + states of linear attention + LM head x
+            sampled rows; all GPUs of a replica
+    bytes   of one GPU: weights once a step (of a mixture, the experts that its tokens reach when routing is even; the
+            LM head when it samples), the KV of each decode's context and of each chunk's prompt so far once, the KV of
+            new tokens written, states of linear attention read and written. Activations, and what a kernel reads
+            twice, are not counted.
 
-Tokens computed again after a preemption count: they are work. Layers with a sliding window count as in
+Tokens computed again after a preemption count: they are work. How far a layer looks back is its `Reach`, as in
 `calibrate.sources.roofline`.
 
     flops, read = StepWork(model, "bf16", "bf16").of(n_decode, sum_context, n_sampled, chunk_step, chunk_new,
@@ -22,9 +23,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibrate.model_spec import ModelSpec, dtype_bytes, windowed_pairs
+from calibrate.model_spec import ModelSpec
 from calibrate.profile import DeviceProfile
-from calibrate.sources.roofline import GPUS, experts_touched
+from calibrate.sources.roofline import FP8_TYPES, GPUS, experts_touched, step_weights
 
 DRIVER_NAMES = {
     "NVIDIA H100 80GB HBM3": "h100",
@@ -56,8 +57,10 @@ def peaks(profile: DeviceProfile) -> Peaks | None:
     if name not in known:
         return None
     spec = known[name]
-    flops = {"bf16": spec.bf16_flops, "fp16": spec.bf16_flops, "fp8": spec.fp8_flops}.get(profile.dtype)
-    return Peaks(spec.name, flops, spec.bandwidth, spec.source.split("; MFU")[0]) if flops else None
+    if profile.dtype == "fp32":
+        return None
+    flops = (spec.fp8_flops if profile.dtype in FP8_TYPES else 0.0) or spec.bf16_flops
+    return Peaks(spec.name, flops, spec.bandwidth, spec.source.split("; MFU")[0])
 
 
 class StepWork:
@@ -65,11 +68,10 @@ class StepWork:
 
     def __init__(self, model: ModelSpec, dtype: str, kv_dtype: str, tensor_parallel: int = 1) -> None:
         self.model, self.tp = model, tensor_parallel
-        self._head_bytes = model.vocab * model.hidden * 2 / tensor_parallel
-        self._expert_bytes = model.moe_layers * model.expert_parameters * dtype_bytes(dtype) / tensor_parallel
-        table = self._head_bytes * (1 if model.tied_embeddings else 2)
-        self._weight_bytes = model.weight_bytes(dtype, tensor_parallel) - table - model.experts * self._expert_bytes
-        self._kv_bytes = model.layer_kv_bytes(kv_dtype, tensor_parallel)
+        self._read = step_weights(model, dtype, tensor_parallel)
+        self._reaches = model.reaches(kv_dtype, tensor_parallel)
+        self._kv_bytes = model.kv_bytes_per_token(kv_dtype, tensor_parallel)
+        self._state_bytes = 2 * model.state_bytes(tensor_parallel)
 
     def of(
         self,
@@ -90,24 +92,15 @@ class StepWork:
         def by_step(values: np.ndarray) -> np.ndarray:
             return np.bincount(chunk_step, weights=values, minlength=n)
 
-        tokens = n_decode + by_step(new)
-        decode_keys = model.full_layers * sum_context.astype(np.float64)
-        pairs = model.full_layers * (new * cached + new * (new + 1) / 2)
-        prefill_keys = model.full_layers * (new + cached)
-        if model.sliding_layers:
-            decode_keys = decode_keys + model.sliding_layers * np.minimum(
-                sum_context, n_decode.astype(np.float64) * model.window
-            )
-            pairs = pairs + model.sliding_layers * windowed_pairs(new, cached, model.window)
-            prefill_keys = prefill_keys + model.sliding_layers * np.minimum(new + cached, new + model.window)
-        flops = (
-            tokens * model.linear_flops_per_token
-            + n_sampled * float(model.lm_head_flops)
-            + decode_keys * model.decode_attention_flops
-            + by_step(pairs) * model.layer_attention_flops
-        )
-        weights = self._weight_bytes + (n_sampled > 0) * self._head_bytes
+        tokens, chunks = n_decode + by_step(new), by_step(np.ones_like(new))
+        flops = tokens * float(model.linear_flops_per_token) + n_sampled * float(model.lm_head_flops)
+        moved = self._read.dense + (n_sampled > 0) * self._read.head + tokens * self._kv_bytes
+        moved = moved + (n_decode + chunks) * self._state_bytes
         if model.experts:
-            weights = weights + self._expert_bytes * experts_touched(model, tokens)
-        keys = decode_keys + by_step(prefill_keys) + tokens * model.layers
-        return flops, np.where(tokens > 0, weights + keys * self._kv_bytes, 0.0)
+            moved = moved + self._read.expert * experts_touched(model, tokens)
+        for reach in self._reaches:
+            keys = reach.decode_keys(n_decode, sum_context.astype(np.float64))
+            pairs, kept = by_step(reach.pairs(new, cached)), by_step(reach.kept(new, cached))
+            flops = flops + reach.count * (keys * reach.decode_flops + pairs * reach.pair_flops)
+            moved = moved + reach.count * reach.key_bytes * (keys + kept)
+        return flops, np.where(tokens > 0, moved, 0.0)

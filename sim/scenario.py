@@ -35,7 +35,8 @@ from workloads.limits import (
     key,
 )
 
-DTYPES = ("bf16", "fp16", "fp8", "fp32")
+DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "int8", "int4", "mxfp4", "nvfp4", "fp32")
+KV_DTYPES = ("bf16", "fp16", "fp8", "fp32")
 
 
 @dataclass(frozen=True)
@@ -58,20 +59,42 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    name: str = key("llama-3.1-8b", "a bundled model (kvcast profile list)")
+    name: str = key("llama-3.1-8b", "a bundled model (docs/models.md), or hf:ORG/NAME of a published checkpoint of one")
     config: str | None = key(None, "path of a Hugging Face config.json, instead of name")
-    dtype: str = key("bf16", "weights and activations: bf16, fp16 or fp8", choices=DTYPES)
+    dtype: str = key(
+        "bf16",
+        "weights and activations: bf16 or fp16 (parts that a checkpoint has quantized stay so), or what all weights are"
+        " quantized to: fp8, fp8_block, int8, int4, mxfp4 (experts) or nvfp4",
+        choices=DTYPES,
+    )
     kv_dtype: str | None = key(
-        None, "KV cache type: bf16, fp16 or fp8; default: as dtype, bf16 for fp8 weights", choices=DTYPES
+        None,
+        "KV cache type: bf16, fp16 or fp8; default: the checkpoint's, else as dtype, bf16 for quantized weights",
+        choices=KV_DTYPES,
     )
 
 
 @dataclass(frozen=True)
 class HardwareConfig:
     profile: str = key(
-        "h200-llama-3.1-8b-aic", "a bundled profile, a profile file, a folder of operator tables, or roofline:GPU"
+        "h200-llama-3.1-8b-aic",
+        "a bundled profile, a profile file, a folder of operator tables, atlas:GPU, or roofline:GPU",
     )
     tensor_parallel: int = key(1, "GPUs per replica", from_1(MAX_GPUS))
+    gpu: str | None = key(
+        None,
+        "a GPU by name (h200), instead of profile: its bundled profile for the model, precision and width, else its"
+        " atlas, else its roofline",
+    )
+    weights_gib: float | None = key(
+        None, "weights on each GPU, GiB; default: from the model's shapes and precision", above_0(1e6)
+    )
+    overhead_gib: float | None = key(
+        None,
+        "what an engine holds beside weights and KV on each GPU (activations, NCCL, runtime), GiB; default: from the"
+        " model's shapes and the step's tokens",
+        from_0(1e6),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -149,6 +149,15 @@ def test_beyond_the_grid_the_physical_form_goes_on_and_is_marked(calibrated):
     assert ours.step([], 100, 100 * 3000, 3000, 100)[1] != EXTRAPOLATED
 
 
+def test_below_the_shortest_measured_context_the_form_goes_on_and_is_marked(calibrated):
+    """Decode was level there: 21 % too long for 488 sequences of 16 tokens, and called interpolated."""
+    source, truth = step_time(calibrated[1], LLAMA), FakeStepTime(LLAMA)
+    for n, context in ((488, 16), (256, 32), (128, 64), (64, 64)):
+        seconds, cover = source.step([], n, n * context, context, n)
+        assert seconds == pytest.approx(truth.step([], n, n * context, context, n)[0], rel=0.02)
+        assert cover == EXTRAPOLATED
+
+
 def test_stretches_equal_single_steps_to_the_last_bit(calibrated):
     _, profile = calibrated
     ours = step_time(profile, LLAMA)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from calibrate.latency import EXTRAPOLATED, INTERPOLATED, MEASURED, StepTime, load_step_time, step_time
 from calibrate.models import model_from_config, resolve_model
+from calibrate.profile import BUNDLED, bundled_profiles, load_profile
 from calibrate.resolve import resolve_profile
 from calibrate.sources.mixed import complete_grid
 from calibrate.sources.roofline import RooflineStepTime, experts_touched, roofline_profile
@@ -133,9 +134,10 @@ def test_tiny_tables_by_hand():
     assert source.step([], 4, 400, 400, 4) == (pytest.approx((20 + 8 + 8) * us), INTERPOLATED)
     # prefill of 100 over 500: gemm 2 x 55, head 5, attention 2 x (20 + 120) / 2
     assert source.step([(100, 500)], 0, 0, 0, 1)[0] == pytest.approx((110 + 5 + 140) * us)
-    # a chunk that samples nothing pays no head; one dense pass over chunk and decodes together
+    # a chunk that samples nothing pays no head; one dense pass over chunk and decodes together, and one attention call:
+    # the decode's 2 are the constant of a call, which the chunk has paid
     assert source.step([(90, 0)], 1, 100, 100, 1)[0] == pytest.approx(
-        (2 * 50.5 + 5 + source._prefill.one(90, 0)[0] / us + 2) * us
+        (2 * 50.5 + 5 + source._prefill.one(90, 0)[0] / us) * us
     )
     assert source.step([], 0, 0, 0, 0) == (0.0, MEASURED)
 
@@ -280,3 +282,19 @@ def test_roofline_within_30_percent_of_the_tables(data_dir):
     outcome = run("roofline", data_dir)
     assert outcome.passed, outcome.lines
     assert set(outcome.figures) >= {"a100", "h100", "h200", "b200", "l40s", "rtx-4090", "rtx-pro-6000"}
+
+
+@pytest.mark.parametrize("name", [n for n in bundled_profiles() if n.endswith("-aic")])
+def test_a_prefix_never_makes_a_chunk_of_a_bundled_profile_cheaper(name):
+    """64 new tokens over 1,024 cached were priced below 64 alone."""
+    profile = load_profile(BUNDLED / f"{name}.json")
+    source = step_time(profile, resolve_model(profile.model), profile.dtype, profile.tensor_parallel)
+    for new in (1, 16, 64, 128, 256, 2000):
+        over = [source.step([(new, cached)], 0, 0, 0, 1)[0] for cached in range(0, 16385, 512)]
+        assert over == sorted(over)
+
+
+def test_one_more_token_in_a_chunk_costs_what_one_more_decode_costs():
+    """32 sequences of 4,096 tokens and a one-token chunk took 12.2 ms where 33 decodes take 9.7."""
+    source = load_step_time("h200-llama-3.1-8b-aic")
+    assert source.step([(1, 4095)], 32, 32 * 4096, 4096, 33) == source.step([], 33, 33 * 4096, 4096, 33)

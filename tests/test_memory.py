@@ -2,17 +2,22 @@
 
 import csv
 import statistics
+from dataclasses import replace
 
 import pytest
 
-from calibrate.memory import KvCapacity, context_lines, explicit_blocks_warning, kv_capacity, longest_context
+from calibrate.memory import GpuMemory, KvCapacity, context_lines, explicit_blocks_warning, kv_capacity, longest_context
 from calibrate.models import ModelSpec, resolve_model
+from calibrate.precision import of_checkpoint
 from calibrate.profile import DeviceProfile
 from calibrate.resolve import resolve_profile
 from calibrate.sources.roofline import roofline_profile
+from kvcast import api
+from kvcast.config import scenario_from_doc
 from workloads.errors import InputError
 
 GIB = 2**30
+QWEN2_HALF_B = ModelSpec("qwen2-0.5b", 24, 896, 14, 2, 64, 4864, 151_936, 32_768, tied_embeddings=True, qkv_bias=True)
 
 
 def card(memory_gib: float, tp: int = 1) -> DeviceProfile:
@@ -21,25 +26,119 @@ def card(memory_gib: float, tp: int = 1) -> DeviceProfile:
     )
 
 
-def logged(row: dict) -> tuple[float, float]:
-    """(our KV GiB per rank with the log's own weights, the log's KV GiB): isolates the overhead constant."""
-    free = float(row["gpu_memory_utilization"]) * float(row["gpu_total_GiB"]) - float(row["weights_GiB_per_rank"]) - 1.5
-    return free, float(row["kv_GiB_per_rank"])
+NAMES = {
+    "CodeLlama-34b": "codellama-34b",
+    "Llama-2-7b": "llama-2-7b",
+    "Llama-3.1-70B": "llama-3.1-70b",
+    "Llama-3.1-8B": "llama-3.1-8b",
+    "Mistral-Nemo": "mistral-nemo-12b",
+    "Mixtral-8x7B": "mixtral-8x7b",
+    "Phi-4": "phi-4",
+    "Qwen2.5-7B": "qwen2.5-7b",
+    "Qwen2.5-VL-7B": "qwen2.5-7b",
+    "Qwen3-235B-A22B": "hf:Qwen/Qwen3-235B-A22B-FP8",
+    "Qwen3-32B": "qwen3-32b",
+    "Scout-17B-16E": "hf:RedHatAI/Llama-4-Scout-17B-16E-Instruct-FP8-dynamic",
+}
+DIFFERENT = {
+    ("Llama-3.1-8B", "A10 24GB"): "vLLM V0 with chunked prefill measured no sampling: 0.22 GiB of activations",
+    ("Llama-3.1-8B", "RTX 3090"): "vLLM V0 with 29,000 tokens: the pass is right, runtime 0.36 GiB instead of 0.25",
+    ("Phi-4", "A100/H100-80GB"): "vLLM V0 on 15 % of the card",
+    ("Qwen2-0.5B", "24GB card"): "another model inside: 0.69 GiB of weights, a 0.5B Qwen2 has 0.92",
+    ("Qwen3-32B", "H100-80GB"): "its gpu_memory_utilization is assumed",
+}
+"""Rows outside the tolerances, and why: engines before vLLM V1, or a configuration that is not known."""
 
 
-def test_overhead_constant_on_public_logs(data_dir):
+def ours(row: dict) -> float:
+    """Our tokens over the log's, minus 1: from the model's shapes and the engine's settings alone."""
+    model = resolve_model(NAMES[row["model"]]) if row["model"] in NAMES else QWEN2_HALF_B
+    if row["dtype"] == "4-bit":
+        config = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+        if "bnb" in row["note"]:
+            config = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+        model = replace(model, quantization=of_checkpoint(config, model.layers, "row"))
+    dtype, tp = ("fp8" if row["dtype"] == "8-bit" else "bf16"), int(row["tp"])
+    utilization, tokens = float(row["gpu_memory_utilization"]), int(row["max_num_batched_tokens"])
+    device = {"name": row["gpu"], "memory_gib": float(row["gpu_total_GiB"])}
+    profile = replace(card(1.0, tp), device=device, dtype=dtype)
+    found = kv_capacity(profile, model, dtype, "bf16", tp, utilization, tokens, 16)
+    return found.tokens / int(row["kv_tokens"]) - 1
+
+
+def test_public_start_up_logs(data_dir):
     with (data_dir / "measured/kv_capacity/kv_capacity.csv").open(newline="") as f:
         rows = list(csv.DictReader(f))
-    error = {i: abs(ours / log - 1) for i, (ours, log) in enumerate(map(logged, rows))}
     assert len(rows) == 22
-    assert statistics.median(error.values()) <= 0.021
-    h100_dense = [i for i, r in enumerate(rows) if r["source"].startswith("blis") and "16E" not in r["model"]]
-    assert len(h100_dense) == 7
-    assert max(error[i] for i in h100_dense) <= 0.022
-    quantised_moe = [
-        i for i, r in enumerate(rows) if r["dtype"] == "8-bit" and r["model"] in ("Scout-17B-16E", "Qwen3-235B-A22B")
-    ]
-    assert min(error[i] for i in quantised_moe) > 0.5, "the documented failure: an overhead of 8.5 GiB, not 1.5"
+    table = []
+    for row in rows:
+        error = ours(row)
+        within = 0.03 if row["dtype"] == "bf16/fp16" else 0.10
+        table.append(
+            f"{row['model']:16} {row['gpu']:16} TP{row['tp']} {row['engine']:22} {error:+7.1%} of {within:.0%}"
+        )
+        if (row["model"], row["gpu"]) not in DIFFERENT:
+            assert abs(error) <= within, table[-1]
+        if row["source"].startswith("blis") and row["dtype"] == "bf16/fp16":
+            assert abs(error) <= 0.007, table[-1]
+    print(*table, sep="\n")
+    errors = [abs(ours(row)) for row in rows]
+    assert statistics.median(errors) <= 0.015
+    assert max(errors) <= 0.18, "-21 to +84 % with one constant"
+
+
+def test_what_the_overhead_is_made_of():
+    """A pass of 29,000 tokens through Llama-3.1-8B took 2.99 GiB (vllm#10517): three columns of each, three hidden."""
+    model = resolve_model("llama-3.1-8b")
+    memory = GpuMemory(card(23.58), model, "bf16", "bf16", 1, 0.9, 16, 29_000)
+    assert memory.overheads()["profiling step"] == 2 * 29_000 * (3 * 14336 + 3 * 4096)
+    assert memory.overheads()["profiling step"] / GIB == pytest.approx(2.99, abs=0.01)
+    sampling = replace(memory, batched_tokens=2048).overheads()
+    assert sampling["profiling step"] == 28 * 128256 * 256
+    assert replace(memory, batched_tokens=2048, max_num_seqs=8).overheads()["profiling step"] == 2 * 2048 * 3 * 18432
+    assert set(sampling) == {"runtime", "profiling step"}
+    assert replace(memory, tp=4).overheads()["NCCL"] / GIB == pytest.approx(0.383, abs=1e-3)
+    moe = GpuMemory(card(139.8), resolve_model("qwen3-30b-a3b"), "fp8", "bf16", 1, 0.9, 16, 2048).overheads()
+    assert moe["expert workspaces"] == 2 * 32_768 * (8 * (3 * 768 + 2048) + 2048)
+
+
+def test_more_tokens_and_wider_models_take_more_never_less():
+    model = resolve_model("llama-3.1-8b")
+    sizes = [GpuMemory(card(80), model, "bf16", "bf16", 1, 0.9, 16, n).overhead for n in (512, 8192, 16_384, 65_536)]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] > 2 * sizes[1]
+
+
+def test_whoever_knows_better_says_so():
+    model = resolve_model("llama-3.1-8b")
+    given = kv_capacity(card(80), model, "bf16", "bf16", 1, 0.9, 8192, 16, weights_gib=20.0, overhead_gib=2.0)
+    assert given.blocks == int((0.9 * 80 - 22) * GIB // (16 * 131072))
+    assert given.lines[1:3] == ("- 20.00 GiB weights (given)", "- 2.00 GiB overhead (given)")
+    document = {
+        "workload": {"preset": "chat", "requests": 10},
+        "hardware": {"profile": "roofline:h100", "weights_gib": 20.0, "overhead_gib": 2.0},
+    }
+    resolved = api.resolve(scenario_from_doc(document))
+    assert resolved.memory.weights + resolved.memory.overhead == 22 * GIB
+    document["hardware"]["overhead_gib"] = -1.0
+    with pytest.raises(InputError, match=r"\[hardware\] overhead_gib = -1.0: expected"):
+        scenario_from_doc(document)
+
+
+def test_states_of_linear_attention_are_set_aside():
+    """33.04 requests of 32,768 tokens hold in 290,864 printed tokens (Qwen3.5-27B's start-up log): pages of 784 tokens
+    in 16 layers, 42 of attention and one for each of three groups of states."""
+    model = resolve_model("qwen3.5-27b")
+    free = 1487 * 16 * 784 * 4096
+    weights = (80 * GIB - free) / GIB
+    found = kv_capacity(
+        card(80), model, "bf16", "bf16", 1, 1.0, 8192, 784, 32_768, weights_gib=weights, overhead_gib=0.0
+    )
+    assert found.tokens == pytest.approx(33.04 * 32_768, rel=0.01)
+    assert any(
+        "set engine.block_size = 784" in line
+        for line in kv_capacity(card(80), model, "bf16", "bf16", 1, 0.9, 8192, 16).lines
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,7 +160,9 @@ def test_tokens_from_the_shapes_alone(model, gib, tp, kv_tokens, within):
 def test_capacity_is_the_arithmetic_it_prints():
     model = resolve_model("llama-3.1-8b")
     capacity = kv_capacity(resolve_profile("h200-llama-3.1-8b-aic", model), model, "bf16", "bf16", 1, 0.92, 8192, 16)
-    free = 0.92 * 139.81 * GIB - model.weight_bytes("bf16") - 1.5 * GIB
+    overhead = 2 * 8192 * (3 * 14336 + 3 * 4096) + 0.25 * GIB
+    overhead = max(overhead, 28 * 128256 * 256 + 0.25 * GIB)
+    free = 0.92 * 139.81 * GIB - model.weight_bytes("bf16") - overhead
     assert capacity.blocks == int(free // (16 * 131072))
     assert capacity.tokens == capacity.blocks * 16
     assert capacity.lines[0].startswith("0.92 x 139.81 GiB (H200-SXM) = 128.63 GiB")
@@ -86,7 +187,7 @@ def test_what_does_not_fit_is_said_with_its_arithmetic():
         kv_capacity(roofline_profile("h100"), model, "bf16", "bf16", 1, 1.2, 8192, 16)
 
 
-def test_cautions_where_the_constant_fails():
+def test_cautions_where_the_arithmetic_is_unsure():
     def cautions(gpu: str, name: str, dtype: str, tokens: int) -> str:
         model: ModelSpec = resolve_model(name)
         return " ".join(
@@ -96,9 +197,10 @@ def test_cautions_where_the_constant_fails():
         )
 
     assert cautions("h200", "llama-3.1-8b", "bf16", 8192) == ""
-    assert "8.5 GiB" in cautions("h200", "qwen3-30b-a3b", "fp8", 8192)
-    assert "32,768 batched tokens" in cautions("h200", "llama-3.1-8b", "bf16", 32768)
+    assert cautions("h200", "llama-3.1-8b", "bf16", 32768) == "", "counted, no longer a caution"
+    assert "up to 10 %" in cautions("h200", "qwen3-30b-a3b", "fp8", 8192)
     assert "small card" in cautions("rtx-4090", "llama-3.1-8b", "bf16", 2048)
+    assert "36 chunked layers are counted as full ones" in cautions("b200", "llama-4-scout", "fp8", 2048)
 
 
 def test_explicit_blocks_are_kept_and_warned_about():

@@ -1,19 +1,29 @@
 """Model shapes against published totals, KV arithmetic, FLOPs by hand, and refusals."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from calibrate.layer_groups import layer_groups
+from calibrate.layout import Layout
+from calibrate.memory import kv_capacity, state_block_size
+from calibrate.model_config import UNDERSTOOD
 from calibrate.models import (
-    UNDERSTOOD,
+    BUNDLED,
     bundled_models,
     flops,
+    hugging_face_names,
     load_model,
     model_from_config,
     resolve_model,
     windowed_pairs,
 )
+from calibrate.sources.roofline import roofline_profile
+from kvcast import api
+from kvcast.config import scenario_from_doc
+from kvcast.present.models_page import as_markdown
 from workloads.errors import InputError
 
 PUBLISHED_BILLIONS = {
@@ -25,6 +35,54 @@ PUBLISHED_BILLIONS = {
     "qwen3-30b-a3b": (30.5, 3.3),
     "qwen3-coder-30b-a3b": (30.5, 3.3),
     "mixtral-8x7b": (46.7, 12.9),
+    "codellama-34b": (33.74, 33.74),
+    "deepseek-v3": (671.0, 37.5),
+    "deepseek-v3.2": (671.9, 38.4),  # and its indexers
+    "gemma-2-27b": (27.23, 27.23),
+    "gemma-2-9b": (9.24, 9.24),
+    "gemma-3-12b": (11.77, 11.77),  # text part
+    "gemma-3-27b": (27.01, 27.01),  # text part
+    "glm-4.5": (352.8, 33.0),  # 355 with its draft layer
+    "glm-4.5-air": (106.9, 13.2),
+    "glm-4.6": (352.8, 33.0),
+    "glm-5": (744.0, 41.0),
+    "gpt-oss-120b": (116.8, 5.7),  # OpenAI counts 5.1 active without embeddings
+    "gpt-oss-20b": (20.9, 4.2),
+    "kimi-k2": (1026.0, 32.9),
+    "kimi-k2.5": (1026.0, 32.9),
+    "llama-3.1-405b": (405.9, 405.9),
+    "llama-3.2-1b": (1.236, 1.236),
+    "llama-3.2-3b": (3.21, 3.21),
+    "llama-3.3-nemotron-super-49b": (49.87, 49.87),
+    "llama-4-maverick": (400.7, 17.2),  # text part
+    "llama-4-scout": (107.8, 17.2),  # text part
+    "minimax-m2.5": (228.7, 11.0),
+    "ministral-8b": (8.02, 8.02),
+    "mistral-7b-v0.3": (7.25, 7.25),
+    "mistral-nemo-12b": (12.25, 12.25),
+    "mistral-small-24b": (23.57, 23.57),
+    "mixtral-8x22b": (140.6, 39.1),
+    "nemotron-3-nano-30b-a3b": (31.6, 3.6),
+    "nemotron-3-super-120b-a12b": (120.6, 12.7),
+    "nemotron-h-56b": (56.3, 56.3),
+    "phi-3-mini": (3.82, 3.82),
+    "phi-4": (14.66, 14.66),
+    "phi-4-mini": (3.836, 3.836),
+    "qwen2.5-7b": (7.62, 7.62),
+    "qwen2.5-14b": (14.77, 14.77),
+    "qwen2.5-32b": (32.76, 32.76),
+    "qwen2.5-72b": (72.7, 72.7),
+    "qwen3-0.6b": (0.596, 0.596),
+    "qwen3-1.7b": (1.72, 1.72),
+    "qwen3-4b": (4.02, 4.02),
+    "qwen3-14b": (14.77, 14.77),
+    "qwen3-235b-a22b": (235.1, 22.2),
+    "qwen3-coder-480b-a35b": (480.2, 35.5),
+    "qwen3-next-80b-a3b": (79.7, 3.9),
+    "qwen3.5-27b": (26.9, 26.9),
+    "qwen3.5-35b-a3b": (34.7, 3.45),
+    "qwen3.5-122b-a10b": (122.1, 9.8),
+    "qwen3.5-397b-a17b": (396.4, 17.4),
 }
 
 DEEPSEEK_V3 = {
@@ -95,16 +153,20 @@ OFF = {"use_sliding_window": False, "sliding_window": 32768}  # a window in the 
 BY_NAME = {"sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"] * 12}
 FAMILIES = {
     "llama": (80, 8, 128, {}, 327_680, 0),  # Llama-3.1-70B
-    "mistral": (32, 8, 128, {"sliding_window": 4096}, 131_072, 32),  # Mistral-7B-v0.1
+    "mistral": (32, 8, 128, {"sliding_window": 4096, "max_position_embeddings": 32768}, 131_072, 32),  # Mistral-7B-v0.1
     "qwen2": (28, 4, 128, OFF, 57_344, 0),  # Qwen2.5-7B
     "qwen3": (36, 8, 128, OFF, 147_456, 0),  # Qwen3-8B
-    "phi3": (32, 32, 96, {"sliding_window": 2047}, 393_216, 32),  # Phi-3-mini-4k
+    "qwen3_vl_text": (36, 8, 128, {}, 147_456, 0),  # Qwen3-VL-8B
+    "ministral3": (34, 8, 128, {}, 139_264, 0),  # Ministral-3-8B
+    "nemotron": (32, 8, 128, {}, 131_072, 0),  # Minitron-4B
+    "phi3": (32, 32, 96, {"sliding_window": 2047, "max_position_embeddings": 4096}, 393_216, 32),  # Phi-3-mini-4k
     "gemma2": (42, 8, 256, {"sliding_window": 4096}, 344_064, 21),  # Gemma-2-9b: every other layer
     "gemma3_text": (62, 16, 128, {"sliding_window": 1024}, 507_904, 52),  # Gemma-3-27b: five of six
     "mimo": (36, 8, 128, OFF, 147_456, 0),  # MiMo-7B
     "mixtral": (32, 8, 128, {"num_local_experts": 8}, 131_072, 0),  # Mixtral-8x7B
     "qwen2_moe": (24, 16, 128, {"num_experts": 60, "max_window_layers": 21, **OFF}, 196_608, 0),  # Qwen1.5-MoE-A2.7B
     "qwen3_moe": (48, 4, 128, {"num_experts": 128}, 98_304, 0),  # Qwen3-30B-A3B
+    "qwen3_vl_moe_text": (48, 4, 128, {"num_experts": 128}, 98_304, 0),  # Qwen3-VL-30B-A3B
     "gpt_oss": (24, 8, 64, {"num_local_experts": 32, **BY_NAME}, 49_152, 12),  # gpt-oss-20b
     "deepseek_v2": (60, 128, 192, {**DEEPSEEK_V3, "n_routed_experts": 160}, 69_120, 0),
     "deepseek_v3": (61, 128, 192, DEEPSEEK_V3, 70_272, 0),
@@ -114,7 +176,12 @@ FAMILIES = {
 bits, layers that slide."""
 
 
-@pytest.mark.parametrize("family", UNDERSTOOD)
+def test_every_family_has_a_published_model_above_or_a_bundled_one():
+    bundled = [json.loads(path.read_text()) for path in BUNDLED.glob("*.json")]
+    assert set(FAMILIES) | {config["model_type"] for config in bundled} >= set(UNDERSTOOD)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_kv_bytes_of_one_published_model_of_every_family(family):
     layers, kv_heads, head_dim, more, a_token, sliding = FAMILIES[family]
     shapes = {"num_hidden_layers": layers, "num_key_value_heads": kv_heads, "head_dim": head_dim}
@@ -197,7 +264,28 @@ def test_moe_flops_count_active_experts_only():
         ({"vocab_size": None}, "field vocab_size is missing"),
         ({"hidden_size": -8}, "field hidden_size is -8"),
         ({"is_encoder_decoder": True}, "only decoder-only"),
-        ({"quantization_config": {"quant_method": "mxfp4"}}, "quantization 'mxfp4' is not understood"),
+        ({"quantization_config": {"quant_method": "aqlm"}}, "quantization 'aqlm' is not understood"),
+        ({"quantization_config": "fp8"}, "field quantization_config is 'fp8'; expected an object"),
+        ({"quantization_config": {"quant_method": "awq", "bits": 3}}, "quantization_config of 'awq' is not understood"),
+        ({"quantization_config": {"quant_algo": "W4A8"}}, "quant_algo W4A8; expected one of FP8"),
+        ({"layer_types": 5}, "field layer_types is 5; expected one entry a layer"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads is 3; expected a divisor of num_attention_heads = 4"),
+        ({"tie_word_embeddings": "no"}, "field tie_word_embeddings is 'no'; expected true or false"),
+        ({"num_hidden_layers": 10**9}, "expected at most 10,000"),
+        ({"text_config": 3}, "field text_config is 3"),
+        ({"index_topk": 64}, "index_topk means a sparse-attention indexer, which is not understood in llama"),
+        ({"attention_chunk_size": 64}, "attention_chunk_size means chunked local attention"),
+        ({"model_type": "nemotron_h", "hybrid_override_pattern": "*X"}, "hybrid_override_pattern has 'X'"),
+        ({"model_type": "nemotron_h", "hybrid_override_pattern": "--"}, "no layer keeps KV"),
+        ({"model_type": "nemotron-nas", "block_configs": [{}, {}]}, "block_configs[0] is not understood"),
+        (
+            {"model_type": "qwen2", "sliding_window": 8, "use_sliding_window": True, "max_window_layers": None},
+            "field max_window_layers is missing",
+        ),
+        (
+            {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 5},
+            "num_experts_per_tok is 5; expected at most the 4 experts",
+        ),
     ],
 )
 def test_what_is_not_understood_is_refused(change, message):
@@ -219,3 +307,232 @@ def test_names_paths_and_typos(tmp_path):
         load_model(path)
     with pytest.raises(InputError, match="cannot read"):
         resolve_model(str(tmp_path / "absent.json"))
+
+
+# -- layers ------------------------------------------------------------------------------------------------------------
+
+
+def shape_of(name):
+    return [(g.count, g.attention.kind, g.attention.window, g.mlp.kind) for g in layer_groups(resolve_model(name))]
+
+
+def test_layer_groups_of_every_kind():
+    assert shape_of("qwen3-8b") == [(36, "full", 0, "dense")]
+    assert shape_of("mixtral-8x7b") == [(32, "full", 0, "moe")]
+    assert shape_of("gpt-oss-120b") == [(18, "full", 0, "moe"), (18, "window", 128, "moe")]
+    assert shape_of("deepseek-v3") == [(3, "mla", 0, "dense"), (58, "mla", 0, "moe")]
+    assert shape_of("llama-4-maverick") == [
+        (24, "chunked", 8192, "dense"),
+        (12, "chunked", 8192, "moe"),
+        (12, "full", 0, "moe"),
+    ]
+    assert shape_of("qwen3.5-27b") == [(48, "linear", 0, "dense"), (16, "full", 0, "dense")]
+    assert shape_of("nemotron-3-nano-30b-a3b") == [
+        (23, "linear", 0, "none"),
+        (23, "none", 0, "moe"),
+        (6, "full", 0, "none"),
+    ]
+
+
+@pytest.mark.parametrize("name", bundled_models())
+def test_groups_add_up_to_the_layers(name):
+    model = resolve_model(name)
+    assert sum(g.count for g in layer_groups(model)) == model.layers
+    assert model.layers * model.layer_kv_bytes("bf16") == pytest.approx(model.kv_bytes_per_token("bf16"))
+    if model.quantization is None:
+        assert model.weight_bytes("bf16") == 2 * model.parameters
+
+
+def test_a_group_says_what_an_operator_needs():
+    dense, moe = layer_groups(resolve_model("deepseek-v3"))
+    a = moe.attention
+    assert (a.heads, a.kv_lora_rank, a.qk_rope_head_dim, a.v_head_dim) == (128, 512, 64, 128)
+    assert (moe.mlp.experts, moe.mlp.topk, moe.mlp.expert_inter, moe.mlp.shared_inter) == (256, 8, 2048, 2048)
+    assert dense.mlp.inter == 18432
+
+
+def test_constant_state_of_linear_attention():
+    """vLLM sets Qwen3.5-27B's block to 784 tokens so that a block of attention is at least a state (start-up log)."""
+    model = resolve_model("qwen3.5-27b")
+    a_layer = 3 * (48 * 128 + 2 * 16 * 128) * 2 + 48 * 128 * 128 * 4
+    assert model.state_bytes() == 48 * a_layer
+    assert model.kv_bytes_per_token("bf16") == 16 * 2 * 4 * 256 * 2
+    assert model.kv_bytes(1000, "bf16") == 48 * a_layer + 1000 * 16 * 4096
+    assert state_block_size(model, "bf16") == 784
+    assert state_block_size(resolve_model("qwen3-8b"), "bf16") == 0
+
+
+def test_chunked_layers_keep_their_chunk_and_see_it_only():
+    model = resolve_model("llama-4-scout")
+    a_token = 2 * 8 * 128 * 2
+    assert model.kv_bytes(100_000, "bf16") == a_token * (12 * 100_000 + 36 * 8192)
+    (reach,) = [r for r in model.reaches() if r.chunk]
+    for new, cached in ((5, 0), (9000, 100), (20_000, 8192), (1, 8192)):
+        seen = sum((cached + i) % 8192 + 1 for i in range(new))
+        assert reach.pairs(float(new), float(cached)) == seen
+
+
+def test_sparse_attention_sees_the_best_tokens_and_its_indexer_all():
+    latent, indexer = resolve_model("deepseek-v3.2").reaches()
+    assert latent.window == 2048
+    assert indexer.window == 0
+    assert latent.key_bytes == 576 * 2
+    assert indexer.key_bytes == 128 + 4
+    assert resolve_model("deepseek-v3.2").kv_bytes_per_token("bf16") == 61 * (576 * 2 + 132)
+
+
+# -- precision ---------------------------------------------------------------------------------------------------------
+
+
+def quantized(config, **shapes):
+    return model_from_config({**TINY, **shapes, "quantization_config": config}, "t").quantization
+
+
+MOE_SHAPES = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "size"),
+    [
+        ({"quant_method": "fp8"}, "fp8", 1),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8_block", 1),
+        ({"quant_method": "fbgemm_fp8"}, "fp8", 1),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "int4", 0.5 + 2.5 / 128),
+        ({"quant_method": "awq", "w_bit": 4, "q_group_size": 64}, "int4", 0.5 + 2.5 / 64),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4", 0.5625),
+        ({"producer": {}, "quantization": {"quant_algo": "FP8"}}, "fp8", 1),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "int4", 0.515625),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"g": {"weights": {"num_bits": 8, "type": "float"}}},
+            },
+            "fp8",
+            1,
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"g": {"weights": {"num_bits": 4, "type": "int", "group_size": 32}}},
+            },
+            "int4",
+            0.5625,
+        ),
+    ],
+)
+def test_precision_of_published_checkpoints(config, name, size):
+    found = quantized(config)
+    assert (found.name, found.attention, found.mlp, found.wide) == (name, size, size, 2)
+
+
+def test_parts_that_a_checkpoint_leaves_alone():
+    ignore = ["re:.*self_attn.*", "re:.*shared_experts.*", "lm_head"]
+    found = quantized({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ignore}, **MOE_SHAPES)
+    assert (found.attention, found.experts, found.shared) == (2, 0.5625, 2)
+    assert (found.type_of("attention"), found.type_of("experts")) == ("bf16", "nvfp4")
+    router_only = {"quant_method": "fp8", "modules_to_not_convert": ["gate", "model.layers.1.mlp.gate"]}
+    assert quantized(router_only).mlp == 1, "gate is the router, not gate_proj"
+    by_name = {"quant_method": "fp8", "ignored_layers": ["model.layers.1.self_attn.q_proj"]}
+    assert quantized(by_name).attention == 2
+    mxfp4 = quantized({"quant_method": "mxfp4"}, **MOE_SHAPES)
+    assert (mxfp4.attention, mxfp4.experts * 8) == (2, 4.25)
+
+
+def test_the_kv_type_is_the_checkpoints_when_it_says_so():
+    scheme = {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}
+    model = model_from_config({**TINY, "quantization_config": scheme}, "t")
+    assert model.kv_dtype("bf16") == "fp8"
+    assert resolve_model("qwen3-8b").kv_dtype("fp8") == "bf16"
+    assert resolve_model("qwen3-8b").kv_dtype("fp16") == "fp16"
+    with pytest.raises(InputError, match="KV cache quantization 'int4' is not understood"):
+        model_from_config({**TINY, "quantization_config": {**scheme, "kv_cache_quant_algo": "int4"}}, "t")
+
+
+def test_modelopt_keeps_its_quantization_beside_the_config(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "NVFP4"}}))
+    assert resolve_model(str(tmp_path)).weight_dtype("bf16") == "nvfp4"
+
+
+def test_an_fp8_checkpoint_by_path_counts_as_fp8_without_being_told(tmp_path):
+    """Row 03 of the reported inputs: 31.96 GiB of weights and 161,344 tokens on an H100, by its own overhead."""
+    config = json.loads((BUNDLED / "qwen3-32b.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    resolved = api.resolve(
+        scenario_from_doc(
+            {
+                "workload": {"preset": "chat", "requests": 10},
+                "model": {"config": str(path)},
+                "hardware": {"profile": "roofline:h100"},
+            }
+        )
+    )
+    assert resolved.scenario.model.dtype == "fp8"
+    assert resolved.memory.weights / 2**30 == pytest.approx(31.96, abs=0.01)
+    engine = resolved.scenario.engine
+    assert engine.kv_blocks * engine.block_size == pytest.approx(161_344, rel=0.01)
+
+
+def test_gpt_oss_runs_on_an_h100():
+    model = resolve_model("hf:openai/gpt-oss-120b")
+    assert 60 <= model.weight_bytes("bf16") / 2**30 <= 65
+    assert kv_capacity(roofline_profile("h100", "mxfp4"), model, "mxfp4", "bf16", 1, 0.92, 8192, 16).tokens > 10_000
+
+
+def test_a_type_by_name_takes_all_of_a_model():
+    model = resolve_model("qwen3-32b")
+    assert model.weight_bytes("nvfp4") < model.weight_bytes("int4") * 1.1 < model.weight_bytes("fp8")
+    with pytest.raises(InputError, match="dtype 'fp7': expected one of bf16"):
+        model.weight_bytes("fp7")
+    assert resolve_model("deepseek-v3").weight_dtype("bf16") == "fp8"
+
+
+# -- names and layouts -------------------------------------------------------------------------------------------------
+
+
+def test_hugging_face_names_of_bundled_models():
+    assert resolve_model("hf:Qwen/Qwen3-32B").quantization is None
+    fp8 = resolve_model("hf:Qwen/Qwen3-32B-FP8")
+    assert (fp8.name, fp8.weight_dtype("bf16")) == ("qwen3-32b", "fp8")
+    assert resolve_model("hf:meta-llama/Llama-3.3-70B-Instruct").name == "llama-3.1-70b"
+    assert resolve_model("hf:deepseek-ai/DeepSeek-R1").quantization.name == "fp8_block"
+    with pytest.raises(InputError, match="model 'hf:nobody/nothing' is not bundled"):
+        resolve_model("hf:nobody/nothing")
+    assert len(bundled_models()) > 30
+    for name, (key, _) in hugging_face_names().items():
+        assert resolve_model(f"hf:{name}").name == key
+
+
+def test_widths_that_no_engine_makes_are_refused():
+    qwen = resolve_model("qwen2.5-7b")  # 28 heads, 4 KV heads
+    for tp in (1, 2, 4):
+        qwen.check(Layout(tp))
+    with pytest.raises(InputError, match=r"tensor_parallel 8: expected a divisor of qwen2\.5-7b's 28 heads"):
+        qwen.check(Layout(8))
+    with pytest.raises(InputError, match=r"a divisor or a multiple of phi-4's 10 KV heads"):
+        resolve_model("phi-4").check(Layout(4))
+    with pytest.raises(InputError, match="expected a divisor of mixtral-8x7b's 8"):
+        resolve_model("mixtral-8x7b").check(Layout(16, expert_parallel=True))
+
+
+def test_weights_per_gpu_by_part():
+    model, h = resolve_model("qwen3-235b-a22b"), 4096
+    one, eight = model.weights("bf16"), model.weights("bf16", Layout(8))
+    assert eight["experts"] == one["experts"] / 8
+    assert eight["router"] == one["router"]
+    q_and_o, kv = 2 * h * 64 * 128, 2 * h * 4 * 128
+    assert one["attention"] == 94 * (q_and_o + kv) * 2
+    assert eight["attention"] == 94 * (q_and_o / 8 + kv / 4) * 2, "4 KV heads on 8 ranks: two copies of each"
+    data = model.weights("bf16", Layout(1, data_parallel=8, expert_parallel=True))
+    assert data["experts"] == eight["experts"]
+    assert data["attention"] == one["attention"]
+    stages = resolve_model("llama-3.1-70b").weights("bf16", Layout(1, pipeline_parallel=4))
+    assert stages["mlp"] == 20 * 3 * 8192 * 28672 * 2
+    assert stages["head"] == 0
+
+
+def test_the_page_of_models_is_current():
+    page = Path(__file__).parent.parent / "docs" / "models.md"
+    assert page.read_text() == as_markdown(), "run: kvcast profile models --markdown > docs/models.md"

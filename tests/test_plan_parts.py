@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from calibrate.faster import RESOURCES, faster, gpu_key
+from calibrate.faster import RESOURCES, faster
+from calibrate.sources.roofline import gpu_key
 from kvcast import api
 from kvcast.config import scenario_from_doc
 from kvcast.planner.candidates import Combination

@@ -143,8 +143,9 @@ def test_roofline_profiles_are_asked_for_by_name():
         assert resolve_profile(f"roofline:{gpu}", resolve_model("mixtral-8x7b"), "bf16", 2).kind == "roofline"
     with pytest.raises(InputError, match=r"no such GPU in the spec table; did you mean h200\?"):
         roofline_profile("h2000")
-    with pytest.raises(InputError, match="no fp8 matrix units"):
-        roofline_profile("a100", "fp8")
+    a100 = roofline_profile("a100", "fp8")
+    assert a100.points["flops"] == roofline_profile("a100").points["flops"], "no fp8 units: fp8 bytes at bf16 FLOPs"
+    assert roofline_profile("h100", "mxfp4").points["flops"] == roofline_profile("h100").points["flops"]
     with pytest.raises(InputError, match="efficiencies are known for 1, 2, 4 and 8"):
         roofline_profile("h200", tp=3)
 

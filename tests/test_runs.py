@@ -250,8 +250,8 @@ def test_an_explicit_block_count_is_kept_and_compared_with_what_fits():
     resolved = api.resolve(scenario)
     assert resolved.scenario.engine.kv_blocks == 10_000_000
     assert resolved.origins["kv_blocks"] == "given"
-    assert "more than the 57,429 that fit" in resolved.kv_lines[0]
-    assert api.resolve(replace(scenario, engine=EngineConfig())).scenario.engine.kv_blocks == 57_429
+    assert "more than the 57,631 that fit" in resolved.kv_lines[0]
+    assert api.resolve(replace(scenario, engine=EngineConfig())).scenario.engine.kv_blocks == 57_631
 
 
 # -- reading back what is asked for ------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from calibrate.latency import step_time
 from calibrate.models import resolve_model
 from calibrate.resolve import resolve_profile
 from kvcast.cli import main
+from kvcast.planner.launch import read_log
 from workloads.errors import InputError
 
 LLAMA2 = resolve_model("llama-2-7b")
@@ -191,6 +192,36 @@ def test_kv_blocks_from_start_up_logs(tmp_path, text, engine, blocks, block_size
     assert (log.engine, log.blocks, log.block_size) == (engine, blocks, block_size)
     assert f"engine.kv_blocks={blocks}" in log_lines(log)[1]
     assert ("does not name" in log_lines(log)[0]) == ("_size" not in text.split("chunked")[0].replace("cache_size", ""))
+
+
+def test_a_hybrid_models_log_says_how_many_tokens_hold(tmp_path):
+    """Qwen3.5-27B: 64 layers count as if all kept every token, 16 do; 33.04 x 32,768 = 1,082,654 tokens hold."""
+    path = tmp_path / "server.log"
+    path.write_text(
+        "INFO [interface.py:210] Setting attention block size to 784 tokens to ensure that attention page size is >="
+        " mamba page size.\nINFO [kv_cache_utils.py:1319] GPU KV cache size: 290,864 tokens\n"
+        "INFO [kv_cache_utils.py:1324] Maximum concurrency for 32,768 tokens per request: 33.04x\n"
+    )
+    log = read_kv_log(path)
+    assert (log.blocks, log.block_size, log.printed, log.replicas) == (1_082_654 // 784, 784, 290_864, ())
+    text = " ".join(log_lines(log))
+    assert "hybrid: the 290,864 tokens printed" in text
+    assert "33.04 x 32,768 = 1,082,654 tokens hold" in text
+    assert "does not name" not in text
+
+
+def test_several_engines_in_one_log_are_as_many_replicas(tmp_path):
+    path = tmp_path / "server.log"
+    path.write_text(
+        "(EngineCore_DP0 pid=1) GPU KV cache size: 476,000 tokens\n"
+        "(EngineCore_DP1 pid=2) GPU KV cache size: 470,016 tokens\n"
+    )
+    log = read_kv_log(path)
+    assert (log.replicas, log.tokens) == ((476_000, 470_016), 470_016)
+    assert log_lines(log)[1] == "--set engine.kv_blocks=29376 --set engine.block_size=16 --set cluster.replicas=2"
+    assert "2 engines, as many replicas: 476,000, 470,016 tokens" in log_lines(log)[2]
+    launch = read_log(path)
+    assert {"cluster.replicas=2", "engine.kv_blocks=29376"} <= set(launch.sets)
 
 
 def test_a_log_without_a_cache_size_is_one_clear_line(tmp_path):

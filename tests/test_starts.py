@@ -23,7 +23,7 @@ ALONE = {"capacity": False, "binding": False, "advice": False, "growth": None, "
 
 
 def scenario(**sections):
-    """200 prompts of 1,000 tokens for Llama-3.1-8B on an RTX 4090, whose memory has room for 2,652 blocks of 16 tokens
+    """200 prompts of 1,000 tokens for Llama-3.1-8B on an RTX 4090, whose memory has room for 2,854 blocks of 16 tokens
     beside the weights."""
     doc = {
         "workload": {
@@ -59,11 +59,11 @@ def refusal(**sections) -> str:
 
 def test_a_context_that_does_not_fit_is_lowered_to_what_does():
     resolved = api.resolve(scenario())
-    assert resolved.scenario.engine.kv_blocks == 2652
-    assert resolved.scenario.engine.max_model_len == 42_432
+    assert resolved.scenario.engine.kv_blocks == 2854
+    assert resolved.scenario.engine.max_model_len == 45_664
     assert resolved.origins["max_model_len"] == "what fits in the KV memory; the model's context is 131,072"
     assert resolved.lowered
-    assert engine_of(resolved.params).holds(resolved.params, 42_432)
+    assert engine_of(resolved.params).holds(resolved.params, 45_664)
     again = api.resolve(resolved.scenario)
     assert again.scenario == resolved.scenario, "what is resolved stays as it is"
 
@@ -123,7 +123,7 @@ def test_a_length_that_was_given_is_refused_with_the_largest_that_fits_and_the_w
     words = refusal(engine={"max_model_len": WHOLE})
     assert words.startswith("[engine] max_model_len = 131072: vLLM refuses to start")
     assert (
-        "2,652 KV blocks of 16 tokens; expected at most 42,432, or hardware.tensor_parallel = 2 with hardware.profile ="
+        "2,854 KV blocks of 16 tokens; expected at most 45,664, or hardware.tensor_parallel = 2 with hardware.profile ="
         " 'roofline:rtx-4090'" in words
     )
     assert (
@@ -132,8 +132,8 @@ def test_a_length_that_was_given_is_refused_with_the_largest_that_fits_and_the_w
         ).scenario.engine.max_model_len
         == WHOLE
     )
-    assert "max_model_len = 42433" in refusal(engine={"max_model_len": 42_433})
-    assert api.resolve(scenario(engine={"max_model_len": 42_432})).origins["max_model_len"] == "given"
+    assert "max_model_len = 45665" in refusal(engine={"max_model_len": 45_665})
+    assert api.resolve(scenario(engine={"max_model_len": 45_664})).origins["max_model_len"] == "given"
 
 
 def test_the_width_comes_with_a_profile_of_that_width():
@@ -188,17 +188,17 @@ def test_sglang_starts_and_turns_away_what_does_not_fit():
 def test_a_model_that_does_not_fit_is_told_where_it_would():
     big = {"model": {"name": "llama-3.1-70b"}}
     assert refusal(**big, hardware={"profile": "roofline:h100"}).endswith(
-        "it fits at tensor_parallel 2, with KV memory for 36,992 tokens"
+        "it fits at tensor_parallel 2, with KV memory for 36,240 tokens"
     )
     assert (
         api.resolve(
             scenario(**big, hardware={"profile": "roofline:h100", "tensor_parallel": 2})
         ).scenario.engine.max_model_len
-        == 36_992
+        == 36_240
     )
     long = refusal(**big, hardware={"profile": "roofline:h100"}, engine={"max_model_len": 100_000})
     assert "it fits at tensor_parallel 4, with" in long, "one request of the length asked for"
-    assert refusal(**big).endswith("it fits at tensor_parallel 8, with KV memory for 97,232 tokens")
+    assert refusal(**big).endswith("it fits at tensor_parallel 8, with KV memory for 97,504 tokens")
     assert refusal(**big, engine={"gpu_memory_utilization": 0.5}).endswith(
         "it does not fit at any tensor_parallel up to 8 either"
     )
@@ -220,7 +220,7 @@ def test_the_longest_request_of_a_model_with_sliding_layers():
         assert needs(most) <= 32 * blocks < needs(most + 16)
     assert longest_request(replace(whole, window=1024, sliding_layers=32), kept, 16, 2048) == whole.max_context
     profile = roofline_profile("rtx-4090")
-    assert least_width(profile, whole, "bf16", "bf16", 1, 0.92, 16, 2048, WHOLE) == (2, 207_408)
+    assert least_width(profile, whole, "bf16", "bf16", 1, 0.92, 16, 2048, WHOLE) == (2, 208_384)
     assert least_width(profile, whole, "bf16", "bf16", 8, 0.92, 16, 2048, WHOLE) is None
 
 
@@ -230,9 +230,9 @@ def test_the_longest_request_of_a_model_with_sliding_layers():
 def test_a_plan_launches_what_starts_and_says_so():
     made = plan(scenario(), **ALONE)
     argv = made["answer"]["launch"]["vllm"]
-    assert argv[argv.index("--max-model-len") + 1] == "42432"
+    assert argv[argv.index("--max-model-len") + 1] == "45664"
     assert any(
-        "--max-model-len 42432 is what fits in the KV memory" in note for note in made["answer"]["launch"]["notes"]
+        "--max-model-len 45664 is what fits in the KV memory" in note for note in made["answer"]["launch"]["notes"]
     )
     assert not any("not served" in line for line in made["caution"])
 
@@ -253,7 +253,7 @@ def test_a_plan_names_the_requests_that_do_not_fit_however_few():
     }
     made = plan(scenario(workload=mix), **ALONE)
     [line] = [line for line in made["caution"] if "not served" in line]
-    assert "too long for what fits in the KV memory (42,432 tokens; the model's context is 131,072)" in line
+    assert "too long for what fits in the KV memory (45,664 tokens; the model's context is 131,072)" in line
 
 
 def test_in_a_plan_a_fleet_that_would_not_start_is_a_row_that_cannot_run():

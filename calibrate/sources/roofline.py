@@ -10,11 +10,14 @@ adds a fixed cost and a cost per sequence. Every such step is marked extrapolate
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from calibrate.models import ModelSpec, dtype_bytes
+from calibrate.layout import Layout
+from calibrate.model_spec import ModelSpec
+from calibrate.precision import of_dtype
 from calibrate.profile import DeviceProfile
 from calibrate.step import EXTRAPOLATED
 from calibrate.steptime import CurveStepTime, DecodeCurve, Line
@@ -78,6 +81,7 @@ GPUS = {
 # When nobody calibrated the GPU: shares of the data sheet that public vLLM runs reach, say +-30 %, by tensor-parallel
 # width; of the 1-2 ms a step and 20-40 us a sequence seen in them, the low ends. `kvcast validate roofline` compares
 # them with measured tables.
+FP8_TYPES, WIDE_TYPES = ("fp8", "fp8_block"), ("bf16", "fp16", "fp32")
 FP8_MFU = 0.84  # of the bf16 share: 0.42 against 0.50
 MFU_AT_TP = {1: 1.0, 2: 0.9, 4: 0.8, 8: 0.6}
 MEMORY_AT_TP = {1: 0.75, 2: 0.75, 4: 0.60, 8: 0.45}
@@ -96,16 +100,15 @@ def roofline_profile(gpu: str, dtype: str = "bf16", tp: int = 1, kv_dtype: str |
             " list)"
         )
     spec = GPUS[key]
-    dtype_bytes(dtype)
-    if dtype == "fp8" and not spec.fp8_flops:
-        raise InputError(f"profile 'roofline:{gpu}': {spec.name} has no fp8 matrix units; expected dtype bf16 or fp16")
+    of_dtype(dtype)  # an InputError for a type that is not understood
+    units = dtype in FP8_TYPES and spec.fp8_flops > 0  # else the weights are widened on the way to bf16 units
     if tp not in MFU_AT_TP:
         raise InputError(f"profile 'roofline:{gpu}': tensor_parallel is {tp}; efficiencies are known for 1, 2, 4 and 8")
     points: dict[str, Any] = {
-        "flops": spec.fp8_flops if dtype == "fp8" else spec.bf16_flops,
+        "flops": spec.fp8_flops if units else spec.bf16_flops,
         "attention_flops": spec.bf16_flops,
         "bandwidth": spec.bandwidth,
-        "mfu": spec.mfu * (FP8_MFU if dtype == "fp8" else 1.0) * MFU_AT_TP[tp],
+        "mfu": spec.mfu * (FP8_MFU if units else 1.0) * MFU_AT_TP[tp],
         "attention_mfu": spec.mfu * MFU_AT_TP[tp],
         "memory_efficiency": MEMORY_AT_TP[tp],
         "step_s": STEP_S,
@@ -118,7 +121,7 @@ def roofline_profile(gpu: str, dtype: str = "bf16", tp: int = 1, kv_dtype: str |
         device={"name": spec.name, "memory_gib": spec.memory_gib},
         model=None,
         dtype=dtype,
-        kv_dtype=kv_dtype or ("bf16" if dtype == "fp8" else dtype),
+        kv_dtype=kv_dtype or (dtype if dtype in WIDE_TYPES else "bf16"),
         tensor_parallel=tp,
         points=points,
         provenance={
@@ -135,6 +138,18 @@ def roofline_profile(gpu: str, dtype: str = "bf16", tp: int = 1, kv_dtype: str |
     )
 
 
+def gpu_key(device: str) -> str:
+    """The roofline's name for a device as a driver or a profile calls it. InputError when it has none."""
+    words = re.sub(r"[^a-z0-9]+", "-", device.lower())
+    found = [key for key in GPUS if key in words]
+    if not found:
+        raise InputError(
+            f"device {device!r} is not among the GPUs with a roofline ({', '.join(GPUS)}): what more compute or"
+            " bandwidth would do is unknown"
+        )
+    return max(found, key=len)
+
+
 class RooflineStepTime(CurveStepTime):
     """StepTime from a roofline profile's points and a model's shapes."""
 
@@ -144,16 +159,21 @@ class RooflineStepTime(CurveStepTime):
         flops, attention_flops = p["flops"] * p["mfu"] * tp, p["attention_flops"] * p["attention_mfu"] * tp
         self._bandwidth = p["bandwidth"] * p["memory_efficiency"]
         self._token_s = model.linear_flops_per_token / flops
-        self._pair_s = model.layer_attention_flops / attention_flops
         self._head_row_s = model.lm_head_flops / flops
         self._sequence_s = p["sequence_s"]
-        head_bytes = model.vocab * model.hidden * 2 / tp
-        embeddings = head_bytes * (1 if model.tied_embeddings else 2)
-        self._head_s = head_bytes / self._bandwidth
-        self._layer_kv_s = model.layer_kv_bytes(profile.kv_dtype, tp) / self._bandwidth
-        self._layer_key_s = max(self._layer_kv_s, model.decode_attention_flops / attention_flops)
-        self._expert_bytes = model.moe_layers * model.expert_parameters * dtype_bytes(profile.dtype) / tp
-        self._weight_bytes = model.weight_bytes(profile.dtype, tp) - embeddings - model.experts * self._expert_bytes
+        read = step_weights(model, profile.dtype, tp)
+        self._head_s = read.head / self._bandwidth
+        self._expert_bytes, self._weight_bytes = read.expert, read.dense
+        self._state_s = 2 * model.state_bytes(tp) / self._bandwidth  # read and written
+        self._reaches = [
+            (
+                reach,
+                reach.count * reach.pair_flops / attention_flops,
+                reach.count * reach.key_bytes / self._bandwidth,
+                reach.count * max(reach.key_bytes / self._bandwidth, reach.decode_flops / attention_flops),
+            )
+            for reach in model.reaches(profile.kv_dtype, tp)
+        ]
         super().__init__(p["step_s"] + overhead_s, longest=None, max_context=float("inf"))
 
     def _dense(self, tokens: int) -> tuple[float, int]:
@@ -166,28 +186,37 @@ class RooflineStepTime(CurveStepTime):
         return max(rows * self._head_row_s, self._head_s) + rows * self._sequence_s, EXTRAPOLATED
 
     def _decode_curve(self, n: int) -> DecodeCurve:
+        """States of linear attention; then linear in the sum of contexts, with a knot where a window or chunk is
+        full."""
         constant_s, cover = self._constant(n)
-        full, sliding = self._model.full_layers * self._layer_key_s, self._model.sliding_layers * self._layer_key_s
-        if not sliding:
-            return DecodeCurve(constant_s, Line([0.0], [0.0], [full]), float("inf"), cover)
-        edge = float(n * self._model.window)
-        line = Line([0.0, edge], [0.0, edge * (full + sliding)], [full + sliding, full])
-        return DecodeCurve(constant_s, line, float("inf"), cover)
+        most = {reach: float(n * (reach.window or reach.chunk or 0)) for reach, *_ in self._reaches}
+        knots = [0.0, *sorted({edge for edge in most.values() if edge})]
+        slopes = [sum(s for reach, _, _, s in self._reaches if not 0 < most[reach] <= knot) for knot in knots]
+        values = [n * self._state_s]
+        for i, knot in enumerate(knots[1:]):
+            values.append(values[-1] + slopes[i] * (knot - knots[i]))
+        return DecodeCurve(constant_s, Line(knots, values, slopes), float("inf"), cover)
 
     def _prefill_attention(self, chunks: Sequence[tuple[int, int]]) -> tuple[float, int]:
-        seconds = 0.0
+        seconds = len(chunks) * self._state_s
         for new, cached in chunks:
-            kept = self._model.full_layers * (new + cached)
-            pairs = self._model.full_layers * new * (cached + (new + 1) * 0.5)
-            if self._model.sliding_layers:
-                window = self._model.window
-                growing = min(max(window - cached, 0), new)
-                pairs += self._model.sliding_layers * (
-                    growing * (cached + (growing + 1) * 0.5) + (new - growing) * window
-                )
-                kept += self._model.sliding_layers * min(new + cached, window + new)
-            seconds += max(pairs * self._pair_s, kept * self._layer_kv_s)
+            for reach, pair_s, key_s, _ in self._reaches:
+                seconds += max(float(reach.pairs(new, cached)) * pair_s, float(reach.kept(new, cached)) * key_s)
         return seconds, EXTRAPOLATED
+
+
+class StepWeights(NamedTuple):
+    """Bytes of weights that one GPU reads in a step. Rows of the embedding are not counted."""
+
+    dense: int
+    head: int  #: when the step samples
+    expert: float  #: for every routed expert that the batch reaches, in all layers that have them
+
+
+def step_weights(model: ModelSpec, dtype: str, tp: int) -> StepWeights:
+    parts = model.weights(dtype, Layout(tp))
+    table, head, experts = (parts.pop(name) for name in ("embedding", "head", "experts"))
+    return StepWeights(sum(parts.values()), head or table, experts / model.experts if model.experts else 0.0)
 
 
 def experts_touched(model: ModelSpec, tokens: int) -> float:

@@ -9,6 +9,8 @@ Layout of `points` (all times in microseconds, one number times `repeat` per ste
   per_sequence       [{"name", "repeat", "rows": [..], "us": [..]}]         by sampled rows (LM head, sampler)
   prefill_attention  {"repeat", "new", "cached", "us": [[..]], "max_kv", "max_pairs"}   new x cached, one sequence; null
   where not measured
+                     "launch_us": constant of a call, paid once by all that runs in it (default: the least time at these
+                     cached tokens)
                      with "form" {"overhead_us", "pair_us", "token_us", "kv_us"}, several sequences add up as the fitted
                      form of one call does
   decode_attention   {"repeat", "batch", "context", "us": [[..]]}           batch x context, null where not measured
@@ -23,6 +25,7 @@ Layout of `points` (all times in microseconds, one number times `repeat` per ste
   unequal            optional, instead of skew {"overhead_us", "longest_us", "token_us", "sequence_us"}: the fitted form
                      of decode attention; unequal
                      contexts cost what it takes at this longest context over what it takes at equal ones
+  cover              optional: least coverage code of any step
 Points that a fitted form supplied stand beyond what was measured: "measured_to" (dense, per_sequence),
 "measured_context" (decode, per batch size), "max_new", "max_kv" and "max_pairs" (prefill) say where that begins."""
 
@@ -49,10 +52,10 @@ class TableStepTime(CurveStepTime):
     def __init__(self, points: dict[str, Any], overhead_s: float = 0.0):
         self._dense_line = sum_of_lines(points["dense"], "tokens")
         self._sampling_line = sum_of_lines(points["per_sequence"], "rows")
-        self._decode = DecodeTable(points["decode_attention"])
+        self._unequal = points.get("unequal")
+        self._decode = DecodeTable(points["decode_attention"], self._unequal)
         self._prefill = PrefillTable(points["prefill_attention"], self._decode)
         skew = None if "unequal" in points else points.get("skew")
-        self._unequal = points.get("unequal")
         self._skew = Line.through(skew["batch"], skew["alpha"], last_slope=0.0) if skew else None
         self._mixed_skew = (
             Line.through(skew["mixed_batch"], skew["mixed_alpha"], last_slope=0.0)
@@ -61,17 +64,20 @@ class TableStepTime(CurveStepTime):
         )
         mixed = points.get("mixed_attention")
         self._mixed = MixedTable(mixed, self._prefill, self._decode) if mixed else None
-        longest = None if skew else never_falling(self._decode.line(1)[0])
+        longest = None if skew else self._decode.line(1)[0]
         overhead = points.get("step_overhead_us", 0.0) * US + overhead_s
         super().__init__(overhead, longest, max_context=self._decode.longest_measured)
         self.launch_floor_s = points.get("launch_floor_us", 0.0) * US
+        self._cover = points.get("cover", MEASURED)
+        self._call_s = min(self._prefill.launch.at(0), self._decode.call_s)
         self._dense_to, self._sampling_to = (
             _measured_to(points["dense"], "tokens"),
             _measured_to(points["per_sequence"], "rows"),
         )
 
     def _dense(self, tokens: int) -> tuple[float, int]:
-        return _look_up(self._dense_line, tokens, self._dense_to)
+        seconds, cover = _look_up(self._dense_line, tokens, self._dense_to)
+        return seconds, max(cover, self._cover)
 
     def _sampling(self, rows: int) -> tuple[float, int]:
         return _look_up(self._sampling_line, rows, self._sampling_to) if rows else (0.0, MEASURED)
@@ -79,22 +85,33 @@ class TableStepTime(CurveStepTime):
     def _decode_curve(self, n: int) -> DecodeCurve:
         constant_s, cover = self._constant(n)
         line, max_sum = self._decode.line(n)
+        min_sum = float(n * self._decode.shortest)
         if self._unequal is not None and n > 1:
-            u = self._unequal
-            form = Unequal(u["overhead_us"], u["longest_us"], u["token_us"], u["sequence_us"] * n)
-            return DecodeCurve(constant_s, line, max_sum, cover, form=form)
-        return DecodeCurve(constant_s, line, max_sum, cover, self._skew.at(n) if self._skew and n > 1 else 0.0)
+            return DecodeCurve(constant_s, line, max_sum, cover, min_sum, form=unequal_form(self._unequal, n))
+        skew = self._skew.at(n) if self._skew and n > 1 else 0.0
+        return DecodeCurve(constant_s, line, max_sum, cover, min_sum, skew)
 
     def _prefill_attention(self, chunks: Sequence[tuple[int, int]]) -> tuple[float, int]:
-        return self._prefill.batch(chunks)
+        seconds, cover = self._prefill.batch(chunks)
+        return max(seconds, self._reading(chunks, 0, 0)), cover
+
+    def _reading(self, chunks: Sequence[tuple[int, int]], n: int, total: int) -> float:
+        """Decode attention with every chunk as one more decode: what reading all KV of a call once takes."""
+        if self._prefill.measured:
+            return 0.0
+        kv = total
+        for new, cached in chunks:
+            kv += new + cached
+        return self._curve(n + len(chunks)).attention.at(kv)
 
     def _mixed_attention(
         self, chunks: Sequence[tuple[int, int]], n: int, total: int, longest: int
     ) -> tuple[float, int]:
-        """Prefill and decode attention of one step: their sum, or the mixed table's multiple of it where one was
-        measured."""
+        """Prefill and decode attention of one step: one call, its constant paid once and all KV read once; or the mixed
+        table's multiple of the sum where one was measured."""
         if self._mixed is None:
-            return super()._mixed_attention(chunks, n, total, longest)
+            seconds, cover = super()._mixed_attention(chunks, n, total, longest)
+            return max(seconds - self._call_s, self._reading(chunks, n, total)), cover
         prefill_s, cover = self._prefill.batch(chunks)
         curve = self._curve(n)
         if curve.form is not None:
@@ -109,6 +126,11 @@ class TableStepTime(CurveStepTime):
             seconds += self._mixed_skew.at(n) * max(top - seconds, 0.0)
         inside = inside and total <= curve.max_sum and longest <= self._max_context
         return seconds, max(cover, curve.coverage) if inside else EXTRAPOLATED
+
+
+def unequal_form(u: dict[str, float], n: int) -> Unequal:
+    """The fitted form of decode attention for a batch of n."""
+    return Unequal(u["overhead_us"], u["longest_us"], u["token_us"], u["sequence_us"] * n)
 
 
 def never_falling(line: Line) -> Line:
@@ -142,22 +164,25 @@ def _look_up(line: Line, x: int, measured_to: float) -> tuple[float, int]:
 
 
 class DecodeTable:
-    """Decode attention by batch size and mean context.
+    """Decode attention by batch size and mean context, dips of noise along the context levelled.
 
     Between two measured batch sizes the time is interpolated at equal context; beyond the longest context measured for
     a batch it grows with the slope of the last points (bytes of KV); beyond the largest batch it grows in proportion.
+    Below the shortest it follows the fitted form, or the slope of the first points down to a call's constant.
     """
 
-    def __init__(self, table: dict[str, Any]):
+    def __init__(self, table: dict[str, Any], form: dict[str, float] | None = None):
         self.batches = [int(b) for b in table["batch"]]
         scale = table["repeat"] * US
         self.lines: list[Line] = []
         self.limits: list[float] = []
-        for row in table["us"]:
-            measured = [(c, us * scale) for c, us in zip(table["context"], row, strict=True) if us is not None]
-            contexts, seconds = zip(*measured, strict=True)
-            self.lines.append(Line.through(contexts, seconds))
-            self.limits.append(float(contexts[-1]))
+        self.shortest = float(table["context"][0])
+        self.call_s = next(us for us in table["us"][0] if us is not None) * scale
+        for batch, row in zip(self.batches, table["us"], strict=True):
+            measured = [(float(c), us * scale) for c, us in zip(table["context"], row, strict=True) if us is not None]
+            points = [*self._below(measured, batch, form), *measured]
+            self.lines.append(never_falling(Line.through([c for c, _ in points], [s for _, s in points])))
+            self.limits.append(measured[-1][0])
         self.limits = [float(limit) for limit in table.get("measured_context", self.limits)]
         sums = [b * limit for b, limit in zip(self.batches, self.limits, strict=True)]
         self._sum_limit = Line.through(self.batches, sums, last_slope=0.0)
@@ -182,6 +207,20 @@ class DecodeTable:
         limit = self._sum_limit.at(n) if self.limits[i + 1] else 0.0
         return self._by_sum(Line.through(contexts, seconds, last_slope=slope), n, 1.0), limit
 
+    def _below(
+        self, measured: list[tuple[float, float]], batch: int, form: dict[str, float] | None
+    ) -> list[tuple[float, float]]:
+        """Points below the shortest measured context, ascending."""
+        context, seconds = measured[0]
+        if form is not None:
+            at = unequal_form(form, batch)
+            down = [context / 2**i for i in range(1, math.ceil(math.log2(context)) + 1)]
+            return [(c, seconds * at.us(batch * c, c) / at.us(batch * context, context)) for c in reversed(down)]
+        slope = (measured[1][1] - seconds) / (measured[1][0] - context) if len(measured) > 1 else 0.0
+        floor = min(self.call_s, seconds)
+        reach = context - (seconds - floor) / slope if slope > 0 else context
+        return [(reach, floor)] if 0 < reach < context else [(0.0, seconds - slope * context)] if slope > 0 else []
+
     @staticmethod
     def _by_sum(line: Line, n: int, scale: float) -> Line:
         return Line([x * n for x in line.knots], [v * scale for v in line.values], [s * scale / n for s in line.slopes])
@@ -192,16 +231,18 @@ class PrefillTable:
 
     Inside the grid bilinear; outside the time of the nearest grid point grows with the number of causal pairs (FLOPs).
     A chunk never takes less than one decode over the same context, which is one pass over the same KV, unless the table
-    says that prefixes were measured ("prefix_measured")."""
+    says that prefixes were measured ("prefix_measured"); nor does a longer prefix or chunk ever make it cheaper."""
 
     def __init__(self, table: dict[str, Any], decode: DecodeTable):
         (self.new, self.cached), us = complete_grid([table["new"], table["cached"]], table["us"])
         scale = table["repeat"] * US
-        alone = Line([0.0], [0.0], [0.0]) if table.get("prefix_measured") else decode.line(1)[0]
-        self.seconds = [
-            [max(us * scale, alone.at(n + c)) for c, us in zip(self.cached, row, strict=True)]
-            for n, row in zip(self.new, us.tolist(), strict=True)
-        ]
+        self.measured = bool(table.get("prefix_measured"))
+        seconds = us * scale
+        if not self.measured:
+            alone = decode.line(1)[0]
+            seconds = np.maximum(seconds, [[alone.at(n + c) for c in self.cached] for n in self.new])
+            seconds = np.maximum.accumulate(np.maximum.accumulate(seconds, axis=0), axis=1)
+        self.seconds: list[list[float]] = seconds.tolist()
         self._form = (
             tuple(table["form"][k] * scale for k in ("overhead_us", "pair_us", "token_us", "kv_us"))
             if "form" in table
@@ -210,7 +251,8 @@ class PrefillTable:
         self.max_new = table.get("max_new", self.new[-1])
         self.max_kv = table.get("max_kv", self.new[-1] + self.cached[-1])
         self.max_pairs = table.get("max_pairs", causal_pairs(self.new[-1], self.cached[-1]))
-        self.launch = Line.through(self.cached[:2], [float(us[0][i]) * scale for i in range(2)], last_slope=0.0)
+        starts = [table.get("launch_us", float(us[0][i])) * scale for i in range(2)]
+        self.launch = Line.through(self.cached[:2], starts, last_slope=0.0)
 
     def batch(self, chunks: Sequence[tuple[int, int]]) -> tuple[float, int]:
         """Seconds and coverage of all chunks of a step in one kernel call: they pay the launch once, the work of each

@@ -1,6 +1,7 @@
 """Device profiles and models: what is bundled, what a profile rests on, and what fits on its GPU.
 
 kvcast profile list
+kvcast profile models
 kvcast profile show h200-llama-3.1-8b-aic
 kvcast profile show --model llama-2-7b --context 1000000
 kvcast profile show h200-llama-3.1-8b-aic --model llama-3.1-8b --context 1000000
@@ -21,6 +22,8 @@ from kvcast.commands import block_size, gpus, output, tokens
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="bundled profiles and models")
+    models = actions.add_parser("models", help="bundled models: layers, KV bytes, weights by precision")
+    models.add_argument("--markdown", action="store_true", help="as the page docs/models.md")
     show = actions.add_parser("show", help="one profile, or the KV arithmetic of a model")
     show.add_argument(
         "profile",
@@ -32,7 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument(
         "--context", metavar="TOKENS", type=tokens, help="show the KV cache one sequence of this length takes"
     )
-    show.add_argument("--dtype", default="bf16", help="weights: bf16, fp16 or fp8 (default bf16)")
+    show.add_argument(
+        "--dtype",
+        default="bf16",
+        help="weights: bf16, fp16, fp8, int4, mxfp4, nvfp4 (default bf16, or what the checkpoint is quantized to)",
+    )
     show.add_argument(
         "--kv-dtype", default=None, help="KV cache: bf16, fp16 or fp8 (default: as the weights, bf16 for fp8)"
     )
@@ -58,14 +65,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="tokens per block, when the log does not say (default: vLLM 16, SGLang 1)",
     )
-    for command in (listing, show, diff, log):
+    for command in (listing, models, show, diff, log):
         command.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
 
 
 def run(args: argparse.Namespace) -> int:
     from kvcast import text
 
-    document = {"list": lambda _: _list(), "show": _show, "diff": _diff, "kv-log": _kv_log}[args.action](args)
+    actions = {"list": lambda _: _list(), "models": _models, "show": _show, "diff": _diff, "kv-log": _kv_log}
+    document = actions[args.action](args)
     if args.json:
         print(text.to_json(document))
     else:
@@ -77,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list() -> dict[str, Any]:
+    from calibrate.atlas.tables import about, bundled_gpus, load
     from calibrate.models import bundled_models, resolve_model
     from calibrate.profile import fitting
 
@@ -93,7 +102,7 @@ def _list() -> dict[str, Any]:
                 "kv_bytes_per_token_bf16": model.kv_bytes_per_token("bf16"),
             }
         )
-    return {"profiles": profiles, "models": models}
+    return {"profiles": profiles, "atlas": [about(load(gpu)) for gpu in bundled_gpus()], "models": models}
 
 
 def _list_text(document: dict[str, Any]) -> str:
@@ -102,6 +111,10 @@ def _list_text(document: dict[str, Any]) -> str:
     profiles = [
         [p["id"], p["device"]["name"], p["model"] or "any", p["dtype"], str(p["tensor_parallel"]), p["label"]]
         for p in document["profiles"]
+    ]
+    atlas = [
+        [a["profile"], a["name"], f"{a['memory_gib']:g} GiB", *(", ".join(a[k]) for k in ("engines", "weights"))]
+        for a in document["atlas"]
     ]
     models = [
         [
@@ -116,11 +129,24 @@ def _list_text(document: dict[str, Any]) -> str:
     return "\n\n".join(
         [
             text.table(["profile", "GPU", "model", "dtype", "TP", "what it rests on"], profiles, left=6),
-            "any other GPU or model: roofline:GPU, from datasheet figures (about 30 % off)",
+            "any model on a GPU with measured operators, at any width:",
+            text.table(["profile", "GPU", "memory", "kernels of", "weights measured"], atlas, left=5),
+            "any other GPU or model: roofline:GPU, from datasheet figures (about 30 % off)\n"
+            "hardware.gpu = NAME takes the first of these three that fits",
             text.table(["model", "parameters", "active", "context", "KV bytes/token (bf16)"], models),
-            "any other model: the path of its Hugging Face config.json",
+            "any other model: the path of its Hugging Face config.json; more of these: kvcast profile models",
         ]
     )
+
+
+def _models(args: argparse.Namespace) -> dict[str, Any]:
+    from kvcast import text
+    from kvcast.present import models_page
+
+    if args.markdown:
+        return {"lines": models_page.as_markdown().splitlines()}
+    rows = models_page.rows()
+    return {"models": rows, "lines": [text.table(models_page.COLUMNS, models_page.table(rows), left=1)]}
 
 
 # -- show --------------------------------------------------------------------------------------------------------------
@@ -128,7 +154,6 @@ def _list_text(document: dict[str, Any]) -> str:
 
 def _show(args: argparse.Namespace) -> dict[str, Any]:
     from calibrate.models import known_as, resolve_model
-    from kvcast.scenario.resolve import KV_DTYPE
     from workloads.errors import InputError
 
     if not args.profile and not args.model:
@@ -141,14 +166,14 @@ def _show(args: argparse.Namespace) -> dict[str, Any]:
         return {"profile": profile.describe(), "lines": _profile_lines(profile)}
     model = resolve_model(name)
     tp = args.tensor_parallel or (profile.tensor_parallel if profile else 1)
-    own = profile.kv_dtype if profile is not None else KV_DTYPE.get(args.dtype, args.dtype)
-    kv_dtype = args.kv_dtype or own
+    kv_dtype = args.kv_dtype or (profile.kv_dtype if profile is not None else model.kv_dtype(args.dtype))
     if profile is not None and not profile.fits(known_as(model), profile.dtype, tp):
         raise InputError(
             f"profile {profile.id!r} is for {profile.model} tensor_parallel {profile.tensor_parallel}; asked for"
             f" {model.name} tensor_parallel {tp}"
         )
-    return _fit(model, profile, args.dtype if profile is None else profile.dtype, kv_dtype, tp, args.context)
+    dtype = model.weight_dtype(args.dtype) if profile is None else profile.dtype
+    return _fit(model, profile, dtype, kv_dtype, tp, args.context)
 
 
 def _profile(args: argparse.Namespace) -> Any:
@@ -162,9 +187,9 @@ def _profile(args: argparse.Namespace) -> Any:
         return bundled_profile(args.profile)
     if args.profile.endswith(".json"):
         return load_profile(Path(args.profile))
-    return resolve_profile(
-        args.profile, resolve_model(args.model or "llama-3.1-8b"), args.dtype, args.tensor_parallel or 1
-    )
+    model = resolve_model(args.model or "llama-3.1-8b")
+    kv_dtype = args.kv_dtype or model.kv_dtype(args.dtype)
+    return resolve_profile(args.profile, model, model.weight_dtype(args.dtype), args.tensor_parallel or 1, kv_dtype)
 
 
 def _profile_lines(profile: Any) -> list[str]:
@@ -218,6 +243,8 @@ def _kv_log(args: argparse.Namespace) -> dict[str, Any]:
         "block_size": log.block_size,
         "kv_tokens": log.tokens,
         "line": log.line,
+        "replicas": list(log.replicas) or [log.tokens],
+        "printed_tokens": log.printed or log.tokens,
         "lines": log_lines(log),
     }
 

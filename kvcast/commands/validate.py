@@ -3,8 +3,10 @@
 Sets: golden-cache (published hit rates of public traces), golden-optimum (the most hits possible on them),
 vllm-counters (the prefix-cache counters of a real vLLM), vllm-rtx4090 (a real vLLM run against its card's kernel
 tables), roofline (datasheet model against measured tables), engine-cases (what vLLM's and SGLang's schedulers did, step
-by step), fit (held-out error of fitted forms on measured H200 kernels). Without names, all of them run. engine compares
-your own recording of python -m calibrate.gpu.engine (--record FOLDER) and runs only when named.
+by step), fit (held-out error of fitted forms on measured H200 kernels), passes (whole passes of the atlas against the
+package of its tables). Without names, all of these run. Only when named: atlas (held-out errors of the operator atlas;
+it misses some of its goals today, and says which), engine (your own recording of python -m calibrate.gpu.engine,
+--record FOLDER).
 
 The recorded data is found through --data or the environment variable KVCAST_DATA.
 

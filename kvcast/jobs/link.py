@@ -198,6 +198,11 @@ def sayable(scenario: Scenario) -> None:
     model, hardware = scenario.model, scenario.hardware
     if model.name not in bundled_models():
         raise InputError(f"[model] name = {model.name[:80]!r}, expected one of {', '.join(bundled_models())}")
+    if hardware.gpu is not None or hardware.profile.startswith("atlas:"):
+        raise InputError(
+            f"[hardware] {hardware.gpu or hardware.profile}: a page has bundled profiles and rooflines; kvcast run"
+            " takes what a page does not"
+        )
     asked = (model.name, model.dtype, hardware.tensor_parallel)
     if hardware.profile.startswith("roofline:"):
         fits = (model.name, "bf16", hardware.tensor_parallel if hardware.tensor_parallel in WIDTHS else WIDTHS[0])

@@ -68,15 +68,15 @@ def basis_of(folder: str, written_at: str, _run: Run) -> Basis:
 
 def memory_of(resolved: Any, s: Document) -> dict[str, float]:
     """GiB of one GPU by use; KV in use is the fullest replica's peak."""
-    from calibrate.memory import GIB, OVERHEAD_GIB
+    from calibrate.memory import GIB
 
     scenario = resolved.scenario
     tp, whole = scenario.hardware.tensor_parallel, resolved.profile.memory_gib
     kv = s["kv_blocks"] * s["block_size"] * resolved.model.kv_bytes_per_token(str(scenario.model.kv_dtype), tp) / GIB
     used = kv * (s["kv_usage_peak"] or 0.0)
     parts = {
-        "weights": resolved.model.weight_bytes(scenario.model.dtype, tp) / GIB,
-        "overhead": OVERHEAD_GIB,
+        "weights": resolved.memory.weights / GIB,
+        "overhead": resolved.memory.overhead / GIB,
         "KV in use, peak": used,
         "KV, cached or free": kv - used,
     }

@@ -156,7 +156,9 @@ def _sglang(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], li
 
 def _types(given: Scenario, kv_fp8: str) -> list[str]:
     names = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-    weights = ["--quantization", "fp8"] if given.model.dtype == "fp8" else ["--dtype", names[given.model.dtype]]
+    weights = ["--quantization", "fp8"] if given.model.dtype == "fp8" else []
+    if given.model.dtype in names:  # any other type is what the checkpoint is quantized to: an engine sees it
+        weights = ["--dtype", names[given.model.dtype]]
     return weights + (["--kv-cache-dtype", kv_fp8] if given.model.kv_dtype == "fp8" else [])
 
 

@@ -33,13 +33,15 @@ def _size(value: str) -> int:
 def _model(value: str) -> list[str]:
     """A repository's name as a bundled model's, and its precision where the name says it; another name, or a folder, as
     it is."""
-    from calibrate.models import bundled_models
+    from calibrate.models import PREFIX, bundled_models, hugging_face_names
 
     if Path(value).exists():
         return [f"model.config={value}"]
     name = value.rstrip("/").split("/")[-1].lower().replace("_", "-").removeprefix("meta-")
     fp8 = ["model.dtype=fp8"] if re.search(r"-fp8(?=-|$)", name) else []  # a checkpoint that is quantized already
     name = re.sub(r"-(instruct|chat|hf|base|it|fp8|dynamic|v0\.\d|\d{4})(?=-|$)", "", name)
+    if name not in bundled_models() and value.lower() in hugging_face_names():
+        return [f"model.name={PREFIX}{value}"]  # which brings its precision
     return [f"model.name={name if name in bundled_models() else value}", *fp8]
 
 

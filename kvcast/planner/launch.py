@@ -194,7 +194,7 @@ SGLANG_ARGUMENTS = re.compile(r"server_args=(ServerArgs\(.*\))\s*$", re.MULTILIN
 
 def read_log(path: Path) -> Launch:
     """The launch arguments that a start-up log prints, and its KV cache. The last start in the log counts."""
-    from calibrate.kv_logs import read_kv_log
+    from calibrate.kv_logs import log_lines, read_kv_log
 
     try:
         content = path.read_text(encoding="utf-8", errors="replace")
@@ -226,6 +226,8 @@ def read_log(path: Path) -> Launch:
     named = next((one for one in reversed(launch.sets) if one.startswith("engine.block_size=")), None)
     size = int(named.partition("=")[2]) if named else kv.block_size
     launch.sets += ([] if named else [f"engine.block_size={size}"]) + [f"engine.kv_blocks={kv.tokens // size}"]
+    launch.sets += [f"cluster.replicas={len(kv.replicas)}"] if kv.replicas else []
+    launch.notes += log_lines(kv)[2:]
     return launch
 
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrate.faster import gpu_key
 from calibrate.memory import WIDTHS
+from calibrate.sources.roofline import gpu_key
 from kvcast import api
 from kvcast.planner.document import interval_of, size_of
 from kvcast.planner.fleet import Fleet

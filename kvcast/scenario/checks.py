@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
-from sim.scenario import EngineConfig, Scenario
+from sim.scenario import EngineConfig, HardwareConfig, Scenario
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError, did_you_mean, unprintable
 from workloads.limits import expectation
@@ -50,6 +50,7 @@ def problems(scenario: Scenario) -> Iterator[str]:
         yield from _value_problems(limits, f"slo.classes.{name}")
     if scenario.run.duration_s is not None and scenario.run.duration_s <= (scenario.run.warmup_s or 0.0):
         yield f"[run] duration_s = {scenario.run.duration_s}: expected a time after warmup_s = {scenario.run.warmup_s}"
+    yield from _hardware_problems(scenario.hardware)
     yield from _workload_problems(scenario.workload)
     yield from _name_problems(scenario)
 
@@ -62,6 +63,14 @@ def _value_problems(node: Any, section: str) -> Iterator[str]:
             yield from _value_problems(value, f"{section}.{f.name}".lstrip("."))
         elif not isinstance(value, dict | tuple) and (expected := expectation(f, value)):
             yield f"{f'[{section}] ' if section else ''}{f.name} = {value!r}: expected {expected}"
+
+
+def _hardware_problems(hardware: HardwareConfig) -> Iterator[str]:
+    if hardware.gpu is not None and hardware.profile != HardwareConfig.profile:
+        yield (
+            f"[hardware] has gpu = {hardware.gpu!r} and profile = {hardware.profile!r}: expected one of them, a GPU"
+            " brings its profile"
+        )
 
 
 def _workload_problems(workload: WorkloadConfig) -> Iterator[str]:

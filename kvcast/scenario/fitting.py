@@ -22,16 +22,16 @@ def bundled_for(scenario: Scenario, device: str | None = None, tp: int | None = 
 
     given = scenario.model
     model = load_model_at(Path(given.config)) if given.config else bundled_model(given.name)
-    return fitting(device, known_as(model), given.dtype, tp, given.kv_dtype)
+    return fitting(device, known_as(model), model.weight_dtype(given.dtype), tp, given.kv_dtype)
 
 
 def fitting_profile(scenario: Scenario) -> str | None:
     """Another bundled profile of the same GPU that fits the scenario's model, or its roofline; None when its own fits,
-    or is no bundled one."""
-    from calibrate.faster import gpu_key
+    or is no bundled one, or a GPU is named (which brings its own)."""
     from calibrate.profile import bundled_profile, bundled_profiles
+    from calibrate.sources.roofline import gpu_key
 
-    if scenario.hardware.profile not in bundled_profiles():
+    if scenario.hardware.gpu is not None or scenario.hardware.profile not in bundled_profiles():
         return None
     device = str(bundled_profile(scenario.hardware.profile).device["name"])
     found = [one.id for one in bundled_for(scenario, device, scenario.hardware.tensor_parallel)]

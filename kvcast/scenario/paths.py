@@ -50,7 +50,7 @@ def _profile(text: str, base: Path) -> str:
     path."""
     from calibrate.profile import bundled_profiles
 
-    if text.startswith("roofline:") or text in bundled_profiles():
+    if text.startswith(("roofline:", "atlas:")) or text in bundled_profiles():
         return text
     is_path = "/" in text or text.endswith(".json") or (base / text).exists() or Path(text).exists()
     return os.path.abspath(base / text) if is_path else text

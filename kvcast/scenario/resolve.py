@@ -23,14 +23,13 @@ from workloads.errors import InputError
 
 if TYPE_CHECKING:
     from calibrate.latency import StepTime
+    from calibrate.memory import GpuMemory
     from calibrate.models import ModelSpec
     from calibrate.profile import DeviceProfile
 
 OPTIMAL = "optimal"
 """cache.policy of a run that evicts by the future and proves afterwards that no eviction would have hit more in its
 schedule."""
-KV_DTYPE = {"fp8": "bf16"}
-"""KV type of weights of a type; any other is kept as it is (an engine's `auto`)."""
 GIVEN, CONTEXT = "given", "the model's context"
 """Origins: of an engine key that the scenario sets, and of a max_model_len that is the model's own."""
 USUAL_BATCH, USUAL_CONTEXT = 16, 4096
@@ -57,6 +56,26 @@ class Resolved:
         per_token = self.model.kv_bytes_per_token(str(self.scenario.model.kv_dtype), tp) * tp
         return engine_params(self.scenario, per_token * self.scenario.engine.block_size)
 
+    @property
+    def memory(self) -> GpuMemory:
+        """What decides the memory of each of its GPUs."""
+        from calibrate.memory import GpuMemory
+
+        given, engine = self.scenario, self.scenario.engine
+        return GpuMemory(
+            self.profile,
+            self.model,
+            given.model.dtype,
+            str(given.model.kv_dtype),
+            given.hardware.tensor_parallel,
+            engine.gpu_memory_utilization,
+            engine.block_size,
+            engine.max_num_batched_tokens or 0,
+            engine.max_num_seqs,
+            given.hardware.weights_gib,
+            given.hardware.overhead_gib,
+        )
+
     def step_time(self) -> StepTime:
         from calibrate.latency import step_time
 
@@ -80,15 +99,18 @@ class Resolved:
 def resolve(scenario: Scenario) -> Resolved:
     """Look up model and profile and fill in the engine's defaults for that GPU. Raises InputError."""
     from calibrate.models import bundled_model, load_model_at
-    from calibrate.resolve import resolve_profile
+    from calibrate.resolve import profile_of_gpu, resolve_profile
 
     check(scenario)
     scenario = absolute_scenario(scenario, Path.cwd())
     given, tp = scenario.model, scenario.hardware.tensor_parallel
     model = load_model_at(Path(given.config)) if given.config else bundled_model(given.name)
-    kv_dtype = given.kv_dtype or KV_DTYPE.get(given.dtype, given.dtype)
-    profile = resolve_profile(scenario.hardware.profile, model, given.dtype, tp, kv_dtype)
-    resolved = Resolved(replace(scenario, model=replace(given, kv_dtype=kv_dtype)), model, profile)
+    dtype, kv_dtype = model.weight_dtype(given.dtype), given.kv_dtype or model.kv_dtype(given.dtype)
+    if scenario.hardware.gpu is not None:
+        named = profile_of_gpu(scenario.hardware.gpu, model, dtype, tp, kv_dtype)
+        scenario = replace(scenario, hardware=replace(scenario.hardware, profile=named, gpu=None))
+    profile = resolve_profile(scenario.hardware.profile, model, dtype, tp, kv_dtype)
+    resolved = Resolved(replace(scenario, model=replace(given, dtype=dtype, kv_dtype=kv_dtype)), model, profile)
     resolved = _with_engine_defaults(resolved)
     window = with_window(resolved.scenario, _kv_tokens(resolved.scenario), lambda: _token_s(resolved))
     resolved = replace(resolved, scenario=window)
@@ -120,31 +142,21 @@ def _with_engine_defaults(resolved: Resolved) -> Resolved:
 
 def _with_kv_blocks(resolved: Resolved) -> Resolved:
     """The KV blocks that fit, or the number given, which is kept and compared with what fits."""
-    from calibrate.memory import explicit_blocks_warning, kv_capacity
+    from calibrate.memory import capacity, explicit_blocks_warning
 
-    scenario, engine = resolved.scenario, resolved.scenario.engine
+    engine = resolved.scenario.engine
     one_must_fit = resolved.origins["max_model_len"] == GIVEN and engine_of(engine).whole_context
     try:
-        capacity = kv_capacity(
-            resolved.profile,
-            resolved.model,
-            scenario.model.dtype,
-            str(scenario.model.kv_dtype),
-            scenario.hardware.tensor_parallel,
-            engine.gpu_memory_utilization,
-            engine.max_num_batched_tokens or 0,
-            engine.block_size,
-            int(engine.max_model_len or 1) if one_must_fit else 1,
-        )
+        fits = capacity(resolved.memory, int(engine.max_model_len or 1) if one_must_fit else 1)
     except InputError as error:
         if engine.kv_blocks is None:
             raise
         return resolved.told("kv_blocks", GIVEN, f"caution: {error}")
     if engine.kv_blocks is not None:
-        warning = explicit_blocks_warning(engine.kv_blocks, capacity)
+        warning = explicit_blocks_warning(engine.kv_blocks, fits)
         return resolved.told("kv_blocks", GIVEN, *([f"caution: {warning}"] if warning else []))
-    filled = resolved.filled("kv_blocks", capacity.blocks, "what fits in the GPU's memory")
-    return replace(filled, kv_lines=capacity.lines)
+    filled = resolved.filled("kv_blocks", fits.blocks, "what fits in the GPU's memory")
+    return replace(filled, kv_lines=fits.lines)
 
 
 def _with_max_model_len(resolved: Resolved) -> Resolved:
@@ -170,26 +182,16 @@ def _with_max_model_len(resolved: Resolved) -> Resolved:
 def _holding(resolved: Resolved, length: int) -> str:
     """What to set so that one request of this length fits: KV blocks where those were given, else the least
     tensor_parallel."""
-    from calibrate.memory import WIDTHS, least_width
+    from calibrate.memory import WIDTHS, wider
 
     given, engine = resolved.scenario, resolved.scenario.engine
     if resolved.origins["kv_blocks"] == GIVEN:
         return f"engine.kv_blocks = {-(-length // engine.block_size)}"
-    found = least_width(
-        resolved.profile,
-        resolved.model,
-        given.model.dtype,
-        str(given.model.kv_dtype),
-        given.hardware.tensor_parallel,
-        engine.gpu_memory_utilization,
-        engine.block_size,
-        engine.max_num_batched_tokens or 0,
-        length,
-    )
+    found = wider(resolved.memory, length)
     if found is None:
         return f"a GPU with more memory (no tensor_parallel up to {WIDTHS[-1]} holds it)"
-    wider = replace(given, hardware=replace(given.hardware, tensor_parallel=found[0]))
-    profile = fitting_profile(wider) or given.hardware.profile
+    widened = replace(given, hardware=replace(given.hardware, tensor_parallel=found[0]))
+    profile = fitting_profile(widened) or given.hardware.profile
     return f"hardware.tensor_parallel = {found[0]} with hardware.profile = {profile!r}, where {found[1]:,} tokens fit"
 
 

@@ -200,8 +200,9 @@ def _another_width(given: Given) -> Made:
 
 
 def _profile_at(scenario: Scenario, width: int) -> str | None:
-    """A profile of the same GPU, model and precision at another width: the roofline's own, or a bundled one."""
-    if scenario.hardware.profile.startswith("roofline:"):
+    """A profile of the same GPU, model and precision at another width: the roofline's or atlas' own, what its GPU
+    brings, or a bundled one."""
+    if scenario.hardware.gpu is not None or scenario.hardware.profile.startswith(("roofline:", "atlas:")):
         return scenario.hardware.profile
     try:
         device = str(api.resolve(scenario).profile.device["name"])

@@ -39,7 +39,7 @@ def statement(profile: Mapping[str, Any], coverage: Mapping[str, float] | None =
 
 
 def _kind(profile: Mapping[str, Any]) -> str:
-    from kvcast.validation import fit, roofline
+    from kvcast.validation import fit, passes, roofline
 
     if profile["kind"] == "roofline":
         return (
@@ -47,6 +47,13 @@ def _kind(profile: Mapping[str, Any]) -> str:
             f" somebody measured, the same model is within {roofline.LIMIT:.0%} on average by GPU and phase; single"
             " steps are up to twice off (kvcast validate roofline). Compare variants with it; do not quote its"
             " latencies."
+        )
+    if profile["kind"] == "atlas":
+        return (
+            "Step times are added up from operators that others measured on this GPU, at the model's shapes or between"
+            " their neighbours; points.rests_on states the expected error of each (kvcast validate atlas), and whole"
+            f" passes are within {passes.MEAN:.0%} on average of the tables' own (kvcast validate passes). This model"
+            " was not compared with an engine running on this GPU."
         )
     if "measured by kvcast calibrate" in str(profile["label"]):
         return (

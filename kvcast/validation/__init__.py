@@ -19,9 +19,12 @@ from typing import Any
 
 from workloads.errors import InputError
 
-SETS = ("golden-cache", "golden-optimum", "vllm-counters", "vllm-rtx4090", "roofline", "engine-cases", "fit")
-ASKED_FOR = ("engine",)
-"""Sets that compare something of the user's own and run only when named."""
+SETS = ("golden-cache", "golden-optimum", "vllm-counters", "vllm-rtx4090", "roofline", "engine-cases", "fit", "passes")
+ASKED_FOR = ("atlas", "engine")
+"""Sets that run only when named: atlas states goals that are not all met, engine compares something of the user's
+own."""
+BUNDLED = ("atlas",)
+"""Sets whose data ships with kvcast."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ def chosen(names: Sequence[str]) -> list[str]:
 def data_dir(given: Path | None, name: str, options: dict[str, Any]) -> Path | None:
     """The folder of recorded data: --data, else $KVCAST_DATA; None where a set has its own folder (engine-cases
     --cases, engine --record)."""
-    if given is None and ((name == "engine-cases" and options.get("cases")) or name in ASKED_FOR):
+    if given is None and ((name == "engine-cases" and options.get("cases")) or name in (*ASKED_FOR, *BUNDLED)):
         return None
     folder = given or (Path(os.environ["KVCAST_DATA"]) if os.environ.get("KVCAST_DATA") else None)
     if folder is None:

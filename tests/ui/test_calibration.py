@@ -112,11 +112,11 @@ def test_the_page_says_what_the_run_rests_on(folder, open_run):
     s, words, numbers = open_run.summary, session.words(), session.numbers()
     assert f"{text.percent(1 - s['coverage']['extrapolated'])} of this run's simulated time lies inside" in words
     assert "H200-SXM, 139.81 GiB; llama-3.1-8b, bf16 weights, bf16 KV" in words
-    assert numbers["KV tokens a replica"] == "918,864"
+    assert numbers["KV tokens a replica"] == "922,096"
     assert numbers["In measured range"].split(" ▲")[0] == text.percent(1 - s["coverage"]["extrapolated"])
     assert s["profile_hash"].removeprefix("sha256:")[:12] in words
     assert f"kvcast profile show {H200}" in words
-    assert "= 57,429 blocks of 16 tokens" in words
+    assert "= 57,631 blocks of 16 tokens" in words
     assert all(m.help for m in session.at.metric)
     session.at.selectbox(key="calibration.other").set_value("h100-llama-3.1-8b-aic").run()
     beside = next(frame.value for frame in session.at.dataframe if "change" in frame.value.columns)
@@ -145,7 +145,7 @@ def test_memory_of_a_gpu_adds_up(open_run):
     resolved = api.resolve(open_run.scenario)
     parts = calibration.memory_of(resolved, open_run.summary)
     assert sum(parts.values()) == pytest.approx(resolved.profile.memory_gib)
-    assert parts["KV in use, peak"] + parts["KV, cached or free"] == pytest.approx(57_429 * 16 * 131_072 / 2**30)
+    assert parts["KV in use, peak"] + parts["KV, cached or free"] == pytest.approx(57_631 * 16 * 131_072 / 2**30)
     figure = figures.gpu_memory(parts)
     assert sum(trace.x[0] for trace in figure.data) == pytest.approx(139.81, abs=0.01)
 

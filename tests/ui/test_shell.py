@@ -201,7 +201,7 @@ def test_an_edited_mix_travels_in_the_link(folder):
         ({"cache.policy": "os:path"}, "own classes are named where the dashboard is started"),
         ({"workload.trace": "/etc/passwd"}, "a page reads no files"),
         ({"scenario": "AAAA"}, "cut short or changed"),
-        ({"model.name": "../../x"}, "expected one of llama-2-7b"),
+        ({"model.name": "../../x"}, "expected one of codellama-34b"),
         ({"model.name": "qwen3-8b"}, "is for llama-3.1-8b bf16"),
         ({"hardware.profile": "roofline:h200", "hardware.tensor_parallel": "3"}, "tensor_parallel 3"),
         ({"xss": "<script>"}, "is no setting"),

@@ -1,0 +1,324 @@
+"""What one call of an operator takes on a GPU: seconds over its run axis, how well that is known, and what it rests on.
+
+The one idea: measured rows at the asked shape, else neighbouring shapes at the hardware's bound (`shapes`), else the
+bound alone at a stated error. Nothing here knows models; `steps` adds a model's operators up.
+
+    python -c "from calibrate.atlas.price import Pricer; from calibrate.atlas.tables import load;
+    print(Pricer(load('h200')).gemm('bf16', 6144, 4096).seconds[:4])"
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibrate.atlas.shapes import FORM_ERROR, Priced, blend, completed, covered, neighbours
+from calibrate.atlas.tables import Atlas, Table
+from calibrate.step import EXTRAPOLATED
+from workloads.errors import InputError
+
+WEIGHT_BYTES = {
+    **{"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "int8": 1.0},
+    **{"int4": 0.53125, "mxfp4": 0.53125, "nvfp4": 0.5625},
+}
+"""Bytes of a weight with its share of the scales: int4 two bytes in 64 weights, mxfp4 one in 32, nvfp4 one in 16."""
+GEMM_NAMES = {"bf16": ("bfloat16",), "fp8": ("fp8",), "fp8_block": ("fp8_block", "fp8"), "nvfp4": ("nvfp4",)}
+MOE_NAMES = {
+    **GEMM_NAMES,
+    "fp8_block": ("fp8_block",),
+    "int4": ("int4_wo",),
+    "mxfp4": ("w4a16_mxfp4", "w4a8_mxfp4_mxfp8"),
+}
+KV_NAMES = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8"}
+COMPUTE = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4"}
+"""Matrix units a weight type computes on; the others compute in bf16."""
+MOE_NEIGHBOURS = 4
+EFFICIENCY = 0.7
+"""Share of the bound that an unmeasured operator reaches."""
+ROUTING = "power_law_1.2"
+"""How uneven the tables' routing is: experts' loads follow a power law."""
+CALL_S = 5e-6
+"""What a call takes beside its FLOPs and bytes, as far as comparing shapes goes: of 0, 2 and 5 us the one with the
+least held-out error of matrix multiplies."""
+MOE_CALL_S = 10e-6
+"""The same for experts, of 2 to 30 us."""
+
+
+@dataclass(frozen=True)
+class MoeShape:
+    """Routed experts of one layer and their split."""
+
+    dtype: str
+    hidden: int
+    inter: int
+    topk: int
+    experts: int
+    tp: int = 1
+    ep: int = 1
+    matrices: int = 3  #: gate, up and down; 2 without a gate
+
+    def load(self, tokens: np.ndarray) -> np.ndarray:
+        """Rows an expert gets when routing is even: what its kernel's efficiency goes by."""
+        return tokens * self.topk / self.experts
+
+
+class Pricer:
+    """Prices of operators on one GPU with one backend's kernels (the other backend's where it has none)."""
+
+    def __init__(self, atlas: Atlas, backend: str = "vllm"):
+        if backend not in atlas.backends:
+            raise InputError(f"backend {backend!r}: expected one of {', '.join(atlas.backends)}")
+        self.atlas, self.backend = atlas, backend
+        self.bandwidth = float(atlas.header["bandwidth"])
+        flops = atlas.header["flops"]
+        self.flops = {"bf16": flops["bf16"], "fp8": flops.get("fp8", flops["bf16"])}
+        self.flops["fp4"] = flops.get("fp4", flops["bf16"])
+        gemm = self._table("gemm")
+        self.tokens: np.ndarray = gemm.axes[0][1].astype(float)
+
+    def _table(self, operator: str, required: bool = True) -> Table:
+        for backend in (self.backend, *self.atlas.backends):
+            table = self.atlas.table(backend, operator)
+            if table is not None:
+                return table
+        raise InputError(f"{self.atlas.header['name']}: no table of {operator}")
+
+    def has(self, operator: str) -> bool:
+        return any(self.atlas.table(b, operator) is not None for b in self.atlas.backends)
+
+    def peak(self, dtype: str) -> float:
+        """FLOP/s of the matrix units a weight type computes on."""
+        return float(self.flops[COMPUTE.get(dtype, "bf16")])
+
+    def error(self, operator: str, dtype: str = "") -> float:
+        """Held-out error of an operator between measured shapes, as the exporter found it."""
+        for backend in (self.backend, *self.atlas.backends):
+            for name in (f"{backend}/{operator}", f"{backend}/{operator}_core"):
+                errors = self.atlas.header["tables"].get(name, {}).get("held_out", {})
+                if errors:
+                    return float(errors.get(dtype, max(errors.values())))
+        return FORM_ERROR
+
+    # ---- matrix multiplies -----------------------------------------------------------------------------------
+
+    def gemm_bound(self, dtype: str, n: float, k: float) -> np.ndarray:
+        """Seconds by token count that FLOPs at peak or bytes at full bandwidth take."""
+        m, active = self.tokens, 1.0 if dtype.startswith("fp8") else 2.0
+        moved = n * k * WEIGHT_BYTES[dtype] + m * (k * active + n * 2.0)
+        return np.maximum(2.0 * m * n * k / self.peak(dtype), moved / self.bandwidth)
+
+    def gemm(self, dtype: str, n: int, k: int) -> Priced:
+        """Times over `tokens` of [tokens, k] x [k, n]. Wider than the widest measured: so many equal pieces; narrower
+        than the narrowest: its time."""
+        dtype = "bf16" if dtype == "fp16" else dtype
+        found = self._named("gemm", "gemm_dtype", GEMM_NAMES.get(dtype, ()))
+        if found is None:
+            return self._borrowed_gemm(dtype, n, k)
+        n, k = max(n, min(found.values("n"))), max(k, min(found.values("k")))
+        pieces_n, pieces_k = (-(-x // max(found.values(axis))) for x, axis in ((n, "n"), (k, "k")))
+        part = self._gemm_rows(dtype, found, n / pieces_n, k / pieces_k)
+        pieces = pieces_n * pieces_k
+        return Priced(part.seconds * pieces, part.cover, part.error, f"{found.name} {part.basis}")
+
+    def _gemm_rows(self, dtype: str, rows: Table, n: float, k: float) -> Priced:
+        weights, octaves = neighbours(rows.keys, (n, k))
+        asked = self.gemm_bound(dtype, n, k)
+        seconds = sum(
+            w * completed([self.tokens], rows.seconds[i]) / (CALL_S + self.gemm_bound(dtype, *map(float, rows.keys[i])))
+            for i, w in weights
+        )
+        cover, error, basis = covered(weights, octaves, self.error("gemm", dtype))
+        seconds = np.maximum.accumulate(np.maximum(seconds * (CALL_S + asked), asked))
+        return Priced(seconds, cover, error, basis)
+
+    def _borrowed_gemm(self, dtype: str, n: int, k: int) -> Priced:
+        """A weight type without a table: the bf16 kernel's time with this type's bytes, computed on its units."""
+        bf16 = self.gemm("bf16", n, k)
+        launch = float(np.nanmin(self._table("gemm").seconds[:, 0]))
+        scale = self.gemm_bound(dtype, n, k) / self.gemm_bound("bf16", n, k)
+        seconds = np.maximum.accumulate(launch + (bf16.seconds - launch) * scale)
+        return Priced(seconds, EXTRAPOLATED, FORM_ERROR / 2, f"{dtype} bytes on the bf16 kernel")
+
+    def _named(self, operator: str, column: str, names: tuple[str, ...]) -> Table | None:
+        """The rows of the first of these types that a backend's table has, the engine's own backend first."""
+        for backend in (self.backend, *self.atlas.backends):
+            table = self.atlas.table(backend, operator)
+            if table is None:
+                continue
+            if column not in table.columns and self.atlas.header["tables"][table.name]["constant"].get(column) in names:
+                return table
+            for name in names if column in table.columns else ():
+                found = table.where(**{column: name})
+                if len(found):
+                    return found
+        return None
+
+    # ---- attention -------------------------------------------------------------------------------------------
+
+    def prefill(
+        self, heads: int, kv_heads: int, head_dim: int, window: int, kv_dtype: str
+    ) -> tuple[np.ndarray, Priced]:
+        """(lengths, times) of one sequence over an empty cache in one layer."""
+        rows, keys, asked, basis = self._heads("prefill", heads, kv_heads, head_dim, window, kv_dtype)
+        length = rows.axes[1][1].astype(float)
+        grid = np.array([completed([length], row[0]) for row in rows.seconds])
+        weights, octaves = neighbours(keys, asked)
+
+        def scale(row: int) -> np.ndarray:
+            reach, dim, _, count = keys[row]
+            mine = head_dim * heads * causal_pairs(length, 0.0, window)
+            return np.asarray(mine / (dim * count * causal_pairs(length, 0.0, reach if window else 0)))
+
+        seconds = blend(grid, weights, scale)
+        bound = 4.0 * heads * head_dim * causal_pairs(length, 0.0, window) / self.flops["bf16"]
+        cover, error, words = covered(weights, octaves, self.error("prefill", kv_dtype))
+        return length, Priced(np.maximum.accumulate(np.maximum(seconds, bound)), cover, error, f"{basis} {words}")
+
+    def decode(
+        self, heads: int, kv_heads: int, head_dim: int, window: int, kv_dtype: str
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Priced]:
+        """(batch sizes, contexts, longest measured context by batch size, times [batch, context]) of one layer; a
+        context counts the token computed in the step."""
+        rows, keys, asked, basis = self._heads("decode", heads, kv_heads, head_dim, window, kv_dtype)
+        batch, context = rows.axes[0][1].astype(float), rows.axes[1][1] + 1.0
+        weights, octaves = neighbours(keys, asked)
+        picked = {row: completed([batch, context], rows.seconds[row]) for row, _ in weights}
+        grid = np.zeros((len(keys), len(batch), len(context)))
+        for row, values in picked.items():
+            grid[row] = values
+
+        def scale(row: int) -> np.ndarray:
+            reach, dim, count, _ = keys[row]
+            seen = np.minimum(context, window) if window else context
+            theirs = np.minimum(context, reach) if window else context
+            return np.asarray(kv_heads * head_dim * seen / (count * dim * theirs))
+
+        seconds = blend(grid, weights, scale)
+        bound = 2.0 * kv_heads * head_dim * WEIGHT_BYTES[kv_dtype] / self.bandwidth * batch[:, None]
+        seconds = np.maximum(seconds, bound * (np.minimum(context, window) if window else context))
+        seconds = np.maximum.accumulate(np.maximum.accumulate(seconds, axis=0), axis=1)
+        limits = np.min([measured_limits(context, rows.seconds[row]) for row, _ in weights], axis=0)
+        cover, error, words = covered(weights, octaves, self.error("decode", kv_dtype))
+        return batch, context, limits, Priced(seconds, cover, error, f"{basis} {words}")
+
+    def _heads(
+        self, operator: str, heads: int, kv_heads: int, head_dim: int, window: int, kv_dtype: str
+    ) -> tuple[Table, np.ndarray, tuple[float, ...], str]:
+        """Rows of an attention table, their shapes as (window, head size, KV heads, heads), and the asked shape."""
+        table = self._table(operator)
+        fixed = {"kv_cache_dtype": KV_NAMES[kv_dtype], "attn_dtype": "bfloat16"}
+        rows = table.where(**{c: v for c, v in fixed.items() if c in table.columns})
+        if not len(rows):
+            rows = table.where(
+                **{c: v for c, v in {**fixed, "kv_cache_dtype": "bfloat16"}.items() if c in table.columns}
+            )
+        about = self.atlas.header["tables"][table.name]
+        column = {
+            c: rows.keys[:, rows.columns.index(c)]
+            if c in rows.columns
+            else np.full(len(rows), about["constant"].get(c, 0))
+            for c in ("window_size", "head_dim", "num_key_value_heads", "num_heads")
+        }
+        windowed = column["window_size"] > 0
+        keep = windowed if window and windowed.any() else ~windowed
+        keys = np.stack([c[keep] for c in column.values()], axis=1).astype(float)
+        if not (window and windowed.any()):
+            keys[:, 0] = max(window, 1) if window == 0 else 2.0**40
+        picked = rows.among(lambda _: keep)
+        asked = (float(window) if window and windowed.any() else float(keys[0, 0]), head_dim, kv_heads, heads)
+        return picked, keys, asked, table.name
+
+    # ---- experts ---------------------------------------------------------------------------------------------
+
+    def moe_bound(self, s: MoeShape, tokens: np.ndarray) -> np.ndarray:
+        """Seconds that the routed experts of a rank take at the hardware's bound: activated weights or FLOPs."""
+        weights = float(s.matrices) * s.hidden * s.inter / s.tp
+        active = s.experts / s.ep * -np.expm1(tokens * math.log1p(-min(s.topk / s.experts, 1 - 1e-12)))
+        rows = tokens * s.topk / s.ep
+        moved = active * weights * WEIGHT_BYTES[s.dtype] + 4.0 * rows * s.hidden
+        return np.maximum(2.0 * rows * weights / self.peak(s.dtype), moved / self.bandwidth)
+
+    def moe(self, shape: MoeShape, without: Sequence[int] = (0, 0, 0, 0)) -> tuple[np.ndarray, Priced]:
+        """(token counts, times) of one layer's routed experts on one rank; of other shapes the ratio to the bound at
+        the same rows an expert. without: (hidden, inter, topk, experts) to
+        leave out, for held-out errors."""
+        dtype = "bf16" if shape.dtype == "fp16" else shape.dtype
+        rows = self._named("moe", "moe_dtype", MOE_NAMES.get(dtype, ()))
+        tokens = (rows or self._table("moe")).axes[0][1].astype(float)
+        if rows is not None:
+            rows = rows.where(distribution=ROUTING).among(lambda keys: (keys[:, :4] != np.array(without)).any(axis=1))
+        if rows is None or not len(rows):
+            seconds = CALL_S + self.moe_bound(shape, tokens) / EFFICIENCY
+            return tokens, Priced(
+                seconds, EXTRAPOLATED, FORM_ERROR, f"experts in {dtype}: activated experts' bytes and FLOPs"
+            )
+        asked = (shape.hidden, shape.inter, shape.topk, shape.experts, shape.tp, shape.ep)
+        exact = np.flatnonzero((rows.keys == np.array(asked)).all(axis=1))
+        weights, octaves = ([(int(exact[0]), 1.0)], 0.0) if len(exact) else nearest_experts(rows.keys, asked)
+        bound = self.moe_bound(shape, tokens)
+        over = np.zeros(len(tokens))
+        for row, weight in weights:
+            theirs = MoeShape(dtype, *rows.keys[row].tolist())
+            ratio = np.log(completed([tokens], rows.seconds[row]) / (MOE_CALL_S + self.moe_bound(theirs, tokens)))
+            over += weight * np.interp(np.log(shape.load(tokens)), np.log(theirs.load(tokens)), ratio)
+        seconds = np.maximum.accumulate(np.maximum(np.exp(over) * (MOE_CALL_S + bound), bound))
+        cover, error, words = covered(weights, octaves, self.error("moe", dtype))
+        return tokens, Priced(seconds, cover, error, f"{rows.name} {words}")
+
+    # ---- what moves between GPUs, and what only moves bytes --------------------------------------------------
+
+    def all_reduce(self, gpus: int) -> tuple[np.ndarray, Priced]:
+        """(16-bit elements, times) of one all-reduce: the engine's own in a graph, else NCCL's, else latency and bytes
+        over the link. (The tables' message_size counts elements: as bytes NVLink would run at half its rate.)"""
+        table = self._table("all_reduce")
+        rows = table
+        if "kernel_source" in table.columns:
+            graph = next((k for k in table.labels["kernel_source"] if k.endswith("graph")), "")
+            rows = table.where(kernel_source=graph)
+        found = rows.where(num_gpus=gpus)
+        nccl = self.atlas.table("nccl", "all")
+        if not len(found) and nccl is not None:
+            rows, found = nccl, nccl.where(op_name="all_reduce", num_gpus=gpus)
+        size = rows.axes[0][1].astype(float)
+        if len(found):
+            return size, Priced(completed([size], found.seconds[0]), 0, 0.0, f"{rows.name} measured")
+        seconds = 2e-6 * gpus + 2.0 * (gpus - 1) / gpus * 2.0 * size / self.atlas.header["link"]["bandwidth"]
+        return size, Priced(seconds, EXTRAPOLATED, FORM_ERROR, "latency and bytes over the link")
+
+    def elementwise(self, bytes_per_token: float, tokens: np.ndarray) -> np.ndarray:
+        """Norms, activations, embedding: bytes at a share of bandwidth and a launch; not measured."""
+        about = self.atlas.header["elementwise"]
+        return about["launch_s"] + tokens * bytes_per_token / about["bandwidth"]
+
+
+def causal_pairs(new: np.ndarray | float, cached: np.ndarray | float, window: float = 0) -> np.ndarray:
+    """(query, key) pairs of `new` tokens over `cached` ones; with a window a token sees that many at most."""
+    new, cached = np.asarray(new, dtype=float), np.asarray(cached, dtype=float)
+    if not window:
+        return new * (cached + (new + 1.0) * 0.5)
+    growing = np.minimum(np.maximum(window - cached, 0.0), new)
+    return growing * (cached + (growing + 1.0) * 0.5) + (new - growing) * window
+
+
+def nearest_experts(keys: np.ndarray, asked: tuple[int, ...]) -> tuple[list[tuple[int, float]], float]:
+    """The nearest measured expert shapes by what a rank holds, weighted by the inverse square of their distance in
+    octaves, and how far the nearest lies beyond one octave."""
+
+    def held(k: np.ndarray) -> np.ndarray:
+        hidden, inter, topk, experts, tp, ep = k.T.astype(float)
+        return np.log2(np.stack([hidden, inter / tp, topk, experts / ep, experts], axis=1))
+
+    distance = np.sqrt(((held(keys) - held(np.array([asked]))) ** 2).sum(axis=1))
+    rows = np.argsort(distance, kind="stable")[:MOE_NEIGHBOURS]
+    weights = 1.0 / (distance[rows] ** 2 + 1e-3)
+    weights = weights / weights.sum()
+    octaves = max(float(distance[rows[0]]) - 1.0, 0.0)
+    return list(zip(rows.tolist(), weights.tolist(), strict=True)), octaves
+
+
+def measured_limits(context: np.ndarray, grid: np.ndarray) -> np.ndarray:
+    """Longest measured context of each batch size, 0 for none."""
+    return np.array([context[np.flatnonzero(np.isfinite(row))[-1]] if np.isfinite(row).any() else 0.0 for row in grid])

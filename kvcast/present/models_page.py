@@ -1,0 +1,121 @@
+"""docs/models.md: the bundled models with their sizes, made by `kvcast profile models --markdown > docs/models.md`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+GIB = 2**30
+DTYPES = ("bf16", "fp8", "nvfp4")
+KINDS = {"full": "full", "window": "window", "chunked": "chunked", "mla": "MLA", "linear": "linear", "none": ""}
+HEADER = """# Models
+
+Made by `kvcast profile models --markdown > docs/models.md`; a test holds the page against the code.
+
+Name one of these (`model.name = "qwen3-32b"`), a checkpoint of one as Hugging Face publishes it
+(`model.name = "hf:Qwen/Qwen3-32B-FP8"`, which brings its quantization), or any other model of these families by path
+(`model.config = "config.json"` or its folder). Shapes are facts of the public config.json files; each was held against
+the published number of parameters (`tests/test_models.py`). Of a multimodal model the text part counts.
+
+*KV*: bytes a token takes in bf16 over all layers, as vLLM counts them (a window or chunk limits what one sequence
+keeps; a state is what one sequence takes in linear-attention layers whatever its length). *Weights*: GiB over all GPUs
+when everything but embeddings, LM head, routers and norms is in that type; *as published* where a checkpoint's own
+quantization leaves parts alone.
+"""
+FOOTER = """
+## Precision
+
+| in config.json | type | left in 16 bits |
+|---|---|---|
+| `quant_method` fp8, fbgemm_fp8; modelopt FP8 | fp8 (fp8_block with `weight_block_size`) | what it lists |
+| compressed-tensors | fp8, int8, int4, nvfp4, mxfp4 by `num_bits`, `type` and `group_size` | `ignore` |
+| awq, gptq (and their marlin forms), bitsandbytes | int4 or int8, scales and zero points counted | what it lists |
+| mxfp4 | experts at 4.25 bits | everything else |
+| modelopt NVFP4 (`hf_quant_config.json` beside it counts too) | 4.5 bits | `exclude_modules` |
+
+Embeddings, LM head, routers and norms stay in 16 bits. The KV type is the checkpoint's where it carries scales for it
+(`kv_cache_scheme`, `kv_cache_quant_algo`), else bf16; `model.kv_dtype` decides. `model.dtype` names a type for all
+weights of an unquantized model.
+
+## Families understood
+
+{families}.
+Anything else is refused in one line that names the field or the family.
+"""
+
+
+def rows() -> list[dict[str, Any]]:
+    """One a bundled model: sizes in bytes, weights by type over all GPUs."""
+    from calibrate.models import bundled_models, hugging_face_names, resolve_model
+
+    published: dict[str, list[str]] = {}
+    for name, (key, _) in hugging_face_names().items():
+        published.setdefault(key, []).append(name)
+    found = []
+    for name in bundled_models():
+        model = resolve_model(name)
+        own = model.quantization
+        found.append(
+            {
+                "name": name,
+                "parameters": model.parameters,
+                "active_parameters": model.active_parameters,
+                "max_context": model.max_context,
+                "layers": _layers(model),
+                "kv_bytes_per_token_bf16": model.kv_bytes_per_token("bf16"),
+                "state_bytes": model.state_bytes(),
+                "weight_bytes": {
+                    dtype: model.weight_bytes(dtype) for dtype in DTYPES if dtype != "bf16" or own is None
+                },
+                "own": None if own is None else {"dtype": own.name, "weight_bytes": model.weight_bytes("bf16")},
+                "published_as": published.get(name, []),
+            }
+        )
+    return found
+
+
+def _layers(model: Any) -> str:
+    """Layers by kind of attention, and how many hold experts: "18 window 128 + 18 full, experts 4/128"."""
+    counts: dict[str, int] = {}
+    for group in model.layer_groups:
+        a = group.attention
+        kind = KINDS[a.kind] + (f" {a.window}" if a.window else "") + (" sparse" if a.index_topk else "")
+        if kind:
+            counts[kind] = counts.get(kind, 0) + group.count
+    words = " + ".join(f"{count} {kind}" for kind, count in counts.items())
+    if not model.experts:
+        return words
+    some = "" if model.moe_layers == model.layers else f" in {model.moe_layers}"
+    return f"{words}; experts {model.experts_per_token}/{model.experts}{some}"
+
+
+def table(found: list[dict[str, Any]]) -> list[list[str]]:
+    return [
+        [
+            row["name"],
+            f"{row['parameters'] / 1e9:.2f} B",
+            f"{row['active_parameters'] / 1e9:.2f} B",
+            f"{row['max_context']:,}",
+            row["layers"],
+            f"{row['kv_bytes_per_token_bf16']:,}"
+            + (f" + {row['state_bytes'] / 2**20:.0f} MiB state" if row["state_bytes"] else ""),
+            *(_gib(row["weight_bytes"].get(dtype)) for dtype in DTYPES),
+            f"{row['own']['dtype']} {_gib(row['own']['weight_bytes'])}" if row["own"] else "",
+        ]
+        for row in found
+    ]
+
+
+COLUMNS = ["model", "parameters", "active", "context", "layers", "KV B/token", *DTYPES, "as published"]
+
+
+def _gib(size: int | None) -> str:
+    return "" if size is None else f"{size / GIB:.1f}"
+
+
+def as_markdown() -> str:
+    from calibrate.model_config import UNDERSTOOD
+
+    found = [row for row in rows() if row["name"] != "tiny"]
+    lines = [HEADER, "| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
+    lines += ["| " + " | ".join(cells) + " |" for cells in table(found)]
+    return "\n".join(lines) + "\n" + FOOTER.format(families=", ".join(UNDERSTOOD))

@@ -1,0 +1,396 @@
+"""The atlas: its files, prices of operators at any shape, and what physics demands of every step priced by it."""
+
+import numpy as np
+import pytest
+
+from calibrate.atlas.heldout import held_out
+from calibrate.atlas.linear import linear_decode, linear_prefill
+from calibrate.atlas.price import MoeShape, Pricer, causal_pairs
+from calibrate.atlas.shapes import along, completed, neighbours
+from calibrate.atlas.steps import HOST, atlas_step_time, operators, points
+from calibrate.atlas.tables import BUNDLED, bundled_gpus, load, load_file, pack, save, unpack
+from calibrate.latency import EXTRAPOLATED, INTERPOLATED, MEASURED, load_step_time
+from calibrate.layout import Layout
+from calibrate.models import resolve_model
+from calibrate.resolve import resolve_profile
+from kvcast import api
+from kvcast.commands.profile import _list
+from kvcast.config import scenario_from_doc
+from kvcast.validation import passes
+from workloads.errors import InputError
+
+LLAMA = resolve_model("llama-3.1-8b")
+QUIET = {"host": (0.0, 0.0), "launch_floor_s": 0.0}
+
+# -- the file
+
+
+def test_the_files_are_small_and_hold_every_gpu():
+    expected = ["a100", "b200", "b300", "gb200", "h100", "h200", "l40s", "rtx-pro-6000"]
+    assert bundled_gpus() == expected
+    assert sum((BUNDLED / f"{gpu}.npz").stat().st_size for gpu in expected) <= 8 * 2**20
+    for gpu in expected:
+        header = load(gpu).header
+        assert header["provenance"]["licence"] == "Apache-2.0"
+        assert {f"vllm/{op}" for op in ("gemm", "prefill", "decode", "moe", "all_reduce")} <= set(header["tables"])
+        assert all({"version", "rows", "dropped", "levelled"} <= set(t) for t in header["tables"].values())
+
+
+def test_a_file_written_twice_has_equal_bytes_and_another_hash_when_a_number_changes(tmp_path):
+    arrays = {"vllm/gemm/ms": pack(np.array([[0.5, 1.0, 2.0]])), "vllm/gemm/keys": np.zeros((1, 1), np.int32)}
+    header = {"schema": 1, "tables": {}}
+    for name in ("a", "b"):
+        save(tmp_path / f"{name}.npz", arrays, header)
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+    first = load_file(tmp_path / "a.npz").content_hash
+    save(tmp_path / "a.npz", {**arrays, "vllm/gemm/ms": pack(np.array([[0.5, 1.0, 2.5]]))}, header)
+    assert load_file(tmp_path / "a.npz").content_hash != first
+
+
+def test_packed_times_come_back_to_a_thousandth_and_holes_as_holes():
+    ms = np.array([[0.0023, 0.1, 87.3, np.nan, 1025.0]])
+    back = unpack(pack(ms))
+    assert np.isnan(back[0, 3])
+    assert back[0, [0, 1, 2, 4]] == pytest.approx(ms[0, [0, 1, 2, 4]], rel=5e-4)
+
+
+def test_an_unknown_gpu_or_backend_or_file_is_one_line(tmp_path):
+    with pytest.raises(InputError, match=r"'h20' has no operator atlas; did you mean .*bundled: a100"):
+        load("h20")
+    with pytest.raises(InputError, match="backend 'torch': expected one of sglang, vllm"):
+        Pricer(load("h200"), "torch")
+    (tmp_path / "x.npz").write_bytes(b"not a zip")
+    with pytest.raises(InputError, match="not an atlas file"):
+        load_file(tmp_path / "x.npz")
+
+
+# -- shapes
+
+
+def test_neighbours_weigh_by_the_logarithm_and_hold_on_to_the_edge():
+    keys = np.array([[1, 8], [1, 32], [4, 8], [4, 32]], dtype=float)
+    assert neighbours(keys, (1, 8)) == ([(0, 1.0)], 0.0)
+    weights, outside = neighbours(keys, (2, 16))
+    assert outside == 0.0
+    assert weights == [(i, pytest.approx(0.25)) for i in range(4)]
+    assert neighbours(keys, (8, 8)) == ([(2, 1.0)], 1.0)
+
+
+def test_a_grid_with_holes_is_completed_by_length_and_never_falls():
+    grid = np.array([[1.0, np.nan, 3.0, np.nan], [2.0, 1.9, np.nan, np.nan]])
+    filled = completed([np.array([1, 2]), np.array([1, 2, 3, 6])], grid)
+    assert filled[0] == pytest.approx([1.0, 2.0, 3.0, 5.0])
+    assert (np.diff(filled, axis=0) >= 0).all()
+    assert (np.diff(filled, axis=1) >= 0).all()
+
+
+# -- prices
+
+
+def test_a_measured_shape_is_the_measured_time():
+    price, table = Pricer(load("h200")), load("h200").table("vllm", "gemm").where(gemm_dtype="bfloat16", n=6144, k=4096)
+    found = price.gemm("bf16", 6144, 4096)
+    assert found.cover == MEASURED
+    assert found.error == 0.0
+    assert found.seconds == pytest.approx(table.seconds[0])
+
+
+def test_a_shape_between_measured_ones_states_its_held_out_error():
+    found = Pricer(load("h200")).gemm("bf16", 7000, 9216)
+    assert found.cover == INTERPOLATED
+    assert 0.01 < found.error < 0.04
+
+
+def test_wider_than_the_widest_measured_is_so_many_pieces():
+    price = Pricer(load("h200"))
+    assert price.gemm("bf16", 2 * 65536, 4096).seconds == pytest.approx(2 * price.gemm("bf16", 65536, 4096).seconds)
+
+
+@pytest.mark.parametrize(("gpu", "dtype"), [("h200", "int4"), ("a100", "fp8"), ("h100", "nvfp4"), ("h200", "mxfp4")])
+def test_a_weight_type_without_a_table_takes_its_bytes_on_bf16_units(gpu, dtype):
+    price = Pricer(load(gpu))
+    found, bf16 = price.gemm(dtype, 8192, 8192), price.gemm("bf16", 8192, 8192)
+    assert found.cover == EXTRAPOLATED
+    assert found.error == 0.15
+    assert found.seconds[0] < bf16.seconds[0]
+    if dtype != "fp8":
+        assert found.seconds[-1] == pytest.approx(bf16.seconds[-1], rel=0.05)
+
+
+def test_an_all_reduce_runs_at_the_rate_of_its_link():
+    size, priced = Pricer(load("h200")).all_reduce(4)
+    moved = 2 * size[-1] * 2 * 3 / 4
+    assert 0.5 * 450e9 < moved / priced.seconds[-1] < 450e9
+    _, unmeasured = Pricer(load("h200")).all_reduce(16)
+    assert unmeasured.cover == EXTRAPOLATED
+
+
+# -- physics, on random queries
+
+MODELS = [("llama-3.1-8b", 1), ("llama-3.1-70b", 4), ("qwen3-30b-a3b", 2), ("mixtral-8x7b", 4)]
+
+
+@pytest.mark.parametrize("gpu", ["h200", "b200", "l40s", "a100"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp8", "fp8_block", "int4"])
+def test_no_product_beats_the_hardware_or_falls_with_more_tokens(gpu, dtype):
+    price, rng = Pricer(load(gpu)), np.random.default_rng(1)
+    for n, k in rng.integers(16, 100_000, (40, 2)).tolist():
+        seconds = price.gemm(dtype, n, k).seconds
+        assert (seconds >= 2 * price.tokens * n * k / price.peak(dtype) * (1 - 1e-9)).all()
+        assert (np.diff(seconds) >= 0).all()
+
+
+@pytest.mark.parametrize("gpu", ["h200", "b200", "l40s", "a100"])
+def test_no_attention_beats_the_hardware_or_falls_with_more_work(gpu):
+    price, rng = Pricer(load(gpu)), np.random.default_rng(2)
+    for _ in range(40):
+        kv_heads, group, dim = int(rng.integers(1, 17)), int(rng.integers(1, 9)), int(rng.choice([64, 80, 128, 256]))
+        window = int(rng.choice([0, 0, 128, 512, 4096]))
+        shape = (kv_heads * group, kv_heads, dim, window, str(rng.choice(["bf16", "fp8"])))
+        length, prefill = price.prefill(*shape)
+        flops = 4.0 * shape[0] * dim * causal_pairs(length, 0.0, window)
+        assert (prefill.seconds >= flops / price.flops["bf16"] * (1 - 1e-9)).all()
+        assert (np.diff(prefill.seconds) >= 0).all()
+        batch, context, _, decode = price.decode(*shape)
+        seen = np.minimum(context, window) if window else context
+        moved = 2.0 * kv_heads * dim * (2 if shape[4] == "bf16" else 1) * batch[:, None] * seen
+        assert (decode.seconds >= moved / price.bandwidth * (1 - 1e-9)).all()
+        assert (np.diff(decode.seconds, axis=0) >= 0).all()
+        assert (np.diff(decode.seconds, axis=1) >= 0).all()
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8", "fp8_block", "int4", "mxfp4"])
+def test_no_experts_beat_the_hardware_or_fall_with_more_tokens(dtype):
+    price, rng = Pricer(load("h200")), np.random.default_rng(3)
+    for _ in range(20):
+        experts, topk = int(rng.choice([8, 64, 128, 256])), int(rng.integers(1, 9))
+        shape = MoeShape(dtype, 128 * int(rng.integers(8, 64)), 128 * int(rng.integers(4, 64)), topk, experts)
+        tokens, priced = price.moe(shape)
+        assert (priced.seconds >= price.moe_bound(shape, tokens) * (1 - 1e-9)).all()
+        assert (np.diff(priced.seconds) >= 0).all()
+
+
+@pytest.fixture(scope="module", params=MODELS, ids=lambda p: p[0])
+def source(request):
+    name, tp = request.param
+    return atlas_step_time("h200", resolve_model(name), "fp8", "fp8", Layout(tp))
+
+
+def test_a_prefix_never_makes_a_chunk_cheaper_and_more_never_takes_less(source):
+    rng = np.random.default_rng(4)
+    for _ in range(300):
+        new, cached = int(2 ** rng.uniform(0, 14)), int(2 ** rng.uniform(0, 17)) - 1
+        more = int(rng.integers(1, 500))
+        chunk = source.step([(new, cached)], 0, 0, 0, 1)[0]
+        assert chunk >= source.step([(new, 0)], 0, 0, 0, 1)[0]
+        assert source.step([(new + more, cached)], 0, 0, 0, 1)[0] >= chunk
+        assert source.step([(new, cached + more)], 0, 0, 0, 1)[0] >= chunk
+
+
+def test_decode_never_takes_less_with_more_sequences_or_longer_contexts(source):
+    rng = np.random.default_rng(5)
+    for _ in range(300):
+        n, context = int(2 ** rng.uniform(0, 10)), int(2 ** rng.uniform(1, 15))
+        seconds = source.step([], n, n * context, context, n)[0]
+        assert source.step([], n + 1, (n + 1) * context, context, n + 1)[0] >= seconds
+        assert source.step([], n, n * (context + 7), context + 7, n)[0] >= seconds
+
+
+def test_a_one_token_chunk_costs_what_one_more_decode_costs(source):
+    for n, context in ((32, 4096), (1, 100), (200, 700)):
+        chunk = source.step([(1, context - 1)], n, n * context, context, n + 1)
+        assert chunk == source.step([], n + 1, (n + 1) * context, context, n + 1)
+        two = source.step([(2, context - 1)], n, n * context, context, n + 1)[0]
+        assert two >= chunk[0]
+
+
+def test_a_stretch_is_its_steps_to_the_last_bit(source):
+    for n, total, longest, k in ((1, 5, 5, 40), (7, 7000, 3000, 300), (64, 64 * 2000, 9000, 200), (3000, 9000, 3, 20)):
+        seconds, covers = source.decode_stretch(n, total, longest, k)
+        steps = [source.step([], n, total + i * n, longest + i, n) for i in range(k)]
+        assert [(s, c) for s, c in zip(seconds.tolist(), covers.tolist(), strict=True)] == steps
+
+
+# -- whole models
+
+
+def test_a_mixed_call_pays_its_constant_once():
+    step = atlas_step_time("h200", LLAMA, **QUIET).step
+    apart = step([(512, 0)], 0, 0, 0, 1)[0] + step([], 32, 32 * 4096, 4096, 32)[0]
+    together = step([(512, 0)], 32, 32 * 4096, 4096, 33)[0]
+    assert step([(512, 0)], 0, 0, 0, 1)[0] < together < apart
+
+
+def test_host_time_is_a_constant_and_a_cost_per_sequence():
+    quiet, busy = (
+        atlas_step_time("h200", LLAMA, host=host, launch_floor_s=0.0) for host in ((0.0, 0.0), HOST["async"])
+    )
+    for n in (1, 16, 200):
+        shape = ([], n, n * 1000, 1000, n)
+        assert busy.step(*shape)[0] - quiet.step(*shape)[0] == pytest.approx(0.6e-3 + 15e-6 * n)
+
+
+def test_the_atlas_agrees_with_the_profile_tabulated_from_the_same_package():
+    atlas, profile = atlas_step_time("h200", LLAMA, **QUIET), load_step_time("h200-llama-3.1-8b-aic")
+    for shape in (
+        ([], 1, 512, 512, 1),
+        ([], 64, 65536, 1024, 64),
+        ([(2048, 0)], 0, 0, 0, 1),
+        ([(64, 1024)], 0, 0, 0, 1),
+    ):
+        assert atlas.step(*shape)[0] == pytest.approx(profile.step(*shape)[0], rel=0.03)
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-70b", "qwen3-32b", "mixtral-8x7b", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("gpu", bundled_gpus())
+def test_every_gpu_prices_every_model_and_says_what_each_operator_rests_on(gpu, name):
+    table = points(load(gpu), resolve_model(name), "fp8", "bf16", Layout(2))
+    rested = {o["name"]: o for o in table["rests_on"]}
+    assert {"qkv", "attention_out", "all_reduce", "lm_head", "full_prefill", "full_decode"} <= set(rested)
+    assert ("experts" in rested) == bool(resolve_model(name).experts)
+    assert all(o["basis"] and 0 <= o["error"] <= 0.5 for o in rested.values())
+
+
+def test_a_model_of_no_table_is_priced_near_its_neighbours():
+    """Hidden 9,216: no measured width. Its products lie between those of 8,192 and 10,240."""
+    price = Pricer(load("h200"))
+    low, mid, high = (price.gemm("bf16", 4 * h, h).seconds for h in (8192, 9216, 10240))
+    assert (low <= mid * 1.05).all()
+    assert (mid <= high * 1.05).all()
+
+
+def test_mla_is_its_projections_and_the_rest_of_the_module():
+    """DeepSeek-V3 at TP 8: the module's own table, put together again from its parts."""
+    model = resolve_model("deepseek-v3")
+    table = points(load("h200"), model, "fp8_block", "bf16", Layout(8), **QUIET)
+    ops = {o.name: o for o in operators("h200", model, "fp8_block", "bf16", Layout(8))}
+    parts = along(ops["mla_projections"].x, ops["mla_projections"].seconds, np.array([64.0]))[0]
+    decode = table["decode_attention"]
+    at = decode["us"][decode["batch"].index(64)][decode["context"].index(1024)] / 61e6
+    module = load("h200").table("vllm", "mla_decode")
+    row = module.where(gemm_type="fp8_block", kv_cache_dtype="bfloat16", num_heads=16).seconds[0]
+    measured = row[list(module.axes[0][1]).index(64), list(module.axes[1][1]).index(1024)]
+    assert parts + at == pytest.approx(measured, rel=0.03)
+
+
+def test_held_out_errors_are_those_the_files_state():
+    atlas = load("h200")
+    found = {(h.operator, h.dtype): h.mean for h in held_out(atlas, "vllm")}
+    stated = atlas.header["tables"]["vllm/gemm"]["held_out"]
+    assert found["gemm", "bf16"] == pytest.approx(stated["bf16"], abs=1e-3)
+    assert found["gemm", "bf16"] <= 0.04
+    assert found["gemm", "fp8"] <= 0.04
+    assert found["gemm", "fp8_block"] <= 0.08
+    assert found["prefill", "bf16"] <= 0.06
+    assert found["decode", "bf16"] <= 0.06
+    assert found["mla_prefill", "fp8_block"] <= 0.10
+    assert found["mla_decode", "fp8_block"] <= 0.10
+
+
+# -- the profile
+
+
+def test_atlas_colon_gpu_is_a_profile_of_any_model_and_width():
+    profile = resolve_profile("atlas:h200", resolve_model("qwen3-32b"), "fp8", 8)
+    assert (profile.kind, profile.dtype, profile.kv_dtype, profile.tensor_parallel) == ("atlas", "fp8", "bf16", 8)
+    assert profile.memory_gib == 139.81
+    assert profile.provenance["content_hash"] == load("h200").content_hash
+    assert load_step_time("atlas:b200:sglang").step([], 1, 100, 100, 1)[1] in (INTERPOLATED, EXTRAPOLATED)
+    with pytest.raises(InputError, match="tensor_parallel 3: expected a divisor"):
+        resolve_profile("atlas:h200", LLAMA, "bf16", 3)
+
+
+def test_whole_passes_are_the_packages_own(data_dir):
+    outcome = passes.run(data_dir)
+    assert outcome.passed, outcome.lines
+    judged = [f for f in outcome.figures.values() if f["judged"]]
+    assert sum(f["passes"] for f in judged) > 1500
+    assert all(f["mean"] <= 0.03 and abs(f["worst"]) <= 0.10 for f in judged)
+
+
+# -- layers without attention, states, gates
+
+
+def test_a_linear_layer_reads_its_state_once_a_decode_and_computes_on_it_once_a_token():
+    price = Pricer(load("h200"))
+    state, flops = 2.0**20, 3e6
+    length, prefill = linear_prefill(price, state, flops)
+    a_token = (prefill.seconds[-1] - prefill.seconds[0]) / (length[-1] - length[0])
+    assert a_token == pytest.approx(flops / price.flops["bf16"] / 0.7)
+    batch, _, limits, decode = linear_decode(price, state, flops)
+    assert np.diff(decode.seconds[:, 0])[0] == pytest.approx(2 * state / price.bandwidth / 0.7)
+    assert (len(batch), limits[0], decode.cover) == (11, np.inf, EXTRAPOLATED)
+
+
+@pytest.mark.parametrize("name", ["qwen3-next-80b-a3b", "nemotron-3-super-120b-a12b", "llama-3.3-nemotron-super-49b"])
+def test_a_hybrid_model_is_priced_layer_by_layer_and_its_states_know_no_context(name):
+    model = resolve_model(name)
+    kinds = {g.attention.kind: g.count for g in model.layer_groups}
+    ops = {o.name: o for o in operators("h200", model)}
+    assert ops.get("linear_in") is None or ops["linear_in"].repeat == kinds["linear"]
+    source = atlas_step_time("h200", model, **QUIET)
+    floor = model.active_parameters * 2 / Pricer(load("h200")).bandwidth
+    times = [source.step([], 1, c, c, 1)[0] for c in (100, 1000, 10_000)]
+    assert times == sorted(times)
+    assert times[0] > 0.9 * floor
+    halves = sum(g.count * ((g.attention.kind != "none") + (g.mlp.kind != "none")) for g in model.layer_groups)
+    assert sum(o.repeat for o in operators("h200", model) if o.name == "norm") == halves
+
+
+def test_a_gate_on_the_output_widens_the_query_projection():
+    gated = resolve_model("qwen3.5-27b")
+    full = next(g.attention for g in gated.layer_groups if g.attention.kind == "full")
+    assert full.gated
+    qkv = next(o for o in operators("h200", gated) if o.name == "qkv")
+    width = (2 * full.heads + 2 * full.kv_heads) * full.head_dim
+    assert qkv.seconds == pytest.approx(Pricer(load("h200")).gemm("bf16", width, gated.hidden).seconds)
+
+
+def test_what_has_no_price_is_one_line():
+    with pytest.raises(InputError, match=r"deepseek-v3\.2: the indexer of sparse attention has no price yet"):
+        resolve_profile("atlas:h200", resolve_model("deepseek-v3.2"), "fp8", 8)
+    with pytest.raises(InputError, match="fp32 weights or KV has no price yet"):
+        resolve_profile("atlas:h200", LLAMA, "fp32")
+
+
+# -- a GPU by name
+
+
+@pytest.mark.parametrize(
+    ("gpu", "model", "dtype", "tp", "named"),
+    [
+        ("h200", "llama-3.1-8b", "bf16", 1, "h200-llama-3.1-8b-aic"),
+        ("H200_SXM", "llama-3.1-70b", "fp16", 8, "h200-llama-3.1-70b-tp8-aic"),
+        ("h200", "llama-3.1-8b", "fp8", 1, "atlas:h200"),
+        ("h200", "llama-3.1-8b", "bf16", 2, "atlas:h200"),
+        ("gb200", "llama-3.1-8b", "bf16", 1, "atlas:gb200"),
+        ("h200", "deepseek-v3.2", "fp8", 8, "roofline:h200"),
+        ("mi300x", "llama-3.1-8b", "bf16", 1, "roofline:mi300x"),
+    ],
+)
+def test_a_gpu_brings_the_best_that_is_known_of_it(gpu, model, dtype, tp, named):
+    doc = {
+        "workload": {"preset": "chat"},
+        "model": {"name": model, "dtype": dtype},
+        "hardware": {"gpu": gpu, "tensor_parallel": tp},
+    }
+    resolved = api.resolve(scenario_from_doc(doc))
+    assert (resolved.profile.id, resolved.scenario.hardware.profile) == (named, named)
+    assert resolved.scenario.hardware.gpu is None
+    assert api.resolve(resolved.scenario).profile.content_hash == resolved.profile.content_hash
+
+
+def test_a_gpu_and_a_profile_or_an_unknown_gpu_is_one_line():
+    hardware = {"gpu": "h200", "profile": "roofline:h200"}
+    with pytest.raises(InputError, match=r"gpu = 'h200' and profile = 'roofline:h200': expected one of them"):
+        scenario_from_doc({"workload": {"preset": "chat"}, "hardware": hardware})
+    with pytest.raises(InputError, match=r"gpu = 'h20': expected one of a100, .*did you mean h200"):
+        api.resolve(scenario_from_doc({"workload": {"preset": "chat"}, "hardware": {"gpu": "h20"}}))
+
+
+def test_the_list_of_profiles_says_what_every_atlas_holds():
+    listed = {a["profile"]: a for a in _list()["atlas"]}
+    assert set(listed) == {f"atlas:{gpu}" for gpu in bundled_gpus()}
+    assert {"bfloat16", "fp8", "fp8_block"} <= set(listed["atlas:h200"]["weights"])
+    assert "mla_decode" in listed["atlas:h200"]["operators"]
+    assert "mla_decode" not in listed["atlas:a100"]["operators"]
