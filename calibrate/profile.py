@@ -143,3 +143,28 @@ def _check(document: dict[str, Any], path: Path) -> None:
 def bundled_profiles() -> list[str]:
     """Ids of the profiles that ship with kvcast."""
     return sorted(p.stem for p in BUNDLED.glob("*.json"))
+
+
+def bundled_profile(name: str) -> DeviceProfile:
+    """A profile that ships with kvcast, by its id."""
+    return load_profile(BUNDLED / f"{name}.json")
+
+
+def fitting(
+    device: str | None = None,
+    model: str | None = None,
+    dtype: str | None = None,
+    tp: int | None = None,
+    kv_dtype: str | None = None,
+) -> list[DeviceProfile]:
+    """The bundled profiles in order of their ids, those of a device, model, precision, width and KV type where it is
+    given.
+
+    model: as `known_as` says it."""
+    return [
+        one
+        for one in map(bundled_profile, bundled_profiles())
+        if device in (None, one.device["name"])
+        and one.fits(model or str(one.model), dtype or one.dtype, tp or one.tensor_parallel)
+        and (kv_dtype is None or alike(one.kv_dtype, kv_dtype))
+    ]

@@ -13,7 +13,7 @@ import difflib
 from pathlib import Path
 
 from calibrate.models import ModelSpec, known_as
-from calibrate.profile import BUNDLED, DeviceProfile, alike, bundled_profiles, load_profile
+from calibrate.profile import DeviceProfile, alike, bundled_profile, bundled_profiles, fitting, load_profile
 from calibrate.sources.folder import profile_from_folder
 from calibrate.sources.roofline import GPUS, roofline_profile
 from calibrate.sources.vidur import profile_from_vidur
@@ -36,7 +36,7 @@ def resolve_profile(
         have = f"{profile.model} {profile.dtype} tensor_parallel {profile.tensor_parallel}"
         raise InputError(
             f"profile {spec!r} is for {have}; the scenario has {model.name} {dtype} tensor_parallel {tp};"
-            f" {_that_fit(name, dtype, tp)}"
+            f" {_that_fit(name, dtype, tp, kv_dtype)}"
         )
     if kv_dtype is not None and not alike(profile.kv_dtype, kv_dtype):
         raise InputError(
@@ -49,7 +49,7 @@ def resolve_profile(
 def _find(spec: str, tp: int = 1) -> DeviceProfile:
     path, names = Path(spec), bundled_profiles()
     if spec in names:
-        return load_profile(BUNDLED / f"{spec}.json")
+        return bundled_profile(spec)
     if (path / "mlp.csv").is_file():
         return profile_from_vidur(path, tp)
     if path.is_dir():
@@ -74,11 +74,11 @@ def _find(spec: str, tp: int = 1) -> DeviceProfile:
     )
 
 
-def _that_fit(model: str, dtype: str, tp: int) -> str:
-    fitting = [n for n in bundled_profiles() if load_profile(BUNDLED / f"{n}.json").fits(model, dtype, tp)]
+def _that_fit(model: str, dtype: str, tp: int, kv_dtype: str | None) -> str:
+    found = [one.id for one in fitting(None, model, dtype, tp, kv_dtype)]
     return (
-        "these fit: " + ", ".join([*fitting, "roofline:GPU"])
-        if fitting
+        f"these fit: {', '.join([*found, 'roofline:GPU'])}"
+        if found
         else "no bundled profile fits; roofline:GPU estimates any model"
     )
 

@@ -34,11 +34,7 @@ KNOWN_BY = {
 SHARED = {"workloads.errors", "workloads.limits", "workloads.table"}
 """InputError is one class for everybody, or no caller could catch it, and one reader takes every CSV table; they lie
 where most use them, in modules that know no workload and import only each other. So calibrate may name these."""
-UPWARDS: dict[tuple[str, str], str] = {
-    ("kvcast.studies.compare", "kvcast.planner.drawn"): "compare draws its runs' seeds as a plan does",
-    ("kvcast.studies.value", "kvcast.planner.candidates"): "the value of a cache is two plans, with it and without",
-    ("kvcast.studies.value", "kvcast.planner.search"): "the value of a cache is two plans, with it and without",
-}
+UPWARDS: dict[tuple[str, str], str] = {}
 """Arrows against the rows that are there for a reason. One that is gone must go from here too."""
 HEAVY = {"torch", "triton", "plotly", "streamlit", "pyarrow"}
 

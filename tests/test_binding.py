@@ -9,8 +9,8 @@ from calibrate.models import resolve_model
 from calibrate.resolve import resolve_profile
 from kvcast import api, plan
 from kvcast.config import scenario_from_doc
+from kvcast.planner.binds import _resources
 from kvcast.planner.trials import Trial
-from kvcast.planner.whatif import _resources
 from workloads.errors import InputError
 
 MODEL = resolve_model("llama-3.1-70b")

@@ -1,13 +1,14 @@
 """Every example runs and says what it promises."""
 
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
-from examples import compare_eviction, textbook, two_requests
+from examples import autoscaler, compare_eviction, failure, my_router, textbook, two_requests
 from kvcast import api, load_scenario
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -25,6 +26,41 @@ def test_a_long_prompt_lives_in_prefill_and_a_long_answer_in_decode(capsys):
     question, answer = two_requests.lives().values()
     assert question["prefill"] > question["decode"]
     assert answer["decode"] > 100 * answer["prefill"]
+
+
+def test_a_router_of_ones_own_keeps_sessions_where_they_are(capsys):
+    my_router.main()
+    rows = dict(line.split(": hit rate ") for line in capsys.readouterr().out.splitlines())
+    hit = {router: float(told.partition("%")[0]) for router, told in rows.items()}
+    assert list(hit) == ["round-robin", "least-loaded", "session-affinity", "examples.my_router:BySession"]
+    assert hit["examples.my_router:BySession"] > hit["round-robin"] + 15
+
+
+def test_a_failure_is_noticed_and_nobody_is_lost(capsys):
+    failure.main()
+    lines = capsys.readouterr().out.splitlines()
+    whole, failed = (re.findall(r"[\d.]+", line) for line in (lines[0], lines[5]))
+    assert (whole[0], failed[0]) == (whole[1], failed[1])  # completed, of those that arrived
+    assert (int(whole[2]), int(whole[4]), int(failed[4])) == (0, 16, 14)  # 90 s of one of two are not billed
+    assert int(failed[2]) > 0
+    waited = [[int(re.search(r"within +(\d+)", line)[1]) for line in part] for part in (lines[1:5], lines[6:])]
+    assert waited[1][1] > 3 * waited[0][1]
+    assert waited[1][0] < 1.5 * waited[0][0]
+
+
+def test_an_autoscaler_saves_money_and_holds_the_target(capsys):
+    autoscaler.main()
+    few, many, scaled = (
+        [float(x) for x in re.findall(r"[\d.]+", line)] for line in capsys.readouterr().out.splitlines()
+    )
+    assert 1 < scaled[0] < many[0] == 6
+    assert few[2] < scaled[2] < 0.7 * many[2]  # dollars
+    assert few[-1] < 50 < 95 < scaled[-1] <= many[-1]  # attainment
+
+
+def test_a_process_is_short():
+    for name in ("autoscaler", "failure", "my_router"):
+        assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 40
 
 
 def test_every_scenario_file_is_tried_here():

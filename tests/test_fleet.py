@@ -57,14 +57,13 @@ def polls(fleet):
         yield fleet.sleep(0.7)
 
 
-# -- a failure -----------------------------------------------------------------------------------------------------
+# -- a failure -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("semantics", "others_s"), [("vllm", 6.0), ("sglang", 7.0)])
 def test_a_failure_by_hand(semantics: str, others_s: float) -> None:
     """At 2.5 the first replica's two lose two tokens each; they are prefilled on the other one in the step from 3 to 4,
-    which holds up SGLang's decodes, and finish at 9. The failed replica holds its GPUs again from 5.5 on, for
-    nothing."""
+    which holds up SGLang's decodes, and finish at 9. The failed replica holds its GPUs again from 5.5 on."""
     process = at((2.5, fails(0)), (5.5, starts(0, load_s=2)))
     rec = run(FOUR, params(semantics), UnitSteps(), replicas=2, processes=[process], record_life=True)
     assert rec.status.tolist() == [COMPLETED] * 4
@@ -169,7 +168,7 @@ def test_what_a_failure_cut_short_was_never_anywhere() -> None:
     assert (rec.replica[1], rec.ceiling_fleet_tokens[1]) == (1, 10)
 
 
-# -- draining and starting -----------------------------------------------------------------------------------------
+# -- draining and starting -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -231,7 +230,7 @@ def test_an_autoscaler_by_hand() -> None:
     assert rec.finish_s.max() < alone.finish_s.max() == 18
 
 
-# -- when a run ends -----------------------------------------------------------------------------------------------
+# -- when a run ends -------------------------------------------------------------------------------------------------
 
 
 def test_a_process_that_never_ends_keeps_no_run_alive() -> None:
@@ -287,7 +286,7 @@ def test_a_replica_may_come_and_go_in_one_instant() -> None:
     assert rec.steps[0].end_s.tolist() == [1, 2, 3.5, 4.5, 5.5, 6.5, 7.5, 8.5]
 
 
-# -- random worlds -------------------------------------------------------------------------------------------------
+# -- random worlds ---------------------------------------------------------------------------------------------------
 
 TIER = TierParams("host", 200, 64, 1e6, write="write-through")
 ENGINES = {
@@ -380,7 +379,7 @@ def test_what_earlier_engines_did_is_counted() -> None:
     assert (down.tiers[0].stored_blocks, down.tiers[0].written_blocks) == (0, rec.tiers[0].written_blocks)
 
 
-# -- what is refused -----------------------------------------------------------------------------------------------
+# -- what is refused -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

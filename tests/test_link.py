@@ -114,6 +114,15 @@ def test_a_link_never_imports_what_it_names(base, tmp_path, monkeypatch):
     for params in ({"cache.policy": "evil:Policy"}, {"scenario": packed}):
         with pytest.raises(InputError, match="own classes are named where the dashboard is started"):
             link.scenario_of(params, base, POLICIES)
+    file = b'[workload]\npreset = "demo"\n[cluster]\nrouter = "evil:Router"\n'
+    packed = base64.urlsafe_b64encode(zlib.compress(file)).decode()
+    for read in (
+        lambda: link.scenario_of({"cluster.router": "evil:Router"}, base, POLICIES),
+        lambda: link.scenario_of({"scenario": packed}, base, POLICIES),
+        lambda: link.scenario_in(file, "s.toml", POLICIES),
+    ):
+        with pytest.raises(InputError, match=r"\[cluster\] router = 'evil:Router'.* a page runs no code of yours"):
+            read()
     assert "evil" not in sys.modules
 
 

@@ -131,20 +131,27 @@ class Mine({kind}):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("entered", [True, False])
 def test_an_edited_router_is_another_router(
-    scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int
+    scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int, entered: bool
 ) -> None:
+    """Entered in ROUTERS under a name, or found as module:Class, which derives from one of a module that it imports."""
     import importlib
 
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(ROUTERS, "mine", object)
-    file, name = tmp_path / f"own_router_{jobs}.py", f"own_router_{jobs}"
+    name = f"own_router_{jobs}{entered}"
+    file = tmp_path / f"{name}{'' if entered else '_base'}.py"
+    if not entered:
+        (tmp_path / f"{name}.py").write_text(f"from {name}_base import Mine as Base\nclass Mine(Base): pass\n")
+    router = "mine" if entered else f"{name}:Mine"
     fleet = replace(scenario, cluster=replace(scenario.cluster, replicas=3))
     waits = {}
     for kind, known in ((RoundRobin, "round-robin"), (LeastLoaded, "least-loaded")):
         file.write_text(ROUTER.format(kind=kind.__name__))
-        ROUTERS["mine"] = importlib.import_module(name).Mine
-        vary = {"cluster.router": ["mine"], "engine.kv_blocks": [400, 500]}
+        if entered:
+            ROUTERS["mine"] = importlib.import_module(name).Mine
+        vary = {"cluster.router": [router], "engine.kv_blocks": [400, 500]}
         done = sweep(fleet, vary, tmp_path / "s", jobs=jobs)
         assert done.reused == 0
         assert sweep(fleet, vary, tmp_path / "s", jobs=jobs).reused == 2

@@ -14,11 +14,11 @@ from calibrate.faster import RESOURCES, faster, gpu_key
 from kvcast import api
 from kvcast.config import scenario_from_doc
 from kvcast.planner.candidates import Combination
-from kvcast.planner.changes import changes
 from kvcast.planner.fleet import TIES, Fleet
 from kvcast.planner.load import knee
-from kvcast.planner.search import Found, fewest, scan, together
-from kvcast.planner.trials import _different
+from kvcast.planner.outcomes import _different
+from kvcast.studies.levers import ADVICE, changes
+from kvcast.studies.search import Found, fewest, scan, together
 from sim.fleet.hopeless import Hopeless, may_arrive
 from sim.measure.verdict import Interval, interval, requests_needed, wilson
 from sim.recording import NOT_ARRIVED, STATUS
@@ -339,7 +339,7 @@ def test_an_overload_is_stopped_long_before_its_end():
 
 def test_smaller_blocks_are_as_many_more_of_them():
     asked = scenario(engine={"block_size": 64, "kv_blocks": 1000})
-    (one,) = (change for change in changes(asked) if change.words == "block size 64 -> 16")
+    (one,) = (change for change in changes(ADVICE, asked) if change.words.startswith("block size 64 -> 16,"))
     assert one.sets == ("engine.block_size=16", "engine.kv_blocks=4000")
     assert (one.scenario.engine.block_size, one.scenario.engine.kv_blocks) == (16, 4000)
 

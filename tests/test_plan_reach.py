@@ -9,8 +9,8 @@ import pytest
 
 from kvcast import api, plan
 from kvcast.config import scenario_from_doc
+from kvcast.planner.binds import _binds
 from kvcast.planner.load import DOUBLING, FARTHEST, Loads, with_load
-from kvcast.planner.whatif import _binds
 from kvcast.planner.words import as_text
 from sim.measure.verdict import Interval
 from sim.scenario import SloConfig

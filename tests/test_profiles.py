@@ -176,10 +176,8 @@ def test_a_broken_folder_is_one_clear_line(tmp_path):
         resolve_profile(str(tmp_path), LLAMA)
     (tmp_path / "meta.yaml").write_text("gpu: NVIDIA GeForce RTX 4090\nmodel: meta-llama/Llama-3.1-8B\nvariant: bf16\n")
     (tmp_path / "attention.csv").write_text("prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n16,0,0,0,nan\n")
-    with pytest.raises(
-        InputError, match=r"attention.csv, row 2: column time_us is 'nan'; expected a number of zero or more"
-    ):
+    with pytest.raises(InputError, match=r"attention.csv, row 2: time_us = 'nan', expected a number of zero or more"):
         resolve_profile(str(tmp_path), LLAMA)
     (tmp_path / "attention.csv").write_text("prefill_chunk,kv_prefill\n")
-    with pytest.raises(InputError, match=r"attention.csv: column n_decode is missing"):
+    with pytest.raises(InputError, match=r"attention.csv, row 1: no column 'n_decode' among"):
         resolve_profile(str(tmp_path), LLAMA)

@@ -78,9 +78,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _list() -> dict[str, Any]:
     from calibrate.models import bundled_models, resolve_model
-    from calibrate.profile import BUNDLED, bundled_profiles, load_profile
+    from calibrate.profile import fitting
 
-    profiles = [load_profile(BUNDLED / f"{name}.json").describe() for name in bundled_profiles()]
+    profiles = [one.describe() for one in fitting()]
     models = []
     for name in bundled_models():
         model = resolve_model(name)
@@ -153,13 +153,13 @@ def _show(args: argparse.Namespace) -> dict[str, Any]:
 
 def _profile(args: argparse.Namespace) -> Any:
     from calibrate.models import resolve_model
-    from calibrate.profile import BUNDLED, bundled_profiles, load_profile
+    from calibrate.profile import bundled_profile, bundled_profiles, load_profile
     from calibrate.resolve import resolve_profile
 
     if args.profile is None:
         return None
     if args.profile in bundled_profiles():
-        return load_profile(BUNDLED / f"{args.profile}.json")
+        return bundled_profile(args.profile)
     if args.profile.endswith(".json"):
         return load_profile(Path(args.profile))
     return resolve_profile(
@@ -199,11 +199,11 @@ def _write_html(profile: Any, path: Path) -> None:
 
 
 def _diff(args: argparse.Namespace) -> dict[str, Any]:
-    from calibrate.profile import BUNDLED, bundled_profiles, load_profile
+    from calibrate.profile import bundled_profile, bundled_profiles, load_profile
     from kvcast.present.profile_report import diff, diff_lines
 
     bundled = bundled_profiles()
-    a, b = (load_profile(BUNDLED / f"{name}.json" if name in bundled else Path(name)) for name in (args.a, args.b))
+    a, b = (bundled_profile(name) if name in bundled else load_profile(Path(name)) for name in (args.a, args.b))
     changes = diff(a, b)
     return {"a": a.describe(), "b": b.describe(), **changes, "lines": diff_lines(a, b, changes)}
 
@@ -269,9 +269,9 @@ def _how_many(tokens: int, context: int) -> str:
 def _what_fits(model: Any, dtype: str, kv_dtype: str, context: int | None) -> list[dict[str, Any]]:
     """KV tokens on every GPU of a bundled profile, at 1 to 8 GPUs per replica."""
     from calibrate.memory import WIDTHS, longest_context
-    from calibrate.profile import BUNDLED, bundled_profiles, load_profile
+    from calibrate.profile import fitting
 
-    devices = {(p := load_profile(BUNDLED / f"{name}.json")).device["name"]: p for name in bundled_profiles()}
+    devices = {one.device["name"]: one for one in fitting()}
     rows = []
     for device, profile in devices.items():
         for tp in WIDTHS:

@@ -193,7 +193,7 @@ def _scenario(doc: Mapping[str, Any], name: str, policies: Sequence[str]) -> Sce
 def sayable(scenario: Scenario) -> None:
     """InputError for a model and hardware that the page's widgets cannot say: it would quietly simulate others."""
     from calibrate.models import bundled_models
-    from calibrate.profile import BUNDLED, load_profile
+    from calibrate.profile import bundled_profile
 
     model, hardware = scenario.model, scenario.hardware
     if model.name not in bundled_models():
@@ -202,7 +202,7 @@ def sayable(scenario: Scenario) -> None:
     if hardware.profile.startswith("roofline:"):
         fits = (model.name, "bf16", hardware.tensor_parallel if hardware.tensor_parallel in WIDTHS else WIDTHS[0])
     else:
-        profile = load_profile(BUNDLED / f"{hardware.profile}.json")
+        profile = bundled_profile(hardware.profile)
         fits = (profile.model or model.name, profile.dtype, profile.tensor_parallel)
     if asked != fits:
         raise InputError(

@@ -10,7 +10,6 @@ as a command of its own, and every change it finds can be applied and is then ru
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import streamlit as st
@@ -22,7 +21,6 @@ from kvcast.pages.results import plain, plot
 from kvcast.pages.shell import Page, of_a_run
 from kvcast.present.terms import TERMS
 from kvcast.store.runs import Run
-from sim.scenario import Scenario
 
 Document = Mapping[str, Any]
 POLICIES = ("lru", "s3fifo", "gdsf")
@@ -119,7 +117,7 @@ def _recover(page: Page, run: Run) -> None:
             plain(f"{words_of(cause['cause'])}: {text.count(cause['tokens'])} tokens, {share} of the prompts; {best}"),
             expanded=i == 0,
         ):
-            _changes(page, run, found["before"], cause)
+            _changes(page, found["before"], cause)
     left = [
         f"{words_of(name)} {text.percent((found['miss_tokens'][name] or 0) / found['prompt_tokens'])}"
         for name in found["not_recoverable"]
@@ -128,7 +126,7 @@ def _recover(page: Page, run: Run) -> None:
         st.caption(plain(f"No change known for: {', '.join(left)}."))
 
 
-def _changes(page: Page, run: Run, before: Document, cause: Document) -> None:
+def _changes(page: Page, before: Document, cause: Document) -> None:
     """Every change beside the run as it is; those that help can be applied."""
     header = ("change", "hit tokens", "hit rate", "TTFT p99", "within limits", "GPU-hours", "")
     widths = (4, 1.6, 1.4, 1.4, 1.4, 1.4, 2)
@@ -136,7 +134,6 @@ def _changes(page: Page, run: Run, before: Document, cause: Document) -> None:
         place.caption(name)
     for place, words in zip(st.columns(widths), ("as it is", "", *_figures(before)), strict=False):
         place.markdown(f":gray[{plain(words)}]")
-    known = changed_scenarios(cause["cause"], run.scenario)
     for number, change in enumerate(cause["changes"]):
         places = st.columns(widths, vertical_alignment="center")
         places[0].markdown(
@@ -166,18 +163,18 @@ def _changes(page: Page, run: Run, before: Document, cause: Document) -> None:
             strict=False,
         ):
             place.markdown(plain(words))
-        if change["helps"] and change["change"] in known:
+        if change["helps"]:
             key = f"cache.apply.{cause['cause']}.{number}"
             places[-1].button(
                 "Apply",
                 key=key,
-                on_click=_apply,
-                args=(page, run.scenario, known[change["change"]]),
+                on_click=plan.apply_change,
+                args=(page, change),
                 type="tertiary",
                 icon=":material/check:",
                 help="set the sidebar to this change and run it",
             )
-        elif not change["helps"]:
+        else:
             places[-1].caption("does not help")
 
 
@@ -195,43 +192,6 @@ def words_of(cause: str) -> str:
     from kvcast.figures.cache import CAUSES
 
     return WORDS.get(cause) or (CAUSES[cause][0] if cause in CAUSES else cause.replace("_", " "))
-
-
-def changed_scenarios(cause: str, scenario: Scenario) -> dict[str, Scenario]:
-    """What each change that `kvcast explain` tries for a cause makes of the run's scenario, by its words."""
-    from kvcast.studies.explain import changes_for
-
-    return {change.words: change.scenario for change in changes_for(cause, scenario)}
-
-
-def applied(shown: Scenario, before: Scenario, after: Scenario) -> Scenario:
-    """`shown` with what `after` changes of `before`, and nothing else: what the engine filled in stays open."""
-    changed: dict[str, Any] = {}
-    for section in fields(Scenario):
-        old, new = getattr(before, section.name), getattr(after, section.name)
-        if old != new:
-            kept = getattr(shown, section.name)
-            changed[section.name] = (
-                replace(
-                    kept,
-                    **{
-                        f.name: getattr(new, f.name)
-                        for f in fields(new)
-                        if getattr(new, f.name) != getattr(old, f.name)
-                    },
-                )
-                if is_dataclass(new)
-                else new
-            )
-    return replace(shown, **changed)
-
-
-def _apply(page: Page, before: Scenario, after: Scenario) -> None:
-    import tomllib
-
-    from kvcast.config import scenario_from_doc
-
-    plan.adopt(page, applied(scenario_from_doc(tomllib.loads(page.shown_toml)), before, after))
 
 
 # -- more memory, another policy ---------------------------------------------------------------------------------------

@@ -254,14 +254,10 @@ def _provenance(run: Run, basis: Basis) -> None:
 
 
 @st.cache_data(show_spinner=False)
-def _alike(model: str | None, identity: str) -> list[str]:
-    from calibrate.profile import BUNDLED, bundled_profiles, load_profile
+def _alike(model: str, identity: str) -> list[str]:
+    from calibrate.profile import fitting
 
-    return [
-        name
-        for name in bundled_profiles()
-        if name != identity and load_profile(BUNDLED / f"{name}.json").model == model
-    ]
+    return [one.id for one in fitting(model=model) if one.id != identity]
 
 
 def alike(profile: DeviceProfile) -> list[str]:
@@ -273,9 +269,9 @@ def beside(profile: DeviceProfile, other: str) -> list[dict[str, str]]:
     """Whole steps of two profiles of one model, each at its own width."""
     from calibrate.latency import step_time
     from calibrate.models import resolve_model
-    from calibrate.profile import BUNDLED, load_profile
+    from calibrate.profile import bundled_profile
 
-    them = load_profile(BUNDLED / f"{other}.json")
+    them = bundled_profile(other)
     model = resolve_model(str(profile.model))
     mine, theirs = (step_time(p, model, p.dtype, p.tensor_parallel) for p in (profile, them))
     rows = []

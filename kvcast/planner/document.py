@@ -15,13 +15,21 @@ from kvcast.planner.command import launch_of
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.load import Capacity
 from kvcast.planner.trials import CANNOT_RUN, MISSES, PRUNED, Judged
+from kvcast.planner.words.phrases import PERIOD
 from sim.measure.money import KEYS, money
 from sim.measure.verdict import Interval
 from sim.scenario import Scenario, SloConfig
 
-PERIOD = "the whole period"
-"""Reason of an answer that meets only in the worst hour."""
 LIMITS = ("ttft_s", "tpot_s", "e2e_s")
+
+
+def scenario_of(toml: str) -> Scenario:
+    """A scenario that a plan's document holds."""
+    import tomllib
+
+    from kvcast.config import scenario_from_doc
+
+    return scenario_from_doc(tomllib.loads(toml), "the plan's scenario")
 
 
 def slo_of(slo: SloConfig) -> dict[str, Any]:

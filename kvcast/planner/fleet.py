@@ -14,9 +14,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from kvcast.planner.candidates import Combination, guess_replicas
-from kvcast.planner.search import Found, fewest, scan, together
+from kvcast.planner.candidates import Combination
 from kvcast.planner.trials import Judged, Trial, Trials
+from kvcast.studies.search import Found, fewest, scan, together
+from kvcast.studies.work import guess_replicas
 
 WAVE = 8
 """Combinations searched at once: more would ask all of them for what the first ones make needless, fewer would leave

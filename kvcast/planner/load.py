@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvcast.planner.search import Found, Search, fewest, together
 from kvcast.planner.trials import Judged, Trial, Trials
+from kvcast.studies.search import Found, Search, fewest, together
 from sim.scenario import Scenario
 from workloads import mix, steady
 

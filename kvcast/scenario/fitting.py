@@ -15,41 +15,26 @@ if TYPE_CHECKING:
     from calibrate.profile import DeviceProfile
 
 
-def bundled_for(scenario: Scenario) -> list[DeviceProfile]:
-    """The bundled profiles of the scenario's model and precision, of any GPU and width."""
+def bundled_for(scenario: Scenario, device: str | None = None, tp: int | None = None) -> list[DeviceProfile]:
+    """The bundled profiles of the scenario's model, precision and KV type; of any GPU and width, or of those given."""
     from calibrate.models import bundled_model, known_as, load_model_at
-    from calibrate.profile import BUNDLED, bundled_profiles, load_profile
+    from calibrate.profile import fitting
 
-    name = known_as(
-        load_model_at(Path(scenario.model.config)) if scenario.model.config else bundled_model(scenario.model.name)
-    )
-    profiles = [load_profile(BUNDLED / f"{one}.json") for one in bundled_profiles()]
-    return [
-        one
-        for one in profiles
-        if one.fits(name, scenario.model.dtype, one.tensor_parallel) and scenario.model.kv_dtype in (None, one.kv_dtype)
-    ]
+    given = scenario.model
+    model = load_model_at(Path(given.config)) if given.config else bundled_model(given.name)
+    return fitting(device, known_as(model), given.dtype, tp, given.kv_dtype)
 
 
 def fitting_profile(scenario: Scenario) -> str | None:
     """Another bundled profile of the same GPU that fits the scenario's model, or its roofline; None when its own fits,
     or is no bundled one."""
     from calibrate.faster import gpu_key
-    from calibrate.models import bundled_model, known_as, load_model_at
-    from calibrate.profile import BUNDLED, bundled_profiles, load_profile
+    from calibrate.profile import bundled_profile, bundled_profiles
 
-    names = bundled_profiles()
-    if scenario.hardware.profile not in names:
+    if scenario.hardware.profile not in bundled_profiles():
         return None
-    model = load_model_at(Path(scenario.model.config)) if scenario.model.config else bundled_model(scenario.model.name)
-    name, wanted = known_as(model), (scenario.model.dtype, scenario.hardware.tensor_parallel)
-    here, kv_dtype = load_profile(BUNDLED / f"{scenario.hardware.profile}.json"), scenario.model.kv_dtype
-    profiles = [here, *(load_profile(BUNDLED / f"{one}.json") for one in names)]
-    fitting = [
-        one
-        for one in profiles
-        if one.device["name"] == here.device["name"] and one.fits(name, *wanted) and kv_dtype in (None, one.kv_dtype)
-    ]
-    if not fitting:
-        return f"roofline:{gpu_key(str(here.device['name']))}"
-    return None if fitting[0] is here else fitting[0].id
+    device = str(bundled_profile(scenario.hardware.profile).device["name"])
+    found = [one.id for one in bundled_for(scenario, device, scenario.hardware.tensor_parallel)]
+    if not found:
+        return f"roofline:{gpu_key(device)}"
+    return None if scenario.hardware.profile in found else found[0]

@@ -69,6 +69,8 @@ def literal_of(value: Any, wide: bool = False) -> str:
             return "[\n" + "".join(f"  {item},\n" for item in items) + "]"
         return "[" + ", ".join(items) + "]"
     if isinstance(value, dict):
+        if not value:
+            return "{}"
         return "{ " + ", ".join(f"{_key(name)} = {literal_of(inner)}" for name, inner in value.items()) + " }"
     if is_dataclass(value):
         return "{ " + ", ".join(f"{name} = {literal_of(inner)}" for name, inner in _items(value)) + " }"

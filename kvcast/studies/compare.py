@@ -134,7 +134,7 @@ def alike(variants: Sequence[Variant]) -> list[Variant]:
 
 def _any_drawn(scenarios: Sequence[Scenario]) -> bool:
     from kvcast import api
-    from kvcast.planner.drawn import drawn
+    from kvcast.studies.drawn import drawn
 
     distinct = {str((one.workload, one.cluster.router, one.cache.policy)): one for one in scenarios}.values()
     return any(drawn(one, lambda seed, one=one: api.load_workload(one.workload, seed)) for one in distinct)  # type: ignore[misc]

@@ -9,11 +9,13 @@ only what the second run did counts as recovered. A change that does not help is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kvcast import api, text
+from kvcast.scenario.toml import dumps
+from kvcast.studies.levers import Change, changes
 from sim.engines import engine_of
 from sim.kvcache.policies import find
 from sim.scenario import Scenario
@@ -25,149 +27,6 @@ if TYPE_CHECKING:
 CAUSES = 3  #: how many recoverable causes are followed up
 LEAST_SHARE = 0.01
 """A change that recovers less than this share of a cause's tokens does not help."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """One thing to do differently."""
-
-    words: str
-    scenario: Scenario
-    price: str = ""  #: what it asks for that the simulation does not charge
-
-
-# -- changes -----------------------------------------------------------------------------------------------------------
-
-
-def changes_for(cause: str, scenario: Scenario, policies: Sequence[str] | None = None) -> list[Change]:
-    """What could recover a cause's tokens; `scenario` is resolved (nothing left open). Empty: nothing known would."""
-    return _CHANGES.get(cause, lambda *_: [])(scenario, policies or engine_of(scenario.engine).try_policies)
-
-
-def _section(scenario: Scenario, name: str, **values: Any) -> Scenario:
-    return replace(scenario, **{name: replace(getattr(scenario, name), **values)})
-
-
-def _smaller_blocks(scenario: Scenario, _: Sequence[str]) -> list[Change]:
-    old = scenario.engine.block_size
-    if old == 1:
-        return []
-    new = max(1, old // 4)
-    blocks = (scenario.engine.kv_blocks or 0) * old // new
-    changed = _section(scenario, "engine", block_size=new, kv_blocks=blocks)
-    return [
-        Change(
-            f"block size {old} -> {new}, the same memory in {blocks:,} blocks",
-            changed,
-            "the engine and its attention kernels must support it",
-        )
-    ]
-
-
-def _another_router(scenario: Scenario, _: Sequence[str]) -> list[Change]:
-    from sim.fleet.router import ROUTERS
-
-    old = scenario.cluster.router
-    return [
-        Change(f"router {old} -> {new}", _section(scenario, "cluster", router=new)) for new in ROUTERS if new != old
-    ]
-
-
-def _another_policy(scenario: Scenario, policies: Sequence[str]) -> list[Change]:
-    old = scenario.cache.policy
-    return [
-        Change(f"eviction policy {old} -> {new}", _section(scenario, "cache", policy=new, policy_params={}))
-        for new in policies
-        if new != old
-    ]
-
-
-def _more_memory(scenario: Scenario, _: Sequence[str]) -> list[Change]:
-    blocks, replicas = scenario.engine.kv_blocks or 0, scenario.cluster.replicas
-    return [
-        Change(
-            f"KV memory {blocks:,} -> {2 * blocks:,} blocks a replica",
-            _section(scenario, "engine", kv_blocks=2 * blocks),
-            "that memory: a larger GPU, more GPUs a replica, or a smaller KV type",
-        ),
-        Change(
-            f"replicas {replicas} -> {2 * replicas}",
-            _section(scenario, "cluster", replicas=2 * replicas),
-            "twice the GPUs",
-        ),
-    ]
-
-
-def _larger_tiers(scenario: Scenario, _: Sequence[str]) -> list[Change]:
-    tiers = scenario.cache.tiers
-
-    def twice(size: Any) -> Any:
-        return None if size is None else 2 * size
-
-    def larger(i: int) -> Scenario:
-        grown = replace(
-            tiers[i], capacity_gib=twice(tiers[i].capacity_gib), capacity_blocks=twice(tiers[i].capacity_blocks)
-        )
-        return _section(scenario, "cache", tiers=(*tiers[:i], grown, *tiers[i + 1 :]))
-
-    return [Change(f"cache tier {tier.name} twice as large", larger(i), "that memory") for i, tier in enumerate(tiers)]
-
-
-def _cache_on(scenario: Scenario, _: Sequence[str]) -> list[Change]:
-    return [Change("turn the prefix cache on", _section(scenario, "cache", enabled=True))]
-
-
-def _same_salt(scenario: Scenario, _: Sequence[str]) -> list[Change]:
-    def shared(c: Any) -> Any:
-        return replace(c, isolation=False)
-
-    return [
-        Change("one cache salt for all tenants", changed, "tenants can tell from latency what others sent")
-        for changed in with_classes(scenario, shared)
-    ]
-
-
-def _steadier_prompts(scenario: Scenario, _: Sequence[str]) -> list[Change]:
-    from workloads.estimate import WARNING, best_order
-
-    def ordered(c: Any) -> Any:
-        return replace(c, layers=best_order(c.layers))
-
-    def steady(c: Any) -> Any:
-        return replace(
-            c, layers=tuple(replace(layer, shuffle=0, redeploy_s=0.0, timestamp_s=0.0) for layer in c.layers)
-        )
-
-    steps: list[tuple[str, Callable[[Any], Any]]] = [
-        ("prompt layers in the order global, project, session, dynamic", ordered),
-        ("no layer that shuffles, is redeployed or holds the time", steady),
-        ("both: layers in that order, and none that changes", lambda c: ordered(steady(c))),
-    ]
-    found = [Change(words, changed, WARNING) for words, step in steps for changed in with_classes(scenario, step)]
-    return found if len(found) == len(steps) else found[:1]  # only one of the two changes anything: so would both
-
-
-def with_classes(scenario: Scenario, step: Callable[[Any], Any]) -> list[Scenario]:
-    """[the scenario with every class of its mix changed], or [] for a trace and where nothing changes."""
-    from workloads.mix import resolve
-
-    if scenario.workload.trace is not None:
-        return []
-    mix = resolve(scenario.workload)
-    changed = replace(mix, preset=None, class_=tuple(step(c) for c in mix.class_))
-    return [] if changed.class_ == mix.class_ else [replace(scenario, workload=changed)]
-
-
-_CHANGES: dict[str, Callable[[Scenario, Sequence[str]], list[Change]]] = {
-    "partial_block": _smaller_blocks,
-    "other_replica": _another_router,
-    "evicted_policy": _another_policy,
-    "evicted_memory": _more_memory,
-    "evicted": lambda *given: _another_policy(*given) + _larger_tiers(*given) + _more_memory(*given),
-    "cache_off": _cache_on,
-    "other_tenant": _same_salt,
-    "changed_earlier": _steadier_prompts,
-}
 
 
 # -- the search --------------------------------------------------------------------------------------------------------
@@ -189,17 +48,15 @@ def explain(scenario: Scenario, policies: Sequence[str] | None = None, causes: i
     )
     resolved, summary = _reopened(result.scenario, scenario), result.report.summary
     tokens = missed(summary)
-    recoverable = sorted(
-        (c for c in tokens if tokens[c] and changes_for(c, resolved, policies)), key=lambda c: -(tokens[c] or 0)
-    )
+    fixes = {cause: changes(cause, resolved, resolved, policies) for cause in tokens if tokens[cause]}
+    recoverable = sorted((cause for cause in fixes if fixes[cause]), key=lambda cause: -(tokens[cause] or 0))
     followed = []
     chosen = recoverable[:causes]
     for i, cause in enumerate(chosen, start=1):  # a part of the progress each
-        changes = changes_for(cause, resolved, policies)
-        parts = (1 + len(chosen)) * len(changes)
+        parts = (1 + len(chosen)) * len(fixes[cause])
         tried = [
-            _verified(change, cause, int(tokens[cause] or 0), result, prepared, (i * len(changes) + j, parts))
-            for j, change in enumerate(changes)
+            _verified(change, cause, int(tokens[cause] or 0), result, prepared, (i * len(fixes[cause]) + j, parts))
+            for j, change in enumerate(fixes[cause])
         ]
         tried.sort(key=lambda row: -row["recovered_tokens"])
         followed.append({"cause": cause, "tokens": tokens[cause], "changes": tried})
@@ -275,7 +132,15 @@ def _verified(
 ) -> dict[str, Any]:
     """Simulate the change: figures after it, and in words whether it helps. part: (which, of how many) of the progress
     it is."""
-    row: dict[str, Any] = {"change": change.words, "asks_for": change.price, "recovered_tokens": 0, "after": None}
+    row: dict[str, Any] = {
+        "change": change.words,
+        "set": list(change.sets),
+        "asks_for": change.asks_for,
+        "costs": change.costs,
+        "scenario": dumps(change.scenario),
+        "recovered_tokens": 0,
+        "after": None,
+    }
     same = change.scenario.workload == before.scenario.workload
     try:
         report = api.run(

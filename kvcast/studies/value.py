@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from calibrate.memory import GIB
 from kvcast import api, text
-from kvcast.planner import search
-from kvcast.planner.candidates import guess_replicas
+from kvcast.studies import search
+from kvcast.studies.work import guess_replicas
 from sim.engines import engine_of
 from sim.measure.verdict import MEETS
 from sim.scenario import Scenario

@@ -37,10 +37,10 @@ KERNEL = {"gpu": "h200_sxm", "backend": "vllm", "attn_dtype": "bfloat16", "kv_ca
 
 def run(data_dir: Path, **_: Any) -> Outcome:
     from calibrate.fit import fit_operators
-    from calibrate.profile import BUNDLED, load_profile
+    from calibrate.profile import bundled_profile
 
     tables = required(data_dir / "measured" / "aic_tables")
-    points = load_profile(BUNDLED / f"{PROFILE}.json").points
+    points = bundled_profile(PROFILE).points
     prefill, decode = prefill_samples(tables), decode_samples(tables)
     lines, errors = [], {}
     for label, op, samples in (

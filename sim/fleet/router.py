@@ -35,7 +35,7 @@ class Router:
     def choose(self, request: int, replicas: Sequence[Replica]) -> Replica:
         """The replica that serves a request, one of `replicas`: those that take any now, in their order, at least
         one."""
-        raise NotImplementedError
+        raise NotImplementedError("every router has its own")
 
     def finished(self, request: int, replica: Replica) -> None:
         """A request has sampled its last token there."""

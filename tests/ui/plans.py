@@ -75,6 +75,7 @@ def advised(change: str, sets: list[str], holds: float, replicas: int = 2) -> di
         "change": change,
         "set": sets,
         "asks_for": "",
+        "costs": "free",
         "attainment": 0.968,
         "gain": 0.028,
         "gain_low": 0.01,
@@ -212,10 +213,11 @@ PLAN: dict[str, Any] = {
         ],
     },
     "advice": [
-        advised("router session-affinity instead of round-robin", ["cluster.router=session-affinity"], 8.8),
-        advised("eviction policy lfu instead of lru", ["cache.policy=lfu"], 7.7),
+        advised("router round-robin -> session-affinity", ["cluster.router=session-affinity"], 8.8),
+        advised("eviction policy lru -> lfu", ["cache.policy=lfu"], 7.7),
     ],
     "tried": [],
+    "not_tried": {},
     "period": None,
     "without_cache": None,
     "model_error": {

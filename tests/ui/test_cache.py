@@ -3,17 +3,18 @@ flows."""
 
 import json
 import tomllib
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from kvcast import api, cli, figures, text
-from kvcast.config import load_scenario, scenario_from_doc
+from kvcast.config import scenario_from_doc
 from kvcast.jobs import runner
-from kvcast.pages import cache, shell
+from kvcast.pages import cache, plan, shell
 from kvcast.pages.edit import inputs, settings
+from kvcast.scenario.toml import dumps
 from kvcast.store.runs import load_run
+from kvcast.studies.levers import changes
 from tests.ui.conftest import Session
 
 
@@ -69,10 +70,12 @@ def test_a_change_that_helps_can_be_applied_and_is_run(folder, open_run):
         )
     }
     after = {**before, "prefix_hit_rate": 0.78, "p99_ttft_ms": 321.0}
-    known = list(cache.changed_scenarios("other_replica", open_run.scenario))
+    known = changes("other_replica", open_run.scenario, open_run.scenario)
     rows = [
         {
-            "change": known[0],
+            "change": known[0].words,
+            "set": list(known[0].sets),
+            "scenario": dumps(known[0].scenario),
             "asks_for": "",
             "recovered_tokens": 12300,
             "after": after,
@@ -80,7 +83,9 @@ def test_a_change_that_helps_can_be_applied_and_is_run(folder, open_run):
             "verdict": "helps: much",
         },
         {
-            "change": known[1],
+            "change": known[1].words,
+            "set": list(known[1].sets),
+            "scenario": dumps(known[1].scenario),
             "asks_for": "",
             "recovered_tokens": -5,
             "after": after,
@@ -105,7 +110,7 @@ def test_a_change_that_helps_can_be_applied_and_is_run(folder, open_run):
     assert any(e.label.replace("\\", "").startswith("other replica: ") for e in session.at.expander)
     assert [b.key for b in session.at.button if b.label == "Apply"] == ["cache.apply.other_replica.0"]
     session.press("Apply")
-    assert session.at.session_state["router"] == known[0].split(" -> ")[1]
+    assert session.at.session_state["router"] == known[0].scenario.cluster.router
     assert load_run(session.at.session_state.job.folder).scenario.cluster.router == session.at.session_state["router"]
 
 
@@ -160,26 +165,21 @@ def test_a_mix_that_shares_nothing_says_so_in_numbers(folder):
 # -- applying ----------------------------------------------------------------------------------------------------------
 
 
-def test_only_what_the_change_changes_is_applied():
-    shown = settings.demo()
-    resolved = replace(shown, engine=replace(shown.engine, kv_blocks=57429, max_num_seqs=1024))
-    doubled = replace(resolved, engine=replace(resolved.engine, kv_blocks=114858))
-    out = cache.applied(shown, resolved, doubled)
-    assert out.engine.kv_blocks == 114858
-    assert out.engine.max_num_seqs is None, "what the engine filled in stays open"
-    assert replace(out, engine=shown.engine) == shown
-
-
-def test_every_change_that_explain_tries_can_be_applied():
-    toml = inputs.Asked(settings.demo()).toml
-    shown = scenario_from_doc(tomllib.loads(toml))
+def test_every_change_that_explain_tries_can_be_applied_and_changes_nothing_else(folder, monkeypatch):
+    shown, adopted = inputs.Asked(settings.demo()).toml, []
+    monkeypatch.setattr(plan, "adopt", lambda page, scenario: adopted.append(scenario))
+    page = shell.Page(shell.runner_of(str(folder)), inputs.Asked(settings.demo()), shown, None, None)
+    given = scenario_from_doc(tomllib.loads(shown))
+    run = api.resolve(api.windowed(given)).scenario
     for cause in ("other_replica", "evicted_policy", "evicted_memory", "partial_block"):
-        found = cache.changed_scenarios(cause, load_scenario("examples/demo.toml", ["engine.kv_blocks=1000"]))
-        assert found, cause
-        for scenario in found.values():
-            applied = cache.applied(shown, load_scenario("examples/demo.toml", ["engine.kv_blocks=1000"]), scenario)
-            assert applied != shown
-            scenario_from_doc(tomllib.loads(inputs.Asked(applied).toml))
+        for change in changes(cause, run, run):
+            adopted.clear()
+            plan.apply_change(page, {"set": change.sets, "scenario": dumps(change.scenario)})
+            (applied,) = adopted
+            assert applied != given
+            assert applied.engine.max_num_seqs is None, "what the engine filled in stays open"
+            assert applied.run == given.run, "the run's window is not the reader's"
+            assert scenario_from_doc(tomllib.loads(inputs.Asked(applied).toml)) == applied
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------

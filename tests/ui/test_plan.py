@@ -16,7 +16,7 @@ from kvcast.pages.edit import inputs, settings
 from kvcast.planner import words
 from kvcast.present import numbers, verdict
 from kvcast.store.runs import load_run
-from kvcast.studies.explain import with_classes
+from kvcast.studies.levers import with_classes
 from sim.scenario import Scenario, SloConfig
 from tests.ui import plans
 from tests.ui.conftest import Session
@@ -213,8 +213,8 @@ def test_the_plans_sentence_is_the_command_lines():
     )
     assert "(5 runs); model error, of one run: 99.2 % with step times 10.0 % longer" in told.sentence
     assert told.sentence.endswith(
-        "binding: compute; headroom 60 % (58 % surely), breaks at 7.4 requests/s; next: router session-affinity instead"
-        " of round-robin."
+        "binding: compute; headroom 60 % (58 % surely), breaks at 7.4 requests/s; next: router round-robin ->"
+        " session-affinity."
     )
     assert told.reasons == (
         "2 replicas (cache.policy=lru), 2 GPUs, 48 GPU-hours a day, $8.00 an hour, router round-robin",
@@ -416,7 +416,7 @@ def test_a_change_without_keys_to_set_is_applied_from_its_scenario(shared, monke
     monkeypatch.setattr(plan, "adopt", lambda page, scenario: adopted.append(scenario))
     page = shell.Page(shared, inputs.Asked(settings.demo()), shown, None, None)
     windowed = api.windowed(plan._scenario(shown))
-    [reordered] = with_classes(windowed, lambda c: replace(c, layers=tuple(reversed(c.layers))))
+    reordered = with_classes(windowed, lambda c: replace(c, layers=tuple(reversed(c.layers))))
     for sets, scenario in (([], reordered), (["cluster.replicas=5"], windowed), (["cache.policy=lfu"], reordered)):
         plan.apply_change(page, {"set": sets, "scenario": inputs.Asked(scenario).toml})
     assert [(one.cluster.replicas, one.cache.policy) for one in adopted] == [(2, "lru"), (5, "lru"), (2, "lfu")]
@@ -500,7 +500,7 @@ def test_a_plan_is_shown_with_advice_that_can_be_applied(demo_plan):
     assert "holds 8.8 requests/s instead of 7.4 requests/s" in words
     assert "Every class on 2 replicas" in words
     assert "Over 5 independent runs." in words
-    assert "With advice: router session-affinity instead of round-robin." in words
+    assert "With advice: router round-robin -> session-affinity." in words
     session.at.number_input(key="replicas").set_value(3).run()
     session.press("Run")
     assert "3 × H200-SXM" in session.words()

@@ -109,13 +109,10 @@ def to_s(milliseconds: float | None) -> float | None:
 def hardware(model: str) -> dict[str, tuple[str, str, int]]:
     """Label -> (profile, dtype, tensor parallel): the bundled profiles of the model, the demo's first, then the
     rooflines."""
-    from calibrate.profile import BUNDLED, bundled_profiles, load_profile
+    from calibrate.profile import fitting
     from calibrate.sources.roofline import GPUS
 
-    profiles = [
-        p for p in (load_profile(BUNDLED / f"{name}.json") for name in bundled_profiles()) if p.model in (None, model)
-    ]
-    profiles.sort(key=lambda p: (p.id != demo().hardware.profile, p.id))
+    profiles = sorted(fitting(model=model), key=lambda p: p.id != demo().hardware.profile)
     measured = {
         f"{p.tensor_parallel} × {p.device['name']} ({p.id})": (p.id, p.dtype, p.tensor_parallel) for p in profiles
     }

@@ -1,0 +1,68 @@
+"""The answer under what it was not found for: an empty cache, other step times, one replica down.
+
+>>> without_cache(fleet, Options())
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from kvcast import api
+from kvcast.planner import document
+from kvcast.planner.fleet import Fleet
+from kvcast.planner.options import Options
+from kvcast.planner.trials import Trial
+from kvcast.store.simulations import steps_times
+from kvcast.trust.step_error import step_error
+
+
+def without_cache(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
+    """The answer's load with the prefix cache off, by one run. A fleet that cannot hold it has a second, bad state:
+    once a burst or a restart has emptied its caches, it may stay there."""
+    if (
+        not asked.undisturbed
+        or fleet.answer is None
+        or not fleet.answer.attains
+        or not fleet.answer.trial.scenario.cache.enabled
+    ):
+        return None
+    scenario = fleet.answer.trial.scenario
+    one = fleet.trials.judge([Trial(replace(scenario, cache=replace(scenario.cache, enabled=False, tiers=())))])[0]
+    return document.sketch_of(one)
+
+
+def model_error(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
+    """What the answer would be were all steps as much slower, or faster, as the profile may be off: the first run
+    again."""
+    if not asked.model_error or fleet.winner is None or fleet.answer is None:
+        return None
+    scenario = fleet.answer.trial.scenario
+    error = step_error(api.resolve(scenario).profile)
+    slower, faster = fleet.trials.judge(
+        [Trial(scenario, steps_times(1 + sign * error.share), full=True) for sign in (1, -1)]
+    )
+    return {
+        "share": error.share,
+        "source": error.source,
+        "slower": document.sketch_of(slower),
+        "faster": document.sketch_of(faster),
+    }
+
+
+def n_plus_1(fleet: Fleet, asked: Options) -> dict[str, Any] | None:
+    """The fleet with one replica down, in the steady state: what a failure itself costs is not simulated."""
+    if not asked.n_plus_1 or fleet.winner is None or fleet.answer is None:
+        return None
+    n = fleet.replicas
+    settled = fleet.settled.get((fleet.winner, n - 1))
+    down = settled
+    if n > 1 and (down is None or down.attainment is None):
+        down = fleet.judge(fleet.winner, [n - 1], full=True)[0]
+    enough = down is not None and (down.attains if settled is None else settled.meets)
+    survives = n if enough else n + 1 if fleet.answer.meets else None
+    return {
+        "replicas": survives,
+        "attainment_one_down": down.attainment.mean if down and down.attainment else None,
+        "enough": enough,
+    }

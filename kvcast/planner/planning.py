@@ -1,0 +1,197 @@
+"""A plan from its scenario to its document: the fleet is searched, then everything that is told of it.
+
+>>> plan("examples/demo.toml", ["hardware.tensor_parallel=1,2"], out="plans/demo")["answer"]
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kvcast import api, text
+from kvcast.planner import document, words
+from kvcast.planner.advise import advice
+from kvcast.planner.binds import binding
+from kvcast.planner.candidates import Combination, combinations
+from kvcast.planner.cautions import cache_cautions, cautions, growth_cautions, period_cautions
+from kvcast.planner.disturbed import model_error, n_plus_1, without_cache
+from kvcast.planner.fleet import Fleet
+from kvcast.planner.growth import growth
+from kvcast.planner.launch import Launch
+from kvcast.planner.load import Loads, curve, knee
+from kvcast.planner.options import Options, check_slo
+from kvcast.planner.progress import ADVICE, BINDING, LOAD, Progress
+from kvcast.planner.trials import Trials
+from kvcast.planner.why import why
+from kvcast.planner.window import in_steady_state, period
+from kvcast.store.simulations import Lab, replace_file
+from sim.scenario import Scenario
+from workloads.errors import InputError
+
+PLAN, RAN = "plan.json", "ran.json"
+
+
+def plan(
+    scenario: str | Path | Scenario,
+    vary: Mapping[str, Sequence[Any]] | Sequence[str] = (),
+    out: str | Path | None = None,
+    *,
+    overrides: Sequence[str] = (),
+    launch: Launch | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Plan, as the document of docs/plan.md. vary: {"a.b": [v1, v2]} or ["a.b=v1,v2"]. out: a folder to keep all runs
+    in.
+
+    launch: what a launch command or a log said (kvcast.planner.launch); overrides win over it. Options are those of
+    `Options`. Raises InputError for a scenario without a target, or one of which nothing can run."""
+    from kvcast.studies.sweeps import axes_of, doc_of
+
+    source = "scenario" if isinstance(scenario, Scenario) else str(scenario)
+    if launch is not None:
+        launch.fit(doc_of(scenario, [*launch.sets, *overrides]), source)
+    doc = doc_of(scenario, [*(launch.sets if launch else ()), *overrides])
+    asked = Options(**options)
+    found = combinations(doc, axes_of(vary), source)
+    base = next(one.scenario for one in found if one.scenario is not None)
+    check_slo(base)
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="kvcast-plan-") as folder:
+            return _without_folders(_plan(base, found, Path(folder), asked, launch))
+    _claim(Path(out))
+    made = _plan(base, found, Path(out), asked, launch)
+    kept = {**made, "simulations": {**made["simulations"], "run": None, "reused": None, "cpu_s": None}}
+    replace_file(Path(out) / PLAN, (text.to_json(kept) + "\n").encode())
+    for path in Path(out).glob("advice-*.toml"):
+        path.unlink()
+    for place, change in enumerate(made["advice"] or (), 1):
+        replace_file(Path(out) / f"advice-{place}.toml", change["scenario"].encode())
+    replace_file(Path(out) / RAN, (text.to_json(made["simulations"]) + "\n").encode())
+    return made
+
+
+def _claim(folder: Path) -> None:
+    if folder.exists() and (
+        not folder.is_dir()
+        or (any(folder.iterdir()) and not any((folder / name).exists() for name in (PLAN, "runs", "workload")))
+    ):
+        raise InputError(
+            f"--out {folder}: holds something else than a plan; expected a new folder or an earlier plan to go on with"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def _plan(
+    base: Scenario, found: list[Combination], folder: Path, asked: Options, launch: Launch | None
+) -> dict[str, Any]:
+    from kvcast.scenario.toml import dumps
+
+    seeds = [base.seed + i for i in range(asked.seeds)]
+    progress = Progress(asked.stages())
+    with Trials(Lab(folder), seeds, asked.confidence, asked.jobs, progress) as trials:
+        given, found = found, in_steady_state(found, trials)
+        fleet = Fleet(trials, found, asked.most, asked.every)
+        if not fleet.runnable:
+            raise InputError(fleet.reasons[0])
+        fleet.judge_fixed() if asked.fixed else fleet.search(progress.part)
+        winner = base if fleet.winner is None else found[fleet.winner].with_replicas(fleet.replicas)
+        reasons = why(fleet)  # simulates some of its candidates to their ends
+        rows = document.candidate_rows(fleet)
+        reach = _reach(fleet, winner, asked, progress)
+        made: dict[str, Any] = {
+            "name": base.name,
+            "verdict": None,
+            "device": device_of(winner),
+            "scenario": dumps(winner),
+            "slo": document.slo_of(base.slo),
+            "confidence": asked.confidence,
+            "method": _method(fleet),
+            "seeds": seeds,
+            "answer": document.answer_of(fleet, winner),
+            "why": reasons,
+            "candidates": rows,
+            "rejected_by": document.rejected_by(rows),
+            **reach,
+            "period": period(fleet, given),
+            "model_error": model_error(fleet, asked),
+            "without_cache": without_cache(fleet, asked),
+            "growth": growth(fleet, winner, asked, progress, reach),
+            "n_plus_1": n_plus_1(fleet, asked),
+            "launched": launch.as_document() if launch else None,
+            "caution": cautions(fleet, winner) + (launch.cautions() if launch else []),
+            "notes": list(fleet.notes),
+        }
+        made["caution"] += (
+            growth_cautions(made["growth"], made["answer"]["replicas"])
+            + period_cautions(made["period"])
+            + cache_cautions(made["without_cache"])
+        )
+        made["answer"] = document.over_the_period(made["answer"], made["period"])
+        made["simulations"] = {
+            "distinct": trials.distinct,
+            "stopped_early": trials.stopped_early,
+            "run": trials.simulated,
+            "reused": trials.reused,
+            "cpu_s": trials.cpu_s,
+        }
+    return {**made, "verdict": words.verdict(made)}
+
+
+def _method(fleet: Fleet) -> str:
+    """How the answer was judged."""
+    one = fleet.answer
+    if one is None:
+        return "one run of each"
+    if len(one.runs) > 1:
+        return (
+            f"{len(one.runs)} independent runs, the wider of their spread and of 20 batches or fewer, never narrower"
+            " than Wilson's interval"
+        )
+    if one.trial.scenario.workload.trace is not None and not fleet.trials.drawn(one.trial.scenario):
+        return (
+            "one run: nothing is drawn, so other seeds are the same run; its batches in order of arrival, never"
+            " narrower than Wilson's interval"
+        )
+    return "one run, a sketch: its batches in order of arrival, never narrower than Wilson's interval"
+
+
+def device_of(scenario: Scenario) -> str | None:
+    """The GPU as its profile names it."""
+    try:
+        return str(api.resolve(scenario).profile.device["name"])
+    except InputError:
+        return None
+
+
+def _reach(fleet: Fleet, winner: Scenario, asked: Options, progress: Progress) -> dict[str, Any]:
+    """How far the chosen fleet reaches, what binds it there and what would help."""
+    reach: dict[str, Any] = dict.fromkeys(
+        ("capacity", "rates", "knee_per_s", "binding", "advice", "tried", "not_tried")
+    )
+    if fleet.winner is None or not (asked.capacity or asked.binding or asked.advice):
+        return reach
+    progress.begin(LOAD)
+    loads = Loads(fleet.trials, winner)
+    capacity = loads.capacity()
+    if asked.capacity:
+        rows = curve(capacity)
+        reach |= {"capacity": document.capacity_of(capacity), "rates": rows, "knee_per_s": knee(rows)}
+    if asked.binding:
+        progress.begin(BINDING)
+        reach["binding"] = binding(loads, capacity)
+    if asked.advice:
+        progress.begin(ADVICE)
+        answer = fleet.answer
+        reach |= advice(loads, capacity, fleet.replicas, answer is not None and answer.attains)
+    return reach
+
+
+def _without_folders(made: dict[str, Any]) -> dict[str, Any]:
+    """The runs are gone with the temporary folder."""
+    return {
+        **made,
+        "answer": {**made["answer"], "run": None},
+        "candidates": [{**row, "run": None} for row in made["candidates"]],
+    }

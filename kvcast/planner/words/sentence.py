@@ -1,0 +1,156 @@
+"""A plan in a sentence: fleet, attainment, what binds, how far it reaches, what to do next; or what came closest.
+
+>>> verdict(plan("examples/demo.toml"))
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvcast import text
+from kvcast.planner.words.phrases import NAMES, PERIOD, fleet, interval_share, limits, load, replicas, share, sketch
+from kvcast.trust.model_error import as_words
+from sim.measure.verdict import INTERVAL
+
+FLAT, SEVERAL = 0.005, 3  #: attainments this close, of at least so many fleet sizes, are the same
+
+
+def verdict(made: dict[str, Any]) -> str:
+    """One sentence: fleet, attainment with its interval, what binds, how far it reaches, what to do next."""
+    answer, wanted = made["answer"], share(made["slo"]["attainment"])
+    if answer["reason"] == PERIOD:
+        return (
+            f"{fleet(made)} misses: it meets in the worst hour of the mix's clock and not over its whole period,"
+            f" {interval_share(made['period']['attainment'])} of requests within {limits(made['slo'])}, target {wanted}"
+        )
+    if not answer["feasible"]:
+        return _infeasible(made)
+    parts = [
+        (
+            f"{fleet(made)} meets{' while undisturbed' if lives_on_its_cache(made) else ''}: {_classes(made)} of"
+            f" requests within {limits(made['slo'])}, target {wanted}{sketch(answer)}"
+        ),
+        *([as_words(made["model_error"])] if made["model_error"] else []),
+    ]
+    if made["binding"] is not None and made["binding"]["resource"] is not None:
+        rivals = made["binding"].get("rivals") or []
+        parts.append(
+            f"binding: {' or '.join([made['binding']['resource'], *rivals])}" + (" (not told apart)" if rivals else "")
+        )
+    capacity = made["capacity"]
+    if capacity is not None and capacity["headroom"] is not None:
+        least = "at least " if capacity["breaks_at_per_s"] is None else ""
+        parts.append(
+            f"headroom {least}{100 * capacity['headroom']:.0f} %{_surely(capacity)}"
+            + ("" if least else f", breaks at {load(capacity['breaks_at_per_s'], capacity['unit'])}")
+        )
+    if made["advice"]:
+        parts.append(f"next: {made['advice'][0]['change']}")
+    return "; ".join(parts)
+
+
+def _surely(capacity: dict[str, Any]) -> str:
+    """The headroom to the highest load that surely meets, where that is another."""
+    low = capacity["low"]
+    sure = None if not low else 1 - capacity["offered_rate_per_s"] / low
+    return (
+        ""
+        if sure is None or sure <= 0 or round(100 * sure) >= round(100 * capacity["headroom"])
+        else f" ({100 * sure:.0f} % surely)"
+    )
+
+
+def lives_on_its_cache(made: dict[str, Any]) -> bool:
+    """Whether the fleet that meets would not do so with its caches empty."""
+    return made["without_cache"] is not None and not made["without_cache"]["attains"]
+
+
+def _classes(made: dict[str, Any]) -> str:
+    """The share of all requests, or of each class where there are several."""
+    rows = [row for row in made["answer"]["classes"] if row["attainment"] is not None]
+    if len(rows) < 2:
+        return interval_share(rows[0]["attainment"] if rows else made["answer"]["attainment"])
+    return ", ".join(f"{row['name']} {interval_share(row['attainment'])}" for row in rows)
+
+
+def _infeasible(made: dict[str, Any]) -> str:
+    tried = [row for row in made["candidates"] if row["gpus"]]
+    if not tried:
+        return f"nothing here can run: {made['candidates'][0]['reason']}"
+    best = closest(tried)
+    found, name, target = _farthest(best)
+    most = max(row["replicas"] for row in tried)
+    reached = (
+        f"at best {interval_share(found)}{f' of {name}' if name else ''} with {best['replicas']}"
+        f" {replicas(best['replicas'])}"
+        if found["mean"] is not None
+        else "every one of them was hopeless"
+    )
+    if found["mean"] is not None and found["low"] < target <= found["mean"]:
+        reached += (
+            ", and the lower end of that is below the target:"
+            f" {'a longer workload' if len(made['seeds']) > best['runs'] else 'more seeds or a longer workload'} would"
+            " tell"
+        )
+    missed = (
+        f", most often missed: {NAMES[best['rejected_by']]}"
+        if best["rejected_by"] in NAMES
+        else f", {best['rejected_by']}"
+        if best["rejected_by"] not in (None, INTERVAL)
+        else ""
+    )
+    fixed = made["answer"]["gpus"] is not None
+    who = fleet(made) if fixed else f"not even {most} {replicas(most)}"
+    verb = (
+        ("is not shown to meet" if made["answer"]["word"] == "not shown" else "misses")
+        if fixed
+        else "meets"
+        if most == 1
+        else "meet"
+    )
+    return (
+        f"{who} {verb} {limits(made['slo'])} for {share(made['slo']['attainment'])} of the requests at"
+        f" {text.percent(made['confidence'], 0)} confidence: {reached}{missed}{'' if fixed else _flat(tried, best)}"
+    )
+
+
+def closest(tried: list[dict[str, Any]]) -> dict[str, Any]:
+    """The candidate that comes closest to the target."""
+    return max(tried, key=lambda row: (_margin(row), row["attainment"]["mean"] or -1.0, -row["gpus"]))
+
+
+def _farthest(row: dict[str, Any]) -> tuple[dict[str, Any], str, float]:
+    """Attainment, name and target of a candidate's class that is farthest below its target; without a name where there
+    is only one."""
+    known = [one for one in row["classes"] if one["attainment"] is not None]
+    if not known:
+        return row["attainment"], "", 1.0
+    worst = min(known, key=lambda one: one["attainment"]["mean"] - one["target"])
+    return worst["attainment"], worst["name"] if len(row["classes"]) > 1 else "", worst["target"]
+
+
+def _margin(row: dict[str, Any]) -> float:
+    found, _, target = _farthest(row)
+    return -2.0 if found["mean"] is None else found["mean"] - target
+
+
+def _flat(tried: list[dict[str, Any]], best: dict[str, Any]) -> str:
+    """That more replicas bring nothing, where the best combination attains about the same or more at several sizes
+    below its largest."""
+    rows = sorted((row for row in tried if row["label"] == best["label"]), key=lambda row: -row["replicas"])
+    same: list[dict[str, Any]] = []
+    for row in rows:
+        if _farthest(row)[0]["mean"] is None or row["stable"] is False or _margin(row) < _margin(rows[0]) - FLAT:
+            break
+        same.append(row)
+    if len(same) < SEVERAL or same[0]["replicas"] < 2 * same[-1]["replicas"]:
+        return ""
+    shares = [_farthest(row)[0]["mean"] for row in same]
+    attained = (
+        f"{text.percent(min(shares))} to {text.percent(max(shares))}"
+        if max(shares) - min(shares) > FLAT
+        else "the same"
+    )
+    return (
+        f"; {same[-1]['replicas']} to {same[0]['replicas']} replicas attain {attained}, so more of them bring nothing"
+    )
