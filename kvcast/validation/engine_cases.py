@@ -13,46 +13,23 @@ names it, and the others are replayed all the same."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from kvcast.validation import Outcome
 from sim import sglang
 from sim.fleet.replica import Replica
-from sim.kvcache.release_order import ReleaseOrderCache
 from sim.recording import COMPLETED, STATUS, Recording
 from sim.scenario import EngineParams
-from sim.sglang import SGLangScheduler
 from sim.simulate import run as simulate
 from sim.vllm.waiting import QUEUES
 from workloads.columns import Workload
 from workloads.errors import InputError
 from workloads.readers.engine_case import read_case, to_workload, unknown_settings
 
-COLUMNS = (
-    "step number",
-    "scheduled",
-    "preempted",
-    "blocks allocated",
-    "blocks evicted",
-    "free blocks",
-    "running",
-    "waiting",
-)
-SGLANG_COLUMNS = (
-    "step number",
-    "kind",
-    "scheduled",
-    "retracted",
-    "tokens evicted",
-    "available",
-    "evictable",
-    "protected",
-    "waiting",
-)
 EXPECTED = (
     "id",
     "first_admission_cached_tokens",
@@ -129,22 +106,14 @@ def _counted(count: Counter[str]) -> str:
 def not_simulated(case: dict[str, Any]) -> str:
     """Why a case cannot be replayed; empty when it can."""
     config = case["config"] if isinstance(case["config"], dict) else {}
-    if case["engine"] == "sglang":
-        for key, known in (
-            ("schedule_policy", tuple(sglang.ORDERS)),
-            ("eviction_policy", tuple(sglang.POLICIES)),
-            ("retraction_policy", sglang.RETRACTION),
-        ):
-            if isinstance(config.get(key), str) and config[key] not in known:
-                return f"sglang {key} {config[key]} (rules not simulated)"
-        return ""
-    if case["engine"] != "vllm":
-        return f"{case['engine']} (its semantics are not simulated)"
+    engine = case["engine"]
+    if engine not in REPLAYED:
+        return f"{engine} (its semantics are not simulated)"
     if config.get("sliding_window"):
         return "sliding window (rules not simulated)"
-    for key, known in (("policy", tuple(QUEUES)), ("preemption_victim", ("fcfs", "lcf"))):
+    for key, known in REPLAYED[engine].known.items():
         if isinstance(config.get(key), str) and config[key] not in known:
-            return f"vllm {key} {config[key]} (rules not simulated)"
+            return f"{engine} {key} {config[key]} (rules not simulated)"
     return ""
 
 
@@ -157,30 +126,22 @@ def differences(case: dict[str, Any], fast_forward: bool = True) -> list[str]:
     recording = simulate(
         workload, EngineParams(**params), UnitStep(), fast_forward=fast_forward, step_log=log, on_end=replicas.extend
     )
-    expected = case["expected"]
+    expected, replayed = case["expected"], REPLAYED[case["engine"]]
     scheduler: Any = replicas[0].scheduler
     ids = sorted(request["id"] for request in case["requests"])
     summary = expected.get("summary", {})
-    columns = SGLANG_COLUMNS if case["engine"] == "sglang" else COLUMNS
-    found = [
-        *_step_differences(log, expected["steps"], columns, ids),
+    return [
+        *_step_differences(log, expected["steps"], replayed.columns, ids),
         *_request_differences(recording, scheduler, workload, expected["requests"]),
+        *_total_differences(_totals(recording, log) | replayed.totals(recording, scheduler, log), summary),
+        *replayed.at_end(scheduler, ids, summary),
     ]
-    if isinstance(scheduler, SGLangScheduler):
-        found += _total_differences(_totals(recording, log) | _sglang_totals(recording, scheduler), summary)
-        found += _tree_differences(scheduler, summary)
-    else:
-        found += _total_differences(_totals(recording, log) | _vllm_totals(recording, scheduler, log), summary)
-        if isinstance(scheduler.cache, ReleaseOrderCache):
-            paths = {request: scheduler.paths.build(row) for row, request in enumerate(ids)}
-            found += _queue_differences(scheduler.cache, paths, summary)
-    return found
 
 
 def _check_expected(case: dict[str, Any]) -> None:
     """InputError unless the case says of every step and request what is compared."""
     name, expected = case["case"], case["expected"]
-    columns = len(SGLANG_COLUMNS if case["engine"] == "sglang" else COLUMNS)
+    columns = len(REPLAYED[case["engine"]].columns)
     steps, rows = (expected.get(key) if isinstance(expected, dict) else None for key in ("steps", "requests"))
     if not isinstance(steps, list) or not all(isinstance(step, list) and len(step) == columns for step in steps):
         raise InputError(f"{name}: expected steps is no list of rows with {columns} columns")
@@ -214,14 +175,13 @@ def _step_differences(
         yield f"{len(log)} steps, expected {len(expected)}"
 
 
-def _queue_differences(
-    cache: ReleaseOrderCache, paths: dict[int, list[tuple[int, int]]], summary: dict[str, Any]
-) -> Iterator[str]:
+def _queue_differences(scheduler: Any, ids: list[int], summary: dict[str, Any]) -> Iterator[str]:
     """vLLM's free queue at the end, in order: blocks without content first, which a case writes as null; a case names a
     block by a request with its text and an index."""
-    want = summary.get("final_free_queue")
-    if want is None:
-        return
+    want, cache = summary.get("final_free_queue"), scheduler.cache
+    if want is None or scheduler.p.policy != "lru" or not scheduler.p.caching:
+        return  # no other cache is a queue
+    paths = {request: scheduler.paths.build(row) for row, request in enumerate(ids)}
     got = [None] * cache.blank + cache.free_queue()
     unique = len(set(filter(None, got)))
     if summary.get("final_unique_cached_hashes", unique) != unique:
@@ -252,7 +212,7 @@ def _totals(recording: Recording, log: list[tuple]) -> dict[str, Any]:
     return {"n": len(recording.status), "finished": done, "steps": len(log)}
 
 
-def _sglang_totals(recording: Recording, scheduler: SGLangScheduler) -> dict[str, Any]:
+def _sglang_totals(recording: Recording, scheduler: Any, log: list[tuple]) -> dict[str, Any]:
     cache, b = scheduler.cache, scheduler.b
     return {
         "retractions": int(recording.preemptions.sum()),
@@ -290,7 +250,7 @@ def _readmissions(scheduler: Any) -> np.ndarray:
     return np.array(scheduler.log.readmissions, np.int64).reshape(-1, 3)
 
 
-def _tree_differences(scheduler: SGLangScheduler, summary: dict[str, Any]) -> Iterator[str]:
+def _tree_differences(scheduler: Any, ids: list[int], summary: dict[str, Any]) -> Iterator[str]:
     """SGLang's tree at the end, node by node. Of its logical times only the order matters."""
     if not scheduler.cache.caching:
         return
@@ -315,6 +275,50 @@ def _ranked(rows: list[list[Any]]) -> list[list[Any]]:
     times = sorted({time for row in rows for time in row[4:6]})
     rank = {time: place for place, time in enumerate(times)}
     return [[*row[:4], rank[row[4]], rank[row[5]], *row[6:]] for row in rows]
+
+
+class Replayed(NamedTuple):
+    """What the cases of one engine say beside their requests."""
+
+    columns: tuple[str, ...]  #: of a step
+    known: dict[str, Collection[str]]  #: values of its settings whose rules are simulated
+    totals: Callable[[Recording, Any, list[tuple]], dict[str, Any]]  #: of a recording, its scheduler and its step log
+    at_end: Callable[[Any, list[int], dict[str, Any]], Iterator[str]]  #: how what is cached differs from the summary
+
+
+REPLAYED = {
+    "vllm": Replayed(
+        (
+            "step number",
+            "scheduled",
+            "preempted",
+            "blocks allocated",
+            "blocks evicted",
+            "free blocks",
+            "running",
+            "waiting",
+        ),
+        {"policy": QUEUES, "preemption_victim": ("fcfs", "lcf")},
+        _vllm_totals,
+        _queue_differences,
+    ),
+    "sglang": Replayed(
+        (
+            "step number",
+            "kind",
+            "scheduled",
+            "retracted",
+            "tokens evicted",
+            "available",
+            "evictable",
+            "protected",
+            "waiting",
+        ),
+        {"schedule_policy": sglang.ORDERS, "eviction_policy": sglang.POLICIES, "retraction_policy": sglang.RETRACTION},
+        _sglang_totals,
+        _tree_differences,
+    ),
+}
 
 
 def _request_differences(
