@@ -79,10 +79,6 @@ def _last_of_the_least(engine: reference.Engine) -> reference.Request:
     return min(reversed(engine.running), key=lambda v: v.computed) if engine.least_computed else _victim(engine)
 
 
-def _all_loras(engine: reference.Engine) -> set[str | None]:
-    return {r.lora for r in engine.running if r.lora is not None}
-
-
 _victim = reference.Engine._victim
 _release, _enter_block = cache.FreeListPool.release, cache.FreeListPool.enter
 _enter, _contexts, _chain = reference.Engine._enter, reference.Engine._contexts, cache.Hasher.chain
@@ -122,10 +118,10 @@ FAULTS: dict[str, tuple[type, str, Any]] = {
         "_seen_until",
         lambda engine: engine.now,
     ),
-    "asynchronous: who ends keeps its LoRA's place": (
+    "asynchronous: who ends gives its LoRA's place away": (
         reference.Engine,
         "_loras",
-        lambda engine, step: _all_loras(engine),
+        lambda engine, step: {r.lora for r in engine.running if r.lora is not None and r.id in step.scheduled},
     ),
     "lcf counts known tokens": (reference.Engine, "_victim", _least_known),
     "lcf takes the last of equals": (reference.Engine, "_victim", _last_of_the_least),
