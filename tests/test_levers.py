@@ -76,7 +76,7 @@ def test_two_changes_together_ask_for_both_and_cost_what_the_dearer_does() -> No
     fp8, policy = by_words["KV cache in fp8"], by_words["eviction policy s3fifo -> lru"]
     both = policy.and_then(fp8)
     assert both.words == "eviction policy s3fifo -> lru, and KV cache in fp8"
-    assert both.asks_for == "an engine with that policy; a check of the answers' quality"
+    assert both.asks_for == "a check of the answers' quality"
     assert both.costs == "quality"
     assert both.sets == ("cache.policy=lru", "cache.policy_params={}", "model.kv_dtype=fp8")
 

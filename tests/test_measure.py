@@ -389,7 +389,7 @@ def test_models_that_the_kernels_do_not_compute_are_refused():
     with pytest.raises(InputError, match="sliding windows"):
         supported(replace(TINY, sliding_layers=2, window=128))
     with pytest.raises(InputError, match="latent attention"):
-        supported(replace(TINY, kv_lora_rank=512))
+        supported(resolve_model("deepseek-v3"))
 
 
 def test_features_by_hand():

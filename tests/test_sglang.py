@@ -377,7 +377,7 @@ def test_defaults_are_sglangs_own():
         Scenario(WorkloadConfig(preset="demo"), engine=EngineConfig(semantics="sglang", block_size=1))
     )
     engine = resolved.scenario.engine
-    assert (engine.chunked_prefill_size, engine.max_num_seqs, engine.max_num_batched_tokens) == (8192, 3589, None)
+    assert (engine.chunked_prefill_size, engine.max_num_seqs, engine.max_num_batched_tokens) == (8192, 3601, None)
     assert "SGLang" in resolved.origins["max_num_seqs"]
     assert (resolved.params.semantics, resolved.params.block_size) == ("sglang", 1)
     assert api.resolve(resolved.scenario).scenario == resolved.scenario

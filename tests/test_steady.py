@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kvcast.studies.windows import together
 from kvcast import api, load_scenario
 from kvcast.cli import main
 from kvcast.config import load_doc, scenario_from_doc
@@ -109,7 +110,7 @@ def test_variants_get_the_longest_window_of_all():
     small, large = (
         load_scenario(DEMO, [f"cluster.replicas={n}"]) for n in (1, 2)
     )  # twice the memory takes twice as long to fill
-    apart, (a, b) = [api.windowed(one) for one in (small, large)], steady.together([small, large])
+    apart, (a, b) = [api.windowed(one) for one in (small, large)], together([small, large])
     assert apart[0].run.warmup_s < apart[1].run.warmup_s
     assert a.run == b.run == apart[1].run
     assert a.workload == b.workload
