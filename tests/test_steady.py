@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvcast.studies.windows import together
 from kvcast import api, load_scenario
 from kvcast.cli import main
 from kvcast.config import load_doc, scenario_from_doc
 from kvcast.present import summary_text
 from kvcast.scenario import steady
 from kvcast.studies import compare
+from kvcast.studies.windows import together
 from sim.measure.verdict import all_stable
 from workloads import mix
 from workloads import steady as lengths
