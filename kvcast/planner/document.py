@@ -191,3 +191,12 @@ def capacity_of(found: Capacity) -> dict[str, Any]:
         "headroom": None if not most else 1 - found.offered / most,
         "breaks_at_per_s": None if found.most is None or found.endless else found.load((found.held or 0) + 1),
     }
+
+
+def scenario_of(toml: str) -> Scenario:
+    """A scenario that a plan's document holds."""
+    import tomllib
+
+    from kvcast.config import scenario_from_doc
+
+    return scenario_from_doc(tomllib.loads(toml), "the plan's scenario")

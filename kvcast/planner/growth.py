@@ -11,10 +11,10 @@ from typing import Any
 
 from kvcast.planner import document
 from kvcast.planner.candidates import fleet_of
+from kvcast.planner.document import scenario_of
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.load import shortened, with_load
 from kvcast.planner.options import Options
-from kvcast.planner.planning import scenario_of
 from kvcast.planner.progress import GROWTH, Progress
 from kvcast.planner.trials import Trial
 from kvcast.studies.search import Found, fewest

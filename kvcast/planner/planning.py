@@ -157,15 +157,6 @@ def _method(fleet: Fleet) -> str:
     return "one run, a sketch: its batches in order of arrival, never narrower than Wilson's interval"
 
 
-def scenario_of(toml: str) -> Scenario:
-    """A scenario that a plan's document holds."""
-    import tomllib
-
-    from kvcast.config import scenario_from_doc
-
-    return scenario_from_doc(tomllib.loads(toml), "the plan's scenario")
-
-
 def device_of(scenario: Scenario) -> str | None:
     """The GPU as its profile names it."""
     try:
