@@ -16,7 +16,7 @@ from kvcast.pages.edit import inputs, settings
 from kvcast.planner import words
 from kvcast.present import numbers, verdict
 from kvcast.store.runs import load_run
-from kvcast.studies.levers import with_classes
+from kvcast.studies.prompt_levers import with_classes
 from sim.scenario import Scenario, SloConfig
 from tests.ui import plans
 from tests.ui.conftest import Session
