@@ -25,6 +25,6 @@ def prepare(runner: Runner) -> Job:
 
 def prepare_plan(runner: Runner) -> Job:
     """The example's plan, in the background: it takes a minute, and the first page shows how far it is."""
-    from kvcast.pages import plan
+    from kvcast.pages import plan_question
 
-    return runner.submit(plan.start_of(dumps(scenario()), {}), *plan.command({}))
+    return runner.submit(plan_question.start_of(dumps(scenario()), {}), *plan_question.command({}))

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import MISSING, fields
+from difflib import get_close_matches
+from math import inf
 from typing import Any
 
 from kvcast.config import check_text, read_toml, shallow
@@ -32,7 +34,6 @@ _MOST = 1e9
 
 def read_prices(path: str, is_mix: bool) -> tuple[str, Prices, list[Retention]]:
     """(name, prices, retentions) of a price file. Raises InputError naming file, key, value and what was expected."""
-
     table = read_toml(path)
     with shallow(path):
         check_text(table, path)
@@ -56,7 +57,6 @@ def read_prices(path: str, is_mix: bool) -> tuple[str, Prices, list[Retention]]:
 
 def _retentions(path: str, sold: list[Any]) -> list[Retention]:
     """Every [[retention]]; each is a column of the bill under its own name."""
-
     found: list[Retention] = []
     taken = {NO_CACHING.name, CEILING}
     for entry in sold:
@@ -76,7 +76,6 @@ def _retentions(path: str, sold: list[Any]) -> list[Retention]:
 
 def _checked(path: str, where: str, table: dict[str, Any], kind: type) -> Any:
     """kind(**table) after looking at every key."""
-
     known = {f.name: f for f in fields(kind)}
     for key, value in table.items():
         if key not in known:
