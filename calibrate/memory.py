@@ -34,7 +34,6 @@ class KvCapacity:
 
     blocks: int
     tokens: int
-    bytes_per_token: int  #: per rank
     lines: tuple[str, ...]  #: the arithmetic, for people
 
 
@@ -56,7 +55,7 @@ def kv_capacity(
     with the least tensor_parallel that holds the weights and one request of `request` tokens."""
     if not 0 < utilization <= 1:
         raise InputError(f"gpu_memory_utilization is {utilization}; expected a share above 0 and at most 1")
-    weights, per_token = model.weight_bytes(dtype, tp), model.kv_bytes_per_token(kv_dtype, tp)
+    weights = model.weight_bytes(dtype, tp)
     usable, free = _memory(profile, model, dtype, tp, utilization)
     blocks = _blocks(profile, model, dtype, kv_dtype, tp, utilization, block_size)
     lines = [
@@ -84,7 +83,7 @@ def kv_capacity(
             f"{model.name} in {dtype} does not fit {profile.device['name']} at tensor_parallel {tp}: "
             + "; ".join([*lines[:4], wider])
         )
-    return KvCapacity(blocks, blocks * block_size, per_token, tuple(lines))
+    return KvCapacity(blocks, blocks * block_size, tuple(lines))
 
 
 def _memory(profile: DeviceProfile, model: ModelSpec, dtype: str, tp: int, utilization: float) -> tuple[int, int]:
