@@ -48,7 +48,6 @@ class KvCapacity:
 
     blocks: int
     tokens: int
-    bytes_per_token: int  #: per rank
     lines: tuple[str, ...]  #: the arithmetic, for people
 
 
@@ -210,7 +209,7 @@ def capacity(memory: GpuMemory, request: int = 1) -> KvCapacity:
             f"{model.name} in {memory.dtype} does not fit {profile.device['name']} at tensor_parallel {tp}: "
             + "; ".join([*lines[:4], instead])
         )
-    return KvCapacity(blocks, blocks * block_size, memory.bytes_per_token, tuple(lines))
+    return KvCapacity(blocks, blocks * block_size, tuple(lines))
 
 
 def _weights_words(memory: GpuMemory) -> str:

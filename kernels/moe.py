@@ -10,8 +10,6 @@ from kernels.attention import arch_of
 from kernels.backend import FUSE, check_dtype, tl, torch, triton
 from kernels.configs import Config, config_for
 
-GROUP_TILES = 8  # row tiles that walk a column of tiles together, so that they share the weights in L2
-
 
 @triton.jit
 def grouped_gemm_kernel(

@@ -122,9 +122,6 @@ class FreeListPool:
                 self.free[block] = None
                 self.free.move_to_end(block, last=block.key is not None)
 
-    def cached_keys(self) -> set[int]:
-        return set(self.cached)
-
     def check(self, held: list[list[Block]], total: int) -> None:
         refs: dict[Block, int] = {}
         for blocks in held:
@@ -237,9 +234,6 @@ class RankedPool:
                     self._freed(cached)
             if block.key is None:
                 self.unused += 1
-
-    def cached_keys(self) -> set[int]:
-        return set(self.cached)
 
     def check(self, held: list[list[Block]], total: int) -> None:
         private = sum(block.key is None for blocks in held for block in blocks)

@@ -68,7 +68,6 @@ class Request:
     recomputed: int = 0  #: tokens computed again after a preemption
     furthest: int = 0  #: tokens computed at least once
     preemptions: int = 0
-    first_admission_cut_short: bool = False  #: preempted before its first token
     preempted_at: float = 0.0
     preempted_s: float = 0.0  #: from each preemption to the next admission, summed
     token_steps: list[int] = field(default_factory=list)  #: index of the step that sampled each output
@@ -424,7 +423,6 @@ class Engine:
         r.computed, r.prefilling = 0, True
         r.preemptions += 1
         r.preempted_at = self.now
-        r.first_admission_cut_short |= r.sampled == 0
         step.preempted.append(r.id)
         self._requeue(r)
 

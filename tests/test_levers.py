@@ -11,7 +11,8 @@ from calibrate.profile import bundled_profile, bundled_profiles, fitting
 from kvcast import api
 from kvcast.config import override, scenario_from_doc
 from kvcast.scenario.toml import dumps
-from kvcast.studies.levers import ADVICE, COSTS, FREE, LEVERS, changes, without_changes
+from kvcast.studies.change import COSTS, FREE
+from kvcast.studies.levers import ADVICE, LEVERS, changes, without_changes
 from sim.measure.causes import CAUSES
 from sim.scenario import CacheConfig, ClusterConfig, EngineConfig, HardwareConfig, TierConfig
 from tests.test_explain import DOCUMENT, SYSTEM, scenario

@@ -204,7 +204,7 @@ def test_cautions_where_the_arithmetic_is_unsure():
 
 
 def test_explicit_blocks_are_kept_and_warned_about():
-    capacity = KvCapacity(1000, 16000, 1, ())
+    capacity = KvCapacity(1000, 16000, ())
     assert explicit_blocks_warning(1000, capacity) is None
     assert (
         explicit_blocks_warning(1500, capacity)

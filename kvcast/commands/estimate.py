@@ -79,7 +79,7 @@ def as_text(found: dict[str, Any]) -> str:
 def _attained(found: dict[str, Any]) -> str:
     """The share within limits, and how far so few requests go towards a verdict."""
     from kvcast import text
-    from kvcast.present.summary_text import between, class_verdicts, reason
+    from kvcast.present.verdict_text import between, class_verdicts, reason
 
     if not found["limited"]:
         return "no limits are set: every completed request counts"

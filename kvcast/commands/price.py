@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from kvcast.studies.api_price import Bill, Prices, Retention
     from workloads.columns import Workload
 
-TRACE_BREAKPOINT_TOKENS = 128
-CEILING = "ceiling"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -64,7 +61,9 @@ class Asked:
 
 def run(args: argparse.Namespace) -> int:
     from kvcast import text
+    from kvcast.present.price_text import as_text
     from kvcast.studies.api_price import NO_CACHING, Retention, price
+    from kvcast.studies.price_list import CEILING, read_prices
 
     asked = _scenario(args) if args.file.endswith(".toml") else _trace(args)
     name, prices, sold = read_prices(
@@ -75,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         for r in (NO_CACHING, *sold, Retention(CEILING, float("inf"), 1.0))
     }
     document = _document(asked, bills, name, prices, sold)
-    print(text.to_json(document) if args.json else _as_text(document))
+    print(text.to_json(document) if args.json else as_text(document))
     return 0
 
 
@@ -113,102 +112,6 @@ def _trace(args: argparse.Namespace) -> Asked:
     )
     workload, how = in_time_order(workload)
     return Asked(workload, nominal_start_s(workload), np.ones(len(workload), bool), f"requests {how}")
-
-
-# -- the price file ----------------------------------------------------------------------------------------------------
-
-_NUMBERS = {
-    "input_usd_per_mtok": 0.0,
-    "output_usd_per_mtok": 0.0,
-    "read_multiplier": 0.0,
-    "minimum_tokens": 0,
-    "max_breakpoints": 1,
-    "seconds": 0.0,
-    "write_multiplier": 0.0,
-}
-"""Key -> the least value that makes sense."""
-_MOST = 1e9
-"""Of every number but seconds: a retention may be endless."""
-
-
-def read_prices(path: str, is_mix: bool) -> tuple[str, Prices, list[Retention]]:
-    """(name, prices, retentions) of a price file. Raises InputError naming file, key, value and what was expected."""
-    from kvcast.config import read_toml, shallow
-    from kvcast.scenario.checks import check_text
-    from kvcast.studies.api_price import Prices
-    from workloads.errors import InputError
-
-    table = read_toml(path)
-    with shallow(path):
-        check_text(table, path)
-    name, sold = str(table.pop("name", "unnamed")), table.pop("retention", None)
-    if table.get("breakpoints", "auto") == "auto":
-        table["breakpoints"] = "layers" if is_mix else TRACE_BREAKPOINT_TOKENS
-    if table["breakpoints"] != "layers" and (type(table["breakpoints"]) is not int or table["breakpoints"] < 1):
-        raise InputError(
-            f"{path}: breakpoints = {table['breakpoints']!r}, expected 'auto', 'layers' or a number of tokens of at"
-            " least 1"
-        )
-    if type(table.get("prompt_end", True)) is not bool:
-        raise InputError(f"{path}: prompt_end = {table['prompt_end']!r}, expected true or false")
-    prices = _checked(path, "", table, Prices)
-    if not isinstance(sold, list) or not sold:
-        raise InputError(
-            f"{path}: [[retention]] is missing, expected at least one table with name, seconds and write_multiplier"
-        )
-    return name, prices, _retentions(path, sold)
-
-
-def _retentions(path: str, sold: list[Any]) -> list[Retention]:
-    """Every [[retention]]; each is a column of the bill under its own name."""
-    from kvcast.studies.api_price import NO_CACHING, Retention
-    from workloads.errors import InputError
-
-    found: list[Retention] = []
-    taken = {NO_CACHING.name, CEILING}
-    for entry in sold:
-        if not isinstance(entry, dict):
-            raise InputError(
-                f"{path}: [[retention]] {entry!r}, expected a table with name, seconds and write_multiplier"
-            )
-        found.append(_checked(path, "[[retention]] ", entry, Retention))
-        name = found[-1].name
-        if not isinstance(name, str) or not name or name in taken:
-            raise InputError(
-                f"{path}: [[retention]] name = {name!r}, expected a name that no other column of the bill has"
-            )
-        taken.add(name)
-    return found
-
-
-def _checked(path: str, where: str, table: dict[str, Any], kind: type) -> Any:
-    """kind(**table) after looking at every key."""
-    from dataclasses import MISSING
-    from difflib import get_close_matches
-    from math import inf
-
-    from workloads.errors import InputError
-
-    known = {f.name: f for f in fields(kind)}
-    for key, value in table.items():
-        if key not in known:
-            near = get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else "expected one of " + ", ".join(known)
-            raise InputError(f"{path}: {where}{key} is no key of a price file, {hint}")
-        low, most = _NUMBERS.get(key), inf if key == "seconds" else _MOST
-        whole = isinstance(low, int)
-        if low is not None and (
-            isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not low <= value <= most
-        ):
-            above = "" if most == inf else f" and at most {most:g}"
-            raise InputError(
-                f"{path}: {where}{key} = {value!r}, expected a {'whole ' if whole else ''}number of at least"
-                f" {low:g}{above}"
-            )
-    for key, f in known.items():
-        if key not in table and f.default is MISSING:
-            raise InputError(f"{path}: {where}{key} is missing, expected a value")
-    return kind(**table)
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
@@ -301,93 +204,3 @@ def _own(asked: Asked, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
         "arrived": summary["arrived"],
         "break_even_gpu_hour_usd": {row["retention"]: row["total_usd"] / hours if hours else None for row in rows},
     }
-
-
-def _as_text(document: dict[str, Any]) -> str:
-    from kvcast import text
-
-    bills, prices = document["bills"], document["prices"]
-    header = ["", *(row["retention"] for row in bills)]
-    cells = [
-        [label, *(text.usd(row["usd"][key]) for row in bills)]
-        for key, label in (
-            ("uncached", "uncached input"),
-            ("write", "cache writes"),
-            ("read", "cache reads"),
-            ("output", "output"),
-        )
-    ]
-    cells.append(["total", *(text.usd(row["total_usd"]) for row in bills)])
-    cells.append(["tokens read", *(text.count(row["tokens"]["read"]) for row in bills)])
-    cells.append(["share of prompt tokens", *(text.percent(row["hit_rate"]) for row in bills)])
-    cells.append(["a request", *(text.usd(row["usd_per_request"]) for row in bills)])
-    for stat in ("mean", "p50", "p99"):
-        cells.append(
-            [
-                f"a session, {stat}",
-                *(text.usd(row["usd_per_session"] and row["usd_per_session"][stat]) for row in bills),
-            ]
-        )
-    classes = list(bills[0]["classes"])
-    if len(classes) > 1:
-        cells += [
-            [f"class {name}", *(text.usd(row["classes"][name]["total_usd"]) for row in bills)] for name in classes
-        ]
-    own = document["own_gpus"]
-    if own:
-        cells.append(
-            ["equal to a GPU-hour at", *(text.usd(own["break_even_gpu_hour_usd"][row["retention"]]) for row in bills)]
-        )
-    where = (
-        "layer ends" + (" and prompt ends" if prices["prompt_end"] else "")
-        if prices["breakpoints"] == "layers"
-        else f"every {prices['breakpoints']} tokens"
-    )
-    lines = [
-        (
-            f"{document['requests']:,} requests of {document['sessions']:,} sessions, {document['prompt_tokens']:,}"
-            f" prompt tokens; times: {document['times']}"
-        ),
-        f"prices: {prices['name']} (an input, not a fact): input ${prices['input_usd_per_mtok']:g}, output"
-        f" ${prices['output_usd_per_mtok']:g} per million tokens, reads x {prices['read_multiplier']:g}; "
-        + f"cached from {prices['minimum_tokens']:,} tokens at {where}",
-        "",
-        text.table(header, cells),
-        "",
-    ]
-    if not document["prefix_identity"]:
-        lines.append("the workload says nothing about shared text: no reads, because it is unknown")
-    if document["requests_not_priced"]:
-        lines.append(
-            f"{document['requests_not_priced']:,} requests are not priced: outside the window or not completed"
-        )
-    return "\n".join(
-        [*lines, *_own_lines(own), "ceiling: entries never lapse and cost nothing to write; a bound, not an offer"]
-    )
-
-
-def _own_lines(own: dict[str, Any] | None) -> list[str]:
-    from kvcast import text
-
-    if own is None:
-        return []
-    paid = (
-        f"{text.usd(own['usd'])} at ${own['gpu_hour_usd']:g} a GPU-hour, {text.per_million(own, 'usd', text.usd)}"
-        if own["usd"] is not None
-        else "no price given (set cost.gpu_hour_usd)"
-    )
-    load = "" if own["offered_per_s"] is None else f" at {own['offered_per_s']:.3g} requests/s offered"
-    lines = [
-        f"own GPUs: {own['gpus']} for {own['gpu_hours']:.3g} GPU-hours{load}, {paid}; hit rate"
-        f" {text.percent(own['prefix_hit_rate'])}, attainment {text.percent(own['attainment'])}"
-    ]
-    if own["stable"] is False:
-        lines.append(
-            "the fleet is overloaded: the API serves these requests, the fleet did not in time, so the costs are not of"
-            " the same service"
-        )
-    if own["completed"] < own["arrived"]:
-        lines.append(
-            f"the fleet completed {own['completed']:,} of {own['arrived']:,} arrivals; only those are in the API's bill"
-        )
-    return [*lines, "the API's model is another one: the same tokens are not the same answers"]

@@ -30,9 +30,11 @@ from kvcast.figures.calibration import (
     prefill_curve,
     residuals,
 )
-from kvcast.figures.capacity import binding, candidates, goodput_by_rate, growth, latency_by_rate
+from kvcast.figures.capacity import goodput_by_rate, latency_by_rate
 from kvcast.figures.comparison import differences
 from kvcast.figures.latency import latency_cdf
+from kvcast.figures.plan_candidates import candidates
+from kvcast.figures.plan_growth import binding, growth
 from kvcast.figures.replicas import replica_load
 from kvcast.figures.style import unjudged
 from kvcast.figures.timeline import PHASES, by_replica, in_system, lives, lives_of, queue, request_life, window_of

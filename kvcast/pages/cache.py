@@ -15,7 +15,7 @@ from typing import Any
 import streamlit as st
 
 from kvcast import figures, text
-from kvcast.pages import plan, shell
+from kvcast.pages import apply, shell
 from kvcast.pages.edit import inputs
 from kvcast.pages.results import plain, plot
 from kvcast.pages.shell import Page, of_a_run
@@ -168,7 +168,7 @@ def _changes(page: Page, before: Document, cause: Document) -> None:
             places[-1].button(
                 "Apply",
                 key=key,
-                on_click=plan.apply_change,
+                on_click=apply.apply_change,
                 args=(page, change),
                 type="tertiary",
                 icon=":material/check:",

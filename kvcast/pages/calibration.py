@@ -21,8 +21,8 @@ from kvcast.jobs.runner import ROOT
 from kvcast.pages.results import mark_of, plain, plot
 from kvcast.pages.shell import Page, of_a_run
 from kvcast.present.profile_report import STEPS, calibration_lines, is_calibrated
-from kvcast.present.summary_text import EXTRAPOLATED_LIMIT
 from kvcast.present.terms import TERMS
+from kvcast.present.verdict_text import EXTRAPOLATED_LIMIT
 from kvcast.store.runs import Run
 from kvcast.trust import accuracy, step_fit
 

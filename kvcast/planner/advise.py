@@ -15,7 +15,8 @@ from typing import Any
 from kvcast.planner.load import FARTHEST, STRIDE, Capacity, Loads, factor_of, shortened, with_load
 from kvcast.planner.trials import Judged, Trial, Trials
 from kvcast.planner.whatif import LEAST_GAIN, NO_GAIN, Stress, load_words, stress, try_all
-from kvcast.studies.levers import ADVICE, Change, changes, without_changes
+from kvcast.studies.change import Change
+from kvcast.studies.levers import ADVICE, changes, without_changes
 from kvcast.studies.search import fewest, together
 from sim.scenario import Scenario
 

@@ -16,7 +16,7 @@ from typing import Any
 from kvcast import text
 from kvcast.planner import words
 from kvcast.planner.document import slo_of
-from kvcast.present.summary_text import EXTRAPOLATED_LIMIT
+from kvcast.present.verdict_text import EXTRAPOLATED_LIMIT
 from kvcast.trust.model_error import as_words
 from sim.measure.verdict import INTERVAL, MEETS, MISSES, NOBODY, NOT_SHOWN, POOLED
 from sim.scenario import Scenario

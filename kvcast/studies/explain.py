@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from kvcast import api, text
 from kvcast.scenario.toml import dumps
-from kvcast.studies.levers import Change, changes
+from kvcast.studies.change import Change
+from kvcast.studies.levers import changes
 from sim.engines import engine_of
 from sim.kvcache.policies import find
 from sim.scenario import Scenario

@@ -9,72 +9,27 @@ a scenario, or says in a line why there are none. Whoever picks simulates them a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from calibrate.memory import WIDTHS
 from kvcast import api
 from kvcast.scenario.fitting import bundled_for
-from kvcast.scenario.toml import inline
+from kvcast.studies.change import ENGINE, FREE, HARDWARE, QUALITY, Change, Given, Made
+from kvcast.studies.prompt_levers import ANSWERS, one_salt, order, steady_layers
 from sim.engines import engine_of, having
 from sim.fleet.router import ROUTERS
 from sim.scenario import Scenario, TierConfig
-from workloads.config import MixClass
 from workloads.errors import InputError
-from workloads.estimate import best_order
-from workloads.mix import resolve
 
 ADVICE = "advice"
 """The purpose of a plan's advice: the same number of GPUs. The other purposes are causes of missed tokens."""
-FREE, ENGINE, QUALITY, HARDWARE = COSTS = ("free", "engine", "quality", "hardware")
-"""A setting; an engine that can; something for users to accept; memory or GPUs. In order, the dearest last."""
-"""Policies tried in place of the scenario's, by the engine that has them."""
 HOST_TIER = TierConfig(name="host", bandwidth_gb_per_s=50.0, capacity_gib=256.0)
 """Host memory over PCIe 5.0 x16: 64 GB/s on paper."""
 NOT_A_ROUTER = "random"
 """A baseline to compare with, nothing to change to."""
 LEAST_STEP_TOKENS, LEAST_SEQUENCES, BLOCK = 256, 8, 16
-ANSWERS = "a check of the answers' quality"
-
-
-@dataclass(frozen=True)
-class Change:
-    """One thing to do differently. sets: the --set values that make it; the classes of a preset have none."""
-
-    words: str
-    sets: tuple[str, ...]
-    scenario: Scenario
-    asks_for: str = ""  #: what the simulation does not charge
-    costs: str = FREE
-
-    def and_then(self, other: Change) -> Change:
-        """Both; other was made of this one's scenario."""
-        asks = "; ".join(dict.fromkeys(one for one in (self.asks_for, other.asks_for) if one))
-        costs = max(self.costs, other.costs, key=COSTS.index)
-        return Change(f"{self.words}, and {other.words}", (*self.sets, *other.sets), other.scenario, asks, costs)
-
-
-@dataclass(frozen=True)
-class Given:
-    """What a lever looks at. resolved: the scenario with nothing left open; it may be the scenario itself."""
-
-    scenario: Scenario
-    resolved: Scenario
-    policies: Sequence[str]
-
-    def change(self, words: str, values: Mapping[str, Any], asks_for: str = "") -> Change:
-        """With other values of keys such as "cache.policy"."""
-        changed = self.scenario
-        for key, value in values.items():
-            section, name = key.split(".")
-            changed = replace(changed, **{section: replace(getattr(changed, section), **{name: value})})
-        sets = (f"{key}={value if isinstance(value, str) else inline(value)}" for key, value in values.items())
-        return Change(words, tuple(sets), changed, asks_for)
-
-
-Made = list[Change] | str
-"""Changes, or the one-line reason why there are none."""
 
 
 @dataclass(frozen=True)
@@ -276,65 +231,6 @@ def _more_memory(given: Given) -> Made:
     return [given.change(f"KV memory {old:,} -> {2 * old:,} blocks a replica", {"engine.kv_blocks": 2 * old}, asks)]
 
 
-# -- the prompts -------------------------------------------------------------------------------------------------------
-
-ORDER = "prompt layers in the order global, project, session, dynamic"
-TRACE = "a trace: its prompts are what they are"
-
-
-def _order(given: Given) -> Made:
-    if given.scenario.workload.trace is not None:
-        return TRACE
-    return _classes(given, ORDER, _ordered, "layers", ANSWERS) or "the layers of every class are in that order"
-
-
-def _steady_layers(given: Given) -> Made:
-    if given.scenario.workload.trace is not None:
-        return TRACE
-    alone = _classes(given, "no layer that shuffles, is redeployed or holds the time", _steady, "layers", ANSWERS)
-    if not alone:
-        return "no layer shuffles, is redeployed or holds the time"
-    both = "both: layers in that order, and none that changes"
-    ordered = _classes(given, ORDER, _ordered, "layers", ANSWERS)
-    return alone + (_classes(given, both, lambda c: _ordered(_steady(c)), "layers", ANSWERS) if ordered else [])
-
-
-def _one_salt(given: Given) -> Made:
-    if given.scenario.workload.trace is not None:
-        return TRACE
-    asks = "tenants can tell from latency what others sent"
-    return (
-        _classes(given, "one cache salt for all tenants", lambda c: replace(c, isolation=False), "isolation", asks)
-        or "no class has tenants with a salt of their own"
-    )
-
-
-def _ordered(c: MixClass) -> MixClass:
-    return replace(c, layers=best_order(c.layers))
-
-
-def _steady(c: MixClass) -> MixClass:
-    return replace(c, layers=tuple(replace(one, shuffle=0, redeploy_s=0.0, timestamp_s=0.0) for one in c.layers))
-
-
-def _classes(given: Given, words: str, step: Callable[[MixClass], MixClass], key: str, asks_for: str) -> list[Change]:
-    """Every class of the mix changed in this key; nothing where that changes none."""
-    changed = with_classes(given.scenario, step)
-    if changed is None:
-        return []
-    named = given.scenario.workload.class_  # a preset's classes are not in the scenario file: there is nothing to set
-    classes = changed.workload.class_ if named else ()
-    sets = tuple(f"workload.class.{c.name}.{key}={inline(getattr(c, key))}" for c in classes)
-    return [Change(words, sets, changed, asks_for)]
-
-
-def with_classes(scenario: Scenario, step: Callable[[MixClass], MixClass]) -> Scenario | None:
-    """The scenario with every class of its mix changed; None where nothing changes."""
-    mix = resolve(scenario.workload)
-    changed = replace(mix, preset=None, class_=tuple(step(c) for c in mix.class_))
-    return None if changed.class_ == mix.class_ else replace(scenario, workload=changed)
-
-
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 LEVERS = (
@@ -344,8 +240,8 @@ LEVERS = (
     Lever("tokens of a step", FREE, (ADVICE,), _step_tokens),
     Lever("sequences at once", FREE, (ADVICE,), _sequences),
     Lever("KV in fp8", QUALITY, (ADVICE,), _fp8),
-    Lever("order of the layers", QUALITY, (ADVICE, "changed_earlier"), _order),
-    Lever("layers that change", QUALITY, ("changed_earlier",), _steady_layers),
+    Lever("order of the layers", QUALITY, (ADVICE, "changed_earlier"), order),
+    Lever("layers that change", QUALITY, ("changed_earlier",), steady_layers),
     Lever("a host tier", HARDWARE, (ADVICE,), _host_tier),
     Lever("larger tiers", HARDWARE, ("evicted",), _larger_tiers),
     Lever("more KV memory", HARDWARE, ("evicted_memory", "evicted"), _more_memory),
@@ -353,5 +249,5 @@ LEVERS = (
     Lever("blocks of 16", FREE, (ADVICE,), _common_blocks),
     Lever("smaller blocks", ENGINE, ("partial_block",), _quarter_blocks),
     Lever("GPUs a replica", FREE, (ADVICE,), _another_width),
-    Lever("one salt", QUALITY, ("other_tenant",), _one_salt),
+    Lever("one salt", QUALITY, ("other_tenant",), one_salt),
 )

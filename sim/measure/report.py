@@ -17,10 +17,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.measure import metrics
-from sim.measure.causes import CAUSES, Causes, miss_causes
+from sim.measure.causes import miss_causes
 from sim.measure.cost import busy_gpu_s, cache_worth, cost_summary
 from sim.measure.held import replicas_held
 from sim.measure.metrics import Window
+from sim.measure.notes import notes
+from sim.measure.numbers import (
+    by_scope,
+    cache_numbers,
+    engine_numbers,
+    fate_counts,
+    flat,
+    flops,
+    latencies,
+    latency_of,
+    throughput,
+)
 from sim.measure.stability import BOUNDED, Stability, assess_fleet
 from sim.measure.tables import (
     cache_table,
@@ -34,28 +46,12 @@ from sim.measure.tables import (
 from sim.measure.timeline import interval_ends, interval_of, timeline
 from sim.measure.utilization import utilization
 from sim.measure.verdict import judge, named_limits, sample_of
-from sim.recording import (
-    ABORTED,
-    COMPLETED,
-    NOT_ARRIVED,
-    SESSION_TRUNCATED,
-    STATUS,
-    UNFINISHED,
-    Recording,
-    Samples,
-    Steps,
-)
+from sim.recording import COMPLETED, NOT_ARRIVED, Recording, Samples, Steps
 from sim.scenario import RunConfig, Scenario
-from workloads.columns import SCOPES, Workload
+from workloads.columns import Workload
 
 if TYPE_CHECKING:
     from calibrate.utilization import Peaks, StepWork
-
-STEADY, OVERLOADED_TRACE, MEANS_ONLY = "steady state", "overloaded trace", "means only"
-"""What a summary's latencies are of: a run whose fleet keeps up; a trace, whose every request is there, that ends with
-a growing backlog; of an unstable mix only the means, which say how long it ran as much as how fast it is."""
-LATENCIES = ("ttft", "tpot", "itl", "e2el", "queue")
-COUNTING_RULE = "full blocks found at first admission / prompt tokens, whole cluster"
 
 
 @dataclass(frozen=True)
@@ -134,7 +130,7 @@ def build_report(
     groups = [inside & completed] + (
         [inside & completed & (class_id == c) for c in range(n_classes)] if n_classes > 1 else []
     )
-    latency = _latency(rec, times, groups)
+    latency = latencies(rec, times, groups)
     told = latency_of(stability, scenario)
     shares = metrics.step_shares(rec.steps, window)
     fates = fate_counts(rec.status[inside])
@@ -145,9 +141,9 @@ def build_report(
             [sample_of(columns, rec.arrival_s, inside, named_limits(workload, slo))], scenario.slo, stability.stable
         )
     summary: dict[str, Any] = {
-        **_throughput(rec, workload, window, inside & completed, prefilled_tokens, output_tokens),
+        **throughput(rec, workload, window, inside & completed, prefilled_tokens, output_tokens),
         "request_goodput": float((good & inside).sum()) / window.seconds if limited and window.seconds > 0 else None,
-        **_flat(latency[0], told),
+        **flat(latency[0], told),
         "latency_of": told,
         "offered_per_s": offered_per_s,
         "arrived": int(inside.sum()),
@@ -157,18 +153,18 @@ def build_report(
         "lost_with_session": metrics.lost_with_session(rec, workload),
         "censored": bool(inside.sum() - (inside & completed).sum() > metrics.CENSORED_SHARE * inside.sum()),
         "single_token_outputs": int((workload.output_tokens[inside & completed] == 1).sum()),
-        **_cache_numbers(rec, workload, counted, causes),
+        **cache_numbers(rec, workload, counted, causes),
         "evicted_split": (
             None
             if evicted is None
             else {
                 **evicted.summary(counted),
-                "by_scope": {part: _by_scope(table) for part, table in evicted.by_scope.items()},
+                "by_scope": {part: by_scope(table) for part, table in evicted.by_scope.items()},
             }
         ),
         **({"tiers": tier_table(rec, counted)} if rec.tiers else {}),
-        **_flops(rec, workload, counted, prefill_flops),
-        **_engine_numbers(rec, window, inside, shares, held),
+        **flops(rec, workload, counted, prefill_flops),
+        **engine_numbers(rec, window, inside, shares, held),
         **utilization(rec, window, shares["busy_s"], gpus, step_work, peaks),
         "attainment": float((good & inside).sum() / inside.sum()) if limited and inside.any() else None,
         "attainment_target": scenario.slo.attainment,
@@ -211,7 +207,7 @@ def build_report(
         steps=rec.steps,
         samples=rec.samples,
         life=rec.life,
-        notes=(*workload.notes, *rec.notes, *_notes(summary, workload, window, scenario, causes)),
+        notes=(*workload.notes, *rec.notes, *notes(summary, workload, window, scenario, causes)),
     )
 
 
@@ -249,200 +245,3 @@ def stability_of(rec: Recording, workload: Workload, window: Window) -> Stabilit
         window.start_s,
         min(window.last_arrival_s, last_new_s),
     )
-
-
-def _latency(
-    rec: Recording, times: dict[str, np.ndarray], groups: list[np.ndarray]
-) -> list[dict[str, dict[str, float | None]]]:
-    gaps = metrics.gap_values(rec)
-    gaps *= 1e3
-    buckets = metrics.value_buckets(gaps)
-    column = {"ttft": "ttft_s", "tpot": "tpot_s", "e2el": "e2e_s", "queue": "queue_s"}
-    tables = []
-    for group in groups:
-        table = {name: metrics.describe(times[column[name]][group] * 1e3) for name in column}
-        table["itl"] = metrics.describe_weighted(gaps, metrics.gap_counts(rec, group), buckets)
-        tables.append({name: table[name] for name in LATENCIES})
-    return tables
-
-
-def latency_of(stability: Stability, scenario: Scenario) -> str:
-    """Which of the latencies may be told: STEADY, OVERLOADED_TRACE or MEANS_ONLY."""
-    if stability.stable is not False:
-        return STEADY
-    return MEANS_ONLY if scenario.workload.trace is None else OVERLOADED_TRACE
-
-
-def _flat(latency: dict[str, dict[str, float | None]], told: str) -> dict[str, float | None]:
-    """{"mean_ttft_ms": ...}; percentiles and spread are None where only means are told."""
-    return {
-        f"{stat}_{name}_ms": None if told == MEANS_ONLY and stat != "mean" else value
-        for name, stats in latency.items()
-        for stat, value in stats.items()
-    }
-
-
-def _throughput(
-    rec: Recording, workload: Workload, window: Window, done: np.ndarray, prefilled: int, output_tokens: int
-) -> dict[str, Any]:
-    """Things done inside the window, whoever's they are, over its length."""
-    span = window.seconds if window.seconds > 0 else np.nan
-    finished = int(window.holds(rec.finish_s).sum())
-    rates = {
-        "request_throughput": finished / span,
-        "input_throughput": prefilled / span,
-        "output_throughput": output_tokens / span,
-        "total_token_throughput": (prefilled + output_tokens) / span,
-    }
-    return {
-        "duration": window.seconds,
-        "completed": int(done.sum()),
-        "total_input_tokens": int(workload.prompt_tokens[done].sum()),
-        "total_output_tokens": int(workload.output_tokens[done].sum()),
-        **{k: None if np.isnan(v) else float(v) for k, v in rates.items()},
-    }
-
-
-def fate_counts(status: np.ndarray) -> dict[str, Any]:
-    count = np.bincount(status, minlength=len(STATUS))
-    rejected = {
-        STATUS[s].removeprefix("rejected_"): int(count[s])
-        for s in range(len(STATUS))
-        if STATUS[s].startswith("rejected_")
-    }
-    return {
-        "rejected": rejected,
-        "session_truncated": int(count[SESSION_TRUNCATED]),
-        "aborted": int(count[ABORTED]),
-        "unfinished": int(count[UNFINISHED]),
-    }
-
-
-def _cache_numbers(rec: Recording, workload: Workload, counted: np.ndarray, causes: Causes) -> dict[str, Any]:
-    prompt = int(workload.prompt_tokens[counted].sum())
-
-    def rate(column: np.ndarray) -> float | None:
-        return float(column[counted].sum()) / prompt if prompt else None
-
-    hit = rec.hit_tokens[counted]
-    return {
-        "prompt_tokens": prompt,
-        "prefix_hit_tokens": int(hit.sum()),
-        "prefix_hit_rate": rate(rec.hit_tokens),
-        "reuse_ceiling_replica": rate(rec.ceiling_replica_tokens),
-        "reuse_ceiling_fleet": rate(rec.ceiling_fleet_tokens),
-        "reuse_ceiling_replica_tokens": int(rec.ceiling_replica_tokens[counted].sum()),
-        "reuse_ceiling_fleet_tokens": int(rec.ceiling_fleet_tokens[counted].sum()),
-        "requests_with_hit_share": float((hit > 0).mean()) if len(hit) else None,
-        "hit_tokens_per_request": {f"p{p}": float(np.percentile(hit, p)) if len(hit) else None for p in (10, 50, 90)},
-        "counting_rule": COUNTING_RULE,
-        "block_size": rec.block_size,
-        "kv_blocks": rec.kv_blocks,
-        "prefix_identity": workload.prefix_identity,
-        "miss_tokens": {
-            c: int(causes.tokens[c][counted].sum()) if causes.determinable.get(c, True) else None for c in CAUSES
-        },
-        "shared_partial_block_tokens": int(causes.shared_partial[counted].sum()),
-        "hit_tokens": {"by_scope": _by_scope(causes.by_scope["hit"])},
-        "preemptions": int(rec.preemptions[counted].sum()),
-        "recomputed_tokens": int(rec.recomputed_tokens[counted].sum()),
-        "readmission_hit_tokens": int(rec.readmission_hit_tokens[counted].sum()),
-        "evicted_blocks": rec.evicted_blocks,
-    }
-
-
-def _by_scope(counts: np.ndarray) -> dict[str, int]:
-    return {scope: int(total) for scope, total in zip(SCOPES, counts.sum(axis=0), strict=True) if total}
-
-
-def _flops(rec: Recording, workload: Workload, counted: np.ndarray, flops: Callable | None) -> dict[str, float | None]:
-    """FLOPs of the counted prompts without a cache, and what the first admissions' hits saved of them."""
-    if flops is None:
-        return {"prefill_flops": None, "prefill_flops_saved": None}
-    prompt, hit = workload.prompt_tokens[counted], rec.hit_tokens[counted].astype(np.int64)
-    whole = float(np.sum(flops(prompt, np.zeros_like(prompt))))
-    return {"prefill_flops": whole, "prefill_flops_saved": whole - float(np.sum(flops(prompt - hit, hit)))}
-
-
-def _engine_numbers(
-    rec: Recording, window: Window, inside: np.ndarray, shares: dict[str, float], held: float
-) -> dict[str, Any]:
-    """held: mean number of replicas that hold their GPUs in the window."""
-    blocks = rec.kv_blocks * held or 1
-
-    def mean(column: str) -> float:
-        return sum(metrics.time_mean(s, column, window) for s in rec.samples)
-
-    running, present = mean("running"), metrics.in_system_mean(rec, window)
-    peak = max((int(s.blocks_in_use.max()) for s in rec.samples if len(s.t_s)), default=0)
-    return {
-        "kv_usage_mean": mean("blocks_in_use") / blocks,
-        "kv_usage_peak": peak / rec.kv_blocks if rec.kv_blocks else None,
-        "kv_cached_idle_mean": mean("blocks_cached_idle") / blocks,
-        "in_system_mean": present,
-        "running_mean": running,
-        "waiting_mean": present - running,
-        "decode_batch_mean": shares["decode_batch"],
-        "tokens_per_step_mean": shares["tokens_per_step"],
-        "busy_share": shares["busy_s"] / (window.seconds * held) if window.seconds > 0 and held else None,
-        "preempted_s": float(rec.preempted_s[inside].sum()),
-        "coverage": {k: shares[k] for k in ("measured", "interpolated", "extrapolated")},
-    }
-
-
-def _notes(
-    summary: dict[str, Any], workload: Workload, window: Window, scenario: Scenario, causes: Causes
-) -> tuple[str, ...]:
-    notes = []
-    span = f"{window.start_s:g} to {window.end_s:.6g} s"
-    tail = window.end_s - window.last_arrival_s
-    if window.drained:
-        notes.append(f"rates are over {span}, the whole run after warm-up; its last {tail:.6g} s had no arrivals")
-    else:
-        notes.append(f"rates are over {span}; tokens count when they are computed")
-    if summary["latency_of"] == MEANS_ONLY:
-        notes.append(
-            "unstable: percentiles are None in the summary, and means say how long the run was as much as how fast the"
-            " fleet is"
-        )
-    if summary["latency_of"] == OVERLOADED_TRACE:
-        notes.append(
-            "the trace ends with a growing backlog: its latencies are those of its own requests, a longer trace would"
-            " have longer ones"
-        )
-    if summary["stable"] is None:
-        notes.append(f"stability unknown: {summary['stable_reason']}")
-    if summary.get("retries"):
-        notes.append(
-            f"replicas failed: {summary['retries']} times a request lost all that was computed for it and began again;"
-            " its times count from its arrival, its hits and tokens are of its last attempt"
-        )
-    if summary["censored"]:
-        missing = summary["arrived"] - summary["completed"]
-        notes.append(
-            f"censored: {missing} of {summary['arrived']} arrivals did not complete and are in no latency statistic"
-        )
-    if summary["single_token_outputs"]:
-        notes.append(
-            f"{summary['single_token_outputs']} requests have one output token: no TPOT, counted as meeting its limit"
-        )
-    for tier in summary.get("tiers", [])[1:]:
-        if tier["write_share"] is None or tier["write_share"] > 1:
-            notes.append(
-                f"cache tier {tier['name']}: more was written to it than its bandwidth takes in that time; writes are"
-                " assumed to keep up, so its hits are too many"
-            )
-    if not workload.prefix_identity:
-        notes.append(
-            "the workload says nothing about shared text: every hit rate is 0 because it is unknown, not because"
-            " nothing is shared"
-        )
-    if summary["step_flops"] is not None and summary["peaks"] is None:
-        notes.append("MFU and MBU unknown: no data-sheet peaks for this profile's device and type")
-    unnamed = sorted({s for s in workload.class_slo if s and s not in scenario.slo.classes})
-    if unnamed and summary["attainment"] is not None:
-        notes.append(f"SLO classes without limits of their own use the default limits: {', '.join(unnamed)}")
-    for cause, known in causes.determinable.items():
-        if not known:
-            notes.append(f"{cause} is not determinable for this workload: such tokens are counted as cold")
-    return tuple(notes)

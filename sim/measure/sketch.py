@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from sim.measure import metrics
-from sim.measure.report import fate_counts, judged_window, stability_of
+from sim.measure.numbers import fate_counts
+from sim.measure.report import judged_window, stability_of
 from sim.recording import COMPLETED, NOT_ARRIVED, Recording
 from sim.scenario import Scenario
 from workloads.columns import Workload

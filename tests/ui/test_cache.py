@@ -10,7 +10,7 @@ import pytest
 from kvcast import api, cli, figures, text
 from kvcast.config import scenario_from_doc
 from kvcast.jobs import runner
-from kvcast.pages import cache, plan, shell
+from kvcast.pages import apply, cache, shell
 from kvcast.pages.edit import inputs, settings
 from kvcast.scenario.toml import dumps
 from kvcast.store.runs import load_run
@@ -167,14 +167,14 @@ def test_a_mix_that_shares_nothing_says_so_in_numbers(folder):
 
 def test_every_change_that_explain_tries_can_be_applied_and_changes_nothing_else(folder, monkeypatch):
     shown, adopted = inputs.Asked(settings.demo()).toml, []
-    monkeypatch.setattr(plan, "adopt", lambda page, scenario: adopted.append(scenario))
+    monkeypatch.setattr(apply, "adopt", lambda page, scenario: adopted.append(scenario))
     page = shell.Page(shell.runner_of(str(folder)), inputs.Asked(settings.demo()), shown, None, None)
     given = scenario_from_doc(tomllib.loads(shown))
     run = api.resolve(api.windowed(given)).scenario
     for cause in ("other_replica", "evicted_policy", "evicted_memory", "partial_block"):
         for change in changes(cause, run, run):
             adopted.clear()
-            plan.apply_change(page, {"set": change.sets, "scenario": dumps(change.scenario)})
+            apply.apply_change(page, {"set": change.sets, "scenario": dumps(change.scenario)})
             (applied,) = adopted
             assert applied != given
             assert applied.engine.max_num_seqs is None, "what the engine filled in stays open"

@@ -11,12 +11,12 @@ import pytest
 
 from kvcast import api
 from kvcast.jobs import runner
-from kvcast.pages import answer, compare, plan, results, shell
+from kvcast.pages import answer, apply, compare, plan_files, plan_question, results, shell
 from kvcast.pages.edit import inputs, settings
 from kvcast.planner import words
 from kvcast.present import numbers, verdict
 from kvcast.store.runs import load_run
-from kvcast.studies.levers import with_classes
+from kvcast.studies.prompt_levers import with_classes
 from sim.scenario import Scenario, SloConfig
 from tests.ui import plans
 from tests.ui.conftest import Session
@@ -48,7 +48,7 @@ def small(shared):
 @pytest.fixture(scope="module")
 def demo_plan(folder):
     """The hand-made plan as the answer to the demo's question."""
-    toml = plan.start_of(inputs.Asked(settings.demo()).toml, {})
+    toml = plan_question.start_of(inputs.Asked(settings.demo()).toml, {})
     document = {**plans.plan(), "scenario": inputs.Asked(settings.demo()).toml}
     key = runner.key_of(toml, ("plan",))
     (folder / f"{key}.json").write_text(json.dumps(document))
@@ -385,13 +385,13 @@ def test_an_unstable_run_has_a_growth_and_no_latency(small):
 
 
 def test_nothing_chosen_plans_the_scenario_as_it_is():
-    assert plan.command(plan.axes_of(settings.demo(), [], [], [], [])) == ("plan",)
+    assert plan_question.command(plan_question.axes_of(settings.demo(), [], [], [], [])) == ("plan",)
 
 
 def test_choices_are_axes_with_the_scenarios_own_value_among_them():
-    axes = plan.axes_of(settings.demo(), [("roofline:H100-SXM", "bf16", 1)], [1, 2], ["lfu"], ["round-robin"])
+    axes = plan_question.axes_of(settings.demo(), [("roofline:H100-SXM", "bf16", 1)], [1, 2], ["lfu"], ["round-robin"])
     own = settings.demo().hardware.profile
-    assert plan.command(axes) == (
+    assert plan_question.command(axes) == (
         "plan",
         "--vary",
         f"hardware.profile={own},roofline:H100-SXM",
@@ -400,25 +400,25 @@ def test_choices_are_axes_with_the_scenarios_own_value_among_them():
         "--vary",
         "cache.policy=lfu,lru",
     )
-    measured = plan.axes_of(settings.demo(), [("measured-4", "bf16", 4)], [1, 2, 8], [], [])
+    measured = plan_question.axes_of(settings.demo(), [("measured-4", "bf16", 4)], [1, 2, 8], [], [])
     assert measured["hardware.tensor_parallel"] == [1, 4], "a measured profile has its own width"
 
 
 def test_a_plan_is_found_again_from_its_own_answer():
     axes = {"cache.policy": ["lfu", "lru"]}
     toml = inputs.Asked(settings.demo()).toml
-    answered = results.text and plan._scenario(toml, ["cache.policy=lfu", "cluster.replicas=7"])
-    assert plan.start_of(inputs.Asked(answered).toml, axes) == plan.start_of(toml, axes)
+    answered = results.text and plan_question.with_settings(toml, ["cache.policy=lfu", "cluster.replicas=7"])
+    assert plan_question.start_of(inputs.Asked(answered).toml, axes) == plan_question.start_of(toml, axes)
 
 
 def test_a_change_without_keys_to_set_is_applied_from_its_scenario(shared, monkeypatch):
     shown, adopted = inputs.Asked(settings.demo()).toml, []
-    monkeypatch.setattr(plan, "adopt", lambda page, scenario: adopted.append(scenario))
+    monkeypatch.setattr(apply, "adopt", lambda page, scenario: adopted.append(scenario))
     page = shell.Page(shared, inputs.Asked(settings.demo()), shown, None, None)
-    windowed = api.windowed(plan._scenario(shown))
+    windowed = api.windowed(plan_question.with_settings(shown))
     reordered = with_classes(windowed, lambda c: replace(c, layers=tuple(reversed(c.layers))))
     for sets, scenario in (([], reordered), (["cluster.replicas=5"], windowed), (["cache.policy=lfu"], reordered)):
-        plan.apply_change(page, {"set": sets, "scenario": inputs.Asked(scenario).toml})
+        apply.apply_change(page, {"set": sets, "scenario": inputs.Asked(scenario).toml})
     assert [(one.cluster.replicas, one.cache.policy) for one in adopted] == [(2, "lru"), (5, "lru"), (2, "lfu")]
     assert [one.workload.class_ == reordered.workload.class_ for one in adopted] == [True, False, True]
     assert all(one.workload.duration_s is None and one.run.warmup_s is None for one in adopted), (
@@ -428,7 +428,7 @@ def test_a_change_without_keys_to_set_is_applied_from_its_scenario(shared, monke
 
 def test_nothing_leaves_with_a_path_of_the_server():
     toml = '[workload]\ntrace = "/srv/secret/trace.csv"\n'
-    found = plan.portable(plans.plan(scenario=toml, advice=[{**plans.PLAN["advice"][0], "scenario": toml}]))
+    found = plan_files.portable(plans.plan(scenario=toml, advice=[{**plans.PLAN["advice"][0], "scenario": toml}]))
     assert "secret" not in json.dumps(found)
 
 
@@ -448,7 +448,7 @@ def test_candidates_are_a_table_with_the_reason_of_each():
         "lfu" in row["candidate"] for row in rows
     ], "extrapolated numbers are marked"
     assert all(list(row) == list(rows[0]) for row in rows), "a column for each limit, whoever was judged by it"
-    table = pyarrow.csv.read_csv(io.BytesIO(plan.candidates_csv(plans.plan()).encode()))
+    table = pyarrow.csv.read_csv(io.BytesIO(plan_files.candidates_csv(plans.plan()).encode()))
     assert table["replicas"].to_pylist() == [c["replicas"] for c in plans.PLAN["candidates"]]
     assert table["attainment_low"].to_pylist()[0] == pytest.approx(0.908)
 
@@ -491,7 +491,7 @@ def test_a_plan_is_shown_with_advice_that_can_be_applied(demo_plan):
     words = session.words()
     assert "This is the fewest: 2 × H200-SXM meets: chat 99.9 %" in words.replace("**", "")
     assert "headroom 60 % (58 % surely), breaks at 7.4 requests/s" in words
-    assert plan.FIND not in session.buttons()
+    assert plan_question.FIND not in session.buttons()
     assert "vllm serve meta-llama/Llama-3.1-8B-Instruct" in words
     assert "3 replicas survive the loss of one" in words
     assert {f"plan.{name}" for name in ("plan.json", "candidates.csv", "plan.html")} <= {
@@ -530,9 +530,9 @@ def test_a_pinned_run_is_the_baseline_of_the_next(demo_plan):
 def test_a_plan_found_by_the_command_line(folder):
     session = Session()
     session.at.number_input(key="rate_scale").set_value(0.5).run()
-    session.press("Run").press(plan.FIND)
+    session.press("Run").press(plan_question.FIND)
     shown = session.at.session_state.job
-    job = shell.runner_of(str(shown.folder.parent)).existing(plan.start_of(shown.scenario_toml, {}), "plan")
+    job = shell.runner_of(str(shown.folder.parent)).existing(plan_question.start_of(shown.scenario_toml, {}), "plan")
     job.wait()
     assert job.done, job.failure()
     session.settle(session.at.run())
@@ -546,7 +546,7 @@ def test_where_no_fleet_will_do_wider_replicas_are_a_press_away(folder):
     page.at.number_input(key="target").set_value(99.99)
     page.press("Run")
     toml = page.at.session_state.job.scenario_toml
-    start = plan.start_of(toml, {})
+    start = plan_question.start_of(toml, {})
     document = plans.plan()
     key = runner.key_of(start, ("plan",))
     (folder / f"{key}.json").write_text(
@@ -590,10 +590,13 @@ def test_candidates_without_coordinates_are_not_drawn(monkeypatch):
 
 
 def test_the_plan_has_a_command_line():
-    asked = plan.command({"cache.policy": ["lfu", "lru"]}, 3)
-    assert plan.command_line(asked) == "kvcast plan scenario.toml --vary cache.policy=lfu,lru --seeds 3 --out my-plan"
-    assert plan.command({}, 1, fixed=True) == ("plan", "--seeds", "1", "--fixed")
-    assert plan.command({}) == ("plan",), "the command's own number of runs"
+    asked = plan_question.command({"cache.policy": ["lfu", "lru"]}, 3)
+    assert (
+        plan_question.command_line(asked)
+        == "kvcast plan scenario.toml --vary cache.policy=lfu,lru --seeds 3 --out my-plan"
+    )
+    assert plan_question.command({}, 1, fixed=True) == ("plan", "--seeds", "1", "--fixed")
+    assert plan_question.command({}) == ("plan",), "the command's own number of runs"
 
 
 def test_the_question_may_be_how_far_this_fleet_reaches_and_the_seeds_are_chosen(folder):
@@ -604,8 +607,8 @@ def test_the_question_may_be_how_far_this_fleet_reaches_and_the_seeds_are_chosen
     session = Session()
     session.at.session_state["plan.seeds"] = 3
     session.settle(session.at.run())
-    assert any(button.key == f"start {plan.FIND} plan --seeds 3" for button in session.at.button)
-    session.at.session_state["plan.question"] = plan.REACH
+    assert any(button.key == f"start {plan_question.FIND} plan --seeds 3" for button in session.at.button)
+    session.at.session_state["plan.question"] = plan_question.REACH
     session.settle(session.at.run())
     assert "This fleet is enough: 2 × H200-SXM meets: chat 99.9 %" in session.words().replace("**", "")
     assert "kvcast plan scenario.toml --seeds 3 --fixed --out my-plan" in session.words()

@@ -1,0 +1,69 @@
+"""What a reader must know to read a report's numbers, in lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim.measure.causes import Causes
+from sim.measure.metrics import Window
+from sim.measure.numbers import MEANS_ONLY, OVERLOADED_TRACE
+from sim.scenario import Scenario
+from workloads.columns import Workload
+
+
+def notes(
+    summary: dict[str, Any], workload: Workload, window: Window, scenario: Scenario, causes: Causes
+) -> tuple[str, ...]:
+    notes = []
+    span = f"{window.start_s:g} to {window.end_s:.6g} s"
+    tail = window.end_s - window.last_arrival_s
+    if window.drained:
+        notes.append(f"rates are over {span}, the whole run after warm-up; its last {tail:.6g} s had no arrivals")
+    else:
+        notes.append(f"rates are over {span}; tokens count when they are computed")
+    if summary["latency_of"] == MEANS_ONLY:
+        notes.append(
+            "unstable: percentiles are None in the summary, and means say how long the run was as much as how fast the"
+            " fleet is"
+        )
+    if summary["latency_of"] == OVERLOADED_TRACE:
+        notes.append(
+            "the trace ends with a growing backlog: its latencies are those of its own requests, a longer trace would"
+            " have longer ones"
+        )
+    if summary["stable"] is None:
+        notes.append(f"stability unknown: {summary['stable_reason']}")
+    if summary.get("retries"):
+        notes.append(
+            f"replicas failed: {summary['retries']} times a request lost all that was computed for it and began again;"
+            " its times count from its arrival, its hits and tokens are of its last attempt"
+        )
+    if summary["censored"]:
+        missing = summary["arrived"] - summary["completed"]
+        notes.append(
+            f"censored: {missing} of {summary['arrived']} arrivals did not complete and are in no latency statistic"
+        )
+    if summary["single_token_outputs"]:
+        notes.append(
+            f"{summary['single_token_outputs']} requests have one output token: no TPOT, counted as meeting its limit"
+        )
+    for tier in summary.get("tiers", [])[1:]:
+        if tier["write_share"] is None or tier["write_share"] > 1:
+            notes.append(
+                f"cache tier {tier['name']}: more was written to it than its bandwidth takes in that time; writes are"
+                " assumed to keep up, so its hits are too many"
+            )
+    if not workload.prefix_identity:
+        notes.append(
+            "the workload says nothing about shared text: every hit rate is 0 because it is unknown, not because"
+            " nothing is shared"
+        )
+    if summary["step_flops"] is not None and summary["peaks"] is None:
+        notes.append("MFU and MBU unknown: no data-sheet peaks for this profile's device and type")
+    unnamed = sorted({s for s in workload.class_slo if s and s not in scenario.slo.classes})
+    if unnamed and summary["attainment"] is not None:
+        notes.append(f"SLO classes without limits of their own use the default limits: {', '.join(unnamed)}")
+    for cause, known in causes.determinable.items():
+        if not known:
+            notes.append(f"{cause} is not determinable for this workload: such tokens are counted as cold")
+    return tuple(notes)
