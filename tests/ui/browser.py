@@ -216,16 +216,18 @@ class Reader:
         return self._begun().rest()
 
     def _opened(self, row: int, column: int) -> Any:
-        """The field of a cell. A table that is being drawn anew lets go of the keys: then once more."""
+        """The field of a cell. A table that is being drawn anew loses keys: then once more, from the first column."""
         from playwright.sync_api import TimeoutError as NotThereError
 
         field = self.page.locator("#portal").locator("input, textarea").first
+        chosen = self.page.locator(f"#glide-cell-{column + 1}-{row}[aria-selected=true]")  # column 0 chooses rows
         for _ in range(10):
             self.page.get_by_test_id("stDataFrame").first.click(position={"x": 60, "y": 52 + 35 * row})
             for _ in range(column):
                 self.page.keyboard.press("ArrowRight")
-            self.page.keyboard.press("Enter")
             try:
+                chosen.wait_for(state="attached", timeout=3_000)
+                self.page.keyboard.press("Enter")
                 field.wait_for(timeout=10_000)
                 break
             except NotThereError:
