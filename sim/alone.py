@@ -14,6 +14,7 @@ import numpy as np
 
 from calibrate.latency import StepTime
 from sim.engines import engine_of
+from sim.front_end import alone_s as alone_in_front_end_s
 from sim.scenario import EngineParams
 from workloads.columns import Workload
 
@@ -32,7 +33,8 @@ def alone(workload: Workload, params: EngineParams, step_time: StepTime, cached:
     if not served.any():
         return times
     prompt, output, cached = prompt[served], output[served], cached[served]
-    ttft_s = params.frontend_s + _prefill_s(prompt, cached, params, step_time)
+    before_s, after_s = alone_in_front_end_s(params, prompt)
+    ttft_s = before_s + _prefill_s(prompt, cached, params, step_time) + after_s
     decode_s = _decode_s(prompt, output, step_time, params.step_overhead_s)
     with np.errstate(invalid="ignore"):
         found = {

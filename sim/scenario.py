@@ -23,7 +23,9 @@ from workloads.limits import (
     MAX_KV_BLOCKS,
     MAX_REPLICAS,
     MAX_SEED,
+    MAX_WORKERS,
     MS,
+    RATE,
     SECONDS,
     SHARE,
     TOKENS,
@@ -141,6 +143,19 @@ class SchedulerConfig:
         choices=("length", "priority"),
         engine="sglang",
     )
+    frontend_us_per_prompt_token: float = key(
+        0.0, "front end: for each token of a prompt (template, tokenizer), beside frontend_ms, microseconds", MS
+    )
+    frontend_us_per_output_token: float = key(
+        0.0, "front end: its servers' time for each output token of any request (detokenizer, stream), microseconds", MS
+    )
+    frontend_requests_per_s: float | None = key(
+        None,
+        "front end: requests a second that each of its workers takes, first come first served; default: any number at"
+        " once",
+        RATE,
+    )
+    frontend_workers: int = key(1, "front end: workers of a replica's API server", from_1(MAX_WORKERS))
 
 
 @dataclass(frozen=True, kw_only=True)
