@@ -28,7 +28,9 @@ def alone(workload: Workload, params: EngineParams, step_time: StepTime, cached:
     cached: prompt tokens that the prefix cache holds, int [n], below the prompt. TPOT is NaN for a single output token.
     All are infinite for a request that no replica can serve. No time to load from cache tiers is counted."""
     prompt, output = workload.prompt_tokens, workload.output_tokens
-    served = (prompt + output <= params.max_model_len) & np.asarray(engine_of(params).holds(params, prompt + output))
+    engine, tokens = engine_of(params), prompt + output
+    served = (tokens <= params.max_model_len) & np.asarray(engine.holds(params, tokens))
+    served &= prompt <= engine.longest_prompt(params)
     times = {name: np.full(len(workload), np.inf) for name in ("ttft_s", "tpot_s", "e2e_s")}
     if not served.any():
         return times

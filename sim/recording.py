@@ -23,6 +23,10 @@ COMPLETED, UNFINISHED, NOT_ARRIVED, TOO_LONG, KV_TOO_SMALL, SESSION_TRUNCATED, A
 (their predecessor did not finish, or the horizon came first)."""
 
 
+UNVERIFIED = "unverified"
+"""In the name of an engine whose rules no recorded case of it checks."""
+
+
 class StepShapes:
     """What else the work of a replica's steps depends on (calibrate.utilization).
 

@@ -85,8 +85,8 @@ def run(
     else:
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))  # stream 1: routing
         routing = make_router(router, rng, workload)
-    holds = partial(engine.holds, params)
-    cluster = Cluster(env, workload, params, log, routing, holds, until_arrival_s, on_clock)
+    holds, longest_prompt = partial(engine.holds, params), engine.longest_prompt(params)
+    cluster = Cluster(env, workload, params, log, routing, holds, longest_prompt, until_arrival_s, on_clock)
     life: list[list[tuple]] | None = [[] for _ in range(len(workload))] if record_life else None
     cache_events: list[array[int]] | None = [array("q") for _ in range(replicas)] if record_cache else None
     prefill_s = prefill_alone(step_time, params.max_num_batched_tokens, params.step_overhead_s)

@@ -33,11 +33,13 @@ class Cluster:
         log: RequestLog,
         router: Router,
         holds: Callable[[int], bool],
+        longest_prompt: float,
         until_arrival_s: float | None = None,
         on_clock: Callable[[float, float], None] | None = None,
     ) -> None:
         self.env = env
-        self.params = params
+        self._longest = params.max_model_len  # prompt and output
+        self._longest_prompt = longest_prompt
         self.log = log
         self.router = router
         self._holds = holds  # whether a replica has memory for a request of so many tokens
@@ -151,8 +153,9 @@ class Cluster:
         replica.receive(request)
 
     def _cannot_serve(self, request: int) -> int:
-        tokens = self.log.prompt[request] + self.log.output[request]
-        if tokens > self.params.max_model_len:
+        prompt = self.log.prompt[request]
+        tokens = prompt + self.log.output[request]
+        if tokens > self._longest or prompt > self._longest_prompt:
             return TOO_LONG
         if not self._holds(tokens):
             return KV_TOO_SMALL
