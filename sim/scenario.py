@@ -167,7 +167,10 @@ class SchedulerConfig:
         False, "cut prompts at the step's tokens; without it longer ones than these are refused", engine="trtllm"
     )
     batch_wait_timeout_iters: int = key(
-        0, "steps that prompts wait beside decodes for more of them; 0: none", from_0(MAX_COUNT), engine="trtllm"
+        0,
+        "steps that prompts wait beside decodes for more of them; 0: none (nor with a ratio of 0)",
+        from_0(MAX_COUNT),
+        engine="trtllm",
     )
     batch_wait_max_tokens_ratio: float = key(
         0.0, "share of max_num_batched_tokens at which they wait no longer", from_0(1.0), engine="trtllm"

@@ -3,16 +3,23 @@ checked against the engine itself."""
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from kvcast import api
-from kvcast.config import load_scenario, scenario_from_doc
+from kvcast.config import apply_overrides, load_scenario, scenario_from_doc
+from kvcast.planner import plan
+from kvcast.planner.command import launch_of
+from kvcast.planner.launch import read_command
 from sim.recording import COMPLETED, TOO_LONG
 from sim.scenario import EngineParams, Scenario
 from sim.simulate import run
 from sim.trtllm.scheduler import TrtllmScheduler
 from tests.fuzz import unequal
+from tests.plan_cases import ALONE, scenario
 from tests.test_engine import textbook
 from tests.worlds import LinearSteps, UnitSteps, plain, random_workload
 from workloads.columns import PrefixTree, Workload
@@ -112,7 +119,9 @@ def test_prompts_wait_beside_decodes_for_more_of_them() -> None:
     keys = {"batch_wait_timeout_iters": 3, "batch_wait_max_tokens_ratio": 0.5, "max_num_batched_tokens": 40}
     few = run(plain([0, 1], [4, 4], [9, 1]), params(50, **keys), UnitSteps())
     more = run(plain([0, 1, 2], [4, 4, 15], [9, 1, 1]), params(50, **keys), UnitSteps())
+    alone = run(plain([0, 1], [4, 4], [9, 1]), params(50, **(keys | {"batch_wait_timeout_iters": 0})), UnitSteps())
     assert few.admit_s.tolist() == [0, 4]
+    assert alone.admit_s.tolist() == [0, 1]
     assert more.admit_s.tolist() == [0, 2, 2]
 
 
@@ -133,9 +142,7 @@ def test_with_overlap_it_waits_for_the_computation_and_not_for_the_storing() -> 
     assert (rec.admit_s.tolist(), rec.hit_tokens.tolist()) == ([0, 1], [0, 0])
 
 
-@pytest.mark.parametrize(
-    ("block", "new"), [(1, [7000, 3000, 150]), (16, [7000, 3000, 158]), (32, [7000, 3016, 174])]
-)
+@pytest.mark.parametrize(("block", "new"), [(1, [7000, 3000, 150]), (16, [7000, 3000, 158]), (32, [7000, 3016, 174])])
 @pytest.mark.parametrize("at_once", [False, True])
 def test_the_textbook_example(block: int, new: list[int], at_once: bool) -> None:
     """Three prompts one after another; all at once it is the same, since each waits for what the first computes."""
@@ -228,7 +235,6 @@ def test_a_report_says_that_it_is_unverified_and_its_tokens_add_up() -> None:
     [
         ({"max_num_batched_tokens": 16, "max_num_seqs": 4}, "at least block_size = 32"),
         ({"max_num_batched_tokens": 512, "max_num_seqs": 1024}, "at least max_num_seqs = 1024, a token each"),
-        ({"batch_wait_timeout_iters": 4}, "expected both above 0, one alone never waits, or neither"),
         ({"capacity_policy": "max-utilisation"}, "max-utilization"),
     ],
 )
@@ -247,3 +253,64 @@ def test_defaults_are_those_of_its_server() -> None:
     resolved = api.resolve(demo())
     assert (resolved.scenario.engine.max_num_batched_tokens, resolved.scenario.engine.max_num_seqs) == (8192, 2048)
     assert "TensorRT-LLM's default" in resolved.origins["max_num_seqs"]
+
+
+def test_a_written_command_reads_back_as_the_same_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Command and options file together hold every key of the engine."""
+    monkeypatch.chdir(tmp_path)
+    keys = {"max_num_seqs": 64, "max_num_batched_tokens": 4096, "max_model_len": 20_000, "kv_blocks": 3000}
+    keys |= {"capacity_policy": "max-utilization", "overlap_scheduler": False, "chunked_context": True}
+    keys |= {"batch_wait_timeout_iters": 5, "batch_wait_max_tokens_ratio": 0.25, "block_size": 64}
+    doc = {"workload": {"preset": "chat"}, "engine": {"semantics": "trtllm", **keys}}
+    launch = launch_of(scenario_from_doc(doc))
+    assert launch is not None
+    assert launch["vllm"] is launch["sglang"] is None
+    note = next(note for note in launch["notes"] if note.startswith("trtllm.json"))
+    (tmp_path / "trtllm.json").write_text(note[note.index("{") :])
+    read = read_command(shlex.join(launch["trtllm"]))
+    again = scenario_from_doc(apply_overrides({"workload": {"preset": "chat"}}, read.sets))
+    assert {key: getattr(again.engine, key) for key in keys} == keys
+    assert (again.engine.semantics, again.model.name) == ("trtllm", "llama-3.1-8b")
+    assert (read.unknown, read.not_modelled) == ([], [])
+    assert any("unverified" in note for note in read.notes + launch["notes"])
+
+
+def test_a_command_of_the_server_is_read_with_its_own_defaults(tmp_path: Path) -> None:
+    """YAML as it is written by hand; blocks of 32 tokens where nobody says otherwise."""
+    options = tmp_path / "extra.yaml"
+    options.write_text(
+        "# notes\nkv_cache_config:\n  enable_block_reuse: false  # off\n  enable_partial_reuse: true\n"
+        "enable_chunked_prefill: true\nscheduler_config:\n  capacity_scheduler_policy: 'STATIC_BATCH'\nfoo: 1\n"
+    )
+    command = "trtllm-serve serve Qwen/Qwen3-8B --tp_size 2 --kv_cache_free_gpu_memory_fraction 0.9 --config"
+    read = read_command(f"{command} {options}")
+    assert read.sets[:2] == ["engine.semantics=trtllm", "engine.block_size=32"]
+    assert {"model.name=qwen3-8b", "hardware.tensor_parallel=2", "cache.enabled=false"} < set(read.sets)
+    assert "engine.chunked_context=true" in read.sets
+    assert read.unknown == ["--foo 1"]
+    assert [flag.split()[0] for flag in read.not_modelled] == [
+        "--kv-cache-free-gpu-memory-fraction",
+        "--kv-cache-config.enable-partial-reuse",
+        "--scheduler-config.capacity-scheduler-policy",
+    ]
+    missing = read_command("/opt/bin/trtllm-serve Qwen/Qwen3-8B --extra_llm_api_options nowhere.yaml")
+    assert "nowhere.yaml: this options file is not here, what it sets is not taken over" in missing.notes
+
+
+def test_a_fleet_and_a_plan_of_it() -> None:
+    """Routers, a failure, and a plan that finds a fleet for it and says how it is started."""
+    work = random_workload(3, rate=200.0)
+    for router in ("session-affinity", "least-loaded", "round-robin"):
+        assert (run(work, params(60), LinearSteps(), replicas=3, router=router).status == COMPLETED).sum() > 30
+    lost = run(work, params(60), LinearSteps(), replicas=2, processes=[_fails_once])
+    assert lost.retries is not None
+    assert lost.retries.sum() > 0
+    assert (lost.status == COMPLETED).sum() > 30
+    made = plan(scenario(engine={"semantics": "trtllm", "block_size": 32, "chunked_context": True}), most=8, **ALONE)
+    assert any("trtllm-1.x (unverified): no recorded case" in line for line in made["caution"])
+    assert made["answer"]["launch"]["trtllm"][0] == "trtllm-serve"
+
+
+def _fails_once(fleet: object):
+    yield fleet.sleep(0.05)  # type: ignore[attr-defined]
+    fleet.replicas[0].fail()  # type: ignore[attr-defined]

@@ -41,11 +41,6 @@ def problems(keys: EngineConfig | EngineParams) -> Iterator[str]:
         yield f"[engine] max_num_batched_tokens = {tokens}: expected at least block_size = {keys.block_size}"
     if tokens and seqs and tokens < seqs:
         yield f"[engine] max_num_batched_tokens = {tokens}: expected at least max_num_seqs = {seqs}, a token each"
-    if bool(keys.batch_wait_timeout_iters) != bool(keys.batch_wait_max_tokens_ratio):
-        yield (
-            f"[engine] batch_wait_timeout_iters = {keys.batch_wait_timeout_iters} with batch_wait_max_tokens_ratio ="
-            f" {keys.batch_wait_max_tokens_ratio:g}: expected both above 0, one alone never waits, or neither"
-        )
 
 
 def check_policy(policy: str, params: Mapping[str, Any]) -> None:

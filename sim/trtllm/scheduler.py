@@ -126,7 +126,8 @@ class TrtllmScheduler:
 
     def _chunks_of(self, fitting: list[Fitting]) -> list[tuple[Request, int]]:
         """Tokens of each prompt in this step: whole prompts while they fit, or chunks that end with a block."""
-        left, chunks = self.p.max_num_batched_tokens - self.decodes.n, []
+        left = self.p.max_num_batched_tokens - self.decodes.n
+        chunks: list[tuple[Request, int]] = []
         for r, hit in fitting:
             rest = r.known - max(r.computed, hit * self.b)
             tokens = min(rest, left)
