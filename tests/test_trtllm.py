@@ -88,6 +88,13 @@ def test_maximum_utilization_pauses_the_last_one_and_takes_it_up_again() -> None
     assert (rec.gaps_from_step.tolist(), rec.gaps_to_step.tolist()) == ([4], [8])
 
 
+def test_it_is_the_last_one_that_makes_room_for_those_before_it() -> None:
+    """Three with two blocks each want a third, and one is free: the first takes it, the third goes for the second."""
+    rec = run(plain([0, 0, 0], [4, 4, 4], [8, 8, 8]), params(7, **UTILIZATION), UnitSteps())
+    assert rec.preemptions.tolist() == [0, 0, 1]
+    assert rec.finish_s.tolist() == [8, 8, 11]
+
+
 def test_a_long_prompt_is_not_made_room_for_by_those_before_it() -> None:
     """Two that decode have four blocks of eight and take two more when a prompt of three comes: it waits, and nobody
     is paused for it."""
@@ -112,6 +119,9 @@ def test_chunks_end_with_a_block() -> None:
     keys = {"chunked_context": True, "max_num_batched_tokens": 10}
     run(plain([0, 0, 1], [6, 6, 12], [2, 1, 1]), params(50, **keys), UnitSteps(), step_log=log)
     assert [row[2] for row in log] == [[(0, 6), (1, 4)], [(0, 1), (1, 2), (2, 4)], [(2, 8)]]
+    log.clear()
+    run(plain([0, 0], [4, 30], [9, 1]), params(50, **keys), UnitSteps(), step_log=log)
+    assert [dict(row[2])[1] for row in log[:5]] == [4, 8, 8, 8, 2]
 
 
 def test_prompts_wait_beside_decodes_for_more_of_them() -> None:

@@ -9,9 +9,10 @@ one that has kvcast and the one that has vLLM; the second needs nothing of kvcas
     kvcast validate engine-cases --cases recorded
 
 `record CASES --compare` records cases that say what they expect once more, and says which differ. `make engine-check`
-does both. Nothing is downloaded. What was run: vLLM 0.33.0, synchronous and asynchronous, full attention: all 73 such
-cases of the reference data come out as they were recorded elsewhere (docs/engines.md). Sliding windows, KV connectors
-and speculative decoding are not recorded. SGLang was not run and has no recorder here.
+does both. Nothing is downloaded. What was run: vLLM 0.33.0, synchronous and asynchronous; full attention, sliding
+windows, chunked-local attention and their mixtures (a case's `kv_cache_groups`): all 119 such cases of the reference
+data come out as they were recorded elsewhere (docs/engines.md). Mamba states, KV connectors and speculative decoding
+are not recorded. SGLang was not run and has no recorder here.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ MODEL = {
     "torch_dtype": "float16",
 }
 """Any model with full attention; nothing of it runs."""
-NOT_RECORDED = ("sliding_window", "swa_only", "layers", "kv_cache_groups", "preemption_victim", "cache_policy")
+NOT_RECORDED = ("sliding_window", "swa_only", "mamba_cache_mode", "preemption_victim", "cache_policy")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -171,7 +172,8 @@ CONFIG = {
 
 def segments_of(workload: Any, rows: list[int]) -> list[list[list[Any]]]:
     """The prompts of these rows of a workload as segments: texts of the prefix tree, and outputs of earlier rows."""
-    tree, names = workload.tree, {}
+    tree = workload.tree
+    names: dict[tuple[Any, int], int] = {}
     said: dict[Any, tuple[int, int]] = {}  # a token on the tree -> (request, place among its outputs)
     found = []
     for i, row in enumerate(rows):
@@ -292,16 +294,36 @@ def scheduler_of(config: dict[str, Any], folder: Path) -> Any:
         device_config=DeviceConfig(device="cpu"),
         **more,
     )
-    group = KVCacheGroupSpec(
-        ["layer"], FullAttentionSpec(block_size=config["block_size"], num_kv_heads=1, head_size=1, dtype=torch.float32)
-    )
+    groups = config.get("kv_cache_groups") or [{"type": "full", "block_size": config["block_size"]}]
+    specs = [_spec(group, torch.float32) for group in groups]
     return (AsyncScheduler if asynchronous else Scheduler)(
         vllm_config=whole,
-        kv_cache_config=KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[group]),
+        kv_cache_config=KVCacheConfig(
+            num_blocks=blocks,
+            kv_cache_tensors=[],
+            kv_cache_groups=[KVCacheGroupSpec([f"layer{i}"], spec) for i, spec in enumerate(specs)],
+            prefix_cache_retention_interval=config.get("prefix_cache_retention_interval"),
+            hash_block_size=config.get("hash_block_size"),
+        ),
         structured_output_manager=StructuredOutputManager(whole),
-        block_size=config["block_size"],
+        block_size=config.get("scheduler_block_size", config["block_size"]),
+        hash_block_size=config.get("hash_block_size"),
         log_stats=True,
     )
+
+
+def _spec(group: dict[str, Any], dtype: Any) -> Any:
+    """vLLM's description of a KV cache group."""
+    from vllm.v1 import kv_cache_interface as kinds
+
+    size = {"block_size": group["block_size"], "num_kv_heads": 1, "head_size": 1, "dtype": dtype}
+    if group["type"] == "full":
+        return kinds.FullAttentionSpec(**size)
+    if group["type"] == "sliding_window":
+        return kinds.SlidingWindowSpec(**size, sliding_window=group["sliding_window"])
+    if group["type"] == "chunked_local":
+        return kinds.ChunkedLocalAttentionSpec(**size, attention_chunk_size=group["attention_chunk_size"])
+    raise ValueError(f"KV cache group of type {group['type']!r}: expected full, sliding_window or chunked_local")
 
 
 def record(case: dict[str, Any], version: str) -> dict[str, Any]:
@@ -327,6 +349,7 @@ def _run(case: dict[str, Any], folder: Path) -> dict[str, Any]:
     rows = {request["id"]: _row(request) for request in case["requests"]}
     coming = deque(sorted(case["requests"], key=lambda r: (r["arrival_step"], r["id"])))
     requests = {request["id"]: request for request in case["requests"]}
+    hash_size = case["config"].get("hash_block_size") or case["config"]["block_size"]
     hashes: dict[Any, list[int]] = {}
     steps: list[list[Any]] = []
     stats = {
@@ -338,12 +361,13 @@ def _run(case: dict[str, Any], folder: Path) -> dict[str, Any]:
         "preempted_hits": 0,
     }
     in_flight: deque[tuple[int, Any, set[str]]] = deque()
-    step, running, idle = 0, set(), 0
+    step = idle = 0
+    running: set[str] = set()
     while coming or scheduler.has_requests() or in_flight:
         if not scheduler.has_requests() and not in_flight:
             step = max(step, coming[0]["arrival_step"])
         while coming and coming[0]["arrival_step"] <= step:
-            scheduler.add_request(_request(coming.popleft(), requests, case["config"]["block_size"]))
+            scheduler.add_request(_request(coming.popleft(), requests, hash_size))
         before = recorder.allocated, recorder.evicted
         recorder.preempted = []
         output = scheduler.schedule()
@@ -396,7 +420,7 @@ def _row(request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _request(asked: dict[str, Any], requests: dict[int, dict[str, Any]], block_size: int) -> Any:
+def _request(asked: dict[str, Any], requests: dict[int, dict[str, Any]], hash_size: int) -> Any:
     from vllm.sampling_params import SamplingParams
     from vllm.utils.hashing import sha256
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -425,7 +449,7 @@ def _request(asked: dict[str, Any], requests: dict[int, dict[str, Any]], block_s
         lora_request=lora,
         cache_salt=None if salt is None else str(salt),
         priority=asked.get("priority", 0) or 0,
-        block_hasher=get_request_block_hasher(block_size, sha256),
+        block_hasher=get_request_block_hasher(hash_size, sha256),
     )
 
 
@@ -503,10 +527,19 @@ def _expected(
     hashes: dict[Any, list[int]],
     case: dict[str, Any],
 ) -> dict[str, Any]:
-    from vllm.v1.core.kv_cache_utils import get_block_hash
+    from vllm.v1.core.kv_cache_utils import get_block_hash, get_group_id
 
     queue = recorder.pool.free_block_queue.get_all_free_blocks()
-    named = [None if block.block_hash is None else hashes[get_block_hash(block.block_hash)] for block in queue]
+    several = len(case["config"].get("kv_cache_groups") or ()) > 1
+    hash_size = case["config"].get("hash_block_size") or case["config"]["block_size"]
+    named: list[list[int] | None] = []
+    for block in queue:
+        if block.block_hash is None:
+            named.append(None)
+            continue
+        request, place = hashes[get_block_hash(block.block_hash)]
+        group = [(place + 1) * hash_size, get_group_id(block.block_hash)]
+        named.append([request, *group] if several else [request, place])
     cached = [tuple(name) for name in named if name is not None]
     summary = {
         "finished": sum(row["finish_step"] is not None for row in rows.values()),
