@@ -16,12 +16,10 @@ from typing import Any
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.load import Capacity, Loads, factor_of
 from kvcast.planner.options import Options
-from kvcast.planner.trials import Trial, Trials
+from kvcast.planner.trials import Trials
 from kvcast.scenario.steady import is_mix
 from kvcast.studies.search import fewest, together
-from sim.measure.metrics import limits_of
-from sim.measure.shocks import JUDGED_S, span_s, told
-from sim.measure.verdict import named_limits
+from sim.measure.shocks import JUDGED_S, span_s
 from sim.scenario import BURST, Scenario, Shock
 from workloads import mix, steady
 
@@ -65,11 +63,7 @@ def with_burst(scenario: Scenario) -> Scenario:
 
 def recovered_s(trials: Trials, scenario: Scenario, seed: int) -> float | None:
     """Seconds after the burst until the fleet is back; None when it is not within the time asked for."""
-    shocked = with_burst(scenario)
-    one = trials.judge([Trial(shocked, full=True)], seed)[0]
-    workload = trials.workload(replace(shocked, seed=seed))
-    limits = named_limits(workload, limits_of(workload, scenario.slo))
-    return told(shocked, trials.by_request(one.runs[0]), limits, shocked.run.duration_s or 0.0)[0]["recovered_s"]
+    return trials.back_s(with_burst(scenario), seed)
 
 
 @dataclass
