@@ -257,9 +257,7 @@ class _Names:
         return len(self.names) - 1
 
 
-def _workload(
-    config: WorkloadConfig, cast: _Cast, sessions: _Sessions, requests: _Requests, seed: int
-) -> Workload:
+def _workload(config: WorkloadConfig, cast: _Cast, sessions: _Sessions, requests: _Requests, seed: int) -> Workload:
     drawn, number = sessions.cls[requests.session], sessions.number[requests.session]
     rows = _rows_by_class(drawn, len(cast.classes))
     classes, cls = all_classes(config), cast.owner[drawn]  # that requests count as
@@ -304,12 +302,7 @@ def _workload(
 
 
 def _levels(
-    cast: _Cast,
-    rows: list[np.ndarray],
-    number: np.ndarray,
-    clock_s: np.ndarray,
-    texts: Texts,
-    names: _Names,
+    cast: _Cast, rows: list[np.ndarray], number: np.ndarray, clock_s: np.ndarray, texts: Texts, names: _Names
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """For every level of the prompts: the requests that have a layer there, and its text id for each."""
     groups: dict[tuple[str, str], list[tuple[int, Use]]] = {}
@@ -351,8 +344,8 @@ def _notes(config: WorkloadConfig, cast: _Cast, sessions: _Sessions, cls: np.nda
         lines.append(f"{c.name}: {int((owner == i).sum()):,} sessions, {int((cls == i).sum()):,} requests, generated")
     for place, extra in enumerate(cast.extras, len(config.class_)):
         lines.append(
-            f"[[shock]]: {int((sessions.cls == place).sum()):,} sessions more of {all_classes(config)[extra.owner].name} from"
-            f" {extra.begins_s:g} s on, for {extra.lasts_s:g} s"
+            f"[[shock]]: {int((sessions.cls == place).sum()):,} sessions more of"
+            f" {all_classes(config)[extra.owner].name} from {extra.begins_s:g} s on, for {extra.lasts_s:g} s"
         )
     if config.requests is not None and len(cls) < config.requests:
         lines.append(

@@ -70,8 +70,8 @@ def _check(surge: Surge, config: WorkloadConfig) -> None:
             f"[[shock]] {surge.name}: class = {surge.of!r}, expected one of {', '.join(names)}"
             f"{did_you_mean(surge.of, names)}"
         )
-    if recorded := [c.name for c in config.class_ if c.arrival.kind == "trace" and surge.of in ("", c.name)]:
-        if surge.storm is None:
-            raise InputError(
-                f"[[shock]] {surge.name}: class {recorded[0]!r} arrives at recorded times, expected a class with a rate"
-            )
+    recorded = [c.name for c in config.class_ if c.arrival.kind == "trace" and surge.of in ("", c.name)]
+    if recorded and surge.storm is None:
+        raise InputError(
+            f"[[shock]] {surge.name}: class {recorded[0]!r} arrives at recorded times, expected a class with a rate"
+        )

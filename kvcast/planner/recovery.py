@@ -167,5 +167,3 @@ class Recovery:
             "recoverable_per_s": None if step is None or capacity is None else capacity.load(step),
             "headroom": None if step is None else 1 - 1 / factor_of(step),
         }
-
-

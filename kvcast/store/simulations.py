@@ -54,8 +54,8 @@ class Task:
 
     what_if: what is 20 % faster than the scenario's GPU (calibrate.faster), steps_times(factor) for steps that all take
     `factor` times as long, "oracle" for a router that knows everything, UNTIL_BACK, or "". hopeless: give up once the
-    target is certainly out of reach (sim.fleet.hopeless). light: keep only what a verdict needs (sim.measure.sketch), not a run
-    folder."""
+    target is certainly out of reach (sim.fleet.hopeless). light: keep only what a verdict needs (sim.measure.sketch),
+    not a run folder."""
 
     scenario: Scenario
     workload: Path

@@ -34,10 +34,7 @@ def after_shocks_s(shocks: Sequence[Shock], recover_s: float) -> float:
 
 
 def told(
-    scenario: Scenario,
-    columns: Mapping[str, np.ndarray],
-    classes: Sequence[tuple[str, SloClass]],
-    end_s: float,
+    scenario: Scenario, columns: Mapping[str, np.ndarray], classes: Sequence[tuple[str, SloClass]], end_s: float
 ) -> list[dict[str, Any]]:
     """A row for every shock. columns [n]: arrival_s, in_window, good, class_id; prompt_tokens, hit_tokens, admit_s and
     finish_s where known. classes: (name, limits) by class_id. end_s: of the window."""
@@ -99,6 +96,6 @@ def _phase(here: Mapping[str, np.ndarray], from_s: float, to_s: float) -> dict[s
         prompt = float(here["prompt_tokens"][admitted].sum())
         found["hit_rate"] = float(here["hit_tokens"][admitted].sum()) / prompt if prompt else None
         left_s = np.where(np.isnan(here["admit_s"]), np.inf, here["admit_s"])
-        waits_s = np.minimum(left_s, to_s) - np.maximum(here["arrival_s"], from_s)
+        waits_s = np.minimum(left_s, to_s) - np.maximum(here["arrival_s"], from_s)  # whenever it came
         found["waiting"] = float(np.maximum(waits_s, 0.0).sum()) / (to_s - from_s) if to_s > from_s else None
     return found

@@ -38,7 +38,7 @@ def reach(made: dict[str, Any]) -> str:
     lines = [
         *_recoverable(made, unit),
         f"SLO capacity, undisturbed: {least}{load(capacity['slo_capacity_per_s'], unit)}{between}, offered"
-        f" {load(capacity['offered_rate_per_s'], unit)}{knee}"
+        f" {load(capacity['offered_rate_per_s'], unit)}{knee}",
     ]
     cells = [
         [

@@ -37,9 +37,9 @@ def verdict(made: dict[str, Any]) -> str:
         )
     if answer["reason"] == RECOVERY:
         return (
-            f"{fleet(made)} holds its load until disturbed and misses: after {burst(made['recovery'])} it is not back at"
-            f" its target within {text.seconds(made['recovery']['within_s'])} ({_back(made['recovery'])}); undisturbed"
-            f" {_classes(made)} of requests within {limits(made['slo'])}, target {wanted}"
+            f"{fleet(made)} holds its load until disturbed and misses: after {burst(made['recovery'])} it is not back"
+            f" at its target within {text.seconds(made['recovery']['within_s'])} ({_back(made['recovery'])});"
+            f" undisturbed {_classes(made)} of requests within {limits(made['slo'])}, target {wanted}"
         )
     if not answer["feasible"]:
         return _infeasible(made)
