@@ -114,13 +114,13 @@ def period_cautions(period: dict[str, Any] | None) -> list[str]:
     )
 
 
-def cache_cautions(without: dict[str, Any] | None) -> list[str]:
-    """A fleet that lives on its prefix cache: what a disturbance may do."""
-    if without is None or without["attains"]:
+def cache_cautions(without: dict[str, Any] | None, recovery: dict[str, Any] | None) -> list[str]:
+    """A fleet that lives on its prefix cache: what a disturbance may do, where no burst was tried."""
+    if without is None or without["attains"] or recovery is not None:
         return []
     return [
         "with its prefix cache off this fleet does not attain the target at this load: it meets while undisturbed. A"
-        " burst, a restart or a lost replica can leave it with cold caches and a queue that keeps them cold; that is"
+        " burst, a restart or a lost replica can leave it with cold caches and a queue that keeps them cold; that was"
         " not simulated here"
     ]
 
