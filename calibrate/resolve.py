@@ -51,10 +51,20 @@ def resolve_profile(
     return profile
 
 
+def known_gpus() -> list[str]:
+    """GPUs of which anything is known: measured operators, or a data sheet."""
+    return sorted({*GPUS, *bundled_gpus()})
+
+
+def gpu_name(gpu: str) -> str:
+    """A GPU's name as `known_gpus` has it: H200_SXM is h200."""
+    return gpu.lower().replace("_", "-").removesuffix("-sxm")
+
+
 def profile_of_gpu(gpu: str, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str = "bf16") -> str:
     """The best that is known of a GPU for a model: the bundled profile measured with it, else atlas:GPU, else
     roofline:GPU. InputError for a GPU of which nothing is known."""
-    key, known = gpu.lower().replace("_", "-").removesuffix("-sxm"), sorted({*GPUS, *bundled_gpus()})
+    key, known = gpu_name(gpu), known_gpus()
     if key not in known:
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
         hint = f" (did you mean {near[0]}?)" if near else ""
