@@ -126,3 +126,46 @@ def test_a_gpu_that_is_set_takes_the_place_of_a_profile():
     with pytest.raises(InputError, match="expected one of them"):
         scenario_from_doc(both)
     assert apply_overrides({"model": {"config": "c.json"}}, ["model.name=qwen3-8b"])["model"] == {"name": "qwen3-8b"}
+
+
+# -- what is known of a GPU --------------------------------------------------------------------------------------------
+
+
+def test_the_list_of_gpus_says_what_each_holds(capsys):
+    from kvcast.cli import main
+    from kvcast.present import gpu_list
+
+    found = gpu_list.document()
+    by_name = {one["gpu"]: one for one in found["gpus"]}
+    assert by_name["h200"]["basis"] == "measured operators"
+    assert by_name["h200"]["profiles"][0] == "h200-llama-3.1-70b-tp4-aic"
+    assert by_name["h200"]["rows"] > 500_000
+    assert by_name["mi300x"]["operators"] == []
+    assert main(["profile", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 180
+    (h200,) = [line for line in lines if line.startswith("h200")]
+    assert "vllm 0.24.0, sglang 0.5.14" in h200
+    assert "gemm, attention, MLA, experts, all-reduce" in h200
+    assert "bf16, fp8, fp8_block, int4, mxfp4" in h200
+    (a100,) = [line for line in lines if line.startswith("a100 ")]
+    assert "MLA" not in a100
+
+
+def test_a_profile_that_does_not_fit_names_the_gpu_first_and_the_data_sheet_last():
+    with pytest.raises(InputError) as refused:
+        resolve(scenario_from_doc(doc(hardware={"profile": "h200-llama-3.1-8b-aic"}, model={"name": "gemma-3-12b"})))
+    words = str(refused.value)
+    assert words.index("hardware.gpu = 'h200'") < words.index("atlas:h200") < words.index("roofline:h200")
+
+
+def test_the_matrix_is_a_command(monkeypatch, capsys):
+    from kvcast.cli import main
+    from kvcast.present import model_matrix, models_page
+
+    monkeypatch.setattr(models_page, "bundled", lambda: ["qwen3-8b", "deepseek-v3"])
+    monkeypatch.setattr(model_matrix, "gpus", lambda: ["h100", "h200"])
+    assert main(["profile", "models", "--matrix", "--markdown"]) == 0
+    out = capsys.readouterr().out
+    assert "| deepseek-v3 | fp8_block | no | 8: interpolated" in out
+    assert "Cells: 3 interpolated, 1 does not fit." in out

@@ -23,7 +23,7 @@ from calibrate.models import (
 from calibrate.sources.roofline import roofline_profile
 from kvcast import api
 from kvcast.config import scenario_from_doc
-from kvcast.present.models_page import as_markdown
+from kvcast.present import model_matrix, models_page
 from workloads.errors import InputError
 
 PUBLISHED_BILLIONS = {
@@ -533,6 +533,50 @@ def test_weights_per_gpu_by_part():
     assert stages["head"] == 0
 
 
+PAGE = (Path(__file__).parent.parent / "docs" / "models.md").read_text()
+MATRIX = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in PAGE.partition(model_matrix.HEADER)[2].splitlines()
+    if line.startswith("| ")
+]
+"""The page's table of GPUs: head, then a row a model. Whole it takes ten seconds, so a sample is made again."""
+
+
 def test_the_page_of_models_is_current():
-    page = Path(__file__).parent.parent / "docs" / "models.md"
-    assert page.read_text() == as_markdown(), "run: kvcast profile models --markdown > docs/models.md"
+    sizes, _, gpus = PAGE.partition(model_matrix.HEADER)
+    assert sizes == models_page.shapes(), "run: kvcast profile models --markdown > docs/models.md"
+    _, _, cells = gpus.partition("|---|")
+    assert len(cells.splitlines()) == 1 + len(models_page.bundled())
+
+
+@pytest.mark.parametrize(
+    "name", ["llama-3.1-8b", "gpt-oss-120b", "qwen3-235b-a22b", "kimi-k2.5", "phi-3-mini", "glm-5"]
+)
+def test_the_page_says_which_gpu_holds_which_model(name):
+    found = model_matrix.rows([name], model_matrix.gpus())
+    assert MATRIX[0] == model_matrix.columns(model_matrix.gpus())
+    assert model_matrix.table(found) == [row for row in MATRIX if row[0] == name], (
+        "run: kvcast profile models --markdown > docs/models.md"
+    )
+
+
+def test_nearly_every_model_has_measured_operators_on_the_gpus_that_are_bought():
+    """Of all bundled models on H100, H200 and B200: a cell is answerable when it has step times or does not fit."""
+    places = [MATRIX[0].index(gpu) for gpu in ("h100", "h200", "b200")]
+    cells = {(row[0], place): row[place] for row in MATRIX[1:] for place in places}
+    assert len(cells) == 3 * len(models_page.bundled()) >= 3 * 50
+    runs = [text for text in cells.values() if text != "no"]
+    from_operators = [text for text in runs if "roofline" not in text and "no step times" not in text]
+    assert len(from_operators) >= 0.9 * len(runs)
+    assert len(runs) >= 0.9 * len(cells)
+    sparse = {"deepseek-v3.2", "glm-5"}
+    assert {name for (name, _), text in cells.items() if "roofline" in text} <= sparse, "an indexer has no price yet"
+
+
+def test_a_cell_is_the_fewest_gpus_that_hold_the_model():
+    """70.55 B parameters in bf16 are 131.4 GiB: one H200 has 128.6 GiB to use, one B200 164; two H100 have 145.7."""
+    assert [model_matrix.cell("llama-3.1-70b", gpu).width for gpu in ("h100", "h200", "b200", "l40s")] == [2, 2, 1, 4]
+    assert model_matrix.cell("llama-3.1-70b", "h200", "fp8").width == 1
+    assert model_matrix.cell("deepseek-v3", "h100") == model_matrix.Cell(None, "does not fit")
+    assert model_matrix.cell("llama-3.1-8b", "h200").word == "measured"
+    assert model_matrix.cell("llama-3.1-8b", "rtx-4090").word == "roofline"

@@ -113,6 +113,23 @@ def _gib(size: int | None) -> str:
 
 
 def as_markdown() -> str:
+    """The whole page."""
+    from kvcast.present import model_matrix
+
+    on = model_matrix.gpus()
+    matrix = model_matrix.as_markdown(model_matrix.rows(bundled(), on), on)
+    return shapes() + matrix + "\n"
+
+
+def bundled() -> list[str]:
+    """The models of the page."""
+    from calibrate.models import bundled_models
+
+    return [name for name in bundled_models() if name != "tiny"]
+
+
+def shapes() -> str:
+    """The page without the table of GPUs, which takes seconds."""
     from calibrate.model_config import UNDERSTOOD
 
     found = [row for row in rows() if row["name"] != "tiny"]
