@@ -260,7 +260,12 @@ class SloConfig:
 
 @dataclass(frozen=True)
 class CostConfig:
-    gpu_hour_usd: float | None = key(None, "price of one GPU for one hour; unset: GPU-hours only", from_0(1e6))
+    gpu_hour_usd: float | None = key(
+        None, "price of one GPU for one hour, of the scenario's own GPU; unset: GPU-hours only", from_0(1e6)
+    )
+    prices: dict[str, float] = key(
+        {}, "the same by GPU, such as {h200 = 3.5, b200 = 5}: wins over gpu_hour_usd, and goes with hardware.gpu"
+    )
 
 
 BURST, CACHE_LOST, REPLICA_DOWN, SLOW, LONG_PROMPTS = SHOCKS = (

@@ -230,7 +230,7 @@ def test_a_profile_that_fits_the_command_is_taken():
     doc = apply_overrides(BASE, ["model.name=qwen3-32b", "hardware.tensor_parallel=2"])
     assert fitting_profile(scenario_from_doc(doc)) == "h200-qwen3-32b-tp2-aic"
     assert fitting_profile(scenario_from_doc(BASE)) is None
-    assert fitting_profile(scenario_from_doc(apply_overrides(BASE, ["model.kv_dtype=fp8"]))) == "roofline:h200"
+    assert fitting_profile(scenario_from_doc(apply_overrides(BASE, ["model.kv_dtype=fp8"]))) == "atlas:h200"
 
 
 def test_a_plan_from_a_log_says_what_it_took_over(tmp_path):

@@ -15,7 +15,7 @@ from kvcast.planner.candidates import Combination
 from kvcast.planner.command import launch_of
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.load import Capacity
-from kvcast.planner.trials import CANNOT_RUN, MISSES, PRUNED, Judged
+from kvcast.planner.trials import MISSES, PRUNED, Judged
 from kvcast.planner.words.phrases import FRAGILE, PERIOD, RECOVERY
 from sim.measure.money import KEYS, money
 from sim.measure.verdict import Interval
@@ -62,7 +62,8 @@ def candidate_rows(fleet: Fleet, fragile: Collection[tuple[int, int]] = ()) -> l
     rows = []
     for i, combination in enumerate(fleet.combinations):
         if i in fleet.reasons:
-            rows.append(_row(combination, CANNOT_RUN, reason=fleet.reasons[i]))
+            word, reason = fleet.reasons[i]
+            rows.append(_row(combination, word, reason=reason))
             continue
         rows += [
             {

@@ -95,7 +95,7 @@ def _plan(
         given, found = found, in_steady_state(found, trials)
         fleet = Fleet(trials, found, asked.most, asked.every)
         if not fleet.runnable:
-            raise InputError(fleet.reasons[0])
+            raise fleet.refused()
         fleet.judge_fixed() if asked.fixed else fleet.search(progress.part)
         recovery = _recovery(fleet, asked, progress)
         winner = base if fleet.winner is None else found[fleet.winner].with_replicas(fleet.replicas)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from kvcast.planner.judged import CANNOT_RUN, PRUNED, Judged, Trial
+from kvcast.planner.judged import CANNOT_RUN, DOES_NOT_FIT, PRUNED, Judged, Trial
 from kvcast.planner.outcomes import Outcome, hopeless, read
 from kvcast.store import workload_folder
 from kvcast.store.simulations import UNTIL_BACK, Lab, OnDone, Task, end_processes
@@ -27,8 +27,21 @@ from sim.measure.shocks import told
 from sim.measure.verdict import MEETS, MISSES, NOT_SHOWN, UNSTABLE
 from sim.scenario import Scenario
 from workloads.columns import Workload
+from workloads.errors import InputError
 
-__all__ = ["CANNOT_RUN", "LOOKS", "MEETS", "MISSES", "NOT_SHOWN", "PRUNED", "UNSTABLE", "Judged", "Trial", "Trials"]
+__all__ = [
+    "CANNOT_RUN",
+    "DOES_NOT_FIT",
+    "LOOKS",
+    "MEETS",
+    "MISSES",
+    "NOT_SHOWN",
+    "PRUNED",
+    "UNSTABLE",
+    "Judged",
+    "Trial",
+    "Trials",
+]
 LOOKS = 2
 """A plan looks at its runs at most so often, at twice as many the second time; each look has its part of the risk of
 being wrong."""
@@ -118,12 +131,15 @@ class Trials:
 
     def cannot_run(self, scenario: Scenario) -> str | None:
         """The reason, in one line."""
-        from workloads.errors import InputError
+        refused = self.refusal(scenario)
+        return None if refused is None else str(refused)
 
+    def refusal(self, scenario: Scenario) -> InputError | None:
+        """What is wrong with a scenario that cannot run."""
         try:
             self.lab.task(scenario)
         except InputError as error:
-            return str(error)
+            return error
         return None
 
     def by_request(self, run: Path) -> dict[str, np.ndarray]:

@@ -10,6 +10,7 @@ from typing import Any
 from kvcast import text
 
 PERIOD = "the whole period"
+DOES_NOT_FIT = "does not fit"  #: the verdict on a combination that the memory of its GPUs does not hold
 """Why a fleet that meets in the worst hour misses."""
 
 FRAGILE, RECOVERY = "holds", "does not recover"
