@@ -23,8 +23,8 @@ Points the rules leave open, fixed here (no recorded case decides them):
 - Requests that can never fit (prompt + output > max_model_len, or more blocks than the pool has for
   prompt + output - 1 tokens) are refused on arrival and never seen by the scheduler.
 - async_scheduling: a call is made at its step's start, and what the step before it sampled becomes known just after the
-  call. A call that schedules nothing waits for the step in flight and takes no time. LoRAs of requests that the call
-  does not schedule leave the limit free. A victim whose last token is in flight finishes where it waits.
+  call, at the same time. A call that schedules nothing waits for the step in flight and takes no time. A victim whose
+  last token is in flight finishes where it waits.
 - calls_ahead: times are those of a clock, and the call of a step is made when the step before it begins.
 - preemption_victim lcf: fewest computed tokens, those of this call not counted; of equals the first in running order.
 - cache_policy other than `lru` (vLLM's own): see tests.reference_cache. Pins of duplicates can then make a lone request
@@ -193,6 +193,8 @@ class Engine:
                 )
             if before is not None:
                 self._update(before)
+            if step.scheduled:
+                self.now = step.end
             if step.scheduled and self.asynchronous:
                 self.in_flight = step
             elif step.scheduled:
@@ -214,7 +216,7 @@ class Engine:
         return self.in_flight.start if self.in_flight and self.calls_ahead else self.now
 
     def _execute(self, step: Step) -> None:
-        """The step runs: time passes, and whoever reaches its last known token (or one in flight) samples one."""
+        """The step runs: whoever reaches its last known token (or one in flight) samples one."""
         step.index = len(self.steps)
         step.end = self.now + self._duration(step)
         for r in [r for r in self.running if r.id in step.scheduled]:
@@ -223,7 +225,6 @@ class Engine:
                 r.in_flight += 1
                 r.prefilling = False
                 step.sampled.append(r.id)
-        self.now = step.end
         self.steps.append(step)
 
     def _update(self, step: Step) -> None:

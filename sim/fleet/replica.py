@@ -6,7 +6,8 @@ could be admitted cuts the stretch at the end of the step it falls in (at a tie 
 
 vLLM's asynchronous scheduler decides a step when the one before it begins. Here it decides when its own begins, so what
 arrives in between (`held`) is kept from it: an arrival waits for the step in progress, for the one already decided, and
-is in the next."""
+is in the next. Who ends in a step stands in its place until the next one is decided, and lets go then, at the same
+time (sim.vllm.in_flight)."""
 
 from __future__ import annotations
 
@@ -262,10 +263,14 @@ class Replica:
         return begun(self._ends, self.env.now) if self._ends else 0
 
     def _cut(self) -> None:
-        """End the present stretch with the step in progress, or with the next when that is decided already."""
+        """End the present stretch with the step in progress, or with the next when that is decided already: with the
+        first one that begins now or later."""
         if len(self._ends) < 2:
             return
-        steps = self._steps_over() + 1 + self.scheduler.ahead
+        if not self.scheduler.ahead:
+            steps = self._steps_over() + 1
+        else:
+            steps = bisect_left(self._ends, self.env.now) + 2 if self.env.now > self._start_s else 1
         if steps < len(self._ends):
             del self._ends[steps:]
             self._step_end = self.env.move(self._step_end, self._ends[-1], self.index)  # type: ignore[arg-type]
@@ -328,7 +333,8 @@ class Replica:
         scheduler = self.scheduler
         chunks, n, sum_context, max_context, sampled = scheduler.shape()
         self._shape = chunks, sum_context, sampled
-        k = scheduler.stretch(self.most_steps) if self.most_steps > 1 and not self._held else 1
+        alone = self.most_steps > 1 and not (self._held and scheduler.joins_next())
+        k = scheduler.stretch(self.most_steps) if alone else 1
         if k == 1:
             seconds, code = self.step_time.step(chunks, n, sum_context, max_context, sampled)
             self._ends = array("d", (start_s + (seconds + self.overhead_s),))

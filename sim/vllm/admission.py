@@ -97,9 +97,13 @@ def _start(s: VllmScheduler, r: Request, tokens: int) -> None:
 
 def _nobody_joins(s: VllmScheduler) -> bool:
     """Whether the same decodes, and nothing else, run until somebody finishes or arrives."""
-    if s.chunks or s.prefills or s.left_out or s.cache.overlapped or s.ending:
+    if s.chunks or s.prefills or s.left_out or s.cache.overlapped:
         return False
-    if not len(s.waiting) or len(s.running) >= s.p.max_num_seqs:
+    if not len(s.waiting):
+        return True
+    if s.ending:  # they let go before the next step is decided
+        return False
+    if len(s.running) >= s.p.max_num_seqs:
         return True
     same_need = (
         s.p.reserve_full_isl or s.loader is None

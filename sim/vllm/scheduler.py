@@ -9,7 +9,7 @@ budget binds does a step walk the running list in order, since then the victim d
                    (sim.vllm.admission)
     stretch()      how many steps from here nothing can change the batch (sim.vllm.stretches)
     fast_forward() take some of them at once
-    complete()     sample, finish and free at the end of the step (sim.vllm.in_flight when scheduling is asynchronous)
+    complete()     sample, finish and free at the end of the step (asynchronous: when the next is decided, in_flight)
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class VllmScheduler:
         self.changed = False  # the batch
         self.steady = False  # nothing is admitted before somebody finishes or arrives
         self.ending: list[Request] = []  # asynchronous: finished, but the next step is decided before anybody knows
-        self.freed = False  # it let go after the step was decided
+        self.freed = False  # somebody let go just after the step was decided
+        self.sizes = (0, 0, 0)  # blocks free, requests running and waiting when it was decided
         # the head of the queue, when it did not fit
         self.blocked: Request | None = None
         self.blocked_need = 0
@@ -109,6 +110,13 @@ class VllmScheduler:
     # -- one step ---------------------------------------------------------------------------------------------------
     def schedule(self, now_s: float) -> bool:
         """Decide one step; False when nothing could be scheduled (then it was no step)."""
+        some = self._decide(now_s)
+        self.sizes = (self.cache.free, len(self.running), len(self.waiting))
+        if self.cache.lag:
+            in_flight.learn(self)
+        return some
+
+    def _decide(self, now_s: float) -> bool:
         self._begin(now_s)
         chunks = self._chunks_if_all_fit()
         if chunks is not None:
@@ -123,15 +131,13 @@ class VllmScheduler:
             return True
         if not self.preempted:
             self.steps = self.cache.steps = self.steps - 1  # it was no step
-        if self.cache.lag:
-            in_flight.learn(self)
         return False
 
     def _begin(self, now_s: float) -> None:
         self.now_s = now_s
         self.chunks = []
         self.preempted = []
-        self.changed, self.freed = self.freed, False
+        self.changed = self.freed = False
         self.steady = False
         self.budget = self.p.max_num_batched_tokens
         self.threshold = self.p.long_prefill_token_threshold if len(self.running) + len(self.waiting) > 1 else 0
@@ -233,12 +239,10 @@ class VllmScheduler:
     # -- end of the step --------------------------------------------------------------------------------------------
     def finishing_now(self) -> bool:
         """Whether a decode lets go at the end of the present step."""
-        return self.steps in self.decodes.finishing or bool(self.ending)
+        return self.steps in self.decodes.finishing
 
     def complete(self) -> list[int]:
         """Sample and free at the end of a step, in running order; the requests that finished."""
-        if self.cache.lag:
-            in_flight.learn(self)
         finished = self.decodes.finishing.pop(self.steps, [])
         self.running_tokens += self.decoded
         for r, _ in self.chunks:
@@ -321,8 +325,7 @@ class VllmScheduler:
             for r in self.running
             if r.id in tokens or (r.decoding and r not in out)
         ]
-        sizes = (self.cache.free, len(self.running), len(self.waiting))
-        return (scheduled, list(self.preempted), taken, evicted, *sizes)
+        return (scheduled, list(self.preempted), taken, evicted, *self.sizes)
 
     def row_at_end(self) -> None:
         """Nothing: a step is told when it begins."""

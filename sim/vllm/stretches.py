@@ -53,7 +53,7 @@ def _takes_all_alone(s: VllmScheduler) -> bool:
         or s.loader is not None
     ):
         return False
-    return not (s.left_out or s.ending or s.cache.lag or s.cache.overlapped)
+    return not (s.left_out or s.cache.overlapped)
 
 
 def announce(s: VllmScheduler, ends_s: array[float]) -> None:
