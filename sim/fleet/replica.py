@@ -24,6 +24,7 @@ import simpy
 from calibrate.latency import StepTime
 from sim.engine import Scheduler
 from sim.fleet.clock import Clock
+from sim.fleet.doorway import Doorway
 from sim.log import RequestLog
 from sim.recording import TierUse
 from sim.step_record import StepRecord
@@ -39,6 +40,9 @@ class Front(Protocol):
 
     def finished(self, request: int) -> None:
         """It has sampled the request's last token now."""
+
+    def refused(self, request: int) -> None:
+        """It has too much on it to take the request."""
 
     def returned(self, requests: list[int], retried: bool) -> None:
         """It has failed with these on it."""
@@ -61,6 +65,7 @@ class Replica:
         log: RequestLog,
         front: Front,
         *,
+        door: Callable[[], Doorway],
         overhead_s: float = 0.0,
         fast_forward: bool = True,
         life: list[list[tuple]] | None = None,
@@ -82,7 +87,7 @@ class Replica:
         self._starts: simpy.Event | None = None  # it takes requests
         self._evicted = 0  # blocks, by its earlier engines
         self._tiers_used: list[list[TierUse]] = []  # by its earlier engines
-        self._make = make
+        self._make, self._make_door = make, door
         self._renew()
         self._process = env.process(self._run())
 
@@ -93,6 +98,7 @@ class Replica:
         """An engine as it starts: nothing in its memory, nobody in its queue."""
         self.scheduler = self._make(self.index)
         self.scheduler.begin_at(len(self.record.end_s))
+        self._door = self._make_door()
         self._idle: simpy.Event | None = None  # waiting for work
         self._step_end: simpy.Event | None = None
         self._start_s = 0.0  # of the stretch in progress
@@ -197,6 +203,8 @@ class Replica:
     def expect(self, request: int, after_s: float) -> None:
         """A request reaches this replica once the front end has had it for `after_s`; its prompt counts as load from
         now on."""
+        if self._refuses(request):
+            return
         self._coming_tokens += self.log.prompt[request]
         self._coming[request] = self.env.call_at(self.env.now + after_s, request, self._through_the_front_end)
 
@@ -206,7 +214,10 @@ class Replica:
         self.submit(request)
 
     def submit(self, request: int) -> None:
-        """A request reaches this replica now."""
+        """A request reaches this replica's engine now."""
+        if self._refuses(request):
+            return
+        self._door.let_in(request)
         self.log.replica[request] = self.index
         if self.scheduler.ahead and self._ends:
             self._hold(request)
@@ -219,6 +230,13 @@ class Replica:
             self._loaded = self.env.move(self._loaded, self.env.now, self.index)
         elif cut:
             self._cut()
+
+    def _refuses(self, request: int) -> bool:
+        """Turn the request away, if there is too much here."""
+        refused = self._door.refuses(len(self.scheduler.running) + len(self.scheduler.waiting) + len(self._held))
+        if refused:
+            self.front.refused(request)
+        return refused
 
     def _hold(self, request: int) -> None:
         self._held.append((self.env.now, request))
