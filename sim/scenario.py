@@ -107,6 +107,30 @@ class SchedulerConfig:
     long_prefill_token_threshold: int = key(
         0, "longest prefill chunk when several requests are present; 0: no limit", TOKENS_OR_NONE, engine="vllm"
     )
+    long_prefill_token_threshold_adaptive: bool = key(
+        False,
+        "raise that limit to a fair share of the step's tokens: its budget by the requests running and waiting",
+        engine="vllm",
+    )
+    max_num_active_seqs: int | None = key(
+        None, "sequences admitted to run at once, at most max_num_seqs, which is the default", COUNT, engine="vllm"
+    )
+    prefill_schedule_interval: int = key(
+        1,
+        "while anybody decodes, prompts are computed in every so manieth step only, unless requests were left waiting"
+        " by the last of those; vLLM heeds it under data parallelism only",
+        from_1(MAX_COUNT),
+        engine="vllm",
+    )
+    max_num_queued_reqs: int | None = key(
+        None, "requests waiting and running on a replica from which on it refuses more (HTTP 503)", COUNT, engine="vllm"
+    )
+    max_num_queued_tokens: int | None = key(
+        None,
+        "prompt tokens of requests without a first token on a replica from which on it refuses more (HTTP 503)",
+        TOKENS,
+        engine="vllm",
+    )
     scheduler_policy: str = key(
         "fcfs", "fcfs or priority (lower value first)", choices=("fcfs", "priority"), engine="vllm"
     )

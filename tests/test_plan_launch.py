@@ -197,6 +197,14 @@ def test_an_engine_that_was_simulated_without_its_default_is_started_without_it(
     "sets",
     [
         ["engine.async_scheduling=true"],
+        [
+            "engine.long_prefill_token_threshold=512",
+            "engine.long_prefill_token_threshold_adaptive=true",
+            "engine.max_num_active_seqs=64",
+            "engine.prefill_schedule_interval=4",
+            "engine.max_num_queued_reqs=500",
+            "engine.max_num_queued_tokens=200000",
+        ],
         ["engine.max_num_seqs=100", "model.kv_dtype=bf16", "cache.enabled=false", "engine.scheduler_policy=priority"],
         [
             "engine.kv_blocks=5000",
