@@ -109,6 +109,9 @@ def _config(rng: random.Random, page: int, sizes: list[int]) -> Case:
         "clip_max_new_tokens": rng.choice([4096, 4096, 8]),
         "disable_cache": rng.random() < 0.07,
         "use_priority": rng.random() < 0.8,
+        "overlap": (overlap := rng.random() < 0.6),
+        "calls_ahead": overlap and rng.random() < 0.5,
+        "mixed_chunk": rng.random() < 0.4,
     }
 
 

@@ -69,7 +69,8 @@ def hits(*requests: dict, **config) -> list[int]:
 
 
 def recorded(data_dir: Path) -> list[dict]:
-    return [read_case(path) for path in sorted((data_dir / "engine_cases_v2").glob("s*.json*"))]
+    files = [path for folder in engine_cases.FOLDERS for path in sorted((data_dir / folder).glob("*.json*"))]
+    return [case for case in map(read_case, files) if case["engine"] == "sglang"]
 
 
 def test_the_reference_reproduces_every_recorded_case(data_dir):

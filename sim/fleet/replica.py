@@ -262,10 +262,14 @@ class Replica:
         return begun(self._ends, self.env.now) if self._ends else 0
 
     def _cut(self) -> None:
-        """End the present stretch with the step in progress, or with the next when that is decided already."""
+        """End the present stretch with the step in progress, or with the next when that is decided already: with the
+        first one that begins now or later."""
         if len(self._ends) < 2:
             return
-        steps = self._steps_over() + 1 + self.scheduler.ahead
+        if not self.scheduler.ahead:
+            steps = self._steps_over() + 1
+        else:
+            steps = bisect_left(self._ends, self.env.now) + 2 if self.env.now > self._start_s else 1
         if steps < len(self._ends):
             del self._ends[steps:]
             self._step_end = self.env.move(self._step_end, self._ends[-1], self.index)  # type: ignore[arg-type]
