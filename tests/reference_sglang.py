@@ -207,7 +207,9 @@ class Engine:
         self.chunked: Request | None = None
         self.full = False
         self.left_batch = False  # somebody whose finish was read while it was in the batch
+        self.out_of_memory = False  # a chunk had to go on, and could not: the engine itself stops there
         self.passes = 0
+        self.lost = self.sat_out = self.waited = 0  # results of retracted requests, steps without riders, empty passes
         self.steps: list[Step] = []
         self.ever: set[int] = set()
         self.lookups = self.taken = 0  # operations: taken in pages
@@ -241,7 +243,7 @@ class Engine:
     def run(self) -> Engine:
         arrivals = [r for r in self.arrivals if not r.rejected]
         idle = 0
-        while arrivals or self.waiting or self.holders:
+        while (arrivals or self.waiting or self.holders) and not self.out_of_memory:
             if not self.waiting and not self.holders:
                 self.now = max(self.now, arrivals[0].arrival)
             while arrivals and arrivals[0].arrival <= self.seen_until():
@@ -274,7 +276,7 @@ class Engine:
         step.evicted = self.tree.evicted - evicted
         step.available, step.evictable, step.protected = self.available, self.tree.evictable, self.tree.protected
         step.waiting = len(self.waiting)
-        if self.check:
+        if self.check and not self.out_of_memory:
             self.check_all()
         return step if launched else None
 
@@ -296,6 +298,8 @@ class Engine:
         if not batch:
             return self.start_decode(step)
         self.start_prefill(step, batch)
+        if self.out_of_memory:
+            return False
         if self.mixed and self.running:
             self.mix(step)
         self.last_batch = [row.r for row in step.rows]
@@ -402,7 +406,7 @@ class Engine:
             pages = -(-(r.computed + extend) // self.page) - -(-r.computed // self.page)
             self.available -= pages * self.page
             self.taken += pages
-            assert self.available >= 0, "prefill out of memory"
+            self.out_of_memory |= self.available < 0
             step.scheduled[r.id] = extend
             samples = r.computed + extend == r.known
             step.rows.append(Row(r, r.computed + extend, False, samples, r.retractions))
@@ -418,6 +422,7 @@ class Engine:
         if self.running and self.decode_fits(self.running):
             self.one_token_each(step)
             self.running = []
+        self.sat_out += bool(self.running)
 
     def make_room(self, demand: int) -> None:
         if self.available < demand:
@@ -433,6 +438,7 @@ class Engine:
             return False
         if not self.decode_fits(self.running):
             if somebody_ends:
+                self.waited += 1
                 return False
             self.retract(step)
         else:
@@ -524,6 +530,8 @@ class Engine:
         is dropped."""
         for row in step.rows:
             r = row.r
+            if row.life != r.retractions:
+                self.lost += 1
             if not row.samples or row.life != r.retractions:
                 continue
             r.sampled += 1

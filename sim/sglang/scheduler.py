@@ -31,8 +31,13 @@ from sim.sglang.ratio import NewTokenRatio
 from sim.sglang.result import Result, read
 from sim.sglang.retraction import retract
 from sim.sglang.waiting import Waiting
+from workloads.errors import InputError
 
 NOBODY: set[RadixRequest] = set()
+OUT_OF_MEMORY = (
+    "[engine] mixed_chunk = true: decodes took the KV memory that a prompt in the middle of its chunks needs; SGLang"
+    " itself stops there (Prefill out of memory); expected false, more kv_blocks or a larger schedule_conservativeness"
+)
 
 
 class SGLangScheduler:
@@ -165,7 +170,10 @@ class SGLangScheduler:
         self.cache.make_room(-(-demand // b))
         for r, extend in self.chunks:
             upto = r.computed + extend
-            self.cache.take(-(-upto // b) - -(-r.computed // b))
+            pages = -(-upto // b) - -(-r.computed // b)
+            if pages > self.cache.blank:
+                raise InputError(OUT_OF_MEMORY)
+            self.cache.take(pages)
             r.computed = upto
         self.steps += 1
 
