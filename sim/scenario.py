@@ -160,6 +160,12 @@ class SchedulerConfig:
         1.0, "scales the memory reserved for tokens still to come", from_0(1e6), engine="sglang"
     )
     priority_scheduling: bool = key(False, "larger priority first, with fcfs or lof", engine="sglang")
+    overlap_schedule: bool = key(
+        True,
+        "decide each step while the one before it runs: outputs, finished requests and arrivals are seen a step later",
+        engine="sglang",
+    )
+    mixed_chunk: bool = key(False, "decodes ride along in prefill steps, one token each", engine="sglang")
     retraction_policy: str = key(
         "length",
         "who loses its memory first: length (fewest outputs) or priority (lowest)",
