@@ -55,6 +55,11 @@ MODEL = {
 NOT_RECORDED = ("sliding_window", "swa_only", "mamba_cache_mode", "preemption_victim", "cache_policy")
 
 
+NEWER = ("long_prefill_token_threshold_adaptive", "max_num_active_seqs", "prefill_schedule_interval")
+"""Scheduler options that older versions do not have: given only where a case says something of them."""
+DEFAULTS = {"long_prefill_token_threshold_adaptive": False, "prefill_schedule_interval": 1}
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
@@ -140,7 +145,11 @@ def requests_of(args: argparse.Namespace) -> dict[str, Any]:
         }
         for i, row in enumerate(rows)
     ]
-    config = {key: getattr(params, name) for key, name in CONFIG.items()}
+    config = {
+        key: value
+        for key, name in CONFIG.items()
+        if (value := getattr(params, name)) not in (None, DEFAULTS.get(key, ()))
+    }
     case = {"case": args.name or args.scenario.stem, "engine": "vllm", "config": config, "requests": requests}
     return {"schema": SCHEMA, **case}
 
@@ -166,6 +175,9 @@ CONFIG = {
     "scheduler_reserve_full_isl": "reserve_full_isl",
     "enable_prefix_caching": "caching",
     "async_scheduling": "async_scheduling",
+    "long_prefill_token_threshold_adaptive": "long_prefill_token_threshold_adaptive",
+    "max_num_active_seqs": "max_num_active_seqs",
+    "prefill_schedule_interval": "prefill_schedule_interval",
 }
 """Key of a case's config -> field of EngineParams."""
 
@@ -278,6 +290,7 @@ def scheduler_of(config: dict[str, Any], folder: Path) -> Any:
         scheduler_reserve_full_isl=config.get("scheduler_reserve_full_isl", True),
         async_scheduling=asynchronous,
         enable_chunked_prefill=True,
+        **{key: config[key] for key in NEWER if key in config},
     )
     cache = CacheConfig(block_size=config["block_size"], enable_prefix_caching=caching)
     blocks = config["num_blocks"] + 1  # one is the null block
