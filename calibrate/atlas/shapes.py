@@ -24,13 +24,14 @@ FORM_ERROR = 0.30
 
 @dataclass(frozen=True)
 class Priced:
-    """What an operator takes: seconds float64 over its run axes, a coverage code, the share it is expected to err by
-    and in words what it rests on."""
+    """What an operator takes: seconds float64 over its run axes, a coverage code, the share it is expected to err by,
+    in words what it rests on, and how far along the run axis it was measured."""
 
     seconds: np.ndarray
     cover: int
     error: float
     basis: str
+    reach: float = math.inf
 
 
 def neighbours(keys: np.ndarray, asked: Sequence[float]) -> tuple[list[tuple[int, float]], float]:

@@ -44,6 +44,9 @@ from 8.4 to 5.8 % and the bias to zero; sync: engines that schedule between step
 LAUNCH_FLOOR_S = 60e-6
 """Least time of a layer whose kernels are launched one by one: a dozen launches of 5 us."""
 
+Prefixes = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""(new tokens, cached tokens, seconds [new, cached]) as measured."""
+
 
 @dataclass(frozen=True)
 class Operator:
@@ -57,6 +60,7 @@ class Operator:
     basis: str
     x: np.ndarray = field(repr=False)
     seconds: np.ndarray = field(repr=False)
+    reach: float = np.inf  #: how far along x it was measured
 
 
 def operators(
@@ -68,15 +72,15 @@ def operators(
     backend: str = "vllm",
 ) -> list[Operator]:
     """Everything but attention that one rank runs in a step of the model on a bundled GPU."""
-    return _Model(load(gpu), backend, model, dtype, kv_dtype, layout or Layout()).dense()
+    return _Model(Pricer(load(gpu), backend), model, dtype, kv_dtype, layout or Layout()).dense()
 
 
 class _Model:
     """A model at a layout on a GPU, as priced operators."""
 
-    def __init__(self, atlas: Atlas, backend: str, model: ModelSpec, dtype: str, kv_dtype: str, layout: Layout):
+    def __init__(self, price: Pricer, model: ModelSpec, dtype: str, kv_dtype: str, layout: Layout):
         _check(model, layout, dtype, kv_dtype)
-        self.price, self.model = Pricer(atlas, backend), model
+        self.price, self.model = price, model
         self.tp, self.ep = layout.tensor_parallel, layout.expert_ranks if layout.expert_parallel else 1
         self.by: Precision = model.precision(dtype)
         self.kv_dtype = "bf16" if kv_dtype == "fp16" else kv_dtype
@@ -98,7 +102,21 @@ class _Model:
             found.append(self._all_reduce(halves + 1))
         head = self.price.gemm("bf16", -(-self.model.vocab // self.tp), self.model.hidden)
         found.append(_operator("lm_head", "rows", 1, self.price.tokens, head))
-        return found
+        return [*found, *self._small()]
+
+    def _small(self) -> list[Operator]:
+        """Operators that tables count within others or not at all, where they were measured by themselves."""
+        model, wanted = self.model, [("final_norm", "norm", "tokens", 1, 8.0 * self.model.hidden)]
+        for group in self.groups:
+            a = group.attention
+            if a.kind in ("full", "window", "chunked"):
+                q, kv = a.heads // self.tp * a.head_dim, -(-a.kv_heads // self.tp) * a.head_dim
+                wanted.append(("rope_kv_write", "rope_kv_write", "tokens", group.count, 4.0 * q + 8.0 * kv))
+                if model.qk_norm:
+                    wanted.append(("qk_norm", "qk_norm", "tokens", group.count, 4.0 * (q + kv)))
+        wanted.append(("sampler", "sample", "rows", 1, 2.0 * -(-model.vocab // self.tp)))
+        priced = [(name, axis, count, self.price.measured(op, size)) for name, op, axis, count, size in wanted]
+        return [_operator(n, axis, count, self.price.tokens, p) for n, axis, count, p in priced if p is not None]
 
     def _projections(self, count: int, a: Attention) -> list[Operator]:
         """An attention layer's matrix multiplies on one rank."""
@@ -127,8 +145,10 @@ class _Model:
             return []
         if mlp.kind == "dense":
             return self._feed_forward("", "mlp", group.count, mlp.inter // self.tp, mlp.gated)
-        router = self.price.gemm("bf16", mlp.experts, hidden)
-        found = [_operator("router", "tokens", group.count, tokens, router)]
+        found = []
+        if not self.price.router_in_experts:
+            router = self.price.gemm("bf16", mlp.experts, hidden)
+            found.append(_operator("router", "tokens", group.count, tokens, router))
         if mlp.shared_inter:
             found += self._feed_forward("shared_", "shared", group.count, mlp.shared_inter // self.tp, mlp.gated)
         if mlp.latent:
@@ -160,9 +180,7 @@ class _Model:
         return _operator(name, "tokens", repeat, self.price.tokens, self.price.gemm(self.by.type_of(part), n, k))
 
     def _bytes(self, name: str, repeat: int, bytes_per_token: float) -> Operator:
-        x = self.price.tokens
-        seconds = self.price.elementwise(bytes_per_token, x)
-        return Operator(name, "tokens", repeat, INTERPOLATED, FORM_ERROR, "bytes at a share of bandwidth", x, seconds)
+        return _operator(name, "tokens", repeat, self.price.tokens, self.price.streamed(name, bytes_per_token))
 
     def _all_reduce(self, repeat: int) -> Operator:
         size, priced = self.price.all_reduce(self.tp)
@@ -186,8 +204,15 @@ class _Model:
             about += [_operator(f"{attention.kind}_prefill", "new x cached", count, *prefill)]
             about += [_operator(f"{attention.kind}_decode", "batch x context", count, decode[0], decode[3])]
         decode_table = _decode_table(decodes)
-        call_s = PREFILL_CALL_S * (3 if self.model.qk_norm else 1)
-        return _prefill_table(prefills, decode_table, call_s), decode_table, about
+        call_s = 0.0 if self.price.measured("rope_kv_write", 1.0) else PREFILL_CALL_S * (3 if self.model.qk_norm else 1)
+        prefixes = [self._prefixes(part[1]) for part in prefills]
+        return _prefill_table(prefills, decode_table, call_s, prefixes), decode_table, about
+
+    def _prefixes(self, a: Attention) -> Prefixes | None:
+        if a.kind in ("mla", "linear"):
+            return None
+        heads, kv_heads = a.heads // self.tp, -(-a.kv_heads // self.tp)
+        return self.price.prefixes(heads, kv_heads, a.head_dim, a.window, self.kv_dtype)
 
     def _layer(
         self, a: Attention
@@ -220,7 +245,7 @@ def _check(model: ModelSpec, layout: Layout, dtype: str, kv_dtype: str) -> None:
 
 
 def _operator(name: str, axis: str, repeat: int, x: np.ndarray, priced: Priced) -> Operator:
-    return Operator(name, axis, repeat, priced.cover, priced.error, priced.basis, x, priced.seconds)
+    return Operator(name, axis, repeat, priced.cover, priced.error, priced.basis, x, priced.seconds, priced.reach)
 
 
 def _decode_table(parts: list[tuple[int, np.ndarray, np.ndarray, np.ndarray, Priced]]) -> dict[str, Any]:
@@ -245,17 +270,26 @@ def _decode_table(parts: list[tuple[int, np.ndarray, np.ndarray, np.ndarray, Pri
 
 
 def _prefill_table(
-    parts: list[tuple[int, Attention, np.ndarray, Priced]], decode: dict[str, Any], call_s: float
+    parts: list[tuple[int, Attention, np.ndarray, Priced]],
+    decode: dict[str, Any],
+    call_s: float,
+    prefixes: list[Prefixes | None],
 ) -> dict[str, Any]:
-    """Prefill attention of all layers over new x cached, one sequence.
+    """Prefill attention of all layers over new x cached, one sequence. Where prefixes were measured, those; else
 
     t(new, cached) = launch + (t(full) - launch) x pairs(new, cached) / pairs(full), full = new + cached; never below
     t(new, 0) nor below one decode over the same KV, never falling along either axis."""
-    new = np.unique(np.concatenate([*(part[2] for part in parts), LONG]))
-    n, c = new[:, None], CACHED[None, :]
-    full, total, launch = n + c, np.zeros((len(new), len(CACHED))), 0.0
-    for count, attention, length, priced in parts:
+    measured = [prefix for prefix in prefixes if prefix is not None]
+    new = np.unique(np.concatenate([*(part[2] for part in parts), *(prefix[0] for prefix in measured), LONG]))
+    cached = np.unique(np.concatenate([CACHED, *(prefix[1] for prefix in measured)]))
+    n, c = new[:, None], cached[None, :]
+    full, total, launch = n + c, np.zeros((len(new), len(cached))), 0.0
+    for (count, attention, length, priced), prefix in zip(parts, prefixes, strict=True):
         start = float(priced.seconds[0])
+        if prefix is not None:
+            total += count * (call_s + _over(prefix, n, c, attention.window))
+            launch += count * (call_s + start)
+            continue
         if attention.kind == "linear":  # a state has no prefix to attend to
             total += count * (start + along(length, priced.seconds - start, n))
             launch += count * start
@@ -268,16 +302,32 @@ def _prefill_table(
     total = np.maximum(total, alone)
     total = np.maximum.accumulate(np.maximum.accumulate(total, axis=0), axis=1)
     longest = float(max(part[2][-1] for part in parts if part[1].kind != "linear"))
-    return {
+    table = {
         "repeat": 1,
         "new": new.astype(int).tolist(),
-        "cached": CACHED.astype(int).tolist(),
+        "cached": cached.astype(int).tolist(),
         "us": (total * 1e6).tolist(),
         "launch_us": launch * 1e6,
         "max_new": longest,
         "max_kv": max(decode["measured_context"]),
         "max_pairs": longest * (longest + 1) / 2,
     }
+    if len(measured) < len(parts):
+        return table
+    reach = [(prefix[0][:, None] + prefix[1], causal_pairs(prefix[0][:, None], prefix[1])) for prefix in measured]
+    return table | {
+        "max_kv": float(min(kv.max() for kv, _ in reach)),
+        "max_pairs": float(min(p.max() for _, p in reach)),
+    }
+
+
+def _over(prefix: Prefixes, n: np.ndarray, c: np.ndarray, window: int) -> np.ndarray:
+    """Seconds [n, c] of a measured grid: linear inside; outside the nearest point grows with the pairs."""
+    new, cached, seconds = prefix
+    by_new = np.array([np.interp(n[:, 0], new, column) for column in seconds.T])
+    inside = np.array([np.interp(c[0], cached, row) for row in by_new.T])
+    edge = causal_pairs(np.minimum(n, new[-1]), np.minimum(c, cached[-1]), window)
+    return np.asarray(inside * np.maximum(causal_pairs(n, c, window) / edge, 1.0))
 
 
 def _work(length: np.ndarray, work: np.ndarray, window: int) -> Callable[[np.ndarray], np.ndarray]:
@@ -303,7 +353,20 @@ def points(
 ) -> dict[str, Any]:
     """The tables of a whole step in the layout of `calibrate.sources.tables`; "rests_on" says what each operator's time
     is. host: seconds a step and a sequence."""
-    priced = _Model(atlas, backend, model, dtype, kv_dtype, layout)
+    return points_at(Pricer(atlas, backend), model, dtype, kv_dtype, layout, host, launch_floor_s)
+
+
+def points_at(
+    price: Pricer,
+    model: ModelSpec,
+    dtype: str,
+    kv_dtype: str,
+    layout: Layout,
+    host: tuple[float, float],
+    launch_floor_s: float,
+) -> dict[str, Any]:
+    """`points` at the prices of any source."""
+    priced = _Model(price, model, dtype, kv_dtype, layout)
     dense = priced.dense()
     prefill, decode, attention = priced.attention()
     by_axis = {axis: [_row(o) for o in dense if o.axis == axis] for axis in ("tokens", "rows")}
@@ -325,7 +388,14 @@ def points(
 
 def _row(o: Operator) -> dict[str, Any]:
     x, us = o.x.astype(int).tolist(), (o.seconds * 1e6).tolist()
-    return {"name": o.name, "repeat": o.repeat, "basis": o.basis, o.axis: x, "us": us, "measured_to": x[-1]}
+    return {
+        "name": o.name,
+        "repeat": o.repeat,
+        "basis": o.basis,
+        o.axis: x,
+        "us": us,
+        "measured_to": min(x[-1], o.reach),
+    }
 
 
 def atlas_step_time(
