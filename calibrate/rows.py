@@ -69,8 +69,9 @@ class OperatorRows:
 class Rows:
     """Everything measured on one device. name: of the folder; device: {"name", "memory_gib", ..}; gpu: the atlas it
     lies over, None where there is none; rehearsal: why these times say nothing about a GPU, "" when they do; host:
-    microseconds a step, a sequence and a layer's launches, where measured; form: of decode attention, for batches of
-    unequal contexts."""
+    microseconds a step, a sequence and a layer's launches, where measured; form: how decode attention of unequal
+    contexts goes, fitted ("overhead_us", "longest_us", "mb_us", "sequence_us") or as a share of the way to the longest
+    ("skew")."""
 
     name: str
     device: Mapping[str, Any]

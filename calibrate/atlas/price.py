@@ -293,8 +293,9 @@ class Pricer:
 
     # ---- what a source of one's own may know beyond this (`own`) ---------------------------------------------
 
-    router_in_experts = False
-    """Whether times of experts hold the router's matrix multiply."""
+    def router_in_experts(self, shape: MoeShape) -> bool:
+        """Whether the times of these experts hold the router's matrix multiply."""
+        return False
 
     def streamed(self, name: str, bytes_per_token: float) -> Priced:
         """Times by token count of an operator that only moves bytes: a formula."""

@@ -19,7 +19,7 @@ import numpy as np
 from calibrate.atlas.linear import linear_decode, linear_prefill
 from calibrate.atlas.mla import mla_decode, mla_prefill, mla_projections
 from calibrate.atlas.price import MoeShape, Pricer, causal_pairs
-from calibrate.atlas.shapes import FORM_ERROR, Priced, along
+from calibrate.atlas.shapes import Priced, along
 from calibrate.atlas.tables import Atlas, load
 from calibrate.layer_groups import Attention, LayerGroup, Mlp, layer_groups
 from calibrate.layout import Layout
@@ -43,6 +43,8 @@ HOST = {"async": (0.6e-3, 15e-6), "sync": (2.0e-3, 15e-6), "none": (0.0, 0.0)}
 from 8.4 to 5.8 % and the bias to zero; sync: engines that schedule between steps."""
 LAUNCH_FLOOR_S = 60e-6
 """Least time of a layer whose kernels are launched one by one: a dozen launches of 5 us."""
+KV_KINDS = ("full", "window", "chunked")
+"""Attention over keys and values of its own."""
 
 Prefixes = tuple[np.ndarray, np.ndarray, np.ndarray]
 """(new tokens, cached tokens, seconds [new, cached]) as measured."""
@@ -105,18 +107,19 @@ class _Model:
         return [*found, *self._small()]
 
     def _small(self) -> list[Operator]:
-        """Operators that tables count within others or not at all, where they were measured by themselves."""
-        model, wanted = self.model, [("final_norm", "norm", "tokens", 1, 8.0 * self.model.hidden)]
+        """Operators that tables count within others or not at all, where they were measured by themselves. A norm of q
+        and k is one of them wherever rotary embedding is, measured or not."""
+        model, price = self.model, self.price
+        wanted = [("final_norm", "tokens", 1, price.measured("norm", 8.0 * model.hidden))]
         for group in self.groups:
             a = group.attention
-            if a.kind in ("full", "window", "chunked"):
-                q, kv = a.heads // self.tp * a.head_dim, -(-a.kv_heads // self.tp) * a.head_dim
-                wanted.append(("rope_kv_write", "rope_kv_write", "tokens", group.count, 4.0 * q + 8.0 * kv))
-                if model.qk_norm:
-                    wanted.append(("qk_norm", "qk_norm", "tokens", group.count, 4.0 * (q + kv)))
-        wanted.append(("sampler", "sample", "rows", 1, 2.0 * -(-model.vocab // self.tp)))
-        priced = [(name, axis, count, self.price.measured(op, size)) for name, op, axis, count, size in wanted]
-        return [_operator(n, axis, count, self.price.tokens, p) for n, axis, count, p in priced if p is not None]
+            q, kv = a.heads // self.tp * a.head_dim, -(-a.kv_heads // self.tp) * a.head_dim
+            rope = price.measured("rope_kv_write", 4.0 * q + 8.0 * kv) if a.kind in KV_KINDS else None
+            wanted.append(("rope_kv_write", "tokens", group.count, rope))
+            if rope is not None and model.qk_norm:
+                wanted.append(("qk_norm", "tokens", group.count, price.streamed("qk_norm", 4.0 * (q + kv))))
+        wanted.append(("sampler", "rows", 1, price.measured("sample", 2.0 * -(-model.vocab // self.tp))))
+        return [_operator(name, axis, n, price.tokens, found) for name, axis, n, found in wanted if found is not None]
 
     def _projections(self, count: int, a: Attention) -> list[Operator]:
         """An attention layer's matrix multiplies on one rank."""
@@ -146,7 +149,7 @@ class _Model:
         if mlp.kind == "dense":
             return self._feed_forward("", "mlp", group.count, mlp.inter // self.tp, mlp.gated)
         found = []
-        if not self.price.router_in_experts:
+        if not self.price.router_in_experts(self._experts(mlp)):
             router = self.price.gemm("bf16", mlp.experts, hidden)
             found.append(_operator("router", "tokens", group.count, tokens, router))
         if mlp.shared_inter:
