@@ -15,7 +15,8 @@ from typing import Any
 from calibrate.assemble import Calibration
 from calibrate.rows import ELEMENTWISE, OperatorRows, Rows, once
 
-DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "bfloat16"}
+"""What all but the points that say otherwise are in."""
 REHEARSALS = {"fake": "the times of a fake device are known formulas", "cpu": "a rehearsal on a CPU"}
 
 
@@ -45,10 +46,9 @@ def as_rows(calibration: Calibration, name: str, gpu: str | None) -> Rows:
 
 def _row(op: str, s: Mapping[str, int], header: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """(operator, its columns), ("", {}) for a point that is no operator of a step."""
-    weights = DTYPES.get(header["dtype"], header["dtype"])
-    cache = DTYPES.get(header.get("kv_dtype", header["dtype"]), header.get("kv_dtype", header["dtype"]))
+    weights = cache = DTYPES.get(header["dtype"], header["dtype"])
     if op == "gemm":
-        return op, {"gemm_dtype": weights, "n": s["n"], "k": s["k"], "m": s["m"]}
+        return op, {"gemm_dtype": "fp8" if s.get("fp8") else weights, "n": s["n"], "k": s["k"], "m": s["m"]}
     if op in ("prefill", "decode", "mixed"):
         heads = {
             "kv_cache_dtype": cache,

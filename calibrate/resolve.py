@@ -57,6 +57,18 @@ def resolve_profile(
     return profile
 
 
+def measured_with(spec: str) -> str:
+    """The model that a folder was measured with; llama-3.1-8b for what was measured with none."""
+    path = Path(spec)
+    if not path.is_dir():
+        return "llama-3.1-8b"
+    if is_rows(path):
+        about = [found.about for found in read_rows(path).operators.values()]
+        return next((a["measured_model"] for a in about if "measured_model" in a), "llama-3.1-8b")
+    profile = profile_from_vidur(path) if (path / "mlp.csv").is_file() else profile_from_folder(path)
+    return str(profile.model)
+
+
 def profile_of_gpu(gpu: str, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str = "bf16") -> str:
     """The best that is known of a GPU for a model: the bundled profile measured with it, else atlas:GPU, else
     roofline:GPU. InputError for a GPU of which nothing is known."""

@@ -194,7 +194,7 @@ class Own(Pricer):
             if self._wins(octaves == 0):
                 error = self._gemm_error(kind, rows) if len(weights) > 1 or octaves else 0.0
                 return self._from_own(kind, rows, n, k, covered(weights, octaves, error))
-        if self.base is None and self._has("gemm"):
+        if self.base is None and self._has("gemm") and self.own._named("gemm", "gemm_dtype", GEMM_NAMES["bf16"]):
             return self._laid_out(self.own.tokens, self.own.gemm(dtype, n, k))
         lower = self._lower("gemm")
         return self._laid_out(lower.tokens, lower.gemm(dtype, n, k))
@@ -372,9 +372,9 @@ def own_profile(
         kv_dtype=kv,
         tensor_parallel=tp,
         provenance={
-            "source": "operator rows of one's own" + (f" over atlas:{rows.gpu}" if rows.gpu else ""),
+            "source": _joined(rows, "source") + (f" over atlas:{rows.gpu}" if rows.gpu else ""),
             "licence": next((f.about["licence"] for f in rows.operators.values() if "licence" in f.about), "yours"),
-            "version": ", ".join(sorted({_version(found) for found in rows.operators.values()})),
+            "version": _joined(rows, "version"),
             "date": min((f.about["date"] for f in rows.operators.values() if "date" in f.about), default="unknown"),
             "kernels": "; ".join(kernels),
             "device": dict(rows.device),
@@ -388,6 +388,10 @@ def own_profile(
 def _label(rows: Rows, note: str) -> str:
     mark = f"NOT A MEASUREMENT OF A GPU ({rows.rehearsal}); " if rows.rehearsal else ""
     return mark + note
+
+
+def _joined(rows: Rows, key: str) -> str:
+    return ", ".join(sorted({str(found.about.get(key, "unknown")) for found in rows.operators.values()}))
 
 
 def _host_notes(rows: Rows) -> list[str]:

@@ -109,7 +109,8 @@ def _completed_row(x: np.ndarray, row: np.ndarray) -> np.ndarray:
 
 
 def along(x: np.ndarray, y: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Linear through points; level before the first, the last slope going on."""
+    """Linear through points; level before the first, the slope of the last doubling going on."""
     inside = np.interp(at, x, y)
-    slope = max((y[-1] - y[-2]) / (x[-1] - x[-2]), 0.0) if len(x) > 1 else 0.0
+    i = max(int(np.searchsorted(x, x[-1] / 2, side="right")) - 1, 0)
+    slope = max((y[-1] - y[i]) / (x[-1] - x[i]), 0.0) if len(x) > 1 else 0.0
     return np.where(at > x[-1], y[-1] + (at - x[-1]) * slope, inside)
