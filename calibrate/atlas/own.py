@@ -378,7 +378,7 @@ def own_profile(
             "date": min((f.about["date"] for f in rows.operators.values() if "date" in f.about), default="unknown"),
             "kernels": "; ".join(kernels),
             "device": dict(rows.device),
-            "content_hash": rows.content_hash,
+            "rows_hash": rows.content_hash,
             "notes": [f"{note}.", *_host_notes(rows), *rows.notes],
         },
         points=table,
