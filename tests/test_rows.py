@@ -1,4 +1,4 @@
-"""Operator rows: a folder of one's own over the atlas of its GPU, for any model; and other projects' folders as rows."""
+"""Operator rows: a folder of one's own over its GPU's atlas, for any model; and other projects' folders as rows."""
 
 import csv
 import json

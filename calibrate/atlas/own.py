@@ -101,12 +101,20 @@ def _key(row: Mapping[str, Any], shape: tuple[str, ...], labels: Mapping[str, tu
     return tuple(labels[c].index(_name(row[c])) if c in labels else int(row[c]) for c in shape)
 
 
+class _OwnAtlas(Atlas):
+    """An atlas of rows alone, whichever operators they are of."""
+
+    @property
+    def backends(self) -> list[str]:
+        return [OWN]
+
+
 def _atlas(rows: Rows, header: Mapping[str, Any]) -> Atlas:
     own = tables(rows)
     about = {
         name: {"constant": {}, "version": _version(rows.operators[LAID_OUT[name.split("/")[1]][0]])} for name in own
     }
-    atlas = Atlas(rows.name, {**header, "name": rows.device["name"], "tables": about}, rows.content_hash, {})
+    atlas = _OwnAtlas(rows.name, {**header, "name": rows.device["name"], "tables": about}, rows.content_hash, {})
     atlas._tables.update(own)
     return atlas
 

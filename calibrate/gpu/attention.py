@@ -17,7 +17,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.attention.bias import causal_lower_right
 
 from calibrate.gpu.backend import TorchBackend
 from workloads.errors import InputError
@@ -99,15 +98,15 @@ class TorchAttention:
         self, q: Tensor, k: Tensor, v: Tensor, tables: Sequence[Tensor], new: Sequence[int], cached: Sequence[int]
     ) -> list[Call]:
         lengths = [n + c for n, c in zip(new, cached, strict=True)]
-        return [partial(_each, _split(q, new), _gathered(k, v, table, lengths)) for table in tables]
+        return [partial(_each, _with_masks(_split(q, new), _gathered(k, v, table, lengths))) for table in tables]
 
     def decode(self, q: Tensor, k: Tensor, v: Tensor, tables: Sequence[Tensor], contexts: Sequence[int]) -> list[Call]:
         ones = [1] * len(contexts)
         if len(set(contexts)) > 1:
-            return [partial(_each, _split(q, ones), _gathered(k, v, table, contexts)) for table in tables]
+            return [partial(_each, _with_masks(_split(q, ones), _gathered(k, v, table, contexts))) for table in tables]
         queries = q.unsqueeze(2)
         stacked = [_stacked(_gathered(k, v, table, contexts)) for table in tables]
-        return [partial(_sdpa, queries, keys, values) for keys, values in stacked]
+        return [partial(_sdpa, queries, keys, values, None) for keys, values in stacked]
 
 
 def _split(q: Tensor, counts: Sequence[int]) -> list[Tensor]:
@@ -129,14 +128,25 @@ def _stacked(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     return torch.cat([k for k, _ in pairs]), torch.cat([v for _, v in pairs])
 
 
-def _sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """[batch, heads, new, d]; new queries are the last of the keys."""
-    mask = causal_lower_right(q.shape[2], k.shape[2]) if q.shape[2] > 1 else None
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
+    """[batch, heads, new, d]."""
     return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
 
 
-def _each(queries: list[Tensor], pairs: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
-    return [_sdpa(q, k, v) for q, (k, v) in zip(queries, pairs, strict=True)]
+def _mask(q: Tensor, k: Tensor) -> Any:
+    """New queries are the last of the keys; one sees them all. (torch.nn.attention loads triton, which decides then
+    whether it interprets.)"""
+    if q.shape[2] == 1:
+        return None
+    return importlib.import_module("torch.nn.attention.bias").causal_lower_right(q.shape[2], k.shape[2])
+
+
+def _each(parts: list[tuple[Tensor, Tensor, Tensor, Any]]) -> list[Tensor]:
+    return [_sdpa(*part) for part in parts]
+
+
+def _with_masks(queries: list[Tensor], pairs: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor, Tensor, Any]]:
+    return [(q, k, v, _mask(q, k)) for q, (k, v) in zip(queries, pairs, strict=True)]
 
 
 class FlashInferAttention:
