@@ -39,7 +39,7 @@ def resolve_profile(
         return roofline_profile(spec.removeprefix("roofline:"), dtype, tp, kv_dtype)
     if spec.startswith("atlas:"):
         return atlas_profile(spec.removeprefix("atlas:"), model, dtype, tp, kv_dtype)
-    if Path(spec).is_dir():
+    if Path(spec).is_dir() and spec not in bundled_profiles():
         return _folder(Path(spec), model, dtype, tp, kv_dtype)
     profile = _find(spec)
     name = known_as(model)
