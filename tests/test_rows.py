@@ -121,15 +121,26 @@ def test_what_is_written_is_what_is_read(rows, folder, tmp_path):
 
 
 def test_a_price_adds_no_time_that_was_not_measured(rows):
-    """Between two rows of a shape a price is their straight line, though other tables have other points."""
-    price = Own(rows, Pricer(load("h200")))
-    found = [(r["m"], r["us"]) for r in rows.operators["gemm"].rows if (r["n"], r["k"]) == (4096, 14336)]
+    """Between two rows of a shape a price is their straight line, and a row is kept though no table has its tokens."""
+    odd = {"gemm_dtype": "bfloat16", "n": 4096, "k": 14336, "m": 37, "us": 90.0}
+    gemm = replace(rows.operators["gemm"], rows=(*rows.operators["gemm"].rows, odd))
+    price = Own(replace(rows, operators={**rows.operators, "gemm": gemm}), Pricer(load("h200")))
+    found = sorted((r["m"], r["us"]) for r in gemm.rows if (r["n"], r["k"]) == (4096, 14336))
     x, us = (np.array(v, dtype=float) for v in zip(*found, strict=True))
     priced = price.gemm("bf16", 4096, 14336)
     inside = (price.tokens >= x[0]) & (price.tokens <= x[-1])
     straight = np.maximum.accumulate(us) * 1e-6
     assert priced.seconds[inside] == pytest.approx(np.interp(price.tokens[inside], x, straight), rel=0.02)
+    assert priced.seconds[price.tokens == 37].tolist() == pytest.approx([90e-6])
     assert priced.reach == x[-1]
+
+
+def test_what_moves_bytes_takes_another_widths_time_at_equal_bytes(rows):
+    price = Own(rows, None)
+    for width in (7168, 28672):
+        priced = price.measured("silu_mul", 6.0 * width)
+        at = price.tokens == 1024
+        assert priced.seconds[at] * 1e6 == pytest.approx(TRUTH["silu_mul"].us({"mb": 6e-6 * width * 1024}), rel=0.03)
 
 
 # -- over the atlas

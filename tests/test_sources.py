@@ -113,6 +113,28 @@ def test_vidur_tables_of_a_width_or_a_model_that_is_not_there(vidur):
         resolve_profile(str(vidur), LLAMA2, "fp16")
 
 
+def test_vidurs_all_reduces_are_of_one_node_and_in_bytes(vidur):
+    sizes = {2048: 0.010, 2**20: 0.050}
+    rows = [
+        {
+            "num_workers": 2,
+            "size": size,
+            "devices_per_node": nodes,
+            "rank": rank,
+            "time_stats.all_reduce.median": ms * factor,
+        }
+        for size, ms in sizes.items()
+        for nodes, factor in ((2, 1.0), (1, 9.0))
+        for rank in (0, 1)
+    ]
+    write(vidur / "all_reduce.csv", rows)
+    profile = resolve_profile(str(vidur), LLAMA2, "fp16", 2)
+    found = next(o for o in profile.points["dense"] if o["name"] == "all_reduce")
+    assert found["basis"] == "own/all_reduce measured"
+    tokens = 2**20 / (2 * LLAMA2.hidden)
+    assert found["us"][found["tokens"].index(tokens)] == pytest.approx(50.0)
+
+
 def reshaped(folder, name, **shape):
     """The tables of that folder with other shape columns, in a folder of that name."""
     other = folder.parent / name

@@ -50,10 +50,9 @@ LAID_OUT = {
 def gpu_of(device: str) -> str | None:
     """The atlas that a device's rows lie over, None where there is none or the board is another one."""
     words = re.sub(r"[^a-z0-9]+", "-", device.lower())
-    found = [gpu for gpu in bundled_gpus() if re.search(rf"(^|-){gpu}($|-)", words)]
-    if not found or any(board in words for board in OTHER_BOARDS):
+    if any(board in words for board in OTHER_BOARDS):
         return None
-    return max(found, key=len)
+    return next((gpu for gpu in bundled_gpus() if re.search(rf"(^|-){gpu}($|-)", words)), None)
 
 
 # ---- rows as tables --------------------------------------------------------------------------------------------------
