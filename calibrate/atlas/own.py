@@ -18,7 +18,7 @@ import numpy as np
 
 from calibrate.atlas.price import GEMM_NAMES, KV_NAMES, MOE_NAMES, TOKENS, WEIGHT_BYTES, MoeShape, Pricer, causal_pairs
 from calibrate.atlas.shapes import FORM_ERROR, Priced, along, blend, covered, neighbours
-from calibrate.atlas.steps import HOST, LAUNCH_FLOOR_S, Prefixes, points_at
+from calibrate.atlas.steps import HOST, LAUNCH_FLOOR_S, Prefixes, points_at, with_host
 from calibrate.atlas.tables import Atlas, Table, bundled_gpus, load
 from calibrate.layout import Layout
 from calibrate.model_spec import ModelSpec
@@ -360,9 +360,10 @@ def own_profile(
     price = Own(rows, Pricer(load(rows.gpu)) if rows.gpu else None)
     _check_kinds(price, model)
     kv = kv_dtype or model.kv_dtype(dtype)
+    table = points_at(price, model, dtype, kv, Layout(tp))
     host = (rows.host["step_us"] * US, rows.host["sequence_us"] * US) if "step_us" in rows.host else HOST["async"]
     floor = rows.host.get("launch_us_per_layer", LAUNCH_FLOOR_S / US) * US
-    table = points_at(price, model, dtype, kv, Layout(tp), host, floor)
+    table = with_host(table, *host, model.layers * floor)
     table |= _measured_mixes(price, model, tp, kv)
     mine = [o for o in table["rests_on"] if o["basis"].startswith(OWN)]
     kernels = sorted({f"{k}: {found.about.get('kernels', 'unknown')}" for k, found in rows.operators.items()})

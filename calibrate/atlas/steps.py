@@ -356,36 +356,39 @@ def points(
 ) -> dict[str, Any]:
     """The tables of a whole step in the layout of `calibrate.sources.tables`; "rests_on" says what each operator's time
     is. host: seconds a step and a sequence."""
-    return points_at(Pricer(atlas, backend), model, dtype, kv_dtype, layout, host, launch_floor_s)
+    table = points_at(Pricer(atlas, backend), model, dtype, kv_dtype, layout)
+    return with_host(table, *host, model.layers * launch_floor_s)
 
 
-def points_at(
-    price: Pricer,
-    model: ModelSpec,
-    dtype: str,
-    kv_dtype: str,
-    layout: Layout,
-    host: tuple[float, float],
-    launch_floor_s: float,
-) -> dict[str, Any]:
-    """`points` at the prices of any source."""
+def points_at(price: Pricer, model: ModelSpec, dtype: str, kv_dtype: str, layout: Layout) -> dict[str, Any]:
+    """`points` at the prices of any source, no host time in them."""
     priced = _Model(price, model, dtype, kv_dtype, layout)
     dense = priced.dense()
     prefill, decode, attention = priced.attention()
     by_axis = {axis: [_row(o) for o in dense if o.axis == axis] for axis in ("tokens", "rows")}
-    host_us = {"name": "host_per_sequence", "repeat": 1, "rows": [1, 2], "us": [host[1] * 1e6, host[1] * 2e6]}
     return {
         "dense": by_axis["tokens"],
-        "per_sequence": [*by_axis["rows"], {**host_us, "measured_to": by_axis["rows"][0]["measured_to"]}],
+        "per_sequence": by_axis["rows"],
         "prefill_attention": prefill,
         "decode_attention": decode,
-        "step_overhead_us": host[0] * 1e6,
-        "launch_floor_us": model.layers * launch_floor_s * 1e6,
         "cover": max(INTERPOLATED, *(o.cover for o in (*dense, *attention))),
         "rests_on": [
             {"name": o.name, "repeat": o.repeat, "coverage": COVERAGE[o.cover], "error": o.error, "basis": o.basis}
             for o in (*dense, *attention)
         ],
+    }
+
+
+def with_host(table: dict[str, Any], step_s: float, sequence_s: float, launch_floor_s: float) -> dict[str, Any]:
+    """The tables with host time: of a step, of each sampled sequence, and the least time of a step with a prefill."""
+    rows = table["per_sequence"]
+    us = [sequence_s * 1e6, sequence_s * 2e6]
+    host = {"name": "host_per_sequence", "repeat": 1, "rows": [1, 2], "us": us, "measured_to": rows[0]["measured_to"]}
+    return {
+        **table,
+        "per_sequence": [*rows, host],
+        "step_overhead_us": step_s * 1e6,
+        "launch_floor_us": launch_floor_s * 1e6,
     }
 
 

@@ -156,6 +156,9 @@ def _step_changes(a: DeviceProfile, b: DeviceProfile, model: ModelSpec) -> list[
 
 
 def _parts(one: Any, two: Any, shape: Sequence[Any]) -> dict[str, dict[str, float]]:
+    """Of sources that add a step up by part; {} of others."""
+    if not (hasattr(one, "parts") and hasattr(two, "parts")):
+        return {}
     before, after = one.parts(*shape), two.parts(*shape)
     return {part: {"a_s": before[part], "b_s": after[part]} for part in before}
 
@@ -165,6 +168,8 @@ PARTS = ("dense", "attention", "sampling", "overhead")
 
 def _moved(step: dict[str, Any], part: str) -> str:
     """How much of the step's time a part moved it by."""
+    if part not in step["parts"]:
+        return "-"
     return f"{100 * (step['parts'][part]['b_s'] - step['parts'][part]['a_s']) / step['a_s']:+.1f} %"
 
 
