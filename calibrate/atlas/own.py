@@ -133,7 +133,9 @@ def _header(rows: Rows) -> dict[str, Any]:
     flops, bandwidth = _reached(rows)
     flops = {"bf16": max(flops["bf16"], spec.bf16_flops if spec else 0.0), "fp8": max(flops.values())}
     bandwidth = max(bandwidth, spec.bandwidth if spec else 0.0)
-    return {"flops": flops, "bandwidth": bandwidth, "elementwise": {"launch_s": 3e-6, "bandwidth": 0.8 * bandwidth}}
+    elementwise = {"launch_s": 3e-6, "bandwidth": 0.8 * bandwidth}
+    link = {"bandwidth": spec.link if spec else 1.0, "gpus": 1}
+    return {"flops": flops, "bandwidth": bandwidth, "elementwise": elementwise, "link": link}
 
 
 def _reached(rows: Rows) -> tuple[dict[str, float], float]:
