@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -303,3 +304,14 @@ def test_remedies_are_ranked_by_the_seeds_they_bring_back():
         {"back": 3, "costs": "free", "slowest_s": 9.0},
     ]
     assert [r["slowest_s"] for r in sorted(rows, key=_rank)] == [9.0, 1.0, 5.0]
+
+
+def test_the_toy_worlds_upper_branch_is_the_theorys():
+    """benchmarks/bench_resilience.py has the whole of it: folds, and the bursts that are survived."""
+    toy = importlib.machinery.SourceFileLoader("toy", "benchmarks/bench_resilience.py").load_module()
+    wait_s, hit = toy.measured(toy.toy(8.0, 1500.0))
+    expected_s, expected_hit = toy.theory(8.0)
+    assert wait_s == pytest.approx(expected_s, rel=0.12)
+    assert hit == pytest.approx(expected_hit, abs=0.01)
+    assert toy.theory(14.12) is not None
+    assert toy.theory(14.14) is None
