@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.machinery
+import importlib.util
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -308,7 +308,9 @@ def test_remedies_are_ranked_by_the_seeds_they_bring_back():
 
 def test_the_toy_worlds_upper_branch_is_the_theorys():
     """benchmarks/bench_resilience.py has the whole of it: folds, and the bursts that are survived."""
-    toy = importlib.machinery.SourceFileLoader("toy", "benchmarks/bench_resilience.py").load_module()
+    spec = importlib.util.spec_from_file_location("toy", "benchmarks/bench_resilience.py")
+    toy = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    spec.loader.exec_module(toy)  # type: ignore[union-attr]
     wait_s, hit = toy.measured(toy.toy(8.0, 1500.0))
     expected_s, expected_hit = toy.theory(8.0)
     assert wait_s == pytest.approx(expected_s, rel=0.12)
