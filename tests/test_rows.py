@@ -9,7 +9,8 @@ import pytest
 
 from calibrate.as_rows import as_rows
 from calibrate.assemble import from_points
-from calibrate.atlas.own import Own, gpu_of, own_profile
+from calibrate.atlas.own import Own, own_profile
+from calibrate.atlas.own_tables import gpu_of
 from calibrate.atlas.price import Pricer
 from calibrate.atlas.shapes import along
 from calibrate.atlas.tables import load

@@ -95,7 +95,7 @@ def _measure(args: argparse.Namespace, points: Path) -> list[str]:
 def _rows(args: argparse.Namespace, points: Path) -> dict[str, Any]:
     from calibrate.as_rows import as_rows
     from calibrate.assemble import from_points
-    from calibrate.atlas.own import gpu_of
+    from calibrate.atlas.own_tables import gpu_of
     from calibrate.rows import read_rows, write_rows
 
     calibration = from_points(points)
