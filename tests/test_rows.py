@@ -208,10 +208,19 @@ def test_an_operator_that_is_nowhere_is_named(rows):
     ):
         with pytest.raises(InputError, match=f"{lacking}.*has no atlas that it could rest on"):
             own_profile(rows, model, tp=tp)
-    for operator in ("gemm", "prefill", "decode"):
+    for operator, words in (("gemm", "in bf16"), ("prefill", "over a bf16 cache"), ("decode", "over a bf16 cache")):
         without = {k: v for k, v in rows.operators.items() if k != operator}
-        with pytest.raises(InputError, match=f"the model needs {operator}, which these rows lack"):
+        with pytest.raises(InputError, match=f"the model needs {operator} {words}, which these rows lack"):
             own_profile(replace(rows, operators=without), LLAMA)
+
+
+def test_rows_in_32_bits_are_no_times_in_16(tmp_path):
+    measure(FakeDevice(), LLAMA, GPU, tmp_path / "p.jsonl", dtype="fp32")
+    rows = as_rows(from_points(tmp_path / "p.jsonl"), "mine", None)
+    with pytest.raises(InputError, match="needs gemm in bf16, which these rows lack"):
+        own_profile(rows, LLAMA)
+    attention = replace(rows, operators={k: rows.operators[k] for k in ("prefill", "decode")}, gpu="h200")
+    assert "0 of" in own_profile(attention, LLAMA).label
 
 
 # -- bad folders
@@ -299,6 +308,12 @@ def test_the_command_writes_a_folder_and_a_scenario_of_another_model_uses_it(tmp
 def test_what_cannot_be_measured_is_one_line(tmp_path, capsys, options, problem):
     assert main(["calibrate", "--device", "fake", *options, "--out", str(tmp_path / "x")]) == 2
     assert problem in capsys.readouterr().err
+
+
+def test_fp8_points_are_no_profile_of_one_model(tmp_path, capsys):
+    measure(FakeDevice(), LLAMA, GPU, tmp_path / "p.jsonl", dtype="fp8")
+    assert main(["calibrate", "--points", str(tmp_path / "p.jsonl"), "--out", str(tmp_path / "x.json")]) == 2
+    assert "field dtype is 'fp8': expected a folder's name" in capsys.readouterr().err
 
 
 def test_a_profile_of_one_model_takes_no_part_of_the_operators(tmp_path, capsys):

@@ -70,7 +70,7 @@ class Own(Pricer):
                 return self._from_own(kind, rows, n, k, covered(weights, octaves, error))
         if self.base is None and self._has("gemm") and self.own._named("gemm", "gemm_dtype", GEMM_NAMES["bf16"]):
             return self._laid_out(self.own.tokens, self.own.gemm(dtype, n, k))
-        lower = self._lower("gemm")
+        lower = self._lower(f"gemm in {kind}")
         return self._laid_out(lower.tokens, lower.gemm(dtype, n, k))
 
     def _from_own(self, dtype: str, rows: Table, n: int, k: int, known: tuple[int, float, str]) -> Priced:
@@ -104,6 +104,11 @@ class Own(Pricer):
 
     # ---- attention ---------------------------------------------------------------------------------------------------
 
+    def _has_cache(self, operator: str, kv_dtype: str) -> bool:
+        """Whether there are rows over a cache of this type, or of 16 bits in its place."""
+        table = self.own.atlas.table(OWN, operator)
+        return table is not None and bool({KV_NAMES[kv_dtype], "bfloat16"} & set(table.values("kv_cache_dtype")))
+
     def _inside(self, operator: str, heads: int, kv_heads: int, head_dim: int, window: int, kv_dtype: str) -> bool:
         """Whether the rows have these heads, or lie around them, with this window and cache type."""
         table = self.own.atlas.table(OWN, operator)
@@ -125,8 +130,8 @@ class Own(Pricer):
     ) -> tuple[np.ndarray, Priced]:
         shape = (heads, kv_heads, head_dim, window, kv_dtype)
         inside = self._inside("prefill", *shape)
-        if not (self._has("prefill") and self._wins(inside)):
-            return self._lower("prefill").prefill(*shape)
+        if not (self._has_cache("prefill", kv_dtype) and self._wins(inside)):
+            return self._lower(f"prefill over a {kv_dtype} cache").prefill(*shape)
         length, priced = self.own.prefill(*shape)
         return length, priced if inside else _unknown(priced)
 
@@ -135,8 +140,8 @@ class Own(Pricer):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Priced]:
         shape = (heads, kv_heads, head_dim, window, kv_dtype)
         inside = self._inside("decode", *shape)
-        if not (self._has("decode") and self._wins(inside)):
-            return self._lower("decode").decode(*shape)
+        if not (self._has_cache("decode", kv_dtype) and self._wins(inside)):
+            return self._lower(f"decode over a {kv_dtype} cache").decode(*shape)
         batch, context, limits, priced = self.own.decode(*shape)
         return batch, context, limits, priced if inside else _unknown(priced)
 

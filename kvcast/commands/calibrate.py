@@ -123,8 +123,11 @@ def _fit(args: argparse.Namespace, points: Path) -> dict[str, Any]:
     from calibrate.models import resolve_model
     from calibrate.profile import save_profile
     from kvcast.present.profile_report import write_html
+    from workloads.errors import InputError
 
     calibration, model = from_points(points), resolve_model(args.model)
+    if calibration.header["dtype"] == "fp8":
+        raise InputError(f"{points}: field dtype is 'fp8': expected a folder's name for --out {args.out}")
     written, notes = [], []
     for tp in args.tensor_parallel:
         path = args.out if tp == args.tensor_parallel[0] else args.out.with_stem(f"{args.out.stem}-tp{tp}")
