@@ -431,6 +431,27 @@ def test_tables_of_one_model_price_another_and_another_width(tmp_path):
     assert next(o for o in wide.points["rests_on"] if o["name"] == "all_reduce")["basis"].startswith("vllm/")
 
 
+def test_all_reduces_of_a_card_lie_above_its_models(tmp_path):
+    tables = published(tmp_path / "RTX4090" / "meta-llama" / "Llama-3.1-8B", "meta-llama/Llama-3.1-8B", moe=False)
+    meta = tables.parent / "meta.yaml"
+    meta.write_text(meta.read_text().replace("NVIDIA RTX PRO 6000 Blackwell Server Edition", "NVIDIA GeForce RTX 4090"))
+    with pytest.raises(InputError, match="needs all_reduce of 2 GPUs"):
+        resolve_profile(str(tables), LLAMA, tp=2)
+    hardware = tmp_path / "RTX4090" / "hardware.yaml"
+    samples = [("all_gather", 8192, 5.0), ("all_reduce", 8192, 12.5), ("all_reduce", 2**23, 250.0)]
+    text = "measured:\n  interconnect:\n    npus: 2\n    samples:\n" + "".join(
+        f"    - collective: {name}\n      bytes: {size}\n      us: {us}\n      us_graphed: {us}\n"
+        for name, size, us in samples
+    )
+    hardware.write_text(text)
+    found = next(o for o in resolve_profile(str(tables), LLAMA, tp=2).points["dense"] if o["name"] == "all_reduce")
+    assert [found["us"][found["tokens"].index(n)] for n in (1, 1024)] == pytest.approx([12.5, 250.0])
+    for change, problem in ((("npus: 2", "npus: 1"), "npus is 1"), (("us: 12.5", "us: fast"), "us = 'fast', expected")):
+        hardware.write_text(text.replace(*change))
+        with pytest.raises(InputError, match=problem):
+            resolve_profile(str(tables), LLAMA, tp=2)
+
+
 def test_rows_of_a_folder_price_its_own_model_as_its_tables_do(data_dir):
     for name, most in (("rtx4090_llama-3.1-8b", 0.01), ("rtxpro6000_llama-3.1-8b", 0.02)):
         path = data_dir / "measured" / name / "kernels"
