@@ -176,10 +176,7 @@ def test_what_a_log_switches_off_and_prints_as_an_object_is_named(tmp_path):
         "server_args=ServerArgs(model_path='Qwen/Qwen3-8B', speculative_algorithm='EAGLE', enable_mixed_chunk=True,"
         " pp_size=1, ep_size=2, mem_fraction_static=0.8)\n"
     )
-    assert read_log(tmp_path / "sglang.log").not_modelled == [
-        "--speculative-algorithm EAGLE",
-        "--ep-size 2",
-    ]
+    assert read_log(tmp_path / "sglang.log").not_modelled == ["--speculative-algorithm EAGLE", "--ep-size 2"]
     assert "engine.mixed_chunk=true" in read_log(tmp_path / "sglang.log").sets
 
 
