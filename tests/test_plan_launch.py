@@ -199,6 +199,14 @@ def test_an_engine_that_was_simulated_without_its_default_is_started_without_it(
     "sets",
     [
         ["engine.async_scheduling=true"],
+        [
+            "engine.long_prefill_token_threshold=512",
+            "engine.long_prefill_token_threshold_adaptive=true",
+            "engine.max_num_active_seqs=64",
+            "engine.prefill_schedule_interval=4",
+            "engine.max_num_queued_reqs=500",
+            "engine.max_num_queued_tokens=200000",
+        ],
         ["engine.max_num_seqs=100", "model.kv_dtype=bf16", "cache.enabled=false", "engine.scheduler_policy=priority"],
         [
             "engine.kv_blocks=5000",
@@ -233,7 +241,7 @@ def test_a_profile_that_fits_the_command_is_taken():
     doc = apply_overrides(BASE, ["model.name=qwen3-32b", "hardware.tensor_parallel=2"])
     assert fitting_profile(scenario_from_doc(doc)) == "h200-qwen3-32b-tp2-aic"
     assert fitting_profile(scenario_from_doc(BASE)) is None
-    assert fitting_profile(scenario_from_doc(apply_overrides(BASE, ["model.kv_dtype=fp8"]))) == "roofline:h200"
+    assert fitting_profile(scenario_from_doc(apply_overrides(BASE, ["model.kv_dtype=fp8"]))) == "atlas:h200"
 
 
 def test_a_plan_from_a_log_says_what_it_took_over(tmp_path):

@@ -82,6 +82,11 @@ READ: dict[str, dict[str, Reader]] = {
         "--block-size": _key("engine.block_size", int),
         "--num-gpu-blocks-override": _key("engine.kv_blocks", int),
         "--long-prefill-token-threshold": _key("engine.long_prefill_token_threshold", int),
+        "--long-prefill-token-threshold-adaptive": lambda _: ["engine.long_prefill_token_threshold_adaptive=true"],
+        "--max-num-active-seqs": _key("engine.max_num_active_seqs", int),
+        "--prefill-schedule-interval": _key("engine.prefill_schedule_interval", int),
+        "--max-num-queued-reqs": _key("engine.max_num_queued_reqs", int),
+        "--max-num-queued-tokens": _key("engine.max_num_queued_tokens", int),
         "--scheduling-policy": _key("engine.scheduler_policy"),
         "--watermark": _key("engine.watermark", float),
         "--max-loras": _key("engine.max_loras", int),
@@ -212,6 +217,7 @@ NOT_MODELLED = frozenset(
 )
 SWITCHES = frozenset(
     {
+        "--long-prefill-token-threshold-adaptive",
         "--enable-prefix-caching",
         "--no-enable-prefix-caching",
         "--scheduler-reserve-full-isl",
