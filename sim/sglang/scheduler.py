@@ -337,5 +337,8 @@ class SGLangScheduler:
         return sum(-(-self.batch.computed(r) // self.b) - r.held for r in self.running)
 
     def check(self) -> None:
-        """Raise AssertionError on an impossible state (after a step)."""
+        """Raise AssertionError on an impossible state (after a plan, or at the end of a step)."""
         self.cache.check(self.private_pages())
+        n, decodes, ended = len(self.batch.members), self.batch.decodes.n, len(self.batch.ended)
+        if n != decodes + ended:
+            raise AssertionError(f"running batch of {n}: {decodes} decode, {ended} have ended")
