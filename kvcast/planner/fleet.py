@@ -111,6 +111,15 @@ class Fleet:
     def _trial(self, i: int, n: int, full: bool = False, keep: bool = False) -> Trial:
         return Trial(self.combinations[i].with_replicas(n), full=full, keep=keep or len(self.combinations) == 1)
 
+    def answer_with(self, i: int, n: int) -> None:
+        """Take this fleet for the answer, settled; a larger one where it does not meet."""
+        self.winner, self.found[i] = i, Found(n, n)
+        while not self._settled(i, self.replicas).meets and self.replicas < self.most:
+            self.found[i] = Found(self.replicas + 1, self.replicas + 1)
+
+    def _settled(self, i: int, n: int) -> Judged:
+        return self.settled.get((i, n)) or self._settle_one(i, n)
+
     # -- the answer, settled ----------------------------------------------------------------------------------------
     def _settle(self) -> None:
         """Settle the chosen fleet; where it does not meet, the next larger one or what is now cheapest; where it does,

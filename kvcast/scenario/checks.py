@@ -50,6 +50,8 @@ def problems(scenario: Scenario) -> Iterator[str]:
         yield from _value_problems(limits, f"slo.classes.{name}")
     if scenario.run.duration_s is not None and scenario.run.duration_s <= (scenario.run.warmup_s or 0.0):
         yield f"[run] duration_s = {scenario.run.duration_s}: expected a time after warmup_s = {scenario.run.warmup_s}"
+    for place, shock in enumerate(scenario.shock, 1):
+        yield from _value_problems(shock, f"shock {place}")
     yield from _hardware_problems(scenario.hardware)
     yield from price_problems(scenario.cost)
     yield from _workload_problems(scenario.workload)

@@ -17,6 +17,7 @@ from kvcast.scenario.checks import check
 from kvcast.scenario.fitting import fitting_profile, model_of
 from kvcast.scenario.gpu_prices import priced
 from kvcast.scenario.paths import absolute_scenario
+from kvcast.scenario.shocks import with_surges
 from kvcast.scenario.steady import with_window
 from sim.engines import engine_of
 from sim.scenario import EngineParams, Scenario, TierParams
@@ -114,7 +115,7 @@ def resolve(scenario: Scenario) -> Resolved:
     resolved = Resolved(replace(scenario, model=replace(given, dtype=dtype, kv_dtype=kv_dtype)), model, profile)
     resolved = _with_engine_defaults(resolved)
     window = with_window(resolved.scenario, _kv_tokens(resolved.scenario), lambda: _token_s(resolved))
-    resolved = replace(resolved, scenario=window)
+    resolved = replace(resolved, scenario=with_surges(window))
     for tier in resolved.params.tiers:
         if tier.blocks < 1:
             raise InputError(
