@@ -15,8 +15,8 @@ import streamlit as st
 
 from calibrate.resolve import profile_of_gpu
 from kvcast.config import override, scenario_from_doc
-from kvcast.jobs.link import WIDTHS
 from kvcast.pages.edit import choices, inputs
+from kvcast.pages.edit.variants import written
 from kvcast.pages.edit.widgets import hint
 from kvcast.pages.results import plain
 from kvcast.pages.shell import Page
@@ -59,12 +59,13 @@ def plan_also(page: Page, seeds: int = DEFAULT_SEEDS, **more: Sequence[Any]) -> 
 KEYS = {
     "gpus": "hardware.gpu",
     "widths": "hardware.tensor_parallel",
+    **{f.name: f"hardware.{f.name}" for f in choices.layout() if f.name != "tensor_parallel"},
     "dtypes": "model.dtype",
     "kv_dtypes": "model.kv_dtype",
     "policies": "cache.policy",
     "routers": "cluster.router",
 }
-"""What the page lets vary -> the key. A layout's other keys go by their own names."""
+"""What the page lets vary -> the key; the layout's other keys go by their own names."""
 
 
 def ask_axes(scenario: Scenario) -> Axes:
@@ -75,7 +76,16 @@ def ask_axes(scenario: Scenario) -> Axes:
     kept: Any = {"persist_state": "session", "placeholder": "as it is"}
     options: dict[str, tuple[str, list[Any], str]] = {
         "gpus": ("GPUs", list(known), "beside the sidebar's; each brings the best that is known of it"),
-        "widths": ("Tensor parallel", list(WIDTHS), "GPUs of a replica; what does not fit is listed as such"),
+        "widths": (
+            "Tensor parallel",
+            choices.values_of(choices.layout()[0]),
+            "GPUs of a replica; what does not fit is listed as such",
+        ),
+        **{
+            f.name: (choices.label_of(f.name), choices.values_of(f), str(f.metadata["help"]))
+            for f in choices.layout()
+            if f.name != "tensor_parallel"
+        },
         "dtypes": ("Weights", [*DTYPES], hint(ModelConfig, "dtype")),
         "kv_dtypes": ("KV cache", [*KV_DTYPES], hint(ModelConfig, "kv_dtype")),
         "policies": ("Prefix cache", inputs.policies(), ""),
@@ -117,6 +127,7 @@ def axes_of(scenario: Scenario, chosen: Mapping[str, Sequence[Any]]) -> Axes:
     and brings what is known of it, whatever profile the scenario has."""
     hardware, model, own = scenario.hardware, scenario.model, gpu_of(scenario)
     mine: dict[str, Any] = {
+        **{f.name: getattr(hardware, f.name) for f in choices.layout()},
         "gpus": own,
         "widths": hardware.tensor_parallel,
         "dtypes": model.dtype,
@@ -136,7 +147,7 @@ def axes_of(scenario: Scenario, chosen: Mapping[str, Sequence[Any]]) -> Axes:
 
 
 def command(axes: Axes, seeds: int = DEFAULT_SEEDS, fixed: bool = False) -> tuple[str, ...]:
-    varied = (word for key, values in axes.items() for word in ("--vary", f"{key}={','.join(map(str, values))}"))
+    varied = (word for key, values in axes.items() for word in ("--vary", f"{key}={','.join(map(written, values))}"))
     return (
         "plan",
         *varied,
@@ -149,7 +160,7 @@ def start_of(scenario_toml: str, axes: Axes, prices: Mapping[str, float] | None 
     """The scenario that a plan begins with: whatever it may choose itself has one and the same value, so it is found
     again from its own answer. prices: of GPUs; where several vary, the list goes with it."""
     start = with_settings(
-        scenario_toml, ["cluster.replicas=1", *(f"{key}={values[0]}" for key, values in axes.items())]
+        scenario_toml, ["cluster.replicas=1", *(f"{key}={written(values[0])}" for key, values in axes.items())]
     )
     if len(axes.get("hardware.gpu", ())) > 1:
         start = replace(start, cost=CostConfig(prices=dict(sorted((prices or {}).items()))))

@@ -15,6 +15,7 @@ from typing import Any
 
 import streamlit as st
 
+from calibrate.memory import DoesNotFitError
 from calibrate.models import PREFIX
 from kvcast.jobs.link import WIDTHS
 from kvcast.jobs.runner import OWN_MODELS, Runner
@@ -128,7 +129,7 @@ def draw(base: Scenario, runner: Runner) -> tuple[dict[str, Any], Any]:
         kv_dtype=None if kv == OWN else kv,
     )
     kept = {name: getattr(base.hardware, name) for name in ("weights_gib", "overhead_gib")}
-    profile = _profile(gpu)
+    profile = _profile(replace(base, model=model, hardware=HardwareConfig(**kept, **spread)), gpu)
     hardware = HardwareConfig(**kept, **spread, **({"gpu": gpu} if profile == BEST else {"profile": profile}))
     if state["lost"]:
         st.caption(f":orange[{state['lost']}]")
@@ -164,26 +165,33 @@ def _layout() -> dict[str, Any]:
     found, places = {}, st.columns(2)
     for i, f in enumerate(layout()):
         place, key = places[i % 2], f"layout.{f.name}"
-        label, told = LABELS.get(f.name, f.name.replace("_", " ").capitalize()), str(f.metadata["help"])
-        value = st.session_state[key]
+        label, told = label_of(f.name), str(f.metadata["help"])
         if isinstance(f.default, bool):
-            found[f.name] = place.checkbox(label, value, key=key, help=told)
-        elif f.metadata["choices"]:
-            found[f.name] = select(place, label, list(f.metadata["choices"]), key, help=told)
+            found[f.name] = place.checkbox(label, st.session_state[key], key=key, help=told, on_change=_changed)
         else:
-            options = sorted({*WIDTHS, *([] if value is None else [value])})
-            found[f.name] = select(
-                place, label, options if f.default is not None else [None, *options], key, help=told, on_change=_changed
-            )
+            options = list(dict.fromkeys([*values_of(f), st.session_state[key]]))
+            found[f.name] = select(place, label, options, key, help=told, on_change=_changed)
     return found
 
 
-def _profile(gpu: str) -> str:
+def label_of(name: str) -> str:
+    return LABELS.get(name, name.replace("_", " ").capitalize())
+
+
+def values_of(f: Field[Any]) -> list[Any]:
+    """What a key of the layout may be, as far as a page offers it."""
+    if isinstance(f.default, bool):
+        return [False, True]
+    limit = f.metadata["limit"]
+    return list(f.metadata["choices"]) or [width for width in WIDTHS if not limit or width in limit]
+
+
+def _profile(asked: Scenario, gpu: str) -> str:
     """Where step times come from: the best that is known of the GPU, or any one thing that is known of it. One that is
     of something else gives way, and that is said; here and not after the choice, because a browser that has not drawn
     this list yet may tell the value that it had."""
     state, profile = st.session_state, st.session_state["profile"]
-    if profile != BEST and not fits(profile, gpu):
+    if profile != BEST and not (profile in profiles_of(gpu) and fits(asked, profile)):
         state["profile"] = BEST
         state["lost"] = "; ".join(filter(None, [state["lost"], f"{profile} {ELSE}"]))
     with st.expander("Step times"):
@@ -219,22 +227,10 @@ def _changed() -> None:
         state["lost"] = f"no price for {gpu} yet: its runs have GPU-hours only"
 
 
-def fits(profile: str, gpu: str) -> bool:
-    """Whether a profile is one of the GPU and of the model, precision and width that the widgets say."""
-    from calibrate.models import resolve_model
-    from calibrate.resolve import resolve_profile
-
-    state = st.session_state
-    if profile not in profiles_of(gpu):
-        return False
-    try:
-        model = resolve_model(_config(state["model"]) or state["model"])
-        dtype = model.weight_dtype(state["dtype"])
-        kv = model.kv_dtype(state["dtype"]) if state["kv_dtype"] == OWN else state["kv_dtype"]
-        resolve_profile(profile, model, dtype, state["layout.tensor_parallel"], kv)
-    except InputError:
-        return False
-    return True
+def fits(asked: Scenario, profile: str) -> bool:
+    """Whether a profile is of the scenario's model, precision and layout, whether or not its GPU has the memory."""
+    _, wrong = _resolved(_alone(replace(asked, hardware=replace(asked.hardware, profile=profile))))
+    return wrong is None or isinstance(wrong, DoesNotFitError)
 
 
 # -- what they stand on ------------------------------------------------------------------------------------------------
@@ -242,26 +238,36 @@ def fits(profile: str, gpu: str) -> bool:
 
 def tell(scenario: Scenario, place: Any) -> None:
     """Say what the step times rest on and how much KV fits, or why the choices do not go together."""
-    alone = replace(scenario.cluster, replicas=1)
-    fixed = replace(scenario, workload=WorkloadConfig(preset="chat"), run=RunConfig(0.0, 1.0), cluster=alone)
-    words, good = _standing(fixed)
-    place.caption(words if good else f":red[{words}]")
+    words, wrong = _resolved(_alone(scenario))
+    if wrong is None:
+        place.caption(words)
+        return
+    line = UPLOADED_FILE.sub("", str(wrong).removeprefix("scenario: "))
+    if isinstance(wrong, DoesNotFitError) and "; " in line:
+        line = f"{line.partition(': ')[0]}: {line.rpartition('; ')[2]}"
+    place.caption(f":red[{line}]")
+
+
+def _alone(scenario: Scenario) -> Scenario:
+    """One replica with a workload of no account: what is asked has nothing to do with it."""
+    one = replace(scenario.cluster, replicas=1)
+    return replace(scenario, workload=WorkloadConfig(preset="chat"), run=RunConfig(0.0, 1.0), cluster=one)
 
 
 @st.cache_data(max_entries=256)
-def _standing(scenario: Scenario) -> tuple[str, bool]:
+def _resolved(scenario: Scenario) -> tuple[str, InputError | None]:
+    """What a scenario rests on in words, and what is wrong with it."""
     from kvcast import resolve
 
     try:
         resolved = resolve(scenario)
     except InputError as error:
-        line = UPLOADED_FILE.sub("", str(error).removeprefix("scenario: "))
-        return (f"{line.partition(': ')[0]}: {line.rpartition('; ')[2]}" if "does not fit" in line else line), False
-    engine = resolved.scenario.engine
+        return "", error
+    engine, given = resolved.scenario.engine, resolved.scenario.model
     tokens = (engine.kv_blocks or 0) * engine.block_size
-    given = resolved.scenario.model
     types = f"{given.dtype} weights, {given.kv_dtype} KV"
-    return f"{resolved.profile.id}: {_basis(resolved.profile)}; {types}, memory for {tokens:,} tokens a replica", True
+    basis = f"{resolved.profile.id}: {_basis(resolved.profile)}"
+    return f"{basis}; {types}, memory for {tokens:,} tokens a replica", None
 
 
 def _basis(profile: Any) -> str:
