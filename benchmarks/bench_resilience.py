@@ -1,8 +1,8 @@
 """A fleet whose collapse has a theory: one server, sessions in an LRU cache, and the loads and bursts it survives.
 
-K = 8 turns a session, exponential think time Z = 20 s, one request at a time, 20 ms where the session's text is
-cached and 160 ms where it is not, room for C = 254 sessions. With wait W and throughput X the LRU's characteristic time T (Che)
-solves C = X (T/K + (1 - 1/K) E min(T, Z + W)); the hit share is h = 1 - exp(-(T - W)/Z), and W follows from h
+K = 8 turns a session, exponential think time Z = 20 s, one request at a time, 20 ms where the session's text is cached
+and 160 ms where it is not, room for C = 254 sessions. With wait W and throughput X the characteristic time T of the
+LRU (Che) solves C = X (T/K + (1 - 1/K) E min(T, Z + W)); the hit share is h = 1 - exp(-(T - W)/Z), and W follows from h
 (Pollaczek-Khinchine). The upper branch ends where W no longer has a solution.
 
   python benchmarks/bench_resilience.py             # steady branch, folds, bursts that are survived: minutes
