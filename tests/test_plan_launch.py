@@ -186,8 +186,9 @@ def test_an_engine_that_was_simulated_without_its_default_is_started_without_it(
         written = launch_of(scenario_from_doc(apply_overrides(BASE, sets)))
         return written["vllm"] or written["sglang"]
 
-    assert "--no-async-scheduling" in command()
-    assert "--async-scheduling" in command("engine.async_scheduling=true")
+    assert not [flag for flag in command() if "async" in flag]
+    assert "--async-scheduling" not in command("engine.async_scheduling=true")  # vLLM's own default
+    assert "--no-async-scheduling" in command("engine.async_scheduling=false")
     assert "--disable-overlap-schedule" in command("engine.semantics=sglang")
     assert "slru" in command("engine.semantics=sglang", "cache.policy=slru")
     assert "gdsf" not in command("engine.semantics=sglang", "cache.policy=gdsf")
@@ -197,6 +198,7 @@ def test_an_engine_that_was_simulated_without_its_default_is_started_without_it(
     "sets",
     [
         ["engine.async_scheduling=true"],
+        ["engine.async_scheduling=false"],
         [
             "engine.long_prefill_token_threshold=512",
             "engine.long_prefill_token_threshold_adaptive=true",

@@ -114,12 +114,7 @@ SHELL = re.compile(r"^(\|\|?|&&?|;|\d?[<>].*|&>.*|#.*)$")
 
 
 def _read(engine: str, words: Sequence[str]) -> Launch:
-    launch = _sorted(engine, _flags(engine, words))
-    if engine == VLLM and not any(one.startswith("engine.async_scheduling=") for one in launch.sets):
-        launch.notes.append(
-            "vLLM schedules asynchronously where it can; that is simulated with --set engine.async_scheduling=true only"
-        )
-    return launch
+    return _sorted(engine, _flags(engine, words))
 
 
 def _flags(engine: str, words: Sequence[str]) -> list[tuple[str, str | None]]:

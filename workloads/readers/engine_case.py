@@ -194,7 +194,8 @@ def to_workload(case: dict[str, Any]) -> tuple[Workload, dict[str, Any]]:
     )
     if sglang:
         return workload, _sglang_params(config)
-    counted = {"calls_ahead": False}  # an arrival step is the call that sees it
+    # an arrival step is the call that sees it; recorded were synchronous schedulers, but where a case says otherwise
+    counted = {"calls_ahead": False, "async_scheduling": False}
     return workload, counted | {_PARAMS[key]: value for key, value in config.items() if key in _PARAMS}
 
 
