@@ -65,7 +65,7 @@ def toy(load: float, lasts_s: float, seed: int = 0, warmup_s: float = 400.0) -> 
     )
 
 
-ENGINE: dict[str, object] = {}
+ENGINE = {"async_scheduling": False}
 """The theory's server does one thing after the other, and nothing beside it."""
 
 

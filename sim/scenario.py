@@ -147,7 +147,7 @@ class SchedulerConfig:
     reserve_full_isl: bool = key(True, "admit a request only when its whole known sequence fits", engine="vllm")
     max_loras: int = key(0, "LoRA adapters running at once; 0: no limit", from_0(MAX_COUNT), engine="vllm")
     async_scheduling: bool = key(
-        False,
+        True,
         "decide each step while the one before it runs: arrivals and finished requests are seen a step later",
         engine="vllm",
     )

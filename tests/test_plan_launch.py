@@ -186,8 +186,9 @@ def test_an_engine_that_was_simulated_without_its_default_is_started_without_it(
         written = launch_of(scenario_from_doc(apply_overrides(BASE, sets)))
         return written["vllm"] or written["sglang"]
 
-    assert "--no-async-scheduling" in command()
-    assert "--async-scheduling" in command("engine.async_scheduling=true")
+    assert not [flag for flag in command() if "async" in flag]
+    assert "--async-scheduling" not in command("engine.async_scheduling=true")  # vLLM's own default
+    assert "--no-async-scheduling" in command("engine.async_scheduling=false")
     sglang = "engine.semantics=sglang"
     assert not {"--disable-overlap-schedule", "--enable-mixed-chunk"} & set(command(sglang))
     assert "--disable-overlap-schedule" in command(sglang, "engine.overlap_schedule=false")
@@ -200,6 +201,7 @@ def test_an_engine_that_was_simulated_without_its_default_is_started_without_it(
     "sets",
     [
         ["engine.async_scheduling=true"],
+        ["engine.async_scheduling=false"],
         [
             "engine.long_prefill_token_threshold=512",
             "engine.long_prefill_token_threshold_adaptive=true",

@@ -107,12 +107,7 @@ def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list
         total = sum((tier.capacity_gib or 0.0) for tier in given.cache.tiers)
         argv += ["--kv-offloading-backend", "native", "--kv-offloading-size", f"{total:g}"]
         notes.append("kvcast's cache tier is a model of KV offloading; the size is for all GPUs of a replica together")
-    argv.append("--async-scheduling" if e.async_scheduling else "--no-async-scheduling")
-    if not e.async_scheduling:
-        notes.append(
-            "simulated without asynchronous scheduling, which recent vLLM versions have on: --set"
-            " engine.async_scheduling=true plans with it"
-        )
+    argv += [] if e.async_scheduling else ["--no-async-scheduling"]
     if e.prefill_schedule_interval > 1:
         notes.append(
             "vLLM heeds --prefill-schedule-interval under data parallelism only (--data-parallel-size), in steps that"
