@@ -80,7 +80,7 @@ class ModelConfig:
 class HardwareConfig:
     profile: str = key(
         "h200-llama-3.1-8b-aic",
-        "a bundled profile, a profile file, a folder of operator tables, atlas:GPU, or roofline:GPU",
+        "a bundled profile, a profile file, a folder of operator rows or tables, atlas:GPU, or roofline:GPU",
     )
     tensor_parallel: int = key(1, "GPUs per replica", from_1(MAX_GPUS))
     gpu: str | None = key(
@@ -147,7 +147,7 @@ class SchedulerConfig:
     reserve_full_isl: bool = key(True, "admit a request only when its whole known sequence fits", engine="vllm")
     max_loras: int = key(0, "LoRA adapters running at once; 0: no limit", from_0(MAX_COUNT), engine="vllm")
     async_scheduling: bool = key(
-        False,
+        True,
         "decide each step while the one before it runs: arrivals and finished requests are seen a step later",
         engine="vllm",
     )

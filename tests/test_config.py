@@ -330,7 +330,7 @@ def test_the_engine_of_a_script_has_these_names_and_defaults():
         "watermark": 0.0,
         "reserve_full_isl": True,
         "max_loras": 0,
-        "async_scheduling": False,
+        "async_scheduling": True,
         "calls_ahead": True,
         "preemption_victim": "fcfs",
         "caching": True,

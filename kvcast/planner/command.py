@@ -9,9 +9,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from calibrate.models import PREFIX, published_of
 from kvcast import api
 from kvcast.planner.flags import SGLANG, TRTLLM, VLLM
 from kvcast.planner.trtllm_options import options_of
+from kvcast.scenario.fitting import model_of
 from sim.engines import engine_of
 from sim.scenario import Scenario
 from sim.sglang.node import POLICIES
@@ -38,7 +40,7 @@ def launch_of(scenario: Scenario) -> dict[str, Any] | None:
     except InputError:
         return None
     given, n = resolved.scenario, scenario.cluster.replicas
-    model = given.model.config or HUGGING_FACE.get(given.model.name, given.model.name)
+    model = given.model.config or repository_of(given.model.name)
     write = WRITERS.get(given.engine.semantics)
     if write is None:
         return None
@@ -53,6 +55,14 @@ def launch_of(scenario: Scenario) -> dict[str, Any] | None:
     words = f"{n} of these{each} behind a {given.cluster.router} router" if n > 1 else f"one replica{each}"
     commands = {engine: argv if engine == given.engine.semantics else None for engine in WRITERS}
     return {**commands, "words": words, "notes": notes}
+
+
+def repository_of(name: str) -> str:
+    """The repository that an engine loads a model from: the one that is named, or one that has its shapes unquantized
+    where there is one."""
+    if name.startswith(PREFIX):
+        return name.removeprefix(PREFIX)
+    return HUGGING_FACE.get(name) or (published_of(name) or [name])[0]
 
 
 def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list[str]]:
@@ -97,12 +107,7 @@ def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list
         total = sum((tier.capacity_gib or 0.0) for tier in given.cache.tiers)
         argv += ["--kv-offloading-backend", "native", "--kv-offloading-size", f"{total:g}"]
         notes.append("kvcast's cache tier is a model of KV offloading; the size is for all GPUs of a replica together")
-    argv.append("--async-scheduling" if e.async_scheduling else "--no-async-scheduling")
-    if not e.async_scheduling:
-        notes.append(
-            "simulated without asynchronous scheduling, which recent vLLM versions have on: --set"
-            " engine.async_scheduling=true plans with it"
-        )
+    argv += [] if e.async_scheduling else ["--no-async-scheduling"]
     if e.prefill_schedule_interval > 1:
         notes.append(
             "--prefill-schedule-interval is simulated by each replica's own steps, as vLLM counts them but for the"
@@ -189,7 +194,8 @@ def _trtllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], li
 
 def _types(given: Scenario, kv_fp8: str) -> list[str]:
     names = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-    weights = ["--quantization", "fp8"] if given.model.dtype == "fp8" else []
+    own = model_of(given).quantization is not None  # the checkpoint says itself what it is quantized to
+    weights = ["--quantization", "fp8"] if given.model.dtype == "fp8" and not own else []
     if given.model.dtype in names:  # any other type is what the checkpoint is quantized to: an engine sees it
         weights = ["--dtype", names[given.model.dtype]]
     return weights + (["--kv-cache-dtype", kv_fp8] if given.model.kv_dtype == "fp8" else [])

@@ -137,10 +137,6 @@ def _read(engine: str, words: Sequence[str]) -> Launch:
     launch.notes += notes
     if engine == TRTLLM:
         launch.notes.append("TensorRT-LLM's rules are unverified: no recorded case of the engine checks them")
-    if engine == VLLM and not any(one.startswith("engine.async_scheduling=") for one in launch.sets):
-        launch.notes.append(
-            "vLLM schedules asynchronously where it can; that is simulated with --set engine.async_scheduling=true only"
-        )
     return launch
 
 

@@ -4,10 +4,10 @@ The one idea: between two events that can change the batch a pure-decode stretch
 a running float sum from the clock, in stepping order, so fast-forward is bit-identical to stepping. An arrival that
 could be admitted cuts the stretch at the end of the step it falls in (at a tie the arrival comes first).
 
-vLLM's asynchronous scheduler decides a step when the one before it begins. Here it decides when its own begins, so what
-arrives in between (`held`) is kept from it: an arrival waits for the step in progress, for the one already decided, and
-is in the next. Who ends in a step stands in its place until the next one is decided, and lets go then, at the same
-time (sim.vllm.in_flight)."""
+vLLM's asynchronous scheduler and SGLang's overlap schedule decide a step when the one before it begins. Here it is
+decided when its own begins, so what arrives in between (`held`) is kept from it: an arrival waits for the step in
+progress, for the one already decided, and is in the next. Who ends in a step stands in its place until the next one is
+decided, and lets go then, at the same time (sim.vllm.in_flight, sim.sglang.result)."""
 
 from __future__ import annotations
 
