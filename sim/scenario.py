@@ -126,8 +126,8 @@ class SchedulerConfig:
     )
     prefill_schedule_interval: int = key(
         1,
-        "while anybody decodes, prompts are computed in every so manieth step only, unless requests were left waiting"
-        " by the last of those; vLLM heeds it under data parallelism only",
+        "while anybody decodes, prompts wait until so many steps have passed since one that computed some, unless that"
+        " left requests waiting (a replica is one data-parallel rank: vLLM then counts by itself)",
         from_1(MAX_COUNT),
         engine="vllm",
     )

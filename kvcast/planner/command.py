@@ -110,8 +110,8 @@ def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list
     argv += [] if e.async_scheduling else ["--no-async-scheduling"]
     if e.prefill_schedule_interval > 1:
         notes.append(
-            "vLLM heeds --prefill-schedule-interval under data parallelism only (--data-parallel-size), in steps that"
-            " all its ranks take together; simulated by each replica's own steps"
+            "--prefill-schedule-interval is simulated by each replica's own steps, as vLLM counts them but for the"
+            " data-parallel ranks of a mixture of experts, which count together"
         )
     if e.preemption_victim != "fcfs":
         notes.append(

@@ -57,6 +57,7 @@ def _victim(s: VllmScheduler) -> Request:
 
 def _advance(s: VllmScheduler, r: Request, tokens: int) -> None:
     if not r.decoding:
+        s.carries_prompts = True
         s.allocate(r, tokens)
         return
     if (s.steps - r.base) % s.b == 0:
