@@ -203,6 +203,9 @@ PLAIN_SGLANG: Case = {
     "clip_max_new_tokens": 4096,
     "disable_cache": False,
     "use_priority": True,
+    "overlap": False,
+    "calls_ahead": False,
+    "mixed_chunk": False,
 }
 
 

@@ -344,6 +344,8 @@ def test_the_engine_of_a_script_has_these_names_and_defaults():
         "max_prefill_tokens": 16384,
         "schedule_conservativeness": 1.0,
         "priority_scheduling": False,
+        "overlap_schedule": True,
+        "mixed_chunk": False,
         "retraction_policy": "length",
         "init_new_token_ratio": 0.7,
         "min_new_token_ratio_factor": 0.14,

@@ -59,9 +59,9 @@ def test_every_recorded_case_is_reproduced(data_dir):
     outcome = engine_cases.run(data_dir)
     assert outcome.passed, "\n".join(outcome.lines)
     assert outcome.lines[-3:] == [
-        "sglang: 107 cases, 6789 requests, 0 mismatches",
+        "sglang: 151 cases, 7637 requests, 0 mismatches",
         "vllm: 73 cases, 4887 requests, 0 mismatches",
-        "180 cases, 11676 requests, 0 mismatches",
+        "224 cases, 12524 requests, 0 mismatches",
     ]
 
 

@@ -154,8 +154,8 @@ def test_the_width_comes_with_a_profile_of_that_width():
     h100 = refusal(
         hardware={"profile": "h100-llama-3.1-8b-aic"}, engine={"max_model_len": WHOLE, "gpu_memory_utilization": 0.3}
     )
-    assert "hardware.tensor_parallel = 2 with hardware.profile = 'roofline:h100'" in h100, (
-        "no bundled profile of that width"
+    assert "hardware.tensor_parallel = 2 with hardware.profile = 'atlas:h100'" in h100, (
+        "no bundled profile of that width, so its measured operators"
     )
 
 
@@ -256,10 +256,10 @@ def test_a_plan_names_the_requests_that_do_not_fit_however_few():
     assert "too long for what fits in the KV memory (45,664 tokens; the model's context is 131,072)" in line
 
 
-def test_in_a_plan_a_fleet_that_would_not_start_is_a_row_that_cannot_run():
+def test_in_a_plan_a_fleet_that_would_not_start_is_a_row_that_does_not_fit():
     made = plan(scenario(engine={"max_model_len": 100_000}), ["hardware.tensor_parallel=1,2"], most=2, **ALONE)
     rows = {row["label"]: row for row in made["candidates"]}
-    assert rows["hardware.tensor_parallel=1"]["verdict"] == "cannot run"
+    assert rows["hardware.tensor_parallel=1"]["verdict"] == "does not fit"
     assert "vLLM refuses to start" in rows["hardware.tensor_parallel=1"]["reason"]
     assert made["answer"]["gpus"] == 2
     with pytest.raises(InputError, match="vLLM refuses to start"):

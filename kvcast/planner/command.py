@@ -144,11 +144,9 @@ def _sglang(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], li
         if given.cache.enabled
         else ["--disable-radix-cache"]
     )
-    argv.append("--disable-overlap-schedule")
-    notes = [
-        "--max-total-tokens is the KV memory that was simulated; without it SGLang takes what fits",
-        "SGLang's overlap scheduling, its default, is not simulated: --disable-overlap-schedule is the engine that was",
-    ]
+    argv += [] if e.overlap_schedule else ["--disable-overlap-schedule"]
+    argv += ["--enable-mixed-chunk"] if e.mixed_chunk else []
+    notes = ["--max-total-tokens is the KV memory that was simulated; without it SGLang takes what fits"]
     if given.cache.enabled and not own:
         notes.append(f"SGLang has no eviction policy {given.cache.policy}: this command runs lru")
     if e.retraction_policy != "length":

@@ -118,6 +118,8 @@ READ: dict[str, dict[str, Reader]] = {
         "--radix-eviction-policy": _key("cache.policy"),
         "--disable-radix-cache": lambda _: ["cache.enabled=false"],
         "--enable-priority-scheduling": lambda _: ["engine.priority_scheduling=true"],
+        "--disable-overlap-schedule": lambda _: ["engine.overlap_schedule=false"],
+        "--enable-mixed-chunk": lambda _: ["engine.mixed_chunk=true"],
     },
 }
 """Flag -> scenario keys of its value; a ValueError says that the value is not modelled."""
@@ -164,7 +166,6 @@ NO_EFFECT = frozenset(
         "--show-time-cost",
         "--device",
         "--gpu-memory-utilization-gb",
-        "--disable-overlap-schedule",  # kvcast simulates SGLang without it
     }
 )
 NOT_MODELLED = frozenset(
@@ -197,7 +198,6 @@ NOT_MODELLED = frozenset(
         "--no-enable-chunked-prefill",
         "--kv-cache-memory-bytes",
         "--mem-fraction-static",
-        "--enable-mixed-chunk",
         "--enable-torch-compile",
         "--disaggregation-mode",
         "--nnodes",
@@ -226,6 +226,8 @@ SWITCHES = frozenset(
         "--no-async-scheduling",
         "--disable-radix-cache",
         "--enable-priority-scheduling",
+        "--disable-overlap-schedule",
+        "--enable-mixed-chunk",
     }
 )
 """Flags that take no value; one that does take a value gives true or false."""
@@ -244,9 +246,7 @@ NO_VALUE = SWITCHES | {
     "--enable-metrics",
     "--log-requests",
     "--disable-cuda-graph",
-    "--disable-overlap-schedule",
     "--enable-dp-attention",
-    "--enable-mixed-chunk",
     "--enable-torch-compile",
     "--enable-hierarchical-cache",
     "--enable-dual-batch-overlap",

@@ -30,6 +30,10 @@ from workloads.columns import Workload
 from workloads.errors import InputError
 from workloads.readers.engine_case import read_case, to_workload, unknown_settings
 
+FOLDERS = ("engine_cases_v2", "engine_modes")
+"""Of the reference data."""
+NOT_SIMULATED = {"sliding_window": "sliding window", "kv_cache_groups": "layers with KV groups of their own"}
+"""Settings of modes, and what they are called."""
 EXPECTED = (
     "id",
     "first_admission_cached_tokens",
@@ -54,7 +58,7 @@ class UnitStep:
 
 
 def run(data_dir: Path | None, cases: Path | str | None = None, **_: Any) -> Outcome:
-    """Replay every case of the folder `cases`, by default `engine_cases_v2` of the reference data."""
+    """Replay every case of the folder `cases`, by default those of the reference data."""
     files = _case_files(data_dir, cases)
     lines: list[str] = []
     skipped: Counter[str] = Counter()
@@ -109,8 +113,9 @@ def not_simulated(case: dict[str, Any]) -> str:
     engine = case["engine"]
     if engine not in REPLAYED:
         return f"{engine} (its semantics are not simulated)"
-    if config.get("sliding_window"):
-        return "sliding window (rules not simulated)"
+    for key, what in NOT_SIMULATED.items():
+        if config.get(key):
+            return f"{what} (rules not simulated)"
     for key, known in REPLAYED[engine].known.items():
         if isinstance(config.get(key), str) and config[key] not in known:
             return f"{engine} {key} {config[key]} (rules not simulated)"
@@ -374,7 +379,11 @@ def request_row(recording: Recording, row: int) -> dict[str, Any]:
 def _case_files(data_dir: Path | None, cases: Path | str | None) -> list[Path]:
     if cases is None and data_dir is None:
         raise InputError("engine-cases: no folder given, expected --cases DIR or KVCAST_DATA set to the reference data")
-    folder = Path(cases) if cases is not None else Path(data_dir or "", "engine_cases_v2")
+    folders = [Path(cases)] if cases is not None else [Path(data_dir or "", folder) for folder in FOLDERS]
+    return [path for folder in folders for path in _files_of(folder)]
+
+
+def _files_of(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder, expected one with engine cases (*.json, *.json.xz)")
     files = sorted(path for path in folder.iterdir() if path.name.endswith((".json", ".json.xz")))

@@ -22,6 +22,7 @@ import numpy as np
 import simpy
 
 from calibrate.latency import StepTime
+from calibrate.scaled import Scaled
 from sim.engine import Scheduler
 from sim.fleet.clock import Clock
 from sim.fleet.doorway import Doorway
@@ -73,7 +74,7 @@ class Replica:
     ) -> None:
         self.index = index
         self.env = env
-        self.step_time = step_time
+        self.step_time = self._own_step_time = step_time
         self.log = log
         self.front = front
         self.overhead_s = overhead_s
@@ -155,6 +156,11 @@ class Replica:
                 starts.callbacks.append(lambda _: self._open())  # type: ignore[union-attr]
             else:
                 self._open()
+
+    def slow_down(self, factor: float) -> None:
+        """Its steps take `factor` times as long from the next one on; 1: as long as they should."""
+        self.step_time = self._own_step_time if factor == 1 else Scaled(self._own_step_time, factor)
+        self._cut()
 
     def _open(self) -> None:
         self._starts = None
