@@ -52,7 +52,7 @@ class Group:
             return -(-min(self.w - 1 + step_tokens, longest) // self.b) + 1
         if self.kind == "chunked_local":
             return -(-min(self.w + step_tokens, longest) // self.b)
-        return math.inf
+        return 2 if self.kind == "mamba" else math.inf
 
 
 class Tables:
@@ -81,12 +81,15 @@ class Engine(reference_vllm.Engine):
         self.cap_tokens = self.token_budget * (2 if self.asynchronous else 1)
         self.tables = {r.id: Tables(self.groups) for r in self.requests}
         self.junction = dict.fromkeys(self.tables, 0)
+        self.ever_hashed: dict[Any, list[Block]] = {}
+        self.lost_to_windows: dict[int, int] = {}  # of the ceiling, by request
         self.hashed_now: set[Block] = set()  # Mamba states hashed in this call
         self.in_call: Step | None = None
 
     def _request(self, r: dict[str, Any]) -> Request:
         request = super()._request(r)
         tokens = tokens_of(r) + outputs_of(r["id"], r["max_tokens"])
+        request.keys = self.hasher.chain(tokens, self.S, r.get("cache_salt"), r.get("lora"))
         by_size = {g.b: self.hasher.chain(tokens, g.b, r.get("cache_salt"), r.get("lora")) for g in self.groups}
         request.group_keys = [[(key, g.index) for key in by_size[g.b]] for g in self.groups]  # type: ignore[attr-defined]
         return request
@@ -95,9 +98,10 @@ class Engine(reference_vllm.Engine):
     def _blocks_for(self, tokens: int) -> int:
         """Only for what can never fit: the least that all groups must have at once."""
         cap = self.token_budget * (2 if self.asynchronous else 1)
-        return sum(
-            int(min(-(-tokens // g.b), g.cap(cap, self.max_model_len))) for g in self.groups if g.kind != "mamba"
-        )
+        return sum(int(min(-(-tokens // g.b), g.cap(cap, self.max_model_len))) for g in self.groups)
+
+    def _held(self) -> list[list[Block]]:
+        return [[b for b in entries if b is not None] for t in self.tables.values() for entries in t.blocks]
 
     def _schedule(self) -> Step:
         self.hashed_now.clear()
@@ -178,16 +182,17 @@ class Engine(reference_vllm.Engine):
             entries += self.pool.allocate(wanted - len(entries))
 
     def _enter(self, r: Request, tokens: int) -> None:
+        tokens = tokens // self.S * self.S
+        self.ever_entered.update(r.keys[: tokens // self.S])
         if not self.caching:
             return
-        if len(self.groups) > 1:
-            tokens = tokens // self.S * self.S
         table, keys = self.tables[r.id], r.group_keys  # type: ignore[attr-defined]
         for g in self.groups:
             entries = table.blocks[g.index]
             for i in range(table.hashed[g.index], tokens // g.b):
                 if entries[i] is not None and self._kept(g, i, r):
                     self.pool.enter(entries, i, keys[g.index][i], 0)  # type: ignore[arg-type]
+                    self.ever_hashed[keys[g.index][i]] = [Block()]
                     if g.kind == "mamba":
                         self.hashed_now.add(entries[i])  # type: ignore[arg-type]
             table.hashed[g.index] = max(table.hashed[g.index], tokens // g.b)
@@ -227,12 +232,20 @@ class Engine(reference_vllm.Engine):
         if self.reserve_full:
             tests.append((r.known, 0))
         for tokens, _cap in tests:
-            caps = [math.inf if _cap else g.cap(self.cap_tokens, self.max_model_len) for g in self.groups]
+            caps = [
+                math.inf if _cap or g.kind == "mamba" else g.cap(self.cap_tokens, self.max_model_len)
+                for g in self.groups
+            ]
             need = sum(
                 self._need_first(g, h, total, tokens, cap) for g, h, cap in zip(self.groups, hits, caps, strict=True)
             )
             if need + self._reserve() > self.pool.available():
                 return 0
+        if not r.cached:
+            r.ceiling = self._ceiling_above(r, total)
+            kept = self._combine(r, self.ever_hashed)[0] if self.caching else 0
+            self.lost_to_windows[r.id] = max(0, r.ceiling - max(total, kept))
+        self.admissions += 1
         r.cached.append(total)
         table, r.computed = self.tables[r.id], total
         for g, found in zip(self.groups, hits, strict=True):
@@ -245,10 +258,24 @@ class Engine(reference_vllm.Engine):
         self._enter(r, min(total + n, self._tokens_known(r)))
         return n
 
+    def _ceiling_above(self, r: Request, hit: int) -> int:
+        """Tokens hit had every layer kept everything for ever; no less than the hit."""
+        blocks = hit // self.S
+        while blocks < (r.known - 1) // self.S and r.keys[blocks] in self.ever_entered:
+            blocks += 1
+        return blocks * self.S
+
     def _lookup(self, r: Request) -> tuple[int, list[list[Entry]]]:
         """(hit tokens, entries of every group up to there); the junction is told to the request."""
         if not self.caching:
             return 0, [[] for _ in self.groups]
+        hit, longest, hits = self._combine(r, self.pool.cached)
+        if len(self.groups) > 1:
+            self.junction[r.id] = longest if longest > hit else 0
+        return hit, hits
+
+    def _combine(self, r: Request, content: dict[Any, list[Block]]) -> tuple[int, int, list[list[Entry]]]:
+        """(hit tokens, longest of any kind, entries) of what the groups find in a content."""
         kinds: dict[tuple, list[Group]] = {}
         for g in sorted(self.groups, key=lambda g: g.kind != "full"):
             kinds.setdefault(g.spec, []).append(g)
@@ -261,7 +288,7 @@ class Engine(reference_vllm.Engine):
                 if spec[0] == "full" and spec in looked:
                     continue
                 looked.add(spec)
-                found = self._find(r, groups, hit)
+                found = self._find(r, groups, hit, content)
                 for g, entries in zip(groups, found, strict=True):
                     hits[g.index] = entries
                 hit = len(found[0]) * spec[1]
@@ -271,17 +298,15 @@ class Engine(reference_vllm.Engine):
                 break
         for g in self.groups:
             del hits[g.index][-(-hit // g.b) :]
-        if len(self.groups) > 1:
-            self.junction[r.id] = longest if longest > hit else 0
-        return hit, hits
+        return hit, longest, hits
 
-    def _find(self, r: Request, groups: list[Group], limit: int) -> list[list[Entry]]:
+    def _find(self, r: Request, groups: list[Group], limit: int, content: dict[Any, list[Block]]) -> list[list[Entry]]:
         g, n = groups[0], limit // groups[0].b
         aligned = self.S if len(self.groups) > 1 else g.b
 
         def cached(i: int) -> list[Block] | None:
             keys = [r.group_keys[o.index][i] for o in groups]  # type: ignore[attr-defined]
-            return [self.pool.cached[key][0] for key in keys] if all(key in self.pool.cached for key in keys) else None
+            return [content[key][0] for key in keys] if all(key in content for key in keys) else None
 
         columns: list[list[Block] | None] = []
         if g.kind in ("full", "chunked_local"):

@@ -43,6 +43,11 @@ from typing import Any
 
 from tests.reference_cache import Block, Hasher, make_pool
 
+
+class StuckError(RuntimeError):
+    """Nothing can be scheduled, now or later."""
+
+
 CHUNKS = list[tuple[int, int]]
 
 
@@ -188,7 +193,7 @@ class Engine:
             if step.scheduled:
                 self._execute(step)
             elif self.waiting and not step.preempted and before is None:
-                raise RuntimeError(
+                raise StuckError(
                     f"stuck at {self.now}: {len(self.waiting)} waiting, {len(self.running)} running, nothing scheduled"
                 )
             if before is not None:
@@ -198,8 +203,12 @@ class Engine:
             elif step.scheduled:
                 self._update(step)
             if self.checking:
-                self.pool.check([r.blocks for r in self.requests], self.num_blocks)
+                self.pool.check(self._held(), self.num_blocks)
         return self
+
+    def _held(self) -> list[list[Block]]:
+        """Blocks of every request, for the check."""
+        return [r.blocks for r in self.requests]
 
     def _receive(self) -> None:
         while self.arrivals and self.arrivals[0].arrival <= self._seen_until():

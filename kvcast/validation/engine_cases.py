@@ -30,6 +30,14 @@ from workloads.columns import Workload
 from workloads.errors import InputError
 from workloads.readers.engine_case import read_case, to_workload, unknown_settings
 
+FOLDERS = ("engine_cases_v2", "engine_modes")
+"""Of the reference data."""
+NOT_SIMULATED = {
+    "prefix_match_unit": "prefix_match_unit, hits inside a block",
+    "overlap": "overlap schedule",
+    "mixed_chunk": "mixed chunk",
+}
+"""Settings of modes, and what they are called."""
 EXPECTED = (
     "id",
     "first_admission_cached_tokens",
@@ -54,7 +62,7 @@ class UnitStep:
 
 
 def run(data_dir: Path | None, cases: Path | str | None = None, **_: Any) -> Outcome:
-    """Replay every case of the folder `cases`, by default `engine_cases_v2` of the reference data."""
+    """Replay every case of the folder `cases`, by default those of the reference data."""
     files = _case_files(data_dir, cases)
     lines: list[str] = []
     skipped: Counter[str] = Counter()
@@ -109,8 +117,9 @@ def not_simulated(case: dict[str, Any]) -> str:
     engine = case["engine"]
     if engine not in REPLAYED:
         return f"{engine} (its semantics are not simulated)"
-    if config.get("sliding_window"):
-        return "sliding window (rules not simulated)"
+    for key, what in NOT_SIMULATED.items():
+        if config.get(key):
+            return f"{what} (rules not simulated)"
     for key, known in REPLAYED[engine].known.items():
         if isinstance(config.get(key), str) and config[key] not in known:
             return f"{engine} {key} {config[key]} (rules not simulated)"
@@ -181,7 +190,7 @@ def _queue_differences(scheduler: Any, ids: list[int], summary: dict[str, Any]) 
     want, cache = summary.get("final_free_queue"), scheduler.cache
     if want is None or scheduler.p.policy != "lru" or not scheduler.p.caching:
         return  # no other cache is a queue
-    paths = {request: scheduler.paths.build(row) for row, request in enumerate(ids)}
+    named_by = _names(scheduler, ids)
     got = [None] * cache.blank + cache.free_queue()
     unique = len(set(filter(None, got)))
     if summary.get("final_unique_cached_hashes", unique) != unique:
@@ -189,10 +198,27 @@ def _queue_differences(scheduler: Any, ids: list[int], summary: dict[str, Any]) 
     if len(want) != len(got):
         yield f"free queue at the end: expected {len(want)} blocks, got {len(got)}"
     for place, (block, told) in enumerate(zip(got, want, strict=False)):
-        named = None if told is None else _block(paths.get(told[0], []), told[1])
+        named = None if told is None else named_by(*told)
         if block != named or (told is not None and named is None):
             yield f"free queue at the end: place {place} is not {told or 'empty'}"
             return
+
+
+def _names(scheduler: Any, ids: list[int]) -> Callable[..., tuple[int, int] | None]:
+    """(node, block) that a case names by a request and an index, with several KV groups by a request, the tokens up to
+    the block's end, and a group."""
+    row_of = {request: row for row, request in enumerate(ids)}
+    if not hasattr(scheduler, "group_paths"):
+        paths = {request: scheduler.paths.build(row) for request, row in row_of.items()}
+        return lambda request, index: _block(paths.get(request, []), index)
+    rules = scheduler.cache.rules
+    grouped = {request: scheduler.group_paths.build(row) for request, row in row_of.items()}
+
+    def name(request: int, index: int, group: int | None = None) -> tuple[int, int] | None:
+        block = index if group is None else index // rules[group].b - 1
+        return _block(grouped[request][group or 0], block) if request in grouped else None
+
+    return name
 
 
 def _block(path: list[tuple[int, int]], index: int) -> tuple[int, int] | None:
@@ -360,7 +386,11 @@ def request_row(recording: Recording, row: int) -> dict[str, Any]:
 def _case_files(data_dir: Path | None, cases: Path | str | None) -> list[Path]:
     if cases is None and data_dir is None:
         raise InputError("engine-cases: no folder given, expected --cases DIR or KVCAST_DATA set to the reference data")
-    folder = Path(cases) if cases is not None else Path(data_dir or "", "engine_cases_v2")
+    folders = [Path(cases)] if cases is not None else [Path(data_dir or "", folder) for folder in FOLDERS]
+    return [path for folder in folders for path in _files_of(folder)]
+
+
+def _files_of(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder, expected one with engine cases (*.json, *.json.xz)")
     files = sorted(path for path in folder.iterdir() if path.name.endswith((".json", ".json.xz")))
