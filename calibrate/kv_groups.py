@@ -3,17 +3,19 @@
 The one idea: layers that keep the same form a bucket, every bucket is cut into groups of equally many layers, and a
 block belongs to a group. Any block can then serve any group, so the groups share one free list.
 
-    python -c "from calibrate.kv_groups import KvLayers, plan_groups; print(*plan_groups([KvLayers('full', 12, 512),
-    KvLayers('window', 12, 512, 128)], 16), sep='\\n')"
+    python -c "from calibrate.kv_groups import groups_of; from calibrate.models import resolve_model as m;
+    print(groups_of(m('gpt-oss-20b').layer_groups, 2, 1, 16))"
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-FULL, WINDOW, CHUNKED, STATE = "full", "window", "chunked", "state"
-KINDS = (FULL, WINDOW, CHUNKED, STATE)
+from calibrate.layer_groups import LayerGroup
+
+FULL, WINDOW, CHUNKED, STATE, CONSTANT = "full", "window", "chunked", "state", "constant"
 FEWER_LAYERS = 1.5
 """Where the largest bucket has less than so many times the layers of the smallest, groups are as large as it."""
 
@@ -21,7 +23,10 @@ FEWER_LAYERS = 1.5
 class KvGroup(NamedTuple):
     """Layers of one kind that share their blocks."""
 
-    kind: str  #: full, window (the last `window` tokens), chunked (from its last multiple on) or state (constant size)
+    kind: (
+        str  #: full, window (the last `window` tokens), chunked (from its last multiple on), state (one a chunk, to be
+    )
+    #: cached) or constant (one state a request, nothing is cached)
     block_size: int  #: tokens
     window: int = 0  #: tokens of a window or chunk
     layers: int = 0
@@ -32,7 +37,7 @@ class KvLayers(NamedTuple):
 
     kind: str
     layers: int
-    token_bytes: int  #: of one layer on one rank; of a state layer, of the whole state
+    token_bytes: int  #: of one layer on one rank; of a state or constant layer, of the whole state
     window: int = 0
 
 
@@ -50,12 +55,63 @@ def plan_groups(layers: Sequence[KvLayers], block_size: int) -> Packed:
     Pages are made equal by longer blocks where bytes divide, else padded."""
     smallest, largest = min(part.layers for part in layers), max(part.layers for part in layers)
     size = largest if largest < FEWER_LAYERS * smallest else smallest
-    page = max(part.token_bytes if part.kind == STATE else block_size * part.token_bytes for part in layers)
-    groups: list[KvGroup] = []
-    for part in layers:
-        own = block_size
-        if part.kind != STATE:
-            own *= max(1, page // (block_size * part.token_bytes)) if page % (block_size * part.token_bytes) == 0 else 1
+    pages = [part.token_bytes if part.kind in (STATE, CONSTANT) else block_size * part.token_bytes for part in layers]
+    page, groups = max(pages), []
+    for part, its in zip(layers, pages, strict=True):
+        longer = page // its if part.kind not in (STATE, CONSTANT) and page % its == 0 else 1
         n = -(-part.layers // size)
-        groups += [KvGroup(part.kind, own, part.window, len(range(i, part.layers, n))) for i in range(n)]
+        groups += [
+            KvGroup(part.kind, block_size * longer, part.window, len(range(i, part.layers, n))) for i in range(n)
+        ]
     return Packed(tuple(groups), page * size)
+
+
+def layers_of(model: Sequence[LayerGroup], item: float, tp: int, cached: bool = True) -> list[KvLayers]:
+    """What a model's layers keep on one of `tp` ranks, equal ones together. item: bytes of a KV element; cached: states
+    can be hit again.
+
+    Layers that keep everything come last: in every published model the first layer is another."""
+    found: dict[tuple[str, int, int], int] = {}
+    for group in model:
+        a = group.attention
+        if a.kind == "linear":
+            kind, size = STATE if cached else CONSTANT, a.state_bytes(tp)
+        else:
+            kind, size = a.kind if a.kind in (WINDOW, CHUNKED) else FULL, a.kv_bytes(item, tp)
+        if size:
+            key = (kind, size, a.window if kind in (WINDOW, CHUNKED) else 0)
+            found[key] = found.get(key, 0) + group.count
+    layers = [KvLayers(kind, count, size, window) for (kind, size, window), count in found.items()]
+    return sorted(layers, key=lambda part: part.kind == FULL)
+
+
+def groups_of(model: Sequence[LayerGroup], item: float, tp: int, block_size: int, cached: bool = True) -> Packed | None:
+    """A model's pool; None where all layers keep everything."""
+    layers = layers_of(model, item, tp, cached)
+    return None if all(part.kind == FULL for part in layers) else plan_groups(layers, block_size)
+
+
+def most_blocks(group: KvGroup, tokens: int, step_tokens: int) -> int:
+    """Blocks that one request of so many tokens can hold at once in a group; step_tokens: of the steps under way."""
+    if group.kind == WINDOW:
+        return -(-min(group.window - 1 + step_tokens, tokens) // group.block_size) + 1
+    if group.kind == CHUNKED:
+        return -(-min(group.window + step_tokens, tokens) // group.block_size)
+    if group.kind in (STATE, CONSTANT):
+        return 2 if group.kind == STATE else 1
+    return -(-tokens // group.block_size)
+
+
+def request_blocks(groups: Sequence[KvGroup], tokens: int, step_tokens: int) -> int:
+    """Blocks that one request of so many tokens can hold at once in all groups."""
+    return sum(most_blocks(group, tokens, step_tokens) for group in groups)
+
+
+def longest_request(groups: Sequence[KvGroup], blocks: int, step_tokens: int, most: int) -> int:
+    """Tokens of the longest request, at most `most`, whose blocks in all groups a pool holds; 0 when none does."""
+    return bisect_right(range(1, most + 1), blocks, key=lambda tokens: request_blocks(groups, tokens, step_tokens))
+
+
+def token_count(groups: Sequence[KvGroup], blocks: int) -> int:
+    """Tokens of a pool as vLLM prints them at its start: as if every group kept every token."""
+    return blocks // len(groups) * min(group.block_size for group in groups)

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from calibrate.kv_groups import KvGroup
+from calibrate.kv_groups import KvGroup, token_count
 from sim.fleet.router import meanings, name_of
 from workloads.config import WorkloadConfig
 from workloads.limits import (
@@ -165,6 +165,9 @@ class EngineConfig(SchedulerConfig):
         None,
         "longest prompt + output; default: the model's context, with vllm lowered to what fits in the KV memory",
         TOKENS,
+    )
+    disable_hybrid_kv_cache_manager: bool = key(
+        False, "take layers with a window or chunk as full attention, as vLLM's option of that name", engine="vllm"
     )
     gpu_memory_utilization: float = key(0.92, "share of GPU memory the engine may use", SHARE)
     chunked_prefill_size: int | None = key(
@@ -327,3 +330,13 @@ class EngineParams(SchedulerConfig):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kv_groups", tuple(KvGroup(*group) for group in self.kv_groups))
+
+    @property
+    def hit_block(self) -> int:
+        """Tokens that a hit is a multiple of."""
+        return math.lcm(*(group.block_size for group in self.kv_groups)) if self.kv_groups else self.block_size
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV blocks hold, as if every layer kept them all."""
+        return token_count(self.kv_groups, self.kv_blocks) if self.kv_groups else self.kv_blocks * self.block_size

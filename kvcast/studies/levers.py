@@ -29,6 +29,7 @@ HOST_TIER = TierConfig(name="host", bandwidth_gb_per_s=50.0, capacity_gib=256.0)
 """Host memory over PCIe 5.0 x16: 64 GB/s on paper."""
 NOT_A_ROUTER = "random"
 """A baseline to compare with, nothing to change to."""
+DENSE = -1
 LEAST_STEP_TOKENS, LEAST_SEQUENCES, BLOCK = 256, 8, 16
 
 
@@ -225,6 +226,14 @@ def _smaller_blocks(given: Given, new: int, asks_for: str = "") -> Change:
     return given.change(words, {"engine.block_size": new, "engine.kv_blocks": blocks}, asks_for)
 
 
+def _keep_more(given: Given) -> Made:
+    """More of what layers with a window or a state need to be hit again."""
+    if given.scenario.engine.prefix_cache_retention_interval == DENSE:
+        return "they keep everything they can"
+    words = "layers with a window or a state keep all they can (prefix_cache_retention_interval null)"
+    return [given.change(words, {"engine.prefix_cache_retention_interval": DENSE})]
+
+
 def _more_memory(given: Given) -> Made:
     old = given.resolved.engine.kv_blocks or 0
     asks = "that memory: a larger GPU, more GPUs a replica, or a smaller KV type"
@@ -244,6 +253,7 @@ LEVERS = (
     Lever("layers that change", QUALITY, ("changed_earlier",), steady_layers),
     Lever("a host tier", HARDWARE, (ADVICE,), _host_tier),
     Lever("larger tiers", HARDWARE, ("evicted",), _larger_tiers),
+    Lever("retention", FREE, ("window",), _keep_more),
     Lever("more KV memory", HARDWARE, ("evicted_memory", "evicted"), _more_memory),
     Lever("more replicas", HARDWARE, ("evicted_memory", "evicted"), _more_replicas),
     Lever("blocks of 16", FREE, (ADVICE,), _common_blocks),

@@ -2,8 +2,11 @@
 
 The one idea: a prompt's causes are consecutive stretches of it, so a few depths per request say everything:
 
-    0 .. hit .. replica ceiling .. fleet ceiling .. under way .. under another tenant .. last full block .. prompt
-      hit   evicted       other replica     in flight       other tenant    changed or cold    partial block
+    0 .. hit .. kept .. replica ceiling .. fleet ceiling .. under way .. another tenant's .. last full block .. prompt
+      hit  evicted window        other replica    in flight     other tenant     changed or cold     partial block
+
+Kept is what would be hit with endless memory: layers with a window or a state keep less than every block, and there the
+rest up to the replica's ceiling is `window`.
 
 Shared text rarely ends with a block: its last tokens, whose block goes on with other text, are `partial_block` too, and
 `shared_partial` says how many of that cause's tokens an earlier request had computed: with blocks of one token all but
@@ -28,6 +31,7 @@ CAUSES = (
     "partial_block",
     "in_flight",
     "other_replica",
+    "window",
     "evicted",
     "cache_off",
     "other_tenant",
@@ -67,6 +71,7 @@ def miss_causes(
     )
     full = np.where(admitted, (prompt - 1) // block * block, 0)
     _check_order(hit, replica, fleet, full)
+    kept: np.ndarray = np.maximum(hit, replica - rec.window_tokens)
 
     history = _History(rec, workload, fleet, admitted)
     own_text, twin = history.depth_seen(None), workload.tree.twin
@@ -82,7 +87,8 @@ def miss_causes(
         "in_flight": [(fleet, under_way)],
         "other_replica": [(replica, fleet)],
         "partial_block": [(full, prompt), (tenant, text)],
-        "evicted": [(hit, replica if caching else hit)],
+        "window": [(kept if caching else replica, replica)],
+        "evicted": [(hit, kept if caching else hit)],
         "cache_off": [(hit, hit if caching else replica)],
         "other_tenant": [(under_way, tenant)],
         "cold": [(text, full)],

@@ -13,7 +13,6 @@ from sim.engine import Common, Engine
 from sim.kvcache import policies
 from sim.kvcache.base import BlockCache
 from sim.kvcache.ceilings import UnderWay
-from sim.kvcache.chains import Paths
 from sim.kvcache.clairvoyant import ClairvoyantCache, Forecast
 from sim.kvcache.groups.cache import HybridCache
 from sim.kvcache.no_cache import NoCache
@@ -84,9 +83,8 @@ def walks_chains(params: EngineParams) -> bool:
 def holds(params: EngineParams, tokens: Any) -> Any:
     """The last token's KV is never computed."""
     if hybrid(params):
-        rules = rules_of(params)
-        needs = (np.minimum(-(-(tokens - 1) // r.b), cap) for r, cap in zip(rules, caps_of(params, rules), strict=True))
-        return sum(needs) <= params.kv_blocks
+        each = zip(rules_of(params), caps_of(params), strict=True)
+        return sum(np.minimum(-(-(tokens - 1) // r.b), cap) for r, cap in each) <= params.kv_blocks
     return -(-(tokens - 1) // params.block_size) <= params.kv_blocks
 
 
@@ -122,14 +120,13 @@ def fleet(common: Common) -> Callable[[int], VllmScheduler]:
 
 def _hybrid_fleet(common: Common) -> Callable[[int], VllmScheduler]:
     params, rules = common.params, rules_of(common.params)
-    paths = Paths(common.workload, rules[0].aligned)
     group_paths = GroupPaths(common.workload, rules)
 
     def scheduler(index: int) -> VllmScheduler:
         size = (params.kv_blocks, rules, len(common.workload.tree), common.fleet_seen)
         cache = HybridCache(*size, params.caching)
         cache.replica, cache.seen.here = index, common.seen[index]
-        return HybridScheduler(params, cache, paths, group_paths, common.log)
+        return HybridScheduler(params, cache, common.paths, group_paths, common.log)
 
     return scheduler
 
@@ -161,6 +158,7 @@ ENGINE = Engine(
     own_policies=("lru",),
     try_policies=("lru", "lfu", "s3fifo", "gdsf"),
     whole_context=True,
+    has_groups=True,
     has_tiers=True,
     has_optimum=True,
     has_oracle=True,

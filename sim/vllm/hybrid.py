@@ -8,11 +8,10 @@ Blocks behind a window are given back on *processed* tokens: asynchronously, wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from math import lcm
+from collections.abc import Iterable
 from typing import Any
 
-from calibrate.kv_groups import STATE
+from calibrate.kv_groups import STATE, most_blocks
 from sim.kvcache.chains import Paths
 from sim.kvcache.groups.cache import HybridCache, Table
 from sim.kvcache.groups.rules import GroupRules
@@ -39,17 +38,16 @@ class HybridRequest(Request):
 
 def rules_of(params: EngineParams) -> list[GroupRules]:
     """The groups of an engine."""
-    aligned = lcm(*(group.block_size for group in params.kv_groups))
     return [
-        GroupRules(i, group, aligned, params.prefix_cache_retention_interval)
+        GroupRules(i, group, params.hit_block, params.prefix_cache_retention_interval)
         for i, group in enumerate(params.kv_groups)
     ]
 
 
-def caps_of(params: EngineParams, rules: Sequence[GroupRules]) -> list[int]:
+def caps_of(params: EngineParams) -> list[int]:
     """Blocks that a request can hold at once in each group, with all that may be under way of it."""
     under_way = params.max_num_batched_tokens * (2 if params.async_scheduling else 1)
-    return [r.cap(under_way, params.max_model_len) for r in rules]
+    return [most_blocks(group, params.max_model_len, under_way) for group in params.kv_groups]
 
 
 class GroupPaths:
@@ -79,7 +77,7 @@ class HybridScheduler(VllmScheduler):
         self.group_paths = group_paths
         rules = cache.rules
         self.states = next((r.b for r in rules if r.kind == STATE), 0)  # tokens between states that can be kept
-        self.caps = caps_of(params, rules)
+        self.caps = caps_of(params)
         self.beats = sorted({beat for r in rules for beat in r.beats(cache.lag)})
         self.least_block = min(r.b for r in rules)
         self.due: dict[int, list[HybridRequest]] = {}  # step -> decodes that take, give back or hash a block in it
@@ -198,7 +196,7 @@ class HybridScheduler(VllmScheduler):
 
     def _decode_token(self, r: HybridRequest, computed: int) -> None:
         self.cache.grow(r.tables, computed + 1)
-        self.cache.enter_tokens(r, computed + (0 if self._in_flight(r) else 1))
+        self.cache.enter_tokens(r, computed + (0 if self._in_flight(r) else 1), generated=True)
         after = computed + 1
         self._put_down(r, self.steps + 1 + min((residue - after) % modulus for modulus, residue in self.beats))
 

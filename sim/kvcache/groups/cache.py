@@ -8,7 +8,7 @@ nothing here costs by the length of a context."""
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -45,7 +45,7 @@ class Table:
 
     def wanted(self, tokens: int) -> int:
         """New blocks for so many tokens in all."""
-        more = -(-tokens // self.rules.b) - self.end
+        more = self.rules.blocks(tokens) - self.end
         return 0 if more <= 0 else 1 if self.rules.kind == STATE else more
 
 
@@ -136,7 +136,7 @@ class HybridCache(ReleaseOrderCache):
         need = 0
         for table, pieces in zip(tables, found.pieces, strict=True):
             r = table.rules
-            most = -(-tokens // r.b)
+            most = r.blocks(tokens)
             if caps is not None and r.kind != STATE:
                 most = min(most, caps[r.index])
             more = max(most - max(r.skipped(found.tokens), -(-found.tokens // r.b)), 0)
@@ -241,15 +241,19 @@ class HybridCache(ReleaseOrderCache):
                 for run in reversed(_runs(first, end)):
                     self._unpin(run, before)
             table.clear()
+        request.path_index = 0
+        if request.entered:
+            self._note(request, request.entered, self.seen.enter)
         request.held = request.entered = request.path_index = 0
 
     # -- hash -------------------------------------------------------------------------------------------------------
-    def enter_tokens(self, request: Holder, tokens: int) -> None:
-        """The request's blocks up to so many computed tokens enter the cache, as far as their group keeps them."""
+    def enter_tokens(self, request: Holder, tokens: int, generated: bool = False) -> None:
+        """The request's blocks up to so many computed tokens enter the cache, as far as their group keeps them. What is
+        generated counts for other replicas' ceilings once it is let go: until then a stretch of steps is one event."""
         aligned = tokens // self.block_size
         if aligned <= request.entered:
             return
-        self._note(request, aligned)
+        self._note(request, aligned, self.seen.enter_here if generated else self.seen.enter)
         if not self.caching:
             return
         marks = (request.prompt - 1, request.junction)
@@ -259,12 +263,12 @@ class HybridCache(ReleaseOrderCache):
                 self._enter(table, lo, end)
             table.hashed = max(table.hashed, hi)
 
-    def _note(self, request: Holder, hi: int) -> None:
+    def _note(self, request: Holder, hi: int, enter: Callable[[int, int], None]) -> None:
         """For the ceilings, which know of no groups."""
         path, i = request.path, request.path_index
         while True:
             node, end = path[i]
-            self.seen.enter(node, min(end, hi))
+            enter(node, min(end, hi))
             if end >= hi:
                 break
             i += 1
@@ -300,7 +304,7 @@ class HybridCache(ReleaseOrderCache):
 
     # -- what the engine tells a cache whose requests enter late ------------------------------------------------------
     def enter_to(self, request: Any, hi: int) -> None:
-        self.enter_tokens(request, hi * self.block_size)
+        self.enter_tokens(request, hi * self.block_size, generated=True)
 
     def enter_generated(self, request: Any) -> None:
         """Blocks enter when they are taken, none later."""
@@ -312,7 +316,8 @@ class HybridCache(ReleaseOrderCache):
         return False
 
     def ceilings(self, path: Path, hit: int, limit: int) -> tuple[int, int]:
-        return self.seen.ceilings(path[bisect_right(path, hit, key=_end_block) :], hit, limit)
+        own, fleet = self.seen.ceilings(path[bisect_right(path, hit, key=_end_block) :], hit, limit)
+        return own, max(own, fleet)
 
 
 def _runs(first: Run, end: int) -> list[Run]:

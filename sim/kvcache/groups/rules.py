@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from calibrate.kv_groups import CHUNKED, FULL, STATE, WINDOW, KvGroup
+from calibrate.kv_groups import CHUNKED, CONSTANT, FULL, STATE, WINDOW, KvGroup
 
 DENSE = -1
 """prefix_cache_retention_interval of vLLM's null: every block that a window's end needs is hashed."""
@@ -34,13 +34,9 @@ class GroupRules:
             return tokens // self.window * self.window // self.b
         return max(0, tokens - 1) // self.b if self.kind == STATE else 0
 
-    def cap(self, step_tokens: int, longest: int) -> int:
-        """Blocks that one request can hold at once, whatever its length; step_tokens: of the steps under way."""
-        if self.kind == WINDOW:
-            return -(-min(self.window - 1 + step_tokens, longest) // self.b) + 1
-        if self.kind == CHUNKED:
-            return -(-min(self.window + step_tokens, longest) // self.b)
-        return 2 if self.kind == STATE else -(-longest // self.b)
+    def blocks(self, tokens: int) -> int:
+        """Places in a table for so many tokens."""
+        return -(-tokens // self.b) if self.kind != CONSTANT else int(tokens > 0)
 
     def beats(self, lag: int) -> Iterator[Span]:
         """(modulus, residue) of the computed tokens at which a decode takes, gives back or hashes a block here."""
