@@ -133,6 +133,9 @@ class SchedulerConfig:
         TOKENS_OR_DENSE,
         engine="vllm",
     )
+    disable_hybrid_kv_cache_manager: bool = key(
+        False, "take layers with a window or chunk as full attention, as vLLM's option of that name", engine="vllm"
+    )
     max_prefill_tokens: int = key(16384, "prompt tokens of one prefill batch", TOKENS, engine="sglang")
     schedule_policy: str = key(
         "fcfs",
@@ -165,9 +168,6 @@ class EngineConfig(SchedulerConfig):
         None,
         "longest prompt + output; default: the model's context, with vllm lowered to what fits in the KV memory",
         TOKENS,
-    )
-    disable_hybrid_kv_cache_manager: bool = key(
-        False, "take layers with a window or chunk as full attention, as vLLM's option of that name", engine="vllm"
     )
     gpu_memory_utilization: float = key(0.92, "share of GPU memory the engine may use", SHARE)
     chunked_prefill_size: int | None = key(

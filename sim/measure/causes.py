@@ -20,6 +20,7 @@ reported apart (`recomputed_tokens`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -65,13 +66,13 @@ def miss_causes(
     block = rec.block_size
     admitted = ~np.isnan(rec.admit_s)
     prompt = np.where(admitted, workload.prompt_tokens, 0)
-    hit, replica, fleet = (
+    hit, replica, fleet, window = (
         np.where(admitted, c, 0).astype(np.int64)
-        for c in (rec.hit_tokens, rec.ceiling_replica_tokens, rec.ceiling_fleet_tokens)
+        for c in (rec.hit_tokens, rec.ceiling_replica_tokens, rec.ceiling_fleet_tokens, rec.window_tokens)
     )
     full = np.where(admitted, (prompt - 1) // block * block, 0)
     _check_order(hit, replica, fleet, full)
-    kept: np.ndarray = np.maximum(hit, replica - rec.window_tokens)
+    kept = np.maximum(hit, replica - window)
 
     history = _History(rec, workload, fleet, admitted)
     own_text, twin = history.depth_seen(None), workload.tree.twin
@@ -93,7 +94,7 @@ def miss_causes(
         "other_tenant": [(under_way, tenant)],
         "cold": [(text, full)],
     }
-    tokens = {name: sum(b - a for a, b in spans) for name, spans in stretch.items() if name != "hit"}
+    tokens: dict[str, Any] = {name: sum(b - a for a, b in spans) for name, spans in stretch.items() if name != "hit"}
     tokens["changed_earlier"] = changed
     tokens["cold"] = tokens["cold"] - changed
 
