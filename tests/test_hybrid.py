@@ -29,7 +29,7 @@ from sim.simulate import run as simulate
 from tests import fuzz, fuzz_hybrid, reference_vllm
 from workloads.columns import Workload
 from workloads.errors import InputError
-from workloads.readers.engine_case import to_workload
+from workloads.readers.engine_case import read_case, to_workload
 
 B = 4
 FULL = {"type": "full", "block_size": B}
@@ -298,6 +298,31 @@ def test_what_went_for_want_of_memory_is_evicted_with_windows_too():
     for groups, blocks in (([WINDOW, FULL], 110), ([FULL, FULL], 110)):
         workload, rec, _ = play([SHARED], other, [SHARED], groups=groups, num_blocks=blocks)
         assert causes_of(workload, rec)["evicted"] == [0, 0, 40]
+
+
+def test_hits_and_steps_of_the_recorded_workloads(data_dir):
+    """Three workloads of vLLM's own recordings, with windows: the dense figures are its own, the default's those of the
+    rules that replay its cases (docs/hybrid.md)."""
+    expected = {
+        "v30_500_shared": [(66.63, 905), (24.77, 908), (24.12, 914), (0.0, 906), (65.78, 905)],
+        "v32_600_chat": [(49.67, 1538), (46.15, 1875), (46.48, 1874), (14.99, 1403), (54.36, 1402)],
+    }
+    for file, want in expected.items():
+        workload, plain = to_workload(read_case(data_dir / "engine_cases_v2" / f"{file}.json"))
+        full, window = KvGroup("full", plain["block_size"]), KvGroup("window", plain["block_size"], 256)
+        got = []
+        for groups, interval in (
+            ((), 0),
+            ((full, window), 0),
+            ((full, window), DENSE),
+            ((window,), 0),
+            ((window,), DENSE),
+        ):
+            given = replace(EngineParams(**plain), kv_groups=groups, prefix_cache_retention_interval=interval)
+            log: list[tuple] = []
+            rec = simulate(workload, given, UnitStep(), step_log=log)
+            got.append((round(100 * float(rec.hit_tokens.sum() / workload.prompt_tokens.sum()), 2), len(log)))
+        assert got == want, file
 
 
 # ---- at random -------------------------------------------------------------------------------------------------------
