@@ -147,6 +147,16 @@ def test_a_look_up_goes_as_far_as_every_group_agrees():
     assert find([[full], [window]], paths, content.__getitem__, 79) == (4, 40), "a start shorter than the window"
 
 
+def test_two_windows_look_again_until_they_agree():
+    """The second cuts what the first had, and there the first has too little."""
+    short, long = (GroupRules(i, KvGroup("window", B, w), B, 0) for i, w in enumerate((5, 13)))
+    content = {0: [(0, 1), (9, 10)], 1: [(0, 8)]}
+    paths = [[(0, 20)], [(1, 20)]]
+    assert lookup.find([[short], [long]], paths, content.__getitem__, 79) == (4, 40)
+    content[0] = [(0, 1), (7, 10)]
+    assert lookup.find([[short], [long]], paths, content.__getitem__, 79) == (32, 40)
+
+
 # ---- groups and memory -----------------------------------------------------------------------------------------------
 
 

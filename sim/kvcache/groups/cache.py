@@ -154,8 +154,7 @@ class HybridCache(ReleaseOrderCache):
     # -- hold -------------------------------------------------------------------------------------------------------
     def pin(self, request: Holder, found: Found) -> None:
         """Hold what was found. Paired with `release`."""
-        request.entered, tables = found.tokens // self.block_size, request.tables
-        for table, pieces in zip(tables, found.pieces, strict=True):
+        for table, pieces in zip(request.tables, found.pieces, strict=True):
             table.end = table.hashed = -(-found.tokens // table.rules.b)
             table.start = min(table.rules.skipped(found.tokens), table.end)
             for run, lo, hi in pieces:
