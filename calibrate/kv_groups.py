@@ -112,6 +112,11 @@ def longest_request(groups: Sequence[KvGroup], blocks: int, step_tokens: int, mo
     return bisect_right(range(1, most + 1), blocks, key=lambda tokens: request_blocks(groups, tokens, step_tokens))
 
 
+def blocks_of(groups: Sequence[KvGroup], tokens: int) -> int:
+    """Blocks of a pool of which vLLM prints so many tokens."""
+    return tokens // min(group.block_size for group in groups) * len(groups)
+
+
 def token_count(groups: Sequence[KvGroup], blocks: int) -> int:
     """Tokens of a pool as vLLM prints them at its start: as if every group kept every token."""
     return blocks // len(groups) * min(group.block_size for group in groups)

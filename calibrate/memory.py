@@ -141,6 +141,11 @@ class GpuMemory:
         item = 1 if self.kv_dtype == "fp8" else 2 if self.kv_dtype != "fp32" else 4
         return kv_groups.groups_of(self.model.layer_groups, item, self.tp, self.block_size, self.cached)
 
+    @property
+    def block_bytes(self) -> int:
+        """Of one block on one GPU."""
+        return self.pool.block_bytes if self.pool else self.block_size * self.bytes_per_token
+
     def tokens(self, blocks: int) -> int:
         """Tokens of so many blocks, as the engine prints them."""
         return kv_groups.token_count(self.pool.groups, blocks) if self.pool else blocks * self.block_size

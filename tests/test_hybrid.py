@@ -19,6 +19,7 @@ from calibrate.models import resolve_model
 from calibrate.sources.roofline import roofline_profile
 from kvcast import api
 from kvcast.config import scenario_from_doc
+from kvcast.planner.launch import read_log
 from kvcast.validation.engine_cases import UnitStep
 from sim.kvcache.groups import lookup
 from sim.kvcache.groups.rules import DENSE, GroupRules
@@ -252,6 +253,25 @@ def scenario(model: str, **engine: Any) -> Any:
             "engine": engine,
         }
     )
+
+
+def test_the_tokens_of_a_log_are_blocks_of_every_group(tmp_path):
+    log = tmp_path / "vllm.log"
+    log.write_text(
+        "INFO 01-01 00:00:00 [utils.py:253] non-default args: {'model': 'openai/gpt-oss-20b'}\n"
+        "INFO 01-01 00:00:00 [kv_cache_utils.py:1087] GPU KV cache size: 1,123,792 tokens\n"
+        "INFO 01-01 00:00:00 [kv_cache_utils.py:1091] Maximum concurrency for 32,768 tokens per request: 60.2x\n"
+    )
+    launch = read_log(log)
+    document = {
+        "workload": {"preset": "chat", "requests": 10},
+        "model": {"name": "gpt-oss-20b", "dtype": "mxfp4"},
+        "hardware": {"gpu": "h100"},
+        "engine": {"kv_blocks": 123_289},
+    }
+    launch.fit(document, "log")
+    assert launch.sets[-1] == "engine.kv_blocks=140474"
+    assert "(+0.0 %)" in launch.notes[-1]
 
 
 @pytest.mark.parametrize("name", ["gpt-oss-20b", "qwen3.5-27b"])

@@ -15,12 +15,15 @@ from calibrate.kv_groups import STATE, most_blocks
 from sim.kvcache.chains import Paths
 from sim.kvcache.groups.cache import HybridCache, Table
 from sim.kvcache.groups.rules import GroupRules
+from sim.kvcache.saved import Saved
 from sim.log import RequestLog
 from sim.request import Request
 from sim.scenario import EngineParams
 from sim.vllm import admission, in_flight, preemption
 from sim.vllm.scheduler import VllmScheduler
 from workloads.columns import Workload
+
+NOT_KEPT = "a cache of several kinds of layers cannot be saved or begun with"
 
 
 class HybridRequest(Request):
@@ -338,6 +341,12 @@ class HybridScheduler(VllmScheduler):
         self._put_down(r, self.steps)
         if self.cache.lag:
             self._put_down(r, self.steps + 1)
+
+    def saved(self) -> Saved:
+        raise ValueError(NOT_KEPT)
+
+    def restore(self, kept: Saved) -> None:
+        raise ValueError(NOT_KEPT)
 
     def cached_tokens(self, request: int) -> int:
         return self.cache.find(self.group_paths.build(request), self.log.prompt[request]).tokens
