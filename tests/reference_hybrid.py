@@ -75,7 +75,7 @@ class Engine(reference_vllm.Engine):
         ]
         self.groups = [Group(spec, i) for i, spec in enumerate(specs)]
         self.S = math.lcm(*(g.b for g in self.groups))
-        self.interval: int | None = c.get("prefix_cache_retention_interval", None if old else 0)
+        self.retention: int | None = c.get("prefix_cache_retention_interval", None if old else 0)
         super().__init__(case, step_time, check)
         self.pool: FreeListPool
         self.cap_tokens = self.token_budget * (2 if self.asynchronous else 1)
@@ -203,12 +203,12 @@ class Engine(reference_vllm.Engine):
         if g.kind in ("full", "chunked_local"):
             return True
         reach = g.need * g.b
-        if self.interval is None and g.kind == "mamba":
+        if self.retention is None and g.kind == "mamba":
             return True
-        every = self.S if self.interval is None else self.interval
+        every = self.S if self.retention is None else self.retention
         if every and -end % every < reach:
             return True
-        if self.interval is None:
+        if self.retention is None:
             return False
         return any(
             b // self.S * self.S - reach < end <= b // self.S * self.S for b in (r.prompt - 1, self.junction[r.id])

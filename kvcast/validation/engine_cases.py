@@ -32,11 +32,7 @@ from workloads.readers.engine_case import read_case, to_workload, unknown_settin
 
 FOLDERS = ("engine_cases_v2", "engine_modes")
 """Of the reference data."""
-NOT_SIMULATED = {
-    "prefix_match_unit": "prefix_match_unit, hits inside a block",
-    "overlap": "overlap schedule",
-    "mixed_chunk": "mixed chunk",
-}
+NOT_SIMULATED = {"prefix_match_unit": "prefix_match_unit, hits inside a block"}
 """Settings of modes, and what they are called."""
 EXPECTED = (
     "id",
@@ -126,25 +122,39 @@ def not_simulated(case: dict[str, Any]) -> str:
     return ""
 
 
-def differences(case: dict[str, Any], fast_forward: bool = True) -> list[str]:
+class Replay(NamedTuple):
+    """What the simulator did with a case."""
+
+    workload: Workload
+    recording: Recording
+    log: list[tuple]  #: its step log
+    scheduler: Any  #: as it was at the end
+
+
+def differences(case: dict[str, Any]) -> list[str]:
     """Replay one case; the first differing step, request and tree node, and every total that differs, in words."""
+    return list(compare(case, replay(case)))
+
+
+def replay(case: dict[str, Any]) -> Replay:
     workload, params = to_workload(case)
-    _check_expected(case)
     log: list[tuple] = []
     replicas: list[Replica] = []
-    recording = simulate(
-        workload, EngineParams(**params), UnitStep(), fast_forward=fast_forward, step_log=log, on_end=replicas.extend
-    )
+    recording = simulate(workload, EngineParams(**params), UnitStep(), step_log=log, on_end=replicas.extend)
+    return Replay(workload, recording, log, replicas[0].scheduler)
+
+
+def compare(case: dict[str, Any], did: Replay) -> Iterator[str]:
+    """How a replay differs from what the case expects."""
+    _check_expected(case)
+    workload, recording, log, scheduler = did
     expected, replayed = case["expected"], REPLAYED[case["engine"]]
-    scheduler: Any = replicas[0].scheduler
     ids = sorted(request["id"] for request in case["requests"])
     summary = expected.get("summary", {})
-    return [
-        *_step_differences(log, expected["steps"], replayed.columns, ids),
-        *_request_differences(recording, scheduler, workload, expected["requests"]),
-        *_total_differences(_totals(recording, log) | replayed.totals(recording, scheduler, log), summary),
-        *replayed.at_end(scheduler, ids, summary),
-    ]
+    yield from _step_differences(log, expected["steps"], replayed.columns, ids)
+    yield from _request_differences(recording, scheduler, workload, expected["requests"])
+    yield from _total_differences(_totals(recording, log) | replayed.totals(recording, scheduler, log), summary)
+    yield from replayed.at_end(scheduler, ids, summary)
 
 
 def _check_expected(case: dict[str, Any]) -> None:
@@ -188,13 +198,15 @@ def _queue_differences(scheduler: Any, ids: list[int], summary: dict[str, Any]) 
     """vLLM's free queue at the end, in order: blocks without content first, which a case writes as null; a case names a
     block by a request with its text and an index."""
     want, cache = summary.get("final_free_queue"), scheduler.cache
-    if want is None or scheduler.p.policy != "lru" or not scheduler.p.caching:
+    if scheduler.p.policy != "lru":
         return  # no other cache is a queue
     named_by = _names(scheduler, ids)
-    got = [None] * cache.blank + cache.free_queue()
+    got = [None] * cache.blank + (cache.free_queue() if scheduler.p.caching else [])
     unique = len(set(filter(None, got)))
     if summary.get("final_unique_cached_hashes", unique) != unique:
         yield f"final_unique_cached_hashes expected {summary['final_unique_cached_hashes']}, got {unique}"
+    if want is None:
+        return
     if len(want) != len(got):
         yield f"free queue at the end: expected {len(want)} blocks, got {len(got)}"
     for place, (block, told) in enumerate(zip(got, want, strict=False)):
@@ -278,9 +290,7 @@ def _readmissions(scheduler: Any) -> np.ndarray:
 
 def _tree_differences(scheduler: Any, ids: list[int], summary: dict[str, Any]) -> Iterator[str]:
     """SGLang's tree at the end, node by node. Of its logical times only the order matters."""
-    if not scheduler.cache.caching:
-        return
-    got = scheduler.cache.rows(scheduler.b)
+    got = scheduler.cache.rows(scheduler.b) if scheduler.cache.caching else []
     for key, value in (("final_nodes", len(got)), ("final_cached_tokens", sum(row[1] for row in got))):
         if summary.get(key, value) != value:
             yield f"{key} expected {summary[key]}, got {value}"

@@ -19,7 +19,7 @@ from sim.kvcache.saved import Saved
 from sim.log import RequestLog
 from sim.request import Request
 from sim.scenario import EngineParams
-from sim.vllm import admission, in_flight, preemption
+from sim.vllm import admission, preemption
 from sim.vllm.scheduler import VllmScheduler
 from workloads.columns import Workload
 
@@ -105,8 +105,7 @@ class HybridScheduler(VllmScheduler):
         return r
 
     # -- one step ---------------------------------------------------------------------------------------------------
-    def schedule(self, now_s: float) -> bool:
-        """Decide one step; False when nothing could be scheduled (then it was no step)."""
+    def _decide(self, now_s: float) -> bool:
         self._begin(now_s)
         self.calls += 1
         self.cache.new_states.clear()
@@ -116,13 +115,13 @@ class HybridScheduler(VllmScheduler):
         self.out = set(self.left_out)
         if not self.preempted:
             self._admit()
+        if not self.deferring:
+            self.left_waiting = len(self.waiting) > 0
         self.idle_call = not (self.decoded or self.chunks)
         if not self.idle_call:
             return True
         if not self.preempted:
             self.steps = self.cache.steps = self.steps - 1  # it was no step
-        if self.cache.lag:
-            in_flight.learn(self)
         return False
 
     def _advance_if_all_fit(self) -> bool:
@@ -131,7 +130,7 @@ class HybridScheduler(VllmScheduler):
         if self.left_out or self.decodes.n > self.budget:
             return False
         left, asks = self.budget - self.decodes.n, []
-        for r in self.prefills:
+        for r in () if self.deferring else self.prefills:
             wanted = min(r.known - r.computed, self.threshold or r.known)
             if wanted > left and next(reversed(self.running)) is not r:
                 return False
@@ -226,8 +225,8 @@ class HybridScheduler(VllmScheduler):
         for r in list(self.running):
             if self.budget <= 0:
                 break
-            if r not in self.running or r.finished:
-                continue  # preempted on the way, or ending
+            if r not in self.running or r.finished or (self.deferring and not r.decoding):
+                continue  # preempted on the way, ending, or not now
             assert isinstance(r, HybridRequest)
             tokens = 1 if r.decoding else self.chunk_from(r, r.computed)
             if tokens and self._make_room(r, tokens):
@@ -261,7 +260,7 @@ class HybridScheduler(VllmScheduler):
     def _admit(self) -> None:
         """Until one does not fit (sim.vllm.admission)."""
         skipped: list[Request] = []
-        while self.budget > 0 and len(self.running) < self.p.max_num_seqs and len(self.waiting):
+        while self.budget > 0 and len(self.running) < self.most_running and len(self.waiting) and not self.deferring:
             r = self.waiting.head()
             assert isinstance(r, HybridRequest)
             if admission.finds_no_lora_slot(self, r):
@@ -274,9 +273,10 @@ class HybridScheduler(VllmScheduler):
             admission.start(self, r, tokens)
         for r in reversed(skipped):
             self.waiting.put_back(r)
-        settled = not (skipped or self.chunks or self.prefills or self.left_out or self.ending)
-        nobody = not len(self.waiting) or len(self.running) >= self.p.max_num_seqs
-        self.steady = settled and (nobody or self.held_up)
+        settled = not (skipped or self.chunks or self.prefills or self.left_out)
+        same_need = self.held_up and not self.p.long_prefill_token_threshold_adaptive
+        shut = not self.ending and (len(self.running) >= self.most_running or same_need)
+        self.steady = settled and (shut or not len(self.waiting))
 
     def _fit(self, r: HybridRequest) -> int:
         """Look r up and pin its hits when it fits: the tokens of its first chunk, 0 when it does not fit."""
@@ -314,7 +314,7 @@ class HybridScheduler(VllmScheduler):
         """How many steps, this one included, run with this batch and no shortage of memory (at least 1, at most
         `most`)."""
         n = self.decodes.n
-        if not self.steady or not n or self.preempted:
+        if not self.steady or not n or self.preempted or self.p.prefill_schedule_interval > 1:
             return 1
         most = min(most, self.decodes.next_finish() - self.steps + 1)
         if self.held_up:  # what is given back may let the head in
