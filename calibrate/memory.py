@@ -41,6 +41,11 @@ LOGIT_BYTES = 28
 SAMPLED_ROWS = 256
 EXPERT_CHUNK = 32_768
 SMALL_CARD_GIB = 32
+CHUNKS_ARE_FULL = (
+    "caution: vLLM versions of 2025 take chunked layers as full attention unless"
+    " VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE is 1; if yours does, set"
+    " engine.disable_hybrid_kv_cache_manager = true"
+)
 
 
 class DoesNotFitError(InputError):
@@ -385,7 +390,8 @@ def _cautions(memory: GpuMemory) -> list[str]:
         )
     limited = sum(group.count for group in model.layer_groups if group.attention.window)
     if memory.hybrid:
-        return cautions
+        chunked = memory.pool and any(group.kind == kv_groups.CHUNKED for group in memory.pool.groups)
+        return [*cautions, *([CHUNKS_ARE_FULL] if chunked else [])]
     if limited:
         kind = "sliding-window" if model.sliding_layers else "chunked"
         cautions.append(f"caution: {limited} {kind} layers are counted as full ones, as in vLLM's own token count")

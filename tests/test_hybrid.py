@@ -235,6 +235,7 @@ def test_groups_of_published_models(name, kinds):
     assert params.block_size == (784 if name == "qwen3.5-27b" else params.block_size)
     if kinds:
         assert "vLLM prints" in "".join(resolved.kv_lines)
+    assert any("VLLM_ALLOW_CHUNKED" in line for line in resolved.kv_lines) == ("chunked" in kinds)
     if "state" in kinds:
         with pytest.raises(InputError, match="disable_hybrid_kv_cache_manager = true: expected false"):
             api.resolve(scenario(name, disable_hybrid_kv_cache_manager=True))
