@@ -15,13 +15,15 @@ from sim.kvcache.base import BlockCache
 from sim.kvcache.ceilings import UnderWay
 from sim.kvcache.clairvoyant import ClairvoyantCache, Forecast
 from sim.kvcache.groups.cache import HybridCache
+from sim.kvcache.groups.paths import GroupPaths
+from sim.kvcache.groups.rules import caps_of, rules_of
 from sim.kvcache.no_cache import NoCache
 from sim.kvcache.observed import observe
 from sim.kvcache.ranked import RankedCache
 from sim.kvcache.release_order import ReleaseOrderCache
 from sim.kvcache.tiers import Tiers
 from sim.scenario import EngineConfig, EngineParams
-from sim.vllm.hybrid import GroupPaths, HybridScheduler, caps_of, rules_of
+from sim.vllm.hybrid import HybridScheduler
 from sim.vllm.scheduler import VllmScheduler
 from workloads.errors import InputError
 

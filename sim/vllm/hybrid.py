@@ -8,21 +8,22 @@ Blocks behind a window are given back on *processed* tokens: asynchronously, wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any
 
-from calibrate.kv_groups import STATE, most_blocks
+from calibrate.kv_groups import STATE
 from sim.kvcache.chains import Paths
 from sim.kvcache.groups.cache import HybridCache, Table
-from sim.kvcache.groups.rules import GroupRules
+from sim.kvcache.groups.paths import GroupPaths
+from sim.kvcache.groups.rules import caps_of
 from sim.kvcache.saved import Saved
 from sim.log import RequestLog
 from sim.request import Request
 from sim.scenario import EngineParams
 from sim.vllm import admission, preemption
 from sim.vllm.scheduler import VllmScheduler
-from workloads.columns import Workload
 
+_order = attrgetter("order")
 NOT_KEPT = "a cache of several kinds of layers cannot be saved or begun with"
 
 
@@ -37,33 +38,6 @@ class HybridRequest(Request):
         self.junction = 0  # where its last look-up found a prefix that only some groups have, tokens
         self.call = -1  # the scheduler call of its last prefill chunk
         self.in_call = 0  # tokens of that chunk
-
-
-def rules_of(params: EngineParams) -> list[GroupRules]:
-    """The groups of an engine."""
-    return [
-        GroupRules(i, group, params.hit_block, params.prefix_cache_retention_interval)
-        for i, group in enumerate(params.kv_groups)
-    ]
-
-
-def caps_of(params: EngineParams) -> list[int]:
-    """Blocks that a request can hold at once in each group, with all that may be under way of it."""
-    under_way = params.max_num_batched_tokens * (2 if params.async_scheduling else 1)
-    return [most_blocks(group, params.max_model_len, under_way) for group in params.kv_groups]
-
-
-class GroupPaths:
-    """Paths of requests in the blocks of every group, with node numbers of the groups' own; shared by all replicas."""
-
-    def __init__(self, workload: Workload, rules: list[GroupRules]) -> None:
-        self._rules = rules
-        self._of = {r.b: Paths(workload, r.b) for r in rules}
-
-    def build(self, request: int) -> list[list[tuple[int, int]]]:
-        plain = {b: paths.build(request) for b, paths in self._of.items()}
-        n = len(self._rules)
-        return [[(node * n + r.index, end) for node, end in plain[r.b]] for r in self._rules]
 
 
 class HybridScheduler(VllmScheduler):
@@ -200,7 +174,7 @@ class HybridScheduler(VllmScheduler):
         self.cache.grow(r.tables, computed + 1)
         self.cache.enter_tokens(r, computed + (0 if self._in_flight(r) else 1), generated=True)
         after = computed + 1
-        self._put_down(r, self.steps + 1 + min((residue - after) % modulus for modulus, residue in self.beats))
+        self._put_down(r, self.steps + 1 + min([(residue - after) % modulus for modulus, residue in self.beats]))
 
     def _put_down(self, r: HybridRequest, step: int) -> None:
         self.due.setdefault(step, []).append(r)
@@ -324,14 +298,16 @@ class HybridScheduler(VllmScheduler):
 
     def fast_forward(self, k: int) -> None:
         """Take k more steps of the present stretch."""
-        due = self.due
-        for _ in range(k):
+        due, first = self.due, self.steps
+        for step in range(first, first + k):
             self.calls += 1
-            turns: Iterable[HybridRequest] = due.pop(self.steps, ())
-            for r in sorted(turns, key=lambda r: r.order):
-                if r.decoding:
-                    self._decode_on(r)
-            self.steps = self.cache.steps = self.steps + 1
+            turns = due.pop(step, None)
+            if turns:
+                self.steps = step
+                for r in sorted(turns, key=_order) if len(turns) > 1 else turns:
+                    if r.decoding:
+                        self._decode_on(r)
+        self.steps = self.cache.steps = first + k
         self.running_tokens += self.decodes.n * k
 
     # -- end of the step --------------------------------------------------------------------------------------------

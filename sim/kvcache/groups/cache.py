@@ -258,9 +258,10 @@ class HybridCache(ReleaseOrderCache):
         marks = (request.prompt - 1, request.junction)
         for table in request.tables:
             hi = aligned * self.block_size // table.rules.b
-            for lo, end in table.rules.kept(max(table.hashed, table.start), hi, marks):
-                self._enter(table, lo, end)
-            table.hashed = max(table.hashed, hi)
+            if hi > table.hashed:
+                for lo, end in table.rules.kept(max(table.hashed, table.start), hi, marks):
+                    self._enter(table, lo, end)
+                table.hashed = hi
 
     def _note(self, request: Holder, hi: int, enter: Callable[[int, int], None]) -> None:
         """For the ceilings, which know of no groups."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from calibrate.kv_groups import CHUNKED, CONSTANT, FULL, STATE, WINDOW, KvGroup
+from calibrate.kv_groups import CHUNKED, CONSTANT, FULL, STATE, WINDOW, KvGroup, most_blocks
+from sim.scenario import EngineParams
 
 DENSE = -1
 """prefix_cache_retention_interval of vLLM's null: every block that a window's end needs is hashed."""
@@ -63,3 +64,17 @@ class GroupRules:
             if a < e:
                 spans.append((a, e))
         return spans
+
+
+def rules_of(params: EngineParams) -> list[GroupRules]:
+    """The groups of an engine."""
+    return [
+        GroupRules(i, group, params.hit_block, params.prefix_cache_retention_interval)
+        for i, group in enumerate(params.kv_groups)
+    ]
+
+
+def caps_of(params: EngineParams) -> list[int]:
+    """Blocks that a request can hold at once in each group, with all that may be under way of it."""
+    under_way = params.max_num_batched_tokens * (2 if params.async_scheduling else 1)
+    return [most_blocks(group, params.max_model_len, under_way) for group in params.kv_groups]
