@@ -20,6 +20,7 @@ from calibrate.sources.roofline import roofline_profile
 from kvcast import api
 from kvcast.config import scenario_from_doc
 from kvcast.planner.launch import read_log
+from kvcast.studies.levers import ADVICE, changes, without_changes
 from kvcast.validation.engine_cases import UnitStep
 from sim.kvcache.groups import lookup
 from sim.kvcache.groups.rules import DENSE, GroupRules
@@ -273,6 +274,13 @@ def test_the_tokens_of_a_log_are_blocks_of_every_group(tmp_path):
     launch.fit(document, "log")
     assert launch.sets[-1] == "engine.kv_blocks=140474"
     assert "(+0.0 %)" in launch.notes[-1]
+
+
+def test_a_plan_advises_nothing_that_groups_have_no_rule_for():
+    given = scenario("gpt-oss-20b")
+    assert {"eviction policy", "a host tier"} <= without_changes(ADVICE, given).keys()
+    assert [change.sets for change in changes("window", given)] == [("engine.prefix_cache_retention_interval=-1",)]
+    assert changes("window", scenario("gpt-oss-20b", prefix_cache_retention_interval=DENSE)) == []
 
 
 @pytest.mark.parametrize("name", ["gpt-oss-20b", "qwen3.5-27b"])

@@ -30,6 +30,7 @@ HOST_TIER = TierConfig(name="host", bandwidth_gb_per_s=50.0, capacity_gib=256.0)
 NOT_A_ROUTER = "random"
 """A baseline to compare with, nothing to change to."""
 DENSE = -1
+GROUPS_LRU = "layers with a window or a state are simulated with the engine's own cache only"
 LEAST_STEP_TOKENS, LEAST_SEQUENCES, BLOCK = 256, 8, 16
 
 
@@ -80,10 +81,17 @@ def _cache_on(given: Given) -> Made:
     return [given.change("prefix cache on", {"cache.enabled": True})]
 
 
+def _has_groups(given: Given) -> bool:
+    """Whether its layers keep different things, in KV groups of their own."""
+    return bool(api.resolve(given.resolved).params.kv_groups)
+
+
 def _another_policy(given: Given) -> Made:
     old, own = given.scenario.cache.policy, given.scenario.cache.policy_params
     if not given.scenario.cache.enabled:
         return "the prefix cache is off"
+    if _has_groups(given):
+        return GROUPS_LRU
     native = engine_of(given.resolved.engine).own_policies
     reset: dict[str, Any] = {"cache.policy_params": {}} if own else {}
     return [
@@ -104,6 +112,8 @@ def _host_tier(given: Given) -> Made:
         return "the prefix cache is off"
     if given.scenario.cache.tiers:
         return "it has a tier"
+    if _has_groups(given):
+        return GROUPS_LRU
     size = f"{HOST_TIER.capacity_gib:g} GiB"
     asks = f"{size} of host memory a replica at {HOST_TIER.bandwidth_gb_per_s:g} GB/s, and KV offloading"
     return [given.change(f"a cache tier in host memory, {size}", {"cache.tiers": (HOST_TIER,)}, asks)]
