@@ -38,6 +38,7 @@ ROOMS = (
     ("sim.optimum",),
     ("sim.measure", "sim"),
     ("sim.vllm", "sim.sglang"),
+    ("sim.trtllm",),
     ("sim.engines",),
     ("sim.fleet", "sim.alone"),
     ("sim.simulate",),
