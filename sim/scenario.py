@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from calibrate.kv_groups import KvGroup, token_count
 from sim.fleet.router import meanings, name_of
 from workloads.config import WorkloadConfig
 from workloads.limits import (
@@ -29,6 +30,7 @@ from workloads.limits import (
     SECONDS,
     SHARE,
     TOKENS,
+    TOKENS_OR_DENSE,
     TOKENS_OR_NONE,
     Limit,
     above_0,
@@ -157,6 +159,16 @@ class SchedulerConfig:
         " lcf (fewest computed tokens)",
         choices=("fcfs", "lcf"),
         engine="vllm",
+    )
+    prefix_cache_retention_interval: int = key(
+        0,
+        "of layers with a window or a state, what stays cached beside a prompt's end and where prompts part: every so"
+        " many tokens what the next one needs; 0: nothing more; -1: everything (vLLM's null)",
+        TOKENS_OR_DENSE,
+        engine="vllm",
+    )
+    disable_hybrid_kv_cache_manager: bool = key(
+        False, "take layers with a window or chunk as full attention, as vLLM's option of that name", engine="vllm"
     )
     max_prefill_tokens: int = key(16384, "prompt tokens of one prefill batch", TOKENS, engine="sglang")
     schedule_policy: str = key(
@@ -428,6 +440,7 @@ class EngineParams(SchedulerConfig):
     max_num_seqs: int = 256  #: SGLang's max_running_requests
     max_num_batched_tokens: int = 8192
     chunked_prefill_size: int = 8192
+    kv_groups: tuple[KvGroup, ...] = ()  #: (): one group, whose layers keep everything
     caching: bool = True
     policy: str = "lru"
     policy_params: dict[str, Any] = field(default_factory=dict)
@@ -442,3 +455,16 @@ class EngineParams(SchedulerConfig):
     new_token_ratio_decay_steps: int = 600
     retract_decode_steps: int = 20
     clip_max_new_tokens: int = 4096
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kv_groups", tuple(KvGroup(*group) for group in self.kv_groups))
+
+    @property
+    def hit_block(self) -> int:
+        """Tokens that a hit is a multiple of."""
+        return math.lcm(*(group.block_size for group in self.kv_groups)) if self.kv_groups else self.block_size
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV blocks hold, as if every layer kept them all."""
+        return token_count(self.kv_groups, self.kv_blocks) if self.kv_groups else self.kv_blocks * self.block_size
