@@ -159,13 +159,17 @@ class CurveStepTime:
         self, chunks: Sequence[tuple[int, int]], n_decode: int, sum_context: int, max_context: int, n_sampled: int
     ) -> tuple[float, int]:
         """Seconds and coverage code of one step; see `StepTime.step`."""
-        if chunks:
-            ones = [cached for new, cached in chunks if new == 1]
-            if ones:  # one token over a context is a decode to every engine's kernel
-                chunks = [chunk for chunk in chunks if chunk[0] > 1]
-                n_decode += len(ones)
-                sum_context += sum(ones) + len(ones)
-                max_context = max(max_context, max(ones) + 1)
+        tokens, ones = n_decode, False
+        for new, _ in chunks:
+            tokens += new
+            if new == 1:
+                ones = True
+        if ones:  # one token over a context is a decode to every engine's kernel
+            contexts = [cached + 1 for new, cached in chunks if new == 1]
+            chunks = [chunk for chunk in chunks if chunk[0] > 1]
+            n_decode += len(contexts)
+            sum_context += sum(contexts)
+            max_context = max(max_context, *contexts)
         if not chunks:
             if n_decode == 0:
                 return self.overhead_s, MEASURED
@@ -173,9 +177,6 @@ class CurveStepTime:
                 curve = self._curves.get(n_decode) or self._curve(n_decode)
                 attention_s, cover = self._decode_attention(curve, n_decode, sum_context, max_context)
                 return curve.constant_s + attention_s, cover
-        tokens = n_decode
-        for new, _ in chunks:
-            tokens += new
         dense_s, dense_cover = self._passes.get(tokens) or self._pass(tokens)
         sampling_s, sampling_cover = self._sampling(n_sampled)
         if not chunks:

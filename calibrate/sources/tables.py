@@ -92,28 +92,35 @@ class TableStepTime(CurveStepTime):
         return DecodeCurve(constant_s, line, max_sum, cover, min_sum, skew)
 
     def _prefill_attention(self, chunks: Sequence[tuple[int, int]]) -> tuple[float, int]:
-        seconds, cover = self._prefill.batch(chunks)
+        table = self._prefill
+        seconds, cover = table.one(*chunks[0]) if len(chunks) == 1 else table.batch(chunks)
+        if table.measured:
+            return seconds, cover
         return max(seconds, self._reading(chunks, 0, 0)), cover
 
     def _reading(self, chunks: Sequence[tuple[int, int]], n: int, total: int) -> float:
         """Decode attention with every chunk as one more decode: what reading all KV of a call once takes."""
-        if self._prefill.measured:
-            return 0.0
-        kv = total
         for new, cached in chunks:
-            kv += new + cached
-        return self._curve(n + len(chunks)).attention.at(kv)
+            total += new + cached
+        n += len(chunks)
+        line = (self._curves.get(n) or self._curve(n)).attention
+        i = bisect_right(line.knots, total) - 1
+        return line.values[i] + (total - line.knots[i]) * line.slopes[i]
 
     def _mixed_attention(
         self, chunks: Sequence[tuple[int, int]], n: int, total: int, longest: int
     ) -> tuple[float, int]:
         """Prefill and decode attention of one step: one call, its constant paid once and all KV read once; or the mixed
         table's multiple of the sum where one was measured."""
+        table = self._prefill
+        prefill_s, cover = table.one(*chunks[0]) if len(chunks) == 1 else table.batch(chunks)
+        curve = self._curves.get(n) or self._curve(n)
         if self._mixed is None:
-            seconds, cover = super()._mixed_attention(chunks, n, total, longest)
-            return max(seconds - self._call_s, self._reading(chunks, n, total)), cover
-        prefill_s, cover = self._prefill.batch(chunks)
-        curve = self._curve(n)
+            decode_s, decode_cover = self._decode_attention(curve, n, total, longest)
+            seconds = prefill_s + decode_s - self._call_s
+            if not table.measured:
+                seconds = max(seconds, self._reading(chunks, n, total))
+            return seconds, max(cover, decode_cover)
         if curve.form is not None:
             ratios, inside = self._mixed.ratios(chunks, n, (total / n,))
             decode_s, decode_cover = self._decode_attention(curve, n, total, longest)
@@ -295,11 +302,13 @@ class PrefillTable:
         """Seconds and coverage of one chunk of `new` tokens over `cached` ones."""
         pairs = new * (cached + (new + 1) * 0.5)
         outside = new > self.max_new or new + cached > self.max_kv or pairs > self.max_pairs
-        n, c = min(new, self.new[-1]), min(cached, self.cached[-1])
-        i, j = bisect_right(self.new, n) - 1, bisect_right(self.cached, c) - 1
-        i, j = min(max(i, 0), len(self.new) - 2), min(j, len(self.cached) - 2)
-        wn = max(n - self.new[i], 0) / (self.new[i + 1] - self.new[i])
-        wc = (c - self.cached[j]) / (self.cached[j + 1] - self.cached[j])
+        news, prefixes = self.new, self.cached
+        n = new if new < news[-1] else news[-1]
+        c = cached if cached < prefixes[-1] else prefixes[-1]
+        i = bisect_right(news, n, 1, len(news) - 1) - 1
+        j = bisect_right(prefixes, c, 1, len(prefixes) - 1) - 1
+        wn = (n - news[i]) / (news[i + 1] - news[i]) if n > news[i] else 0.0
+        wc = (c - prefixes[j]) / (prefixes[j + 1] - prefixes[j])
         low, high = self.seconds[i], self.seconds[i + 1]
         at_low, at_high = low[j] + (low[j + 1] - low[j]) * wc, high[j] + (high[j + 1] - high[j]) * wc
         seconds = at_low + (at_high - at_low) * wn
