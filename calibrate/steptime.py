@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrate.host import NONE, HostTime
 from calibrate.step import EXTRAPOLATED, INTERPOLATED, MEASURED
 
 MAX_CURVES = 4096
@@ -119,12 +120,13 @@ class CurveStepTime:
     All state but what it keeps of curves and dense passes is fixed at construction; replicas may share one object.
     """
 
-    def __init__(self, overhead_s: float, longest: Line | None, max_context: float):
-        """overhead_s: of every step. longest: attention time of one sequence alone by context, never falling, a floor
-        under a batch that holds one very long sequence (None: no such floor). max_context: longest context the source
-        vouches for."""
-        self.overhead_s = overhead_s
-        self.launch_floor_s = 0.0  #: least time of the kernels of a step with prefill chunks
+    def __init__(self, overhead_s: float, longest: Line | None, max_context: float, host: HostTime = NONE):
+        """overhead_s: of every step, beside the host's time. longest: attention time of one sequence alone by context,
+        never falling, a floor under a batch that holds one very long sequence (None: no such floor). max_context:
+        longest context the source vouches for."""
+        self.overhead_s = overhead_s + host.step_s
+        self.sequence_s = host.sequence_s
+        self.launch_floor_s = host.prefill_s  #: least time of the kernels of a step with prefill chunks
         self._longest = longest
         self._max_context = max_context
         self._curves: dict[int, DecodeCurve] = {}
@@ -185,9 +187,10 @@ class CurveStepTime:
             attention_s, cover = self._mixed_attention(chunks, n_decode, sum_context, max_context)
         else:
             attention_s, cover = self._prefill_attention(chunks)
-        seconds = self.overhead_s + dense_s + sampling_s + attention_s
-        if chunks:
-            seconds = max(seconds, self.overhead_s + self.launch_floor_s)
+        seconds = dense_s + sampling_s + attention_s
+        if chunks and seconds < self.launch_floor_s:
+            seconds = self.launch_floor_s
+        seconds += self.overhead_s + (n_decode + len(chunks)) * self.sequence_s
         return seconds, max(dense_cover, sampling_cover, cover)
 
     def decode_stretch(
@@ -253,7 +256,9 @@ class CurveStepTime:
         return found
 
     def _constant(self, n: int) -> tuple[float, int]:
-        """Overhead, one dense pass and sampling of a pure-decode step of n sequences."""
+        """Host time, one dense pass and sampling of a pure-decode step of n sequences."""
         dense_s, dense_cover = self._dense(n)
         sampling_s, sampling_cover = self._sampling(n)
-        return self.overhead_s + dense_s + sampling_s, max(dense_cover, sampling_cover, INTERPOLATED)
+        return self.overhead_s + n * self.sequence_s + dense_s + sampling_s, max(
+            dense_cover, sampling_cover, INTERPOLATED
+        )

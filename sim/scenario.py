@@ -23,6 +23,7 @@ from workloads.limits import (
     MAX_KV_BLOCKS,
     MAX_REPLICAS,
     MAX_SEED,
+    MAX_US,
     MS,
     SECONDS,
     SHARE,
@@ -164,7 +165,21 @@ class EngineConfig(SchedulerConfig):
         TOKENS_OR_NONE,
         engine="sglang",
     )
-    step_overhead_ms: float = key(0.0, "added to every step, on top of the profile's own overhead", MS)
+    host_step_ms: float | None = key(
+        None,
+        "host time of every step, ms; default: by engine and scheduling mode, 0 with a profile whose own times hold it",
+        MS,
+    )
+    host_sequence_us: float | None = key(
+        None, "host time of every sequence of a step, us; default: as host_step_ms", from_0(MAX_US)
+    )
+    launch_layer_us: float | None = key(
+        None,
+        "least time of a layer in a step with a prefill chunk, whose kernels are launched one by one, us; default: as"
+        " host_step_ms",
+        from_0(MAX_US),
+    )
+    step_overhead_ms: float = key(0.0, "added to every step, on top of host time and the profile's own overhead", MS)
     frontend_ms: float = key(0.0, "HTTP front end and tokenizer, added before the request reaches the engine", MS)
 
 

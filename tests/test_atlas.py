@@ -7,7 +7,7 @@ from calibrate.atlas.heldout import held_out
 from calibrate.atlas.linear import linear_decode, linear_prefill
 from calibrate.atlas.price import MoeShape, Pricer, causal_pairs
 from calibrate.atlas.shapes import along, completed, neighbours
-from calibrate.atlas.steps import HOST, atlas_step_time, operators, points
+from calibrate.atlas.steps import atlas_step_time, operators, points
 from calibrate.atlas.tables import BUNDLED, bundled_gpus, load, load_file, pack, save, unpack
 from calibrate.latency import EXTRAPOLATED, INTERPOLATED, MEASURED, load_step_time
 from calibrate.layout import Layout
@@ -20,7 +20,6 @@ from kvcast.validation import passes
 from workloads.errors import InputError
 
 LLAMA = resolve_model("llama-3.1-8b")
-QUIET = {"host": (0.0, 0.0), "launch_floor_s": 0.0}
 
 # -- the file
 
@@ -215,23 +214,14 @@ def test_a_stretch_is_its_steps_to_the_last_bit(source):
 
 
 def test_a_mixed_call_pays_its_constant_once():
-    step = atlas_step_time("h200", LLAMA, **QUIET).step
+    step = atlas_step_time("h200", LLAMA).step
     apart = step([(512, 0)], 0, 0, 0, 1)[0] + step([], 32, 32 * 4096, 4096, 32)[0]
     together = step([(512, 0)], 32, 32 * 4096, 4096, 33)[0]
     assert step([(512, 0)], 0, 0, 0, 1)[0] < together < apart
 
 
-def test_host_time_is_a_constant_and_a_cost_per_sequence():
-    quiet, busy = (
-        atlas_step_time("h200", LLAMA, host=host, launch_floor_s=0.0) for host in ((0.0, 0.0), HOST["async"])
-    )
-    for n in (1, 16, 200):
-        shape = ([], n, n * 1000, 1000, n)
-        assert busy.step(*shape)[0] - quiet.step(*shape)[0] == pytest.approx(0.6e-3 + 15e-6 * n)
-
-
 def test_the_atlas_agrees_with_the_profile_tabulated_from_the_same_package():
-    atlas, profile = atlas_step_time("h200", LLAMA, **QUIET), load_step_time("h200-llama-3.1-8b-aic")
+    atlas, profile = atlas_step_time("h200", LLAMA), load_step_time("h200-llama-3.1-8b-aic")
     for shape in (
         ([], 1, 512, 512, 1),
         ([], 64, 65536, 1024, 64),
@@ -262,7 +252,7 @@ def test_a_model_of_no_table_is_priced_near_its_neighbours():
 def test_mla_is_its_projections_and_the_rest_of_the_module():
     """DeepSeek-V3 at TP 8: the module's own table, put together again from its parts."""
     model = resolve_model("deepseek-v3")
-    table = points(load("h200"), model, "fp8_block", "bf16", Layout(8), **QUIET)
+    table = points(load("h200"), model, "fp8_block", "bf16", Layout(8))
     ops = {o.name: o for o in operators("h200", model, "fp8_block", "bf16", Layout(8))}
     parts = along(ops["mla_projections"].x, ops["mla_projections"].seconds, np.array([64.0]))[0]
     decode = table["decode_attention"]
@@ -328,7 +318,7 @@ def test_a_hybrid_model_is_priced_layer_by_layer_and_its_states_know_no_context(
     kinds = {g.attention.kind: g.count for g in model.layer_groups}
     ops = {o.name: o for o in operators("h200", model)}
     assert ops.get("linear_in") is None or ops["linear_in"].repeat == kinds["linear"]
-    source = atlas_step_time("h200", model, **QUIET)
+    source = atlas_step_time("h200", model)
     floor = model.active_parameters * 2 / Pricer(load("h200")).bandwidth
     times = [source.step([], 1, c, c, 1)[0] for c in (100, 1000, 10_000)]
     assert times == sorted(times)

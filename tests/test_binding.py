@@ -50,8 +50,9 @@ def asked(which: str, *args, **sections) -> Trial | str:
 def test_a_faster_interconnect_takes_a_sixth_off_the_all_reduces_and_nothing_else(name):
     tp = int(name.split("tp")[1][0])
     profile = resolve_profile(name, MODEL, "bf16", tp)
-    base = api.resolve(scenario(name, "llama-3.1-70b", tp)).step_time()
-    plus = faster(base, profile, MODEL, "bf16", INTERCONNECT)
+    resolved = api.resolve(scenario(name, "llama-3.1-70b", tp, engine={"launch_layer_us": 0.0}))
+    base = resolved.step_time()
+    plus = faster(base, profile, MODEL, "bf16", INTERCONNECT, resolved.host)
     reduces = [op for op in profile.points["dense"] if op["name"] in ALL_REDUCES]
     assert len(reduces) == 3
     for tokens in (8, 2048):  # measured points of all three
@@ -76,7 +77,10 @@ def test_where_no_all_reduce_is_known_the_reason_is():
 
 
 def test_host_time_is_the_engines_and_the_profiles():
-    assert asked(HOST) == "no host time in this scenario: engine.step_overhead_ms and frontend_ms are 0"
+    none = {"host_step_ms": 0.0, "host_sequence_us": 0.0, "launch_layer_us": 0.0}
+    assert asked(HOST, engine=none).startswith("no host time in this scenario: host_step_ms, host_sequence_us,")
+    engine = asked(HOST, engine={"async_scheduling": True}).scenario.engine
+    assert (engine.host_step_ms, engine.host_sequence_us, engine.launch_layer_us) == pytest.approx((0.5, 12.5, 50.0))
     trial = asked(HOST, engine={"step_overhead_ms": 1.2, "frontend_ms": 6.0})
     assert (trial.what_if, trial.scenario.engine.step_overhead_ms, trial.scenario.engine.frontend_ms) == (
         "",

@@ -38,11 +38,6 @@ LONG = 2.0 ** np.arange(15, 19)
 PREFILL_CALL_S = 13.2e-6
 """What the package adds to the kernel of a prefill call in a layer (rotary embedding and KV write), however long the
 prefix, and again for each of the norms of q and k."""
-HOST = {"async": (0.6e-3, 15e-6), "sync": (2.0e-3, 15e-6), "none": (0.0, 0.0)}
-"""Seconds of host time (a step, a sequence) by scheduling mode. async: public vLLM runs, where it takes TPOT's error
-from 8.4 to 5.8 % and the bias to zero; sync: engines that schedule between steps."""
-LAUNCH_FLOOR_S = 60e-6
-"""Least time of a layer whose kernels are launched one by one: a dozen launches of 5 us."""
 
 
 @dataclass(frozen=True)
@@ -292,29 +287,19 @@ def _work(length: np.ndarray, work: np.ndarray, window: int) -> Callable[[np.nda
 
 
 def points(
-    atlas: Atlas,
-    model: ModelSpec,
-    dtype: str,
-    kv_dtype: str,
-    layout: Layout,
-    backend: str = "vllm",
-    host: tuple[float, float] = HOST["async"],
-    launch_floor_s: float = LAUNCH_FLOOR_S,
+    atlas: Atlas, model: ModelSpec, dtype: str, kv_dtype: str, layout: Layout, backend: str = "vllm"
 ) -> dict[str, Any]:
     """The tables of a whole step in the layout of `calibrate.sources.tables`; "rests_on" says what each operator's time
-    is. host: seconds a step and a sequence."""
+    is. No host time in them."""
     priced = _Model(atlas, backend, model, dtype, kv_dtype, layout)
     dense = priced.dense()
     prefill, decode, attention = priced.attention()
     by_axis = {axis: [_row(o) for o in dense if o.axis == axis] for axis in ("tokens", "rows")}
-    host_us = {"name": "host_per_sequence", "repeat": 1, "rows": [1, 2], "us": [host[1] * 1e6, host[1] * 2e6]}
     return {
         "dense": by_axis["tokens"],
-        "per_sequence": [*by_axis["rows"], {**host_us, "measured_to": by_axis["rows"][0]["measured_to"]}],
+        "per_sequence": by_axis["rows"],
         "prefill_attention": prefill,
         "decode_attention": decode,
-        "step_overhead_us": host[0] * 1e6,
-        "launch_floor_us": model.layers * launch_floor_s * 1e6,
         "cover": max(INTERPOLATED, *(o.cover for o in (*dense, *attention))),
         "rests_on": [
             {"name": o.name, "repeat": o.repeat, "coverage": COVERAGE[o.cover], "error": o.error, "basis": o.basis}
@@ -368,7 +353,6 @@ def atlas_profile(
                 "Times of shapes that were not measured lie between measured ones; points.rests_on states the expected"
                 " error of each operator.",
                 "Norms, activations, the embedding and attention over a cached prefix are formulas.",
-                "0.6 ms a step and 15 us a sequence of host time are included, as asynchronous engines take.",
             ],
         },
         points=table,

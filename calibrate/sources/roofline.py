@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from calibrate.host import NONE, HostTime
 from calibrate.layout import Layout
 from calibrate.model_spec import ModelSpec
 from calibrate.precision import of_dtype
@@ -153,7 +154,7 @@ def gpu_key(device: str) -> str:
 class RooflineStepTime(CurveStepTime):
     """StepTime from a roofline profile's points and a model's shapes."""
 
-    def __init__(self, profile: DeviceProfile, model: ModelSpec, overhead_s: float = 0.0):
+    def __init__(self, profile: DeviceProfile, model: ModelSpec, overhead_s: float = 0.0, host: HostTime = NONE):
         p, tp = profile.points, profile.tensor_parallel
         self._model = model
         flops, attention_flops = p["flops"] * p["mfu"] * tp, p["attention_flops"] * p["attention_mfu"] * tp
@@ -174,7 +175,7 @@ class RooflineStepTime(CurveStepTime):
             )
             for reach in model.reaches(profile.kv_dtype, tp)
         ]
-        super().__init__(p["step_s"] + overhead_s, longest=None, max_context=float("inf"))
+        super().__init__(p["step_s"] + overhead_s, None, float("inf"), host)
 
     def _dense(self, tokens: int) -> tuple[float, int]:
         read = self._weight_bytes + self._expert_bytes * experts_touched(self._model, tokens)

@@ -39,6 +39,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrate.host import NONE, HostTime
 from calibrate.sources.mixed import MixedTable, complete_grid
 from calibrate.step import EXTRAPOLATED, INTERPOLATED, MEASURED
 from calibrate.steptime import CurveStepTime, DecodeCurve, Line, Unequal
@@ -49,7 +50,7 @@ US = 1e-6
 class TableStepTime(CurveStepTime):
     """StepTime over operator tables; see the module docstring for `points`."""
 
-    def __init__(self, points: dict[str, Any], overhead_s: float = 0.0):
+    def __init__(self, points: dict[str, Any], overhead_s: float = 0.0, host: HostTime = NONE):
         self._dense_line = sum_of_lines(points["dense"], "tokens")
         self._sampling_line = sum_of_lines(points["per_sequence"], "rows")
         self._unequal = points.get("unequal")
@@ -66,8 +67,8 @@ class TableStepTime(CurveStepTime):
         self._mixed = MixedTable(mixed, self._prefill, self._decode) if mixed else None
         longest = None if skew else self._decode.line(1)[0]
         overhead = points.get("step_overhead_us", 0.0) * US + overhead_s
-        super().__init__(overhead, longest, max_context=self._decode.longest_measured)
-        self.launch_floor_s = points.get("launch_floor_us", 0.0) * US
+        super().__init__(overhead, longest, self._decode.longest_measured, host)
+        self.launch_floor_s = max(self.launch_floor_s, points.get("launch_floor_us", 0.0) * US)
         self._cover = points.get("cover", MEASURED)
         self._call_s = min(self._prefill.launch.at(0), self._decode.call_s)
         self._dense_to, self._sampling_to = (

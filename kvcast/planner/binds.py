@@ -17,6 +17,7 @@ from kvcast import api, text
 from kvcast.planner.load import Capacity, Loads, with_load
 from kvcast.planner.trials import Judged, Trial, Trials
 from kvcast.planner.whatif import LEAST_GAIN, gained, load_words, stress, try_all
+from kvcast.scenario.resolve import HOST_KEYS, Resolved
 from sim.engines import engine_of
 from sim.scenario import Scenario
 from workloads.errors import InputError
@@ -28,6 +29,8 @@ MORE = {
     HOST: "a 20 % faster host",
 }
 """What is not "20 % more" of something."""
+HOST_TIMES = (*HOST_KEYS, "step_overhead_ms", "frontend_ms")
+"""Of [engine]."""
 LEAST_PART = 0.25
 """Of what +20 % replicas gain: a resource that gains less does not bind alone."""
 
@@ -86,7 +89,7 @@ def _resources(scenario: Scenario) -> list[tuple[str, Trial | str]]:
         oracle = "the oracle router reads vLLM's caches only"
     return [
         *((resource, _faster(scenario, resolved.profile, resource)) for resource in (*RESOURCES, INTERCONNECT)),
-        (HOST, _sooner(scenario, resolved.profile)),
+        (HOST, _sooner(scenario, resolved)),
         (KV, Trial(more_kv, full=True)),
         (REPLICAS, Trial(with_load(scenario, 1 / (1 + SHARE)), full=True)),
         (ROUTING, oracle),
@@ -101,14 +104,13 @@ def _faster(scenario: Scenario, profile: DeviceProfile, resource: str) -> Trial 
     return Trial(scenario, resource, full=True)
 
 
-def _sooner(scenario: Scenario, profile: DeviceProfile) -> Trial | str:
+def _sooner(scenario: Scenario, resolved: Resolved) -> Trial | str:
     """Host time divided by 1.2: that of [engine], and what the profile's own step times contain."""
-    engine, inside = scenario.engine, has_host_time(profile)
-    if not (engine.step_overhead_ms or engine.frontend_ms or inside):
-        return "no host time in this scenario: engine.step_overhead_ms and frontend_ms are 0"
-    engine = replace(
-        engine, step_overhead_ms=engine.step_overhead_ms / (1 + SHARE), frontend_ms=engine.frontend_ms / (1 + SHARE)
-    )
+    inside = has_host_time(resolved.profile)
+    times = {key: getattr(resolved.scenario.engine, key) for key in HOST_TIMES}
+    if not (any(times.values()) or inside):
+        return f"no host time in this scenario: {', '.join(HOST_TIMES)} are 0"
+    engine = replace(scenario.engine, **{key: value / (1 + SHARE) for key, value in times.items()})
     return Trial(replace(scenario, engine=engine), HOST if inside else "", full=True)
 
 

@@ -116,6 +116,4 @@ def _pass(source: StepTime, phase: str, row: dict[str, Any]) -> Pass:
 
 
 def _source(model: str, gpu: str, tp: str, quant: str, backend: str) -> StepTime:
-    return atlas_step_time(
-        gpu, resolve_model(model), quant, quant, Layout(int(tp)), backend=backend, host=(0.0, 0.0), launch_floor_s=0.0
-    )
+    return atlas_step_time(gpu, resolve_model(model), quant, quant, Layout(int(tp)), backend=backend)
