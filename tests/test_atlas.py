@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from calibrate.atlas.experts import MoeShape, nearest_experts
 from calibrate.atlas.heldout import held_out
 from calibrate.atlas.linear import linear_decode, linear_prefill
-from calibrate.atlas.price import MoeShape, Pricer, causal_pairs
+from calibrate.atlas.price import Pricer, causal_pairs
 from calibrate.atlas.shapes import along, completed, neighbours
 from calibrate.atlas.steps import atlas_step_time, operators, points
 from calibrate.atlas.tables import BUNDLED, bundled_gpus, load, load_file, pack, save, unpack
@@ -165,8 +166,44 @@ def test_no_experts_beat_the_hardware_or_fall_with_more_tokens(dtype):
         experts, topk = int(rng.choice([8, 64, 128, 256])), int(rng.integers(1, 9))
         shape = MoeShape(dtype, 128 * int(rng.integers(8, 64)), 128 * int(rng.integers(4, 64)), topk, experts)
         tokens, priced = price.moe(shape)
-        assert (priced.seconds >= price.moe_bound(shape, tokens) * (1 - 1e-9)).all()
+        assert (priced.seconds >= np.maximum(*price.moe_times(shape, tokens)) * (1 - 1e-9)).all()
         assert (np.diff(priced.seconds) >= 0).all()
+
+
+def test_uneven_routing_reaches_fewer_experts_and_fills_one_rank():
+    tokens = np.array([1, 16, 64, 4096])
+    experts, rows = MoeShape("bf16", 4096, 1536, 8, 128).reached(tokens)
+    assert rows == pytest.approx(8 * tokens)
+    assert experts[0] == pytest.approx(8.0, abs=0.01), "a token's experts are distinct"
+    even = 128 * (1 - (1 - 8 / 128) ** tokens)
+    assert (experts[1:3] < even[1:3]).all()
+    assert experts[-1] == pytest.approx(128, abs=2)
+    on_rank, rows_there = MoeShape("bf16", 4096, 1536, 8, 128, ep=8).reached(tokens)
+    assert (rows_there > 8 * tokens / 8).all(), "the fullest of eight ranks has more than its share"
+    assert (on_rank <= 16).all()
+    again = MoeShape("fp8", 7168, 2048, 8, 128, ep=8).reached(tokens)
+    assert [part.tolist() for part in again] == [on_rank.tolist(), rows_there.tolist()], "deals are the same ones"
+
+
+def test_shapes_without_a_gate_are_read_as_two_matrices():
+    """Three could not have been read as fast as Nemotron's experts ran."""
+    price, table = Pricer(load("h200")), load("h200").table("vllm", "moe")
+    rows = table.where(moe_dtype="bfloat16", distribution="power_law_1.2")
+    at = int(np.flatnonzero((rows.keys == [2048, 5120, 22, 512, 1, 1]).all(axis=1))[0])
+    tokens = rows.axes[0][1].astype(float)
+    two, three = (price.moe_times(MoeShape("bf16", 2048, 5120, 22, 512, matrices=n), tokens) for n in (2, 3))
+    decode = slice(6, 12)
+    assert (rows.seconds[at][decode] > 1.05 * np.maximum(*two)[decode]).all()
+    assert (rows.seconds[at][decode] < np.maximum(*three)[decode]).all()
+
+
+def test_rows_of_the_other_kernel_are_no_neighbours_where_there_are_two():
+    keys = np.array([[4096, 2048, 8, 256, 1, 1], [6144, 3072, 4, 128, 1, 1], [2048, 512, 8, 256, 1, 1]])
+    asked = (6144, 3072, 8, 128, 1, 1)
+    assert nearest_experts(keys, asked)[0][0][0] == 1
+    (first, weight), *_ = nearest_experts(keys, (6144, 2560, 8, 160, 1, 1), apart=True)[0]
+    assert first == 0
+    assert weight > 0.5
 
 
 @pytest.fixture(scope="module", params=MODELS, ids=lambda p: p[0])

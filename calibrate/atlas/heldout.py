@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibrate.atlas.price import CALL_S, MOE_NAMES, ROUTING, MoeShape, Pricer
+from calibrate.atlas.experts import measured
+from calibrate.atlas.price import CALL_S, MOE_NAMES, ROUTING, Pricer
 from calibrate.atlas.shapes import blend, neighbours
 from calibrate.atlas.tables import Atlas, Table
 
@@ -123,10 +124,8 @@ def _heads(price: Pricer, operator: str) -> Iterator[Case]:
             asked = float(heads[order[j]])
             grid = table.seconds[rows[left]]
             grid = grid[:, 0] if operator == "prefill" else grid
-            weights, _ = neighbours(heads[left][:, None].astype(float), (asked,))
-            count = heads[left]
-            shares = asked / count if operator == "prefill" else np.ones(len(count))
-            estimate = blend(grid, weights, shares.__getitem__)
+            weights, _ = neighbours(heads[left][:, None].astype(float), (asked,), even=operator == "prefill")
+            estimate = blend(grid, weights, lambda row: 1.0, geometric=operator == "decode")
             truth = table.seconds[rows[order[j]]]
             truth = truth[0] if operator == "prefill" else truth
             both = np.isfinite(estimate)
@@ -147,8 +146,9 @@ def _experts(price: Pricer) -> Iterator[Case]:
         if len(np.unique(rows.keys[:, :4], axis=0)) < 2:
             continue
         for key, truth in zip(rows.keys.tolist(), rows.seconds, strict=True):
-            _, priced = price.moe(MoeShape(dtype, *key), without=key[:4])
-            yield dtype, priced.seconds, truth
+            shape = measured(dtype, key)
+            tokens, priced = price.moe(shape, without=key[:4])
+            yield dtype, priced.seconds, np.maximum(truth, np.maximum(*price.moe_times(shape, tokens)))
 
 
 def _mla(price: Pricer, operator: str) -> Iterator[Case]:

@@ -9,12 +9,11 @@ bound alone at a stated error. Nothing here knows models; `steps` adds a model's
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from calibrate.atlas.experts import TWO_KERNELS, MoeShape, measured, nearest_experts
 from calibrate.atlas.shapes import FORM_ERROR, Priced, blend, completed, covered, neighbours
 from calibrate.atlas.tables import Atlas, Table
 from calibrate.step import EXTRAPOLATED
@@ -35,7 +34,6 @@ MOE_NAMES = {
 KV_NAMES = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8"}
 COMPUTE = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4"}
 """Matrix units a weight type computes on; the others compute in bf16."""
-MOE_NEIGHBOURS = 4
 EFFICIENCY = 0.7
 """Share of the bound that an unmeasured operator reaches."""
 ROUTING = "power_law_1.2"
@@ -45,24 +43,6 @@ CALL_S = 5e-6
 least held-out error of matrix multiplies."""
 MOE_CALL_S = 10e-6
 """The same for experts, of 2 to 30 us."""
-
-
-@dataclass(frozen=True)
-class MoeShape:
-    """Routed experts of one layer and their split."""
-
-    dtype: str
-    hidden: int
-    inter: int
-    topk: int
-    experts: int
-    tp: int = 1
-    ep: int = 1
-    matrices: int = 3  #: gate, up and down; 2 without a gate
-
-    def load(self, tokens: np.ndarray) -> np.ndarray:
-        """Rows an expert gets when routing is even: what its kernel's efficiency goes by."""
-        return tokens * self.topk / self.experts
 
 
 class Pricer:
@@ -76,6 +56,7 @@ class Pricer:
         flops = atlas.header["flops"]
         self.flops = {"bf16": flops["bf16"], "fp8": flops.get("fp8", flops["bf16"])}
         self.flops["fp4"] = flops.get("fp4", flops["bf16"])
+        self.apart = atlas.gpu.lower() in TWO_KERNELS
         gemm = self._table("gemm")
         self.tokens: np.ndarray = gemm.axes[0][1].astype(float)
 
@@ -165,12 +146,14 @@ class Pricer:
         rows, keys, asked, basis = self._heads("prefill", heads, kv_heads, head_dim, window, kv_dtype)
         length = rows.axes[1][1].astype(float)
         grid = np.array([completed([length], row[0]) for row in rows.seconds])
-        weights, octaves = neighbours(keys, asked)
+        weights, octaves = neighbours(keys, asked, even=True)
 
         def scale(row: int) -> np.ndarray:
-            reach, dim, _, count = keys[row]
-            mine = head_dim * heads * causal_pairs(length, 0.0, window)
-            return np.asarray(mine / (dim * count * causal_pairs(length, 0.0, reach if window else 0)))
+            reach, dim = keys[row, :2]
+            counts = keys[(keys[:, :3] == keys[row, :3]).all(axis=1), 3]  # between them times are linear in the heads
+            beyond = heads / min(max(heads, counts.min()), counts.max())
+            mine = head_dim * beyond * causal_pairs(length, 0.0, window)
+            return np.asarray(mine / (dim * causal_pairs(length, 0.0, reach if window else 0)))
 
         seconds = blend(grid, weights, scale)
         bound = 4.0 * heads * head_dim * causal_pairs(length, 0.0, window) / self.flops["bf16"]
@@ -186,7 +169,7 @@ class Pricer:
         batch, context = rows.axes[0][1].astype(float), rows.axes[1][1] + 1.0
         weights, octaves = neighbours(keys, asked)
         picked = {row: completed([batch, context], rows.seconds[row]) for row, _ in weights}
-        grid = np.zeros((len(keys), len(batch), len(context)))
+        grid = np.ones((len(keys), len(batch), len(context)))
         for row, values in picked.items():
             grid[row] = values
 
@@ -196,7 +179,7 @@ class Pricer:
             theirs = np.minimum(context, reach) if window else context
             return np.asarray(kv_heads * head_dim * seen / (count * dim * theirs))
 
-        seconds = blend(grid, weights, scale)
+        seconds = blend(grid, weights, scale, geometric=True)
         bound = 2.0 * kv_heads * head_dim * WEIGHT_BYTES[kv_dtype] / self.bandwidth * batch[:, None]
         seconds = np.maximum(seconds, bound * (np.minimum(context, window) if window else context))
         seconds = np.maximum.accumulate(np.maximum.accumulate(seconds, axis=0), axis=1)
@@ -233,40 +216,42 @@ class Pricer:
 
     # ---- experts ---------------------------------------------------------------------------------------------
 
-    def moe_bound(self, s: MoeShape, tokens: np.ndarray) -> np.ndarray:
-        """Seconds that the routed experts of a rank take at the hardware's bound: activated weights or FLOPs."""
-        weights = float(s.matrices) * s.hidden * s.inter / s.tp
-        active = s.experts / s.ep * -np.expm1(tokens * math.log1p(-min(s.topk / s.experts, 1 - 1e-12)))
-        rows = tokens * s.topk / s.ep
-        moved = active * weights * WEIGHT_BYTES[s.dtype] + 4.0 * rows * s.hidden
-        return np.maximum(2.0 * rows * weights / self.peak(s.dtype), moved / self.bandwidth)
+    def moe_times(self, s: MoeShape, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds by tokens that the FLOPs of the fullest rank's routed experts take at peak, and their bytes at full
+        bandwidth: the weights of every expert reached, and what its rows read and write."""
+        experts, rows = s.reached(tokens)
+        moved = experts * s.weights * WEIGHT_BYTES[s.dtype] + 4.0 * rows * (s.hidden + s.inter / s.tp)
+        return 2.0 * rows * s.weights / self.peak(s.dtype), moved / self.bandwidth
 
     def moe(self, shape: MoeShape, without: Sequence[int] = (0, 0, 0, 0)) -> tuple[np.ndarray, Priced]:
         """(token counts, times) of one layer's routed experts on one rank; of other shapes the ratio to the bound at
-        the same rows an expert. without: (hidden, inter, topk, experts) to
-        leave out, for held-out errors."""
+        the same tokens. without: (hidden, inter, topk, experts) to leave out, for held-out errors.
+
+        Rows below the bound count at it: their weights stayed in cache, as no serving step finds them."""
         dtype = "bf16" if shape.dtype == "fp16" else shape.dtype
         rows = self._named("moe", "moe_dtype", MOE_NAMES.get(dtype, ()))
         tokens = (rows or self._table("moe")).axes[0][1].astype(float)
         if rows is not None:
             rows = rows.where(distribution=ROUTING).among(lambda keys: (keys[:, :4] != np.array(without)).any(axis=1))
+        bound = self.moe_times(shape, tokens)
         if rows is None or not len(rows):
-            seconds = CALL_S + self.moe_bound(shape, tokens) / EFFICIENCY
+            seconds = np.maximum.accumulate(CALL_S + np.maximum(*bound) / EFFICIENCY)
             return tokens, Priced(
                 seconds, EXTRAPOLATED, FORM_ERROR, f"experts in {dtype}: activated experts' bytes and FLOPs"
             )
         asked = (shape.hidden, shape.inter, shape.topk, shape.experts, shape.tp, shape.ep)
         exact = np.flatnonzero((rows.keys == np.array(asked)).all(axis=1))
-        weights, octaves = ([(int(exact[0]), 1.0)], 0.0) if len(exact) else nearest_experts(rows.keys, asked)
-        bound = self.moe_bound(shape, tokens)
+        weights, octaves = (
+            ([(int(exact[0]), 1.0)], 0.0) if len(exact) else nearest_experts(rows.keys, asked, self.apart)
+        )
         over = np.zeros(len(tokens))
         for row, weight in weights:
-            theirs = MoeShape(dtype, *rows.keys[row].tolist())
-            ratio = np.log(completed([tokens], rows.seconds[row]) / (MOE_CALL_S + self.moe_bound(theirs, tokens)))
-            over += weight * np.interp(np.log(shape.load(tokens)), np.log(theirs.load(tokens)), ratio)
-        seconds = np.maximum.accumulate(np.maximum(np.exp(over) * (MOE_CALL_S + bound), bound))
-        cover, error, words = covered(weights, octaves, self.error("moe", dtype))
-        return tokens, Priced(seconds, cover, error, f"{rows.name} {words}")
+            theirs = self.moe_times(measured(dtype, rows.keys[row].tolist()), tokens)
+            seconds = np.maximum(completed([tokens], rows.seconds[row]), np.maximum(*theirs))
+            over += weight * np.log(seconds / (MOE_CALL_S + np.hypot(*theirs)))
+        seconds = np.maximum(np.exp(over) * (MOE_CALL_S + np.hypot(*bound)), np.maximum(*bound))
+        cover, error, words = covered(weights, max(octaves - 1.0, 0.0), self.error("moe", dtype))
+        return tokens, Priced(np.maximum.accumulate(seconds), cover, error, f"{rows.name} {words}")
 
     # ---- what moves between GPUs, and what only moves bytes --------------------------------------------------
 
@@ -301,22 +286,6 @@ def causal_pairs(new: np.ndarray | float, cached: np.ndarray | float, window: fl
         return new * (cached + (new + 1.0) * 0.5)
     growing = np.minimum(np.maximum(window - cached, 0.0), new)
     return growing * (cached + (growing + 1.0) * 0.5) + (new - growing) * window
-
-
-def nearest_experts(keys: np.ndarray, asked: tuple[int, ...]) -> tuple[list[tuple[int, float]], float]:
-    """The nearest measured expert shapes by what a rank holds, weighted by the inverse square of their distance in
-    octaves, and how far the nearest lies beyond one octave."""
-
-    def held(k: np.ndarray) -> np.ndarray:
-        hidden, inter, topk, experts, tp, ep = k.T.astype(float)
-        return np.log2(np.stack([hidden, inter / tp, topk, experts / ep, experts], axis=1))
-
-    distance = np.sqrt(((held(keys) - held(np.array([asked]))) ** 2).sum(axis=1))
-    rows = np.argsort(distance, kind="stable")[:MOE_NEIGHBOURS]
-    weights = 1.0 / (distance[rows] ** 2 + 1e-3)
-    weights = weights / weights.sum()
-    octaves = max(float(distance[rows[0]]) - 1.0, 0.0)
-    return list(zip(rows.tolist(), weights.tolist(), strict=True)), octaves
 
 
 def measured_limits(context: np.ndarray, grid: np.ndarray) -> np.ndarray:

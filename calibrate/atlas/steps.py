@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from calibrate.atlas.experts import MoeShape
 from calibrate.atlas.linear import linear_decode, linear_prefill
 from calibrate.atlas.mla import mla_decode, mla_prefill, mla_projections
-from calibrate.atlas.price import MoeShape, Pricer, causal_pairs
+from calibrate.atlas.price import Pricer, causal_pairs
 from calibrate.atlas.shapes import FORM_ERROR, Priced, along
 from calibrate.atlas.tables import Atlas, load
 from calibrate.layer_groups import Attention, LayerGroup, Mlp, layer_groups
