@@ -1,8 +1,11 @@
 """The atlas: its files, prices of operators at any shape, and what physics demands of every step priced by it."""
 
+import json
+
 import numpy as np
 import pytest
 
+from calibrate.atlas.errors import ERRORS
 from calibrate.atlas.experts import MoeShape, nearest_experts
 from calibrate.atlas.heldout import held_out
 from calibrate.atlas.linear import linear_decode, linear_prefill
@@ -91,7 +94,7 @@ def test_a_measured_shape_is_the_measured_time():
     price, table = Pricer(load("h200")), load("h200").table("vllm", "gemm").where(gemm_dtype="bfloat16", n=6144, k=4096)
     found = price.gemm("bf16", 6144, 4096)
     assert found.cover == MEASURED
-    assert found.error == 0.0
+    assert found.error == pytest.approx(0.01, abs=0.01), "that of its points along the tokens"
     assert found.seconds == pytest.approx(table.seconds[0])
 
 
@@ -421,3 +424,30 @@ def test_the_list_of_profiles_says_what_every_atlas_holds():
     assert {"bfloat16", "fp8", "fp8_block"} <= set(listed["atlas:h200"]["weights"])
     assert "mla_decode" in listed["atlas:h200"]["operators"]
     assert "mla_decode" not in listed["atlas:a100"]["operators"]
+
+
+# -- stated errors
+
+
+def test_the_errors_that_prices_state_are_those_found_again():
+    """errors.json of the smallest file; kvcast validate atlas finds all."""
+    stated = json.loads(ERRORS.read_text())
+    assert sorted(stated) == bundled_gpus()
+    found = held_out(load("a100"), "vllm")
+    assert found
+    for one in found:
+        assert stated["a100"][f"vllm/{one.operator}"][one.dtype] == [
+            [octaves, pytest.approx(error, abs=2e-4)] for octaves, error in one.by_distance
+        ]
+
+
+def test_further_from_a_measured_shape_a_price_states_more():
+    price = Pricer(load("h200"))
+    near, far = (price.moe(MoeShape("bf16", hidden, 1024, 10, 512))[1].error for hidden in (4096, 12288))
+    assert 0.005 < near < 0.03
+    assert far > 2 * near
+    for dtype in ("bf16", "fp8", "fp8_block"):
+        errors = [price.error("moe", dtype, octaves) for octaves in (0.0, 0.4, 0.8, 1.6)]
+        assert errors == sorted(errors)
+        assert errors[-1] > 2 * errors[0]
+    assert price.error("gemm", "bf16", 0.1) < price.error("gemm", "bf16", 1.0) < 0.04

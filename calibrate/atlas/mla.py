@@ -23,7 +23,7 @@ from calibrate.atlas.price import (
     causal_pairs,
     measured_limits,
 )
-from calibrate.atlas.shapes import FORM_ERROR, Priced, blend, completed, covered, neighbours
+from calibrate.atlas.shapes import FORM_ERROR, Priced, blend, completed, covered, neighbours, octaves_to
 from calibrate.atlas.tables import Table
 from calibrate.layer_groups import Attention
 from calibrate.step import EXTRAPOLATED
@@ -58,7 +58,9 @@ def mla_prefill(price: Pricer, a: Attention, heads: int, gemm: str, kv_dtype: st
     weights, octaves = neighbours(rows.keys.astype(float), (heads,))
     theirs = rows.keys[:, 0] * float(NOPE + ROPE + V)
     seconds = blend(grid, weights, lambda row: width / float(theirs[row]))
-    cover, error, words = covered(weights, octaves, price.error("mla_prefill", gemm))
+    cover, error, words = covered(
+        weights, octaves, price.error("mla_prefill", gemm, octaves_to(rows.keys[:, :1], (heads,)))
+    )
     return length, Priced(seconds, cover, error, f"{rows.name} {words}")
 
 
@@ -91,7 +93,9 @@ def mla_decode(
     scale = latent / (KV_RANK + ROPE)
     seconds = blend(grid, weights, lambda row: scale)
     limits = np.min([measured_limits(context, rows.seconds[row]) for row, _ in weights], axis=0)
-    cover, error, words = covered(weights, octaves, price.error("mla_decode", gemm))
+    cover, error, words = covered(
+        weights, octaves, price.error("mla_decode", gemm, octaves_to(rows.keys[:, :1], (heads,)))
+    )
     return batch, context, limits, Priced(seconds, cover, error, f"{rows.name} {words}")
 
 

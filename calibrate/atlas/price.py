@@ -13,8 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from calibrate.atlas.errors import stated_error
 from calibrate.atlas.experts import TWO_KERNELS, MoeShape, measured, nearest_experts
-from calibrate.atlas.shapes import FORM_ERROR, Priced, blend, completed, covered, neighbours
+from calibrate.atlas.shapes import FORM_ERROR, Priced, blend, completed, covered, neighbours, octaves_to
 from calibrate.atlas.tables import Atlas, Table
 from calibrate.step import EXTRAPOLATED
 from workloads.errors import InputError
@@ -74,8 +75,13 @@ class Pricer:
         """FLOP/s of the matrix units a weight type computes on."""
         return float(self.flops[COMPUTE.get(dtype, "bf16")])
 
-    def error(self, operator: str, dtype: str = "") -> float:
-        """Held-out error of an operator between measured shapes, as the exporter found it."""
+    def error(self, operator: str, dtype: str = "", octaves: float = 1.0) -> float:
+        """Held-out error of an operator so far from a measured shape; of a file without one, as the exporter found
+        it between shapes."""
+        ours = "bf16" if dtype == "fp16" else dtype
+        stated = stated_error(self.atlas.gpu, (self.backend, *self.atlas.backends), operator, ours, octaves)
+        if stated is not None:
+            return stated
         for backend in (self.backend, *self.atlas.backends):
             for name in (f"{backend}/{operator}", f"{backend}/{operator}_core"):
                 errors = self.atlas.header["tables"].get(name, {}).get("held_out", {})
@@ -111,7 +117,7 @@ class Pricer:
             w * completed([self.tokens], rows.seconds[i]) / (CALL_S + self.gemm_bound(dtype, *map(float, rows.keys[i])))
             for i, w in weights
         )
-        cover, error, basis = covered(weights, octaves, self.error("gemm", dtype))
+        cover, error, basis = covered(weights, octaves, self.error("gemm", dtype, octaves_to(rows.keys, (n, k))))
         seconds = np.maximum.accumulate(np.maximum(seconds * (CALL_S + asked), asked))
         return Priced(seconds, cover, error, basis)
 
@@ -157,7 +163,8 @@ class Pricer:
 
         seconds = blend(grid, weights, scale)
         bound = 4.0 * heads * head_dim * causal_pairs(length, 0.0, window) / self.flops["bf16"]
-        cover, error, words = covered(weights, octaves, self.error("prefill", kv_dtype))
+        apart = octaves_to(keys[:, 1:], asked[1:])
+        cover, error, words = covered(weights, octaves, self.error("prefill", kv_dtype, apart))
         return length, Priced(np.maximum.accumulate(np.maximum(seconds, bound)), cover, error, f"{basis} {words}")
 
     def decode(
@@ -184,7 +191,8 @@ class Pricer:
         seconds = np.maximum(seconds, bound * (np.minimum(context, window) if window else context))
         seconds = np.maximum.accumulate(np.maximum.accumulate(seconds, axis=0), axis=1)
         limits = np.min([measured_limits(context, rows.seconds[row]) for row, _ in weights], axis=0)
-        cover, error, words = covered(weights, octaves, self.error("decode", kv_dtype))
+        apart = octaves_to(keys[:, 1:3], asked[1:3])
+        cover, error, words = covered(weights, octaves, self.error("decode", kv_dtype, apart))
         return batch, context, limits, Priced(seconds, cover, error, f"{basis} {words}")
 
     def _heads(
@@ -250,7 +258,8 @@ class Pricer:
             seconds = np.maximum(completed([tokens], rows.seconds[row]), np.maximum(*theirs))
             over += weight * np.log(seconds / (MOE_CALL_S + np.hypot(*theirs)))
         seconds = np.maximum(np.exp(over) * (MOE_CALL_S + np.hypot(*bound)), np.maximum(*bound))
-        cover, error, words = covered(weights, max(octaves - 1.0, 0.0), self.error("moe", dtype))
+        error = self.error("moe", dtype, octaves)
+        cover, error, words = covered(weights, max(octaves - 1.0, 0.0), error)
         return tokens, Priced(np.maximum.accumulate(seconds), cover, error, f"{rows.name} {words}")
 
     # ---- what moves between GPUs, and what only moves bytes --------------------------------------------------

@@ -84,13 +84,19 @@ def blend(
 
 
 def covered(weights: Sequence[tuple[int, float]], octaves: float, error: float) -> tuple[int, float, str]:
-    """(coverage, expected error, basis) of a blend: the held-out error of the operator between measured shapes, growing
-    by itself with every octave outside them up to the error of the form."""
+    """(coverage, expected error, basis) of a blend. error: held out, at this distance from a measured shape; with every
+    octave outside the measured ones it grows by itself, up to the error of the form."""
     if octaves > 0:
         return EXTRAPOLATED, min(error * (1.0 + octaves), max(FORM_ERROR, error)), "beyond measured shapes"
     if len(weights) > 1:
         return INTERPOLATED, error, "between measured shapes"
-    return MEASURED, 0.0, "measured shape"
+    return MEASURED, error, "measured shape"
+
+
+def octaves_to(keys: np.ndarray, asked: Sequence[float]) -> float:
+    """Octaves from a shape to the nearest measured one, in the field that is furthest. keys: [rows, fields]."""
+    apart = np.abs(np.log2(np.asarray(keys, dtype=float) / np.asarray(asked, dtype=float)))
+    return float(apart.max(axis=1).min())
 
 
 def completed(axes: Sequence[np.ndarray], grid: np.ndarray) -> np.ndarray:
