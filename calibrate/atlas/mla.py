@@ -13,19 +13,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrate.atlas.price import (
-    CALL_S,
-    EFFICIENCY,
-    GEMM_NAMES,
-    KV_NAMES,
-    WEIGHT_BYTES,
-    Pricer,
-    causal_pairs,
-    measured_limits,
-)
+from calibrate.atlas.price import CALL_S, EFFICIENCY, GEMM_NAMES, KV_NAMES, Pricer, causal_pairs, measured_limits
 from calibrate.atlas.shapes import FORM_ERROR, Priced, blend, completed, covered, neighbours, octaves_to
 from calibrate.atlas.tables import Table
 from calibrate.layer_groups import Attention
+from calibrate.precision import WEIGHT_BYTES
 from calibrate.step import EXTRAPOLATED
 
 # The model the tables were measured on: DeepSeek-V3's widths, with 1 to 128 heads a rank.

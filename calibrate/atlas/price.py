@@ -17,14 +17,10 @@ from calibrate.atlas.errors import stated_error
 from calibrate.atlas.experts import TWO_KERNELS, MoeShape, measured, nearest_experts
 from calibrate.atlas.shapes import FORM_ERROR, Priced, blend, completed, covered, neighbours, octaves_to
 from calibrate.atlas.tables import Atlas, Table
+from calibrate.precision import WEIGHT_BYTES
 from calibrate.step import EXTRAPOLATED
 from workloads.errors import InputError
 
-WEIGHT_BYTES = {
-    **{"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "int8": 1.0},
-    **{"int4": 0.53125, "mxfp4": 0.53125, "nvfp4": 0.5625},
-}
-"""Bytes of a weight with its share of the scales: int4 two bytes in 64 weights, mxfp4 one in 32, nvfp4 one in 16."""
 GEMM_NAMES = {"bf16": ("bfloat16",), "fp8": ("fp8",), "fp8_block": ("fp8_block", "fp8"), "nvfp4": ("nvfp4",)}
 MOE_NAMES = {
     **GEMM_NAMES,
