@@ -30,8 +30,8 @@ RESOURCES = {"compute": ("flops", "attention_flops"), "memory bandwidth": ("band
 INTERCONNECT, HOST = "interconnect", "host time"
 ALL_REDUCES = ("all_reduce", "embedding_ar", "ar_1", "ar_2")
 """Operators of a profile in which the GPUs of a replica wait for each other's results."""
-HOST_TIMES = ("step_s", "sequence_s", "step_overhead_us", "launch_floor_us")
-"""Host time among the points of a roofline and of tables."""
+HOST_TIMES = ("step_overhead_us", "launch_floor_us")
+"""Host time among the points of a profile that was measured with its host."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +89,8 @@ def compared(profile: DeviceProfile, dtype: str, resource: str) -> tuple[DeviceP
 def _sooner_connected(profile: DeviceProfile) -> dict[str, Any]:
     if profile.tensor_parallel == 1:
         raise InputError("one GPU a replica: nothing to connect")
-    if profile.kind == "roofline":
-        raise InputError(
-            f"{profile.id}: its efficiencies at tensor_parallel {profile.tensor_parallel} contain the all-reduces,"
-            " whose time is not known apart"
-        )
+    if "all_reduce_share" in profile.points:
+        return {**profile.points, "all_reduce_share": profile.points["all_reduce_share"] / (1 + SHARE)}
     dense = [_sooner(op) if op["name"] in ALL_REDUCES else op for op in profile.points["dense"]]
     if dense == profile.points["dense"]:
         raise InputError(f"profile {profile.id!r} holds no all-reduce: what its GPUs wait for each other is unknown")

@@ -51,8 +51,6 @@ MODES = {"async": "scheduled while the step before runs", "sync": "scheduled bet
 def contained(profile: DeviceProfile) -> str:
     """What host time the times of a profile hold themselves, in words; "" for none: then an engine's is added."""
     points = profile.points
-    if "step_s" in points:
-        return f"{points['step_s'] * 1e3:g} ms a step and {points['sequence_s'] * 1e6:g} us a sequence assumed inside"
     if not points.get("step_overhead_us") and all(op["name"] != OPERATOR for op in points.get("per_sequence", ())):
         return ""
     return "measured in the profile's own steps"

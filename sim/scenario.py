@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from calibrate.link import LINKS
 from sim.fleet.router import meanings, name_of
 from workloads.config import WorkloadConfig
 from workloads.limits import (
@@ -86,6 +87,12 @@ class HardwareConfig:
         None,
         "a GPU by name (h200), instead of profile: its bundled profile for the model, precision and width, else its"
         " atlas, else its roofline",
+    )
+    link: str | None = key(
+        None,
+        "what joins the GPUs of a replica, for atlas:GPU and roofline:GPU: nvlink, pcie5, pcie4, pcie3, or none (their"
+        " exchanges take no time); default: the GPU's own",
+        choices=LINKS,
     )
     weights_gib: float | None = key(
         None, "weights on each GPU, GiB; default: from the model's shapes and precision", above_0(1e6)

@@ -414,7 +414,7 @@ def test_a_gpu_and_a_profile_or_an_unknown_gpu_is_one_line():
     hardware = {"gpu": "h200", "profile": "roofline:h200"}
     with pytest.raises(InputError, match=r"gpu = 'h200' and profile = 'roofline:h200': expected one of them"):
         scenario_from_doc({"workload": {"preset": "chat"}, "hardware": hardware})
-    with pytest.raises(InputError, match=r"gpu = 'h20': expected one of a100, .*did you mean h200"):
+    with pytest.raises(InputError, match=r"gpu = 'h20': expected one of a10, a100, .*did you mean h200"):
         api.resolve(scenario_from_doc({"workload": {"preset": "chat"}, "hardware": {"gpu": "h20"}}))
 
 

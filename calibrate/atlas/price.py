@@ -17,6 +17,8 @@ from calibrate.atlas.errors import stated_error
 from calibrate.atlas.experts import TWO_KERNELS, MoeShape, measured, nearest_experts
 from calibrate.atlas.shapes import FORM_ERROR, Priced, blend, completed, covered, neighbours, octaves_to
 from calibrate.atlas.tables import Atlas, Table
+from calibrate.link import ERROR as LINK_ERROR
+from calibrate.link import all_reduce_s, bandwidth_of
 from calibrate.precision import WEIGHT_BYTES
 from calibrate.step import EXTRAPOLATED
 from workloads.errors import InputError
@@ -31,6 +33,8 @@ MOE_NAMES = {
 KV_NAMES = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8"}
 COMPUTE = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4"}
 """Matrix units a weight type computes on; the others compute in bf16."""
+OWN_LINKS = {"l40s": "pcie4", "rtx-pro-6000": "pcie5"}
+"""What joins the measured GPUs of a node; NVLink where nothing is said."""
 EFFICIENCY = 0.7
 """Share of the bound that an unmeasured operator reaches."""
 ROUTING = "power_law_1.2"
@@ -45,7 +49,7 @@ MOE_CALL_S = 10e-6
 class Pricer:
     """Prices of operators on one GPU with one backend's kernels (the other backend's where it has none)."""
 
-    def __init__(self, atlas: Atlas, backend: str = "vllm"):
+    def __init__(self, atlas: Atlas, backend: str = "vllm", link: str | None = None):
         if backend not in atlas.backends:
             raise InputError(f"backend {backend!r}: expected one of {', '.join(atlas.backends)}")
         self.atlas, self.backend = atlas, backend
@@ -53,6 +57,9 @@ class Pricer:
         flops = atlas.header["flops"]
         self.flops = {"bf16": flops["bf16"], "fp8": flops.get("fp8", flops["bf16"])}
         self.flops["fp4"] = flops.get("fp4", flops["bf16"])
+        about, self.own_link = atlas.header["link"], OWN_LINKS.get(atlas.gpu.lower(), "nvlink")
+        self.link = link or self.own_link
+        self.link_bandwidth = bandwidth_of(self.link, self.own_link, about["bandwidth"], atlas.header["name"])
         self.apart = atlas.gpu.lower() in TWO_KERNELS
         gemm = self._table("gemm")
         self.tokens: np.ndarray = gemm.axes[0][1].astype(float)
@@ -262,7 +269,8 @@ class Pricer:
 
     def all_reduce(self, gpus: int) -> tuple[np.ndarray, Priced]:
         """(16-bit elements, times) of one all-reduce: the engine's own in a graph, else NCCL's, else latency and bytes
-        over the link. (The tables' message_size counts elements: as bytes NVLink would run at half its rate.)"""
+        over the link, as where another link than the GPU's own is named. (The tables' message_size counts elements: as
+        bytes NVLink would run at half its rate.)"""
         table = self._table("all_reduce")
         rows = table
         if "kernel_source" in table.columns:
@@ -273,10 +281,10 @@ class Pricer:
         if not len(found) and nccl is not None:
             rows, found = nccl, nccl.where(op_name="all_reduce", num_gpus=gpus)
         size = rows.axes[0][1].astype(float)
-        if len(found):
+        if len(found) and self.link == self.own_link:
             return size, Priced(completed([size], found.seconds[0]), 0, 0.0, f"{rows.name} measured")
-        seconds = 2e-6 * gpus + 2.0 * (gpus - 1) / gpus * 2.0 * size / self.atlas.header["link"]["bandwidth"]
-        return size, Priced(seconds, EXTRAPOLATED, FORM_ERROR, "latency and bytes over the link")
+        seconds = all_reduce_s(self.link, self.link_bandwidth, gpus, 2.0 * size)
+        return size, Priced(seconds, EXTRAPOLATED, LINK_ERROR[self.link], f"latency and bytes over {self.link}")
 
     def elementwise(self, bytes_per_token: float, tokens: np.ndarray) -> np.ndarray:
         """Norms, activations, embedding: bytes at a share of bandwidth and a launch; not measured."""

@@ -64,15 +64,15 @@ def operators(
     backend: str = "vllm",
 ) -> list[Operator]:
     """Everything but attention that one rank runs in a step of the model on a bundled GPU."""
-    return _Model(load(gpu), backend, model, dtype, kv_dtype, layout or Layout()).dense()
+    return _Model(Pricer(load(gpu), backend), model, dtype, kv_dtype, layout or Layout()).dense()
 
 
 class _Model:
     """A model at a layout on a GPU, as priced operators."""
 
-    def __init__(self, atlas: Atlas, backend: str, model: ModelSpec, dtype: str, kv_dtype: str, layout: Layout):
+    def __init__(self, price: Pricer, model: ModelSpec, dtype: str, kv_dtype: str, layout: Layout):
         _check(model, layout, dtype, kv_dtype)
-        self.price, self.model = Pricer(atlas, backend), model
+        self.price, self.model = price, model
         self.tp, self.ep = layout.tensor_parallel, layout.expert_ranks if layout.expert_parallel else 1
         self.by: Precision = model.precision(dtype)
         self.kv_dtype = "bf16" if kv_dtype == "fp16" else kv_dtype
@@ -288,11 +288,17 @@ def _work(length: np.ndarray, work: np.ndarray, window: int) -> Callable[[np.nda
 
 
 def points(
-    atlas: Atlas, model: ModelSpec, dtype: str, kv_dtype: str, layout: Layout, backend: str = "vllm"
+    atlas: Atlas,
+    model: ModelSpec,
+    dtype: str,
+    kv_dtype: str,
+    layout: Layout,
+    backend: str = "vllm",
+    link: str | None = None,
 ) -> dict[str, Any]:
     """The tables of a whole step in the layout of `calibrate.sources.tables`; "rests_on" says what each operator's time
-    is. No host time in them."""
-    priced = _Model(atlas, backend, model, dtype, kv_dtype, layout)
+    is. No host time in them. link: between the GPUs, instead of their own."""
+    priced = _Model(Pricer(atlas, backend, link), model, dtype, kv_dtype, layout)
     dense = priced.dense()
     prefill, decode, attention = priced.attention()
     by_axis = {axis: [_row(o) for o in dense if o.axis == axis] for axis in ("tokens", "rows")}
@@ -327,13 +333,13 @@ def atlas_step_time(
 
 
 def atlas_profile(
-    spec: str, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str | None = None
+    spec: str, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str | None = None, link: str | None = None
 ) -> DeviceProfile:
     """The profile of atlas:GPU or atlas:GPU:BACKEND for a model: its points are priced here and now, its provenance
     names the atlas file by content hash."""
     gpu, _, backend = spec.partition(":")
     atlas, kv = load(gpu), kv_dtype or model.kv_dtype(dtype)
-    table = points(atlas, model, dtype, kv, Layout(tp), backend or "vllm")
+    table = points(atlas, model, dtype, kv, Layout(tp), backend or "vllm", link)
     tables = atlas.header["tables"]
     return DeviceProfile(
         id=f"atlas:{spec}",

@@ -131,7 +131,7 @@ def resolve(scenario: Scenario) -> Resolved:
     if scenario.hardware.gpu is not None:
         named = profile_of_gpu(scenario.hardware.gpu, model, dtype, tp, kv_dtype)
         scenario = replace(scenario, hardware=replace(scenario.hardware, profile=named, gpu=None))
-    profile = resolve_profile(scenario.hardware.profile, model, dtype, tp, kv_dtype)
+    profile = resolve_profile(scenario.hardware.profile, model, dtype, tp, kv_dtype, scenario.hardware.link)
     resolved = Resolved(replace(scenario, model=replace(given, dtype=dtype, kv_dtype=kv_dtype)), model, profile)
     resolved = _with_engine_defaults(resolved)
     window = with_window(resolved.scenario, _kv_tokens(resolved.scenario), lambda: _token_s(resolved))
