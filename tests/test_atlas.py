@@ -336,6 +336,9 @@ def test_whole_passes_are_the_packages_own(data_dir):
     judged = [f for f in outcome.figures.values() if f["judged"]]
     assert sum(f["passes"] for f in judged) > 1500
     assert all(f["mean"] <= 0.03 and abs(f["worst"]) <= 0.10 for f in judged)
+    unmeasured = [f for f in judged if "stated" in f]
+    assert len(unmeasured) == 22, "two models in no table, all but fp8 decodes on B200"
+    assert all(f["mean"] <= f["stated"] <= 0.06 for f in unmeasured)
 
 
 # -- layers without attention, states, gates

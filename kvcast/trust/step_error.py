@@ -16,8 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from calibrate.atlas.errors import BATCH, CONTEXT, PROMPT, by_phase
 from calibrate.profile import DeviceProfile
 from kvcast import text
 from kvcast.trust import step_fit
@@ -57,44 +56,12 @@ def step_error(profile: DeviceProfile) -> StepError:
     )
 
 
-# -- operators that state their errors ---------------------------------------------------------------------------------
-
-BATCH, CONTEXT, PROMPT = 32, 4096, 2048
-"""The usual steps: decodes of a batch, and one prompt."""
-
-
 def _of_operators(points: dict[str, Any]) -> StepError:
     """The error of a usual decode and prefill step from those of their operators."""
-    found = {kind: _weighted(points, kind) for kind in ("prefill", "decode")}
+    found = by_phase(points)
     told = ", ".join(f"{kind} {text.percent(share)} (most of it {worst})" for kind, (share, worst) in found.items())
     return StepError(
         max(share for share, _ in found.values()),
         f"the held-out errors of its operators by their share of a step of {BATCH} decodes at {CONTEXT:,} tokens or of"
         f" a prompt of {PROMPT:,}: {told}",
     )
-
-
-def _weighted(points: dict[str, Any], kind: str) -> tuple[float, str]:
-    """Expected error of a step, and the operator that contributes most to it."""
-    errors: dict[str, float] = {}
-    for one in points["rests_on"]:
-        name = kind if one["name"].endswith(f"_{kind}") else one["name"]
-        errors[name] = max(errors.get(name, 0.0), one["error"])
-    tokens, rows = (BATCH, BATCH) if kind == "decode" else (PROMPT, 1)
-    spent = {op["name"]: op["repeat"] * np.interp(tokens, op["tokens"], op["us"]) for op in points["dense"]}
-    spent |= {op["name"]: op["repeat"] * np.interp(rows, op["rows"], op["us"]) for op in points["per_sequence"]}
-    table = points[f"{kind}_attention"]
-    if kind == "decode":
-        by_batch = [np.interp(CONTEXT, table["context"], row) for row in table["us"]]
-        spent[kind] = table["repeat"] * np.interp(BATCH, table["batch"], by_batch)
-    else:
-        spent[kind] = table["repeat"] * np.interp(PROMPT, table["new"], [row[0] for row in table["us"]])
-    total = sum(spent.values())
-    parts = {name: float(us / total * errors.get(name, roofline_limit())) for name, us in spent.items()}
-    return sum(parts.values()), max(parts, key=lambda name: parts[name])
-
-
-def roofline_limit() -> float:
-    from kvcast.validation import roofline
-
-    return roofline.LIMIT
