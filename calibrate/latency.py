@@ -17,6 +17,7 @@ from calibrate.resolve import engine_defaults, resolve_profile
 from calibrate.sources.roofline import RooflineStepTime
 from calibrate.sources.tables import TableStepTime, check_points
 from calibrate.step import COVERAGE, EXTRAPOLATED, INTERPOLATED, MEASURED, StepTime
+from calibrate.utilization import peaks
 from workloads.errors import InputError
 
 __all__ = [
@@ -66,7 +67,16 @@ def _source(profile: DeviceProfile, model: ModelSpec, overhead_s: float, host: H
     problems = check_points(profile.points, profile.id)
     if problems:
         raise InputError(problems[0])
-    return TableStepTime(profile.points, overhead_s, host)
+    return TableStepTime(profile.points, overhead_s, host, _kv_token_s(profile, model))
+
+
+def _kv_token_s(profile: DeviceProfile, model: ModelSpec) -> float:
+    """Least seconds that one more token of context takes a decode: its KV at full bandwidth; 0 where that is not known
+    or some layers forget it."""
+    known, reaches = peaks(profile), model.reaches(profile.kv_dtype, profile.tensor_parallel)
+    if known is None or any(reach.window or reach.chunk for reach in reaches):
+        return 0.0
+    return model.kv_bytes_per_token(profile.kv_dtype, profile.tensor_parallel) / known.bytes_per_s
 
 
 def load_step_time(spec: str, model: str = "llama-3.1-8b", dtype: str = "bf16", tp: int = 1) -> StepTime:

@@ -138,7 +138,7 @@ def test_a_bundled_profile_errs_as_its_own_points_say(name):
         for kind in (step_fit.PREFILL, step_fit.DECODE)
     }
     assert found.share == pytest.approx(max(np.mean(values) for values in errors.values()))
-    assert 0.015 < found.share < 0.062, "the range in docs/profiles.md"
+    assert 0.013 < found.share < 0.062, "the range in docs/profiles.md"
     assert (
         f"decode {100 * np.mean(errors['decode']):.1f} % off on average ({len(errors['decode'])} steps)" in found.source
     )

@@ -50,11 +50,12 @@ US = 1e-6
 class TableStepTime(CurveStepTime):
     """StepTime over operator tables; see the module docstring for `points`."""
 
-    def __init__(self, points: dict[str, Any], overhead_s: float = 0.0, host: HostTime = NONE):
+    def __init__(self, points: dict[str, Any], overhead_s: float = 0.0, host: HostTime = NONE, kv_token_s: float = 0.0):
+        """kv_token_s: least seconds of one more token of context beyond the measured ones."""
         self._dense_line = sum_of_lines(points["dense"], "tokens")
         self._sampling_line = sum_of_lines(points["per_sequence"], "rows")
         self._unequal = points.get("unequal")
-        self._decode = DecodeTable(points["decode_attention"], self._unequal)
+        self._decode = DecodeTable(points["decode_attention"], self._unequal, kv_token_s)
         self._prefill = PrefillTable(points["prefill_attention"], self._decode)
         skew = None if "unequal" in points else points.get("skew")
         self._skew = Line.through(skew["batch"], skew["alpha"], last_slope=0.0) if skew else None
@@ -97,16 +98,22 @@ class TableStepTime(CurveStepTime):
         seconds, cover = table.one(*chunks[0]) if len(chunks) == 1 else table.batch(chunks)
         if table.measured:
             return seconds, cover
-        return max(seconds, self._reading(chunks, 0, 0)), cover
+        return max(seconds, self._reading(chunks, 0, 0, 0)), cover
 
-    def _reading(self, chunks: Sequence[tuple[int, int]], n: int, total: int) -> float:
+    def _reading(self, chunks: Sequence[tuple[int, int]], n: int, total: int, longest: int) -> float:
         """Decode attention with every chunk as one more decode: what reading all KV of a call once takes."""
         for new, cached in chunks:
-            total += new + cached
+            context = new + cached
+            total += context
+            if context > longest:
+                longest = context
         n += len(chunks)
         line = (self._curves.get(n) or self._curve(n)).attention
         i = bisect_right(line.knots, total) - 1
-        return line.values[i] + (total - line.knots[i]) * line.slopes[i]
+        seconds = line.values[i] + (total - line.knots[i]) * line.slopes[i]
+        if n > 1 and self._longest is not None:
+            seconds = max(seconds, self._longest.at(longest))
+        return seconds
 
     def _mixed_attention(
         self, chunks: Sequence[tuple[int, int]], n: int, total: int, longest: int
@@ -118,9 +125,9 @@ class TableStepTime(CurveStepTime):
         curve = self._curves.get(n) or self._curve(n)
         if self._mixed is None:
             decode_s, decode_cover = self._decode_attention(curve, n, total, longest)
-            seconds = prefill_s + decode_s - self._call_s
+            seconds = max(prefill_s + decode_s - self._call_s, prefill_s, decode_s)
             if not table.measured:
-                seconds = max(seconds, self._reading(chunks, n, total))
+                seconds = max(seconds, self._reading(chunks, n, total, longest))
             return seconds, max(cover, decode_cover)
         if curve.form is not None:
             ratios, inside = self._mixed.ratios(chunks, n, (total / n,))
@@ -146,15 +153,34 @@ def never_falling(line: Line) -> Line:
     return Line.through(line.knots, np.maximum.accumulate(line.values).tolist(), last_slope=line.slopes[-1])
 
 
+def above(line: Line, floor: Line) -> Line:
+    """The line, raised to another where it lies below it at one of the points of either or where their ends go."""
+    knots = sorted({*line.knots, *floor.knots})
+    return Line.through(
+        knots, [max(line.at(x), floor.at(x)) for x in knots], last_slope=max(line.slopes[-1], floor.slopes[-1])
+    )
+
+
 def sum_of_lines(operators: Sequence[dict[str, Any]], axis: str) -> Line:
     """One line for operators that run one after the other: linear interpolation of each, summed on the union of their
-    points."""
+    points; where noise lets the sum fall it is levelled, as more tokens are never less work."""
     knots = sorted({float(x) for op in operators for x in op[axis]})
     total = np.zeros(len(knots))
     for op in operators:
         line = Line.through(op[axis], op["us"])
         total += np.array([line.at(x) for x in knots]) * (op["repeat"] * US)
-    return Line.through(knots, total.tolist())
+    return Line.through(knots, levelled(total.tolist()))
+
+
+def levelled(values: Sequence[float]) -> list[float]:
+    """The nearest values that never fall: neighbours that do are replaced by their mean (isotonic regression)."""
+    pools: list[tuple[float, int]] = []
+    for value in values:
+        pools.append((value, 1))
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            (low, m), (high, n) = pools.pop(), pools.pop()
+            pools.append(((low * m + high * n) / (m + n), m + n))
+    return [mean for mean, count in pools for _ in range(count)]
 
 
 def _measured_to(operators: Sequence[dict[str, Any]], axis: str) -> float:
@@ -172,14 +198,16 @@ def _look_up(line: Line, x: int, measured_to: float) -> tuple[float, int]:
 
 
 class DecodeTable:
-    """Decode attention by batch size and mean context, dips of noise along the context levelled.
+    """Decode attention by batch size and mean context, dips of noise along both levelled.
 
     Between two measured batch sizes the time is interpolated at equal context; beyond the longest context measured for
     a batch it grows with the slope of the last points (bytes of KV); beyond the largest batch it grows in proportion.
     Below the shortest it follows the fitted form, or the slope of the first points down to a call's constant.
     """
 
-    def __init__(self, table: dict[str, Any], form: dict[str, float] | None = None):
+    def __init__(self, table: dict[str, Any], form: dict[str, float] | None = None, kv_token_s: float = 0.0):
+        """form: below the shortest context. kv_token_s: least seconds of one more token of one context beyond the
+        longest."""
         self.batches = [int(b) for b in table["batch"]]
         scale = table["repeat"] * US
         self.lines: list[Line] = []
@@ -189,8 +217,12 @@ class DecodeTable:
         for batch, row in zip(self.batches, table["us"], strict=True):
             measured = [(float(c), us * scale) for c, us in zip(table["context"], row, strict=True) if us is not None]
             points = [*self._below(measured, batch, form), *measured]
-            self.lines.append(never_falling(Line.through([c for c, _ in points], [s for _, s in points])))
+            line = never_falling(Line.through([c for c, _ in points], [s for _, s in points]))
+            slopes = [*line.slopes[:-1], max(line.slopes[-1], batch * kv_token_s)]
+            self.lines.append(Line(line.knots, line.values, slopes))
             self.limits.append(measured[-1][0])
+        for i in range(1, len(self.lines)):
+            self.lines[i] = above(self.lines[i], self.lines[i - 1])
         self.limits = [float(limit) for limit in table.get("measured_context", self.limits)]
         sums = [b * limit for b, limit in zip(self.batches, self.limits, strict=True)]
         self._sum_limit = Line.through(self.batches, sums, last_slope=0.0)
