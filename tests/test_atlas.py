@@ -268,7 +268,8 @@ def test_the_atlas_agrees_with_the_profile_tabulated_from_the_same_package():
         ([(2048, 0)], 0, 0, 0, 1),
         ([(64, 1024)], 0, 0, 0, 1),
     ):
-        assert atlas.step(*shape)[0] == pytest.approx(profile.step(*shape)[0], rel=0.03)
+        both = atlas.step(*shape)[0], profile.step(*shape)[0]
+        assert both[0] == pytest.approx(both[1], rel=0.04), "each levels the dips of its own tables"
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-70b", "qwen3-32b", "mixtral-8x7b", "qwen3-30b-a3b"])
