@@ -100,3 +100,14 @@ def test_a_profile_measured_with_its_host_is_not_charged_twice(tmp_path):
     assert "none added: measured in the profile's own steps" in one.host_line
     plus = resolved(str(tmp_path / "own.json"), host_step_ms=1.0)
     assert plus.host.step_s == pytest.approx(1e-3), "whoever says so has it on top"
+
+
+def test_every_plan_prints_it():
+    from kvcast import plan
+    from tests.plan_cases import ALONE
+
+    workload = {"requests": 40, "class": [{"name": "c", "rate": 5.0, "layers": [], "output": {"value": 8}}]}
+    workload["class"][0]["layers"] = [{"name": "m", "scope": "dynamic", "tokens": {"value": 100}}]
+    document = {"workload": workload, "slo": {"attainment": 0.5, "ttft_s": 5.0}, "run": {"warmup_s": 0.0}}
+    made = plan(scenario_from_doc({**document, "engine": {"async_scheduling": True}}), most=1, **ALONE)
+    assert any(note.startswith("host time: 0.6 ms a step, 15 us a sequence") for note in made["notes"])
