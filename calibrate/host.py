@@ -1,7 +1,7 @@
 """Host time of a step: what the engine's own Python takes, whatever the GPU.
 
-The one idea: tables of operators hold none of it and a calibrated serving loop all of it, so it is added by engine and
-scheduling mode to the times that hold none, and never twice (`contained`).
+The one idea: tables of kernels hold none of it, layers timed inside an engine and a calibrated serving loop all of it;
+it is added by engine and scheduling mode to the times that hold none, and never twice (`contained`).
 
     python -c "from calibrate.host import BY_MODE; print(BY_MODE['async'].words)"
 """
@@ -51,6 +51,8 @@ MODES = {"async": "scheduled while the step before runs", "sync": "scheduled bet
 def contained(profile: DeviceProfile) -> str:
     """What host time the times of a profile hold themselves, in words; "" for none: then an engine's is added."""
     points = profile.points
+    if inside := points.get("host_inside"):
+        return str(inside)
     if not points.get("step_overhead_us") and all(op["name"] != OPERATOR for op in points.get("per_sequence", ())):
         return ""
     return "measured in the profile's own steps"

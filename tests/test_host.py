@@ -111,3 +111,10 @@ def test_every_plan_prints_it():
     document = {"workload": workload, "slo": {"attainment": 0.5, "ttft_s": 5.0}, "run": {"warmup_s": 0.0}}
     made = plan(scenario_from_doc({**document, "engine": {"async_scheduling": True}}), most=1, **ALONE)
     assert any(note.startswith("host time: 0.6 ms a step, 15 us a sequence") for note in made["notes"])
+
+
+def test_a_folder_of_layers_timed_inside_an_engine_is_not_charged_again(data_dir):
+    folder = data_dir / "measured/rtx4090_llama-3.1-8b/kernels"
+    one = resolved(str(folder), async_scheduling=True)
+    assert one.host == NONE
+    assert "none added: layers timed inside the engine" in one.host_line
