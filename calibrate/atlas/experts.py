@@ -22,7 +22,7 @@ DEALS = 8
 NO_GATE = {(2688, 1856), (1024, 2688), (2048, 5120)}
 """(hidden, inter) of measured shapes with two matrices instead of three: Nemotron's squared ReLU. The tables do not
 say so; three matrices could not be read as fast as they ran."""
-NEIGHBOURS = 6
+NEIGHBOURS = 8
 WEIGHTS = np.array([1.0, 1.0, 0.5, 1.0, 0.5, 1.0])
 """What an octave of hidden size, width a rank, top-k, experts a rank, experts and alignment of the width counts in the
 distance of shapes; chosen on H200, B200 and L40S, the other GPUs held back."""
@@ -54,6 +54,11 @@ class MoeShape:
     def reached(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(experts, rows) on the fullest rank, by tokens of all ranks."""
         return reached(self.experts, self.topk, self.ep, tuple(int(t) for t in tokens))
+
+    def load(self, tokens: np.ndarray) -> np.ndarray:
+        """Rows of an expert that has some, on the fullest rank: what its kernel's efficiency goes by. Ascending."""
+        experts, rows = self.reached(tokens)
+        return np.maximum.accumulate(rows / np.maximum(experts, 1.0)) + 1e-9 * tokens
 
 
 def measured(dtype: str, key: list[int]) -> MoeShape:

@@ -235,8 +235,9 @@ class Pricer:
         return 2.0 * rows * s.weights / self.peak(s.dtype), moved / self.bandwidth
 
     def moe(self, shape: MoeShape, without: Sequence[int] = (0, 0, 0, 0)) -> tuple[np.ndarray, Priced]:
-        """(token counts, times) of one layer's routed experts on one rank; of other shapes the ratio to the bound at
-        the same tokens. without: (hidden, inter, topk, experts) to leave out, for held-out errors.
+        """(token counts, times) of one layer's routed experts on one rank; of other shapes the ratio to the bound, half
+        at the same tokens and half at the same rows an expert. without: (hidden, inter, topk, experts) to leave out,
+        for held-out errors.
 
         Rows below the bound count at it: their weights stayed in cache, as no serving step finds them."""
         dtype = "bf16" if shape.dtype == "fp16" else shape.dtype
@@ -255,11 +256,14 @@ class Pricer:
         weights, octaves = (
             ([(int(exact[0]), 1.0)], 0.0) if len(exact) else nearest_experts(rows.keys, asked, self.apart)
         )
-        over = np.zeros(len(tokens))
+        over, load = np.zeros(len(tokens)), shape.load(tokens)
         for row, weight in weights:
-            theirs = self.moe_times(measured(dtype, rows.keys[row].tolist()), tokens)
+            one = measured(dtype, rows.keys[row].tolist())
+            theirs = self.moe_times(one, tokens)
             seconds = np.maximum(completed([tokens], rows.seconds[row]), np.maximum(*theirs))
-            over += weight * np.log(seconds / (MOE_CALL_S + np.hypot(*theirs)))
+            ratio = np.log(seconds / (MOE_CALL_S + np.hypot(*theirs)))
+            alike = ratio if len(weights) == 1 else (ratio + np.interp(load, one.load(tokens), ratio)) / 2
+            over += weight * alike
         seconds = np.maximum(np.exp(over) * (MOE_CALL_S + np.hypot(*bound)), np.maximum(*bound))
         error = self.error("moe", dtype, octaves)
         cover, error, words = covered(weights, max(octaves - 1.0, 0.0), error)
