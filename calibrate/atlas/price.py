@@ -20,7 +20,7 @@ from calibrate.atlas.tables import Atlas, Table
 from calibrate.link import ERROR as LINK_ERROR
 from calibrate.link import all_reduce_s, bandwidth_of
 from calibrate.precision import WEIGHT_BYTES
-from calibrate.step import EXTRAPOLATED
+from calibrate.step import EXTRAPOLATED, INTERPOLATED
 from workloads.errors import InputError
 
 GEMM_NAMES = {"bf16": ("bfloat16",), "fp8": ("fp8",), "fp8_block": ("fp8_block", "fp8"), "nvfp4": ("nvfp4",)}
@@ -35,6 +35,8 @@ COMPUTE = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4"}
 """Matrix units a weight type computes on; the others compute in bf16."""
 OWN_LINKS = {"l40s": "pcie4", "rtx-pro-6000": "pcie5"}
 """What joins the measured GPUs of a node; NVLink where nothing is said."""
+TOKENS = 2.0 ** np.arange(16)
+"""Tokens of a step that prices are laid out at where no matrix multiply was measured."""
 EFFICIENCY = 0.7
 """Share of the bound that an unmeasured operator reaches."""
 ROUTING = "power_law_1.2"
@@ -59,12 +61,12 @@ class Pricer:
         self.flops["fp4"] = flops.get("fp4", flops["bf16"])
         about, self.own_link = atlas.header["link"], OWN_LINKS.get(atlas.gpu.lower(), "nvlink")
         self.link = link or self.own_link
-        self.link_bandwidth = bandwidth_of(self.link, self.own_link, about["bandwidth"], atlas.header["name"])
+        self.link_bandwidth = bandwidth_of(self.link, self.own_link, about["bandwidth"], str(atlas.header.get("name")))
         self.apart = atlas.gpu.lower() in TWO_KERNELS
-        gemm = self._table("gemm")
-        self.tokens: np.ndarray = gemm.axes[0][1].astype(float)
+        gemm = next((t for b in (backend, *atlas.backends) if (t := atlas.table(b, "gemm")) is not None), None)
+        self.tokens: np.ndarray = TOKENS if gemm is None else gemm.axes[0][1].astype(float)
 
-    def _table(self, operator: str, required: bool = True) -> Table:
+    def _table(self, operator: str) -> Table:
         for backend in (self.backend, *self.atlas.backends):
             table = self.atlas.table(backend, operator)
             if table is not None:
@@ -83,8 +85,8 @@ class Pricer:
         it between shapes."""
         ours = "bf16" if dtype == "fp16" else dtype
         stated = stated_error(self.atlas.gpu, (self.backend, *self.atlas.backends), operator, ours, octaves)
-        if stated is not None:
-            return stated
+        if stated is not None or not octaves:
+            return stated or 0.0
         for backend in (self.backend, *self.atlas.backends):
             for name in (f"{backend}/{operator}", f"{backend}/{operator}_core"):
                 errors = self.atlas.header["tables"].get(name, {}).get("held_out", {})
@@ -244,7 +246,8 @@ class Pricer:
         rows = self._named("moe", "moe_dtype", MOE_NAMES.get(dtype, ()))
         tokens = (rows or self._table("moe")).axes[0][1].astype(float)
         if rows is not None:
-            rows = rows.where(distribution=ROUTING).among(lambda keys: (keys[:, :4] != np.array(without)).any(axis=1))
+            rows = rows.where(distribution=ROUTING) if "distribution" in rows.columns else rows
+            rows = rows.among(lambda keys: (keys[:, :4] != np.array(without)).any(axis=1))
         bound = self.moe_times(shape, tokens)
         if rows is None or not len(rows):
             seconds = np.maximum.accumulate(CALL_S + np.maximum(*bound) / EFFICIENCY)
@@ -289,6 +292,27 @@ class Pricer:
             return size, Priced(completed([size], found.seconds[0]), 0, 0.0, f"{rows.name} measured")
         seconds = all_reduce_s(self.link, self.link_bandwidth, gpus, 2.0 * size)
         return size, Priced(seconds, EXTRAPOLATED, LINK_ERROR[self.link], f"latency and bytes over {self.link}")
+
+    # ---- what a source of one's own may know beyond this (`own`) ---------------------------------------------
+
+    def router_in_experts(self, shape: MoeShape) -> bool:
+        """Whether the times of these experts hold the router's matrix multiply."""
+        return False
+
+    def streamed(self, name: str, bytes_per_token: float) -> Priced:
+        """Times by token count of an operator that only moves bytes: a formula."""
+        seconds = self.elementwise(bytes_per_token, self.tokens)
+        return Priced(seconds, INTERPOLATED, FORM_ERROR, "bytes at a share of bandwidth")
+
+    def measured(self, name: str, bytes_per_token: float) -> Priced | None:
+        """The same of a small operator that the tables count within others or not at all, where it was measured."""
+        return None
+
+    def prefixes(
+        self, heads: int, kv_heads: int, head_dim: int, window: int, kv_dtype: str
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """(new, cached, seconds [new, cached]) of one sequence, where prefixes were measured and not worked out."""
+        return None
 
     def elementwise(self, bytes_per_token: float, tokens: np.ndarray) -> np.ndarray:
         """Norms, activations, embedding: bytes at a share of bandwidth and a launch; not measured."""

@@ -6,7 +6,9 @@ kvcast profile show h200-llama-3.1-8b-aic
 kvcast profile show --model llama-2-7b --context 1000000
 kvcast profile show h200-llama-3.1-8b-aic --model llama-3.1-8b --context 1000000
 kvcast profile show profile.json --html profile.html
+kvcast profile show mine --model qwen3-8b
 kvcast profile diff monday.json friday.json
+kvcast profile diff mine atlas:h200 --model qwen3-8b
 kvcast profile kv-log vllm.log
 """
 
@@ -21,41 +23,28 @@ from kvcast.commands import block_size, gpus, output, tokens
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="bundled profiles and models")
+    listing = actions.add_parser("list", help="GPUs, and what is known of each")
     models = actions.add_parser("models", help="bundled models: layers, KV bytes, weights by precision")
     models.add_argument("--markdown", action="store_true", help="as the page docs/models.md")
-    show = actions.add_parser("show", help="one profile, or the KV arithmetic of a model")
-    show.add_argument(
-        "profile",
-        metavar="PROFILE",
-        nargs="?",
-        help="bundled name, profile file, folder of operator tables, or roofline:GPU",
+    models.add_argument(
+        "--matrix",
+        action="store_true",
+        help="which GPU holds which model, in how many GPUs, and what its times rest on",
     )
-    show.add_argument("--model", metavar="M", help="bundled model name or path of a Hugging Face config.json")
+    models.add_argument("--dtype", default="bf16", help="of unquantized weights in the matrix (default bf16)")
+    show = actions.add_parser("show", help="one profile, or the KV arithmetic of a model")
+    show.add_argument("profile", metavar="PROFILE", nargs="?", help=ANY)
     show.add_argument(
         "--context", metavar="TOKENS", type=tokens, help="show the KV cache one sequence of this length takes"
-    )
-    show.add_argument(
-        "--dtype",
-        default="bf16",
-        help="weights: bf16, fp16, fp8, int4, mxfp4, nvfp4 (default bf16, or what the checkpoint is quantized to)",
-    )
-    show.add_argument(
-        "--kv-dtype", default=None, help="KV cache: bf16, fp16 or fp8 (default: as the weights, bf16 for fp8)"
-    )
-    show.add_argument(
-        "--tensor-parallel",
-        metavar="N",
-        type=gpus,
-        default=None,
-        help="GPUs per replica (default: the profile's, else 1)",
     )
     show.add_argument(
         "--html", metavar="FILE", type=output, help="write measured-against-fitted plots of a calibrated profile"
     )
     diff = actions.add_parser("diff", help="what moved between two profiles, by operator and by step")
-    diff.add_argument("a", metavar="A", help="bundled name or profile file")
-    diff.add_argument("b", metavar="B", help="bundled name or profile file")
+    diff.add_argument("a", metavar="A", help=ANY)
+    diff.add_argument("b", metavar="B", help="the same")
+    for command in (show, diff):
+        _add_model(command)
     log = actions.add_parser("kv-log", help="KV blocks from the start-up log of vLLM or SGLang")
     log.add_argument("log", metavar="LOG", type=Path)
     log.add_argument(
@@ -69,84 +58,74 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         command.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
 
 
+ANY = "bundled name, profile file, folder of operator rows or tables, atlas:GPU, or roofline:GPU"
+
+
+def _add_model(command: argparse.ArgumentParser) -> None:
+    """What a profile that fits any model is asked about."""
+    command.add_argument("--model", metavar="M", help="bundled model name or path of a Hugging Face config.json")
+    command.add_argument(
+        "--dtype",
+        default=None,
+        help="weights: bf16, fp16, fp8, int4, mxfp4, nvfp4 (default bf16, or what the checkpoint is quantized to)",
+    )
+    command.add_argument(
+        "--kv-dtype", default=None, help="KV cache: bf16, fp16 or fp8 (default: as the weights, bf16 for fp8)"
+    )
+    command.add_argument(
+        "--tensor-parallel",
+        metavar="N",
+        type=gpus,
+        default=None,
+        help="GPUs per replica (default: the profile's, else 1)",
+    )
+
+
 def run(args: argparse.Namespace) -> int:
     from kvcast import text
+    from kvcast.present import gpu_list
 
-    actions = {"list": lambda _: _list(), "models": _models, "show": _show, "diff": _diff, "kv-log": _kv_log}
+    actions = {
+        "list": lambda _: gpu_list.document(),
+        "models": _models,
+        "show": _show,
+        "diff": _diff,
+        "kv-log": _kv_log,
+    }
     document = actions[args.action](args)
     if args.json:
         print(text.to_json(document))
     else:
-        print(_list_text(document) if args.action == "list" else "\n".join(document["lines"]))
+        print(gpu_list.as_text(document) if args.action == "list" else "\n".join(document["lines"]))
     return 0
 
 
-# -- list --------------------------------------------------------------------------------------------------------------
-
-
-def _list() -> dict[str, Any]:
-    from calibrate.atlas.tables import about, bundled_gpus, load
-    from calibrate.models import bundled_models, resolve_model
-    from calibrate.profile import fitting
-
-    profiles = [one.describe() for one in fitting()]
-    models = []
-    for name in bundled_models():
-        model = resolve_model(name)
-        models.append(
-            {
-                "name": name,
-                "parameters": model.parameters,
-                "active_parameters": model.active_parameters,
-                "max_context": model.max_context,
-                "kv_bytes_per_token_bf16": model.kv_bytes_per_token("bf16"),
-            }
-        )
-    return {"profiles": profiles, "atlas": [about(load(gpu)) for gpu in bundled_gpus()], "models": models}
-
-
-def _list_text(document: dict[str, Any]) -> str:
-    from kvcast import text
-
-    profiles = [
-        [p["id"], p["device"]["name"], p["model"] or "any", p["dtype"], str(p["tensor_parallel"]), p["label"]]
-        for p in document["profiles"]
-    ]
-    atlas = [
-        [a["profile"], a["name"], f"{a['memory_gib']:g} GiB", *(", ".join(a[k]) for k in ("engines", "weights"))]
-        for a in document["atlas"]
-    ]
-    models = [
-        [
-            m["name"],
-            f"{m['parameters'] / 1e9:.1f} B",
-            f"{m['active_parameters'] / 1e9:.1f} B",
-            text.count(m["max_context"]),
-            text.count(m["kv_bytes_per_token_bf16"]),
-        ]
-        for m in document["models"]
-    ]
-    return "\n\n".join(
-        [
-            text.table(["profile", "GPU", "model", "dtype", "TP", "what it rests on"], profiles, left=6),
-            "any model on a GPU with measured operators, at any width:",
-            text.table(["profile", "GPU", "memory", "kernels of", "weights measured"], atlas, left=5),
-            "any other GPU or model: roofline:GPU, from datasheet figures (about 30 % off)\n"
-            "hardware.gpu = NAME takes the first of these three that fits",
-            text.table(["model", "parameters", "active", "context", "KV bytes/token (bf16)"], models),
-            "any other model: the path of its Hugging Face config.json; more of these: kvcast profile models",
-        ]
-    )
+# -- lists -------------------------------------------------------------------------------------------------------------
 
 
 def _models(args: argparse.Namespace) -> dict[str, Any]:
     from kvcast import text
-    from kvcast.present import models_page
+    from kvcast.present import model_matrix, models_page
 
+    if args.matrix:
+        on = model_matrix.gpus()
+        found = model_matrix.rows(models_page.bundled(), on, args.dtype)
+        lines = (
+            model_matrix.as_markdown(found, on).splitlines()
+            if args.markdown
+            else [text.table(model_matrix.columns(on), model_matrix.table(found), left=len(on) + 2)]
+        )
+        return {"matrix": [_as_json(row) for row in found], "lines": lines}
     if args.markdown:
         return {"lines": models_page.as_markdown().splitlines()}
     rows = models_page.rows()
     return {"models": rows, "lines": [text.table(models_page.COLUMNS, models_page.table(rows), left=1)]}
+
+
+def _as_json(row: dict[str, Any]) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {**row, "cells": {gpu: asdict(one) for gpu, one in row["cells"].items()}}
 
 
 # -- show --------------------------------------------------------------------------------------------------------------
@@ -166,30 +145,43 @@ def _show(args: argparse.Namespace) -> dict[str, Any]:
         return {"profile": profile.describe(), "lines": _profile_lines(profile)}
     model = resolve_model(name)
     tp = args.tensor_parallel or (profile.tensor_parallel if profile else 1)
-    kv_dtype = args.kv_dtype or (profile.kv_dtype if profile is not None else model.kv_dtype(args.dtype))
+    asked = args.dtype or "bf16"
+    kv_dtype = args.kv_dtype or (profile.kv_dtype if profile is not None else model.kv_dtype(asked))
     if profile is not None and not profile.fits(known_as(model), profile.dtype, tp):
         raise InputError(
             f"profile {profile.id!r} is for {profile.model} tensor_parallel {profile.tensor_parallel}; asked for"
             f" {model.name} tensor_parallel {tp}"
         )
-    dtype = model.weight_dtype(args.dtype) if profile is None else profile.dtype
+    dtype = model.weight_dtype(asked) if profile is None else profile.dtype
     return _fit(model, profile, dtype, kv_dtype, tp, args.context)
 
 
 def _profile(args: argparse.Namespace) -> Any:
-    from calibrate.models import resolve_model
-    from calibrate.profile import bundled_profile, bundled_profiles, load_profile
-    from calibrate.resolve import resolve_profile
+    return None if args.profile is None else _resolved(args.profile, args)
 
-    if args.profile is None:
-        return None
-    if args.profile in bundled_profiles():
-        return bundled_profile(args.profile)
-    if args.profile.endswith(".json"):
-        return load_profile(Path(args.profile))
-    model = resolve_model(args.model or "llama-3.1-8b")
-    kv_dtype = args.kv_dtype or model.kv_dtype(args.dtype)
-    return resolve_profile(args.profile, model, model.weight_dtype(args.dtype), args.tensor_parallel or 1, kv_dtype)
+
+def _fixed(spec: str) -> Any:
+    """The profile of a spec that is of one model, None for one that prices any."""
+    from calibrate.profile import bundled_profile, bundled_profiles, load_profile
+
+    if spec in bundled_profiles():
+        return bundled_profile(spec)
+    return load_profile(Path(spec)) if spec.endswith(".json") else None
+
+
+def _resolved(spec: str, args: argparse.Namespace, like: Any = None) -> Any:
+    """The profile of a spec for the model, types and width that are asked for; what is not asked for is as in the
+    profile `like`, else what the spec was measured with."""
+    from calibrate.models import resolve_model
+    from calibrate.resolve import measured_with, resolve_profile
+
+    fixed = _fixed(spec)
+    if fixed is not None:
+        return fixed
+    model = resolve_model(args.model or (like and like.model) or measured_with(spec))
+    asked = args.dtype or (like.dtype if like else "bf16")
+    dtype, kv_dtype = model.weight_dtype(asked), args.kv_dtype or (like.kv_dtype if like else model.kv_dtype(asked))
+    return resolve_profile(spec, model, dtype, args.tensor_parallel or (like.tensor_parallel if like else 1), kv_dtype)
 
 
 def _profile_lines(profile: Any) -> list[str]:
@@ -206,7 +198,7 @@ def _profile_lines(profile: Any) -> list[str]:
     lines.append(f"content hash: {described['content_hash']}")
     lines.append(f"host time: {_host_words(profile)}")
     if "rests_on" in profile.points:
-        lines += ["", _rests_on(profile.points["rests_on"])]
+        lines += ["", *_rests_on(profile.points["rests_on"])]
     if is_calibrated(profile):
         lines += ["", *calibration_lines(profile)]
     return lines
@@ -221,12 +213,15 @@ def _host_words(profile: Any) -> str:
     return f"none in these times; a run adds the engine's. {added[0].upper()}{added[1:]}"
 
 
-def _rests_on(operators: list[dict[str, Any]]) -> str:
-    """What each operator of a step rests on, and how far it is expected to err."""
+def _rests_on(operators: list[dict[str, Any]]) -> list[str]:
+    """What each operator's time rests on, and how far it is expected to be off."""
     from kvcast import text
 
-    rows = [[o["name"], str(o["repeat"]), o["coverage"], text.percent(o["error"]), o["basis"]] for o in operators]
-    return text.table(["operator", "calls", "coverage", "error", "rests on"], rows, left=1)
+    rows = [
+        [o["name"], str(o["repeat"]), o["coverage"], text.percent(o["error"]) if o["error"] else "-", o["basis"]]
+        for o in operators
+    ]
+    return [text.table(["operator", "calls", "", "expected error", "rests on"], rows, left=5)]
 
 
 def _write_html(profile: Any, path: Path) -> None:
@@ -244,12 +239,15 @@ def _write_html(profile: Any, path: Path) -> None:
 
 
 def _diff(args: argparse.Namespace) -> dict[str, Any]:
-    from calibrate.profile import bundled_profile, bundled_profiles, load_profile
-    from kvcast.present.profile_report import diff, diff_lines
+    from calibrate.models import resolve_model
+    from kvcast.present.profile_diff import diff, diff_lines
 
-    bundled = bundled_profiles()
-    a, b = (bundled_profile(name) if name in bundled else load_profile(Path(name)) for name in (args.a, args.b))
-    changes = diff(a, b)
+    like = _fixed(args.a) or _fixed(args.b)
+    a = _resolved(args.a, args, like)
+    b = _resolved(args.b, args, like or a)
+    name = args.model or a.model or b.model
+    model = resolve_model(name) if name and b.model in (None, a.model or b.model) else None
+    changes = diff(a, b, model)
     return {"a": a.describe(), "b": b.describe(), **changes, "lines": diff_lines(a, b, changes)}
 
 

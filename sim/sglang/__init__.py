@@ -100,7 +100,7 @@ def defaults(profile: DeviceProfile) -> dict[str, int]:
 
 
 def host_mode(keys: EngineConfig | EngineParams) -> str:
-    return "async" if getattr(keys, "overlap_schedule", True) else "sync"
+    return "async" if keys.overlap_schedule else "sync"
 
 
 def most_seqs(contexts: float) -> int:
