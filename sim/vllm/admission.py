@@ -21,14 +21,14 @@ def admit(s: VllmScheduler) -> None:
         r = s.waiting.head()
         if r is s.blocked and _still_blocked(s):
             break
-        if _finds_no_lora_slot(s, r):
+        if finds_no_lora_slot(s, r):
             skipped.append(s.waiting.pop())
             continue
         tokens = _fit(s, r)
         if not tokens:
             break
         s.waiting.pop()
-        _start(s, r, tokens)
+        start(s, r, tokens)
     if not s.deferring:
         s.left_waiting = len(s.waiting) > 0
     for r in reversed(skipped):
@@ -41,7 +41,7 @@ def _still_blocked(s: VllmScheduler) -> bool:
     return bool(s.running) and not s.blocked_written and s.p.reserve_full_isl and s.cache.free < s.blocked_need
 
 
-def _finds_no_lora_slot(s: VllmScheduler, r: Request) -> bool:
+def finds_no_lora_slot(s: VllmScheduler, r: Request) -> bool:
     return r.lora >= 0 and 0 < s.p.max_loras <= len(s.loras) and r.lora not in s.loras
 
 
@@ -79,7 +79,7 @@ def _record_hit(s: VllmScheduler, r: Request, hit: int, limit: int) -> None:
         s.log.hit(r, hit * s.b, own * s.b, fleet * s.b)
 
 
-def _start(s: VllmScheduler, r: Request, tokens: int) -> None:
+def start(s: VllmScheduler, r: Request, tokens: int) -> None:
     """Give r a place in the batch, and its first chunk unless it loads."""
     s.log.admitted(r, s.now_s)
     r.order = s.admitted
