@@ -38,6 +38,7 @@ from sim.measure.stability import BOUNDED, Stability, assess_fleet
 from sim.measure.tables import (
     cache_table,
     class_table,
+    clients_row,
     fate_columns,
     front_end_row,
     requests_table,
@@ -48,7 +49,7 @@ from sim.measure.tables import (
 from sim.measure.timeline import interval_ends, interval_of, timeline
 from sim.measure.utilization import utilization
 from sim.measure.verdict import judge, named_limits, sample_of
-from sim.recording import COMPLETED, NOT_ARRIVED, Recording, Samples, Steps
+from sim.recording import ABANDONED, COMPLETED, NOT_ARRIVED, Recording, Samples, Steps
 from sim.scenario import RunConfig, Scenario, SloClass
 from workloads.columns import Workload
 
@@ -184,6 +185,7 @@ def build_report(
         "cost": cost,
         "replicas": len(rec.steps),
         **({} if rec.retries is None else {"replicas_held": held, "retries": int(rec.retries[inside].sum())}),
+        **({} if rec.clients is None else {"clients": clients_row(rec, inside)}),
         "tensor_parallel": gpus,
         "profile": profile,
         "profile_hash": profile_hash,
@@ -265,8 +267,8 @@ def stability_of(rec: Recording, workload: Workload, window: Window) -> Stabilit
     tokens = workload.prompt_tokens + workload.output_tokens
     return assess_fleet(
         rec.arrival_s[entered],
-        rec.admit_s[entered],
-        rec.finish_s[entered],
+        np.where(rec.status == ABANDONED, rec.left_s, rec.admit_s)[entered],
+        rec.left_s[entered],
         tokens[entered],
         rec.replica[entered],
         window.start_s,

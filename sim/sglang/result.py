@@ -71,3 +71,25 @@ def drop_unread(s: SGLangScheduler, r: RadixRequest) -> None:
         r.gap_from = s.log.take_back_gap(r.id)
     else:
         r.gap_from = s.decode_before if lost else s.last_decode
+
+
+def leave(s: SGLangScheduler, r: RadixRequest) -> None:
+    """Nobody wants the rest of r any more, between two steps: what it has computed stays in the cache."""
+    computed = s.batch.computed(r)
+    if r in s.batch.members:
+        s.running_tokens -= computed + 1
+        s.batch.remove(r)
+    else:
+        s.running_tokens -= r.known
+    if r is s.chunked:
+        s.chunked = None
+    for those in (s.joined, s._prefilled):
+        if r in those:
+            those.remove(r)
+    s.result.prefilled = [row for row in s.result.prefilled if row[0] is not r]
+    s.log.recomputed(r, computed)
+    r.done_before = max(r.done_before, computed)
+    s.store(r, computed)
+    s.let_go(r)
+    del s.running[r]
+    s.somebody_left = True

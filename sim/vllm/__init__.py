@@ -174,5 +174,6 @@ ENGINE = Engine(
     has_groups=True,
     has_tiers=True,
     has_optimum=True,
+    has_cancel=True,
     has_oracle=True,
 )
