@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from sim.measure.collapse import fall_of
 from sim.recording import ABANDONED, COMPLETED, NOT_ARRIVED, QUEUE_FULL, SHED, UNFINISHED
 from sim.scenario import ClientConfig, EngineParams
 from sim.simulate import run
@@ -80,3 +81,115 @@ def test_nothing_is_lost_and_what_is_computed_is_useful_or_wasted(kind: dict, ah
         gave_up, wasted = gave_up + int(use.timeouts.sum()), wasted + int(use.wasted_tokens.sum())
     assert gave_up > 20
     assert wasted > 100
+
+
+def test_a_client_gives_up_by_hand() -> None:
+    """One place to run, the first answer takes 5 s. The second request is given up at 3.25 s while it waits, leaves the
+    queue at the end of that step, and is there again; it begins at 5 s and is given up 6 s after 4 s."""
+    w = plain([0.0, 0.0, 8.5], [4, 4, 4], [5, 9, 2])
+    kind = client(timeout_s=6.0, first_token_timeout_s=3.25)
+    once = run(w, params(max_num_seqs=1), UnitSteps(), client=kind)
+    assert once.status.tolist() == [COMPLETED, ABANDONED, COMPLETED]
+    assert (once.admit_s[2], once.finish_s[2]) == (8.5, 10.5)
+    r = run(w, params(max_num_seqs=1), UnitSteps(), client=replace(kind, retries=1))
+    assert r.clients is not None
+    assert (r.clients.attempts.tolist(), r.clients.timeouts.tolist()) == ([1, 2, 1], [0, 2, 0])
+    assert r.status.tolist() == [COMPLETED, ABANDONED, COMPLETED]
+    assert r.clients.wasted_tokens.tolist() == [0, 4 + 4, 0]  # steps from 5 to 10 s
+    assert (r.clients.abandoned_s[1], r.admit_s[2], r.finish_s[2]) == (10.0, 10.0, 12.0)
+    assert np.isnan(r.first_token_s[1])
+
+
+def test_the_engine_lets_go_at_the_end_of_the_step() -> None:
+    w = plain([0.0, 3.0], [4, 4], [9, 1])
+    r = run(w, params(max_num_seqs=1), UnitSteps(), client=client(timeout_s=4.5))
+    assert r.clients is not None
+    assert (r.clients.abandoned_s[0], r.admit_s[1]) == (4.5, 5.0)
+    later = run(w, params(max_num_seqs=1, async_scheduling=True), UnitSteps(), client=client(timeout_s=4.5))
+    assert later.admit_s[1] == 6.0  # the step after is decided already
+
+
+def test_latency_counts_from_the_first_attempt_and_pauses_grow() -> None:
+    """Refused at 0.1 s and after a pause of 1 s, less a quarter at most; the first has ended before the pause of 2 s has."""
+    w = plain([0.0, 0.1], [4, 4], [2, 1])
+    limits = params(max_num_queued_reqs=1)
+    r = run(w, limits, UnitSteps(), client=client(retries=3, backoff_s=1.0), seed=5)
+    assert r.clients is not None
+    assert (r.status.tolist(), r.clients.refusals.tolist(), r.arrival_s[1]) == ([COMPLETED] * 2, [0, 2], 0.1)
+    assert 0.1 + 0.75 * 3 < r.admit_s[1] < 0.1 + 3
+    assert run(w, limits, UnitSteps(), client=client(retries=3, backoff_s=1.0), seed=6).admit_s[1] != r.admit_s[1]
+    short = run(w, limits, UnitSteps(), client=client(retries=3, backoff_s=1.0, max_backoff_s=0.1))
+    assert short.status.tolist() == [COMPLETED, QUEUE_FULL]
+
+
+def test_the_least_important_are_refused_first_and_sessions_that_go_on_last() -> None:
+    """One runs, and they wait in order: the unimportant are refused from one waiting on, the important from two on."""
+    w = plain([0.0, 0.1, 0.2, 0.3, 0.4], [4] * 5, [9] * 5, priority=np.array([0, 7, 7, 0, 0], np.int32))
+    r = run(w, params(max_num_seqs=1), UnitSteps(), shed_over=1)
+    assert r.status.tolist() == [COMPLETED, COMPLETED, SHED, COMPLETED, SHED]
+    turns = {"session_id": np.array([0, 1, 2, 3, 3]), "turn": np.array([0, 0, 0, 0, 1])}
+    w = plain([0.0, 0.1, 0.2, 0.3, 0.4], [4] * 5, [9] * 5, **turns)
+    for first, last in ((False, SHED), (True, COMPLETED)):
+        r = run(w, params(max_num_seqs=1), UnitSteps(), shed_over=1, sessions_first=first)
+        assert r.status.tolist() == [COMPLETED, COMPLETED, SHED, SHED, last]
+
+
+def overloaded(seconds: float = 60.0) -> tuple:
+    """One at a time, an answer in 0.1 s, and 15 requests a second for a while."""
+    rng = np.random.default_rng(0)
+    arrival_s = np.cumsum(rng.exponential(1 / 15, int(15 * seconds)))
+    w = plain(arrival_s, [4] * len(arrival_s), [10] * len(arrival_s))
+    return w, params(max_num_seqs=1), LinearSteps(0.01, 0, 0, 0, 0, 0)
+
+
+def test_retries_without_a_pause_make_an_overload_worse_and_a_limit_keeps_the_served_fast() -> None:
+    w, p, steps = overloaded()
+
+    def told(limit: int | None = None, **kind) -> tuple[float, float, float, float]:
+        r = run(w, replace(p, max_num_queued_reqs=limit), steps, client=ClientConfig(**kind))
+        assert r.clients is not None
+        done = r.status == COMPLETED
+        e2e_s = np.quantile((r.finish_s - r.arrival_s)[done], 0.95)
+        wasted = r.clients.wasted_tokens.sum() / sum(s.n_decode.sum() + s.prefill_tokens.sum() for s in r.steps)
+        return float(done.mean()), r.clients.attempts.sum() / len(w), float(wasted), float(e2e_s)
+
+    patient, once = told(retries=1), told(timeout_s=1.0)
+    storm, calm = (told(timeout_s=1.0, retries=5, backoff_s=pause, max_backoff_s=8.0) for pause in (0.0, 4.0))
+    limited = told(limit=5)
+    assert patient[3] > 20.0  # everybody waits, in the end half a minute
+    assert once[2] > 0.3  # who is served last has waited most, and gives up in the middle of it
+    assert storm[1] > 1.5 * once[1]  # attempts
+    assert storm[0] <= once[0] + 0.02  # and no more answers in that time than without them
+    assert storm[2] > calm[2]
+    assert limited[3] < 0.75
+    assert limited[2] == 0
+    assert limited[0] > once[0]  # nothing is computed in vain: more are served
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"semantics": "trtllm"}, r"\[client\] timeouts with \[engine\] semantics = 'trtllm': expected semantics ="),
+        ({"frontend_us_per_output_token": 5.0}, r"\[client\] timeouts with \[engine\] frontend_us_per_output_token"),
+        ({"policy": "clairvoyant"}, r"\[client\] with an optimum or cache.policy = 'clairvoyant'"),
+    ],
+)
+def test_what_has_no_rule_is_refused_by_name(given: dict, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        run(plain([0.0], [4], [4]), params(**given), UnitSteps(), client=client(timeout_s=1.0))
+
+
+def test_a_run_that_fell_says_when() -> None:
+    n = 1000
+    arrival_s, classes = np.arange(n, dtype=float), np.zeros(n, np.int64)
+    rng = np.random.default_rng(0)
+    held = rng.random(n) < 0.99
+    groups = [("chat", 0.95, [0])]
+    fallen = np.where(arrival_s < 600, held, rng.random(n) < 0.1)
+    fell = fall_of(arrival_s, fallen, classes, groups)
+    assert fell is not None
+    assert (fell["at_s"], fell["before"] > 0.95, fell["after"] < 0.2) == (600.0, True, True)
+    assert fall_of(arrival_s, held, classes, groups) is None
+    assert fall_of(arrival_s, np.where((arrival_s > 400) & (arrival_s < 700), False, held), classes, groups) is None
+    assert fall_of(arrival_s, rng.random(n) < 0.5, classes, groups) is None  # it never held
+    assert sum(fall_of(arrival_s, rng.random(n) < 0.95, classes, groups) is not None for _ in range(30)) == 0

@@ -61,7 +61,7 @@ class Clients:
                 self.timeouts[request] += 1
                 gives_up(request)
 
-        self._alarms[request] = self.env.call_at(at_s, request, rings, 1)
+        self._alarms[request] = self.env.call_at(at_s, request, rings, self.attempts[request])
 
     def ends(self, request: int) -> None:
         """The attempt is over (mutates): nobody waits for it any more."""

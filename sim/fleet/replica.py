@@ -111,6 +111,7 @@ class Replica:
         self._step_end: simpy.Event | None = None
         self._start_s = 0.0  # of the stretch in progress
         self._ends = NO_STEPS  # its step ends
+        self._announced = False  # they have been told to other replicas
         self._codes = b""  # and where their times come from
         # of its first step: chunks, sum of contexts, rows sampled
         self._shape: tuple[list[tuple[int, int]], int, int] = ([], 0, 0)
@@ -279,12 +280,6 @@ class Replica:
             self._coming_tokens -= self.log.prompt[request]
             self.front.dropped(request, 0)
             return
-        for held in self._held:
-            if held[1] == request:
-                self._held.remove(held)
-                self._held_tokens -= self.log.prompt[request]
-                self._let_go(request, 0)
-                return
         self._given_up[request] = self.env.now
         if self._loaded is not None:
             self._loaded = self.env.move(self._loaded, self.env.now, self.index)
@@ -306,16 +301,15 @@ class Replica:
     def _receive(self, until_s: float) -> bool:
         """Queue what was held and arrived by then, and let go of what was given up; whether there was any."""
         held, some = self._held, False
-        if self._given_up:
-            for request in [request for request, at_s in self._given_up.items() if at_s <= until_s]:
-                del self._given_up[request]
-                self._let_go(request, self.scheduler.cancel(request))
-                self._settled, some = False, True
         while held and held[0][0] <= until_s:
             _, request = held.popleft()
             self._held_tokens -= self.log.prompt[request]
             self.scheduler.submit(request)
             some = True
+        for request in [request for request, at_s in self._given_up.items() if at_s <= until_s]:
+            del self._given_up[request]
+            self._let_go(request, self.scheduler.cancel(request))
+            self._settled, some = False, True
         return some
 
     @property
@@ -447,13 +441,15 @@ class Replica:
             codes.append(code)
         self._ends, self._codes = ends, bytes(codes)
         self.scheduler.announce(ends)
+        self._announced = True
 
     def _complete(self) -> None:
         scheduler, ends = self.scheduler, self._ends
         k, end_s = len(ends), ends[-1]
         self._last_start_s = ends[-2] if k > 1 else self._start_s
-        if k > 1:
+        if k > 1 or self._announced:  # of a stretch cut to its first step nothing more arrives
             scheduler.fast_forward(k - 1)
+            self._announced = False
         scheduler.cache.now_s = end_s
         self._record_steps(k)
         if self.life is not None:

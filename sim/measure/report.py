@@ -18,6 +18,7 @@ import numpy as np
 
 from sim.measure import metrics
 from sim.measure.causes import miss_causes
+from sim.measure.collapse import fall_of
 from sim.measure.cost import busy_gpu_s, cache_worth, cost_summary
 from sim.measure.held import replicas_held
 from sim.measure.metrics import Window
@@ -48,7 +49,7 @@ from sim.measure.tables import (
 )
 from sim.measure.timeline import interval_ends, interval_of, timeline
 from sim.measure.utilization import utilization
-from sim.measure.verdict import judge, named_limits, sample_of
+from sim.measure.verdict import groups, judge, named_limits, sample_of
 from sim.recording import ABANDONED, COMPLETED, NOT_ARRIVED, Recording, Samples, Steps
 from sim.scenario import RunConfig, Scenario, SloClass
 from workloads.columns import Workload
@@ -130,10 +131,10 @@ def build_report(
         scenario.cost.gpu_hour_usd,
     )
 
-    groups = [inside & completed] + (
+    told_apart = [inside & completed] + (
         [inside & completed & (class_id == c) for c in range(n_classes)] if n_classes > 1 else []
     )
-    latency = latencies(rec, times, groups)
+    latency = latencies(rec, times, told_apart)
     told = latency_of(stability, scenario)
     shares = metrics.step_shares(rec.steps, window)
     fates = fate_counts(rec.status[inside])
@@ -143,6 +144,10 @@ def build_report(
         judged = judge(
             [sample_of(columns, rec.arrival_s, inside, named_limits(workload, slo))], scenario.slo, stability.stable
         )
+    fell = None
+    if limited and scenario.slo.attainment is not None:
+        targets = groups(named_limits(workload, slo), scenario.slo)
+        fell = fall_of(rec.arrival_s[inside], good[inside], class_id[inside], targets)
     summary: dict[str, Any] = {
         **throughput(rec, workload, window, inside & completed, prefilled_tokens, output_tokens),
         "request_goodput": float((good & inside).sum()) / window.seconds if limited and window.seconds > 0 else None,
@@ -176,6 +181,7 @@ def build_report(
         "model_error": None,
         "stable": stability.stable,
         "stable_reason": stability.reason,
+        **({} if fell is None else {"fell": fell}),
         **({"shocks": _shocks(rec, workload, scenario, slo, class_id, good, inside, window)} if scenario.shock else {}),
         "backlog_growth_per_s": stability.growth_requests_per_s,
         "backlog_growth_tokens_per_s": stability.growth_tokens_per_s,
@@ -185,7 +191,7 @@ def build_report(
         "cost": cost,
         "replicas": len(rec.steps),
         **({} if rec.retries is None else {"replicas_held": held, "retries": int(rec.retries[inside].sum())}),
-        **({} if rec.clients is None else {"clients": clients_row(rec, inside)}),
+        **({} if rec.clients is None else {"clients": clients_row(rec, workload, inside)}),
         "tensor_parallel": gpus,
         "profile": profile,
         "profile_hash": profile_hash,

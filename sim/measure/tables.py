@@ -240,11 +240,17 @@ def _client_columns(rec: Recording) -> dict[str, np.ndarray]:
     return {} if rec.clients is None else {name: getattr(rec.clients, name) for name in CLIENT_COUNTS}
 
 
-def clients_row(rec: Recording, inside: np.ndarray) -> dict[str, Any]:
-    """What the clients of the window's arrivals (bool [n]) did, over all their attempts."""
+def clients_row(rec: Recording, workload: Workload, inside: np.ndarray) -> dict[str, Any]:
+    """What the clients of the window's arrivals (bool [n]) did, over all their attempts.
+
+    wasted_share: of the tokens computed for the completed and the abandoned attempts, those of the abandoned."""
     assert rec.clients is not None
     row: dict[str, Any] = {name: int(column[inside].sum()) for name, column in _client_columns(rec).items()}
     row["retries"] = int(np.maximum(rec.clients.attempts[inside] - 1, 0).sum())
+    done = inside & (rec.status == COMPLETED)
+    computed = workload.prompt_tokens + workload.output_tokens - 1 - rec.hit_tokens + rec.recomputed_tokens
+    useful = int(computed[done].sum())
+    row["wasted_share"] = row["wasted_tokens"] / (useful + row["wasted_tokens"]) if useful + row["wasted_tokens"] else None
     row["abandoned"] = int((rec.status[inside] == ABANDONED).sum())
     return row
 
