@@ -33,8 +33,9 @@ STATUS = (
     SHED,
     ABANDONED,
 ) = range(len(STATUS))
-"""completed + unfinished + rejected + truncated + aborted + abandoned = arrived; `not_arrived` rows never reached the router
-(their predecessor did not finish, or the horizon came first). Run folders keep these numbers: new ones go last."""
+"""completed + unfinished + rejected + truncated + aborted + abandoned = arrived; `not_arrived` rows never reached the
+router (their predecessor did not finish, or the horizon came first). Run folders keep these numbers: new ones go
+last."""
 
 
 UNVERIFIED = "unverified"

@@ -356,8 +356,8 @@ class ClusterConfig:
 class ClientConfig:
     timeout_s: float | None = key(
         None,
-        "a client gives up on an answer that is not complete by then, seconds from its attempt; the engine lets go of it"
-        " at the end of a step",
+        "a client gives up on an answer that is not complete by then, seconds from its attempt; the engine lets go of"
+        " it at the end of a step",
         SECONDS,
     )
     first_token_timeout_s: float | None = key(

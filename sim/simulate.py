@@ -78,9 +78,9 @@ def run(
     the replicas as they are when the clock stops. hopeless stops the clock once too many requests have missed their
     limits. oracle: sim.fleet.oracle routes instead. warm begins with a saved cache (sim.fleet.warm) and serves what
     arrives after it was saved. record_cache keeps every acquisition and release of cached blocks (sim.optimum.schedule
-    needs it). client: what clients do when no answer comes (sim.fleet.clients). shed_over, sessions_first: what a gateway
-    refuses (sim.fleet.gate). With SGLang's semantics a row of step_log is (replica, start_s, P or D, [(request, tokens)], retracted,
-    tokens evicted, available, evictable and protected at the end of the step, waiting)."""
+    needs it). client: what clients do when no answer comes (sim.fleet.clients). shed_over, sessions_first: what a
+    gateway refuses (sim.fleet.gate). With SGLang's semantics a row of step_log is (replica, start_s, P or D, [(request,
+    tokens)], retracted, tokens evicted, available, evictable and protected at the end of the step, waiting)."""
     engine = engine_of(params)
     engine.check(params, record_cache)
     if processes:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sim.measure.collapse import fall_of
-from sim.recording import ABANDONED, COMPLETED, NOT_ARRIVED, QUEUE_FULL, SHED, UNFINISHED
+from sim.recording import ABANDONED, COMPLETED, QUEUE_FULL, SHED, UNFINISHED
 from sim.scenario import ClientConfig, EngineParams
 from sim.simulate import run
 from tests.fuzz import unequal
@@ -110,7 +110,7 @@ def test_the_engine_lets_go_at_the_end_of_the_step() -> None:
 
 
 def test_latency_counts_from_the_first_attempt_and_pauses_grow() -> None:
-    """Refused at 0.1 s and after a pause of 1 s, less a quarter at most; the first has ended before the pause of 2 s has."""
+    """Refused at 0.1 s and after a pause of 1 s, less a part; the first is over when the second pause has."""
     w = plain([0.0, 0.1], [4, 4], [2, 1])
     limits = params(max_num_queued_reqs=1)
     r = run(w, limits, UnitSteps(), client=client(retries=3, backoff_s=1.0), seed=5)

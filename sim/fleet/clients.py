@@ -80,10 +80,13 @@ class Clients:
         """An attempt is gone that had so many tokens in the cache's memory, or computed before it lost that
         (mutates)."""
         if computed:
-            self.wasted_tokens[request] += (
-                computed - self.log.hit_tokens[request] + self.log.recomputed_tokens[request]
-            )
+            self.wasted_tokens[request] += computed - self.log.hit_tokens[request] + self.log.recomputed_tokens[request]
 
     def use(self) -> ClientUse:
-        counts = (np.array(c, np.int64) for c in (self.attempts, self.refusals, self.timeouts, self.wasted_tokens))
-        return ClientUse(*counts, np.array(self.abandoned_s, np.float64))
+        return ClientUse(
+            np.array(self.attempts, np.int64),
+            np.array(self.refusals, np.int64),
+            np.array(self.timeouts, np.int64),
+            np.array(self.wasted_tokens, np.int64),
+            np.array(self.abandoned_s, np.float64),
+        )

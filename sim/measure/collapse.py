@@ -10,6 +10,7 @@ tell unstable or metastable from stable: which of both, only a run with less loa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def fall_of(
         if n < PARTS * FEWEST:
             continue
         edges = np.arange(PARTS + 1) * n // PARTS
-        missed = [wilson(float(met[a:b].sum()), int(b - a), CONFIDENCE)[1] < target for a, b in zip(edges, edges[1:], strict=False)]
+        missed = [wilson(float(met[a:b].sum()), int(b - a), CONFIDENCE)[1] < target for a, b in pairwise(edges)]
         held = PARTS
         while held and missed[held - 1]:
             held -= 1

@@ -250,7 +250,9 @@ def clients_row(rec: Recording, workload: Workload, inside: np.ndarray) -> dict[
     done = inside & (rec.status == COMPLETED)
     computed = workload.prompt_tokens + workload.output_tokens - 1 - rec.hit_tokens + rec.recomputed_tokens
     useful = int(computed[done].sum())
-    row["wasted_share"] = row["wasted_tokens"] / (useful + row["wasted_tokens"]) if useful + row["wasted_tokens"] else None
+    row["wasted_share"] = (
+        row["wasted_tokens"] / (useful + row["wasted_tokens"]) if useful + row["wasted_tokens"] else None
+    )
     row["abandoned"] = int((rec.status[inside] == ABANDONED).sum())
     return row
 
