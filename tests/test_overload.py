@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from kvcast import load_scenario, simulate
+from kvcast.cli import main
 from sim.measure.collapse import fall_of
 from sim.recording import ABANDONED, COMPLETED, QUEUE_FULL, SHED, UNFINISHED
 from sim.scenario import ClientConfig, EngineParams
@@ -193,3 +196,54 @@ def test_a_run_that_fell_says_when() -> None:
     assert fall_of(arrival_s, np.where((arrival_s > 400) & (arrival_s < 700), False, held), classes, groups) is None
     assert fall_of(arrival_s, rng.random(n) < 0.5, classes, groups) is None  # it never held
     assert sum(fall_of(arrival_s, rng.random(n) < 0.95, classes, groups) is not None for _ in range(30)) == 0
+
+
+SCENARIO = """
+[workload]
+rate = 40.0
+requests = 400
+[[workload.class]]
+name = "a"
+share = 1.0
+layers = [{ name = "prompt", scope = "dynamic", tokens = { value = 8000 } }]
+output = { value = 20 }
+[run]
+warmup_s = 0
+duration_s = 10.0
+[slo]
+ttft_s = 1.0
+attainment = 0.95
+[client]
+first_token_timeout_s = 1.5
+retries = 1
+[[shock]]
+kind = "cache-lost"
+at_s = 5
+duration_s = 0
+"""
+
+
+def test_what_clients_did_is_in_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "s.toml"
+    file.write_text(SCENARIO)
+    report = simulate(load_scenario(file))
+    s, requests = report.summary, report.requests
+    c = s["clients"]
+    assert s["arrived"] == s["completed"] + s["abandoned"] + sum(s["rejected"].values()) + s["unfinished"]
+    assert c["abandoned"] == s["abandoned"] > 50
+    assert c["attempts"] == s["arrived"] + c["retries"] == requests["attempts"].sum()
+    assert c["timeouts"] == s["abandoned"] + c["retries"]
+    assert 0 < c["wasted_share"] < 1
+    assert s["waiting_mean"] >= 0
+    assert s["shocks"][0]["after"]["waiting"] < s["abandoned"]  # who has given up does not wait for ever
+    assert s["attainment"] < s["completed"] / s["arrived"] < 0.9
+    assert f"clients: {c['attempts']} attempts for {s['arrived']} arrivals" in " ".join(report.notes)
+    assert main(["run", str(file), "--no-baseline"]) == 0
+    assert f"{s['abandoned']} abandoned by their clients" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_level_without_a_limit_is_refused_as_a_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "s.toml"
+    file.write_text(SCENARIO + "[cluster]\nsessions_first = true\n")
+    assert main(["run", str(file)]) == 2
+    assert "[cluster] sessions_first = true: expected shed_over with it" in capsys.readouterr().err

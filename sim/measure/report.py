@@ -50,7 +50,7 @@ from sim.measure.tables import (
 from sim.measure.timeline import interval_ends, interval_of, timeline
 from sim.measure.utilization import utilization
 from sim.measure.verdict import groups, judge, named_limits, sample_of
-from sim.recording import ABANDONED, COMPLETED, NOT_ARRIVED, Recording, Samples, Steps
+from sim.recording import ABANDONED, COMPLETED, NOT_ARRIVED, STATUS, Recording, Samples, Steps
 from sim.scenario import RunConfig, Scenario, SloClass
 from workloads.columns import Workload
 
@@ -237,6 +237,7 @@ def _shocks(
     columns = {
         "arrival_s": rec.arrival_s,
         "admit_s": rec.admit_s,
+        "waited_until_s": _waited_until_s(rec),
         "in_window": inside,
         "good": good,
         "class_id": class_id,
@@ -244,6 +245,13 @@ def _shocks(
         "hit_tokens": rec.hit_tokens,
     }
     return told_of_shocks(scenario, columns, named_limits(workload, slo), min(window.end_s, window.last_arrival_s))
+
+
+def _waited_until_s(rec: Recording) -> np.ndarray:
+    """float64 [n]: admitted, given up or refused; NaN: waits to the end."""
+    refused = np.array([name.startswith("rejected") for name in STATUS])[rec.status]
+    gone_s = np.where(rec.status == ABANDONED, rec.left_s, np.where(refused, rec.arrival_s, np.nan))
+    return np.where(np.isnan(rec.admit_s), gone_s, rec.admit_s)
 
 
 def worth_of(on: Report, off: Report | None = None) -> dict[str, Any]:
