@@ -15,7 +15,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -110,6 +110,15 @@ class Unequal:
         )
 
 
+class Pass(NamedTuple):
+    """Seconds of one forward pass, by part."""
+
+    dense_s: float
+    attention_s: float
+    sampling_s: float
+    overhead_s: float
+
+
 class CurveStepTime:
     """Adds the parts of a step. A source says what the parts are:
 
@@ -188,6 +197,34 @@ class CurveStepTime:
         if chunks:
             seconds = max(seconds, self.overhead_s + self.launch_floor_s)
         return seconds, max(dense_cover, sampling_cover, cover)
+
+    def verify(
+        self,
+        chunks: Sequence[tuple[int, int]],
+        n_decode: int,
+        sum_context: int,
+        max_context: int,
+        n_sampled: int,
+        drafted: int,
+    ) -> tuple[Pass, int]:
+        """Seconds by part and coverage code of a step whose decodes verify `drafted` more tokens in all: `step`, with
+        these tokens in the dense pass and their rows in n_sampled.
+
+        Attention is that of the n_decode sequences: their contexts are read once for all rows of one, and decode
+        attention is bound by that reading. sum_context, max_context: the tokens of this step included."""
+        tokens = n_decode + drafted
+        for new, _ in chunks:
+            tokens += new
+        dense_s, cover = self._passes.get(tokens) or self._pass(tokens)
+        sampling_s, sampling_cover = self._sampling(n_sampled)
+        covers, attention_s = [cover, sampling_cover], 0.0
+        if chunks and n_decode:
+            attention_s, cover = self._mixed_attention(chunks, n_decode, sum_context, max_context)
+        elif chunks:
+            attention_s, cover = self._prefill_attention(chunks)
+        elif n_decode:
+            attention_s, cover = self._decode_attention(self._curve(n_decode), n_decode, sum_context, max_context)
+        return Pass(dense_s, attention_s, sampling_s, self.overhead_s), max(*covers, cover)
 
     def parts(
         self, chunks: Sequence[tuple[int, int]], n_decode: int, sum_context: int, max_context: int, n_sampled: int

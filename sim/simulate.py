@@ -19,7 +19,7 @@ import numpy as np
 from calibrate.latency import StepTime
 from sim.alone import prefill_alone
 from sim.engine import Common, Engine
-from sim.engines import engine_of
+from sim.engines import engine_of, having
 from sim.fleet.clock import Clock
 from sim.fleet.cluster import Cluster
 from sim.fleet.doorway import Doorway
@@ -35,7 +35,7 @@ from sim.kvcache.chains import Paths
 from sim.kvcache.observed import as_table
 from sim.kvcache.policies import POLICIES
 from sim.log import RequestLog
-from sim.recording import Recording, Steps, TierUse
+from sim.recording import Recording, Steps, TierUse, Verified
 from sim.scenario import EngineParams
 from workloads.columns import Workload
 from workloads.errors import InputError
@@ -77,6 +77,10 @@ def run(
     tokens evicted, available, evictable and protected at the end of the step, waiting)."""
     engine = engine_of(params)
     engine.check(params, record_cache)
+    if params.speculative is not None and not engine.has_speculation:
+        raise InputError(
+            f"[speculative] method: expected none with {engine.title}, semantics = {having('has_speculation')!r} has it"
+        )
     if processes:
         _check_processes(params, record_cache, warm)
     env, log = Clock(), RequestLog(workload, len(params.tiers), FrontEnd.of(params) is not None)
@@ -156,6 +160,7 @@ def _check_processes(params: EngineParams, record_cache: bool, warm: CacheState 
             "cache.policy = 'clairvoyant': it knows the future of a fleet that never fails",
         ),
         (record_cache, "an optimum: it is defined for caches that nothing empties"),
+        (params.speculative is not None, "[speculative]: whose output tokens a failure would lose is not known"),
         (warm is not None, "a saved cache to begin with"),
     ):
         if wrong:
@@ -211,6 +216,7 @@ def _recording(
         life=life,
         tiers=_tier_use(cluster.replicas),
         sent_s=sent_s,
+        verified=_verified(params, cluster.replicas, log),
         cache_events=None if cache_events is None else [as_table(events) for events in cache_events],
     )
 
@@ -220,6 +226,13 @@ def _sent(replicas: list[Replica], steps: list[Steps]) -> list[np.ndarray] | Non
     if not any(r.record.sent_s for r in replicas):
         return None
     return [np.array(r.record.sent_s[: len(s.end_s)]) for r, s in zip(replicas, steps, strict=True)]
+
+
+def _verified(params: EngineParams, replicas: list[Replica], log: RequestLog) -> Verified | None:
+    if params.speculative is None:
+        return None
+    emitted = [np.array(r.record.emitted, np.int64) for r in replicas]
+    return Verified(1 + params.speculative.tokens, log.drafts, log.accepted, emitted)
 
 
 def _tier_use(replicas: list[Replica]) -> list[TierUse]:

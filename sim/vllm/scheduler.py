@@ -216,6 +216,10 @@ class VllmScheduler:
         self.chunks.append((r, tokens))
         self.fill(r, tokens)
 
+    def reach(self, tokens: int) -> int:
+        """Tokens for which a request that has computed so many must have blocks."""
+        return tokens
+
     def fill(self, r: Request, tokens: int) -> None:
         """Blocks for the next `tokens` of a prefilling request; its full blocks enter the cache now, before they are
         computed."""
