@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from calibrate.kv_groups import KvGroup, token_count
+from calibrate.link import LINKS
 from sim.fleet.router import meanings, name_of
 from workloads.config import WorkloadConfig
 from workloads.limits import (
@@ -24,6 +25,7 @@ from workloads.limits import (
     MAX_KV_BLOCKS,
     MAX_REPLICAS,
     MAX_SEED,
+    MAX_US,
     MAX_WORKERS,
     MS,
     RATE,
@@ -90,6 +92,12 @@ class HardwareConfig:
         None,
         "a GPU by name (h200), instead of profile: its bundled profile for the model, precision and width, else its"
         " atlas, else its roofline",
+    )
+    link: str | None = key(
+        None,
+        "what joins the GPUs of a replica, for atlas:GPU and roofline:GPU: nvlink, pcie5, pcie4, pcie3, or none (their"
+        " exchanges take no time); default: the GPU's own",
+        choices=LINKS,
     )
     weights_gib: float | None = key(
         None, "weights on each GPU, GiB; default: from the model's shapes and precision", above_0(1e6)
@@ -254,7 +262,21 @@ class EngineConfig(SchedulerConfig):
         TOKENS_OR_NONE,
         engine="sglang",
     )
-    step_overhead_ms: float = key(0.0, "added to every step, on top of the profile's own overhead", MS)
+    host_step_ms: float | None = key(
+        None,
+        "host time of every step, ms; default: by engine and scheduling mode, 0 with a profile whose own times hold it",
+        MS,
+    )
+    host_sequence_us: float | None = key(
+        None, "host time of every sequence of a step, us; default: as host_step_ms", from_0(MAX_US)
+    )
+    launch_layer_us: float | None = key(
+        None,
+        "least time of a layer in a step with a prefill chunk, whose kernels are launched one by one, us; default: as"
+        " host_step_ms",
+        from_0(MAX_US),
+    )
+    step_overhead_ms: float = key(0.0, "added to every step, on top of host time and the profile's own overhead", MS)
     frontend_ms: float = key(0.0, "HTTP front end and tokenizer, added before the request reaches the engine", MS)
 
 

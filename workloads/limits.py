@@ -22,6 +22,7 @@ from workloads.errors import InputError, did_you_mean
 
 MAX_SECONDS = 1e9  #: the latest time of a run, and the longest wait
 MAX_MS = 1e6
+MAX_US = 1e9
 MAX_TOKENS = MAX_COUNT = 1_000_000_000  #: of one prompt or answer, and of whatever is counted
 MAX_BLOCK_SIZE = 10**6
 MAX_KV_BLOCKS = 10**12  #: times the largest block still fits 64 bits

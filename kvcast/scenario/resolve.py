@@ -24,6 +24,7 @@ from sim.scenario import EngineParams, Scenario, TierParams
 from workloads.errors import InputError
 
 if TYPE_CHECKING:
+    from calibrate.host import HostTime
     from calibrate.latency import StepTime
     from calibrate.memory import GpuMemory
     from calibrate.models import ModelSpec
@@ -35,6 +36,8 @@ schedule."""
 GIVEN, CONTEXT = "given", "the model's context"
 """Origins: of an engine key that the scenario sets, and of a max_model_len that is the model's own."""
 USUAL_BATCH, USUAL_CONTEXT = 16, 4096
+HOST_KEYS = ("host_step_ms", "host_sequence_us", "launch_layer_us")
+"""Engine keys that make a step's host time."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +86,31 @@ class Resolved:
             steps=1 + engine.async_scheduling,
         )
 
+    @property
+    def host(self) -> HostTime:
+        """What the engine's own time adds to a step."""
+        from calibrate.host import HostTime
+
+        engine = self.scenario.engine
+        return HostTime(
+            (engine.host_step_ms or 0.0) / 1e3,
+            (engine.host_sequence_us or 0.0) / 1e6,
+            (engine.launch_layer_us or 0.0) / 1e6,
+        )
+
+    @property
+    def host_line(self) -> str:
+        """For people: host time, and where it comes from."""
+        origins = list(dict.fromkeys(self.origins[key] for key in HOST_KEYS))
+        return f"host time: {self.host.words} ({', '.join(origins)})"
+
     def step_time(self) -> StepTime:
         from calibrate.latency import step_time
 
         given = self.scenario
         overhead_s = 0.0  # the engine adds [engine] step_overhead_ms itself
-        return step_time(self.profile, self.model, given.model.dtype, given.hardware.tensor_parallel, overhead_s)
+        tp = given.hardware.tensor_parallel
+        return step_time(self.profile, self.model, given.model.dtype, tp, overhead_s, self.host)
 
     def filled(self, key: str, value: Any, origin: str) -> Resolved:
         """With this value of an engine key, unless the scenario gives one."""
@@ -115,7 +137,7 @@ def resolve(scenario: Scenario) -> Resolved:
     if scenario.hardware.gpu is not None:
         named = profile_of_gpu(scenario.hardware.gpu, model, dtype, tp, kv_dtype)
         scenario = replace(scenario, hardware=replace(scenario.hardware, profile=named, gpu=None))
-    profile = resolve_profile(scenario.hardware.profile, model, dtype, tp, kv_dtype)
+    profile = resolve_profile(scenario.hardware.profile, model, dtype, tp, kv_dtype, scenario.hardware.link)
     scenario = priced(scenario)
     resolved = Resolved(replace(scenario, model=replace(given, dtype=dtype, kv_dtype=kv_dtype)), model, profile)
     resolved = _with_engine_defaults(resolved)
@@ -136,6 +158,7 @@ def _with_engine_defaults(resolved: Resolved) -> Resolved:
     resolved = resolved.filled("max_model_len", resolved.model.max_context, CONTEXT)
     for key, value in rules.defaults(resolved.profile).items():
         resolved = resolved.filled(key, value, f"{rules.title}'s default on {resolved.profile.device['name']}")
+    resolved = _with_host_time(resolved, rules.host_mode(resolved.scenario.engine), rules.title)
     resolved = _with_kv_blocks(_with_state_blocks(resolved))
     if rules.whole_context:
         resolved = _with_max_model_len(resolved)
@@ -165,6 +188,18 @@ def _with_state_blocks(resolved: Resolved) -> Resolved:
     scenario = replace(given, engine=replace(engine, block_size=size))
     line = f"blocks of {size} tokens instead of {engine.block_size}: as large as a state, as vLLM makes them"
     return replace(resolved, scenario=scenario, kv_lines=(*resolved.kv_lines, line))
+
+
+def _with_host_time(resolved: Resolved, mode: str, title: str) -> Resolved:
+    """The engine's host time by its scheduling mode; none on top of a profile that was measured with it."""
+    from calibrate.host import BY_MODE, MODES, NONE, contained
+
+    inside = contained(resolved.profile)
+    host = NONE if inside else BY_MODE[mode]
+    origin = f"none added: {inside}" if inside else f"{title}, {MODES[mode]}"
+    for key, value in zip(HOST_KEYS, (host.step_s * 1e3, host.sequence_s * 1e6, host.layer_s * 1e6), strict=True):
+        resolved = resolved.filled(key, value, origin)
+    return resolved
 
 
 def _with_kv_blocks(resolved: Resolved) -> Resolved:

@@ -128,6 +128,10 @@ def defaults(profile: DeviceProfile) -> dict[str, int]:
     return {"max_num_batched_tokens": batched_tokens, "max_num_seqs": num_seqs}
 
 
+def host_mode(keys: EngineConfig | EngineParams) -> str:
+    return "async" if keys.async_scheduling else "sync"
+
+
 def fleet(common: Common) -> Callable[[int], VllmScheduler]:
     params = common.params
     if hybrid(params):
@@ -192,6 +196,7 @@ ENGINE = Engine(
     holds=holds,
     lone_chunk=lone_chunk,
     defaults=defaults,
+    host_mode=host_mode,
     budget=("max_num_batched_tokens", "tokens of a step"),
     own_policies=("lru",),
     try_policies=("lru", "lfu", "s3fifo", "gdsf"),
