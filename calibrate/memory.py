@@ -78,6 +78,8 @@ class GpuMemory:
     overhead_gib: float | None = None
     hybrid: bool = False  #: layers with a window, chunk or state in KV groups of their own, not all as full ones
     cached: bool = True  #: a prefix cache keeps states
+    draft_weights: int = 0  #: bytes of what drafts for speculative decoding
+    draft_kv: int = 0  #: bytes of its KV for every token
     steps: int = 1  #: that may be under way of one request: two with asynchronous scheduling
 
     @property
@@ -87,7 +89,9 @@ class GpuMemory:
 
     @property
     def weights(self) -> int:
-        return self.model.weight_bytes(self.dtype, self.tp) if self.weights_gib is None else int(self.weights_gib * GIB)
+        if self.weights_gib is not None:
+            return int(self.weights_gib * GIB)
+        return self.model.weight_bytes(self.dtype, self.tp) + self.draft_weights
 
     @property
     def overhead(self) -> int:
@@ -140,7 +144,7 @@ class GpuMemory:
 
     @property
     def bytes_per_token(self) -> int:
-        return self.model.kv_bytes_per_token(self.kv_dtype, self.tp)
+        return self.model.kv_bytes_per_token(self.kv_dtype, self.tp) + self.draft_kv
 
     @property
     def pool(self) -> kv_groups.Packed | None:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibrate.step import StepTime
-from calibrate.steptime import Pass
 
 
 @dataclass(frozen=True)
@@ -34,18 +33,6 @@ class Scaled:
     ) -> tuple[float, int]:
         seconds, covered = self.base.step(chunks, n_decode, sum_context, max_context, n_sampled)
         return seconds * self.factor, covered
-
-    def verify(
-        self,
-        chunks: Sequence[tuple[int, int]],
-        n_decode: int,
-        sum_context: int,
-        max_context: int,
-        n_sampled: int,
-        drafted: int,
-    ) -> tuple[Pass, int]:
-        parts, covered = self.base.verify(chunks, n_decode, sum_context, max_context, n_sampled, drafted)  # type: ignore[attr-defined]
-        return Pass(*(self.factor * part for part in parts)), covered
 
     def decode_stretch(
         self, n_decode: int, sum_context: int, max_context: int, k: int

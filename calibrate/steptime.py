@@ -15,7 +15,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -111,15 +111,6 @@ class Unequal:
         )
 
 
-class Pass(NamedTuple):
-    """Seconds of one forward pass, by part."""
-
-    dense_s: float
-    attention_s: float
-    sampling_s: float
-    overhead_s: float
-
-
 class CurveStepTime:
     """Adds the parts of a step. A source says what the parts are:
 
@@ -167,10 +158,19 @@ class CurveStepTime:
     # ---- StepTime --------------------------------------------------------------------------------------------
 
     def step(
-        self, chunks: Sequence[tuple[int, int]], n_decode: int, sum_context: int, max_context: int, n_sampled: int
+        self,
+        chunks: Sequence[tuple[int, int]],
+        n_decode: int,
+        sum_context: int,
+        max_context: int,
+        n_sampled: int,
+        drafted: int = 0,
     ) -> tuple[float, int]:
-        """Seconds and coverage code of one step; see `StepTime.step`."""
-        tokens, ones = n_decode, False
+        """Seconds and coverage code of one step; see `StepTime.step`.
+
+        drafted: tokens that the decodes verify beside their own, in all; n_sampled counts their rows. They share the
+        reading of their sequence's context, which is what decode attention takes (calibrate.speculative)."""
+        tokens, ones = n_decode + drafted, False
         for new, _ in chunks:
             tokens += new
             if new == 1:
@@ -184,7 +184,7 @@ class CurveStepTime:
         if not chunks:
             if n_decode == 0:
                 return self.overhead_s, MEASURED
-            if n_sampled == n_decode:
+            if n_sampled == n_decode == tokens:
                 curve = self._curves.get(n_decode) or self._curve(n_decode)
                 attention_s, cover = self._decode_attention(curve, n_decode, sum_context, max_context)
                 return curve.constant_s + attention_s, cover
@@ -202,36 +202,14 @@ class CurveStepTime:
         seconds += self.overhead_s + (n_decode + len(chunks)) * self.sequence_s
         return seconds, max(dense_cover, sampling_cover, cover)
 
-    def verify(
+    def parts(
         self,
         chunks: Sequence[tuple[int, int]],
         n_decode: int,
         sum_context: int,
         max_context: int,
         n_sampled: int,
-        drafted: int,
-    ) -> tuple[Pass, int]:
-        """Seconds by part and coverage code of a step whose decodes verify `drafted` more tokens in all: `step`, with
-        these tokens in the dense pass and their rows in n_sampled.
-
-        Attention is that of the n_decode sequences: their contexts are read once for all rows of one, and decode
-        attention is bound by that reading. sum_context, max_context: the tokens of this step included."""
-        tokens = n_decode + drafted
-        for new, _ in chunks:
-            tokens += new
-        dense_s, cover = self._passes.get(tokens) or self._pass(tokens)
-        sampling_s, sampling_cover = self._sampling(n_sampled)
-        covers, attention_s = [cover, sampling_cover], 0.0
-        if chunks and n_decode:
-            attention_s, cover = self._mixed_attention(chunks, n_decode, sum_context, max_context)
-        elif chunks:
-            attention_s, cover = self._prefill_attention(chunks)
-        elif n_decode:
-            attention_s, cover = self._decode_attention(self._curve(n_decode), n_decode, sum_context, max_context)
-        return Pass(dense_s, attention_s, sampling_s, self.overhead_s), max(*covers, cover)
-
-    def parts(
-        self, chunks: Sequence[tuple[int, int]], n_decode: int, sum_context: int, max_context: int, n_sampled: int
+        drafted: int = 0,
     ) -> dict[str, float]:
         """Seconds of a step by part; their sum is `step`'s unless launching takes longer. Chunks of two tokens or
         more."""
@@ -243,7 +221,7 @@ class CurveStepTime:
         elif n_decode:
             attention = self._decode_attention(self._curve(n_decode), n_decode, sum_context, max_context)[0]
         return {
-            "dense": self._dense(n_decode + sum(new for new, _ in chunks))[0],
+            "dense": self._dense(n_decode + drafted + sum(new for new, _ in chunks))[0],
             "attention": attention,
             "sampling": self._sampling(n_sampled)[0],
             "overhead": self.overhead_s,

@@ -77,10 +77,7 @@ def run(
     tokens evicted, available, evictable and protected at the end of the step, waiting)."""
     engine = engine_of(params)
     engine.check(params, record_cache)
-    if params.speculative is not None and not engine.has_speculation:
-        raise InputError(
-            f"[speculative] method: expected none with {engine.title}, semantics = {having('has_speculation')!r} has it"
-        )
+    _check_speculation(params, engine, oracle)
     if processes:
         _check_processes(params, record_cache, warm)
     env, log = Clock(), RequestLog(workload, len(params.tiers), FrontEnd.of(params) is not None)
@@ -151,6 +148,18 @@ def _fleet_columns(cluster: Cluster) -> dict[str, Any]:
     retries = np.zeros(n, np.int64)
     retries[list(cluster.retries)] = list(cluster.retries.values())
     return {"held_s": [replica.held_s(now_s) for replica in cluster.replicas], "retries": retries}
+
+
+def _check_speculation(params: EngineParams, engine: Engine, oracle: bool) -> None:
+    if params.speculative is None:
+        return
+    if not engine.has_speculation:
+        raise InputError(
+            f"[speculative] method = {params.speculative.method!r} with {engine.title}: expected semantics ="
+            f" {having('has_speculation')!r} with it"
+        )
+    if oracle:
+        raise InputError("[speculative] with a router that knows everything: it does not know what drafts will give")
 
 
 def _check_processes(params: EngineParams, record_cache: bool, warm: CacheState | None) -> None:
