@@ -244,7 +244,8 @@ def capacity(memory: GpuMemory, request: int = 1) -> KvCapacity:
         f" {memory.usable / GIB:.2f} GiB the engine may use" + (f", on each of {tp} GPUs" if tp > 1 else ""),
         f"- {memory.weights / GIB:.2f} GiB weights ({_weights_words(memory)})",
         f"- {memory.overhead / GIB:.2f} GiB overhead ({_overhead_words(memory)})",
-        f"= {memory.free / GIB:.2f} GiB for KV at {kv_formula(model, memory.kv_dtype, tp)}",
+        f"= {memory.free / GIB:.2f} GiB for KV at {kv_formula(model, memory.kv_dtype, tp)}"
+        + (f", and {memory.draft_kv:,} B for drafting" if memory.draft_kv else ""),
         *_blocks_words(memory, blocks),
         *_cautions(memory),
     ]
@@ -286,8 +287,10 @@ def _weights_words(memory: GpuMemory) -> str:
         by.type_of(part) == by.name for part in ("attention", "mlp", "experts")
     )
     dtype = memory.dtype if memory.dtype == by.dtype else by.name
-    return f"{memory.model.parameters / 1e9:.2f}B parameters, {dtype}{'' if kept else ' in part'}" + (
-        f", 1/{memory.tp} each" if memory.tp > 1 else ""
+    return (
+        f"{memory.model.parameters / 1e9:.2f}B parameters, {dtype}{'' if kept else ' in part'}"
+        + (f", 1/{memory.tp} each" if memory.tp > 1 else "")
+        + (f"; {memory.draft_weights / GIB:.2f} GiB of them drafts" if memory.draft_weights else "")
     )
 
 

@@ -10,7 +10,8 @@ Drafting adds, of a step with n decodes, p prompt tokens and s sequences that sa
     draft       the same k passes of the draft model, priced by its own operators
     draft_ms    instead of any of these, so long in every step in which anybody samples
 
-A pass of a layer has no host time of its own; one of a draft model has its profile's. Rows of one request beyond the
+A drafting pass has no host time of its own, it is a part of the step; that of a draft model has what its profile says
+every step takes. Rows of one request beyond the
 first add no time to attention: right as long as reading the context is what it takes (not for latent attention on few
 GPUs, whose queries are many).
 

@@ -1,5 +1,9 @@
-"""Speculative decoding: exact worlds for acceptance 0 and 1, the closed form between them, conservation, cost at load."""
+"""Speculative decoding: exact worlds for acceptance 0 and 1, the closed form between them, conservation, its cost."""
 
+import json
+import re
+import shlex
+import tomllib
 from dataclasses import replace
 from itertools import accumulate
 from operator import mul
@@ -7,12 +11,21 @@ from operator import mul
 import numpy as np
 import pytest
 
+from calibrate.latency import load_step_time
+from calibrate.speculative import Layer, SpeculativeStepTime
+from kvcast import Scenario, WorkloadConfig, simulate
+from kvcast.config import scenario_from_doc
+from kvcast.planner.command import launch_of
+from kvcast.planner.launch import read_command
+from kvcast.scenario.resolve import resolve
+from kvcast.scenario.toml import dumps
 from sim.measure import metrics
 from sim.recording import COMPLETED
-from sim.scenario import EngineParams, Speculation
+from sim.scenario import EngineConfig, EngineParams, RunConfig, Speculation, SpeculativeConfig
 from sim.simulate import run
 from sim.vllm.acceptance import Acceptances, expected_tokens
 from tests.worlds import LinearSteps, UnitSteps, plain, random_workload
+from workloads.errors import InputError
 
 SYNC = {"async_scheduling": False, "block_size": 4}
 
@@ -131,3 +144,109 @@ def test_the_budget_counts_every_verified_token():
     rec = run(plain([0.0] * 5, [4] * 5, [9] * 5), params((1.0, 1.0), max_num_batched_tokens=10), UnitSteps())
     steps = rec.steps[0]
     assert (steps.n_decode + steps.prefill_tokens).max() == 10
+
+
+def seconds(acceptance, batch, **keys):
+    """Of a batch that decodes 80 tokens each, on one H200."""
+    model = load_step_time("h200-llama-3.1-8b-aic")
+    work = plain([0.0] * batch, [16] * batch, [81] * batch)
+    if acceptance is None:
+        return run(work, replace(params((0.5,), max_num_seqs=batch), speculative=None), model).end_s
+    step_time = SpeculativeStepTime(model, len(acceptance), keys.pop("drafter", None), **keys)
+    return run(work, params(acceptance, "ngram", max_num_seqs=batch), step_time).end_s
+
+
+def test_drafts_pay_at_low_load_and_cost_where_batches_are_bound_by_computing():
+    shares = (0.6, 0.5, 0.4)
+    gain = {batch: seconds(None, batch) / seconds(shares, batch) for batch in (1, 512)}
+    assert gain[1] > 1.6  # of 2.02 tokens a verification
+    assert gain[512] < 0.9
+
+
+def test_a_step_is_a_pass_over_every_row_that_reads_each_context_once():
+    model = load_step_time("roofline:h200")
+    n, k, context = 32, 3, 2000
+    plainly, verified = model.parts([], n, n * context, context, n), n * (k + 1)
+    step_s, _ = SpeculativeStepTime(model, k).step([], verified, n * context, context, verified)
+    rows = model.parts([], verified, 0, 1, verified)
+    assert step_s == pytest.approx(rows["dense"] + rows["sampling"] + plainly["attention"] + plainly["overhead"])
+    assert (
+        SpeculativeStepTime(model, k, draft_s=0.002).step([], verified, n * context, context, verified)[0]
+        == step_s + 0.002
+    )
+    layer = SpeculativeStepTime(model, k, Layer(model, 32)).step([], verified, n * context, context, verified)[0]
+    later = [model.parts([], n, n * (context + i), context + i, n) for i in (1, 2)]
+    first = (rows["dense"] + plainly["attention"]) / 32 + plainly["sampling"]
+    others = sum((one["dense"] + one["attention"]) / 32 + one["sampling"] for one in later)
+    assert layer - step_s == pytest.approx(first + others)
+    draft = SpeculativeStepTime(model, k, load_step_time("roofline:h200", "llama-3.2-1b"))
+    assert draft.step([], verified, n * context, context, verified)[0] > step_s
+    assert draft.step([(512, 0)], 0, 0, 0, 0)[0] > model.step([(512, 0)], 0, 0, 0, 0)[0]  # it computes the prompt too
+
+
+def scenario(**keys):
+    return Scenario(
+        workload=WorkloadConfig(preset="chat", rate=2.0, duration_s=20.0),
+        run=RunConfig(warmup_s=5.0),
+        speculative=SpeculativeConfig(**{"method": "eagle", "tokens": 3, "acceptance": 0.7, **keys}),
+    )
+
+
+def test_a_scenario_reports_its_mean_acceptance_length_and_writes_the_flag(tmp_path):
+    given = scenario(acceptance=(0.7, 0.6, 0.5))
+    assert scenario_from_doc(tomllib.loads(dumps(given)), "same") == given
+    s = simulate(given).summary
+    assert s["speculation"]["mean_acceptance_length"] == pytest.approx(expected_tokens((0.7, 0.6, 0.5)), rel=0.04)
+    assert s["mean_itl_ms"] > 1.5 * s["mean_tpot_ms"]
+    assert s["completed"] == s["arrived"] > 0
+    assert s["mfu"] is None
+    argv = launch_of(given)["vllm"]
+    config = argv[argv.index("--speculative-config") + 1]
+    assert json.loads(config) == {"method": "eagle", "model": "DRAFTER", "num_speculative_tokens": 3}
+    launch = read_command(shlex.join(argv))
+    assert {"speculative.method=eagle", "speculative.tokens=3"} <= set(launch.sets)
+    draft = json.dumps({"model": "meta-llama/Llama-3.2-1B-Instruct", "num_speculative_tokens": 2})
+    assert "speculative.draft_model=llama-3.2-1b" in read_command(f"vllm serve x --speculative-config '{draft}'").sets
+    other = """vllm serve x --speculative-config '{"method": "medusa"}'"""
+    assert read_command(other).not_modelled == ['--speculative-config {"method": "medusa"}']
+
+
+def test_a_drafter_takes_memory_from_the_cache():
+    blocks = [resolve(scenario(**keys)).scenario.engine.kv_blocks for keys in ({}, {"method": "ngram"})]
+    drafter = resolve(scenario(method="draft", draft_model="llama-3.2-1b")).scenario.engine.kv_blocks
+    assert drafter < blocks[0] < blocks[1]
+    assert blocks[1] == resolve(replace(scenario(), speculative=SpeculativeConfig())).scenario.engine.kv_blocks
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"acceptance": ()}, "acceptance is missing"),
+        ({"acceptance": (0.5,)}, "acceptance has 1 numbers"),
+        ({"acceptance": (0.5, 0.5, 1.5)}, "at position 3"),
+        ({"acceptance": 1.5}, "acceptance = 1.5"),
+        ({"tokens": None}, "tokens is missing"),
+        ({"method": "draft"}, "draft_model is missing"),
+        ({"method": "draft", "draft_model": "llama"}, "expected a bundled model"),
+        ({"draft_model": "llama-3.2-1b"}, "expected method = 'draft'"),
+        ({"method": None}, "expected method with it"),
+        ({"method": "medusa"}, "expected one of ngram"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(keys, line):
+    with pytest.raises(InputError, match=re.escape(line)):
+        resolve(scenario(**keys))
+
+
+@pytest.mark.parametrize("keys", [{"semantics": "sglang"}, {"semantics": "trtllm"}])
+def test_engines_without_it_refuse_it_by_name(keys):
+    with pytest.raises(InputError, match=r"\[speculative\] method = 'eagle' with"):
+        resolve(replace(scenario(), engine=EngineConfig(**keys)))
+    with pytest.raises(InputError, match=r"\[speculative\] method = 'eagle' with"):
+        run(plain([0.0], [8], [3]), params((0.5,), **keys), UnitSteps())
+
+
+@pytest.mark.parametrize("keys", [{"policy": "clairvoyant"}, {"prefill_schedule_interval": 2}])
+def test_what_is_not_simulated_together_is_refused_by_name(keys):
+    with pytest.raises(InputError, match=r"\[speculative\] with .*not simulated together"):
+        run(plain([0.0], [8], [3]), params((0.5,), **keys), UnitSteps())

@@ -14,6 +14,7 @@ from workloads.errors import InputError, did_you_mean
 if TYPE_CHECKING:
     from calibrate.latency import StepTime
     from calibrate.models import ModelSpec
+    from calibrate.steptime import CurveStepTime
     from kvcast.scenario.resolve import Resolved
 
 
@@ -41,12 +42,12 @@ def speculation_problems(scenario: Scenario) -> Iterator[str]:
 
 def _acceptance_problems(acceptance: tuple[float, ...] | float, tokens: int | None) -> Iterator[str]:
     if acceptance == ():
-        yield "[speculative] acceptance is missing: expected the measured one of each draft position, there is no default"
+        yield "[speculative] acceptance is missing: expected what was measured for each position, there is no default"
     elif isinstance(acceptance, tuple):
         if tokens is not None and len(acceptance) != tokens:
             yield (
-                f"[speculative] acceptance has {len(acceptance)} numbers: expected one for each of tokens = {tokens}, or"
-                " one number for all"
+                f"[speculative] acceptance has {len(acceptance)} numbers: expected one for each of tokens = {tokens},"
+                " or one number for all"
             )
         for place, share in enumerate(acceptance, 1):
             if not 0 <= share <= 1:
@@ -104,7 +105,7 @@ def _draft_step_time(resolved: Resolved) -> CurveStepTime:
     if named.partition(":")[0] not in ("roofline", "atlas"):
         named = profile_of_gpu(gpu_key(str(resolved.profile.device["name"])), draft, dtype, tp, kv_dtype)
     profile = resolve_profile(named, draft, dtype, tp, kv_dtype)
-    priced = step_time(profile, draft, dtype, tp, host=resolved.host)
+    priced = step_time(profile, draft, dtype, tp)  # within the step, whose host time is the model's
     assert isinstance(priced, CurveStepTime)
     return priced
 

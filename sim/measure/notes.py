@@ -56,8 +56,7 @@ def notes(
             )
     if "speculation" in summary:
         notes.append(
-            "speculative decoding: its acceptances are the scenario's, whatever the text; MFU and MBU are not known with"
-            " it"
+            "speculative decoding: acceptances are the scenario's, whatever the text; MFU and MBU are not known with it"
         )
     if UNVERIFIED in summary["engine_semantics"]:
         notes.append(
