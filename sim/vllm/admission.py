@@ -54,7 +54,9 @@ def _fit(s: VllmScheduler, r: Request) -> int:
     start = hit + load.total if load is not None else hit
     if s.deferring and r.known - start * b > 1:
         return 0
-    tokens = s.chunk(r.known - start * b)
+    tokens = s.first_chunk(r.known, start * b)
+    if not tokens:
+        return 0
     upto = s.reach(start * b + tokens)
     if s.p.reserve_full_isl and upto < r.known:
         upto = r.known

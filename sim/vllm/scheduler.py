@@ -211,6 +211,10 @@ class VllmScheduler:
         """How many of a prompt's `remaining` tokens this step computes."""
         return min(remaining, self.threshold or remaining, self.budget)
 
+    def first_chunk(self, known: int, start: int) -> int:
+        """The tokens of a request that is admitted with so many of its known ones in the cache."""
+        return self.chunk(known - start)
+
     def allocate(self, r: Request, tokens: int) -> None:
         """A prefill chunk of r in this step."""
         self.chunks.append((r, tokens))

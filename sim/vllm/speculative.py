@@ -26,11 +26,12 @@ from sim.vllm.scheduler import VllmScheduler
 class SpeculativeRequest(Request):
     """A request that decodes by verifying drafts. For the cache it never decodes: its blocks enter at once."""
 
-    __slots__ = ("drafting", "over", "rows", "unseen")
+    __slots__ = ("drafting", "over", "padded", "rows", "unseen")
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.drafting = False  # it has left prefill
+        self.padded = False  # its rows but the first are no drafts
         self.rows = 0  # tokens that the present step verifies
         # asynchronous, of the step before, when the next is decided:
         self.unseen = 0  # outputs that nobody knows yet
@@ -51,6 +52,7 @@ class SpeculativeScheduler(VllmScheduler):
         self.asynchronous = params.async_scheduling
         cache.lag = 0  # what is known enters when it is known
         self.verified: dict[SpeculativeRequest, int] = {}  # of the present step: outputs that it gives
+        self.prompts = False  # whether a running request's is computed in it
         self.emits = 0  # outputs of the present step, those of prefills among them
         self.in_flight: list[SpeculativeRequest] = []  # asynchronous: whose outputs nobody knows yet
 
@@ -72,6 +74,7 @@ class SpeculativeScheduler(VllmScheduler):
         self._begin(now_s)
         self.verified = {}
         self._walk()
+        self.prompts = bool(self.chunks)
         if not self.preempted:
             admission.admit(self)
         if not (self.verified or self.chunks):
@@ -119,13 +122,35 @@ class SpeculativeScheduler(VllmScheduler):
         return True
 
     def _advance(self, r: SpeculativeRequest, tokens: int) -> None:
-        if not (r.drafting or r.finished):
+        if r.drafting or r.finished:
+            self._verify(r, tokens)
+        else:
             self.allocate(r, tokens)
-            return
-        r.rows = tokens
+
+    def _verify(self, r: SpeculativeRequest, rows: int) -> None:
+        r.rows = rows
         self.verified[r] = 0
-        self._hold(r, r.computed + r.over + tokens)
+        self._hold(r, r.computed + r.over + rows)
         self.cache.enter_to(r, (r.known - r.unseen) // self.b)
+
+    def first_chunk(self, known: int, start: int) -> int:
+        """Of a request that lacks one token only, in a step without prompts, vLLM fills up the rows, so that all of the
+        step's requests have as many; it waits where they do not fit."""
+        rows = 1 + self.draft_tokens
+        uniform = known - start == 1 and not self.prompts and start + rows + 1 <= self.p.max_model_len
+        if not uniform or not (start or self.verified):
+            return self.chunk(known - start)
+        return self.chunk(rows) if rows <= self.budget else 0
+
+    def allocate(self, r: Request, tokens: int) -> None:
+        """A prefill chunk of r in this step; or rows of nothing behind its last token, of which none is accepted."""
+        assert isinstance(r, SpeculativeRequest)
+        if tokens <= r.known - r.computed:
+            super().allocate(r, tokens)
+            return
+        self.prefills.remove(r)
+        r.drafting = r.padded = True
+        self._verify(r, tokens)
 
     def _hold(self, r: Request, tokens: int) -> None:
         need = self._slots(tokens) - r.held
@@ -144,7 +169,10 @@ class SpeculativeScheduler(VllmScheduler):
         """What the step will give."""
         self.emits = sum(r.computed == r.known for r, _ in self.chunks)
         for r in self.verified:
-            if not r.finished:
+            if r.padded:
+                self.verified[r] = 1
+                self.emits += 1
+            elif not r.finished:
                 accepted = min(self.acceptances.accepted(r.id, r.generated), r.rows - 1)
                 self.log.verified(accepted)
                 given = self.verified[r] = min(1 + accepted, r.output - r.generated)
@@ -158,6 +186,8 @@ class SpeculativeScheduler(VllmScheduler):
                 self.cache.enter_to(r, r.computed // self.b)
                 if r.finished:
                     self._let_go(r)
+            elif r.finished:  # preempted meanwhile
+                self.waiting.remove(r)
             r.unseen = r.over = 0
         self.in_flight.clear()
 
@@ -188,8 +218,9 @@ class SpeculativeScheduler(VllmScheduler):
         self.log.preemptions[r.id] += 1
         self.preempted.append(r.id)
         self.changed = True
-        if r.finished:  # its last output is on its way
+        if r.finished:
             self._let_go(r)
+            self.waiting.put_back(r)  # until its last output is known
             return
         self.cache.release(r)
         if not r.drafting:
@@ -199,7 +230,7 @@ class SpeculativeScheduler(VllmScheduler):
         self.waiting_tokens += r.known
         self.log.recomputed(r, r.computed)
         r.done_before = max(r.done_before, r.computed)
-        r.drafting = False
+        r.drafting = r.padded = False
         r.computed = r.rows = r.unseen = r.over = 0
         r.preempted_at = self.now_s
         self.waiting.put_back(r)
@@ -230,10 +261,12 @@ class SpeculativeScheduler(VllmScheduler):
         """Sample and free at the end of a step, in running order; the requests that finished."""
         finished: list[SpeculativeRequest] = []
         for r, given in self.verified.items():
-            if not r.finished:
+            if r.padded:
+                self._begin_with(r)
+            elif not r.finished:
                 self._accept(r, given)
-                if r.generated == r.output:
-                    finished.append(r)
+            if given and r.generated == r.output:
+                finished.append(r)
             r.rows = 0
         for r, _ in self.chunks:
             assert isinstance(r, SpeculativeRequest)
@@ -241,9 +274,8 @@ class SpeculativeScheduler(VllmScheduler):
                 self.log.prefill_chunks[r.id] += 1
             if r.computed == r.known:
                 self.prefills.remove(r)
-                self._sample(r)
-                self._tell_later(r, 1, 0)
-                r.gap_from, r.drafting = self.steps - 1, True
+                r.drafting = True
+                self._sample_first(r, 0)
                 if r.generated == r.output:
                     finished.append(r)
         finished.sort(key=lambda r: r.order)
@@ -251,6 +283,19 @@ class SpeculativeScheduler(VllmScheduler):
             self._end(r)
         self.changed |= bool(finished)
         return [r.id for r in finished]
+
+    def _begin_with(self, r: SpeculativeRequest) -> None:
+        """Its last known token was computed in padded rows."""
+        if r.preempted_at < 0:
+            self.log.prefill_chunks[r.id] += 1
+        r.padded = False
+        r.computed += 1
+        self._sample_first(r, r.rows - 1)
+
+    def _sample_first(self, r: SpeculativeRequest, rejected: int) -> None:
+        self._sample(r)
+        r.gap_from = self.steps - 1
+        self._tell_later(r, 1, rejected)
 
     def _accept(self, r: SpeculativeRequest, given: int) -> None:
         """A verification gives its outputs; what was rejected has not been computed."""
