@@ -534,6 +534,8 @@ class EngineParams(SchedulerConfig):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kv_groups", tuple(KvGroup(*group) for group in self.kv_groups))
+        if isinstance(self.speculative, tuple):  # as files have it
+            object.__setattr__(self, "speculative", Speculation(*self.speculative))
 
     @property
     def hit_block(self) -> int:

@@ -11,7 +11,7 @@ finish was certain."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from sim.kvcache.base import BlockCache
 from sim.kvcache.chains import Paths
@@ -268,8 +268,8 @@ class SpeculativeScheduler(VllmScheduler):
             if given and r.generated == r.output:
                 finished.append(r)
             r.rows = 0
-        for r, _ in self.chunks:
-            assert isinstance(r, SpeculativeRequest)
+        for one, _ in self.chunks:
+            r = cast(SpeculativeRequest, one)
             if r.preempted_at < 0:
                 self.log.prefill_chunks[r.id] += 1
             if r.computed == r.known:
@@ -333,6 +333,6 @@ class SpeculativeScheduler(VllmScheduler):
         """As the others'; a decode's tokens are those that it verifies."""
         if not (self.chunks or self.verified):
             return None
-        tokens = {r.id: n for r, n in self.chunks} | {r.id: r.rows for r in self.verified}
-        scheduled = [(r.id, tokens[r.id]) for r in (*self.running, *self.verified) if r.id in tokens]
-        return (list(dict.fromkeys(scheduled)), list(self.preempted), taken, evicted, *self.sizes)
+        tokens: dict[Request, int] = {**dict(self.chunks), **{r: r.rows for r in self.verified}}
+        scheduled = [(r.id, tokens[r]) for r in sorted(tokens, key=lambda r: r.order)]
+        return (scheduled, list(self.preempted), taken, evicted, *self.sizes)
