@@ -14,6 +14,7 @@ from pathlib import Path
 
 from calibrate.atlas.steps import atlas_profile, unpriced
 from calibrate.atlas.tables import bundled_gpus
+from calibrate.layout import Layout, as_layout
 from calibrate.models import ModelSpec, known_as
 from calibrate.profile import DeviceProfile, alike, bundled_profile, bundled_profiles, fitting, load_profile
 from calibrate.sources.folder import profile_from_folder
@@ -23,18 +24,22 @@ from workloads.errors import InputError
 
 
 def resolve_profile(
-    spec: str, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str | None = None
+    spec: str, model: ModelSpec, dtype: str = "bf16", tp: int | Layout = 1, kv_dtype: str | None = None
 ) -> DeviceProfile:
     """The profile a scenario names: a bundled id, a profile file, a folder of operator tables, atlas:GPU, or
     roofline:GPU.
 
     model: the scenario's ModelSpec. A profile of another model, precision or width is an InputError that lists those
     that fit; a roofline is used only when it is asked for. kv_dtype: checked when given (attention over an fp8 cache
-    takes other times)."""
+    takes other times). tp: a tensor-parallel width or a whole layout; only an atlas prices more than a width."""
+    layout = as_layout(tp)
+    if spec.startswith("atlas:"):
+        return atlas_profile(spec.removeprefix("atlas:"), model, dtype, layout, kv_dtype)
+    if not layout.plain:
+        raise InputError(f"profile {spec!r} has no times for {layout}; expected atlas:GPU, which prices it")
+    tp = layout.tensor_parallel
     if spec.startswith("roofline:"):
         return roofline_profile(spec.removeprefix("roofline:"), dtype, tp, kv_dtype)
-    if spec.startswith("atlas:"):
-        return atlas_profile(spec.removeprefix("atlas:"), model, dtype, tp, kv_dtype)
     profile = _find(spec, tp)
     name = known_as(model)
     if not profile.fits(name, dtype, tp):
@@ -51,7 +56,9 @@ def resolve_profile(
     return profile
 
 
-def profile_of_gpu(gpu: str, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str = "bf16") -> str:
+def profile_of_gpu(
+    gpu: str, model: ModelSpec, dtype: str = "bf16", tp: int | Layout = 1, kv_dtype: str = "bf16"
+) -> str:
     """The best that is known of a GPU for a model: the bundled profile measured with it, else atlas:GPU, else
     roofline:GPU. InputError for a GPU of which nothing is known."""
     key, known = gpu.lower().replace("_", "-").removesuffix("-sxm"), sorted({*GPUS, *bundled_gpus()})

@@ -162,7 +162,7 @@ class Common:
     log: RequestLog
     paths: Paths
     seed: int
-    replicas: int
+    replicas: int  #: schedulers, each with a cache of its own
     prefill_s: Callable[[int, int], float]  #: (cached, prompt) tokens -> seconds of a prefill alone
     cache_events: list[array[int]] | None = None  #: acquisitions and releases, of each replica
     fleet_seen: dict[int, int] = field(default_factory=dict)
@@ -192,6 +192,7 @@ class Engine:
     own_policies: tuple[str, ...]  #: eviction policies that the engine itself has
     try_policies: tuple[str, ...]  #: those worth a try in place of another
     most_seqs: Callable[[float], int] | None = None  #: max_num_seqs where no GPU says it, by whole contexts that fit
+    ranks_in_turn: bool = False  #: requests go to attention data-parallel ranks in turn, not to the least loaded
     prefill_pauses: bool = False  #: decodes wait while a prompt is computed
     whole_context: bool = False  #: it starts only when one request of max_model_len fits in its KV memory
     has_tiers: bool = False  #: cache tiers below its GPU memory

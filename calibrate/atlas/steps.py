@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from calibrate.atlas.exchange import deepep, gather_scatter, sends
 from calibrate.atlas.linear import linear_decode, linear_prefill
 from calibrate.atlas.mla import mla_decode, mla_prefill, mla_projections
 from calibrate.atlas.price import MoeShape, Pricer, causal_pairs
 from calibrate.atlas.shapes import FORM_ERROR, Priced, along
 from calibrate.atlas.tables import Atlas, load
 from calibrate.layer_groups import Attention, LayerGroup, Mlp, layer_groups
-from calibrate.layout import Layout
+from calibrate.layout import COLLECTIVES, NODE_GPUS, Layout, as_layout
 from calibrate.model_spec import ModelSpec
 from calibrate.models import known_as
 from calibrate.precision import Precision
@@ -77,7 +78,7 @@ class _Model:
     def __init__(self, atlas: Atlas, backend: str, model: ModelSpec, dtype: str, kv_dtype: str, layout: Layout):
         _check(model, layout, dtype, kv_dtype)
         self.price, self.model = Pricer(atlas, backend), model
-        self.tp, self.ep = layout.tensor_parallel, layout.expert_ranks if layout.expert_parallel else 1
+        self.layout, self.tp = layout, layout.tensor_parallel
         self.by: Precision = model.precision(dtype)
         self.kv_dtype = "bf16" if kv_dtype == "fp16" else kv_dtype
         self.groups = layer_groups(model)
@@ -85,7 +86,8 @@ class _Model:
     # ---- everything but attention ----------------------------------------------------------------------------
 
     def dense(self) -> list[Operator]:
-        """Operators over the tokens of a step, then those over its sampled rows."""
+        """Operators over the tokens of a rank's step or ("all tokens") of all data ranks', then those over its sampled
+        rows."""
         found = [self._bytes("embedding", 1, 2.0 * self.model.hidden)]
         halves = 0
         for group in self.groups:
@@ -96,6 +98,10 @@ class _Model:
             halves += own
         if self.tp > 1:
             found.append(self._all_reduce(halves + 1))
+        if self.layout.pipeline_parallel > 1:
+            hops = self.layout.pipeline_parallel - 1
+            send = sends(self.price, self.model.hidden)
+            found.append(_operator("pipeline_send", "tokens", hops, self.price.tokens, send))
         head = self.price.gemm("bf16", -(-self.model.vocab // self.tp), self.model.hidden)
         found.append(_operator("lm_head", "rows", 1, self.price.tokens, head))
         return found
@@ -134,7 +140,19 @@ class _Model:
         if mlp.latent:
             found.append(self._gemm("latent_down", "shared", group.count, mlp.latent, hidden))
             found.append(self._gemm("latent_up", "shared", group.count, hidden, mlp.latent))
-        return [*found, _operator("experts", "tokens", group.count, *self.price.moe(self._experts(mlp)))]
+        axis = "all tokens" if self.layout.attention_dp > 1 else "tokens"
+        found.append(_operator("experts", axis, group.count, *self.price.moe(self._experts(mlp))))
+        return found + ([self._exchange(group.count, mlp)] if self.layout.attention_dp > 1 else [])
+
+    def _exchange(self, repeat: int, mlp: Mlp) -> Operator:
+        """Tokens to the experts of other data ranks and back. Ranks of one tensor-parallel group hold the same tokens
+        and need no all-to-all."""
+        layout, hidden = self.layout, mlp.latent or self.model.hidden
+        if layout.all_to_all == COLLECTIVES:
+            priced = gather_scatter(self.price, layout.attention_dp, hidden)
+            return _operator("all_gather_reduce_scatter", "all tokens", repeat, *priced)
+        ranks = (layout.expert_ranks, hidden, mlp.topk, mlp.experts)
+        return _operator("all_to_all", "tokens", repeat, *deepep(self.price, layout.all_to_all, *ranks))
 
     def _experts(self, mlp: Mlp) -> MoeShape:
         return MoeShape(
@@ -143,8 +161,8 @@ class _Model:
             mlp.expert_inter,
             mlp.topk,
             mlp.experts,
-            self.tp // self.ep,
-            self.ep,
+            self.layout.expert_slices,
+            self.layout.expert_ranks // self.layout.expert_slices,
             3 if mlp.gated else 2,
         )
 
@@ -213,8 +231,11 @@ def unpriced(model: ModelSpec, dtype: str, kv_dtype: str) -> str:
 
 def _check(model: ModelSpec, layout: Layout, dtype: str, kv_dtype: str) -> None:
     model.check(layout)
-    if layout.gpus != layout.tensor_parallel:
-        raise InputError(f"atlas: {layout}: expected tensor and expert parallel only")
+    if layout.expert_ranks > NODE_GPUS:
+        raise InputError(
+            f"tensor_parallel {layout.tensor_parallel} x attention_dp {layout.attention_dp} = {layout.expert_ranks}"
+            f" GPUs: expected at most {NODE_GPUS}, those of one node"
+        )
     if lacking := unpriced(model, dtype, kv_dtype):
         raise InputError(f"atlas: {model.name}: {lacking} has no price yet; expected roofline:GPU for it")
 
@@ -306,10 +327,11 @@ def points(
     priced = _Model(atlas, backend, model, dtype, kv_dtype, layout)
     dense = priced.dense()
     prefill, decode, attention = priced.attention()
-    by_axis = {axis: [_row(o) for o in dense if o.axis == axis] for axis in ("tokens", "rows")}
+    by_axis = {axis: [_row(o) for o in dense if o.axis == axis] for axis in ("tokens", "all tokens", "rows")}
     host_us = {"name": "host_per_sequence", "repeat": 1, "rows": [1, 2], "us": [host[1] * 1e6, host[1] * 2e6]}
     return {
         "dense": by_axis["tokens"],
+        **({"all_ranks": by_axis["all tokens"]} if by_axis["all tokens"] else {}),
         "per_sequence": [*by_axis["rows"], {**host_us, "measured_to": by_axis["rows"][0]["measured_to"]}],
         "prefill_attention": prefill,
         "decode_attention": decode,
@@ -325,7 +347,8 @@ def points(
 
 def _row(o: Operator) -> dict[str, Any]:
     x, us = o.x.astype(int).tolist(), (o.seconds * 1e6).tolist()
-    return {"name": o.name, "repeat": o.repeat, "basis": o.basis, o.axis: x, "us": us, "measured_to": x[-1]}
+    axis = "rows" if o.axis == "rows" else "tokens"
+    return {"name": o.name, "repeat": o.repeat, "basis": o.basis, axis: x, "us": us, "measured_to": x[-1]}
 
 
 def atlas_step_time(
@@ -341,13 +364,14 @@ def atlas_step_time(
 
 
 def atlas_profile(
-    spec: str, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str | None = None
+    spec: str, model: ModelSpec, dtype: str = "bf16", tp: int | Layout = 1, kv_dtype: str | None = None
 ) -> DeviceProfile:
-    """The profile of atlas:GPU or atlas:GPU:BACKEND for a model: its points are priced here and now, its provenance
-    names the atlas file by content hash."""
+    """The profile of atlas:GPU or atlas:GPU:BACKEND for a model at a layout: its points are priced here and now, its
+    provenance names the atlas file by content hash."""
     gpu, _, backend = spec.partition(":")
     atlas, kv = load(gpu), kv_dtype or model.kv_dtype(dtype)
-    table = points(atlas, model, dtype, kv, Layout(tp), backend or "vllm")
+    layout = as_layout(tp)
+    table = points(atlas, model, dtype, kv, layout, backend or "vllm")
     tables = atlas.header["tables"]
     return DeviceProfile(
         id=f"atlas:{spec}",
@@ -357,7 +381,8 @@ def atlas_profile(
         model=known_as(model),
         dtype=dtype,
         kv_dtype=kv,
-        tensor_parallel=tp,
+        tensor_parallel=layout.tensor_parallel,
+        spread=None if layout.plain else layout,
         provenance={
             **atlas.header["provenance"],
             "version": tables[f"{backend or 'vllm'}/gemm"]["version"],

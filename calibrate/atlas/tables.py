@@ -103,7 +103,8 @@ class Atlas:
 
     @property
     def backends(self) -> list[str]:
-        return sorted({name.split("/")[0] for name in self.header["tables"]} - {"nccl"})
+        """Those with matrix multiplies of their own, by name."""
+        return sorted(name.removesuffix("/gemm") for name in self.header["tables"] if name.endswith("/gemm"))
 
     def describe(self) -> list[str]:
         """One line per table: rows, version, dtypes, what was changed."""

@@ -71,8 +71,10 @@ def memory_of(resolved: Any, s: Document) -> dict[str, float]:
     from calibrate.memory import GIB
 
     scenario = resolved.scenario
-    tp, whole = scenario.hardware.tensor_parallel, resolved.profile.memory_gib
-    kv = s["kv_blocks"] * s["block_size"] * resolved.model.kv_bytes_per_token(str(scenario.model.kv_dtype), tp) / GIB
+    layout, whole = resolved.layout, resolved.profile.memory_gib
+    kv = (
+        s["kv_blocks"] * s["block_size"] * resolved.model.kv_bytes_per_token(str(scenario.model.kv_dtype), layout) / GIB
+    )
     used = kv * (s["kv_usage_peak"] or 0.0)
     parts = {
         "weights": resolved.memory.weights / GIB,

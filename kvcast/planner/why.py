@@ -31,7 +31,7 @@ from sim.alone import alone
 from sim.measure.metrics import has_limit, limits_of
 from sim.measure.verdict import LIMITS, POOLED, ClassVerdict, named_limits
 from sim.recording import COMPLETED
-from sim.scenario import Scenario, SloClass
+from sim.scenario import HardwareConfig, Scenario, SloClass
 from workloads.errors import InputError
 from workloads.estimate import reusable_tokens
 
@@ -260,11 +260,18 @@ def _gpu_of(scenario: Scenario) -> str:
     return str(api.resolve(scenario).profile.device["name"])
 
 
+TENSOR_PARALLEL_ONLY = {
+    name: getattr(HardwareConfig, name)
+    for name in ("attention_dp", "expert_parallel", "all_to_all", "pipeline_parallel")
+}
+"""What bundled profiles and rooflines know."""
+
+
 def _on(scenario: Scenario, profile: str, width: int, replicas: int, same_gpu: bool) -> Scenario:
     """The scenario on other GPUs: with the KV memory that fits there, and no price where that is another GPU's."""
     return replace(
         scenario,
-        hardware=replace(scenario.hardware, profile=profile, tensor_parallel=width),
+        hardware=replace(scenario.hardware, profile=profile, tensor_parallel=width, **TENSOR_PARALLEL_ONLY),
         cluster=replace(scenario.cluster, replicas=replicas),
         engine=replace(scenario.engine, kv_blocks=None),
         cost=scenario.cost if same_gpu else replace(scenario.cost, gpu_hour_usd=None),

@@ -110,9 +110,9 @@ def _point(scenario: Scenario, workload: Workload, blocks: int, cached: bool, gu
 
     replicas = fewest(meets, min(max(guess, 1), most), most)
     resolved = api.resolve(sized)
-    tp, price = scenario.hardware.tensor_parallel, scenario.cost.gpu_hour_usd
-    per_token = resolved.model.kv_bytes_per_token(str(resolved.scenario.model.kv_dtype), tp)
-    gpus = None if replicas is None else replicas * tp
+    layout, price = resolved.layout, scenario.cost.gpu_hour_usd
+    per_token = resolved.model.kv_bytes_per_token(str(resolved.scenario.model.kv_dtype), layout)
+    gpus = None if replicas is None else replicas * layout.gpus
     return Point(
         cached,
         blocks,
