@@ -34,7 +34,7 @@ class Ranks:
         """in_turn: requests go to each rank in turn; else to the one with the fewest, those waiting counted four
         times."""
         self.ranks = ranks
-        self.cache: Cache = _Caches([rank.cache for rank in ranks])
+        self.cache = cast(Cache, _Caches([rank.cache for rank in ranks]))
         self.ahead = ranks[0].ahead
         tiers = [rank.tiers for rank in ranks if rank.tiers is not None]
         self.tiers = cast(Tiers, _Tiers(tiers)) if tiers else None
@@ -126,9 +126,8 @@ class Ranks:
     def shape(self) -> tuple[list[tuple[int, int]], int, int, int, int]:
         """All of it as if it were one batch."""
         shapes = [rank.shape() for rank in self.active]
-        chunks = [chunk for shape in shapes for chunk in shape[0]]
-        n, total, _, sampled = (sum(shape[i] for shape in shapes) for i in range(1, 5))
-        return chunks, n, total, max(shape[3] for shape in shapes), sampled
+        chunks, n, total, longest, sampled = zip(*shapes, strict=True)
+        return list(chain.from_iterable(chunks)), sum(n), sum(total), max(longest), sum(sampled)
 
     def stretch(self, most: int) -> int:
         """Decodes only: as long as every rank's. A rank that waits for anything but a load may go on any moment."""
@@ -193,7 +192,7 @@ def _together(rows: list[tuple | None], instead: dict[int, int] | None = None) -
     there = [row for row in rows if row is not None]
     if not there:
         return None
-    found = []
+    found: list[Any] = []
     for i, values in enumerate(zip(*there, strict=True)):
         if isinstance(values[0], list):
             found.append(list(chain.from_iterable(values)))
@@ -300,6 +299,10 @@ class LockStepReplica(Replica):
             del self._ends[bisect_left(self._ends, self._next_ready_s()) + 1 :]
 
 
-def maker(make: Callable[[int], Scheduler], ranks: int, in_turn: bool) -> Callable[[int], Ranks]:
+def maker(make: Callable[[int], Scheduler], ranks: int, in_turn: bool) -> Callable[[int], Scheduler]:
     """Makes the ranks of replica number i from what makes one scheduler."""
-    return lambda index: Ranks([make(index * ranks + rank) for rank in range(ranks)], in_turn)
+
+    def group(index: int) -> Scheduler:
+        return cast(Scheduler, Ranks([make(index * ranks + rank) for rank in range(ranks)], in_turn))
+
+    return group
