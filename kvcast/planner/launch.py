@@ -18,6 +18,7 @@ from typing import Any
 
 from kvcast import api
 from kvcast.config import scenario_from_doc
+from kvcast.planner.flag_layouts import settled
 from kvcast.planner.flags import NO_EFFECT, NO_VALUE, NOT_MODELLED, READ, SGLANG, SGLANG_OFF, SWITCHES, TOKENS, VLLM
 from kvcast.scenario.fitting import fitting_profile
 from workloads.errors import InputError
@@ -174,6 +175,8 @@ def _sorted(engine: str, flags: Iterable[tuple[str, str | None]]) -> Launch:
             launch.no_effect.append(shown)
         else:
             launch.unknown.append(shown)
+    launch.sets, not_modelled = settled(engine, launch.sets)
+    launch.not_modelled += not_modelled
     if "model.dtype=fp8" in launch.sets:  # --dtype is then what the activations are in
         launch.sets = [one for one in launch.sets if not one.startswith("model.dtype=") or one == "model.dtype=fp8"]
     page = next(
@@ -251,7 +254,7 @@ def _arguments(content: str) -> Launch | None:
 def _told(flag: str, value: str | None) -> bool:
     """Whether an argument of SGLang's log says something: it is read, or it switches on what is not simulated."""
     on = value is None or flag == "--speculative-algorithm" or value != SGLANG_OFF.get(flag, value)
-    return flag in READ[SGLANG] or (flag in NOT_MODELLED and on)
+    return (flag in READ[SGLANG] and value != SGLANG_OFF.get(flag)) or (flag in NOT_MODELLED and on)
 
 
 def _as_flags(arguments: Iterable[tuple[str, Any]], every_false: bool = False) -> list[tuple[str, str | None]]:

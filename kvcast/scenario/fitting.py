@@ -26,14 +26,17 @@ def bundled_for(scenario: Scenario, device: str | None = None, tp: int | None = 
 
 
 def fitting_profile(scenario: Scenario) -> str | None:
-    """Another bundled profile of the same GPU that fits the scenario's model, or its roofline; None when its own fits,
-    or is no bundled one, or a GPU is named (which brings its own)."""
+    """Another bundled profile of the same GPU that fits the scenario's model, or its roofline, or for a layout that is
+    more than tensor parallel its atlas; None when its own fits, or is no bundled one, or a GPU is named (which brings
+    its own)."""
     from calibrate.profile import bundled_profile, bundled_profiles
     from calibrate.sources.roofline import gpu_key
 
     if scenario.hardware.gpu is not None or scenario.hardware.profile not in bundled_profiles():
         return None
     device = str(bundled_profile(scenario.hardware.profile).device["name"])
+    if not scenario.hardware.layout.plain:
+        return f"atlas:{gpu_key(device)}"
     found = [one.id for one in bundled_for(scenario, device, scenario.hardware.tensor_parallel)]
     if not found:
         return f"roofline:{gpu_key(device)}"
