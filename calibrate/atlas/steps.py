@@ -21,6 +21,7 @@ from calibrate.atlas.linear import linear_decode, linear_prefill
 from calibrate.atlas.mla import mla_decode, mla_prefill, mla_projections
 from calibrate.atlas.price import MoeShape, Pricer, causal_pairs
 from calibrate.atlas.shapes import FORM_ERROR, Priced, along
+from calibrate.atlas.sparse import sparse_decode, sparse_prefill, sparse_projections
 from calibrate.atlas.tables import Atlas, load
 from calibrate.layer_groups import Attention, LayerGroup, Mlp, layer_groups
 from calibrate.layout import COLLECTIVES, NODE_GPUS, Layout, as_layout
@@ -111,6 +112,9 @@ class _Model:
         hidden, heads, kv_heads = self.model.hidden, a.heads // self.tp, -(-a.kv_heads // self.tp)
         if a.kind == "none":
             return []
+        if a.index_topk:
+            priced = sparse_projections(self.price, a, hidden, heads, self.by.type_of("attention"))
+            return [_operator("sparse_projections", "tokens", count, self.price.tokens, priced)]
         if a.kind == "mla":
             priced = mla_projections(self.price, a, hidden, heads, self.by.type_of("attention"), self.kv_dtype)
             return [_operator("mla_projections", "tokens", count, self.price.tokens, priced)]
@@ -201,8 +205,9 @@ class _Model:
             prefill, decode = self._layer(attention)
             prefills.append((count, attention, *prefill))
             decodes.append((count, *decode))
-            about += [_operator(f"{attention.kind}_prefill", "new x cached", count, *prefill)]
-            about += [_operator(f"{attention.kind}_decode", "batch x context", count, decode[0], decode[3])]
+            kind = "sparse" if attention.index_topk else attention.kind
+            about += [_operator(f"{kind}_prefill", "new x cached", count, *prefill)]
+            about += [_operator(f"{kind}_decode", "batch x context", count, decode[0], decode[3])]
         decode_table = _decode_table(decodes)
         call_s = PREFILL_CALL_S * (3 if self.model.qk_norm else 1)
         return _prefill_table(prefills, decode_table, call_s), decode_table, about
@@ -212,8 +217,10 @@ class _Model:
     ) -> tuple[tuple[np.ndarray, Priced], tuple[np.ndarray, np.ndarray, np.ndarray, Priced]]:
         heads, kv_heads = a.heads // self.tp, -(-a.kv_heads // self.tp)
         if a.kind == "linear":
-            state = (a.state_bytes(self.tp), a.state_flops / self.tp)
-            return linear_prefill(self.price, *state), linear_decode(self.price, *state)
+            return linear_prefill(self.price, a, self.tp), linear_decode(self.price, a, self.tp)
+        if a.index_topk:
+            sparse = (self.price, a, self.model.hidden, heads, self.by.type_of("attention"), self.kv_dtype)
+            return sparse_prefill(*sparse, CACHED), sparse_decode(*sparse)
         if a.kind == "mla":
             given = (self.price, a, heads, self.by.type_of("attention"), self.kv_dtype)
             return mla_prefill(*given), mla_decode(*given)
@@ -223,8 +230,6 @@ class _Model:
 
 def unpriced(model: ModelSpec, dtype: str, kv_dtype: str) -> str:
     """What of a model no atlas has a price for; "" when all has one."""
-    if any(group.attention.index_heads for group in model.layer_groups):
-        return "the indexer of sparse attention"
     wrong = next((name for name in (dtype, kv_dtype) if name == "fp32"), "")
     return f"{wrong} weights or KV" if wrong else ""
 
@@ -276,7 +281,11 @@ def _prefill_table(
     n, c = new[:, None], CACHED[None, :]
     full, total, launch = n + c, np.zeros((len(new), len(CACHED))), 0.0
     for count, attention, length, priced in parts:
-        start = float(priced.seconds[0])
+        start = float(priced.seconds.flat[0])
+        if attention.index_topk:  # its prefixes are in its table
+            total += count * np.array([along(length, column, new) for column in priced.seconds.T]).T
+            launch += count * start
+            continue
         if attention.kind == "linear":  # a state has no prefix to attend to
             total += count * (start + along(length, priced.seconds - start, n))
             launch += count * start
