@@ -268,6 +268,20 @@ def test_a_layout_is_read_by_the_model_and_by_all_flags_together():
     assert read_command(f"{moe} --all2all-backend pplx").not_modelled == ["--all2all-backend pplx"]
 
 
+@pytest.mark.parametrize(
+    ("model", "key"), [("Qwen/Qwen3-30B-A3B", "hardware.attention_dp=2"), ("Qwen/Qwen3-8B", "cluster.replicas=2")]
+)
+def test_engines_of_one_log_are_ranks_of_a_mixture_and_replicas_of_a_dense_model(tmp_path, model, key):
+    (tmp_path / "vllm.log").write_text(
+        f"non-default args: {{'model': '{model}', 'data_parallel_size': 2}}\n"
+        "(EngineCore_DP0 pid=1) GPU KV cache size: 476,000 tokens\n"
+        "(EngineCore_DP1 pid=2) GPU KV cache size: 470,016 tokens\n"
+    )
+    sets = read_log(tmp_path / "vllm.log").sets
+    assert {one for one in sets if one.startswith(("hardware.", "cluster."))} == {key}
+    assert "engine.kv_blocks=29376" in sets
+
+
 def test_the_gpus_of_a_plan_follow_the_layout():
     asked = [*MOE, "hardware.tensor_parallel=2", "hardware.attention_dp=2", "cluster.replicas=3"]
     written = launch_of(scenario_from_doc(apply_overrides(BASE, asked)))

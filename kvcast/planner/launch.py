@@ -229,7 +229,8 @@ def read_log(path: Path) -> Launch:
     named = next((one for one in reversed(launch.sets) if one.startswith("engine.block_size=")), None)
     size = int(named.partition("=")[2]) if named else kv.block_size
     launch.sets += ([] if named else [f"engine.block_size={size}"]) + [f"engine.kv_blocks={kv.tokens // size}"]
-    launch.sets += [f"cluster.replicas={len(kv.replicas)}"] if kv.replicas else []
+    ranks = any(one.startswith("hardware.attention_dp=") for one in launch.sets)  # then its engines are one replica's
+    launch.sets += [f"cluster.replicas={len(kv.replicas)}"] if kv.replicas and not ranks else []
     launch.notes += log_lines(kv)[2:]
     return launch
 
