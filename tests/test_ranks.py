@@ -104,10 +104,11 @@ def test_each_rank_has_a_cache_of_its_own() -> None:
 
 
 def test_requests_go_to_the_rank_with_the_fewest() -> None:
-    """A waiting one counts four times: two run on rank 0 and one waits on rank 1, so the fourth goes to rank 0."""
-    work = plain([0.0, 0.0, 1.5, 1.5, 2.5], [4] * 5, [9] * 5)
-    rec = run(work, params(max_num_seqs=1), UnitTogether(2))
-    assert rec.admit_s.tolist() == [0.0, 0.0, 9.0, 9.0, 18.0]
+    """A waiting one counts four times: two run on rank 0 and one waits for rank 1's next step, so the last goes to rank
+    0, which is full."""
+    work = plain([0, 0, 0, 0, 1.5, 1.6], [4] * 6, [9, 1, 9, 1, 2, 2])
+    rec = run(work, params(max_num_seqs=2), UnitTogether(2))
+    assert rec.admit_s.tolist() == [0.0, 0.0, 0.0, 0.0, 2.0, 9.0]
 
 
 # -- against replicas, and stepping ----------------------------------------------------------------------------------
