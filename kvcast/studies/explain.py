@@ -88,7 +88,8 @@ def _reopened(resolved: Scenario, given: Scenario) -> Scenario:
 
 
 def _has_optimum(scenario: Scenario) -> bool:
-    return engine_of(scenario.engine).has_optimum and scenario.cache.enabled and not scenario.cache.tiers
+    one_cache = scenario.hardware.attention_dp == 1 and not scenario.cache.tiers
+    return engine_of(scenario.engine).has_optimum and scenario.cache.enabled and one_cache
 
 
 def missed(row: dict[str, Any]) -> dict[str, int | None]:
