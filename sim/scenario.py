@@ -191,7 +191,7 @@ class EngineConfig(SchedulerConfig):
 
     kv_blocks: int | None = key(
         None,
-        "KV blocks of a scheduler: per replica, or per attention_dp rank; default: from the GPU's memory",
+        "KV blocks per replica, or per attention_dp rank of one; default: from the GPU's memory",
         from_1(MAX_KV_BLOCKS),
     )
     max_num_seqs: int | None = key(None, "sequences running at once; default: the engine's for this GPU", COUNT)

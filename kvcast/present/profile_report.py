@@ -83,7 +83,8 @@ def _verdict(f: dict[str, Any]) -> str:
 
 def _not_measured(profile: DeviceProfile) -> list[str]:
     points = profile.points
-    operators = [*points["dense"], *points["per_sequence"], points["prefill_attention"], points["decode_attention"]]
+    operators = [*points["dense"], *points.get("all_ranks", ()), *points["per_sequence"]]
+    operators += [points["prefill_attention"], points["decode_attention"]]
     other = [
         f"{o.get('name', 'attention')}: {o['basis']}" for o in operators if o.get("basis", "measured") != "measured"
     ]
@@ -231,7 +232,7 @@ def _times(profile: DeviceProfile) -> dict[str, dict[str, float]]:
             name = op + ("".join(f" {k}={v}" for k, v in kernel_of(op, shape)) if op in AXES else "")
             found[name][json.dumps({k: shape[k] for k in AXES[op] if k in shape} if op in AXES else shape)] = us
         return found
-    for part, axis in (("dense", "tokens"), ("per_sequence", "rows")):
+    for part, axis in (("dense", "tokens"), ("all_ranks", "tokens"), ("per_sequence", "rows")):
         for o in points.get(part, []):
             found[o["name"]] = {f"{axis} {x}": us * o["repeat"] for x, us in zip(o[axis], o["us"], strict=True)}
     for part, names in (("prefill_attention", ("new", "cached")), ("decode_attention", ("batch", "context"))):
