@@ -117,7 +117,9 @@ def _sooner_connected(profile: DeviceProfile) -> dict[str, Any]:
             " whose time is not known apart"
         )
     parts = {name: profile.points[name] for name in ("dense", "all_ranks") if name in profile.points}
-    sooner = {name: [_sooner(op) if op["name"] in ALL_REDUCES else op for op in ops] for name, ops in parts.items()}
+    sooner: dict[str, Any] = {
+        name: [_sooner(op) if op["name"] in ALL_REDUCES else op for op in ops] for name, ops in parts.items()
+    }
     if sooner == parts:
         raise InputError(f"profile {profile.id!r} holds no all-reduce: what its GPUs wait for each other is unknown")
     return {**profile.points, **sooner}

@@ -49,6 +49,18 @@ class Layout:
         """Tensor parallel only, as every profile of a model is."""
         return self == Layout(self.tensor_parallel)
 
+    @property
+    def caution(self) -> str:
+        """What a reader of a run at this layout must know; "" when nothing."""
+        stages = self.pipeline_parallel
+        if stages == 1:
+            return ""
+        most = (stages - 1) / (2 * stages - 1)
+        return (
+            f"pipeline_parallel {stages} is simulated in rounds, on the safe side: under a backlog of prompts prefill"
+            f" throughput is understated by up to {most:.0%}, and a decode waits for the longest batch of its round"
+        )
+
     def __str__(self) -> str:
         """tensor_parallel 2, attention_dp 4, expert_parallel."""
         parts = [f"tensor_parallel {self.tensor_parallel}"]

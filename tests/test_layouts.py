@@ -391,6 +391,12 @@ def test_a_pipelines_round_has_the_budget_of_all_its_batches() -> None:
     assert math.isclose(resolved.rank_kv_bytes, flat.rank_kv_bytes)
 
 
+def test_a_run_of_a_pipeline_says_on_which_side_it_errs() -> None:
+    report = api.run(api.prepare(scenario_from_doc(_doc(pipeline_parallel=4)))).report
+    assert any("pipeline_parallel 4 is simulated in rounds" in note and "up to 43%" in note for note in report.notes)
+    assert not Layout(8, attention_dp=1).caution
+
+
 def test_tiers_are_shared_out_to_the_ranks() -> None:
     tiers = [{"name": "ram", "capacity_gib": 64.0, "bandwidth_gb_per_s": 40.0}]
     one, two = (

@@ -33,6 +33,7 @@ def cautions(fleet: Fleet, winner: Scenario) -> list[str]:
             f"{resolved.profile.id}: no step time was measured on this GPU; a roofline is right within about 30 %, and"
             " so is the number of GPUs"
         )
+    lines += [resolved.layout.caution] if resolved.layout.caution else []
     lines += [line.removeprefix("caution: ") for line in resolved.kv_lines if line.startswith("caution: ")]
     answer = fleet.answer
     if answer is not None:
