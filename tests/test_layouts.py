@@ -29,6 +29,7 @@ from calibrate.resolve import resolve_profile
 from calibrate.sources.lock_step import LockStepTime
 from calibrate.sources.pipeline import PipelineStepTime, in_batches
 from calibrate.sources.roofline import roofline_profile
+from calibrate.sources.tables import TableStepTime
 from calibrate.utilization import StepWork
 from kvcast import api
 from kvcast.config import scenario_from_doc
@@ -477,3 +478,60 @@ def _nearest_left_out(keys: np.ndarray, grid: np.ndarray) -> list[float]:
         other, scale = grid[j][there], key[0] * key[1] / (keys[j][0] * keys[j][1])
         errors.append(float(np.abs((other[0] + (other - other[0]) * scale) / grid[i][there] - 1).mean()))
     return errors
+
+
+PACKAGE = [  # aiconfigurator-core 0.12's own sums of operators, ms: decode (batch a rank, context) or prefill (new)
+    ("deepseek-v3", "h200", "fp8_block", Layout(8), {(64, 4096): 33.49, (128, 2048): 36.98}),
+    ("deepseek-v3", "h200", "fp8_block", EP8, {(64, 4096): 35.69, (128, 2048): 39.74, (8192,): 462.62}),
+    (
+        "deepseek-v3",
+        "h200",
+        "fp8_block",
+        DP8,
+        {(16, 1024): 37.87, (64, 4096): 53.09, (128, 2048): 67.63, (8192,): 2523},
+    ),
+    (
+        *("deepseek-v3", "h200", "fp8_block", Layout(2, attention_dp=4, expert_parallel=True)),
+        {(64, 4096): 44.61, (128, 2048): 52.36, (1024,): 189.37, (8192,): 1418.82},
+    ),
+    ("deepseek-v3.2", "h200", "fp8_block", Layout(8), {(64, 4096): 37.79, (128, 2048): 42.80, (1024,): 166.02}),
+    ("deepseek-v3.2", "h200", "fp8_block", DP8, {(64, 4096): 58.05, (128, 2048): 78.14, (8192,): 2930.01}),
+    ("qwen3-235b-a22b", "h100", "fp8", Layout(4), {(1, 1024): 15.48, (64, 4096): 114.47, (8192,): 565.25}),
+    ("qwen3-235b-a22b", "h100", "fp8", EP8, {(1, 1024): 10.30, (64, 4096): 61.65, (8192,): 456.91}),
+    (
+        *("qwen3-235b-a22b", "h100", "fp8", Layout(2, attention_dp=4, expert_parallel=True)),
+        {(1, 1024): 31.72, (16, 1024): 60.36, (64, 4096): 71.20, (1024,): 205.98, (8192,): 1381.27},
+    ),
+    ("qwen3.5-397b-a17b", "h200", "bf16", Layout(8), {(1, 1024): 5.07, (64, 4096): 22.36, (8192,): 199.80}),
+    ("qwen3.5-35b-a3b", "h200", "bf16", Layout(1), {(1, 1024): 3.59, (64, 4096): 18.09, (8192,): 112.90}),
+]
+
+
+@pytest.mark.parametrize(("name", "gpu", "dtype", "layout", "passes"), PACKAGE, ids=str)
+def test_whole_passes_at_a_layout_are_near_the_packages_own(name, gpu, dtype, layout, passes) -> None:
+    """Every rank with the same work. Not compared where the two differ by intent: one DeepSeek sequence, whose blocks
+    are all launches, and tensor-parallel prefill, where the package counts four all-reduces a layer."""
+    table = points(load(gpu), resolve_model(name), dtype, "bf16", layout, **QUIET)
+    times = LockStepTime(table, layout.attention_dp) if layout.attention_dp > 1 else TableStepTime(table)
+    for asked, ms in passes.items():
+        n, context = asked if len(asked) == 2 else (0, 0)
+        shape = ([], n, n * context, context, n) if n else ([(asked[0], 0)], 0, 0, 0, 1)
+        assert _together(times, layout, shape) * 1e3 == pytest.approx(ms, rel=0.1), asked
+
+
+def test_a_shared_expert_runs_beside_the_routed_ones_in_small_steps() -> None:
+    """Up to 256 tokens only what is longer than the routed experts remains of it; beyond, all of it."""
+    price = Pricer(load("h200"))
+    for layout in (Layout(8), DP8):
+        found = {o.name: o for o in operators("h200", V3, "fp8_block", "bf16", layout) if o.repeat == 58}
+        width = 2048 // layout.tensor_parallel
+        whole = price.gemm("fp8_block", 2 * width, 7168).seconds + price.gemm("fp8_block", 7168, width).seconds
+        whole = whole + price.elementwise(6.0 * width, price.tokens)
+        own = np.sum([found[f"shared_{part}"].seconds for part in ("gate_up", "silu_mul", "down")], axis=0)
+        few = price.tokens <= 256
+        tokens = price.tokens * layout.attention_dp
+        routed = np.interp(tokens, found["experts"].x, found["experts"].seconds)
+        assert own[few] == pytest.approx(np.maximum(whole - routed, 0.0)[few], abs=1e-9)
+        assert own[~few] == pytest.approx(whole[~few])
+        assert (own[(tokens >= 32) & few] == 0.0).all()
+        assert found["shared_down"].basis.endswith("up to 256 tokens beside the routed experts")

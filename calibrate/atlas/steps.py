@@ -11,7 +11,7 @@ costs what a step of a measured profile costs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,10 @@ HOST = {"async": (0.6e-3, 15e-6), "sync": (2.0e-3, 15e-6), "none": (0.0, 0.0)}
 from 8.4 to 5.8 % and the bias to zero; sync: engines that schedule between steps."""
 LAUNCH_FLOOR_S = 60e-6
 """Least time of a layer whose kernels are launched one by one: a dozen launches of 5 us."""
+
+
+SECOND_STREAM_TOKENS = {"vllm": 256, "sglang": 1024}
+"""Steps of so many tokens at most run the shared expert beside the routed ones (the engines' own thresholds)."""
 
 
 @dataclass(frozen=True)
@@ -139,14 +143,26 @@ class _Model:
             return self._feed_forward("", "mlp", group.count, mlp.inter // self.tp, mlp.gated)
         router = self.price.gemm("bf16", mlp.experts, hidden)
         found = [_operator("router", "tokens", group.count, tokens, router)]
-        if mlp.shared_inter:
-            found += self._feed_forward("shared_", "shared", group.count, mlp.shared_inter // self.tp, mlp.gated)
         if mlp.latent:
             found.append(self._gemm("latent_down", "shared", group.count, mlp.latent, hidden))
             found.append(self._gemm("latent_up", "shared", group.count, hidden, mlp.latent))
         axis = "all tokens" if self.layout.attention_dp > 1 else "tokens"
-        found.append(_operator("experts", axis, group.count, *self.price.moe(self._experts(mlp))))
+        experts = _operator("experts", axis, group.count, *self.price.moe(self._experts(mlp)))
+        if mlp.shared_inter:
+            shared = self._feed_forward("shared_", "shared", group.count, mlp.shared_inter // self.tp, mlp.gated)
+            found += self._beside(shared, experts)
+        found.append(experts)
         return found + ([self._exchange(group.count, mlp)] if self.layout.attention_dp > 1 else [])
+
+    def _beside(self, shared: list[Operator], experts: Operator) -> list[Operator]:
+        """Of the shared expert what takes longer than the routed ones: steps of few tokens run it on a second
+        stream."""
+        x, limit = self.price.tokens, SECOND_STREAM_TOKENS[self.price.backend]
+        own = np.sum([o.seconds for o in shared], axis=0)
+        hidden = np.interp(x * self.layout.attention_dp, experts.x, experts.seconds)
+        left = np.where(x <= limit, np.maximum(own - hidden, 0.0) / own, 1.0)
+        words = f", up to {limit} tokens beside the routed experts"
+        return [replace(o, seconds=o.seconds * left, basis=o.basis + words) for o in shared]
 
     def _exchange(self, repeat: int, mlp: Mlp) -> Operator:
         """Tokens to the experts of other data ranks and back. Ranks of one tensor-parallel group hold the same tokens
