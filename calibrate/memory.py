@@ -44,6 +44,10 @@ EXPERT_CHUNK = 32_768
 SMALL_CARD_GIB = 32
 
 
+class DoesNotFitError(InputError):
+    """A model, or one request of the length asked for, that the memory of its GPUs does not hold."""
+
+
 @dataclass(frozen=True)
 class KvCapacity:
     """KV cache of one replica; every rank holds the same number of blocks."""
@@ -190,8 +194,8 @@ def kv_capacity(
     rank.
 
     Layers with a window or chunk count as full ones, as in the token count vLLM prints. weights_gib, overhead_gib: of
-    one GPU, instead of the arithmetic. InputError when not one block fits, with the least tensor_parallel that holds
-    the weights and one request of `request` tokens."""
+    one GPU, instead of the arithmetic. DoesNotFitError when not one block fits, with the least tensor_parallel that
+    holds the weights and one request of `request` tokens."""
     memory = GpuMemory(
         profile,
         model,
@@ -234,7 +238,7 @@ def capacity(memory: GpuMemory, request: int = 1) -> KvCapacity:
             if found
             else f"it does not fit at any tensor_parallel up to {WIDTHS[-1]} either"
         )
-        raise InputError(
+        raise DoesNotFitError(
             f"{model.name} in {memory.dtype} does not fit {profile.device['name']} at {layout}: "
             + "; ".join([*lines[:4], instead])
         )

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from calibrate.config_fields import Reader, refuse_unknown, text_part
 from calibrate.layer_groups import Attention, LayerGroup, Mlp
 from calibrate.model_spec import ModelSpec
 from calibrate.precision import of_checkpoint
@@ -21,55 +22,10 @@ from workloads.errors import InputError
 MOST_LAYERS = 10_000
 
 
-@dataclass(frozen=True)
-class _Reader:
-    config: dict[str, Any]
-    where: str
-
-    @property
-    def kind(self) -> str:
-        return str(self.config.get("model_type"))
-
-    def count(self, key: str, default: int | None = None) -> int:
-        """A positive whole number; null counts as absent."""
-        value = self.config.get(key)
-        if value is None:
-            value = default
-        if value is None:
-            raise InputError(f"{self.where}: field {key} is missing; expected a positive whole number")
-        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-            raise InputError(f"{self.where}: field {key} is {value!r}; expected a positive whole number")
-        return value
-
-    def first(self, *keys: str) -> int:
-        """The first of these fields that is there."""
-        return self.count(next((key for key in keys if self.config.get(key) is not None), keys[0]))
-
-    def at_least_0(self, key: str) -> int:
-        return self.count(key) if self.config.get(key) else 0
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self.config.get(key)
-        if value is not None and not isinstance(value, bool):
-            raise InputError(f"{self.where}: field {key} is {value!r}; expected true or false")
-        return default if value is None else value
-
-    def listed(self, key: str, layers: int) -> list[Any] | None:
-        """One entry a layer, or None when the field is not there."""
-        values = self.config.get(key)
-        if values is None:
-            return None
-        if not isinstance(values, (list, str)):
-            raise InputError(f"{self.where}: field {key} is {values!r}; expected one entry a layer")
-        if len(values) != layers:
-            raise InputError(f"{self.where}: {key} has {len(values)} entries; expected num_hidden_layers = {layers}")
-        return list(values)
-
-
 # -- attention, one entry a layer -------------------------------------------------------------------------------------
 
 
-def _heads(read: _Reader) -> Attention:
+def _heads(read: Reader) -> Attention:
     heads = read.count("num_attention_heads")
     kv_heads = read.count("num_key_value_heads", heads)
     if heads % kv_heads:
@@ -88,9 +44,13 @@ def _heads(read: _Reader) -> Attention:
     )
 
 
-def _gqa(read: _Reader, layers: int) -> list[Attention]:
+def _gqa(read: Reader, layers: int) -> list[Attention]:
     """Full attention, or a sliding window in the layers that `layer_types` or the older per-family rules name."""
     full = _heads(read)
+    kinds = read.listed("attn_type_list", layers)
+    other = next((kind for kind in kinds or () if kind != 1), None)
+    if other is not None:
+        raise InputError(f"{read.where}: field attn_type_list has {other!r}; expected 1, full attention, in all layers")
     sliding = _sliding(read, layers)
     if not any(sliding):
         return [full] * layers
@@ -98,7 +58,14 @@ def _gqa(read: _Reader, layers: int) -> list[Attention]:
     return [window if slides else full for slides in sliding]
 
 
-def _sliding(read: _Reader, layers: int) -> list[bool]:
+QWEN_WINDOWS = (
+    *("qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"),
+    *("qwen3", "qwen3_vl_text", "qwen2_moe", "qwen3_moe", "qwen3_vl_moe_text", "mimo"),
+)
+"""Families whose window begins at layer `max_window_layers`."""
+
+
+def _sliding(read: Reader, layers: int) -> list[bool]:
     config, kind = read.config, read.kind
     kinds = read.listed("layer_types", layers)
     if kinds is not None:
@@ -111,7 +78,7 @@ def _sliding(read: _Reader, layers: int) -> list[bool]:
     if kind == "gemma3_text":
         every = read.count("sliding_window_pattern", 6)
         return [(i + 1) % every != 0 for i in range(layers)]
-    if kind in ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "mimo"):
+    if kind in QWEN_WINDOWS:
         if "max_window_layers" not in config:
             return [False] * layers
         first = read.count("max_window_layers")
@@ -120,13 +87,13 @@ def _sliding(read: _Reader, layers: int) -> list[bool]:
     return [narrower] * layers
 
 
-def _known_kinds(read: _Reader, kinds: list[Any], known: tuple[str, ...]) -> None:
+def _known_kinds(read: Reader, kinds: list[Any], known: tuple[str, ...], field: str = "layer_types") -> None:
     unknown = sorted({str(k) for k in kinds} - set(known))
     if unknown:
-        raise InputError(f"{read.where}: layer_types has {unknown[0]!r}; expected {' or '.join(known)}")
+        raise InputError(f"{read.where}: field {field} has {unknown[0]!r}; expected {' or '.join(known)}")
 
 
-def _chunked(read: _Reader, layers: int) -> list[Attention]:
+def _chunked(read: Reader, layers: int) -> list[Attention]:
     """Llama 4: chunks of local attention, and full attention where there is no rotary embedding (every fourth)."""
     full = _heads(read)
     if not read.config.get("attention_chunk_size"):
@@ -143,7 +110,7 @@ def _chunked(read: _Reader, layers: int) -> list[Attention]:
     return [chunk if one else full for one in local]
 
 
-def _mla(read: _Reader, layers: int) -> list[Attention]:
+def _mla(read: Reader, layers: int) -> list[Attention]:
     """One latent for all heads; with `index_topk` an indexer picks the tokens that are attended."""
     fields = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
     shapes: dict[str, Any] = {field: read.count(field) for field in fields}
@@ -161,7 +128,7 @@ def _mla(read: _Reader, layers: int) -> list[Attention]:
     return [shared if kind == "shared" else own for kind in indexers]
 
 
-def _gdn(read: _Reader, layers: int) -> list[Attention]:
+def _gdn(read: Reader, layers: int) -> list[Attention]:
     """Gated DeltaNet, and full attention with an output gate in every `full_attention_interval`-th layer."""
     plain = _heads(read)
     gate = read.flag("attn_output_gate", True)
@@ -187,15 +154,18 @@ def _gdn(read: _Reader, layers: int) -> list[Attention]:
 # -- feed-forward, one entry a layer ----------------------------------------------------------------------------------
 
 
-def _dense(read: _Reader, layers: int) -> list[Mlp]:
+def _dense(read: Reader, layers: int) -> list[Mlp]:
     return [Mlp("dense", read.count("intermediate_size"), gated=read.kind != "nemotron")] * layers
 
 
-def _moe(read: _Reader, layers: int) -> list[Mlp]:
+def _moe(read: Reader, layers: int) -> list[Mlp]:
     """Experts under the names the families use, and which layers have them."""
     config = read.config
     width = read.count("moe_intermediate_size", config.get("intermediate_size"))
-    shared = read.at_least_0("shared_expert_intermediate_size") or width * read.at_least_0("n_shared_experts")
+    shared = next(
+        filter(None, map(read.at_least_0, ("shared_expert_intermediate_size", "shared_intermediate_size"))), 0
+    )
+    shared = shared or width * read.at_least_0("n_shared_experts")
     moe = _experts(read, width, shared)
     without = config.get("mlp_only_layers") or []
     first, every = read.at_least_0("first_k_dense_replace"), 1
@@ -203,13 +173,17 @@ def _moe(read: _Reader, layers: int) -> list[Mlp]:
         every = read.first("decoder_sparse_step", "moe_layer_freq")
     offset = 1 if "decoder_sparse_step" in config else 0
     has = [i >= first and i not in without and (i + offset) % every == 0 for i in range(layers)]
+    kinds = read.listed("mlp_layer_types", layers)
+    if kinds is not None:
+        _known_kinds(read, kinds, ("dense", "sparse"), "mlp_layer_types")
+        has = [kind == "sparse" for kind in kinds]
     if all(has):
         return [moe] * layers
     dense = Mlp("dense", read.count("intermediate_size"))
     return [moe if one else dense for one in has]
 
 
-def _experts(read: _Reader, width: int, shared: int, **more: Any) -> Mlp:
+def _experts(read: Reader, width: int, shared: int, **more: Any) -> Mlp:
     experts = read.first("num_experts", "num_local_experts", "n_routed_experts")
     topk = read.count("num_experts_per_tok")
     if topk > experts:
@@ -217,11 +191,11 @@ def _experts(read: _Reader, width: int, shared: int, **more: Any) -> Mlp:
     return Mlp("moe", experts=experts, topk=topk, expert_inter=width, shared_inter=shared, **more)
 
 
-def _moe_if_experts(read: _Reader, layers: int) -> list[Mlp]:
+def _moe_if_experts(read: Reader, layers: int) -> list[Mlp]:
     return (_moe if read.config.get("n_routed_experts") or read.config.get("num_experts") else _dense)(read, layers)
 
 
-def _llama4_moe(read: _Reader, layers: int) -> list[Mlp]:
+def _llama4_moe(read: Reader, layers: int) -> list[Mlp]:
     """Every `interleave_moe_layer_step`-th layer: experts and a shared one of the same width."""
     width = read.count("intermediate_size")
     moe, every = _experts(read, width, width), read.count("interleave_moe_layer_step", 1)
@@ -232,12 +206,15 @@ def _llama4_moe(read: _Reader, layers: int) -> list[Mlp]:
 # -- families whose layers have one half only, or a shape of their own -------------------------------------------------
 
 Halves = tuple[list[Attention], list[Mlp]]
+_MIXERS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
 NO_ATTENTION, NO_MLP = Attention("none"), Mlp("none")
 
 
-def _nemotron_h(read: _Reader, layers: int) -> Halves:
-    """One mixer a layer: M a Mamba2 state, * attention, - a feed-forward, E experts."""
-    pattern = read.listed("hybrid_override_pattern", layers) or []
+def _nemotron_h(read: Reader, layers: int) -> Halves:
+    """One mixer a layer: M a Mamba2 state, * attention, - a feed-forward, E experts; later files write them out."""
+    written = read.listed("layers_block_type", layers) or []
+    _known_kinds(read, written, tuple(_MIXERS), "layers_block_type")
+    pattern = read.listed("hybrid_override_pattern", layers) or [_MIXERS[kind] for kind in written]
     mixers: dict[str, tuple[Attention, Mlp]] = {}
     if "*" in pattern:
         mixers["*"] = (_heads(read), NO_MLP)
@@ -258,7 +235,7 @@ def _nemotron_h(read: _Reader, layers: int) -> Halves:
     return [mixers[c][0] for c in pattern], [mixers[c][1] for c in pattern]
 
 
-def _mamba2(read: _Reader) -> Attention:
+def _mamba2(read: Reader) -> Attention:
     return Attention(
         "linear",
         heads=read.count("mamba_num_heads"),
@@ -271,7 +248,7 @@ def _mamba2(read: _Reader) -> Attention:
     )
 
 
-def _nemotron_nas(read: _Reader, layers: int) -> Halves:
+def _nemotron_nas(read: Reader, layers: int) -> Halves:
     """Layers that a search thinned out one by one: `block_configs` has the width of each half, or that it is gone."""
     blocks, heads, hidden = (
         read.listed("block_configs", layers),
@@ -307,15 +284,15 @@ def _to_256(width: int) -> int:
 
 @dataclass(frozen=True)
 class _Family:
-    attention: Callable[[_Reader, int], list[Attention]] | None
-    mlp: Callable[[_Reader, int], list[Mlp]] | None
-    both: Callable[[_Reader, int], Halves] | None = None
+    attention: Callable[[Reader, int], list[Attention]] | None
+    mlp: Callable[[Reader, int], list[Mlp]] | None
+    both: Callable[[Reader, int], Halves] | None = None
     tied: bool = False  #: when the field is not there
     qkv_bias: bool = False  #: when the field is not there
     qk_norm: bool = False
     sandwich_norms: bool = False
 
-    def halves(self, read: _Reader, layers: int) -> Halves:
+    def halves(self, read: Reader, layers: int) -> Halves:
         if self.both is not None:
             return self.both(read, layers)
         assert self.attention is not None
@@ -326,7 +303,9 @@ class _Family:
 _GEMMA3 = _Family(_gqa, _dense, tied=True, qk_norm=True, sandwich_norms=True)
 FAMILIES = {
     **dict.fromkeys(("llama", "mistral", "ministral3", "phi3", "mimo", "nemotron"), _Family(_gqa, _dense)),
-    "qwen2": _Family(_gqa, _dense, qkv_bias=True),
+    **dict.fromkeys(
+        ("qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"), _Family(_gqa, _dense, qkv_bias=True)
+    ),
     "qwen3": _Family(_gqa, _dense, qk_norm=True),
     "qwen3_vl_text": _Family(_gqa, _dense, qk_norm=True),
     "gemma2": _Family(_gqa, _dense, tied=True, sandwich_norms=True),
@@ -349,31 +328,27 @@ FAMILIES = {
     "nemotron-nas": _Family(None, None, _nemotron_nas),
 }
 UNDERSTOOD = sorted(FAMILIES)
-
-_MEANINGS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "linear_attn_config": ("linear attention", ()),
-    "linear_num_value_heads": ("linear attention", ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")),
-    "full_attention_interval": (
-        "linear attention between full layers",
-        ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
-    ),
-    "mamba_d_state": ("state-space layers", ()),
-    "ssm_cfg": ("state-space layers", ()),
-    "hybrid_override_pattern": ("state-space layers", ("nemotron_h",)),
-    "index_topk": ("a sparse-attention indexer", ("deepseek_v32", "glm_moe_dsa")),
-    "attention_chunk_size": ("chunked local attention", ("llama4_text",)),
-    "cross_attention_layers": ("cross attention", ()),
-    "num_kv_shared_layers": ("layers that share a KV cache", ()),
-    "block_configs": ("layers of different shapes", ("nemotron-nas",)),
+_MIXTURES = [name for name, family in FAMILIES.items() if family.mlp is not _dense and name != "nemotron-nas"]
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "gemma2": {"head_dim": 256},
+    "gemma3_text": {
+        "head_dim": 256,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "vocab_size": 262208,
+        "max_position_embeddings": 131072,
+    },
 }
-"""Fields that change a model's shapes, what they mean, and the families in which they are understood."""
+"""Fields that a published file of a family leaves out where they are the family's defaults: a head size that is not
+hidden_size / num_attention_heads would else be misread."""
 
 
 def model_from_config(config: dict[str, Any], name: str, where: str = "config") -> ModelSpec:
     """ModelSpec from the keys of a Hugging Face config.json; `where` names the source in errors."""
-    read = _Reader(_text_part(config, where), where)
-    _refuse_unknown(read)
-    family, layers = FAMILIES[read.kind], read.count("num_hidden_layers")
+    given = text_part(config, where)
+    read = Reader({**_DEFAULTS.get(str(given.get("model_type")), {}), **given}, where)
+    refuse_unknown(read, UNDERSTOOD, _MIXTURES)
+    family, layers = FAMILIES[read.kind], read.count("num_hidden_layers", _listed_layers(read))
     if layers > MOST_LAYERS:
         raise InputError(f"{where}: field num_hidden_layers is {layers}; expected at most {MOST_LAYERS:,}")
     attentions, mlps = family.halves(read, layers)
@@ -385,7 +360,7 @@ def model_from_config(config: dict[str, Any], name: str, where: str = "config") 
         layers=layers,
         hidden=read.count("hidden_size"),
         vocab=read.count("vocab_size"),
-        max_context=read.count("max_position_embeddings"),
+        max_context=read.context(),
         tied_embeddings=read.flag("tie_word_embeddings", family.tied),
         qkv_bias=read.flag("attention_bias", family.qkv_bias),
         qk_norm=read.flag("use_qk_norm", family.qk_norm) if read.kind != "llama4_text" else False,
@@ -393,6 +368,12 @@ def model_from_config(config: dict[str, Any], name: str, where: str = "config") 
         **_shapes(attentions, mlps),
         quantization=None if quantized is None else of_checkpoint(quantized, layers, where),
     )
+
+
+def _listed_layers(read: Reader) -> int | None:
+    """Layers of a file that lists them instead of counting them."""
+    kinds = read.config.get("layers_block_type")
+    return len(kinds) if isinstance(kinds, list) and kinds else None
 
 
 def _shapes(attentions: list[Attention], mlps: list[Mlp]) -> dict[str, Any]:
@@ -421,29 +402,3 @@ def _shapes(attentions: list[Attention], mlps: list[Mlp]) -> dict[str, Any]:
     for layer in zip(attentions, mlps, strict=True):
         counts[layer] = counts.get(layer, 0) + 1
     return {**fields, "groups": tuple(LayerGroup(count, *layer) for layer, count in counts.items())}
-
-
-def _text_part(config: dict[str, Any], where: str) -> dict[str, Any]:
-    """The decoder's own fields: a multimodal config keeps them one level down."""
-    text = config.get("text_config")
-    if text is None:
-        return config
-    if not isinstance(text, dict):
-        raise InputError(f"{where}: field text_config is {text!r}; expected the fields of the text model")
-    shared = {key: config[key] for key in ("quantization_config", "tie_word_embeddings") if key in config}
-    return {"model_type": config.get("model_type"), **shared, **text}
-
-
-def _refuse_unknown(read: _Reader) -> None:
-    config, where = read.config, read.where
-    if read.kind not in FAMILIES or config.get("model_type") is None:
-        kind = config.get("model_type")
-        raise InputError(f"{where}: model_type {kind!r} is not understood (understood: {', '.join(UNDERSTOOD)})")
-    for key, (what, families) in _MEANINGS.items():
-        if config.get(key) and read.kind not in families:
-            raise InputError(
-                f"{where}: field {key} means {what}, which is not understood in {read.kind} (KV bytes and FLOPs"
-                " would be wrong)"
-            )
-    if config.get("is_encoder_decoder"):
-        raise InputError(f"{where}: field is_encoder_decoder is true; only decoder-only models are understood")

@@ -29,7 +29,9 @@ __all__ = [
     "known_as",
     "load_model",
     "model_from_config",
+    "published_names",
     "resolve_model",
+    "source_of",
     "windowed_pairs",
 ]
 
@@ -66,9 +68,8 @@ def bundled_model(name: str) -> ModelSpec:
     if key in _bundled() and not (name.startswith(PREFIX) and published.lower() in hugging_face_names()):
         return load_model(BUNDLED / f"{key}.json")
     if published.lower() in hugging_face_names():
-        key, quantized = hugging_face_names()[published.lower()]
-        config = _config(BUNDLED / f"{key}.json")
-        return model_from_config({**config, "quantization_config": quantized} if quantized else config, key, name)
+        key, own = hugging_face_names()[published.lower()]
+        return model_from_config({**_config(BUNDLED / f"{key}.json"), **own}, key, name)
     near = difflib.get_close_matches(key, _bundled(), n=1, cutoff=0.4)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise InputError(
@@ -81,13 +82,30 @@ def _bundled_name(name: str) -> str:
 
 
 @functools.cache
-def hugging_face_names() -> dict[str, tuple[str, Any]]:
-    """Published name in lower case -> (bundled model, quantization_config or None for the bundled model's)."""
-    names = {}
+def hugging_face_names() -> dict[str, tuple[str, dict[str, Any]]]:
+    """Published name in lower case -> (bundled model, the fields in which its config.json is another)."""
+    return {published.lower(): (key, own) for published, key, own in _published()}
+
+
+def published_names() -> list[str]:
+    """Published names as they are written, of all bundled models."""
+    return sorted((published for published, _, _ in _published()), key=str.lower)
+
+
+def source_of(name: str) -> str:
+    """What the shapes of a bundled model were held against."""
+    return str(_config(BUNDLED / f"{name}.json")["source"])
+
+
+def _published() -> list[tuple[str, str, dict[str, Any]]]:
+    """A file's "hf": a name with null, with the quantization_config of that checkpoint, or with any fields of it."""
+    found = []
     for key in _bundled():
-        for published, quantized in _config(BUNDLED / f"{key}.json").get("hf", {}).items():
-            names[published.lower()] = (key, quantized)
-    return names
+        for published, given in _config(BUNDLED / f"{key}.json").get("hf", {}).items():
+            own = given or {}
+            quantized = "quant_method" in own or "quant_algo" in own
+            found.append((published, key, {"quantization_config": own} if quantized else own))
+    return found
 
 
 def load_model_at(path: Path) -> ModelSpec:

@@ -75,6 +75,12 @@ def of_checkpoint(config: Any, layers: int, where: str) -> Precision:
     method = str(config.get("quant_method") or ("modelopt" if "quant_algo" in config else None)).lower()
     if method not in _METHODS:
         raise InputError(f"{where}: quantization {method!r} is not understood (understood: {', '.join(_METHODS)})")
+    for key in ("dynamic", "sparsity_config"):  # overrides by module, and weights of which half are not stored
+        given = config.get(key)
+        if given and not (isinstance(given, dict) and given.get("format") == "dense"):
+            raise InputError(
+                f"{where}: field quantization_config.{key} is not understood (bytes of weights would be wrong)"
+            )
     try:
         name, size = _METHODS[method](config)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -176,7 +182,8 @@ _MODULES = {
 
 def _left_alone(config: dict[str, Any]) -> list[str]:
     listed = [
-        config.get(key) or [] for key in ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
+        config.get(key) or []
+        for key in ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "llm_int8_skip_modules")
     ]
     return [str(name).replace("language_model.", "") for names in listed for name in names]
 

@@ -13,7 +13,7 @@ import difflib
 from pathlib import Path
 
 from calibrate.atlas.steps import atlas_profile, unpriced
-from calibrate.atlas.tables import bundled_gpus
+from calibrate.atlas.tables import bundled_gpus, load
 from calibrate.layout import Layout, as_layout
 from calibrate.models import ModelSpec, known_as
 from calibrate.profile import DeviceProfile, alike, bundled_profile, bundled_profiles, fitting, load_profile
@@ -46,14 +46,24 @@ def resolve_profile(
         have = f"{profile.model} {profile.dtype} tensor_parallel {profile.tensor_parallel}"
         raise InputError(
             f"profile {spec!r} is for {have}; the scenario has {model.name} {dtype} tensor_parallel {tp};"
-            f" {_that_fit(name, dtype, tp, kv_dtype)}"
+            f" {_that_fit(profile, name, dtype, tp, kv_dtype)}"
         )
     if kv_dtype is not None and not alike(profile.kv_dtype, kv_dtype):
         raise InputError(
             f"profile {spec!r} was made with a {profile.kv_dtype} KV cache; the scenario's kv_dtype is {kv_dtype}"
-            " (roofline:GPU takes any)"
+            f" ({_any(profile)} takes any)"
         )
     return profile
+
+
+def known_gpus() -> list[str]:
+    """GPUs of which anything is known: measured operators, or a data sheet."""
+    return sorted({*GPUS, *bundled_gpus()})
+
+
+def gpu_name(gpu: str) -> str:
+    """A GPU's name as `known_gpus` has it: H200_SXM is h200."""
+    return gpu.lower().replace("_", "-").removesuffix("-sxm")
 
 
 def profile_of_gpu(
@@ -61,7 +71,7 @@ def profile_of_gpu(
 ) -> str:
     """The best that is known of a GPU for a model: the bundled profile measured with it, else atlas:GPU, else
     roofline:GPU. InputError for a GPU of which nothing is known."""
-    key, known = gpu.lower().replace("_", "-").removesuffix("-sxm"), sorted({*GPUS, *bundled_gpus()})
+    key, known = gpu_name(gpu), known_gpus()
     if key not in known:
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
         hint = f" (did you mean {near[0]}?)" if near else ""
@@ -98,17 +108,21 @@ def _find(spec: str, tp: int = 1) -> DeviceProfile:
     hint = f"; did you mean {near[0]}?" if near else ""
     raise InputError(
         f"profile {spec!r} is not bundled{hint} (bundled: {', '.join(names) or 'none'}; or a profile file, a folder of"
-        " operator tables, roofline:GPU)"
+        " operator tables, atlas:GPU, roofline:GPU; or hardware.gpu = GPU instead)"
     )
 
 
-def _that_fit(model: str, dtype: str, tp: int, kv_dtype: str | None) -> str:
+def _that_fit(profile: DeviceProfile, model: str, dtype: str, tp: int, kv_dtype: str | None) -> str:
     found = [one.id for one in fitting(None, model, dtype, tp, kv_dtype)]
-    return (
-        f"these fit: {', '.join([*found, 'roofline:GPU'])}"
-        if found
-        else "no bundled profile fits; roofline:GPU estimates any model"
-    )
+    return f"these fit: {', '.join([_any(profile), *found])}" if found else f"{_any(profile)} takes any model"
+
+
+def _any(profile: DeviceProfile) -> str:
+    """What to write for the same GPU and any model, precision and width."""
+    device = str(profile.device["name"])
+    names = {str(load(gpu).header["name"]): gpu for gpu in bundled_gpus()}
+    gpu = names.get(device, "GPU")
+    return f"hardware.gpu = {gpu!r} (atlas:{gpu}, its measured operators; roofline:{gpu} where it has none)"
 
 
 def engine_defaults(profile: DeviceProfile) -> tuple[int, int]:

@@ -131,6 +131,7 @@ def record(prepared: Prepared, **options: Any) -> Recording:
     """Run the simulation alone. Options are those of `sim.simulate.run` (record_life, step_log, fast_forward, on_clock,
     processes)."""
     from sim import simulate as engine
+    from sim.fleet.shocks import processes_of
 
     scenario = prepared.scenario
     run = scenario.run
@@ -139,6 +140,7 @@ def record(prepared: Prepared, **options: Any) -> Recording:
         horizon = duration if horizon is None else min(duration, horizon)
     if scenario.cache.policy == OPTIMAL and scenario.cache.enabled:
         options["record_cache"] = True
+    shocks = processes_of(scenario.shock, run.warmup_s or 0.0)
     return engine.run(
         prepared.workload,
         prepared.resolved.params,
@@ -148,7 +150,7 @@ def record(prepared: Prepared, **options: Any) -> Recording:
         seed=scenario.seed,
         horizon_s=horizon,
         until_arrival_s=duration,
-        **options,
+        **{**options, "processes": [*shocks, *options.get("processes", ())]},
     )
 
 

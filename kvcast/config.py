@@ -35,6 +35,13 @@ LISTS = {
     ),
 }
 """Lists of tables, and what to do where a scenario has none."""
+INSTEAD = {
+    "hardware.gpu": "hardware.profile",
+    "hardware.profile": "hardware.gpu",
+    "model.name": "model.config",
+    "model.config": "model.name",
+}
+"""Two keys that say the same thing in two ways: whoever sets one does not mean the other any more."""
 
 
 def load_scenario(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
@@ -111,17 +118,23 @@ def scenario_from_doc(doc: dict, source: str = "scenario") -> Scenario:
 
 
 def apply_overrides(doc: dict, overrides: Iterable[str]) -> dict:
-    """A copy of the tables with every "a.b=value" applied; "a.b=" removes the key.
+    """A copy of the tables with every "a.b=value" applied; "a.b=" removes the key. A key of which a scenario has one or
+    the other (INSTEAD) takes the other's place.
 
     The value is a TOML literal; what is none is taken as a bare string (cache.policy=lfu). An entry of a list of tables
     is addressed by its name or position: workload.class.chat.rate=2.
     """
     with shallow("scenario"):
         doc = deepcopy(doc)
+    overrides = list(overrides)
+    given = {text.partition("=")[0].strip() for text in overrides if text.partition("=")[2].strip()}
     for text in overrides:
         key, separator, value = text.partition("=")
         if not separator or not key.strip():
             raise InputError(f"--set {text}: expected section.key=value, such as cache.policy=lfu")
+        other = INSTEAD.get(key.strip())
+        if other and value.strip() and other not in given:
+            _assign(doc, other, "", text)
         _assign(doc, key.strip(), value.strip(), text)
     return doc
 

@@ -105,6 +105,14 @@ class RequestLog:
         if to_step - from_step > 1:
             self.gaps.extend((request, from_step, to_step))
 
+    def take_back_gap(self, request: int) -> int:
+        """The newest gap of a request has not been one: the output after it is lost. The step of the one before it."""
+        gaps = self.gaps
+        at = next(i for i in range(len(gaps) - 3, -1, -3) if gaps[i] == request)
+        from_step = gaps[at + 1]
+        del gaps[at : at + 3]
+        return from_step
+
     def _gaps(self) -> np.ndarray:
         """int64 [m, 3]"""
         return np.frombuffer(self.gaps, np.int64).reshape(-1, 3) if self.gaps else np.empty((0, 3), np.int64)

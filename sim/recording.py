@@ -18,10 +18,11 @@ STATUS = (
     "rejected_kv_too_small",
     "session_truncated",
     "aborted",
+    "rejected_queue_full",
 )
-COMPLETED, UNFINISHED, NOT_ARRIVED, TOO_LONG, KV_TOO_SMALL, SESSION_TRUNCATED, ABORTED = range(len(STATUS))
+COMPLETED, UNFINISHED, NOT_ARRIVED, TOO_LONG, KV_TOO_SMALL, SESSION_TRUNCATED, ABORTED, QUEUE_FULL = range(len(STATUS))
 """completed + unfinished + rejected + truncated + aborted = arrived; `not_arrived` rows never reached the router
-(their predecessor did not finish, or the horizon came first)."""
+(their predecessor did not finish, or the horizon came first). Run folders keep these numbers: new ones go last."""
 
 
 class StepShapes:

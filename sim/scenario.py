@@ -25,6 +25,7 @@ from workloads.limits import (
     MAX_SEED,
     MAX_STAGES,
     MS,
+    RATE,
     SECONDS,
     SHARE,
     TOKENS,
@@ -148,6 +149,30 @@ class SchedulerConfig:
     long_prefill_token_threshold: int = key(
         0, "longest prefill chunk when several requests are present; 0: no limit", TOKENS_OR_NONE, engine="vllm"
     )
+    long_prefill_token_threshold_adaptive: bool = key(
+        False,
+        "raise that limit to a fair share of the step's tokens: its budget by the requests running and waiting",
+        engine="vllm",
+    )
+    max_num_active_seqs: int | None = key(
+        None, "sequences admitted to run at once, at most max_num_seqs, which is the default", COUNT, engine="vllm"
+    )
+    prefill_schedule_interval: int = key(
+        1,
+        "while anybody decodes, prompts are computed in every so manieth step only, unless requests were left waiting"
+        " by the last of those; vLLM heeds it under data parallelism only",
+        from_1(MAX_COUNT),
+        engine="vllm",
+    )
+    max_num_queued_reqs: int | None = key(
+        None, "requests waiting and running on a replica from which on it refuses more (HTTP 503)", COUNT, engine="vllm"
+    )
+    max_num_queued_tokens: int | None = key(
+        None,
+        "prompt tokens of requests without a first token on a replica from which on it refuses more (HTTP 503)",
+        TOKENS,
+        engine="vllm",
+    )
     scheduler_policy: str = key(
         "fcfs", "fcfs or priority (lower value first)", choices=("fcfs", "priority"), engine="vllm"
     )
@@ -177,6 +202,12 @@ class SchedulerConfig:
         1.0, "scales the memory reserved for tokens still to come", from_0(1e6), engine="sglang"
     )
     priority_scheduling: bool = key(False, "larger priority first, with fcfs or lof", engine="sglang")
+    overlap_schedule: bool = key(
+        True,
+        "decide each step while the one before it runs: outputs, finished requests and arrivals are seen a step later",
+        engine="sglang",
+    )
+    mixed_chunk: bool = key(False, "decodes ride along in prefill steps, one token each", engine="sglang")
     retraction_policy: str = key(
         "length",
         "who loses its memory first: length (fewest outputs) or priority (lowest)",
@@ -305,7 +336,56 @@ class SloConfig:
 
 @dataclass(frozen=True)
 class CostConfig:
-    gpu_hour_usd: float | None = key(None, "price of one GPU for one hour; unset: GPU-hours only", from_0(1e6))
+    gpu_hour_usd: float | None = key(
+        None, "price of one GPU for one hour, of the scenario's own GPU; unset: GPU-hours only", from_0(1e6)
+    )
+    prices: dict[str, float] = key(
+        {}, "the same by GPU, such as {h200 = 3.5, b200 = 5}: wins over gpu_hour_usd, and goes with hardware.gpu"
+    )
+
+
+BURST, CACHE_LOST, REPLICA_DOWN, SLOW, LONG_PROMPTS = SHOCKS = (
+    "burst",
+    "cache-lost",
+    "replica-down",
+    "slow-replica",
+    "long-prompts",
+)
+
+
+@dataclass(frozen=True)
+class Shock:
+    """What happens to a fleet for a while."""
+
+    kind: str = key(
+        help="burst (size times the load), cache-lost (every replica starts again, empty), replica-down (down, and back"
+        " cold), slow-replica (steps take size times as long), or long-prompts (a tenant's jobs of size tokens)",
+        choices=SHOCKS,
+    )
+    at_s: float = key(0.0, "when it begins, seconds after the warm-up", FROM_SECOND_0)
+    duration_s: float = key(600.0, "how long it lasts; of cache-lost how long a start takes", FROM_SECOND_0)
+    size: float | None = key(
+        None,
+        "burst: times the load (2); slow-replica: times the step time (3); long-prompts: tokens of a prompt (100,000)",
+        above_0(MAX_COUNT),
+    )
+    replicas: int = key(1, "replica-down and slow-replica: how many, the last ones", from_1(MAX_REPLICAS))
+    load_s: float = key(60.0, "replica-down: seconds from its return until it takes requests, cold", FROM_SECOND_0)
+    rate: float = key(0.1, "long-prompts: jobs a second", RATE)
+    of: str = key("", "burst: the class of the mix that comes more often; empty: all of them")
+
+    @property
+    def how_much(self) -> float:
+        """Its size, or the default of its kind."""
+        return {BURST: 2.0, SLOW: 3.0, LONG_PROMPTS: 100_000.0}.get(self.kind, 0.0) if self.size is None else self.size
+
+
+@dataclass(frozen=True)
+class PlanConfig:
+    recover: bool = key(True, "kvcast plan asks a fleet to come back to its target after a burst, not only to hold it")
+    burst_size: float = key(2.0, "times the load of that burst", Limit(1.01, 1000, "above 1 and at most 1,000"))
+    burst_s: float = key(600.0, "how long it lasts", SECONDS)
+    recover_within_s: float = key(1800.0, "the time in which it must be back, seconds after the burst", SECONDS)
 
 
 @dataclass(frozen=True)
@@ -321,6 +401,8 @@ class Scenario:
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     slo: SloConfig = field(default_factory=SloConfig)
     cost: CostConfig = field(default_factory=CostConfig)
+    plan: PlanConfig = field(default_factory=PlanConfig)
+    shock: tuple[Shock, ...] = key((), "[[shock]] tables: what happens to the fleet meanwhile (docs/resilience.md)")
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from sim.engine import Common, Engine, Scheduler
 from sim.engines import engine_of
 from sim.fleet.clock import Clock
 from sim.fleet.cluster import Cluster
+from sim.fleet.doorway import Doorway
 from sim.fleet.hopeless import Hopeless
 from sim.fleet.oracle import Oracle
 from sim.fleet.processes import Process, begin
@@ -135,6 +136,7 @@ def _replicas(
             common.step_time,
             common.log,
             front,
+            door=partial(Doorway, common.params, common.log),
             overhead_s=common.params.step_overhead_s,
             fast_forward=fast_forward and step_log is None,
             life=life,

@@ -32,12 +32,14 @@ def random_case(seed: int, index: int, policies: tuple[str, ...] = ("lru",)) -> 
     set_arrivals(rng, requests)
     set_identities(rng, requests)
     sizes = [sum(s[2] for s in r["segments"]) + r["max_tokens"] for r in requests]
+    timed = rng.random() < 0.5
+    config = _config(rng, block, sizes) | {"cache_policy": rng.choice(policies)}
     return {
         "schema": "kvoracle/1",
         "case": f"random {seed}/{index}",
         "engine": "vllm",
-        "timed": rng.random() < 0.5,
-        "config": _config(rng, block, sizes) | {"cache_policy": rng.choice(policies)},
+        "timed": timed,
+        "config": config | _options(random.Random(f"options {seed}/{index}"), config["max_num_seqs"]),
         "requests": requests,
     }
 
@@ -111,6 +113,15 @@ def _config(rng: random.Random, block: int, sizes: list[int]) -> Case:
     }
 
 
+def _options(rng: random.Random, most: int) -> Case:
+    """Options that few set, from a stream of their own: the cases are otherwise those of before they were known."""
+    return {
+        "long_prefill_token_threshold_adaptive": rng.random() < 0.3,
+        "max_num_active_seqs": rng.choice([None, None, None, 1, min(2, most)]),
+        "prefill_schedule_interval": rng.choice([1, 1, 1, 1, 2, 3, 5]),
+    }
+
+
 def _modes(rng: random.Random) -> Case:
     return {
         "async_scheduling": rng.random() < 0.4,
@@ -169,6 +180,9 @@ PLAIN_VLLM: Case = {
     "async_scheduling": False,
     "calls_ahead": False,
     "preemption_victim": "fcfs",
+    "long_prefill_token_threshold_adaptive": False,
+    "max_num_active_seqs": None,
+    "prefill_schedule_interval": 1,
     "scheduler_reserve_full_isl": True,
     "max_num_seqs": 64,
     "max_num_batched_tokens": 2048,
@@ -189,6 +203,9 @@ PLAIN_SGLANG: Case = {
     "clip_max_new_tokens": 4096,
     "disable_cache": False,
     "use_priority": True,
+    "overlap": False,
+    "calls_ahead": False,
+    "mixed_chunk": False,
 }
 
 

@@ -79,6 +79,22 @@ def _last_of_the_least(engine: reference.Engine) -> reference.Request:
     return min(reversed(engine.running), key=lambda v: v.computed) if engine.least_computed else _victim(engine)
 
 
+def _unfair(engine: reference.Engine) -> int:
+    return engine.threshold if engine.threshold and len(engine.running) + len(engine.waiting) > 1 else 10**9
+
+
+def _share_of_running(engine: reference.Engine) -> int:
+    limit = _chunk_limit(engine)
+    share = engine.token_budget // max(len(engine.running), 1)
+    return max(engine.threshold, share) if engine.fair_share and limit < engine.max_model_len else limit
+
+
+def _defers_anyway(engine: reference.Engine) -> bool:
+    engine.left_waiting = False
+    return _defers(engine)
+
+
+_chunk_limit, _defers = reference.Engine._chunk_limit, reference.Engine._defers
 _victim = reference.Engine._victim
 _release, _enter_block = cache.FreeListPool.release, cache.FreeListPool.enter
 _enter, _contexts, _chain = reference.Engine._enter, reference.Engine._contexts, cache.Hasher.chain
@@ -123,6 +139,11 @@ FAULTS: dict[str, tuple[type, str, Any]] = {
         "_loras",
         lambda engine, step: {r.lora for r in engine.running if r.lora is not None and r.id in step.scheduled},
     ),
+    "no fair share": (reference.Engine, "_chunk_limit", _unfair),
+    "a fair share of those running": (reference.Engine, "_chunk_limit", _share_of_running),
+    "prompts are never deferred": (reference.Engine, "_defers", lambda engine: False),
+    "prompts are deferred though requests were left waiting": (reference.Engine, "_defers", _defers_anyway),
+    "as many run as have places": (reference.Engine, "_places", lambda engine: engine.max_num_seqs),
     "lcf counts known tokens": (reference.Engine, "_victim", _least_known),
     "lcf takes the last of equals": (reference.Engine, "_victim", _last_of_the_least),
 }

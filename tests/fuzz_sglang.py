@@ -9,7 +9,7 @@ An operation is a look-up of a waiting request, a token taken for KV, or one req
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -19,6 +19,7 @@ from tests import fuzz_cases
 from tests import reference_radix as radix
 from tests import reference_sglang as reference
 from tests.fuzz_cases import Case
+from workloads.errors import InputError
 
 POLICIES = ("lru", "lfu", "slru", "fifo", "filo", "mru", "priority")
 
@@ -109,11 +110,25 @@ def _config(rng: random.Random, page: int, sizes: list[int]) -> Case:
         "clip_max_new_tokens": rng.choice([4096, 4096, 8]),
         "disable_cache": rng.random() < 0.07,
         "use_priority": rng.random() < 0.8,
+        "overlap": (overlap := rng.random() < 0.6),
+        "calls_ahead": overlap and rng.random() < 0.5,
+        "mixed_chunk": rng.random() < 0.4,
     }
 
 
 def operations(engine: reference.Engine) -> int:
     return engine.lookups + engine.taken + sum(len(step.scheduled) for step in engine.steps)
+
+
+def does_not_stop(runs: Iterable[Callable[[], Any]]) -> Iterator[str]:
+    """Runs that should find no memory for a chunk that must go on, and find it, in words."""
+    for run in runs:
+        try:
+            run()
+        except InputError as error:
+            if "out of memory" in str(error):
+                continue
+        yield "a chunk finds memory that the reference does not"
 
 
 def differences(
@@ -288,6 +303,39 @@ def _nobody_postponed(engine: reference.Engine) -> tuple[list, set]:
     return _match_waiting(engine)[0], set()
 
 
+def _leave_and_retract(engine: reference.Engine) -> bool:
+    _leave_out(engine)
+    return False
+
+
+def _leave_quietly(engine: reference.Engine) -> bool:
+    full = engine.full
+    found = _leave_out(engine)
+    engine.full = full
+    return found
+
+
+def _read_at_once(engine: reference.Engine, step: reference.Step) -> bool:
+    """The result of the step before is known to the plan, and only then."""
+    before, engine.unread = engine.unread, None
+    if before is not None:
+        engine.read(before)
+    return _plan(engine, step)
+
+
+def _mix_in_front(engine: reference.Engine, step: reference.Step) -> None:
+    _mix(engine, step)
+    step.rows.sort(key=lambda row: not row.decode)
+
+
+def _ride_for_free(adder: reference.Adder, engine: reference.Engine) -> None:
+    _adder(adder, engine)
+    adder.reserved_total -= engine.riders()
+    adder.reserved_now -= engine.riders()
+
+
+_leave_out, _plan, _mix = reference.Engine.leave_out, reference.Engine.plan, reference.Engine.mix
+_adder = reference.Adder.__init__
 _insert, _split, _match = radix.Radix.insert, radix.Radix.split, radix.Radix.match
 _look_up, _drop, _start_decode = reference.Engine.look_up, reference.Engine.drop, reference.Engine.start_decode
 _match_waiting = reference.Engine.match_waiting
@@ -312,5 +360,12 @@ FAULTS: dict[str, tuple[type, str, Any]] = {
         reference.Engine.asked_for_decode,
     ),
     "nobody postponed in a batch": (reference.Engine, "match_waiting", _nobody_postponed),
+    "retraction though somebody ends": (reference.Engine, "leave_out", _leave_and_retract),
+    "who is left out does not clear the flag": (reference.Engine, "leave_out", _leave_quietly),
+    "overlap knows the last result": (reference.Engine, "plan", _read_at_once),
+    "arrivals are seen at once": (reference.Engine, "seen_until", lambda engine: engine.now),
+    "riders need no budget": (reference.Engine, "riders", lambda engine: 0),
+    "riders need no memory": (reference.Adder, "__init__", _ride_for_free),
+    "decodes before prefills in a mixed batch": (reference.Engine, "mix", _mix_in_front),
 }
 """Planted in the reference, so that a change inside the simulator cannot disarm them."""

@@ -22,6 +22,7 @@ ALONE = {
     "n_plus_1": False,
     "model_error": False,
     "undisturbed": False,
+    "recover": False,
 }
 """Only the fewest replicas."""
 CHAT = {
@@ -50,6 +51,7 @@ def document(**sections) -> dict:
         "slo": {"ttft_s": 1.0, "tpot_s": 0.05, "attainment": 0.95},
         "hardware": {"profile": "l40s-llama-3.1-8b-aic"},
         "cost": {"gpu_hour_usd": 1.5},
+        "plan": {"recover": False},  # tests/test_shocks.py asks for that
     }
     for name, values in sections.items():
         doc[name] = (

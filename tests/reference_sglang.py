@@ -8,14 +8,19 @@ recorded cases and random ones alike (schema kvoracle/1):
 
 Case config: page_size, capacity_tokens, max_context, chunked_prefill_size, max_running, eviction_policy,
 schedule_policy, and optionally max_prefill_tokens, use_priority, priority_scheduling, retraction_policy,
-conservativeness, disable_cache and the constants of admission and retraction. A request: id, arrival_step (a float when
-steps are timed), segments, max_tokens, and optionally priority, cache_salt, lora."""
+conservativeness, disable_cache, overlap, mixed_chunk, calls_ahead and the constants of admission and retraction. A
+request: id, arrival_step (a float when steps are timed), segments, max_tokens, and optionally priority, cache_salt,
+lora.
+
+A pass plans a batch, runs it, and reads a result: its own, or with overlap that of the pass before. So with overlap
+what a plan knows of outputs is a step old; with calls_ahead arrivals are too."""
 
 from __future__ import annotations
 
 import json
 import sys
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +61,7 @@ class Request:
     preempted_s: float = 0.0  #: between each retraction and the re-admission, summed
     retracted_at: float = 0.0
     token_steps: list[int] = field(default_factory=list)  #: index of the step that sampled each output
+    by_decode: list[bool] = field(default_factory=list)  #: whether a decode did; else a prefill
     admit_s: float = -1.0
     first_token_s: float = -1.0
     first_token_start: float = -1.0
@@ -73,9 +79,22 @@ class Request:
 
 
 @dataclass
+class Row:
+    """One request in a batch."""
+
+    r: Request
+    upto: int  #: tokens computed when the step has run
+    decode: bool
+    samples: bool  #: its last known token is among them
+    life: int  #: retractions it has had: another count, and its result is dropped
+
+
+@dataclass
 class Step:
     start: float
     prefill: bool
+    index: int = -1
+    rows: list[Row] = field(default_factory=list)
     scheduled: dict[int, int] = field(default_factory=dict)
     retracted: list[int] = field(default_factory=list)
     evicted: int = 0
@@ -113,13 +132,15 @@ class Adder:
 
     def __init__(self, engine: Engine):
         self.engine = engine
-        self.input = engine.max_prefill_tokens
+        riders = engine.riders()
+        self.input = engine.max_prefill_tokens - riders
         self.chunked = engine.chunked_prefill_size > 0
-        self.chunk = engine.chunked_prefill_size if self.chunked else UNLIMITED
+        self.chunk = engine.chunked_prefill_size - riders if self.chunked else UNLIMITED
         self.reserved_total = 0.0
         for r in engine.running:
             self.reserved_total += engine.to_come(r) * engine.ratio
-        self.reserved_now = 0
+        self.reserved_total += riders
+        self.reserved_now = riders
         self.batch: list[tuple[Request, int]] = []
 
     def room(self) -> float:
@@ -137,10 +158,13 @@ class Adder:
         self.input -= pages
         self.chunk -= pages
 
+    def spent(self) -> bool:
+        return self.input <= 0 or self.chunk <= 0
+
     def state(self) -> str:
         if self.room() <= 0 or self.room_now() <= 0:
             return NO_TOKEN
-        return OTHER if self.input <= 0 or self.chunk <= 0 else CONTINUE
+        return OTHER if self.spent() else CONTINUE
 
 
 class Engine:
@@ -160,6 +184,9 @@ class Engine:
         self.use_priority: bool = c.get("use_priority", True)
         self.retraction_policy: str = c.get("retraction_policy", "length")
         self.caching: bool = not c.get("disable_cache", False)
+        self.overlap: bool = c.get("overlap", False)
+        self.calls_ahead: bool = c.get("calls_ahead", False)
+        self.mixed: bool = c.get("mixed_chunk", False) and self.chunked_prefill_size > 0
         self.clip: int = c.get("clip_max_new_tokens", 4096)
         self.retract_steps: int = c.get("retract_decode_steps", 20)
         self.ratio: float = min(c.get("init_new_token_ratio", 0.7) * c.get("conservativeness", 1.0), 1.0)
@@ -174,11 +201,15 @@ class Engine:
         self.arrivals = sorted(self.requests, key=lambda r: (r.arrival, r.id))
         self.waiting: list[Request] = []
         self.running: list[Request] = []
-        self.last_prefill: list[Request] = []
+        self.last_batch: list[Request] = []  # of the pass before, if it was a prefill or mixed
+        self.unread: Step | None = None  # has run, and its result is not known
+        self.holders: list[Request] = []  # of memory: admitted and neither finished nor retracted
         self.chunked: Request | None = None
         self.full = False
-        self.finished_last = False
+        self.left_batch = False  # somebody whose finish was read while it was in the batch
+        self.out_of_memory = False  # a chunk had to go on, and could not: the engine itself stops there
         self.passes = 0
+        self.lost = self.sat_out = self.waited = 0  # results of retracted requests, steps without riders, empty passes
         self.steps: list[Step] = []
         self.ever: set[int] = set()
         self.lookups = self.taken = 0  # operations: taken in pages
@@ -189,7 +220,9 @@ class Engine:
     def _request(self, r: dict[str, Any]) -> Request:
         tokens = tokens_of(r) + outputs_of(r["id"], r["max_tokens"])
         lora = json.dumps(r["lora"], sort_keys=True) if r.get("lora") is not None else None
-        priority = (self.use_priority and r.get("priority")) or 0
+        priority = r.get("priority") if self.use_priority else 0
+        if priority is None:
+            priority = -(2**63) if self.priority_scheduling else 0
         keys = self.hasher.chain(tokens, self.page, r.get("cache_salt"), lora)
         request = Request(
             r["id"],
@@ -210,58 +243,78 @@ class Engine:
     def run(self) -> Engine:
         arrivals = [r for r in self.arrivals if not r.rejected]
         idle = 0
-        while arrivals or self.waiting or self.running or self.last_prefill or self.chunked:
-            while arrivals and arrivals[0].arrival <= self.now:
+        while (arrivals or self.waiting or self.holders) and not self.out_of_memory:
+            if not self.waiting and not self.holders:
+                self.now = max(self.now, arrivals[0].arrival)
+            while arrivals and arrivals[0].arrival <= self.seen_until():
                 self.waiting.append(arrivals.pop(0))
-            step = self.step()
-            idle = 0 if step else idle + 1
-            if step is None and not self.waiting and not self.running and not self.chunked and not self.last_prefill:
-                if not arrivals:
-                    break
-                self.now = arrivals[0].arrival
-                idle = 0
-            if idle > 3:
+            idle = 0 if self.step() else idle + 1
+            if idle > 3 and (self.waiting or self.holders):
                 raise RuntimeError(f"nothing can be scheduled at {self.now}")
         return self
 
+    def seen_until(self) -> float:
+        """The pass made now, or when the step before it began, knows of arrivals by then."""
+        return self.unread.start if self.unread and self.calls_ahead else self.now
+
     def step(self) -> Step | None:
-        """One call of the scheduler, and the end of the step it started."""
+        """One pass: plan, run, read a result."""
         evicted = self.tree.evicted
-        somebody_left = self.finished_last
-        self.finished_last = False
-        if somebody_left:
-            self.full = False
-        self.running = [r for r in self.running if not r.finished]
-        if self.chunked is not None:
-            self.checkpoint(self.chunked, self.chunked.computed)
-        merged = [r for r in self.last_prefill if not r.finished and r is not self.chunked]
-        if merged and not self.running:
-            self.full = False  # the prefill's own batch, with its own flag, is the running batch from now on
-        self.running += merged
-        self.last_prefill = []
         step = Step(self.now, True)
-        batch = self.new_prefill()
-        if batch:
-            self.start_prefill(step, batch)
-        elif not self.start_decode(step):
-            return None
-        self.advance_clock(step, batch)
-        self.complete(step, batch)
+        launched = self.plan(step)
+        before, self.unread = self.unread, None
+        if launched:
+            step.index = len(self.steps)
+            self.advance_clock(step)
+            self.steps.append(step)
+        if before is not None:
+            self.read(before)
+        if launched and self.overlap:
+            self.unread = step
+        elif launched:
+            self.read(step)
         step.evicted = self.tree.evicted - evicted
         step.available, step.evictable, step.protected = self.available, self.tree.evictable, self.tree.protected
         step.waiting = len(self.waiting)
-        self.steps.append(step)
-        if self.check:
+        if self.check and not self.out_of_memory:
             self.check_all()
-        return step
+        return step if launched else None
+
+    def plan(self, step: Step) -> bool:
+        """Decide the batch of a pass; whether there is one."""
+        if self.left_batch:
+            self.full = False
+        self.left_batch = False
+        self.running = [r for r in self.running if not r.finished]
+        if self.chunked is not None:
+            self.checkpoint(self.chunked, self.chunked.computed)
+            self.full = False  # a batch that loses somebody clears it
+        merged = [r for r in self.last_batch if not r.finished and r is not self.chunked]
+        if merged and not self.running:
+            self.full = False  # the prefill's own batch, with its own flag, is the running batch from now on
+        self.running += merged
+        self.last_batch = []
+        batch = self.new_prefill()
+        if not batch:
+            return self.start_decode(step)
+        self.start_prefill(step, batch)
+        if self.out_of_memory:
+            return False
+        if self.mixed and self.running:
+            self.mix(step)
+        self.last_batch = [row.r for row in step.rows]
+        return True
+
+    def riders(self) -> int:
+        """Running requests that would take part in a prefill batch."""
+        return len(self.running) if self.mixed else 0
 
     def private(self, r: Request) -> int:
         return -(-r.computed // self.page) * self.page - r.held
 
     def check_all(self) -> None:
         self.tree.check()
-        alive = {*self.running, *self.last_prefill} | ({self.chunked} if self.chunked else set())
-        private = sum(self.private(r) for r in alive if not r.finished)
+        private = sum(self.private(r) for r in self.holders)
         assert self.available + self.tree.evictable + self.tree.protected + private == self.capacity
 
     # -- prefill ----------------------------------------------------------------------------------------------------
@@ -278,8 +331,7 @@ class Engine:
         self.chunked_next = None
         if self.chunked is not None:
             self.continue_chunked(adder)
-        spent = bool(adder.batch) and adder.state() != CONTINUE  # by the chunk that goes on
-        for r in () if spent else list(self.waiting):
+        for r in () if adder.spent() else list(self.waiting):  # of a lack of memory only a candidate learns
             if running + len(adder.batch) >= self.max_running:
                 self.full = True
                 break
@@ -291,6 +343,7 @@ class Engine:
         for r, _ in adder.batch:
             if r in self.waiting:
                 self.waiting.remove(r)
+                self.holders.append(r)
         self.chunked = self.chunked_next
         return adder.batch
 
@@ -353,14 +406,23 @@ class Engine:
             pages = -(-(r.computed + extend) // self.page) - -(-r.computed // self.page)
             self.available -= pages * self.page
             self.taken += pages
-            assert self.available >= 0, "prefill out of memory"
+            self.out_of_memory |= self.available < 0
             step.scheduled[r.id] = extend
+            samples = r.computed + extend == r.known
+            step.rows.append(Row(r, r.computed + extend, False, samples, r.retractions))
             r.recomputed += max(0, min(r.furthest, r.computed + extend) - r.computed)
             r.computed += extend
             r.furthest = max(r.furthest, r.computed)
             if len(r.cached) == 1 and r.sampled == 0:
                 r.chunks += 1
-        self.last_prefill = [r for r, _ in batch]
+
+    def mix(self, step: Step) -> None:
+        """Those running ride along with one token each, if their memory is there once the prefill has taken its own."""
+        self.leave_out()
+        if self.running and self.decode_fits(self.running):
+            self.one_token_each(step)
+            self.running = []
+        self.sat_out += bool(self.running)
 
     def make_room(self, demand: int) -> None:
         if self.available < demand:
@@ -370,13 +432,30 @@ class Engine:
 
     def start_decode(self, step: Step) -> bool:
         step.prefill = False
+        somebody_ends = self.leave_out()
         if not self.running:
             self.full = False
             return False
         if not self.decode_fits(self.running):
+            if somebody_ends:
+                self.waited += 1
+                return False
             self.retract(step)
         else:
             self.ratio = max(self.ratio - self.decay, self.least_ratio)
+        self.one_token_each(step)
+        return True
+
+    def leave_out(self) -> bool:
+        """Who has its last output in a result not yet read takes no part; whether there was any."""
+        flying = {row.r.id for row in self.unread.rows if row.samples} if self.unread else set()
+        ending = [r for r in self.running if r.sampled + (r.id in flying) == r.output]
+        if ending:
+            self.full = False
+        self.running = [r for r in self.running if r not in ending]
+        return bool(ending)
+
+    def one_token_each(self, step: Step) -> None:
         self.make_room(self.asked_for_decode(self.running))
         for r in self.running:
             if r.computed % self.page == 0:
@@ -386,7 +465,7 @@ class Engine:
             r.computed += 1
             r.furthest = max(r.furthest, r.computed)
             step.scheduled[r.id] = 1
-        return True
+            step.rows.append(Row(r, r.computed, True, True, r.retractions))
 
     def decode_fits(self, requests: list[Request]) -> bool:
         demand = self.needed_for_decode(requests)
@@ -432,33 +511,40 @@ class Engine:
         self.available += self.private(r)
         self.tree.unlock(r.node)
         r.node, r.held, r.computed, r.inserted = None, 0, 0, 0
+        self.holders.remove(r)
         r.retractions += 1
         r.retracted_at = self.now
 
     # -- the end of a step ------------------------------------------------------------------------------------------
 
-    def advance_clock(self, step: Step, batch: list[tuple[Request, int]]) -> None:
-        chunks = [(extend, r.computed - extend) for r, extend in batch]
-        contexts = [] if batch else [r.computed for r in self.running]
-        sampled = len(contexts) + sum(1 for r, _ in batch if r.computed == r.known)
+    def advance_clock(self, step: Step) -> None:
+        chunks = [(n, row.upto - n) for row in step.rows if not row.decode for n in [step.scheduled[row.r.id]]]
+        contexts = [row.upto for row in step.rows if row.decode]
+        sampled = sum(row.samples for row in step.rows)
         seconds, _ = self.step_time.step(chunks, len(contexts), sum(contexts), max(contexts, default=0), sampled)
         step.n_decode, step.prefill_tokens = len(contexts), sum(new for new, _ in chunks)
         self.now = step.end = step.start + seconds
 
-    def complete(self, step: Step, batch: list[tuple[Request, int]]) -> None:
-        for r in [r for r, _ in batch] if batch else list(self.running):
-            if r is self.chunked and r.computed < r.known:
+    def read(self, step: Step) -> None:
+        """The result of a step: its outputs, what enters the cache, who has finished. That of a request retracted since
+        is dropped."""
+        for row in step.rows:
+            r = row.r
+            if row.life != r.retractions:
+                self.lost += 1
+            if not row.samples or row.life != r.retractions:
                 continue
             r.sampled += 1
-            r.token_steps.append(len(self.steps))
+            r.token_steps.append(step.index)
+            r.by_decode.append(row.decode)
             if r.sampled == 1:
                 r.first_token_s, r.first_token_start = step.end, step.start
             if r.finished:
                 r.finish_s, r.finish_start = step.end, step.start
-                self.finished_last = True
+                self.left_batch |= not self.overlap or r in self.running
                 self.finish(r)
-            elif batch:
-                self.checkpoint(r, r.computed)
+            elif not row.decode:
+                self.checkpoint(r, row.upto)
 
     def checkpoint(self, r: Request, upto: int) -> None:
         """Insert what is computed so far, share what another request put there first, and lock the longer path."""
@@ -487,6 +573,7 @@ class Engine:
         self.available += self.private(r)
         if r.node is not None:
             self.tree.unlock(r.node)
+        self.holders.remove(r)
 
     # -- orders of the waiting --------------------------------------------------------------------------------------
 
@@ -564,9 +651,12 @@ class Engine:
         return pages * self.page
 
     def gaps(self) -> list[tuple[int, int, int]]:
-        """(request, step, step) of neighbouring outputs of which a prefill sampled one."""
-        pairs = [(r.id, a, b) for r in self.requests for a, b in zip(r.token_steps, r.token_steps[1:], strict=False)]
-        return [(i, a, b) for i, a, b in pairs if self.steps[a].prefill or self.steps[b].prefill]
+        """(request, step, step) of neighbouring outputs of which the request's prefill sampled one."""
+        found = []
+        for r in self.requests:
+            outputs = list(zip(r.token_steps, r.by_decode, strict=True))
+            found += [(r.id, a, b) for (a, x), (b, y) in pairwise(outputs) if not (x and y)]
+        return found
 
     # -- what a recorded case says ----------------------------------------------------------------------------------
 
@@ -642,12 +732,18 @@ def _tree(engine: Engine, case: dict[str, Any]) -> list[str]:
     want = case["expected"]["summary"].get("final_tree")
     if not want or not engine.caching:
         return []
-    want = want[1:]
-    got = engine.final_tree()[1:]
+    want, got = _by_rank(want[1:]), _by_rank(engine.final_tree()[1:])
     for a, b in zip(got, want, strict=False):
         if a != b:
             return [f"tree: expected {b}, got {a}"]
     return [] if len(got) == len(want) else [f"tree of {len(got)} nodes, expected {len(want)}"]
+
+
+def _by_rank(rows: list[list]) -> list[list]:
+    """With their times of access and creation as places among all of them: SGLang's clock has ticks that decide
+    nothing."""
+    times = sorted({time for row in rows for time in row[5:7]})
+    return [[*row[:5], times.index(row[5]), times.index(row[6]), *row[7:]] for row in rows]
 
 
 def main() -> int:

@@ -8,7 +8,8 @@ Both must agree in every step. It reads recorded cases and random ones alike (sc
 
 Case config: block_size, num_blocks, max_model_len, max_num_batched_tokens, max_num_seqs, and optionally policy (fcfs |
 priority), long_prefill_token_threshold, watermark, scheduler_reserve_full_isl, enable_prefix_caching, max_loras,
-cache_policy, async_scheduling, preemption_victim (fcfs | lcf). A request: id, arrival_step (a float when steps are
+cache_policy, async_scheduling, preemption_victim (fcfs | lcf), long_prefill_token_threshold_adaptive,
+max_num_active_seqs, prefill_schedule_interval. A request: id, arrival_step (a float when steps are
 timed), segments, max_tokens, and optionally priority, cache_salt, lora.
 
 Points the rules leave open, fixed here (no recorded case decides them):
@@ -23,8 +24,11 @@ Points the rules leave open, fixed here (no recorded case decides them):
 - Requests that can never fit (prompt + output > max_model_len, or more blocks than the pool has for
   prompt + output - 1 tokens) are refused on arrival and never seen by the scheduler.
 - async_scheduling: a call is made at its step's start, and what the step before it sampled becomes known just after the
-  call. A call that schedules nothing waits for the step in flight and takes no time. LoRAs of requests that the call
-  does not schedule leave the limit free. A victim whose last token is in flight finishes where it waits.
+  call, at the same time. A call that schedules nothing waits for the step in flight and takes no time. A victim whose
+  last token is in flight finishes where it waits.
+- prefill_schedule_interval n: calls are counted by the steps they made; in a call whose number is no multiple of n
+  nobody prefills and nobody is admitted, if anybody decodes who does not end with the step in flight, and if the last
+  call of the others left nobody waiting.
 - calls_ahead: times are those of a clock, and the call of a step is made when the step before it begins.
 - preemption_victim lcf: fewest computed tokens, those of this call not counted; of equals the first in running order.
 - cache_policy other than `lru` (vLLM's own): see tests.reference_cache. Pins of duplicates can then make a lone request
@@ -147,6 +151,10 @@ class Engine:
         self.token_budget: int = c["max_num_batched_tokens"]
         self.max_num_seqs: int = c["max_num_seqs"]
         self.threshold: int = c.get("long_prefill_token_threshold", 0)
+        self.fair_share: bool = c.get("long_prefill_token_threshold_adaptive", False)
+        self.max_active: int = c.get("max_num_active_seqs") or self.max_num_seqs
+        self.interval: int = c.get("prefill_schedule_interval", 1)
+        self.left_waiting = False
         self.by_priority: bool = c.get("policy", "fcfs") == "priority"
         self.reserve_full: bool = c.get("scheduler_reserve_full_isl", True)
         self.caching: bool = c.get("enable_prefix_caching", True)
@@ -193,6 +201,8 @@ class Engine:
                 )
             if before is not None:
                 self._update(before)
+            if step.scheduled:
+                self.now = step.end
             if step.scheduled and self.asynchronous:
                 self.in_flight = step
             elif step.scheduled:
@@ -214,7 +224,7 @@ class Engine:
         return self.in_flight.start if self.in_flight and self.calls_ahead else self.now
 
     def _execute(self, step: Step) -> None:
-        """The step runs: time passes, and whoever reaches its last known token (or one in flight) samples one."""
+        """The step runs: whoever reaches its last known token (or one in flight) samples one."""
         step.index = len(self.steps)
         step.end = self.now + self._duration(step)
         for r in [r for r in self.running if r.id in step.scheduled]:
@@ -223,7 +233,6 @@ class Engine:
                 r.in_flight += 1
                 r.prefilling = False
                 step.sampled.append(r.id)
-        self.now = step.end
         self.steps.append(step)
 
     def _update(self, step: Step) -> None:
@@ -263,9 +272,12 @@ class Engine:
         step = Step(self.now)
         allocated, evicted = self.pool.allocated, self.pool.evicted
         chunk_limit = self._chunk_limit()
-        budget = self._schedule_running(step, self.token_budget, chunk_limit)
-        if self._may_admit(step):
+        defers = self._defers()
+        budget = self._schedule_running(step, self.token_budget, chunk_limit, defers)
+        if self._may_admit(step) and not defers:
             self._schedule_waiting(step, budget, chunk_limit)
+        if not defers:
+            self.left_waiting = bool(self.waiting)
         for r in self.running:
             n = step.scheduled.get(r.id, 0)
             r.recomputed += max(0, min(r.furthest, r.computed + n) - r.computed)
@@ -278,17 +290,24 @@ class Engine:
         return step
 
     def _chunk_limit(self) -> int:
-        several = len(self.running) + len(self.waiting) > 1
-        return self.threshold if self.threshold and several else self.max_model_len
+        present = len(self.running) + len(self.waiting)
+        if not self.threshold or present < 2:
+            return self.max_model_len
+        return max(self.threshold, self.token_budget // present) if self.fair_share else self.threshold
+
+    def _defers(self) -> bool:
+        """Whether this call schedules decodes only."""
+        decodes = any(not r.prefilling and not self._last_in_flight(r) for r in self.running)
+        return len(self.steps) % self.interval > 0 and decodes and not self.left_waiting
 
     def _may_admit(self, step: Step) -> bool:
         return not step.preempted
 
-    def _schedule_running(self, step: Step, budget: int, chunk_limit: int) -> int:
+    def _schedule_running(self, step: Step, budget: int, chunk_limit: int, defers: bool = False) -> int:
         i = 0
         while i < len(self.running) and budget > 0:
             r = self.running[i]
-            if self._last_in_flight(r):
+            if self._last_in_flight(r) or (defers and r.prefilling):
                 i += 1
                 continue
             n = min(r.known + r.in_flight - r.computed, chunk_limit, budget, self.max_model_len - 1 - r.computed)
@@ -325,7 +344,7 @@ class Engine:
     def _schedule_waiting(self, step: Step, budget: int, chunk_limit: int) -> None:
         skipped: list[Request] = []
         loras = self._loras(step)
-        while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
+        while self.waiting and budget > 0 and len(self.running) < self._places():
             r = min(self.waiting, key=lambda w: w.rank) if self.by_priority else self.waiting[0]
             if self.max_loras and r.lora is not None and r.lora not in loras and len(loras) == self.max_loras:
                 self.waiting.remove(r)
@@ -345,6 +364,9 @@ class Engine:
             step.scheduled[r.id] = n
             budget -= n
         self.waiting[:0] = skipped
+
+    def _places(self) -> int:
+        return self.max_active
 
     def _loras(self, step: Step) -> set[str | None]:
         return {

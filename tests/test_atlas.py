@@ -14,8 +14,8 @@ from calibrate.layout import Layout
 from calibrate.models import resolve_model
 from calibrate.resolve import resolve_profile
 from kvcast import api
-from kvcast.commands.profile import _list
 from kvcast.config import scenario_from_doc
+from kvcast.present import gpu_list
 from kvcast.validation import passes
 from workloads.errors import InputError
 
@@ -418,7 +418,7 @@ def test_a_gpu_and_a_profile_or_an_unknown_gpu_is_one_line():
 
 
 def test_the_list_of_profiles_says_what_every_atlas_holds():
-    listed = {a["profile"]: a for a in _list()["atlas"]}
+    listed = {a["profile"]: a for a in gpu_list.document()["atlas"]}
     assert set(listed) == {f"atlas:{gpu}" for gpu in bundled_gpus()}
     assert {"bfloat16", "fp8", "fp8_block"} <= set(listed["atlas:h200"]["weights"])
     assert "mla_decode" in listed["atlas:h200"]["operators"]

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.fleet.replica import Replica
 from sim.recording import COMPLETED, KV_TOO_SMALL, SESSION_TRUNCATED, TOO_LONG, UNFINISHED, Recording
 from sim.scenario import EngineParams
 from sim.simulate import run
 from sim.vllm.scheduler import VllmScheduler
-from tests.fuzz import unequal
+from tests.fuzz import fleet_difference, unequal
+from tests.fuzz_cases import random_case
 from tests.worlds import LinearSteps, UnitSteps, plain, random_workload
 from workloads.columns import PrefixTree, Workload
 
@@ -101,6 +103,43 @@ def test_asynchronous_the_finished_leave_a_step_later(asynchronous: bool, admit_
     r = run(w, params, UnitSteps())
     assert r.finish_s[1] == 4.0  # its client knows as soon as ever
     assert [r.admit_s[0], r.admit_s[2]] == admit_s
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_what_cannot_change_is_one_event(asynchronous: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten chunks of a prompt, of which the last may share its step with others, then 299 decodes: three events, with
+    asynchronous scheduling too. A second request that ends on the way, nobody waiting, cuts the decodes once."""
+    stretches: list[int] = []
+    complete = Replica._complete
+
+    def counted(self: Replica) -> None:
+        stretches.append(len(self._ends))
+        complete(self)
+
+    monkeypatch.setattr(Replica, "_complete", counted)
+    params = EngineParams(kv_blocks=100, max_num_batched_tokens=100, async_scheduling=asynchronous)
+    run(plain([0.0], [1000], [300]), params, UnitSteps())
+    assert stretches == [9, 1, 299]
+    stretches.clear()
+    run(plain([0.0, 0.0], [50, 50], [300, 200]), params, UnitSteps())
+    assert stretches == [1, 199, 100]
+
+
+def test_asynchronous_fleets_fast_forward_as_they_step() -> None:
+    """Every step, sample, finish time and hit, to the last bit."""
+    for index in range(120):
+        case = random_case(11, index, policies=("lru", "lru", "lfu"))
+        case["config"].update(async_scheduling=True, calls_ahead=index % 4 > 0)
+        assert fleet_difference(case, seed=index) == "", case
+
+
+def test_asynchronous_an_arrival_at_the_start_of_a_stretch_is_in_its_second_step() -> None:
+    """Request 2 follows request 0 at once: it comes when the step in which that ended is over, and the next decided."""
+    w = plain([0.0, 0.0, np.nan], [3, 3, 3], [4, 30, 2], after=np.array([-1, -1, 0]), delay_s=np.zeros(3))
+    params = EngineParams(kv_blocks=20, block_size=4, async_scheduling=True)
+    r = run(w, params, UnitSteps())
+    assert (r.arrival_s[2], r.admit_s[2]) == (4.0, 5.0)
+    same(r, run(w, params, UnitSteps(), fast_forward=False))
 
 
 def test_life_of_a_preempted_request() -> None:

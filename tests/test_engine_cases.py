@@ -5,6 +5,7 @@ KVCAST_DATA=... python -m pytest tests/test_engine_cases.py
 
 import json
 import lzma
+import random
 import re
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from sim.measure.causes import miss_causes
 from sim.recording import Recording
 from sim.scenario import EngineParams
 from sim.simulate import run as simulate
-from tests import reference_vllm
+from tests import planted_cases, reference_vllm
 from workloads.columns import Workload
 from workloads.errors import InputError
 from workloads.readers.engine_case import read_case, to_workload
@@ -58,10 +59,21 @@ def test_every_recorded_case_is_reproduced(data_dir):
     outcome = engine_cases.run(data_dir)
     assert outcome.passed, "\n".join(outcome.lines)
     assert outcome.lines[-3:] == [
-        "sglang: 107 cases, 6789 requests, 0 mismatches",
+        "sglang: 151 cases, 7637 requests, 0 mismatches",
         "vllm: 73 cases, 4887 requests, 0 mismatches",
-        "180 cases, 11676 requests, 0 mismatches",
+        "224 cases, 12524 requests, 0 mismatches",
     ]
+
+
+def test_a_change_of_any_expected_value_is_noticed(data_dir):
+    """One place of every kind in the small cases; `python -m tests.planted_cases` for all of them."""
+    noticed, implied = set(), set()
+    for case in planted_cases.cases(data_dir, most_bytes=6_000):
+        for kind, fate, _ in planted_cases.plant(case, 1, random.Random(case["case"])):
+            assert fate != planted_cases.MISSED, (case["case"], kind)
+            (noticed if fate == planted_cases.NOTICED else implied).add((case["engine"], kind))
+    assert len(noticed) > 80
+    assert {kind.removesuffix(".[last]") for _, kind in implied - noticed} <= planted_cases.IMPLIED_KINDS.keys()
 
 
 def test_asynchronous_scheduling_of_a_case_recorded_without(data_dir):

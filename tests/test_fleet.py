@@ -65,7 +65,8 @@ def test_a_failure_by_hand(semantics: str, others_s: float) -> None:
     """At 2.5 the first replica's two lose two tokens each; they are prefilled on the other one in the step from 3 to 4,
     which holds up SGLang's decodes, and finish at 9. The failed replica holds its GPUs again from 5.5 on."""
     process = at((2.5, fails(0)), (5.5, starts(0, load_s=2)))
-    rec = run(FOUR, params(semantics), UnitSteps(), replicas=2, processes=[process], record_life=True)
+    plain_loop = replace(params(semantics), overlap_schedule=False)
+    rec = run(FOUR, plain_loop, UnitSteps(), replicas=2, processes=[process], record_life=True)
     assert rec.status.tolist() == [COMPLETED] * 4
     assert rec.first_token_s.tolist() == [4, 1, 4, 1]
     assert rec.finish_s.tolist() == [9, others_s, 9, others_s]

@@ -83,11 +83,14 @@ def test_random_cases_reach_the_corners():
                     r.finish_s >= 0 and r.preempted_at > r.finish_start >= 0 for r in engine.requests
                 ),
                 "least computed preempted": engine.least_computed and any(s.preempted for s in engine.steps),
+                "fair share": engine.fair_share and engine.threshold,
+                "fewer run than have places": engine.max_active < engine.max_num_seqs,
+                "prompts deferred": engine.interval > 1,
                 "two copies of a hash": any(len(copies) > 1 for copies in engine.pool.cached.values()),
             }.items()
             if happened
         }
-    assert len(seen) == 22, seen
+    assert len(seen) == 25, seen
 
 
 @pytest.mark.parametrize("fault", fuzz.FAULTS)

@@ -1,6 +1,7 @@
 """Model shapes against published totals, KV arithmetic, FLOPs by hand, and refusals."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +18,15 @@ from calibrate.models import (
     hugging_face_names,
     load_model,
     model_from_config,
+    published_names,
     resolve_model,
+    source_of,
     windowed_pairs,
 )
 from calibrate.sources.roofline import roofline_profile
 from kvcast import api
 from kvcast.config import scenario_from_doc
-from kvcast.present.models_page import as_markdown
+from kvcast.present import model_matrix, models_page
 from workloads.errors import InputError
 
 PUBLISHED_BILLIONS = {
@@ -46,6 +49,7 @@ PUBLISHED_BILLIONS = {
     "glm-4.5-air": (106.9, 13.2),
     "glm-4.6": (352.8, 33.0),
     "glm-5": (744.0, 41.0),
+    "glm-5.2": (743.4, 41.25),  # GLM-5 without the indexers that 57 of its layers share with another: 0.5 B
     "gpt-oss-120b": (116.8, 5.7),  # OpenAI counts 5.1 active without embeddings
     "gpt-oss-20b": (20.9, 4.2),
     "kimi-k2": (1026.0, 32.9),
@@ -64,6 +68,7 @@ PUBLISHED_BILLIONS = {
     "mixtral-8x22b": (140.6, 39.1),
     "nemotron-3-nano-30b-a3b": (31.6, 3.6),
     "nemotron-3-super-120b-a12b": (120.6, 12.7),
+    "nemotron-3-ultra-550b-a55b": (550.0, 55.0),
     "nemotron-h-56b": (56.3, 56.3),
     "phi-3-mini": (3.82, 3.82),
     "phi-4": (14.66, 14.66),
@@ -155,6 +160,9 @@ FAMILIES = {
     "llama": (80, 8, 128, {}, 327_680, 0),  # Llama-3.1-70B
     "mistral": (32, 8, 128, {"sliding_window": 4096, "max_position_embeddings": 32768}, 131_072, 32),  # Mistral-7B-v0.1
     "qwen2": (28, 4, 128, OFF, 57_344, 0),  # Qwen2.5-7B
+    **dict.fromkeys(  # Qwen2.5-VL-7B, whose files keep the decoder's fields at the top or one level down
+        ("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"), (28, 4, 128, OFF, 57_344, 0)
+    ),
     "qwen3": (36, 8, 128, OFF, 147_456, 0),  # Qwen3-8B
     "qwen3_vl_text": (36, 8, 128, {}, 147_456, 0),  # Qwen3-VL-8B
     "ministral3": (34, 8, 128, {}, 139_264, 0),  # Ministral-3-8B
@@ -286,6 +294,37 @@ def test_moe_flops_count_active_experts_only():
             {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 5},
             "num_experts_per_tok is 5; expected at most the 4 experts",
         ),
+        ({"num_local_experts": 8}, "num_local_experts means experts, which is not understood in llama"),
+        ({"model_type": "qwen3", "num_experts": 128}, "num_experts means experts, which is not understood in qwen3"),
+        ({"kv_lora_rank": 512}, "kv_lora_rank means latent attention, which is not understood in llama"),
+        ({"v_head_dim": 1}, "v_head_dim means values of another width than keys"),
+        ({"hybrid_layer_pattern": [0, 1]}, "hybrid_layer_pattern means window layers of another shape"),
+        ({"compress_ratios": [0, 4]}, "compress_ratios means a compressed KV cache"),
+        ({"model_type": "minimax_m2", "attn_type_list": [1, 0]}, "attn_type_list has 0; expected 1, full attention"),
+        (
+            {**DEEPSEEK_V3, "model_type": "glm_moe_dsa", "num_hidden_layers": 2, "mlp_layer_types": ["dense", "gated"]},
+            "mlp_layer_types has 'gated'; expected dense or sparse",
+        ),
+        ({"model_type": "nemotron_h", "layers_block_type": ["mamba", "rwkv"]}, "field layers_block_type has 'rwkv'"),
+        (
+            {"rope_scaling": {"rope_type": "spiral", "factor": 2}},
+            "rope_scaling has rope_type 'spiral'; expected one of",
+        ),
+        ({"rope_scaling": {"type": "yarn", "factor": "4"}}, "rope_scaling has factor '4'; expected a number above 0"),
+        ({"rope_scaling": "yarn"}, "field rope_scaling is 'yarn'; expected an object"),
+        ({"llm_config": "qwen2"}, "field llm_config is 'qwen2'; expected the fields of the text model"),
+        (
+            {"quantization_config": {"quant_method": "gptq", "bits": 4, "dynamic": {"-:.*attn.*": {}}}},
+            "field quantization_config.dynamic is not understood",
+        ),
+        (
+            {"quantization_config": {"quant_method": "compressed-tensors", "sparsity_config": {"format": "bitmask"}}},
+            "field quantization_config.sparsity_config is not understood",
+        ),
+        (
+            {"quantization_config": {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}},
+            "quant_algo MIXED_PRECISION; expected one of FP8",
+        ),
     ],
 )
 def test_what_is_not_understood_is_refused(change, message):
@@ -293,6 +332,90 @@ def test_what_is_not_understood_is_refused(change, message):
         model_from_config({**TINY, **change}, "t", "config.json")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "context"),
+    [
+        (None, 32768),
+        ({"rope_type": "default"}, 32768),
+        ({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}, 32768),
+        ({"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}, 32768),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 131072),
+        ({"type": "yarn", "factor": 4.0}, 131072),
+        ({"type": "dynamic", "factor": 2.0}, 65536),
+        ({"full_attention": {"rope_type": "proportional"}, "sliding_attention": {"rope_type": "default"}}, 32768),
+    ],
+)
+def test_the_context_is_as_long_as_the_engine_derives_it(scaling, context):
+    config = {**TINY, "max_position_embeddings": 32768, "rope_scaling": scaling}
+    assert model_from_config(config, "t").max_context == context
+    assert model_from_config(
+        {**TINY, "max_position_embeddings": 32768, "rope_parameters": scaling}, "t"
+    ).max_context == (context)
+
+
+def test_a_scaling_that_the_file_counts_already_is_not_counted_twice():
+    """DeepSeek-V3: 40 x 4,096 is its max_position_embeddings; Gemma 3's own value has its factor of 8 in it."""
+    deepseek = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}
+    assert model_from_config({**DEEPSEEK_V3, "rope_scaling": deepseek}, "t").max_context == 163840
+    gemma = {"hidden_size": 3840, "intermediate_size": 15360, "num_hidden_layers": 48, "sliding_window": 1024}
+    gemma |= {
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    }
+    published = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", **gemma}, "vision_config": {}}
+    read = model_from_config(published, "t")
+    assert read.head_dim == 256, (
+        "not hidden_size / num_attention_heads = 240: the family's own, which the file leaves out"
+    )
+    assert replace(read, name="gemma-3-12b") == resolve_model("gemma-3-12b")
+
+
+def test_a_decoder_inside_another_model_is_read():
+    inner = {**TINY, "model_type": "qwen2"}
+    plain = model_from_config(inner, "t")
+    for wrapper in ("text_config", "llm_config", "language_config"):
+        outer = {"model_type": "something_vl", wrapper: inner, "vision_config": {"hidden_size": 64}}
+        assert model_from_config(outer, "t") == plain
+    tied = {"model_type": "something_vl", "tie_word_embeddings": True, "text_config": {**inner}}
+    tied["text_config"].pop("tie_word_embeddings", None)
+    assert model_from_config(tied, "t").tied_embeddings
+    assert model_from_config({**TINY, "num_nextn_predict_layers": 1}, "t") == model_from_config(TINY, "t")
+
+
+def test_layers_written_out_are_the_layers_of_the_pattern():
+    kinds = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+    config = json.loads((BUNDLED / "nemotron-3-nano-30b-a3b.json").read_text())
+    pattern = config.pop("hybrid_override_pattern")
+    written = {**config, "layers_block_type": [kinds[one] for one in pattern]}
+    written.pop("num_hidden_layers")
+    read = model_from_config(written, "nemotron-3-nano-30b-a3b")
+    assert read == resolve_model("nemotron-3-nano-30b-a3b")
+
+
+def test_experts_by_a_list_of_layers_are_those_by_a_count():
+    config = {**TINY, **DEEPSEEK_V3, "model_type": "glm_moe_dsa", "num_hidden_layers": 2}
+    listed = {**config, "first_k_dense_replace": 0, "mlp_layer_types": ["dense", "sparse"]}
+    assert model_from_config(listed, "t") == model_from_config({**config, "first_k_dense_replace": 1}, "t")
+
+
+def test_a_published_name_brings_what_its_file_has_of_its_own():
+    assert resolve_model("hf:Qwen/Qwen2.5-14B").max_context == 131072
+    assert resolve_model("hf:Qwen/Qwen2.5-14B-Instruct").max_context == 32768
+    minimax = resolve_model("hf:MiniMaxAI/MiniMax-M2.7")
+    assert (minimax.max_context, minimax.quantization.name) == (204800, "fp8_block")
+    assert "MiniMaxAI/MiniMax-M2.7" in published_names()
+
+
+def test_every_bundled_shape_says_what_it_was_held_against():
+    assert {source_of(name) for name in bundled_models()} <= {
+        "config.json in aiconfigurator-core 0.12",
+        "copies of its config.json in public repositories",
+        "the published number of parameters",
+        "made up",
+    }
 
 
 def test_names_paths_and_typos(tmp_path):
@@ -533,6 +656,54 @@ def test_weights_per_gpu_by_part():
     assert stages["head"] == 0
 
 
+PAGE = (Path(__file__).parent.parent / "docs" / "models.md").read_text()
+MATRIX = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in PAGE.partition(model_matrix.HEADER)[2].splitlines()
+    if line.startswith("| ")
+]
+"""The page's table of GPUs: head, then a row a model. Whole it takes ten seconds, so a sample is made again."""
+
+
 def test_the_page_of_models_is_current():
-    page = Path(__file__).parent.parent / "docs" / "models.md"
-    assert page.read_text() == as_markdown(), "run: kvcast profile models --markdown > docs/models.md"
+    sizes, _, gpus = PAGE.partition(model_matrix.HEADER)
+    assert sizes == models_page.shapes(), "run: kvcast profile models --markdown > docs/models.md"
+    _, _, cells = gpus.partition("|---|")
+    assert len(cells.splitlines()) == 1 + len(models_page.bundled())
+
+
+@pytest.mark.parametrize(
+    "name", ["llama-3.1-8b", "gpt-oss-120b", "qwen3-235b-a22b", "kimi-k2.5", "phi-3-mini", "glm-5"]
+)
+def test_the_page_says_which_gpu_holds_which_model(name):
+    found = model_matrix.rows([name], model_matrix.gpus())
+    assert MATRIX[0] == model_matrix.columns(model_matrix.gpus())
+    assert model_matrix.table(found) == [row for row in MATRIX if row[0] == name], (
+        "run: kvcast profile models --markdown > docs/models.md"
+    )
+
+
+def test_nearly_every_model_has_measured_operators_on_the_gpus_that_are_bought():
+    """Of all bundled models on H100, H200 and B200: a cell is answerable when it has step times or does not fit."""
+    places = [MATRIX[0].index(gpu) for gpu in ("h100", "h200", "b200")]
+    cells = {(row[0], place): row[place] for row in MATRIX[1:] for place in places}
+    assert len(cells) == 3 * len(models_page.bundled()) >= 3 * 50
+    runs = [text for text in cells.values() if text != "no"]
+    from_operators = [text for text in runs if "roofline" not in text and "no step times" not in text]
+    assert len(from_operators) >= 0.97 * len(runs)
+    assert len(runs) >= 0.85 * len(cells), "the others do not fit eight GPUs"
+    sparse = {
+        name
+        for name in models_page.bundled()
+        if any(group.attention.index_heads for group in layer_groups(resolve_model(name)))
+    }
+    assert {name for (name, _), text in cells.items() if "roofline" in text} <= sparse, "an indexer has no price yet"
+
+
+def test_a_cell_is_the_fewest_gpus_that_hold_the_model():
+    """70.55 B parameters in bf16 are 131.4 GiB: one H200 has 128.6 GiB to use, one B200 164; two H100 have 145.7."""
+    assert [model_matrix.cell("llama-3.1-70b", gpu).width for gpu in ("h100", "h200", "b200", "l40s")] == [2, 2, 1, 4]
+    assert model_matrix.cell("llama-3.1-70b", "h200", "fp8").width == 1
+    assert model_matrix.cell("deepseek-v3", "h100") == model_matrix.Cell(None, "does not fit")
+    assert model_matrix.cell("llama-3.1-8b", "h200").word == "measured"
+    assert model_matrix.cell("llama-3.1-8b", "rtx-4090").word == "roofline"

@@ -50,7 +50,7 @@ def test_every_flag_of_a_command_ends_in_one_list():
 def test_sglang_has_its_own_flags_and_a_page_of_one():
     found = read_command(
         "python3 -m sglang.launch_server --model-path Qwen/Qwen3-32B --tp 2 --chunked-prefill-size -1"
-        " --radix-eviction-policy lfu --mem-fraction-static 0.8"
+        " --radix-eviction-policy lfu --mem-fraction-static 0.8 --disable-overlap-schedule --enable-mixed-chunk"
     )
     assert found.sets == [
         "engine.semantics=sglang",
@@ -59,6 +59,8 @@ def test_sglang_has_its_own_flags_and_a_page_of_one():
         "hardware.tensor_parallel=2",
         "engine.chunked_prefill_size=0",
         "cache.policy=lfu",
+        "engine.overlap_schedule=false",
+        "engine.mixed_chunk=true",
     ]
     assert found.not_modelled == ["--mem-fraction-static 0.8"]
 
@@ -175,11 +177,8 @@ def test_what_a_log_switches_off_and_prints_as_an_object_is_named(tmp_path):
         "server_args=ServerArgs(model_path='Qwen/Qwen3-8B', speculative_algorithm='EAGLE', enable_mixed_chunk=True,"
         " pp_size=1, ep_size=2, mem_fraction_static=0.8)\n"
     )
-    assert read_log(tmp_path / "sglang.log").not_modelled == [
-        "--speculative-algorithm EAGLE",
-        "--enable-mixed-chunk",
-        "--ep-size 2",
-    ]
+    assert read_log(tmp_path / "sglang.log").not_modelled == ["--speculative-algorithm EAGLE", "--ep-size 2"]
+    assert "engine.mixed_chunk=true" in read_log(tmp_path / "sglang.log").sets
 
 
 def test_an_engine_that_was_simulated_without_its_default_is_started_without_it():
@@ -189,7 +188,10 @@ def test_an_engine_that_was_simulated_without_its_default_is_started_without_it(
 
     assert "--no-async-scheduling" in command()
     assert "--async-scheduling" in command("engine.async_scheduling=true")
-    assert "--disable-overlap-schedule" in command("engine.semantics=sglang")
+    sglang = "engine.semantics=sglang"
+    assert not {"--disable-overlap-schedule", "--enable-mixed-chunk"} & set(command(sglang))
+    assert "--disable-overlap-schedule" in command(sglang, "engine.overlap_schedule=false")
+    assert "--enable-mixed-chunk" in command(sglang, "engine.mixed_chunk=true")
     assert "slru" in command("engine.semantics=sglang", "cache.policy=slru")
     assert "gdsf" not in command("engine.semantics=sglang", "cache.policy=gdsf")
 
@@ -198,6 +200,14 @@ def test_an_engine_that_was_simulated_without_its_default_is_started_without_it(
     "sets",
     [
         ["engine.async_scheduling=true"],
+        [
+            "engine.long_prefill_token_threshold=512",
+            "engine.long_prefill_token_threshold_adaptive=true",
+            "engine.max_num_active_seqs=64",
+            "engine.prefill_schedule_interval=4",
+            "engine.max_num_queued_reqs=500",
+            "engine.max_num_queued_tokens=200000",
+        ],
         ["engine.max_num_seqs=100", "model.kv_dtype=bf16", "cache.enabled=false", "engine.scheduler_policy=priority"],
         [
             "engine.kv_blocks=5000",
@@ -212,6 +222,7 @@ def test_an_engine_that_was_simulated_without_its_default_is_started_without_it(
             "engine.schedule_policy=lpm",
             "engine.chunked_prefill_size=0",
         ],
+        ["engine.semantics=sglang", "engine.overlap_schedule=false", "engine.mixed_chunk=true"],
         ["hardware.profile=roofline:h200", "model.kv_dtype=fp8", "hardware.tensor_parallel=2", "model.dtype=fp8"],
         [*MOE, "hardware.tensor_parallel=2", "hardware.attention_dp=4", "hardware.expert_parallel=true"],
         [*MOE, "hardware.attention_dp=2", "hardware.expert_parallel=true", "hardware.all_to_all=deepep_low_latency"],
@@ -294,7 +305,7 @@ def test_a_profile_that_fits_the_command_is_taken():
     assert fitting_profile(scenario_from_doc(BASE)) is None
     stages = apply_overrides(BASE, ["hardware.pipeline_parallel=2"])
     assert fitting_profile(scenario_from_doc(stages)) == "atlas:h200"
-    assert fitting_profile(scenario_from_doc(apply_overrides(BASE, ["model.kv_dtype=fp8"]))) == "roofline:h200"
+    assert fitting_profile(scenario_from_doc(apply_overrides(BASE, ["model.kv_dtype=fp8"]))) == "atlas:h200"
 
 
 def test_a_plan_from_a_log_says_what_it_took_over(tmp_path):

@@ -110,7 +110,7 @@ def searched(needs: list[int], prices: list[float], requests: int = 1, every: bo
     trials = SimpleNamespace(
         judge=judge,
         settle=lambda trial: judge([trial])[0],
-        cannot_run=lambda asked: None,
+        refusal=lambda asked: None,
         seeds=(0,),
         workload=lambda asked: range(requests),
     )

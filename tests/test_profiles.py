@@ -122,10 +122,10 @@ def test_step_time_objects_travel_to_worker_processes():
 def test_a_profile_of_something_else_is_refused_with_those_that_fit():
     with pytest.raises(
         InputError,
-        match=r"is for llama-3.1-8b bf16 tensor_parallel 1; .*these fit: a100-llama-3.1-70b-tp4-aic, .*roofline:GPU",
+        match=r"is for llama-3.1-8b bf16 tensor_parallel 1; .*these fit: hardware.gpu = 'h200' .*a100-llama-3.1-70b-tp",
     ):
         resolve_profile("h200-llama-3.1-8b-aic", resolve_model("llama-3.1-70b"), "bf16", 4)
-    with pytest.raises(InputError, match="no bundled profile fits; roofline:GPU estimates any model"):
+    with pytest.raises(InputError, match=r"hardware.gpu = 'h200' \(atlas:h200.* takes any model"):
         resolve_profile("h200-llama-3.1-8b-aic", resolve_model("mixtral-8x7b"))
     with pytest.raises(InputError, match=r"did you mean h200-llama-3.1-8b-aic\?"):
         resolve_profile("h200-llama-3.1-8b", LLAMA)

@@ -81,14 +81,24 @@ def test_experts_see_the_tokens_of_all_ranks() -> None:
     assert rec.finish_s.tolist() == [8.0, 8.0]
 
 
-@pytest.mark.parametrize("semantics", ENGINES)
-def test_an_arrival_at_an_idle_rank_joins_at_the_next_step(semantics: str) -> None:
-    """A long stretch of decodes on one rank is cut for it, also when the idle rank's last step was a prefill."""
+@pytest.mark.parametrize(
+    ("given", "admitted_s"),
+    [
+        ({}, 6.0),
+        ({"semantics": "sglang", "overlap_schedule": False}, 6.0),
+        ({"semantics": "sglang"}, 7.0),
+        ({"async_scheduling": True}, 7.0),
+    ],
+    ids=str,
+)
+def test_an_arrival_at_an_idle_rank_joins_at_the_next_step(given, admitted_s: float) -> None:
+    """A long stretch of decodes on one rank is cut for it, also when the idle rank's last step was a prefill. Decided
+    ahead, the next step has no place for it any more."""
     work = plain([0, 0, 5.5], [4, 4, 4], [50, 1, 2])
-    rec = run(work, params(semantics), UnitTogether(2))
+    rec = run(work, params(**given), UnitTogether(2))
     assert rec.finish_s[1] == 1.0
-    assert (rec.admit_s[2], rec.first_token_s[2]) == (6.0, 7.0)
-    assert rec.finish_s[2] == 8.0
+    assert (rec.admit_s[2], rec.first_token_s[2]) == (admitted_s, admitted_s + 1)
+    assert rec.finish_s[2] == admitted_s + 2
 
 
 def test_each_rank_has_a_cache_of_its_own() -> None:

@@ -69,7 +69,8 @@ def hits(*requests: dict, **config) -> list[int]:
 
 
 def recorded(data_dir: Path) -> list[dict]:
-    return [read_case(path) for path in sorted((data_dir / "engine_cases_v2").glob("s*.json*"))]
+    files = [path for folder in engine_cases.FOLDERS for path in sorted((data_dir / folder).glob("*.json*"))]
+    return [case for case in map(read_case, files) if case["engine"] == "sglang"]
 
 
 def test_the_reference_reproduces_every_recorded_case(data_dir):
@@ -326,13 +327,40 @@ def test_random_cases_reach_the_corners():
                 "lora": any("lora" in r for r in case["requests"]),
                 "page of one token": engine.page == 1,
                 "prompt of whole pages": any(r.prompt % engine.page == 0 for r in engine.requests),
+                "plain loop": not engine.overlap and not engine.mixed,
+                "overlap": engine.overlap,
+                "overlap, with a clock": engine.calls_ahead,
+                "an output lost to a retraction": engine.lost,
+                "nobody retracted while somebody ends": engine.waited,
+                "mixed step": any(s.n_decode and s.prefill_tokens for s in engine.steps),
+                "overlap and mixed step": engine.overlap and any(s.n_decode and s.prefill_tokens for s in engine.steps),
             }.items()
             if happened
         }
-    assert len(seen) == 23, seen
+    assert len(seen) == 30, seen
 
 
-@pytest.mark.parametrize("seed", range(4))
+def test_a_request_decodes_once_for_each_output_but_the_first():
+    """No row is computed for nothing, whatever is in flight; only a retraction costs more."""
+    modes = set()
+    for index in range(60):
+        case = fuzz_sglang.random_case(9, index)
+        if fuzz.run_reference(case).out_of_memory:
+            continue
+        rec, log = fuzz.run_simulator(case, fast_forward=False)
+        computed = np.zeros(len(rec.status), np.int64)
+        for row in log:
+            for request_id, tokens in row[3]:
+                computed[request_id] += tokens
+        plain = (rec.preemptions == 0) & (rec.status == 0)
+        workload, params = to_workload(case)
+        want = workload.prompt_tokens - rec.hit_tokens + workload.output_tokens - 1
+        assert computed[plain].tolist() == want[plain].tolist(), case["case"]
+        modes.add((params["overlap_schedule"], params["mixed_chunk"]))
+    assert len(modes) == 4
+
+
+@pytest.mark.parametrize("seed", range(6))
 def test_fast_forward_equals_stepping_for_a_fleet(seed):
     case = fuzz_sglang.random_case(77, seed)
     assert fuzz.fleet_difference(case, seed) == ""

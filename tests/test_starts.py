@@ -88,12 +88,12 @@ def test_requests_longer_than_what_fits_are_too_long_and_the_rest_is_served_as_b
     report = api.run(prepared).report
     longer = int((prepared.workload.prompt_tokens + 100 > 1600).sum())
     assert 0 < longer < 60
-    assert report.summary["rejected"] == {"too_long": longer, "kv_too_small": 0}
+    assert report.summary["rejected"] == {"too_long": longer, "kv_too_small": 0, "queue_full": 0}
     engine = replace(prepared.scenario.engine, max_model_len=WHOLE)
     before = api.run(
         replace(prepared, resolved=replace(prepared.resolved, scenario=replace(prepared.scenario, engine=engine)))
     ).report
-    assert before.summary["rejected"] == {"too_long": 0, "kv_too_small": longer}
+    assert before.summary["rejected"] == {"too_long": 0, "kv_too_small": longer, "queue_full": 0}
     named = ("rejected", "engine", "kv_arithmetic")
     assert {k: v for k, v in report.summary.items() if k not in named} == {
         k: v for k, v in before.summary.items() if k not in named
@@ -154,8 +154,8 @@ def test_the_width_comes_with_a_profile_of_that_width():
     h100 = refusal(
         hardware={"profile": "h100-llama-3.1-8b-aic"}, engine={"max_model_len": WHOLE, "gpu_memory_utilization": 0.3}
     )
-    assert "hardware.tensor_parallel = 2 with hardware.profile = 'roofline:h100'" in h100, (
-        "no bundled profile of that width"
+    assert "hardware.tensor_parallel = 2 with hardware.profile = 'atlas:h100'" in h100, (
+        "no bundled profile of that width, so its measured operators"
     )
 
 
@@ -179,7 +179,7 @@ def test_sglang_starts_and_turns_away_what_does_not_fit():
     for given in ({}, {"max_model_len": WHOLE}):
         assert api.resolve(scenario(engine={**sglang, **given})).scenario.engine.max_model_len == WHOLE
     report = api.simulate(scenario(engine={**sglang, "kv_blocks": 1000}, workload={"requests": 5}))
-    assert report.summary["rejected"] == {"too_long": 0, "kv_too_small": 5}
+    assert report.summary["rejected"] == {"too_long": 0, "kv_too_small": 5, "queue_full": 0}
 
 
 # -- a model that does not fit at all ----------------------------------------------------------------------------------
@@ -256,10 +256,10 @@ def test_a_plan_names_the_requests_that_do_not_fit_however_few():
     assert "too long for what fits in the KV memory (45,664 tokens; the model's context is 131,072)" in line
 
 
-def test_in_a_plan_a_fleet_that_would_not_start_is_a_row_that_cannot_run():
+def test_in_a_plan_a_fleet_that_would_not_start_is_a_row_that_does_not_fit():
     made = plan(scenario(engine={"max_model_len": 100_000}), ["hardware.tensor_parallel=1,2"], most=2, **ALONE)
     rows = {row["label"]: row for row in made["candidates"]}
-    assert rows["hardware.tensor_parallel=1"]["verdict"] == "cannot run"
+    assert rows["hardware.tensor_parallel=1"]["verdict"] == "does not fit"
     assert "vLLM refuses to start" in rows["hardware.tensor_parallel=1"]["reason"]
     assert made["answer"]["gpus"] == 2
     with pytest.raises(InputError, match="vLLM refuses to start"):

@@ -77,6 +77,18 @@ class MixClass:
 
 
 @dataclass(frozen=True)
+class Surge:
+    """Sessions more for a while, beside those of a mix: what a [[shock]] of load is once the run's window is known."""
+
+    name: str = key("", "a label, unique among them")
+    begins_s: float = key(0.0, "when they begin to arrive, seconds of the run")
+    lasts_s: float = key(0.0, "for how long they arrive")
+    more: float = key(0.0, "how many more sessions of the mix, as a share of its own: 1 is twice the load")
+    of: str = key("", "the class that they are of; empty: all of them")
+    storm: MixClass | None = key(None, "or sessions of this class, which the mix has not")
+
+
+@dataclass(frozen=True)
 class WorkloadConfig:
     preset: str | None = key(None, "a bundled mix (workloads/presets)")
     trace: str | None = key(None, "a trace file; ${KVCAST_DATA} is expanded")
@@ -122,3 +134,4 @@ class WorkloadConfig:
     )
     think_scale: float = key(1.0, "factor on think times, for think = scaled", from_0(FASTEST))
     share_tools: bool = key(False, "Weka: sessions of one model share their tool and system tokens")
+    surge: tuple[Surge, ...] = key((), "made from [[shock]] tables of load: set those instead")

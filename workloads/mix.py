@@ -22,6 +22,7 @@ from workloads.config import MixClass, WorkloadConfig
 from workloads.errors import InputError
 from workloads.limits import MAX_SECONDS, WITHIN
 from workloads.prompt import Parts, Texts, TreeBuilder, Use
+from workloads.surges import Extra, all_classes, extras
 from workloads.toml import list_presets, load_preset
 from workloads.transform import NOMINAL_TOKEN_S
 
@@ -67,17 +68,40 @@ def build(config: WorkloadConfig, seed: int) -> Workload:
     times are not known before the run; answers count as instantaneous there.
     """
     config = ending(resolve(config))
-    sessions = _sessions(config, seed)
-    requests = _requests(config, sessions, seed)
-    return _workload(config, sessions, requests, seed)
+    cast = _Cast.of(config)
+    sessions = _sessions(config, cast, seed)
+    requests = _requests(cast.classes, sessions, seed)
+    return _workload(config, cast, sessions, requests, seed)
 
 
 def nominal(config: WorkloadConfig, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(class, turn, nominal time in seconds), [n] each, of every request of `build`, without the cost of its text."""
     config = ending(resolve(config))
-    sessions = _sessions(config, seed)
-    requests = _requests(config, sessions, seed)
-    return sessions.cls[requests.session], requests.turn, requests.clock_s
+    cast = _Cast.of(config)
+    sessions = _sessions(config, cast, seed)
+    requests = _requests(cast.classes, sessions, seed)
+    return cast.owner[sessions.cls[requests.session]], requests.turn, requests.clock_s
+
+
+@dataclass(frozen=True)
+class _Cast:
+    """Whose sessions are drawn: the mix's classes, then those of its surges."""
+
+    classes: tuple[MixClass, ...]
+    extras: tuple[Extra, ...]
+    owner: np.ndarray  #: int16 [classes], the class of the mix, or the storm, that each counts as
+
+    @classmethod
+    def of(cls, config: WorkloadConfig) -> _Cast:
+        more = tuple(extras(config))
+        own = range(len(config.class_))
+        owner = np.array([*own, *(one.owner for one in more)], np.int16)
+        return cls(config.class_ + tuple(one.mix_class for one in more), more, owner)
+
+    def texts_of(self, place: int) -> str:
+        """The class that owns the global and project texts of the class at this place: a burst's are the mix's."""
+        own = len(self.classes) - len(self.extras)
+        return self.classes[self.owner[place] if self.owner[place] < own else place].name
 
 
 @dataclass(frozen=True)
@@ -90,7 +114,25 @@ class _Sessions:
     turns: np.ndarray  #: int64, >= 1
 
 
-def _sessions(config: WorkloadConfig, seed: int) -> _Sessions:
+def _sessions(config: WorkloadConfig, cast: _Cast, seed: int) -> _Sessions:
+    """The mix's sessions, and those of its surges among them."""
+    own = _own_sessions(config, seed)
+    if not cast.extras:
+        return own
+    parts = [own]
+    for place, extra in enumerate(cast.extras, len(config.class_)):
+        start_s = extra.starts_s(seed)
+        if config.duration_s is not None:
+            start_s = start_s[start_s < config.duration_s]
+        n = len(start_s)
+        turns = dists.counts(extra.mix_class.turns, n, dists.stream(seed, extra.mix_class.name, "turns"))
+        parts.append(_Sessions(np.full(n, place, np.int16), np.arange(n), start_s, turns))
+    joined = [_joined([getattr(part, f.name) for part in parts]) for f in fields(_Sessions)]
+    order = np.argsort(joined[2], kind="stable")
+    return _Sessions(*(column[order] for column in joined))
+
+
+def _own_sessions(config: WorkloadConfig, seed: int) -> _Sessions:
     """Sessions that start within duration_s, cut after the one in which the number of requests reaches `requests`."""
     rates = class_rates(config)
     expected = sum(
@@ -150,7 +192,7 @@ def _rows_by_class(cls: np.ndarray, n_classes: int) -> list[np.ndarray]:
     return [np.flatnonzero(cls == i) for i in range(n_classes)]
 
 
-def _requests(config: WorkloadConfig, sessions: _Sessions, seed: int) -> _Requests:
+def _requests(classes: tuple[MixClass, ...], sessions: _Sessions, seed: int) -> _Requests:
     session = np.repeat(np.arange(len(sessions.turns)), sessions.turns)
     first = np.cumsum(sessions.turns) - sessions.turns  # row of every session's first request
     turn = np.arange(len(session)) - first[session]
@@ -160,7 +202,7 @@ def _requests(config: WorkloadConfig, sessions: _Sessions, seed: int) -> _Reques
         np.zeros(len(session), np.int64),
     )
     clock_s = sessions.start_s[session]
-    for c, rows in zip(config.class_, _rows_by_class(sessions.cls[session], len(config.class_)), strict=True):
+    for c, rows in zip(classes, _rows_by_class(sessions.cls[session], len(classes)), strict=True):
         later = turn[rows] > 0
         output[rows] = dists.counts(c.output, len(rows), dists.stream(seed, c.name, "output"))
         message[rows] = _new_input(c, later, seed)
@@ -215,16 +257,17 @@ class _Names:
         return len(self.names) - 1
 
 
-def _workload(config: WorkloadConfig, sessions: _Sessions, requests: _Requests, seed: int) -> Workload:
-    classes, cls, number = config.class_, sessions.cls[requests.session], sessions.number[requests.session]
-    rows = _rows_by_class(cls, len(classes))
+def _workload(config: WorkloadConfig, cast: _Cast, sessions: _Sessions, requests: _Requests, seed: int) -> Workload:
+    drawn, number = sessions.cls[requests.session], sessions.number[requests.session]
+    rows = _rows_by_class(drawn, len(cast.classes))
+    classes, cls = all_classes(config), cast.owner[drawn]  # that requests count as
     tenant, tenant_names, salt = _tenants(classes, cls, number)
     builder, texts, names = TreeBuilder(salt), Texts(seed), _Names()
-    for level_rows, text in _levels(classes, rows, number, requests.clock_s, texts, names):
+    for level_rows, text in _levels(cast, rows, number, requests.clock_s, texts, names):
         builder.extend(level_rows, text, texts)
     n = len(cls)
     history, tail_layer, private = np.zeros(n, np.int16), np.zeros(n, np.int16), np.zeros(n, np.int64)
-    for c, r in zip(classes, rows, strict=True):
+    for c, r in zip(cast.classes, rows, strict=True):
         parts = Parts.of(c)
         for layer in parts.private:
             private[r] += dists.counts(layer.tokens, len(r), dists.stream(seed, c.name, layer.name, "tokens"))
@@ -253,24 +296,20 @@ def _workload(config: WorkloadConfig, sessions: _Sessions, requests: _Requests, 
         source=f"mix of {', '.join(c.name for c in classes)}"
         + (f" (preset {config.preset})" if config.preset else "")
         + f", seed {seed}",
-        notes=_notes(config, sessions, cls),
+        notes=_notes(config, cast, sessions, cls),
     )
     return _in_time_order(workload, requests, loop_of(config), config.concurrency)
 
 
 def _levels(
-    classes: tuple[MixClass, ...],
-    rows: list[np.ndarray],
-    number: np.ndarray,
-    clock_s: np.ndarray,
-    texts: Texts,
-    names: _Names,
+    cast: _Cast, rows: list[np.ndarray], number: np.ndarray, clock_s: np.ndarray, texts: Texts, names: _Names
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """For every level of the prompts: the requests that have a layer there, and its text id for each."""
     groups: dict[tuple[str, str], list[tuple[int, Use]]] = {}
-    for c, r in zip(classes, rows, strict=True):
+    for place, (c, r) in enumerate(zip(cast.classes, rows, strict=True)):
         for level, layer in enumerate(Parts.of(c).shared if len(r) else ()):
-            key = ("share", layer.share) if layer.share else (c.name, layer.name)
+            own = c.name if layer.scope in ("session", "dynamic") else cast.texts_of(place)
+            key = ("share", layer.share) if layer.share else (own, layer.name)
             groups.setdefault(key, []).append((level, Use(c.name, layer, r, number[r], clock_s[r])))
     levels: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
     for (owner, name), members in groups.items():
@@ -299,11 +338,14 @@ def _tenants(
     return tenant, tuple(f"{c.name}/{i}" for c in classes for i in range(c.tenants)), salt
 
 
-def _notes(config: WorkloadConfig, sessions: _Sessions, cls: np.ndarray) -> tuple[str, ...]:
-    lines = []
-    for i, c in enumerate(config.class_):
+def _notes(config: WorkloadConfig, cast: _Cast, sessions: _Sessions, cls: np.ndarray) -> tuple[str, ...]:
+    lines, owner = [], cast.owner[sessions.cls]
+    for i, c in enumerate(all_classes(config)):
+        lines.append(f"{c.name}: {int((owner == i).sum()):,} sessions, {int((cls == i).sum()):,} requests, generated")
+    for place, extra in enumerate(cast.extras, len(config.class_)):
         lines.append(
-            f"{c.name}: {int((sessions.cls == i).sum()):,} sessions, {int((cls == i).sum()):,} requests, generated"
+            f"[[shock]]: {int((sessions.cls == place).sum()):,} sessions more of"
+            f" {all_classes(config)[extra.owner].name} from {extra.begins_s:g} s on, for {extra.lasts_s:g} s"
         )
     if config.requests is not None and len(cls) < config.requests:
         lines.append(

@@ -67,11 +67,11 @@ def offered_per_s(config: WorkloadConfig, start_s: float, end_s: float) -> float
     Sessions count where they begin: a curve's slots are long against them.
     """
     return sum(
-        rate * _clock_share(c, start_s, end_s) for rate, c in zip(rates_by_class(config), config.class_, strict=True)
+        rate * clock_share(c, start_s, end_s) for rate, c in zip(rates_by_class(config), config.class_, strict=True)
     )
 
 
-def _clock_share(c: MixClass, start_s: float, end_s: float) -> float:
+def clock_share(c: MixClass, start_s: float, end_s: float) -> float:
     """The mean of a class's curve between two times, over its mean."""
     if c.arrival.kind != "diurnal" or end_s <= start_s:
         return 1.0

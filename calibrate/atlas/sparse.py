@@ -32,10 +32,11 @@ from calibrate.layer_groups import INDEX_SCALE_BYTES, Attention
 from calibrate.step import EXTRAPOLATED, INTERPOLATED
 
 MODELS = {
-    64: ("deepseek-ai/DeepSeek-V3.2",),
-    32: ("zai-org/GLM-5", "zai-org/GLM-5-FP8", "zai-org/GLM-5.2", "zai-org/GLM-5.2-FP8", "nvidia/GLM-5.2-NVFP4"),
+    128: ("deepseek-ai/DeepSeek-V3.2",),
+    192: ("zai-org/GLM-5", "zai-org/GLM-5-FP8", "zai-org/GLM-5.2", "zai-org/GLM-5.2-FP8", "nvidia/GLM-5.2-NVFP4"),
 }
-"""The measured models by their indexer's heads."""
+"""The measured models by their heads' width without position. Layers that share another's indexer (GLM-5.2) are priced
+with one of their own, as the modules are measured."""
 SPARSE_ERROR = 0.06
 """Held-out mean error of a number of heads that was not measured."""
 PREFIX_ERROR = 0.15
@@ -152,7 +153,7 @@ def _over_prefixes(
 
 def _rows(price: Pricer, operator: str, a: Attention, gemm: str, kv_dtype: str, steps: int = 1) -> Table | None:
     """The rows by heads (and cached prefix, at least so many) of the backend's own table, else of another's."""
-    models = MODELS.get(a.index_heads, MODELS[64])
+    models = MODELS.get(a.qk_nope_head_dim, MODELS[128])
     for backend in (price.backend, *price.atlas.backends):
         table = price.atlas.table(backend, operator)
         if table is None or ("step" in table.columns and len(table.values("step")) < steps):

@@ -95,3 +95,26 @@ def whole_number(text: str, least: int, most: int) -> int:
     if number is None or not least <= number <= most:
         raise argparse.ArgumentTypeError(f"{text[:40]}: expected a whole number from {least} to {most:,}")
     return number
+
+
+def price_list(path: str) -> str:
+    """The value of a --prices flag: a file (TOML, a line `h200 = 3.5` a GPU: USD an hour) as --set takes it."""
+    from kvcast.config import read_toml
+    from kvcast.scenario.checks import price_problems
+    from kvcast.scenario.toml import literal_of
+    from sim.scenario import CostConfig
+    from workloads.errors import InputError
+
+    try:
+        prices = read_toml(path)
+        wrong = next(
+            (usd for usd in prices.values() if isinstance(usd, bool) or not isinstance(usd, int | float)), None
+        )
+        if wrong is not None or not prices:
+            found = "no price" if wrong is None else repr(str(wrong)[:80])
+            raise InputError(f"{path}: {found}; expected lines such as h200 = 3.5, USD for one GPU and hour")
+        for problem in price_problems(CostConfig(prices=prices)):
+            raise InputError(f"{path}: {problem.removeprefix('[cost.prices] ')}")
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return f"cost.prices={literal_of(prices)}"

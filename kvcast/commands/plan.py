@@ -89,6 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("growth", "the larger load"),
         ("n-plus-1", "one replica down"),
         ("model-error", "the two runs at slower and faster step times"),
+        ("recover", "whether the fleet comes back after a burst ([plan] has its size and the time)"),
         ("undisturbed", "the run with the prefix cache off, which says whether the fleet lives on its cache"),
     ):
         parser.add_argument(f"--no-{name}", action="store_true", help=f"leave out {what}")
@@ -137,6 +138,7 @@ def run(args: argparse.Namespace) -> int:
             n_plus_1=not args.no_n_plus_1,
             model_error=not args.no_model_error,
             undisturbed=not args.no_undisturbed,
+            recover=not args.no_recover,
         )
     text.clear_clock()
     print(text.to_json(made) if args.json else words.as_text(made))

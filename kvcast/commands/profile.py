@@ -26,15 +26,21 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="bundled profiles and models")
+    listing = actions.add_parser("list", help="GPUs, and what is known of each")
     models = actions.add_parser("models", help="bundled models: layers, KV bytes, weights by precision")
     models.add_argument("--markdown", action="store_true", help="as the page docs/models.md")
+    models.add_argument(
+        "--matrix",
+        action="store_true",
+        help="which GPU holds which model, in how many GPUs, and what its times rest on",
+    )
+    models.add_argument("--dtype", default="bf16", help="of unquantized weights in the matrix (default bf16)")
     show = actions.add_parser("show", help="one profile, or the KV arithmetic of a model")
     show.add_argument(
         "profile",
         metavar="PROFILE",
         nargs="?",
-        help="bundled name, profile file, folder of operator tables, or roofline:GPU",
+        help="bundled name, profile file, folder of operator tables, atlas:GPU, or roofline:GPU",
     )
     show.add_argument("--model", metavar="M", help="bundled model name or path of a Hugging Face config.json")
     show.add_argument(
@@ -82,82 +88,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from kvcast import text
+    from kvcast.present import gpu_list
 
-    actions = {"list": lambda _: _list(), "models": _models, "show": _show, "diff": _diff, "kv-log": _kv_log}
+    actions = {
+        "list": lambda _: gpu_list.document(),
+        "models": _models,
+        "show": _show,
+        "diff": _diff,
+        "kv-log": _kv_log,
+    }
     document = actions[args.action](args)
     if args.json:
         print(text.to_json(document))
     else:
-        print(_list_text(document) if args.action == "list" else "\n".join(document["lines"]))
+        print(gpu_list.as_text(document) if args.action == "list" else "\n".join(document["lines"]))
     return 0
 
 
-# -- list --------------------------------------------------------------------------------------------------------------
-
-
-def _list() -> dict[str, Any]:
-    from calibrate.atlas.tables import about, bundled_gpus, load
-    from calibrate.models import bundled_models, resolve_model
-    from calibrate.profile import fitting
-
-    profiles = [one.describe() for one in fitting()]
-    models = []
-    for name in bundled_models():
-        model = resolve_model(name)
-        models.append(
-            {
-                "name": name,
-                "parameters": model.parameters,
-                "active_parameters": model.active_parameters,
-                "max_context": model.max_context,
-                "kv_bytes_per_token_bf16": model.kv_bytes_per_token("bf16"),
-            }
-        )
-    return {"profiles": profiles, "atlas": [about(load(gpu)) for gpu in bundled_gpus()], "models": models}
-
-
-def _list_text(document: dict[str, Any]) -> str:
-    from kvcast import text
-
-    profiles = [
-        [p["id"], p["device"]["name"], p["model"] or "any", p["dtype"], str(p["tensor_parallel"]), p["label"]]
-        for p in document["profiles"]
-    ]
-    atlas = [
-        [a["profile"], a["name"], f"{a['memory_gib']:g} GiB", *(", ".join(a[k]) for k in ("engines", "weights"))]
-        for a in document["atlas"]
-    ]
-    models = [
-        [
-            m["name"],
-            f"{m['parameters'] / 1e9:.1f} B",
-            f"{m['active_parameters'] / 1e9:.1f} B",
-            text.count(m["max_context"]),
-            text.count(m["kv_bytes_per_token_bf16"]),
-        ]
-        for m in document["models"]
-    ]
-    return "\n\n".join(
-        [
-            text.table(["profile", "GPU", "model", "dtype", "TP", "what it rests on"], profiles, left=6),
-            "any model on a GPU with measured operators, at any width:",
-            text.table(["profile", "GPU", "memory", "kernels of", "weights measured"], atlas, left=5),
-            "any other GPU or model: roofline:GPU, from datasheet figures (about 30 % off)\n"
-            "hardware.gpu = NAME takes the first of these three that fits",
-            text.table(["model", "parameters", "active", "context", "KV bytes/token (bf16)"], models),
-            "any other model: the path of its Hugging Face config.json; more of these: kvcast profile models",
-        ]
-    )
+# -- lists -------------------------------------------------------------------------------------------------------------
 
 
 def _models(args: argparse.Namespace) -> dict[str, Any]:
     from kvcast import text
-    from kvcast.present import models_page
+    from kvcast.present import model_matrix, models_page
 
+    if args.matrix:
+        on = model_matrix.gpus()
+        found = model_matrix.rows(models_page.bundled(), on, args.dtype)
+        lines = (
+            model_matrix.as_markdown(found, on).splitlines()
+            if args.markdown
+            else [text.table(model_matrix.columns(on), model_matrix.table(found), left=len(on) + 2)]
+        )
+        return {"matrix": [_as_json(row) for row in found], "lines": lines}
     if args.markdown:
         return {"lines": models_page.as_markdown().splitlines()}
     rows = models_page.rows()
     return {"models": rows, "lines": [text.table(models_page.COLUMNS, models_page.table(rows), left=1)]}
+
+
+def _as_json(row: dict[str, Any]) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {**row, "cells": {gpu: asdict(one) for gpu, one in row["cells"].items()}}
 
 
 # -- show --------------------------------------------------------------------------------------------------------------

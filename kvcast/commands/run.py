@@ -16,7 +16,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from kvcast.commands import output, source
+from kvcast.commands import output, price_list, source
 
 if TYPE_CHECKING:
     from kvcast.api import Prepared, Result
@@ -106,6 +106,14 @@ def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
             "change one key, such as engine.kv_blocks=5000 or workload.class.chat.rate=2; a.b= removes it; may be"
             " repeated"
         ),
+    )
+    parser.add_argument(
+        "--prices",
+        metavar="FILE",
+        action="append",
+        type=price_list,
+        dest="overrides",
+        help="what a GPU costs an hour, by GPU: a TOML file with a line such as h200 = 3.5 for each (cost.prices)",
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kvcast.config import override, scenario_from_doc
+from kvcast.scenario.gpu_prices import priced
 from kvcast.studies import compare
 from sim.scenario import Scenario
 from workloads.errors import InputError
@@ -59,7 +60,7 @@ def fleet_of(scenario: Scenario, n: int) -> Scenario:
 def combinations(doc: dict, vary: Sequence[str], source: str = "scenario") -> list[Combination]:
     """Every combination of the values in `vary`. Raises InputError when an axis is wrong or no combination is a
     scenario."""
-    axes = compare.axes(doc, vary)
+    axes, own = compare.axes(doc, vary), compare.given_in(doc, source)
     found = []
     for chosen in itertools.product(*axes.values()):
         values = dict(zip(axes, chosen, strict=True))
@@ -68,12 +69,8 @@ def combinations(doc: dict, vary: Sequence[str], source: str = "scenario") -> li
                 "--vary cluster.replicas: that is what the plan looks for; expected --max-replicas N to bound it"
             )
         try:
-            found.append(
-                Combination(
-                    values,
-                    scenario_from_doc(override(doc, [f"{key}={value}" for key, value in values.items()]), source),
-                )
-            )
+            scenario = scenario_from_doc(override(doc, [f"{key}={value}" for key, value in values.items()]), source)
+            found.append(Combination(values, priced(scenario, None if "cost.gpu_hour_usd" in values else own)))
         except InputError as error:
             found.append(Combination(values, None, str(error)))
     if all(one.scenario is None for one in found):

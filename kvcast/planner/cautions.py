@@ -13,6 +13,7 @@ from kvcast.api import Resolved
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.load import closed_load, unit_of
 from kvcast.planner.trials import Judged
+from kvcast.scenario.gpu_prices import gpu_of
 from sim.measure.verdict import requests_needed
 from sim.scenario import Scenario
 from workloads import mix, steady
@@ -52,11 +53,27 @@ def cautions(fleet: Fleet, winner: Scenario) -> list[str]:
             )
     return (
         lines
+        + _unpriced(fleet)
         + _too_short(winner)
         + _not_served(fleet, resolved)
         + _too_few(fleet, winner)
         + _too_few_sessions(fleet, winner)
     )
+
+
+def _unpriced(fleet: Fleet) -> list[str]:
+    """Fleets of several GPUs that are compared by their number."""
+    known: dict[str, float | None] = {}
+    for i in fleet.runnable:
+        one = fleet.combinations[i]
+        known[gpu_of(one.with_replicas(1)) or "a profile of your own"] = one.usd_per_gpu_hour
+    without = [gpu for gpu, usd in known.items() if usd is None]
+    if len(known) < 2 or not without:
+        return []
+    return [
+        f"no price for {', '.join(without)}: fleets are compared by GPUs, not by money; give one for each GPU in"
+        " [cost.prices] or with --prices FILE"
+    ]
 
 
 def _too_short(winner: Scenario) -> list[str]:
@@ -115,13 +132,13 @@ def period_cautions(period: dict[str, Any] | None) -> list[str]:
     )
 
 
-def cache_cautions(without: dict[str, Any] | None) -> list[str]:
-    """A fleet that lives on its prefix cache: what a disturbance may do."""
-    if without is None or without["attains"]:
+def cache_cautions(without: dict[str, Any] | None, recovery: dict[str, Any] | None) -> list[str]:
+    """A fleet that lives on its prefix cache: what a disturbance may do, where no burst was tried."""
+    if without is None or without["attains"] or recovery is not None:
         return []
     return [
         "with its prefix cache off this fleet does not attain the target at this load: it meets while undisturbed. A"
-        " burst, a restart or a lost replica can leave it with cold caches and a queue that keeps them cold; that is"
+        " burst, a restart or a lost replica can leave it with cold caches and a queue that keeps them cold; that was"
         " not simulated here"
     ]
 
@@ -139,9 +156,11 @@ def _not_served(fleet: Fleet, resolved: Resolved) -> list[str]:
         sum(summary[key] for summary in summaries)
         for key in ("lost_with_session" if ended else "not_arrived", "session_truncated")
     )
-    long, small = (sum(summary["rejected"][key] for summary in summaries) for key in ("too_long", "kv_too_small"))
+    long, small, full = (
+        sum(summary["rejected"][key] for summary in summaries) for key in ("too_long", "kv_too_small", "queue_full")
+    )
     everyone = never + sum(summary["arrived"] + summary["outside_window"] for summary in summaries)
-    lost = never + cut + long + small
+    lost = never + cut + long + small + full
     if not everyone or (lost < PART * everyone and not small and not (resolved.lowered and long + cut)):
         return []
     engine, context = resolved.scenario.engine, resolved.model.max_context
@@ -160,6 +179,7 @@ def _not_served(fleet: Fleet, resolved: Resolved) -> list[str]:
                 " small for them"
             ),
         ),
+        (full, "were refused (HTTP 503) by max_num_queued_reqs or max_num_queued_tokens"),
         (cut, f"ended their session because its prompt outgrew {limit}"),
     )
     return [

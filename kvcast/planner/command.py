@@ -81,8 +81,13 @@ def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list
         ("--scheduling-policy", e.scheduler_policy, "fcfs"),
         ("--watermark", e.watermark, 0.0),
         ("--max-loras", e.max_loras, 0),
+        ("--max-num-active-seqs", e.max_num_active_seqs, None),
+        ("--prefill-schedule-interval", e.prefill_schedule_interval, 1),
+        ("--max-num-queued-reqs", e.max_num_queued_reqs, None),
+        ("--max-num-queued-tokens", e.max_num_queued_tokens, None),
     ):
         argv += [flag, str(value)] if value != default else []
+    argv += ["--long-prefill-token-threshold-adaptive"] if e.long_prefill_token_threshold_adaptive else []
     argv += [] if e.reserve_full_isl else ["--no-scheduler-reserve-full-isl"]
     argv += ["--enable-prefix-caching" if given.cache.enabled else "--no-enable-prefix-caching"]
     notes = []
@@ -97,6 +102,11 @@ def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list
         notes.append(
             "simulated without asynchronous scheduling, which recent vLLM versions have on: --set"
             " engine.async_scheduling=true plans with it"
+        )
+    if e.prefill_schedule_interval > 1:
+        notes.append(
+            "vLLM heeds --prefill-schedule-interval under data parallelism only (--data-parallel-size), in steps that"
+            " all its ranks take together; simulated by each replica's own steps"
         )
     if e.preemption_victim != "fcfs":
         notes.append(
@@ -143,11 +153,9 @@ def _sglang(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], li
         if given.cache.enabled
         else ["--disable-radix-cache"]
     )
-    argv.append("--disable-overlap-schedule")
-    notes = [
-        "--max-total-tokens is the KV memory that was simulated; without it SGLang takes what fits",
-        "SGLang's overlap scheduling, its default, is not simulated: --disable-overlap-schedule is the engine that was",
-    ]
+    argv += [] if e.overlap_schedule else ["--disable-overlap-schedule"]
+    argv += ["--enable-mixed-chunk"] if e.mixed_chunk else []
+    notes = ["--max-total-tokens is the KV memory that was simulated; without it SGLang takes what fits"]
     if ranks > 1:
         notes.append(
             f"SGLang shares --max-running-requests and --chunked-prefill-size out to its {ranks} ranks; the simulated"

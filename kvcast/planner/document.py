@@ -6,6 +6,7 @@ each."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from kvcast.planner.candidates import Combination
 from kvcast.planner.command import launch_of
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.load import Capacity
-from kvcast.planner.trials import CANNOT_RUN, MISSES, PRUNED, Judged
-from kvcast.planner.words.phrases import PERIOD
+from kvcast.planner.trials import MISSES, PRUNED, Judged
+from kvcast.planner.words.phrases import FRAGILE, PERIOD, RECOVERY
 from sim.measure.money import KEYS, money
 from sim.measure.verdict import Interval
 from sim.scenario import Scenario, SloConfig
@@ -55,16 +56,21 @@ def size_of(combination: Combination, replicas: int) -> dict[str, Any]:
     return {"replicas": replicas, "gpus": gpus, "usd_per_hour": None if price is None else gpus * price}
 
 
-def candidate_rows(fleet: Fleet) -> list[dict[str, Any]]:
+def candidate_rows(fleet: Fleet, fragile: Collection[tuple[int, int]] = ()) -> list[dict[str, Any]]:
     """Everything that was looked at: simulated fleets, combinations given up for their price, and those that cannot
-    run."""
+    run. fragile: (combination, replicas) that hold the load and do not come back after a burst."""
     rows = []
     for i, combination in enumerate(fleet.combinations):
         if i in fleet.reasons:
-            rows.append(_row(combination, CANNOT_RUN, reason=fleet.reasons[i]))
+            word, reason = fleet.reasons[i]
+            rows.append(_row(combination, word, reason=reason))
             continue
         rows += [
-            {**_row(combination, one.verdict, one), **size_of(combination, n)}
+            {
+                **_row(combination, one.verdict, one),
+                **size_of(combination, n),
+                **({"verdict": FRAGILE, "rejected_by": RECOVERY} if (i, n) in fragile else {}),
+            }
             for n, one in sorted((n, one) for (j, n), one in fleet.judged.items() if j == i)
         ]
         given_up = fleet.why_given_up(i)
@@ -174,6 +180,15 @@ def over_the_period(answer: dict[str, Any], period: dict[str, Any] | None) -> di
     if period is None or period["attains"] or not answer["feasible"]:
         return answer
     return {**answer, "feasible": False, "word": MISSES, "reason": PERIOD, "class": None}
+
+
+def after_a_burst(answer: dict[str, Any], recovery: dict[str, Any] | None) -> dict[str, Any]:
+    """A fleet that was asked to come back after a burst, and does not, is no answer."""
+    if recovery is None or not answer["feasible"]:
+        return answer
+    if recovery["holds_replicas"] != answer["replicas"]:
+        answer = {**answer, "by_seed": None}  # which only says who would do with less while nothing happens
+    return answer if recovery["recovers"] else {**answer, "feasible": False, "word": MISSES, "reason": RECOVERY}
 
 
 def _money(fleet: Fleet, one: Judged, usd_per_hour: float | None) -> dict[str, float | None]:

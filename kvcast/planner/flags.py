@@ -106,6 +106,11 @@ READ: dict[str, dict[str, Reader]] = {
         "--block-size": _key("engine.block_size", int),
         "--num-gpu-blocks-override": _key("engine.kv_blocks", int),
         "--long-prefill-token-threshold": _key("engine.long_prefill_token_threshold", int),
+        "--long-prefill-token-threshold-adaptive": lambda _: ["engine.long_prefill_token_threshold_adaptive=true"],
+        "--max-num-active-seqs": _key("engine.max_num_active_seqs", int),
+        "--prefill-schedule-interval": _key("engine.prefill_schedule_interval", int),
+        "--max-num-queued-reqs": _key("engine.max_num_queued_reqs", int),
+        "--max-num-queued-tokens": _key("engine.max_num_queued_tokens", int),
         "--scheduling-policy": _key("engine.scheduler_policy"),
         "--watermark": _key("engine.watermark", float),
         "--max-loras": _key("engine.max_loras", int),
@@ -145,6 +150,8 @@ READ: dict[str, dict[str, Reader]] = {
         "--radix-eviction-policy": _key("cache.policy"),
         "--disable-radix-cache": lambda _: ["cache.enabled=false"],
         "--enable-priority-scheduling": lambda _: ["engine.priority_scheduling=true"],
+        "--disable-overlap-schedule": lambda _: ["engine.overlap_schedule=false"],
+        "--enable-mixed-chunk": lambda _: ["engine.mixed_chunk=true"],
     },
 }
 """Flag -> scenario keys of its value; a ValueError says that the value is not modelled."""
@@ -191,7 +198,6 @@ NO_EFFECT = frozenset(
         "--show-time-cost",
         "--device",
         "--gpu-memory-utilization-gb",
-        "--disable-overlap-schedule",  # kvcast simulates SGLang without it
     }
 )
 NOT_MODELLED = frozenset(
@@ -216,7 +222,6 @@ NOT_MODELLED = frozenset(
         "--no-enable-chunked-prefill",
         "--kv-cache-memory-bytes",
         "--mem-fraction-static",
-        "--enable-mixed-chunk",
         "--enable-torch-compile",
         "--disaggregation-mode",
         "--nnodes",
@@ -236,6 +241,7 @@ NOT_MODELLED = frozenset(
 )
 SWITCHES = frozenset(
     {
+        "--long-prefill-token-threshold-adaptive",
         "--enable-prefix-caching",
         "--no-enable-prefix-caching",
         "--scheduler-reserve-full-isl",
@@ -247,6 +253,8 @@ SWITCHES = frozenset(
         "--enable-expert-parallel",
         "-ep",
         "--enable-dp-attention",
+        "--disable-overlap-schedule",
+        "--enable-mixed-chunk",
     }
 )
 """Flags that take no value; one that does take a value gives true or false."""
@@ -264,8 +272,6 @@ NO_VALUE = SWITCHES | {
     "--enable-metrics",
     "--log-requests",
     "--disable-cuda-graph",
-    "--disable-overlap-schedule",
-    "--enable-mixed-chunk",
     "--enable-torch-compile",
     "--enable-hierarchical-cache",
     "--enable-dual-batch-overlap",

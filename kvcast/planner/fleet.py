@@ -14,10 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from calibrate.memory import DoesNotFitError
 from kvcast.planner.candidates import Combination
-from kvcast.planner.trials import Judged, Trial, Trials
+from kvcast.planner.trials import CANNOT_RUN, DOES_NOT_FIT, Judged, Trial, Trials
 from kvcast.studies.search import Found, fewest, scan, together
 from kvcast.studies.work import guess_replicas
+from workloads.errors import InputError
 
 WAVE = 8
 """Combinations searched at once: more would ask all of them for what the first ones make needless, fewer would leave
@@ -35,11 +37,12 @@ class Fleet:
     def __init__(self, trials: Trials, combinations: Sequence[Combination], most: int, every: bool = False) -> None:
         """every: find the fewest replicas of every combination, also where they cannot be cheaper than the best."""
         self.trials, self.combinations, self.most, self.every = trials, combinations, most, every
-        self.reasons = {
-            i: one.reason or trials.cannot_run(one.with_replicas(1))
-            for i, one in enumerate(combinations)
-            if one.scenario is None or trials.cannot_run(one.with_replicas(1))
-        }
+        self.reasons: dict[int, tuple[str, str]] = {}  #: of combinations that cannot run: the verdict, and why
+        for i, one in enumerate(combinations):
+            if one.scenario is None:
+                self.reasons[i] = CANNOT_RUN, one.reason
+            elif (refused := trials.refusal(one.with_replicas(1))) is not None:
+                self.reasons[i] = DOES_NOT_FIT if isinstance(refused, DoesNotFitError) else CANNOT_RUN, str(refused)
         self.runnable = [i for i in range(len(combinations)) if i not in self.reasons]
         self.judged: dict[tuple[int, int], Judged] = {}
         self.settled: dict[tuple[int, int], Judged] = {}  #: those of `judged` that were settled over independent runs
@@ -47,6 +50,12 @@ class Fleet:
         self.winner: int | None = None
         self.notes: list[str] = []
         self._priced = all(combinations[i].usd_per_gpu_hour is not None for i in self.runnable)
+
+    def refused(self) -> InputError:
+        """When no combination can run: why the first of them cannot, and how many there are."""
+        _, why = self.reasons[0]
+        several = len(self.reasons) > 1
+        return InputError(f"none of {len(self.reasons)} combinations can run; the first: {why}" if several else why)
 
     @property
     def replicas(self) -> int:
@@ -101,6 +110,15 @@ class Fleet:
 
     def _trial(self, i: int, n: int, full: bool = False, keep: bool = False) -> Trial:
         return Trial(self.combinations[i].with_replicas(n), full=full, keep=keep or len(self.combinations) == 1)
+
+    def answer_with(self, i: int, n: int) -> None:
+        """Take this fleet for the answer, settled; a larger one where it does not meet."""
+        self.winner, self.found[i] = i, Found(n, n)
+        while not self._settled(i, self.replicas).meets and self.replicas < self.most:
+            self.found[i] = Found(self.replicas + 1, self.replicas + 1)
+
+    def _settled(self, i: int, n: int) -> Judged:
+        return self.settled.get((i, n)) or self._settle_one(i, n)
 
     # -- the answer, settled ----------------------------------------------------------------------------------------
     def _settle(self) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kvcast.planner.words.phrases import DOES_NOT_FIT as DOES_NOT_FIT
 from kvcast.trust.model_error import attains
 from sim.measure.verdict import MEETS, Interval, Verdict
 from sim.scenario import Scenario

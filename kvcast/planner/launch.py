@@ -255,7 +255,8 @@ def _arguments(content: str) -> Launch | None:
 def _told(flag: str, value: str | None) -> bool:
     """Whether an argument of SGLang's log says something: it is read, or it switches on what is not simulated."""
     on = value is None or flag == "--speculative-algorithm" or value != SGLANG_OFF.get(flag, value)
-    return (flag in READ[SGLANG] and value != SGLANG_OFF.get(flag)) or (flag in NOT_MODELLED and on)
+    off = value is not None and value == SGLANG_OFF.get(flag)
+    return (flag in READ[SGLANG] and not off) or (flag in NOT_MODELLED and on)
 
 
 def _as_flags(arguments: Iterable[tuple[str, Any]], every_false: bool = False) -> list[tuple[str, str | None]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kvcast.planner.progress import ADVICE, BINDING, FLEET, GROWTH, LOAD
+from kvcast.planner.progress import ADVICE, BINDING, FLEET, GROWTH, LOAD, RECOVERY
 from sim.scenario import Scenario
 from workloads.errors import InputError
 
@@ -33,12 +33,14 @@ class Options:
     n_plus_1: bool = True
     model_error: bool = True
     undisturbed: bool = True
+    recover: bool = True
 
     def stages(self) -> list[str]:
         """What is simulated, in this order."""
         reach = self.capacity or self.binding or self.advice
         return [
             FLEET,
+            *([RECOVERY] if self.recover else []),
             *([LOAD] if reach else []),
             *([BINDING] if self.binding else []),
             *([ADVICE] if self.advice else []),

@@ -22,7 +22,8 @@ from kvcast.planner.growth import growth
 from kvcast.planner.launch import Launch
 from kvcast.planner.load import Loads, curve, knee
 from kvcast.planner.options import Options, check_slo
-from kvcast.planner.progress import ADVICE, BINDING, LOAD, Progress
+from kvcast.planner.progress import ADVICE, BINDING, LOAD, RECOVERY, Progress
+from kvcast.planner.recovery import Recovery, applies
 from kvcast.planner.trials import Trials
 from kvcast.planner.why import why
 from kvcast.planner.window import in_steady_state, period
@@ -94,12 +95,13 @@ def _plan(
         given, found = found, in_steady_state(found, trials)
         fleet = Fleet(trials, found, asked.most, asked.every)
         if not fleet.runnable:
-            raise InputError(fleet.reasons[0])
+            raise fleet.refused()
         fleet.judge_fixed() if asked.fixed else fleet.search(progress.part)
+        recovery = _recovery(fleet, asked, progress)
         winner = base if fleet.winner is None else found[fleet.winner].with_replicas(fleet.replicas)
         reasons = why(fleet)  # simulates some of its candidates to their ends
-        rows = document.candidate_rows(fleet)
-        reach = _reach(fleet, winner, asked, progress)
+        rows = document.candidate_rows(fleet, recovery.fragile if recovery else ())
+        reach = _reach(fleet, winner, asked, progress, recovery)
         made: dict[str, Any] = {
             "name": base.name,
             "verdict": None,
@@ -126,9 +128,10 @@ def _plan(
         made["caution"] += (
             growth_cautions(made["growth"], made["answer"]["replicas"])
             + period_cautions(made["period"])
-            + cache_cautions(made["without_cache"])
+            + cache_cautions(made["without_cache"], made["recovery"])
         )
         made["answer"] = document.over_the_period(made["answer"], made["period"])
+        made["answer"] = document.after_a_burst(made["answer"], made["recovery"])
         made["simulations"] = {
             "distinct": trials.distinct,
             "stopped_early": trials.stopped_early,
@@ -165,16 +168,31 @@ def device_of(scenario: Scenario) -> str | None:
         return None
 
 
-def _reach(fleet: Fleet, winner: Scenario, asked: Options, progress: Progress) -> dict[str, Any]:
+def _recovery(fleet: Fleet, asked: Options, progress: Progress) -> Recovery | None:
+    """Whether the chosen fleet comes back after a burst; where it does not, one that does is chosen."""
+    if fleet.winner is None or not applies(fleet.combinations[fleet.winner].with_replicas(1), asked):
+        return None
+    progress.begin(RECOVERY)
+    recovery = Recovery(fleet)
+    recovery.judge_fixed() if asked.fixed else recovery.enlarge()
+    return recovery
+
+
+def _reach(
+    fleet: Fleet, winner: Scenario, asked: Options, progress: Progress, recovery: Recovery | None
+) -> dict[str, Any]:
     """How far the chosen fleet reaches, what binds it there and what would help."""
     reach: dict[str, Any] = dict.fromkeys(
         ("capacity", "rates", "knee_per_s", "binding", "advice", "tried", "not_tried")
     )
+    reach["recovery"] = recovery.as_document(None, None) if recovery else None
     if fleet.winner is None or not (asked.capacity or asked.binding or asked.advice):
         return reach
     progress.begin(LOAD)
     loads = Loads(fleet.trials, winner)
     capacity = loads.capacity()
+    if recovery and asked.capacity:
+        reach["recovery"] = recovery.as_document(recovery.capacity(loads, capacity), capacity)
     if asked.capacity:
         rows = curve(capacity)
         reach |= {"capacity": document.capacity_of(capacity), "rates": rows, "knee_per_s": knee(rows)}

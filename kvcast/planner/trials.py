@@ -18,16 +18,30 @@ from typing import Any
 
 import numpy as np
 
-from kvcast.planner.judged import CANNOT_RUN, PRUNED, Judged, Trial
+from kvcast.planner.judged import CANNOT_RUN, DOES_NOT_FIT, PRUNED, Judged, Trial
 from kvcast.planner.outcomes import Outcome, hopeless, read
 from kvcast.store import workload_folder
-from kvcast.store.simulations import Lab, OnDone, Task, end_processes
+from kvcast.store.simulations import UNTIL_BACK, Lab, OnDone, Task, end_processes
 from kvcast.studies.drawn import drawn
+from sim.measure.shocks import told
 from sim.measure.verdict import MEETS, MISSES, NOT_SHOWN, UNSTABLE
 from sim.scenario import Scenario
 from workloads.columns import Workload
+from workloads.errors import InputError
 
-__all__ = ["CANNOT_RUN", "LOOKS", "MEETS", "MISSES", "NOT_SHOWN", "PRUNED", "UNSTABLE", "Judged", "Trial", "Trials"]
+__all__ = [
+    "CANNOT_RUN",
+    "DOES_NOT_FIT",
+    "LOOKS",
+    "MEETS",
+    "MISSES",
+    "NOT_SHOWN",
+    "PRUNED",
+    "UNSTABLE",
+    "Judged",
+    "Trial",
+    "Trials",
+]
 LOOKS = 2
 """A plan looks at its runs at most so often, at twice as many the second time; each look has its part of the risk of
 being wrong."""
@@ -62,7 +76,8 @@ class Trials:
 
     @property
     def stopped_early(self) -> int:
-        return sum(outcome.stopped is not None for outcome in self._outcomes.values())
+        """Because the target was out of reach."""
+        return sum(one.task.hopeless and one.stopped is not None for one in self._outcomes.values())
 
     def judge(self, trials: Sequence[Trial], seed: int | None = None) -> list[Judged]:
         """By one run each, of the first seed or another, in the order given: a sketch. Raises InputError for a scenario
@@ -90,6 +105,18 @@ class Trials:
             found if found.verdict != NOT_SHOWN else self._over(replace(trial, full=True), (*self.seeds, *more), level)
         )
 
+    def back_s(self, scenario: Scenario, seed: int) -> float | None:
+        """Seconds after the scenario's shock until its fleet attains the target again; None when it does not within the
+        run."""
+        task = self.lab.task(replace(scenario, seed=seed), UNTIL_BACK, light=True)
+        self._simulate([task])
+        outcome = self._outcomes[task.run]
+        if outcome.stopped is not None:
+            return float(outcome.stopped["back_s"])
+        return told(task.scenario, outcome.columns(), outcome.sample.classes, scenario.run.duration_s or 0.0)[0][
+            "recovered_s"
+        ]
+
     def drawn(self, scenario: Scenario) -> bool:
         """Whether another seed is another run."""
         key = (scenario.workload, scenario.cluster.router, scenario.cache.policy)
@@ -104,12 +131,15 @@ class Trials:
 
     def cannot_run(self, scenario: Scenario) -> str | None:
         """The reason, in one line."""
-        from workloads.errors import InputError
+        refused = self.refusal(scenario)
+        return None if refused is None else str(refused)
 
+    def refusal(self, scenario: Scenario) -> InputError | None:
+        """What is wrong with a scenario that cannot run."""
         try:
             self.lab.task(scenario)
         except InputError as error:
-            return str(error)
+            return error
         return None
 
     def by_request(self, run: Path) -> dict[str, np.ndarray]:

@@ -18,21 +18,23 @@ from typing import Any
 
 import numpy as np
 
+from calibrate.atlas.steps import unpriced
+from calibrate.atlas.tables import bundled_gpus, load
 from calibrate.memory import WIDTHS
-from calibrate.sources.roofline import gpu_key
+from calibrate.sources.roofline import GPUS
 from kvcast import api
 from kvcast.planner.document import interval_of, size_of
 from kvcast.planner.fleet import Fleet
 from kvcast.planner.trials import Judged, Trial, Trials
 from kvcast.planner.words import FLAT, SEVERAL
-from kvcast.scenario.fitting import bundled_for
+from kvcast.scenario.fitting import bundled_for, model_of
+from kvcast.scenario.gpu_prices import priced
 from kvcast.studies.estimate import arriving
 from sim.alone import alone
 from sim.measure.metrics import has_limit, limits_of
 from sim.measure.verdict import LIMITS, POOLED, ClassVerdict, named_limits
 from sim.recording import COMPLETED
 from sim.scenario import HardwareConfig, Scenario, SloClass
-from workloads.errors import InputError
 from workloads.estimate import reusable_tokens
 
 ABOUT = 1.02  #: times the least: limits that are as short
@@ -226,7 +228,7 @@ def _layouts(trials: Trials, scenario: Scenario, gpus: int) -> list[dict[str, An
             "attainment": interval_of(None),
             **unknown,
         }
-        fleet = _on(scenario, profile, width, replicas, gpu == here)
+        fleet = _on(scenario, profile, width, replicas)
         row["reason"] = trials.cannot_run(fleet) or (
             f"not simulated: {MOST_LAYOUTS} others were" if len(asked) == MOST_LAYOUTS else None
         )
@@ -244,16 +246,31 @@ def _layouts(trials: Trials, scenario: Scenario, gpus: int) -> list[dict[str, An
 
 
 def _others(scenario: Scenario, here: str) -> list[tuple[str, str, int]]:
-    """(GPU, profile, width): the scenario's GPU at other widths, by a measured profile or else its roofline; then other
-    GPUs' profiles."""
-    width = scenario.hardware.tensor_parallel
-    measured = {(str(one.device["name"]), one.tensor_parallel): one.id for one in bundled_for(scenario)}
-    try:
-        roofline: str | None = f"roofline:{gpu_key(here)}"
-    except InputError:
-        roofline = None
-    same = [(here, profile, n) for n in WIDTHS if n != width and (profile := measured.get((here, n), roofline))]
-    return same + [(gpu, profile, n) for (gpu, n), profile in sorted(measured.items()) if gpu != here]
+    """(GPU, profile, width): the scenario's GPU at other widths, by the best that is known of it; then other GPUs'
+    profiles, and as many atlases of those without one, at its own width, as there is time for."""
+    width, measured = scenario.hardware.tensor_parallel, {}
+    for one in bundled_for(scenario):
+        measured[str(one.device["name"]), one.tensor_parallel] = one.id
+    names = {str(load(gpu).header["name"]): gpu for gpu in bundled_gpus()}
+    best = _best(scenario, names.get(here) or next((key for key, gpu in GPUS.items() if gpu.name == here), None))
+    same = [(here, profile, n) for n in WIDTHS if n != width and (profile := measured.get((here, n), best))]
+    others = [(gpu, profile, n) for (gpu, n), profile in sorted(measured.items()) if gpu != here]
+    more = [
+        (name, f"atlas:{gpu}", width)
+        for name, gpu in names.items()
+        if name != here and (name, width) not in measured and _best(scenario, gpu) == f"atlas:{gpu}"
+    ]
+    return same + others + more[: max(MOST_LAYOUTS - len(same + others), 0)]
+
+
+def _best(scenario: Scenario, gpu: str | None) -> str | None:
+    """What is known of a GPU at any width: its atlas, else its roofline; None for a GPU that is no known one."""
+    if gpu is None:
+        return None
+    given, model = scenario.model, model_of(scenario)
+    dtype, kv_dtype = model.weight_dtype(given.dtype), given.kv_dtype or model.kv_dtype(given.dtype)
+    priced_there = gpu in bundled_gpus() and not (gpu in GPUS and unpriced(model, dtype, kv_dtype))
+    return f"atlas:{gpu}" if priced_there else f"roofline:{gpu}"
 
 
 def _gpu_of(scenario: Scenario) -> str:
@@ -267,12 +284,13 @@ TENSOR_PARALLEL_ONLY = {
 """What bundled profiles and rooflines know."""
 
 
-def _on(scenario: Scenario, profile: str, width: int, replicas: int, same_gpu: bool) -> Scenario:
-    """The scenario on other GPUs: with the KV memory that fits there, and no price where that is another GPU's."""
-    return replace(
+def _on(scenario: Scenario, profile: str, width: int, replicas: int) -> Scenario:
+    """The scenario on other GPUs: with the KV memory that fits there, and their price where there is a list."""
+    only = {"profile": profile, "gpu": None, "tensor_parallel": width, **TENSOR_PARALLEL_ONLY}
+    moved = replace(
         scenario,
-        hardware=replace(scenario.hardware, profile=profile, tensor_parallel=width, **TENSOR_PARALLEL_ONLY),
+        hardware=replace(scenario.hardware, **only),
         cluster=replace(scenario.cluster, replicas=replicas),
         engine=replace(scenario.engine, kv_blocks=None),
-        cost=scenario.cost if same_gpu else replace(scenario.cost, gpu_hour_usd=None),
     )
+    return priced(moved, scenario)

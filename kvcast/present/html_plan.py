@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 
 from kvcast import figures, text
-from kvcast.planner.words import command_of, load, number, why
+from kvcast.planner.words import burst, command_of, load, number, why
 from kvcast.present import html_page, verdict
 from kvcast.present.html_basis import Document, assumptions, portable, provenance
 from kvcast.present.html_run import judged
@@ -94,6 +94,17 @@ def _plan_cards(plan: Document) -> str:
                         f" {least}{text.percent(capacity['headroom'], 0)}"
                     ),
                 ),
+            )
+        )
+    recovery = plan.get("recovery")
+    if recovery is not None:
+        up_to = recovery["recoverable_per_s"]
+        shown.append(
+            html_page.card(
+                "recoverable capacity",
+                load(up_to, capacity["unit"]) if capacity and up_to else "yes" if recovery["recovers"] else "no",
+                "Highest load from which the fleet is back at its target in time after a burst.",
+                (f"after {burst(recovery)}, within {text.seconds(recovery['within_s'])}",),
             )
         )
     if spare:

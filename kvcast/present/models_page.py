@@ -14,7 +14,8 @@ Made by `kvcast profile models --markdown > docs/models.md`; a test holds the pa
 Name one of these (`model.name = "qwen3-32b"`), a checkpoint of one as Hugging Face publishes it
 (`model.name = "hf:Qwen/Qwen3-32B-FP8"`, which brings its quantization), or any other model of these families by path
 (`model.config = "config.json"` or its folder). Shapes are facts of the public config.json files; each was held against
-the published number of parameters (`tests/test_models.py`). Of a multimodal model the text part counts.
+the published number of parameters (`tests/test_models.py`), and most field by field against the file itself
+([below](#what-the-shapes-were-held-against)). Of a multimodal model the text part counts.
 
 *KV*: bytes a token takes in bf16 over all layers, as vLLM counts them (a window or chunk limits what one sequence
 keeps; a state is what one sequence takes in linear-attention layers whatever its length). *Weights*: GiB over all GPUs
@@ -39,7 +40,15 @@ weights of an unquantized model.
 ## Families understood
 
 {families}.
-Anything else is refused in one line that names the field or the family.
+Anything else is refused in one line that names the field or the family. A rope scaling by a factor (yarn, linear,
+dynamic) lengthens the context as vLLM derives it; layers for speculation (MTP) are not loaded and not counted.
+
+## What the shapes were held against
+
+Each file in `calibrate/models/` says its `source`; `python -m tools.check_shapes FOLDER` compares a folder of
+config.json files again.
+
+{sources}
 """
 
 
@@ -113,9 +122,35 @@ def _gib(size: int | None) -> str:
 
 
 def as_markdown() -> str:
+    """The whole page."""
+    from kvcast.present import model_matrix
+
+    on = model_matrix.gpus()
+    matrix = model_matrix.as_markdown(model_matrix.rows(bundled(), on), on)
+    return shapes() + matrix + "\n"
+
+
+def bundled() -> list[str]:
+    """The models of the page."""
+    from calibrate.models import bundled_models
+
+    return [name for name in bundled_models() if name != "tiny"]
+
+
+def shapes() -> str:
+    """The page without the table of GPUs, which takes seconds."""
     from calibrate.model_config import UNDERSTOOD
 
     found = [row for row in rows() if row["name"] != "tiny"]
     lines = [HEADER, "| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
     lines += ["| " + " | ".join(cells) + " |" for cells in table(found)]
-    return "\n".join(lines) + "\n" + FOOTER.format(families=", ".join(UNDERSTOOD))
+    return "\n".join(lines) + "\n" + FOOTER.format(families=", ".join(UNDERSTOOD), sources=_sources())
+
+
+def _sources() -> str:
+    from calibrate.models import source_of
+
+    held: dict[str, list[str]] = {}
+    for name in bundled():
+        held.setdefault(source_of(name), []).append(name)
+    return "\n".join(f"- {source}: {', '.join(names)}." for source, names in held.items())

@@ -31,7 +31,7 @@ __all__ = [
 
 def describe(result: Result, baseline: Result | None = None) -> str:
     """Everything `kvcast run` prints. `baseline`: the same run with the prefix cache off."""
-    parts = [heading(result), verdict(result), latency_table(result), cache_lines(result)]
+    parts = [heading(result), verdict(result), shock_lines(result), latency_table(result), cache_lines(result)]
     if baseline is not None:
         parts.append(worth_table(result, baseline))
     parts += [cost_line(result), engine_lines(result), class_lines(result), notes(result)]
@@ -55,6 +55,38 @@ def heading(result: Result) -> str:
         f"{text.count(s['arrived'])} requests arrived in the window: {fates(s, is_mix(scenario))}",
     ]
     return "\n".join(lines)
+
+
+def shock_lines(result: Result) -> str:
+    """What each shock did, and when the fleet was back."""
+    rows = result.report.summary.get("shocks", [])
+    cells = []
+    for row in rows:
+        size = "" if row["size"] is None else f" x {row['size']:g}" if row["size"] < 1000 else f" {row['size']:,.0f}"
+        for name in ("before", "during", "after"):
+            phase = row[name]
+            waiting = text.UNKNOWN if phase["waiting"] is None else f"{phase['waiting']:.1f}"
+            cells.append(
+                [
+                    f"{row['kind']}{size} at {text.seconds(row['at_s'])}" if name == "before" else "",
+                    name,
+                    text.count(phase["requests"]),
+                    text.percent(phase["attainment"]),
+                    text.percent(phase["hit_rate"]),
+                    waiting,
+                ]
+            )
+    header = ["shock", "", "requests", "attainment", "hit rate", "waiting"]
+    return "\n".join([text.table(header, cells, left=2), *map(_back, rows)]) if rows else ""
+
+
+def _back(row: dict[str, Any]) -> str:
+    name = f"{row['kind']} at {text.seconds(row['at_s'])}"
+    if row["recovered_s"] is not None:
+        return (
+            f"{name}: back at the target {text.seconds(row['recovered_s'])} after it; {row['missed']:,} requests missed"
+        )
+    return f"{name}: not back at the target within the run ({text.seconds(row['seen_s'])} after it)"
 
 
 def latency_table(result: Result) -> str:

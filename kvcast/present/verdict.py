@@ -251,12 +251,16 @@ def growth(value: float | None) -> str:
 def _lost(document: Document) -> list[str]:
     """Requests that no replica can serve end their sessions. Later turns that had not come when the window ended are
     not lost."""
-    ended, never = document["session_truncated"] + sum(document["rejected"].values()), document["lost_with_session"]
-    if not ended and not never:
+    rejected, never = document["rejected"], document["lost_with_session"]
+    refused = rejected["queue_full"]
+    ended = document["session_truncated"] + sum(rejected.values()) - refused
+    reasons = [f"{text.count(ended)} requests were longer than the context or the KV memory"] if ended else []
+    reasons += [f"{text.count(refused)} requests were refused because the queue was full (HTTP 503)"] if refused else []
+    if not reasons and not never:
         return []
     return [
-        f"{text.count(ended)} requests were longer than the context or the KV memory and ended their sessions, so"
-        f" {text.count(never)} more never came: the load was lighter than the workload says"
+        f"{' and '.join(reasons) or 'requests were turned away'} and ended their sessions, so {text.count(never)} more"
+        " never came: the load was lighter than the workload says"
     ]
 
 

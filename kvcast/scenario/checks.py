@@ -13,7 +13,7 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from calibrate.layout import COLLECTIVES, NODE_GPUS
-from sim.scenario import EngineConfig, HardwareConfig, Scenario
+from sim.scenario import CostConfig, EngineConfig, HardwareConfig, Scenario
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError, did_you_mean, unprintable
 from workloads.limits import expectation
@@ -51,7 +51,10 @@ def problems(scenario: Scenario) -> Iterator[str]:
         yield from _value_problems(limits, f"slo.classes.{name}")
     if scenario.run.duration_s is not None and scenario.run.duration_s <= (scenario.run.warmup_s or 0.0):
         yield f"[run] duration_s = {scenario.run.duration_s}: expected a time after warmup_s = {scenario.run.warmup_s}"
+    for place, shock in enumerate(scenario.shock, 1):
+        yield from _value_problems(shock, f"shock {place}")
     yield from _hardware_problems(scenario.hardware)
+    yield from price_problems(scenario.cost)
     yield from _workload_problems(scenario.workload)
     yield from _name_problems(scenario)
 
@@ -88,6 +91,21 @@ def _hardware_problems(hardware: HardwareConfig) -> Iterator[str]:
             f"[hardware] all_to_all = {layout.all_to_all!r}: expected attention_dp above 1 and expert_parallel = true"
             " with it, other layouts have no all-to-all"
         )
+
+
+def price_problems(cost: CostConfig) -> Iterator[str]:
+    """A line for every entry of [cost.prices] that is none."""
+    if not cost.prices:
+        return
+    from calibrate.resolve import known_gpus
+
+    price = CostConfig.__dataclass_fields__["gpu_hour_usd"]
+    for gpu, usd in cost.prices.items():
+        if gpu not in known_gpus():
+            expected = f"one of {', '.join(known_gpus())}{did_you_mean(gpu, known_gpus())}"
+            yield f"[cost.prices] {gpu} = {usd}: expected the price of a GPU by name, {expected}"
+        if wrong := expectation(price, usd):
+            yield f"[cost.prices] {gpu} = {usd}: expected {wrong}"
 
 
 def _workload_problems(workload: WorkloadConfig) -> Iterator[str]:

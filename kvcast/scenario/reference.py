@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, get_type_hints
 
-from sim.scenario import Scenario, SloClass, TierConfig
+from sim.scenario import Scenario, Shock, SloClass, TierConfig
 from workloads.config import Arrival, Dist, Layer, MixClass
 
 SECTIONS: dict[str, tuple[str, type]] = {
@@ -21,6 +21,7 @@ SECTIONS: dict[str, tuple[str, type]] = {
         "a distribution; the same keys wherever one is asked for (tokens, turns, think, ...)",
         Dist,
     ),
+    "shock": ("what happens to the fleet meanwhile, one `[[shock]]` table each; see docs/resilience.md", Shock),
     "cache.tiers": ("cache tiers, nearest first, one `[[cache.tiers]]` table each; see docs/tiers.md", TierConfig),
     "slo.classes.NAME": ("limits of the workload classes whose slo_class is NAME", SloClass),
 }
@@ -50,6 +51,7 @@ def tables() -> Iterator[tuple[str, str, type]]:
     for f in fields(Scenario):
         if is_dataclass(hints[f.name]):
             yield f.name, "", hints[f.name]
+        if is_dataclass(hints[f.name]) or f.name in SECTIONS:
             yield from ((name, what, cls) for name, (what, cls) in SECTIONS.items() if name.split(".")[0] == f.name)
 
 

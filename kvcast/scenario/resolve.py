@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvcast.scenario.checks import check
-from kvcast.scenario.fitting import fitting_profile
+from kvcast.scenario.fitting import fitting_profile, model_of
+from kvcast.scenario.gpu_prices import priced
 from kvcast.scenario.paths import absolute_scenario
+from kvcast.scenario.shocks import with_surges
 from kvcast.scenario.steady import with_window
 from sim.engines import engine_of
 from sim.scenario import EngineParams, Scenario, TierParams
@@ -110,22 +112,22 @@ class Resolved:
 
 def resolve(scenario: Scenario) -> Resolved:
     """Look up model and profile and fill in the engine's defaults for that GPU. Raises InputError."""
-    from calibrate.models import bundled_model, load_model_at
     from calibrate.resolve import profile_of_gpu, resolve_profile
 
     check(scenario)
     scenario = absolute_scenario(scenario, Path.cwd())
     given, layout = scenario.model, scenario.hardware.layout
-    model = load_model_at(Path(given.config)) if given.config else bundled_model(given.name)
+    model = model_of(scenario)
     dtype, kv_dtype = model.weight_dtype(given.dtype), given.kv_dtype or model.kv_dtype(given.dtype)
     if scenario.hardware.gpu is not None:
         named = profile_of_gpu(scenario.hardware.gpu, model, dtype, layout, kv_dtype)
         scenario = replace(scenario, hardware=replace(scenario.hardware, profile=named, gpu=None))
     profile = resolve_profile(scenario.hardware.profile, model, dtype, layout, kv_dtype)
+    scenario = priced(scenario)
     resolved = Resolved(replace(scenario, model=replace(given, dtype=dtype, kv_dtype=kv_dtype)), model, profile)
     resolved = _with_engine_defaults(resolved)
     window = with_window(resolved.scenario, _kv_tokens(resolved.scenario), lambda: _token_s(resolved))
-    resolved = replace(resolved, scenario=window)
+    resolved = replace(resolved, scenario=with_surges(window))
     for tier in resolved.params.tiers:
         if tier.blocks < 1:
             raise InputError(
@@ -174,7 +176,7 @@ def _with_kv_blocks(resolved: Resolved) -> Resolved:
 def _with_max_model_len(resolved: Resolved) -> Resolved:
     """vLLM starts only when one request of max_model_len fits in its KV memory: the model's context is lowered to what
     does, a length that was given is refused. SGLang starts anyway and turns away the requests that do not fit."""
-    from calibrate.memory import longest_request
+    from calibrate.memory import DoesNotFitError, longest_request
 
     engine = resolved.scenario.engine
     length, blocks, size = engine.max_model_len or 0, engine.kv_blocks or 0, engine.block_size
@@ -182,7 +184,7 @@ def _with_max_model_len(resolved: Resolved) -> Resolved:
     if length <= most:
         return resolved
     if resolved.origins["max_model_len"] == GIVEN:
-        raise InputError(
+        raise DoesNotFitError(
             f"[engine] max_model_len = {length}: vLLM refuses to start, one such request does not fit in {blocks:,} KV"
             f" blocks of {size} tokens; expected at most {most:,}, or {_holding(resolved, length)}"
         )

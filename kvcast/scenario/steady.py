@@ -15,7 +15,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from sim.scenario import RunConfig, Scenario
+from sim.measure.shocks import after_shocks_s
+from sim.scenario import Scenario
 from workloads import mix
 from workloads import steady as lengths
 from workloads.clock import earliest_s
@@ -47,14 +48,14 @@ def with_window(scenario: Scenario, kv_tokens: float, token_s: Callable[[], floa
     if begins_early(scenario):
         each_s = token_s()
         ramp_s = math.ceil(max(lengths.ramp_s(config, each_s), lengths.fill_s(config, kv_tokens)))
-        return begun(scenario, float(ramp_s), _lasting_s(config, scenario.run, each_s))
+        return begun(scenario, float(ramp_s), _lasting_s(config, scenario, each_s))
     if config.concurrency is not None:
         return replace(scenario, workload=replace(scenario.workload, requests=mix.ending(config).requests))
     if config.duration_s is not None or config.requests is not None:
         return _from(scenario, scenario.run.warmup_s or 0.0)
     if scenario.run.duration_s is not None:
         return replace(scenario, workload=replace(scenario.workload, duration_s=scenario.run.duration_s))
-    return begun(scenario, scenario.run.warmup_s or 0.0, _lasting_s(config, scenario.run, token_s()))
+    return begun(scenario, scenario.run.warmup_s or 0.0, _lasting_s(config, scenario, token_s()))
 
 
 def _from(scenario: Scenario, begins_s: float) -> Scenario:
@@ -74,14 +75,16 @@ def begun(scenario: Scenario, ramp_s: float, lasts_s: float) -> Scenario:
     )
 
 
-def _lasting_s(config: WorkloadConfig, run: RunConfig, token_s: float) -> float:
-    """Seconds of the window that is asked for; as long as it takes where nobody says so."""
+def _lasting_s(config: WorkloadConfig, scenario: Scenario, token_s: float) -> float:
+    """Seconds of the window that is asked for; as long as it takes where nobody says so, and to see the fleet come
+    back from its shocks."""
     asked = [
-        run.duration_s,
+        scenario.run.duration_s,
         config.duration_s,
         None if config.requests is None else config.requests / lengths.requests_per_s(config),
     ]
-    return min((value for value in asked if value is not None), default=lengths.window_s(config, token_s))
+    needed = max(lengths.window_s(config, token_s), after_shocks_s(scenario.shock, scenario.plan.recover_within_s))
+    return min((value for value in asked if value is not None), default=needed)
 
 
 def _clock_start(config: WorkloadConfig, ramp_s: float) -> float:

@@ -16,9 +16,10 @@ from sim.scenario import Scenario
 
 def dumps(scenario: Scenario) -> str:
     """The scenario file that loads as exactly this scenario. Unset keys (None) and empty lists are left out."""
-    top = [f"{name} = {literal_of(value)}" for name, value in _items(scenario) if not is_dataclass(value)]
+    top = [f"{name} = {literal_of(value)}" for name, value in _items(scenario) if isinstance(value, int | str)]
     sections = [_table(name, value) for name, value in _items(scenario) if is_dataclass(value)]
-    return "\n".join(top) + "\n" + "".join(sections)
+    shocks = [f"\n[[shock]]\n{_lines(shock)}" for shock in scenario.shock]
+    return "\n".join(top) + "\n" + "".join(sections + shocks)
 
 
 def _table(path: str, node: Any) -> str:

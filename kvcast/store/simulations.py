@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 STEPS = "steps x "
 """Begins the what_if of a run at scaled step times, see `steps_times`."""
+UNTIL_BACK = "until back"
+"""The what_if of a run that stops once the fleet is back from its shock (sim.fleet.back)."""
 OnDone = Callable[[int, int], None]
 """(runs done, runs to do) after each."""
 STOPPED = "stopped.json"
@@ -51,9 +53,9 @@ class Task:
     """One simulation and where its result lies.
 
     what_if: what is 20 % faster than the scenario's GPU (calibrate.faster), steps_times(factor) for steps that all take
-    `factor` times as long, "oracle" for a router that knows everything, or "". hopeless: give up once the target is
-    certainly out of reach (sim.fleet.hopeless). light: keep only what a verdict needs (sim.measure.sketch), not a run
-    folder."""
+    `factor` times as long, "oracle" for a router that knows everything, UNTIL_BACK, or "". hopeless: give up once the
+    target is certainly out of reach (sim.fleet.hopeless). light: keep only what a verdict needs (sim.measure.sketch),
+    not a run folder."""
 
     scenario: Scenario
     workload: Path
@@ -164,7 +166,11 @@ def _one(task: Task) -> float:
         )
     prepared = api.prepare(task.scenario, workload_folder.load(task.workload))
     options: dict[str, Any] = {}
-    if task.what_if == "oracle":
+    if task.what_if == UNTIL_BACK:
+        from sim.fleet.back import Back
+
+        options["hopeless"] = Back(prepared.workload, prepared.scenario)
+    elif task.what_if == "oracle":
         options["oracle"] = True
     elif task.what_if.startswith(STEPS):
         prepared = api.at_step_times(prepared, float(task.what_if.removeprefix(STEPS)))
@@ -183,7 +189,7 @@ def _one(task: Task) -> float:
 
         options["hopeless"] = Hopeless(prepared.workload, prepared.scenario.slo, prepared.scenario.run)
     recording = api.record(prepared, **options)
-    if task.hopeless and options["hopeless"].stopped_s is not None:
+    if "hopeless" in options and options["hopeless"].stopped_s is not None:
         _save_stopped(task.run, options["hopeless"].as_document())
     elif task.light:
         _save_sketch(task.run, prepared, recording)

@@ -20,12 +20,14 @@ import numpy as np
 
 from kvcast import text
 from kvcast.config import literal, override, place_of, scenario_from_doc
+from kvcast.scenario.gpu_prices import priced
 from kvcast.studies import intervals
 from kvcast.studies.differences import Differences, as_rows, difference, value
 from kvcast.studies.differences import as_table as difference_table
 from kvcast.studies.differences import differences as all_differences
 from kvcast.studies.replications import NOT_DRAWN, Result, Variant, alike, kept, limits_in, simulate_all
 from sim.measure.verdict import all_stable, judge, sample_in
+from sim.scenario import Scenario
 from workloads.errors import InputError
 
 __all__ = [
@@ -64,6 +66,14 @@ COLUMNS: dict[str, tuple[str, Any]] = {
 """summary.json keys shown side by side -> heading and how to print them."""
 
 
+def given_in(doc: dict, source: str) -> Scenario | None:
+    """The scenario of these tables, whose own price they hold; None where they are none before something is varied."""
+    try:
+        return scenario_from_doc(doc, source)
+    except InputError:
+        return None
+
+
 def variants(doc: dict, vary: Sequence[str], seeds: int = 1, source: str = "scenario") -> list[Variant]:
     """Every combination of the values in `vary` ("a.b=v1,v2"), for each seed from the scenario's own upwards.
 
@@ -71,12 +81,14 @@ def variants(doc: dict, vary: Sequence[str], seeds: int = 1, source: str = "scen
     """
     varied = axes(doc, vary)
     keys = tuple(varied)
+    own = None if "cost.gpu_hour_usd" in keys else given_in(doc, source)
     first = scenario_from_doc(doc, source).seed if "seed" in doc else 0
     out = []
     for seed in range(first, first + seeds):
         for combination in itertools.product(*varied.values()):
             overrides = [f"seed={seed}", *(f"{key}={value}" for key, value in zip(keys, combination, strict=True))]
-            out.append(Variant(combination, keys, scenario_from_doc(override(doc, overrides), source)))
+            scenario = scenario_from_doc(override(doc, overrides), source)
+            out.append(Variant(combination, keys, priced(scenario, own)))
     return out
 
 

@@ -146,10 +146,13 @@ def _another_width(given: Given) -> Made:
     old = given.scenario.hardware.tensor_parallel
     gpus = old * given.scenario.cluster.replicas
     profiles = {new: _profile_at(given.scenario, new) for new in WIDTHS if new != old and gpus % new == 0}
+    own = given.scenario.hardware.profile
     return [
         given.change(
             f"{gpus // new} replicas of {new} GPUs instead of {gpus // old} of {old}",
-            {"hardware.tensor_parallel": new, "hardware.profile": profile, "cluster.replicas": gpus // new},
+            {"hardware.tensor_parallel": new}
+            | ({} if profile == own else {"hardware.profile": profile})
+            | {"cluster.replicas": gpus // new},
         )
         for new, profile in profiles.items()
         if profile is not None

@@ -30,6 +30,10 @@ from workloads.columns import Workload
 from workloads.errors import InputError
 from workloads.readers.engine_case import read_case, to_workload, unknown_settings
 
+FOLDERS = ("engine_cases_v2", "engine_modes")
+"""Of the reference data."""
+NOT_SIMULATED = {"sliding_window": "sliding window", "kv_cache_groups": "layers with KV groups of their own"}
+"""Settings of modes, and what they are called."""
 EXPECTED = (
     "id",
     "first_admission_cached_tokens",
@@ -54,7 +58,7 @@ class UnitStep:
 
 
 def run(data_dir: Path | None, cases: Path | str | None = None, **_: Any) -> Outcome:
-    """Replay every case of the folder `cases`, by default `engine_cases_v2` of the reference data."""
+    """Replay every case of the folder `cases`, by default those of the reference data."""
     files = _case_files(data_dir, cases)
     lines: list[str] = []
     skipped: Counter[str] = Counter()
@@ -109,33 +113,48 @@ def not_simulated(case: dict[str, Any]) -> str:
     engine = case["engine"]
     if engine not in REPLAYED:
         return f"{engine} (its semantics are not simulated)"
-    if config.get("sliding_window"):
-        return "sliding window (rules not simulated)"
+    for key, what in NOT_SIMULATED.items():
+        if config.get(key):
+            return f"{what} (rules not simulated)"
     for key, known in REPLAYED[engine].known.items():
         if isinstance(config.get(key), str) and config[key] not in known:
             return f"{engine} {key} {config[key]} (rules not simulated)"
     return ""
 
 
-def differences(case: dict[str, Any], fast_forward: bool = True) -> list[str]:
+class Replay(NamedTuple):
+    """What the simulator did with a case."""
+
+    workload: Workload
+    recording: Recording
+    log: list[tuple]  #: its step log
+    scheduler: Any  #: as it was at the end
+
+
+def differences(case: dict[str, Any]) -> list[str]:
     """Replay one case; the first differing step, request and tree node, and every total that differs, in words."""
+    return list(compare(case, replay(case)))
+
+
+def replay(case: dict[str, Any]) -> Replay:
     workload, params = to_workload(case)
-    _check_expected(case)
     log: list[tuple] = []
     replicas: list[Replica] = []
-    recording = simulate(
-        workload, EngineParams(**params), UnitStep(), fast_forward=fast_forward, step_log=log, on_end=replicas.extend
-    )
+    recording = simulate(workload, EngineParams(**params), UnitStep(), step_log=log, on_end=replicas.extend)
+    return Replay(workload, recording, log, replicas[0].scheduler)
+
+
+def compare(case: dict[str, Any], did: Replay) -> Iterator[str]:
+    """How a replay differs from what the case expects."""
+    _check_expected(case)
+    workload, recording, log, scheduler = did
     expected, replayed = case["expected"], REPLAYED[case["engine"]]
-    scheduler: Any = replicas[0].scheduler
     ids = sorted(request["id"] for request in case["requests"])
     summary = expected.get("summary", {})
-    return [
-        *_step_differences(log, expected["steps"], replayed.columns, ids),
-        *_request_differences(recording, scheduler, workload, expected["requests"]),
-        *_total_differences(_totals(recording, log) | replayed.totals(recording, scheduler, log), summary),
-        *replayed.at_end(scheduler, ids, summary),
-    ]
+    yield from _step_differences(log, expected["steps"], replayed.columns, ids)
+    yield from _request_differences(recording, scheduler, workload, expected["requests"])
+    yield from _total_differences(_totals(recording, log) | replayed.totals(recording, scheduler, log), summary)
+    yield from replayed.at_end(scheduler, ids, summary)
 
 
 def _check_expected(case: dict[str, Any]) -> None:
@@ -179,13 +198,15 @@ def _queue_differences(scheduler: Any, ids: list[int], summary: dict[str, Any]) 
     """vLLM's free queue at the end, in order: blocks without content first, which a case writes as null; a case names a
     block by a request with its text and an index."""
     want, cache = summary.get("final_free_queue"), scheduler.cache
-    if want is None or scheduler.p.policy != "lru" or not scheduler.p.caching:
+    if scheduler.p.policy != "lru":
         return  # no other cache is a queue
-    paths = {request: scheduler.paths.build(row) for row, request in enumerate(ids)}
-    got = [None] * cache.blank + cache.free_queue()
+    got = [None] * cache.blank + (cache.free_queue() if scheduler.p.caching else [])
     unique = len(set(filter(None, got)))
     if summary.get("final_unique_cached_hashes", unique) != unique:
         yield f"final_unique_cached_hashes expected {summary['final_unique_cached_hashes']}, got {unique}"
+    if want is None:
+        return
+    paths = {request: scheduler.paths.build(row) for row, request in enumerate(ids)}
     if len(want) != len(got):
         yield f"free queue at the end: expected {len(want)} blocks, got {len(got)}"
     for place, (block, told) in enumerate(zip(got, want, strict=False)):
@@ -252,9 +273,7 @@ def _readmissions(scheduler: Any) -> np.ndarray:
 
 def _tree_differences(scheduler: Any, ids: list[int], summary: dict[str, Any]) -> Iterator[str]:
     """SGLang's tree at the end, node by node. Of its logical times only the order matters."""
-    if not scheduler.cache.caching:
-        return
-    got = scheduler.cache.rows(scheduler.b)
+    got = scheduler.cache.rows(scheduler.b) if scheduler.cache.caching else []
     for key, value in (("final_nodes", len(got)), ("final_cached_tokens", sum(row[1] for row in got))):
         if summary.get(key, value) != value:
             yield f"{key} expected {summary[key]}, got {value}"
@@ -360,7 +379,11 @@ def request_row(recording: Recording, row: int) -> dict[str, Any]:
 def _case_files(data_dir: Path | None, cases: Path | str | None) -> list[Path]:
     if cases is None and data_dir is None:
         raise InputError("engine-cases: no folder given, expected --cases DIR or KVCAST_DATA set to the reference data")
-    folder = Path(cases) if cases is not None else Path(data_dir or "", "engine_cases_v2")
+    folders = [Path(cases)] if cases is not None else [Path(data_dir or "", folder) for folder in FOLDERS]
+    return [path for folder in folders for path in _files_of(folder)]
+
+
+def _files_of(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder, expected one with engine cases (*.json, *.json.xz)")
     files = sorted(path for path in folder.iterdir() if path.name.endswith((".json", ".json.xz")))

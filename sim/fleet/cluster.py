@@ -15,7 +15,16 @@ from sim.fleet.clock import Clock
 from sim.fleet.replica import Replica
 from sim.fleet.router import Router
 from sim.log import RequestLog
-from sim.recording import ABORTED, COMPLETED, KV_TOO_SMALL, NOT_ARRIVED, SESSION_TRUNCATED, TOO_LONG, UNFINISHED
+from sim.recording import (
+    ABORTED,
+    COMPLETED,
+    KV_TOO_SMALL,
+    NOT_ARRIVED,
+    QUEUE_FULL,
+    SESSION_TRUNCATED,
+    TOO_LONG,
+    UNFINISHED,
+)
 from sim.scenario import EngineParams
 from workloads.columns import Workload
 
@@ -114,6 +123,10 @@ class Cluster:
             for follower in self._followers_of(request):
                 self._release_at(self.env.now + self._delay_s[follower], follower)
         self._leave(request)
+
+    def refused(self, request: int) -> None:
+        """A replica has turned the request away: too much is on it (HTTP 503)."""
+        self._turn_away(request, QUEUE_FULL)
 
     def _tell(self) -> None:
         """A request has arrived or completed; each is half of it."""

@@ -178,11 +178,12 @@ class Ranks:
 
 
 def _scheduled(rank: Scheduler, now_s: float) -> bool:
-    """Schedule a rank until something is: a request may preempt itself, and is admitted again at once."""
+    """Schedule a rank until something is, as a replica does: a request may preempt itself and is admitted again at once,
+    or memory comes back with what a step has sampled. False when all have finished, or wait for a load."""
     for _ in range(4 + len(rank.running)):
         if rank.schedule(now_s):
             return True
-        if not rank.busy or not (rank.preempted or rank.freed):
+        if not rank.busy or (rank.loading and not (rank.preempted or rank.freed)):
             return False
     return False
 
@@ -283,7 +284,8 @@ class LockStepReplica(Replica):
         ranks, times = cast(Ranks, self.scheduler), cast(TogetherTime, self.step_time)
         chunks, _, sum_context, _, sampled = ranks.shape()
         self._shape = chunks, sum_context, sampled
-        k = ranks.stretch(self.most_steps) if self.most_steps > 1 and not self._held else 1
+        alone = self.most_steps > 1 and not (self._held and ranks.joins_next())
+        k = ranks.stretch(self.most_steps) if alone else 1
         if k == 1:
             seconds, code = times.together(ranks.shapes())
             self._ends = array("d", (start_s + (seconds + self.overhead_s),))

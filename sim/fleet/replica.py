@@ -6,7 +6,8 @@ could be admitted cuts the stretch at the end of the step it falls in (at a tie 
 
 vLLM's asynchronous scheduler decides a step when the one before it begins. Here it decides when its own begins, so what
 arrives in between (`held`) is kept from it: an arrival waits for the step in progress, for the one already decided, and
-is in the next."""
+is in the next. Who ends in a step stands in its place until the next one is decided, and lets go then, at the same
+time (sim.vllm.in_flight)."""
 
 from __future__ import annotations
 
@@ -21,8 +22,10 @@ import numpy as np
 import simpy
 
 from calibrate.latency import StepTime
+from calibrate.scaled import Scaled
 from sim.engine import Scheduler
 from sim.fleet.clock import Clock
+from sim.fleet.doorway import Doorway
 from sim.log import RequestLog
 from sim.recording import TierUse
 from sim.step_record import StepRecord
@@ -38,6 +41,9 @@ class Front(Protocol):
 
     def finished(self, request: int) -> None:
         """It has sampled the request's last token now."""
+
+    def refused(self, request: int) -> None:
+        """It has too much on it to take the request."""
 
     def returned(self, requests: list[int], retried: bool) -> None:
         """It has failed with these on it."""
@@ -60,6 +66,7 @@ class Replica:
         log: RequestLog,
         front: Front,
         *,
+        door: Callable[[], Doorway],
         overhead_s: float = 0.0,
         fast_forward: bool = True,
         life: list[list[tuple]] | None = None,
@@ -67,7 +74,7 @@ class Replica:
     ) -> None:
         self.index = index
         self.env = env
-        self.step_time = step_time
+        self.step_time = self._own_step_time = step_time
         self.log = log
         self.front = front
         self.overhead_s = overhead_s
@@ -81,7 +88,7 @@ class Replica:
         self._starts: simpy.Event | None = None  # it takes requests
         self._evicted = 0  # blocks, by its earlier engines
         self._tiers_used: list[list[TierUse]] = []  # by its earlier engines
-        self._make = make
+        self._make, self._make_door = make, door
         self._renew()
         self._process = env.process(self._run())
 
@@ -92,6 +99,7 @@ class Replica:
         """An engine as it starts: nothing in its memory, nobody in its queue."""
         self.scheduler = self._make(self.index)
         self.scheduler.begin_at(len(self.record.end_s))
+        self._door = self._make_door()
         self._idle: simpy.Event | None = None  # waiting for work
         self._step_end: simpy.Event | None = None
         self._start_s = 0.0  # of the stretch in progress
@@ -149,6 +157,11 @@ class Replica:
             else:
                 self._open()
 
+    def slow_down(self, factor: float) -> None:
+        """Its steps take `factor` times as long from the next one on; 1: as long as they should."""
+        self.step_time = self._own_step_time if factor == 1 else Scaled(self._own_step_time, factor)
+        self._cut()
+
     def _open(self) -> None:
         self._starts = None
         self._process = self.env.process(self._run())
@@ -196,6 +209,8 @@ class Replica:
     def expect(self, request: int, after_s: float) -> None:
         """A request reaches this replica once the front end has had it for `after_s`; its prompt counts as load from
         now on."""
+        if self._refuses(request):
+            return
         self._coming_tokens += self.log.prompt[request]
         self._coming[request] = self.env.call_at(self.env.now + after_s, request, self._through_the_front_end)
 
@@ -205,7 +220,10 @@ class Replica:
         self.submit(request)
 
     def submit(self, request: int) -> None:
-        """A request reaches this replica now."""
+        """A request reaches this replica's engine now."""
+        if self._refuses(request):
+            return
+        self._door.let_in(request)
         self.log.replica[request] = self.index
         if self.scheduler.ahead and self._ends:
             self._hold(request)
@@ -218,6 +236,13 @@ class Replica:
             self._loaded = self.env.move(self._loaded, self.env.now, self.index)
         elif cut:
             self._cut()
+
+    def _refuses(self, request: int) -> bool:
+        """Turn the request away, if there is too much here."""
+        refused = self._door.refuses(len(self.scheduler.running) + len(self.scheduler.waiting) + len(self._held))
+        if refused:
+            self.front.refused(request)
+        return refused
 
     def _hold(self, request: int) -> None:
         self._held.append((self.env.now, request))
@@ -262,10 +287,14 @@ class Replica:
         return begun(self._ends, self.env.now) if self._ends else 0
 
     def _cut(self) -> None:
-        """End the present stretch with the step in progress, or with the next when that is decided already."""
+        """End the present stretch with the step in progress, or with the next when that is decided already: with the
+        first one that begins now or later."""
         if len(self._ends) < 2:
             return
-        steps = self._steps_over() + 1 + self.scheduler.ahead
+        if not self.scheduler.ahead:
+            steps = self._steps_over() + 1
+        else:
+            steps = bisect_left(self._ends, self.env.now) + 2 if self.env.now > self._start_s else 1
         if steps < len(self._ends):
             del self._ends[steps:]
             self._step_end = self.env.move(self._step_end, self._ends[-1], self.index)  # type: ignore[arg-type]
@@ -328,7 +357,8 @@ class Replica:
         scheduler = self.scheduler
         chunks, n, sum_context, max_context, sampled = scheduler.shape()
         self._shape = chunks, sum_context, sampled
-        k = scheduler.stretch(self.most_steps) if self.most_steps > 1 and not self._held else 1
+        alone = self.most_steps > 1 and not (self._held and scheduler.joins_next())
+        k = scheduler.stretch(self.most_steps) if alone else 1
         if k == 1:
             seconds, code = self.step_time.step(chunks, n, sum_context, max_context, sampled)
             self._ends = array("d", (start_s + (seconds + self.overhead_s),))

@@ -33,6 +33,7 @@ from sim.measure.numbers import (
     latency_of,
     throughput,
 )
+from sim.measure.shocks import told as told_of_shocks
 from sim.measure.stability import BOUNDED, Stability, assess_fleet
 from sim.measure.tables import (
     cache_table,
@@ -47,7 +48,7 @@ from sim.measure.timeline import interval_ends, interval_of, timeline
 from sim.measure.utilization import utilization
 from sim.measure.verdict import judge, named_limits, sample_of
 from sim.recording import COMPLETED, NOT_ARRIVED, Recording, Samples, Steps
-from sim.scenario import RunConfig, Scenario
+from sim.scenario import RunConfig, Scenario, SloClass
 from workloads.columns import Workload
 
 if TYPE_CHECKING:
@@ -172,6 +173,7 @@ def build_report(
         "model_error": None,
         "stable": stability.stable,
         "stable_reason": stability.reason,
+        **({"shocks": _shocks(rec, workload, scenario, slo, class_id, good, inside, window)} if scenario.shock else {}),
         "backlog_growth_per_s": stability.growth_requests_per_s,
         "backlog_growth_tokens_per_s": stability.growth_tokens_per_s,
         "headroom": None,
@@ -211,6 +213,29 @@ def build_report(
         life=rec.life,
         notes=(*workload.notes, *rec.notes, *notes(summary, workload, window, scenario, causes)),
     )
+
+
+def _shocks(
+    rec: Recording,
+    workload: Workload,
+    scenario: Scenario,
+    slo: list[tuple[str, SloClass]],
+    class_id: np.ndarray,
+    good: np.ndarray,
+    inside: np.ndarray,
+    window: Window,
+) -> list[dict[str, Any]]:
+    """sim.measure.shocks.told of a recording."""
+    columns = {
+        "arrival_s": rec.arrival_s,
+        "admit_s": rec.admit_s,
+        "in_window": inside,
+        "good": good,
+        "class_id": class_id,
+        "prompt_tokens": workload.prompt_tokens,
+        "hit_tokens": rec.hit_tokens,
+    }
+    return told_of_shocks(scenario, columns, named_limits(workload, slo), min(window.end_s, window.last_arrival_s))
 
 
 def worth_of(on: Report, off: Report | None = None) -> dict[str, Any]:

@@ -28,19 +28,20 @@ class Adder:
         to_come: int,
         ratio: float,
         fold: Callable[[], Iterable[int]],
+        riding: int = 0,
     ) -> None:
         self.cache = cache
         self.page = page
         self.chunked = chunk > 0
-        self.chunk = chunk if chunk > 0 else UNLIMITED
-        self.input = most_input
+        self.chunk = (chunk if chunk > 0 else UNLIMITED) - riding
+        self.input = most_input - riding
         self.batch: list[tuple[RadixRequest, int]] = []
         self._to_come = to_come  # tokens that running requests may still generate
         self._ratio = ratio
         self._fold = fold  # the same one by one, in running order
-        self._reserved: list[int] = []
-        self._reserved_sum = 0
-        self._reserved_now = 0
+        self._reserved = [riding]  # decodes that take a token each in this step
+        self._reserved_sum = riding
+        self._reserved_now = riding
 
     def take(self, r: RadixRequest, extend: int, decode: int) -> None:
         """`extend` tokens of r enter the batch, `decode` more are reserved for it."""
@@ -56,7 +57,11 @@ class Adder:
     def state(self) -> int:
         if not self.room_above(0) or (self.cache.blank + self.cache.idle) * self.page <= self._reserved_now:
             return NO_TOKEN
-        return OTHER if self.input <= 0 or self.chunk <= 0 else CONTINUE
+        return OTHER if self.spent() else CONTINUE
+
+    def spent(self) -> bool:
+        """Whether no more prompt tokens may enter the batch."""
+        return self.input <= 0 or self.chunk <= 0
 
     def room_above(self, tokens: int) -> bool:
         """Whether more than `tokens` are left when everything admitted and running has ended."""

@@ -6,7 +6,6 @@ with what it is expected to generate (sim.sglang.adder)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sim.sglang.adder import CONTINUE, NO_TOKEN, OTHER, Adder
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 def admit(s: SGLangScheduler, now_s: float) -> list[tuple[RadixRequest, int]]:
     """The prefill batch of this step, with each one's tokens; empty when none can be formed."""
-    waiting, most, running = s.waiting, s.p.max_num_seqs, s.decodes.n
+    waiting, most, running = s.waiting, s.p.max_num_seqs, len(s.batch.members)
     if (s.full or not waiting) and s.chunked is None:
         return []
     if running >= most and s.chunked is None:
@@ -29,7 +28,7 @@ def admit(s: SGLangScheduler, now_s: float) -> list[tuple[RadixRequest, int]]:
     chunked, s.chunked = s.chunked, None
     if chunked is not None:
         _go_on(s, adder, chunked)
-    state = adder.state() if adder.batch else CONTINUE  # a chunk that goes on may have spent all there is
+    state = OTHER if adder.spent() else CONTINUE  # by a chunk that goes on, or decodes that ride along
     while state == CONTINUE and waiting:
         if running + len(adder.batch) >= most:
             s.full = True
@@ -46,13 +45,17 @@ def admit(s: SGLangScheduler, now_s: float) -> list[tuple[RadixRequest, int]]:
 
 
 def _adder(s: SGLangScheduler) -> Adder:
-    p, clip, steps = s.p, s.p.clip_max_new_tokens, s.decode_steps
-
-    def to_come() -> Iterator[int]:
-        return (min(r.longest_step - steps, clip) for r in s.decoding)
-
-    total = sum(to_come()) if s.clipped else s.sum_longest - s.decodes.n * steps
-    return Adder(s.cache, s.b, p.chunked_prefill_size, p.max_prefill_tokens, total, s.new_token_ratio.value(), to_come)
+    batch, p = s.batch, s.p
+    return Adder(
+        s.cache,
+        s.b,
+        p.chunked_prefill_size,
+        p.max_prefill_tokens,
+        batch.to_come(),
+        s.new_token_ratio.value(),
+        batch.each_to_come,
+        riding=len(batch.members) if s.mixes else 0,
+    )
 
 
 def _go_on(s: SGLangScheduler, adder: Adder, r: RadixRequest) -> None:

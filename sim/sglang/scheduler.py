@@ -1,33 +1,43 @@
 """The engine step of SGLang: a prefill batch whenever one can be formed, a decode of everybody otherwise.
 
-The one idea: decodes advance together and only in decode steps, so sim.decodes keeps them as aggregates over the count
-of decode steps. Between a rejected head of the queue (`full`) and the next finish nothing can change the batch, and a
+The one idea: decodes advance together and only in steps that hold all of them, so the running batch is an aggregate
+(sim.sglang.batch). Between a rejected head of the queue (`full`) and the next finish nothing can change it, and a
 stretch of decode steps is one event (docs/sglang.md has the rules).
 
     schedule()     decide one step: prefill if anything waiting fits (sim.sglang.admission), else decode, retracting
-                   when memory
-                   is short (sim.sglang.retraction)
+                   when memory is short (sim.sglang.retraction). With mixed chunks the decodes ride along in a prefill
     stretch()      how many decode steps from here nothing can change the batch
     fast_forward() take some of them at once
-    complete()     sample, insert into the cache, finish and free at the end of the step
+    complete()     the step is over: who has all its output
+
+What a step has sampled is read (sim.sglang.result: cache, finish, free) when it is over, or with the overlap schedule
+when the step after it has been decided.
 """
 
 from __future__ import annotations
 
 from array import array
 
-from sim.decodes import Decodes
 from sim.kvcache.chains import Paths
 from sim.kvcache.saved import Saved
 from sim.kvcache.tiers import Tiers
 from sim.log import RequestLog
 from sim.scenario import EngineParams
 from sim.sglang.admission import admit
+from sim.sglang.batch import RunningBatch
 from sim.sglang.node import RadixRequest
 from sim.sglang.radix import RadixCache
 from sim.sglang.ratio import NewTokenRatio
+from sim.sglang.result import Result, read
 from sim.sglang.retraction import retract
 from sim.sglang.waiting import Waiting
+from workloads.errors import InputError
+
+NOBODY: set[RadixRequest] = set()
+OUT_OF_MEMORY = (
+    "[engine] mixed_chunk = true: decodes took the KV memory that a prompt in the middle of its chunks needs; SGLang"
+    " itself stops there (Prefill out of memory); expected false, more kv_blocks or a larger schedule_conservativeness"
+)
 
 
 class SGLangScheduler:
@@ -50,23 +60,22 @@ class SGLangScheduler:
         self.waiting_tokens = 0
         self.running: dict[RadixRequest, None] = {}  # everybody admitted
         self.running_tokens = 0  # known tokens of the running requests, at the last completed step
-        self.decoding: dict[RadixRequest, None] = {}  # SGLang's running batch, in its order
-        self.decodes: Decodes[RadixRequest] = Decodes(self.b)
-        self.sum_longest = 0  # of longest_step over them
-        self.clipped = 0  # of them, those that asked for more than admission looks ahead
-        self.ordered = 0  # places in the batch given out
-        self.joined: list[RadixRequest] = []  # those since the last decode step
-        self._prefilled: list[RadixRequest] = []  # by the last step; they join the decodes at the next
+        self.batch = RunningBatch(self.b, params.clip_max_new_tokens)  # of them, those behind their prompt
+        self.joined: list[RadixRequest] = []  # it since the last decode step
+        self._prefilled: list[RadixRequest] = []  # by the last step; they join it at the next
         self.chunked: RadixRequest | None = None  # in the middle of its prompt
         self.full = False  # no admission is tried until somebody leaves
-        self._somebody_left = False
+        self.somebody_left = False  # when the last result was read
+        self.overlap = params.overlap_schedule
+        self.mixes = params.mixed_chunk and params.chunked_prefill_size > 0
+        self.result = Result(-1)  # of the present step
+        self.unread = self.result  # of the step before, while this one is decided
         self.new_token_ratio = NewTokenRatio(params)
         self.steps = 0
-        self.decode_steps = 0
-        self.last_decode = -1  # the number of the last decode step
+        self.last_decode = self.decode_before = -1  # the number of the last step with decodes, and of the one before
         self.freed = False  # nobody lets go between two steps
         self.loading: list[RadixRequest] = []  # there are no cache tiers
-        self.ahead = False
+        self.ahead = params.overlap_schedule and params.calls_ahead
         self.tiers: Tiers | None = None
         # the present step
         self.chunks: list[tuple[RadixRequest, int]] = []
@@ -103,55 +112,49 @@ class SGLangScheduler:
     # -- one step ---------------------------------------------------------------------------------------------------
     def schedule(self, now_s: float) -> bool:
         """Decide one step; False when nothing could be scheduled (then it was no step)."""
-        self.chunks = []
-        self.preempted = []
-        self.decoded = 0
-        self.changed = self.steady = False
-        self._evicted_before = self.cache.evicted
-        somebody_left, self._somebody_left = self._somebody_left, False
-        if somebody_left:
-            self.full = False
-        if self.chunked is not None:
-            self._store(self.chunked)
-        if self._prefilled and not self.decoding:
-            self.full = False  # the prefill batch is the running batch now, with a flag of its own
-        for r in self._prefilled:
-            self._join(r)
-        self._prefilled = []
+        self._begin()
         self.chunks = admit(self, now_s)
         if self.chunks:
             self._start_prefill()
+            if self.mixes:
+                self._ride_along()
         else:
             self._start_decode(now_s)
+        if self.overlap:
+            read(self, self.unread)
+        if self.result.first:
+            self._note_gaps()
         return bool(self.decoded or self.chunks)
 
-    def _join(self, r: RadixRequest) -> None:
-        r.order = self.ordered
-        self.ordered += 1
-        r.decoding = True
-        self.decoding[r] = None
-        self.joined.append(r)
-        self.decodes.join(r, self.decode_steps - r.computed)
-        self.sum_longest += r.longest_step
-        self.clipped += r.asked > self.p.clip_max_new_tokens
+    def _begin(self) -> None:
+        """What the step before leaves behind: a shorter or a longer running batch."""
+        if self.somebody_left:
+            self.full = self.somebody_left = False
+        if self.chunked is not None:
+            self.store(self.chunked, self.chunked.computed)
+            self.full = False  # it leaves the prefill batch
+        if self.chunks:
+            self._merge(self._prefilled, mixed=self.decoded > 0)
+        elif self.overlap:
+            self.batch.unread, self.batch.fresh = self.decoded > 0, NOBODY
+        self.unread, self.result = self.result, Result(self.steps)
+        self.chunks, self.preempted, self._prefilled, self.decoded = [], [], [], 0
+        self.changed = self.steady = False
+        self._evicted_before = self.cache.evicted
 
-    def rearrange(self, decodes: list[RadixRequest]) -> None:
-        """The batch is what is left of it, in this order."""
-        self.decoding = dict.fromkeys(decodes)
-        for r in decodes:
-            r.order = self.ordered
-            self.ordered += 1
+    def _merge(self, prefilled: list[RadixRequest], mixed: bool) -> None:
+        """The prefill batch of the step before, or what is left of it, becomes part of the running batch."""
+        batch = self.batch
+        if mixed or (prefilled and not batch.members):
+            self.full = False  # it is the running batch now, with a flag of its own
+        batch.merge(prefilled, in_front=mixed)
+        self.joined += [r for r in prefilled if not r.finished]
+        if self.overlap:
+            batch.unread, batch.fresh = mixed, set(prefilled)
 
-    def leave(self, r: RadixRequest) -> None:
-        """r decodes no more."""
-        self.decodes.leave(r)
-        r.computed = self.decode_steps - r.base
-        r.decoding = False
-        self.sum_longest -= r.longest_step
-        self.clipped -= r.asked > self.p.clip_max_new_tokens
-
-    def _store(self, r: RadixRequest) -> None:
-        self.cache.store(r, r.computed // self.b, r.prompt // self.b)
+    def store(self, r: RadixRequest, computed: int) -> None:
+        """So many tokens of r enter the cache."""
+        self.cache.store(r, computed // self.b, r.prompt // self.b)
 
     def let_go(self, r: RadixRequest) -> None:
         """Free its private pages and unlock its path."""
@@ -167,126 +170,140 @@ class SGLangScheduler:
         self.cache.make_room(-(-demand // b))
         for r, extend in self.chunks:
             upto = r.computed + extend
-            self.cache.take(-(-upto // b) - -(-r.computed // b))
+            pages = -(-upto // b) - -(-r.computed // b)
+            if pages > self.cache.blank:
+                raise InputError(OUT_OF_MEMORY)
+            self.cache.take(pages)
             r.computed = upto
         self.steps += 1
 
+    def _ride_along(self) -> None:
+        """The decodes join a prefill that has taken its pages, if theirs are there too."""
+        if self.batch.ended:
+            self._leave_out()
+        need = self.batch.pages()
+        self.cache.make_room(need)
+        if self.batch.decodes.n and self.cache.blank >= need:
+            self._decode_all(need)
+
     def _start_decode(self, now_s: float) -> None:
-        decodes, cache = self.decodes, self.cache
-        if not decodes.n:
+        batch, cache = self.batch, self.cache
+        somebody_ends = bool(batch.ended)
+        if somebody_ends:
+            self._leave_out()
+        if not batch.decodes.n:
             self.full = False
             return
-        need = decodes.blocks_at(self.decode_steps)
+        need = batch.pages()
         cache.make_room(need)
-        if cache.blank < need:
-            retract(self, now_s)
-            need = decodes.blocks_at(self.decode_steps)
-        else:
+        if cache.blank >= need:
             self.new_token_ratio.decay(1)
-        cache.make_room(decodes.n)  # a page for everybody, needed or not
-        cache.take(need)
+        elif somebody_ends:
+            return  # its memory comes back before anybody is retracted
+        else:
+            retract(self, now_s)
+            need = batch.pages()
         self.steps += 1
-        self.decode_steps += 1
-        self.decoded = decodes.n
-        self._note_gaps()
-        self.last_decode = self.steps - 1
+        self._decode_all(need)
         self.steady = self.full or not self.waiting
 
+    def _leave_out(self) -> None:
+        """Who has sampled its last output, which nobody has read, takes no part."""
+        self.batch.leave_out()
+        self.full = False
+
+    def _decode_all(self, need: int) -> None:
+        """A token of everybody in the running batch is part of the step; they need so many pages."""
+        batch, cache = self.batch, self.cache
+        cache.make_room(batch.decodes.n)  # a page for everybody, needed or not
+        cache.take(need)
+        batch.steps += 1
+        self.decoded = batch.decodes.n
+        if self.joined:
+            self.result.first, self.joined = self.joined, []
+        self.decode_before, self.last_decode = self.last_decode, self.steps - 1
+
     def _note_gaps(self) -> None:
-        """Who decodes for the first time since its prefill: it may have waited for other prefills in between."""
-        for r in self.joined:
+        """Who decodes for the first time since its prefill may have waited for other prefills in between."""
+        for r in self.result.first:
             self.log.gaps.extend((r.id, r.gap_from, self.steps - 1))
             r.gap_from = -1
-        self.joined.clear()
 
     # -- shape of the step ------------------------------------------------------------------------------------------
     def shape(self) -> tuple[list[tuple[int, int]], int, int, int, int]:
         """(chunks (new, cached), decodes, sum and maximum of their contexts, rows sampled): what the step time depends
         on."""
-        if self.chunks:
-            sampled = sum(1 for r, _ in self.chunks if r.computed == r.known)
-            return [(tokens, r.computed - tokens) for r, tokens in self.chunks], 0, 0, 0, sampled
-        n, steps, decodes = self.decoded, self.decode_steps, self.decodes
-        return [], n, n * steps - decodes.sum_base, steps - decodes.min_base(), n
+        n, chunks, sampled = self.decoded, [], self.decoded
+        for r, tokens in self.chunks:
+            chunks.append((tokens, r.computed - tokens))
+            sampled += r.computed == r.known
+        if not n:
+            return chunks, 0, 0, 0, sampled
+        steps, decodes = self.batch.steps, self.batch.decodes
+        return chunks, n, n * steps - decodes.sum_base, steps - decodes.min_base(), sampled
 
     # -- fast-forward -----------------------------------------------------------------------------------------------
     def stretch(self, most: int) -> int:
         """How many steps, this one included, run with this batch and without eviction (at least 1, at most `most`)."""
         if not self.steady or not self.decoded:
             return 1
-        k = min(most, self.decodes.next_finish() - self.decode_steps + 1) - 1
+        steps, decodes = self.batch.steps, self.batch.decodes
+        k = min(most, decodes.next_finish() - steps + 1) - 1
         spare = self.cache.blank - self.decoded  # a step wants a page for everybody before it starts
         if k <= 0 or spare < 0:
             return 1
-        return 2 + self.decodes.steps_that_fit(self.decode_steps, k - 1, spare)
+        return 2 + decodes.steps_that_fit(steps, k - 1, spare)
 
     def fast_forward(self, k: int) -> None:
         """Take k more steps of the present stretch."""
-        need = self.decodes.blocks_over(self.decode_steps, k)
+        batch = self.batch
+        self.result.first = []  # of the last step nobody's decode is the first
+        need = batch.decodes.blocks_over(batch.steps, k)
         if need:
             self.cache.take(need)
         self.steps += k
-        self.decode_steps += k
+        batch.steps += k
         self.new_token_ratio.decay(k)
+        self.decode_before = self.steps - 2
         self.last_decode = self.steps - 1
-        self.running_tokens += self.decodes.n * k
+        self.running_tokens += batch.decodes.n * k
 
     # -- end of the step --------------------------------------------------------------------------------------------
     def finishing_now(self) -> bool:
-        """Whether the present decode step samples somebody's last token."""
-        return bool(self.decoded) and self.decode_steps in self.decodes.finishing
+        """Whether the present step samples the last token of a decode."""
+        return bool(self.decoded) and self.batch.steps in self.batch.decodes.finishing
 
     def complete(self) -> list[int]:
-        """Sample and free at the end of a step, in the order of the batch; the requests that finished."""
-        finished = self._end_prefill() if self.chunks else self._end_decode()
-        if finished:
-            self._somebody_left = self.changed = True
-        return finished
+        """Sample at the end of a step, in the order of its batch; the requests that finished."""
+        finished = self._end_prefill() if self.chunks else []
+        if self.decoded:
+            self.running_tokens += self.decoded
+            self.result.ended = self.batch.end_step()
+            finished += self.result.ended
+        for r in finished:
+            r.finished = True
+            self.running_tokens -= r.prompt + r.output
+            self.log.last_step[r.id] = self.steps - 1
+        if not self.overlap:
+            read(self, self.result)
+        return [r.id for r in finished]
 
-    def _end_prefill(self) -> list[int]:
+    def _end_prefill(self) -> list[RadixRequest]:
+        """Chunks that reach the last known token sample one more; those whose last it is."""
         finished = []
         for r, _ in self.chunks:
             if r.preempted_at < 0:
                 self.log.prefill_chunks[r.id] += 1
             if r.computed < r.known:
                 continue
-            self._sampled(r)
+            self.result.prefilled.append((r, r.computed))
+            self.running_tokens += 1
+            r.generated += 1
             if r.generated == r.output:
-                self._finish(r)
-                finished.append(r.id)
-            else:
-                self._store(r)
+                finished.append(r)
+            if r.generated < r.output or self.overlap:
                 self._prefilled.append(r)
         return finished
-
-    def _sampled(self, r: RadixRequest) -> None:
-        """A prefill reached its last known token: one more output."""
-        step = self.steps - 1
-        self.log.recomputed(r, r.computed)
-        r.generated += 1
-        self.running_tokens += 1
-        if r.generated == 1:
-            self.log.first_step[r.id] = step
-        else:
-            self.log.gaps.extend((r.id, r.gap_from, step))
-        r.gap_from = step
-
-    def _end_decode(self) -> list[int]:
-        self.running_tokens += self.decoded
-        leaving = self.decodes.finishing.pop(self.decode_steps, [])
-        leaving.sort(key=lambda r: r.order)
-        for r in leaving:
-            self.leave(r)
-            del self.decoding[r]
-            self._finish(r)
-        return [r.id for r in leaving]
-
-    def _finish(self, r: RadixRequest) -> None:
-        self._store(r)
-        self.let_go(r)
-        del self.running[r]
-        self.running_tokens -= r.prompt + r.output
-        self.log.last_step[r.id] = self.steps - 1
 
     # -- log and state ----------------------------------------------------------------------------------------------
     def announce(self, ends_s: array[float]) -> None:
@@ -296,30 +313,26 @@ class SGLangScheduler:
         self.steps = steps
 
     def unfinished(self) -> list[int]:
-        return [r.id for r in self.running] + self.waiting.ids()
+        return [r.id for r in self.running if not r.finished] + self.waiting.ids()
 
-    def row_at_start(self, taken: int, evicted: int) -> None:
-        """Keep who is in the step and how many are not, for `row_at_end`."""
-        scheduled = [(r.id, n) for r, n in self.chunks] or [(r.id, 1) for r in self.decoding]
+    def row_at_start(self, taken: int, evicted: int) -> tuple | None:
+        """A step's row, when its result is read after the next is decided; else who is in it, for `row_at_end`."""
+        decodes = self.batch.members if self.decoded else ()
+        scheduled = [*((r.id, n) for r, n in self.chunks), *((r.id, 1) for r in decodes)]
         self._scheduled = ("P" if self.chunks else "D", scheduled, len(self.waiting))
+        return self._row() if self.overlap and scheduled else None
 
-    def row_at_end(self) -> tuple:
-        """The step just completed: P or D, scheduled, retracted, tokens evicted, available, evictable, protected,
-        waiting."""
+    def row_at_end(self) -> tuple | None:
+        return None if self.overlap else self._row()
+
+    def _row(self) -> tuple:
+        """P or D, scheduled, retracted, tokens evicted, available, evictable, protected, waiting."""
         cache, b = self.cache, self.b
         evicted = cache.evicted - self._evicted_before
         protected = cache.total - cache.blank - cache.idle - self.private_pages()
         kind, scheduled, waiting = self._scheduled
-        return (
-            kind,
-            scheduled,
-            list(self.preempted),
-            evicted * b,
-            cache.blank * b,
-            cache.idle * b,
-            protected * b,
-            waiting,
-        )
+        pages = (evicted, cache.blank, cache.idle, protected)
+        return (kind, scheduled, list(self.preempted), *(n * b for n in pages), waiting)
 
     def cached_tokens(self, request: int) -> int:
         raise TypeError("a look-up in SGLang's tree changes it")
@@ -338,9 +351,7 @@ class SGLangScheduler:
 
     def private_pages(self) -> int:
         """Pages of running requests that are not in the tree."""
-        return sum(
-            -(-(self.decode_steps - r.base if r.decoding else r.computed) // self.b) - r.held for r in self.running
-        )
+        return sum(-(-self.batch.computed(r) // self.b) - r.held for r in self.running)
 
     def check(self) -> None:
         """Raise AssertionError on an impossible state (after a step)."""

@@ -29,6 +29,8 @@ CLAIRVOYANT = "clairvoyant"
 def check(params: EngineParams, record_cache: bool) -> None:
     """Raise InputError for what this engine has no rule for."""
     check_policy(params.policy, params.policy_params)
+    for problem in problems(params):
+        raise InputError(problem)
     for wrong, what in (
         (not params.caching, "enabled = false: expected the prefix cache on"),
         (params.policy == CLAIRVOYANT, "policy = 'clairvoyant': expected another, it knows of no tiers"),
@@ -39,8 +41,12 @@ def check(params: EngineParams, record_cache: bool) -> None:
 
 
 def problems(keys: EngineConfig | EngineParams) -> Iterator[str]:
-    """None: no key contradicts another."""
-    yield from ()
+    """A line for each key that contradicts another."""
+    if keys.max_num_active_seqs and keys.max_num_seqs and keys.max_num_active_seqs > keys.max_num_seqs:
+        yield (
+            f"[engine] max_num_active_seqs = {keys.max_num_active_seqs}: expected at most max_num_seqs ="
+            f" {keys.max_num_seqs}"
+        )
 
 
 def check_policy(policy: str, params: Mapping[str, Any]) -> None:

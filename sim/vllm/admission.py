@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def admit(s: VllmScheduler) -> None:
     """Until one does not fit. One whose LoRA adapter finds no slot is passed by."""
     skipped: list[Request] = []
-    while s.budget > 0 and len(s.running) < s.p.max_num_seqs and len(s.waiting):
+    while s.budget > 0 and len(s.running) < s.most_running and len(s.waiting) and not s.deferring:
         r = s.waiting.head()
         if r is s.blocked and _still_blocked(s):
             break
@@ -97,11 +97,14 @@ def _start(s: VllmScheduler, r: Request, tokens: int) -> None:
 
 def _nobody_joins(s: VllmScheduler) -> bool:
     """Whether the same decodes, and nothing else, run until somebody finishes or arrives."""
-    if s.chunks or s.prefills or s.left_out or s.cache.overlapped or s.ending:
+    if s.chunks or s.prefills or s.left_out or s.cache.overlapped:
         return False
-    if not len(s.waiting) or len(s.running) >= s.p.max_num_seqs:
+    if not len(s.waiting):
         return True
-    same_need = (
-        s.p.reserve_full_isl or s.loader is None
-    )  # a load takes all its blocks at once, and what can be loaded changes
+    if s.ending:  # they let go before the next step is decided
+        return False
+    if len(s.running) >= s.most_running:
+        return True
+    # a load takes all its blocks at once, and what can be loaded changes; so does a fair share
+    same_need = s.p.reserve_full_isl or not (s.loader or s.p.long_prefill_token_threshold_adaptive)
     return same_need and s.blocked is s.waiting.head() and not s.blocked_written

@@ -21,8 +21,8 @@ def advance_in_order(s: VllmScheduler) -> None:
     for r in list(s.running):
         if s.budget <= 0:
             break
-        if r not in s.running or r.ready_s > s.now_s or r.finished:
-            continue  # preempted on the way, or loading, or ending
+        if r not in s.running or r.ready_s > s.now_s or r.finished or (s.deferring and not r.decoding):
+            continue  # preempted on the way, or loading, ending, or not now
         tokens = 1 if r.decoding else s.chunk(r.known - r.computed)
         if _make_room(s, r, tokens):
             s.budget -= tokens

@@ -9,7 +9,7 @@ budget binds does a step walk the running list in order, since then the victim d
                    (sim.vllm.admission)
     stretch()      how many steps from here nothing can change the batch (sim.vllm.stretches)
     fast_forward() take some of them at once
-    complete()     sample, finish and free at the end of the step (sim.vllm.in_flight when scheduling is asynchronous)
+    complete()     sample, finish and free at the end of the step (asynchronous: when the next is decided, in_flight)
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class VllmScheduler:
         self.by_priority = params.scheduler_policy == "priority"
         self.ahead = params.async_scheduling and params.calls_ahead
         cache.lag = int(params.async_scheduling)
+        self.most_running = params.max_num_active_seqs or params.max_num_seqs
         self.watermark = int(params.watermark * (params.kv_blocks + 1))
         self.waiting = QUEUES[params.scheduler_policy](self._build)
         self.waiting_tokens = 0
@@ -61,6 +62,8 @@ class VllmScheduler:
         self.now_s = 0.0
         self.budget = 0  # tokens left
         self.threshold = 0  # longest chunk while others are there; 0: any
+        self.deferring = False  # no prompt is computed
+        self.left_waiting = False  # by the last step that might compute any
         self.chunks: list[tuple[Request, int]] = []  # prefill tokens
         self.decoded = 0
         self.decoded_base = 0  # sum of base over the decodes of this step
@@ -69,7 +72,8 @@ class VllmScheduler:
         self.changed = False  # the batch
         self.steady = False  # nothing is admitted before somebody finishes or arrives
         self.ending: list[Request] = []  # asynchronous: finished, but the next step is decided before anybody knows
-        self.freed = False  # it let go after the step was decided
+        self.freed = False  # somebody let go just after the step was decided
+        self.sizes = (0, 0, 0)  # blocks free, requests running and waiting when it was decided
         # the head of the queue, when it did not fit
         self.blocked: Request | None = None
         self.blocked_need = 0
@@ -92,7 +96,7 @@ class VllmScheduler:
 
     def _has_room(self) -> bool:
         """Not when chunks take all of the budget, nor when all sequences run and nothing is loaded ahead."""
-        return not self.chunks and (len(self.running) < self.p.max_num_seqs or self.prefetches)
+        return not self.chunks and (len(self.running) < self.most_running or self.prefetches)
 
     def _build(self, request: int) -> Request:
         log = self.log
@@ -109,6 +113,13 @@ class VllmScheduler:
     # -- one step ---------------------------------------------------------------------------------------------------
     def schedule(self, now_s: float) -> bool:
         """Decide one step; False when nothing could be scheduled (then it was no step)."""
+        some = self._decide(now_s)
+        self.sizes = (self.cache.free, len(self.running), len(self.waiting))
+        if self.cache.lag:
+            in_flight.learn(self)
+        return some
+
+    def _decide(self, now_s: float) -> bool:
         self._begin(now_s)
         chunks = self._chunks_if_all_fit()
         if chunks is not None:
@@ -117,26 +128,40 @@ class VllmScheduler:
             preemption.advance_in_order(self)
         if not self.preempted:
             admission.admit(self)
+        if not self.deferring:
+            self.left_waiting = len(self.waiting) > 0
         if self.loader is not None and self.prefetches and self.loader.prefetch(self.waiting, now_s):
             self.changed, self.steady = True, False
         if self.decoded or self.chunks:
             return True
         if not self.preempted:
             self.steps = self.cache.steps = self.steps - 1  # it was no step
-        if self.cache.lag:
-            in_flight.learn(self)
         return False
 
     def _begin(self, now_s: float) -> None:
         self.now_s = now_s
         self.chunks = []
         self.preempted = []
-        self.changed, self.freed = self.freed, False
+        self.changed = self.freed = False
         self.steady = False
         self.budget = self.p.max_num_batched_tokens
-        self.threshold = self.p.long_prefill_token_threshold if len(self.running) + len(self.waiting) > 1 else 0
+        self.threshold = self._threshold()
+        self.deferring = self._defers()
         if self.loading:
             self._take_in(now_s)
+
+    def _threshold(self) -> int:
+        """The longest chunk of this step, 0: any. Alone a request keeps nobody waiting."""
+        present = len(self.running) + len(self.waiting)
+        threshold = self.p.long_prefill_token_threshold
+        if present < 2 or not threshold:
+            return 0
+        return max(threshold, self.budget // present) if self.p.long_prefill_token_threshold_adaptive else threshold
+
+    def _defers(self) -> bool:
+        """Whether this step leaves prompts to a later one, for the decodes' sake (prefill_schedule_interval)."""
+        interval = self.p.prefill_schedule_interval
+        return interval > 1 and self.steps % interval > 0 and self.decodes.n > 0 and not self.left_waiting
 
     def _take_in(self, now_s: float) -> None:
         """Requests whose loads have arrived prefill from this step on, in their place in the running order."""
@@ -153,7 +178,7 @@ class VllmScheduler:
         if left < 0 or self.left_out or self.cache.overlapped:
             return None
         chunks: list[tuple[Request, int]] = []
-        if self.prefills:
+        if self.prefills and not self.deferring:
             if next(reversed(self.running)) is not self.prefills[0]:
                 return None  # more than one, or decodes behind it: order matters
             (r,) = self.prefills
@@ -233,12 +258,10 @@ class VllmScheduler:
     # -- end of the step --------------------------------------------------------------------------------------------
     def finishing_now(self) -> bool:
         """Whether a decode lets go at the end of the present step."""
-        return self.steps in self.decodes.finishing or bool(self.ending)
+        return self.steps in self.decodes.finishing
 
     def complete(self) -> list[int]:
         """Sample and free at the end of a step, in running order; the requests that finished."""
-        if self.cache.lag:
-            in_flight.learn(self)
         finished = self.decodes.finishing.pop(self.steps, [])
         self.running_tokens += self.decoded
         for r, _ in self.chunks:
@@ -322,8 +345,7 @@ class VllmScheduler:
             for r in self.running
             if r.id in tokens or (r.decoding and r not in out)
         ]
-        sizes = (self.cache.free, len(self.running), len(self.waiting))
-        return (scheduled, list(self.preempted), taken, evicted, *sizes)
+        return (scheduled, list(self.preempted), taken, evicted, *self.sizes)
 
     def row_at_end(self) -> None:
         """Nothing: a step is told when it begins."""

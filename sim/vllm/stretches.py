@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 def plan(s: VllmScheduler, most: int) -> int:
     """How many steps, the one just decided included, run with this batch and no shortage of memory: 1 to `most`."""
     decodes = s.decodes
+    if s.p.prefill_schedule_interval > 1:  # what one of them may hold depends on its number
+        return 1
     if decodes.n:
         most = min(most, decodes.next_finish() - s.steps + 1)
     if most == 1:
@@ -53,7 +55,7 @@ def _takes_all_alone(s: VllmScheduler) -> bool:
         or s.loader is not None
     ):
         return False
-    return not (s.left_out or s.ending or s.cache.lag or s.cache.overlapped)
+    return not (s.left_out or s.cache.overlapped)
 
 
 def announce(s: VllmScheduler, ends_s: array[float]) -> None:

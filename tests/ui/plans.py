@@ -220,6 +220,7 @@ PLAN: dict[str, Any] = {
     "not_tried": {},
     "period": None,
     "without_cache": None,
+    "recovery": None,
     "model_error": {
         "share": 0.1,
         "source": "held-out points",

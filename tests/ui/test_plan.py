@@ -198,6 +198,10 @@ def test_doubtful_numbers_carry_their_caution(small):
         "3 requests were longer than the context or the KV memory and ended their sessions, so 5 more never came"
         in lost
     )
+    full = {**s, "rejected": {**s["rejected"], "queue_full": 4}}
+    assert "4 requests were refused because the queue was full (HTTP 503) and ended" in (
+        verdict.verdict(full, UNLIMITED).caution
+    )
     roofline = {**s, "profile_provenance": {**s["profile_provenance"], "kind": "roofline"}}
     assert "roofline" in verdict.verdict(roofline, UNLIMITED).caution
     assert results.mark_of(s)

@@ -36,6 +36,9 @@ _PARAMS = {
     "max_num_seqs": "max_num_seqs",
     "max_num_batched_tokens": "max_num_batched_tokens",
     "long_prefill_token_threshold": "long_prefill_token_threshold",
+    "long_prefill_token_threshold_adaptive": "long_prefill_token_threshold_adaptive",
+    "max_num_active_seqs": "max_num_active_seqs",
+    "prefill_schedule_interval": "prefill_schedule_interval",
     "policy": "scheduler_policy",
     "watermark": "watermark",
     "scheduler_reserve_full_isl": "reserve_full_isl",
@@ -59,6 +62,8 @@ _SGLANG_PARAMS = {
     "conservativeness": "schedule_conservativeness",
     "priority_scheduling": "priority_scheduling",
     "retraction_policy": "retraction_policy",
+    "mixed_chunk": "mixed_chunk",
+    "calls_ahead": "calls_ahead",
     "init_new_token_ratio": "init_new_token_ratio",
     "min_new_token_ratio_factor": "min_new_token_ratio_factor",
     "ratio_decay_steps": "new_token_ratio_decay_steps",
@@ -66,7 +71,7 @@ _SGLANG_PARAMS = {
     "clip_max_new_tokens": "clip_max_new_tokens",
 }
 """The same for SGLang; what needs more than a new name is in `_sglang_params`."""
-_SGLANG_OTHERS = ("capacity_tokens", "disable_cache", "use_priority")
+_SGLANG_OTHERS = ("capacity_tokens", "disable_cache", "use_priority", "overlap")
 
 _FEATURES = ("sliding_window", "swa_only")
 """Keys that name whole features; whoever replays a case decides on them."""
@@ -123,6 +128,8 @@ _KINDS: dict[str, _Kind] = {
             "max_context",
             "max_prefill_tokens",
             "ratio_decay_steps",
+            "max_num_active_seqs",
+            "prefill_schedule_interval",
         ),
         _COUNT,
     ),
@@ -134,7 +141,8 @@ _KINDS: dict[str, _Kind] = {
         _NAME,
     ),
     **dict.fromkeys(("scheduler_reserve_full_isl", "async_scheduling", "calls_ahead", "enable_prefix_caching"), _FLAG),
-    **dict.fromkeys(("priority_scheduling", "use_priority", "disable_cache"), _FLAG),
+    **dict.fromkeys(("priority_scheduling", "use_priority", "disable_cache", "overlap", "mixed_chunk"), _FLAG),
+    "long_prefill_token_threshold_adaptive": _FLAG,
     "watermark": _SHARE,
     "chunked_prefill_size": (lambda v: _whole(v, -1), "a whole number, 0 or -1 for no chunks"),
     **dict.fromkeys(("conservativeness", "init_new_token_ratio", "min_new_token_ratio_factor"), _FINITE),
@@ -185,9 +193,9 @@ def to_workload(case: dict[str, Any]) -> tuple[Workload, dict[str, Any]]:
         lora=np.array([number.get(name, -1) for name in adapter], np.int32),
         source=f"engine case {case.get('case', '')}".strip(),
     )
-    if sglang:
-        return workload, _sglang_params(config)
     counted = {"calls_ahead": False}  # an arrival step is the call that sees it
+    if sglang:
+        return workload, counted | _sglang_params(config)
     return workload, counted | {_PARAMS[key]: value for key, value in config.items() if key in _PARAMS}
 
 
@@ -202,6 +210,7 @@ def _sglang_params(config: dict[str, Any]) -> dict[str, Any]:
         "chunked_prefill_size": max(0, config["chunked_prefill_size"]),  # -1, as SGLang says no chunks
         "kv_blocks": config["capacity_tokens"] // config["page_size"],
         "caching": not config.get("disable_cache", False),
+        "overlap_schedule": config.get("overlap", False),  # a case says so; its engine's own default is true
     }
 
 

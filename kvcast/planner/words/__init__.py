@@ -12,7 +12,7 @@ from kvcast import text
 from kvcast.planner.words.beyond import advice, binding, command_of, launch, launched, made_of, more, reach
 from kvcast.planner.words.fleets import candidates, size
 from kvcast.planner.words.obstacles import layouts, why
-from kvcast.planner.words.phrases import NAMES, limits, load, number, share
+from kvcast.planner.words.phrases import NAMES, burst, limits, load, number, share
 from kvcast.planner.words.sentence import FLAT, SEVERAL, closest, lives_on_its_cache, verdict
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "NAMES",
     "SEVERAL",
     "as_text",
+    "burst",
     "closest",
     "command_of",
     "limits",

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvcast import text
 from kvcast.planner.flags import READ
-from kvcast.planner.words.phrases import load, number
+from kvcast.planner.words.phrases import burst, load, number, replicas
 
 
 def command_of(launch: dict[str, Any]) -> tuple[str, list[str]]:
@@ -36,8 +36,9 @@ def reach(made: dict[str, Any]) -> str:
         else f"; knee of goodput at {made['knee_per_s']:.3g} requests/s: more load brings no more good answers"
     )
     lines = [
+        *_recoverable(made, unit),
         f"SLO capacity, undisturbed: {least}{load(capacity['slo_capacity_per_s'], unit)}{between}, offered"
-        f" {load(capacity['offered_rate_per_s'], unit)}{knee}"
+        f" {load(capacity['offered_rate_per_s'], unit)}{knee}",
     ]
     cells = [
         [
@@ -57,6 +58,26 @@ def reach(made: dict[str, Any]) -> str:
             text.table([unit, "attainment", "goodput/s", "TTFT p50", "TTFT p99", "TPOT p99", "stable"], cells, left=0),
         ]
     )
+
+
+def _recoverable(made: dict[str, Any], unit: str) -> list[str]:
+    """What the standard burst does to the chosen fleet."""
+    recovery = made["recovery"]
+    if recovery is None:
+        return []
+    within = f"within {text.seconds(recovery['within_s'])}"
+    more = (
+        f"; {recovery['holds_replicas']} {replicas(recovery['holds_replicas'])} would hold the load until disturbed"
+        if recovery["recovers"] and recovery["holds_replicas"] < made["answer"]["replicas"]
+        else ""
+    )
+    times = [back for back in recovery["recovered_s"] if back is not None]
+    if not recovery["recovers"]:
+        return [f"after {burst(recovery)} it is not back at its target {within}"]
+    took = f"back after {text.seconds(max(times))} at most, on seeds {', '.join(map(str, recovery['seeds']))}"
+    reach = recovery["recoverable_per_s"]
+    up_to = "" if reach is None else f"recoverable capacity: {load(reach, unit)}, back at the target {within} of "
+    return [f"{up_to}{burst(recovery)} (at the offered load {took}){more}"]
 
 
 def binding(made: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvcast import text
-from kvcast.planner.words.phrases import NAMES, gpus, interval_share, replicas
+from kvcast.planner.words.phrases import DOES_NOT_FIT, NAMES, gpus, interval_share, replicas
 
 ROWS = 24  #: candidates printed at most
 
@@ -74,7 +74,7 @@ def candidates(made: dict[str, Any]) -> str:
             if attainment["high"] is not None
             else text.UNKNOWN
         )
-        why = row["reason"] or _because(row)
+        why = _refusal(row) or _because(row)
         mark = "*" if (row["extrapolated"] or 0.0) >= 0.01 else ""
         cells.append(
             [
@@ -136,6 +136,15 @@ def _because(row: dict[str, Any]) -> str:
 def _label(row: dict[str, Any]) -> str:
     """The values without the sections of their keys."""
     return " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in row["values"].items())
+
+
+def _refusal(row: dict[str, Any]) -> str | None:
+    """Why it was not simulated: of what does not fit, where it would."""
+    reason: str | None = row["reason"]
+    if reason is None or row["verdict"] != DOES_NOT_FIT:
+        return reason
+    where = reason.rpartition("; ")[2] if "; " in reason else reason
+    return where.partition(", with KV")[0]
 
 
 def _short(words: str) -> str:

@@ -10,7 +10,11 @@ from typing import Any
 from kvcast import text
 
 PERIOD = "the whole period"
+DOES_NOT_FIT = "does not fit"  #: the verdict on a combination that the memory of its GPUs does not hold
 """Why a fleet that meets in the worst hour misses."""
+
+FRAGILE, RECOVERY = "holds", "does not recover"
+"""A fleet that holds its load and does not come back after the plan's burst, and why that is no answer."""
 
 NAMES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
 
@@ -71,6 +75,11 @@ def number(value: float | None, unit: str) -> str:
     return (
         text.UNKNOWN if value is None else f"{value:.3g}" if unit == "requests/s" and value < 1000 else f"{value:,.0f}"
     )
+
+
+def burst(recovery: dict[str, Any]) -> str:
+    """The burst that a plan asks about: 10 minutes at 2 times the load."""
+    return f"{text.seconds(recovery['burst_s'])} at {recovery['burst_size']:g} times the load"
 
 
 def gpus(n: int) -> str:

@@ -8,7 +8,19 @@ from __future__ import annotations
 from typing import Any
 
 from kvcast import text
-from kvcast.planner.words.phrases import NAMES, PERIOD, fleet, interval_share, limits, load, replicas, share, sketch
+from kvcast.planner.words.phrases import (
+    NAMES,
+    PERIOD,
+    RECOVERY,
+    burst,
+    fleet,
+    interval_share,
+    limits,
+    load,
+    replicas,
+    share,
+    sketch,
+)
 from kvcast.trust.model_error import as_words
 from sim.measure.verdict import INTERVAL
 
@@ -23,12 +35,18 @@ def verdict(made: dict[str, Any]) -> str:
             f"{fleet(made)} misses: it meets in the worst hour of the mix's clock and not over its whole period,"
             f" {interval_share(made['period']['attainment'])} of requests within {limits(made['slo'])}, target {wanted}"
         )
+    if answer["reason"] == RECOVERY:
+        return (
+            f"{fleet(made)} holds its load until disturbed and misses: after {burst(made['recovery'])} it is not back"
+            f" at its target within {text.seconds(made['recovery']['within_s'])} ({_back(made['recovery'])});"
+            f" undisturbed {_classes(made)} of requests within {limits(made['slo'])}, target {wanted}"
+        )
     if not answer["feasible"]:
         return _infeasible(made)
     parts = [
         (
-            f"{fleet(made)} meets{' while undisturbed' if lives_on_its_cache(made) else ''}: {_classes(made)} of"
-            f" requests within {limits(made['slo'])}, target {wanted}{sketch(answer)}"
+            f"{fleet(made)} {_meets(made)}: {_classes(made)} of requests within {limits(made['slo'])}, target"
+            f" {wanted}{sketch(answer)}"
         ),
         *([as_words(made["model_error"])] if made["model_error"] else []),
     ]
@@ -37,8 +55,14 @@ def verdict(made: dict[str, Any]) -> str:
         parts.append(
             f"binding: {' or '.join([made['binding']['resource'], *rivals])}" + (" (not told apart)" if rivals else "")
         )
-    capacity = made["capacity"]
-    if capacity is not None and capacity["headroom"] is not None:
+    capacity, recovery = made["capacity"], made["recovery"]
+    if recovery is not None and recovery["headroom"] is not None:
+        parts.append(
+            f"headroom {100 * recovery['headroom']:.0f} %: recovers up to"
+            f" {load(recovery['recoverable_per_s'], capacity['unit'])}, holds until disturbed up to"
+            f" {load(capacity['slo_capacity_per_s'], capacity['unit'])}"
+        )
+    elif capacity is not None and capacity["headroom"] is not None:
         least = "at least " if capacity["breaks_at_per_s"] is None else ""
         parts.append(
             f"headroom {least}{100 * capacity['headroom']:.0f} %{_surely(capacity)}"
@@ -47,6 +71,21 @@ def verdict(made: dict[str, Any]) -> str:
     if made["advice"]:
         parts.append(f"next: {made['advice'][0]['change']}")
     return "; ".join(parts)
+
+
+def _meets(made: dict[str, Any]) -> str:
+    """Meets, and comes back after a burst where that was asked; else whether it lives on its cache."""
+    if made["recovery"] is not None:
+        return "meets and recovers"
+    return "meets while undisturbed" if lives_on_its_cache(made) else "meets"
+
+
+def _back(recovery: dict[str, Any]) -> str:
+    """By seed, up to the first that was not back."""
+    return ", ".join(
+        f"seed {seed}: {'not back' if back is None else f'back after {text.seconds(back)}'}"
+        for seed, back in zip(recovery["seeds"], recovery["recovered_s"], strict=False)
+    )
 
 
 def _surely(capacity: dict[str, Any]) -> str:

@@ -1,0 +1,169 @@
+"""Does a fleet come back after a burst? The size that does, and the highest load from which it does.
+
+The one idea: a fleet that lives on its prefix cache has a second state, cold and overloaded, in which it stays once it
+is there. So a fleet is asked twice: does it hold its load, and is it back at its target within a stated time after a
+standard burst ([plan]), on every one of the first seeds. Between the two loads it holds until disturbed.
+
+    >>> recovery = Recovery(fleet); recovery.enlarge(); recovery.capacity(loads, capacity)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kvcast.planner.fleet import Fleet
+from kvcast.planner.load import Capacity, Loads, factor_of
+from kvcast.planner.options import Options
+from kvcast.planner.trials import Trials
+from kvcast.scenario.steady import is_mix
+from kvcast.studies.search import fewest, together
+from sim.measure.shocks import JUDGED_S, span_s
+from sim.scenario import BURST, Scenario, Shock
+from workloads import mix, steady
+
+CALM_S = 300.0
+"""Before the burst."""
+LATE_S = 120.0
+"""The clock stops so long after the last arrival that counts: what then still waits has missed."""
+SEEDS = 3
+"""Runs that must all come back: of the loads near the fold some seeds do and some do not."""
+
+
+def applies(scenario: Scenario, asked: Options) -> bool:
+    """Whether there is a burst to ask for: only a mix with a rate has sessions more."""
+    return (
+        asked.recover
+        and scenario.plan.recover
+        and not scenario.shock
+        and is_mix(scenario)
+        and scenario.workload.concurrency is None
+        and steady.stationary(mix.resolve(scenario.workload))
+    )
+
+
+def burst_of(scenario: Scenario) -> Shock:
+    plan = scenario.plan
+    return Shock(BURST, CALM_S, plan.burst_s, plan.burst_size)
+
+
+def with_burst(scenario: Scenario) -> Scenario:
+    """The same fleet in the same steady state, with the standard burst and the time to come back from it."""
+    shock = burst_of(scenario)
+    warmup_s = scenario.run.warmup_s or 0.0
+    ends_s = span_s(shock, warmup_s)[1] + scenario.plan.recover_within_s + JUDGED_S
+    return replace(
+        scenario,
+        shock=(shock,),
+        workload=replace(scenario.workload, duration_s=ends_s, requests=None),
+        run=replace(scenario.run, duration_s=ends_s, horizon_s=ends_s + LATE_S),
+    )
+
+
+def recovered_s(trials: Trials, scenario: Scenario, seed: int) -> float | None:
+    """Seconds after the burst until the fleet is back; None when it is not within the time asked for."""
+    return trials.back_s(with_burst(scenario), seed)
+
+
+@dataclass
+class Recovery:
+    """What the burst does to the fleets of a plan."""
+
+    fleet: Fleet
+    held: int | None = None  #: replicas that the chosen combination holds its load with
+    back_s: list[float | None] = field(default_factory=list)  #: of the answer, by seed
+    fragile: set[tuple[int, int]] = field(default_factory=set)  #: (combination, replicas) that hold and do not recover
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return self.fleet.trials.seeds[:SEEDS]
+
+    @property
+    def recovers(self) -> bool:
+        return bool(self.back_s) and None not in self.back_s
+
+    def times_s(self, scenario: Scenario) -> list[float | None]:
+        """By seed, up to the first that does not come back."""
+        found: list[float | None] = []
+        for seed in self.seeds:
+            found.append(recovered_s(self.fleet.trials, scenario, seed))
+            if found[-1] is None:
+                break
+        return found
+
+    def judge_fixed(self) -> None:
+        """The fleet as it is."""
+        if self.fleet.answer is not None and self.fleet.answer.meets:
+            self.held = self.fleet.replicas
+            self.back_s = self.times_s(self.fleet.answer.trial.scenario)
+
+    def enlarge(self) -> None:
+        """The cheapest fleet that also recovers becomes the answer. A combination is only asked where the replicas it
+        holds its load with are cheaper than the best that recovers; without one the answer stays as it was."""
+        fleet, best = self.fleet, None
+        holding = {i: one.fewest for i, one in fleet.found.items() if one.fewest is not None}
+        if fleet.winner is None or fleet.answer is None or not fleet.answer.meets:
+            return
+        chosen = fleet.winner
+        for i in sorted(holding, key=lambda i: (fleet.cost(i, holding[i]), i != chosen)):
+            if best is not None and fleet.cost(i, holding[i]) >= fleet.cost(*best):
+                break
+            found = self._fewest(i, holding[i])
+            if found is not None and (best is None or fleet.cost(i, found) < fleet.cost(*best)):
+                best = (i, found)
+        i, n = best or (chosen, holding[chosen])
+        self.held = holding[i]
+        fleet.answer_with(i, n)
+        self.back_s = self.times_s(fleet.combinations[i].with_replicas(n))
+
+    def _fewest(self, i: int, held: int) -> int | None:
+        """The fewest replicas of a combination, from those it holds its load with, that recover."""
+
+        def answers(asked: dict[int, list[int]]) -> dict[int, list[bool]]:
+            return {key: [n >= held and self._recovers(i, n) for n in ns] for key, ns in asked.items()}
+
+        return together({i: fewest(held, self.fleet.most)}, answers)[i].fewest
+
+    def _recovers(self, i: int, n: int) -> bool:
+        back = None not in self.times_s(self.fleet.combinations[i].with_replicas(n))
+        if not back:
+            self.fragile.add((i, n))
+        return back
+
+    def capacity(self, loads: Loads, found: Capacity) -> int | None:
+        """The highest step of load, up to the one it holds, from which the fleet recovers on every seed; None where it
+        does not even at the load it has."""
+        if not self.recovers or found.held is None or found.held < 0:
+            return None
+
+        def back(step: int, seeds: Sequence[int]) -> bool:
+            scenario = loads.trial(step).scenario
+            return all(recovered_s(self.fleet.trials, scenario, seed) is not None for seed in seeds)
+
+        low, high = 0, found.held + 1  # it recovers at low; nothing is asked of high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if back(middle, self.seeds[:1]) else (low, middle)
+        while low > 0 and not back(low, self.seeds[1:]):
+            low -= 1
+        return low
+
+    def as_document(self, step: int | None, capacity: Capacity | None) -> dict[str, Any] | None:
+        """holds_replicas: the fewest that hold the load; recovers_s by seed; recoverable_per_s beside the SLO
+        capacity."""
+        answer = self.fleet.answer
+        if self.held is None or answer is None:
+            return None
+        plan = answer.trial.scenario.plan
+        return {
+            "burst_size": plan.burst_size,
+            "burst_s": plan.burst_s,
+            "within_s": plan.recover_within_s,
+            "seeds": list(self.seeds),
+            "recovers": self.recovers,
+            "recovered_s": list(self.back_s),
+            "holds_replicas": self.held,
+            "recoverable_per_s": None if step is None or capacity is None else capacity.load(step),
+            "headroom": None if step is None else 1 - 1 / factor_of(step),
+        }

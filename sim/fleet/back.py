@@ -1,0 +1,51 @@
+"""Stop a simulation once its fleet is back from a shock: what follows is a steady state that is known already.
+
+The one idea: at a look, the arrivals of the last ten minutes but the very last, whose answers may be under way, are
+counted; when every class of them attains its target the fleet is back since they began.
+
+    back = Back(workload, scenario); run(workload, params, step_time, hopeless=back); back.back_s
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from simpy.core import StopSimulation
+
+from sim.fleet.hopeless import Hopeless
+from sim.fleet.replica import Replica
+from sim.log import RequestLog
+from sim.measure.shocks import JUDGED_S, MINUTE_S, span_s
+from sim.scenario import Scenario
+from workloads.columns import Workload
+
+LOOKS = 400
+
+
+class Back(Hopeless):
+    """Looks for the first ten minutes after the scenario's only shock in which the target is attained."""
+
+    def __init__(self, workload: Workload, scenario: Scenario) -> None:
+        super().__init__(workload, scenario.slo, scenario.run)
+        self.every = max(100, 2 * len(workload) // LOOKS)
+        self.back_s: float | None = None
+        self._since_s = span_s(scenario.shock[0], scenario.run.warmup_s or 0.0)[1]
+
+    def look(self, now_s: float, log: RequestLog, replicas: Sequence[Replica]) -> None:
+        """Stop the clock once it is back. Called inside an event."""
+        begun_s = now_s - MINUTE_S - JUDGED_S
+        if begun_s < self._since_s:
+            return
+        self._update(now_s, log, replicas)
+        arrival_s = np.frombuffer(log.arrival_s)
+        mine = self._counted & (arrival_s >= begun_s) & (arrival_s < begun_s + JUDGED_S)
+        good = mine & ~np.isnan(self._finish_s) & ~self._missed["any"]
+        if all((good & of).sum() >= target * (mine & of).sum() for _, target, of in self._groups):
+            self.stopped_s, self.back_s = now_s, begun_s - self._since_s
+            raise StopSimulation(None)
+
+    def as_document(self) -> dict[str, Any]:
+        """back_s: seconds after the shock from which the target is attained."""
+        return {"stopped_s": self.stopped_s, "back_s": self.back_s}

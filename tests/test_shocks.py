@@ -1,0 +1,269 @@
+"""Shocks: what they add to a workload and do to a fleet, what is told of them, and plans that ask for recovery."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kvcast import api
+from kvcast.config import scenario_from_doc
+from kvcast.planner import plan
+from kvcast.planner.recovery import with_burst
+from kvcast.scenario.toml import dumps
+from sim.measure.shocks import recovered_s
+from tests.plan_cases import CHAT
+from workloads import mix
+from workloads.config import Dist, Layer, MixClass, Surge, WorkloadConfig
+from workloads.errors import InputError
+
+MIX = WorkloadConfig(
+    class_=(
+        MixClass(
+            name="chat",
+            rate=2.0,
+            turns=Dist(kind="geometric", mean=3, high=6),
+            think=Dist(kind="exponential", mean=5),
+            layers=(
+                Layer("system", "global", Dist(value=500)),
+                Layer("project", "project", Dist(kind="uniform", low=100, high=900), items=20, zipf=1.0),
+                Layer("own", "session", Dist(value=64)),
+                Layer("message", "dynamic", Dist(value=50)),
+            ),
+            output=Dist(kind="uniform", low=5, high=50),
+            tenants=3,
+            isolation=True,
+        ),
+        MixClass(name="batch", rate=0.5, layers=(Layer("job", "dynamic", Dist(value=300)),), output=Dist(value=20)),
+    ),
+    duration_s=400.0,
+)
+
+
+def prompts(workload) -> list[tuple]:
+    """Every request with the texts of its path, in order."""
+    content, parent = workload.tree.content, workload.tree.parent
+    scopes = np.array(workload.layer_scopes)[workload.tree.layer]
+
+    def path(leaf: int) -> tuple:
+        found = []
+        while parent[leaf] >= 0:
+            found.append((int(scopes[leaf]), int(workload.tree.end[leaf])))
+            leaf = int(parent[leaf])
+        return tuple(found)
+
+    assert content is not None
+    columns = (workload.column(n) for n in ("class_id", "tenant_id", "prompt_tokens", "output_tokens", "delay_s"))
+    rows = zip(*columns, workload.leaf, np.nan_to_num(workload.arrival_s, nan=-1.0), strict=True)
+    return sorted((c, t, p, o, d, at, path(leaf)) for c, t, p, o, d, leaf, at in rows)
+
+
+def test_a_burst_adds_sessions_and_leaves_the_others_as_they_were():
+    calm = mix.build(MIX, 3)
+    burst = mix.build(replace(MIX, surge=(Surge("shock 1", 100.0, 50.0, more=3.0),)), 3)
+    more = prompts(burst)
+    for row in prompts(calm):
+        more.remove(row)  # ValueError where the calm run's request is not among them
+    assert len(more) == len(burst) - len(calm)
+    starts = [row[5] for row in more if row[5] >= 0]
+    assert min(starts) >= 100
+    assert max(starts) < 150
+    assert 260 < len(starts) < 490  # 3 x 2.5 sessions a second for 50 s: 375, 6 standard deviations
+    assert burst.class_names == calm.class_names
+    assert burst.tenant_names == calm.tenant_names
+
+
+def test_a_burst_reads_the_mixs_own_texts():
+    burst = mix.build(replace(MIX, surge=(Surge("shock 1", 100.0, 50.0, more=3.0, of="chat"),)), 3)
+    tree = burst.tree
+    system = np.flatnonzero((tree.parent >= 0) & (tree.end == 500))
+    assert len(system) == 3  # one a tenant: nobody's burst has a system prompt of its own
+    calm = mix.build(MIX, 3)
+    project = lambda w: np.unique(w.tree.end[w.tree.parent >= 0][np.isin(w.tree.parent[w.tree.parent >= 0], system)])  # noqa: E731
+    assert set(project(calm)) <= set(project(burst))
+    assert len(np.unique(burst.column("class_id"), return_counts=True)[1]) == 2
+
+
+def test_two_sessions_of_a_burst_share_no_session_text():
+    """Numbered from 0 like the mix's own, they must not be taken for those."""
+    w = mix.build(replace(MIX, surge=(Surge("shock 1", 0.0, 400.0, more=1.0),)), 3)
+    own = np.flatnonzero(np.array(w.layer_scopes)[w.tree.layer] == 3)  # session
+    rows = np.flatnonzero((w.column("class_id") == 0) & (w.column("turn") == 0))
+    calm = mix.build(MIX, 3)
+    first = np.flatnonzero((calm.column("class_id") == 0) & (calm.column("turn") == 0))
+    texts = len(np.unique(w.tree.content[own]))
+    assert texts > 1.5 * len(np.unique(calm.tree.content[np.array(calm.layer_scopes)[calm.tree.layer] == 3]))
+    assert len(rows) > 1.7 * len(first)
+
+
+def document(**sections) -> dict:
+    chat = {**CHAT, "rate": 1.0, "think": {"value": 20.0}}
+    return {
+        "workload": {"class": [chat]},
+        "run": {"warmup_s": 100.0, "duration_s": 700.0},
+        "model": {"name": "tiny"},
+        "hardware": {"profile": "roofline:h200"},
+        "engine": {"step_overhead_ms": 5.0, "kv_blocks": 20_000, "max_model_len": 16384, **sections.pop("engine", {})},
+        "slo": {"ttft_s": 0.5, "attainment": 0.9},
+        **sections,
+    }
+
+
+NARROW = {"step_overhead_ms": 20.0, "max_num_seqs": 20}
+"""About 1.5 times the load at most: a search for its capacity is short."""
+
+
+def run(**sections):
+    return api.run(api.prepare(scenario_from_doc(document(**sections))))
+
+
+def test_steps_of_a_slow_replica_take_so_many_times_as_long():
+    calm = run(engine={"step_overhead_ms": 0.0})
+    slow = run(
+        engine={"step_overhead_ms": 0.0}, shock=[{"kind": "slow-replica", "at_s": 50, "duration_s": 200, "size": 4}]
+    )
+    steps = slow.report.steps[0]
+    begins = steps.end_s - steps.duration_s
+    inside, outside = (begins > 151) & (steps.end_s < 349), (steps.end_s < 149) | (begins > 360)
+    each = calm.report.steps[0].duration_s
+    assert steps.duration_s[inside].min() >= 4 * each.min() * (1 - 1e-9)
+    assert steps.duration_s[outside].min() == pytest.approx(each.min())
+    assert steps.duration_s[outside].mean() == pytest.approx(each.mean(), rel=0.3)
+
+
+def test_a_replica_goes_down_and_comes_back_cold():
+    calm = run(cluster={"replicas": 2})
+    down = run(
+        cluster={"replicas": 2}, shock=[{"kind": "replica-down", "at_s": 100, "duration_s": 200, "load_s": 30.0}]
+    )
+    steps = down.report.steps[1]
+    ends = steps.end_s
+    assert not ((ends > 200.0) & (ends < 430.0)).any()
+    assert (ends > 430.0).any()
+    assert (down.report.requests["status"] == 0).all() == (calm.report.requests["status"] == 0).all()
+    columns, routed = down.report.requests, down.report.requests["replica"] == 1
+    back = np.flatnonzero(routed & (columns["admit_s"] > 430))
+    assert columns["hit_tokens"][back[np.argmin(columns["admit_s"][back])]] == 0  # the first one it takes: cold
+
+
+def test_a_lost_cache_is_missed_at_once():
+    lost = run(shock=[{"kind": "cache-lost", "at_s": 300, "duration_s": 0}])
+    calm = run()
+    columns, steady = lost.report.requests, calm.report.requests
+    soon = (columns["arrival_s"] > 400) & (columns["arrival_s"] < 430) & (columns["turn"] > 0)
+    before = (columns["arrival_s"] > 100) & (columns["finish_s"] < 400)
+    assert np.array_equal(columns["hit_tokens"][before], steady["hit_tokens"][before])
+    assert columns["hit_tokens"][soon].sum() < steady["hit_tokens"][soon].sum()
+
+
+def test_jobs_of_a_storm_are_not_judged():
+    storm = run(shock=[{"kind": "long-prompts", "at_s": 100, "duration_s": 100, "size": 8000, "rate": 0.2}])
+    classes = storm.report.classes
+    assert set(classes) == {"chat", "long prompts (shock 1)"}
+    verdict = storm.report.summary["verdict"]
+    assert [one["name"] for one in verdict["classes"]] == ["chat"]
+
+
+def test_a_scenario_with_shocks_is_the_same_when_written_and_read():
+    import tomllib
+
+    asked = scenario_from_doc(document(shock=[{"kind": "burst", "at_s": 10.0}, {"kind": "long-prompts"}]))
+    resolved = api.resolve(asked).scenario
+    again = scenario_from_doc(tomllib.loads(dumps(resolved)))
+    assert again == resolved
+    assert api.resolve(again).scenario == resolved
+
+
+@pytest.mark.parametrize(
+    ("section", "what"),
+    [
+        ({"shock": [{"kind": "flood"}]}, "one of burst"),
+        ({"shock": [{"kind": "burst", "size": 1.0}]}, "above 1"),
+        ({"shock": [{"kind": "burst", "of": "chatt"}]}, "expected one of chat"),
+        ({"shock": [{"at_s": 3.0}]}, "kind is missing"),
+        ({"shock": [{"kind": "burst", "at_s": -1.0}]}, "0 or more"),
+        ({"shock": [{"kind": "replica-down", "replicas": 0}]}, "1 or more"),
+    ],
+)
+def test_a_wrong_shock_is_one_line(section, what):
+    with pytest.raises(InputError, match=what):
+        api.prepare(scenario_from_doc(document(**section)))
+
+
+def test_a_trace_has_no_burst(tmp_path):
+    trace = tmp_path / "t.jsonl"
+    trace.write_text('{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}\n' * 3)
+    doc = {**document(shock=[{"kind": "burst"}]), "workload": {"trace": str(trace), "format": "mooncake"}, "run": {}}
+    with pytest.raises(InputError, match="expected a mix"):
+        api.prepare(scenario_from_doc(doc))
+
+
+def test_recovery_is_the_first_minute_from_which_the_target_is_attained_for_good():
+    arrival_s = np.arange(0, 4000, 2.0)
+    good = np.ones(len(arrival_s), bool)
+    good[(arrival_s >= 1000) & (arrival_s < 1500)] = False
+    columns = {"arrival_s": arrival_s, "good": good, "class_id": np.zeros(len(arrival_s), int)}
+    targets = [("chat", 0.9, [0])]
+    # from 1,480 s on 10 of 300 in ten minutes are bad, which the target takes; from 1,420 s on 40 were
+    assert recovered_s(columns, targets, stop_s=1000.0, end_s=4000.0) == 480.0
+    good[(arrival_s >= 2500)] = False  # it falls again, and stays down
+    assert recovered_s(columns, targets, stop_s=1000.0, end_s=4000.0) is None
+    assert recovered_s(columns, targets, stop_s=3500.0, end_s=4000.0) is None  # not seen for ten minutes
+
+
+def test_a_plan_asks_for_recovery_and_measures_headroom_to_it():
+    doc = document(plan={"burst_size": 3.0, "burst_s": 60.0, "recover_within_s": 120.0}, engine=NARROW)
+    options = dict.fromkeys(("binding", "advice", "n_plus_1", "model_error", "undisturbed"), False)
+    made = plan(scenario_from_doc(doc), most=4, seeds=2, growth=None, **options)
+    recovery, capacity = made["recovery"], made["capacity"]
+    assert made["answer"]["feasible"]
+    assert recovery["recovers"]
+    assert len(recovery["recovered_s"]) == 2
+    assert recovery["recoverable_per_s"] <= capacity["slo_capacity_per_s"]
+    assert recovery["headroom"] == pytest.approx(1 - capacity["offered_rate_per_s"] / recovery["recoverable_per_s"])
+    assert "meets and recovers" in made["verdict"]
+    assert "holds until disturbed up to" in made["verdict"]
+    off = plan(scenario_from_doc({**doc, "plan": {"recover": False}}), most=4, seeds=2, growth=None, **options)
+    assert off["recovery"] is None
+    assert off["answer"]["replicas"] <= made["answer"]["replicas"]
+
+
+def test_a_fleet_that_does_not_come_back_is_no_answer():
+    """A burst that no fleet of this size survives: it holds its load and misses."""
+    doc = document(plan={"burst_size": 60.0, "burst_s": 120.0, "recover_within_s": 1.0})
+    options = dict.fromkeys(("capacity", "binding", "advice", "n_plus_1", "model_error", "undisturbed"), False)
+    made = plan(scenario_from_doc(doc), most=1, seeds=1, growth=None, **options)
+    assert not made["answer"]["feasible"]
+    assert made["answer"]["reason"] == "does not recover"
+    assert made["recovery"]["holds_replicas"] == 1
+    assert made["recovery"]["recovered_s"] == [None]
+    assert "holds its load until disturbed and misses" in made["verdict"]
+    (row,) = made["candidates"]
+    assert row["verdict"] == "holds"
+    assert row["rejected_by"] == "does not recover"
+
+
+def test_stopping_once_it_is_back_changes_no_answer():
+    """sim.fleet.back against the same run to its end."""
+    from kvcast.planner.trials import Trials
+    from kvcast.store.simulations import Lab
+    from sim.measure.metrics import limits_of
+    from sim.measure.shocks import told
+    from sim.measure.sketch import sketch
+    from sim.measure.verdict import named_limits
+
+    doc = document(plan={"burst_size": 4.0, "burst_s": 60.0, "recover_within_s": 300.0}, engine=NARROW)
+    shocked = api.resolve(with_burst(api.windowed(scenario_from_doc(doc)))).scenario
+    with tempfile.TemporaryDirectory() as folder, Trials(Lab(Path(folder)), [0], 0.95) as trials:
+        stopped = trials.back_s(shocked, 0)
+    prepared = api.prepare(shocked)
+    columns, _ = sketch(api.record(prepared), prepared.workload, shocked, None)
+    limits = named_limits(prepared.workload, limits_of(prepared.workload, shocked.slo))
+    (whole,) = told(shocked, columns, limits, shocked.run.duration_s)
+    assert stopped is not None
+    assert whole["recovered_s"] is not None
+    assert abs(stopped - whole["recovered_s"]) <= 90.0  # a look is not at whole minutes
+    assert whole["recovered_s"] > 0  # the burst does hurt: else this would show nothing
