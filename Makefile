@@ -55,7 +55,7 @@ test-kernels: $(KERNELS)/.installed
 
 # What needs torch of calibration: the measuring half, the real serving loop and the GPU session's rehearsal, on the CPU.
 test-calibrate: $(KERNELS)/.installed
-	$(KERNELS)/bin/python -m pytest tests/test_measure.py tests/test_engine_loop.py tests/test_composition.py tests/test_gpu_session.py
+	$(KERNELS)/bin/python -m pytest tests/test_measure.py tests/test_engine_loop.py tests/test_composition.py tests/test_gpu_session.py tests/test_attention_packages.py
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

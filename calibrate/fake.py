@@ -29,6 +29,7 @@ TRUTH: dict[str, Form] = {
     **dict.fromkeys(("embedding", "rms_norm", "qk_norm", "silu_mul", "rope_kv_write"), _STREAM),
     "copy": _STREAM,
     "matmul": Form(5.0, {"gflop": 1.3}, {"mb": 0.25}),
+    "all_reduce": Form(6.0, {}, {"mb": 3.0}),
 }
 NODE_GAP_US, ACTIVATION_BYTES, KV_BLOCKS = 1.2, 120_000, 40_000
 MIXED = 0.8
@@ -49,8 +50,10 @@ class FakeDevice:
     """Answers from TRUTH with Gaussian noise whose seed is the point, so that a resumed run measures what an unbroken
     one does."""
 
-    def __init__(self, noise: float = 0.01, samples: int = 7, seed: int = 0, launch_us: float = LAUNCH_US):
-        self.noise, self.samples, self.seed, self.launch_us = noise, samples, seed, launch_us
+    def __init__(
+        self, noise: float = 0.01, samples: int = 7, seed: int = 0, launch_us: float = LAUNCH_US, gpus: int = 1
+    ):
+        self.noise, self.samples, self.seed, self.launch_us, self.gpus = noise, samples, seed, launch_us, gpus
 
     def about(self) -> dict[str, Any]:
         return {"name": "fake device (known formulas)", "memory_gib": 139.81}

@@ -28,7 +28,7 @@ TERMS: dict[str, Terms] = {
     "sample": STREAMING,
     "host": ((), ("seqs",)),
     "activation": ((), ("tokens",)),
-    **dict.fromkeys(("embedding", "rms_norm", "qk_norm", "silu_mul", "rope_kv_write", "copy"), STREAMING),
+    **dict.fromkeys(("embedding", "rms_norm", "qk_norm", "silu_mul", "rope_kv_write", "copy", "all_reduce"), STREAMING),
 }
 """(compute features, memory features) of every operator that is fitted."""
 
@@ -38,6 +38,7 @@ AXES = {
     "decode": ("batch", "context", "longest"),
     "sample": ("rows",),
     "host": ("seqs",),
+    "all_reduce": ("elements",),
     **dict.fromkeys(
         ("moe", "embedding", "rms_norm", "qk_norm", "silu_mul", "rope_kv_write", "activation"), ("tokens",)
     ),

@@ -16,7 +16,17 @@ from typing import Any
 from calibrate.models import ModelSpec
 from workloads.errors import InputError
 
-ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8}
+ELEMENT_BYTES = {"bf16": 2, "fp8": 2, "fp16": 2, "fp32": 4, "fp64": 8}
+"""Of activations and KV; fp8 is a type of the weights of a layer's matrix multiplies, whose points say so."""
+GROUPS = {
+    "gemm": ("gemm",),
+    "attention": ("prefill", "decode", "mixed"),
+    "elementwise": ("embedding", "rms_norm", "qk_norm", "rope_kv_write", "silu_mul", "sample"),
+    "moe": ("moe",),
+    "all_reduce": ("all_reduce",),
+    "host": ("host", "launch", "activation", "kv_capacity"),
+}
+"""What a calibration may be told to measure -> its operators; the device's own ceilings are always measured."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +143,13 @@ def features(point: Point, element_bytes: int) -> dict[str, float]:
 
 def _gemm(s: dict[str, int], b: int) -> dict[str, float]:
     m, n, k = s["m"], s["n"], s["k"]
-    return {"gflop": 2e-9 * m * n * k, "mb": 1e-6 * b * (n * k + m * k + m * n)}
+    inputs = 1 if s.get("fp8") else b
+    return {"gflop": 2e-9 * m * n * k, "mb": 1e-6 * (inputs * (n * k + m * k) + b * m * n)}
+
+
+def _all_reduce(s: dict[str, int], b: int) -> dict[str, float]:
+    """What a ring moves over a link."""
+    return {"mb": 2e-6 * b * s["elements"] * (s["gpus"] - 1) / s["gpus"]}
 
 
 def _moved(per_token: Any) -> Any:
@@ -183,6 +199,7 @@ _FEATURES: dict[str, Any] = {
     "decode": _decode,
     "mixed": _mixed,
     "moe": _moe,
+    "all_reduce": _all_reduce,
     "embedding": _moved(lambda s: 2 * s["hidden"]),
     "rms_norm": _moved(lambda s: 4 * s["hidden"]),
     "silu_mul": _moved(lambda s: 3 * s["width"]),

@@ -10,24 +10,28 @@ sources.
 from __future__ import annotations
 
 import difflib
+from dataclasses import replace
 from pathlib import Path
 
+from calibrate.atlas.own import gpu_of, own_profile
 from calibrate.atlas.steps import atlas_profile, unpriced
 from calibrate.atlas.tables import bundled_gpus, load
 from calibrate.layout import Layout, as_layout
 from calibrate.models import ModelSpec, known_as
 from calibrate.profile import DeviceProfile, alike, bundled_profile, bundled_profiles, fitting, load_profile
+from calibrate.rows import is_rows, read_rows
 from calibrate.sources.folder import profile_from_folder
+from calibrate.sources.folder_rows import rows_from_folder
 from calibrate.sources.roofline import GPUS, gpu_key, roofline_profile
-from calibrate.sources.vidur import profile_from_vidur
+from calibrate.sources.vidur import profile_from_vidur, rows_from_vidur
 from workloads.errors import InputError
 
 
 def resolve_profile(
     spec: str, model: ModelSpec, dtype: str = "bf16", tp: int | Layout = 1, kv_dtype: str | None = None
 ) -> DeviceProfile:
-    """The profile a scenario names: a bundled id, a profile file, a folder of operator tables, atlas:GPU, or
-    roofline:GPU.
+    """The profile a scenario names: a bundled id, a profile file, a folder of operator rows or tables, atlas:GPU,
+    or roofline:GPU.
 
     model: the scenario's ModelSpec. A profile of another model, precision or width is an InputError that lists those
     that fit; a roofline is used only when it is asked for. kv_dtype: checked when given (attention over an fp8 cache
@@ -40,7 +44,9 @@ def resolve_profile(
     tp = layout.tensor_parallel
     if spec.startswith("roofline:"):
         return roofline_profile(spec.removeprefix("roofline:"), dtype, tp, kv_dtype)
-    profile = _find(spec, tp)
+    if Path(spec).is_dir() and spec not in bundled_profiles():
+        return _folder(Path(spec), model, dtype, tp, kv_dtype)
+    profile = _find(spec)
     name = known_as(model)
     if not profile.fits(name, dtype, tp):
         have = f"{profile.model} {profile.dtype} tensor_parallel {profile.tensor_parallel}"
@@ -66,6 +72,18 @@ def gpu_name(gpu: str) -> str:
     return gpu.lower().replace("_", "-").removesuffix("-sxm")
 
 
+def measured_with(spec: str) -> str:
+    """The model that a folder was measured with; llama-3.1-8b for what was measured with none."""
+    path = Path(spec)
+    if not path.is_dir():
+        return "llama-3.1-8b"
+    if is_rows(path):
+        about = [found.about for found in read_rows(path).operators.values()]
+        return next((a["measured_model"] for a in about if "measured_model" in a), "llama-3.1-8b")
+    profile = profile_from_vidur(path) if (path / "mlp.csv").is_file() else profile_from_folder(path)
+    return str(profile.model)
+
+
 def profile_of_gpu(
     gpu: str, model: ModelSpec, dtype: str = "bf16", tp: int | Layout = 1, kv_dtype: str = "bf16"
 ) -> str:
@@ -84,14 +102,24 @@ def profile_of_gpu(
     return f"roofline:{key}"
 
 
-def _find(spec: str, tp: int = 1) -> DeviceProfile:
+def _folder(path: Path, model: ModelSpec, dtype: str, tp: int, kv_dtype: str | None) -> DeviceProfile:
+    """Operator rows of one's own, or another project's tables: of its own model on one GPU as they are, else as rows.
+    Rows lie over the atlas of their GPU."""
+    if is_rows(path):
+        return own_profile(read_rows(path), model, dtype, tp, kv_dtype)
+    vidur = (path / "mlp.csv").is_file()
+    if tp == 1:
+        profile = profile_from_vidur(path) if vidur else profile_from_folder(path)
+        if profile.fits(known_as(model), dtype, tp) and (kv_dtype is None or alike(profile.kv_dtype, kv_dtype)):
+            return profile
+    rows = rows_from_vidur(path) if vidur else rows_from_folder(path)
+    return own_profile(replace(rows, gpu=gpu_of(str(rows.device["name"]))), model, dtype, tp, kv_dtype)
+
+
+def _find(spec: str) -> DeviceProfile:
     path, names = Path(spec), bundled_profiles()
     if spec in names:
         return bundled_profile(spec)
-    if (path / "mlp.csv").is_file():
-        return profile_from_vidur(path, tp)
-    if path.is_dir():
-        return profile_from_folder(path)
     if path.suffix == ".json" or path.exists():
         return load_profile(path)
     if path.is_absolute():

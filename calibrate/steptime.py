@@ -189,6 +189,25 @@ class CurveStepTime:
             seconds = max(seconds, self.overhead_s + self.launch_floor_s)
         return seconds, max(dense_cover, sampling_cover, cover)
 
+    def parts(
+        self, chunks: Sequence[tuple[int, int]], n_decode: int, sum_context: int, max_context: int, n_sampled: int
+    ) -> dict[str, float]:
+        """Seconds of a step by part; their sum is `step`'s unless launching takes longer. Chunks of two tokens or
+        more."""
+        attention = 0.0
+        if chunks and n_decode:
+            attention = self._mixed_attention(chunks, n_decode, sum_context, max_context)[0]
+        elif chunks:
+            attention = self._prefill_attention(chunks)[0]
+        elif n_decode:
+            attention = self._decode_attention(self._curve(n_decode), n_decode, sum_context, max_context)[0]
+        return {
+            "dense": self._dense(n_decode + sum(new for new, _ in chunks))[0],
+            "attention": attention,
+            "sampling": self._sampling(n_sampled)[0],
+            "overhead": self.overhead_s,
+        }
+
     def decode_stretch(
         self, n_decode: int, sum_context: int, max_context: int, k: int
     ) -> tuple[np.ndarray, np.ndarray]:

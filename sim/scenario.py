@@ -80,7 +80,7 @@ class ModelConfig:
 class HardwareConfig:
     profile: str = key(
         "h200-llama-3.1-8b-aic",
-        "a bundled profile, a profile file, a folder of operator tables, atlas:GPU, or roofline:GPU",
+        "a bundled profile, a profile file, a folder of operator rows or tables, atlas:GPU, or roofline:GPU",
     )
     tensor_parallel: int = key(
         1,

@@ -129,7 +129,7 @@ def _block(case: dict[str, Any], did: engine_cases.Replay, named: list[int]) -> 
 
 
 def plant(case: dict[str, Any], each: int, rng: random.Random | None = None) -> Iterator[tuple[str, str, str]]:
-    """(kind, fate, why if it is implied) of `each` places of every kind, spread evenly (0: all of them), or drawn by `rng`."""
+    """(kind, fate, why if implied) of `each` places of every kind, spread evenly (0: all), or drawn by `rng`."""
     did = engine_cases.replay(case)
     assert not list(engine_cases.compare(case, did)), case["case"]
     for kind, places in places_of(case["expected"], engine_cases.REPLAYED[case["engine"]].columns).items():

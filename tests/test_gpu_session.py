@@ -2,6 +2,8 @@
 take the rest with it."""
 
 import argparse
+import ast
+import importlib.util
 import json
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import pytest
 
 from calibrate.points_file import read_points
 from kvcast import validation
+from kvcast.cli import main
 from tests.conftest import require_kernel_tools
 
 require_kernel_tools(__name__)
@@ -35,7 +38,7 @@ def session(tmp_path_factory):
 
 def test_every_part_prints_its_seconds_and_leaves_its_recording(session):
     folder, printed = session
-    for part in ("checks", "rates", "calibration", "mixes", "loop"):
+    for part in ("checks", "rates", "calibration", "rows", "mixes", "loop"):
         assert f"\n{part}: " in printed
     assert "0 parts failed" in printed
     assert "REHEARSAL on a CPU" in (folder / "report.md").read_text()
@@ -136,6 +139,25 @@ def test_its_recordings_are_compared_like_any_other(session):
     outcome = validation.run("engine", None, record=folder)
     assert outcome.figures["iterations"]["count"] == 25
     assert outcome.figures["p50_ttft_s"]["recorded"] > 0
+
+
+def test_other_rows_are_measured_and_what_is_lacking_is_said(session, tmp_path):
+    folder, printed = session
+    assert "bf16-all_reduce: not measured: this machine has one GPU" in printed
+    for package in ("vllm", "flashinfer"):
+        if importlib.util.find_spec(package) is None:
+            assert f"bf16-attention-{package}: not measured: --attention {package}: the package" in printed
+    for name, operators in (("fp8-gemm", {"gemm"}), ("bf16-attention-torch", {"prefill", "decode"})):
+        points = folder / f"points-{name}.jsonl"
+        assert main(["calibrate", "--points", str(points), "--model", "tiny", "--out", str(tmp_path / name)]) == 0
+        assert operators <= {path.stem for path in (tmp_path / name).glob("*.csv")}
+    assert sum(gpu_seconds().values()) <= 480
+
+
+def gpu_seconds():
+    source = ast.parse((ROOT / "tools" / "gpu_session.py").read_text())
+    found = next(n for n in source.body if isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "SECONDS")
+    return ast.literal_eval(found.value)
 
 
 def test_without_a_gpu_it_says_so(tmp_path):

@@ -183,10 +183,10 @@ def test_complete_grid_drops_what_has_holes():
 
 def test_interpolation_between_measured_attention_points(data_dir):
     """Half of the RTX PRO 6000's decode points held out: linear interpolation finds them."""
-    from calibrate.sources.folder import _Attention
+    from calibrate.sources.folder import AttentionTable
     from calibrate.sources.tables import DecodeTable
 
-    table = _Attention(data_dir / "measured/rtxpro6000_llama-3.1-8b/kernels/attention.csv", 1).decode()
+    table = AttentionTable(data_dir / "measured/rtxpro6000_llama-3.1-8b/kernels/attention.csv", 1).decode()
     context = table["context"]
     half = {**table, "context": context[::2], "us": [row[::2] for row in table["us"]]}
     decode = DecodeTable(half)

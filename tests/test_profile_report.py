@@ -12,7 +12,8 @@ from calibrate.gpu.points import CPU
 from calibrate.models import resolve_model
 from calibrate.profile import save_profile
 from kvcast.cli import main
-from kvcast.present.profile_report import calibration_lines, diff, figures, is_calibrated
+from kvcast.present.profile_diff import diff
+from kvcast.present.profile_report import calibration_lines, figures, is_calibrated
 
 TINY = resolve_model("tiny")
 

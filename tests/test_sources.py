@@ -99,9 +99,11 @@ def test_vidur_tables_are_medians_of_one_layer_in_milliseconds(vidur):
 
 
 def test_vidur_tables_of_a_width_or_a_model_that_is_not_there(vidur):
-    assert resolve_profile(str(vidur), LLAMA2, "fp16", 2).tensor_parallel == 2
-    with pytest.raises(InputError, match="no rows with num_tensor_parallel_workers = 4; it has 1, 2"):
-        resolve_profile(str(vidur), LLAMA2, "fp16", 4)
+    two, four = (resolve_profile(str(vidur), LLAMA2, "fp16", tp) for tp in (2, 4))
+    basis = {o["name"]: o["basis"] for o in two.points["rests_on"]}
+    assert (basis["gate_up"], basis["full_decode"]) == ("own/gemm measured shape", "own/decode measured shape")
+    assert (basis["all_reduce"], basis["lm_head"]) == ("vllm/all_reduce measured", "own/gemm between measured shapes")
+    assert "the others rest on atlas:a100" in four.label
     rows = list(csv.DictReader((vidur / "mlp.csv").open()))
     write(vidur / "mlp.csv", [{**r, "n_embd": "5000"} for r in rows])
     with pytest.raises(InputError, match=r"mlp.csv, row 2: no bundled dense model has .*n_embd 5000"):
@@ -109,6 +111,28 @@ def test_vidur_tables_of_a_width_or_a_model_that_is_not_there(vidur):
     write(vidur / "mlp.csv", [{k: v for k, v in r.items() if k != "num_tokens"} for r in rows])
     with pytest.raises(InputError, match=r"mlp.csv, row 1: no column 'num_tokens' among .*, expected num_tokens"):
         resolve_profile(str(vidur), LLAMA2, "fp16")
+
+
+def test_vidurs_all_reduces_are_of_one_node_and_in_bytes(vidur):
+    sizes = {2048: 0.010, 2**20: 0.050}
+    rows = [
+        {
+            "num_workers": 2,
+            "size": size,
+            "devices_per_node": nodes,
+            "rank": rank,
+            "time_stats.all_reduce.median": ms * factor,
+        }
+        for size, ms in sizes.items()
+        for nodes, factor in ((2, 1.0), (1, 9.0))
+        for rank in (0, 1)
+    ]
+    write(vidur / "all_reduce.csv", rows)
+    profile = resolve_profile(str(vidur), LLAMA2, "fp16", 2)
+    found = next(o for o in profile.points["dense"] if o["name"] == "all_reduce")
+    assert found["basis"] == "own/all_reduce measured"
+    tokens = 2**20 / (2 * LLAMA2.hidden)
+    assert found["us"][found["tokens"].index(tokens)] == pytest.approx(50.0)
 
 
 def reshaped(folder, name, **shape):

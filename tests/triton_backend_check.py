@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from calibrate.gpu.attention import OwnAttention
 from calibrate.gpu.backend import TorchBackend
 from calibrate.gpu.bench import TorchDevice
 from calibrate.gpu.decoder import Decoder
@@ -68,6 +69,7 @@ class Interpreted(TorchDevice):
     def __init__(self, dtype: str):
         super().__init__(dtype, rotating_bytes=1e5)
         self.backend = TritonBackend("cpu")
+        self.attention = OwnAttention(self.backend)
 
 
 def timed_calls() -> None:

@@ -1,4 +1,5 @@
-"""Everything a GPU is needed for, in at most eight minutes: checks, rates, calibration, iteration mixes, closed loop.
+"""Everything a GPU is needed for, in at most eight minutes: checks, rates, calibration, other operator rows (fp8
+products, attention of installed packages, all-reduces between GPUs), iteration mixes, closed loop.
 
 Most valuable first, each part within its own seconds and printing them; a part that fails says so and the next one
 runs. The folder holds what was recorded and report.md. Needs torch, triton and numpy only; fitting and comparing happen
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -35,10 +37,18 @@ from calibrate.gpu.mixes import record as record_mixes
 from calibrate.gpu.points import CPU, GPU
 from calibrate.gpu.serving import Limits
 from calibrate.models import ModelSpec, resolve_model
+from workloads.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
-SECONDS = {"checks": 60.0, "rates": 60.0, "calibration": 240.0, "mixes": 60.0, "loop": 60.0}
-REHEARSAL_SECONDS = {"checks": 60.0, "rates": 60.0, "calibration": 20.0, "mixes": 60.0, "loop": 2.0}
+SECONDS = {"checks": 60.0, "rates": 60.0, "calibration": 180.0, "rows": 60.0, "mixes": 60.0, "loop": 60.0}
+REHEARSAL_SECONDS = {"checks": 60.0, "rates": 60.0, "calibration": 20.0, "rows": 6.0, "mixes": 60.0, "loop": 2.0}
+ROWS = (
+    ("fp8", ["gemm"], "kvcast"),
+    ("bf16", ["all_reduce"], "kvcast"),
+    *(("bf16", ["attention"], package) for package in ("vllm", "flashinfer", "torch")),
+)
+"""(type, operators, whose attention) of the points files that the other rows come from, each with an equal share of the
+time."""
 FIT_SECONDS = {"cuda": 30.0, "cpu": 12.0}
 """Of the calibration's seconds, kept for fitting what was measured."""
 MIXES, FEWEST_MIXES = 25, 20
@@ -65,8 +75,10 @@ class Session:
         self.say(f"{json.dumps(self.device.about())}\n{self.device.kernels()}")
         self.engine: Engine | None = None
 
-    def _fresh_device(self) -> Calibration:
-        return CpuCalibration(self.model, self.dtype) if self.rehearsal else CudaCalibration(self.model, self.dtype)
+    def _fresh_device(self, dtype: str | None = None, attention: str = "kvcast") -> Calibration:
+        if self.rehearsal:
+            return CpuCalibration(self.model, dtype or self.dtype, attention=attention)
+        return CudaCalibration(self.model, dtype or self.dtype, attention)
 
     def say(self, line: str) -> None:
         print(line, flush=True)
@@ -142,6 +154,33 @@ class Session:
             self.say(line)
         for line in fit(path, self.model_name, self.out / "profile.json", stop_s - time.perf_counter()):
             self.say(line)
+
+    def rows(self, stop_s: float) -> None:
+        """Operators beyond the model's own calibration, a points file each; what this machine lacks is said."""
+        found = list(self._rows_here())
+        for i, (name, dtype, groups, device) in enumerate(found):
+            path, left = self.out / f"points-{name}.jsonl", stop_s - time.perf_counter()
+            grid, share_s = CPU if self.rehearsal else GPU, max(left / (len(found) - i), 0.5)
+            outcome = measure(device, self.model, grid, path, dtype=dtype, groups=groups, budget_s=share_s, resume=True)
+            self.say("\n".join(outcome_lines(outcome, path)))
+            self.say(f"rows of it: kvcast calibrate --points {path} --model {self.model_name} --out {self.out / name}")
+            device.release()
+        if not found:
+            raise RuntimeError("no row was measured")
+
+    def _rows_here(self) -> Iterator[tuple[str, str, list[str], Calibration]]:
+        """(name, type, operators, device) of ROWS that this machine can measure."""
+        for dtype, groups, attention in ROWS:
+            name = f"{dtype}-{groups[0]}" + ("" if attention == "kvcast" else f"-{attention}")
+            try:
+                device = self._fresh_device(dtype, attention)
+            except InputError as e:
+                self.say(f"{name}: not measured: {e}")
+                continue
+            if groups == ["all_reduce"] and device.gpus < 2:
+                self.say(f"{name}: not measured: this machine has one GPU")
+                continue
+            yield name, dtype, groups, device
 
     def _engine(self) -> Engine:
         if self.engine is None:

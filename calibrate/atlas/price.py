@@ -17,7 +17,7 @@ import numpy as np
 
 from calibrate.atlas.shapes import FORM_ERROR, Priced, blend, completed, covered, neighbours
 from calibrate.atlas.tables import Atlas, Table
-from calibrate.step import EXTRAPOLATED
+from calibrate.step import EXTRAPOLATED, INTERPOLATED
 from workloads.errors import InputError
 
 WEIGHT_BYTES = {
@@ -35,6 +35,8 @@ MOE_NAMES = {
 KV_NAMES = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8"}
 COMPUTE = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4"}
 """Matrix units a weight type computes on; the others compute in bf16."""
+TOKENS = 2.0 ** np.arange(16)
+"""Tokens of a step that prices are laid out at where no matrix multiply was measured."""
 MOE_NEIGHBOURS = 4
 EFFICIENCY = 0.7
 """Share of the bound that an unmeasured operator reaches."""
@@ -76,10 +78,10 @@ class Pricer:
         flops = atlas.header["flops"]
         self.flops = {"bf16": flops["bf16"], "fp8": flops.get("fp8", flops["bf16"])}
         self.flops["fp4"] = flops.get("fp4", flops["bf16"])
-        gemm = self._table("gemm")
-        self.tokens: np.ndarray = gemm.axes[0][1].astype(float)
+        gemm = next((t for b in (backend, *atlas.backends) if (t := atlas.table(b, "gemm")) is not None), None)
+        self.tokens: np.ndarray = TOKENS if gemm is None else gemm.axes[0][1].astype(float)
 
-    def _table(self, operator: str, required: bool = True) -> Table:
+    def _table(self, operator: str) -> Table:
         for backend in (self.backend, *self.atlas.backends):
             table = self.atlas.table(backend, operator)
             if table is not None:
@@ -249,7 +251,8 @@ class Pricer:
         rows = self._named("moe", "moe_dtype", MOE_NAMES.get(dtype, ()))
         tokens = (rows or self._table("moe")).axes[0][1].astype(float)
         if rows is not None:
-            rows = rows.where(distribution=ROUTING).among(lambda keys: (keys[:, :4] != np.array(without)).any(axis=1))
+            rows = rows.where(distribution=ROUTING) if "distribution" in rows.columns else rows
+            rows = rows.among(lambda keys: (keys[:, :4] != np.array(without)).any(axis=1))
         if rows is None or not len(rows):
             seconds = CALL_S + self.moe_bound(shape, tokens) / EFFICIENCY
             return tokens, Priced(
@@ -287,6 +290,27 @@ class Pricer:
             return size, Priced(completed([size], found.seconds[0]), 0, 0.0, f"{rows.name} measured")
         seconds = 2e-6 * gpus + 2.0 * (gpus - 1) / gpus * 2.0 * size / self.atlas.header["link"]["bandwidth"]
         return size, Priced(seconds, EXTRAPOLATED, FORM_ERROR, "latency and bytes over the link")
+
+    # ---- what a source of one's own may know beyond this (`own`) ---------------------------------------------
+
+    def router_in_experts(self, shape: MoeShape) -> bool:
+        """Whether the times of these experts hold the router's matrix multiply."""
+        return False
+
+    def streamed(self, name: str, bytes_per_token: float) -> Priced:
+        """Times by token count of an operator that only moves bytes: a formula."""
+        seconds = self.elementwise(bytes_per_token, self.tokens)
+        return Priced(seconds, INTERPOLATED, FORM_ERROR, "bytes at a share of bandwidth")
+
+    def measured(self, name: str, bytes_per_token: float) -> Priced | None:
+        """The same of a small operator that the tables count within others or not at all, where it was measured."""
+        return None
+
+    def prefixes(
+        self, heads: int, kv_heads: int, head_dim: int, window: int, kv_dtype: str
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """(new, cached, seconds [new, cached]) of one sequence, where prefixes were measured and not worked out."""
+        return None
 
     def elementwise(self, bytes_per_token: float, tokens: np.ndarray) -> np.ndarray:
         """Norms, activations, embedding: bytes at a share of bandwidth and a launch; not measured."""

@@ -24,13 +24,14 @@ FORM_ERROR = 0.30
 
 @dataclass(frozen=True)
 class Priced:
-    """What an operator takes: seconds float64 over its run axes, a coverage code, the share it is expected to err by
-    and in words what it rests on."""
+    """What an operator takes: seconds float64 over its run axes, a coverage code, the share it is expected to err by,
+    in words what it rests on, and how far along the run axis it was measured."""
 
     seconds: np.ndarray
     cover: int
     error: float
     basis: str
+    reach: float = math.inf
 
 
 def neighbours(keys: np.ndarray, asked: Sequence[float]) -> tuple[list[tuple[int, float]], float]:
@@ -108,7 +109,8 @@ def _completed_row(x: np.ndarray, row: np.ndarray) -> np.ndarray:
 
 
 def along(x: np.ndarray, y: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Linear through points; level before the first, the last slope going on."""
+    """Linear through points; level before the first, the slope of the last doubling going on."""
     inside = np.interp(at, x, y)
-    slope = max((y[-1] - y[-2]) / (x[-1] - x[-2]), 0.0) if len(x) > 1 else 0.0
+    i = max(int(np.searchsorted(x, x[-1] / 2, side="right")) - 1, 0)
+    slope = max((y[-1] - y[i]) / (x[-1] - x[i]), 0.0) if len(x) > 1 else 0.0
     return np.where(at > x[-1], y[-1] + (at - x[-1]) * slope, inside)

@@ -20,7 +20,7 @@ from calibrate.atlas.exchange import deepep, gather_scatter, sends
 from calibrate.atlas.linear import linear_decode, linear_prefill
 from calibrate.atlas.mla import mla_decode, mla_prefill, mla_projections
 from calibrate.atlas.price import MoeShape, Pricer, causal_pairs
-from calibrate.atlas.shapes import FORM_ERROR, Priced, along
+from calibrate.atlas.shapes import Priced, along
 from calibrate.atlas.sparse import sparse_decode, sparse_prefill, sparse_projections
 from calibrate.atlas.tables import Atlas, load
 from calibrate.layer_groups import Attention, LayerGroup, Mlp, layer_groups
@@ -45,6 +45,11 @@ HOST = {"async": (0.6e-3, 15e-6), "sync": (2.0e-3, 15e-6), "none": (0.0, 0.0)}
 from 8.4 to 5.8 % and the bias to zero; sync: engines that schedule between steps."""
 LAUNCH_FLOOR_S = 60e-6
 """Least time of a layer whose kernels are launched one by one: a dozen launches of 5 us."""
+KV_KINDS = ("full", "window", "chunked")
+"""Attention over keys and values of its own."""
+
+Prefixes = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""(new tokens, cached tokens, seconds [new, cached]) as measured."""
 
 
 SECOND_STREAM_TOKENS = {"vllm": 256, "sglang": 1024}
@@ -63,6 +68,7 @@ class Operator:
     basis: str
     x: np.ndarray = field(repr=False)
     seconds: np.ndarray = field(repr=False)
+    reach: float = np.inf  #: how far along x it was measured
 
 
 def operators(
@@ -74,15 +80,15 @@ def operators(
     backend: str = "vllm",
 ) -> list[Operator]:
     """Everything but attention that one rank runs in a step of the model on a bundled GPU."""
-    return _Model(load(gpu), backend, model, dtype, kv_dtype, layout or Layout()).dense()
+    return _Model(Pricer(load(gpu), backend), model, dtype, kv_dtype, layout or Layout()).dense()
 
 
 class _Model:
     """A model at a layout on a GPU, as priced operators."""
 
-    def __init__(self, atlas: Atlas, backend: str, model: ModelSpec, dtype: str, kv_dtype: str, layout: Layout):
+    def __init__(self, price: Pricer, model: ModelSpec, dtype: str, kv_dtype: str, layout: Layout):
         _check(model, layout, dtype, kv_dtype)
-        self.price, self.model = Pricer(atlas, backend), model
+        self.price, self.model = price, model
         self.layout, self.tp = layout, layout.tensor_parallel
         self.by: Precision = model.precision(dtype)
         self.kv_dtype = "bf16" if kv_dtype == "fp16" else kv_dtype
@@ -109,7 +115,22 @@ class _Model:
             found.append(_operator("pipeline_send", "tokens", hops, self.price.tokens, send))
         head = self.price.gemm("bf16", -(-self.model.vocab // self.tp), self.model.hidden)
         found.append(_operator("lm_head", "rows", 1, self.price.tokens, head))
-        return found
+        return [*found, *self._small()]
+
+    def _small(self) -> list[Operator]:
+        """Operators that tables count within others or not at all, where they were measured by themselves. A norm of q
+        and k is one of them wherever rotary embedding is, measured or not."""
+        model, price = self.model, self.price
+        wanted = [("final_norm", "tokens", 1, price.measured("norm", 8.0 * model.hidden))]
+        for group in self.groups:
+            a = group.attention
+            q, kv = a.heads // self.tp * a.head_dim, -(-a.kv_heads // self.tp) * a.head_dim
+            rope = price.measured("rope_kv_write", 4.0 * q + 8.0 * kv) if a.kind in KV_KINDS else None
+            wanted.append(("rope_kv_write", "tokens", group.count, rope))
+            if rope is not None and model.qk_norm:
+                wanted.append(("qk_norm", "tokens", group.count, price.streamed("qk_norm", 4.0 * (q + kv))))
+        wanted.append(("sampler", "rows", 1, price.measured("sample", 2.0 * -(-model.vocab // self.tp))))
+        return [_operator(name, axis, n, price.tokens, found) for name, axis, n, found in wanted if found is not None]
 
     def _projections(self, count: int, a: Attention) -> list[Operator]:
         """An attention layer's matrix multiplies on one rank."""
@@ -141,8 +162,10 @@ class _Model:
             return []
         if mlp.kind == "dense":
             return self._feed_forward("", "mlp", group.count, mlp.inter // self.tp, mlp.gated)
-        router = self.price.gemm("bf16", mlp.experts, hidden)
-        found = [_operator("router", "tokens", group.count, tokens, router)]
+        found = []
+        if not self.price.router_in_experts(self._experts(mlp)):
+            router = self.price.gemm("bf16", mlp.experts, hidden)
+            found.append(_operator("router", "tokens", group.count, tokens, router))
         if mlp.latent:
             found.append(self._gemm("latent_down", "shared", group.count, mlp.latent, hidden))
             found.append(self._gemm("latent_up", "shared", group.count, hidden, mlp.latent))
@@ -157,7 +180,7 @@ class _Model:
     def _beside(self, shared: list[Operator], experts: Operator) -> list[Operator]:
         """Of the shared expert what takes longer than the routed ones: steps of few tokens run it on a second
         stream."""
-        x, limit = self.price.tokens, SECOND_STREAM_TOKENS[self.price.backend]
+        x, limit = self.price.tokens, SECOND_STREAM_TOKENS.get(self.price.backend, 0)
         own = np.sum([o.seconds for o in shared], axis=0)
         hidden = np.interp(x * self.layout.attention_dp, experts.x, experts.seconds)
         left = np.where(x <= limit, np.maximum(own - hidden, 0.0) / own, 1.0)
@@ -198,9 +221,7 @@ class _Model:
         return _operator(name, "tokens", repeat, self.price.tokens, self.price.gemm(self.by.type_of(part), n, k))
 
     def _bytes(self, name: str, repeat: int, bytes_per_token: float) -> Operator:
-        x = self.price.tokens
-        seconds = self.price.elementwise(bytes_per_token, x)
-        return Operator(name, "tokens", repeat, INTERPOLATED, FORM_ERROR, "bytes at a share of bandwidth", x, seconds)
+        return _operator(name, "tokens", repeat, self.price.tokens, self.price.streamed(name, bytes_per_token))
 
     def _all_reduce(self, repeat: int) -> Operator:
         size, priced = self.price.all_reduce(self.tp)
@@ -225,8 +246,15 @@ class _Model:
             about += [_operator(f"{kind}_prefill", "new x cached", count, *prefill)]
             about += [_operator(f"{kind}_decode", "batch x context", count, decode[0], decode[3])]
         decode_table = _decode_table(decodes)
-        call_s = PREFILL_CALL_S * (3 if self.model.qk_norm else 1)
-        return _prefill_table(prefills, decode_table, call_s), decode_table, about
+        call_s = 0.0 if self.price.measured("rope_kv_write", 1.0) else PREFILL_CALL_S * (3 if self.model.qk_norm else 1)
+        prefixes = [self._prefixes(part[1]) for part in prefills]
+        return _prefill_table(prefills, decode_table, call_s, prefixes), decode_table, about
+
+    def _prefixes(self, a: Attention) -> Prefixes | None:
+        if a.kind in ("mla", "linear"):
+            return None
+        heads, kv_heads = a.heads // self.tp, -(-a.kv_heads // self.tp)
+        return self.price.prefixes(heads, kv_heads, a.head_dim, a.window, self.kv_dtype)
 
     def _layer(
         self, a: Attention
@@ -262,7 +290,7 @@ def _check(model: ModelSpec, layout: Layout, dtype: str, kv_dtype: str) -> None:
 
 
 def _operator(name: str, axis: str, repeat: int, x: np.ndarray, priced: Priced) -> Operator:
-    return Operator(name, axis, repeat, priced.cover, priced.error, priced.basis, x, priced.seconds)
+    return Operator(name, axis, repeat, priced.cover, priced.error, priced.basis, x, priced.seconds, priced.reach)
 
 
 def _decode_table(parts: list[tuple[int, np.ndarray, np.ndarray, np.ndarray, Priced]]) -> dict[str, Any]:
@@ -287,20 +315,30 @@ def _decode_table(parts: list[tuple[int, np.ndarray, np.ndarray, np.ndarray, Pri
 
 
 def _prefill_table(
-    parts: list[tuple[int, Attention, np.ndarray, Priced]], decode: dict[str, Any], call_s: float
+    parts: list[tuple[int, Attention, np.ndarray, Priced]],
+    decode: dict[str, Any],
+    call_s: float,
+    prefixes: list[Prefixes | None],
 ) -> dict[str, Any]:
-    """Prefill attention of all layers over new x cached, one sequence.
+    """Prefill attention of all layers over new x cached, one sequence. Where prefixes were measured, those; else
 
     t(new, cached) = launch + (t(full) - launch) x pairs(new, cached) / pairs(full), full = new + cached; never below
     t(new, 0) nor below one decode over the same KV, never falling along either axis."""
-    new = np.unique(np.concatenate([*(part[2] for part in parts), LONG]))
-    n, c = new[:, None], CACHED[None, :]
-    full, total, launch = n + c, np.zeros((len(new), len(CACHED))), 0.0
-    for count, attention, length, priced in parts:
+    measured = [prefix for prefix in prefixes if prefix is not None]
+    new = np.unique(np.concatenate([*(part[2] for part in parts), *(prefix[0] for prefix in measured), LONG]))
+    cached = np.unique(np.concatenate([CACHED, *(prefix[1] for prefix in measured)]))
+    n, c = new[:, None], cached[None, :]
+    full, total, launch = n + c, np.zeros((len(new), len(cached))), 0.0
+    for (count, attention, length, priced), prefix in zip(parts, prefixes, strict=True):
         start = float(priced.seconds.flat[0])
-        if attention.index_topk:  # its prefixes are in its table
-            total += count * np.array([along(length, column, new) for column in priced.seconds.T]).T
+        if attention.index_topk:  # its prefixes are in its table, at CACHED
+            by_new = np.array([along(length, column, new) for column in priced.seconds.T]).T
+            total += count * np.array([np.interp(cached, CACHED, row) for row in by_new])
             launch += count * start
+            continue
+        if prefix is not None:
+            total += count * (call_s + _over(prefix, n, c, attention.window))
+            launch += count * (call_s + start)
             continue
         if attention.kind == "linear":  # a state has no prefix to attend to
             total += count * (start + along(length, priced.seconds - start, n))
@@ -314,16 +352,32 @@ def _prefill_table(
     total = np.maximum(total, alone)
     total = np.maximum.accumulate(np.maximum.accumulate(total, axis=0), axis=1)
     longest = float(max(part[2][-1] for part in parts if part[1].kind != "linear"))
-    return {
+    table = {
         "repeat": 1,
         "new": new.astype(int).tolist(),
-        "cached": CACHED.astype(int).tolist(),
+        "cached": cached.astype(int).tolist(),
         "us": (total * 1e6).tolist(),
         "launch_us": launch * 1e6,
         "max_new": longest,
         "max_kv": max(decode["measured_context"]),
         "max_pairs": longest * (longest + 1) / 2,
     }
+    if len(measured) < len(parts):
+        return table
+    reach = [(prefix[0][:, None] + prefix[1], causal_pairs(prefix[0][:, None], prefix[1])) for prefix in measured]
+    return table | {
+        "max_kv": float(min(kv.max() for kv, _ in reach)),
+        "max_pairs": float(min(p.max() for _, p in reach)),
+    }
+
+
+def _over(prefix: Prefixes, n: np.ndarray, c: np.ndarray, window: int) -> np.ndarray:
+    """Seconds [n, c] of a measured grid: linear inside; outside the nearest point grows with the pairs."""
+    new, cached, seconds = prefix
+    by_new = np.array([np.interp(n[:, 0], new, column) for column in seconds.T])
+    inside = np.array([np.interp(c[0], cached, row) for row in by_new.T])
+    edge = causal_pairs(np.minimum(n, new[-1]), np.minimum(c, cached[-1]), window)
+    return np.asarray(inside * np.maximum(causal_pairs(n, c, window) / edge, 1.0))
 
 
 def _work(length: np.ndarray, work: np.ndarray, window: int) -> Callable[[np.ndarray], np.ndarray]:
@@ -349,19 +403,22 @@ def points(
 ) -> dict[str, Any]:
     """The tables of a whole step in the layout of `calibrate.sources.tables`; "rests_on" says what each operator's time
     is. host: seconds a step and a sequence."""
-    priced = _Model(atlas, backend, model, dtype, kv_dtype, layout)
+    table = points_at(Pricer(atlas, backend), model, dtype, kv_dtype, layout)
+    return with_host(table, *host, model.layers * launch_floor_s)
+
+
+def points_at(price: Pricer, model: ModelSpec, dtype: str, kv_dtype: str, layout: Layout) -> dict[str, Any]:
+    """`points` at the prices of any source, no host time in them."""
+    priced = _Model(price, model, dtype, kv_dtype, layout)
     dense = priced.dense()
     prefill, decode, attention = priced.attention()
     by_axis = {axis: [_row(o) for o in dense if o.axis == axis] for axis in ("tokens", "all tokens", "rows")}
-    host_us = {"name": "host_per_sequence", "repeat": 1, "rows": [1, 2], "us": [host[1] * 1e6, host[1] * 2e6]}
     return {
         "dense": by_axis["tokens"],
         **({"all_ranks": by_axis["all tokens"]} if by_axis["all tokens"] else {}),
-        "per_sequence": [*by_axis["rows"], {**host_us, "measured_to": by_axis["rows"][0]["measured_to"]}],
+        "per_sequence": by_axis["rows"],
         "prefill_attention": prefill,
         "decode_attention": decode,
-        "step_overhead_us": host[0] * 1e6,
-        "launch_floor_us": model.layers * launch_floor_s * 1e6,
         "cover": max(INTERPOLATED, *(o.cover for o in (*dense, *attention))),
         "rests_on": [
             {"name": o.name, "repeat": o.repeat, "coverage": COVERAGE[o.cover], "error": o.error, "basis": o.basis}
@@ -370,10 +427,23 @@ def points(
     }
 
 
+def with_host(table: dict[str, Any], step_s: float, sequence_s: float, launch_floor_s: float) -> dict[str, Any]:
+    """The tables with host time: of a step, of each sampled sequence, and the least time of a step with a prefill."""
+    rows = table["per_sequence"]
+    us = [sequence_s * 1e6, sequence_s * 2e6]
+    host = {"name": "host_per_sequence", "repeat": 1, "rows": [1, 2], "us": us, "measured_to": rows[0]["measured_to"]}
+    return {
+        **table,
+        "per_sequence": [*rows, host],
+        "step_overhead_us": step_s * 1e6,
+        "launch_floor_us": launch_floor_s * 1e6,
+    }
+
+
 def _row(o: Operator) -> dict[str, Any]:
     x, us = o.x.astype(int).tolist(), (o.seconds * 1e6).tolist()
     axis = "rows" if o.axis == "rows" else "tokens"
-    return {"name": o.name, "repeat": o.repeat, "basis": o.basis, axis: x, "us": us, "measured_to": x[-1]}
+    return {"name": o.name, "repeat": o.repeat, "basis": o.basis, axis: x, "us": us, "measured_to": min(x[-1], o.reach)}
 
 
 def atlas_step_time(

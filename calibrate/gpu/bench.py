@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibrate.gpu.attention import attention_for
 from calibrate.gpu.backends import backend_for
 from calibrate.gpu.decoder import rope_tables
 from calibrate.operators import Point
@@ -23,7 +24,14 @@ from calibrate.operators import Point
 Call = Callable[[], Any]
 BLOCK = 16
 MAX_COPIES = 64
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
+DTYPES = {
+    "bf16": torch.bfloat16,
+    "fp8": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp32": torch.float32,
+    "fp64": torch.float64,
+}
+"""Of activations and KV; fp8 is a type of the layers' weights, and their points say so."""
 
 
 class TorchDevice:
@@ -31,10 +39,13 @@ class TorchDevice:
 
     kind: str
 
-    def __init__(self, dtype: str, rotating_bytes: float, block_size: int = BLOCK, seed: int = 0):
+    def __init__(
+        self, dtype: str, rotating_bytes: float, block_size: int = BLOCK, seed: int = 0, attention: str = "kvcast"
+    ):
         self.dtype, self.rotating_bytes, self.block_size = dtype, rotating_bytes, block_size
         self.torch_dtype, self.max_copies = DTYPES[dtype], MAX_COPIES
         self.backend = backend_for(self.kind)
+        self.attention = attention_for(attention, self.backend, self.kind)
         self._random = torch.Generator(device=self.kind).manual_seed(seed)
 
     # ---- tensors -------------------------------------------------------------------------------------------------
@@ -80,12 +91,25 @@ class TorchDevice:
         return getattr(self, f"_{point.op}")(point.shape)
 
     def _gemm(self, s: dict[str, int]) -> list[Call]:
+        if s.get("fp8"):
+            return self._fp8_gemm(s)
         x = self._rand(s["m"], s["k"])
         copies = self._copies(s["n"] * s["k"] * self.torch_dtype.itemsize)
         weights = [self._rand(s["n"], s["k"]) for _ in range(copies)]
         return [partial(self.backend.linear, x, w) for w in weights]
 
     _matmul = _gemm
+
+    def _fp8_gemm(self, s: dict[str, int]) -> list[Call]:
+        """E4M3 in, bf16 out, a scale a row of x and a column of w: what an engine calls after it has quantized x."""
+        kind = torch.float8_e4m3fn
+        x, ones = self._rand(s["m"], s["k"]).to(kind), partial(torch.ones, dtype=torch.float32, device=self.kind)
+        scales = ones(s["m"], 1), ones(1, s["n"])
+        weights = [self._rand(s["n"], s["k"]).to(kind).t() for _ in range(self._copies(s["n"] * s["k"]))]
+        return [partial(torch._scaled_mm, x, w, *scales, out_dtype=torch.bfloat16) for w in weights]
+
+    def _all_reduce(self, s: dict[str, int]) -> list[Call]:
+        raise NotImplementedError("all-reduces are timed by the ranks together (calibrate.gpu.collective)")
 
     def _copy(self, s: dict[str, int]) -> list[Call]:
         source = torch.empty(s["bytes"], dtype=torch.uint8, device=self.kind).random_(0, 255)
@@ -137,30 +161,22 @@ class TorchDevice:
     def _prefill(self, s: dict[str, int]) -> list[Call]:
         new, cached = [s["new"]] * s["seqs"], [s["cached"]] * s["seqs"]
         kc, vc, tables = self._cache(s, [n + c for n, c in zip(new, cached, strict=True)])
-        q, work = self._rand(sum(new), s["heads"], s["head_dim"]), self.backend.prefill_work(new, cached, **_heads(s))
-        return [partial(self.backend.prefill_attention, q, kc, vc, table, work) for table in tables]
+        q = self._rand(sum(new), s["heads"], s["head_dim"])
+        return self.attention.prefill(q, kc, vc, tables, new, cached)
 
     def _decode(self, s: dict[str, int]) -> list[Call]:
         contexts = _contexts(s)
         kc, vc, tables = self._cache(s, contexts)
-        q, work = self._rand(s["batch"], s["heads"], s["head_dim"]), self.backend.decode_work(contexts, **_heads(s))
-        return [partial(self.backend.decode_attention, q, kc, vc, table, work) for table in tables]
+        return self.attention.decode(self._rand(s["batch"], s["heads"], s["head_dim"]), kc, vc, tables, contexts)
 
     def _mixed(self, s: dict[str, int]) -> list[Call]:
         """One step's attention: the prefill kernel over its sequence, then the decode kernel over the others."""
         contexts, new = _contexts(s), s["new"]
         kc, vc, tables = self._cache(s, [new + s["cached"], *contexts])
         q = self._rand(new + s["batch"], s["heads"], s["head_dim"])
-        prefill, decode = (
-            self.backend.prefill_work([new], [s["cached"]], **_heads(s)),
-            self.backend.decode_work(contexts, **_heads(s)),
-        )
-
-        def call(table: Tensor) -> None:
-            self.backend.prefill_attention(q[:new], kc, vc, table[:1], prefill)
-            self.backend.decode_attention(q[new:], kc, vc, table[1:], decode)
-
-        return [partial(call, table) for table in tables]
+        chunk = self.attention.prefill(q[:new], kc, vc, [table[:1] for table in tables], [new], [s["cached"]])
+        others = self.attention.decode(q[new:], kc, vc, [table[1:] for table in tables], contexts)
+        return [partial(_both, *calls) for calls in zip(chunk, others, strict=True)]
 
     def _moe(self, s: dict[str, int]) -> list[Call]:
         x, router = self._rand(s["tokens"], s["hidden"]), self._rand(s["experts"], s["hidden"])
@@ -179,8 +195,9 @@ class TorchDevice:
         return torch.randint(vocab, (count,), device=self.kind, generator=self._random)
 
 
-def _heads(shape: dict[str, int]) -> dict[str, int]:
-    return {key: shape[key] for key in ("heads", "kv_heads", "head_dim")}
+def _both(chunk: Call, others: Call) -> None:
+    chunk()
+    others()
 
 
 def _contexts(shape: dict[str, int]) -> list[int]:

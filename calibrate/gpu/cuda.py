@@ -27,14 +27,15 @@ class CudaCalibration(Calibration):
 
     kind = "cuda"
 
-    def __init__(self, model: ModelSpec, dtype: str = "bf16"):
+    def __init__(self, model: ModelSpec, dtype: str = "bf16", attention: str = "kvcast"):
         if not torch.cuda.is_available():
             raise InputError(
                 "--device cuda: torch sees no GPU; expected a CUDA device and a torch built for it (--device cpu runs"
                 " the same code)"
             )
         self.properties = torch.cuda.get_device_properties(0)
-        super().__init__(model, dtype, self.properties.L2_cache_size)
+        self.gpus = torch.cuda.device_count()
+        super().__init__(model, dtype, self.properties.L2_cache_size, attention)
 
     def about(self) -> dict[str, Any]:
         import triton
@@ -51,6 +52,8 @@ class CudaCalibration(Calibration):
         }
 
     def kernels(self) -> str:
+        if self.attention.name != "kvcast":
+            return f"attention of {self.attention.about()}; kvcast triton rotary embedding and experts; cuBLAS"
         from kernels.attention import default_config
 
         d = self.model.head_dim

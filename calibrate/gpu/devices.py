@@ -38,8 +38,11 @@ MIN_US = 20_000.0
 class Calibration(TorchDevice):
     """What both devices do beyond timing operators: host time, activation memory, KV capacity."""
 
-    def __init__(self, model: ModelSpec, dtype: str, cache_bytes: int):
-        super().__init__(dtype, min(3 * cache_bytes, model.parameters * ELEMENT_BYTES[dtype]))
+    gpus = 1
+
+    def __init__(self, model: ModelSpec, dtype: str, cache_bytes: int, attention: str = "kvcast"):
+        rotating = min(3 * cache_bytes, model.parameters * ELEMENT_BYTES[dtype])
+        super().__init__(dtype, rotating, attention=attention)
         self.model = model
         self.clock = time.perf_counter
         self.graphs: dict[
@@ -50,6 +53,7 @@ class Calibration(TorchDevice):
         special = {
             "host": self._host_us,
             "launch": self._launch_us,
+            "all_reduce": self._all_reduce_us,
             "activation": self._activation_bytes,
             "kv_capacity": self._kv_blocks,
         }
@@ -151,6 +155,11 @@ class Calibration(TorchDevice):
         )
         return decoder, batch_of(_scheduler(limits, 1, tokens, 1).schedule(), BLOCK, self.kind)
 
+    def _all_reduce_us(self, s: dict[str, int]) -> list[float]:
+        from calibrate.gpu.collective import all_reduce_us
+
+        return all_reduce_us(self.kind, s["gpus"], s["elements"])
+
     def wait(self) -> None:
         """Until the device has nothing to do."""
 
@@ -191,13 +200,13 @@ class CpuCalibration(Calibration):
 
     kind = "cpu"
 
-    def __init__(self, model: ModelSpec, dtype: str = "fp32", sweep: bool = True):
+    def __init__(self, model: ModelSpec, dtype: str = "fp32", sweep: bool = True, attention: str = "kvcast"):
         if not hasattr(os, "sysconf"):
             raise InputError(
                 f"--device cpu: {platform.system()} does not tell its memory and caches; expected Linux or macOS"
             )
         torch.set_num_threads(1)
-        super().__init__(model, dtype, _last_level_cache())
+        super().__init__(model, dtype, _last_level_cache(), attention)
         self.clock = time.thread_time
         self._sweep = torch.ones(int(min(self.rotating_bytes, SWEEP_BYTES)) // 4 if sweep else 1)
         self.max_copies = model.layers if not sweep else self.max_copies
@@ -211,7 +220,8 @@ class CpuCalibration(Calibration):
         }
 
     def kernels(self) -> str:
-        return f"torch {torch.__version__} on the CPU"
+        own = "" if self.attention.name == "kvcast" else f", attention of {self.attention.about()}"
+        return f"torch {torch.__version__} on the CPU{own}"
 
     def clocks(self) -> dict[str, float]:
         return {"load_1min": os.getloadavg()[0]}

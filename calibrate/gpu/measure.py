@@ -14,7 +14,7 @@ import errno
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 from calibrate.gpu.points import CPU, GPU, Grid, anchors, plan
 from calibrate.gpu.session import LOST, Device, Log, Session
 from calibrate.models import ModelSpec, resolve_model
+from calibrate.operators import GROUPS
 from calibrate.points_file import DRIFT, SCHEMA, failed_lines, read_points
 from workloads.errors import InputError
 
@@ -51,6 +52,7 @@ def measure(
     *,
     dtype: str,
     tps: Sequence[int] = (1,),
+    groups: Collection[str] = tuple(GROUPS),
     budget_s: float = 240.0,
     resume: bool = False,
     retry_failed: bool = False,
@@ -60,9 +62,9 @@ def measure(
     """Measures what the plan still lacks until the budget is spent. show(done, planned, seconds left) is called after
     every point.
 
-    retry_failed: points that an earlier session recorded as failed are lacking too.
+    groups: keys of GROUPS. retry_failed: points that an earlier session recorded as failed are lacking too.
     """
-    points = plan(model, grid, tps)
+    points = plan(model, grid, tps, groups, dtype, getattr(device, "gpus", 1))
     header = {
         "schema": SCHEMA,
         "device": device.about(),
@@ -87,7 +89,7 @@ def measure(
         )
         drift: dict[str, float] = {}
         if stopped != LOST:
-            drift, ended = session.drift(anchors(model, grid))
+            drift, ended = session.drift(anchors(model, grid, dtype))
             stopped = ended or stopped
         log.write(
             {"op": "end", "stopped": stopped, "drift": drift, "clocks": {} if stopped == LOST else device.clocks()}
@@ -126,19 +128,35 @@ def _open(path: Path, header: dict[str, Any], resume: bool) -> dict[str, dict[st
 # ---- command line ----------------------------------------------------------------------------------------------
 
 
-def open_device(kind: str, model: ModelSpec, dtype: str) -> tuple[Device, Grid]:
-    """A device by name and the grid that suits it."""
+def open_device(kind: str, model: ModelSpec, dtype: str, attention: str = "kvcast") -> tuple[Device, Grid]:
+    """A device by name, with the attention of kvcast or of a package, and the grid that suits it."""
     if kind == "fake":
         from calibrate.fake import FakeDevice
 
+        if attention != "kvcast":
+            raise InputError(f"--attention {attention}: a fake device computes nothing; expected kvcast")
         return FakeDevice(), GPU
     if kind == "cuda":
         from calibrate.gpu.cuda import CudaCalibration
 
-        return CudaCalibration(model, dtype), GPU
+        return CudaCalibration(model, dtype, attention), GPU
     from calibrate.gpu.devices import CpuCalibration
 
-    return CpuCalibration(model, dtype), CPU
+    return CpuCalibration(model, dtype, attention=attention), CPU
+
+
+ATTENTION = ("kvcast", "torch", "flashinfer", "vllm")
+
+
+def groups_of(text: str) -> list[str]:
+    """The keys of GROUPS in a list with commas; InputError for one that is none."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in GROUPS:
+            raise InputError(f"--operators {text}: {name!r}: expected {', '.join(GROUPS)}")
+    if not names:
+        raise InputError(f"--operators {text!r}: expected at least one of {', '.join(GROUPS)}")
+    return names
 
 
 def progress(done: int, planned: int, left_s: float) -> None:
@@ -158,7 +176,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", choices=("cuda", "cpu", "fake"), default="cuda")
     parser.add_argument(
-        "--dtype", choices=("bf16", "fp16", "fp32"), default=None, help="default: bf16 on a GPU, fp32 on a CPU"
+        "--dtype",
+        choices=("bf16", "fp8", "fp16", "fp32"),
+        default=None,
+        help="default: bf16 on a GPU, fp32 on a CPU; fp8: the matrix multiplies of the layers, the rest in bf16",
+    )
+    parser.add_argument(
+        "--operators",
+        metavar="LIST",
+        default=",".join(GROUPS),
+        help=f"what to measure, of {','.join(GROUPS)} (default: all; all_reduce needs two GPUs or more)",
+    )
+    parser.add_argument(
+        "--attention",
+        choices=ATTENTION,
+        default="kvcast",
+        help="whose attention: kvcast's Triton kernels (default), or those of an installed package",
     )
     parser.add_argument(
         "--tensor-parallel", metavar="N", type=int, nargs="+", default=[1], help="widths whose slices are measured"
@@ -182,7 +215,11 @@ def run(args: argparse.Namespace, points: Path) -> Measured:
     dtype = args.dtype or ("fp32" if args.device == "cpu" else "bf16")
     if not args.budget_s > 0:
         raise InputError(f"--budget-s {args.budget_s:g}: expected seconds above 0")
-    device, grid = open_device(args.device, model, dtype)
+    groups = groups_of(args.operators)
+    device, grid = open_device(args.device, model, dtype, args.attention)
+    gpus = getattr(device, "gpus", 1)
+    if "all_reduce" in groups and len(groups) < len(GROUPS) and gpus < 2:
+        raise InputError(f"--operators {args.operators}: all_reduce needs two GPUs; this machine has {gpus}")
     try:
         outcome = measure(
             device,
@@ -191,6 +228,7 @@ def run(args: argparse.Namespace, points: Path) -> Measured:
             points,
             dtype=dtype,
             tps=args.tensor_parallel,
+            groups=groups,
             budget_s=args.budget_s,
             resume=args.resume,
             retry_failed=args.retry_failed,

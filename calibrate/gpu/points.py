@@ -9,12 +9,12 @@ usable profile; every further level only sharpens it. So a budget that runs out 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 from calibrate.models import ModelSpec
-from calibrate.operators import Point, attention_shape, features, step_operators
+from calibrate.operators import GROUPS, Point, attention_shape, features, step_operators
 
 Levels = tuple[tuple[int, ...], ...]
 
@@ -82,23 +82,35 @@ CPU = Grid(
 )
 
 
-def plan(model: ModelSpec, grid: Grid, tps: Sequence[int] = (1,)) -> list[Point]:
-    """All points in measuring order, without repeats."""
+def plan(
+    model: ModelSpec,
+    grid: Grid,
+    tps: Sequence[int] = (1,),
+    groups: Collection[str] = tuple(GROUPS),
+    weights: str = "bf16",
+    gpus: int = 1,
+) -> list[Point]:
+    """All points in measuring order, without repeats. groups: keys of GROUPS; weights: of a layer's matrix multiplies;
+    gpus: that the device has, all-reduces being measured between 2, 4, .. of them."""
     seen: set[str] = set()
     points = []
-    for point in _ordered(model, grid, tps):
-        if point.key not in seen and grid.holds(point):
+    left_out = {op for group, ops in GROUPS.items() if group not in groups for op in ops}
+    for point in _ordered(model, grid, tps, weights, gpus):
+        if point.op not in left_out and point.key not in seen and grid.holds(point):
             seen.add(point.key)
             points.append(point)
     return points
 
 
-def anchors(model: ModelSpec, grid: Grid) -> list[Point]:
+def anchors(model: ModelSpec, grid: Grid, weights: str = "bf16") -> list[Point]:
     """Points measured again at the end of a session: a drift of the clocks shows in them."""
     attention = attention_shape(model)
     matrix = next(o for o in step_operators(model) if o.op in ("gemm", "moe"))
+    largest = matrix.point(grid.tokens[0][-1])
+    if weights == "fp8" and largest.op == "gemm":
+        largest = Point("gemm", {**largest.shape, "fp8": 1})
     return [
-        matrix.point(grid.tokens[0][-1]),
+        largest,
         Point("prefill", {**attention, "new": grid.new[0][1], "cached": 0, "seqs": 1}),
         Point(
             "decode",
@@ -107,22 +119,40 @@ def anchors(model: ModelSpec, grid: Grid) -> list[Point]:
     ]
 
 
-def _ordered(model: ModelSpec, grid: Grid, tps: Sequence[int]) -> Iterator[Point]:
+def _ordered(model: ModelSpec, grid: Grid, tps: Sequence[int], weights: str, gpus: int) -> Iterator[Point]:
     yield from (Point("copy", {"bytes": n}) for n in grid.copy_bytes)
     yield from (Point("matmul", {"m": n, "n": n, "k": n}) for n in grid.matmul)
     yield Point("node_gap", {})
-    yield from anchors(model, grid)
+    yield from anchors(model, grid, weights)
     for level in range(3):
         for tp in tps:
             yield from _attention(model, grid, tp, level)
-            yield from _dense(model, grid, tp, level)
+            yield from _dense(model, grid, tp, level, weights)
+        yield from _all_reduces(model, grid, gpus, level)
         yield from _whole(grid, level)
 
 
-def _dense(model: ModelSpec, grid: Grid, tp: int, level: int) -> Iterator[Point]:
+def _dense(model: ModelSpec, grid: Grid, tp: int, level: int, weights: str) -> Iterator[Point]:
+    """The LM head and the embedding are in 16 bits whatever the layers' weights are in; experts in fp8 are not
+    measured."""
     for operator in step_operators(model, tp):
         axis = grid.rows if operator.per_row else grid.tokens
-        yield from (operator.point(count) for count in axis[level])
+        for count in axis[level]:
+            point = operator.point(count)
+            if weights != "fp8" or point.op not in ("gemm", "moe") or operator.per_row:
+                yield point
+            elif point.op == "gemm":
+                yield Point("gemm", {**point.shape, "fp8": 1})
+
+
+def _all_reduces(model: ModelSpec, grid: Grid, gpus: int, level: int) -> Iterator[Point]:
+    """Of the hidden state of a step's tokens, between 2, 4, .. GPUs."""
+    width = 2
+    while width <= gpus:
+        yield from (
+            Point("all_reduce", {"gpus": width, "elements": model.hidden * count}) for count in grid.tokens[level]
+        )
+        width *= 2
 
 
 def _attention(model: ModelSpec, grid: Grid, tp: int, level: int) -> Iterator[Point]:

@@ -10,58 +10,198 @@ meta.yaml.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from calibrate.models import ModelSpec, bundled_models, resolve_model
+from calibrate.models import ModelSpec, bundled_models, hugging_face_names, resolve_model
 from calibrate.profile import DeviceProfile
 from calibrate.sources.roofline import GPUS
 from workloads.errors import InputError
-from workloads.table import NUMBER, TEXT, WHOLE, read_table
+from workloads.table import NUMBER, TEXT, WHOLE, maybe, read_table
 
 ONCE = {"embedding", "final_layernorm"}
 TWICE = {"layernorm"}
 """Once a step, and twice in every layer (before attention and before the feed-forward part)."""
 
+KINDS = {"mla": "latent attention", "linear": "linear attention", "window": "sliding windows", "none": "layers without"}
+UNDERSTOOD = {
+    "qkv_proj": "gemm",
+    "o_proj": "gemm",
+    "gate_up_proj": "gemm",
+    "down_proj": "gemm",
+    "embedding": "embedding",
+    "layernorm": "norm",
+    "final_layernorm": "",
+    "act_fn": "silu_mul",
+    "rotary_emb": "rope_kv_write",
+    "qk_norm": "qk_norm",
+}
+"""Layers of dense.csv -> the operator they are, "" for one that is another's twin. Attention writes the KV cache."""
+
+
+Tables = tuple[int, Path]
+"""(tensor-parallel width, folder) of one set of CSV files."""
+
+
+def is_profiler_folder(folder: Path) -> bool:
+    """Whether a folder, or the one above it, says with a meta.yaml that a profiler wrote it."""
+    return (folder / "meta.yaml").is_file() or ((folder / "dense.csv").is_file() and _meta_path(folder).is_file())
+
+
+def tables_of(folder: Path) -> list[Tables]:
+    """The sets of tables in a folder: itself, or its tp1, tp2, .. as published."""
+    if (folder / "dense.csv").is_file() or (folder / "attention.csv").is_file():
+        return [(_width(folder), folder)]
+    found = [(_width(part), part) for part in sorted(folder.glob("tp*")) if part.is_dir()]
+    return sorted(found) or [(1, folder)]
+
+
+def _width(folder: Path) -> int:
+    digits = folder.name.removeprefix("tp")
+    return int(digits) if folder.name.startswith("tp") and digits.isdigit() and int(digits) else 1
+
+
+def _meta_path(folder: Path) -> Path:
+    """meta.yaml lies beside the tables or, as published, one level up."""
+    own = folder / "meta.yaml"
+    return own if own.is_file() or not (folder.parent / "meta.yaml").is_file() else folder.parent / "meta.yaml"
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What meta.yaml says: whose tables, of which model in which types."""
+
+    path: Path
+    fields: dict[str, str]
+    model: ModelSpec
+    weights: str
+    cache: str
+
+    @classmethod
+    def read(cls, folder: Path) -> Meta:
+        """Of the folder, or of the one above. InputError names the field that is not understood."""
+        path = _meta_path(folder)
+        fields = _read_meta(path)
+        return cls(path, fields, _model(fields, path), *_types(fields, path))
+
+    @property
+    def gpu(self) -> str:
+        return self.fields.get("gpu", "unknown GPU")
+
+    @property
+    def kernels(self) -> str:
+        return f"vLLM {self.fields.get('vllm_version', '?')}"
+
+    @property
+    def date(self) -> str:
+        return self.fields.get("profiled_at", "unknown")
+
 
 def profile_from_folder(folder: Path) -> DeviceProfile:
-    """Reads the tables into a profile; InputError names file, row and field."""
-    meta = _read_meta(folder / "meta.yaml")
-    model = _model(meta, folder)
-    attention = _Attention(folder / "attention.csv", model.layers)
+    """The tables of a model at one width as its profile; InputError names file, row and field, or the operator that
+    the model needs and the tables lack."""
+    (tp, folder), meta = tables_of(folder)[0], Meta.read(folder)
+    model = meta.model
+    attention = AttentionTable(folder / "attention.csv", model.layers)
+    dense = operators(folder / "dense.csv", "tokens", "tokens", model.layers)
+    per_sequence = operators(folder / "per_sequence.csv", "sequences", "rows", 0)
+    check_complete(folder, model, dense, per_sequence, (folder / "moe.csv").is_file())
     points: dict[str, Any] = {
-        "dense": _operators(folder / "dense.csv", "tokens", "tokens", model.layers),
-        "per_sequence": _operators(folder / "per_sequence.csv", "sequences", "rows", 0),
+        "dense": [*dense, *_experts(folder / "moe.csv", model)],
+        "per_sequence": per_sequence,
         "prefill_attention": attention.prefill(),
         "decode_attention": attention.decode(),
         "mixed_attention": attention.mixed(),
         "step_overhead_us": 0.0,
     }
     if (folder / "skew.csv").exists():
-        points["skew"] = _skew(folder / "skew.csv")
-    gpu = str(meta.get("gpu", "unknown GPU"))
+        points["skew"] = skew_of(folder / "skew.csv")
     return DeviceProfile(
         id=f"{folder.parent.name}/{folder.name}" if folder.name == "kernels" else folder.name,
         kind="tables",
-        label=f"operator tables of {gpu}, vLLM {meta.get('vllm_version', '?')}, not measured by kvcast",
-        device={"name": gpu, "memory_gib": _memory_gib(gpu, folder)},
+        label=f"operator tables of {meta.gpu}, {meta.kernels}, not measured by kvcast",
+        device={"name": meta.gpu, "memory_gib": memory_gib(meta.gpu, meta.path)},
         model=model.name,
-        dtype=str(meta.get("variant", "bf16")),
-        kv_dtype=str(meta.get("variant", "bf16")),
-        tensor_parallel=int(meta.get("tensor_parallel_size", "1")),
+        dtype=meta.weights,
+        kv_dtype=meta.cache,
+        tensor_parallel=tp,
         points=points,
         provenance={
             "source": "LLMServingSim profiler tables",
             "licence": "see the folder's origin",
-            "version": f"vLLM {meta.get('vllm_version', '?')}",
-            "date": str(meta.get("profiled_at", "unknown")),
-            "kernels": f"vLLM {meta.get('vllm_version', '?')}",
+            "version": meta.kernels,
+            "date": meta.date,
+            "kernels": meta.kernels,
             "notes": [],
         },
     )
+
+
+def check_complete(
+    folder: Path, model: ModelSpec, dense: list[dict[str, Any]], sampled: list[dict[str, Any]], experts: bool
+) -> None:
+    """InputError for an operator of the model that no table has, and for one that is not understood: either would be a
+    wrong time without a word."""
+    have = {o["name"] for o in dense}
+    needed = ["qkv_proj", "o_proj"]
+    for group in model.layer_groups:
+        if group.attention.kind != "full":
+            kind = KINDS.get(group.attention.kind, group.attention.kind)
+            raise InputError(
+                f"{folder}: {model.name} has {kind}; expected a model of full attention over KV heads (attention.csv"
+                " holds one table for all layers)"
+            )
+        needed += ["gate_up_proj", "down_proj"] if group.mlp.kind == "dense" else []
+    lacking = [f"{name} in dense.csv" for name in dict.fromkeys(needed) if name not in have]
+    lacking += ["lm_head in per_sequence.csv"] if "lm_head" not in {o["name"] for o in sampled} else []
+    if any(group.mlp.kind == "moe" for group in model.layer_groups) and not experts:
+        lacking.append("the experts (moe.csv)")
+    if lacking:
+        raise InputError(f"{folder}: {model.name} needs {', '.join(lacking)}; a step without is far too fast")
+    unknown = sorted(have - UNDERSTOOD.keys())
+    if unknown:
+        raise InputError(
+            f"{folder / 'dense.csv'}: layer {unknown[0]!r} is not understood; expected {', '.join(UNDERSTOOD)}"
+        )
+
+
+def _experts(path: Path, model: ModelSpec) -> list[dict[str, Any]]:
+    """The routed experts and their router of all layers that have them, as one operator by tokens; [] for a dense
+    model."""
+    found = []
+    for group in model.layer_groups:
+        if group.mlp.kind == "moe":
+            us = expert_times(path, group.mlp.experts, group.mlp.topk)[1]
+            at = sorted(us)
+            us_at = [us[n] for n in at]
+            found.append({"name": "moe", "repeat": group.count, "basis": "measured", "tokens": at, "us": us_at})
+    return found
+
+
+def expert_times(path: Path, experts: int, topk: int) -> dict[int, dict[int, float]]:
+    """GPUs that share the experts -> tokens -> microseconds, at as many activated experts as an even routing reaches,
+    between the measured numbers of them."""
+    by_ep: dict[int, dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+    for row in read_table(path, {"ep": maybe(WHOLE), "tokens": WHOLE, "activated_experts": WHOLE, "time_us": NUMBER}):
+        by_ep[row["ep"] or 1][row["tokens"]][row["activated_experts"]] = row["time_us"]
+    if 1 not in by_ep:
+        raise InputError(f"{path}: no row with ep = 1; expected all experts on one GPU")
+    found: dict[int, dict[int, float]] = {}
+    for ep, by_tokens in by_ep.items():
+        found[ep] = {}
+        for tokens, us in by_tokens.items():
+            reached = experts / ep * (1.0 - (1.0 - topk / experts) ** tokens)
+            at = sorted(us)
+            found[ep][tokens] = float(np.interp(reached, at, [us[x] for x in at]))
+    return found
+
+
+# ---- meta.yaml -------------------------------------------------------------------------------------------------------
 
 
 def _read_meta(path: Path) -> dict[str, str]:
@@ -80,27 +220,34 @@ def _read_meta(path: Path) -> dict[str, str]:
     return found
 
 
-def _model(meta: dict[str, str], folder: Path) -> ModelSpec:
-    name = meta.get("model", "").split("/")[-1].lower().removeprefix("meta-")
-    if name not in bundled_models():
-        raise InputError(
-            f"{folder / 'meta.yaml'}: field model is {meta.get('model')!r}; expected one of"
-            f" {', '.join(bundled_models())}"
-        )
-    return resolve_model(name)
+def _model(meta: dict[str, str], path: Path) -> ModelSpec:
+    name = meta.get("model", "")
+    short = re.sub(r"(-instruct|-chat|-hf|-\d{4})+$", "", name.split("/")[-1].lower().removeprefix("meta-"))
+    for known in (f"hf:{name}", name.split("/")[-1].lower().removeprefix("meta-"), short):
+        if known in bundled_models() or known[3:].lower() in hugging_face_names():
+            return resolve_model(known)
+    raise InputError(f"{path}: field model is {meta.get('model')!r}; expected one of {', '.join(bundled_models())}")
 
 
-def _memory_gib(gpu: str, folder: Path) -> float:
+def _types(meta: dict[str, str], path: Path) -> tuple[str, str]:
+    """(weights, KV cache) of a variant such as bf16, fp8 or bf16-kvfp8; a cache that is not named is the engine's
+    automatic one."""
+    variant = meta.get("variant", "bf16")
+    weights, _, cache = variant.partition("-kv")
+    if weights not in ("bf16", "fp16", "fp8") or cache not in ("", "bf16", "fp16", "fp8"):
+        raise InputError(f"{path}: field variant is {variant!r}; expected bf16, fp16 or fp8, and -kvfp8 after it")
+    return weights, cache or ("bf16" if weights == "fp8" else weights)
+
+
+def memory_gib(gpu: str, meta: Path) -> float:
     plain = gpu.lower().replace("-", " ")
     for key, spec in GPUS.items():
         if key.replace("-", " ") in plain:
             return spec.memory_gib
-    raise InputError(
-        f"{folder / 'meta.yaml'}: field gpu is {gpu!r}; expected one of {', '.join(GPUS)} (its memory must be known)"
-    )
+    raise InputError(f"{meta}: field gpu is {gpu!r}; expected one of {', '.join(GPUS)} (its memory must be known)")
 
 
-def _operators(path: Path, axis: str, name: str, layers: int) -> list[dict[str, Any]]:
+def operators(path: Path, axis: str, name: str, layers: int) -> list[dict[str, Any]]:
     """One entry per operator; layers = 0 for tables whose operators run once a step."""
     series: dict[str, dict[int, float]] = defaultdict(dict)
     for row in read_table(path, {"layer": TEXT, axis: WHOLE, "time_us": NUMBER}):
@@ -115,14 +262,18 @@ def _operators(path: Path, axis: str, name: str, layers: int) -> list[dict[str, 
     return operators
 
 
-class _Attention:
+class AttentionTable:
     """attention.csv as three tables: prefill alone, decode alone, both in one call."""
 
     COLUMNS = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
 
     def __init__(self, path: Path, layers: int):
         self.layers = layers
-        rows = read_table(path, {**dict.fromkeys(self.COLUMNS, WHOLE), "time_us": NUMBER})
+        kinds = {**dict.fromkeys(self.COLUMNS, WHOLE), "time_us": NUMBER}
+        rows = read_table(path, {**kinds, "layer": maybe(TEXT), "decode_q_len": maybe(WHOLE)})
+        for layer in {row["layer"] or "attention" for row in rows} - {"attention"}:
+            raise InputError(f"{path}: layer {layer!r} is not understood; expected attention alone")
+        rows = [row for row in rows if row["decode_q_len"] in (None, 1)]  # more: speculative decoding
         self.us: dict[tuple[int, ...], float] = {tuple(row[c] for c in self.COLUMNS): row["time_us"] for row in rows}
         self.path = path
 
@@ -152,7 +303,7 @@ class _Attention:
         return {"repeat": self.layers, **dict(zip(names, axes, strict=True)), "us": nest(()), "basis": "measured"}
 
 
-def _skew(path: Path) -> dict[str, Any]:
+def skew_of(path: Path) -> dict[str, Any]:
     """alpha: the share of the way from t(mean context) to t(longest context), least squares of the relative error.
 
     Pure decode has one alpha. Per batch size it jumps with the waves of the kernel (RTX 4090: 0.03 at 16 sequences,

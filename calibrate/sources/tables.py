@@ -143,11 +143,20 @@ def sum_of_lines(operators: Sequence[dict[str, Any]], axis: str) -> Line:
     """One line for operators that run one after the other: linear interpolation of each, summed on the union of their
     points."""
     knots = sorted({float(x) for op in operators for x in op[axis]})
-    total = np.zeros(len(knots))
+    total, beyond = np.zeros(len(knots)), 0.0
     for op in operators:
-        line = Line.through(op[axis], op["us"])
-        total += np.array([line.at(x) for x in knots]) * (op["repeat"] * US)
-    return Line.through(knots, total.tolist())
+        slope, scale = last_slope(op[axis], op["us"]), op["repeat"] * US
+        line = Line.through(op[axis], op["us"], slope)
+        total += np.array([line.at(x) for x in knots]) * scale
+        beyond += slope * scale
+    return Line.through(knots, total.tolist(), beyond)
+
+
+def last_slope(x: Sequence[float], us: Sequence[float]) -> float:
+    """How an operator goes on beyond its points: as over their last doubling, never falling. Between the last two of a
+    fine grid lies noise: 16 tokens apart it made a prefill of twice the longest step 38 % too short."""
+    i = max(bisect_right(x, x[-1] / 2) - 1, 0)
+    return max((us[-1] - us[i]) / (x[-1] - x[i]), 0.0) if len(x) > 1 else 0.0
 
 
 def measured_to(operators: Sequence[dict[str, Any]], axis: str) -> float:

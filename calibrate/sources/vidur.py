@@ -16,8 +16,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from calibrate.models import ModelSpec, bundled_models, resolve_model
 from calibrate.profile import DeviceProfile
+from calibrate.rows import ELEMENTWISE, HEADS, OperatorRows, Rows, once
 from calibrate.sources.roofline import GPUS, GpuSpec
 from workloads.errors import InputError
 from workloads.table import FLAG, NUMBER, TEXT, WHOLE, maybe, read_table
@@ -41,7 +44,7 @@ ROWS = [1, 8, 64, 256, 1024]
 HEAD_BANDWIDTH, HEAD_FLOPS = 0.75, 0.5
 """Assumed shares of the data sheet for the LM head."""
 
-Rows = list[dict[str, Any]]
+Lines = list[dict[str, Any]]
 
 
 def _median(operator: str) -> str:
@@ -96,18 +99,14 @@ def profile_from_vidur(folder: Path, tp: int = 1) -> DeviceProfile:
                     "Vidur profiles no LM head and no sampler: the LM head is kvcast's own estimate from data-sheet"
                     " figures, sampling is missing."
                 ),
-                (
-                    "No host time, and no all-reduce: its network tables are not read."
-                    if tp > 1
-                    else "No host time between steps."
-                ),
+                "No host time between steps.",
                 *matched,
             ],
         },
     )
 
 
-def _model(path: Path, rows: Rows) -> tuple[ModelSpec, list[str]]:
+def _model(path: Path, rows: Lines) -> tuple[ModelSpec, list[str]]:
     """The bundled dense model with these layers and this vocabulary, or the nearest one below it; notes on what was
     taken for what."""
     *layer, vocab = (rows[0][key] for key in SHAPE)
@@ -152,7 +151,7 @@ def _gpu(folder: Path) -> tuple[str, GpuSpec]:
     )
 
 
-def _of_width(rows: Rows, tp: int, folder: Path) -> Rows:
+def _of_width(rows: Lines, tp: int, folder: Path) -> Lines:
     kept = [row for row in rows if row[WIDTH] == tp]
     if not kept:
         widths = sorted({row[WIDTH] for row in rows})
@@ -160,7 +159,7 @@ def _of_width(rows: Rows, tp: int, folder: Path) -> Rows:
     return kept
 
 
-def _dense(mlp: Rows, attention: Rows, model: ModelSpec) -> list[dict[str, Any]]:
+def _dense(mlp: Lines, attention: Lines, model: ModelSpec) -> list[dict[str, Any]]:
     series = {name: _series(mlp, name, lambda row: row["num_tokens"]) for name in ("emb", *DENSE)}
     for name in BY_TOKEN:
         by_tokens = _series(attention, name, lambda row: row["batch_size"] * max(row["prefill_chunk_size"], 1))
@@ -178,7 +177,7 @@ def _dense(mlp: Rows, attention: Rows, model: ModelSpec) -> list[dict[str, Any]]
     ]
 
 
-def _series(rows: Rows, name: str, key: Callable[[dict[str, Any]], Any]) -> dict[Any, float]:
+def _series(rows: Lines, name: str, key: Callable[[dict[str, Any]], Any]) -> dict[Any, float]:
     """Microseconds of an operator by key, the median where a key was measured again; empty when the table lacks the
     operator."""
     found: dict[Any, list[float]] = defaultdict(list)
@@ -188,13 +187,13 @@ def _series(rows: Rows, name: str, key: Callable[[dict[str, Any]], Any]) -> dict
     return {k: median(v) for k, v in found.items()}
 
 
-def _prefill(folder: Path, rows: Rows, model: ModelSpec) -> dict[str, Any]:
+def _prefill(folder: Path, rows: Lines, model: ModelSpec) -> dict[str, Any]:
     alone = [row for row in rows if row["is_prefill"] and row["batch_size"] == 1]
     us = _series(alone, "attn_prefill", lambda row: (row["prefill_chunk_size"], row["kv_cache_size"]))
     return _table(folder, us, ("new", "cached"), model, {"prefix_measured": True})
 
 
-def _decode(folder: Path, rows: Rows, model: ModelSpec) -> dict[str, Any]:
+def _decode(folder: Path, rows: Lines, model: ModelSpec) -> dict[str, Any]:
     """Vidur's kv_cache_size leaves out the token computed now."""
     decodes = [row for row in rows if not row["is_prefill"]]
     us = _series(decodes, "attn_decode", lambda row: (row["batch_size"], row["kv_cache_size"] + 1))
@@ -227,3 +226,120 @@ def _lm_head(model: ModelSpec, gpu: GpuSpec, tp: int) -> dict[str, Any]:
         for n in ROWS
     ]
     return {"name": "lm_head", "repeat": 1, "basis": "estimated by kvcast", "rows": ROWS, "us": us}
+
+
+# ---- as operator rows ------------------------------------------------------------------------------------------------
+
+ALL_REDUCE = {
+    **dict.fromkeys(("num_workers", "size", "devices_per_node"), WHOLE),
+    "time_stats.all_reduce.median": NUMBER,
+}
+"""size: bytes. A row of every rank."""
+
+
+def rows_from_vidur(folder: Path) -> Rows:
+    """The tables of all widths as operator rows, for any model and width. An all_reduce.csv counts when it lies in the
+    folder: Vidur keeps several a GPU, by how its nodes are wired."""
+    mlp, attention = read_table(folder / "mlp.csv", MLP), read_table(folder / "attention.csv", ATTENTION)
+    (model, matched), gpu = _model(folder / "mlp.csv", mlp), _gpu(folder)
+    found: dict[str, Lines] = {"gemm": [], "elementwise": [], "prefill": [], "decode": []}
+    for tp in sorted({row[WIDTH] for row in mlp}):
+        lines, heads = _of_width(mlp, tp, folder), [row for row in attention if row[WIDTH] == tp]
+        found["gemm"] += _gemms(lines, model, tp)
+        found["elementwise"] += _moved(lines, heads, model, tp)
+        shape = (TYPE, 0, model.head_dim, -(-model.kv_heads // tp), model.heads // tp)
+        for row in heads:
+            operator, along, ms = _attention_row(row)
+            if ms is not None:
+                found[operator].append({**dict(zip(HEADS, shape, strict=True)), **along, "us": ms * 1e3})
+    path = folder / "all_reduce.csv"
+    if path.is_file():
+        found["all_reduce"] = [
+            {
+                "num_gpus": r["num_workers"],
+                "message_size": r["size"] // 2,
+                "us": r["time_stats.all_reduce.median"] * 1e3,
+            }
+            for r in read_table(path, ALL_REDUCE)
+            if r["devices_per_node"] == r["num_workers"]
+        ]
+    about = {
+        "kernels": attention[0]["attention_backend"] or "unknown",
+        "version": "unknown",
+        "date": "unknown",
+        "source": "Vidur profiling tables",
+        "licence": "see the folder's origin",
+        "measured_model": model.name,
+    }
+    return Rows(
+        name=folder.resolve().name,
+        device={"name": gpu[0], "memory_gib": gpu[1].memory_gib},
+        gpu=None,
+        operators={name: OperatorRows(once(name, rows), about) for name, rows in sorted(found.items()) if rows},
+        notes=(f"Measured with {model.name} by Vidur's profiler, not by kvcast.", *matched),
+    )
+
+
+TYPE = "float16"
+
+
+def _gemms(rows: Lines, model: ModelSpec, tp: int) -> Lines:
+    q, kv = model.heads // tp * model.head_dim, -(-model.kv_heads // tp) * model.head_dim
+    width = model.intermediate // tp
+    shapes = {
+        "attn_pre_proj": (q + 2 * kv, model.hidden),
+        "attn_post_proj": (model.hidden, q),
+        "mlp_up_proj": (2 * width, model.hidden),
+        "mlp_down_proj": (model.hidden, width),
+    }
+    found = []
+    for name, (n, k) in shapes.items():
+        series = _series(rows, name, lambda row: row["num_tokens"])
+        found += [{"gemm_dtype": TYPE, "n": n, "k": k, "m": tokens, "us": us} for tokens, us in series.items()]
+    return [row for row in found if row["us"] > 0]
+
+
+def _moved(rows: Lines, attention: Lines, model: ModelSpec, tp: int) -> Lines:
+    """Vidur times the residual's addition apart from the norm, and what prepares attention in parts: each sum is one
+    operator here."""
+    q, kv = model.heads // tp * model.head_dim, -(-model.kv_heads // tp) * model.head_dim
+    by = {name: _series(rows, name, lambda row: row["num_tokens"]) for name in ("emb", *DENSE)}
+    kinds = {
+        "embedding": (ELEMENTWISE["embedding"] * model.hidden, [by["emb"]], 1),
+        "norm": (
+            ELEMENTWISE["norm"] * model.hidden,
+            [by["input_layernorm"], by["post_attention_layernorm"], by["add"]],
+            2,
+        ),
+        "silu_mul": (ELEMENTWISE["silu_mul"] * (model.intermediate // tp), [by["mlp_act"]], 1),
+        "rope_kv_write": (4 * q + 8 * kv, [by["attn_rope"], *_by_token(attention)], 1),
+    }
+    return [
+        {"name": name, "bytes_per_token": moved, "num_tokens": tokens, "us": us / calls}
+        for name, (moved, parts, calls) in kinds.items()
+        for tokens, us in _sum(parts).items()
+        if us > 0
+    ]
+
+
+def _by_token(attention: Lines) -> list[dict[int, float]]:
+    return [
+        _series(attention, name, lambda row: row["batch_size"] * max(row["prefill_chunk_size"], 1)) for name in BY_TOKEN
+    ]
+
+
+def _sum(parts: list[dict[int, float]]) -> dict[int, float]:
+    """Of several series at the token counts of the first that is there, the others between theirs."""
+    there = [part for part in parts if part]
+    if not there:
+        return {}
+    return {
+        x: sum(float(np.interp(x, sorted(part), [part[k] for k in sorted(part)])) for part in there) for x in there[0]
+    }
+
+
+def _attention_row(row: dict[str, Any]) -> tuple[str, dict[str, int], float | None]:
+    batch, chunk, cached = row["batch_size"], row["prefill_chunk_size"], row["kv_cache_size"]
+    if row["is_prefill"]:
+        return "prefill", {"batch_size": batch, "isl": chunk, "step": cached}, row[_median("attn_prefill")]
+    return "decode", {"batch_size": batch, "step": cached, "longest": cached}, row[_median("attn_decode")]

@@ -7,14 +7,15 @@ kvcast profile show --model llama-2-7b --context 1000000
 kvcast profile show h200-llama-3.1-8b-aic --model llama-3.1-8b --context 1000000
 kvcast profile show atlas:h200 --model deepseek-v3 --dtype fp8_block --attention-dp 8 --expert-parallel
 kvcast profile show profile.json --html profile.html
+kvcast profile show mine --model qwen3-8b
 kvcast profile diff monday.json friday.json
+kvcast profile diff mine atlas:h200 --model qwen3-8b
 kvcast profile kv-log vllm.log
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,43 +37,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     models.add_argument("--dtype", default="bf16", help="of unquantized weights in the matrix (default bf16)")
     show = actions.add_parser("show", help="one profile, or the KV arithmetic of a model")
-    show.add_argument(
-        "profile",
-        metavar="PROFILE",
-        nargs="?",
-        help="bundled name, profile file, folder of operator tables, atlas:GPU, or roofline:GPU",
-    )
-    show.add_argument("--model", metavar="M", help="bundled model name or path of a Hugging Face config.json")
+    show.add_argument("profile", metavar="PROFILE", nargs="?", help=ANY)
     show.add_argument(
         "--context", metavar="TOKENS", type=tokens, help="show the KV cache one sequence of this length takes"
     )
     show.add_argument(
-        "--dtype",
-        default="bf16",
-        help="weights: bf16, fp16, fp8, int4, mxfp4, nvfp4 (default bf16, or what the checkpoint is quantized to)",
-    )
-    show.add_argument(
-        "--kv-dtype", default=None, help="KV cache: bf16, fp16 or fp8 (default: as the weights, bf16 for fp8)"
-    )
-    show.add_argument(
-        "--tensor-parallel",
-        metavar="N",
-        type=gpus,
-        default=None,
-        help="GPUs that split every layer (default: the profile's, else 1)",
-    )
-    for flag, about in (
-        ("--attention-dp", "attention data-parallel ranks of a replica (default 1)"),
-        ("--pipeline-parallel", "pipeline stages of a replica (default 1)"),
-    ):
-        show.add_argument(flag, metavar="N", type=gpus, default=1, help=about)
-    show.add_argument("--expert-parallel", action="store_true", help="whole experts on each GPU")
-    show.add_argument(
         "--html", metavar="FILE", type=output, help="write measured-against-fitted plots of a calibrated profile"
     )
     diff = actions.add_parser("diff", help="what moved between two profiles, by operator and by step")
-    diff.add_argument("a", metavar="A", help="bundled name or profile file")
-    diff.add_argument("b", metavar="B", help="bundled name or profile file")
+    diff.add_argument("a", metavar="A", help=ANY)
+    diff.add_argument("b", metavar="B", help="the same")
+    for command in (show, diff):
+        _add_model(command)
     log = actions.add_parser("kv-log", help="KV blocks from the start-up log of vLLM or SGLang")
     log.add_argument("log", metavar="LOG", type=Path)
     log.add_argument(
@@ -84,6 +60,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for command in (listing, models, show, diff, log):
         command.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
+
+
+ANY = "bundled name, profile file, folder of operator rows or tables, atlas:GPU, or roofline:GPU"
+
+
+def _add_model(command: argparse.ArgumentParser) -> None:
+    """What a profile that fits any model is asked about."""
+    command.add_argument("--model", metavar="M", help="bundled model name or path of a Hugging Face config.json")
+    command.add_argument(
+        "--dtype",
+        default=None,
+        help="weights: bf16, fp16, fp8, int4, mxfp4, nvfp4 (default bf16, or what the checkpoint is quantized to)",
+    )
+    command.add_argument(
+        "--kv-dtype", default=None, help="KV cache: bf16, fp16 or fp8 (default: as the weights, bf16 for fp8)"
+    )
+    command.add_argument(
+        "--tensor-parallel",
+        metavar="N",
+        type=gpus,
+        default=None,
+        help="GPUs that split every layer (default: the profile's, else 1)",
+    )
+    for flag, about in (
+        ("--attention-dp", "attention data-parallel ranks of a replica (default 1)"),
+        ("--pipeline-parallel", "pipeline stages of a replica (default 1)"),
+    ):
+        command.add_argument(flag, metavar="N", type=gpus, default=1, help=about)
+    command.add_argument("--expert-parallel", action="store_true", help="whole experts on each GPU")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -152,10 +157,11 @@ def _show(args: argparse.Namespace) -> dict[str, Any]:
     tp = _layout(args, profile.tensor_parallel if profile else 1)
     if profile is None and not tp.plain:
         raise InputError(f"profile show: expected a PROFILE with {tp}, such as atlas:h200")
-    kv_dtype = args.kv_dtype or (profile.kv_dtype if profile is not None else model.kv_dtype(args.dtype))
+    asked = args.dtype or "bf16"
+    kv_dtype = args.kv_dtype or (profile.kv_dtype if profile is not None else model.kv_dtype(asked))
     if profile is not None and not profile.fits(known_as(model), profile.dtype, tp):
         raise InputError(f"profile {profile.id!r} is for {profile.model} {profile.layout}; asked for {model.name} {tp}")
-    dtype = model.weight_dtype(args.dtype) if profile is None else profile.dtype
+    dtype = model.weight_dtype(asked) if profile is None else profile.dtype
     return _fit(model, profile, dtype, kv_dtype, tp, args.context)
 
 
@@ -167,19 +173,31 @@ def _layout(args: argparse.Namespace, tensor_parallel: int) -> Layout:
 
 
 def _profile(args: argparse.Namespace) -> Any:
-    from calibrate.models import resolve_model
-    from calibrate.profile import bundled_profile, bundled_profiles, load_profile
-    from calibrate.resolve import resolve_profile
+    return None if args.profile is None else _resolved(args.profile, args)
 
-    if args.profile is None:
-        return None
-    if args.profile in bundled_profiles():
-        return bundled_profile(args.profile)
-    if args.profile.endswith(".json"):
-        return load_profile(Path(args.profile))
-    model = resolve_model(args.model or "llama-3.1-8b")
-    kv_dtype = args.kv_dtype or model.kv_dtype(args.dtype)
-    return resolve_profile(args.profile, model, model.weight_dtype(args.dtype), _layout(args, 1), kv_dtype)
+
+def _fixed(spec: str) -> Any:
+    """The profile of a spec that is of one model, None for one that prices any."""
+    from calibrate.profile import bundled_profile, bundled_profiles, load_profile
+
+    if spec in bundled_profiles():
+        return bundled_profile(spec)
+    return load_profile(Path(spec)) if spec.endswith(".json") else None
+
+
+def _resolved(spec: str, args: argparse.Namespace, like: Any = None) -> Any:
+    """The profile of a spec for the model, types and width that are asked for; what is not asked for is as in the
+    profile `like`, else what the spec was measured with."""
+    from calibrate.models import resolve_model
+    from calibrate.resolve import measured_with, resolve_profile
+
+    fixed = _fixed(spec)
+    if fixed is not None:
+        return fixed
+    model = resolve_model(args.model or (like and like.model) or measured_with(spec))
+    asked = args.dtype or (like.dtype if like else "bf16")
+    dtype, kv_dtype = model.weight_dtype(asked), args.kv_dtype or (like.kv_dtype if like else model.kv_dtype(asked))
+    return resolve_profile(spec, model, dtype, _layout(args, like.tensor_parallel if like else 1), kv_dtype)
 
 
 def _profile_lines(profile: Any) -> list[str]:
@@ -191,22 +209,22 @@ def _profile_lines(profile: Any) -> list[str]:
     for key, value in described["provenance"].items():
         lines += [f"{key}: {item}" for item in (value if isinstance(value, list) else [value])]
     lines.append(f"content hash: {described['content_hash']}")
+    if "rests_on" in profile.points:
+        lines += ["", *_rests_on(profile.points["rests_on"])]
     if is_calibrated(profile):
         lines += ["", *calibration_lines(profile)]
-    return lines + _operator_lines(profile.points.get("rests_on", ()))
+    return lines
 
 
-def _operator_lines(operators: Sequence[dict[str, Any]]) -> list[str]:
-    """What an atlas has priced, and what each price rests on; equal lines of several groups of layers together."""
+def _rests_on(operators: list[dict[str, Any]]) -> list[str]:
+    """What each operator's time rests on, and how far it is expected to be off."""
     from kvcast import text
 
-    calls: dict[tuple[str, ...], int] = {}
-    for o in operators:
-        row = (o["name"], o["coverage"], text.percent(o["error"]) if o["error"] else "-", o["basis"])
-        calls[row] = calls.get(row, 0) + o["repeat"]
-    rows = [[name, basis, coverage, error, str(n)] for (name, coverage, error, basis), n in calls.items()]
-    heads = ["operator", "rests on", "coverage", "expected error", "calls"]
-    return ["", text.table(heads, rows, left=3)] if rows else []
+    rows = [
+        [o["name"], str(o["repeat"]), o["coverage"], text.percent(o["error"]) if o["error"] else "-", o["basis"]]
+        for o in operators
+    ]
+    return [text.table(["operator", "calls", "", "expected error", "rests on"], rows, left=5)]
 
 
 def _write_html(profile: Any, path: Path) -> None:
@@ -224,12 +242,15 @@ def _write_html(profile: Any, path: Path) -> None:
 
 
 def _diff(args: argparse.Namespace) -> dict[str, Any]:
-    from calibrate.profile import bundled_profile, bundled_profiles, load_profile
-    from kvcast.present.profile_report import diff, diff_lines
+    from calibrate.models import resolve_model
+    from kvcast.present.profile_diff import diff, diff_lines
 
-    bundled = bundled_profiles()
-    a, b = (bundled_profile(name) if name in bundled else load_profile(Path(name)) for name in (args.a, args.b))
-    changes = diff(a, b)
+    like = _fixed(args.a) or _fixed(args.b)
+    a = _resolved(args.a, args, like)
+    b = _resolved(args.b, args, like or a)
+    name = args.model or a.model or b.model
+    model = resolve_model(name) if name and b.model in (None, a.model or b.model) else None
+    changes = diff(a, b, model)
     return {"a": a.describe(), "b": b.describe(), **changes, "lines": diff_lines(a, b, changes)}
 
 

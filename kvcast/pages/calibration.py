@@ -20,7 +20,8 @@ from kvcast import figures, text
 from kvcast.jobs.runner import ROOT
 from kvcast.pages.results import mark_of, plain, plot
 from kvcast.pages.shell import Page, of_a_run
-from kvcast.present.profile_report import STEPS, calibration_lines, is_calibrated
+from kvcast.present.profile_diff import STEPS
+from kvcast.present.profile_report import calibration_lines, is_calibrated
 from kvcast.present.terms import TERMS
 from kvcast.present.verdict_text import EXTRAPOLATED_LIMIT
 from kvcast.store.runs import Run

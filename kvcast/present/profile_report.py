@@ -1,15 +1,12 @@
-"""A device profile as a person judges it: what was measured, how well the fits predict it, and what moved between two
-profiles.
+"""A device profile as a person judges it: what was measured, and how well the fits predict it.
 
 The one idea: everything is recomputed from the points in the profile; nothing is taken on trust from its label.
 
     kvcast profile show profile.json --html profile.html
-    kvcast profile diff monday.json friday.json
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections import defaultdict
 from pathlib import Path
@@ -24,16 +21,6 @@ from kvcast import text
 
 GIB = 2**30
 GOOD, POOR = 0.05, 0.10
-MOVED = 0.03
-STEPS: tuple[tuple[str, tuple[Any, ...]], ...] = (
-    ("prefill 512", ([(512, 0)], 0, 0, 0, 1)),
-    ("prefill 4096", ([(4096, 0)], 0, 0, 0, 1)),
-    ("prefill 512 over 8192 cached", ([(512, 8192)], 0, 0, 0, 1)),
-    ("decode 1 x 1024", ([], 1, 1024, 1024, 1)),
-    ("decode 32 x 2048", ([], 32, 65536, 2048, 32)),
-    ("decode 128 x 4096", ([], 128, 524288, 4096, 128)),
-    ("mixed 512 new + 32 x 2048", ([(512, 0)], 32, 65536, 2048, 33)),
-)
 
 
 def is_calibrated(profile: DeviceProfile) -> bool:
@@ -183,118 +170,3 @@ def figures(profile: DeviceProfile) -> list[Any]:
         )
         plots.append(figure)
     return plots
-
-
-# ---- what moved --------------------------------------------------------------------------------------------------
-
-
-def diff(a: DeviceProfile, b: DeviceProfile) -> dict[str, Any]:
-    """Changes from a to b: by operator at the points both measured, and whole steps. Shares; positive: b is slower."""
-    return {
-        "operators": _operator_changes(a, b),
-        "steps": _step_changes(a, b),
-        "same_points": a.content_hash == b.content_hash,
-    }
-
-
-def _operator_changes(a: DeviceProfile, b: DeviceProfile) -> list[dict[str, Any]]:
-    ours, theirs = _times(a), _times(b)
-    rows: list[dict[str, Any]] = []
-    for name in ours:
-        shared = sorted(ours[name].keys() & theirs.get(name, {}).keys())
-        changes = [theirs[name][k] / ours[name][k] - 1 for k in shared if ours[name][k] > 0]
-        if changes:
-            worst = max(range(len(changes)), key=lambda i: abs(changes[i]))
-            rows.append(
-                {
-                    "operator": name,
-                    "points": len(changes),
-                    "median": float(np.median(changes)),
-                    "worst": changes[worst],
-                    "worst_at": shared[worst],
-                }
-            )
-    only: list[dict[str, Any]] = [
-        {"operator": n, "points": 0, "median": None, "worst": None, "worst_at": f"only in {p.id}"}
-        for p, x, y in ((a, ours, theirs), (b, theirs, ours))
-        for n in x
-        if n not in y
-    ]
-    return sorted(rows, key=lambda r: -abs(r["median"])) + only
-
-
-def _times(profile: DeviceProfile) -> dict[str, dict[str, float]]:
-    """Microseconds by operator and point: raw points of a calibration, else the tables."""
-    found: dict[str, dict[str, float]] = defaultdict(dict)
-    points = profile.points
-    if is_calibrated(profile):
-        for op, shape, us, _ in points["raw"]:
-            name = op + ("".join(f" {k}={v}" for k, v in kernel_of(op, shape)) if op in AXES else "")
-            found[name][json.dumps({k: shape[k] for k in AXES[op] if k in shape} if op in AXES else shape)] = us
-        return found
-    for part, axis in (("dense", "tokens"), ("all_ranks", "tokens"), ("per_sequence", "rows")):
-        for o in points.get(part, []):
-            found[o["name"]] = {f"{axis} {x}": us * o["repeat"] for x, us in zip(o[axis], o["us"], strict=True)}
-    for part, names in (("prefill_attention", ("new", "cached")), ("decode_attention", ("batch", "context"))):
-        t = points.get(part)
-        if t:
-            found[part] = {
-                f"{names[0]} {x}, {names[1]} {y}": t["us"][i][j] * t["repeat"]
-                for i, x in enumerate(t[names[0]])
-                for j, y in enumerate(t[names[1]])
-                if t["us"][i][j] is not None
-            }
-    return found
-
-
-def _step_changes(a: DeviceProfile, b: DeviceProfile) -> list[dict[str, Any]]:
-    from calibrate.latency import step_time
-    from calibrate.models import resolve_model
-
-    if a.model is None or a.model != b.model or a.tensor_parallel != b.tensor_parallel:
-        return []
-    model = resolve_model(a.model)
-    one, two = (step_time(p, model, p.dtype, p.tensor_parallel) for p in (a, b))
-    rows = []
-    for name, shape in STEPS:
-        before, after = one.step(*shape)[0], two.step(*shape)[0]
-        rows.append({"step": name, "a_s": before, "b_s": after, "change": after / before - 1})
-    return rows
-
-
-def diff_lines(a: DeviceProfile, b: DeviceProfile, changes: dict[str, Any]) -> list[str]:
-    """For people: the largest movers first."""
-    lines = [
-        f"from {a.id} ({a.content_hash[:19]}, {a.device['name']}) to {b.id} ({b.content_hash[:19]}, {b.device['name']})"
-    ]
-    if changes["same_points"]:
-        return [*lines, "the same points: nothing moved"]
-    if changes["steps"]:
-        lines += [
-            "",
-            text.table(
-                ["step", "from", "to", "change"],
-                [
-                    [s["step"], text.seconds(s["a_s"]), text.seconds(s["b_s"]), f"{100 * s['change']:+.1f} %"]
-                    for s in changes["steps"]
-                ],
-            ),
-        ]
-    else:
-        lines.append("whole steps are not compared: the profiles are of different models or widths")
-    rows = []
-    for r in changes["operators"]:
-        if r["median"] is None:
-            rows.append([r["operator"], "-", "-", "-", r["worst_at"]])
-        else:
-            mark = "moved" if abs(r["median"]) > MOVED else ""
-            rows.append(
-                [
-                    r["operator"],
-                    str(r["points"]),
-                    f"{100 * r['median']:+.1f} %",
-                    f"{100 * r['worst']:+.1f} % at {r['worst_at']}",
-                    mark,
-                ]
-            )
-    return [*lines, "", text.table(["operator", "points in both", "median", "largest change", ""], rows)]

@@ -178,8 +178,8 @@ class Ranks:
 
 
 def _scheduled(rank: Scheduler, now_s: float) -> bool:
-    """Schedule a rank until something is, as a replica does: a request may preempt itself and is admitted again at once,
-    or memory comes back with what a step has sampled. False when all have finished, or wait for a load."""
+    """Schedule a rank until something is, as a replica does: a request may preempt itself and is admitted again at
+    once, or memory comes back with what a step has sampled. False when all have finished, or wait for a load."""
     for _ in range(4 + len(rank.running)):
         if rank.schedule(now_s):
             return True

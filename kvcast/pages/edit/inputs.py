@@ -293,9 +293,10 @@ def _system(base: Scenario) -> dict[str, Any]:
     )
     router = _select(right, "Router", list(ROUTERS), "router", help=hint(ClusterConfig, "router"))
     same_model = model == base.model.name
+    same_gpus = (profile, tensor_parallel) == (base.hardware.profile, base.hardware.tensor_parallel)  # layout, memory
     return {
         "model": replace(base.model if same_model else ModelConfig(), name=model, dtype=dtype),
-        "hardware": HardwareConfig(profile, tensor_parallel),
+        "hardware": base.hardware if same_gpus else HardwareConfig(profile, tensor_parallel),
         "cluster": replace(base.cluster, replicas=replicas, router=router),
         "cache": _cache(base.cache, policy),
         "engine": replace(base.engine, **_engine()),

@@ -1,0 +1,464 @@
+"""A model's step time from operator rows of one's own, over the atlas of the same GPU.
+
+The one idea: every operator is asked of the rows first; where they cover its shape they win, and where they do not, it
+rests on the atlas below. What neither holds is an error that names the operator. Which it was stands in
+`points.rests_on`, operator by operator.
+
+    kvcast profile show FOLDER --model qwen3-8b
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from calibrate.atlas.price import GEMM_NAMES, KV_NAMES, MOE_NAMES, TOKENS, WEIGHT_BYTES, MoeShape, Pricer, causal_pairs
+from calibrate.atlas.shapes import FORM_ERROR, Priced, along, blend, covered, neighbours
+from calibrate.atlas.steps import HOST, LAUNCH_FLOOR_S, Prefixes, points_at, with_host
+from calibrate.atlas.tables import Atlas, Table, bundled_gpus, load
+from calibrate.layout import Layout
+from calibrate.model_spec import ModelSpec
+from calibrate.models import known_as
+from calibrate.operators import attention_shape
+from calibrate.profile import DeviceProfile
+from calibrate.rows import AXES, HEADS, SHAPES, TEXTS, OperatorRows, Rows
+from calibrate.sources.roofline import GPUS
+from calibrate.step import EXTRAPOLATED, INTERPOLATED, MEASURED
+from workloads.errors import InputError
+
+US = 1e-6
+OWN = "own"
+OTHER_BOARDS = ("pcie", "nvl", "mig", "laptop", "workstation", "max-q")
+"""Boards that share a name with one in the atlas and not its clocks, memory or links."""
+SAME = {"fp16": "bfloat16", "float16": "bfloat16", "bf16": "bfloat16"}
+LAID_OUT = {
+    "gemm": ("gemm", ("m",)),
+    "prefill": ("prefill", ("batch_size", "isl")),
+    "prefixes": ("prefill", ("isl", "step")),
+    "decode": ("decode", ("batch_size", "step")),
+    "moe": ("moe", ("num_tokens",)),
+    "all_reduce": ("all_reduce", ("message_size",)),
+    "elementwise": ("elementwise", ("num_tokens",)),
+}
+"""Table as the atlas lays it out -> (operator, axes)."""
+
+
+def gpu_of(device: str) -> str | None:
+    """The atlas that a device's rows lie over, None where there is none or the board is another one."""
+    words = re.sub(r"[^a-z0-9]+", "-", device.lower())
+    if any(board in words for board in OTHER_BOARDS):
+        return None
+    return next((gpu for gpu in bundled_gpus() if re.search(rf"(^|-){gpu}($|-)", words)), None)
+
+
+# ---- rows as tables --------------------------------------------------------------------------------------------------
+
+
+def tables(rows: Rows) -> dict[str, Table]:
+    """The rows as the atlas holds its own."""
+    found = {}
+    for name, (operator, axes) in LAID_OUT.items():
+        kept = (
+            [row for row in rows.operators[operator].rows if _on_grid(name, row)] if operator in rows.operators else []
+        )
+        if kept:
+            found[f"{OWN}/{name}"] = _table(name, kept, SHAPES[operator], axes)
+    return found
+
+
+def _on_grid(name: str, row: Mapping[str, Any]) -> bool:
+    """Whether a row lies on the table's two axes: prompts over an empty cache, one prompt over a prefix, decodes of
+    equal contexts."""
+    if name == "prefill":
+        return bool(row["step"] == 0)
+    if name == "prefixes":
+        return bool(row["batch_size"] == 1)
+    return bool(row["longest"] == row["step"]) if name == "decode" else True
+
+
+def _table(name: str, rows: Sequence[Mapping[str, Any]], shape: tuple[str, ...], axes: tuple[str, ...]) -> Table:
+    labels = {c: tuple(sorted({_name(row[c]) for row in rows})) for c in shape if c in TEXTS}
+    values = [np.unique([row[axis] for row in rows]) for axis in axes]
+    place = {key: i for i, key in enumerate(sorted({_key(row, shape, labels) for row in rows}))}
+    seconds = np.full((len(place), *map(len, values)), np.nan)
+    for row in rows:
+        at = tuple(int(np.searchsorted(x, row[axis])) for x, axis in zip(values, axes, strict=True))
+        seconds[(place[_key(row, shape, labels)], *at)] = row["us"] * US
+    keys = np.array(list(place), dtype=np.int64).reshape(len(place), len(shape))
+    return Table(f"{OWN}/{name}", shape, labels, tuple(zip(axes, values, strict=True)), keys, seconds)
+
+
+def _name(text: str) -> str:
+    return SAME.get(text, text)
+
+
+def _key(row: Mapping[str, Any], shape: tuple[str, ...], labels: Mapping[str, tuple[str, ...]]) -> tuple[int, ...]:
+    return tuple(labels[c].index(_name(row[c])) if c in labels else int(row[c]) for c in shape)
+
+
+class _OwnAtlas(Atlas):
+    """An atlas of rows alone, whichever operators they are of."""
+
+    @property
+    def backends(self) -> list[str]:
+        return [OWN]
+
+
+def _atlas(rows: Rows, header: Mapping[str, Any]) -> Atlas:
+    own = tables(rows)
+    about = {
+        name: {"constant": {}, "version": _version(rows.operators[LAID_OUT[name.split("/")[1]][0]])} for name in own
+    }
+    atlas = _OwnAtlas(rows.name, {**header, "name": rows.device["name"], "tables": about}, rows.content_hash, {})
+    atlas._tables.update(own)
+    return atlas
+
+
+def _version(found: OperatorRows) -> str:
+    return str(found.about.get("version", "unknown"))
+
+
+# ---- the hardware's bound, where no atlas states it ------------------------------------------------------------------
+
+
+def _header(rows: Rows) -> dict[str, Any]:
+    """Peaks of a GPU without an atlas: of its data sheet where that is known, and never below what its own rows reach,
+    so that no measured time is held to a bound it beat."""
+    words = re.sub(r"[^a-z0-9]+", "-", str(rows.device["name"]).lower())
+    spec = next((GPUS[key] for key in sorted(GPUS, key=len, reverse=True) if key in words), None)
+    flops, bandwidth = _reached(rows)
+    flops = {"bf16": max(flops["bf16"], spec.bf16_flops if spec else 0.0), "fp8": max(flops.values())}
+    bandwidth = max(bandwidth, spec.bandwidth if spec else 0.0)
+    elementwise = {"launch_s": 3e-6, "bandwidth": 0.8 * bandwidth}
+    link = {"bandwidth": spec.link if spec else 1.0, "gpus": 1}
+    return {"flops": flops, "bandwidth": bandwidth, "elementwise": elementwise, "link": link}
+
+
+def _reached(rows: Rows) -> tuple[dict[str, float], float]:
+    """Highest FLOP/s by matrix units and highest bytes/s of any row."""
+    flops, bandwidth = {"bf16": 1.0, "fp8": 1.0}, 1.0
+    for row in _of(rows, "gemm"):
+        units = "fp8" if row["gemm_dtype"].startswith("fp8") else "bf16"
+        flops[units] = max(flops[units], 2.0 * row["m"] * row["n"] * row["k"] / (row["us"] * US))
+        size = WEIGHT_BYTES[{"bfloat16": "bf16"}.get(_name(row["gemm_dtype"]), "fp8")]
+        bandwidth = max(bandwidth, size * row["n"] * row["k"] / (row["us"] * US))
+    for row in _of(rows, "prefill"):
+        pairs = row["batch_size"] * float(causal_pairs(row["isl"], row["step"], row["window_size"]))
+        flops["bf16"] = max(flops["bf16"], 4.0 * row["num_heads"] * row["head_dim"] * pairs / (row["us"] * US))
+    for row in _of(rows, "decode"):
+        seen = (row["batch_size"] - 1) * (row["step"] + 1) + row["longest"] + 1
+        if not row["window_size"]:
+            size = 1.0 if row["kv_cache_dtype"] == "fp8" else 2.0
+            moved = 2.0 * size * row["num_key_value_heads"] * row["head_dim"] * seen
+            bandwidth = max(bandwidth, moved / (row["us"] * US))
+    return flops, bandwidth
+
+
+def _of(rows: Rows, operator: str) -> Sequence[Mapping[str, Any]]:
+    return rows.operators[operator].rows if operator in rows.operators else ()
+
+
+# ---- prices ----------------------------------------------------------------------------------------------------------
+
+
+class Own(Pricer):
+    """Prices of rows over the prices of an atlas (base; None: nothing below). `tokens` holds the points of both, so
+    that no measured time is moved between two of them."""
+
+    def __init__(self, rows: Rows, base: Pricer | None):
+        own = _atlas(rows, base.atlas.header if base else _header(rows))
+        super().__init__(base.atlas if base else own, base.backend if base else OWN)
+        self.own, self.base, self.rows = Pricer(own, OWN), base, rows
+        points = [
+            np.array([row[axis] for row in _of(rows, operator)])
+            for operator, axis in (("gemm", "m"), ("elementwise", "num_tokens"))
+        ]
+        self.tokens = np.unique(np.concatenate([base.tokens if base else TOKENS, *points])).astype(float)
+        self._held_out: dict[str, float] = {}
+
+    def _lower(self, operator: str) -> Pricer:
+        if self.base is None:
+            have = ", ".join(sorted(self.rows.operators))
+            raise InputError(
+                f"{self.rows.name}: the model needs {operator}, which these rows lack (they have {have}), and"
+                f" {self.rows.device['name']} has no atlas that it could rest on"
+            )
+        return self.base
+
+    def _wins(self, inside: bool) -> bool:
+        """Rows are taken where they cover a shape, and where there is nothing else."""
+        return inside or self.base is None
+
+    # ---- matrix multiplies -------------------------------------------------------------------------------------------
+
+    def gemm(self, dtype: str, n: int, k: int) -> Priced:
+        kind = "bf16" if dtype == "fp16" else dtype
+        rows = self.own._named("gemm", "gemm_dtype", GEMM_NAMES.get(kind, ())) if self._has("gemm") else None
+        if rows is not None:
+            weights, octaves = neighbours(rows.keys, (n, k))
+            if self._wins(octaves == 0):
+                error = self._gemm_error(kind, rows) if len(weights) > 1 or octaves else 0.0
+                return self._from_own(kind, rows, n, k, covered(weights, octaves, error))
+        if self.base is None and self._has("gemm") and self.own._named("gemm", "gemm_dtype", GEMM_NAMES["bf16"]):
+            return self._laid_out(self.own.tokens, self.own.gemm(dtype, n, k))
+        lower = self._lower("gemm")
+        return self._laid_out(lower.tokens, lower.gemm(dtype, n, k))
+
+    def _from_own(self, dtype: str, rows: Table, n: int, k: int, known: tuple[int, float, str]) -> Priced:
+        priced = self.own._gemm_rows(dtype, rows, float(n), float(k))
+        weights, _ = neighbours(rows.keys, (n, k))
+        cover, error, words = known
+        reach = min(float(self.own.tokens[np.flatnonzero(np.isfinite(rows.seconds[i]))[-1]]) for i, _ in weights)
+        at = self.own.tokens <= reach
+        seconds = along(self.own.tokens[at], priced.seconds[at], self.tokens)
+        return Priced(seconds, cover, error, f"{rows.name} {words}", reach)
+
+    def _gemm_error(self, dtype: str, rows: Table) -> float:
+        """Mean error of predicting a shape from the others, over those that lie between others; a form's where none
+        does."""
+        if dtype not in self._held_out:
+            errors = []
+            for i, key in enumerate(rows.keys):
+                others = rows.among(lambda keys, i=i: np.arange(len(keys)) != i)  # type: ignore[misc]
+                if len(others) and neighbours(others.keys, key)[1] == 0:
+                    there = np.isfinite(rows.seconds[i])
+                    guess = self.own._gemm_rows(dtype, others, float(key[1 - 1]), float(key[1])).seconds
+                    errors.append(float(np.mean(np.abs(guess[there] / rows.seconds[i][there] - 1.0))))
+            self._held_out[dtype] = float(np.mean(errors)) if errors else FORM_ERROR
+        return self._held_out[dtype]
+
+    def _has(self, operator: str) -> bool:
+        return self.own.atlas.table(OWN, operator) is not None
+
+    def _laid_out(self, x: np.ndarray, priced: Priced) -> Priced:
+        return replace(priced, seconds=along(x, priced.seconds, self.tokens), reach=min(priced.reach, float(x[-1])))
+
+    # ---- attention ---------------------------------------------------------------------------------------------------
+
+    def _inside(self, operator: str, heads: int, kv_heads: int, head_dim: int, window: int, kv_dtype: str) -> bool:
+        """Whether the rows have these heads, or lie around them, with this window and cache type."""
+        table = self.own.atlas.table(OWN, operator)
+        if table is None or KV_NAMES[kv_dtype] not in table.values("kv_cache_dtype"):
+            return False
+        rows = table.where(kv_cache_dtype=KV_NAMES[kv_dtype])
+        windows = rows.keys[:, rows.columns.index("window_size")]
+        if not ((windows > 0) == (window > 0)).any():
+            return False
+        keys = rows.keys[(windows > 0) == (window > 0)]
+        return (
+            neighbours(keys, (window, head_dim, kv_heads, heads))[1] == 0
+            if window
+            else (neighbours(keys[:, 1:], (head_dim, kv_heads, heads))[1] == 0)
+        )
+
+    def prefill(
+        self, heads: int, kv_heads: int, head_dim: int, window: int, kv_dtype: str
+    ) -> tuple[np.ndarray, Priced]:
+        shape = (heads, kv_heads, head_dim, window, kv_dtype)
+        inside = self._inside("prefill", *shape)
+        if not (self._has("prefill") and self._wins(inside)):
+            return self._lower("prefill").prefill(*shape)
+        length, priced = self.own.prefill(*shape)
+        return length, priced if inside else _unknown(priced)
+
+    def decode(
+        self, heads: int, kv_heads: int, head_dim: int, window: int, kv_dtype: str
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Priced]:
+        shape = (heads, kv_heads, head_dim, window, kv_dtype)
+        inside = self._inside("decode", *shape)
+        if not (self._has("decode") and self._wins(inside)):
+            return self._lower("decode").decode(*shape)
+        batch, context, limits, priced = self.own.decode(*shape)
+        return batch, context, limits, priced if inside else _unknown(priced)
+
+    def prefixes(self, heads: int, kv_heads: int, head_dim: int, window: int, kv_dtype: str) -> Prefixes | None:
+        """Of the rows that price these heads, where they measured two prefixes or more; work scales with the heads."""
+        table = self.own.atlas.table(OWN, "prefixes")
+        shape = (heads, kv_heads, head_dim, window, kv_dtype)
+        if table is None or window or len(table.axes[1][1]) < 2 or not self._wins(self._inside("prefill", *shape)):
+            return None
+        rows, keys, asked, _ = self.own._heads("prefixes", *shape)
+        weights, _ = neighbours(keys, asked)
+        new, cached = (axis.astype(float) for _, axis in rows.axes)
+        grids = np.array([_without_holes(new, cached, row) for row in rows.seconds])
+        seconds = blend(grids, weights, lambda row: head_dim * heads / float(keys[row][1] * keys[row][3]))
+        return new, cached, seconds
+
+    # ---- experts, all-reduce, what only moves bytes ------------------------------------------------------------------
+
+    def moe(self, shape: MoeShape, without: Sequence[int] = (0, 0, 0, 0)) -> tuple[np.ndarray, Priced]:
+        if self._experts_are_own(shape):
+            return self.own.moe(shape, without)
+        return self._lower("moe").moe(shape, without)
+
+    def _experts_are_own(self, shape: MoeShape) -> bool:
+        """Experts lie on no grid: rows are taken for the shape they measured, and where nothing else is."""
+        if not self._has("moe"):
+            return False
+        rows = self.own._named("moe", "moe_dtype", MOE_NAMES.get(shape.dtype, ()))
+        asked = (shape.hidden, shape.inter, shape.topk, shape.experts, shape.tp, shape.ep)
+        return self._wins(rows is not None and bool((rows.keys == np.array(asked)).all(axis=1).any()))
+
+    def router_in_experts(self, shape: MoeShape) -> bool:
+        return self._experts_are_own(shape) and self.rows.operators["moe"].about.get("router") == "included"
+
+    def all_reduce(self, gpus: int) -> tuple[np.ndarray, Priced]:
+        table = self.own.atlas.table(OWN, "all_reduce")
+        if table is not None and gpus in table.values("num_gpus"):
+            return self.own.all_reduce(gpus)
+        return self._lower(f"all_reduce of {gpus} GPUs").all_reduce(gpus)
+
+    def streamed(self, name: str, bytes_per_token: float) -> Priced:
+        return self.measured(name, bytes_per_token) or super().streamed(name, bytes_per_token)
+
+    def measured(self, name: str, bytes_per_token: float) -> Priced | None:
+        """At equal bytes: what only moves bytes takes as long over half as many tokens twice as wide."""
+        table, name = self.own.atlas.table(OWN, "elementwise"), name.removeprefix("shared_")
+        if table is None or name not in table.labels["name"]:
+            return None
+        rows = table.where(name=name)
+        weights, _ = neighbours(rows.keys, (bytes_per_token,))
+        tokens, total, reach = rows.axes[0][1].astype(float), np.zeros(len(self.tokens)), np.inf
+        for row, weight in weights:
+            there = np.flatnonzero(np.isfinite(rows.seconds[row]))
+            width = float(rows.keys[row, 0]) / bytes_per_token
+            seconds = np.maximum.accumulate(rows.seconds[row][there])
+            total = total + weight * along(tokens[there] * width, seconds, self.tokens)
+            reach = min(reach, float(tokens[there[-1]]) * width)
+        if len(weights) == 1 and rows.keys[weights[0][0], 0] == bytes_per_token:
+            return Priced(total, MEASURED, 0.0, f"{rows.name} measured shape", reach)
+        return Priced(total, INTERPOLATED, FORM_ERROR, f"{rows.name} at equal bytes", reach)
+
+
+def _unknown(priced: Priced) -> Priced:
+    """Rows of other heads, with nothing better below: a form."""
+    return replace(priced, cover=EXTRAPOLATED, error=FORM_ERROR, basis=f"{priced.basis.split()[0]} of other heads")
+
+
+def _without_holes(new: np.ndarray, cached: np.ndarray, grid: np.ndarray) -> np.ndarray:
+    """[new, cached] with what was too large to measure grown by its pairs, and linear between two measured prefixes."""
+    filled = np.empty_like(grid)
+    for i, row in enumerate(grid):
+        there = np.flatnonzero(np.isfinite(row))
+        if not len(there):
+            filled[i] = filled[i - 1] * causal_pairs(new[i], cached) / causal_pairs(new[i - 1], cached)
+            continue
+        pairs = causal_pairs(new[i], cached) / causal_pairs(new[i], cached[there[-1]])
+        filled[i] = np.interp(cached, cached[there], row[there]) * np.maximum(pairs, 1.0)
+    return filled
+
+
+# ---- a profile -------------------------------------------------------------------------------------------------------
+
+
+def own_profile(
+    rows: Rows, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str | None = None
+) -> DeviceProfile:
+    """The profile of a folder's rows for any model at any width. InputError names an operator that is nowhere."""
+    price = Own(rows, Pricer(load(rows.gpu)) if rows.gpu else None)
+    _check_kinds(price, model)
+    kv = kv_dtype or model.kv_dtype(dtype)
+    table = points_at(price, model, dtype, kv, Layout(tp))
+    host = (rows.host["step_us"] * US, rows.host["sequence_us"] * US) if "step_us" in rows.host else HOST["async"]
+    floor = rows.host.get("launch_us_per_layer", LAUNCH_FLOOR_S / US) * US
+    table = with_host(table, *host, model.layers * floor)
+    table |= _measured_mixes(price, model, tp, kv)
+    mine = [o for o in table["rests_on"] if o["basis"].startswith(OWN)]
+    kernels = sorted({f"{k}: {found.about.get('kernels', 'unknown')}" for k, found in rows.operators.items()})
+    note = f"{len(mine)} of {len(table['rests_on'])} operators are priced from rows of {rows.name}"
+    rest = f", the others rest on atlas:{rows.gpu}" if rows.gpu else ", the others are formulas"
+    note += rest if len(mine) < len(table["rests_on"]) else ""
+    return DeviceProfile(
+        id=rows.name,
+        kind="atlas",
+        label=_label(rows, note),
+        device={"name": rows.device["name"], "memory_gib": rows.device["memory_gib"]},
+        model=known_as(model),
+        dtype=dtype,
+        kv_dtype=kv,
+        tensor_parallel=tp,
+        provenance={
+            "source": _joined(rows, "source") + (f" over atlas:{rows.gpu}" if rows.gpu else ""),
+            "licence": next((f.about["licence"] for f in rows.operators.values() if "licence" in f.about), "yours"),
+            "version": _joined(rows, "version"),
+            "date": min((f.about["date"] for f in rows.operators.values() if "date" in f.about), default="unknown"),
+            "kernels": "; ".join(kernels),
+            "device": dict(rows.device),
+            "rows_hash": rows.content_hash,
+            "notes": [f"{note}.", *_host_notes(rows), *rows.notes],
+        },
+        points=table,
+    )
+
+
+def _label(rows: Rows, note: str) -> str:
+    mark = f"NOT A MEASUREMENT OF A GPU ({rows.rehearsal}); " if rows.rehearsal else ""
+    return mark + note
+
+
+def _joined(rows: Rows, key: str) -> str:
+    return ", ".join(sorted({str(found.about.get(key, "unknown")) for found in rows.operators.values()}))
+
+
+def _host_notes(rows: Rows) -> list[str]:
+    if "step_us" in rows.host:
+        step, sequence = rows.host["step_us"], rows.host["sequence_us"]
+        return [f"Host time was measured: {step:.0f} us a step, {sequence:.1f} us a sequence."]
+    return ["0.6 ms a step and 15 us a sequence of host time are included, as asynchronous engines take."]
+
+
+def _check_kinds(price: Own, model: ModelSpec) -> None:
+    """Attention that has no rows of its own needs an atlas below."""
+    words = {"mla": "latent attention (MLA)", "linear": "linear attention"}
+    for group in model.layer_groups:
+        if group.attention.kind in words:
+            price._lower(words[group.attention.kind])
+
+
+def _measured_mixes(price: Own, model: ModelSpec, tp: int, kv_dtype: str) -> dict[str, Any]:
+    """What was measured of calls that hold both kinds, and of unequal contexts, for the very heads of a model of equal
+    layers."""
+    kinds = {group.attention for group in model.layer_groups}
+    (attention, *others) = kinds
+    if others or attention.kind != "full":
+        return {}
+    heads = attention_shape(model, tp)
+    asked = (heads["heads"], heads["kv_heads"], heads["head_dim"], 0, kv_dtype)
+    if not (price._inside("prefill", *asked) and price._inside("decode", *asked)):
+        return {}
+    shape = dict(zip(HEADS, (None, 0, heads["head_dim"], heads["kv_heads"], heads["heads"]), strict=True))
+    found = {
+        tuple(row[axis] for axis in AXES["mixed"]): row["us"]
+        for row in _of(price.rows, "mixed")
+        if all(row[c] == v for c, v in shape.items() if v is not None)
+        and _name(row["kv_cache_dtype"]) == KV_NAMES[kv_dtype]
+    }
+    axes = [sorted({k[i] for k in found}) for i in range(4)]
+    more: dict[str, Any] = {}
+    if found and all(len(axis) > 1 for axis in axes):
+        us = [[[[found.get((n, c, b, k)) for k in axes[3]] for b in axes[2]] for c in axes[1]] for n in axes[0]]
+        new, cached, batch, step = axes
+        more["mixed_attention"] = {
+            "repeat": model.layers,
+            "new": new,
+            "cached": cached,
+            "batch": batch,
+            "context": [s + 1 for s in step],
+            "us": us,
+        }
+    form = price.rows.form
+    if "skew" in form:
+        more["skew"] = form["skew"]
+    elif form:
+        mb = 2e-6 * WEIGHT_BYTES[kv_dtype] * heads["kv_heads"] * heads["head_dim"]
+        more["unequal"] = {
+            "overhead_us": form["overhead_us"],
+            "longest_us": form["longest_us"],
+            "token_us": form["mb_us"] * mb,
+            "sequence_us": form["sequence_us"],
+        }
+    return more

@@ -1,0 +1,214 @@
+"""Operator rows: one time a row, by the operator's shape, the same rows whoever measured them.
+
+The one idea: a row knows its operator, its shape and its time, and nothing of a model; so rows of one's own, of another
+project's profiler and of the atlas add up to any model whose shapes lie among them. A folder of one's own holds a CSV
+file an operator, with the columns of the atlas, and operators.json: device, and kernels, version and date by operator.
+
+    python -c "from calibrate.rows import read_rows; from pathlib import Path; print(*read_rows(Path('mine')).lines(),
+    sep='\\n')"
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from workloads.errors import InputError
+from workloads.limits import Limit
+from workloads.table import TEXT, WHOLE, Kind, number, read_table
+
+HEADER = "operators.json"
+SCHEMA = 1
+HEADS = ("kv_cache_dtype", "window_size", "head_dim", "num_key_value_heads", "num_heads")
+SHAPES: dict[str, tuple[str, ...]] = {
+    "gemm": ("gemm_dtype", "n", "k"),
+    "prefill": HEADS,
+    "decode": HEADS,
+    "mixed": HEADS,
+    "moe": ("moe_dtype", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size"),
+    "all_reduce": ("num_gpus",),
+    "elementwise": ("name", "bytes_per_token"),
+    "host": (),
+}
+"""Operator -> the columns that name a kernel's shape, as in the atlas. bytes_per_token: what ELEMENTWISE counts."""
+AXES: dict[str, tuple[str, ...]] = {
+    "gemm": ("m",),
+    "prefill": ("batch_size", "isl", "step"),
+    "decode": ("batch_size", "step", "longest"),
+    "mixed": ("isl", "step", "batch_size", "decode_step"),
+    "moe": ("num_tokens",),
+    "all_reduce": ("message_size",),
+    "elementwise": ("num_tokens",),
+    "host": ("sequences",),
+}
+"""Operator -> the columns it runs along. step: tokens in the KV cache before the call, so a decode attends to step + 1;
+longest: the same of the longest sequence of the batch; message_size: 16-bit elements."""
+ELEMENTWISE = {"embedding": 2, "norm": 8, "silu_mul": 6, "relu2": 4}
+"""Bytes of a token per element of an operator's width, as the atlas counts them; of the others what they move."""
+TEXTS = ("gemm_dtype", "moe_dtype", "kv_cache_dtype", "name")
+TIME = Kind(number, Limit(1e-6, 1e12, ""), "microseconds above zero")
+
+
+@dataclass(frozen=True)
+class OperatorRows:
+    """The rows of one operator. about: kernels, version, date, source and whatever else says where they come from."""
+
+    rows: tuple[dict[str, Any], ...] = field(repr=False)
+    about: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Everything measured on one device. name: of the folder; device: {"name", "memory_gib", ..}; gpu: the atlas it
+    lies over, None where there is none; rehearsal: why these times say nothing about a GPU, "" when they do; host:
+    microseconds a step, a sequence and a layer's launches, where measured; form: how decode attention of unequal
+    contexts goes, fitted ("overhead_us", "longest_us", "mb_us", "sequence_us") or as a share of the way to the longest
+    ("skew")."""
+
+    name: str
+    device: Mapping[str, Any]
+    gpu: str | None
+    operators: Mapping[str, OperatorRows]
+    rehearsal: str = ""
+    host: Mapping[str, float] = field(default_factory=dict)
+    form: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def content_hash(self) -> str:
+        """sha256 of the rows: equal hashes mean equal numbers."""
+        rows = {operator: found.rows for operator, found in self.operators.items()}
+        text = json.dumps([rows, dict(self.host), dict(self.form)], sort_keys=True, separators=(",", ":"))
+        return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+    def lines(self) -> list[str]:
+        """For people: what was measured, with what, when."""
+        head = [
+            f"{self.name}: {self.device['name']}" + (f", over atlas:{self.gpu}" if self.gpu else ", no atlas below")
+        ]
+        head += [f"NOT A MEASUREMENT OF A GPU: {self.rehearsal}"] if self.rehearsal else []
+        return [*head, *(_line(operator, found) for operator, found in self.operators.items()), *self.notes]
+
+
+def _line(operator: str, found: OperatorRows) -> str:
+    shapes = {tuple(row[c] for c in SHAPES[operator]) for row in found.rows}
+    about = ", ".join(found.about[k] for k in ("kernels", "version", "date") if found.about.get(k))
+    return f"{operator}: {len(found.rows)} rows of {len(shapes)} shapes ({about})"
+
+
+def once(operator: str, rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """The rows in order, the median where a shape was measured more than once. Times are rounded to six digits."""
+    columns = (*SHAPES[operator], *AXES[operator])
+    times: dict[tuple[Any, ...], list[float]] = {}
+    for row in rows:
+        times.setdefault(tuple(row[c] for c in columns), []).append(row["us"])
+    return tuple(
+        {**dict(zip(columns, key, strict=True)), "us": float(f"{median(us):.6g}")} for key, us in sorted(times.items())
+    )
+
+
+def write_rows(rows: Rows, folder: Path) -> list[Path]:
+    """Writes the folder, the header last: a reader sees a whole set or, while it is written, none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    header = folder / HEADER
+    header.unlink(missing_ok=True)
+    for operator in SHAPES:
+        (folder / f"{operator}.csv").unlink(missing_ok=True)
+    written = [_write_table(folder / f"{name}.csv", name, found.rows) for name, found in rows.operators.items()]
+    document = {
+        "schema": SCHEMA,
+        "kind": "kvcast operator rows",
+        "device": dict(rows.device),
+        "gpu": rows.gpu,
+        "rehearsal": rows.rehearsal,
+        "host": dict(rows.host),
+        "form": dict(rows.form),
+        "notes": list(rows.notes),
+        "operators": {name: dict(found.about) for name, found in rows.operators.items()},
+    }
+    part = header.with_suffix(".part")
+    part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    os.replace(part, header)
+    return [*written, header]
+
+
+def _write_table(path: Path, operator: str, rows: Sequence[Mapping[str, Any]]) -> Path:
+    columns = (*SHAPES[operator], *AXES[operator], "us")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([row[c] for c in columns] for row in rows)
+    path.write_text(text.getvalue(), encoding="utf-8")
+    return path
+
+
+def is_rows(folder: Path) -> bool:
+    """Whether a folder holds operator rows."""
+    return (folder / HEADER).is_file()
+
+
+def read_rows(folder: Path) -> Rows:
+    """Reads a folder; InputError names file, row, field and what was expected."""
+    header = _header(folder / HEADER)
+    operators = {
+        name: OperatorRows(once(name, _read_table(folder / f"{name}.csv", name)), about)
+        for name, about in header["operators"].items()
+    }
+    return Rows(
+        name=folder.resolve().name,
+        device=header["device"],
+        gpu=header["gpu"],
+        operators=operators,
+        rehearsal=header["rehearsal"],
+        host=header["host"],
+        form=header["form"],
+        notes=tuple(header["notes"]),
+    )
+
+
+def _read_table(path: Path, operator: str) -> list[dict[str, Any]]:
+    kinds = {c: TEXT if c in TEXTS else WHOLE for c in (*SHAPES[operator], *AXES[operator])}
+    return read_table(path, {**kinds, "us": TIME})
+
+
+_FIELDS: dict[str, tuple[type, ...]] = {
+    "device": (dict,),
+    "gpu": (str, type(None)),
+    "rehearsal": (str,),
+    "host": (dict,),
+    "form": (dict,),
+    "notes": (list,),
+    "operators": (dict,),
+}
+
+
+def _header(path: Path) -> dict[str, Any]:
+    try:
+        header = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise InputError(f"{path}: not the header of a folder of operator rows ({e})") from None
+    if not isinstance(header, dict) or header.get("schema") != SCHEMA:
+        found = header.get("schema") if isinstance(header, dict) else type(header).__name__
+        raise InputError(f"{path}: field schema is {found!r}; expected {SCHEMA}, kvcast operator rows")
+    for name, types in _FIELDS.items():
+        if not isinstance(header.get(name, 0), types):
+            raise InputError(f"{path}: field {name} is {header.get(name)!r}; expected {types[0].__name__}")
+    memory = header["device"].get("memory_gib")
+    if not isinstance(memory, int | float) or not memory > 0 or not isinstance(header["device"].get("name"), str):
+        raise InputError(f"{path}: field device is {header['device']!r}; expected a name and memory_gib above zero")
+    for name, about in header["operators"].items():
+        if name not in SHAPES:
+            raise InputError(f"{path}: operator {name!r}: expected one of {', '.join(SHAPES)}")
+        if not isinstance(about, dict):
+            raise InputError(f"{path}: operators.{name} is {about!r}; expected kernels, version and date")
+    if not header["operators"]:
+        raise InputError(f"{path}: field operators is empty; expected at least one of {', '.join(SHAPES)}")
+    return header
