@@ -10,10 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from sim.engine import Cache, Scheduler
 from sim.engines import ENGINES
 from sim.recording import COMPLETED, UNFINISHED
 from sim.scenario import EngineParams, TierParams
 from sim.simulate import run
+from tests.test_engines import members
 from tests.test_fleet import same, shaken
 from tests.worlds import LinearSteps, UnitSteps, plain, random_workload
 from workloads.errors import InputError
@@ -206,3 +208,11 @@ def test_the_step_log_tells_of_all_ranks() -> None:
 def test_what_ranks_cannot_do_is_refused(given, step_time, says: str) -> None:
     with pytest.raises(InputError, match=says):
         run(plain([0], [4], [2]), params(), step_time, **given)
+
+
+def test_ranks_have_all_that_a_scheduler_has() -> None:
+    replicas: list = []
+    run(random_workload(0), params(), Together(2), on_end=replicas.extend)
+    scheduler = replicas[0].scheduler
+    assert [name for name in members(Scheduler) if not hasattr(scheduler, name)] == []
+    assert [name for name in members(Cache) if not hasattr(scheduler.cache, name)] == []

@@ -3,7 +3,7 @@
 The one idea: `--data-parallel-size` is attention data-parallel ranks of one engine where the model has experts (vLLM)
 or where DP attention is on (SGLang), else replicas; SGLang's tensor-parallel size and limits are of all ranks.
 
->>> settled("vllm", ["model.name=deepseek-v3", f"{RANKS}=8"])
+>>> settled(VLLM, ["model.name=deepseek-v3", f"{RANKS}=8"])
 (['model.name=deepseek-v3', 'hardware.attention_dp=8'], [])
 """
 
