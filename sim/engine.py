@@ -17,6 +17,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -179,7 +180,7 @@ class Engine:
     """The rules of one engine, and what it has. A third one is a package with these, and a row in `sim.engines`."""
 
     title: str  #: as its makers write it
-    version: str  #: whose rules, for every summary
+    version: str  #: whose rules, for every summary; with sim.recording.UNVERIFIED where no recorded case checks them
     check: Callable[[EngineParams, bool], None]  #: InputError for what it has no rule for; True: cache events wanted
     problems: Callable[[EngineConfig | EngineParams], Iterator[str]]  #: a line for each key that contradicts another
     check_policy: Callable[[str, Mapping[str, Any]], None]  #: InputError for an eviction policy or its parameters
@@ -191,6 +192,7 @@ class Engine:
     budget: tuple[str, str]  #: the [engine] key that bounds the prefill tokens of a step, and that in words
     own_policies: tuple[str, ...]  #: eviction policies that the engine itself has
     try_policies: tuple[str, ...]  #: those worth a try in place of another
+    longest_prompt: Callable[[EngineParams], float] = lambda _: inf  #: of a request that it takes, tokens
     most_seqs: Callable[[float], int] | None = None  #: max_num_seqs where no GPU says it, by whole contexts that fit
     ranks_in_turn: bool = False  #: requests go to attention data-parallel ranks in turn, not to the least loaded
     prefill_pauses: bool = False  #: decodes wait while a prompt is computed

@@ -55,7 +55,9 @@ class UnitTogether(UnitSteps):
 
 
 def params(semantics: str = "vllm", ranks: int = 2, **given) -> EngineParams:
-    return EngineParams(**{"kv_blocks": 100, "block_size": 4, "semantics": semantics, "ranks": ranks, **given})
+    """Scheduling a step ahead only where it is asked for."""
+    plain_vllm = {"kv_blocks": 100, "block_size": 4, "async_scheduling": False}
+    return EngineParams(**{**plain_vllm, "semantics": semantics, "ranks": ranks, **given})
 
 
 # -- by hand ---------------------------------------------------------------------------------------------------------
@@ -126,8 +128,8 @@ def test_requests_go_to_the_rank_with_the_fewest() -> None:
 # -- against replicas, and stepping ----------------------------------------------------------------------------------
 
 KINDS = {
-    "vllm": {},
-    "vllm, one block at a time": {"kv_blocks": 26, "max_num_seqs": 4},
+    "vllm": {"async_scheduling": False},
+    "vllm, one block at a time": {"kv_blocks": 26, "max_num_seqs": 4, "async_scheduling": False},
     "asynchronous": {"async_scheduling": True, "kv_blocks": 30},
     "sglang": {"semantics": "sglang", "block_size": 1, "kv_blocks": 150, "chunked_prefill_size": 16},
     "tier": {"tiers": (TierParams("ram", 200, 1e6, 0.001, 4096),), "kv_blocks": 40},

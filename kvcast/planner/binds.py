@@ -28,6 +28,8 @@ MORE = {
     HOST: "a 20 % faster host",
 }
 """What is not "20 % more" of something."""
+HOST_KEYS = ("step_overhead_ms", "frontend_ms", "frontend_us_per_prompt_token", "frontend_us_per_output_token")
+"""Of [engine]: what a faster host divides."""
 LEAST_PART = 0.25
 """Of what +20 % replicas gain: a resource that gains less does not bind alone."""
 
@@ -106,11 +108,11 @@ def _faster(scenario: Scenario, profile: DeviceProfile, resource: str) -> Trial 
 def _sooner(scenario: Scenario, profile: DeviceProfile) -> Trial | str:
     """Host time divided by 1.2: that of [engine], and what the profile's own step times contain."""
     engine, inside = scenario.engine, has_host_time(profile)
-    if not (engine.step_overhead_ms or engine.frontend_ms or inside):
+    rate = engine.frontend_requests_per_s
+    if not (inside or rate or any(getattr(engine, key) for key in HOST_KEYS)):
         return "no host time in this scenario: engine.step_overhead_ms and frontend_ms are 0"
-    engine = replace(
-        engine, step_overhead_ms=engine.step_overhead_ms / (1 + SHARE), frontend_ms=engine.frontend_ms / (1 + SHARE)
-    )
+    sooner = {key: getattr(engine, key) / (1 + SHARE) for key in HOST_KEYS}
+    engine = replace(engine, **sooner, frontend_requests_per_s=rate and rate * (1 + SHARE))
     return Trial(replace(scenario, engine=engine), HOST if inside else "", full=True)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvcast.planner.flags import A2A, DEEPEP, DEEPEP_MODES, DP_ATTENTION, EP_SIZE, RANKS, SGLANG
+from kvcast.planner.flags import A2A, DEEPEP, DEEPEP_MODES, DP_ATTENTION, EP_SIZE, RANKS, SGLANG, TRTLLM, VLLM
 from workloads.errors import InputError
 
 DIVIDED = ("engine.max_num_seqs", "engine.chunked_prefill_size")
@@ -22,24 +22,27 @@ DIVIDED = ("engine.max_num_seqs", "engine.chunked_prefill_size")
 def settled(engine: str, sets: Sequence[str]) -> tuple[list[str], list[str]]:
     """(scenario keys with the layout's in place of what stood for them, flags that are not modelled)."""
     given = dict(one.split("=", 1) for one in sets)
-    together = given.get(DP_ATTENTION) == "true" if engine == SGLANG else _has_experts(given)
+    together = _has_experts(given) if engine == VLLM else given.get(DP_ATTENTION) == "true"
     ranks = int(given.get(RANKS, 1)) if together else 1
     kept: list[str] = []
+    if engine == TRTLLM and together:  # one GPU an attention rank
+        ranks = int(given.get("hardware.tensor_parallel", 1))
+        kept.append(f"hardware.attention_dp={ranks}")
     for one in sets:
         key, value = one.split("=", 1)
         if key == RANKS:
             kept.append(f"hardware.attention_dp={ranks}" if together else f"cluster.replicas={value}")
-        elif engine == SGLANG and ranks > 1 and key == "hardware.tensor_parallel" and int(value) % ranks == 0:
+        elif engine != VLLM and ranks > 1 and key == "hardware.tensor_parallel" and int(value) % ranks == 0:
             kept.append(f"{key}={int(value) // ranks}")
         elif engine == SGLANG and ranks > 1 and key in DIVIDED and int(value):
             kept.append(f"{key}={max(int(value) // ranks, 1)}")
         elif key not in (DP_ATTENTION, A2A, DEEPEP, EP_SIZE):
             kept.append(one)
-    return _experts(given, kept) if engine == SGLANG else (kept, [])
+    return (kept, []) if engine == VLLM else _experts(given, kept)
 
 
 def _experts(given: dict[str, str], kept: list[str]) -> tuple[list[str], list[str]]:
-    """SGLang's expert-parallel size and all-to-all."""
+    """Expert-parallel size and all-to-all, as SGLang and TensorRT-LLM have them."""
     wrong: list[str] = []
     if EP_SIZE in given:
         if given[EP_SIZE] == given.get("hardware.tensor_parallel", "1"):  # as asked: of all ranks
