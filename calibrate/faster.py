@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from calibrate import latency
+from calibrate.host import NONE, OPERATOR, HostTime
 from calibrate.latency import EXTRAPOLATED, StepTime
 from calibrate.models import ModelSpec
 from calibrate.profile import DeviceProfile
@@ -33,9 +34,8 @@ ALL_REDUCES = (
     *("all_gather_reduce_scatter", "all_to_all", "pipeline_send"),
 )
 """Operators of a profile in which the GPUs of a replica wait for each other's results."""
-HOST_TIMES = ("step_s", "sequence_s", "step_overhead_us", "launch_floor_us")
-"""Host time among the points of a roofline and of tables."""
-HOST_OPERATOR = "host_per_sequence"
+HOST_TIMES = ("step_overhead_us", "launch_floor_us")
+"""Host time among the points of a profile that was measured with its host."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,14 @@ class FasterTogether(Faster):
         return base * (then / now), np.full(k, EXTRAPOLATED, np.int8)
 
 
-def faster(step_time: StepTime, profile: DeviceProfile, model: ModelSpec, dtype: str, resource: str) -> StepTime:
-    """`step_time` with 20 % more of a resource: a key of RESOURCES, INTERCONNECT or HOST. InputError where that is
-    unknown."""
-    now, then = (latency.step_time(one, model, dtype, profile.layout) for one in compared(profile, dtype, resource))
+def faster(
+    step_time: StepTime, profile: DeviceProfile, model: ModelSpec, dtype: str, resource: str, host: HostTime = NONE
+) -> StepTime:
+    """`step_time` with 20 % more of a resource: a key of RESOURCES, INTERCONNECT or HOST; `host` is the engine's time
+    in it, which stays as it is. InputError where that is unknown."""
+    now, then = (
+        latency.step_time(one, model, dtype, profile.layout, host=host) for one in compared(profile, dtype, resource)
+    )
     return (FasterTogether if profile.layout.attention_dp > 1 else Faster)(step_time, now, then)
 
 
@@ -111,11 +115,8 @@ def compared(profile: DeviceProfile, dtype: str, resource: str) -> tuple[DeviceP
 def _sooner_connected(profile: DeviceProfile) -> dict[str, Any]:
     if profile.layout.gpus == 1:
         raise InputError("one GPU a replica: nothing to connect")
-    if profile.kind == "roofline":
-        raise InputError(
-            f"{profile.id}: its efficiencies at tensor_parallel {profile.tensor_parallel} contain the all-reduces,"
-            " whose time is not known apart"
-        )
+    if "all_reduce_share" in profile.points:
+        return {**profile.points, "all_reduce_share": profile.points["all_reduce_share"] / (1 + SHARE)}
     parts = {name: profile.points[name] for name in ("dense", "all_ranks") if name in profile.points}
     sooner: dict[str, Any] = {
         name: [_sooner(op) if op["name"] in ALL_REDUCES else op for op in ops] for name, ops in parts.items()
@@ -133,7 +134,7 @@ def has_host_time(profile: DeviceProfile) -> bool:
 def _sooner_launched(points: dict[str, Any]) -> dict[str, Any]:
     less = {name: points[name] / (1 + SHARE) for name in HOST_TIMES if name in points}
     rows = (
-        {"per_sequence": [_sooner(op) if op["name"] == HOST_OPERATOR else op for op in points["per_sequence"]]}
+        {"per_sequence": [_sooner(op) if op["name"] == OPERATOR else op for op in points["per_sequence"]]}
         if "per_sequence" in points
         else {}
     )

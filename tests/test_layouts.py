@@ -38,7 +38,6 @@ from workloads.errors import InputError
 
 V3, QWEN = resolve_model("deepseek-v3"), resolve_model("qwen3-235b-a22b")
 EP8, DP8 = Layout(8, expert_parallel=True), Layout(1, attention_dp=8, expert_parallel=True)
-QUIET = {"host": (0.0, 0.0), "launch_floor_s": 0.0}
 
 # -- weights and KV by hand ------------------------------------------------------------------------------------------
 
@@ -121,7 +120,7 @@ def test_an_expert_parallel_rank_is_the_tables_own_row() -> None:
         found = {o.name: o for o in operators("h200", V3, "fp8_block", "bf16", layout)}
         there = np.isfinite(seconds)
         assert found["experts"].seconds[there] == pytest.approx(seconds[there], rel=1e-6)
-        assert found["experts"].error == 0.0
+        assert found["experts"].basis == "vllm/moe measured shape"
         assert found["experts"].axis == ("all tokens" if layout == DP8 else "tokens")
         assert ("all_gather_reduce_scatter" in found) == (layout == DP8)
         assert ("all_reduce" in found) == (layout == EP8)  # ranks of one tensor-parallel group hold the same tokens
@@ -219,7 +218,7 @@ def test_a_lone_rank_is_slower_than_a_rank_of_tensor_parallel_and_all_of_them_fa
 
 
 def test_a_rank_waits_for_the_slowest_and_idle_ones_run_one_token() -> None:
-    table = points(load("h200"), V3, "fp8_block", "bf16", DP8, **QUIET)
+    table = points(load("h200"), V3, "fp8_block", "bf16", DP8)
     times = LockStepTime(table, 8)
     one, other = ([], 4, 4000, 1000, 4), ([], 64, 64_000, 1000, 64)
     shared = [sum(np.interp(t, o["tokens"], o["us"]) * o["repeat"] for o in table["all_ranks"]) for t in (11, 71, 74)]
@@ -231,7 +230,7 @@ def test_sparse_attention_is_its_projections_and_the_rest_of_the_module() -> Non
     """DeepSeek-V3.2 at TP 8: the module's own table, put together again from its parts; over a prefix at least what
     SGLang's kernels take."""
     model = resolve_model("deepseek-v3.2")
-    table = points(load("h200"), model, "fp8_block", "bf16", Layout(8), **QUIET)
+    table = points(load("h200"), model, "fp8_block", "bf16", Layout(8))
     found = [o for o in operators("h200", model, "fp8_block", "bf16", Layout(8)) if o.name == "sparse_projections"]
     assert sum(o.repeat for o in found) == 61
     decode = table["decode_attention"]
@@ -261,7 +260,7 @@ def test_every_gpu_prices_sparse_attention_and_says_how(gpu: str, name: str) -> 
     table = points(load(gpu), resolve_model(name), "fp8_block", "bf16", Layout(8))
     bases = {o["name"]: (o["coverage"], o["error"]) for o in table["rests_on"]}
     assert bases["sparse_prefill"] == (("extrapolated", 0.3) if gpu == "l40s" else ("interpolated", 0.15))
-    assert bases["sparse_decode"] == (("extrapolated", 0.3) if gpu == "l40s" else ("measured", 0.0))
+    assert bases["sparse_decode"] == (("extrapolated", 0.3) if gpu == "l40s" else ("measured", SPARSE_ERROR / 2))
 
 
 def test_a_profile_of_a_layout_comes_back_from_its_file(tmp_path) -> None:
@@ -416,7 +415,7 @@ def test_profile_show_prices_a_layout_and_says_what_each_operator_rests_on(capsy
     assert main(asked.split()) == 0
     told = capsys.readouterr().out
     assert "tensor_parallel 1, attention_dp 2, expert_parallel" in told
-    assert re.search(r"experts +48 +measured +- +vllm/moe measured shape\n", told)
+    assert re.search(r"experts +48 +measured +[\d.]+ % +vllm/moe measured shape\n", told)
     assert re.search(r"all_gather_reduce_scatter +48 +interpolated +- +nccl/all measured", told)
     assert "on each of 2 attention_dp ranks" in told
     assert main(["profile", "show", "--model", "qwen3-30b-a3b", "--attention-dp", "2"]) == 2
@@ -511,7 +510,7 @@ PACKAGE = [  # aiconfigurator-core 0.12's own sums of operators, ms: decode (bat
 def test_whole_passes_at_a_layout_are_near_the_packages_own(name, gpu, dtype, layout, passes) -> None:
     """Every rank with the same work. Not compared where the two differ by intent: one DeepSeek sequence, whose blocks
     are all launches, and tensor-parallel prefill, where the package counts four all-reduces a layer."""
-    table = points(load(gpu), resolve_model(name), dtype, "bf16", layout, **QUIET)
+    table = points(load(gpu), resolve_model(name), dtype, "bf16", layout)
     times = LockStepTime(table, layout.attention_dp) if layout.attention_dp > 1 else TableStepTime(table)
     for asked, ms in passes.items():
         n, context = asked if len(asked) == 2 else (0, 0)

@@ -30,7 +30,7 @@ def gather_scatter(price: Pricer, gpus: int, hidden: int) -> tuple[np.ndarray, P
     bits: how engines bring tokens to experts when nothing else is asked for."""
     tokens = price.tokens
     size = tokens * hidden
-    nccl = price.atlas.table("nccl", "all")
+    nccl = price.atlas.table("nccl", "all") if price.link == price.own_link else None
     rows = (
         [] if nccl is None else [nccl.where(op_name=name, num_gpus=gpus) for name in ("all_gather", "reduce_scatter")]
     )
@@ -38,7 +38,7 @@ def gather_scatter(price: Pricer, gpus: int, hidden: int) -> tuple[np.ndarray, P
         x = nccl.axes[0][1].astype(float)
         seconds = np.sum([along(x, completed([x], table.seconds[0]), size) for table in rows], axis=0)
         return tokens, Priced(seconds, INTERPOLATED, 0.0, "nccl/all measured (all_gather and reduce_scatter)")
-    moved = 2.0 * (gpus - 1) / gpus * 2.0 * size / link(price)
+    moved = 2.0 * (gpus - 1) / gpus * 2.0 * size / price.link_bandwidth
     seconds = 2.0 * HOP_S * np.ceil(np.log2(gpus)) + moved
     return tokens, Priced(seconds, EXTRAPOLATED, FORM_ERROR, "latency and bytes over the link")
 
@@ -48,10 +48,12 @@ def deepep(price: Pricer, backend: str, gpus: int, hidden: int, topk: int, exper
     the call's constant goes by the elements that a token sends; of other numbers of GPUs by the share that leaves."""
     low = backend == LOW_LATENCY
     tokens, latency = price.tokens, 2.0 * HOP_S * np.ceil(np.log2(gpus))
-    table = price.atlas.table(price.backend, "all_to_all")
+    table = price.atlas.table(price.backend, "all_to_all") if price.link == price.own_link else None
     if table is None:
         leaves = tokens * min(topk, gpus - 1) * hidden * (1.0 + 2.0)  # fp8 there, bf16 back
-        form = Priced(latency + leaves / link(price), EXTRAPOLATED, FORM_ERROR, "latency and bytes over the link")
+        form = Priced(
+            latency + leaves / price.link_bandwidth, EXTRAPOLATED, FORM_ERROR, "latency and bytes over the link"
+        )
         return tokens, form
     rows = table.where(comm_backend="deepep_ll" if low else "deepep_ht")
     measured_gpus = int(price.atlas.header["tables"][table.name]["constant"]["ep_size"])
@@ -80,10 +82,5 @@ def deepep(price: Pricer, backend: str, gpus: int, hidden: int, topk: int, exper
 
 def sends(price: Pricer, hidden: int) -> Priced:
     """Times over `price.tokens` of one stage's hidden states to the next; not measured."""
-    seconds = HOP_S + price.tokens * hidden * 2.0 / link(price)
+    seconds = HOP_S + price.tokens * hidden * 2.0 / price.link_bandwidth
     return Priced(seconds, EXTRAPOLATED, FORM_ERROR, "latency and bytes over the link")
-
-
-def link(price: Pricer) -> float:
-    """Bytes a second that one GPU sends to the others."""
-    return float(price.atlas.header["link"]["bandwidth"])

@@ -38,7 +38,7 @@ MODELS = {
 """The measured models by their heads' width without position. Layers that share another's indexer (GLM-5.2) are priced
 with one of their own, as the modules are measured."""
 SPARSE_ERROR = 0.06
-"""Held-out mean error of a number of heads that was not measured."""
+"""Held-out mean error of a number of heads that was not measured; half of it for one that was."""
 PREFIX_ERROR = 0.15
 """Of a chunk over a prefix that was measured with the other backend's kernels."""
 STEPS = 3
@@ -64,7 +64,7 @@ def sparse_prefill(
         return length, Priced(CALL_S + bound / EFFICIENCY, EXTRAPOLATED, FORM_ERROR, basis)
     length, alone, measured = _prefill_at(price, own, 0, a, hidden, heads, gemm)
     stepped = _rows(price, "sparse_prefill", a, gemm, kv_dtype, STEPS)
-    cover, error, words = covered(*measured, SPARSE_ERROR)
+    cover, error, words = covered(*measured, _error(*measured))
     seconds = np.repeat(alone[:, None], len(cached), axis=1)
     if stepped is None:
         more = _prefill_bound(price, a, heads, length[:, None], cached) - _prefill_bound(
@@ -105,8 +105,12 @@ def sparse_decode(
     seconds = np.maximum(seconds, CALL_S + batch[:, None] * _decode_bound(price, a, heads, context, kv_dtype))
     seconds = np.maximum.accumulate(np.maximum.accumulate(seconds, axis=0), axis=1)
     limits = np.min([measured_limits(context, rows.seconds[row]) for row, _ in weights], axis=0)
-    cover, error, words = covered(weights, octaves, SPARSE_ERROR)
+    cover, error, words = covered(weights, octaves, _error(weights, octaves))
     return batch, context, limits, Priced(seconds, cover, error, f"{rows.name} {words}")
+
+
+def _error(weights: list[tuple[int, float]], octaves: float) -> float:
+    return SPARSE_ERROR if len(weights) > 1 or octaves else SPARSE_ERROR / 2
 
 
 def _longer(batch: np.ndarray, each: np.ndarray, grid: np.ndarray) -> np.ndarray:

@@ -10,10 +10,12 @@ token beside the others.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from calibrate.host import NONE, HostTime
 from calibrate.sources.tables import US, TableStepTime, look_up, measured_to, sum_of_lines
 from calibrate.step import Shape
 
@@ -21,11 +23,20 @@ from calibrate.step import Shape
 class LockStepTime:
     """StepTime of one rank whose neighbours are idle, and of several together."""
 
-    def __init__(self, points: dict[str, Any], ranks: int, overhead_s: float = 0.0):
-        """points: as `TableStepTime` takes them, with the operators of all ranks' tokens in "all_ranks"."""
+    def __init__(
+        self,
+        points: dict[str, Any],
+        ranks: int,
+        overhead_s: float = 0.0,
+        host: HostTime = NONE,
+        kv_token_s: float = 0.0,
+    ):
+        """As `TableStepTime`; points with the operators of all ranks' tokens in "all_ranks". The least time of a
+        prefill's launches holds for a rank's own part and what all do together."""
         self.ranks = ranks
-        self._own = TableStepTime({**points, "launch_floor_us": 0.0}, overhead_s)
-        self._floor_s = self._own.overhead_s + points.get("launch_floor_us", 0.0) * US
+        own = {**points, "launch_floor_us": 0.0}
+        self._own = TableStepTime(own, overhead_s, replace(host, layer_s=0.0), kv_token_s)
+        self._floor_s = self._own.overhead_s + max(points.get("launch_floor_us", 0.0) * US, host.prefill_s)
         self._shared = sum_of_lines(points["all_ranks"], "tokens")
         self._shared_to = measured_to(points["all_ranks"], "tokens")
 
