@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from calibrate import latency
+from calibrate.host import NONE, OPERATOR, HostTime
 from calibrate.latency import EXTRAPOLATED, StepTime
 from calibrate.models import ModelSpec
 from calibrate.profile import DeviceProfile
@@ -29,9 +30,8 @@ RESOURCES = {"compute": ("flops", "attention_flops"), "memory bandwidth": ("band
 INTERCONNECT, HOST = "interconnect", "host time"
 ALL_REDUCES = ("all_reduce", "embedding_ar", "ar_1", "ar_2")
 """Operators of a profile in which the GPUs of a replica wait for each other's results."""
-HOST_TIMES = ("step_s", "sequence_s", "step_overhead_us", "launch_floor_us")
-"""Host time among the points of a roofline and of tables."""
-HOST_OPERATOR = "host_per_sequence"
+HOST_TIMES = ("step_overhead_us", "launch_floor_us")
+"""Host time among the points of a profile that was measured with its host."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,14 @@ class Faster:
         return self.base.decode_stretch(*shape)[0] * ratio, np.full(k, EXTRAPOLATED, np.int8)
 
 
-def faster(step_time: StepTime, profile: DeviceProfile, model: ModelSpec, dtype: str, resource: str) -> StepTime:
-    """`step_time` with 20 % more of a resource: a key of RESOURCES, INTERCONNECT or HOST. InputError where that is
-    unknown."""
+def faster(
+    step_time: StepTime, profile: DeviceProfile, model: ModelSpec, dtype: str, resource: str, host: HostTime = NONE
+) -> StepTime:
+    """`step_time` with 20 % more of a resource: a key of RESOURCES, INTERCONNECT or HOST; `host` is the engine's time
+    in it, which stays as it is. InputError where that is unknown."""
     now, then = (
-        latency.step_time(one, model, dtype, profile.tensor_parallel) for one in compared(profile, dtype, resource)
+        latency.step_time(one, model, dtype, profile.tensor_parallel, host=host)
+        for one in compared(profile, dtype, resource)
     )
     return Faster(step_time, now, then)
 
@@ -86,11 +89,8 @@ def compared(profile: DeviceProfile, dtype: str, resource: str) -> tuple[DeviceP
 def _sooner_connected(profile: DeviceProfile) -> dict[str, Any]:
     if profile.tensor_parallel == 1:
         raise InputError("one GPU a replica: nothing to connect")
-    if profile.kind == "roofline":
-        raise InputError(
-            f"{profile.id}: its efficiencies at tensor_parallel {profile.tensor_parallel} contain the all-reduces,"
-            " whose time is not known apart"
-        )
+    if "all_reduce_share" in profile.points:
+        return {**profile.points, "all_reduce_share": profile.points["all_reduce_share"] / (1 + SHARE)}
     dense = [_sooner(op) if op["name"] in ALL_REDUCES else op for op in profile.points["dense"]]
     if dense == profile.points["dense"]:
         raise InputError(f"profile {profile.id!r} holds no all-reduce: what its GPUs wait for each other is unknown")
@@ -105,7 +105,7 @@ def has_host_time(profile: DeviceProfile) -> bool:
 def _sooner_launched(points: dict[str, Any]) -> dict[str, Any]:
     less = {name: points[name] / (1 + SHARE) for name in HOST_TIMES if name in points}
     rows = (
-        {"per_sequence": [_sooner(op) if op["name"] == HOST_OPERATOR else op for op in points["per_sequence"]]}
+        {"per_sequence": [_sooner(op) if op["name"] == OPERATOR else op for op in points["per_sequence"]]}
         if "per_sequence" in points
         else {}
     )

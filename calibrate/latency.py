@@ -8,12 +8,16 @@ The one idea: a profile and a model make one function of a step's shape (`StepTi
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from calibrate.host import NONE, HostTime
 from calibrate.models import ModelSpec, known_as, resolve_model
 from calibrate.profile import DeviceProfile
 from calibrate.resolve import engine_defaults, resolve_profile
 from calibrate.sources.roofline import RooflineStepTime
 from calibrate.sources.tables import TableStepTime, check_points
 from calibrate.step import COVERAGE, EXTRAPOLATED, INTERPOLATED, MEASURED, StepTime
+from calibrate.utilization import peaks
 from workloads.errors import InputError
 
 __all__ = [
@@ -29,9 +33,15 @@ __all__ = [
 
 
 def step_time(
-    profile: DeviceProfile, model: ModelSpec, dtype: str = "bf16", tp: int = 1, overhead_s: float = 0.0
+    profile: DeviceProfile,
+    model: ModelSpec,
+    dtype: str = "bf16",
+    tp: int = 1,
+    overhead_s: float = 0.0,
+    host: HostTime = NONE,
 ) -> StepTime:
-    """The step-time function of a model on a profile. overhead_s is added to every step, on top of the profile's own.
+    """The step-time function of a model on a profile. overhead_s is added to every step, on top of the profile's own;
+    host: an engine's host time (default: none, the GPU's time alone).
 
     InputError when the profile was made for another model, precision or width: a number would be produced, and be
     wrong."""
@@ -41,7 +51,7 @@ def step_time(
             f"profile {profile.id!r} is for {made_for}; the scenario has {model.name} {dtype} tensor_parallel {tp}"
         )
     try:
-        return _source(profile, model, overhead_s)
+        return _source(profile, model, overhead_s, replace(host, layers=model.layers))
     except (KeyError, TypeError, ValueError, IndexError) as e:
         if isinstance(e, InputError):
             raise
@@ -51,13 +61,22 @@ def step_time(
         ) from e
 
 
-def _source(profile: DeviceProfile, model: ModelSpec, overhead_s: float) -> StepTime:
+def _source(profile: DeviceProfile, model: ModelSpec, overhead_s: float, host: HostTime) -> StepTime:
     if profile.kind == "roofline":
-        return RooflineStepTime(profile, model, overhead_s)
+        return RooflineStepTime(profile, model, overhead_s, host)
     problems = check_points(profile.points, profile.id)
     if problems:
         raise InputError(problems[0])
-    return TableStepTime(profile.points, overhead_s)
+    return TableStepTime(profile.points, overhead_s, host, _kv_token_s(profile, model))
+
+
+def _kv_token_s(profile: DeviceProfile, model: ModelSpec) -> float:
+    """Least seconds that one more token of context takes a decode: its KV at full bandwidth; 0 where that is not known
+    or some layers forget it."""
+    known, reaches = peaks(profile), model.reaches(profile.kv_dtype, profile.tensor_parallel)
+    if known is None or any(reach.window or reach.chunk for reach in reaches):
+        return 0.0
+    return model.kv_bytes_per_token(profile.kv_dtype, profile.tensor_parallel) / known.bytes_per_s
 
 
 def load_step_time(spec: str, model: str = "llama-3.1-8b", dtype: str = "bf16", tp: int = 1) -> StepTime:

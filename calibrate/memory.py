@@ -24,6 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from calibrate import kv_groups
 from calibrate.layer_groups import LayerGroup
 from calibrate.layout import Layout
 from calibrate.models import ModelSpec
@@ -40,6 +41,11 @@ LOGIT_BYTES = 28
 SAMPLED_ROWS = 256
 EXPERT_CHUNK = 32_768
 SMALL_CARD_GIB = 32
+CHUNKS_ARE_FULL = (
+    "caution: vLLM versions of 2025 take chunked layers as full attention unless"
+    " VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE is 1; if yours does, set"
+    " engine.disable_hybrid_kv_cache_manager = true"
+)
 
 
 class DoesNotFitError(InputError):
@@ -70,6 +76,9 @@ class GpuMemory:
     max_num_seqs: int | None = None
     weights_gib: float | None = None
     overhead_gib: float | None = None
+    hybrid: bool = False  #: layers with a window, chunk or state in KV groups of their own, not all as full ones
+    cached: bool = True  #: a prefix cache keeps states
+    steps: int = 1  #: that may be under way of one request: two with asynchronous scheduling
 
     @property
     def usable(self) -> int:
@@ -133,9 +142,42 @@ class GpuMemory:
     def bytes_per_token(self) -> int:
         return self.model.kv_bytes_per_token(self.kv_dtype, self.tp)
 
+    @property
+    def pool(self) -> kv_groups.Packed | None:
+        """The KV groups; None where all layers are taken as full ones."""
+        if not self.hybrid:
+            return None
+        item = 1 if self.kv_dtype == "fp8" else 2 if self.kv_dtype != "fp32" else 4
+        return kv_groups.groups_of(self.model.layer_groups, item, self.tp, self.block_size, self.cached)
+
+    @property
+    def block_bytes(self) -> int:
+        """Of one block on one GPU."""
+        return self.pool.block_bytes if self.pool else self.block_size * self.bytes_per_token
+
+    def tokens(self, blocks: int) -> int:
+        """Tokens of so many blocks, as the engine prints them."""
+        return kv_groups.token_count(self.pool.groups, blocks) if self.pool else blocks * self.block_size
+
+    def longest(self, blocks: int) -> int:
+        """As `longest_request`."""
+        if self.pool:
+            return kv_groups.longest_request(
+                self.pool.groups, blocks, self.steps * self._tokens, self.model.max_context
+            )
+        return longest_request(self.model, blocks, self.block_size, self.batched_tokens)
+
+    def needs(self, tokens: int) -> int:
+        """Blocks that one request of so many tokens must find."""
+        if self.pool:
+            return kv_groups.request_blocks(self.pool.groups, tokens, self.steps * self._tokens)
+        return -(-tokens // self.block_size)
+
     def blocks(self, length: int | None = None) -> int:
-        """Whole blocks that fit. Linear-attention layers take a state per sequence: one, and one more for every
-        `length` tokens (default: the model's context)."""
+        """Whole blocks that fit, of all KV groups together where there are any. Without them linear-attention layers
+        take a state per sequence: one, and one more for every `length` tokens (default: the model's context)."""
+        if self.pool:
+            return max(0, self.free // self.pool.block_bytes)
         free, state = self.free, self.model.state_bytes(self.tp)
         if state:
             length = length or self.model.max_context
@@ -191,7 +233,7 @@ def capacity(memory: GpuMemory, request: int = 1) -> KvCapacity:
     if not 0 < memory.utilization <= 1:
         raise InputError(f"gpu_memory_utilization is {memory.utilization}; expected a share above 0 and at most 1")
     memory.model.check(Layout(memory.tp))
-    profile, model, tp, block_size = memory.profile, memory.model, memory.tp, memory.block_size
+    profile, model, tp = memory.profile, memory.model, memory.tp
     blocks = memory.blocks(request if request > 1 else None)
     lines = [
         f"{memory.utilization:g} x {profile.memory_gib:g} GiB ({profile.device['name']}) ="
@@ -199,7 +241,7 @@ def capacity(memory: GpuMemory, request: int = 1) -> KvCapacity:
         f"- {memory.weights / GIB:.2f} GiB weights ({_weights_words(memory)})",
         f"- {memory.overhead / GIB:.2f} GiB overhead ({_overhead_words(memory)})",
         f"= {memory.free / GIB:.2f} GiB for KV at {kv_formula(model, memory.kv_dtype, tp)}",
-        f"= {blocks:,} blocks of {block_size} tokens = {blocks * block_size:,} tokens",
+        *_blocks_words(memory, blocks),
         *_cautions(memory),
     ]
     if blocks == 0:
@@ -213,7 +255,23 @@ def capacity(memory: GpuMemory, request: int = 1) -> KvCapacity:
             f"{model.name} in {memory.dtype} does not fit {profile.device['name']} at tensor_parallel {tp}: "
             + "; ".join([*lines[:4], instead])
         )
-    return KvCapacity(blocks, blocks * block_size, tuple(lines))
+    return KvCapacity(blocks, memory.tokens(blocks), tuple(lines))
+
+
+def _blocks_words(memory: GpuMemory, blocks: int) -> list[str]:
+    if memory.pool is None:
+        return [f"= {blocks:,} blocks of {memory.block_size} tokens = {blocks * memory.block_size:,} tokens"]
+    groups, each = memory.pool
+    counts: dict[str, int] = {}
+    for group in groups:
+        what = f"{group.kind} {group.window}" if group.window else group.kind
+        counts[what] = counts.get(what, 0) + 1
+    kinds = " + ".join(f"{n} {what}" for what, n in counts.items())
+    size = max(group.layers for group in groups)
+    return [
+        f"= {blocks:,} blocks of {each:,} B ({size} layers each), shared by {len(groups)} KV groups ({kinds})",
+        f"= {memory.tokens(blocks):,} tokens as vLLM prints them, as if every group kept every token",
+    ]
 
 
 def _weights_words(memory: GpuMemory) -> str:
@@ -279,9 +337,10 @@ def least_width(
 def wider(memory: GpuMemory, request: int) -> tuple[int, int] | None:
     """As `least_width`."""
     for tp in (tp for tp in WIDTHS if tp > memory.tp and memory.runs_at(tp)):
-        blocks = replace(memory, tp=tp, weights_gib=None).blocks(request if request > 1 else None)
-        if blocks and longest_request(memory.model, blocks, memory.block_size, memory.batched_tokens) >= request:
-            return tp, blocks * memory.block_size
+        wide = replace(memory, tp=tp, weights_gib=None)
+        blocks = wide.blocks(request if request > 1 else None)
+        if blocks and wide.longest(blocks) >= request:
+            return tp, wide.tokens(blocks)
     return None
 
 
@@ -330,6 +389,9 @@ def _cautions(memory: GpuMemory) -> list[str]:
             " engine.kv_blocks from your engine's log"
         )
     limited = sum(group.count for group in model.layer_groups if group.attention.window)
+    if memory.hybrid:
+        chunked = memory.pool and any(group.kind == kv_groups.CHUNKED for group in memory.pool.groups)
+        return [*cautions, *([CHUNKS_ARE_FULL] if chunked else [])]
     if limited:
         kind = "sliding-window" if model.sliding_layers else "chunked"
         cautions.append(f"caution: {limited} {kind} layers are counted as full ones, as in vLLM's own token count")

@@ -28,18 +28,24 @@ from workloads.errors import InputError
 
 
 def resolve_profile(
-    spec: str, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str | None = None
+    spec: str, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str | None = None, link: str | None = None
 ) -> DeviceProfile:
     """The profile a scenario names: a bundled id, a profile file, a folder of operator rows or tables, atlas:GPU,
     or roofline:GPU.
 
     model: the scenario's ModelSpec. A profile of another model, precision or width is an InputError that lists those
     that fit; a roofline is used only when it is asked for. kv_dtype: checked when given (attention over an fp8 cache
-    takes other times)."""
+    takes other times). link: between the GPUs of a replica, where their own is not meant; measured all-reduces are of
+    their own."""
     if spec.startswith("roofline:"):
-        return roofline_profile(spec.removeprefix("roofline:"), dtype, tp, kv_dtype)
+        return roofline_profile(spec.removeprefix("roofline:"), dtype, tp, kv_dtype, link)
     if spec.startswith("atlas:"):
-        return atlas_profile(spec.removeprefix("atlas:"), model, dtype, tp, kv_dtype)
+        return atlas_profile(spec.removeprefix("atlas:"), model, dtype, tp, kv_dtype, link)
+    if link is not None and tp > 1:
+        raise InputError(
+            f"[hardware] link = {link!r}: profile {spec!r} holds the all-reduces of its own GPUs; expected atlas:GPU or"
+            " roofline:GPU with it"
+        )
     if Path(spec).is_dir() and spec not in bundled_profiles():
         return _folder(Path(spec), model, dtype, tp, kv_dtype)
     profile = _find(spec)

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrate.host import NONE, HostTime
 from calibrate.step import EXTRAPOLATED, INTERPOLATED, MEASURED
 
 MAX_CURVES = 4096
@@ -119,12 +120,13 @@ class CurveStepTime:
     All state but what it keeps of curves and dense passes is fixed at construction; replicas may share one object.
     """
 
-    def __init__(self, overhead_s: float, longest: Line | None, max_context: float):
-        """overhead_s: of every step. longest: attention time of one sequence alone by context, never falling, a floor
-        under a batch that holds one very long sequence (None: no such floor). max_context: longest context the source
-        vouches for."""
-        self.overhead_s = overhead_s
-        self.launch_floor_s = 0.0  #: least time of the kernels of a step with prefill chunks
+    def __init__(self, overhead_s: float, longest: Line | None, max_context: float, host: HostTime = NONE):
+        """overhead_s: of every step, beside the host's time. longest: attention time of one sequence alone by context,
+        never falling, a floor under a batch that holds one very long sequence (None: no such floor). max_context:
+        longest context the source vouches for."""
+        self.overhead_s = overhead_s + host.step_s
+        self.sequence_s = host.sequence_s
+        self.launch_floor_s = host.prefill_s  #: least time of the kernels of a step with prefill chunks
         self._longest = longest
         self._max_context = max_context
         self._curves: dict[int, DecodeCurve] = {}
@@ -159,13 +161,17 @@ class CurveStepTime:
         self, chunks: Sequence[tuple[int, int]], n_decode: int, sum_context: int, max_context: int, n_sampled: int
     ) -> tuple[float, int]:
         """Seconds and coverage code of one step; see `StepTime.step`."""
-        if chunks:
-            ones = [cached for new, cached in chunks if new == 1]
-            if ones:  # one token over a context is a decode to every engine's kernel
-                chunks = [chunk for chunk in chunks if chunk[0] > 1]
-                n_decode += len(ones)
-                sum_context += sum(ones) + len(ones)
-                max_context = max(max_context, max(ones) + 1)
+        tokens, ones = n_decode, False
+        for new, _ in chunks:
+            tokens += new
+            if new == 1:
+                ones = True
+        if ones:  # one token over a context is a decode to every engine's kernel
+            contexts = [cached + 1 for new, cached in chunks if new == 1]
+            chunks = [chunk for chunk in chunks if chunk[0] > 1]
+            n_decode += len(contexts)
+            sum_context += sum(contexts)
+            max_context = max(max_context, *contexts)
         if not chunks:
             if n_decode == 0:
                 return self.overhead_s, MEASURED
@@ -173,9 +179,6 @@ class CurveStepTime:
                 curve = self._curves.get(n_decode) or self._curve(n_decode)
                 attention_s, cover = self._decode_attention(curve, n_decode, sum_context, max_context)
                 return curve.constant_s + attention_s, cover
-        tokens = n_decode
-        for new, _ in chunks:
-            tokens += new
         dense_s, dense_cover = self._passes.get(tokens) or self._pass(tokens)
         sampling_s, sampling_cover = self._sampling(n_sampled)
         if not chunks:
@@ -184,9 +187,10 @@ class CurveStepTime:
             attention_s, cover = self._mixed_attention(chunks, n_decode, sum_context, max_context)
         else:
             attention_s, cover = self._prefill_attention(chunks)
-        seconds = self.overhead_s + dense_s + sampling_s + attention_s
-        if chunks:
-            seconds = max(seconds, self.overhead_s + self.launch_floor_s)
+        seconds = dense_s + sampling_s + attention_s
+        if chunks and seconds < self.launch_floor_s:
+            seconds = self.launch_floor_s
+        seconds += self.overhead_s + (n_decode + len(chunks)) * self.sequence_s
         return seconds, max(dense_cover, sampling_cover, cover)
 
     def parts(
@@ -271,7 +275,9 @@ class CurveStepTime:
         return found
 
     def _constant(self, n: int) -> tuple[float, int]:
-        """Overhead, one dense pass and sampling of a pure-decode step of n sequences."""
+        """Host time, one dense pass and sampling of a pure-decode step of n sequences."""
         dense_s, dense_cover = self._dense(n)
         sampling_s, sampling_cover = self._sampling(n)
-        return self.overhead_s + dense_s + sampling_s, max(dense_cover, sampling_cover, INTERPOLATED)
+        return self.overhead_s + n * self.sequence_s + dense_s + sampling_s, max(
+            dense_cover, sampling_cover, INTERPOLATED
+        )

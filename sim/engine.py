@@ -193,9 +193,11 @@ class Engine:
     own_policies: tuple[str, ...]  #: eviction policies that the engine itself has
     try_policies: tuple[str, ...]  #: those worth a try in place of another
     longest_prompt: Callable[[EngineParams], float] = lambda _: inf  #: of a request that it takes, tokens
+    host_mode: Callable[[EngineConfig | EngineParams], str] = lambda keys: "async"  #: of calibrate.host.BY_MODE
     most_seqs: Callable[[float], int] | None = None  #: max_num_seqs where no GPU says it, by whole contexts that fit
     prefill_pauses: bool = False  #: decodes wait while a prompt is computed
     whole_context: bool = False  #: it starts only when one request of max_model_len fits in its KV memory
+    has_groups: bool = False  #: KV groups for layers that keep a window, a chunk or a state
     has_tiers: bool = False  #: cache tiers below its GPU memory
     has_optimum: bool = False  #: its caches can tell what they held, so that the best eviction can be found
     has_oracle: bool = False  #: its schedulers say what a request would hit

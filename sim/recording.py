@@ -192,6 +192,7 @@ class Recording:
     hit_tokens: np.ndarray  #: prompt tokens served from cache, any tier of it, at the FIRST admission
     ceiling_replica_tokens: np.ndarray  #: the same had this replica never evicted anything (same schedule)
     ceiling_fleet_tokens: np.ndarray  #: the same had every replica shared one cache that never evicts
+    window_tokens: np.ndarray  #: of the replica's ceiling, what layers with a window or a state had not kept anyway
     readmission_hit_tokens: np.ndarray  #: hits of later admissions, after preemptions (kept out of every hit rate)
     preemptions: np.ndarray  #: int64
     preempted_s: np.ndarray  #: float64, seconds between each preemption and re-admission, summed

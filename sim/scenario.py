@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from calibrate.kv_groups import KvGroup, token_count
+from calibrate.link import LINKS
 from sim.fleet.router import meanings, name_of
 from workloads.config import WorkloadConfig
 from workloads.limits import (
@@ -23,12 +25,14 @@ from workloads.limits import (
     MAX_KV_BLOCKS,
     MAX_REPLICAS,
     MAX_SEED,
+    MAX_US,
     MAX_WORKERS,
     MS,
     RATE,
     SECONDS,
     SHARE,
     TOKENS,
+    TOKENS_OR_DENSE,
     TOKENS_OR_NONE,
     Limit,
     above_0,
@@ -88,6 +92,12 @@ class HardwareConfig:
         "a GPU by name (h200), instead of profile: its bundled profile for the model, precision and width, else its"
         " atlas, else its roofline",
     )
+    link: str | None = key(
+        None,
+        "what joins the GPUs of a replica, for atlas:GPU and roofline:GPU: nvlink, pcie5, pcie4, pcie3, or none (their"
+        " exchanges take no time); default: the GPU's own",
+        choices=LINKS,
+    )
     weights_gib: float | None = key(
         None, "weights on each GPU, GiB; default: from the model's shapes and precision", above_0(1e6)
     )
@@ -126,8 +136,8 @@ class SchedulerConfig:
     )
     prefill_schedule_interval: int = key(
         1,
-        "while anybody decodes, prompts are computed in every so manieth step only, unless requests were left waiting"
-        " by the last of those; vLLM heeds it under data parallelism only",
+        "while anybody decodes, prompts wait until so many steps have passed since one that computed some, unless that"
+        " left requests waiting (a replica is one data-parallel rank: vLLM then counts by itself)",
         from_1(MAX_COUNT),
         engine="vllm",
     )
@@ -157,6 +167,16 @@ class SchedulerConfig:
         " lcf (fewest computed tokens)",
         choices=("fcfs", "lcf"),
         engine="vllm",
+    )
+    prefix_cache_retention_interval: int = key(
+        0,
+        "of layers with a window or a state, what stays cached beside a prompt's end and where prompts part: every so"
+        " many tokens what the next one needs; 0: nothing more; -1: everything (vLLM's null)",
+        TOKENS_OR_DENSE,
+        engine="vllm",
+    )
+    disable_hybrid_kv_cache_manager: bool = key(
+        False, "take layers with a window or chunk as full attention, as vLLM's option of that name", engine="vllm"
     )
     max_prefill_tokens: int = key(16384, "prompt tokens of one prefill batch", TOKENS, engine="sglang")
     schedule_policy: str = key(
@@ -241,7 +261,21 @@ class EngineConfig(SchedulerConfig):
         TOKENS_OR_NONE,
         engine="sglang",
     )
-    step_overhead_ms: float = key(0.0, "added to every step, on top of the profile's own overhead", MS)
+    host_step_ms: float | None = key(
+        None,
+        "host time of every step, ms; default: by engine and scheduling mode, 0 with a profile whose own times hold it",
+        MS,
+    )
+    host_sequence_us: float | None = key(
+        None, "host time of every sequence of a step, us; default: as host_step_ms", from_0(MAX_US)
+    )
+    launch_layer_us: float | None = key(
+        None,
+        "least time of a layer in a step with a prefill chunk, whose kernels are launched one by one, us; default: as"
+        " host_step_ms",
+        from_0(MAX_US),
+    )
+    step_overhead_ms: float = key(0.0, "added to every step, on top of host time and the profile's own overhead", MS)
     frontend_ms: float = key(0.0, "HTTP front end and tokenizer, added before the request reaches the engine", MS)
 
 
@@ -428,6 +462,7 @@ class EngineParams(SchedulerConfig):
     max_num_seqs: int = 256  #: SGLang's max_running_requests
     max_num_batched_tokens: int = 8192
     chunked_prefill_size: int = 8192
+    kv_groups: tuple[KvGroup, ...] = ()  #: (): one group, whose layers keep everything
     caching: bool = True
     policy: str = "lru"
     policy_params: dict[str, Any] = field(default_factory=dict)
@@ -442,3 +477,16 @@ class EngineParams(SchedulerConfig):
     new_token_ratio_decay_steps: int = 600
     retract_decode_steps: int = 20
     clip_max_new_tokens: int = 4096
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kv_groups", tuple(KvGroup(*group) for group in self.kv_groups))
+
+    @property
+    def hit_block(self) -> int:
+        """Tokens that a hit is a multiple of."""
+        return math.lcm(*(group.block_size for group in self.kv_groups)) if self.kv_groups else self.block_size
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV blocks hold, as if every layer kept them all."""
+        return token_count(self.kv_groups, self.kv_blocks) if self.kv_groups else self.kv_blocks * self.block_size

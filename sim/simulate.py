@@ -80,7 +80,7 @@ def run(
     if processes:
         _check_processes(params, record_cache, warm)
     env, log = Clock(), RequestLog(workload, len(params.tiers), FrontEnd.of(params) is not None)
-    paths = Paths(workload, params.block_size, chains=engine.walks_chains(params))
+    paths = Paths(workload, params.hit_block, chains=engine.walks_chains(params))
     if oracle:
         routing: Router = Oracle(params, step_time, log)
     else:
@@ -204,7 +204,7 @@ def _recording(
         samples=[r.record.samples() for r in cluster.replicas],
         end_s=cluster.env.now,
         kv_blocks=params.kv_blocks,
-        block_size=params.block_size,
+        block_size=params.hit_block,
         evicted_blocks=sum(r.evicted_blocks for r in cluster.replicas),
         engine_semantics=engine.version,
         prefill_pauses=engine.prefill_pauses,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from calibrate.faster import ALL_REDUCES, HOST, INTERCONNECT, compared, faster, has_host_time
+from calibrate.latency import step_time
 from calibrate.models import resolve_model
 from calibrate.resolve import resolve_profile
 from kvcast import api, plan
@@ -50,24 +51,23 @@ def asked(which: str, *args, **sections) -> Trial | str:
 def test_a_faster_interconnect_takes_a_sixth_off_the_all_reduces_and_nothing_else(name):
     tp = int(name.split("tp")[1][0])
     profile = resolve_profile(name, MODEL, "bf16", tp)
-    base = api.resolve(scenario(name, "llama-3.1-70b", tp)).step_time()
-    plus = faster(base, profile, MODEL, "bf16", INTERCONNECT)
+    resolved = api.resolve(scenario(name, "llama-3.1-70b", tp, engine={"launch_layer_us": 0.0}))
+    base = resolved.step_time()
+    plus = faster(base, profile, MODEL, "bf16", INTERCONNECT, resolved.host)
     reduces = [op for op in profile.points["dense"] if op["name"] in ALL_REDUCES]
     assert len(reduces) == 3
     for tokens in (8, 2048):  # measured points of all three
         us = sum(op["us"][op["tokens"].index(tokens)] * op["repeat"] for op in reduces)
         for shape in (([], tokens, 1000 * tokens, 1000, tokens), ([(tokens, 0)], 0, 0, 0, 1)):
             before, after = base.step(*shape)[0], plus.step(*shape)[0]
-            assert before - after == pytest.approx(us * 1e-6 * (1 - 1 / 1.2), rel=1e-9)
+            assert before - after == pytest.approx(us * 1e-6 * (1 - 1 / 1.2), rel=0.1), "dips of the sum are levelled"
     stretch = plus.decode_stretch(8, 8000, 1000, 5)[0]
     assert stretch.tolist() == [plus.step([], 8, 8000 + 8 * i, 1000 + i, 8)[0] for i in range(5)]
 
 
 def test_where_no_all_reduce_is_known_the_reason_is():
     assert asked(INTERCONNECT) == "one GPU a replica: nothing to connect"
-    assert asked(INTERCONNECT, "roofline:h200", "llama-3.1-70b", 4).endswith(
-        "contain the all-reduces, whose time is not known apart"
-    )
+    assert asked(INTERCONNECT, "roofline:h200", "llama-3.1-70b", 4).what_if == INTERCONNECT
     assert asked(INTERCONNECT, "h200-llama-3.1-70b-tp4-aic", "llama-3.1-70b", 4).what_if == INTERCONNECT
     profile = resolve_profile("h200-llama-3.1-70b-tp4-aic", MODEL, "bf16", 4)
     profile.points["dense"] = [op for op in profile.points["dense"] if op["name"] not in ALL_REDUCES]
@@ -76,28 +76,32 @@ def test_where_no_all_reduce_is_known_the_reason_is():
 
 
 def test_host_time_is_the_engines_and_the_profiles():
-    assert asked(HOST) == "no host time in this scenario: engine.step_overhead_ms and frontend_ms are 0"
+    none = {"host_step_ms": 0.0, "host_sequence_us": 0.0, "launch_layer_us": 0.0}
+    assert asked(HOST, engine=none).startswith("no host time in this scenario: host_step_ms, host_sequence_us,")
+    engine = asked(HOST, engine={"async_scheduling": True}).scenario.engine
+    assert (engine.host_step_ms, engine.host_sequence_us, engine.launch_layer_us) == pytest.approx((0.5, 12.5, 50.0))
     trial = asked(HOST, engine={"step_overhead_ms": 1.2, "frontend_ms": 6.0})
     assert (trial.what_if, trial.scenario.engine.step_overhead_ms, trial.scenario.engine.frontend_ms) == (
         "",
         pytest.approx(1.0),
         pytest.approx(5.0),
     )
-    assert asked(HOST, "roofline:h200").what_if == HOST, "its steps contain host time"
+    assert asked(HOST, "roofline:h200").what_if == "", "no profile but a measured one contains any"
 
 
 def test_host_time_within_step_times():
-    resolved = api.resolve(scenario("roofline:h200"))
-    base = resolved.step_time()
-    plus = faster(base, resolved.profile, resolved.model, "bf16", HOST)
-    before, after = base.step([], 32, 32_000, 1000, 32)[0], plus.step([], 32, 32_000, 1000, 32)[0]
-    assert before - after == pytest.approx((1e-3 + 32 * 20e-6) / 6, rel=1e-9)
-    tables = api.resolve(scenario()).profile
+    resolved = api.resolve(scenario())
+    tables, base = resolved.profile, resolved.step_time()
     assert not has_host_time(tables)
     tables.points["step_overhead_us"] = 120.0
     tables.points["per_sequence"].append(
         {"name": "host_per_sequence", "repeat": 1, "rows": [1, 100], "us": [12.0, 1200.0]}
     )
+    plus = faster(base, tables, resolved.model, "bf16", HOST)
+    own = step_time(tables, resolved.model)
+    before, after = own.step([], 32, 32_000, 1000, 32)[0], plus.now.step([], 32, 32_000, 1000, 32)[0]
+    assert before == after
+    assert after - plus.then.step([], 32, 32_000, 1000, 32)[0] == pytest.approx((120 + 32 * 12) * 1e-6 / 6, rel=1e-6)
     _, then = compared(tables, "bf16", HOST)
     assert then.points["step_overhead_us"] == pytest.approx(100.0)
     assert then.points["per_sequence"][-1]["us"] == pytest.approx([10.0, 1000.0])

@@ -316,6 +316,9 @@ def test_the_engine_of_a_script_has_these_names_and_defaults():
     assert asdict(EngineParams(kv_blocks=25_000)) == {
         "semantics": "vllm",
         "kv_blocks": 25_000,
+        "kv_groups": (),
+        "prefix_cache_retention_interval": 0,
+        "disable_hybrid_kv_cache_manager": False,
         "block_size": 16,
         "max_model_len": 131072,
         "max_num_seqs": 256,

@@ -144,7 +144,9 @@ def test_the_eviction_comparison_draws_and_judges_every_policy(tmp_path, capsys)
         assert row["hit_rate"] <= row["optimum"] <= row["ceiling"] + 1e-12
         assert row["policy"] == "lru" or row["verdicts"]["prefix_hit_rate"]
     at_first = {row["policy"]: row for row in rows if row["kv_blocks"] == 8_000}
-    assert at_first["clairvoyant"]["verdicts"]["prefix_hit_rate"] == "better"
+    clairvoyant = {row["verdicts"]["prefix_hit_rate"] for row in rows if row["policy"] == "clairvoyant"}
+    assert "better" in clairvoyant
+    assert "worse" not in clairvoyant
     assert at_first["workload"]["hit_rate"] != at_first["lru"]["hit_rate"]  # it tells the two classes apart
     figure = (tmp_path / "eviction.svg").read_text()
     drawn = ElementTree.fromstring(figure)

@@ -127,10 +127,10 @@ def test_the_demo_is_judged_at_its_nominal_load_in_steady_state():
     assert report.summary["verdict"]["word"] == "meets"
 
 
-def test_at_one_and_a_half_times_the_load_the_demo_needs_two_gpus():
+def test_at_one_and_a_half_times_the_load_one_gpu_misses_the_demos_target():
     """A ramp judged as the load said one, 99.8 %."""
     made = plan(ROOT / "examples" / "demo.toml", overrides=["workload.rate_scale=1.6"], most=4, seeds=2, **ALONE)
-    assert made["answer"]["replicas"] == 2
+    assert made["answer"]["replicas"] in (2, 3)
     below = next(row for row in made["candidates"] if row["replicas"] == 1)
     assert below["verdict"] == "misses"
 

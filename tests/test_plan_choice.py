@@ -11,7 +11,13 @@ from tests.plan_cases import ALONE, CHAT, FEWER, brute_force, document, scenario
 
 @pytest.mark.parametrize(
     "sections",
-    [{"workload": {"class": [{**CHAT, "turns": {"value": 1}, "rate": 12.0}]}, "slo": {"attainment": 0.9}}],
+    [
+        {
+            "workload": {"class": [{**CHAT, "turns": {"value": 1}, "rate": 12.0}]},
+            "engine": {"async_scheduling": True},
+            "slo": {"attainment": 0.9},
+        }
+    ],
     ids=["one turn"],
 )
 def test_three_seeds_give_the_same_answer(sections):

@@ -146,7 +146,7 @@ def test_roofline_profiles_are_asked_for_by_name():
     a100 = roofline_profile("a100", "fp8")
     assert a100.points["flops"] == roofline_profile("a100").points["flops"], "no fp8 units: fp8 bytes at bf16 FLOPs"
     assert roofline_profile("h100", "mxfp4").points["flops"] == roofline_profile("h100").points["flops"]
-    with pytest.raises(InputError, match="efficiencies are known for 1, 2, 4 and 8"):
+    with pytest.raises(InputError, match="tensor_parallel is 3; expected 1, 2, 4 or 8"):
         roofline_profile("h200", tp=3)
 
 

@@ -138,7 +138,7 @@ def test_a_bundled_profile_errs_as_its_own_points_say(name):
         for kind in (step_fit.PREFILL, step_fit.DECODE)
     }
     assert found.share == pytest.approx(max(np.mean(values) for values in errors.values()))
-    assert 0.015 < found.share < 0.062, "the range in docs/profiles.md"
+    assert 0.013 < found.share < 0.062, "the range in docs/profiles.md"
     assert (
         f"decode {100 * np.mean(errors['decode']):.1f} % off on average ({len(errors['decode'])} steps)" in found.source
     )
@@ -186,3 +186,26 @@ def test_it_is_an_upper_estimate_of_what_a_calibration_really_errs_by(tmp_path):
         for shapes in (decodes, prefills)
     )
     assert 0.003 < real < step_error(profile).share < 0.1
+
+
+# -- operators that state their errors ---------------------------------------------------------------------------------
+
+
+def test_an_atlas_errs_by_its_operators_weighted_by_their_share_of_a_step():
+    profile = resolve_profile("atlas:h200", LLAMA)
+    found = step_error(profile)
+    assert 0.01 < found.share < 0.08
+    assert "held-out errors of its operators" in found.source
+    sure = [{**one, "error": 0.0} for one in profile.points["rests_on"]]
+    doubled = [{**one, "error": 2 * one["error"]} for one in profile.points["rests_on"]]
+    assert step_error(replace(profile, points={**profile.points, "rests_on": sure})).share == 0.0
+    assert step_error(replace(profile, points={**profile.points, "rests_on": doubled})).share == pytest.approx(
+        2 * found.share
+    )
+
+
+def test_an_operator_of_which_only_the_form_is_known_weighs_by_its_share():
+    """int4 products on an L40S are bf16 kernels with other bytes: 15 % of most of a prefill."""
+    int4 = step_error(resolve_profile("atlas:l40s", LLAMA, "int4"))
+    assert 0.10 < int4.share <= 0.20
+    assert "most of it gate_up" in int4.source

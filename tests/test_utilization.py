@@ -126,7 +126,7 @@ def test_formulas_are_the_rooflines(name: str) -> None:
         else resolve_model(name)
     )
     profile = roofline_profile("h100")
-    free = {"mfu": 1.0, "attention_mfu": 1.0, "memory_efficiency": 1.0, "step_s": 0.0, "sequence_s": 0.0}
+    free = {"mfu": 1.0, "attention_mfu": 1.0, "memory_efficiency": 1.0, "layer_s": 0.0}
 
     def seconds(points: dict[str, float], *shape: object) -> float:
         given = replace(profile, points={**profile.points, **free, **points})

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from calibrate.latency import load_step_time
-from kvcast import plan
+from kvcast import api, plan
 from kvcast.config import scenario_from_doc
 from kvcast.planner.words import as_text
 from sim import alone as by_itself
@@ -122,7 +122,7 @@ def test_a_class_that_can_never_meet_its_limit_is_named_with_the_limit_that_it_c
     assert not made["answer"]["feasible"]
     row = next(one for one in found["alone"] if one["class"] == "premium")
     assert (row["limit"], row["over_cold"], row["over_cached"], row["refused"]) == ("ttft_s", 1.0, 1.0, 0.0)
-    step_s = load_step_time("h200-llama-3.1-8b-aic").step([(500, 0)], 0, 0, 0, 1)[0]
+    step_s = api.resolve(asked).step_time().step([(500, 0)], 0, 0, 0, 1)[0]
     assert row["example"] == {"prompt_tokens": 500, "output_tokens": 50, "alone_s": pytest.approx(step_s)}
     assert row["least_cold_s"] == pytest.approx(step_s)
     assert next(one for one in found["alone"] if one["class"] == "chat")["over_cold"] == 0.0

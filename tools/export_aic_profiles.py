@@ -111,9 +111,9 @@ def export(target: Target) -> DeviceProfile:
                 " below one decode over the same KV."
             ),
             (
-                "The sum of operators: no sampler, no host time between steps. Add engine.step_overhead_ms for what"
-                " your engine does not hide: a public vLLM run of 2025-08 (H200, Llama-3.1-8B fp8) took 0.6 ms and 13"
-                " to 17 us a sequence more than the sum."
+                "The sum of operators: no sampler, no host time between steps. A run adds the engine's by its"
+                " scheduling mode (engine.host_step_ms, host_sequence_us): a public vLLM run of 2025-08 (H200,"
+                " Llama-3.1-8B fp8) took 0.6 ms and 13 to 17 us a sequence more than the sum."
             ),
             *(["All-reduce times are the package's tables for one NVLink node."] if target.tp > 1 else []),
         ],

@@ -22,6 +22,7 @@ from workloads.errors import InputError, did_you_mean
 
 MAX_SECONDS = 1e9  #: the latest time of a run, and the longest wait
 MAX_MS = 1e6
+MAX_US = 1e9
 MAX_TOKENS = MAX_COUNT = 1_000_000_000  #: of one prompt or answer, and of whatever is counted
 MAX_BLOCK_SIZE = 10**6
 MAX_KV_BLOCKS = 10**12  #: times the largest block still fits 64 bits
@@ -64,6 +65,7 @@ def _plain(number: float) -> str:
 
 SECONDS, FROM_SECOND_0, MS = above_0(MAX_SECONDS), from_0(MAX_SECONDS), from_0(MAX_MS)
 COUNT, TOKENS, TOKENS_OR_NONE = from_1(MAX_COUNT), from_1(MAX_TOKENS), from_0(MAX_TOKENS)
+TOKENS_OR_DENSE = Limit(-1, MAX_TOKENS, f"-1, or 0 or more and at most {_plain(MAX_TOKENS)}")
 RATE = Limit(SLOWEST, FASTEST, f"above 0, from {SLOWEST:g} to {FASTEST:g}")
 SHARE = above_0(1)
 BELOW_1 = Limit(0, math.nextafter(1.0, 0.0), "0 or more and below 1")

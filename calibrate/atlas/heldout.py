@@ -1,7 +1,10 @@
 """How far off a shape is that was never measured: every measured one left out in turn and predicted from the others.
 
-The one idea: the error a price states is the error found here, per operator and weight type, by the same code that
-prices. The exporter writes it into the file; `kvcast validate atlas` finds it again. Truth here is the levelled rows of
+The one idea: the error a price states is the error found here, per operator, weight type and distance from the nearest
+measured shape, by the same code that prices. It stands in errors.json (`python -m calibrate.atlas.heldout` writes it);
+`kvcast validate atlas` finds it again. At distance 0, a measured shape, it is that of the points of its own axes: each
+left out and predicted from those beside it, halved, since a price bridges half of that gap.
+Truth here is the levelled rows of
 the file: against the package's unlevelled ones it is larger by what levelling moved (2 to 4 % on H200's products).
 
     python -c "from calibrate.atlas.heldout import held_out; from calibrate.atlas.tables import load;
@@ -10,14 +13,19 @@ the file: against the package's unlevelled ones it is larger by what levelling m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from calibrate.atlas.price import CALL_S, MOE_NAMES, ROUTING, MoeShape, Pricer
+from calibrate.atlas.errors import ERRORS
+from calibrate.atlas.experts import measured, nearest_experts
+from calibrate.atlas.price import CALL_S, MOE_NAMES, ROUTING, Pricer
 from calibrate.atlas.shapes import blend, neighbours
-from calibrate.atlas.tables import Atlas, Table
+from calibrate.atlas.tables import Atlas, Table, bundled_gpus, load
 
 OURS = {"bfloat16": "bf16", "int4_wo": "int4", "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4"}
 
@@ -31,32 +39,74 @@ class HeldOut:
     shapes: int
     mean: float
     p90: float
+    along: float = 0.0  #: mean over the points of the axes, each left out
+    near: tuple[tuple[float, float], ...] = ()  #: (octaves from the nearest measured shape, mean error up to there)
+
+    @property
+    def by_distance(self) -> list[list[float]]:
+        """[octaves, error] ascending in both: what a price at that distance states."""
+        found = [(0.0, self.along / 2), *self.near]
+        worst = np.maximum.accumulate([error for _, error in found])
+        return [[octaves, round(float(error), 4)] for (octaves, _), error in zip(found, worst, strict=True)]
+
+
+STEPS = (0.5, 1.0, 2.0, 4.0)
+"""Octaves at which errors are told apart."""
+ENOUGH = 8
+"""Shapes that a distance needs to have an error of its own."""
 
 
 def held_out(atlas: Atlas, backend: str) -> list[HeldOut]:
     """Every operator of a backend that has shapes between others."""
     price = Pricer(atlas, backend)
     found = []
-    for operator, cases in (
-        ("gemm", _gemms(price)),
-        ("prefill", _heads(price, "prefill")),
-        ("decode", _heads(price, "decode")),
-        ("moe", _experts(price)),
-        ("mla_prefill", _mla(price, "mla_prefill")),
-        ("mla_decode", _mla(price, "mla_decode")),
-    ):
-        by_dtype: dict[str, list[np.ndarray]] = {}
-        for dtype, estimate, truth in cases:
+    for operator, cases in CASES.items():
+        by_dtype: dict[str, list[tuple[float, np.ndarray]]] = {}
+        inside: dict[str, list[np.ndarray]] = {}
+        table = _own(price, operator) or _own(price, operator + "_core")
+        for dtype, distance, estimate, truth in cases(price):
             there = np.isfinite(truth) & np.isfinite(estimate)
-            if there.any():
-                by_dtype.setdefault(dtype, []).append(np.abs(estimate[there] / truth[there] - 1.0))
+            if there.any() and table is not None:
+                by_dtype.setdefault(dtype, []).append((distance, np.abs(estimate[there] / truth[there] - 1.0)))
+                inside.setdefault(dtype, []).append(_between(table.axes[-1][1].astype(float), truth))
         for dtype, errors in by_dtype.items():
-            every = np.concatenate(errors)
-            found.append(HeldOut(operator, dtype, len(errors), float(every.mean()), float(np.quantile(every, 0.9))))
+            every, along = np.concatenate([error for _, error in errors]), np.concatenate(inside[dtype])
+            found.append(
+                HeldOut(
+                    operator,
+                    dtype,
+                    len(errors),
+                    float(every.mean()),
+                    float(np.quantile(every, 0.9)),
+                    float(along.mean()) if len(along) else 0.0,
+                    tuple(_near(errors)),
+                )
+            )
     return found
 
 
-Case = tuple[str, np.ndarray, np.ndarray]
+def _near(errors: list[tuple[float, np.ndarray]]) -> Iterator[tuple[float, float]]:
+    """Mean error of the shapes at each distance, where there are enough of them; of all where there never are."""
+    low = 0.0
+    for high in STEPS:
+        there = [error for distance, error in errors if low < distance <= high]
+        if len(there) >= ENOUGH:
+            yield high, float(np.concatenate(there).mean())
+            low = high
+    if not low:
+        yield STEPS[-1], float(np.concatenate([error for _, error in errors]).mean())
+
+
+def _between(x: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Errors of the inner points of the last axis, each predicted linearly from those beside it. truth: [..., n]."""
+    weight = (x[1:-1] - x[:-2]) / (x[2:] - x[:-2])
+    with np.errstate(invalid="ignore"):
+        error = np.abs((truth[..., :-2] * (1 - weight) + truth[..., 2:] * weight) / truth[..., 1:-1] - 1.0)
+    return error[np.isfinite(error)]
+
+
+Case = tuple[str, float, np.ndarray, np.ndarray]
+"""Weight or cache type, octaves to the nearest measured shape, estimate, measured."""
 
 
 def _own(price: Pricer, operator: str) -> Table | None:
@@ -89,15 +139,21 @@ def _gemms(price: Pricer) -> Iterator[Case]:
             sides = [[(low, k, n), (high, k, n)] for low, high in _around(wide, n)] + [
                 [(n, low, k), (n, high, k)] for low, high in _around(deep, k)
             ]
-            guesses = []
+            guesses, gaps = [], []
             for a, b in sides:
                 if a[:2] in place and b[:2] in place:
                     along_n = a[1] == b[1]
                     x, low, high = (np.log(v) for v in (a[2], a[0] if along_n else a[1], b[0] if along_n else b[1]))
                     w = (x - low) / (high - low)
                     guesses.append((1 - w) * ratios[place[a[:2]]] + w * ratios[place[b[:2]]])
+                    gaps.append(min(x - low, high - x) / math.log(2))
             if guesses:
-                yield dtype, np.mean(guesses, axis=0) * (CALL_S + price.gemm_bound(dtype, n, k)), rows.seconds[i]
+                yield (
+                    dtype,
+                    min(gaps),
+                    np.mean(guesses, axis=0) * (CALL_S + price.gemm_bound(dtype, n, k)),
+                    rows.seconds[i],
+                )
 
 
 def _around(values: list[int], x: int) -> list[tuple[int, int]]:
@@ -123,14 +179,13 @@ def _heads(price: Pricer, operator: str) -> Iterator[Case]:
             asked = float(heads[order[j]])
             grid = table.seconds[rows[left]]
             grid = grid[:, 0] if operator == "prefill" else grid
-            weights, _ = neighbours(heads[left][:, None].astype(float), (asked,))
-            count = heads[left]
-            shares = asked / count if operator == "prefill" else np.ones(len(count))
-            estimate = blend(grid, weights, shares.__getitem__)
+            weights, _ = neighbours(heads[left][:, None].astype(float), (asked,), even=operator == "prefill")
+            estimate = blend(grid, weights, lambda row: 1.0, geometric=operator == "decode")
             truth = table.seconds[rows[order[j]]]
             truth = truth[0] if operator == "prefill" else truth
             both = np.isfinite(estimate)
-            yield OURS.get(dtype, dtype), np.where(both, estimate, 1.0), np.where(both, truth, np.nan)
+            gap = float(np.abs(np.log2(heads[left] / asked)).min())
+            yield OURS.get(dtype, dtype), gap, np.where(both, estimate, 1.0), np.where(both, truth, np.nan)
 
 
 def _experts(price: Pricer) -> Iterator[Case]:
@@ -147,8 +202,11 @@ def _experts(price: Pricer) -> Iterator[Case]:
         if len(np.unique(rows.keys[:, :4], axis=0)) < 2:
             continue
         for key, truth in zip(rows.keys.tolist(), rows.seconds, strict=True):
-            _, priced = price.moe(MoeShape(dtype, *key), without=key[:4])
-            yield dtype, priced.seconds, truth
+            shape = measured(dtype, key)
+            tokens, priced = price.moe(shape, without=key[:4])
+            others = rows.keys[(rows.keys[:, :4] != np.array(key[:4])).any(axis=1)]
+            distance = nearest_experts(others, tuple(key), price.apart)[1]
+            yield dtype, distance, priced.seconds, np.maximum(truth, np.maximum(*price.moe_times(shape, tokens)))
 
 
 def _mla(price: Pricer, operator: str) -> Iterator[Case]:
@@ -171,4 +229,36 @@ def _mla(price: Pricer, operator: str) -> Iterator[Case]:
             if operator == "mla_prefill":
                 estimate, truth = estimate[0], truth[0]
             both = np.isfinite(estimate)
-            yield OURS.get(label, label), np.where(both, estimate, 1.0), np.where(both, truth, np.nan)
+            gap = float(np.abs(np.log2(heads[[j - 1, j + 1]] / heads[j])).min())
+            yield OURS.get(label, label), gap, np.where(both, estimate, 1.0), np.where(both, truth, np.nan)
+
+
+CASES: dict[str, Callable[[Pricer], Iterator[Case]]] = {
+    "gemm": _gemms,
+    "prefill": lambda price: _heads(price, "prefill"),
+    "decode": lambda price: _heads(price, "decode"),
+    "moe": _experts,
+    "mla_prefill": lambda price: _mla(price, "mla_prefill"),
+    "mla_decode": lambda price: _mla(price, "mla_decode"),
+}
+
+
+def stated() -> dict[str, Any]:
+    """What errors.json says: {gpu: {backend/operator: {type: [[octaves, error], ...]}}}."""
+    return {
+        gpu: {
+            name: {one.dtype: one.by_distance for one in found}
+            for backend in load(gpu).backends
+            for name, found in _by_operator(backend, held_out(load(gpu), backend))
+        }
+        for gpu in bundled_gpus()
+    }
+
+
+def _by_operator(backend: str, found: list[HeldOut]) -> Iterator[tuple[str, list[HeldOut]]]:
+    for operator in dict.fromkeys(one.operator for one in found):
+        yield f"{backend}/{operator}", [one for one in found if one.operator == operator]
+
+
+if __name__ == "__main__":
+    ERRORS.write_text(json.dumps(stated(), separators=(",", ":"), indent=0).replace("\n", "") + "\n")

@@ -13,19 +13,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrate.atlas.price import (
-    CALL_S,
-    EFFICIENCY,
-    GEMM_NAMES,
-    KV_NAMES,
-    WEIGHT_BYTES,
-    Pricer,
-    causal_pairs,
-    measured_limits,
-)
-from calibrate.atlas.shapes import FORM_ERROR, Priced, blend, completed, covered, neighbours
+from calibrate.atlas.price import CALL_S, EFFICIENCY, GEMM_NAMES, KV_NAMES, Pricer, causal_pairs, measured_limits
+from calibrate.atlas.shapes import FORM_ERROR, Priced, blend, completed, covered, neighbours, octaves_to
 from calibrate.atlas.tables import Table
 from calibrate.layer_groups import Attention
+from calibrate.precision import WEIGHT_BYTES
 from calibrate.step import EXTRAPOLATED
 
 # The model the tables were measured on: DeepSeek-V3's widths, with 1 to 128 heads a rank.
@@ -58,7 +50,9 @@ def mla_prefill(price: Pricer, a: Attention, heads: int, gemm: str, kv_dtype: st
     weights, octaves = neighbours(rows.keys.astype(float), (heads,))
     theirs = rows.keys[:, 0] * float(NOPE + ROPE + V)
     seconds = blend(grid, weights, lambda row: width / float(theirs[row]))
-    cover, error, words = covered(weights, octaves, price.error("mla_prefill", gemm))
+    cover, error, words = covered(
+        weights, octaves, price.error("mla_prefill", gemm, octaves_to(rows.keys[:, :1], (heads,)))
+    )
     return length, Priced(seconds, cover, error, f"{rows.name} {words}")
 
 
@@ -91,7 +85,9 @@ def mla_decode(
     scale = latent / (KV_RANK + ROPE)
     seconds = blend(grid, weights, lambda row: scale)
     limits = np.min([measured_limits(context, rows.seconds[row]) for row, _ in weights], axis=0)
-    cover, error, words = covered(weights, octaves, price.error("mla_decode", gemm))
+    cover, error, words = covered(
+        weights, octaves, price.error("mla_decode", gemm, octaves_to(rows.keys[:, :1], (heads,)))
+    )
     return batch, context, limits, Priced(seconds, cover, error, f"{rows.name} {words}")
 
 

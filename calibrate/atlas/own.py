@@ -15,15 +15,17 @@ from typing import Any
 
 import numpy as np
 
+from calibrate.atlas.experts import MoeShape
 from calibrate.atlas.own_tables import OWN, US, atlas_of, header_of, plain, rows_of
-from calibrate.atlas.price import GEMM_NAMES, KV_NAMES, MOE_NAMES, TOKENS, WEIGHT_BYTES, MoeShape, Pricer, causal_pairs
+from calibrate.atlas.price import GEMM_NAMES, KV_NAMES, MOE_NAMES, TOKENS, Pricer, causal_pairs
 from calibrate.atlas.shapes import FORM_ERROR, Priced, along, blend, covered, neighbours
-from calibrate.atlas.steps import HOST, LAUNCH_FLOOR_S, Prefixes, points_at, with_host
+from calibrate.atlas.steps import Prefixes, points_at, with_host
 from calibrate.atlas.tables import Table, load
 from calibrate.layout import Layout
 from calibrate.model_spec import ModelSpec
 from calibrate.models import known_as
 from calibrate.operators import attention_shape
+from calibrate.precision import WEIGHT_BYTES
 from calibrate.profile import DeviceProfile
 from calibrate.rows import AXES, HEADS, Rows
 from calibrate.step import EXTRAPOLATED, INTERPOLATED, MEASURED
@@ -233,9 +235,9 @@ def own_profile(
     _check_kinds(price, model)
     kv = kv_dtype or model.kv_dtype(dtype)
     table = points_at(price, model, dtype, kv, Layout(tp))
-    host = (rows.host["step_us"] * US, rows.host["sequence_us"] * US) if "step_us" in rows.host else HOST["async"]
-    floor = rows.host.get("launch_us_per_layer", LAUNCH_FLOOR_S / US) * US
-    table = with_host(table, *host, model.layers * floor)
+    if "step_us" in rows.host:
+        floor = rows.host.get("launch_us_per_layer", 0.0) * US
+        table = with_host(table, rows.host["step_us"] * US, rows.host["sequence_us"] * US, model.layers * floor)
     table |= _measured_mixes(price, model, tp, kv)
     mine = [o for o in table["rests_on"] if o["basis"].startswith(OWN)]
     kernels = sorted({f"{k}: {found.about.get('kernels', 'unknown')}" for k, found in rows.operators.items()})
@@ -278,7 +280,7 @@ def _host_notes(rows: Rows) -> list[str]:
     if "step_us" in rows.host:
         step, sequence = rows.host["step_us"], rows.host["sequence_us"]
         return [f"Host time was measured: {step:.0f} us a step, {sequence:.1f} us a sequence."]
-    return ["0.6 ms a step and 15 us a sequence of host time are included, as asynchronous engines take."]
+    return ["Host time was not measured: a run adds the engine's."]
 
 
 def _check_kinds(price: Own, model: ModelSpec) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from calibrate.atlas.price import WEIGHT_BYTES, causal_pairs
+from calibrate.atlas.price import causal_pairs
 from calibrate.atlas.tables import Atlas, Table, bundled_gpus
+from calibrate.precision import WEIGHT_BYTES
 from calibrate.rows import SHAPES, TEXTS, OperatorRows, Rows
 from calibrate.sources.roofline import GPUS
 

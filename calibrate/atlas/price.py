@@ -9,22 +9,20 @@ bound alone at a stated error. Nothing here knows models; `steps` adds a model's
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from calibrate.atlas.shapes import FORM_ERROR, Priced, blend, completed, covered, neighbours
+from calibrate.atlas.errors import stated_error
+from calibrate.atlas.experts import TWO_KERNELS, MoeShape, measured, nearest_experts
+from calibrate.atlas.shapes import FORM_ERROR, Priced, blend, completed, covered, neighbours, octaves_to
 from calibrate.atlas.tables import Atlas, Table
+from calibrate.link import ERROR as LINK_ERROR
+from calibrate.link import all_reduce_s, bandwidth_of
+from calibrate.precision import WEIGHT_BYTES
 from calibrate.step import EXTRAPOLATED, INTERPOLATED
 from workloads.errors import InputError
 
-WEIGHT_BYTES = {
-    **{"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "int8": 1.0},
-    **{"int4": 0.53125, "mxfp4": 0.53125, "nvfp4": 0.5625},
-}
-"""Bytes of a weight with its share of the scales: int4 two bytes in 64 weights, mxfp4 one in 32, nvfp4 one in 16."""
 GEMM_NAMES = {"bf16": ("bfloat16",), "fp8": ("fp8",), "fp8_block": ("fp8_block", "fp8"), "nvfp4": ("nvfp4",)}
 MOE_NAMES = {
     **GEMM_NAMES,
@@ -35,9 +33,10 @@ MOE_NAMES = {
 KV_NAMES = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8"}
 COMPUTE = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4"}
 """Matrix units a weight type computes on; the others compute in bf16."""
+OWN_LINKS = {"l40s": "pcie4", "rtx-pro-6000": "pcie5"}
+"""What joins the measured GPUs of a node; NVLink where nothing is said."""
 TOKENS = 2.0 ** np.arange(16)
 """Tokens of a step that prices are laid out at where no matrix multiply was measured."""
-MOE_NEIGHBOURS = 4
 EFFICIENCY = 0.7
 """Share of the bound that an unmeasured operator reaches."""
 ROUTING = "power_law_1.2"
@@ -49,28 +48,10 @@ MOE_CALL_S = 10e-6
 """The same for experts, of 2 to 30 us."""
 
 
-@dataclass(frozen=True)
-class MoeShape:
-    """Routed experts of one layer and their split."""
-
-    dtype: str
-    hidden: int
-    inter: int
-    topk: int
-    experts: int
-    tp: int = 1
-    ep: int = 1
-    matrices: int = 3  #: gate, up and down; 2 without a gate
-
-    def load(self, tokens: np.ndarray) -> np.ndarray:
-        """Rows an expert gets when routing is even: what its kernel's efficiency goes by."""
-        return tokens * self.topk / self.experts
-
-
 class Pricer:
     """Prices of operators on one GPU with one backend's kernels (the other backend's where it has none)."""
 
-    def __init__(self, atlas: Atlas, backend: str = "vllm"):
+    def __init__(self, atlas: Atlas, backend: str = "vllm", link: str | None = None):
         if backend not in atlas.backends:
             raise InputError(f"backend {backend!r}: expected one of {', '.join(atlas.backends)}")
         self.atlas, self.backend = atlas, backend
@@ -78,6 +59,10 @@ class Pricer:
         flops = atlas.header["flops"]
         self.flops = {"bf16": flops["bf16"], "fp8": flops.get("fp8", flops["bf16"])}
         self.flops["fp4"] = flops.get("fp4", flops["bf16"])
+        about, self.own_link = atlas.header["link"], OWN_LINKS.get(atlas.gpu.lower(), "nvlink")
+        self.link = link or self.own_link
+        self.link_bandwidth = bandwidth_of(self.link, self.own_link, about["bandwidth"], str(atlas.header.get("name")))
+        self.apart = atlas.gpu.lower() in TWO_KERNELS
         gemm = next((t for b in (backend, *atlas.backends) if (t := atlas.table(b, "gemm")) is not None), None)
         self.tokens: np.ndarray = TOKENS if gemm is None else gemm.axes[0][1].astype(float)
 
@@ -95,8 +80,13 @@ class Pricer:
         """FLOP/s of the matrix units a weight type computes on."""
         return float(self.flops[COMPUTE.get(dtype, "bf16")])
 
-    def error(self, operator: str, dtype: str = "") -> float:
-        """Held-out error of an operator between measured shapes, as the exporter found it."""
+    def error(self, operator: str, dtype: str = "", octaves: float = 1.0) -> float:
+        """Held-out error of an operator so far from a measured shape; of a file without one, as the exporter found
+        it between shapes."""
+        ours = "bf16" if dtype == "fp16" else dtype
+        stated = stated_error(self.atlas.gpu, (self.backend, *self.atlas.backends), operator, ours, octaves)
+        if stated is not None or not octaves:
+            return stated or 0.0
         for backend in (self.backend, *self.atlas.backends):
             for name in (f"{backend}/{operator}", f"{backend}/{operator}_core"):
                 errors = self.atlas.header["tables"].get(name, {}).get("held_out", {})
@@ -132,7 +122,7 @@ class Pricer:
             w * completed([self.tokens], rows.seconds[i]) / (CALL_S + self.gemm_bound(dtype, *map(float, rows.keys[i])))
             for i, w in weights
         )
-        cover, error, basis = covered(weights, octaves, self.error("gemm", dtype))
+        cover, error, basis = covered(weights, octaves, self.error("gemm", dtype, octaves_to(rows.keys, (n, k))))
         seconds = np.maximum.accumulate(np.maximum(seconds * (CALL_S + asked), asked))
         return Priced(seconds, cover, error, basis)
 
@@ -167,16 +157,19 @@ class Pricer:
         rows, keys, asked, basis = self._heads("prefill", heads, kv_heads, head_dim, window, kv_dtype)
         length = rows.axes[1][1].astype(float)
         grid = np.array([completed([length], row[0]) for row in rows.seconds])
-        weights, octaves = neighbours(keys, asked)
+        weights, octaves = neighbours(keys, asked, even=True)
 
         def scale(row: int) -> np.ndarray:
-            reach, dim, _, count = keys[row]
-            mine = head_dim * heads * causal_pairs(length, 0.0, window)
-            return np.asarray(mine / (dim * count * causal_pairs(length, 0.0, reach if window else 0)))
+            reach, dim = keys[row, :2]
+            counts = keys[(keys[:, :3] == keys[row, :3]).all(axis=1), 3]  # between them times are linear in the heads
+            beyond = heads / min(max(heads, counts.min()), counts.max())
+            mine = head_dim * beyond * causal_pairs(length, 0.0, window)
+            return np.asarray(mine / (dim * causal_pairs(length, 0.0, reach if window else 0)))
 
         seconds = blend(grid, weights, scale)
         bound = 4.0 * heads * head_dim * causal_pairs(length, 0.0, window) / self.flops["bf16"]
-        cover, error, words = covered(weights, octaves, self.error("prefill", kv_dtype))
+        apart = octaves_to(keys[:, 1:], asked[1:])
+        cover, error, words = covered(weights, octaves, self.error("prefill", kv_dtype, apart))
         return length, Priced(np.maximum.accumulate(np.maximum(seconds, bound)), cover, error, f"{basis} {words}")
 
     def decode(
@@ -188,7 +181,7 @@ class Pricer:
         batch, context = rows.axes[0][1].astype(float), rows.axes[1][1] + 1.0
         weights, octaves = neighbours(keys, asked)
         picked = {row: completed([batch, context], rows.seconds[row]) for row, _ in weights}
-        grid = np.zeros((len(keys), len(batch), len(context)))
+        grid = np.ones((len(keys), len(batch), len(context)))
         for row, values in picked.items():
             grid[row] = values
 
@@ -198,12 +191,13 @@ class Pricer:
             theirs = np.minimum(context, reach) if window else context
             return np.asarray(kv_heads * head_dim * seen / (count * dim * theirs))
 
-        seconds = blend(grid, weights, scale)
+        seconds = blend(grid, weights, scale, geometric=True)
         bound = 2.0 * kv_heads * head_dim * WEIGHT_BYTES[kv_dtype] / self.bandwidth * batch[:, None]
         seconds = np.maximum(seconds, bound * (np.minimum(context, window) if window else context))
         seconds = np.maximum.accumulate(np.maximum.accumulate(seconds, axis=0), axis=1)
         limits = np.min([measured_limits(context, rows.seconds[row]) for row, _ in weights], axis=0)
-        cover, error, words = covered(weights, octaves, self.error("decode", kv_dtype))
+        apart = octaves_to(keys[:, 1:3], asked[1:3])
+        cover, error, words = covered(weights, octaves, self.error("decode", kv_dtype, apart))
         return batch, context, limits, Priced(seconds, cover, error, f"{basis} {words}")
 
     def _heads(
@@ -235,47 +229,55 @@ class Pricer:
 
     # ---- experts ---------------------------------------------------------------------------------------------
 
-    def moe_bound(self, s: MoeShape, tokens: np.ndarray) -> np.ndarray:
-        """Seconds that the routed experts of a rank take at the hardware's bound: activated weights or FLOPs."""
-        weights = float(s.matrices) * s.hidden * s.inter / s.tp
-        active = s.experts / s.ep * -np.expm1(tokens * math.log1p(-min(s.topk / s.experts, 1 - 1e-12)))
-        rows = tokens * s.topk / s.ep
-        moved = active * weights * WEIGHT_BYTES[s.dtype] + 4.0 * rows * s.hidden
-        return np.maximum(2.0 * rows * weights / self.peak(s.dtype), moved / self.bandwidth)
+    def moe_times(self, s: MoeShape, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds by tokens that the FLOPs of the fullest rank's routed experts take at peak, and their bytes at full
+        bandwidth: the weights of every expert reached, and what its rows read and write."""
+        experts, rows = s.reached(tokens)
+        moved = experts * s.weights * WEIGHT_BYTES[s.dtype] + 4.0 * rows * (s.hidden + s.inter / s.tp)
+        return 2.0 * rows * s.weights / self.peak(s.dtype), moved / self.bandwidth
 
     def moe(self, shape: MoeShape, without: Sequence[int] = (0, 0, 0, 0)) -> tuple[np.ndarray, Priced]:
-        """(token counts, times) of one layer's routed experts on one rank; of other shapes the ratio to the bound at
-        the same rows an expert. without: (hidden, inter, topk, experts) to
-        leave out, for held-out errors."""
+        """(token counts, times) of one layer's routed experts on one rank; of other shapes the ratio to the bound, half
+        at the same tokens and half at the same rows an expert. without: (hidden, inter, topk, experts) to leave out,
+        for held-out errors.
+
+        Rows below the bound count at it: their weights stayed in cache, as no serving step finds them."""
         dtype = "bf16" if shape.dtype == "fp16" else shape.dtype
         rows = self._named("moe", "moe_dtype", MOE_NAMES.get(dtype, ()))
         tokens = (rows or self._table("moe")).axes[0][1].astype(float)
         if rows is not None:
             rows = rows.where(distribution=ROUTING) if "distribution" in rows.columns else rows
             rows = rows.among(lambda keys: (keys[:, :4] != np.array(without)).any(axis=1))
+        bound = self.moe_times(shape, tokens)
         if rows is None or not len(rows):
-            seconds = CALL_S + self.moe_bound(shape, tokens) / EFFICIENCY
+            seconds = np.maximum.accumulate(CALL_S + np.maximum(*bound) / EFFICIENCY)
             return tokens, Priced(
                 seconds, EXTRAPOLATED, FORM_ERROR, f"experts in {dtype}: activated experts' bytes and FLOPs"
             )
         asked = (shape.hidden, shape.inter, shape.topk, shape.experts, shape.tp, shape.ep)
         exact = np.flatnonzero((rows.keys == np.array(asked)).all(axis=1))
-        weights, octaves = ([(int(exact[0]), 1.0)], 0.0) if len(exact) else nearest_experts(rows.keys, asked)
-        bound = self.moe_bound(shape, tokens)
-        over = np.zeros(len(tokens))
+        weights, octaves = (
+            ([(int(exact[0]), 1.0)], 0.0) if len(exact) else nearest_experts(rows.keys, asked, self.apart)
+        )
+        over, load = np.zeros(len(tokens)), shape.load(tokens)
         for row, weight in weights:
-            theirs = MoeShape(dtype, *rows.keys[row].tolist())
-            ratio = np.log(completed([tokens], rows.seconds[row]) / (MOE_CALL_S + self.moe_bound(theirs, tokens)))
-            over += weight * np.interp(np.log(shape.load(tokens)), np.log(theirs.load(tokens)), ratio)
-        seconds = np.maximum.accumulate(np.maximum(np.exp(over) * (MOE_CALL_S + bound), bound))
-        cover, error, words = covered(weights, octaves, self.error("moe", dtype))
-        return tokens, Priced(seconds, cover, error, f"{rows.name} {words}")
+            one = measured(dtype, rows.keys[row].tolist())
+            theirs = self.moe_times(one, tokens)
+            seconds = np.maximum(completed([tokens], rows.seconds[row]), np.maximum(*theirs))
+            ratio = np.log(seconds / (MOE_CALL_S + np.hypot(*theirs)))
+            alike = ratio if len(weights) == 1 else (ratio + np.interp(load, one.load(tokens), ratio)) / 2
+            over += weight * alike
+        seconds = np.maximum(np.exp(over) * (MOE_CALL_S + np.hypot(*bound)), np.maximum(*bound))
+        error = self.error("moe", dtype, octaves)
+        cover, error, words = covered(weights, max(octaves - 1.0, 0.0), error)
+        return tokens, Priced(np.maximum.accumulate(seconds), cover, error, f"{rows.name} {words}")
 
     # ---- what moves between GPUs, and what only moves bytes --------------------------------------------------
 
     def all_reduce(self, gpus: int) -> tuple[np.ndarray, Priced]:
         """(16-bit elements, times) of one all-reduce: the engine's own in a graph, else NCCL's, else latency and bytes
-        over the link. (The tables' message_size counts elements: as bytes NVLink would run at half its rate.)"""
+        over the link, as where another link than the GPU's own is named. (The tables' message_size counts elements: as
+        bytes NVLink would run at half its rate.)"""
         table = self._table("all_reduce")
         rows = table
         if "kernel_source" in table.columns:
@@ -286,10 +288,10 @@ class Pricer:
         if not len(found) and nccl is not None:
             rows, found = nccl, nccl.where(op_name="all_reduce", num_gpus=gpus)
         size = rows.axes[0][1].astype(float)
-        if len(found):
+        if len(found) and self.link == self.own_link:
             return size, Priced(completed([size], found.seconds[0]), 0, 0.0, f"{rows.name} measured")
-        seconds = 2e-6 * gpus + 2.0 * (gpus - 1) / gpus * 2.0 * size / self.atlas.header["link"]["bandwidth"]
-        return size, Priced(seconds, EXTRAPOLATED, FORM_ERROR, "latency and bytes over the link")
+        seconds = all_reduce_s(self.link, self.link_bandwidth, gpus, 2.0 * size)
+        return size, Priced(seconds, EXTRAPOLATED, LINK_ERROR[self.link], f"latency and bytes over {self.link}")
 
     # ---- what a source of one's own may know beyond this (`own`) ---------------------------------------------
 
@@ -325,22 +327,6 @@ def causal_pairs(new: np.ndarray | float, cached: np.ndarray | float, window: fl
         return new * (cached + (new + 1.0) * 0.5)
     growing = np.minimum(np.maximum(window - cached, 0.0), new)
     return growing * (cached + (growing + 1.0) * 0.5) + (new - growing) * window
-
-
-def nearest_experts(keys: np.ndarray, asked: tuple[int, ...]) -> tuple[list[tuple[int, float]], float]:
-    """The nearest measured expert shapes by what a rank holds, weighted by the inverse square of their distance in
-    octaves, and how far the nearest lies beyond one octave."""
-
-    def held(k: np.ndarray) -> np.ndarray:
-        hidden, inter, topk, experts, tp, ep = k.T.astype(float)
-        return np.log2(np.stack([hidden, inter / tp, topk, experts / ep, experts], axis=1))
-
-    distance = np.sqrt(((held(keys) - held(np.array([asked]))) ** 2).sum(axis=1))
-    rows = np.argsort(distance, kind="stable")[:MOE_NEIGHBOURS]
-    weights = 1.0 / (distance[rows] ** 2 + 1e-3)
-    weights = weights / weights.sum()
-    octaves = max(float(distance[rows[0]]) - 1.0, 0.0)
-    return list(zip(rows.tolist(), weights.tolist(), strict=True)), octaves
 
 
 def measured_limits(context: np.ndarray, grid: np.ndarray) -> np.ndarray:

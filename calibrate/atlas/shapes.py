@@ -35,14 +35,17 @@ class Priced:
     reach: float = math.inf
 
 
-def neighbours(keys: np.ndarray, asked: Sequence[float]) -> tuple[list[tuple[int, float]], float]:
+def neighbours(keys: np.ndarray, asked: Sequence[float], even: bool = False) -> tuple[list[tuple[int, float]], float]:
     """([(row, weight)], octaves the asked shape lies outside) of the measured rows around a shape, field by field.
 
-    keys: [rows, fields], fields in the order of `asked`; the grid may be ragged. Weights add up to 1."""
-    return _around(keys, np.arange(len(keys)), [float(x) for x in asked])
+    keys: [rows, fields], fields in the order of `asked`; the grid may be ragged. even: the last field's weights are
+    linear in it instead of its logarithm, for times that are. Weights add up to 1."""
+    return _around(keys, np.arange(len(keys)), [float(x) for x in asked], even)
 
 
-def _around(keys: np.ndarray, rows: np.ndarray, asked: list[float]) -> tuple[list[tuple[int, float]], float]:
+def _around(
+    keys: np.ndarray, rows: np.ndarray, asked: list[float], even: bool
+) -> tuple[list[tuple[int, float]], float]:
     if not asked:
         return [(int(rows[0]), 1.0)], 0.0
     column, x = keys[rows, 0], asked[0]
@@ -54,36 +57,48 @@ def _around(keys: np.ndarray, rows: np.ndarray, asked: list[float]) -> tuple[lis
     if values[j] != inside:
         low, high = float(values[j - 1]), float(values[j])
         weight = math.log(inside / low) / math.log(high / low)
+        if even and len(asked) == 1:
+            weight = (inside - low) / (high - low)
         picked = [(low, 1.0 - weight), (high, weight)]
     found: list[tuple[int, float]] = []
     further = 0.0
     for value, weight in picked:
-        inner, octaves = _around(keys[:, 1:], rows[column == value], asked[1:])
+        inner, octaves = _around(keys[:, 1:], rows[column == value], asked[1:], even)
         found += [(row, weight * w) for row, w in inner]
         further = max(further, octaves)
     return found, outside + further
 
 
 def blend(
-    seconds: np.ndarray, weights: Sequence[tuple[int, float]], scale: Callable[[int], np.ndarray | float]
+    seconds: np.ndarray,
+    weights: Sequence[tuple[int, float]],
+    scale: Callable[[int], np.ndarray | float],
+    geometric: bool = False,
 ) -> np.ndarray:
     """Weighted times of rows: the launch of each, its first time, stays as it is; the work above it is scaled by
-    `scale(row)`."""
+    `scale(row)`. geometric: their logarithms are weighted."""
     total = np.zeros(seconds.shape[1:])
     for row, weight in weights:
         launch = float(seconds[row].flat[0])
-        total = total + weight * (launch + (seconds[row] - launch) * scale(row))
-    return total
+        scaled = launch + (seconds[row] - launch) * scale(row)
+        total = total + weight * (np.log(scaled) if geometric else scaled)
+    return np.exp(total) if geometric else total
 
 
 def covered(weights: Sequence[tuple[int, float]], octaves: float, error: float) -> tuple[int, float, str]:
-    """(coverage, expected error, basis) of a blend: the held-out error of the operator between measured shapes, growing
-    by itself with every octave outside them up to the error of the form."""
+    """(coverage, expected error, basis) of a blend. error: held out, at this distance from a measured shape; with every
+    octave outside the measured ones it grows by itself, up to the error of the form."""
     if octaves > 0:
         return EXTRAPOLATED, min(error * (1.0 + octaves), max(FORM_ERROR, error)), "beyond measured shapes"
     if len(weights) > 1:
         return INTERPOLATED, error, "between measured shapes"
-    return MEASURED, 0.0, "measured shape"
+    return MEASURED, error, "measured shape"
+
+
+def octaves_to(keys: np.ndarray, asked: Sequence[float]) -> float:
+    """Octaves from a shape to the nearest measured one, in the field that is furthest. keys: [rows, fields]."""
+    apart = np.abs(np.log2(np.asarray(keys, dtype=float) / np.asarray(asked, dtype=float)))
+    return float(apart.max(axis=1).min())
 
 
 def completed(axes: Sequence[np.ndarray], grid: np.ndarray) -> np.ndarray:

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from calibrate.atlas.experts import MoeShape
 from calibrate.atlas.linear import linear_decode, linear_prefill
 from calibrate.atlas.mla import mla_decode, mla_prefill, mla_projections
-from calibrate.atlas.price import MoeShape, Pricer, causal_pairs
+from calibrate.atlas.price import Pricer, causal_pairs
 from calibrate.atlas.shapes import Priced, along
 from calibrate.atlas.tables import Atlas, load
 from calibrate.layer_groups import Attention, LayerGroup, Mlp, layer_groups
@@ -38,11 +39,6 @@ LONG = 2.0 ** np.arange(15, 19)
 PREFILL_CALL_S = 13.2e-6
 """What the package adds to the kernel of a prefill call in a layer (rotary embedding and KV write), however long the
 prefix, and again for each of the norms of q and k."""
-HOST = {"async": (0.6e-3, 15e-6), "sync": (2.0e-3, 15e-6), "none": (0.0, 0.0)}
-"""Seconds of host time (a step, a sequence) by scheduling mode. async: public vLLM runs, where it takes TPOT's error
-from 8.4 to 5.8 % and the bias to zero; sync: engines that schedule between steps."""
-LAUNCH_FLOOR_S = 60e-6
-"""Least time of a layer whose kernels are launched one by one: a dozen launches of 5 us."""
 KV_KINDS = ("full", "window", "chunked")
 """Attention over keys and values of its own."""
 
@@ -351,13 +347,11 @@ def points(
     kv_dtype: str,
     layout: Layout,
     backend: str = "vllm",
-    host: tuple[float, float] = HOST["async"],
-    launch_floor_s: float = LAUNCH_FLOOR_S,
+    link: str | None = None,
 ) -> dict[str, Any]:
     """The tables of a whole step in the layout of `calibrate.sources.tables`; "rests_on" says what each operator's time
-    is. host: seconds a step and a sequence."""
-    table = points_at(Pricer(atlas, backend), model, dtype, kv_dtype, layout)
-    return with_host(table, *host, model.layers * launch_floor_s)
+    is. No host time in them. link: between the GPUs, instead of their own."""
+    return points_at(Pricer(atlas, backend, link), model, dtype, kv_dtype, layout)
 
 
 def points_at(price: Pricer, model: ModelSpec, dtype: str, kv_dtype: str, layout: Layout) -> dict[str, Any]:
@@ -417,13 +411,13 @@ def atlas_step_time(
 
 
 def atlas_profile(
-    spec: str, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str | None = None
+    spec: str, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str | None = None, link: str | None = None
 ) -> DeviceProfile:
     """The profile of atlas:GPU or atlas:GPU:BACKEND for a model: its points are priced here and now, its provenance
     names the atlas file by content hash."""
     gpu, _, backend = spec.partition(":")
     atlas, kv = load(gpu), kv_dtype or model.kv_dtype(dtype)
-    table = points(atlas, model, dtype, kv, Layout(tp), backend or "vllm")
+    table = points(atlas, model, dtype, kv, Layout(tp), backend or "vllm", link)
     tables = atlas.header["tables"]
     return DeviceProfile(
         id=f"atlas:{spec}",
@@ -444,7 +438,6 @@ def atlas_profile(
                 "Times of shapes that were not measured lie between measured ones; points.rests_on states the expected"
                 " error of each operator.",
                 "Norms, activations, the embedding and attention over a cached prefix are formulas.",
-                "0.6 ms a step and 15 us a sequence of host time are included, as asynchronous engines take.",
             ],
         },
         points=table,

@@ -39,6 +39,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrate.host import NONE, HostTime
 from calibrate.sources.mixed import MixedTable, complete_grid
 from calibrate.step import EXTRAPOLATED, INTERPOLATED, MEASURED
 from calibrate.steptime import CurveStepTime, DecodeCurve, Line, Unequal
@@ -49,11 +50,12 @@ US = 1e-6
 class TableStepTime(CurveStepTime):
     """StepTime over operator tables; see the module docstring for `points`."""
 
-    def __init__(self, points: dict[str, Any], overhead_s: float = 0.0):
+    def __init__(self, points: dict[str, Any], overhead_s: float = 0.0, host: HostTime = NONE, kv_token_s: float = 0.0):
+        """kv_token_s: least seconds of one more token of context beyond the measured ones."""
         self._dense_line = sum_of_lines(points["dense"], "tokens")
         self._sampling_line = sum_of_lines(points["per_sequence"], "rows")
         self._unequal = points.get("unequal")
-        self._decode = DecodeTable(points["decode_attention"], self._unequal)
+        self._decode = DecodeTable(points["decode_attention"], self._unequal, kv_token_s)
         self._prefill = PrefillTable(points["prefill_attention"], self._decode)
         skew = None if "unequal" in points else points.get("skew")
         self._skew = Line.through(skew["batch"], skew["alpha"], last_slope=0.0) if skew else None
@@ -66,8 +68,8 @@ class TableStepTime(CurveStepTime):
         self._mixed = MixedTable(mixed, self._prefill, self._decode) if mixed else None
         longest = None if skew else self._decode.line(1)[0]
         overhead = points.get("step_overhead_us", 0.0) * US + overhead_s
-        super().__init__(overhead, longest, max_context=self._decode.longest_measured)
-        self.launch_floor_s = points.get("launch_floor_us", 0.0) * US
+        super().__init__(overhead, longest, self._decode.longest_measured, host)
+        self.launch_floor_s = max(self.launch_floor_s, points.get("launch_floor_us", 0.0) * US)
         self._cover = points.get("cover", MEASURED)
         self._call_s = min(self._prefill.launch.at(0), self._decode.call_s)
         self._dense_to, self._sampling_to = (
@@ -92,28 +94,41 @@ class TableStepTime(CurveStepTime):
         return DecodeCurve(constant_s, line, max_sum, cover, min_sum, skew)
 
     def _prefill_attention(self, chunks: Sequence[tuple[int, int]]) -> tuple[float, int]:
-        seconds, cover = self._prefill.batch(chunks)
-        return max(seconds, self._reading(chunks, 0, 0)), cover
+        table = self._prefill
+        seconds, cover = table.one(*chunks[0]) if len(chunks) == 1 else table.batch(chunks)
+        if table.measured:
+            return seconds, cover
+        return max(seconds, self._reading(chunks, 0, 0, 0)), cover
 
-    def _reading(self, chunks: Sequence[tuple[int, int]], n: int, total: int) -> float:
+    def _reading(self, chunks: Sequence[tuple[int, int]], n: int, total: int, longest: int) -> float:
         """Decode attention with every chunk as one more decode: what reading all KV of a call once takes."""
-        if self._prefill.measured:
-            return 0.0
-        kv = total
         for new, cached in chunks:
-            kv += new + cached
-        return self._curve(n + len(chunks)).attention.at(kv)
+            context = new + cached
+            total += context
+            if context > longest:
+                longest = context
+        n += len(chunks)
+        line = (self._curves.get(n) or self._curve(n)).attention
+        i = bisect_right(line.knots, total) - 1
+        seconds = line.values[i] + (total - line.knots[i]) * line.slopes[i]
+        if n > 1 and self._longest is not None:
+            seconds = max(seconds, self._longest.at(longest))
+        return seconds
 
     def _mixed_attention(
         self, chunks: Sequence[tuple[int, int]], n: int, total: int, longest: int
     ) -> tuple[float, int]:
         """Prefill and decode attention of one step: one call, its constant paid once and all KV read once; or the mixed
         table's multiple of the sum where one was measured."""
+        table = self._prefill
+        prefill_s, cover = table.one(*chunks[0]) if len(chunks) == 1 else table.batch(chunks)
+        curve = self._curves.get(n) or self._curve(n)
         if self._mixed is None:
-            seconds, cover = super()._mixed_attention(chunks, n, total, longest)
-            return max(seconds - self._call_s, self._reading(chunks, n, total)), cover
-        prefill_s, cover = self._prefill.batch(chunks)
-        curve = self._curve(n)
+            decode_s, decode_cover = self._decode_attention(curve, n, total, longest)
+            seconds = max(prefill_s + decode_s - self._call_s, prefill_s, decode_s)
+            if not table.measured:
+                seconds = max(seconds, self._reading(chunks, n, total, longest))
+            return seconds, max(cover, decode_cover)
         if curve.form is not None:
             ratios, inside = self._mixed.ratios(chunks, n, (total / n,))
             decode_s, decode_cover = self._decode_attention(curve, n, total, longest)
@@ -138,9 +153,17 @@ def never_falling(line: Line) -> Line:
     return Line.through(line.knots, np.maximum.accumulate(line.values).tolist(), last_slope=line.slopes[-1])
 
 
+def above(line: Line, floor: Line) -> Line:
+    """The line, raised to another where it lies below it at one of the points of either or where their ends go."""
+    knots = sorted({*line.knots, *floor.knots})
+    return Line.through(
+        knots, [max(line.at(x), floor.at(x)) for x in knots], last_slope=max(line.slopes[-1], floor.slopes[-1])
+    )
+
+
 def sum_of_lines(operators: Sequence[dict[str, Any]], axis: str) -> Line:
     """One line for operators that run one after the other: linear interpolation of each, summed on the union of their
-    points."""
+    points; where noise lets the sum fall it is levelled, as more tokens are never less work."""
     knots = sorted({float(x) for op in operators for x in op[axis]})
     total, beyond = np.zeros(len(knots)), 0.0
     for op in operators:
@@ -148,7 +171,7 @@ def sum_of_lines(operators: Sequence[dict[str, Any]], axis: str) -> Line:
         line = Line.through(op[axis], op["us"], slope)
         total += np.array([line.at(x) for x in knots]) * scale
         beyond += slope * scale
-    return Line.through(knots, total.tolist(), beyond)
+    return Line.through(knots, levelled(total.tolist()), beyond)
 
 
 def last_slope(x: Sequence[float], us: Sequence[float]) -> float:
@@ -159,6 +182,17 @@ def last_slope(x: Sequence[float], us: Sequence[float]) -> float:
         return 0.0
     starts = [max(bisect_right(x, share * x[-1]) - 1, 0) for share in (0.75, 0.5)]
     return max(0.0, *((us[-1] - us[i]) / (x[-1] - x[i]) for i in starts))
+
+
+def levelled(values: Sequence[float]) -> list[float]:
+    """The nearest values that never fall: neighbours that do are replaced by their mean (isotonic regression)."""
+    pools: list[tuple[float, int]] = []
+    for value in values:
+        pools.append((value, 1))
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            (low, m), (high, n) = pools.pop(), pools.pop()
+            pools.append(((low * m + high * n) / (m + n), m + n))
+    return [mean for mean, count in pools for _ in range(count)]
 
 
 def _measured_to(operators: Sequence[dict[str, Any]], axis: str) -> float:
@@ -176,14 +210,16 @@ def _look_up(line: Line, x: int, measured_to: float) -> tuple[float, int]:
 
 
 class DecodeTable:
-    """Decode attention by batch size and mean context, dips of noise along the context levelled.
+    """Decode attention by batch size and mean context, dips of noise along both levelled.
 
     Between two measured batch sizes the time is interpolated at equal context; beyond the longest context measured for
     a batch it grows with the slope of the last points (bytes of KV); beyond the largest batch it grows in proportion.
     Below the shortest it follows the fitted form, or the slope of the first points down to a call's constant.
     """
 
-    def __init__(self, table: dict[str, Any], form: dict[str, float] | None = None):
+    def __init__(self, table: dict[str, Any], form: dict[str, float] | None = None, kv_token_s: float = 0.0):
+        """form: below the shortest context. kv_token_s: least seconds of one more token of one context beyond the
+        longest."""
         self.batches = [int(b) for b in table["batch"]]
         scale = table["repeat"] * US
         self.lines: list[Line] = []
@@ -193,8 +229,12 @@ class DecodeTable:
         for batch, row in zip(self.batches, table["us"], strict=True):
             measured = [(float(c), us * scale) for c, us in zip(table["context"], row, strict=True) if us is not None]
             points = [*self._below(measured, batch, form), *measured]
-            self.lines.append(never_falling(Line.through([c for c, _ in points], [s for _, s in points])))
+            line = never_falling(Line.through([c for c, _ in points], [s for _, s in points]))
+            slopes = [*line.slopes[:-1], max(line.slopes[-1], batch * kv_token_s)]
+            self.lines.append(Line(line.knots, line.values, slopes))
             self.limits.append(measured[-1][0])
+        for i in range(1, len(self.lines)):
+            self.lines[i] = above(self.lines[i], self.lines[i - 1])
         self.limits = [float(limit) for limit in table.get("measured_context", self.limits)]
         sums = [b * limit for b, limit in zip(self.batches, self.limits, strict=True)]
         self._sum_limit = Line.through(self.batches, sums, last_slope=0.0)
@@ -307,11 +347,13 @@ class PrefillTable:
         """Seconds and coverage of one chunk of `new` tokens over `cached` ones."""
         pairs = new * (cached + (new + 1) * 0.5)
         outside = new > self.max_new or new + cached > self.max_kv or pairs > self.max_pairs
-        n, c = min(new, self.new[-1]), min(cached, self.cached[-1])
-        i, j = bisect_right(self.new, n) - 1, bisect_right(self.cached, c) - 1
-        i, j = min(max(i, 0), len(self.new) - 2), min(j, len(self.cached) - 2)
-        wn = max(n - self.new[i], 0) / (self.new[i + 1] - self.new[i])
-        wc = (c - self.cached[j]) / (self.cached[j + 1] - self.cached[j])
+        news, prefixes = self.new, self.cached
+        n = new if new < news[-1] else news[-1]
+        c = cached if cached < prefixes[-1] else prefixes[-1]
+        i = bisect_right(news, n, 1, len(news) - 1) - 1
+        j = bisect_right(prefixes, c, 1, len(prefixes) - 1) - 1
+        wn = (n - news[i]) / (news[i + 1] - news[i]) if n > news[i] else 0.0
+        wc = (c - prefixes[j]) / (prefixes[j + 1] - prefixes[j])
         low, high = self.seconds[i], self.seconds[i + 1]
         at_low, at_high = low[j] + (low[j + 1] - low[j]) * wc, high[j] + (high[j + 1] - high[j]) * wc
         seconds = at_low + (at_high - at_low) * wn

@@ -196,11 +196,21 @@ def _profile_lines(profile: Any) -> list[str]:
     for key, value in described["provenance"].items():
         lines += [f"{key}: {item}" for item in (value if isinstance(value, list) else [value])]
     lines.append(f"content hash: {described['content_hash']}")
+    lines.append(f"host time: {_host_words(profile)}")
     if "rests_on" in profile.points:
         lines += ["", *_rests_on(profile.points["rests_on"])]
     if is_calibrated(profile):
         lines += ["", *calibration_lines(profile)]
     return lines
+
+
+def _host_words(profile: Any) -> str:
+    from calibrate.host import BY_MODE, MODES, contained
+
+    if inside := contained(profile):
+        return f"{inside}; a run adds none"
+    added = "; ".join(f"{MODES[mode]}: {host.words}" for mode, host in BY_MODE.items())
+    return f"none in these times; a run adds the engine's. {added[0].upper()}{added[1:]}"
 
 
 def _rests_on(operators: list[dict[str, Any]]) -> list[str]:

@@ -17,6 +17,7 @@ from kvcast import api, text
 from kvcast.planner.load import Capacity, Loads, with_load
 from kvcast.planner.trials import Judged, Trial, Trials
 from kvcast.planner.whatif import LEAST_GAIN, gained, load_words, stress, try_all
+from kvcast.scenario.resolve import HOST_KEYS, Resolved
 from sim.engines import engine_of
 from sim.scenario import Scenario
 from workloads.errors import InputError
@@ -28,7 +29,13 @@ MORE = {
     HOST: "a 20 % faster host",
 }
 """What is not "20 % more" of something."""
-HOST_KEYS = ("step_overhead_ms", "frontend_ms", "frontend_us_per_prompt_token", "frontend_us_per_output_token")
+HOST_TIMES = (
+    *HOST_KEYS,
+    "step_overhead_ms",
+    "frontend_ms",
+    "frontend_us_per_prompt_token",
+    "frontend_us_per_output_token",
+)
 """Of [engine]: what a faster host divides."""
 LEAST_PART = 0.25
 """Of what +20 % replicas gain: a resource that gains less does not bind alone."""
@@ -88,7 +95,7 @@ def _resources(scenario: Scenario) -> list[tuple[str, Trial | str]]:
         oracle = "the oracle router reads vLLM's caches only"
     return [
         *((resource, _faster(scenario, resolved.profile, resource)) for resource in (*RESOURCES, INTERCONNECT)),
-        (HOST, _sooner(scenario, resolved.profile)),
+        (HOST, _sooner(scenario, resolved)),
         (KV, Trial(more_kv, full=True)),
         (REPLICAS, Trial(with_load(scenario, 1 / (1 + SHARE)), full=True)),
         (ROUTING, oracle),
@@ -103,14 +110,14 @@ def _faster(scenario: Scenario, profile: DeviceProfile, resource: str) -> Trial 
     return Trial(scenario, resource, full=True)
 
 
-def _sooner(scenario: Scenario, profile: DeviceProfile) -> Trial | str:
+def _sooner(scenario: Scenario, resolved: Resolved) -> Trial | str:
     """Host time divided by 1.2: that of [engine], and what the profile's own step times contain."""
-    engine, inside = scenario.engine, has_host_time(profile)
-    rate = engine.frontend_requests_per_s
-    if not (inside or rate or any(getattr(engine, key) for key in HOST_KEYS)):
-        return "no host time in this scenario: engine.step_overhead_ms and frontend_ms are 0"
-    sooner = {key: getattr(engine, key) / (1 + SHARE) for key in HOST_KEYS}
-    engine = replace(engine, **sooner, frontend_requests_per_s=rate and rate * (1 + SHARE))
+    inside, rate = has_host_time(resolved.profile), scenario.engine.frontend_requests_per_s
+    times = {key: getattr(resolved.scenario.engine, key) for key in HOST_TIMES}
+    if not (any(times.values()) or rate or inside):
+        return f"no host time in this scenario: {', '.join(HOST_TIMES)} are 0"
+    sooner = {key: value / (1 + SHARE) for key, value in times.items()}
+    engine = replace(scenario.engine, **sooner, frontend_requests_per_s=rate and rate * (1 + SHARE))
     return Trial(replace(scenario, engine=engine), HOST if inside else "", full=True)
 
 

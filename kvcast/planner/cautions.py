@@ -179,7 +179,7 @@ def _not_served(fleet: Fleet, resolved: Resolved) -> list[str]:
         (
             small,
             (
-                f"were rejected because the KV memory ({(engine.kv_blocks or 0) * engine.block_size:,} tokens) is too"
+                f"were rejected because the KV memory ({resolved.memory.tokens(engine.kv_blocks or 0):,} tokens) is too"
                 " small for them"
             ),
         ),

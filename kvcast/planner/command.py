@@ -97,6 +97,11 @@ def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list
         ("--max-num-queued-tokens", e.max_num_queued_tokens, None),
     ):
         argv += [flag, str(value)] if value != default else []
+    if e.disable_hybrid_kv_cache_manager:
+        argv += ["--disable-hybrid-kv-cache-manager"]
+    if e.prefix_cache_retention_interval:
+        kept = e.prefix_cache_retention_interval
+        argv += ["--prefix-cache-retention-interval", "None" if kept < 0 else str(kept)]
     argv += ["--long-prefill-token-threshold-adaptive"] if e.long_prefill_token_threshold_adaptive else []
     argv += [] if e.reserve_full_isl else ["--no-scheduler-reserve-full-isl"]
     argv += ["--enable-prefix-caching" if given.cache.enabled else "--no-enable-prefix-caching"]
@@ -110,8 +115,8 @@ def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list
     argv += [] if e.async_scheduling else ["--no-async-scheduling"]
     if e.prefill_schedule_interval > 1:
         notes.append(
-            "vLLM heeds --prefill-schedule-interval under data parallelism only (--data-parallel-size), in steps that"
-            " all its ranks take together; simulated by each replica's own steps"
+            "--prefill-schedule-interval is simulated by each replica's own steps, as vLLM counts them but for the"
+            " data-parallel ranks of a mixture of experts, which count together"
         )
     if e.preemption_victim != "fcfs":
         notes.append(

@@ -112,6 +112,11 @@ READ: dict[str, dict[str, Reader]] = {
         "--no-enable-prefix-caching": lambda _: ["cache.enabled=false"],
         "--scheduler-reserve-full-isl": lambda _: ["engine.reserve_full_isl=true"],
         "--no-scheduler-reserve-full-isl": lambda _: ["engine.reserve_full_isl=false"],
+        "--disable-hybrid-kv-cache-manager": lambda _: ["engine.disable_hybrid_kv_cache_manager=true"],
+        "--no-disable-hybrid-kv-cache-manager": lambda _: ["engine.disable_hybrid_kv_cache_manager=false"],
+        "--prefix-cache-retention-interval": _key(
+            "engine.prefix_cache_retention_interval", lambda v: -1 if v.lower() in ("none", "null", "") else int(v)
+        ),
         "--async-scheduling": lambda _: ["engine.async_scheduling=true"],
         "--no-async-scheduling": lambda _: ["engine.async_scheduling=false"],
     },

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from calibrate.kv_groups import blocks_of
 from kvcast import api
 from kvcast.config import scenario_from_doc
 from kvcast.planner.flags import (
@@ -45,6 +46,7 @@ class Launch:
     not_modelled: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    logged_tokens: int = 0  #: KV tokens that a log prints; engine.kv_blocks among the sets is of one KV group
 
     def as_document(self) -> dict[str, Any]:
         return {
@@ -79,15 +81,16 @@ class Launch:
             scenario = replace(scenario, hardware=replace(scenario.hardware, profile=profile))
         logged, size = scenario.engine.kv_blocks, scenario.engine.block_size
         if logged is not None:
+            free = replace(scenario, engine=replace(scenario.engine, kv_blocks=None, max_model_len=None))
             try:
-                ours = (
-                    api.resolve(
-                        replace(scenario, engine=replace(scenario.engine, kv_blocks=None, max_model_len=None))
-                    ).scenario.engine.kv_blocks
-                    or 0
-                )
+                resolved = api.resolve(free)
             except InputError:
                 return
+            ours = resolved.scenario.engine.kv_blocks or 0
+            if self.logged_tokens and (groups := resolved.params.kv_groups):
+                logged = blocks_of(groups, self.logged_tokens)
+                self.sets = [one for one in self.sets if not one.startswith("engine.kv_blocks=")]
+                self.sets.append(f"engine.kv_blocks={logged}")
             self.notes.append(
                 f"KV blocks of {size} tokens: {logged:,} given, kvcast's own arithmetic says {ours:,}"
                 f" ({100 * (ours / logged - 1):+.1f} %); those given are used"
@@ -244,6 +247,7 @@ def read_log(path: Path) -> Launch:
     named = next((one for one in reversed(launch.sets) if one.startswith("engine.block_size=")), None)
     size = int(named.partition("=")[2]) if named else kv.block_size
     launch.sets += ([] if named else [f"engine.block_size={size}"]) + [f"engine.kv_blocks={kv.tokens // size}"]
+    launch.logged_tokens = kv.printed or kv.tokens
     launch.sets += [f"cluster.replicas={len(kv.replicas)}"] if kv.replicas else []
     launch.notes += log_lines(kv)[2:]
     return launch

@@ -123,7 +123,7 @@ def _plan(
             "n_plus_1": n_plus_1(fleet, asked),
             "launched": launch.as_document() if launch else None,
             "caution": cautions(fleet, winner) + (launch.cautions() if launch else []),
-            "notes": list(fleet.notes),
+            "notes": [*fleet.notes, *_host(winner)],
         }
         made["caution"] += (
             growth_cautions(made["growth"], made["answer"]["replicas"])
@@ -158,6 +158,14 @@ def _method(fleet: Fleet) -> str:
             " narrower than Wilson's interval"
         )
     return "one run, a sketch: its batches in order of arrival, never narrower than Wilson's interval"
+
+
+def _host(scenario: Scenario) -> list[str]:
+    """What is counted for the engine's own time in every step."""
+    try:
+        return [api.resolve(scenario).host_line]
+    except InputError:
+        return []
 
 
 def device_of(scenario: Scenario) -> str | None:

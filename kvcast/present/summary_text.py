@@ -13,6 +13,7 @@ from kvcast import text
 from kvcast.api import Result
 from kvcast.present.cache_text import cache_lines, fates, worth_table
 from kvcast.present.verdict_text import headline, limits, load_line, verdict
+from kvcast.scenario.resolve import HOST_KEYS
 from kvcast.scenario.steady import is_mix
 from sim.measure.numbers import MEANS_ONLY, OVERLOADED_TRACE
 
@@ -147,9 +148,10 @@ def cost_line(result: Result) -> str:
 
 def engine_lines(result: Result) -> str:
     engine = result.scenario.engine
-    origins = result.resolved.origins
+    origins = {key: origin for key, origin in result.resolved.origins.items() if key not in HOST_KEYS}
     values = ", ".join(f"{key} {text.count(getattr(engine, key))} ({origin})" for key, origin in origins.items())
-    return "\n".join([f"engine: {values}, block_size {engine.block_size}", *result.resolved.kv_lines])
+    lines = [f"engine: {values}, block_size {engine.block_size}", result.resolved.host_line]
+    return "\n".join([*lines, *result.resolved.kv_lines])
 
 
 def class_lines(result: Result) -> str:

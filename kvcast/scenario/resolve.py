@@ -24,6 +24,7 @@ from sim.scenario import EngineParams, Scenario, TierParams
 from workloads.errors import InputError
 
 if TYPE_CHECKING:
+    from calibrate.host import HostTime
     from calibrate.latency import StepTime
     from calibrate.memory import GpuMemory
     from calibrate.models import ModelSpec
@@ -35,6 +36,8 @@ schedule."""
 GIVEN, CONTEXT = "given", "the model's context"
 """Origins: of an engine key that the scenario sets, and of a max_model_len that is the model's own."""
 USUAL_BATCH, USUAL_CONTEXT = 16, 4096
+HOST_KEYS = ("host_step_ms", "host_sequence_us", "launch_layer_us")
+"""Engine keys that make a step's host time."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,9 @@ class Resolved:
     def params(self) -> EngineParams:
         tp = self.scenario.hardware.tensor_parallel
         per_token = self.model.kv_bytes_per_token(str(self.scenario.model.kv_dtype), tp) * tp
-        return engine_params(self.scenario, per_token * self.scenario.engine.block_size)
+        params = engine_params(self.scenario, per_token * self.scenario.engine.block_size)
+        pool = self.memory.pool
+        return replace(params, kv_groups=pool.groups) if pool else params
 
     @property
     def memory(self) -> GpuMemory:
@@ -76,14 +81,36 @@ class Resolved:
             engine.max_num_seqs,
             given.hardware.weights_gib,
             given.hardware.overhead_gib,
+            hybrid=engine_of(engine).has_groups and not engine.disable_hybrid_kv_cache_manager,
+            cached=given.cache.enabled,
+            steps=1 + engine.async_scheduling,
         )
+
+    @property
+    def host(self) -> HostTime:
+        """What the engine's own time adds to a step."""
+        from calibrate.host import HostTime
+
+        engine = self.scenario.engine
+        return HostTime(
+            (engine.host_step_ms or 0.0) / 1e3,
+            (engine.host_sequence_us or 0.0) / 1e6,
+            (engine.launch_layer_us or 0.0) / 1e6,
+        )
+
+    @property
+    def host_line(self) -> str:
+        """For people: host time, and where it comes from."""
+        origins = list(dict.fromkeys(self.origins[key] for key in HOST_KEYS))
+        return f"host time: {self.host.words} ({', '.join(origins)})"
 
     def step_time(self) -> StepTime:
         from calibrate.latency import step_time
 
         given = self.scenario
         overhead_s = 0.0  # the engine adds [engine] step_overhead_ms itself
-        return step_time(self.profile, self.model, given.model.dtype, given.hardware.tensor_parallel, overhead_s)
+        tp = given.hardware.tensor_parallel
+        return step_time(self.profile, self.model, given.model.dtype, tp, overhead_s, self.host)
 
     def filled(self, key: str, value: Any, origin: str) -> Resolved:
         """With this value of an engine key, unless the scenario gives one."""
@@ -110,11 +137,11 @@ def resolve(scenario: Scenario) -> Resolved:
     if scenario.hardware.gpu is not None:
         named = profile_of_gpu(scenario.hardware.gpu, model, dtype, tp, kv_dtype)
         scenario = replace(scenario, hardware=replace(scenario.hardware, profile=named, gpu=None))
-    profile = resolve_profile(scenario.hardware.profile, model, dtype, tp, kv_dtype)
+    profile = resolve_profile(scenario.hardware.profile, model, dtype, tp, kv_dtype, scenario.hardware.link)
     scenario = priced(scenario)
     resolved = Resolved(replace(scenario, model=replace(given, dtype=dtype, kv_dtype=kv_dtype)), model, profile)
     resolved = _with_engine_defaults(resolved)
-    window = with_window(resolved.scenario, _kv_tokens(resolved.scenario), lambda: _token_s(resolved))
+    window = with_window(resolved.scenario, _kv_tokens(resolved), lambda: _token_s(resolved))
     resolved = replace(resolved, scenario=with_surges(window))
     for tier in resolved.params.tiers:
         if tier.blocks < 1:
@@ -131,7 +158,8 @@ def _with_engine_defaults(resolved: Resolved) -> Resolved:
     resolved = resolved.filled("max_model_len", resolved.model.max_context, CONTEXT)
     for key, value in rules.defaults(resolved.profile).items():
         resolved = resolved.filled(key, value, f"{rules.title}'s default on {resolved.profile.device['name']}")
-    resolved = _with_kv_blocks(resolved)
+    resolved = _with_host_time(resolved, rules.host_mode(resolved.scenario.engine), rules.title)
+    resolved = _with_kv_blocks(_with_state_blocks(resolved))
     if rules.whole_context:
         resolved = _with_max_model_len(resolved)
     if rules.most_seqs is None:
@@ -140,6 +168,38 @@ def _with_engine_defaults(resolved: Resolved) -> Resolved:
     contexts = (engine.kv_blocks or 0) * engine.block_size / (engine.max_model_len or 1)
     origin = f"{rules.title}'s default for this much KV memory"
     return resolved.filled("max_num_seqs", rules.most_seqs(contexts), origin)
+
+
+def _with_state_blocks(resolved: Resolved) -> Resolved:
+    """Blocks as large as a state, where layers have one, as vLLM makes them: smaller ones are not possible."""
+    from calibrate.memory import state_block_size
+
+    given, engine = resolved.scenario, resolved.scenario.engine
+    if not engine_of(engine).has_groups:
+        return resolved
+    size = state_block_size(resolved.model, str(given.model.kv_dtype), given.hardware.tensor_parallel)
+    if size and engine.disable_hybrid_kv_cache_manager:
+        raise InputError(
+            f"[engine] disable_hybrid_kv_cache_manager = true: expected false, layers of {resolved.model.name} keep a"
+            " state"
+        )
+    if size <= engine.block_size:
+        return resolved
+    scenario = replace(given, engine=replace(engine, block_size=size))
+    line = f"blocks of {size} tokens instead of {engine.block_size}: as large as a state, as vLLM makes them"
+    return replace(resolved, scenario=scenario, kv_lines=(*resolved.kv_lines, line))
+
+
+def _with_host_time(resolved: Resolved, mode: str, title: str) -> Resolved:
+    """The engine's host time by its scheduling mode; none on top of a profile that was measured with it."""
+    from calibrate.host import BY_MODE, MODES, NONE, contained
+
+    inside = contained(resolved.profile)
+    host = NONE if inside else BY_MODE[mode]
+    origin = f"none added: {inside}" if inside else f"{title}, {MODES[mode]}"
+    for key, value in zip(HOST_KEYS, (host.step_s * 1e3, host.sequence_s * 1e6, host.layer_s * 1e6), strict=True):
+        resolved = resolved.filled(key, value, origin)
+    return resolved
 
 
 def _with_kv_blocks(resolved: Resolved) -> Resolved:
@@ -158,17 +218,17 @@ def _with_kv_blocks(resolved: Resolved) -> Resolved:
         warning = explicit_blocks_warning(engine.kv_blocks, fits)
         return resolved.told("kv_blocks", GIVEN, *([f"caution: {warning}"] if warning else []))
     filled = resolved.filled("kv_blocks", fits.blocks, "what fits in the GPU's memory")
-    return replace(filled, kv_lines=fits.lines)
+    return replace(filled, kv_lines=resolved.kv_lines + fits.lines)
 
 
 def _with_max_model_len(resolved: Resolved) -> Resolved:
     """vLLM starts only when one request of max_model_len fits in its KV memory: the model's context is lowered to what
     does, a length that was given is refused. SGLang starts anyway and turns away the requests that do not fit."""
-    from calibrate.memory import DoesNotFitError, longest_request
+    from calibrate.memory import DoesNotFitError
 
     engine = resolved.scenario.engine
     length, blocks, size = engine.max_model_len or 0, engine.kv_blocks or 0, engine.block_size
-    most = longest_request(resolved.model, blocks, size, engine.max_num_batched_tokens or 0)
+    most = resolved.memory.longest(blocks)
     if length <= most:
         return resolved
     if resolved.origins["max_model_len"] == GIVEN:
@@ -186,9 +246,9 @@ def _holding(resolved: Resolved, length: int) -> str:
     tensor_parallel."""
     from calibrate.memory import WIDTHS, wider
 
-    given, engine = resolved.scenario, resolved.scenario.engine
+    given = resolved.scenario
     if resolved.origins["kv_blocks"] == GIVEN:
-        return f"engine.kv_blocks = {-(-length // engine.block_size)}"
+        return f"engine.kv_blocks = {resolved.memory.needs(length)}"
     found = wider(resolved.memory, length)
     if found is None:
         return f"a GPU with more memory (no tensor_parallel up to {WIDTHS[-1]} holds it)"
@@ -197,11 +257,11 @@ def _holding(resolved: Resolved, length: int) -> str:
     return f"hardware.tensor_parallel = {found[0]} with hardware.profile = {profile!r}, where {found[1]:,} tokens fit"
 
 
-def _kv_tokens(scenario: Scenario) -> float:
+def _kv_tokens(resolved: Resolved) -> float:
     """Tokens that the prefix caches of the fleet hold."""
-    engine = scenario.engine
-    blocks = (engine.kv_blocks or 0) * scenario.cluster.replicas
-    return float(blocks * engine.block_size) if scenario.cache.enabled else 0.0
+    scenario = resolved.scenario
+    tokens = resolved.memory.tokens(scenario.engine.kv_blocks or 0) * scenario.cluster.replicas
+    return float(tokens) if scenario.cache.enabled else 0.0
 
 
 def _token_s(resolved: Resolved) -> float:

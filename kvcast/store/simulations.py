@@ -181,7 +181,12 @@ def _one(task: Task) -> float:
         prepared = replace(
             prepared,
             step_time=faster(
-                prepared.step_time, resolved.profile, resolved.model, resolved.scenario.model.dtype, task.what_if
+                prepared.step_time,
+                resolved.profile,
+                resolved.model,
+                resolved.scenario.model.dtype,
+                task.what_if,
+                resolved.host,
             ),
         )
     if task.hopeless:

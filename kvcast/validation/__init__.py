@@ -19,7 +19,17 @@ from typing import Any
 
 from workloads.errors import InputError
 
-SETS = ("golden-cache", "golden-optimum", "vllm-counters", "vllm-rtx4090", "roofline", "engine-cases", "fit", "passes")
+SETS = (
+    "golden-cache",
+    "golden-optimum",
+    "vllm-counters",
+    "vllm-rtx4090",
+    "roofline",
+    "engine-cases",
+    "fit",
+    "passes",
+    "kv-capacity",
+)
 ASKED_FOR = ("atlas", "engine")
 """Sets that run only when named: atlas states goals that are not all met, engine compares something of the user's
 own."""

@@ -99,6 +99,10 @@ def defaults(profile: DeviceProfile) -> dict[str, int]:
     return {"chunked_prefill_size": next((size for below, size in sizes if profile.memory_gib < below), 16384)}
 
 
+def host_mode(keys: EngineConfig | EngineParams) -> str:
+    return "async" if keys.overlap_schedule else "sync"
+
+
 def most_seqs(contexts: float) -> int:
     """512 for each whole context that fits, at least 2,048, at most 4,096."""
     return min(max(int(contexts * 512), 2048), 4096)
@@ -141,6 +145,7 @@ ENGINE = Engine(
     holds=holds,
     lone_chunk=lone_chunk,
     defaults=defaults,
+    host_mode=host_mode,
     budget=("chunked_prefill_size", "prefill tokens of a step"),
     own_policies=OWN,
     try_policies=("lru", "lfu", "slru", "fifo"),
