@@ -427,6 +427,7 @@ def test_tables_of_one_model_price_another_and_another_width(tmp_path):
     other = resolve_profile(str(tables), QWEN)
     basis = {o["name"]: o["basis"].split("/")[0] for o in other.points["rests_on"]}
     assert (basis["qkv"], basis["full_decode"], basis["lm_head"]) == ("own", "own", "vllm")
+    assert other.points["host_inside"] == resolve_profile(str(tables), LLAMA).points["host_inside"]
     wide = resolve_profile(str(tables.parent), LLAMA, tp=2)
     assert next(o for o in wide.points["rests_on"] if o["name"] == "all_reduce")["basis"].startswith("vllm/")
 
