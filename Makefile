@@ -1,4 +1,4 @@
-# make demo | test | test-kernels | test-calibrate | lint | fuzz | mutants | bench | dashboard | ui-test | screenshots: each sets up the virtual environment .venv on first use.
+# make demo | test | test-kernels | test-calibrate | lint | fuzz | mutants | engine-check | bench | dashboard | ui-test | screenshots: each sets up the virtual environment .venv on first use.
 # The reference traces and measurements that some tests need are found through KVCAST_DATA.
 
 PYTHON ?= python3
@@ -13,7 +13,7 @@ TRITON  ?= $(shell sed -n 's/^triton==//p' constraints.txt)
 PICK    ?= all
 KERNELS := .venv-kernels-$(TRITON)
 
-.PHONY: help demo test test-kernels test-calibrate lint fuzz mutants bench dashboard ui-test screenshots clean
+.PHONY: help demo test test-kernels test-calibrate lint fuzz mutants engine-check bench dashboard ui-test screenshots clean
 
 help:
 	@echo "make demo       simulate the bundled mix: what the prefix cache is worth on an H200"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-calibrate  calibration with torch on the CPU"
 	@echo "make ui-test    a planner's way to a verdict, in a browser    make screenshots  pictures of every page (both need chromium)"
 	@echo "make fuzz OPS=50000  random tests against a per-block reference    make bench  speed"
+	@echo "make engine-check ENGINE_PYTHON=...  record what the vLLM installed there does, on the CPU, and replay it (a minute)"
 	@echo "make mutants    plant about a hundred faults in a copy, one after the other: the tests must notice each (minutes)"
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -68,6 +69,18 @@ fuzz: $(VENV)/.installed-test
 	$(BIN)/python -m tests.fuzz_policies --ops $(OPS)
 
 # Faults in the kernels are planted too where `make test-kernels` has made its virtual environment.
+# What an installed vLLM does with requests of bundled scenarios, recorded on the CPU and replayed; ENGINE_PYTHON has it.
+ENGINE_PYTHON ?= python3
+ASK := $(BIN)/python -m tools.record_engine_cases requests --out runs/engine-check/asked
+engine-check: $(VENV)/.installed
+	rm -rf runs/engine-check
+	$(ASK) examples/demo.toml --name tight --set engine.kv_blocks=700 --set engine.max_num_seqs=8 --set engine.max_model_len=8000
+	$(ASK) examples/demo.toml --name async --set engine.kv_blocks=600 --set engine.max_model_len=8000 --step-ms 40 --set engine.async_scheduling=true
+	$(ASK) examples/demo.toml --name priority --set engine.kv_blocks=500 --set engine.max_model_len=6000 --set engine.scheduler_policy=priority
+	$(ASK) workloads/presets/tool-agent-api.toml --name tools --set engine.kv_blocks=900 --set engine.max_model_len=12000 --step-ms 200
+	$(ENGINE_PYTHON) tools/record_engine_cases.py record runs/engine-check/asked --out runs/engine-check/recorded
+	$(BIN)/kvcast validate engine-cases --cases runs/engine-check/recorded
+
 mutants: $(VENV)/.installed-test
 	$(BIN)/python -m tests.mutants
 

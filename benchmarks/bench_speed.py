@@ -12,7 +12,9 @@ import os
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SYNTHETIC = """
@@ -28,6 +30,7 @@ output = { value = 250 }
 [run]
 warmup_s = 0
 """
+SGLANG = {"semantics": "sglang", "block_size": 1}
 
 
 def measure(scenario: Path, *flags: str) -> dict[str, float]:
@@ -56,12 +59,15 @@ def measure(scenario: Path, *flags: str) -> dict[str, float]:
     }
 
 
-def loop_rate(scenario: Path) -> dict[str, float]:
-    """Requests simulated per CPU second inside the loop alone (`sim.simulate.run`; no imports, loading or report)."""
+def loop_rate(path: Path, **engine: Any) -> dict[str, float]:
+    """Requests simulated per CPU second inside the loop alone (`sim.simulate.run`; no imports, loading or report).
+
+    engine: [engine] keys beside the scenario's own."""
     sys.path.insert(0, str(ROOT))
     from kvcast import api, load_scenario
 
-    prepared = api.prepare(load_scenario(scenario))
+    scenario = load_scenario(path)
+    prepared = api.prepare(replace(scenario, engine=replace(scenario.engine, **engine)))
     before = time.process_time()
     api.record(prepared)
     cpu_s = time.process_time() - before
@@ -84,6 +90,8 @@ def main() -> None:
             print("KVCAST_DATA is not set: the Mooncake cases are left out", file=sys.stderr)
         figures["20,000 requests of 1,000/250 tokens"] = measure(synthetic)
         figures["the same, loop alone"] = loop_rate(synthetic)
+        figures["SGLang's, loop alone"] = loop_rate(synthetic, **SGLANG)
+        figures["SGLang's plain loop, loop alone"] = loop_rate(synthetic, **SGLANG, overlap_schedule=False)
     if args.json:
         print(json.dumps(figures, indent=2))
         return

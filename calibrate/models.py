@@ -26,10 +26,12 @@ __all__ = [
     "dtype_bytes",
     "flops",
     "hugging_face_names",
+    "is_published",
     "known_as",
     "load_model",
     "model_from_config",
     "published_names",
+    "published_of",
     "resolve_model",
     "source_of",
     "windowed_pairs",
@@ -77,6 +79,11 @@ def bundled_model(name: str) -> ModelSpec:
     )
 
 
+def is_published(name: str) -> bool:
+    """Whether it is a bundled model's own name, or hf: with the name of a published checkpoint of one."""
+    return name in _bundled() or (name.startswith(PREFIX) and name.removeprefix(PREFIX).lower() in hugging_face_names())
+
+
 def _bundled_name(name: str) -> str:
     return name.split("/")[-1].lower().removeprefix(PREFIX).removeprefix("meta-").replace("_", "-")
 
@@ -95,6 +102,12 @@ def published_names() -> list[str]:
 def source_of(name: str) -> str:
     """What the shapes of a bundled model were held against."""
     return str(_config(BUNDLED / f"{name}.json")["source"])
+
+
+def published_of(name: str) -> list[str]:
+    """Published names of a bundled model, those that are it field by field first."""
+    found = [(bool(own), published) for published, key, own in _published() if key == name]
+    return [published for _, published in sorted(found, key=lambda one: one[0])]
 
 
 def _published() -> list[tuple[str, str, dict[str, Any]]]:

@@ -13,7 +13,8 @@ import difflib
 from dataclasses import replace
 from pathlib import Path
 
-from calibrate.atlas.own import gpu_of, own_profile
+from calibrate.atlas.own import own_profile
+from calibrate.atlas.own_tables import gpu_of
 from calibrate.atlas.steps import atlas_profile, unpriced
 from calibrate.atlas.tables import bundled_gpus, load
 from calibrate.models import ModelSpec, known_as

@@ -31,6 +31,7 @@ COMMANDS = {
     "compare": "simulate variants of a scenario on the same arrivals, side by side",
     "sweep": "simulate a grid of scenarios in several processes, and keep every run",
     "plan": "the fewest GPUs that meet the SLOs, how far they reach, what binds, what to change",
+    "resilience": "does the fleet come back after a shock, and what would make it",
     "value": "GPUs the prefix cache saves at equal attainment, over KV memory",
     "cache": "replay a trace through a prefix cache alone, without time",
     "optimum": "how much of what any eviction could hit did a run hit",

@@ -14,6 +14,7 @@ import numpy as np
 
 from calibrate.latency import StepTime
 from sim.engines import engine_of
+from sim.front_end import alone_s as alone_in_front_end_s
 from sim.scenario import EngineParams
 from workloads.columns import Workload
 
@@ -27,12 +28,15 @@ def alone(workload: Workload, params: EngineParams, step_time: StepTime, cached:
     cached: prompt tokens that the prefix cache holds, int [n], below the prompt. TPOT is NaN for a single output token.
     All are infinite for a request that no replica can serve. No time to load from cache tiers is counted."""
     prompt, output = workload.prompt_tokens, workload.output_tokens
-    served = (prompt + output <= params.max_model_len) & np.asarray(engine_of(params).holds(params, prompt + output))
+    engine, tokens = engine_of(params), prompt + output
+    served = (tokens <= params.max_model_len) & np.asarray(engine.holds(params, tokens))
+    served &= prompt <= engine.longest_prompt(params)
     times = {name: np.full(len(workload), np.inf) for name in ("ttft_s", "tpot_s", "e2e_s")}
     if not served.any():
         return times
     prompt, output, cached = prompt[served], output[served], cached[served]
-    ttft_s = params.frontend_s + _prefill_s(prompt, cached, params, step_time)
+    before_s, after_s = alone_in_front_end_s(params, prompt)
+    ttft_s = before_s + _prefill_s(prompt, cached, params, step_time) + after_s
     decode_s = _decode_s(prompt, output, step_time, params.step_overhead_s)
     with np.errstate(invalid="ignore"):
         found = {

@@ -17,6 +17,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -179,7 +180,7 @@ class Engine:
     """The rules of one engine, and what it has. A third one is a package with these, and a row in `sim.engines`."""
 
     title: str  #: as its makers write it
-    version: str  #: whose rules, for every summary
+    version: str  #: whose rules, for every summary; with sim.recording.UNVERIFIED where no recorded case checks them
     check: Callable[[EngineParams, bool], None]  #: InputError for what it has no rule for; True: cache events wanted
     problems: Callable[[EngineConfig | EngineParams], Iterator[str]]  #: a line for each key that contradicts another
     check_policy: Callable[[str, Mapping[str, Any]], None]  #: InputError for an eviction policy or its parameters
@@ -192,6 +193,7 @@ class Engine:
     own_policies: tuple[str, ...]  #: eviction policies that the engine itself has
     try_policies: tuple[str, ...]  #: those worth a try in place of another
     host_mode: Callable[[EngineConfig | EngineParams], str] = lambda keys: "async"  #: of calibrate.host.BY_MODE
+    longest_prompt: Callable[[EngineParams], float] = lambda _: inf  #: of a request that it takes, tokens
     most_seqs: Callable[[float], int] | None = None  #: max_num_seqs where no GPU says it, by whole contexts that fit
     prefill_pauses: bool = False  #: decodes wait while a prompt is computed
     whole_context: bool = False  #: it starts only when one request of max_model_len fits in its KV memory

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
-from sim import sglang, vllm
+from sim import sglang, trtllm, vllm
 from sim.engine import Engine
 from sim.scenario import EngineConfig, EngineParams
 from workloads.errors import InputError
 
-ENGINES: dict[str, Engine] = {"vllm": vllm.ENGINE, "sglang": sglang.ENGINE}
+ENGINES: dict[str, Engine] = {"vllm": vllm.ENGINE, "sglang": sglang.ENGINE, "trtllm": trtllm.ENGINE}
 
 
 def engine_of(keys: EngineConfig | EngineParams) -> Engine:

@@ -20,7 +20,15 @@ COUNTS = (
     "recomputed_tokens",
     "prefill_chunks",
 )
-UNTOLD = {"admit_s": nan, "preempted_s": 0.0, "load_s": 0.0, "first_step": -1, "last_step": -1, "replica": -1}
+UNTOLD = {
+    "admit_s": nan,
+    "preempted_s": 0.0,
+    "load_s": 0.0,
+    "frontend_s": 0.0,
+    "first_step": -1,
+    "last_step": -1,
+    "replica": -1,
+}
 UNTOLD |= dict.fromkeys(COUNTS, 0)
 """Columns of a request that nothing has happened to but its arrival."""
 
@@ -28,7 +36,7 @@ UNTOLD |= dict.fromkeys(COUNTS, 0)
 class RequestLog:
     """Input columns as cheap look-ups, output columns as arrays. One per simulation, shared by its replicas."""
 
-    def __init__(self, workload: Workload, n_tiers: int = 0) -> None:
+    def __init__(self, workload: Workload, n_tiers: int = 0, front_end: bool = False) -> None:
         n = len(workload)
         self.prompt = workload.prompt_tokens.data
         self.output = workload.output_tokens.data
@@ -46,6 +54,7 @@ class RequestLog:
         self.status = array("b", [NOT_ARRIVED]) * n
         self.tier_hit_tokens = [array("q", [0]) * n for _ in range(n_tiers)]
         self.load_s = array("d", [0.0]) * (n if n_tiers else 0)
+        self.frontend_s = array("d", [0.0]) * (n if front_end else 0)
         self.readmissions = array("q")  # (request, hit tokens, known tokens) of each, one after the other
         self.gaps = array(
             "q"
@@ -129,4 +138,6 @@ class RequestLog:
         if self.tier_hit_tokens:
             out["tier_hit_tokens"] = np.array(self.tier_hit_tokens, np.int64).T
             out["load_s"] = np.frombuffer(self.load_s, np.float64)
+        if self.frontend_s:
+            out["frontend_s"] = np.frombuffer(self.frontend_s, np.float64)
         return out | {"gaps_request": gaps[:, 0], "gaps_from_step": gaps[:, 1], "gaps_to_step": gaps[:, 2]}

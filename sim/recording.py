@@ -24,6 +24,10 @@ COMPLETED, UNFINISHED, NOT_ARRIVED, TOO_LONG, KV_TOO_SMALL, SESSION_TRUNCATED, A
 (their predecessor did not finish, or the horizon came first). Run folders keep these numbers: new ones go last."""
 
 
+UNVERIFIED = "unverified"
+"""In the name of an engine whose rules no recorded case of it checks."""
+
+
 class StepShapes:
     """What else the work of a replica's steps depends on (calibrate.utilization).
 
@@ -181,8 +185,8 @@ class Recording:
     admit_s: (
         np.ndarray
     )  #: start of the step that admitted it: its first tokens are computed in it, or its loads from cache tiers begin
-    first_token_s: np.ndarray  #: end of the step that sampled its first output token
-    finish_s: np.ndarray  #: end of the step that sampled its last output token
+    first_token_s: np.ndarray  #: end of the step that sampled its first output token, or when the front end sent it
+    finish_s: np.ndarray  #: the same of its last output token
     status: np.ndarray  #: int8, code into STATUS
     replica: np.ndarray  #: int32, -1 = never routed
     hit_tokens: np.ndarray  #: prompt tokens served from cache, any tier of it, at the FIRST admission
@@ -219,7 +223,15 @@ class Recording:
         None  #: int64 [n, tiers], hit tokens that had to be loaded from each tier; the rest were in GPU memory
     )
     load_s: np.ndarray | None = None  #: float64 [n], seconds it held a place in the batch and waited for loads
+    # with a front end that takes time (sim.front_end); else None
+    frontend_s: np.ndarray | None = None  #: float64 [n], arrival to when its engine had it
+    sent_s: list[np.ndarray] | None = None  #: per replica, float64 [n_steps], when each step's output tokens left it
     # with processes that let replicas fail, drain and start (sim.fleet.processes); else None
     held_s: list[list[tuple[float, float]]] | None = None  #: per replica, (from, to) seconds in which it was not down
     retries: np.ndarray | None = None  #: int64 [n], how often a failure has sent a request back to begin again
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def told_s(self) -> list[np.ndarray]:
+        """Per replica, float64 [n_steps]: when clients have each step's output tokens."""
+        return [steps.end_s for steps in self.steps] if self.sent_s is None else self.sent_s

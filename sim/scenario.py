@@ -25,6 +25,7 @@ from workloads.limits import (
     MAX_REPLICAS,
     MAX_SEED,
     MAX_US,
+    MAX_WORKERS,
     MS,
     RATE,
     SECONDS,
@@ -110,8 +111,16 @@ class HardwareConfig:
 class SchedulerConfig:
     """Keys of [engine] that need no resolving: the file's EngineConfig and the run's EngineParams have them alike."""
 
-    semantics: str = key("vllm", "whose scheduler and cache: vllm or sglang", choices=("vllm", "sglang"))
-    block_size: int = key(16, "tokens per KV block; SGLang's page (its own default is 1)", from_1(MAX_BLOCK_SIZE))
+    semantics: str = key(
+        "vllm",
+        "whose scheduler and cache: vllm, sglang, or trtllm (unverified: no recorded case of it)",
+        choices=("vllm", "sglang", "trtllm"),
+    )
+    block_size: int = key(
+        16,
+        "tokens per KV block; SGLang's page (its own default is 1), TensorRT-LLM's tokens_per_block (its own is 32)",
+        from_1(MAX_BLOCK_SIZE),
+    )
     long_prefill_token_threshold: int = key(
         0, "longest prefill chunk when several requests are present; 0: no limit", TOKENS_OR_NONE, engine="vllm"
     )
@@ -146,7 +155,7 @@ class SchedulerConfig:
     reserve_full_isl: bool = key(True, "admit a request only when its whole known sequence fits", engine="vllm")
     max_loras: int = key(0, "LoRA adapters running at once; 0: no limit", from_0(MAX_COUNT), engine="vllm")
     async_scheduling: bool = key(
-        False,
+        True,
         "decide each step while the one before it runs: arrivals and finished requests are seen a step later",
         engine="vllm",
     )
@@ -180,6 +189,43 @@ class SchedulerConfig:
         choices=("length", "priority"),
         engine="sglang",
     )
+    capacity_policy: str = key(
+        "guaranteed-no-evict",
+        "who gets KV memory: guaranteed-no-evict (whose tokens to the last all fit) or max-utilization (whose next step"
+        " fits; the last ones are paused when it no longer does)",
+        choices=("guaranteed-no-evict", "max-utilization"),
+        engine="trtllm",
+    )
+    overlap_scheduler: bool = key(
+        True,
+        "decide each step while the one before it runs: arrivals, finished and computed requests are seen a step later",
+        engine="trtllm",
+    )
+    chunked_context: bool = key(
+        False, "cut prompts at the step's tokens; without it longer ones than these are refused", engine="trtllm"
+    )
+    batch_wait_timeout_iters: int = key(
+        0,
+        "steps that prompts wait beside decodes for more of them; 0: none (nor with a ratio of 0)",
+        from_0(MAX_COUNT),
+        engine="trtllm",
+    )
+    batch_wait_max_tokens_ratio: float = key(
+        0.0, "share of max_num_batched_tokens at which they wait no longer", from_0(1.0), engine="trtllm"
+    )
+    frontend_us_per_prompt_token: float = key(
+        0.0, "front end: for each token of a prompt (template, tokenizer), beside frontend_ms, microseconds", MS
+    )
+    frontend_us_per_output_token: float = key(
+        0.0, "front end: its servers' time for each output token of any request (detokenizer, stream), microseconds", MS
+    )
+    frontend_requests_per_s: float | None = key(
+        None,
+        "front end: requests a second that each of its workers takes, first come first served; default: any number at"
+        " once",
+        RATE,
+    )
+    frontend_workers: int = key(1, "front end: workers of a replica's API server", from_1(MAX_WORKERS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +235,7 @@ class EngineConfig(SchedulerConfig):
     kv_blocks: int | None = key(None, "KV blocks per replica; default: from the GPU's memory", from_1(MAX_KV_BLOCKS))
     max_num_seqs: int | None = key(None, "sequences running at once; default: the engine's for this GPU", COUNT)
     max_num_batched_tokens: int | None = key(
-        None, "token budget of a step; default: the engine's for this GPU", TOKENS, engine="vllm"
+        None, "token budget of a step; default: the engine's for this GPU", TOKENS, engine=("vllm", "trtllm")
     )
     max_model_len: int | None = key(
         None,

@@ -30,11 +30,12 @@ from sim.fleet.replica import Replica
 from sim.fleet.router import Router
 from sim.fleet.router import make as make_router
 from sim.fleet.warm import CacheState, restore
+from sim.front_end import FrontEnd
 from sim.kvcache.chains import Paths
 from sim.kvcache.observed import as_table
 from sim.kvcache.policies import POLICIES
 from sim.log import RequestLog
-from sim.recording import Recording, TierUse
+from sim.recording import Recording, Steps, TierUse
 from sim.scenario import EngineParams
 from workloads.columns import Workload
 from workloads.errors import InputError
@@ -78,15 +79,15 @@ def run(
     engine.check(params, record_cache)
     if processes:
         _check_processes(params, record_cache, warm)
-    env, log = Clock(), RequestLog(workload, len(params.tiers))
+    env, log = Clock(), RequestLog(workload, len(params.tiers), FrontEnd.of(params) is not None)
     paths = Paths(workload, params.block_size, chains=engine.walks_chains(params))
     if oracle:
         routing: Router = Oracle(params, step_time, log)
     else:
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))  # stream 1: routing
         routing = make_router(router, rng, workload)
-    holds = partial(engine.holds, params)
-    cluster = Cluster(env, workload, params, log, routing, holds, until_arrival_s, on_clock)
+    holds, longest_prompt = partial(engine.holds, params), engine.longest_prompt(params)
+    cluster = Cluster(env, workload, params, log, routing, holds, longest_prompt, until_arrival_s, on_clock)
     life: list[list[tuple]] | None = [[] for _ in range(len(workload))] if record_life else None
     cache_events: list[array[int]] | None = [array("q") for _ in range(replicas)] if record_cache else None
     prefill_s = prefill_alone(step_time, params.max_num_batched_tokens, params.step_overhead_s)
@@ -131,6 +132,7 @@ def _replicas(
             front,
             door=partial(Doorway, common.params, common.log),
             overhead_s=common.params.step_overhead_s,
+            front_end=FrontEnd.of(common.params),
             fast_forward=fast_forward and step_log is None,
             life=life,
             step_log=step_log,
@@ -184,11 +186,15 @@ def _recording(
 ) -> Recording:
     columns = log.columns()
     steps = [r.record.steps() for r in cluster.replicas]
+    sent_s = _sent(cluster.replicas, steps)
+    told_s = [s.end_s for s in steps] if sent_s is None else sent_s
     for name, index in (("first_token_s", "first_step"), ("finish_s", "last_step")):
         times_s = np.full(len(workload), np.nan)
-        for i, s in enumerate(steps):
+        for i, ends_s in enumerate(told_s):
             rows = np.flatnonzero((columns["replica"] == i) & (columns[index] >= 0))
-            times_s[rows] = s.end_s[columns[index][rows]]
+            times_s[rows] = ends_s[columns[index][rows]]
+        if sent_s is not None:
+            times_s[times_s > cluster.env.now] = np.nan  # the clock has stopped before
         columns[name] = times_s
     if life is not None:
         _tell_lives(life, columns, steps)
@@ -204,8 +210,16 @@ def _recording(
         prefill_pauses=engine.prefill_pauses,
         life=life,
         tiers=_tier_use(cluster.replicas),
+        sent_s=sent_s,
         cache_events=None if cache_events is None else [as_table(events) for events in cache_events],
     )
+
+
+def _sent(replicas: list[Replica], steps: list[Steps]) -> list[np.ndarray] | None:
+    """When the tokens of each replica's steps left its front end; None where that takes no time."""
+    if not any(r.record.sent_s for r in replicas):
+        return None
+    return [np.array(r.record.sent_s[: len(s.end_s)]) for r, s in zip(replicas, steps, strict=True)]
 
 
 def _tier_use(replicas: list[Replica]) -> list[TierUse]:
@@ -231,7 +245,10 @@ def _tell_lives(life: list[list[tuple]], columns: dict[str, np.ndarray], steps: 
         if np.isnan(admit_s):
             continue
         prefills = list(phases)
-        phases.append(("queued", arrival_s, admit_s, 0))
+        queued_s = arrival_s + float(columns["frontend_s"][request]) if "frontend_s" in columns else arrival_s
+        if queued_s > arrival_s:
+            phases.append(("frontend", arrival_s, queued_s, 0))
+        phases.append(("queued", queued_s, admit_s, 0))
         if "load_s" in columns and columns["load_s"][request] > 0 and not columns["preemptions"][request]:
             phases.append(("loading", admit_s, admit_s + float(columns["load_s"][request]), 0))
         at_s, stops = first_s, pauses.get(request, [])

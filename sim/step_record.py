@@ -23,6 +23,7 @@ class StepRecord:
 
     def __init__(self) -> None:
         self.end_s = array("d")
+        self.sent_s = array("d")  # when their tokens have left the front end, where that takes time
         self._coverage = bytearray()
         self._stretches = array("d")
         self._chunks = array("q")  # (stretch, new, cached) of each prefill chunk
@@ -46,6 +47,11 @@ class StepRecord:
             prefill += new
             self._chunks.extend((len(self._stretches) // STRETCH, new, cached))
         self._stretches.extend((start_s, len(ends_s), decodes, prefill, sum_context, sampled))
+
+    @property
+    def told_s(self) -> array[float]:
+        """When the clients have the tokens of each step."""
+        return self.sent_s or self.end_s
 
     def sample(self, t_s: float, in_use: int, idle: int, running: int, waiting: int) -> None:
         self._samples.extend((t_s, in_use, idle, running, waiting))

@@ -208,8 +208,17 @@ def _reference_tree(engine: reference.Engine) -> list[list]:
     return [[parent, tokens, *rest] for parent, tokens, _, *rest in engine.final_tree()[1:]]
 
 
+def _checked(scheduler: sglang.SGLangScheduler, call: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(*args: Any) -> Any:
+        found = call(*args)
+        scheduler.check()
+        return found
+
+    return checked
+
+
 class watched:  # noqa: N801
-    """Within it every scheduler is kept, and checked after each of its steps."""
+    """Within it every scheduler is kept, and checked after each plan and at the end of each step."""
 
     def __enter__(self) -> list[sglang.SGLangScheduler]:
         found: list[sglang.SGLangScheduler] = []
@@ -217,14 +226,8 @@ class watched:  # noqa: N801
 
         def keep(*args: Any) -> sglang.SGLangScheduler:
             scheduler = make(*args)
-            complete = scheduler.complete
-
-            def checked() -> list[int]:
-                finished = complete()
-                scheduler.check()
-                return finished
-
-            scheduler.complete = checked  # type: ignore[method-assign]
+            for name in ("schedule", "complete"):
+                setattr(scheduler, name, _checked(scheduler, getattr(scheduler, name)))
             found.append(scheduler)
             return scheduler
 

@@ -132,6 +132,7 @@ def stretched(policy: str, seeds: int = 10) -> int:
                 policy=policy,
                 max_num_seqs=8,
                 max_num_batched_tokens=13,
+                async_scheduling=seed // 2 % 2 > 0,
             )
             options = {
                 "replicas": 1 + seed % 3,

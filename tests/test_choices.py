@@ -169,3 +169,22 @@ def test_the_matrix_is_a_command(monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "| deepseek-v3 | fp8_block | no | 8: interpolated" in out
     assert "Cells: 3 interpolated, 1 does not fit." in out
+
+
+@pytest.mark.parametrize(
+    ("model", "repository"),
+    [
+        ("hf:Qwen/Qwen3-32B-FP8", "Qwen/Qwen3-32B-FP8"),
+        ("llama-3.1-8b", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("gpt-oss-120b", "openai/gpt-oss-120b"),
+        ("tiny", "tiny"),
+    ],
+)
+def test_the_launch_line_names_a_repository(model, repository):
+    from kvcast.planner.command import launch_of, repository_of
+
+    assert repository_of(model) == repository
+    if model.startswith("hf:"):
+        argv = launch_of(scenario_from_doc(doc(model={"name": model})))["vllm"]
+        assert argv[:3] == ["vllm", "serve", repository]
+        assert "--quantization" not in argv, "an engine reads the checkpoint's own"

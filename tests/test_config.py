@@ -146,7 +146,7 @@ def test_dumps_round_trips_any_text_and_number(name, number, seed, flag, classes
             "engine.scheduler_policy=fcf",
             "[engine] scheduler_policy = 'fcf': expected fcfs or priority (did you mean fcfs?)",
         ),
-        ("engine.semantics=tgi", "[engine] semantics = 'tgi': expected vllm"),
+        ("engine.semantics=tgi", "[engine] semantics = 'tgi': expected one of vllm"),
         ("engine=3", "engine = 3: expected a table"),
         ("workload.trace=x.jsonl", "[workload] has trace and class: expected exactly one of preset, trace and class"),
         ("workload.loop=concurrency", "[workload] concurrency is missing"),
@@ -330,7 +330,7 @@ def test_the_engine_of_a_script_has_these_names_and_defaults():
         "watermark": 0.0,
         "reserve_full_isl": True,
         "max_loras": 0,
-        "async_scheduling": False,
+        "async_scheduling": True,
         "calls_ahead": True,
         "preemption_victim": "fcfs",
         "caching": True,
@@ -339,6 +339,10 @@ def test_the_engine_of_a_script_has_these_names_and_defaults():
         "tiers": (),
         "step_overhead_s": 0.0,
         "frontend_s": 0.0,
+        "frontend_us_per_prompt_token": 0.0,
+        "frontend_us_per_output_token": 0.0,
+        "frontend_requests_per_s": None,
+        "frontend_workers": 1,
         "schedule_policy": "fcfs",
         "chunked_prefill_size": 8192,
         "max_prefill_tokens": 16384,
@@ -347,6 +351,11 @@ def test_the_engine_of_a_script_has_these_names_and_defaults():
         "overlap_schedule": True,
         "mixed_chunk": False,
         "retraction_policy": "length",
+        "capacity_policy": "guaranteed-no-evict",
+        "overlap_scheduler": True,
+        "chunked_context": False,
+        "batch_wait_timeout_iters": 0,
+        "batch_wait_max_tokens_ratio": 0.0,
         "init_new_token_ratio": 0.7,
         "min_new_token_ratio_factor": 0.14,
         "new_token_ratio_decay_steps": 600,
@@ -365,11 +374,12 @@ def another(f) -> object:
 
 @pytest.mark.parametrize("f", [f for f in fields(EngineConfig) if f.metadata["engines"]], ids=lambda f: f.name)
 def test_a_key_of_one_engine_is_refused_by_the_other_and_reaches_its_own(f):
-    (mine,) = f.metadata["engines"]
-    other = "sglang" if mine == "vllm" else "vllm"
+    has_it = f.metadata["engines"]
+    mine, other = has_it[-1], next(name for name in ("vllm", "sglang") if name not in has_it)
     value = another(f)
     doc = {"workload": {"preset": "demo"}, "engine": {"semantics": other, f.name: value}}
-    with pytest.raises(InputError, match=rf"\[engine\] {f.name} = .*: only semantics = '{mine}' has it"):
+    words = " or ".join(map(repr, has_it))
+    with pytest.raises(InputError, match=rf"\[engine\] {f.name} = .*: only semantics = {words} has it"):
         scenario_from_doc(doc)
     engine = scenario_from_doc({**doc, "engine": {"semantics": mine, f.name: value}})
     assert getattr(resolve(engine).params, f.name) == value

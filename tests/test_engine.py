@@ -40,9 +40,11 @@ def textbook() -> Workload:
     )
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize(("block", "new"), [(1, [7000, 3000, 150]), (16, [7000, 3000, 158]), (128, [7000, 3080, 238])])
-def test_textbook(block: int, new: list[int]) -> None:
-    r = run(textbook(), EngineParams(kv_blocks=40_000 // block, block_size=block), UnitSteps())
+def test_textbook(block: int, new: list[int], asynchronous: bool) -> None:
+    params = EngineParams(kv_blocks=40_000 // block, block_size=block, async_scheduling=asynchronous)
+    r = run(textbook(), params, UnitSteps())
     assert (textbook().prompt_tokens - r.hit_tokens).tolist() == new
 
 
@@ -71,7 +73,8 @@ def test_two_requests_exact_log() -> None:
     """Budget 8, block 4: prefill of 10 takes two chunks, then the newcomer joins; ends are whole seconds."""
     w = plain([0.0, 1.5], [10, 3], [3, 2])
     log: list = []
-    r = run(w, EngineParams(kv_blocks=10, block_size=4, max_num_batched_tokens=8), UnitSteps(), step_log=log)
+    params = EngineParams(kv_blocks=10, block_size=4, max_num_batched_tokens=8, async_scheduling=False)
+    r = run(w, params, UnitSteps(), step_log=log)
     assert [(start, tokens) for _, start, tokens, *_ in log] == [
         (0.0, [(0, 8)]),
         (1.0, [(0, 2)]),
@@ -81,6 +84,25 @@ def test_two_requests_exact_log() -> None:
     assert r.first_token_s.tolist() == [2.0, 3.0]
     assert r.finish_s.tolist() == [4.0, 4.0]
     assert r.admit_s.tolist() == [0.0, 2.0]
+
+
+def test_two_requests_exact_log_asynchronous() -> None:
+    """The same: the newcomer of 1.5 finds the step [2, 3) decided, and joins at 3."""
+    w = plain([0.0, 1.5], [10, 3], [3, 2])
+    log: list = []
+    params = EngineParams(kv_blocks=10, block_size=4, max_num_batched_tokens=8)
+    r = run(w, params, UnitSteps(), step_log=log)
+    assert [(start, tokens) for _, start, tokens, *_ in log] == [
+        (0.0, [(0, 8)]),
+        (1.0, [(0, 2)]),
+        (2.0, [(0, 1)]),
+        (3.0, [(0, 1), (1, 3)]),
+        (4.0, [(1, 1)]),
+    ]
+    assert [waiting for *_, waiting in log] == [0, 0, 0, 0, 0]  # the engine had not seen it
+    assert r.first_token_s.tolist() == [2.0, 4.0]
+    assert r.finish_s.tolist() == [4.0, 5.0]
+    assert r.admit_s.tolist() == [0.0, 3.0]
 
 
 @pytest.mark.parametrize(("ahead", "first_token_s"), [(None, 4.0), (False, 4.0), (True, 5.0)])

@@ -64,7 +64,9 @@ def test_outside_the_engines_a_name_is_only_in_tables() -> None:
 
 
 def test_an_engine_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(InputError, match=r"semantics = 'vlm': expected vllm or sglang \(did you mean vllm\?\)"):
+    with pytest.raises(
+        InputError, match=r"semantics = 'vlm': expected vllm or sglang or trtllm \(did you mean vllm\?\)"
+    ):
         run(random_workload(0), EngineParams(kv_blocks=100, semantics="vlm"), LinearSteps())
     with pytest.raises(InputError, match=r"no key 'k' for clairvoyant here"):
         engine_of(EngineParams(kv_blocks=1)).check_policy("clairvoyant", {"k": 2})

@@ -26,7 +26,9 @@ FOUR = plain([0, 0, 0, 0], [4, 4, 4, 4], [6, 6, 6, 6])
 
 
 def params(semantics: str = "vllm", **given) -> EngineParams:
-    return EngineParams(**{"kv_blocks": 100, "block_size": 4, "semantics": semantics, **given})
+    """Synchronous, so that what a world's steps hold can be read off its arrivals."""
+    world = {"kv_blocks": 100, "block_size": 4, "semantics": semantics, "async_scheduling": False}
+    return EngineParams(**{**world, **given})
 
 
 def at(*acts):
@@ -58,6 +60,14 @@ def polls(fleet):
 
 
 # -- a failure -------------------------------------------------------------------------------------------------------
+
+
+def test_a_failure_by_hand_asynchronous() -> None:
+    """The same failure at 2.5: the step [3, 4) was decided at 2, so the two begin again in [4, 5)."""
+    rec = run(FOUR, params(async_scheduling=True), UnitSteps(), replicas=2, processes=[at((2.5, fails(0)))])
+    assert rec.first_token_s.tolist() == [5, 1, 5, 1]
+    assert rec.finish_s.tolist() == [10, 6, 10, 6]
+    assert (rec.replica.tolist(), rec.retries.tolist()) == ([1, 1, 1, 1], [1, 0, 1, 0])
 
 
 @pytest.mark.parametrize(("semantics", "others_s"), [("vllm", 6.0), ("sglang", 7.0)])

@@ -57,6 +57,31 @@ def test_settings_are_short_readable_and_survive(base):
     assert back(base, scenario) == replace(scenario, name=""), "another workload does not keep the demo's name"
 
 
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["model.name=hf:Qwen/Qwen3-32B-FP8", "hardware.gpu=h100"], ["model.name", "hardware.gpu"]),
+        (["hardware.profile=atlas:b200:sglang", "model.name=gpt-oss-120b"], ["model.name", "hardware.profile"]),
+        (["hardware.gpu=mi300x", "hardware.tensor_parallel=8"], ["hardware.tensor_parallel", "hardware.gpu"]),
+        (["cost.prices={h200 = 3.5}", "cost.gpu_hour_usd="], ["cost.gpu_hour_usd", "cost.prices.h200"]),
+        (
+            ["model.dtype=fp8", "model.kv_dtype=fp8", "hardware.gpu=h200"],
+            ["model.dtype", "model.kv_dtype", "hardware.gpu"],
+        ),
+    ],
+)
+def test_a_link_carries_names_of_models_and_gpus(base, overrides, expected):
+    scenario = changed(*overrides)
+    assert sorted(link.query(scenario, base)) == sorted(expected)
+    assert back(base, scenario) == scenario
+    assert "/" not in link.query(scenario, base).get("hardware.profile", "")
+
+
+def test_a_link_carries_no_config_of_ones_own(base):
+    with pytest.raises(InputError, match=r"uploaded config\.json, which a link cannot carry"):
+        link.query(replace(base, model=replace(base.model, config="/srv/config.json")), base)
+
+
 def test_a_key_that_goes_away_goes_away(base):
     for override in ("slo.attainment=", "cost.gpu_hour_usd=", "slo.classes.chat.ttft_s=", "slo.classes="):
         scenario = changed(override)
@@ -88,8 +113,13 @@ def test_a_mix_of_ones_own_goes_compressed_or_is_said_not_to_fit(base):
         ({"engine": "3"}, "engine = 3: expected a table"),
         ({"workload.trace": "/etc/passwd"}, "a page reads no files"),
         ({"model.config": "/etc/passwd"}, "a page reads no files"),
-        ({"hardware.profile": "/tmp/p.json"}, "expected a bundled profile or roofline:GPU"),
+        ({"hardware.profile": "/tmp/p.json"}, "expected a bundled profile, atlas:GPU or roofline:GPU"),
         ({"hardware.profile": "../p"}, "expected a bundled profile"),
+        ({"hardware.profile": "atlas:../../p"}, "expected a bundled profile"),
+        ({"hardware.profile": "atlas:h300"}, "expected a bundled profile"),
+        ({"hardware.gpu": "/tmp/h200"}, "expected one of a100, b200"),
+        ({"model.name": "/tmp/config.json"}, "expected one of codellama-34b"),
+        ({"model.name": "hf:nobody/nothing"}, "or hf:ORG/NAME of a published checkpoint of one"),
         ({"workload.preset": "../../etc"}, "expected one of"),
         ({"cache.policy": "clairvoyance"}, "expected one of lru, lfu, s3fifo"),
         ({"scenario": "not base64!"}, "cut short or changed"),

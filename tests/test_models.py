@@ -704,6 +704,7 @@ def test_a_cell_is_the_fewest_gpus_that_hold_the_model():
     """70.55 B parameters in bf16 are 131.4 GiB: one H200 has 128.6 GiB to use, one B200 164; two H100 have 145.7."""
     assert [model_matrix.cell("llama-3.1-70b", gpu).width for gpu in ("h100", "h200", "b200", "l40s")] == [2, 2, 1, 4]
     assert model_matrix.cell("llama-3.1-70b", "h200", "fp8").width == 1
+    assert model_matrix.cell("qwen2.5-72b", "h100", "fp8").width == 2, "one holds the weights and 2,752 tokens"
     assert model_matrix.cell("deepseek-v3", "h100") == model_matrix.Cell(None, "does not fit")
     assert model_matrix.cell("llama-3.1-8b", "h200").word == "measured"
     assert model_matrix.cell("llama-3.1-8b", "rtx-4090").word == "roofline"

@@ -9,7 +9,8 @@ import pytest
 
 from calibrate.as_rows import as_rows
 from calibrate.assemble import from_points
-from calibrate.atlas.own import Own, gpu_of, own_profile
+from calibrate.atlas.own import Own, own_profile
+from calibrate.atlas.own_tables import gpu_of
 from calibrate.atlas.price import Pricer
 from calibrate.atlas.shapes import along
 from calibrate.atlas.tables import load
@@ -207,10 +208,19 @@ def test_an_operator_that_is_nowhere_is_named(rows):
     ):
         with pytest.raises(InputError, match=f"{lacking}.*has no atlas that it could rest on"):
             own_profile(rows, model, tp=tp)
-    for operator in ("gemm", "prefill", "decode"):
+    for operator, words in (("gemm", "in bf16"), ("prefill", "over a bf16 cache"), ("decode", "over a bf16 cache")):
         without = {k: v for k, v in rows.operators.items() if k != operator}
-        with pytest.raises(InputError, match=f"the model needs {operator}, which these rows lack"):
+        with pytest.raises(InputError, match=f"the model needs {operator} {words}, which these rows lack"):
             own_profile(replace(rows, operators=without), LLAMA)
+
+
+def test_rows_in_32_bits_are_no_times_in_16(tmp_path):
+    measure(FakeDevice(), LLAMA, GPU, tmp_path / "p.jsonl", dtype="fp32")
+    rows = as_rows(from_points(tmp_path / "p.jsonl"), "mine", None)
+    with pytest.raises(InputError, match="needs gemm in bf16, which these rows lack"):
+        own_profile(rows, LLAMA)
+    attention = replace(rows, operators={k: rows.operators[k] for k in ("prefill", "decode")}, gpu="h200")
+    assert "0 of" in own_profile(attention, LLAMA).label
 
 
 # -- bad folders
@@ -298,6 +308,12 @@ def test_the_command_writes_a_folder_and_a_scenario_of_another_model_uses_it(tmp
 def test_what_cannot_be_measured_is_one_line(tmp_path, capsys, options, problem):
     assert main(["calibrate", "--device", "fake", *options, "--out", str(tmp_path / "x")]) == 2
     assert problem in capsys.readouterr().err
+
+
+def test_fp8_points_are_no_profile_of_one_model(tmp_path, capsys):
+    measure(FakeDevice(), LLAMA, GPU, tmp_path / "p.jsonl", dtype="fp8")
+    assert main(["calibrate", "--points", str(tmp_path / "p.jsonl"), "--out", str(tmp_path / "x.json")]) == 2
+    assert "field dtype is 'fp8': expected a folder's name" in capsys.readouterr().err
 
 
 def test_a_profile_of_one_model_takes_no_part_of_the_operators(tmp_path, capsys):
@@ -413,6 +429,27 @@ def test_tables_of_one_model_price_another_and_another_width(tmp_path):
     assert (basis["qkv"], basis["full_decode"], basis["lm_head"]) == ("own", "own", "vllm")
     wide = resolve_profile(str(tables.parent), LLAMA, tp=2)
     assert next(o for o in wide.points["rests_on"] if o["name"] == "all_reduce")["basis"].startswith("vllm/")
+
+
+def test_all_reduces_of_a_card_lie_above_its_models(tmp_path):
+    tables = published(tmp_path / "RTX4090" / "meta-llama" / "Llama-3.1-8B", "meta-llama/Llama-3.1-8B", moe=False)
+    meta = tables.parent / "meta.yaml"
+    meta.write_text(meta.read_text().replace("NVIDIA RTX PRO 6000 Blackwell Server Edition", "NVIDIA GeForce RTX 4090"))
+    with pytest.raises(InputError, match="needs all_reduce of 2 GPUs"):
+        resolve_profile(str(tables), LLAMA, tp=2)
+    hardware = tmp_path / "RTX4090" / "hardware.yaml"
+    samples = [("all_gather", 8192, 5.0), ("all_reduce", 8192, 12.5), ("all_reduce", 2**23, 250.0)]
+    text = "measured:\n  interconnect:\n    npus: 2\n    samples:\n" + "".join(
+        f"    - collective: {name}\n      bytes: {size}\n      us: {us}\n      us_graphed: {us}\n"
+        for name, size, us in samples
+    )
+    hardware.write_text(text)
+    found = next(o for o in resolve_profile(str(tables), LLAMA, tp=2).points["dense"] if o["name"] == "all_reduce")
+    assert [found["us"][found["tokens"].index(n)] for n in (1, 1024)] == pytest.approx([12.5, 250.0])
+    for change, problem in ((("npus: 2", "npus: 1"), "npus is 1"), (("us: 12.5", "us: fast"), "us = 'fast', expected")):
+        hardware.write_text(text.replace(*change))
+        with pytest.raises(InputError, match=problem):
+            resolve_profile(str(tables), LLAMA, tp=2)
 
 
 def test_rows_of_a_folder_price_its_own_model_as_its_tables_do(data_dir):

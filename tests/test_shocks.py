@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvcast import api
+from kvcast import api, text
 from kvcast.config import scenario_from_doc
 from kvcast.planner import plan
 from kvcast.planner.recovery import with_burst
+from kvcast.planner.resilience import _exponential, _rank, resilience
+from kvcast.present import resilience_text
 from kvcast.scenario.toml import dumps
 from sim.measure.shocks import recovered_s
 from tests.plan_cases import CHAT
@@ -267,3 +270,50 @@ def test_stopping_once_it_is_back_changes_no_answer():
     assert whole["recovered_s"] is not None
     assert abs(stopped - whole["recovered_s"]) <= 90.0  # a look is not at whole minutes
     assert whole["recovered_s"] > 0  # the burst does hurt: else this would show nothing
+
+
+def test_resilience_tells_branches_collapses_shocks_and_remedies(tmp_path):
+    scenario = scenario_from_doc({**document(engine={**NARROW, "max_num_seqs": 10}), "run": {}, "name": "narrow"})
+    options = {"seeds": 1, "hours": 0.35, "levels": (0.5, 1.0, 2.0)}
+    made = resilience(scenario, tmp_path, remedies=False, **options)
+    up, down = ({r["level"]: r for r in made["sweep"] if r["way"] == way} for way in ("up", "down"))
+    assert list(up) == [0.5, 1.0, 2.0]
+    assert list(down) == [1.0, 0.5]
+    assert up[2.0]["waiting"] > 10 * up[0.5]["waiting"]
+    assert up[0.5]["attainment"] > 0.9 > up[2.0]["attainment"]
+    assert [row["level"] for row in made["collapse"]] == [1.0, 1.25]
+    assert {row["kind"] for row in made["shocks"]} == {"burst", "cache-lost", "slow-replica", "long-prompts"}
+    told = resilience_text.as_text(made)
+    assert "load up and down" in told
+    assert "by itself" in told
+    assert "<table" not in resilience_text.as_html(made)
+    again = resilience(scenario, tmp_path, remedies=False, **options)
+    assert text.to_json(again) == text.to_json(made)  # kept runs, to the same byte
+
+
+def test_collapse_times_are_exponential():
+    low, high = _exponential(4, 4000.0)
+    assert low < 1000 < high
+    assert _exponential(0, 4000.0) == (pytest.approx(4000 / 3.689, rel=1e-3), None)  # -ln 0.025
+
+
+def test_remedies_are_ranked_by_the_seeds_they_bring_back():
+    rows = [
+        {"back": 1, "costs": "free", "slowest_s": 5.0},
+        {"back": 3, "costs": "hardware", "slowest_s": 1.0},
+        {"back": 3, "costs": "free", "slowest_s": 9.0},
+    ]
+    assert [r["slowest_s"] for r in sorted(rows, key=_rank)] == [9.0, 1.0, 5.0]
+
+
+def test_the_toy_worlds_upper_branch_is_the_theorys():
+    """benchmarks/bench_resilience.py has the whole of it: folds, and the bursts that are survived."""
+    spec = importlib.util.spec_from_file_location("toy", "benchmarks/bench_resilience.py")
+    toy = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    spec.loader.exec_module(toy)  # type: ignore[union-attr]
+    wait_s, hit = toy.measured(toy.toy(8.0, 1500.0))
+    expected_s, expected_hit = toy.theory(8.0)
+    assert wait_s == pytest.approx(expected_s, rel=0.12)
+    assert hit == pytest.approx(expected_hit, abs=0.01)
+    assert toy.theory(14.12) is not None
+    assert toy.theory(14.14) is None

@@ -83,7 +83,8 @@ def test_load_delays_only_its_own_request() -> None:
     w = replace(w, arrival_s=np.array([0.0, 20.0, 60.0, 100.0, 100.0, 101.0]))
     slow = LinearSteps(overhead_s=1.0, decode_s=0, context_s=0, longest_s=0, prefill_s=1.0, deep_s=0)
     log: list = []
-    params = EngineParams(kv_blocks=8, block_size=4, tiers=(TierParams("dram", 20, 4.0, 5.5, block_bytes=4),))
+    tiers = (TierParams("dram", 20, 4.0, 5.5, block_bytes=4),)
+    params = EngineParams(kv_blocks=8, block_size=4, tiers=tiers, async_scheduling=False)
     r = run(w, params, slow, step_log=log)
     assert [(start, tokens) for _, start, tokens, *_ in log if start >= 100 and tokens] == [
         (100.0, [(4, 5)]),

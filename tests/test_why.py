@@ -36,8 +36,8 @@ SGLANG = EngineParams(
 
 @pytest.mark.parametrize(
     "params",
-    [VLLM, SGLANG, replace(SGLANG, chunked_prefill_size=0), replace(VLLM, async_scheduling=True)],
-    ids=["vllm", "sglang", "sglang, whole prompts", "async"],
+    [VLLM, SGLANG, replace(SGLANG, chunked_prefill_size=0), replace(VLLM, async_scheduling=False)],
+    ids=["vllm", "sglang", "sglang, whole prompts", "synchronous"],
 )
 @pytest.mark.parametrize(
     "step_time", [LinearSteps(), load_step_time("h200-llama-3.1-8b-aic")], ids=["linear", "tables"]

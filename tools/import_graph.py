@@ -37,6 +37,7 @@ ROOMS = (
     ("sim.optimum",),
     ("sim.measure", "sim"),
     ("sim.vllm", "sim.sglang"),
+    ("sim.trtllm",),
     ("sim.engines",),
     ("sim.fleet", "sim.alone"),
     ("sim.simulate",),

@@ -88,6 +88,7 @@ class Workload:
     concurrency: int | None = (
         None  #: fixed-concurrency closed loop: this many sessions active at once; arrival_s is then ignored
     )
+    turnaround_s: float = 0.0  #: of a fixed concurrency: seconds between a session's end and the next in its place
     prefix_identity: bool = (
         True  #: False: the source says nothing about shared text; every hit rate is 0 and labelled so
     )

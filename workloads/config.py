@@ -124,6 +124,12 @@ class WorkloadConfig:
         choices=("auto", "open", "sessions", "concurrency"),
     )
     concurrency: int | None = key(None, "sessions active at once, for loop = concurrency", COUNT)
+    turnaround_s: float = key(
+        0.0,
+        "closed loops: seconds that a client takes between an answer and its next request, on top of think times and"
+        " tool gaps, and between two sessions of a fixed concurrency",
+        FROM_SECOND_0,
+    )
     users: int | None = key(
         None, "session traces: merge the sessions for this many users, each running one after another", COUNT
     )

@@ -32,11 +32,17 @@ from workloads.transform import (
     tick_s,
     time_slice,
     with_concurrency,
+    with_turnaround,
 )
 
 
 def load(config: WorkloadConfig, seed: int = 0, base_dir: str | Path = ".") -> Workload:
     """The workload that `config` describes; trace paths are relative to `base_dir`, the scenario's folder."""
+    workload = _loaded(config, seed, base_dir)
+    return with_turnaround(workload, config.turnaround_s) if config.turnaround_s else workload
+
+
+def _loaded(config: WorkloadConfig, seed: int, base_dir: str | Path) -> Workload:
     if config.trace is None:
         from workloads import mix
 

@@ -227,6 +227,19 @@ def with_concurrency(workload: Workload, sessions: int) -> Workload:
     )
 
 
+def with_turnaround(workload: Workload, seconds: float) -> Workload:
+    """Every request that follows an answer comes so much later; at a fixed concurrency every next session too."""
+    follows = workload.column("after") >= 0
+    if workload.concurrency is None and not follows.any():
+        raise InputError(
+            f"[workload] turnaround_s = {seconds:g}, expected requests that wait for an answer: sessions of several"
+            " turns, or a fixed concurrency"
+        )
+    return replace(workload, delay_s=workload.column("delay_s") + seconds * follows, turnaround_s=seconds).with_notes(
+        f"turnaround: {seconds:g} s of a client between an answer and its next request"
+    )
+
+
 def in_turns_for_users(workload: Workload, users: int) -> Workload:
     """Whole sessions dealt to users in file order, each to the user whose recorded work ends first; a user's next
     session follows the last request of the one before. Rows are ordered session by session."""

@@ -9,162 +9,27 @@ rests on the atlas below. What neither holds is an error that names the operator
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from calibrate.atlas.experts import MoeShape
+from calibrate.atlas.own_tables import OWN, US, atlas_of, header_of, plain, rows_of
 from calibrate.atlas.price import GEMM_NAMES, KV_NAMES, MOE_NAMES, TOKENS, Pricer, causal_pairs
 from calibrate.atlas.shapes import FORM_ERROR, Priced, along, blend, covered, neighbours
 from calibrate.atlas.steps import Prefixes, points_at, with_host
-from calibrate.atlas.tables import Atlas, Table, bundled_gpus, load
+from calibrate.atlas.tables import Table, load
 from calibrate.layout import Layout
 from calibrate.model_spec import ModelSpec
 from calibrate.models import known_as
 from calibrate.operators import attention_shape
 from calibrate.precision import WEIGHT_BYTES
 from calibrate.profile import DeviceProfile
-from calibrate.rows import AXES, HEADS, SHAPES, TEXTS, OperatorRows, Rows
-from calibrate.sources.roofline import GPUS
+from calibrate.rows import AXES, HEADS, Rows
 from calibrate.step import EXTRAPOLATED, INTERPOLATED, MEASURED
 from workloads.errors import InputError
-
-US = 1e-6
-OWN = "own"
-OTHER_BOARDS = ("pcie", "nvl", "mig", "laptop", "workstation", "max-q")
-"""Boards that share a name with one in the atlas and not its clocks, memory or links."""
-SAME = {"fp16": "bfloat16", "float16": "bfloat16", "bf16": "bfloat16"}
-LAID_OUT = {
-    "gemm": ("gemm", ("m",)),
-    "prefill": ("prefill", ("batch_size", "isl")),
-    "prefixes": ("prefill", ("isl", "step")),
-    "decode": ("decode", ("batch_size", "step")),
-    "moe": ("moe", ("num_tokens",)),
-    "all_reduce": ("all_reduce", ("message_size",)),
-    "elementwise": ("elementwise", ("num_tokens",)),
-}
-"""Table as the atlas lays it out -> (operator, axes)."""
-
-
-def gpu_of(device: str) -> str | None:
-    """The atlas that a device's rows lie over, None where there is none or the board is another one."""
-    words = re.sub(r"[^a-z0-9]+", "-", device.lower())
-    if any(board in words for board in OTHER_BOARDS):
-        return None
-    return next((gpu for gpu in bundled_gpus() if re.search(rf"(^|-){gpu}($|-)", words)), None)
-
-
-# ---- rows as tables --------------------------------------------------------------------------------------------------
-
-
-def tables(rows: Rows) -> dict[str, Table]:
-    """The rows as the atlas holds its own."""
-    found = {}
-    for name, (operator, axes) in LAID_OUT.items():
-        kept = (
-            [row for row in rows.operators[operator].rows if _on_grid(name, row)] if operator in rows.operators else []
-        )
-        if kept:
-            found[f"{OWN}/{name}"] = _table(name, kept, SHAPES[operator], axes)
-    return found
-
-
-def _on_grid(name: str, row: Mapping[str, Any]) -> bool:
-    """Whether a row lies on the table's two axes: prompts over an empty cache, one prompt over a prefix, decodes of
-    equal contexts."""
-    if name == "prefill":
-        return bool(row["step"] == 0)
-    if name == "prefixes":
-        return bool(row["batch_size"] == 1)
-    return bool(row["longest"] == row["step"]) if name == "decode" else True
-
-
-def _table(name: str, rows: Sequence[Mapping[str, Any]], shape: tuple[str, ...], axes: tuple[str, ...]) -> Table:
-    labels = {c: tuple(sorted({_name(row[c]) for row in rows})) for c in shape if c in TEXTS}
-    values = [np.unique([row[axis] for row in rows]) for axis in axes]
-    place = {key: i for i, key in enumerate(sorted({_key(row, shape, labels) for row in rows}))}
-    seconds = np.full((len(place), *map(len, values)), np.nan)
-    for row in rows:
-        at = tuple(int(np.searchsorted(x, row[axis])) for x, axis in zip(values, axes, strict=True))
-        seconds[(place[_key(row, shape, labels)], *at)] = row["us"] * US
-    keys = np.array(list(place), dtype=np.int64).reshape(len(place), len(shape))
-    return Table(f"{OWN}/{name}", shape, labels, tuple(zip(axes, values, strict=True)), keys, seconds)
-
-
-def _name(text: str) -> str:
-    return SAME.get(text, text)
-
-
-def _key(row: Mapping[str, Any], shape: tuple[str, ...], labels: Mapping[str, tuple[str, ...]]) -> tuple[int, ...]:
-    return tuple(labels[c].index(_name(row[c])) if c in labels else int(row[c]) for c in shape)
-
-
-class _OwnAtlas(Atlas):
-    """An atlas of rows alone, whichever operators they are of."""
-
-    @property
-    def backends(self) -> list[str]:
-        return [OWN]
-
-
-def _atlas(rows: Rows, header: Mapping[str, Any]) -> Atlas:
-    own = tables(rows)
-    about = {
-        name: {"constant": {}, "version": _version(rows.operators[LAID_OUT[name.split("/")[1]][0]])} for name in own
-    }
-    atlas = _OwnAtlas(rows.name, {**header, "name": rows.device["name"], "tables": about}, rows.content_hash, {})
-    atlas._tables.update(own)
-    return atlas
-
-
-def _version(found: OperatorRows) -> str:
-    return str(found.about.get("version", "unknown"))
-
-
-# ---- the hardware's bound, where no atlas states it ------------------------------------------------------------------
-
-
-def _header(rows: Rows) -> dict[str, Any]:
-    """Peaks of a GPU without an atlas: of its data sheet where that is known, and never below what its own rows reach,
-    so that no measured time is held to a bound it beat."""
-    words = re.sub(r"[^a-z0-9]+", "-", str(rows.device["name"]).lower())
-    spec = next((GPUS[key] for key in sorted(GPUS, key=len, reverse=True) if key in words), None)
-    flops, bandwidth = _reached(rows)
-    flops = {"bf16": max(flops["bf16"], spec.bf16_flops if spec else 0.0), "fp8": max(flops.values())}
-    bandwidth = max(bandwidth, spec.bandwidth if spec else 0.0)
-    elementwise = {"launch_s": 3e-6, "bandwidth": 0.8 * bandwidth}
-    link = {"bandwidth": spec.link_bandwidth if spec else 1.0, "gpus": 1}
-    return {"flops": flops, "bandwidth": bandwidth, "elementwise": elementwise, "link": link}
-
-
-def _reached(rows: Rows) -> tuple[dict[str, float], float]:
-    """Highest FLOP/s by matrix units and highest bytes/s of any row."""
-    flops, bandwidth = {"bf16": 1.0, "fp8": 1.0}, 1.0
-    for row in _of(rows, "gemm"):
-        units = "fp8" if row["gemm_dtype"].startswith("fp8") else "bf16"
-        flops[units] = max(flops[units], 2.0 * row["m"] * row["n"] * row["k"] / (row["us"] * US))
-        size = WEIGHT_BYTES[{"bfloat16": "bf16"}.get(_name(row["gemm_dtype"]), "fp8")]
-        bandwidth = max(bandwidth, size * row["n"] * row["k"] / (row["us"] * US))
-    for row in _of(rows, "prefill"):
-        pairs = row["batch_size"] * float(causal_pairs(row["isl"], row["step"], row["window_size"]))
-        flops["bf16"] = max(flops["bf16"], 4.0 * row["num_heads"] * row["head_dim"] * pairs / (row["us"] * US))
-    for row in _of(rows, "decode"):
-        seen = (row["batch_size"] - 1) * (row["step"] + 1) + row["longest"] + 1
-        if not row["window_size"]:
-            size = 1.0 if row["kv_cache_dtype"] == "fp8" else 2.0
-            moved = 2.0 * size * row["num_key_value_heads"] * row["head_dim"] * seen
-            bandwidth = max(bandwidth, moved / (row["us"] * US))
-    return flops, bandwidth
-
-
-def _of(rows: Rows, operator: str) -> Sequence[Mapping[str, Any]]:
-    return rows.operators[operator].rows if operator in rows.operators else ()
-
-
-# ---- prices ----------------------------------------------------------------------------------------------------------
 
 
 class Own(Pricer):
@@ -172,11 +37,11 @@ class Own(Pricer):
     that no measured time is moved between two of them."""
 
     def __init__(self, rows: Rows, base: Pricer | None):
-        own = _atlas(rows, base.atlas.header if base else _header(rows))
+        own = atlas_of(rows, base.atlas.header if base else header_of(rows))
         super().__init__(base.atlas if base else own, base.backend if base else OWN)
         self.own, self.base, self.rows = Pricer(own, OWN), base, rows
         points = [
-            np.array([row[axis] for row in _of(rows, operator)])
+            np.array([row[axis] for row in rows_of(rows, operator)])
             for operator, axis in (("gemm", "m"), ("elementwise", "num_tokens"))
         ]
         self.tokens = np.unique(np.concatenate([base.tokens if base else TOKENS, *points])).astype(float)
@@ -207,7 +72,7 @@ class Own(Pricer):
                 return self._from_own(kind, rows, n, k, covered(weights, octaves, error))
         if self.base is None and self._has("gemm") and self.own._named("gemm", "gemm_dtype", GEMM_NAMES["bf16"]):
             return self._laid_out(self.own.tokens, self.own.gemm(dtype, n, k))
-        lower = self._lower("gemm")
+        lower = self._lower(f"gemm in {kind}")
         return self._laid_out(lower.tokens, lower.gemm(dtype, n, k))
 
     def _from_own(self, dtype: str, rows: Table, n: int, k: int, known: tuple[int, float, str]) -> Priced:
@@ -228,7 +93,7 @@ class Own(Pricer):
                 others = rows.among(lambda keys, i=i: np.arange(len(keys)) != i)  # type: ignore[misc]
                 if len(others) and neighbours(others.keys, key)[1] == 0:
                     there = np.isfinite(rows.seconds[i])
-                    guess = self.own._gemm_rows(dtype, others, float(key[1 - 1]), float(key[1])).seconds
+                    guess = self.own._gemm_rows(dtype, others, float(key[0]), float(key[1])).seconds
                     errors.append(float(np.mean(np.abs(guess[there] / rows.seconds[i][there] - 1.0))))
             self._held_out[dtype] = float(np.mean(errors)) if errors else FORM_ERROR
         return self._held_out[dtype]
@@ -240,6 +105,11 @@ class Own(Pricer):
         return replace(priced, seconds=along(x, priced.seconds, self.tokens), reach=min(priced.reach, float(x[-1])))
 
     # ---- attention ---------------------------------------------------------------------------------------------------
+
+    def _has_cache(self, operator: str, kv_dtype: str) -> bool:
+        """Whether there are rows over a cache of this type, or of 16 bits in its place."""
+        table = self.own.atlas.table(OWN, operator)
+        return table is not None and bool({KV_NAMES[kv_dtype], "bfloat16"} & set(table.values("kv_cache_dtype")))
 
     def _inside(self, operator: str, heads: int, kv_heads: int, head_dim: int, window: int, kv_dtype: str) -> bool:
         """Whether the rows have these heads, or lie around them, with this window and cache type."""
@@ -262,8 +132,8 @@ class Own(Pricer):
     ) -> tuple[np.ndarray, Priced]:
         shape = (heads, kv_heads, head_dim, window, kv_dtype)
         inside = self._inside("prefill", *shape)
-        if not (self._has("prefill") and self._wins(inside)):
-            return self._lower("prefill").prefill(*shape)
+        if not (self._has_cache("prefill", kv_dtype) and self._wins(inside)):
+            return self._lower(f"prefill over a {kv_dtype} cache").prefill(*shape)
         length, priced = self.own.prefill(*shape)
         return length, priced if inside else _unknown(priced)
 
@@ -272,8 +142,8 @@ class Own(Pricer):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Priced]:
         shape = (heads, kv_heads, head_dim, window, kv_dtype)
         inside = self._inside("decode", *shape)
-        if not (self._has("decode") and self._wins(inside)):
-            return self._lower("decode").decode(*shape)
+        if not (self._has_cache("decode", kv_dtype) and self._wins(inside)):
+            return self._lower(f"decode over a {kv_dtype} cache").decode(*shape)
         batch, context, limits, priced = self.own.decode(*shape)
         return batch, context, limits, priced if inside else _unknown(priced)
 
@@ -435,9 +305,9 @@ def _measured_mixes(price: Own, model: ModelSpec, tp: int, kv_dtype: str) -> dic
     shape = dict(zip(HEADS, (None, 0, heads["head_dim"], heads["kv_heads"], heads["heads"]), strict=True))
     found = {
         tuple(row[axis] for axis in AXES["mixed"]): row["us"]
-        for row in _of(price.rows, "mixed")
+        for row in rows_of(price.rows, "mixed")
         if all(row[c] == v for c, v in shape.items() if v is not None)
-        and _name(row["kv_cache_dtype"]) == KV_NAMES[kv_dtype]
+        and plain(row["kv_cache_dtype"]) == KV_NAMES[kv_dtype]
     }
     axes = [sorted({k[i] for k in found}) for i in range(4)]
     more: dict[str, Any] = {}

@@ -23,6 +23,7 @@ from calibrate.sources.folder import (
     skew_of,
     tables_of,
 )
+from workloads.errors import InputError
 
 
 def rows_from_folder(folder: Path) -> Rows:
@@ -38,6 +39,7 @@ def rows_from_folder(folder: Path) -> Rows:
         _add_sampled(found, sampled, meta, tp)
         _add_attention(found, tables / "attention.csv", meta, tp)
         _add_experts(found, tables / "moe.csv", meta, tp)
+    found["all_reduce"] += _all_reduces(folder)
     skews = [skew_of(tables / "skew.csv") for _, tables in tables_of(folder) if (tables / "skew.csv").is_file()]
     about = {
         "kernels": meta.kernels,
@@ -55,6 +57,7 @@ def rows_from_folder(folder: Path) -> Rows:
         operators={
             operator: OperatorRows(once(operator, rows), {**about, **more.get(operator, {})})
             for operator, rows in sorted(found.items())
+            if rows
         },
         form={"skew": skews[0]} if skews else {},
         notes=(f"Measured with {meta.model.name} by LLMServingSim's profiler, not by kvcast.",),
@@ -129,6 +132,32 @@ def _add_experts(found: Found, path: Path, meta: Meta, tp: int) -> None:
             width = {"hidden_size": meta.model.hidden, "inter_size": mlp.expert_inter}
             shape = {"moe_dtype": _type(meta.weights), **width, "topk": mlp.topk, "num_experts": mlp.experts, **split}
             found["moe"] += [{**shape, "num_tokens": tokens, "us": us} for tokens, us in us_at.items()]
+
+
+def _all_reduces(folder: Path) -> list[dict[str, Any]]:
+    """Of hardware.yaml, which lies above all models of a card: samples of (collective, bytes, us) between `npus`
+    GPUs."""
+    above = list(folder.resolve().parents)[:5]  # <card>/<organisation>/<model>/<variant>/tp1
+    path = next((up / "hardware.yaml" for up in above if (up / "hardware.yaml").is_file()), None)
+    if path is None:
+        return []
+    gpus, size, collective, found = 0, 0, "", []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        key, _, text = line.strip().removeprefix("- ").partition(":")
+        try:
+            if key == "npus":
+                gpus = int(text)
+            elif key == "collective":
+                collective = text.strip()
+            elif key == "bytes":
+                size = int(text)
+            elif key == "us" and collective == "all_reduce":
+                found.append({"num_gpus": gpus, "message_size": size // 2, "us": float(text)})
+        except ValueError:
+            raise InputError(f"{path}, line {number}: {key} = {text.strip()!r}, expected a number") from None
+    if found and gpus < 2:
+        raise InputError(f"{path}: field npus is {gpus}; expected the GPUs that the all-reduces were measured between")
+    return found
 
 
 def _type(name: str) -> str:

@@ -95,7 +95,7 @@ def _measure(args: argparse.Namespace, points: Path) -> list[str]:
 def _rows(args: argparse.Namespace, points: Path) -> dict[str, Any]:
     from calibrate.as_rows import as_rows
     from calibrate.assemble import from_points
-    from calibrate.atlas.own import gpu_of
+    from calibrate.atlas.own_tables import gpu_of
     from calibrate.rows import read_rows, write_rows
 
     calibration = from_points(points)
@@ -123,8 +123,11 @@ def _fit(args: argparse.Namespace, points: Path) -> dict[str, Any]:
     from calibrate.models import resolve_model
     from calibrate.profile import save_profile
     from kvcast.present.profile_report import write_html
+    from workloads.errors import InputError
 
     calibration, model = from_points(points), resolve_model(args.model)
+    if calibration.header["dtype"] == "fp8":
+        raise InputError(f"{points}: field dtype is 'fp8': expected a folder's name for --out {args.out}")
     written, notes = [], []
     for tp in args.tensor_parallel:
         path = args.out if tp == args.tensor_parallel[0] else args.out.with_stem(f"{args.out.stem}-tp{tp}")

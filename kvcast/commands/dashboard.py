@@ -3,6 +3,7 @@
 kvcast dashboard --port 8600
 kvcast dashboard --policy my_policy:MyPolicy      (offered beside the bundled policies; a page, link or file cannot name
                                                   one)
+kvcast dashboard --model my-model/config.json
 """
 
 from __future__ import annotations
@@ -31,13 +32,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="offer an eviction policy of your own, module:Class; may be repeated",
     )
+    parser.add_argument(
+        "--model",
+        metavar="PATH",
+        action="append",
+        default=[],
+        type=Path,
+        help="offer a model of your own by its config.json, or the folder it is in; may be repeated",
+    )
     parser.add_argument("--headless", action="store_true", help="do not open a browser")
 
 
 def run(args: argparse.Namespace) -> int:
+    from calibrate.models import load_model
     from kvcast import text
     from kvcast.jobs import demo
-    from kvcast.jobs.runner import OWN_POLICIES, PREPARE, Runner
+    from kvcast.jobs.runner import OWN_MODELS, OWN_POLICIES, PREPARE, Runner
     from sim.kvcache.policies import check
     from workloads.errors import InputError
 
@@ -48,6 +58,9 @@ def run(args: argparse.Namespace) -> int:
         if ":" not in policy or "," in policy:
             raise InputError(f"--policy {policy}: expected module:Class")
         check(policy, {})
+    models = [str((path / "config.json" if path.is_dir() else path).absolute()) for path in args.model]
+    for path in models:
+        load_model(Path(path))
     options = {
         "server.port": str(args.port),
         "server.address": args.address,
@@ -62,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
         "global.disableWidgetStateDuplicationWarning": "true",
     }
     flags = [part for name, value in options.items() for part in (f"--{name}", value)]
-    environment = {**os.environ, OWN_POLICIES: ",".join(args.policy), PREPARE: "1"}
+    own = {OWN_POLICIES: ",".join(args.policy), OWN_MODELS: os.pathsep.join(models)}
+    environment = {**os.environ, **own, PREPARE: "1"}
     root = Path(os.environ.get("KVCAST_RUNS", "runs/dashboard"))
     check_free(args.address, args.port)
     text.progress("simulating the example")

@@ -77,7 +77,7 @@ def as_text(found: dict, shown: list) -> str:
             text.count(life.hit_tokens),
             text.count(life.output_tokens),
             f"{life.phases[0][1]:.3f}",
-            *(spent(life, what) for what in ("queued", "loading", "prefill", "decode", "preempted")),
+            *(spent(life, what) for what in ("frontend", "queued", "loading", "prefill", "decode", "preempted")),
             str(sum(name == "prefill" for name, *_ in life.phases)),
         ]
         for life in shown
@@ -91,6 +91,7 @@ def as_text(found: dict, shown: list) -> str:
         "hit",
         "output",
         "arrival (s)",
+        "front end",
         "queued",
         "loading",
         "prefill",

@@ -26,6 +26,7 @@ BLUE, ORANGE, GREEN, VERMILLION, SKY, PURPLE, GREY = (
     "#8c8c8c",
 )
 HIT, PREFILL, DECODE, QUEUED, LOADING, PREEMPTED = BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION
+FRONT_END = GREY
 """Tokens and time of a request: from cache, computed, output; waiting, loading from a tier, thrown out."""
 CLASS_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, VERMILLION, SKY)
 DASHES = ("solid", "dash", "dot", "dashdot")

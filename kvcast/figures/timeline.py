@@ -9,12 +9,31 @@ from typing import TYPE_CHECKING
 import numpy as np
 import plotly.graph_objects as go
 
-from kvcast.figures.style import BLUE, DECODE, LOADING, PREEMPTED, PREFILL, QUEUED, Columns, Document, literal, styled
+from kvcast.figures.style import (
+    BLUE,
+    DECODE,
+    FRONT_END,
+    LOADING,
+    PREEMPTED,
+    PREFILL,
+    QUEUED,
+    Columns,
+    Document,
+    literal,
+    styled,
+)
 
 if TYPE_CHECKING:
     from kvcast.studies.request_lives import Life
 
-PHASES = {"queued": QUEUED, "loading": LOADING, "prefill": PREFILL, "decode": DECODE, "preempted": PREEMPTED}
+PHASES = {
+    "frontend": FRONT_END,
+    "queued": QUEUED,
+    "loading": LOADING,
+    "prefill": PREFILL,
+    "decode": DECODE,
+    "preempted": PREEMPTED,
+}
 
 
 def queue(timeline: Columns) -> go.Figure:
@@ -81,6 +100,9 @@ def lives_of(document: Document, aggregates: Document, count: int = 8) -> list[t
         start_s = min(row["admit_s"] + row.get("load_s", 0.0), row["first_token_s"])
         life = [("queued", row["arrival_s"], row["admit_s"], 0), ("prefill", start_s, row["first_token_s"], computed)]
         life[1:1] = [("loading", row["admit_s"], start_s, 0)] if start_s > row["admit_s"] else []
+        if row.get("frontend_s"):
+            queued_s = row["arrival_s"] + row["frontend_s"]
+            life[:1] = [("frontend", row["arrival_s"], queued_s, 0), ("queued", queued_s, row["admit_s"], 0)]
         life += [("decode", row["first_token_s"], back, int(row["output_tokens"]))]
         life += [("preempted", back, row["finish_s"], int(row["recomputed_tokens"]))] if preempted else []
         rows.append((f"#{row['request']} {literal(names[row['class_id']])}", life))

@@ -42,18 +42,21 @@ class _NoShortFormError(Exception):
 def query(scenario: Scenario, base: Scenario) -> dict[str, str]:
     """The parameters of a link to these settings: the keys that differ from the base's, or all of them compressed.
 
-    Raises InputError when they do not fit, or name an uploaded trace, which a link cannot carry.
+    Raises InputError when they do not fit, or name an uploaded trace or config.json, which a link cannot carry.
     """
-    if scenario.workload.trace:
-        raise InputError(
-            "the settings name an uploaded trace, which a link cannot carry: download scenario.toml and send it with"
-            " the trace"
-        )
+    for path, what in ((scenario.workload.trace, "trace"), (scenario.model.config, "config.json")):
+        if path:
+            raise InputError(
+                f"the settings name an uploaded {what}, which a link cannot carry: download scenario.toml and send it"
+                f" with the {what}"
+            )
     try:
         found = dict(_differences(_doc(scenario), _doc(base), ""))
     except _NoShortFormError:
         packed = base64.urlsafe_b64encode(zlib.compress(dumps(scenario).encode(), 9)).decode().rstrip("=")
         found = {PACKED: packed}
+    if "hardware.gpu" in found:  # which takes the profile's place
+        found.pop("hardware.profile", None)
     if sum(len(key) + len(value) + 2 for key, value in found.items()) > LINK_LIMIT:
         raise InputError(
             f"the mix does not fit in a link of {LINK_LIMIT:,} characters: download scenario.toml and send that"
@@ -151,16 +154,36 @@ def harmless(doc: Mapping[str, Any], name: str, policies: Sequence[str]) -> Mapp
 
     Before anything else looks at them: checking a policy or router module:Class would import it.
     """
+    from calibrate.models import bundled_models, is_published
     from calibrate.profile import bundled_profiles
-    from calibrate.sources.roofline import GPUS
+    from calibrate.resolve import gpu_name, known_gpus
     from sim.fleet.router import ROUTERS
 
     no_files = "a page reads no files of the server"
-    profiles = [*bundled_profiles(), *(f"roofline:{gpu}" for gpu in GPUS)]
+    named = _text(doc, "hardware", "profile"), _text(doc, "hardware", "gpu"), _text(doc, "model", "name")
+    kind, _, rest = named[0].partition(":")
+    of_a_gpu = kind in ("atlas", "roofline") and gpu_name(rest.partition(":")[0]) in known_gpus()
     for section, key, allowed, expected in (
         ("workload", "trace", (), f"a mix: {no_files}; upload the trace itself"),
-        ("model", "config", (), f"the name of a bundled model: {no_files}"),
-        ("hardware", "profile", profiles, "a bundled profile or roofline:GPU"),
+        ("model", "config", (), f"the name of a bundled model: {no_files}; upload the config.json itself"),
+        (
+            "model",
+            "name",
+            [named[2]] if is_published(named[2]) else (),
+            f"one of {', '.join(bundled_models())}, or hf:ORG/NAME of a published checkpoint of one",
+        ),
+        (
+            "hardware",
+            "profile",
+            [*bundled_profiles(), *([named[0]] if of_a_gpu else [])],
+            "a bundled profile, atlas:GPU or roofline:GPU",
+        ),
+        (
+            "hardware",
+            "gpu",
+            [named[1]] if gpu_name(named[1]) in known_gpus() else (),
+            f"one of {', '.join(known_gpus())}",
+        ),
         (
             "cache",
             "policy",
@@ -178,46 +201,20 @@ def harmless(doc: Mapping[str, Any], name: str, policies: Sequence[str]) -> Mapp
     return doc
 
 
+def _text(doc: Mapping[str, Any], section: str, key: str) -> str:
+    table = doc.get(section)
+    return str(table.get(key, "")) if isinstance(table, dict) else ""
+
+
 def _scenario(doc: Mapping[str, Any], name: str, policies: Sequence[str]) -> Scenario:
     from workloads.mix import resolve
 
     scenario = scenario_from_doc(dict(harmless(doc, name, policies)), name)
     try:
-        sayable(scenario)
         resolve(scenario.workload)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     return scenario
-
-
-def sayable(scenario: Scenario) -> None:
-    """InputError for a model and hardware that the page's widgets cannot say: it would quietly simulate others."""
-    from calibrate.models import bundled_models
-    from calibrate.profile import bundled_profile
-
-    model, hardware = scenario.model, scenario.hardware
-    if model.name not in bundled_models():
-        raise InputError(f"[model] name = {model.name[:80]!r}, expected one of {', '.join(bundled_models())}")
-    if hardware.gpu is not None or hardware.profile.startswith("atlas:"):
-        raise InputError(
-            f"[hardware] {hardware.gpu or hardware.profile}: a page has bundled profiles and rooflines; kvcast run"
-            " takes what a page does not"
-        )
-    asked = (model.name, model.dtype, hardware.tensor_parallel)
-    if hardware.profile.startswith("roofline:"):
-        fits = (model.name, "bf16", hardware.tensor_parallel if hardware.tensor_parallel in WIDTHS else WIDTHS[0])
-    else:
-        profile = bundled_profile(hardware.profile)
-        fits = (profile.model or model.name, profile.dtype, profile.tensor_parallel)
-    if asked != fits:
-        raise InputError(
-            f"[hardware] profile = {hardware.profile!r} is for {_told(fits)} on a page, the settings have"
-            f" {_told(asked)}; kvcast run takes what a page does not"
-        )
-
-
-def _told(fits: tuple[str, str, int]) -> str:
-    return f"{fits[0]} {fits[1]} tensor_parallel {fits[2]}"
 
 
 def command(scenario: Scenario, base: Scenario) -> str:

@@ -48,6 +48,7 @@ KEY = re.compile(r"[0-9a-f]{24}")
 UPLOADED = re.compile(r"\buploads/[0-9a-f]{24}/")
 CANCELLED = "cancelled"
 OWN_POLICIES = "KVCAST_POLICIES"
+OWN_MODELS = "KVCAST_MODELS"
 """Environment variable: own policies, module:Class separated by commas, named at `kvcast dashboard --policy`."""
 
 

@@ -11,7 +11,7 @@ import streamlit as st
 
 from kvcast.pages import shell
 from kvcast.pages.edit import inputs, settings
-from kvcast.pages.plan_question import Axes, Document, with_settings
+from kvcast.pages.plan_question import KEYS, Axes, Document, with_settings
 from kvcast.pages.results import plain
 from kvcast.pages.shell import Page
 from sim.scenario import Scenario
@@ -41,16 +41,8 @@ def _with_classes_of(scenario: Scenario, changed: Scenario) -> Scenario:
 
 def use(page: Page, scenario: Scenario, axes: Axes) -> None:
     """Adopt the plan's answer; the choices stay what they were, so the plan stays in sight."""
-    profiles = axes.get("hardware.profile", ())
-    labels = [label for label, (profile, *_) in settings.hardware(scenario.model.name).items() if profile in profiles]
-    kept = {
-        "gpus": labels,
-        "widths": axes.get("hardware.tensor_parallel", ()),
-        "policies": axes.get("cache.policy", ()),
-        "routers": axes.get("cluster.router", ()),
-    }
-    for name, values in kept.items():
-        st.session_state[f"plan.{name}"] = [*values]
+    for name, key in KEYS.items():
+        st.session_state[f"plan.{name}"] = [*axes.get(key, ())]
     adopt(page, scenario)
 
 

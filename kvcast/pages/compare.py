@@ -20,7 +20,7 @@ from kvcast import figures, text
 from kvcast.config import scenario_from_doc
 from kvcast.figures.comparison import name_of
 from kvcast.pages import shell
-from kvcast.pages.edit import inputs, settings, variants
+from kvcast.pages.edit import inputs, variants
 from kvcast.pages.results import MARK, mark_of_share, plain, plot
 from kvcast.pages.shell import Page, of_a_run
 from kvcast.present.terms import TERMS
@@ -84,11 +84,6 @@ def _varied(page: Page, run: Run) -> Document | None:
 
 def _ask(page: Page, run: Run) -> tuple[str, ...]:
     scenario = scenario_from_doc(tomllib.loads(page.shown_toml))
-    profiles = {
-        label: profile
-        for label, (profile, dtype, width) in settings.hardware(scenario.model.name).items()
-        if (dtype, width) == (run.scenario.model.dtype, run.scenario.hardware.tensor_parallel)
-    }
     left, right = st.columns([3, 1])
     keys = left.multiselect(
         "Vary",
@@ -127,7 +122,7 @@ def _ask(page: Page, run: Run) -> tuple[str, ...]:
             )
             chosen[key] = variants.numbers(axis, words)
         else:
-            values = variants.options(base, key, inputs.policies(), profiles)
+            values = variants.options(base, key, inputs.policies())
             chosen[key] = place.multiselect(
                 f"{axis.label}: beside {mine}", values, values[:1], key=f"compare.{key}", persist_state="session"
             )

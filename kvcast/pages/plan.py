@@ -34,7 +34,6 @@ from kvcast.pages.plan_question import (
     has_turns,
     plan_also,
     start_of,
-    wider,
     winner,
     with_settings,
 )
@@ -146,7 +145,7 @@ def _plan(page: Page, run: Run) -> Job | None:
             )
             or DEFAULT_SEEDS
         )
-    start = page.shown_toml if fixed else start_of(page.shown_toml, axes)
+    start = page.shown_toml if fixed else start_of(page.shown_toml, axes, st.session_state["prices"])
     job = shell.result(
         replace(page, shown_toml=start),
         below.container(width="stretch"),
@@ -188,15 +187,17 @@ def _told(found: Document, another: bool, fixed: bool) -> Verdict:
 def _infeasible(page: Page, run: Run, axes: Axes, seeds: int, place: Any) -> None:
     """Why more replicas may not help, and what may: fewer, wider ones, or sessions that stay where their history is
     cached."""
-    label = wider(run)
-    if label is not None and "hardware.tensor_parallel" not in axes:
+    if "hardware.tensor_parallel" not in axes:
         place.button(
             "Try wider replicas",
             key="plan.wider",
             on_click=plan_also,
             args=(page, seeds),
-            kwargs={"gpus": (label,), "widths": WIDER},
-            help=plain(f"plan again with {', '.join(map(str, WIDER))} GPUs a replica, their step times from {label}"),
+            kwargs={"widths": WIDER},
+            help=plain(
+                f"plan again with {', '.join(map(str, WIDER))} GPUs a replica, their step times from the best that is"
+                " known of this GPU"
+            ),
         )
     if has_turns(run) and run.scenario.cluster.router != AFFINITY and "cluster.router" not in axes:
         place.button(

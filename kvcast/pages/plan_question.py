@@ -1,6 +1,6 @@
 """What the Plan page asks: what may vary, over how many seeds, and the command that answers it.
 
->>> command(axes_of(scenario, gpus, widths, policies, routers))
+>>> command(axes_of(scenario, {"gpus": ["h200", "b200"]}))
 """
 
 from __future__ import annotations
@@ -8,18 +8,24 @@ from __future__ import annotations
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import streamlit as st
 
+from calibrate.resolve import profile_of_gpu
 from kvcast.config import override, scenario_from_doc
-from kvcast.pages.edit import inputs, settings
+from kvcast.pages.edit import choices, inputs
+from kvcast.pages.edit.variants import written
+from kvcast.pages.edit.widgets import hint
 from kvcast.pages.results import plain
 from kvcast.pages.shell import Page
 from kvcast.planner import Options
+from kvcast.scenario.fitting import model_of
+from kvcast.scenario.gpu_prices import gpu_of
 from kvcast.scenario.toml import dumps
 from kvcast.store.runs import Run
-from sim.scenario import Scenario
+from sim.scenario import DTYPES, KV_DTYPES, CostConfig, HardwareConfig, ModelConfig, Scenario
 from workloads.errors import InputError
 
 Document = Mapping[str, Any]
@@ -33,105 +39,115 @@ WIDER = (1, 2, 4, 8)
 """GPUs a replica to try when no fleet of the given ones will do."""
 
 
-def wider(run: Run) -> str | None:
-    """The label of the roofline of the run's GPU, whose width is free; None where there is none for its model and
-    dtype."""
-    from calibrate.sources.roofline import GPUS
-
-    device, model = run.summary["profile_provenance"]["device"]["name"], run.scenario.model
-    profiles = [f"roofline:{name}" for name, spec in GPUS.items() if spec.name == device]
-    return next(
-        (
-            label
-            for label, (profile, dtype, _) in settings.hardware(model.name).items()
-            if profile in profiles and dtype == model.dtype
-        ),
-        None,
-    )
-
-
 def has_turns(run: Run) -> bool:
     """Whether a session of the run has more than one request."""
     return bool((run.tables["sessions"]["requests"] > 1).any())
 
 
 def plan_also(page: Page, seeds: int = DEFAULT_SEEDS, **more: Sequence[Any]) -> None:
-    """Let the plan choose among more (gpus: labels, widths, routers) as well, and ask for it."""
+    """Let the plan choose among more (gpus, widths, routers, ...: as `Chosen` has them) as well, and ask for it."""
     state, scenario = st.session_state, with_settings(page.shown_toml)
     for name, values in more.items():
         state[f"plan.{name}"] = [*dict.fromkeys([*(state.get(f"plan.{name}") or ()), *values])]
-    gpus, chosen = (
-        settings.hardware(scenario.model.name),
-        {name: state.get(f"plan.{name}") or () for name in ("gpus", "widths", "policies", "routers")},
-    )
-    axes = axes_of(
-        scenario,
-        [gpus[label] for label in chosen["gpus"] if label in gpus],
-        chosen["widths"],
-        chosen["policies"],
-        chosen["routers"],
-    )
+    axes = axes_of(scenario, {name: state.get(f"plan.{name}") or () for name in KEYS})
     try:
-        page.runner.submit(start_of(page.shown_toml, axes), *command(axes, seeds))
+        page.runner.submit(start_of(page.shown_toml, axes, state["prices"]), *command(axes, seeds))
     except InputError as error:
         st.toast(plain(str(error)))
+
+
+KEYS = {
+    "gpus": "hardware.gpu",
+    "widths": "hardware.tensor_parallel",
+    **{f.name: f"hardware.{f.name}" for f in choices.layout() if f.name != "tensor_parallel"},
+    "dtypes": "model.dtype",
+    "kv_dtypes": "model.kv_dtype",
+    "policies": "cache.policy",
+    "routers": "cluster.router",
+}
+"""What the page lets vary -> the key; the layout's other keys go by their own names."""
 
 
 def ask_axes(scenario: Scenario) -> Axes:
     """Draw the choices. What the scenario has is always among them, so an empty choice leaves it as it is."""
     from sim.fleet.router import ROUTERS
 
-    gpus = {
-        label: found
-        for label, found in settings.hardware(scenario.model.name).items()
-        if found[1] == scenario.model.dtype
-    }
+    known, own = choices.gpus(), gpu_of(scenario)
     kept: Any = {"persist_state": "session", "placeholder": "as it is"}
-    chosen = st.multiselect(
-        "GPUs",
-        list(gpus),
-        key="plan.gpus",
-        help="profiles of this model, measured or roofline, beside the sidebar's",
-        **kept,
-    )
-    widths = st.pills(
-        "GPUs each",
-        inputs.WIDTHS,
-        selection_mode="multi",
-        key="plan.widths",
-        persist_state="session",
-        help="of roofline GPUs; a measured profile has its own",
-    )
-    policies = st.multiselect("Prefix cache", inputs.policies(), key="plan.policies", **kept)
-    routers = st.multiselect("Router", list(ROUTERS), key="plan.routers", **kept)
-    return axes_of(scenario, [gpus[label] for label in chosen if label in gpus], widths, policies, routers)
-
-
-def axes_of(
-    scenario: Scenario,
-    gpus: Sequence[tuple[str, str, int]],
-    widths: Sequence[int],
-    policies: Sequence[str],
-    routers: Sequence[str],
-) -> Axes:
-    """Key -> values, for each key with more than one: the chosen ones and the scenario's own, sorted, so that the
-    plan's answer, once it is the scenario, asks for the same plan."""
-    hardware = scenario.hardware
-    fixed = [width for profile, _, width in gpus if not profile.startswith("roofline:")]
-    free = (
-        widths if any(p.startswith("roofline:") for p in (hardware.profile, *(profile for profile, *_ in gpus))) else ()
-    )
-    values: dict[str, set[Any]] = {
-        "hardware.profile": {hardware.profile, *(profile for profile, *_ in gpus)},
-        "hardware.tensor_parallel": {hardware.tensor_parallel, *fixed, *free},
-        "cache.policy": {scenario.cache.policy, *policies} if scenario.cache.enabled else set(),
-        "cluster.router": {scenario.cluster.router, *routers},
+    options: dict[str, tuple[str, list[Any], str]] = {
+        "gpus": ("GPUs", list(known), "beside the sidebar's; each brings the best that is known of it"),
+        "widths": (
+            "Tensor parallel",
+            choices.values_of(choices.layout()[0]),
+            "GPUs of a replica; what does not fit is listed as such",
+        ),
+        **{
+            f.name: (choices.label_of(f.name), choices.values_of(f), str(f.metadata["help"]))
+            for f in choices.layout()
+            if f.name != "tensor_parallel"
+        },
+        "dtypes": ("Weights", [*DTYPES], hint(ModelConfig, "dtype")),
+        "kv_dtypes": ("KV cache", [*KV_DTYPES], hint(ModelConfig, "kv_dtype")),
+        "policies": ("Prefix cache", inputs.policies(), ""),
+        "routers": ("Router", list(ROUTERS), ""),
     }
-    return {key: sorted(found) for key, found in values.items() if len(found) > 1}
+    chosen = {
+        name: st.multiselect(
+            label,
+            values,
+            key=f"plan.{name}",
+            help=told or None,
+            format_func=lambda value, gpus=known if name == "gpus" else {}: str(gpus.get(value, value)),
+            **kept,
+        )
+        for name, (label, values, told) in options.items()
+    }
+    _ask_prices([gpu for gpu in dict.fromkeys([own, *chosen["gpus"]]) if gpu])
+    return axes_of(scenario, chosen)
+
+
+def _ask_prices(gpus: Sequence[str]) -> None:
+    """A price for each GPU that may be chosen: the cheapest fleet is then by money."""
+    state = st.session_state
+    if len(gpus) < 2:
+        return
+    st.markdown("**$ a GPU-hour** :gray[yours; without one for each GPU, fleets are compared by GPUs]")
+    for place, gpu in zip(st.columns(len(gpus)), gpus, strict=True):
+        usd = place.number_input(
+            gpu, 0.0, None, state["prices"].get(gpu), key=f"plan.price.{gpu}", step=0.1, placeholder="none"
+        )
+        state["prices"] = {name: value for name, value in state["prices"].items() if name != gpu}
+        if usd is not None:
+            state["prices"][gpu] = usd
+
+
+def axes_of(scenario: Scenario, chosen: Mapping[str, Sequence[Any]]) -> Axes:
+    """Key -> values, for each key with more than one: the chosen ones and the scenario's own, sorted, so that the
+    plan's answer, once it is the scenario, asks for the same plan. Where model or layout vary, the GPU goes by its name
+    and brings what is known of it, whatever profile the scenario has."""
+    hardware, model, own = scenario.hardware, scenario.model, gpu_of(scenario)
+    mine: dict[str, Any] = {
+        **{f.name: getattr(hardware, f.name) for f in choices.layout()},
+        "gpus": own,
+        "widths": hardware.tensor_parallel,
+        "dtypes": model.dtype,
+        "kv_dtypes": model.kv_dtype or model_of(scenario).kv_dtype(model.dtype),
+        "policies": scenario.cache.policy,
+        "routers": scenario.cluster.router,
+    }
+    values = {
+        KEYS[name]: sorted({mine[name], *found})
+        for name, found in chosen.items()
+        if found and (name != "policies" or scenario.cache.enabled)
+    }
+    axes: dict[str, Sequence[Any]] = {key: found for key, found in values.items() if len(found) > 1}
+    if own and hardware.gpu is None and any(key.split(".")[0] in ("hardware", "model") for key in axes):
+        axes.setdefault("hardware.gpu", [own])
+    return {key: axes[key] for key in KEYS.values() if key in axes}
 
 
 def command(axes: Axes, seeds: int = DEFAULT_SEEDS, fixed: bool = False) -> tuple[str, ...]:
-    varied = (word for key, values in axes.items() for word in ("--vary", f"{key}={','.join(map(str, values))}"))
+    varied = (word for key, values in axes.items() for word in ("--vary", f"{key}={','.join(map(written, values))}"))
     return (
         "plan",
         *varied,
@@ -140,12 +156,15 @@ def command(axes: Axes, seeds: int = DEFAULT_SEEDS, fixed: bool = False) -> tupl
     )
 
 
-def start_of(scenario_toml: str, axes: Axes) -> str:
+def start_of(scenario_toml: str, axes: Axes, prices: Mapping[str, float] | None = None) -> str:
     """The scenario that a plan begins with: whatever it may choose itself has one and the same value, so it is found
-    again from its own answer."""
-    return dumps(
-        with_settings(scenario_toml, ["cluster.replicas=1", *(f"{key}={values[0]}" for key, values in axes.items())])
+    again from its own answer. prices: of GPUs; where several vary, the list goes with it."""
+    start = with_settings(
+        scenario_toml, ["cluster.replicas=1", *(f"{key}={written(values[0])}" for key, values in axes.items())]
     )
+    if len(axes.get("hardware.gpu", ())) > 1:
+        start = replace(start, cost=CostConfig(prices=dict(sorted((prices or {}).items()))))
+    return dumps(start)
 
 
 def winner(page: Page, plan: Document) -> Scenario | None:
@@ -158,7 +177,22 @@ def winner(page: Page, plan: Document) -> Scenario | None:
         page.shown_toml,
         [f"cluster.replicas={answered['replicas']}", *(f"{key}={value}" for key, value in answered["values"].items())],
     )
-    return None if found == with_settings(page.shown_toml) else found
+    prices = with_settings(plan["scenario"]).cost.prices
+    found = replace(found, cost=CostConfig(prices=prices)) if prices else found
+    return None if _by_name(found) == _by_name(with_settings(page.shown_toml)) else found
+
+
+def _by_name(scenario: Scenario) -> Scenario:
+    """The same scenario with its GPU by name, where that brings the profile it has; without prices, which decide
+    nothing of a fleet that is chosen already."""
+    scenario, gpu = replace(scenario, cost=CostConfig()), gpu_of(scenario)
+    if scenario.hardware.gpu is not None or gpu is None:
+        return scenario
+    given, model = scenario.model, model_of(scenario)
+    kv_dtype = given.kv_dtype or model.kv_dtype(given.dtype)
+    best = profile_of_gpu(gpu, model, model.weight_dtype(given.dtype), scenario.hardware.tensor_parallel, kv_dtype)
+    hardware = replace(scenario.hardware, gpu=gpu, profile=HardwareConfig.profile)
+    return replace(scenario, hardware=hardware) if best == scenario.hardware.profile else scenario
 
 
 def with_settings(toml: str, settings: Sequence[str] = ()) -> Scenario:

@@ -342,5 +342,5 @@ def as_csv(path: Path) -> bytes:
 
 
 def portable(scenario_toml: str) -> str:
-    """The scenario with its trace named by file name only: no path of the server leaves it."""
-    return re.sub(r'^trace = ".*/([^/"]+)"$', r'trace = "\1"', scenario_toml, flags=re.MULTILINE)
+    """The scenario with its trace and config.json named by file name only: no path of the server leaves it."""
+    return re.sub(r'^(trace|config) = ".*/([^/"]+)"$', r'\1 = "\2"', scenario_toml, flags=re.MULTILINE)

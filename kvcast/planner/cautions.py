@@ -14,7 +14,9 @@ from kvcast.planner.fleet import Fleet
 from kvcast.planner.load import closed_load, unit_of
 from kvcast.planner.trials import Judged
 from kvcast.scenario.gpu_prices import gpu_of
+from sim.engines import engine_of
 from sim.measure.verdict import requests_needed
+from sim.recording import UNVERIFIED
 from sim.scenario import Scenario
 from workloads import mix, steady
 from workloads.errors import InputError
@@ -34,6 +36,9 @@ def cautions(fleet: Fleet, winner: Scenario) -> list[str]:
             f"{resolved.profile.id}: no step time was measured on this GPU; a roofline is right within about 30 %, and"
             " so is the number of GPUs"
         )
+    version = engine_of(resolved.scenario.engine).version
+    if UNVERIFIED in version:
+        lines.append(f"{version}: no recorded case of the engine checks its rules; measure before you buy by them")
     lines += [line.removeprefix("caution: ") for line in resolved.kv_lines if line.startswith("caution: ")]
     answer = fleet.answer
     if answer is not None:

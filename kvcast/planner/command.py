@@ -1,15 +1,19 @@
-"""The command that starts one replica of a plan, with vLLM or SGLang.
+"""The command that starts one replica of a plan, with vLLM, SGLang or TensorRT-LLM.
 
 >>> launch_of(scenario)["vllm"]
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
+from calibrate.models import PREFIX, published_of
 from kvcast import api
-from kvcast.planner.flags import SGLANG, VLLM
+from kvcast.planner.flags import SGLANG, TRTLLM, VLLM
+from kvcast.planner.trtllm_options import options_of
+from kvcast.scenario.fitting import model_of
 from sim.engines import engine_of
 from sim.scenario import Scenario
 from sim.sglang.node import POLICIES
@@ -29,14 +33,14 @@ HUGGING_FACE = {
 
 
 def launch_of(scenario: Scenario) -> dict[str, Any] | None:
-    """The command that starts one replica of a resolved plan: {"vllm": argv or None, "sglang": argv or None, "words",
+    """The command that starts one replica of a resolved plan: {"vllm", "sglang", "trtllm": argv or None, "words",
     "notes"}. None when there is no plan, or no flags of its engine are known."""
     try:
         resolved = api.resolve(scenario)
     except InputError:
         return None
     given, n = resolved.scenario, scenario.cluster.replicas
-    model = given.model.config or HUGGING_FACE.get(given.model.name, given.model.name)
+    model = given.model.config or repository_of(given.model.name)
     write = WRITERS.get(given.engine.semantics)
     if write is None:
         return None
@@ -51,6 +55,14 @@ def launch_of(scenario: Scenario) -> dict[str, Any] | None:
     words = f"{n} of these{each} behind a {given.cluster.router} router" if n > 1 else f"one replica{each}"
     commands = {engine: argv if engine == given.engine.semantics else None for engine in WRITERS}
     return {**commands, "words": words, "notes": notes}
+
+
+def repository_of(name: str) -> str:
+    """The repository that an engine loads a model from: the one that is named, or one that has its shapes unquantized
+    where there is one."""
+    if name.startswith(PREFIX):
+        return name.removeprefix(PREFIX)
+    return HUGGING_FACE.get(name) or (published_of(name) or [name])[0]
 
 
 def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list[str]]:
@@ -95,12 +107,7 @@ def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list
         total = sum((tier.capacity_gib or 0.0) for tier in given.cache.tiers)
         argv += ["--kv-offloading-backend", "native", "--kv-offloading-size", f"{total:g}"]
         notes.append("kvcast's cache tier is a model of KV offloading; the size is for all GPUs of a replica together")
-    argv.append("--async-scheduling" if e.async_scheduling else "--no-async-scheduling")
-    if not e.async_scheduling:
-        notes.append(
-            "simulated without asynchronous scheduling, which recent vLLM versions have on: --set"
-            " engine.async_scheduling=true plans with it"
-        )
+    argv += [] if e.async_scheduling else ["--no-async-scheduling"]
     if e.prefill_schedule_interval > 1:
         notes.append(
             "vLLM heeds --prefill-schedule-interval under data parallelism only (--data-parallel-size), in steps that"
@@ -162,13 +169,41 @@ def _sglang(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], li
     return argv, notes
 
 
+OPTIONS_FILE = "trtllm.json"
+
+
+def _trtllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list[str]]:
+    e = given.engine
+    argv = ["trtllm-serve", model, "--backend", "pytorch", "--tp_size", str(given.hardware.tensor_parallel)]
+    argv += ["--max_batch_size", str(e.max_num_seqs), "--max_num_tokens", str(e.max_num_batched_tokens)]
+    argv += ["--max_seq_len", str(e.max_model_len), "--config", OPTIONS_FILE]
+    notes = [
+        f"{OPTIONS_FILE} (JSON, which YAML contains): {json.dumps(options_of(given))}",
+        "TensorRT-LLM's rules are unverified: no recorded case of the engine checks them",
+        "max_tokens is the KV memory that was simulated; without it TensorRT-LLM takes a share of what is free",
+        "reuse of parts of a block is not simulated: enable_partial_reuse = false is the engine that was",
+    ]
+    if given.model.dtype not in ("bf16", "fp16"):
+        notes.append(f"weights in {given.model.dtype}: MODEL is a checkpoint that is quantized so")
+    if given.cache.enabled and given.cache.policy != "lru":
+        notes.append(
+            f"TensorRT-LLM has no flag for the eviction policy {given.cache.policy}: this command runs its own"
+        )
+    return argv, notes
+
+
 def _types(given: Scenario, kv_fp8: str) -> list[str]:
     names = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-    weights = ["--quantization", "fp8"] if given.model.dtype == "fp8" else []
+    own = model_of(given).quantization is not None  # the checkpoint says itself what it is quantized to
+    weights = ["--quantization", "fp8"] if given.model.dtype == "fp8" and not own else []
     if given.model.dtype in names:  # any other type is what the checkpoint is quantized to: an engine sees it
         weights = ["--dtype", names[given.model.dtype]]
     return weights + (["--kv-cache-dtype", kv_fp8] if given.model.kv_dtype == "fp8" else [])
 
 
-WRITERS: dict[str, Callable[[Scenario, Scenario, str], tuple[list[str], list[str]]]] = {VLLM: _vllm, SGLANG: _sglang}
+WRITERS: dict[str, Callable[[Scenario, Scenario, str], tuple[list[str], list[str]]]] = {
+    VLLM: _vllm,
+    SGLANG: _sglang,
+    TRTLLM: _trtllm,
+}
 """The command line of a replica and its notes, by engine."""

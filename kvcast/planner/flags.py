@@ -1,5 +1,5 @@
-"""Launch flags of vLLM (0.33) and SGLang (0.5): which scenario key each one is, which matter to nothing here, which are
-not modelled.
+"""Launch flags of vLLM (0.33), SGLang (0.5) and trtllm-serve (1.x): which scenario key each one is, which matter to
+nothing here, which are not modelled.
 
 The one idea: a flag is in one table or it is unknown; adding one is a line.
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-VLLM, SGLANG = "vllm", "sglang"
+VLLM, SGLANG, TRTLLM = "vllm", "sglang", "trtllm"
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32", "bf16": "bf16"}
 KV_DTYPES = {"fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16", "bf16": "bf16", "float16": "fp16"}
 
@@ -61,6 +61,24 @@ def _quantization(value: str) -> list[str]:
 
 def _chunked(value: str) -> list[str]:
     return [f"engine.chunked_prefill_size={max(int(value), 0)}"]
+
+
+def _switch(key: str, on: str = "true", off: str = "false") -> Reader:
+    return lambda value: [f"{key}={on if value.lower() == 'true' else off}"]
+
+
+def _capacity(value: str) -> list[str]:
+    policy = value.lower().replace("_", "-")
+    if policy not in ("guaranteed-no-evict", "max-utilization"):
+        raise ValueError(value)
+    return [f"engine.capacity_policy={policy}"]
+
+
+def _none_of_it(value: str) -> list[str]:
+    """A feature that is off."""
+    if value.lower() not in ("false", "0", "1", "null"):
+        raise ValueError(value)
+    return []
 
 
 TOKENS = "kv tokens"
@@ -121,6 +139,28 @@ READ: dict[str, dict[str, Reader]] = {
         "--disable-overlap-schedule": lambda _: ["engine.overlap_schedule=false"],
         "--enable-mixed-chunk": lambda _: ["engine.mixed_chunk=true"],
     },
+    TRTLLM: {
+        "--model": _model,
+        "--dtype": _dtype,
+        "--tp-size": _key("hardware.tensor_parallel", int),
+        "--tensor-parallel-size": _key("hardware.tensor_parallel", int),
+        "--max-batch-size": _key("engine.max_num_seqs", int),
+        "--max-num-tokens": _key("engine.max_num_batched_tokens", int),
+        "--max-seq-len": _key("engine.max_model_len", int),
+        "--kv-cache-dtype": _kv_dtype,
+        "--enable-chunked-prefill": _switch("engine.chunked_context"),
+        "--disable-overlap-scheduler": _switch("engine.overlap_scheduler", "false", "true"),
+        "--batch-wait-timeout-iters": _key("engine.batch_wait_timeout_iters", int),
+        "--batch-wait-max-tokens-ratio": _key("engine.batch_wait_max_tokens_ratio", float),
+        "--scheduler-config.capacity-scheduler-policy": _capacity,
+        "--kv-cache-config.tokens-per-block": _key("engine.block_size", int),
+        "--kv-cache-config.enable-block-reuse": _switch("cache.enabled"),
+        "--kv-cache-config.max-tokens": _key(TOKENS, int),
+        "--kv-cache-config.dtype": _kv_dtype,
+        "--kv-cache-config.enable-partial-reuse": _none_of_it,
+        "--pp-size": _none_of_it,
+        "--max-beam-width": _none_of_it,
+    },
 }
 """Flag -> scenario keys of its value; a ValueError says that the value is not modelled."""
 
@@ -166,6 +206,11 @@ NO_EFFECT = frozenset(
         "--show-time-cost",
         "--device",
         "--gpu-memory-utilization-gb",
+        "--backend",
+        "--num-postprocess-workers",
+        "--gpus-per-node",
+        "--fail-fast-on-attention-window-too-large",
+        "--print-iter-log",
     }
 )
 NOT_MODELLED = frozenset(
@@ -198,6 +243,11 @@ NOT_MODELLED = frozenset(
         "--no-enable-chunked-prefill",
         "--kv-cache-memory-bytes",
         "--mem-fraction-static",
+        "--free-gpu-memory-fraction",
+        "--kv-cache-free-gpu-memory-fraction",
+        "--kv-cache-config.free-gpu-memory-fraction",
+        "--kv-cache-config.host-cache-size",
+        "--enable-attention-dp",
         "--enable-torch-compile",
         "--disaggregation-mode",
         "--nnodes",
@@ -226,6 +276,7 @@ SWITCHES = frozenset(
         "--no-async-scheduling",
         "--disable-radix-cache",
         "--enable-priority-scheduling",
+        "--enable-chunked-prefill",
         "--disable-overlap-schedule",
         "--enable-mixed-chunk",
     }
@@ -239,7 +290,6 @@ NO_VALUE = SWITCHES | {
     "--enable-log-requests",
     "--no-enable-log-requests",
     "--disable-log-stats",
-    "--enable-chunked-prefill",
     "--no-enable-chunked-prefill",
     "--enable-expert-parallel",
     "--enable-lora",

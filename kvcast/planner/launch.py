@@ -1,4 +1,4 @@
-"""Launch commands and start-up logs of vLLM and SGLang, read into scenario keys.
+"""Launch commands of vLLM, SGLang and TensorRT-LLM, and start-up logs of the first two, read into scenario keys.
 
 The one idea: every flag ends up in exactly one of four lists: set (a scenario key), no effect (on timing and cache),
 not modelled (it changes results and kvcast does not simulate it) or unknown. Nothing is dropped without being named.
@@ -18,7 +18,19 @@ from typing import Any
 
 from kvcast import api
 from kvcast.config import scenario_from_doc
-from kvcast.planner.flags import NO_EFFECT, NO_VALUE, NOT_MODELLED, READ, SGLANG, SGLANG_OFF, SWITCHES, TOKENS, VLLM
+from kvcast.planner.flags import (
+    NO_EFFECT,
+    NO_VALUE,
+    NOT_MODELLED,
+    READ,
+    SGLANG,
+    SGLANG_OFF,
+    SWITCHES,
+    TOKENS,
+    TRTLLM,
+    VLLM,
+)
+from kvcast.planner.trtllm_options import expanded
 from kvcast.scenario.fitting import fitting_profile
 from workloads.errors import InputError
 
@@ -86,7 +98,8 @@ class Launch:
 
 
 def read_command(command: str) -> Launch:
-    """A `vllm serve ...` or `python -m sglang.launch_server ...` command line. Raises InputError for anything else."""
+    """A `vllm serve ...`, `python -m sglang.launch_server ...` or `trtllm-serve ...` command line. Raises InputError
+    for anything else."""
     try:
         words = shlex.split(command.replace("\\\n", " "), comments=False)
     except ValueError as error:
@@ -103,30 +116,35 @@ def read_command(command: str) -> Launch:
             return _read(SGLANG, words[i + 1 :])
         if word == "sglang" and words[i + 1 : i + 2] == ["serve"]:
             return _read(SGLANG, words[i + 2 :])
+        if word == "trtllm-serve" or word.endswith("/trtllm-serve"):
+            return _read(TRTLLM, words[i + 1 + (words[i + 1 : i + 2] == ["serve"]) :])
     raise InputError(
-        f"--from-launch {command.strip()[:60]!r}: expected 'vllm serve MODEL ...' or 'python -m sglang.launch_server"
-        " --model-path MODEL ...'"
+        f"--from-launch {command.strip()[:60]!r}: expected 'vllm serve MODEL ...', 'python -m sglang.launch_server"
+        " --model-path MODEL ...' or 'trtllm-serve MODEL ...'"
     )
 
 
+OWN_BLOCK = {SGLANG: 1, TRTLLM: 32}
+"""Tokens of a block where the engine's default is not kvcast's."""
 SHELL = re.compile(r"^(\|\|?|&&?|;|\d?[<>].*|&>.*|#.*)$")
 """A word with which a shell ends the command."""
 
 
 def _read(engine: str, words: Sequence[str]) -> Launch:
-    launch = _sorted(engine, _flags(engine, words))
-    if engine == VLLM and not any(one.startswith("engine.async_scheduling=") for one in launch.sets):
-        launch.notes.append(
-            "vLLM schedules asynchronously where it can; that is simulated with --set engine.async_scheduling=true only"
-        )
+    notes: list[str] = []
+    flags = _flags(engine, words)
+    launch = _sorted(engine, expanded(flags, notes) if engine == TRTLLM else flags)
+    launch.notes += notes
+    if engine == TRTLLM:
+        launch.notes.append("TensorRT-LLM's rules are unverified: no recorded case of the engine checks them")
     return launch
 
 
 def _flags(engine: str, words: Sequence[str]) -> list[tuple[str, str | None]]:
     """(flag, value or None). A word that is no flag is the value of the one before it; where that has its value, or
-    takes none, it is vLLM's MODEL, and only then does it go on with a list."""
+    takes none, it is vLLM's or TensorRT-LLM's MODEL, and only then does it go on with a list."""
     flags: list[tuple[str, str | None]] = []
-    model = engine != VLLM
+    model = engine == SGLANG
     for word in words:
         if re.match(r"^--?[A-Za-z]", word):
             name, separator, value = word.partition("=")
@@ -155,8 +173,8 @@ def _flags(engine: str, words: Sequence[str]) -> list[tuple[str, str | None]]:
 
 def _sorted(engine: str, flags: Iterable[tuple[str, str | None]]) -> Launch:
     launch = Launch(engine, [f"engine.semantics={engine}"])
-    if engine == SGLANG:
-        launch.sets.append("engine.block_size=1")  # its default page; a flag below replaces it
+    if engine in OWN_BLOCK:
+        launch.sets.append(f"engine.block_size={OWN_BLOCK[engine]}")  # a flag below replaces it
     for flag, value in flags:
         shown = flag if value is None else f"{flag} {value}"
         reader = READ[engine].get(flag)

@@ -50,7 +50,11 @@ def burst_of(scenario: Scenario) -> Shock:
 
 def with_burst(scenario: Scenario) -> Scenario:
     """The same fleet in the same steady state, with the standard burst and the time to come back from it."""
-    shock = burst_of(scenario)
+    return with_shock(scenario, burst_of(scenario))
+
+
+def with_shock(scenario: Scenario, shock: Shock) -> Scenario:
+    """The same with any shock."""
     warmup_s = scenario.run.warmup_s or 0.0
     ends_s = span_s(shock, warmup_s)[1] + scenario.plan.recover_within_s + JUDGED_S
     return replace(

@@ -117,6 +117,15 @@ class Trials:
             "recovered_s"
         ]
 
+    def requests(self, scenario: Scenario, seed: int, columns: Sequence[str]) -> dict[str, np.ndarray]:
+        """Columns of the requests.parquet of a run to its end."""
+        import pyarrow.parquet as pq
+
+        task = self.lab.task(replace(scenario, seed=seed))
+        self._simulate([task])
+        table = pq.read_table(task.run / "requests.parquet", columns=list(columns))
+        return {name: table[name].to_numpy() for name in columns}
+
     def drawn(self, scenario: Scenario) -> bool:
         """Whether another seed is another run."""
         key = (scenario.workload, scenario.cluster.router, scenario.cache.policy)

@@ -107,7 +107,19 @@ def latency_table(result: Result) -> str:
             f" longer ones\n{rates}"
         )
     rows = [[name, *(text.milliseconds(latency[key][stat]) for stat in stats)] for key, name in names.items()]
-    return text.table(["latency", *stats], rows) + "\n" + rates
+    return text.table(["latency", *stats], rows) + "\n" + front_end_line(s) + rates
+
+
+def front_end_line(s: dict[str, Any]) -> str:
+    """What of these latencies the API server is, where it takes any time."""
+    front = s.get("front_end")
+    if front is None or front["mean_ms"] is None:
+        return ""
+    behind = f"; first tokens leave it {text.milliseconds(front['mean_send_ms'])} after their step"
+    return (
+        f"of TTFT and queue, in front of the engine: mean {text.milliseconds(front['mean_ms'])}, p99"
+        f" {text.milliseconds(front['p99_ms'])}{behind if front['mean_send_ms'] else ''}\n"
+    )
 
 
 def at_offered(s: dict[str, Any]) -> str:

@@ -169,7 +169,8 @@ TERMS = {
     ),
     "by_replica": "Requests admitted and not yet finished on each replica; time spent preempted counts.",
     "lives": (
-        "A row a request, in order of arrival: queued (arrival to first schedule), loading (from a cache tier), prefill"
-        " (its chunks), decode (first to last token), preempted (its blocks were taken; it waits and computes again)."
+        "A row a request, in order of arrival: frontend (in the API server, where that takes time), queued (to the"
+        " first schedule), loading (from a cache tier), prefill (its chunks), decode (first to last token), preempted"
+        " (its blocks were taken; it waits and computes again)."
     ),
 }

@@ -27,6 +27,8 @@ def _table(path: str, node: Any) -> str:
     pairs = node.items() if isinstance(node, dict) else _items(node)
     lines, below = [], ""
     for name, value in pairs:
+        if (path, name) == ("hardware", "profile") and node.gpu is not None:
+            continue  # a GPU brings its profile
         if isinstance(value, dict) and all(is_dataclass(inner) for inner in value.values()):
             below += "".join(_table(f"{path}.{name}.{_key(key)}", inner) for key, inner in value.items())
         elif isinstance(value, tuple) and is_dataclass(value[0]) and path in ("workload", "cache"):

@@ -6,8 +6,8 @@ measured. The goodput is then the share of requests within their limits (measure
 (nominal: known before any run).
 
 A fleet at its limit has no such share: how much fails depends on how long it has been failing. When, in one stretch,
-the backlog grows or the median request spends more than WAITING of its time to first token in the queue, the answer is
-`overloaded`, and no goodput. A run of at most 2,000 requests, warm-up included, is simulated whole.
+the backlog grows or the median request spends more than WAITING of its time to first token in the queue (a step apart),
+the answer is `overloaded`, and no goodput. A run of at most 2,000 requests, warm-up included, is simulated whole.
 
     >>> estimate(load_scenario("examples/demo.toml"))["goodput_per_s"]
 """
@@ -185,9 +185,13 @@ def _verdict(prepared: api.Prepared, results: Sequence[Result], overloaded: bool
 
 
 def _waits(result: Result) -> bool:
-    """Whether the median request spends most of its time to first token in the queue."""
-    queue_s, ttft_s = (_columns([result], name) for name in ("queue_s", "ttft_s"))
-    return len(queue_s) > 0 and float(np.median(queue_s)) > WAITING * float(np.median(ttft_s))
+    """Whether the median request spends most of its time to first token in the queue, a decode step apart: an engine
+    that decides ahead lets everybody wait for one."""
+    queue_s, ttft_s, tpot_s = (_columns([result], name) for name in ("queue_s", "ttft_s", "tpot_s"))
+    if not len(queue_s):
+        return False
+    step_s = 0.0 if np.isnan(tpot_s).all() else float(np.nanmedian(tpot_s))
+    return float(np.median(queue_s)) - step_s > WAITING * (float(np.median(ttft_s)) - step_s)
 
 
 def _columns(results: Sequence[Result], name: str) -> np.ndarray:

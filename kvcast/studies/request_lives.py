@@ -174,7 +174,7 @@ def coarse(requests: Columns, class_names: Sequence[str], ids: Iterable[int]) ->
         "finish_s",
         "preempted_s",
         "recomputed_tokens",
-        *(["load_s"] if "load_s" in requests else []),
+        *(name for name in ("load_s", "frontend_s") if name in requests),
     )
     columns = {name: requests[name] for name in names}
     return [_coarse_one(int(r), {name: column[r] for name, column in columns.items()}, class_names) for r in ids]
@@ -183,9 +183,11 @@ def coarse(requests: Columns, class_names: Sequence[str], ids: Iterable[int]) ->
 def _coarse_one(request: int, row: Mapping[str, Any], class_names: Sequence[str]) -> Life:
     arrival, admit, first, finish = (float(row[name]) for name in ("arrival_s", "admit_s", "first_token_s", "finish_s"))
     start = admit + float(row.get("load_s", 0.0))
+    queued = arrival + float(row.get("frontend_s", 0.0))
     back = finish - float(row["preempted_s"])
     phases = [
-        ("queued", arrival, admit, 0),
+        ("frontend", arrival, queued, 0),
+        ("queued", queued, admit, 0),
         ("loading", admit, start, 0),
         ("prefill", start, first, int(row["prompt_tokens"] - row["hit_tokens"])),
         ("decode", first, back, int(row["output_tokens"])),

@@ -42,11 +42,13 @@ class Cluster:
         log: RequestLog,
         router: Router,
         holds: Callable[[int], bool],
+        longest_prompt: float,
         until_arrival_s: float | None = None,
         on_clock: Callable[[float, float], None] | None = None,
     ) -> None:
         self.env = env
-        self.params = params
+        self._longest = params.max_model_len  # prompt and output
+        self._longest_prompt = longest_prompt
         self.log = log
         self.router = router
         self._holds = holds  # whether a replica has memory for a request of so many tokens
@@ -161,14 +163,12 @@ class Cluster:
             self.waiting.append(request)
             return
         replica = self.router.choose(request, self.taking)
-        if self.params.frontend_s:
-            replica.expect(request, self.params.frontend_s)
-        else:
-            replica.submit(request)
+        replica.receive(request)
 
     def _cannot_serve(self, request: int) -> int:
-        tokens = self.log.prompt[request] + self.log.output[request]
-        if tokens > self.params.max_model_len:
+        prompt = self.log.prompt[request]
+        tokens = prompt + self.log.output[request]
+        if tokens > self._longest or prompt > self._longest_prompt:
             return TOO_LONG
         if not self._holds(tokens):
             return KV_TOO_SMALL
@@ -230,6 +230,7 @@ class _Slots:
             self._starts.setdefault(int(session[request]), []).append(request)
         self._arrival_s = workload.arrival_s
         self._limit = workload.concurrency or 1
+        self._turnaround_s = workload.turnaround_s
         self._next = 0
 
     def begin(self) -> list[tuple[int, float]]:
@@ -238,7 +239,9 @@ class _Slots:
     def done(self, request: int) -> list[tuple[int, float]]:
         session = self._session[request]
         self._left[session] -= 1
-        return self._start_next() if self._left[session] == 0 else []
+        if self._left[session]:
+            return []
+        return [(r, offset_s + self._turnaround_s) for r, offset_s in self._start_next()]
 
     def _start_next(self) -> list[tuple[int, float]]:
         """First requests of the next session, with their offsets from its start."""

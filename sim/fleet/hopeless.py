@@ -137,7 +137,7 @@ class Hopeless:
 def _tell_times(
     times_s: np.ndarray, rows: np.ndarray, steps: Sequence[int], log: RequestLog, replicas: Sequence[Replica]
 ) -> None:
-    """The ends of the steps that rows have come to since the last look."""
+    """When clients have had the tokens of the steps that rows have come to since the last look."""
     known = np.isnan(times_s[rows]) & (np.frombuffer(steps, np.int64)[rows] >= 0)  # type: ignore[call-overload]
     for row in rows[known].tolist():
-        times_s[row] = replicas[log.replica[row]].record.end_s[steps[row]]
+        times_s[row] = replicas[log.replica[row]].record.told_s[steps[row]]

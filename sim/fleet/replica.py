@@ -4,10 +4,10 @@ The one idea: between two events that can change the batch a pure-decode stretch
 a running float sum from the clock, in stepping order, so fast-forward is bit-identical to stepping. An arrival that
 could be admitted cuts the stretch at the end of the step it falls in (at a tie the arrival comes first).
 
-vLLM's asynchronous scheduler decides a step when the one before it begins. Here it decides when its own begins, so what
-arrives in between (`held`) is kept from it: an arrival waits for the step in progress, for the one already decided, and
-is in the next. Who ends in a step stands in its place until the next one is decided, and lets go then, at the same
-time (sim.vllm.in_flight)."""
+vLLM's asynchronous scheduler and SGLang's overlap schedule decide a step when the one before it begins. Here it is
+decided when its own begins, so what arrives in between (`held`) is kept from it: an arrival waits for the step in
+progress, for the one already decided, and is in the next. Who ends in a step stands in its place until the next one is
+decided, and lets go then, at the same time (sim.vllm.in_flight, sim.sglang.result)."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from calibrate.scaled import Scaled
 from sim.engine import Scheduler
 from sim.fleet.clock import Clock
 from sim.fleet.doorway import Doorway
+from sim.front_end import FrontEnd
 from sim.log import RequestLog
 from sim.recording import TierUse
 from sim.step_record import StepRecord
@@ -68,6 +69,7 @@ class Replica:
         *,
         door: Callable[[], Doorway],
         overhead_s: float = 0.0,
+        front_end: FrontEnd | None = None,
         fast_forward: bool = True,
         life: list[list[tuple]] | None = None,
         step_log: list | None = None,
@@ -89,6 +91,8 @@ class Replica:
         self._evicted = 0  # blocks, by its earlier engines
         self._tiers_used: list[list[TierUse]] = []  # by its earlier engines
         self._make, self._make_door = make, door
+        self.front_end = front_end  # it outlives its engines
+        self._sends = front_end is not None and front_end.delays_outputs
         self._renew()
         self._process = env.process(self._run())
 
@@ -112,6 +116,7 @@ class Replica:
         self._held_tokens = 0
         self._coming: dict[int, simpy.Event] = {}  # requests that are still in the front end
         self._coming_tokens = 0  # their prompts
+        self._sent = 0  # steps of the present stretch whose tokens have been given to it
         self._last_start_s = 0.0  # of the last step completed
         self._settled = True  # the batch has not changed since the last sample
 
@@ -206,18 +211,33 @@ class Replica:
         return not (self.scheduler.busy or self._held or self._coming)
 
     # -- from outside -----------------------------------------------------------------------------------------------
-    def expect(self, request: int, after_s: float) -> None:
-        """A request reaches this replica once the front end has had it for `after_s`; its prompt counts as load from
-        now on."""
+    def receive(self, request: int) -> None:
+        """A request reaches this replica's front end now; its prompt counts as load from now on."""
+        if self.front_end is None:
+            self.submit(request)
+            return
         if self._refuses(request):
             return
-        self._coming_tokens += self.log.prompt[request]
-        self._coming[request] = self.env.call_at(self.env.now + after_s, request, self._through_the_front_end)
+        if self._sends:
+            self._send(self._steps_over())
+        prompt, now_s = self.log.prompt[request], self.env.now
+        reaches_s = self.front_end.receives(now_s, prompt)
+        self.log.frontend_s[request] = reaches_s - now_s
+        self._coming_tokens += prompt
+        self._coming[request] = self.env.call_at(reaches_s, request, self._through_the_front_end)
 
     def _through_the_front_end(self, request: int) -> None:
         del self._coming[request]
         self._coming_tokens -= self.log.prompt[request]
         self.submit(request)
+
+    def _send(self, steps: int) -> None:
+        """Give the front end the tokens of the present stretch's first so many steps."""
+        assert self.front_end is not None
+        sampled = self._shape[2]
+        for end_s in self._ends[self._sent : steps]:
+            self.record.sent_s.append(self.front_end.sends(end_s, sampled))
+        self._sent = max(self._sent, steps)
 
     def submit(self, request: int) -> None:
         """A request reaches this replica's engine now."""
@@ -409,7 +429,10 @@ class Replica:
         if finished:
             self._settled = False
             for request in finished:
-                self.front.finished(request)
+                if self._sends:
+                    self.env.call_at(self.record.sent_s[-1], request, self.front.finished)
+                else:
+                    self.front.finished(request)
             if not scheduler.busy:
                 self._sample(end_s)
                 self._settled = True
@@ -425,6 +448,9 @@ class Replica:
     def _record_steps(self, k: int) -> None:
         """The first k steps of the present stretch have ended."""
         chunks, sum_context, sampled = self._shape
+        if self._sends:
+            self._send(k)
+            self._sent = 0
         self.record.stretch(
             self._start_s, self._ends[:k], self._codes[:k], chunks, self.scheduler.decoded, sum_context, sampled
         )

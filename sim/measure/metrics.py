@@ -175,10 +175,8 @@ def _named(mean: float | None, std: float | None, percentiles: np.ndarray | None
 def gap_values(rec: Recording) -> np.ndarray:
     """float64 [m]: the lengths of all gaps that consecutive output tokens can have: between step ends, then the listed
     ones."""
-    ends = [
-        steps.end_s if emitting is None else steps.end_s[emitting]
-        for steps, emitting in zip(rec.steps, _emitting(rec), strict=True)
-    ]
+    told_s = rec.told_s
+    ends = [t if emitting is None else t[emitting] for t, emitting in zip(told_s, _emitting(rec), strict=True)]
     values = np.empty(sum(max(len(e) - 1, 0) for e in ends) + len(rec.gaps_request))
     at = 0
     for end_s in ends:
@@ -186,9 +184,9 @@ def gap_values(rec: Recording) -> np.ndarray:
             np.subtract(end_s[1:], end_s[:-1], out=values[at : at + len(end_s) - 1])
             at += len(end_s) - 1
     gap_replica = rec.replica[rec.gaps_request]
-    for replica, steps in enumerate(rec.steps):
+    for replica, t in enumerate(told_s):
         gaps = np.flatnonzero(gap_replica == replica)
-        values[at + gaps] = steps.end_s[rec.gaps_to_step[gaps]] - steps.end_s[rec.gaps_from_step[gaps]]
+        values[at + gaps] = t[rec.gaps_to_step[gaps]] - t[rec.gaps_from_step[gaps]]
     return values
 
 
@@ -258,7 +256,7 @@ def good(
 
 
 def tokens_emitted(rec: Recording, window: Window) -> int:
-    """Output tokens whose step ended inside the window, of all requests."""
+    """Output tokens that clients had inside the window, of all requests."""
     total = 0
     for replica, (steps, emitting) in enumerate(zip(rec.steps, _emitting(rec), strict=True)):
         sampled = (rec.replica == replica) & (rec.first_step >= 0)
@@ -267,8 +265,9 @@ def tokens_emitted(rec: Recording, window: Window) -> int:
         last = np.where(
             rec.last_step < 0, len(steps.end_s) - 1, rec.last_step
         )  # unfinished: still at it when the run stopped
-        before = int(np.searchsorted(steps.end_s, window.start_s, side="left"))  # first step that ends in the window
-        after = int(np.searchsorted(steps.end_s, window.end_s, side="right"))
+        told_s = rec.told_s[replica]
+        before = int(np.searchsorted(told_s, window.start_s, side="left"))  # first step whose tokens are of the window
+        after = int(np.searchsorted(told_s, window.end_s, side="right"))
         first, last = rec.first_step[sampled], last[sampled]
         listed = rec.replica[rec.gaps_request] == replica
         silent_first, silent_last = rec.gaps_from_step[listed] + 1, rec.gaps_to_step[listed] - 1

@@ -7,6 +7,7 @@ from typing import Any
 from sim.measure.causes import Causes
 from sim.measure.metrics import Window
 from sim.measure.numbers import MEANS_ONLY, OVERLOADED_TRACE
+from sim.recording import UNVERIFIED
 from sim.scenario import Scenario
 from workloads.columns import Workload
 
@@ -53,6 +54,11 @@ def notes(
                 f"cache tier {tier['name']}: more was written to it than its bandwidth takes in that time; writes are"
                 " assumed to keep up, so its hits are too many"
             )
+    if UNVERIFIED in summary["engine_semantics"]:
+        notes.append(
+            f"{summary['engine_semantics']}: its rules are those of its public source and documentation; no recorded"
+            " case of the engine checks them"
+        )
     if not workload.prefix_identity:
         notes.append(
             "the workload says nothing about shared text: every hit rate is 0 because it is unknown, not because"

@@ -39,6 +39,7 @@ from sim.measure.tables import (
     cache_table,
     class_table,
     fate_columns,
+    front_end_row,
     requests_table,
     slo_table,
     tenant_table,
@@ -164,6 +165,7 @@ def build_report(
             }
         ),
         **({"tiers": tier_table(rec, counted)} if rec.tiers else {}),
+        **({} if rec.frontend_s is None else {"front_end": front_end_row(rec, inside & completed)}),
         **flops(rec, workload, counted, prefill_flops),
         **engine_numbers(rec, window, inside, shares, held),
         **utilization(rec, window, shares["busy_s"], gpus, step_work, peaks),

@@ -53,9 +53,9 @@ def told(
                 "at_s": shock.at_s,
                 "lasts_s": stop_s - start_s,
                 "size": shock.how_much or None,
-                "before": _phase(here, begins_s, start_s),
-                "during": _phase(here, start_s, stop_s),
-                "after": _phase(here, stop_s, end_s),
+                "before": phase(here, begins_s, start_s),
+                "during": phase(here, start_s, stop_s),
+                "after": phase(here, stop_s, end_s),
                 "recovered_s": back_s,
                 "seen_s": max(end_s - stop_s - JUDGED_S, 0.0),
                 "missed": int((hurt & ~here["good"].astype(bool)).sum()),
@@ -83,7 +83,7 @@ def recovered_s(
     return float(edges[np.argmax(ok)] - stop_s) if ok.any() else None
 
 
-def _phase(here: Mapping[str, np.ndarray], from_s: float, to_s: float) -> dict[str, Any]:
+def phase(here: Mapping[str, np.ndarray], from_s: float, to_s: float) -> dict[str, Any]:
     """Of the arrivals in [from_s, to_s): how many, the share that was good, the hit rate of their prompts; and the mean
     number that waited meanwhile."""
     mine = (here["arrival_s"] >= from_s) & (here["arrival_s"] < to_s)

@@ -55,6 +55,7 @@ def requests_table(
         **{name: getattr(rec, name) for name in kept},
         **times,
         **_tier_columns(rec),
+        **({} if rec.frontend_s is None else {"frontend_s": rec.frontend_s}),
         **({} if rec.retries is None else {"retries": rec.retries}),
         **fates,
         "gpu_hours": gpu_hours,
@@ -209,6 +210,26 @@ def tier_table(rec: Recording, counted: np.ndarray) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def front_end_row(rec: Recording, done: np.ndarray) -> dict[str, float | None]:
+    """What the completed requests of the window (bool [n]) spent in front of their engine, and their first tokens
+    behind it."""
+    assert rec.frontend_s is not None
+    before_ms, behind_ms = rec.frontend_s[done] * 1e3, np.zeros(int(done.sum()))
+    if rec.sent_s is not None:
+        ends_s = np.full(len(done), np.nan)
+        for replica, steps in enumerate(rec.steps):
+            mine = done & (rec.replica == replica)
+            ends_s[mine] = steps.end_s[rec.first_step[mine]]
+        behind_ms = (rec.first_token_s[done] - ends_s[done]) * 1e3
+    some = bool(len(before_ms))
+    return {
+        "mean_ms": float(before_ms.mean()) if some else None,
+        "p99_ms": float(np.percentile(before_ms, 99)) if some else None,
+        "mean_send_ms": float(behind_ms.mean()) if some else None,
+        "p99_send_ms": float(np.percentile(behind_ms, 99)) if some else None,
+    }
 
 
 def slo_table(workload: Workload, inside: np.ndarray, good: np.ndarray, limits: Limits) -> dict[str, dict[str, Any]]:

@@ -6,7 +6,7 @@ stretch of decode steps is one event (docs/sglang.md has the rules).
 
     schedule()     decide one step: prefill if anything waiting fits (sim.sglang.admission), else decode, retracting
                    when memory is short (sim.sglang.retraction). With mixed chunks the decodes ride along in a prefill
-    stretch()      how many decode steps from here nothing can change the batch
+    stretch()      how many decode steps from here nothing can change the batch (sim.sglang.stretches)
     fast_forward() take some of them at once
     complete()     the step is over: who has all its output
 
@@ -23,6 +23,7 @@ from sim.kvcache.saved import Saved
 from sim.kvcache.tiers import Tiers
 from sim.log import RequestLog
 from sim.scenario import EngineParams
+from sim.sglang import stretches
 from sim.sglang.admission import admit
 from sim.sglang.batch import RunningBatch
 from sim.sglang.node import RadixRequest
@@ -242,31 +243,13 @@ class SGLangScheduler:
         steps, decodes = self.batch.steps, self.batch.decodes
         return chunks, n, n * steps - decodes.sum_base, steps - decodes.min_base(), sampled
 
-    # -- fast-forward -----------------------------------------------------------------------------------------------
     def stretch(self, most: int) -> int:
         """How many steps, this one included, run with this batch and without eviction (at least 1, at most `most`)."""
-        if not self.steady or not self.decoded:
-            return 1
-        steps, decodes = self.batch.steps, self.batch.decodes
-        k = min(most, decodes.next_finish() - steps + 1) - 1
-        spare = self.cache.blank - self.decoded  # a step wants a page for everybody before it starts
-        if k <= 0 or spare < 0:
-            return 1
-        return 2 + decodes.steps_that_fit(steps, k - 1, spare)
+        return stretches.plan(self, most)
 
     def fast_forward(self, k: int) -> None:
         """Take k more steps of the present stretch."""
-        batch = self.batch
-        self.result.first = []  # of the last step nobody's decode is the first
-        need = batch.decodes.blocks_over(batch.steps, k)
-        if need:
-            self.cache.take(need)
-        self.steps += k
-        batch.steps += k
-        self.new_token_ratio.decay(k)
-        self.decode_before = self.steps - 2
-        self.last_decode = self.steps - 1
-        self.running_tokens += batch.decodes.n * k
+        stretches.take(self, k)
 
     # -- end of the step --------------------------------------------------------------------------------------------
     def finishing_now(self) -> bool:
@@ -354,5 +337,8 @@ class SGLangScheduler:
         return sum(-(-self.batch.computed(r) // self.b) - r.held for r in self.running)
 
     def check(self) -> None:
-        """Raise AssertionError on an impossible state (after a step)."""
+        """Raise AssertionError on an impossible state (after a plan, or at the end of a step)."""
         self.cache.check(self.private_pages())
+        n, decodes, ended = len(self.batch.members), self.batch.decodes.n, len(self.batch.ended)
+        if n != decodes + ended:
+            raise AssertionError(f"running batch of {n}: {decodes} decode, {ended} have ended")

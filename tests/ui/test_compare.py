@@ -70,7 +70,7 @@ def test_every_axis_is_a_key_of_a_scenario():
     for axis in variants.AXES:
         variants.own(settings.demo(), axis.key)
         if axis.least is None:
-            values = variants.options(settings.demo(), axis.key, inputs.policies(), {"x": "roofline:H100-SXM"})
+            values = variants.options(settings.demo(), axis.key, inputs.policies())
             assert values
             assert variants.written(variants.own(settings.demo(), axis.key)) not in values
 

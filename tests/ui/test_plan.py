@@ -4,6 +4,7 @@ import io
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.csv
@@ -17,7 +18,7 @@ from kvcast.planner import words
 from kvcast.present import numbers, verdict
 from kvcast.store.runs import load_run
 from kvcast.studies.prompt_levers import with_classes
-from sim.scenario import Scenario, SloConfig
+from sim.scenario import CostConfig, HardwareConfig, Scenario, SloConfig
 from tests.ui import plans
 from tests.ui.conftest import Session
 from workloads.config import WorkloadConfig
@@ -389,23 +390,44 @@ def test_an_unstable_run_has_a_growth_and_no_latency(small):
 
 
 def test_nothing_chosen_plans_the_scenario_as_it_is():
-    assert plan_question.command(plan_question.axes_of(settings.demo(), [], [], [], [])) == ("plan",)
+    assert plan_question.command(plan_question.axes_of(settings.demo(), {})) == ("plan",)
 
 
 def test_choices_are_axes_with_the_scenarios_own_value_among_them():
-    axes = plan_question.axes_of(settings.demo(), [("roofline:H100-SXM", "bf16", 1)], [1, 2], ["lfu"], ["round-robin"])
-    own = settings.demo().hardware.profile
-    assert plan_question.command(axes) == (
+    chosen = {"gpus": ["h100"], "widths": [1, 2], "policies": ["lfu"], "routers": ["round-robin"], "dtypes": ["fp8"]}
+    assert plan_question.command(plan_question.axes_of(settings.demo(), chosen)) == (
         "plan",
         "--vary",
-        f"hardware.profile={own},roofline:H100-SXM",
+        "hardware.gpu=h100,h200",
         "--vary",
         "hardware.tensor_parallel=1,2",
         "--vary",
+        "model.dtype=bf16,fp8",
+        "--vary",
         "cache.policy=lfu,lru",
     )
-    measured = plan_question.axes_of(settings.demo(), [("measured-4", "bf16", 4)], [1, 2, 8], [], [])
-    assert measured["hardware.tensor_parallel"] == [1, 4], "a measured profile has its own width"
+    wider = plan_question.axes_of(settings.demo(), {"widths": [2]})
+    assert wider == {"hardware.gpu": ["h200"], "hardware.tensor_parallel": [1, 2]}, "no profile has two widths"
+    named = replace(settings.demo(), hardware=HardwareConfig(gpu="h200"))
+    assert plan_question.axes_of(named, {"widths": [2]}) == {"hardware.tensor_parallel": [1, 2]}
+
+
+def test_a_plan_over_several_gpus_takes_the_price_list_with_it():
+    toml = inputs.Asked(settings.demo()).toml
+    axes = {"hardware.gpu": ["b200", "h200"]}
+    start = plan_question.with_settings(plan_question.start_of(toml, axes, {"h200": 4.0, "b200": 6.0}))
+    assert (start.hardware.gpu, start.cost) == ("b200", CostConfig(prices={"b200": 6.0, "h200": 4.0}))
+    assert plan_question.with_settings(plan_question.start_of(toml, {}, {"h200": 4.0})).cost == settings.demo().cost
+
+
+def test_the_gpu_by_name_is_the_fleet_on_show_where_it_brings_its_profile():
+    toml = inputs.Asked(settings.demo()).toml
+    page = SimpleNamespace(shown_toml=toml)
+    answer_of = {"feasible": True, "replicas": 2, "values": {"hardware.gpu": "h200", "hardware.tensor_parallel": "1"}}
+    document = {"answer": answer_of, "scenario": toml}
+    assert plan_question.winner(page, document) is None, "h200 brings the profile that the demo has"
+    other = plan_question.winner(page, {**document, "answer": {**answer_of, "values": {"hardware.gpu": "b200"}}})
+    assert (other.hardware.gpu, other.cluster.replicas) == ("b200", 2)
 
 
 def test_a_plan_is_found_again_from_its_own_answer():
@@ -564,15 +586,9 @@ def test_where_no_fleet_will_do_wider_replicas_are_a_press_away(folder):
         next(b for b in page.at.button if b.label == "Try wider replicas").click()
         page.at.run()
     [(_, *words)] = asked
-    assert words == [
-        "plan",
-        "--vary",
-        "hardware.profile=h200-llama-3.1-8b-aic,roofline:h200",
-        "--vary",
-        "hardware.tensor_parallel=1,2,4,8",
-    ]
+    assert words == ["plan", "--vary", "hardware.gpu=h200", "--vary", "hardware.tensor_parallel=1,2,4,8"]
     assert page.at.session_state["plan.widths"] == [1, 2, 4, 8]
-    page.at.session_state["plan.gpus"], page.at.session_state["plan.widths"] = [], []
+    page.at.session_state["plan.widths"] = []
     page.settle(page.at.run())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner.Runner, "submit", lambda self, *words: asked.append(words))

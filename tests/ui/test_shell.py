@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 from kvcast.config import load_scenario
 from kvcast.jobs import demo, runner
 from kvcast.pages import plan, shell
-from kvcast.pages.edit import inputs, settings
+from kvcast.pages.edit import inputs
 from kvcast.scenario.toml import dumps
 from kvcast.store.runs import load_run
 from tests.ui.conftest import APP, Session
@@ -114,13 +114,12 @@ def test_a_limit_of_the_engine_is_an_answer(session):
 
 
 def test_a_failed_run_is_one_clear_line_over_the_last_answer(session):
-    session.at.selectbox(key="hardware").set_value(
-        next(label for label in settings.hardware("llama-3.1-8b") if "roofline" in label)
-    ).run()
+    session.at.selectbox(key="gpu").set_value("h100").run()
     session.at.selectbox(key="model").set_value("llama-3.1-70b").run()
+    assert "does not fit H100-SXM-80GB" in session.words(), "said beside the choice, before anything runs"
     session.press("Run")
     [line] = [e.value.replace("\\", "") for e in session.at.error]
-    assert "llama-3.1-70b" in line
+    assert "llama-3.1-70b in bf16 does not fit H100-SXM-80GB at tensor_parallel 1" in line
     assert "\n" not in line
     assert "2 × H200" in session.words()
 
@@ -202,7 +201,6 @@ def test_an_edited_mix_travels_in_the_link(folder):
         ({"workload.trace": "/etc/passwd"}, "a page reads no files"),
         ({"scenario": "AAAA"}, "cut short or changed"),
         ({"model.name": "../../x"}, "expected one of codellama-34b"),
-        ({"model.name": "qwen3-8b"}, "is for llama-3.1-8b bf16"),
         ({"hardware.profile": "roofline:h200", "hardware.tensor_parallel": "3"}, "tensor_parallel 3"),
         ({"xss": "<script>"}, "is no setting"),
     ],
@@ -212,6 +210,14 @@ def test_a_bad_link_is_one_line_over_the_example(folder, link, line):
     [shown] = [e.value.replace("\\", "") for e in page.at.error]
     assert line in shown
     assert "\n" not in shown
+
+
+def test_a_link_that_names_another_model_keeps_the_gpu_and_says_what_is_lost(folder):
+    page = linked(**{"model.name": "qwen3-8b"})
+    assert not page.at.error
+    run = load_run(page.at.session_state.job.folder).scenario
+    assert (run.model.name, run.hardware.profile) == ("qwen3-8b", "atlas:h200")
+    assert "h200-llama-3.1-8b-aic is of another model" in page.words()
 
 
 def test_a_link_to_no_run_of_this_server_is_run_here(folder):

@@ -193,9 +193,10 @@ def to_workload(case: dict[str, Any]) -> tuple[Workload, dict[str, Any]]:
         lora=np.array([number.get(name, -1) for name in adapter], np.int32),
         source=f"engine case {case.get('case', '')}".strip(),
     )
-    counted = {"calls_ahead": False}  # an arrival step is the call that sees it
+    counted: dict[str, Any] = {"calls_ahead": False}  # an arrival step is the call that sees it
     if sglang:
         return workload, counted | _sglang_params(config)
+    counted["async_scheduling"] = False  # recorded were synchronous schedulers, but where a case says otherwise
     return workload, counted | {_PARAMS[key]: value for key, value in config.items() if key in _PARAMS}
 
 

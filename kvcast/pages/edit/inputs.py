@@ -8,41 +8,19 @@ settings of its own. An empty limit is no limit.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import streamlit as st
 
 from kvcast.config import scenario_from_doc
 from kvcast.jobs import link
-from kvcast.jobs.link import WIDTHS
 from kvcast.jobs.runner import OWN_POLICIES, UPLOAD_LIMIT_BYTES, UPLOAD_TYPES, Job, Runner
-from kvcast.pages.edit.settings import (
-    CACHE_OFF,
-    DEMO,
-    ENGINE,
-    TRACE,
-    demo,
-    hardware,
-    limits_of,
-    mix_is,
-    mix_of,
-    to_ms,
-    to_s,
-)
+from kvcast.pages.edit import choices
+from kvcast.pages.edit.settings import CACHE_OFF, DEMO, ENGINE, TRACE, demo, limits_of, mix_is, mix_of, to_ms, to_s
+from kvcast.pages.edit.widgets import about, hint, number, select
 from kvcast.scenario.toml import dumps
-from sim.scenario import (
-    CacheConfig,
-    ClusterConfig,
-    CostConfig,
-    EngineConfig,
-    HardwareConfig,
-    ModelConfig,
-    Scenario,
-    SloClass,
-    SloConfig,
-)
+from sim.scenario import CacheConfig, ClusterConfig, CostConfig, EngineConfig, Scenario, SloClass, SloConfig
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError
 
@@ -59,16 +37,6 @@ class Asked:
     @property
     def toml(self) -> str:
         return "" if self.scenario is None else dumps(self.scenario)
-
-
-def about(cls: type, name: str) -> Mapping[str, Any]:
-    """What the schema says of a key: help, limit, choices."""
-    return next(f.metadata for f in fields(cls) if f.name == name)
-
-
-def hint(cls: type, name: str) -> str:
-    """The schema's help text of a key."""
-    return str(about(cls, name)["help"])
 
 
 # -- asking
@@ -89,50 +57,29 @@ def ask(runner: Runner) -> Asked:
 def _keys() -> list[str]:
     """The session's keys that the sidebar's widgets hold."""
     limits = [str(key) for key in st.session_state if str(key).startswith("slo.")]
-    return [
-        "workload",
-        "rate_scale",
-        "model",
-        "hardware",
-        "replicas",
-        "tensor_parallel",
-        "policy",
-        "router",
-        "target",
-        "price",
-        *ENGINE,
-        *limits,
-    ]
+    return ["workload", "rate_scale", "replicas", "policy", "router", "target", *choices.keys(), *ENGINE, *limits]
 
 
 def _asked(runner: Runner) -> Asked:
     base: Scenario = st.session_state["base"]
     _workload_choice(runner)
     workload, name = workload_asked(base)
-    slo, cost = _slo(base.slo, slo_names())
-    scenario = replace(base, name=name, slo=slo, cost=cost, **_system(base))
+    slo, cost = _slo(base, slo_names())
+    sections, standing = _system(base, runner)
+    scenario = replace(base, name=name, slo=slo, cost=cost, **sections)
     try:
         if st.session_state["workload.problem"]:
             raise InputError(st.session_state["workload.problem"])
         if workload is None:
             raise InputError("upload a trace in the sidebar, or choose a bundled mix")
         _check_read(runner)
-        return Asked(_checked(replace(scenario, workload=workload)))
+        if choices.missing():
+            raise InputError("upload a config.json in the sidebar, or choose a bundled model")
+        asked = _checked(replace(scenario, workload=workload))
+        choices.tell(asked, standing)
+        return Asked(asked)
     except InputError as error:
         return Asked(None, str(error).removeprefix("settings: "))
-
-
-def _number(place: Any, label: str, least: float, most: float | None, key: str, **look: Any) -> Any:
-    """A number field that says what the session holds. Its default is that too: a browser that has not drawn the field
-    yet, when the page is drawn again, begins with the default and tells it."""
-    return place.number_input(label, least, most, st.session_state[key], key=key, **look)
-
-
-def _select(place: Any, label: str, options: Sequence[Any], key: str, **look: Any) -> Any:
-    """A list that says what the session holds, as `_number` does."""
-    if st.session_state[key] not in options:
-        st.session_state[key] = options[0]
-    return place.selectbox(label, options, options.index(st.session_state[key]), key=key, **look)
 
 
 def workload_asked(base: Scenario) -> tuple[WorkloadConfig | None, str]:
@@ -187,12 +134,14 @@ def _checked(scenario: Scenario) -> Scenario:
     if scenario.workload.class_:
         check(scenario.workload)
     doc = tomllib.loads(dumps(scenario))
-    uploaded = {"trace"} if scenario.workload.trace else set()
-    link.harmless(
-        {**doc, "workload": {key: value for key, value in doc["workload"].items() if key not in uploaded}},
-        "settings",
-        policies(),
-    )
+    ours = {"workload": "trace", "model": "config"}  # uploaded, or named where the dashboard was started
+    strict = {
+        section: {key: value for key, value in table.items() if key != ours.get(section)}
+        if isinstance(table, dict)
+        else table
+        for section, table in doc.items()
+    }
+    link.harmless(strict, "settings", policies())
     return scenario_from_doc(doc, "settings")
 
 
@@ -200,7 +149,7 @@ def _workload_choice(runner: Runner) -> None:
     from workloads.toml import list_presets
 
     names = [DEMO, *(name for name in list_presets() if name != DEMO), TRACE]
-    choice = _select(
+    choice = select(
         st,
         "Workload",
         names,
@@ -221,7 +170,7 @@ def _workload_choice(runner: Runner) -> None:
                 f" CSV, token ids; at most {UPLOAD_LIMIT_BYTES >> 20} MiB. The format is recognised from the content."
             ),
         )
-    _number(
+    number(
         st,
         "Load (× the workload's own rate)",
         0.01,
@@ -265,41 +214,28 @@ def _another_workload() -> None:
     st.session_state["base"] = replace(st.session_state["base"], slo=slo, workload=WorkloadConfig(preset=DEMO))
 
 
-def _system(base: Scenario) -> dict[str, Any]:
-    """The [model], [hardware], [cluster], [cache] and [engine] sections."""
-    from calibrate.models import bundled_models
+def _system(base: Scenario, runner: Runner) -> tuple[dict[str, Any], Any]:
+    """The [model], [hardware], [cluster], [cache] and [engine] sections, and where to say what they rest on."""
     from sim.fleet.router import ROUTERS
 
-    model = _select(st, "Model", bundled_models(), "model", help=hint(ModelConfig, "name"))
-    options = hardware(model)
-    profile, dtype, tensor_parallel = options[
-        _select(st, "GPU and profile", list(options), "hardware", help=hint(HardwareConfig, "profile"))
-    ]
-    left, right = st.columns(2)
-    replicas = _number(left, "Replicas", 1, 512, "replicas", help=hint(ClusterConfig, "replicas"))
-    if profile.startswith("roofline:"):
-        tensor_parallel = _select(
-            right, "GPUs each", WIDTHS, "tensor_parallel", help=hint(HardwareConfig, "tensor_parallel")
-        )
-    else:
-        right.number_input("GPUs each", value=tensor_parallel, disabled=True, help="fixed by the profile")
+    chosen, standing = choices.draw(base, runner)
     left, right = st.columns([5, 6], gap="xsmall")
-    policy = _select(
-        left,
+    replicas = number(left, "Replicas", 1, 512, "replicas", help=hint(ClusterConfig, "replicas"))
+    router = select(right, "Router", list(ROUTERS), "router", help=hint(ClusterConfig, "router"))
+    policy = select(
+        st,
         "Prefix cache",
         [*policies(), CACHE_OFF],
         "policy",
         help=f"{hint(CacheConfig, 'policy')}; off: no prefix caching",
     )
-    router = _select(right, "Router", list(ROUTERS), "router", help=hint(ClusterConfig, "router"))
-    same_model = model == base.model.name
-    return {
-        "model": replace(base.model if same_model else ModelConfig(), name=model, dtype=dtype),
-        "hardware": HardwareConfig(profile, tensor_parallel),
+    sections = {
+        **chosen,
         "cluster": replace(base.cluster, replicas=replicas, router=router),
         "cache": _cache(base.cache, policy),
         "engine": replace(base.engine, **_engine()),
     }
+    return sections, standing
 
 
 def policies() -> list[str]:
@@ -322,7 +258,7 @@ def _engine() -> dict[str, Any]:
         for i, (name, (label, empty)) in enumerate(ENGINE.items()):
             limit, default = about(EngineConfig, name)["limit"], getattr(EngineConfig, name)
             kind, step = (float, 0.01) if isinstance(default, float) else (int, 1)
-            values[name] = _number(
+            values[name] = number(
                 places[i % 2],
                 label,
                 kind(limit.low),
@@ -335,7 +271,7 @@ def _engine() -> dict[str, Any]:
         return {name: value for name, value in values.items() if value is not None or ENGINE[name][1]}
 
 
-def _slo(base: SloConfig, names: list[str]) -> tuple[SloConfig, CostConfig]:
+def _slo(given: Scenario, names: list[str]) -> tuple[SloConfig, CostConfig]:
     """The [slo] and [cost] sections: a row for everyone and one for each SLO class of the mix; an empty field is no
     limit."""
     st.markdown(
@@ -345,7 +281,7 @@ def _slo(base: SloConfig, names: list[str]) -> tuple[SloConfig, CostConfig]:
             " of everyone."
         ),
     )
-    limits = {}
+    base, limits = given.slo, {}
     for name in ["", *names]:
         left, right = st.columns(2)
         who = f" {name}" if name else " all" if names else ""
@@ -355,7 +291,7 @@ def _slo(base: SloConfig, names: list[str]) -> tuple[SloConfig, CostConfig]:
             st.session_state.setdefault(key, None)
             values.append(
                 to_s(
-                    _number(
+                    number(
                         place,
                         f"{metric.upper()}{who}",
                         0.001,
@@ -372,12 +308,10 @@ def _slo(base: SloConfig, names: list[str]) -> tuple[SloConfig, CostConfig]:
         limits[name] = SloClass(values[0], values[1], before.e2e_s, before.attainment if name else None)
     everyone = limits.pop("")
     left, right = st.columns(2)
-    target = _number(
+    target = number(
         left, "Target (%)", 0.1, 100.0, "target", step=1.0, help=hint(SloConfig, "attainment"), placeholder="none"
     )
-    price = _number(
-        right, "$ a GPU-hour", 0.0, None, "price", step=0.1, help="yours; empty: GPU-hours only", placeholder="none"
-    )
+    cost = choices.cost(right)
     held = [
         f"{name or 'all'} {limit.e2e_s:g} s"
         for name, limit in {"": everyone, **limits}.items()
@@ -393,4 +327,4 @@ def _slo(base: SloConfig, names: list[str]) -> tuple[SloConfig, CostConfig]:
         base.attained_by,
         {name: limit for name, limit in limits.items() if limit != SloClass()},
     )
-    return slo, CostConfig(price)
+    return slo, cost

@@ -15,6 +15,7 @@ from dataclasses import replace
 import streamlit as st
 
 from kvcast.jobs import demo as demo_module
+from kvcast.pages.edit import choices
 from sim.scenario import Scenario, SloClass, SloConfig
 from workloads.config import WorkloadConfig
 
@@ -45,20 +46,14 @@ def adopt(scenario: Scenario, trace: str = "") -> None:
     mix_of(scenario.workload)
     state["workload.trace"] = trace
     state["rate_scale"] = float(scenario.workload.rate_scale)
-    state["model"], state["replicas"], state["router"] = (
-        scenario.model.name,
-        scenario.cluster.replicas,
-        scenario.cluster.router,
-    )
-    state["hardware"] = _label_of(scenario)
-    state["tensor_parallel"] = scenario.hardware.tensor_parallel
+    choices.adopt(scenario)
+    state["replicas"], state["router"] = scenario.cluster.replicas, scenario.cluster.router
     state["policy"] = scenario.cache.policy if scenario.cache.enabled else CACHE_OFF
     for name in ENGINE:
         state[name] = getattr(scenario.engine, name)
     for name, limit in limits_of(scenario.slo):
         state[f"slo.{name}.ttft"], state[f"slo.{name}.tpot"] = to_ms(limit.ttft_s), to_ms(limit.tpot_s)
     state["target"] = None if scenario.slo.attainment is None else round(100 * scenario.slo.attainment, 6)
-    state["price"] = scenario.cost.gpu_hour_usd
 
 
 def mix_of(workload: WorkloadConfig) -> None:
@@ -103,28 +98,3 @@ def to_ms(seconds: float | None) -> float | None:
 
 def to_s(milliseconds: float | None) -> float | None:
     return None if milliseconds is None else round(milliseconds / 1e3, 9)
-
-
-@st.cache_data
-def hardware(model: str) -> dict[str, tuple[str, str, int]]:
-    """Label -> (profile, dtype, tensor parallel): the bundled profiles of the model, the demo's first, then the
-    rooflines."""
-    from calibrate.profile import fitting
-    from calibrate.sources.roofline import GPUS
-
-    profiles = sorted(fitting(model=model), key=lambda p: p.id != demo().hardware.profile)
-    measured = {
-        f"{p.tensor_parallel} × {p.device['name']} ({p.id})": (p.id, p.dtype, p.tensor_parallel) for p in profiles
-    }
-    return measured | {f"{spec.name} (roofline, ±30 %)": (f"roofline:{name}", "bf16", 1) for name, spec in GPUS.items()}
-
-
-def _label_of(scenario: Scenario) -> str:
-    return next(
-        (
-            label
-            for label, (profile, *_) in hardware(scenario.model.name).items()
-            if profile == scenario.hardware.profile
-        ),
-        "",
-    )

@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sim.scenario import Scenario
+from kvcast.scenario.gpu_prices import gpu_of
+from sim.scenario import DTYPES, Scenario
 from workloads.errors import InputError
 
 MOST = 24
@@ -37,7 +38,9 @@ AXES = (
     Axis("cache.policy", "Prefix cache policy"),
     Axis("cache.enabled", "Prefix cache on or off"),
     Axis("cluster.router", "Router"),
-    Axis("hardware.profile", "GPU profile"),
+    Axis("hardware.gpu", "GPU"),
+    Axis("hardware.tensor_parallel", "Tensor parallel", 1),
+    Axis("model.dtype", "Weights"),
     Axis("workload.rate_scale", "Load (× the workload's own rate)", 0.01, whole=False),
     Axis("engine.kv_blocks", "KV blocks of a replica", 1),
     Axis("engine.block_size", "Block size (tokens)", 1),
@@ -48,21 +51,24 @@ BY_KEY = {axis.key: axis for axis in AXES}
 
 
 def own(scenario: Scenario, key: str) -> Any:
-    """The scenario's value of the key."""
+    """The scenario's value of the key; of its GPU the name, whatever it is given by."""
+    if key == "hardware.gpu":
+        return gpu_of(scenario)
     section, name = key.split(".")
     return getattr(getattr(scenario, section), name)
 
 
-def options(scenario: Scenario, key: str, policies: Sequence[str], profiles: Mapping[str, str]) -> list[str]:
-    """The values of an axis that has options, without the scenario's own. profiles: label -> profile that can run as
-    the scenario does."""
+def options(scenario: Scenario, key: str, policies: Sequence[str]) -> list[str]:
+    """The values of an axis that has options, without the scenario's own."""
+    from calibrate.resolve import known_gpus
     from sim.fleet.router import ROUTERS
 
     known: dict[str, list[str]] = {
         "cache.policy": [*policies],
         "cache.enabled": ["true", "false"],
         "cluster.router": list(ROUTERS),
-        "hardware.profile": list(profiles.values()),
+        "hardware.gpu": known_gpus(),
+        "model.dtype": [*DTYPES],
     }
     return [value for value in known[key] if value != written(own(scenario, key))]
 
@@ -100,6 +106,9 @@ def command(scenario: Scenario, chosen: Mapping[str, Sequence[str]], seeds: int)
         if len(every) > 1:
             words += ["--vary", f"{key}={','.join(every)}"]
             count *= len(every)
+    varied = {word.partition("=")[0] for word in words[1::2]}
+    if varied & {"hardware.tensor_parallel", "model.dtype"} and "hardware.gpu" not in varied and gpu_of(scenario):
+        words += ["--vary", f"hardware.gpu={gpu_of(scenario)}"]  # no profile is of several widths or precisions
     if count > MOST:
         raise InputError(f"{count} variants, expected at most {MOST}: choose fewer values, or use kvcast sweep")
     return ("compare", *words, *(["--seeds", str(seeds)] if seeds > 1 else [])) if words else ()

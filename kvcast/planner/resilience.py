@@ -1,0 +1,261 @@
+"""What a fleet does when it is disturbed: two branches under a load that rises and falls, collapses by itself, shocks
+of every kind, and which changes make it come back.
+
+The one idea: every question is a scenario with a curve of load or a shock, asked on the first seeds; a fleet that lives
+on its cache answers differently on the way up and on the way down.
+
+    >>> resilience(load_scenario("examples/demo.toml"), seeds=3)["sweep"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvcast import api
+from kvcast.planner.load import factor_of, with_load
+from kvcast.planner.options import check_slo
+from kvcast.planner.recovery import CALM_S, burst_of, with_shock
+from kvcast.planner.trials import Trial, Trials
+from kvcast.scenario.steady import begins_early
+from kvcast.store.simulations import Lab
+from kvcast.studies.change import COSTS, Change
+from kvcast.studies.levers import ADVICE, changes
+from sim.measure.metrics import limits_of
+from sim.measure.shocks import phase
+from sim.measure.verdict import groups, named_limits
+from sim.scenario import BURST, CACHE_LOST, LONG_PROMPTS, REPLICA_DOWN, SHOCKS, SLOW, Scenario, Shock
+from workloads import mix
+from workloads.check import class_rates
+from workloads.config import Arrival
+from workloads.errors import InputError
+
+DWELL_S = 600.0
+"""At each load of the sweep, and of a bin in which a collapse is looked for."""
+LEVELS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
+"""Loads of the sweep upwards, times the scenario's."""
+HOURS = 2.0
+COLLAPSED = 0.5
+"""A fleet has collapsed when less than this share of its target is attained, to the end."""
+STRIDE, FARTHEST = 4, 16
+"""Steps of load (4.4 %) between those looked at for one from which the fleet does not come back, and the last."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    seeds: int = 3
+    hours: float = HOURS
+    levels: tuple[float, ...] = LEVELS
+    jobs: int = 1
+    sweep: bool = True
+    collapse: bool = True
+    shocks: bool = True
+    remedies: bool = True
+
+
+def resilience(scenario: Scenario, folder: Path, **options: Any) -> dict[str, Any]:
+    """All answers as one document. folder: keeps the runs, so that a killed one goes on. Raises InputError for a
+    scenario that has no target, or no rate to disturb."""
+    asked = Asked(**options)
+    check_slo(scenario)
+    if scenario.shock or not begins_early(scenario):
+        raise InputError(
+            "resilience asks for a mix in steady state: expected a scenario without [[shock]] and [run] warmup_s, whose"
+            " sessions arrive at a rate"
+        )
+    seeds = [scenario.seed + i for i in range(asked.seeds)]
+    with Trials(Lab(folder), seeds, 0.95, asked.jobs) as trials:
+        fleet = Disturbed(trials, scenario)
+        return {
+            "name": scenario.name,
+            "seeds": seeds,
+            "replicas": scenario.cluster.replicas,
+            "burst": {"size": scenario.plan.burst_size, "lasts_s": scenario.plan.burst_s},
+            "within_s": scenario.plan.recover_within_s,
+            "target": scenario.slo.attainment,
+            "sweep": fleet.sweep(asked.levels) if asked.sweep else None,
+            "collapse": [fleet.collapse(level, asked.hours) for level in (1.0, 1.25)] if asked.collapse else None,
+            "shocks": [fleet.shock(one) for one in fleet.kinds()] if asked.shocks else None,
+            "remedies": fleet.remedies() if asked.remedies else None,
+        }
+
+
+@dataclass
+class Disturbed:
+    """One fleet, its runs in a lab."""
+
+    trials: Trials
+    scenario: Scenario
+
+    def __post_init__(self) -> None:
+        self.windowed = api.windowed(self.scenario)
+
+    # -- a load that rises and falls -------------------------------------------------------------------------------
+    def sweep(self, levels: Sequence[float]) -> list[dict[str, Any]]:
+        """A row for each load on the way up and on the way down: attainment, hit rate and number waiting, mean over the
+        seeds."""
+        curve = (*levels, *reversed(levels[:-1]))
+        scenario = following(self.scenario, curve)
+        runs = [self._columns(scenario, seed) for seed in self.trials.seeds]
+        begins_s = api.windowed(scenario).run.warmup_s or 0.0
+        rows = []
+        for place, level in enumerate(curve):
+            from_s = begins_s + place * DWELL_S
+            found = [phase(columns, from_s, from_s + DWELL_S) for columns in runs]
+            means = {key: _mean([one[key] for one in found]) for key in ("attainment", "hit_rate", "waiting")}
+            rows.append({"level": level, "way": "up" if place < len(levels) else "down", **means})
+        return rows
+
+    def _columns(self, scenario: Scenario, seed: int) -> dict[str, np.ndarray]:
+        """The requests of a run that came."""
+        found = self.trials.requests(scenario, seed, _COLUMNS)
+        came = ~np.isnan(found["arrival_s"])
+        return {name: column[came] for name, column in found.items()}
+
+    # -- by itself -------------------------------------------------------------------------------------------------
+    def collapse(self, level: float, hours: float) -> dict[str, Any]:
+        """How many runs collapse by themselves at this many times the load, and the mean time to it (of an exponential
+        time; its 95 % interval by the number of collapses)."""
+        scenario = with_load(self.windowed, level)
+        warmup_s = scenario.run.warmup_s or 0.0
+        ends_s = warmup_s + hours * 3600
+        scenario = replace(
+            scenario,
+            workload=replace(scenario.workload, duration_s=ends_s, requests=None),
+            run=replace(scenario.run, duration_s=ends_s, horizon_s=ends_s),
+        )
+        times = [self._collapse_s(scenario, seed) for seed in self.trials.seeds]
+        known = [time for time in times if time is not None]
+        watched_s = sum(hours * 3600 if time is None else time for time in times)
+        low, high = _exponential(len(known), watched_s)
+        return {
+            "level": level,
+            "hours": hours,
+            "runs": len(times),
+            "collapsed": len(known),
+            "after_s": times,
+            "mean_s": watched_s / len(known) if known else None,
+            "mean_low_s": low,
+            "mean_high_s": high,
+        }
+
+    def _collapse_s(self, scenario: Scenario, seed: int) -> float | None:
+        """Seconds after the warm-up from which on every bin attains less than COLLAPSED of its target."""
+        one = self.trials.judge([Trial(scenario, full=True)], seed)[0]
+        columns = self.trials.by_request(one.runs[0])
+        workload = self.trials.workload(replace(scenario, seed=seed))
+        begins_s, ends_s = scenario.run.warmup_s or 0.0, scenario.run.duration_s or 0.0
+        edges = np.arange(begins_s, ends_s - DWELL_S + 1e-9, DWELL_S)
+        down = np.zeros(len(edges), bool)
+        for _, target, members in groups(named_limits(workload, limits_of(workload, scenario.slo)), scenario.slo):
+            mine = np.isin(columns["class_id"], members)
+            for place, edge in enumerate(edges):
+                here = mine & (columns["arrival_s"] >= edge) & (columns["arrival_s"] < edge + DWELL_S)
+                down[place] |= bool(here.any()) and columns["good"][here].mean() < COLLAPSED * target
+        stays = np.logical_and.accumulate(down[::-1])[::-1]
+        return float(edges[np.argmax(stays)] - begins_s) if stays.any() else None
+
+    # -- shocks ----------------------------------------------------------------------------------------------------
+    def kinds(self) -> list[Shock]:
+        """A shock of every kind that this fleet can have."""
+        lasts_s, most = self.scenario.plan.burst_s, api.resolve(self.scenario).scenario.engine.max_model_len or 0
+        of_kind = {
+            BURST: burst_of(self.scenario),
+            CACHE_LOST: Shock(CACHE_LOST, CALM_S, 60.0),
+            REPLICA_DOWN: Shock(REPLICA_DOWN, CALM_S, lasts_s),
+            SLOW: Shock(SLOW, CALM_S, lasts_s),
+            LONG_PROMPTS: Shock(LONG_PROMPTS, CALM_S, lasts_s, size=float(min(100_000, max(most - 1000, 1)))),
+        }
+        return [of_kind[kind] for kind in SHOCKS if kind != REPLICA_DOWN or self.scenario.cluster.replicas > 1]
+
+    def shock(self, shock: Shock) -> dict[str, Any]:
+        times = [self._back_s(self.windowed, shock, seed) for seed in self.trials.seeds]
+        return {"kind": shock.kind, "size": shock.how_much or None, "lasts_s": shock.duration_s, "back_s": times}
+
+    def _back_s(self, windowed: Scenario, shock: Shock, seed: int) -> float | None:
+        return self.trials.back_s(with_shock(windowed, shock), seed)
+
+    # -- remedies --------------------------------------------------------------------------------------------------
+    def remedies(self) -> dict[str, Any]:
+        """The changes that help, at the lowest load looked at from which the fleet does not come back: those that bring
+        it back on the most seeds first, then the cheapest, then the fastest."""
+        step = next((s for s in range(0, FARTHEST + 1, STRIDE) if not self._recovers(self._at(self.windowed, s))), None)
+        if step is None:
+            return {"level": None, "rows": []}
+        rows = []
+        for change in [*changes(ADVICE, self.windowed), self._one_more()]:
+            try:
+                scenario = self._at(change.scenario, step)
+                times = [self._back_s(scenario, burst_of(scenario), seed) for seed in self.trials.seeds]
+            except InputError as error:
+                rows.append(_remedy(change, None, str(error)))
+                continue
+            rows.append(_remedy(change, times))
+        return {"level": factor_of(step), "rows": sorted(rows, key=_rank)}
+
+    def _one_more(self) -> Change:
+        n = self.scenario.cluster.replicas
+        scenario = replace(self.windowed, cluster=replace(self.windowed.cluster, replicas=n + 1))
+        return Change(
+            f"replicas {n} -> {n + 1}", (f"cluster.replicas={n + 1}",), scenario, "another replica's GPUs", COSTS[-1]
+        )
+
+    def _at(self, scenario: Scenario, step: int) -> Scenario:
+        return scenario if step == 0 else with_load(scenario, factor_of(step))
+
+    def _recovers(self, scenario: Scenario) -> bool:
+        return all(self._back_s(scenario, burst_of(scenario), seed) is not None for seed in self.trials.seeds)
+
+
+_COLUMNS = ("arrival_s", "admit_s", "good", "prompt_tokens", "hit_tokens")
+
+
+def following(scenario: Scenario, curve: Sequence[float]) -> Scenario:
+    """The mix at these many times its load, DWELL_S each, one after the other; arrivals become Poisson."""
+    config = mix.resolve(scenario.workload)
+    mean, lasts_s = float(np.mean(curve)), DWELL_S * len(curve)
+    arrival = Arrival(kind="diurnal", curve=tuple(float(one) for one in curve), period_s=lasts_s)
+    classes = tuple(
+        replace(c, share=None, rate=rate * mean, arrival=arrival)
+        for c, rate in zip(config.class_, class_rates(config), strict=True)
+        if rate > 0
+    )
+    workload = replace(
+        config, preset=None, class_=classes, rate=None, rate_scale=1.0, duration_s=lasts_s, requests=None, start_s=0.0
+    )
+    return replace(scenario, workload=workload, run=replace(scenario.run, duration_s=None))
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _exponential(events: int, watched_s: float) -> tuple[float, float | None]:
+    """95 % interval of the mean of an exponential time, of which so many ended in watched_s."""
+    from scipy.stats import chi2
+
+    low = 2 * watched_s / float(chi2.ppf(0.975, 2 * events + 2))
+    return low, 2 * watched_s / float(chi2.ppf(0.025, 2 * events)) if events else None
+
+
+def _remedy(change: Change, times: list[float | None] | None, reason: str = "") -> dict[str, Any]:
+    known = [time for time in times or () if time is not None]
+    return {
+        "change": change.words,
+        "set": list(change.sets),
+        "costs": change.costs,
+        "asks_for": change.asks_for,
+        "back": len(known),
+        "back_s": times,
+        "slowest_s": max(known) if known else None,
+        "reason": reason,
+    }
+
+
+def _rank(row: dict[str, Any]) -> tuple[int, int, float]:
+    return -row["back"], COSTS.index(row["costs"]), row["slowest_s"] or 0.0
