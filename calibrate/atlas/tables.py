@@ -172,6 +172,11 @@ def save(path: Path, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any]
         np.savez_compressed(f, **stored)
 
 
+def spec_of(gpu: str, backend: str) -> str:
+    """What names these kernels of a GPU in hardware.profile: vLLM's go without saying."""
+    return f"atlas:{gpu}" if backend == "vllm" else f"atlas:{gpu}:{backend}"
+
+
 def bundled_gpus() -> list[str]:
     """GPUs that have an atlas."""
     return sorted(p.stem for p in BUNDLED.glob("*.npz"))
