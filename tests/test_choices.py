@@ -64,7 +64,7 @@ def test_the_list_wins_over_a_single_price_and_is_what_a_run_is_billed_at():
 @pytest.mark.parametrize(
     ("prices", "says"),
     [
-        ({"h20": 3.0}, "expected the price of a GPU by name, one of a100"),
+        ({"h20": 3.0}, "expected the price of a GPU by name, one of a10"),
         ({"h200": -1.0}, r"h200 = -1.0: expected 0 or more"),
         ({"h200": "3"}, 'h200 = "3": expected'),
     ],

@@ -169,7 +169,7 @@ def roofline_profile(
 def gpu_key(device: str) -> str:
     """The roofline's name for a device as a driver or a profile calls it. InputError when it has none."""
     words = re.sub(r"[^a-z0-9]+", "-", device.lower())
-    found = [key for key in GPUS if key in words]
+    found = [key for key in GPUS if re.search(rf"(^|-){re.escape(key)}($|-)", words)]  # a GB200 is no B200
     if not found:
         raise InputError(
             f"device {device!r} is not among the GPUs with a roofline ({', '.join(GPUS)}): what more compute or"
