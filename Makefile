@@ -66,6 +66,7 @@ lint: $(VENV)/.installed-test
 fuzz: $(VENV)/.installed-test
 	$(BIN)/python -m tests.fuzz --ops $(OPS)
 	$(BIN)/python -m tests.fuzz --ops $(OPS) --engine sglang
+	$(BIN)/python -m tests.fuzz --ops $(OPS) --engine hybrid
 	$(BIN)/python -m tests.fuzz_policies --ops $(OPS)
 
 # Faults in the kernels are planted too where `make test-kernels` has made its virtual environment.

@@ -65,7 +65,7 @@ def toy(load: float, lasts_s: float, seed: int = 0, warmup_s: float = 400.0) -> 
     )
 
 
-ENGINE = {"async_scheduling": False}
+ENGINE = {"async_scheduling": False, "host_step_ms": 0.0, "host_sequence_us": 0.0, "launch_layer_us": 0.0}
 """The theory's server does one thing after the other, and nothing beside it."""
 
 

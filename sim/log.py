@@ -15,6 +15,7 @@ COUNTS = (
     "hit_tokens",
     "ceiling_replica_tokens",
     "ceiling_fleet_tokens",
+    "window_tokens",
     "readmission_hit_tokens",
     "preemptions",
     "recomputed_tokens",
@@ -66,6 +67,7 @@ class RequestLog:
     hit_tokens: array[int]
     ceiling_replica_tokens: array[int]
     ceiling_fleet_tokens: array[int]
+    window_tokens: array[int]
     readmission_hit_tokens: array[int]
     preemptions: array[int]
     recomputed_tokens: array[int]
@@ -130,6 +132,7 @@ class RequestLog:
         """Every output column as numpy, ready for a Recording."""
         names = (
             "arrival_s admit_s preempted_s hit_tokens ceiling_replica_tokens ceiling_fleet_tokens"
+            " window_tokens"
             " readmission_hit_tokens preemptions recomputed_tokens prefill_chunks first_step last_step replica status"
         )
         dtypes = {"d": np.float64, "q": np.int64, "i": np.int32, "b": np.int8}

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -177,6 +178,12 @@ class TierUse:
     link_busy_s: float  #: seconds its link was loading, latency included
 
 
+def summed_use(uses: Sequence[TierUse]) -> TierUse:
+    """What a tier of several schedulers did, together."""
+    names = ("loaded_blocks", "written_blocks", "dropped_blocks", "stored_blocks", "link_busy_s")
+    return replace(uses[0], **{name: sum(getattr(use, name) for use in uses) for name in names})
+
+
 @dataclass(frozen=True)
 class Recording:
     """All columns are float64/int64 numpy arrays of shape [n requests] unless said otherwise; NaN = did not happen."""
@@ -192,6 +199,7 @@ class Recording:
     hit_tokens: np.ndarray  #: prompt tokens served from cache, any tier of it, at the FIRST admission
     ceiling_replica_tokens: np.ndarray  #: the same had this replica never evicted anything (same schedule)
     ceiling_fleet_tokens: np.ndarray  #: the same had every replica shared one cache that never evicts
+    window_tokens: np.ndarray  #: of the replica's ceiling, what layers with a window or a state had not kept anyway
     readmission_hit_tokens: np.ndarray  #: hits of later admissions, after preemptions (kept out of every hit rate)
     preemptions: np.ndarray  #: int64
     preempted_s: np.ndarray  #: float64, seconds between each preemption and re-admission, summed

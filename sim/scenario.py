@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from calibrate.kv_groups import KvGroup, token_count
+from calibrate.layout import ALL_TO_ALL, COLLECTIVES, NODE_GPUS, Layout
 from calibrate.link import LINKS
 from sim.fleet.router import meanings, name_of
 from workloads.config import WorkloadConfig
@@ -20,10 +22,10 @@ from workloads.limits import (
     FROM_SECOND_0,
     MAX_BLOCK_SIZE,
     MAX_COUNT,
-    MAX_GPUS,
     MAX_KV_BLOCKS,
     MAX_REPLICAS,
     MAX_SEED,
+    MAX_STAGES,
     MAX_US,
     MAX_WORKERS,
     MS,
@@ -31,6 +33,7 @@ from workloads.limits import (
     SECONDS,
     SHARE,
     TOKENS,
+    TOKENS_OR_DENSE,
     TOKENS_OR_NONE,
     Limit,
     above_0,
@@ -84,7 +87,36 @@ class HardwareConfig:
         "h200-llama-3.1-8b-aic",
         "a bundled profile, a profile file, a folder of operator rows or tables, atlas:GPU, or roofline:GPU",
     )
-    tensor_parallel: int = key(1, "GPUs per replica", from_1(MAX_GPUS))
+    tensor_parallel: int = key(
+        1,
+        "GPUs that split every layer. A replica has tensor_parallel x attention_dp x pipeline_parallel GPUs (vLLM:"
+        " --tensor-parallel-size; SGLang's --tp-size is tensor_parallel x attention_dp)",
+        from_1(NODE_GPUS),
+    )
+    attention_dp: int = key(
+        1,
+        "data-parallel ranks of attention inside one engine, each with its own scheduler and KV, in lock-step; experts"
+        " are spread over the tensor_parallel x attention_dp GPUs, at most 8 (vLLM: --data-parallel-size of a mixture"
+        " of experts; SGLang: --dp-size with --enable-dp-attention)",
+        from_1(NODE_GPUS),
+    )
+    expert_parallel: bool = key(
+        False,
+        "whole experts on each of the tensor_parallel x attention_dp GPUs instead of a slice of every expert (vLLM:"
+        " --enable-expert-parallel)",
+    )
+    all_to_all: str = key(
+        COLLECTIVES,
+        "how tokens reach the experts of other attention_dp ranks: allgather_reducescatter (the engines' own default)"
+        " or DeepEP's kernels, which need expert_parallel (vLLM: --all2all-backend)",
+        choices=ALL_TO_ALL,
+    )
+    pipeline_parallel: int = key(
+        1,
+        "stages that the layers are dealt out to; as many batches are in flight (vLLM: --pipeline-parallel-size;"
+        " docs/profiles.md says what is not modelled)",
+        from_1(MAX_STAGES),
+    )
     gpu: str | None = key(
         None,
         "a GPU by name (h200), instead of profile: its bundled profile for the model, precision and width, else its"
@@ -105,6 +137,18 @@ class HardwareConfig:
         " model's shapes and the step's tokens",
         from_0(1e6),
     )
+
+    @property
+    def layout(self) -> Layout:
+        """How a replica spreads the model over its GPUs."""
+        return Layout(
+            self.tensor_parallel, self.pipeline_parallel, self.attention_dp, self.expert_parallel, self.all_to_all
+        )
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of a replica."""
+        return self.layout.gpus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,8 +178,8 @@ class SchedulerConfig:
     )
     prefill_schedule_interval: int = key(
         1,
-        "while anybody decodes, prompts are computed in every so manieth step only, unless requests were left waiting"
-        " by the last of those; vLLM heeds it under data parallelism only",
+        "while anybody decodes, prompts wait until so many steps have passed since one that computed some, unless that"
+        " left requests waiting (a replica is one data-parallel rank: vLLM then counts by itself)",
         from_1(MAX_COUNT),
         engine="vllm",
     )
@@ -165,6 +209,16 @@ class SchedulerConfig:
         " lcf (fewest computed tokens)",
         choices=("fcfs", "lcf"),
         engine="vllm",
+    )
+    prefix_cache_retention_interval: int = key(
+        0,
+        "of layers with a window or a state, what stays cached beside a prompt's end and where prompts part: every so"
+        " many tokens what the next one needs; 0: nothing more; -1: everything (vLLM's null)",
+        TOKENS_OR_DENSE,
+        engine="vllm",
+    )
+    disable_hybrid_kv_cache_manager: bool = key(
+        False, "take layers with a window or chunk as full attention, as vLLM's option of that name", engine="vllm"
     )
     max_prefill_tokens: int = key(16384, "prompt tokens of one prefill batch", TOKENS, engine="sglang")
     schedule_policy: str = key(
@@ -232,7 +286,11 @@ class SchedulerConfig:
 class EngineConfig(SchedulerConfig):
     """The [engine] section: the scheduler's keys, and those whose default depends on the model and the GPU."""
 
-    kv_blocks: int | None = key(None, "KV blocks per replica; default: from the GPU's memory", from_1(MAX_KV_BLOCKS))
+    kv_blocks: int | None = key(
+        None,
+        "KV blocks per replica, or per attention_dp rank of one; default: from the GPU's memory",
+        from_1(MAX_KV_BLOCKS),
+    )
     max_num_seqs: int | None = key(None, "sequences running at once; default: the engine's for this GPU", COUNT)
     max_num_batched_tokens: int | None = key(
         None, "token budget of a step; default: the engine's for this GPU", TOKENS, engine=("vllm", "trtllm")
@@ -445,11 +503,13 @@ class TierParams:
 class EngineParams(SchedulerConfig):
     """One replica's engine with every default resolved: what the simulation itself reads."""
 
-    kv_blocks: int
+    kv_blocks: int  #: of one rank
+    ranks: int = 1  #: attention data-parallel ranks: each has a scheduler with all that is said here
     max_model_len: int = 131072
     max_num_seqs: int = 256  #: SGLang's max_running_requests
     max_num_batched_tokens: int = 8192
     chunked_prefill_size: int = 8192
+    kv_groups: tuple[KvGroup, ...] = ()  #: (): one group, whose layers keep everything
     caching: bool = True
     policy: str = "lru"
     policy_params: dict[str, Any] = field(default_factory=dict)
@@ -464,3 +524,16 @@ class EngineParams(SchedulerConfig):
     new_token_ratio_decay_steps: int = 600
     retract_decode_steps: int = 20
     clip_max_new_tokens: int = 4096
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kv_groups", tuple(KvGroup(*group) for group in self.kv_groups))
+
+    @property
+    def hit_block(self) -> int:
+        """Tokens that a hit is a multiple of."""
+        return math.lcm(*(group.block_size for group in self.kv_groups)) if self.kv_groups else self.block_size
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV blocks hold, as if every layer kept them all."""
+        return token_count(self.kv_groups, self.kv_blocks) if self.kv_groups else self.kv_blocks * self.block_size

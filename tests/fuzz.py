@@ -2,6 +2,7 @@
 
     python -m tests.fuzz --ops 1000000 --seed 0      # exit 1 and a shrunk case as JSON at the first difference
     python -m tests.fuzz --engine sglang             # the same for SGLang's semantics (tests.fuzz_sglang)
+    python -m tests.fuzz --engine hybrid             # for vLLM's with several KV groups (tests.fuzz_hybrid)
     python -m tests.fuzz --replay CASE.json          # one case again
     python -m tests.fuzz --faults                    # every planted fault must be noticed
 
@@ -28,7 +29,8 @@ from sim.fleet.router import ROUTERS
 from sim.recording import STATUS, Recording
 from sim.scenario import EngineParams
 from sim.simulate import run as simulate
-from tests import fuzz_sglang
+from tests import fuzz_hybrid, fuzz_sglang
+from tests import reference_hybrid as hybrid_reference
 from tests import reference_sglang as sglang_reference
 from tests import reference_vllm as reference
 from tests.fuzz_cases import Case, random_case, shrink
@@ -71,7 +73,8 @@ def timed(case: Case) -> Case:
 
 
 def run_reference(case: Case) -> Any:
-    engine = sglang_reference.Engine if case["engine"] == "sglang" else reference.Engine
+    hybrid = hybrid_reference.Engine if "kv_cache_groups" in case["config"] else reference.Engine
+    engine = sglang_reference.Engine if case["engine"] == "sglang" else hybrid
     return engine(timed(case), LinearTime() if case.get("timed") else UnitStep(), check=True).run()
 
 
@@ -206,6 +209,9 @@ def _request_lines(engine: reference.Engine, rec: Recording) -> Iterator[str]:
             "last_step": r.token_steps[-1],
         }
         got = {name: getattr(rec, name)[row].item() for name in want} | {"status": status}
+        if isinstance(engine, hybrid_reference.Engine):
+            want["window_tokens"] = engine.lost_to_windows[r.id]
+            got["window_tokens"] = int(rec.window_tokens[row])
         for name in want:
             if got[name] != want[name]:
                 yield f"request {row}: {name}: reference {want[name]!r}, simulator {got[name]!r}"
@@ -248,16 +254,22 @@ def cases_until_noticed(fault: str, seed: int = 0, limit: int = 3000) -> int | N
 # ---- the command ----------------------------------------------------------------------------------------------------
 
 
+CASES = {"vllm": random_case, "sglang": fuzz_sglang.random_case, "hybrid": fuzz_hybrid.random_case}
+
+
 def fuzz(
     ops: int, seed: int, policies: tuple[str, ...] = (), engine_name: str = "vllm"
 ) -> tuple[int, int, Case | None]:
     """(operations, cases, first differing case or None)."""
-    make = fuzz_sglang.random_case if engine_name == "sglang" else random_case
+    make = CASES[engine_name]
     done = cases = index = 0
     while done < ops:
         case = make(seed, index, policies) if policies else make(seed, index)
-        engine = run_reference(case)
         index += 1
+        try:
+            engine = run_reference(case)
+        except reference.StuckError:
+            continue  # a pool in which the real engine would wait for ever
         done, cases = done + operations(engine), cases + 1
         if compare(case, engine):
             return done, cases, case
@@ -275,7 +287,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="random cases against a per-block reference")
     parser.add_argument("--ops", type=int, default=50_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--engine", choices=("vllm", "sglang"), default="vllm")
+    parser.add_argument("--engine", choices=tuple(CASES), default="vllm")
     parser.add_argument(
         "--policies", default="", help="cache policies to draw from, separated by commas (default: lru; sglang: all)"
     )

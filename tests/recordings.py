@@ -60,6 +60,7 @@ def recording(arrival_s: object, all_steps: list[Steps], **columns: object) -> R
             "hit_tokens",
             "ceiling_replica_tokens",
             "ceiling_fleet_tokens",
+            "window_tokens",
             "readmission_hit_tokens",
             "preemptions",
             "recomputed_tokens",

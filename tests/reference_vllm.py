@@ -26,9 +26,9 @@ Points the rules leave open, fixed here (no recorded case decides them):
 - async_scheduling: a call is made at its step's start, and what the step before it sampled becomes known just after the
   call, at the same time. A call that schedules nothing waits for the step in flight and takes no time. A victim whose
   last token is in flight finishes where it waits.
-- prefill_schedule_interval n: calls are counted by the steps they made; in a call whose number is no multiple of n
-  nobody prefills and nobody is admitted, if anybody decodes who does not end with the step in flight, and if the last
-  call of the others left nobody waiting.
+- prefill_schedule_interval n (data parallel size 1): within n steps of one that computed prompts nobody prefills, and
+  only who hits all but a token is admitted, if anybody in the batch has its prompt computed, and if the last call that
+  did not hold them back left nobody waiting.
 - calls_ahead: times are those of a clock, and the call of a step is made when the step before it begins.
 - preemption_victim lcf: fewest computed tokens, those of this call not counted; of equals the first in running order.
 - cache_policy other than `lru` (vLLM's own): see tests.reference_cache. Pins of duplicates can then make a lone request
@@ -46,6 +46,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.reference_cache import Block, Hasher, make_pool
+
+
+class StuckError(RuntimeError):
+    """Nothing can be scheduled, now or later."""
+
 
 CHUNKS = list[tuple[int, int]]
 
@@ -155,6 +160,8 @@ class Engine:
         self.max_active: int = c.get("max_num_active_seqs") or self.max_num_seqs
         self.interval: int = c.get("prefill_schedule_interval", 1)
         self.left_waiting = False
+        self.last_prefill = -self.interval
+        self.carries = self.deferring = False
         self.by_priority: bool = c.get("policy", "fcfs") == "priority"
         self.reserve_full: bool = c.get("scheduler_reserve_full_isl", True)
         self.caching: bool = c.get("enable_prefix_caching", True)
@@ -196,7 +203,7 @@ class Engine:
             if step.scheduled:
                 self._execute(step)
             elif self.waiting and not step.preempted and before is None:
-                raise RuntimeError(
+                raise StuckError(
                     f"stuck at {self.now}: {len(self.waiting)} waiting, {len(self.running)} running, nothing scheduled"
                 )
             if before is not None:
@@ -208,8 +215,12 @@ class Engine:
             elif step.scheduled:
                 self._update(step)
             if self.checking:
-                self.pool.check([r.blocks for r in self.requests], self.num_blocks)
+                self.pool.check(self._held(), self.num_blocks)
         return self
+
+    def _held(self) -> list[list[Block]]:
+        """Blocks of every request, for the check."""
+        return [r.blocks for r in self.requests]
 
     def _receive(self) -> None:
         while self.arrivals and self.arrivals[0].arrival <= self._seen_until():
@@ -274,10 +285,12 @@ class Engine:
         chunk_limit = self._chunk_limit()
         defers = self._defers()
         budget = self._schedule_running(step, self.token_budget, chunk_limit, defers)
-        if self._may_admit(step) and not defers:
+        self.deferring = defers
+        self.carries = any(r.prefilling and r.computed < r.known for r in self.running if step.scheduled.get(r.id))
+        if self._may_admit(step):
             self._schedule_waiting(step, budget, chunk_limit)
-        if not defers:
-            self.left_waiting = bool(self.waiting)
+        if step.scheduled and self.carries:
+            self.last_prefill = len(self.steps) + 1
         for r in self.running:
             n = step.scheduled.get(r.id, 0)
             r.recomputed += max(0, min(r.furthest, r.computed + n) - r.computed)
@@ -297,8 +310,9 @@ class Engine:
 
     def _defers(self) -> bool:
         """Whether this call schedules decodes only."""
-        decodes = any(not r.prefilling and not self._last_in_flight(r) for r in self.running)
-        return len(self.steps) % self.interval > 0 and decodes and not self.left_waiting
+        if len(self.steps) + 1 - self.last_prefill >= self.interval or self.left_waiting:
+            return False
+        return any(not r.prefilling for r in self.running)
 
     def _may_admit(self, step: Step) -> bool:
         return not step.preempted
@@ -311,6 +325,10 @@ class Engine:
                 i += 1
                 continue
             n = min(r.known + r.in_flight - r.computed, chunk_limit, budget, self.max_model_len - 1 - r.computed)
+            n = self._cut(r, r.computed, n, budget)
+            if n == 0:
+                i += 1
+                continue
             fits = self._grow(r, n)
             while not fits:
                 victim = self._victim()
@@ -327,6 +345,10 @@ class Engine:
                 budget -= n
                 i += 1
         return budget
+
+    def _cut(self, r: Request, start: int, n: int, budget: int) -> int:
+        """Tokens of a chunk that starts there."""
+        return n
 
     def _last_in_flight(self, r: Request) -> bool:
         """Whether the step in flight samples its last output."""
@@ -362,7 +384,10 @@ class Engine:
             else:
                 r.preempted_s += self.now - r.preempted_at
             step.scheduled[r.id] = n
+            self.carries |= r.known - r.computed > 1
             budget -= n
+        if not self.deferring:
+            self.left_waiting = bool(self.waiting)
         self.waiting[:0] = skipped
 
     def _places(self) -> int:
@@ -379,6 +404,8 @@ class Engine:
         hits = self.pool.lookup(r.keys[:limit]) if self.caching else []
         self.lookups += 1
         hit_tokens = len(hits) * self.block_size
+        if self.deferring and r.known - hit_tokens > 1:
+            return 0
         n = min(r.known - hit_tokens, chunk_limit, budget)
         covered = r.known if self.reserve_full else hit_tokens + n
         if self._needed(covered, hits) + self._reserve() > self.pool.available():
@@ -502,9 +529,9 @@ def comparable(case: dict[str, Any]) -> str:
     return "sliding window" if config.get("sliding_window") else ""
 
 
-def differences(case: dict[str, Any]) -> list[str]:
+def differences(case: dict[str, Any], engine_type: type[Engine] | None = None) -> list[str]:
     """Replay a recorded case; the first difference of each kind, in words."""
-    engine = Engine(case).run()
+    engine = (engine_type or Engine)(case).run()
     expected = case["expected"]
     found: list[str] = []
     for got, want in zip([s.row() for s in engine.steps], expected["steps"], strict=False):

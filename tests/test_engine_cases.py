@@ -8,6 +8,7 @@ import lzma
 import random
 import re
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from sim.measure.causes import miss_causes
 from sim.recording import Recording
 from sim.scenario import EngineParams
 from sim.simulate import run as simulate
-from tests import planted_cases, reference_vllm
+from tests import planted_cases, reference_hybrid, reference_vllm
 from workloads.columns import Workload
 from workloads.errors import InputError
 from workloads.readers.engine_case import read_case, to_workload
@@ -51,8 +52,15 @@ def play(*requests: dict, **config) -> tuple[Workload, Recording, list[tuple]]:
 
 
 def recorded(data_dir: Path) -> list[dict]:
-    cases = [read_case(path) for path in sorted((data_dir / "engine_cases_v2").glob("*.json*"))]
+    files = [path for folder in engine_cases.FOLDERS for path in sorted((data_dir / folder).glob("*.json*"))]
+    cases = [read_case(path) for path in files]
     return [case for case in cases if case["engine"] == "vllm" and not engine_cases.not_simulated(case)]
+
+
+def reference_of(case: dict) -> ModuleType:
+    """The per-block reference that has its rules."""
+    grouped = "kv_cache_groups" in case["config"] or "sliding_window" in case["config"]
+    return reference_hybrid if grouped else reference_vllm
 
 
 def test_every_recorded_case_is_reproduced(data_dir):
@@ -60,8 +68,8 @@ def test_every_recorded_case_is_reproduced(data_dir):
     assert outcome.passed, "\n".join(outcome.lines)
     assert outcome.lines[-3:] == [
         "sglang: 151 cases, 7637 requests, 0 mismatches",
-        "vllm: 73 cases, 4887 requests, 0 mismatches",
-        "224 cases, 12524 requests, 0 mismatches",
+        "vllm: 123 cases, 6020 requests, 0 mismatches",
+        "274 cases, 13657 requests, 0 mismatches",
     ]
 
 
@@ -90,7 +98,7 @@ def test_asynchronous_scheduling_of_a_case_recorded_without(data_dir):
 
 def test_the_reference_reproduces_every_recorded_case_too(data_dir):
     for case in recorded(data_dir):
-        assert reference_vllm.differences(case) == [], case["case"]
+        assert reference_of(case).differences(case) == [], case["case"]
 
 
 def test_sglang_pr_18843_the_engine_itself_with_lfu_is_not_lru(data_dir):
@@ -162,11 +170,11 @@ def test_a_wrong_step_is_shown_with_both_sides(tmp_path, case):
 def test_compressed_cases_and_skips_counted_by_reason(tmp_path, case):
     (tmp_path / "a.json.xz").write_bytes(lzma.compress(json.dumps(case).encode()))
     (tmp_path / "b.json").write_text(json.dumps(case | {"engine": "trtllm"}))
-    (tmp_path / "c.json").write_text(json.dumps(case | {"config": case["config"] | {"sliding_window": 128}}))
+    (tmp_path / "c.json").write_text(json.dumps(case | {"config": case["config"] | {"prefix_match_unit": 8}}))
     (tmp_path / "d.json").write_text(json.dumps(case | {"config": case["config"] | {"spread": 3}}))
     lines = engine_cases.run(None, cases=tmp_path).lines
     assert "spread" in lines[0]
-    assert lines[1].startswith("skipped 2: 1 sliding window")
+    assert lines[1].startswith("skipped 2: 1 prefix_match_unit")
     assert "1 trtllm" in lines[1]
     assert lines[2] == "2 cases, 6 requests, 0 mismatches"
 

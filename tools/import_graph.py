@@ -34,6 +34,7 @@ ROOMS = (
     ("sim.fleet.router",),
     ("sim.scenario",),
     ("sim.kvcache",),
+    ("sim.kvcache.groups",),
     ("sim.optimum",),
     ("sim.measure", "sim"),
     ("sim.vllm", "sim.sglang"),

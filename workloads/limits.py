@@ -28,6 +28,7 @@ MAX_BLOCK_SIZE = 10**6
 MAX_KV_BLOCKS = 10**12  #: times the largest block still fits 64 bits
 MAX_REPLICAS = 100_000
 MAX_GPUS = 1024  #: of one replica
+MAX_STAGES = 64  #: of one pipeline
 MAX_WORKERS = 1024  #: of the API server of one replica
 MAX_SEED = 2**64 - 1
 SLOWEST, FASTEST = 1e-9, 1e9
@@ -65,6 +66,7 @@ def _plain(number: float) -> str:
 
 SECONDS, FROM_SECOND_0, MS = above_0(MAX_SECONDS), from_0(MAX_SECONDS), from_0(MAX_MS)
 COUNT, TOKENS, TOKENS_OR_NONE = from_1(MAX_COUNT), from_1(MAX_TOKENS), from_0(MAX_TOKENS)
+TOKENS_OR_DENSE = Limit(-1, MAX_TOKENS, f"-1, or 0 or more and at most {_plain(MAX_TOKENS)}")
 RATE = Limit(SLOWEST, FASTEST, f"above 0, from {SLOWEST:g} to {FASTEST:g}")
 SHARE = above_0(1)
 BELOW_1 = Limit(0, math.nextafter(1.0, 0.0), "0 or more and below 1")

@@ -25,8 +25,11 @@ from workloads.errors import InputError
 BUNDLED = Path(__file__).parent
 SCHEMA = 1
 MS = 1e-3
-PRICED = ("gemm", "prefill", "decode", "moe", "mla_prefill", "mla_decode", "all_reduce")
-"""Operators that `price` and `mla` take from a file; the others are kept for what comes."""
+PRICED = (
+    *("gemm", "prefill", "decode", "moe", "mla_prefill", "mla_decode", "sparse_prefill", "sparse_decode"),
+    *("gdn", "mamba2", "all_reduce", "all_to_all"),
+)
+"""Operators that are taken from a file; the others (kda) are kept for what comes."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,8 @@ class Atlas:
 
     @property
     def backends(self) -> list[str]:
-        return sorted({name.split("/")[0] for name in self.header["tables"]} - {"nccl"})
+        """Those with matrix multiplies of their own, by name."""
+        return sorted(name.removesuffix("/gemm") for name in self.header["tables"] if name.endswith("/gemm"))
 
     def describe(self) -> list[str]:
         """One line per table: rows, version, dtypes, what was changed."""

@@ -14,6 +14,7 @@ Layout of `points` (all times in microseconds, one number times `repeat` per ste
                      with "form" {"overhead_us", "pair_us", "token_us", "kv_us"}, several sequences add up as the fitted
                      form of one call does
   decode_attention   {"repeat", "batch", "context", "us": [[..]]}           batch x context, null where not measured
+  all_ranks          optional, as dense: by the tokens of all attention data-parallel ranks (`lock_step`)
   mixed_attention    optional {"repeat", "new", "cached", "batch", "context", "us": nested} both kinds in one kernel
                      call
   launch_floor_us    optional: a step with prefill chunks takes at least this and the overhead (its kernels are launched
@@ -73,16 +74,16 @@ class TableStepTime(CurveStepTime):
         self._cover = points.get("cover", MEASURED)
         self._call_s = min(self._prefill.launch.at(0), self._decode.call_s)
         self._dense_to, self._sampling_to = (
-            _measured_to(points["dense"], "tokens"),
-            _measured_to(points["per_sequence"], "rows"),
+            measured_to(points["dense"], "tokens"),
+            measured_to(points["per_sequence"], "rows"),
         )
 
     def _dense(self, tokens: int) -> tuple[float, int]:
-        seconds, cover = _look_up(self._dense_line, tokens, self._dense_to)
+        seconds, cover = look_up(self._dense_line, tokens, self._dense_to)
         return seconds, max(cover, self._cover)
 
     def _sampling(self, rows: int) -> tuple[float, int]:
-        return _look_up(self._sampling_line, rows, self._sampling_to) if rows else (0.0, MEASURED)
+        return look_up(self._sampling_line, rows, self._sampling_to) if rows else (0.0, MEASURED)
 
     def _decode_curve(self, n: int) -> DecodeCurve:
         constant_s, cover = self._constant(n)
@@ -179,10 +180,13 @@ def sum_of_lines(operators: Sequence[dict[str, Any]], axis: str) -> Line:
 
 
 def last_slope(x: Sequence[float], us: Sequence[float]) -> float:
-    """How an operator goes on beyond its points: as over their last doubling, never falling. Between the last two of a
-    fine grid lies noise: 16 tokens apart it made a prefill of twice the longest step 38 % too short."""
-    i = max(bisect_right(x, x[-1] / 2) - 1, 0)
-    return max((us[-1] - us[i]) / (x[-1] - x[i]), 0.0) if len(x) > 1 else 0.0
+    """How an operator goes on beyond its points: as over their last quarter or their last half, whichever is steeper,
+    never falling. Between the last two of a fine grid lies noise: 16 tokens apart it made a prefill of twice the
+    longest step 38 % too short."""
+    if len(x) < 2:
+        return 0.0
+    starts = [max(bisect_right(x, share * x[-1]) - 1, 0) for share in (0.75, 0.5)]
+    return max(0.0, *((us[-1] - us[i]) / (x[-1] - x[i]) for i in starts))
 
 
 def levelled(values: Sequence[float]) -> list[float]:
@@ -196,13 +200,14 @@ def levelled(values: Sequence[float]) -> list[float]:
     return [mean for mean, count in pools for _ in range(count)]
 
 
-def _measured_to(operators: Sequence[dict[str, Any]], axis: str) -> float:
+def measured_to(operators: Sequence[dict[str, Any]], axis: str) -> float:
     """Where measured points end: the last point of any operator, or the first end that one states."""
     stated = [op["measured_to"] for op in operators if "measured_to" in op]
     return min(stated) if stated else max(op[axis][-1] for op in operators)
 
 
-def _look_up(line: Line, x: int, measured_to: float) -> tuple[float, int]:
+def look_up(line: Line, x: int, measured_to: float) -> tuple[float, int]:
+    """Value and coverage code of a line at x."""
     i = bisect_right(line.knots, x) - 1
     if x == line.knots[i]:
         return line.values[i], MEASURED if x <= measured_to else EXTRAPOLATED

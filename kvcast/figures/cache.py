@@ -30,6 +30,7 @@ CAUSES = {  # in the order of precedence that METRICS gives them
     "partial_block": ("partial block", "#bdbdbd"),
     "in_flight": ("in flight", "#7f7f7f"),
     "other_replica": ("other replica", ORANGE),
+    "window": ("not kept by a window", "#8C564B"),
     "evicted": ("evicted", VERMILLION),
     "cache_off": ("cache off", "#5c5c5c"),
     "other_tenant": ("other tenant", PURPLE),

@@ -42,6 +42,7 @@ class Basis:
     step_time: Any  #: calibrate.latency.StepTime
     left_out: list[step_fit.Step]
     memory: dict[str, float]  #: GiB of one GPU by use
+    kv_tokens: int  #: of a replica
 
 
 @of_a_run
@@ -63,7 +64,11 @@ def basis_of(folder: str, written_at: str, _run: Run) -> Basis:
 
     resolved = api.resolve(_run.scenario)
     return Basis(
-        resolved.profile, resolved.step_time(), step_fit.left_out(resolved.profile), memory_of(resolved, _run.summary)
+        resolved.profile,
+        resolved.step_time(),
+        step_fit.left_out(resolved.profile),
+        memory_of(resolved, _run.summary),
+        resolved.memory.tokens(_run.summary["kv_blocks"]),
     )
 
 
@@ -71,9 +76,8 @@ def memory_of(resolved: Any, s: Document) -> dict[str, float]:
     """GiB of one GPU by use; KV in use is the fullest replica's peak."""
     from calibrate.memory import GIB
 
-    scenario = resolved.scenario
-    tp, whole = scenario.hardware.tensor_parallel, resolved.profile.memory_gib
-    kv = s["kv_blocks"] * s["block_size"] * resolved.model.kv_bytes_per_token(str(scenario.model.kv_dtype), tp) / GIB
+    whole = resolved.profile.memory_gib
+    kv = s["kv_blocks"] * resolved.memory.block_bytes / GIB
     used = kv * (s["kv_usage_peak"] or 0.0)
     parts = {
         "weights": resolved.memory.weights / GIB,
@@ -82,7 +86,7 @@ def memory_of(resolved: Any, s: Document) -> dict[str, float]:
         "KV, cached or free": kv - used,
     }
     rest = whole - sum(parts.values())
-    outside = min(max(rest, 0.0), whole * (1 - scenario.engine.gpu_memory_utilization))
+    outside = min(max(rest, 0.0), whole * (1 - resolved.scenario.engine.gpu_memory_utilization))
     return parts | {"left to others by the memory share": outside, "unused": max(rest - outside, 0.0)}
 
 
@@ -142,7 +146,7 @@ def _cards(run: Run, basis: Basis) -> None:
     _card(
         places[2],
         "KV tokens a replica",
-        text.count(s["kv_blocks"] * s["block_size"]),
+        text.count(basis.kv_tokens),
         TERMS["kv_arithmetic"],
         f"{text.count(s['kv_blocks'])} blocks of {s['block_size']}",
     )

@@ -107,18 +107,18 @@ def ask_axes(scenario: Scenario) -> Axes:
 
 
 def _ask_prices(gpus: Sequence[str]) -> None:
-    """A price for each GPU that may be chosen: the cheapest fleet is then by money."""
+    """A price for each GPU that may be chosen: the cheapest fleet is then by money. The list is the session's one; the
+    sidebar shows its entry of the chosen GPU."""
     state = st.session_state
     if len(gpus) < 2:
         return
     st.markdown("**$ a GPU-hour** :gray[yours; without one for each GPU, fleets are compared by GPUs]")
     for place, gpu in zip(st.columns(len(gpus)), gpus, strict=True):
-        usd = place.number_input(
-            gpu, 0.0, None, state["prices"].get(gpu), key=f"plan.price.{gpu}", step=0.1, placeholder="none"
+        key = f"plan.price.{gpu}"
+        state[key] = state["prices"].get(gpu)
+        place.number_input(
+            gpu, 0.0, None, key=key, step=0.1, placeholder="none", on_change=choices.give_price, args=(gpu, key)
         )
-        state["prices"] = {name: value for name, value in state["prices"].items() if name != gpu}
-        if usd is not None:
-            state["prices"][gpu] = usd
 
 
 def axes_of(scenario: Scenario, chosen: Mapping[str, Sequence[Any]]) -> Axes:

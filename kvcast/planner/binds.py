@@ -86,6 +86,8 @@ def _resources(scenario: Scenario) -> list[tuple[str, Trial | str]]:
     oracle: Trial | str = Trial(scenario, "oracle", full=True)
     if scenario.cluster.replicas == 1:
         oracle = "one replica: nothing to route"
+    elif scenario.hardware.attention_dp > 1:
+        oracle = "the oracle router knows one cache a replica, not those of attention_dp ranks"
     elif not engine_of(scenario.engine).has_oracle:
         oracle = "the oracle router reads vLLM's caches only"
     return [

@@ -36,6 +36,7 @@ def cautions(fleet: Fleet, winner: Scenario) -> list[str]:
             f"{resolved.profile.id}: no step time was measured on this GPU; a roofline is right within about 30 %, and"
             " so is the number of GPUs"
         )
+    lines += [resolved.layout.caution] if resolved.layout.caution else []
     version = engine_of(resolved.scenario.engine).version
     if UNVERIFIED in version:
         lines.append(f"{version}: no recorded case of the engine checks its rules; measure before you buy by them")
@@ -179,7 +180,7 @@ def _not_served(fleet: Fleet, resolved: Resolved) -> list[str]:
         (
             small,
             (
-                f"were rejected because the KV memory ({(engine.kv_blocks or 0) * engine.block_size:,} tokens) is too"
+                f"were rejected because the KV memory ({resolved.memory.tokens(engine.kv_blocks or 0):,} tokens) is too"
                 " small for them"
             ),
         ),

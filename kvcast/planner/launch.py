@@ -16,8 +16,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from calibrate.kv_groups import blocks_of
 from kvcast import api
 from kvcast.config import scenario_from_doc
+from kvcast.planner.flag_layouts import settled
 from kvcast.planner.flags import (
     NO_EFFECT,
     NO_VALUE,
@@ -45,6 +47,7 @@ class Launch:
     not_modelled: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    logged_tokens: int = 0  #: KV tokens that a log prints; engine.kv_blocks among the sets is of one KV group
 
     def as_document(self) -> dict[str, Any]:
         return {
@@ -79,15 +82,16 @@ class Launch:
             scenario = replace(scenario, hardware=replace(scenario.hardware, profile=profile))
         logged, size = scenario.engine.kv_blocks, scenario.engine.block_size
         if logged is not None:
+            free = replace(scenario, engine=replace(scenario.engine, kv_blocks=None, max_model_len=None))
             try:
-                ours = (
-                    api.resolve(
-                        replace(scenario, engine=replace(scenario.engine, kv_blocks=None, max_model_len=None))
-                    ).scenario.engine.kv_blocks
-                    or 0
-                )
+                resolved = api.resolve(free)
             except InputError:
                 return
+            ours = resolved.scenario.engine.kv_blocks or 0
+            if self.logged_tokens and (groups := resolved.params.kv_groups):
+                logged = blocks_of(groups, self.logged_tokens)
+                self.sets = [one for one in self.sets if not one.startswith("engine.kv_blocks=")]
+                self.sets.append(f"engine.kv_blocks={logged}")
             self.notes.append(
                 f"KV blocks of {size} tokens: {logged:,} given, kvcast's own arithmetic says {ours:,}"
                 f" ({100 * (ours / logged - 1):+.1f} %); those given are used"
@@ -192,6 +196,8 @@ def _sorted(engine: str, flags: Iterable[tuple[str, str | None]]) -> Launch:
             launch.no_effect.append(shown)
         else:
             launch.unknown.append(shown)
+    launch.sets, not_modelled = settled(engine, launch.sets)
+    launch.not_modelled += not_modelled
     if "model.dtype=fp8" in launch.sets:  # --dtype is then what the activations are in
         launch.sets = [one for one in launch.sets if not one.startswith("model.dtype=") or one == "model.dtype=fp8"]
     page = next(
@@ -244,7 +250,9 @@ def read_log(path: Path) -> Launch:
     named = next((one for one in reversed(launch.sets) if one.startswith("engine.block_size=")), None)
     size = int(named.partition("=")[2]) if named else kv.block_size
     launch.sets += ([] if named else [f"engine.block_size={size}"]) + [f"engine.kv_blocks={kv.tokens // size}"]
-    launch.sets += [f"cluster.replicas={len(kv.replicas)}"] if kv.replicas else []
+    launch.logged_tokens = kv.printed or kv.tokens
+    ranks = any(one.startswith("hardware.attention_dp=") for one in launch.sets)  # then its engines are one replica's
+    launch.sets += [f"cluster.replicas={len(kv.replicas)}"] if kv.replicas and not ranks else []
     launch.notes += log_lines(kv)[2:]
     return launch
 
@@ -269,7 +277,8 @@ def _arguments(content: str) -> Launch | None:
 def _told(flag: str, value: str | None) -> bool:
     """Whether an argument of SGLang's log says something: it is read, or it switches on what is not simulated."""
     on = value is None or flag == "--speculative-algorithm" or value != SGLANG_OFF.get(flag, value)
-    return flag in READ[SGLANG] or (flag in NOT_MODELLED and on)
+    off = value is not None and value == SGLANG_OFF.get(flag)
+    return (flag in READ[SGLANG] and not off) or (flag in NOT_MODELLED and on)
 
 
 def _as_flags(arguments: Iterable[tuple[str, Any]], every_false: bool = False) -> list[tuple[str, str | None]]:

@@ -15,6 +15,7 @@ MEANING = {
     "partial_block": "beyond the last full block, or the prompt's last token",
     "in_flight": "another request was still computing them",
     "other_replica": "cached on a replica this request was not sent to",
+    "window": "seen here, but layers with a window or a state had not kept what it needs",
     "evicted_policy": "evicted, the optimum of this schedule kept them",
     "evicted_memory": "evicted, too little memory even for the optimum",
     "evicted": "evicted",

@@ -101,8 +101,8 @@ TERMS = {
     ),
     "causes": (
         "Every prompt token is a hit or has one cause of missing it, the first that applies: partial block, in flight,"
-        " on another replica, evicted, cache off, another tenant's, changed earlier in the prompt, cold. The shares sum"
-        " to 100 %."
+        " on another replica, not kept by a window, evicted, cache off, another tenant's, changed earlier in the"
+        " prompt, cold. The shares sum to 100 %."
     ),
     "life": (
         "The completed requests with the highest TTFT: time queued, prefill (first schedule to first token), decode,"

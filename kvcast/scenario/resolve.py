@@ -26,6 +26,7 @@ from workloads.errors import InputError
 if TYPE_CHECKING:
     from calibrate.host import HostTime
     from calibrate.latency import StepTime
+    from calibrate.layout import Layout
     from calibrate.memory import GpuMemory
     from calibrate.models import ModelSpec
     from calibrate.profile import DeviceProfile
@@ -36,6 +37,8 @@ schedule."""
 GIVEN, CONTEXT = "given", "the model's context"
 """Origins: of an engine key that the scenario sets, and of a max_model_len that is the model's own."""
 USUAL_BATCH, USUAL_CONTEXT = 16, 4096
+WHOLE_PROMPTS = 1 << 30
+"""Tokens of a batch that cuts no prompt."""
 HOST_KEYS = ("host_step_ms", "host_sequence_us", "launch_layer_us")
 """Engine keys that make a step's host time."""
 
@@ -57,9 +60,19 @@ class Resolved:
 
     @property
     def params(self) -> EngineParams:
-        tp = self.scenario.hardware.tensor_parallel
-        per_token = self.model.kv_bytes_per_token(str(self.scenario.model.kv_dtype), tp) * tp
-        return engine_params(self.scenario, per_token * self.scenario.engine.block_size)
+        params = engine_params(self.scenario, self.rank_kv_bytes * self.scenario.engine.block_size)
+        pool = self.memory.pool
+        return replace(params, kv_groups=pool.groups) if pool else params
+
+    @property
+    def layout(self) -> Layout:
+        return self.scenario.hardware.layout
+
+    @property
+    def rank_kv_bytes(self) -> int:
+        """KV bytes of a token over all GPUs of one attention_dp rank."""
+        tp = self.layout.tensor_parallel
+        return self.model.kv_bytes_per_token(str(self.scenario.model.kv_dtype), tp) * tp
 
     @property
     def memory(self) -> GpuMemory:
@@ -72,13 +85,16 @@ class Resolved:
             self.model,
             given.model.dtype,
             str(given.model.kv_dtype),
-            given.hardware.tensor_parallel,
+            self.layout,
             engine.gpu_memory_utilization,
             engine.block_size,
             engine.max_num_batched_tokens or 0,
             engine.max_num_seqs,
             given.hardware.weights_gib,
             given.hardware.overhead_gib,
+            hybrid=engine_of(engine).has_groups and not engine.disable_hybrid_kv_cache_manager,
+            cached=given.cache.enabled,
+            steps=1 + engine.async_scheduling,
         )
 
     @property
@@ -104,8 +120,8 @@ class Resolved:
 
         given = self.scenario
         overhead_s = 0.0  # the engine adds [engine] step_overhead_ms itself
-        tp = given.hardware.tensor_parallel
-        return step_time(self.profile, self.model, given.model.dtype, tp, overhead_s, self.host)
+        budget = given.engine.max_num_batched_tokens or given.engine.chunked_prefill_size or WHOLE_PROMPTS
+        return step_time(self.profile, self.model, given.model.dtype, self.layout, overhead_s, self.host, budget)
 
     def filled(self, key: str, value: Any, origin: str) -> Resolved:
         """With this value of an engine key, unless the scenario gives one."""
@@ -126,17 +142,17 @@ def resolve(scenario: Scenario) -> Resolved:
 
     check(scenario)
     scenario = absolute_scenario(scenario, Path.cwd())
-    given, tp = scenario.model, scenario.hardware.tensor_parallel
+    given, layout = scenario.model, scenario.hardware.layout
     model = model_of(scenario)
     dtype, kv_dtype = model.weight_dtype(given.dtype), given.kv_dtype or model.kv_dtype(given.dtype)
     if scenario.hardware.gpu is not None:
-        named = profile_of_gpu(scenario.hardware.gpu, model, dtype, tp, kv_dtype)
+        named = profile_of_gpu(scenario.hardware.gpu, model, dtype, layout, kv_dtype)
         scenario = replace(scenario, hardware=replace(scenario.hardware, profile=named, gpu=None))
-    profile = resolve_profile(scenario.hardware.profile, model, dtype, tp, kv_dtype, scenario.hardware.link)
+    profile = resolve_profile(scenario.hardware.profile, model, dtype, layout, kv_dtype, scenario.hardware.link)
     scenario = priced(scenario)
     resolved = Resolved(replace(scenario, model=replace(given, dtype=dtype, kv_dtype=kv_dtype)), model, profile)
     resolved = _with_engine_defaults(resolved)
-    window = with_window(resolved.scenario, _kv_tokens(resolved.scenario), lambda: _token_s(resolved))
+    window = with_window(resolved.scenario, _kv_tokens(resolved), lambda: _token_s(resolved))
     resolved = replace(resolved, scenario=with_surges(window))
     for tier in resolved.params.tiers:
         if tier.blocks < 1:
@@ -154,7 +170,7 @@ def _with_engine_defaults(resolved: Resolved) -> Resolved:
     for key, value in rules.defaults(resolved.profile).items():
         resolved = resolved.filled(key, value, f"{rules.title}'s default on {resolved.profile.device['name']}")
     resolved = _with_host_time(resolved, rules.host_mode(resolved.scenario.engine), rules.title)
-    resolved = _with_kv_blocks(resolved)
+    resolved = _with_kv_blocks(_with_state_blocks(resolved))
     if rules.whole_context:
         resolved = _with_max_model_len(resolved)
     if rules.most_seqs is None:
@@ -163,6 +179,26 @@ def _with_engine_defaults(resolved: Resolved) -> Resolved:
     contexts = (engine.kv_blocks or 0) * engine.block_size / (engine.max_model_len or 1)
     origin = f"{rules.title}'s default for this much KV memory"
     return resolved.filled("max_num_seqs", rules.most_seqs(contexts), origin)
+
+
+def _with_state_blocks(resolved: Resolved) -> Resolved:
+    """Blocks as large as a state, where layers have one, as vLLM makes them: smaller ones are not possible."""
+    from calibrate.memory import state_block_size
+
+    given, engine = resolved.scenario, resolved.scenario.engine
+    if not engine_of(engine).has_groups:
+        return resolved
+    size = state_block_size(resolved.model, str(given.model.kv_dtype), given.hardware.tensor_parallel)
+    if size and engine.disable_hybrid_kv_cache_manager:
+        raise InputError(
+            f"[engine] disable_hybrid_kv_cache_manager = true: expected false, layers of {resolved.model.name} keep a"
+            " state"
+        )
+    if size <= engine.block_size:
+        return resolved
+    scenario = replace(given, engine=replace(engine, block_size=size))
+    line = f"blocks of {size} tokens instead of {engine.block_size}: as large as a state, as vLLM makes them"
+    return replace(resolved, scenario=scenario, kv_lines=(*resolved.kv_lines, line))
 
 
 def _with_host_time(resolved: Resolved, mode: str, title: str) -> Resolved:
@@ -193,17 +229,17 @@ def _with_kv_blocks(resolved: Resolved) -> Resolved:
         warning = explicit_blocks_warning(engine.kv_blocks, fits)
         return resolved.told("kv_blocks", GIVEN, *([f"caution: {warning}"] if warning else []))
     filled = resolved.filled("kv_blocks", fits.blocks, "what fits in the GPU's memory")
-    return replace(filled, kv_lines=fits.lines)
+    return replace(filled, kv_lines=resolved.kv_lines + fits.lines)
 
 
 def _with_max_model_len(resolved: Resolved) -> Resolved:
     """vLLM starts only when one request of max_model_len fits in its KV memory: the model's context is lowered to what
     does, a length that was given is refused. SGLang starts anyway and turns away the requests that do not fit."""
-    from calibrate.memory import DoesNotFitError, longest_request
+    from calibrate.memory import DoesNotFitError
 
     engine = resolved.scenario.engine
     length, blocks, size = engine.max_model_len or 0, engine.kv_blocks or 0, engine.block_size
-    most = longest_request(resolved.model, blocks, size, engine.max_num_batched_tokens or 0)
+    most = resolved.memory.longest(blocks)
     if length <= most:
         return resolved
     if resolved.origins["max_model_len"] == GIVEN:
@@ -221,9 +257,9 @@ def _holding(resolved: Resolved, length: int) -> str:
     tensor_parallel."""
     from calibrate.memory import WIDTHS, wider
 
-    given, engine = resolved.scenario, resolved.scenario.engine
+    given = resolved.scenario
     if resolved.origins["kv_blocks"] == GIVEN:
-        return f"engine.kv_blocks = {-(-length // engine.block_size)}"
+        return f"engine.kv_blocks = {resolved.memory.needs(length)}"
     found = wider(resolved.memory, length)
     if found is None:
         return f"a GPU with more memory (no tensor_parallel up to {WIDTHS[-1]} holds it)"
@@ -232,11 +268,12 @@ def _holding(resolved: Resolved, length: int) -> str:
     return f"hardware.tensor_parallel = {found[0]} with hardware.profile = {profile!r}, where {found[1]:,} tokens fit"
 
 
-def _kv_tokens(scenario: Scenario) -> float:
+def _kv_tokens(resolved: Resolved) -> float:
     """Tokens that the prefix caches of the fleet hold."""
-    engine = scenario.engine
-    blocks = (engine.kv_blocks or 0) * scenario.cluster.replicas
-    return float(blocks * engine.block_size) if scenario.cache.enabled else 0.0
+    scenario = resolved.scenario
+    caches = scenario.hardware.attention_dp * scenario.cluster.replicas
+    tokens = resolved.memory.tokens(scenario.engine.kv_blocks or 0) * caches
+    return float(tokens) if scenario.cache.enabled else 0.0
 
 
 def _token_s(resolved: Resolved) -> float:
@@ -248,11 +285,17 @@ def _token_s(resolved: Resolved) -> float:
 
 
 def engine_params(scenario: Scenario, block_bytes: int) -> EngineParams:
-    """What the simulation reads of a resolved scenario. block_bytes: KV of one block over all GPUs of a replica."""
-    engine, cache = scenario.engine, scenario.cache
+    """What the simulation reads of a resolved scenario. block_bytes: KV of one block over all GPUs of a rank.
+
+    Of a pipeline a step is a round of as many batches as it has stages, each with the engine's token budget."""
+    engine, cache, hardware = scenario.engine, scenario.cache, scenario.hardware
     same = {f.name: value for f in fields(EngineParams) if (value := getattr(engine, f.name, None)) is not None}
+    for budget in ("max_num_batched_tokens", "chunked_prefill_size", "max_prefill_tokens"):
+        if budget in same:
+            same[budget] *= hardware.pipeline_parallel
     return EngineParams(
         **same,
+        ranks=hardware.attention_dp,
         caching=cache.enabled,
         policy="clairvoyant" if cache.policy == OPTIMAL else cache.policy,
         policy_params=cache.policy_params,
@@ -263,12 +306,15 @@ def engine_params(scenario: Scenario, block_bytes: int) -> EngineParams:
 
 
 def tier_params(scenario: Scenario, block_bytes: int) -> tuple[TierParams, ...]:
-    """The cache tiers in blocks and bytes."""
+    """The cache tiers in blocks and bytes; the attention_dp ranks of a replica have equal shares of each."""
+    ranks = scenario.hardware.attention_dp
     return tuple(
         TierParams(
             t.name,
-            int(t.capacity_blocks or 0) if t.capacity_gib is None else int(t.capacity_gib * 2**30 // block_bytes),
-            t.bandwidth_gb_per_s * 1e9,
+            int(t.capacity_blocks or 0) // ranks
+            if t.capacity_gib is None
+            else int(t.capacity_gib / ranks * 2**30 // block_bytes),
+            t.bandwidth_gb_per_s * 1e9 / ranks,
             t.latency_s,
             block_bytes,
             t.write,

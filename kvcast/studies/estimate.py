@@ -23,6 +23,7 @@ import numpy as np
 from kvcast import api
 from kvcast.api import Result
 from kvcast.scenario.steady import is_mix, offered_per_s
+from sim.engines import engine_of
 from sim.measure.metrics import limits_of
 from sim.measure.money import PER_MILLION, money
 from sim.measure.verdict import all_stable, judge, named_limits, sample_in
@@ -69,7 +70,7 @@ def arriving(workload: Workload, params: EngineParams) -> Workload:
     if workload.after is None:
         return workload
     tokens = workload.prompt_tokens + workload.output_tokens
-    ends = (tokens > params.max_model_len) | (tokens > params.kv_blocks * params.block_size)
+    ends = (tokens > params.max_model_len) | ~engine_of(params).holds(params, tokens)
     gone, after = np.zeros(len(workload), bool), workload.after.tolist()
     for r in np.flatnonzero(workload.after >= 0).tolist():  # after[r] < r: what it waits for is settled
         gone[r] = gone[after[r]] or ends[after[r]]
@@ -119,7 +120,7 @@ def _rates(prepared: api.Prepared, workload: Workload, results: Sequence[Result]
     else:
         come_per_s = len(workload) / span_s(workload, _mean(results, "e2e_s"))
     summaries = [r.report.summary for r in results]
-    price, gpus = results[0].scenario.cost.gpu_hour_usd, summaries[0]["replicas"] * summaries[0]["tensor_parallel"]
+    price, gpus = results[0].scenario.cost.gpu_hour_usd, summaries[0]["replicas"] * summaries[0]["gpus_per_replica"]
     bill = money(None if price is None else gpus * price, come_per_s, workload.prompt_tokens, workload.output_tokens)
     return {"goodput_per_s": come_per_s * _good_share(summaries), **{key: bill[key] for key in PER_MILLION}}
 

@@ -44,7 +44,7 @@ def explain(scenario: Scenario, policies: Sequence[str] | None = None, causes: i
     prepared = api.prepare(scenario)
     result = api.run(
         prepared,
-        record_cache=_has_optimum(prepared.scenario),
+        record_cache=_has_optimum(prepared.scenario, bool(prepared.resolved.params.kv_groups)),
         on_clock=text.clock(f"simulating {len(prepared.workload):,} requests", 0, 1 + causes),
     )
     resolved, summary = _reopened(result.scenario, scenario), result.report.summary
@@ -87,8 +87,9 @@ def _reopened(resolved: Scenario, given: Scenario) -> Scenario:
     return replace(resolved, engine=replace(resolved.engine, max_model_len=given.engine.max_model_len))
 
 
-def _has_optimum(scenario: Scenario) -> bool:
-    return engine_of(scenario.engine).has_optimum and scenario.cache.enabled and not scenario.cache.tiers
+def _has_optimum(scenario: Scenario, hybrid: bool) -> bool:
+    one_cache = scenario.hardware.attention_dp == 1 and not scenario.cache.tiers and not hybrid
+    return engine_of(scenario.engine).has_optimum and scenario.cache.enabled and one_cache
 
 
 def missed(row: dict[str, Any]) -> dict[str, int | None]:

@@ -29,6 +29,8 @@ HOST_TIER = TierConfig(name="host", bandwidth_gb_per_s=50.0, capacity_gib=256.0)
 """Host memory over PCIe 5.0 x16: 64 GB/s on paper."""
 NOT_A_ROUTER = "random"
 """A baseline to compare with, nothing to change to."""
+DENSE = -1
+GROUPS_LRU = "layers with a window or a state are simulated with the engine's own cache only"
 LEAST_STEP_TOKENS, LEAST_SEQUENCES, BLOCK = 256, 8, 16
 
 
@@ -79,10 +81,17 @@ def _cache_on(given: Given) -> Made:
     return [given.change("prefix cache on", {"cache.enabled": True})]
 
 
+def _has_groups(given: Given) -> bool:
+    """Whether its layers keep different things, in KV groups of their own."""
+    return bool(api.resolve(given.resolved).params.kv_groups)
+
+
 def _another_policy(given: Given) -> Made:
     old, own = given.scenario.cache.policy, given.scenario.cache.policy_params
     if not given.scenario.cache.enabled:
         return "the prefix cache is off"
+    if _has_groups(given):
+        return GROUPS_LRU
     native = engine_of(given.resolved.engine).own_policies
     reset: dict[str, Any] = {"cache.policy_params": {}} if own else {}
     return [
@@ -103,6 +112,8 @@ def _host_tier(given: Given) -> Made:
         return "the prefix cache is off"
     if given.scenario.cache.tiers:
         return "it has a tier"
+    if _has_groups(given):
+        return GROUPS_LRU
     size = f"{HOST_TIER.capacity_gib:g} GiB"
     asks = f"{size} of host memory a replica at {HOST_TIER.bandwidth_gb_per_s:g} GB/s, and KV offloading"
     return [given.change(f"a cache tier in host memory, {size}", {"cache.tiers": (HOST_TIER,)}, asks)]
@@ -141,6 +152,8 @@ def _another_router(given: Given) -> Made:
 
 def _another_width(given: Given) -> Made:
     """Another number of GPUs a replica, the same number in all; with a profile made for it."""
+    if not given.scenario.hardware.layout.plain:
+        return f"replicas of {given.scenario.hardware.layout}, not of tensor parallel alone"
     old = given.scenario.hardware.tensor_parallel
     gpus = old * given.scenario.cluster.replicas
     profiles = {new: _profile_at(given.scenario, new) for new in WIDTHS if new != old and gpus % new == 0}
@@ -228,6 +241,14 @@ def _smaller_blocks(given: Given, new: int, asks_for: str = "") -> Change:
     return given.change(words, {"engine.block_size": new, "engine.kv_blocks": blocks}, asks_for)
 
 
+def _keep_more(given: Given) -> Made:
+    """More of what layers with a window or a state need to be hit again."""
+    if given.scenario.engine.prefix_cache_retention_interval == DENSE:
+        return "they keep everything they can"
+    words = "layers with a window or a state keep all they can (prefix_cache_retention_interval null)"
+    return [given.change(words, {"engine.prefix_cache_retention_interval": DENSE})]
+
+
 def _more_memory(given: Given) -> Made:
     old = given.resolved.engine.kv_blocks or 0
     asks = "that memory: a larger GPU, more GPUs a replica, or a smaller KV type"
@@ -247,6 +268,7 @@ LEVERS = (
     Lever("layers that change", QUALITY, ("changed_earlier",), steady_layers),
     Lever("a host tier", HARDWARE, (ADVICE,), _host_tier),
     Lever("larger tiers", HARDWARE, ("evicted",), _larger_tiers),
+    Lever("retention", FREE, ("window",), _keep_more),
     Lever("more KV memory", HARDWARE, ("evicted_memory", "evicted"), _more_memory),
     Lever("more replicas", HARDWARE, ("evicted_memory", "evicted"), _more_replicas),
     Lever("blocks of 16", FREE, (ADVICE,), _common_blocks),

@@ -62,12 +62,9 @@ def curve(scenario: Scenario, kv_blocks: Sequence[int] | None = None, most: int 
         raise InputError(
             "[slo] attainment is missing: equal attainment needs a target, such as --set slo.attainment=0.95"
         )
-    whole = api.resolve(scenario).scenario.engine.kv_blocks or 0
-    least = (
-        -(-(scenario.engine.max_model_len or 0) // scenario.engine.block_size)
-        if engine_of(scenario.engine).whole_context
-        else 0
-    )
+    memory, whole = (resolved := api.resolve(scenario)).memory, resolved.scenario.engine.kv_blocks or 0
+    given = scenario.engine.max_model_len
+    least = memory.needs(given) if given and engine_of(scenario.engine).whole_context else 0
     sizes = sorted(kv_blocks or {max(int(whole * share), 1) for share in SHARES if whole * share >= least})
     scenario = _windowed(scenario, sizes)
     workload = api.load_workload(scenario.workload, scenario.seed)
@@ -110,13 +107,12 @@ def _point(scenario: Scenario, workload: Workload, blocks: int, cached: bool, gu
 
     replicas = fewest(meets, min(max(guess, 1), most), most)
     resolved = api.resolve(sized)
-    tp, price = scenario.hardware.tensor_parallel, scenario.cost.gpu_hour_usd
-    per_token = resolved.model.kv_bytes_per_token(str(resolved.scenario.model.kv_dtype), tp)
-    gpus = None if replicas is None else replicas * tp
+    price = scenario.cost.gpu_hour_usd
+    gpus = None if replicas is None else replicas * scenario.hardware.gpus
     return Point(
         cached,
         blocks,
-        blocks * scenario.engine.block_size * per_token / GIB,
+        blocks * resolved.memory.block_bytes / GIB,
         replicas,
         gpus,
         None if gpus is None or price is None else gpus * price,

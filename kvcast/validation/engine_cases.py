@@ -32,7 +32,7 @@ from workloads.readers.engine_case import read_case, to_workload, unknown_settin
 
 FOLDERS = ("engine_cases_v2", "engine_modes")
 """Of the reference data."""
-NOT_SIMULATED = {"sliding_window": "sliding window", "kv_cache_groups": "layers with KV groups of their own"}
+NOT_SIMULATED = {"prefix_match_unit": "prefix_match_unit, hits inside a block"}
 """Settings of modes, and what they are called."""
 EXPECTED = (
     "id",
@@ -200,20 +200,37 @@ def _queue_differences(scheduler: Any, ids: list[int], summary: dict[str, Any]) 
     want, cache = summary.get("final_free_queue"), scheduler.cache
     if scheduler.p.policy != "lru":
         return  # no other cache is a queue
+    named_by = _names(scheduler, ids)
     got = [None] * cache.blank + (cache.free_queue() if scheduler.p.caching else [])
     unique = len(set(filter(None, got)))
     if summary.get("final_unique_cached_hashes", unique) != unique:
         yield f"final_unique_cached_hashes expected {summary['final_unique_cached_hashes']}, got {unique}"
     if want is None:
         return
-    paths = {request: scheduler.paths.build(row) for row, request in enumerate(ids)}
     if len(want) != len(got):
         yield f"free queue at the end: expected {len(want)} blocks, got {len(got)}"
     for place, (block, told) in enumerate(zip(got, want, strict=False)):
-        named = None if told is None else _block(paths.get(told[0], []), told[1])
+        named = None if told is None else named_by(*told)
         if block != named or (told is not None and named is None):
             yield f"free queue at the end: place {place} is not {told or 'empty'}"
             return
+
+
+def _names(scheduler: Any, ids: list[int]) -> Callable[..., tuple[int, int] | None]:
+    """(node, block) that a case names by a request and an index, with several KV groups by a request, the tokens up to
+    the block's end, and a group."""
+    row_of = {request: row for row, request in enumerate(ids)}
+    if not hasattr(scheduler, "group_paths"):
+        paths = {request: scheduler.paths.build(row) for request, row in row_of.items()}
+        return lambda request, index: _block(paths.get(request, []), index)
+    rules = scheduler.cache.rules
+    grouped = {request: scheduler.group_paths.build(row) for request, row in row_of.items()}
+
+    def name(request: int, index: int, group: int | None = None) -> tuple[int, int] | None:
+        block = index if group is None else index // rules[group].b - 1
+        return _block(grouped[request][group or 0], block) if request in grouped else None
+
+    return name
 
 
 def _block(path: list[tuple[int, int]], index: int) -> tuple[int, int] | None:

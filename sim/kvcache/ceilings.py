@@ -27,6 +27,11 @@ class Seen:
             if self.fleet.get(node_id, 0) < hi:
                 self.fleet[node_id] = hi
 
+    def enter_here(self, node_id: int, hi: int) -> None:
+        """What other replicas learn of later."""
+        if node_id < self._n_shared and self.here.get(node_id, 0) < hi:
+            self.here[node_id] = hi
+
     def enter_elsewhere(self, node_id: int, hi: int) -> None:
         """On another replica."""
         if self.fleet.get(node_id, 0) < hi:

@@ -2,8 +2,11 @@
 
 The one idea: a prompt's causes are consecutive stretches of it, so a few depths per request say everything:
 
-    0 .. hit .. replica ceiling .. fleet ceiling .. under way .. under another tenant .. last full block .. prompt
-      hit   evicted       other replica     in flight       other tenant    changed or cold    partial block
+    0 .. hit .. kept .. replica ceiling .. fleet ceiling .. under way .. another tenant's .. last full block .. prompt
+      hit  evicted window        other replica    in flight     other tenant     changed or cold     partial block
+
+Kept is what would be hit with endless memory: layers with a window or a state keep less than every block, and there the
+rest up to the replica's ceiling is `window`.
 
 Shared text rarely ends with a block: its last tokens, whose block goes on with other text, are `partial_block` too, and
 `shared_partial` says how many of that cause's tokens an earlier request had computed: with blocks of one token all but
@@ -17,6 +20,7 @@ reported apart (`recomputed_tokens`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +32,7 @@ CAUSES = (
     "partial_block",
     "in_flight",
     "other_replica",
+    "window",
     "evicted",
     "cache_off",
     "other_tenant",
@@ -61,12 +66,13 @@ def miss_causes(
     block = rec.block_size
     admitted = ~np.isnan(rec.admit_s)
     prompt = np.where(admitted, workload.prompt_tokens, 0)
-    hit, replica, fleet = (
+    hit, replica, fleet, window = (
         np.where(admitted, c, 0).astype(np.int64)
-        for c in (rec.hit_tokens, rec.ceiling_replica_tokens, rec.ceiling_fleet_tokens)
+        for c in (rec.hit_tokens, rec.ceiling_replica_tokens, rec.ceiling_fleet_tokens, rec.window_tokens)
     )
     full = np.where(admitted, (prompt - 1) // block * block, 0)
     _check_order(hit, replica, fleet, full)
+    kept = np.maximum(hit, replica - window)
 
     history = _History(rec, workload, fleet, admitted)
     own_text, twin = history.depth_seen(None), workload.tree.twin
@@ -82,12 +88,13 @@ def miss_causes(
         "in_flight": [(fleet, under_way)],
         "other_replica": [(replica, fleet)],
         "partial_block": [(full, prompt), (tenant, text)],
-        "evicted": [(hit, replica if caching else hit)],
+        "window": [(kept if caching else replica, replica)],
+        "evicted": [(hit, kept if caching else hit)],
         "cache_off": [(hit, hit if caching else replica)],
         "other_tenant": [(under_way, tenant)],
         "cold": [(text, full)],
     }
-    tokens = {name: sum(b - a for a, b in spans) for name, spans in stretch.items() if name != "hit"}
+    tokens: dict[str, Any] = {name: sum(b - a for a, b in spans) for name, spans in stretch.items() if name != "hit"}
     tokens["changed_earlier"] = changed
     tokens["cold"] = tokens["cold"] - changed
 

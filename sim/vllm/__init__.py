@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from calibrate.kv_groups import FULL
 from calibrate.latency import engine_defaults
 from sim.engine import Common, Engine
 from sim.kvcache import policies
 from sim.kvcache.base import BlockCache
 from sim.kvcache.ceilings import UnderWay
 from sim.kvcache.clairvoyant import ClairvoyantCache, Forecast
+from sim.kvcache.groups.cache import HybridCache
+from sim.kvcache.groups.paths import GroupPaths
+from sim.kvcache.groups.rules import caps_of, rules_of
 from sim.kvcache.no_cache import NoCache
 from sim.kvcache.observed import observe
 from sim.kvcache.ranked import RankedCache
 from sim.kvcache.release_order import ReleaseOrderCache
 from sim.kvcache.tiers import Tiers
 from sim.scenario import EngineConfig, EngineParams
+from sim.vllm.hybrid import HybridScheduler
 from sim.vllm.scheduler import VllmScheduler
 from workloads.errors import InputError
 
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
     from calibrate.profile import DeviceProfile
 
 CLAIRVOYANT = "clairvoyant"
+NOT_HYBRID = "engine.disable_hybrid_kv_cache_manager = true takes them all as full attention"
 
 
 def check(params: EngineParams, record_cache: bool) -> None:
@@ -38,6 +46,23 @@ def check(params: EngineParams, record_cache: bool) -> None:
     ):
         if params.tiers and wrong:
             raise InputError(f"[cache] tiers with {what}")
+    _check_groups(params, record_cache)
+
+
+def _check_groups(params: EngineParams, record_cache: bool) -> None:
+    """Raise InputError for what is not known of several kinds of layers."""
+    for wrong, what in (
+        (params.policy != "lru" and params.caching, f"policy = {params.policy!r}: expected 'lru'"),
+        (bool(params.tiers), "tiers: expected none"),
+        (record_cache, "an optimum: it is defined for layers that keep everything"),
+    ):
+        if hybrid(params) and wrong:
+            raise InputError(f"[cache] {what}, with layers that keep a window or a state ({NOT_HYBRID})")
+
+
+def hybrid(params: EngineParams) -> bool:
+    """Whether not all layers keep everything, or they are more than one group."""
+    return len(params.kv_groups) > 1 or any(group.kind != FULL for group in params.kv_groups)
 
 
 def problems(keys: EngineConfig | EngineParams) -> Iterator[str]:
@@ -65,6 +90,9 @@ def walks_chains(params: EngineParams) -> bool:
 
 def holds(params: EngineParams, tokens: Any) -> Any:
     """The last token's KV is never computed."""
+    if hybrid(params):
+        each = zip(rules_of(params), caps_of(params), strict=True)
+        return sum(np.minimum(-(-(tokens - 1) // r.b), cap) for r, cap in each) <= params.kv_blocks
     return -(-(tokens - 1) // params.block_size) <= params.kv_blocks
 
 
@@ -83,6 +111,8 @@ def host_mode(keys: EngineConfig | EngineParams) -> str:
 
 def fleet(common: Common) -> Callable[[int], VllmScheduler]:
     params = common.params
+    if hybrid(params):
+        return _hybrid_fleet(common)
     under_way = UnderWay() if common.replicas > 1 else None
     knows = params.caching and params.policy == CLAIRVOYANT
     forecast = Forecast(common.workload, params) if knows else None
@@ -96,6 +126,19 @@ def fleet(common: Common) -> Callable[[int], VllmScheduler]:
             observe(cache, common.cache_events[index])
         tiers = Tiers(params.tiers, common.prefill_s, params.block_size) if params.tiers else None
         return VllmScheduler(params, cache, common.paths, common.log, tiers)
+
+    return scheduler
+
+
+def _hybrid_fleet(common: Common) -> Callable[[int], VllmScheduler]:
+    params, rules = common.params, rules_of(common.params)
+    group_paths = GroupPaths(common.workload, rules)
+
+    def scheduler(index: int) -> VllmScheduler:
+        size = (params.kv_blocks, rules, len(common.workload.tree), common.fleet_seen)
+        cache = HybridCache(*size, params.caching)
+        cache.replica, cache.seen.here = index, common.seen[index]
+        return HybridScheduler(params, cache, common.paths, group_paths, common.log)
 
     return scheduler
 
@@ -128,6 +171,7 @@ ENGINE = Engine(
     own_policies=("lru",),
     try_policies=("lru", "lfu", "s3fifo", "gdsf"),
     whole_context=True,
+    has_groups=True,
     has_tiers=True,
     has_optimum=True,
     has_oracle=True,

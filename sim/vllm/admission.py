@@ -17,18 +17,20 @@ if TYPE_CHECKING:
 def admit(s: VllmScheduler) -> None:
     """Until one does not fit. One whose LoRA adapter finds no slot is passed by."""
     skipped: list[Request] = []
-    while s.budget > 0 and len(s.running) < s.most_running and len(s.waiting) and not s.deferring:
+    while s.budget > 0 and len(s.running) < s.most_running and len(s.waiting):
         r = s.waiting.head()
         if r is s.blocked and _still_blocked(s):
             break
-        if _finds_no_lora_slot(s, r):
+        if finds_no_lora_slot(s, r):
             skipped.append(s.waiting.pop())
             continue
         tokens = _fit(s, r)
         if not tokens:
             break
         s.waiting.pop()
-        _start(s, r, tokens)
+        start(s, r, tokens)
+    if not s.deferring:
+        s.left_waiting = len(s.waiting) > 0
     for r in reversed(skipped):
         s.waiting.put_back(r)
     s.steady = not skipped and _nobody_joins(s)
@@ -39,7 +41,7 @@ def _still_blocked(s: VllmScheduler) -> bool:
     return bool(s.running) and not s.blocked_written and s.p.reserve_full_isl and s.cache.free < s.blocked_need
 
 
-def _finds_no_lora_slot(s: VllmScheduler, r: Request) -> bool:
+def finds_no_lora_slot(s: VllmScheduler, r: Request) -> bool:
     return r.lora >= 0 and 0 < s.p.max_loras <= len(s.loras) and r.lora not in s.loras
 
 
@@ -50,6 +52,8 @@ def _fit(s: VllmScheduler, r: Request) -> int:
     hit, idle, handles = cache.lookup(r.path, limit)
     load = s.loader.plan(r, hit, limit, s.now_s) if s.loader is not None else None
     start = hit + load.total if load is not None else hit
+    if s.deferring and r.known - start * b > 1:
+        return 0
     tokens = s.chunk(r.known - start * b)
     upto = r.known if s.p.reserve_full_isl else start * b + tokens
     need = -(-upto // b) - hit + idle + (s.watermark if s.running else 0)
@@ -75,7 +79,7 @@ def _record_hit(s: VllmScheduler, r: Request, hit: int, limit: int) -> None:
         s.log.hit(r, hit * s.b, own * s.b, fleet * s.b)
 
 
-def _start(s: VllmScheduler, r: Request, tokens: int) -> None:
+def start(s: VllmScheduler, r: Request, tokens: int) -> None:
     """Give r a place in the batch, and its first chunk unless it loads."""
     s.log.admitted(r, s.now_s)
     r.order = s.admitted
@@ -90,6 +94,7 @@ def _start(s: VllmScheduler, r: Request, tokens: int) -> None:
         s.loading.append(r)
     else:
         s.prefills.append(r)
+        s.carries_prompts |= r.known - r.computed > 1
         s.budget -= tokens
         s.allocate(r, tokens)
     s.cache.start_writing(r)

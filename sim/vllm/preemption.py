@@ -28,7 +28,7 @@ def advance_in_order(s: VllmScheduler) -> None:
             s.budget -= tokens
             _advance(s, r, tokens)
     if s.decoded or s.chunks or not s.preempted:
-        _end_walk(s)
+        end_walk(s)
 
 
 def _make_room(s: VllmScheduler, r: Request, tokens: int) -> bool:
@@ -38,14 +38,14 @@ def _make_room(s: VllmScheduler, r: Request, tokens: int) -> bool:
         held = -(-computed // s.b) if r.decoding else r.held
         if -(-(computed + tokens) // s.b) - held <= s.cache.free:
             return True
-        victim = _victim(s)
-        _take_back(s, victim)
+        victim = chosen(s)
+        take_back(s, victim)
         preempt(s, victim)
         if victim is r:
             return False
 
 
-def _victim(s: VllmScheduler) -> Request:
+def chosen(s: VllmScheduler) -> Request:
     """Whom to preempt: the last admitted, the least urgent, or who loses the fewest computed tokens (vLLM PR 53723)."""
     if s.p.preemption_victim == "lcf":
         given = dict(s.chunks)
@@ -57,6 +57,7 @@ def _victim(s: VllmScheduler) -> Request:
 
 def _advance(s: VllmScheduler, r: Request, tokens: int) -> None:
     if not r.decoding:
+        s.carries_prompts = True
         s.allocate(r, tokens)
         return
     if (s.steps - r.base) % s.b == 0:
@@ -70,7 +71,7 @@ def _advance(s: VllmScheduler, r: Request, tokens: int) -> None:
     s.decoded_base += r.base
 
 
-def _take_back(s: VllmScheduler, victim: Request) -> None:
+def take_back(s: VllmScheduler, victim: Request) -> None:
     """Return to the budget what this step had already given a victim (nothing when it is the last admitted)."""
     if victim.ahead:
         s.decoded -= 1
@@ -120,7 +121,7 @@ def _stop_decoding(s: VllmScheduler, r: Request, computed: int) -> None:
     r.decoding = False
 
 
-def _end_walk(s: VllmScheduler) -> None:
+def end_walk(s: VllmScheduler) -> None:
     """Decodes left out of the step are shifted by one, the others have advanced."""
     decodes = [r for r in s.running if r.decoding]
     s.left_out = [r for r in decodes if not r.ahead]

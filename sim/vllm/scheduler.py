@@ -64,6 +64,9 @@ class VllmScheduler:
         self.threshold = 0  # longest chunk while others are there; 0: any
         self.deferring = False  # no prompt is computed
         self.left_waiting = False  # by the last step that might compute any
+        self.executed = 0  # steps
+        self.last_prefill = -params.prefill_schedule_interval  # of them, the last that computed prompts
+        self.carries_prompts = False  # the present one does
         self.chunks: list[tuple[Request, int]] = []  # prefill tokens
         self.decoded = 0
         self.decoded_base = 0  # sum of base over the decodes of this step
@@ -128,11 +131,12 @@ class VllmScheduler:
             preemption.advance_in_order(self)
         if not self.preempted:
             admission.admit(self)
-        if not self.deferring:
-            self.left_waiting = len(self.waiting) > 0
         if self.loader is not None and self.prefetches and self.loader.prefetch(self.waiting, now_s):
             self.changed, self.steady = True, False
         if self.decoded or self.chunks:
+            self.executed += 1
+            if self.carries_prompts:
+                self.last_prefill = self.executed
             return True
         if not self.preempted:
             self.steps = self.cache.steps = self.steps - 1  # it was no step
@@ -146,7 +150,8 @@ class VllmScheduler:
         self.steady = False
         self.budget = self.p.max_num_batched_tokens
         self.threshold = self._threshold()
-        self.deferring = self._defers()
+        self.carries_prompts = False
+        self.deferring = self.p.prefill_schedule_interval > 1 and self._defers()
         if self.loading:
             self._take_in(now_s)
 
@@ -159,9 +164,10 @@ class VllmScheduler:
         return max(threshold, self.budget // present) if self.p.long_prefill_token_threshold_adaptive else threshold
 
     def _defers(self) -> bool:
-        """Whether this step leaves prompts to a later one, for the decodes' sake (prefill_schedule_interval)."""
-        interval = self.p.prefill_schedule_interval
-        return interval > 1 and self.steps % interval > 0 and self.decodes.n > 0 and not self.left_waiting
+        """Whether this step leaves prompts to a later one, for the decodes' sake: so many steps have not passed since
+        one that computed some, and its like left nobody waiting."""
+        soon = self.executed + 1 - self.last_prefill < self.p.prefill_schedule_interval
+        return soon and not self.left_waiting and bool(self.decodes.n or self.ending)
 
     def _take_in(self, now_s: float) -> None:
         """Requests whose loads have arrived prefill from this step on, in their place in the running order."""
@@ -198,6 +204,7 @@ class VllmScheduler:
         self.budget -= self.decoded
         for r, tokens in chunks:
             self.budget -= tokens
+            self.carries_prompts = True
             self.allocate(r, tokens)
 
     def chunk(self, remaining: int) -> int:
@@ -328,6 +335,7 @@ class VllmScheduler:
 
     # -- log and state ----------------------------------------------------------------------------------------------
     def begin_at(self, steps: int) -> None:
+        assert not self.decodes.n  # what they have computed goes by the steps
         self.steps = self.cache.steps = steps
 
     def unfinished(self) -> list[int]:

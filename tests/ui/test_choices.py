@@ -71,3 +71,16 @@ def test_a_config_of_ones_own_is_uploaded_and_run(session):
         words = session.words()
         assert says in words
         assert "/uploads/" not in words, "no path of the server"
+
+
+def test_prices_are_one_list_that_the_plan_asks_for_by_gpu(session):
+    state = session.at.session_state
+    choose(session, "model", "llama-3.1-8b")
+    session.at = session.at.multiselect(key="plan.gpus").set_value(["b200"]).run()
+    assert session.at.number_input(key="plan.price.h200").value == state["price"] == 4.0
+    session.at = session.at.number_input(key="plan.price.b200").set_value(6.0).run()
+    session.at = session.at.number_input(key="plan.price.h200").set_value(3.5).run()
+    assert not session.at.exception
+    assert (state["prices"], state["price"]) == ({"b200": 6.0, "h200": 3.5}, 3.5)
+    asked = [b.key for b in session.at.button if (b.key or "").startswith("start Find")]
+    assert asked == ["start Find the fewest GPUs plan --vary hardware.gpu=b200,h200"]

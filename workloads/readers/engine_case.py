@@ -73,8 +73,14 @@ _SGLANG_PARAMS = {
 """The same for SGLang; what needs more than a new name is in `_sglang_params`."""
 _SGLANG_OTHERS = ("capacity_tokens", "disable_cache", "use_priority", "overlap")
 
-_FEATURES = ("sliding_window", "swa_only")
+_FEATURES = ("sliding_window", "swa_only", "prefix_match_unit", "mamba_cache_mode")
 """Keys that name whole features; whoever replays a case decides on them."""
+_GROUPED = ("kv_cache_groups", "prefix_cache_retention_interval")
+_PLANNED = ("layers", "scheduler_block_size", "hash_block_size", "_shape", "lora")
+"""What the groups were made of, and what follows from them."""
+_KINDS_OF_GROUP = {"full": "full", "sliding_window": "window", "chunked_local": "chunked", "mamba": "state"}
+DENSE = -1
+"""A retention interval of null."""
 
 
 def read_case(path: Path) -> dict[str, Any]:
@@ -165,7 +171,11 @@ LOWEST_PRIORITY = -(2**63)
 
 def unknown_settings(case: dict[str, Any]) -> list[str]:
     """Config keys that no field of EngineParams stands for, and request fields that are not read."""
-    known = (*_SGLANG_PARAMS, *_SGLANG_OTHERS) if case["engine"] == "sglang" else (*_PARAMS, *_FEATURES)
+    known = (
+        (*_SGLANG_PARAMS, *_SGLANG_OTHERS)
+        if case["engine"] == "sglang"
+        else (*_PARAMS, *_FEATURES, *_GROUPED, *_PLANNED)
+    )
     config = [f"config {key}" for key in case["config"] if key not in known]
     return config + sorted({f"request field {key}" for r in case["requests"] for key in r if key not in _REQUEST})
 
@@ -196,8 +206,39 @@ def to_workload(case: dict[str, Any]) -> tuple[Workload, dict[str, Any]]:
     counted: dict[str, Any] = {"calls_ahead": False}  # an arrival step is the call that sees it
     if sglang:
         return workload, counted | _sglang_params(config)
+    counted |= _groups(case)
     counted["async_scheduling"] = False  # recorded were synchronous schedulers, but where a case says otherwise
     return workload, counted | {_PARAMS[key]: value for key, value in config.items() if key in _PARAMS}
+
+
+def _groups(case: dict[str, Any]) -> dict[str, Any]:
+    """The KV groups of a case, (kind, block size, window, layers) each. A case of before there were any names its
+    window alone, and was recorded dense."""
+    config = case["config"]
+    if config.get("sliding_window") and not config.get("kv_cache_groups"):
+        sizes = {"block_size": config["block_size"]}
+        groups = [{"type": "sliding_window", "sliding_window": config["sliding_window"], **sizes}]
+        groups += [] if config.get("swa_only") else [{"type": "full", **sizes}]
+        interval = config.get("prefix_cache_retention_interval")
+    else:
+        groups, interval = config.get("kv_cache_groups") or [], config.get("prefix_cache_retention_interval", 0)
+    if not groups:
+        return {}
+    return {
+        "kv_groups": tuple(_group(case, g) for g in groups),
+        "prefix_cache_retention_interval": _or(interval, DENSE),
+    }
+
+
+def _group(case: dict[str, Any], g: Any) -> tuple[str, int, int, int]:
+    kind = _KINDS_OF_GROUP.get(str(g.get("type"))) if isinstance(g, dict) else None
+    window = _or(g.get("sliding_window"), g.get("attention_chunk_size") or 0) if kind else 0
+    if kind is None or not _whole(g.get("block_size"), 1) or not _whole(window, int(kind in ("window", "chunked"))):
+        expected = f"an object with a type ({', '.join(_KINDS_OF_GROUP)}), its block_size and window"
+        raise InputError(
+            f"{case.get('case', 'engine case')}: config kv_cache_groups: {str(g)[:60]}, expected {expected}"
+        )
+    return kind, g["block_size"], window, g.get("layers", 0)
 
 
 def _or(value: int | None, default: int) -> int:

@@ -302,6 +302,15 @@ def cost(place: Any) -> CostConfig:
     return cost_of(listed, state["gpu"])
 
 
+def give_price(gpu: str, key: str) -> None:
+    """Put the price that a field of the session holds into the list, and into the sidebar where it is its GPU's."""
+    state = st.session_state
+    listed = {name: usd for name, usd in state["prices"].items() if name != gpu}
+    state["prices"] = listed if state[key] is None else {**listed, gpu: state[key]}
+    if gpu == state["gpu"]:
+        state["price"] = state[key]
+
+
 def cost_of(prices: dict[str, float], gpu: str) -> CostConfig:
     """One price is the scenario's own GPU's; several are a list."""
     if set(prices) <= {gpu}:
