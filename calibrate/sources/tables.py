@@ -154,12 +154,16 @@ def never_falling(line: Line) -> Line:
     return Line.through(line.knots, np.maximum.accumulate(line.values).tolist(), last_slope=line.slopes[-1])
 
 
-def above(line: Line, floor: Line) -> Line:
-    """The line, raised to another where it lies below it at one of the points of either or where their ends go."""
-    knots = sorted({*line.knots, *floor.knots})
-    return Line.through(
-        knots, [max(line.at(x), floor.at(x)) for x in knots], last_slope=max(line.slopes[-1], floor.slopes[-1])
-    )
+def rising(lines: list[Line]) -> list[Line]:
+    """The lines, none below the one before it: where noise lets one be, both are levelled there."""
+    knots = sorted({x for line in lines for x in line.knots})
+    grid = [[line.at(x) for x in knots] for line in lines]
+    ends = [line.slopes[-1] for line in lines]
+    if all(a <= b for low, high in pairwise(grid) for a, b in zip(low, high, strict=True)) and ends == sorted(ends):
+        return lines
+    columns = [levelled(column) for column in zip(*grid, strict=True)]
+    rows = zip(*columns, strict=True)
+    return [Line.through(knots, row, last_slope=end) for row, end in zip(rows, levelled(ends), strict=True)]
 
 
 def sum_of_lines(operators: Sequence[dict[str, Any]], axis: str) -> Line:
@@ -235,8 +239,7 @@ class DecodeTable:
             slopes = [*line.slopes[:-1], max(line.slopes[-1], batch * kv_token_s)]
             self.lines.append(Line(line.knots, line.values, slopes))
             self.limits.append(measured[-1][0])
-        for i in range(1, len(self.lines)):
-            self.lines[i] = above(self.lines[i], self.lines[i - 1])
+        self.lines = rising(self.lines)
         self.limits = [float(limit) for limit in table.get("measured_context", self.limits)]
         sums = [b * limit for b, limit in zip(self.batches, self.limits, strict=True)]
         self._sum_limit = Line.through(self.batches, sums, last_slope=0.0)
