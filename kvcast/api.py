@@ -200,7 +200,7 @@ def _bill(scenario: Scenario, workload: Workload, report: Report) -> dict[str, f
     )
     if offered is None or price is None or not is_mix(scenario):
         return None
-    gpus = report.summary.get("replicas_held", scenario.cluster.replicas) * scenario.hardware.tensor_parallel
+    gpus = report.summary.get("replicas_held", scenario.cluster.replicas) * scenario.hardware.gpus
     return money(gpus * price, offered, workload.prompt_tokens[inside], workload.output_tokens[inside])
 
 
@@ -221,7 +221,7 @@ def step_work(resolved: Resolved) -> StepWork:
     from calibrate.utilization import StepWork
 
     given = resolved.scenario
-    return StepWork(resolved.model, given.model.dtype, str(given.model.kv_dtype), given.hardware.tensor_parallel)
+    return StepWork(resolved.model, given.model.dtype, str(given.model.kv_dtype), given.hardware.layout)
 
 
 def prefill_flops(model: ModelSpec) -> Callable[..., Any]:

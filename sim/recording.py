@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -200,6 +201,12 @@ class TierUse:
     dropped_blocks: int  #: given away for lack of room
     stored_blocks: int  #: at the end
     link_busy_s: float  #: seconds its link was loading, latency included
+
+
+def summed_use(uses: Sequence[TierUse]) -> TierUse:
+    """What a tier of several schedulers did, together."""
+    names = ("loaded_blocks", "written_blocks", "dropped_blocks", "stored_blocks", "link_busy_s")
+    return replace(uses[0], **{name: sum(getattr(use, name) for use in uses) for name in names})
 
 
 @dataclass(frozen=True)

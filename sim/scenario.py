@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from calibrate.kv_groups import KvGroup, token_count
+from calibrate.layout import ALL_TO_ALL, COLLECTIVES, NODE_GPUS, Layout
 from calibrate.link import LINKS
 from sim.fleet.router import meanings, name_of
 from workloads.config import WorkloadConfig
@@ -21,10 +22,10 @@ from workloads.limits import (
     FROM_SECOND_0,
     MAX_BLOCK_SIZE,
     MAX_COUNT,
-    MAX_GPUS,
     MAX_KV_BLOCKS,
     MAX_REPLICAS,
     MAX_SEED,
+    MAX_STAGES,
     MAX_US,
     MAX_WORKERS,
     MS,
@@ -87,7 +88,36 @@ class HardwareConfig:
         "h200-llama-3.1-8b-aic",
         "a bundled profile, a profile file, a folder of operator rows or tables, atlas:GPU, or roofline:GPU",
     )
-    tensor_parallel: int = key(1, "GPUs per replica", from_1(MAX_GPUS))
+    tensor_parallel: int = key(
+        1,
+        "GPUs that split every layer. A replica has tensor_parallel x attention_dp x pipeline_parallel GPUs (vLLM:"
+        " --tensor-parallel-size; SGLang's --tp-size is tensor_parallel x attention_dp)",
+        from_1(NODE_GPUS),
+    )
+    attention_dp: int = key(
+        1,
+        "data-parallel ranks of attention inside one engine, each with its own scheduler and KV, in lock-step; experts"
+        " are spread over the tensor_parallel x attention_dp GPUs, at most 8 (vLLM: --data-parallel-size of a mixture"
+        " of experts; SGLang: --dp-size with --enable-dp-attention)",
+        from_1(NODE_GPUS),
+    )
+    expert_parallel: bool = key(
+        False,
+        "whole experts on each of the tensor_parallel x attention_dp GPUs instead of a slice of every expert (vLLM:"
+        " --enable-expert-parallel)",
+    )
+    all_to_all: str = key(
+        COLLECTIVES,
+        "how tokens reach the experts of other attention_dp ranks: allgather_reducescatter (the engines' own default)"
+        " or DeepEP's kernels, which need expert_parallel (vLLM: --all2all-backend)",
+        choices=ALL_TO_ALL,
+    )
+    pipeline_parallel: int = key(
+        1,
+        "stages that the layers are dealt out to; as many batches are in flight (vLLM: --pipeline-parallel-size;"
+        " docs/profiles.md says what is not modelled)",
+        from_1(MAX_STAGES),
+    )
     gpu: str | None = key(
         None,
         "a GPU by name (h200), instead of profile: its bundled profile for the model, precision and width, else its"
@@ -108,6 +138,18 @@ class HardwareConfig:
         " model's shapes and the step's tokens",
         from_0(1e6),
     )
+
+    @property
+    def layout(self) -> Layout:
+        """How a replica spreads the model over its GPUs."""
+        return Layout(
+            self.tensor_parallel, self.pipeline_parallel, self.attention_dp, self.expert_parallel, self.all_to_all
+        )
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of a replica."""
+        return self.layout.gpus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +287,11 @@ class SchedulerConfig:
 class EngineConfig(SchedulerConfig):
     """The [engine] section: the scheduler's keys, and those whose default depends on the model and the GPU."""
 
-    kv_blocks: int | None = key(None, "KV blocks per replica; default: from the GPU's memory", from_1(MAX_KV_BLOCKS))
+    kv_blocks: int | None = key(
+        None,
+        "KV blocks per replica, or per attention_dp rank of one; default: from the GPU's memory",
+        from_1(MAX_KV_BLOCKS),
+    )
     max_num_seqs: int | None = key(None, "sequences running at once; default: the engine's for this GPU", COUNT)
     max_num_batched_tokens: int | None = key(
         None, "token budget of a step; default: the engine's for this GPU", TOKENS, engine=("vllm", "trtllm")
@@ -510,7 +556,8 @@ class TierParams:
 class EngineParams(SchedulerConfig):
     """One replica's engine with every default resolved: what the simulation itself reads."""
 
-    kv_blocks: int
+    kv_blocks: int  #: of one rank
+    ranks: int = 1  #: attention data-parallel ranks: each has a scheduler with all that is said here
     max_model_len: int = 131072
     max_num_seqs: int = 256  #: SGLang's max_running_requests
     max_num_batched_tokens: int = 8192

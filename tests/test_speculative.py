@@ -23,7 +23,7 @@ from kvcast.scenario.toml import dumps
 from kvcast.validation import engine_cases
 from sim.measure import metrics
 from sim.recording import COMPLETED
-from sim.scenario import EngineConfig, EngineParams, RunConfig, Speculation, SpeculativeConfig
+from sim.scenario import EngineConfig, EngineParams, HardwareConfig, RunConfig, Speculation, SpeculativeConfig
 from sim.simulate import run
 from sim.vllm.acceptance import Acceptances, expected_tokens
 from tests.worlds import LinearSteps, UnitSteps, plain, random_workload
@@ -248,6 +248,12 @@ def test_a_drafter_takes_memory_from_the_cache():
 def test_what_makes_no_sense_is_one_line(keys, line):
     with pytest.raises(InputError, match=re.escape(line)):
         resolve(scenario(**keys))
+
+
+@pytest.mark.parametrize("key", ["attention_dp", "pipeline_parallel"])
+def test_layouts_that_it_is_not_simulated_with_are_refused_by_name(key):
+    with pytest.raises(InputError, match=rf"method = 'eagle' with \[hardware\] {key} = 2"):
+        resolve(replace(scenario(), hardware=HardwareConfig(**{key: 2})))
 
 
 @pytest.mark.parametrize("keys", [{"semantics": "sglang"}, {"semantics": "trtllm"}])

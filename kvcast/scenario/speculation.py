@@ -34,6 +34,9 @@ def speculation_problems(scenario: Scenario) -> Iterator[str]:
             f"[speculative] method = {given.method!r} with [engine] semantics = {scenario.engine.semantics!r}: expected"
             f" semantics = {having('has_speculation')!r} with it"
         )
+    for name in ("attention_dp", "pipeline_parallel"):
+        if (n := getattr(scenario.hardware, name)) > 1:
+            yield f"[speculative] method = {given.method!r} with [hardware] {name} = {n}: expected {name} = 1 with it"
     if given.tokens is None:
         yield "[speculative] tokens is missing: expected how many tokens are drafted for a step"
     yield from _acceptance_problems(given.acceptance, given.tokens)
@@ -116,17 +119,16 @@ def draft_model(scenario: Scenario) -> ModelSpec:
     return bundled_model(str(scenario.speculative.draft_model))
 
 
-def draft_bytes(scenario: Scenario, model: ModelSpec, dtype: str, kv_dtype: str, tp: int) -> tuple[int, int]:
+def draft_bytes(scenario: Scenario, model: ModelSpec, dtype: str, kv_dtype: str) -> tuple[int, int]:
     """Bytes that the drafter takes on each GPU: of weights, and of KV for every token. A layer's are the model's mean
     layer's; its embedding and LM head are the model's own."""
-    from calibrate.layout import Layout
-
-    method = scenario.speculative.method
+    method, layout = scenario.speculative.method, scenario.hardware.layout
+    tp = layout.tensor_parallel
     if method == "draft":
         draft = draft_model(scenario)
         return draft.weight_bytes(draft.weight_dtype(dtype), tp), draft.kv_bytes_per_token(kv_dtype, tp)
     if method not in ("eagle", "mtp"):
         return 0, 0
-    parts = model.weights(dtype, Layout(tp))
+    parts = model.weights(dtype, layout)
     layers = sum(size for name, size in parts.items() if name not in ("embedding", "head"))
     return layers // model.layers, model.kv_bytes_per_token(kv_dtype, tp) // model.layers

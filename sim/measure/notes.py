@@ -68,6 +68,8 @@ def notes(
             "the workload says nothing about shared text: every hit rate is 0 because it is unknown, not because"
             " nothing is shared"
         )
+    if scenario.hardware.layout.caution:
+        notes.append(scenario.hardware.layout.caution)
     if summary["step_flops"] is not None and summary["peaks"] is None:
         notes.append("MFU and MBU unknown: no data-sheet peaks for this profile's device and type")
     unnamed = sorted({s for s in workload.class_slo if s and s not in scenario.slo.classes})

@@ -114,7 +114,7 @@ def build_report(
 
         evicted = evicted_parts(rec, workload, *grouping)
     stability = stability_of(rec, workload, window)
-    gpus, held = scenario.hardware.tensor_parallel, replicas_held(rec, window.start_s, window.end_s)
+    gpus, held = scenario.hardware.gpus, replicas_held(rec, window.start_s, window.end_s)
     computed = workload.prompt_tokens - rec.hit_tokens + rec.recomputed_tokens
     gpu_s = busy_gpu_s(rec, np.where(admitted, computed, 0).astype(np.int64), gpus)
     output_tokens = metrics.tokens_emitted(rec, window)
@@ -188,7 +188,9 @@ def build_report(
         "cost": cost,
         "replicas": len(rec.steps),
         **({} if rec.retries is None else {"replicas_held": held, "retries": int(rec.retries[inside].sum())}),
-        "tensor_parallel": gpus,
+        "tensor_parallel": scenario.hardware.tensor_parallel,
+        "gpus_per_replica": gpus,
+        "layout": str(scenario.hardware.layout),
         "profile": profile,
         "profile_hash": profile_hash,
         "engine_semantics": rec.engine_semantics,

@@ -151,4 +151,5 @@ ENGINE = Engine(
     try_policies=("lru", "lfu", "slru", "fifo"),
     most_seqs=most_seqs,
     prefill_pauses=True,
+    ranks_in_turn=True,
 )

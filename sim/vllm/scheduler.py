@@ -343,6 +343,7 @@ class VllmScheduler:
 
     # -- log and state ----------------------------------------------------------------------------------------------
     def begin_at(self, steps: int) -> None:
+        assert not self.decodes.n  # what they have computed goes by the steps
         self.steps = self.cache.steps = steps
 
     def unfinished(self) -> list[int]:
