@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from calibrate.latency import load_step_time
+from calibrate.models import resolve_model
 from calibrate.speculative import Layer, SpeculativeStepTime
 from kvcast import Scenario, WorkloadConfig, simulate
 from kvcast.config import scenario_from_doc
@@ -22,6 +23,7 @@ from kvcast.scenario.resolve import resolve
 from kvcast.scenario.toml import dumps
 from kvcast.validation import engine_cases
 from sim.measure import metrics
+from sim.measure.cost import busy_gpu_s
 from sim.recording import COMPLETED
 from sim.scenario import EngineConfig, EngineParams, HardwareConfig, RunConfig, Speculation, SpeculativeConfig
 from sim.simulate import run
@@ -105,6 +107,8 @@ def test_tpot_at_low_load_is_the_step_time_over_the_expected_tokens():
     tpot = metrics.per_request(rec, work)["tpot_s"]
     assert tpot.mean() == pytest.approx(1 / expected_tokens(shares), rel=0.01)
     assert rec.verified.acceptance_length == pytest.approx(expected_tokens(shares), rel=0.01)
+    owed = busy_gpu_s(rec, work.prompt_tokens, 1)  # nothing else runs: a request pays for its own steps
+    assert owed == pytest.approx(rec.finish_s - rec.arrival_s, abs=0.5)
     gaps = metrics.describe_weighted(metrics.gap_values(rec), metrics.gap_counts(rec, rec.status == COMPLETED))
     assert gaps["mean"] == gaps["p99"] == 1.0  # the tokens of a step come as one: one gap, as vllm bench serve has it
 
@@ -177,7 +181,7 @@ def test_drafts_pay_at_low_load_and_cost_where_batches_are_bound_by_computing():
 
 def test_a_step_is_a_pass_over_every_row_that_reads_each_context_once():
     model = load_step_time("roofline:h200")
-    n, k, context = 32, 3, 2000
+    n, k, context = 256, 3, 2000  # bound by computing
     plainly, verified = model.parts([], n, n * context, context, n), n * (k + 1)
     step_s, _ = SpeculativeStepTime(model, k).step([], verified, n * context, context, verified)
     rows = model.parts([], verified, 0, 1, verified)
@@ -225,8 +229,11 @@ def test_a_scenario_reports_its_mean_acceptance_length_and_writes_the_flag(tmp_p
 
 def test_a_drafter_takes_memory_from_the_cache():
     blocks = [resolve(scenario(**keys)).scenario.engine.kv_blocks for keys in ({}, {"method": "ngram"})]
-    drafter = resolve(scenario(method="draft", draft_model="llama-3.2-1b")).scenario.engine.kv_blocks
-    assert drafter < blocks[0] < blocks[1]
+    drafter = resolve(scenario(method="draft", draft_model="llama-3.2-1b"))
+    model, draft = resolve_model("llama-3.1-8b"), resolve_model("llama-3.2-1b")
+    assert drafter.memory.weights == model.weight_bytes("bf16") + draft.weight_bytes("bf16")
+    assert drafter.memory.bytes_per_token == model.kv_bytes_per_token("bf16") + draft.kv_bytes_per_token("bf16")
+    assert drafter.scenario.engine.kv_blocks < blocks[0] < blocks[1]
     assert blocks[1] == resolve(replace(scenario(), speculative=SpeculativeConfig())).scenario.engine.kv_blocks
 
 
