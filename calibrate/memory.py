@@ -80,6 +80,8 @@ class GpuMemory:
     overhead_gib: float | None = None
     hybrid: bool = False  #: layers with a window, chunk or state in KV groups of their own, not all as full ones
     cached: bool = True  #: a prefix cache keeps states
+    draft_weights: int = 0  #: bytes of what drafts for speculative decoding
+    draft_kv: int = 0  #: bytes of its KV for every token
     steps: int = 1  #: that may be under way of one request: two with asynchronous scheduling
 
     @property
@@ -93,11 +95,9 @@ class GpuMemory:
 
     @property
     def weights(self) -> int:
-        return (
-            self.model.weight_bytes(self.dtype, self.layout)
-            if self.weights_gib is None
-            else int(self.weights_gib * GIB)
-        )
+        if self.weights_gib is not None:
+            return int(self.weights_gib * GIB)
+        return self.model.weight_bytes(self.dtype, self.layout) + self.draft_weights
 
     @property
     def overhead(self) -> int:
@@ -162,7 +162,7 @@ class GpuMemory:
 
     @property
     def bytes_per_token(self) -> int:
-        return self.model.kv_bytes_per_token(self.kv_dtype, self.layout)
+        return self.model.kv_bytes_per_token(self.kv_dtype, self.layout) + self.draft_kv
 
     @property
     def pool(self) -> kv_groups.Packed | None:
@@ -270,7 +270,8 @@ def capacity(memory: GpuMemory, request: int = 1) -> KvCapacity:
         + (f", on each of {layout.gpus} GPUs" if layout.gpus > 1 else ""),
         f"- {memory.weights / GIB:.2f} GiB weights ({_weights_words(memory)})",
         f"- {memory.overhead / GIB:.2f} GiB overhead ({_overhead_words(memory)})",
-        f"= {memory.free / GIB:.2f} GiB for KV at {kv_formula(model, memory.kv_dtype, layout)}",
+        f"= {memory.free / GIB:.2f} GiB for KV at {kv_formula(model, memory.kv_dtype, layout)}"
+        + (f", and {memory.draft_kv:,} B for drafting" if memory.draft_kv else ""),
         *_blocks_words(memory, blocks),
         *_cautions(memory),
     ]
@@ -315,8 +316,10 @@ def _weights_words(memory: GpuMemory) -> str:
         by.type_of(part) == by.name for part in ("attention", "mlp", "experts")
     )
     dtype = memory.dtype if memory.dtype == by.dtype else by.name
-    return f"{memory.model.parameters / 1e9:.2f}B parameters, {dtype}{'' if kept else ' in part'}" + (
-        f", {_share_words(memory.layout)}" if memory.layout.gpus > 1 else ""
+    return (
+        f"{memory.model.parameters / 1e9:.2f}B parameters, {dtype}{'' if kept else ' in part'}"
+        + (f", {_share_words(memory.layout)}" if memory.layout.gpus > 1 else "")
+        + (f"; {memory.draft_weights / GIB:.2f} GiB of them drafts" if memory.draft_weights else "")
     )
 
 

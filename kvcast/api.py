@@ -89,7 +89,7 @@ def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
     from kvcast.scenario.steady import clock_note
 
     resolved = resolve(scenario)
-    step_time = resolved.step_time()
+    step_time = resolved.engine_step_time()
     workload = load_workload(resolved.scenario.workload, scenario.seed) if workload is None else workload
     if note := clock_note(resolved.scenario):
         workload = workload.with_notes(note)

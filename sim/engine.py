@@ -199,6 +199,7 @@ class Engine:
     prefill_pauses: bool = False  #: decodes wait while a prompt is computed
     whole_context: bool = False  #: it starts only when one request of max_model_len fits in its KV memory
     has_groups: bool = False  #: KV groups for layers that keep a window, a chunk or a state
+    has_speculation: bool = False  #: speculative decoding
     has_tiers: bool = False  #: cache tiers below its GPU memory
     has_optimum: bool = False  #: its caches can tell what they held, so that the best eviction can be found
     has_oracle: bool = False  #: its schedulers say what a request would hit

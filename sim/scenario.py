@@ -43,6 +43,7 @@ from workloads.limits import (
 )
 
 DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "int8", "int4", "mxfp4", "nvfp4", "fp32")
+MAX_DRAFT = 64  #: tokens of a draft
 KV_DTYPES = ("bf16", "fp16", "fp8", "fp32")
 
 
@@ -326,6 +327,57 @@ class EngineConfig(SchedulerConfig):
 
 
 @dataclass(frozen=True)
+class SpeculativeConfig:
+    """Speculative decoding (docs/speculative.md)."""
+
+    method: str | None = key(
+        None,
+        "speculative decoding (vllm): ngram (drafts are free), eagle or mtp (a draft layer like the model's own) or"
+        " draft (a smaller model); default: none",
+        choices=("ngram", "eagle", "mtp", "draft"),
+    )
+    tokens: int | None = key(None, "tokens drafted for every decode step of a request", from_1(MAX_DRAFT))
+    acceptance: tuple[float, ...] | float = key(
+        (),
+        "measured acceptance of each draft position, given that those before it were accepted: a list of `tokens`"
+        " numbers, or one number for all; there is no default",
+        from_0(1.0),
+    )
+    draft_model: str | None = key(None, "draft: a bundled model (docs/models.md)")
+    draft_ms: float | None = key(
+        None, "what drafting takes in each step, milliseconds, for whoever has measured it; default: as modelled", MS
+    )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.acceptance, list):
+            object.__setattr__(self, "acceptance", tuple(self.acceptance))
+
+    def resolved(self) -> Speculation | None:
+        """With one acceptance for each position; None: no speculation."""
+        if self.method is None or self.tokens is None:
+            return None
+        given = self.acceptance if isinstance(self.acceptance, tuple) else (self.acceptance,) * self.tokens
+        return Speculation(self.method, given)
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """What a scheduler reads of it."""
+
+    method: str
+    acceptance: tuple[float, ...]  #: of each position, given that those before it were accepted
+
+    @property
+    def tokens(self) -> int:
+        return len(self.acceptance)
+
+    @property
+    def lookahead(self) -> int:
+        """KV slots that a drafter writes beyond the tokens the model verifies (vLLM's num_lookahead_tokens)."""
+        return 0 if self.method == "ngram" else self.tokens
+
+
+@dataclass(frozen=True)
 class TierConfig:
     name: str = key(help="a label, unique among the tiers")
     bandwidth_gb_per_s: float = key(
@@ -482,6 +534,7 @@ class Scenario:
     slo: SloConfig = field(default_factory=SloConfig)
     cost: CostConfig = field(default_factory=CostConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
+    speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
     shock: tuple[Shock, ...] = key((), "[[shock]] tables: what happens to the fleet meanwhile (docs/resilience.md)")
 
 
@@ -514,6 +567,7 @@ class EngineParams(SchedulerConfig):
     policy: str = "lru"
     policy_params: dict[str, Any] = field(default_factory=dict)
     tiers: tuple[TierParams, ...] = ()
+    speculative: Speculation | None = None
     step_overhead_s: float = 0.0
     frontend_s: float = 0.0
     # asynchronous: an arrival is seen a step later too; False: times count scheduler calls, as in recorded cases
@@ -527,6 +581,8 @@ class EngineParams(SchedulerConfig):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kv_groups", tuple(KvGroup(*group) for group in self.kv_groups))
+        if isinstance(self.speculative, tuple):  # as files have it
+            object.__setattr__(self, "speculative", Speculation(*self.speculative))
 
     @property
     def hit_block(self) -> int:

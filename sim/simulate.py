@@ -19,7 +19,7 @@ import numpy as np
 from calibrate.latency import StepTime
 from sim.alone import prefill_alone
 from sim.engine import Common, Engine, Scheduler
-from sim.engines import engine_of
+from sim.engines import engine_of, having
 from sim.fleet.clock import Clock
 from sim.fleet.cluster import Cluster
 from sim.fleet.doorway import Doorway
@@ -36,7 +36,7 @@ from sim.kvcache.chains import Paths
 from sim.kvcache.observed import as_table
 from sim.kvcache.policies import POLICIES
 from sim.log import RequestLog
-from sim.recording import Recording, Steps, TierUse, summed_use
+from sim.recording import Recording, Steps, TierUse, Verified, summed_use
 from sim.scenario import EngineParams
 from workloads.columns import Workload
 from workloads.errors import InputError
@@ -78,6 +78,7 @@ def run(
     tokens evicted, available, evictable and protected at the end of the step, waiting)."""
     engine = engine_of(params)
     engine.check(params, record_cache)
+    _check_speculation(params, engine, oracle)
     if params.ranks > 1:
         _check_ranks(params, step_time, record_cache or oracle or warm is not None)
     if processes:
@@ -156,6 +157,20 @@ def _fleet_columns(cluster: Cluster) -> dict[str, Any]:
     return {"held_s": [replica.held_s(now_s) for replica in cluster.replicas], "retries": retries}
 
 
+def _check_speculation(params: EngineParams, engine: Engine, oracle: bool) -> None:
+    if params.speculative is None:
+        return
+    if not engine.has_speculation:
+        raise InputError(
+            f"[speculative] method = {params.speculative.method!r} with {engine.title}: expected semantics ="
+            f" {having('has_speculation')!r} with it"
+        )
+    if oracle:
+        raise InputError("[speculative] with a router that knows everything: it does not know what drafts will give")
+    if params.ranks > 1:
+        raise InputError(f"[speculative] with attention_dp = {params.ranks}: expected attention_dp = 1 with it")
+
+
 def _check_ranks(params: EngineParams, step_time: StepTime, one_cache: bool) -> None:
     if one_cache:
         raise InputError(
@@ -176,6 +191,7 @@ def _check_processes(params: EngineParams, record_cache: bool, warm: CacheState 
             "cache.policy = 'clairvoyant': it knows the future of a fleet that never fails",
         ),
         (record_cache, "an optimum: it is defined for caches that nothing empties"),
+        (params.speculative is not None, "[speculative]: whose output tokens a failure would lose is not known"),
         (warm is not None, "a saved cache to begin with"),
     ):
         if wrong:
@@ -231,6 +247,7 @@ def _recording(
         life=life,
         tiers=_tier_use(cluster.replicas),
         sent_s=sent_s,
+        verified=_verified(params, cluster.replicas, log),
         cache_events=None if cache_events is None else [as_table(events) for events in cache_events],
     )
 
@@ -240,6 +257,13 @@ def _sent(replicas: list[Replica], steps: list[Steps]) -> list[np.ndarray] | Non
     if not any(r.record.sent_s for r in replicas):
         return None
     return [np.array(r.record.sent_s[: len(s.end_s)]) for r, s in zip(replicas, steps, strict=True)]
+
+
+def _verified(params: EngineParams, replicas: list[Replica], log: RequestLog) -> Verified | None:
+    if params.speculative is None:
+        return None
+    emitted = [np.array(r.record.emitted, np.int64) for r in replicas]
+    return Verified(1 + params.speculative.tokens, log.drafts, log.accepted, emitted)
 
 
 def _tier_use(replicas: list[Replica]) -> list[TierUse]:

@@ -341,6 +341,7 @@ def test_the_engine_of_a_script_has_these_names_and_defaults():
         "policy": "lru",
         "policy_params": {},
         "tiers": (),
+        "speculative": None,
         "step_overhead_s": 0.0,
         "frontend_s": 0.0,
         "frontend_us_per_prompt_token": 0.0,

@@ -115,6 +115,10 @@ def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list
         argv += ["--kv-offloading-backend", "native", "--kv-offloading-size", f"{total:g}"]
         notes.append("kvcast's cache tier is a model of KV offloading; the size is for all GPUs of a replica together")
     argv += [] if e.async_scheduling else ["--no-async-scheduling"]
+    if given.speculative.method is not None:
+        config, note = _speculative_config(given)
+        argv += ["--speculative-config", json.dumps(config)]
+        notes += note
     if e.prefill_schedule_interval > 1:
         notes.append(
             "--prefill-schedule-interval is simulated by each replica's own steps, as vLLM counts them but for the"
@@ -125,6 +129,21 @@ def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list
             f"vLLM has no flag for preemption_victim = {e.preemption_victim}: this command preempts its own way (fcfs)"
         )
     return argv, notes
+
+
+def _speculative_config(given: Scenario) -> tuple[dict[str, Any], list[str]]:
+    """What vLLM's --speculative-config says, and notes."""
+    method, notes = (
+        given.speculative.method,
+        ["no flag says what drafts are accepted: the simulated acceptance is input"],
+    )
+    config: dict[str, Any] = {"method": "draft_model" if method == "draft" else method}
+    if method == "draft":
+        config["model"] = repository_of(str(given.speculative.draft_model))
+    if method == "eagle":
+        config["model"] = "DRAFTER"
+        notes.append("DRAFTER stands for an EAGLE checkpoint that was trained for the model")
+    return {**config, "num_speculative_tokens": given.speculative.tokens}, notes
 
 
 def _sglang(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list[str]]:

@@ -8,6 +8,7 @@ The one idea: a flag is in one table or it is unknown; adding one is a line.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -74,6 +75,26 @@ def _capacity(value: str) -> list[str]:
     if policy not in ("guaranteed-no-evict", "max-utilization"):
         raise ValueError(value)
     return [f"engine.capacity_policy={policy}"]
+
+
+METHODS = {"ngram": "ngram", "eagle": "eagle", "eagle3": "eagle", "mtp": "mtp", "draft_model": "draft"}
+"""vLLM's speculative methods that are simulated -> theirs here."""
+
+
+def _speculative(value: str) -> list[str]:
+    """vLLM's JSON. What was accepted is not in it: the scenario has to say."""
+    given = json.loads(value)
+    if not isinstance(given, dict):
+        raise ValueError(value)
+    named = str(given.get("method", "draft_model" if "model" in given else ""))
+    method = METHODS.get("mtp" if named.endswith("_mtp") else named)
+    if method is None or "num_speculative_tokens" not in given:
+        raise ValueError(value)
+    sets = [f"speculative.method={method}", f"speculative.tokens={int(given['num_speculative_tokens'])}"]
+    if method == "draft":
+        (model,) = (one for one in _model(str(given["model"])) if one.startswith("model.name="))
+        sets.append(f"speculative.draft_model={model.partition('=')[2]}")
+    return sets
 
 
 def _none_of_it(value: str) -> list[str]:
@@ -145,6 +166,7 @@ READ: dict[str, dict[str, Reader]] = {
         "--prefix-cache-retention-interval": _key(
             "engine.prefix_cache_retention_interval", lambda v: -1 if v.lower() in ("none", "null", "") else int(v)
         ),
+        "--speculative-config": _speculative,
         "--async-scheduling": lambda _: ["engine.async_scheduling=true"],
         "--no-async-scheduling": lambda _: ["engine.async_scheduling=false"],
     },
@@ -260,10 +282,13 @@ NO_EFFECT = frozenset(
 NOT_MODELLED = frozenset(
     {
         "--enforce-eager",
-        "--speculative-config",
         "--speculative-model",
         "--num-speculative-tokens",
         "--speculative-algorithm",
+        "--speculative-draft-model-path",
+        "--speculative-num-steps",
+        "--speculative-eagle-topk",
+        "--speculative-num-draft-tokens",
         "--swap-space",
         "--cpu-offload-gb",
         "--kv-offloading-size",

@@ -13,6 +13,7 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from calibrate.layout import COLLECTIVES, NODE_GPUS
+from kvcast.scenario.speculation import speculation_problems
 from sim.scenario import CostConfig, EngineConfig, HardwareConfig, Scenario
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError, did_you_mean, unprintable
@@ -57,6 +58,7 @@ def problems(scenario: Scenario) -> Iterator[str]:
     yield from price_problems(scenario.cost)
     yield from _workload_problems(scenario.workload)
     yield from _name_problems(scenario)
+    yield from speculation_problems(scenario)
 
 
 def _value_problems(node: Any, section: str) -> Iterator[str]:

@@ -18,6 +18,7 @@ from kvcast.scenario.fitting import fitting_profile, model_of
 from kvcast.scenario.gpu_prices import priced
 from kvcast.scenario.paths import absolute_scenario
 from kvcast.scenario.shocks import with_surges
+from kvcast.scenario.speculation import draft_bytes, with_speculation
 from kvcast.scenario.steady import with_window
 from sim.engines import engine_of
 from sim.scenario import EngineParams, Scenario, TierParams
@@ -80,6 +81,7 @@ class Resolved:
         from calibrate.memory import GpuMemory
 
         given, engine = self.scenario, self.scenario.engine
+        weights, kv = draft_bytes(given, self.model, given.model.dtype, str(given.model.kv_dtype))
         return GpuMemory(
             self.profile,
             self.model,
@@ -95,6 +97,8 @@ class Resolved:
             hybrid=engine_of(engine).has_groups and not engine.disable_hybrid_kv_cache_manager,
             cached=given.cache.enabled,
             steps=1 + engine.async_scheduling,
+            draft_weights=weights,
+            draft_kv=kv,
         )
 
     @property
@@ -122,6 +126,10 @@ class Resolved:
         overhead_s = 0.0  # the engine adds [engine] step_overhead_ms itself
         budget = given.engine.max_num_batched_tokens or given.engine.chunked_prefill_size or WHOLE_PROMPTS
         return step_time(self.profile, self.model, given.model.dtype, self.layout, overhead_s, self.host, budget)
+
+    def engine_step_time(self) -> StepTime:
+        """The same of the steps that the scheduler takes, drafting included."""
+        return with_speculation(self, self.step_time())
 
     def filled(self, key: str, value: Any, origin: str) -> Resolved:
         """With this value of an engine key, unless the scenario gives one."""
@@ -300,6 +308,7 @@ def engine_params(scenario: Scenario, block_bytes: int) -> EngineParams:
         policy="clairvoyant" if cache.policy == OPTIMAL else cache.policy,
         policy_params=cache.policy_params,
         tiers=tier_params(scenario, block_bytes) if cache.enabled else (),
+        speculative=scenario.speculative.resolved(),
         step_overhead_s=engine.step_overhead_ms / 1e3,
         frontend_s=engine.frontend_ms / 1e3,
     )

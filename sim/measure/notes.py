@@ -54,6 +54,10 @@ def notes(
                 f"cache tier {tier['name']}: more was written to it than its bandwidth takes in that time; writes are"
                 " assumed to keep up, so its hits are too many"
             )
+    if "speculation" in summary:
+        notes.append(
+            "speculative decoding: acceptances are the scenario's, whatever the text; MFU and MBU are not known with it"
+        )
     if UNVERIFIED in summary["engine_semantics"]:
         notes.append(
             f"{summary['engine_semantics']}: its rules are those of its public source and documentation; no recorded"

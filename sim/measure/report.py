@@ -135,6 +135,9 @@ def build_report(
     latency = latencies(rec, times, groups)
     told = latency_of(stability, scenario)
     shares = metrics.step_shares(rec.steps, window)
+    if rec.verified is not None:  # a decode has that many rows, and reads its context once: StepWork knows neither
+        shares["decode_batch"] /= rec.verified.rows
+        step_work = None
     fates = fate_counts(rec.status[inside])
     judged = None
     if limited and scenario.slo.attainment is not None:
@@ -164,6 +167,7 @@ def build_report(
                 "by_scope": {part: by_scope(table) for part, table in evicted.by_scope.items()},
             }
         ),
+        **({} if rec.verified is None else {"speculation": rec.verified.summary()}),
         **({"tiers": tier_table(rec, counted)} if rec.tiers else {}),
         **({} if rec.frontend_s is None else {"front_end": front_end_row(rec, inside & completed)}),
         **flops(rec, workload, counted, prefill_flops),
