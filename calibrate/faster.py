@@ -22,13 +22,17 @@ from calibrate.latency import EXTRAPOLATED, StepTime
 from calibrate.models import ModelSpec
 from calibrate.profile import DeviceProfile
 from calibrate.sources.roofline import gpu_key, roofline_profile
+from calibrate.step import Shape, TogetherTime
 from workloads.errors import InputError
 
 SHARE = 0.2
 RESOURCES = {"compute": ("flops", "attention_flops"), "memory bandwidth": ("bandwidth",)}
 """Resource -> what of a roofline's points it raises."""
 INTERCONNECT, HOST = "interconnect", "host time"
-ALL_REDUCES = ("all_reduce", "embedding_ar", "ar_1", "ar_2")
+ALL_REDUCES = (
+    *("all_reduce", "embedding_ar", "ar_1", "ar_2"),
+    *("all_gather_reduce_scatter", "all_to_all", "pipeline_send"),
+)
 """Operators of a profile in which the GPUs of a replica wait for each other's results."""
 HOST_TIMES = ("step_overhead_us", "launch_floor_us")
 """Host time among the points of a profile that was measured with its host."""
@@ -56,16 +60,36 @@ class Faster:
         return self.base.decode_stretch(*shape)[0] * ratio, np.full(k, EXTRAPOLATED, np.int8)
 
 
+@dataclass(frozen=True)
+class FasterTogether(Faster):
+    """The same of attention data-parallel ranks."""
+
+    @property
+    def ranks(self) -> int:
+        return self._each[0].ranks
+
+    @property
+    def _each(self) -> tuple[TogetherTime, TogetherTime, TogetherTime]:
+        return self.base, self.now, self.then  # type: ignore[return-value]
+
+    def together(self, shapes: Sequence[Shape]) -> tuple[float, int]:
+        base, now, then = (one.together(shapes)[0] for one in self._each)
+        return base * (then / now), EXTRAPOLATED
+
+    def together_stretch(self, shapes: Sequence[Shape], k: int) -> tuple[np.ndarray, np.ndarray]:
+        base, now, then = (one.together_stretch(shapes, k)[0] for one in self._each)
+        return base * (then / now), np.full(k, EXTRAPOLATED, np.int8)
+
+
 def faster(
     step_time: StepTime, profile: DeviceProfile, model: ModelSpec, dtype: str, resource: str, host: HostTime = NONE
 ) -> StepTime:
     """`step_time` with 20 % more of a resource: a key of RESOURCES, INTERCONNECT or HOST; `host` is the engine's time
     in it, which stays as it is. InputError where that is unknown."""
     now, then = (
-        latency.step_time(one, model, dtype, profile.tensor_parallel, host=host)
-        for one in compared(profile, dtype, resource)
+        latency.step_time(one, model, dtype, profile.layout, host=host) for one in compared(profile, dtype, resource)
     )
-    return Faster(step_time, now, then)
+    return (FasterTogether if profile.layout.attention_dp > 1 else Faster)(step_time, now, then)
 
 
 def compared(profile: DeviceProfile, dtype: str, resource: str) -> tuple[DeviceProfile, DeviceProfile]:
@@ -75,6 +99,8 @@ def compared(profile: DeviceProfile, dtype: str, resource: str) -> tuple[DeviceP
         return profile, replace(profile, points=_sooner_connected(profile))
     if resource == HOST:
         return profile, replace(profile, points=_sooner_launched(profile.points))
+    if not profile.layout.plain:
+        raise InputError(f"no roofline knows {profile.layout}: what more of its GPUs would do is unknown")
     roofline = (
         profile
         if profile.kind == "roofline"
@@ -87,14 +113,17 @@ def compared(profile: DeviceProfile, dtype: str, resource: str) -> tuple[DeviceP
 
 
 def _sooner_connected(profile: DeviceProfile) -> dict[str, Any]:
-    if profile.tensor_parallel == 1:
+    if profile.layout.gpus == 1:
         raise InputError("one GPU a replica: nothing to connect")
     if "all_reduce_share" in profile.points:
         return {**profile.points, "all_reduce_share": profile.points["all_reduce_share"] / (1 + SHARE)}
-    dense = [_sooner(op) if op["name"] in ALL_REDUCES else op for op in profile.points["dense"]]
-    if dense == profile.points["dense"]:
+    parts = {name: profile.points[name] for name in ("dense", "all_ranks") if name in profile.points}
+    sooner: dict[str, Any] = {
+        name: [_sooner(op) if op["name"] in ALL_REDUCES else op for op in ops] for name, ops in parts.items()
+    }
+    if sooner == parts:
         raise InputError(f"profile {profile.id!r} holds no all-reduce: what its GPUs wait for each other is unknown")
-    return {**profile.points, "dense": dense}
+    return {**profile.points, **sooner}
 
 
 def has_host_time(profile: DeviceProfile) -> bool:

@@ -11,9 +11,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from calibrate.host import NONE, HostTime
+from calibrate.layout import Layout, as_layout
 from calibrate.models import ModelSpec, known_as, resolve_model
 from calibrate.profile import DeviceProfile
 from calibrate.resolve import engine_defaults, resolve_profile
+from calibrate.sources.lock_step import LockStepTime
+from calibrate.sources.pipeline import PipelineStepTime
 from calibrate.sources.roofline import RooflineStepTime
 from calibrate.sources.tables import TableStepTime, check_points
 from calibrate.step import COVERAGE, EXTRAPOLATED, INTERPOLATED, MEASURED, StepTime
@@ -36,22 +39,24 @@ def step_time(
     profile: DeviceProfile,
     model: ModelSpec,
     dtype: str = "bf16",
-    tp: int = 1,
+    tp: int | Layout = 1,
     overhead_s: float = 0.0,
     host: HostTime = NONE,
+    batched_tokens: int = 8192,
 ) -> StepTime:
     """The step-time function of a model on a profile. overhead_s is added to every step, on top of the profile's own;
-    host: an engine's host time (default: none, the GPU's time alone).
+    host: an engine's host time (default: none, the GPU's time alone). batched_tokens: token budget of a batch, by which
+    pipeline stages share a step.
 
     InputError when the profile was made for another model, precision or width: a number would be produced, and be
     wrong."""
     if not profile.fits(known_as(model), dtype, tp):
-        made_for = f"{profile.model} {profile.dtype} tensor_parallel {profile.tensor_parallel}"
+        made_for = f"{profile.model} {profile.dtype} {profile.layout}"
         raise InputError(
-            f"profile {profile.id!r} is for {made_for}; the scenario has {model.name} {dtype} tensor_parallel {tp}"
+            f"profile {profile.id!r} is for {made_for}; the scenario has {model.name} {dtype} {as_layout(tp)}"
         )
     try:
-        return _source(profile, model, overhead_s, replace(host, layers=model.layers))
+        return _source(profile, model, overhead_s, replace(host, layers=model.layers), batched_tokens)
     except (KeyError, TypeError, ValueError, IndexError) as e:
         if isinstance(e, InputError):
             raise
@@ -61,13 +66,21 @@ def step_time(
         ) from e
 
 
-def _source(profile: DeviceProfile, model: ModelSpec, overhead_s: float, host: HostTime) -> StepTime:
+def _source(
+    profile: DeviceProfile, model: ModelSpec, overhead_s: float, host: HostTime, batched_tokens: int
+) -> StepTime:
     if profile.kind == "roofline":
         return RooflineStepTime(profile, model, overhead_s, host)
     problems = check_points(profile.points, profile.id)
     if problems:
         raise InputError(problems[0])
-    return TableStepTime(profile.points, overhead_s, host, _kv_token_s(profile, model))
+    layout, kv_token_s = profile.layout, _kv_token_s(profile, model)
+    if layout.attention_dp > 1:
+        return LockStepTime(profile.points, layout.attention_dp, overhead_s, host, kv_token_s)
+    whole = TableStepTime(profile.points, overhead_s, host, kv_token_s)
+    if layout.pipeline_parallel > 1:
+        return PipelineStepTime(whole, layout.pipeline_parallel, model.layers, batched_tokens)
+    return whole
 
 
 def _kv_token_s(profile: DeviceProfile, model: ModelSpec) -> float:

@@ -26,7 +26,7 @@ from fractions import Fraction
 
 from calibrate import kv_groups
 from calibrate.layer_groups import LayerGroup
-from calibrate.layout import Layout
+from calibrate.layout import HIGH_THROUGHPUT, LOW_LATENCY, NODE_GPUS, Layout, as_layout
 from calibrate.models import ModelSpec
 from calibrate.profile import DeviceProfile
 from calibrate.resolve import engine_defaults
@@ -37,6 +37,8 @@ WIDTHS = (1, 2, 4, 8)
 """GPUs of a replica that are tried."""
 RUNTIME_GIB = 0.25
 NCCL_GIB = {1: 0.0, 2: 0.334, 4: 0.383, 8: 0.383}
+DEEPEP_GIB, DEEPEP_TOKENS = 1.0, 256
+"""DeepEP's buffer of the high-throughput kernels as vLLM allocates it, and tokens of a rank in one low-latency call."""
 LOGIT_BYTES = 28
 SAMPLED_ROWS = 256
 EXPERT_CHUNK = 32_768
@@ -69,7 +71,7 @@ class GpuMemory:
     model: ModelSpec
     dtype: str
     kv_dtype: str
-    tp: int
+    tp: int | Layout  #: of a replica: its tensor-parallel width, or its whole layout
     utilization: float
     block_size: int
     batched_tokens: int = 0  #: 0: the engine's default
@@ -78,7 +80,13 @@ class GpuMemory:
     overhead_gib: float | None = None
     hybrid: bool = False  #: layers with a window, chunk or state in KV groups of their own, not all as full ones
     cached: bool = True  #: a prefix cache keeps states
+    draft_weights: int = 0  #: bytes of what drafts for speculative decoding
+    draft_kv: int = 0  #: bytes of its KV for every token
     steps: int = 1  #: that may be under way of one request: two with asynchronous scheduling
+
+    @property
+    def layout(self) -> Layout:
+        return as_layout(self.tp)
 
     @property
     def usable(self) -> int:
@@ -87,7 +95,9 @@ class GpuMemory:
 
     @property
     def weights(self) -> int:
-        return self.model.weight_bytes(self.dtype, self.tp) if self.weights_gib is None else int(self.weights_gib * GIB)
+        if self.weights_gib is not None:
+            return int(self.weights_gib * GIB)
+        return self.model.weight_bytes(self.dtype, self.layout) + self.draft_weights
 
     @property
     def overhead(self) -> int:
@@ -97,10 +107,21 @@ class GpuMemory:
         """Bytes by part: runtime, NCCL, peak of the profiling step, workspaces of quantized experts."""
         if self.overhead_gib is not None:
             return {"given": int(self.overhead_gib * GIB)}
-        parts = {"runtime": int(RUNTIME_GIB * GIB), "NCCL": int(NCCL_GIB[self.tp] * GIB)}
+        parts = {"runtime": int(RUNTIME_GIB * GIB), "NCCL": self._buffers()}
         parts["profiling step"] = max(self._forward(), self._sampling())
         parts["expert workspaces"] = self._workspaces()
         return {name: size for name, size in parts.items() if size}
+
+    def _buffers(self) -> int:
+        """Of collectives within the ranks of a stage, of sends between stages, and of DeepEP."""
+        layout, gib = self.layout, NCCL_GIB[min(n for n in NCCL_GIB if n >= min(self.layout.expert_ranks, NODE_GPUS))]
+        if layout.pipeline_parallel > 1:
+            gib += NCCL_GIB[2]
+        if layout.all_to_all == HIGH_THROUGHPUT:
+            gib += DEEPEP_GIB
+        elif layout.all_to_all == LOW_LATENCY:  # two buffers that send and receive a whole batch for every expert
+            gib += 4 * max(g.mlp.experts for g in self.model.layer_groups) * DEEPEP_TOKENS * self.model.hidden * 2 / GIB
+        return int(gib * GIB)
 
     @property
     def _tokens(self) -> int:
@@ -119,7 +140,7 @@ class GpuMemory:
         """Columns of a token's activations in one layer of one rank: its feed-forward, and what comes back of each of
         its experts."""
         mlp = group.mlp
-        return -(-mlp.width() // self.tp) + mlp.topk * (mlp.latent or self.model.hidden)
+        return -(-mlp.width() // self.layout.tensor_parallel) + mlp.topk * (mlp.latent or self.model.hidden)
 
     def _sampling(self) -> int:
         rows = self.max_num_seqs or engine_defaults(self.profile)[1]
@@ -130,7 +151,8 @@ class GpuMemory:
             return 0
         mlps = [group.mlp for group in self.model.layer_groups if group.mlp.experts]
         returned = max(mlp.latent or self.model.hidden for mlp in mlps)
-        widest = max(mlp.topk * (-(-3 * mlp.expert_inter // self.tp) + returned) for mlp in mlps)
+        slices = self.layout.expert_slices
+        widest = max(mlp.topk * (-(-3 * mlp.expert_inter // slices) + returned) for mlp in mlps)
         return 2 * EXPERT_CHUNK * (widest + returned)
 
     @property
@@ -140,7 +162,7 @@ class GpuMemory:
 
     @property
     def bytes_per_token(self) -> int:
-        return self.model.kv_bytes_per_token(self.kv_dtype, self.tp)
+        return self.model.kv_bytes_per_token(self.kv_dtype, self.layout) + self.draft_kv
 
     @property
     def pool(self) -> kv_groups.Packed | None:
@@ -148,7 +170,9 @@ class GpuMemory:
         if not self.hybrid:
             return None
         item = 1 if self.kv_dtype == "fp8" else 2 if self.kv_dtype != "fp32" else 4
-        return kv_groups.groups_of(self.model.layer_groups, item, self.tp, self.block_size, self.cached)
+        return kv_groups.groups_of(
+            self.model.layer_groups, item, self.layout.tensor_parallel, self.block_size, self.cached
+        )
 
     @property
     def block_bytes(self) -> int:
@@ -178,15 +202,19 @@ class GpuMemory:
         take a state per sequence: one, and one more for every `length` tokens (default: the model's context)."""
         if self.pool:
             return max(0, self.free // self.pool.block_bytes)
-        free, state = self.free, self.model.state_bytes(self.tp)
+        free, state = self.free, self.model.state_bytes(self.layout)
         if state:
             length = length or self.model.max_context
             free = min(free - state, free * length * self.bytes_per_token // (length * self.bytes_per_token + state))
         return max(0, free // (self.block_size * self.bytes_per_token))
 
+    def at(self, tp: int) -> GpuMemory:
+        """With so many GPUs to a layer, whatever weights_gib says of another width."""
+        return replace(self, tp=replace(self.layout, tensor_parallel=tp), weights_gib=None)
+
     def runs_at(self, tp: int) -> bool:
         try:
-            self.model.check(Layout(tp))
+            self.model.check(replace(self.layout, tensor_parallel=tp))
         except InputError:
             return False
         return True
@@ -197,7 +225,7 @@ def kv_capacity(
     model: ModelSpec,
     dtype: str,
     kv_dtype: str,
-    tp: int,
+    tp: int | Layout,
     utilization: float,
     max_num_batched_tokens: int,
     block_size: int,
@@ -232,15 +260,18 @@ def capacity(memory: GpuMemory, request: int = 1) -> KvCapacity:
     """As `kv_capacity`."""
     if not 0 < memory.utilization <= 1:
         raise InputError(f"gpu_memory_utilization is {memory.utilization}; expected a share above 0 and at most 1")
-    memory.model.check(Layout(memory.tp))
-    profile, model, tp = memory.profile, memory.model, memory.tp
+    layout = memory.layout
+    memory.model.check(layout)
+    profile, model = memory.profile, memory.model
     blocks = memory.blocks(request if request > 1 else None)
     lines = [
         f"{memory.utilization:g} x {profile.memory_gib:g} GiB ({profile.device['name']}) ="
-        f" {memory.usable / GIB:.2f} GiB the engine may use" + (f", on each of {tp} GPUs" if tp > 1 else ""),
+        f" {memory.usable / GIB:.2f} GiB the engine may use"
+        + (f", on each of {layout.gpus} GPUs" if layout.gpus > 1 else ""),
         f"- {memory.weights / GIB:.2f} GiB weights ({_weights_words(memory)})",
         f"- {memory.overhead / GIB:.2f} GiB overhead ({_overhead_words(memory)})",
-        f"= {memory.free / GIB:.2f} GiB for KV at {kv_formula(model, memory.kv_dtype, tp)}",
+        f"= {memory.free / GIB:.2f} GiB for KV at {kv_formula(model, memory.kv_dtype, layout)}"
+        + (f", and {memory.draft_kv:,} B for drafting" if memory.draft_kv else ""),
         *_blocks_words(memory, blocks),
         *_cautions(memory),
     ]
@@ -252,7 +283,7 @@ def capacity(memory: GpuMemory, request: int = 1) -> KvCapacity:
             else f"it does not fit at any tensor_parallel up to {WIDTHS[-1]} either"
         )
         raise DoesNotFitError(
-            f"{model.name} in {memory.dtype} does not fit {profile.device['name']} at tensor_parallel {tp}: "
+            f"{model.name} in {memory.dtype} does not fit {profile.device['name']} at {layout}: "
             + "; ".join([*lines[:4], instead])
         )
     return KvCapacity(blocks, memory.tokens(blocks), tuple(lines))
@@ -260,7 +291,10 @@ def capacity(memory: GpuMemory, request: int = 1) -> KvCapacity:
 
 def _blocks_words(memory: GpuMemory, blocks: int) -> list[str]:
     if memory.pool is None:
-        return [f"= {blocks:,} blocks of {memory.block_size} tokens = {blocks * memory.block_size:,} tokens"]
+        ranks = memory.layout.attention_dp
+        each_rank = f", on each of {ranks} attention_dp ranks" if ranks > 1 else ""
+        tokens = blocks * memory.block_size
+        return [f"= {blocks:,} blocks of {memory.block_size} tokens = {tokens:,} tokens{each_rank}"]
     groups, each = memory.pool
     counts: dict[str, int] = {}
     for group in groups:
@@ -282,9 +316,18 @@ def _weights_words(memory: GpuMemory) -> str:
         by.type_of(part) == by.name for part in ("attention", "mlp", "experts")
     )
     dtype = memory.dtype if memory.dtype == by.dtype else by.name
-    return f"{memory.model.parameters / 1e9:.2f}B parameters, {dtype}{'' if kept else ' in part'}" + (
-        f", 1/{memory.tp} each" if memory.tp > 1 else ""
+    return (
+        f"{memory.model.parameters / 1e9:.2f}B parameters, {dtype}{'' if kept else ' in part'}"
+        + (f", {_share_words(memory.layout)}" if memory.layout.gpus > 1 else "")
+        + (f"; {memory.draft_weights / GIB:.2f} GiB of them drafts" if memory.draft_weights else "")
     )
+
+
+def _share_words(layout: Layout) -> str:
+    if layout.attention_dp == 1:
+        return f"1/{layout.gpus} each"
+    own = f"the rest 1/{layout.tensor_parallel}" if layout.tensor_parallel > 1 else "the rest whole"
+    return f"experts 1/{layout.expert_ranks} each, {own}"
 
 
 def _overhead_words(memory: GpuMemory) -> str:
@@ -336,17 +379,24 @@ def least_width(
 
 def wider(memory: GpuMemory, request: int) -> tuple[int, int] | None:
     """As `least_width`."""
-    for tp in (tp for tp in WIDTHS if tp > memory.tp and memory.runs_at(tp)):
-        wide = replace(memory, tp=tp, weights_gib=None)
+    layout = memory.layout
+    most = NODE_GPUS // layout.attention_dp
+    for tp in (tp for tp in WIDTHS if layout.tensor_parallel < tp <= most and memory.runs_at(tp)):
+        wide = memory.at(tp)
         blocks = wide.blocks(request if request > 1 else None)
         if blocks and wide.longest(blocks) >= request:
             return tp, wide.tokens(blocks)
     return None
 
 
-def kv_formula(model: ModelSpec, kv_dtype: str, tp: int = 1) -> str:
+def kv_formula(model: ModelSpec, kv_dtype: str, width: int | Layout = 1) -> str:
     """KV bytes per token per rank, written out."""
-    per_token, item = model.kv_bytes_per_token(kv_dtype, tp), 1 if kv_dtype == "fp8" else 2 if kv_dtype != "fp32" else 4
+    layout = as_layout(width)
+    tp, stages = layout.tensor_parallel, layout.pipeline_parallel
+    per_token, item = (
+        model.kv_bytes_per_token(kv_dtype, layout),
+        1 if kv_dtype == "fp8" else 2 if kv_dtype != "fp32" else 4,
+    )
     counts: dict[str, int] = {}
     for group in model.layer_groups:
         a = group.attention
@@ -359,8 +409,9 @@ def kv_formula(model: ModelSpec, kv_dtype: str, tp: int = 1) -> str:
             continue
         counts[words] = counts.get(words, 0) + group.count
     terms = [("" if "latent" in words else "2 x ") + f"{count} layers x {words}" for words, count in counts.items()]
-    state = model.state_bytes(tp)
-    return f"{' + '.join(terms)} = {per_token:,} B a token" + (
+    state = model.state_bytes(layout)
+    total = " + ".join(terms) if stages == 1 else f"({' + '.join(terms)}), one of {stages} stages"
+    return f"{total} = {per_token:,} B a token" + (
         f", and {state / 2**20:.1f} MiB of state a sequence" if state else ""
     )
 
@@ -395,7 +446,7 @@ def _cautions(memory: GpuMemory) -> list[str]:
     if limited:
         kind = "sliding-window" if model.sliding_layers else "chunked"
         cautions.append(f"caution: {limited} {kind} layers are counted as full ones, as in vLLM's own token count")
-    size = state_block_size(model, memory.kv_dtype, memory.tp)
+    size = state_block_size(model, memory.kv_dtype, memory.layout.tensor_parallel)
     if size > memory.block_size:
         cautions.append(
             f"caution: vLLM takes blocks of {size} tokens for this model, as large as a state of its linear-attention"

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from calibrate.layer_groups import Attention, LayerGroup, Mlp, Reach, reaches, windowed_pairs
-from calibrate.layout import Layout
+from calibrate.layout import Layout, as_layout
 from calibrate.precision import DTYPE_BYTES, Precision, of_dtype
 from workloads.errors import InputError
 
@@ -83,7 +83,7 @@ class ModelSpec:
         return self.layers - self.sliding_layers
 
     def check(self, layout: Layout) -> None:
-        """InputError for a layout that no engine makes of this model."""
+        """InputError for a layout that no engine makes of this model, one line with the numbers."""
         tp = layout.tensor_parallel
         for group in self.layer_groups:
             a, mlp = group.attention, group.mlp
@@ -95,12 +95,33 @@ class ModelSpec:
                 )
             if mlp.inter % tp:
                 raise InputError(f"tensor_parallel {tp}: expected a divisor of {self.name}'s {mlp.inter} columns")
-            if layout.expert_parallel and mlp.experts % layout.expert_ranks:
-                raise InputError(
-                    f"experts over {layout.expert_ranks} GPUs: expected a divisor of {self.name}'s {mlp.experts}"
-                )
         if layout.pipeline_parallel > self.layers:
             raise InputError(f"pipeline_parallel {layout.pipeline_parallel}: {self.name} has {self.layers} layers")
+        self._check_experts(layout)
+
+    def _check_experts(self, layout: Layout) -> None:
+        mlps = [group.mlp for group in self.layer_groups if group.mlp.experts]
+        if not mlps and layout.attention_dp > 1:
+            raise InputError(
+                f"attention_dp {layout.attention_dp}: {self.name} has no experts to share; expected cluster.replicas ="
+                f" {layout.attention_dp} instead, which is the same without the lock-step"
+            )
+        if not mlps and layout.expert_parallel:
+            raise InputError(f"expert_parallel: {self.name} has no experts; expected it off")
+        if layout.expert_parallel and layout.expert_ranks == 1:
+            raise InputError("expert_parallel on one GPU: expected tensor_parallel or attention_dp above 1 with it")
+        for mlp in mlps:
+            if layout.expert_parallel and mlp.experts % layout.expert_ranks:
+                raise InputError(
+                    f"expert_parallel over {layout.expert_ranks} GPUs (tensor_parallel {layout.tensor_parallel} x"
+                    f" attention_dp {layout.attention_dp}): expected a divisor of {self.name}'s {mlp.experts} experts"
+                )
+            if mlp.expert_inter % layout.expert_slices:
+                raise InputError(
+                    f"experts cut over {layout.expert_slices} GPUs (tensor_parallel {layout.tensor_parallel} x"
+                    f" attention_dp {layout.attention_dp}): expected a divisor of {self.name}'s {mlp.expert_inter}"
+                    " columns of an expert, or expert_parallel"
+                )
 
     # ---- parameters ------------------------------------------------------------------------------------------
 
@@ -193,23 +214,36 @@ class ModelSpec:
 
         return sorted(self.layer_groups, key=size, reverse=True)
 
-    def weight_bytes(self, dtype: str, tp: int = 1) -> int:
-        """Bytes of weights on one of `tp` tensor-parallel ranks."""
-        return sum(self.weights(dtype, Layout(tp)).values())
+    def weight_bytes(self, dtype: str, tp: int | Layout = 1) -> int:
+        """Bytes of weights on the GPU that holds most; tp: a tensor-parallel width or a whole layout."""
+        return sum(self.weights(dtype, as_layout(tp)).values())
 
     def layer_kv_bytes(self, kv_dtype: str, tp: int = 1) -> float:
         """KV bytes one token takes in one layer on one rank, the mean over the layers."""
         total = self.kv_bytes_per_token(kv_dtype, tp)
         return total // self.layers if total % self.layers == 0 else total / self.layers
 
-    def kv_bytes_per_token(self, kv_dtype: str, tp: int = 1) -> int:
-        """KV bytes per token per rank while every layer still keeps the token (see `kv_bytes` for sliding windows)."""
-        item = dtype_bytes(kv_dtype)
-        return sum(g.count * g.attention.kv_bytes(item, tp) for g in self.layer_groups)
+    def kv_bytes_per_token(self, kv_dtype: str, tp: int | Layout = 1) -> int:
+        """KV bytes per token on one GPU, while every layer still keeps the token (see `kv_bytes` for sliding windows);
+        of pipeline stages the one that keeps most."""
+        item, layout = dtype_bytes(kv_dtype), as_layout(tp)
+        return self._largest_stage(
+            layout, [g.attention.kv_bytes(item, layout.tensor_parallel) for g in self.layer_groups]
+        )
 
-    def state_bytes(self, tp: int = 1) -> int:
-        """Bytes of a sequence on one rank whatever its length: the states of linear-attention layers."""
-        return sum(g.count * g.attention.state_bytes(tp) for g in self.layer_groups)
+    def state_bytes(self, tp: int | Layout = 1) -> int:
+        """Bytes of a sequence on one GPU whatever its length: the states of linear-attention layers."""
+        layout = as_layout(tp)
+        return self._largest_stage(layout, [g.attention.state_bytes(layout.tensor_parallel) for g in self.layer_groups])
+
+    def _largest_stage(self, layout: Layout, a_layer: list[int]) -> int:
+        """Bytes of the pipeline stage whose layers take most, when each layer of group i takes a_layer[i]: its share of
+        the layers, the largest ones."""
+        left, total = -(-self.layers // layout.pipeline_parallel), 0
+        for size, group in sorted(zip(a_layer, self.layer_groups, strict=True), key=lambda one: -one[0]):
+            count = min(group.count, left)
+            total, left = total + count * size, left - count
+        return total
 
     def kv_bytes(self, tokens: int, kv_dtype: str, tp: int = 1) -> int:
         """KV bytes of one sequence of `tokens` tokens on one rank; layers with a window or chunk keep no more than

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from calibrate.layout import Layout, as_layout
 from workloads.errors import InputError
 
 BUNDLED = Path(__file__).parent / "profiles"
@@ -43,6 +44,12 @@ class DeviceProfile:
     tensor_parallel: int
     provenance: dict[str, Any]
     points: dict[str, Any] = field(repr=False)
+    spread: Layout | None = None  #: None: tensor parallel only
+
+    @property
+    def layout(self) -> Layout:
+        """Of the replica that its steps are of."""
+        return self.spread or Layout(self.tensor_parallel)
 
     @property
     def memory_gib(self) -> float:
@@ -66,14 +73,18 @@ class DeviceProfile:
             "dtype": self.dtype,
             "kv_dtype": self.kv_dtype,
             "tensor_parallel": self.tensor_parallel,
+            **({} if self.spread is None else {"spread": self.spread.as_document()}),
             "provenance": self.provenance,
             "content_hash": self.content_hash,
         }
 
-    def fits(self, model: str, dtype: str, tp: int) -> bool:
-        """Whether the profile is of this model, precision and width (a roofline without a model fits any; fp16 runs as
+    def fits(self, model: str, dtype: str, tp: int | Layout) -> bool:
+        """Whether the profile is of this model, precision and layout (a roofline without a model fits any; fp16 runs as
         bf16 does)."""
-        return self.model in (None, model) and alike(self.dtype, dtype) and self.tensor_parallel == tp
+        return self.model in (None, model) and alike(self.dtype, dtype) and self.layout == as_layout(tp)
+
+
+_REQUIRED = [name for name in DeviceProfile.__dataclass_fields__ if name != "spread"]
 
 
 def alike(a: str, b: str) -> bool:
@@ -108,7 +119,8 @@ def load_profile(path: Path) -> DeviceProfile:
         found = document.get("schema") if isinstance(document, dict) else type(document).__name__
         raise InputError(f"{path}: field schema is {found!r}; expected {SCHEMA}, a kvcast device profile")
     _check(document, path)
-    profile = DeviceProfile(**{name: document[name] for name in DeviceProfile.__dataclass_fields__})
+    spread = Layout(**document["spread"]) if document.get("spread") else None
+    profile = DeviceProfile(**{name: document[name] for name in _REQUIRED}, spread=spread)
     if document.get("content_hash") not in (None, profile.content_hash):
         raise InputError(
             f"{path}: field content_hash does not match the points; expected {profile.content_hash} (edited by hand?)"
@@ -121,7 +133,7 @@ def _not_finite(path: Path, text: str) -> float:
 
 
 def _check(document: dict[str, Any], path: Path) -> None:
-    for name in DeviceProfile.__dataclass_fields__:
+    for name in _REQUIRED:
         if name not in document:
             raise InputError(f"{path}: field {name} is missing from the profile")
     for name in _TEXT:
@@ -154,7 +166,7 @@ def fitting(
     device: str | None = None,
     model: str | None = None,
     dtype: str | None = None,
-    tp: int | None = None,
+    tp: int | Layout | None = None,
     kv_dtype: str | None = None,
 ) -> list[DeviceProfile]:
     """The bundled profiles in order of their ids, those of a device, model, precision, width and KV type where it is
@@ -165,6 +177,6 @@ def fitting(
         one
         for one in map(bundled_profile, bundled_profiles())
         if device in (None, one.device["name"])
-        and one.fits(model or str(one.model), dtype or one.dtype, tp or one.tensor_parallel)
+        and one.fits(model or str(one.model), dtype or one.dtype, tp or one.layout)
         and (kv_dtype is None or alike(one.kv_dtype, kv_dtype))
     ]

@@ -17,6 +17,7 @@ from calibrate.atlas.own import own_profile
 from calibrate.atlas.own_tables import gpu_of
 from calibrate.atlas.steps import atlas_profile, unpriced
 from calibrate.atlas.tables import bundled_gpus, load
+from calibrate.layout import Layout, as_layout
 from calibrate.models import ModelSpec, known_as
 from calibrate.profile import DeviceProfile, alike, bundled_profile, bundled_profiles, fitting, load_profile
 from calibrate.rows import is_rows, read_rows
@@ -28,19 +29,28 @@ from workloads.errors import InputError
 
 
 def resolve_profile(
-    spec: str, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str | None = None, link: str | None = None
+    spec: str,
+    model: ModelSpec,
+    dtype: str = "bf16",
+    tp: int | Layout = 1,
+    kv_dtype: str | None = None,
+    link: str | None = None,
 ) -> DeviceProfile:
     """The profile a scenario names: a bundled id, a profile file, a folder of operator rows or tables, atlas:GPU,
     or roofline:GPU.
 
     model: the scenario's ModelSpec. A profile of another model, precision or width is an InputError that lists those
     that fit; a roofline is used only when it is asked for. kv_dtype: checked when given (attention over an fp8 cache
-    takes other times). link: between the GPUs of a replica, where their own is not meant; measured all-reduces are of
-    their own."""
+    takes other times). tp: a tensor-parallel width or a whole layout; only an atlas prices more than a width. link:
+    between the GPUs of a replica, where their own is not meant; measured all-reduces are of their own."""
+    layout = as_layout(tp)
+    if spec.startswith("atlas:"):
+        return atlas_profile(spec.removeprefix("atlas:"), model, dtype, layout, kv_dtype, link)
+    if not layout.plain:
+        raise InputError(f"profile {spec!r} has no times for {layout}; expected atlas:GPU, which prices it")
+    tp = layout.tensor_parallel
     if spec.startswith("roofline:"):
         return roofline_profile(spec.removeprefix("roofline:"), dtype, tp, kv_dtype, link)
-    if spec.startswith("atlas:"):
-        return atlas_profile(spec.removeprefix("atlas:"), model, dtype, tp, kv_dtype, link)
     if link is not None and tp > 1:
         raise InputError(
             f"[hardware] link = {link!r}: profile {spec!r} holds the all-reduces of its own GPUs; expected atlas:GPU or"
@@ -86,7 +96,9 @@ def measured_with(spec: str) -> str:
     return str(profile.model)
 
 
-def profile_of_gpu(gpu: str, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str = "bf16") -> str:
+def profile_of_gpu(
+    gpu: str, model: ModelSpec, dtype: str = "bf16", tp: int | Layout = 1, kv_dtype: str = "bf16"
+) -> str:
     """The best that is known of a GPU for a model: the bundled profile measured with it, else atlas:GPU, else
     roofline:GPU. InputError for a GPU of which nothing is known."""
     key, known = gpu_name(gpu), known_gpus()

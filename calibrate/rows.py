@@ -81,6 +81,7 @@ class Rows:
     host: Mapping[str, float] = field(default_factory=dict)
     form: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    host_inside: str = ""  #: what host time the rows themselves hold, in words
 
     @property
     def content_hash(self) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibrate.step import StepTime
+from calibrate.step import Shape, StepTime, TogetherTime
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,22 @@ class Scaled:
         self, chunks: Sequence[tuple[int, int]], n_decode: int, sum_context: int, max_context: int, n_sampled: int
     ) -> tuple[float, int]:
         seconds, covered = self.base.step(chunks, n_decode, sum_context, max_context, n_sampled)
+        return seconds * self.factor, covered
+
+    @property
+    def ranks(self) -> int:
+        return self._together.ranks
+
+    @property
+    def _together(self) -> TogetherTime:
+        return self.base  # type: ignore[return-value]
+
+    def together(self, shapes: Sequence[Shape]) -> tuple[float, int]:
+        seconds, covered = self._together.together(shapes)
+        return seconds * self.factor, covered
+
+    def together_stretch(self, shapes: Sequence[Shape], k: int) -> tuple[np.ndarray, np.ndarray]:
+        seconds, covered = self._together.together_stretch(shapes, k)
         return seconds * self.factor, covered
 
     def decode_stretch(

@@ -17,6 +17,10 @@ COVERAGE = ("measured", "interpolated", "extrapolated")
 """What a step's time rests on; a step takes the worst of its parts."""
 
 
+Shape = tuple[Sequence[tuple[int, int]], int, int, int, int]
+"""What a step's time goes by: the arguments of `StepTime.step`."""
+
+
 class StepTime(Protocol):
     """Seconds one engine step takes on one replica (all its tensor-parallel ranks together)."""
 
@@ -39,4 +43,18 @@ class StepTime(Protocol):
         Step i has the contexts sum_context + i * n_decode and max_context + i, and samples n_decode rows.
         Bit-identical to k calls of `step`.
         """
+        ...
+
+
+class TogetherTime(StepTime, Protocol):
+    """Of a replica with attention data-parallel ranks, which begin and end their steps together."""
+
+    ranks: int
+
+    def together(self, shapes: Sequence[Shape]) -> tuple[float, int]:
+        """Seconds and coverage code of one step; shapes: of the ranks that have work."""
+        ...
+
+    def together_stretch(self, shapes: Sequence[Shape], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """As k calls of `together` with pure decodes, bit-identical."""
         ...

@@ -158,10 +158,19 @@ class CurveStepTime:
     # ---- StepTime --------------------------------------------------------------------------------------------
 
     def step(
-        self, chunks: Sequence[tuple[int, int]], n_decode: int, sum_context: int, max_context: int, n_sampled: int
+        self,
+        chunks: Sequence[tuple[int, int]],
+        n_decode: int,
+        sum_context: int,
+        max_context: int,
+        n_sampled: int,
+        drafted: int = 0,
     ) -> tuple[float, int]:
-        """Seconds and coverage code of one step; see `StepTime.step`."""
-        tokens, ones = n_decode, False
+        """Seconds and coverage code of one step; see `StepTime.step`.
+
+        drafted: tokens that the decodes verify beside their own, in all; n_sampled counts their rows. They share the
+        reading of their sequence's context, which is what decode attention takes (calibrate.speculative)."""
+        tokens, ones = n_decode + drafted, False
         for new, _ in chunks:
             tokens += new
             if new == 1:
@@ -175,7 +184,7 @@ class CurveStepTime:
         if not chunks:
             if n_decode == 0:
                 return self.overhead_s, MEASURED
-            if n_sampled == n_decode:
+            if n_sampled == n_decode == tokens:
                 curve = self._curves.get(n_decode) or self._curve(n_decode)
                 attention_s, cover = self._decode_attention(curve, n_decode, sum_context, max_context)
                 return curve.constant_s + attention_s, cover
@@ -194,7 +203,13 @@ class CurveStepTime:
         return seconds, max(dense_cover, sampling_cover, cover)
 
     def parts(
-        self, chunks: Sequence[tuple[int, int]], n_decode: int, sum_context: int, max_context: int, n_sampled: int
+        self,
+        chunks: Sequence[tuple[int, int]],
+        n_decode: int,
+        sum_context: int,
+        max_context: int,
+        n_sampled: int,
+        drafted: int = 0,
     ) -> dict[str, float]:
         """Seconds of a step by part; their sum is `step`'s unless launching takes longer. Chunks of two tokens or
         more."""
@@ -206,7 +221,7 @@ class CurveStepTime:
         elif n_decode:
             attention = self._decode_attention(self._curve(n_decode), n_decode, sum_context, max_context)[0]
         return {
-            "dense": self._dense(n_decode + sum(new for new, _ in chunks))[0],
+            "dense": self._dense(n_decode + drafted + sum(new for new, _ in chunks))[0],
             "attention": attention,
             "sampling": self._sampling(n_sampled)[0],
             "overhead": self.overhead_s,

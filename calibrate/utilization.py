@@ -19,10 +19,11 @@ Tokens computed again after a preemption count: they are work. How far a layer l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from calibrate.layout import Layout, as_layout
 from calibrate.model_spec import ModelSpec
 from calibrate.profile import DeviceProfile
 from calibrate.sources.roofline import FP8_TYPES, GPUS, experts_touched, step_weights
@@ -64,11 +65,16 @@ def peaks(profile: DeviceProfile) -> Peaks | None:
 
 
 class StepWork:
-    """FLOPs and bytes of steps of a model on `tensor_parallel` GPUs."""
+    """FLOPs and bytes of steps of a model on one replica: `width` tensor-parallel GPUs, or those of a layout.
 
-    def __init__(self, model: ModelSpec, dtype: str, kv_dtype: str, tensor_parallel: int = 1) -> None:
-        self.model, self.tp = model, tensor_parallel
-        self._read = step_weights(model, dtype, tensor_parallel)
+    Of attention_dp ranks a step holds the work of all, so a GPU moves its rank's share. Of pipeline stages a step is a
+    round of as many batches, each of which reads a stage's weights: together what one batch reads of all layers."""
+
+    def __init__(self, model: ModelSpec, dtype: str, kv_dtype: str, width: int | Layout = 1) -> None:
+        layout = replace(as_layout(width), pipeline_parallel=1)
+        tensor_parallel, self._ranks = layout.tensor_parallel, layout.attention_dp
+        self.model = model
+        self._read = step_weights(model, dtype, layout)
         self._reaches = model.reaches(kv_dtype, tensor_parallel)
         self._kv_bytes = model.kv_bytes_per_token(kv_dtype, tensor_parallel)
         self._state_bytes = 2 * model.state_bytes(tensor_parallel)
@@ -94,13 +100,13 @@ class StepWork:
 
         tokens, chunks = n_decode + by_step(new), by_step(np.ones_like(new))
         flops = tokens * float(model.linear_flops_per_token) + n_sampled * float(model.lm_head_flops)
-        moved = self._read.dense + (n_sampled > 0) * self._read.head + tokens * self._kv_bytes
-        moved = moved + (n_decode + chunks) * self._state_bytes
+        moved = self._read.dense + (n_sampled > 0) * self._read.head + tokens * self._kv_bytes / self._ranks
+        moved = moved + (n_decode + chunks) * self._state_bytes / self._ranks
         if model.experts:
             moved = moved + self._read.expert * experts_touched(model, tokens)
         for reach in self._reaches:
             keys = reach.decode_keys(n_decode, sum_context.astype(np.float64))
             pairs, kept = by_step(reach.pairs(new, cached)), by_step(reach.kept(new, cached))
             flops = flops + reach.count * (keys * reach.decode_flops + pairs * reach.pair_flops)
-            moved = moved + reach.count * reach.key_bytes * (keys + kept)
+            moved = moved + reach.count * reach.key_bytes * (keys + kept) / self._ranks
         return flops, np.where(tokens > 0, moved, 0.0)

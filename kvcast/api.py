@@ -89,7 +89,7 @@ def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
     from kvcast.scenario.steady import clock_note
 
     resolved = resolve(scenario)
-    step_time = resolved.step_time()
+    step_time = resolved.engine_step_time()
     workload = load_workload(resolved.scenario.workload, scenario.seed) if workload is None else workload
     if note := clock_note(resolved.scenario):
         workload = workload.with_notes(note)
@@ -203,7 +203,7 @@ def _bill(scenario: Scenario, workload: Workload, report: Report) -> dict[str, f
     )
     if offered is None or price is None or not is_mix(scenario):
         return None
-    gpus = report.summary.get("replicas_held", scenario.cluster.replicas) * scenario.hardware.tensor_parallel
+    gpus = report.summary.get("replicas_held", scenario.cluster.replicas) * scenario.hardware.gpus
     return money(gpus * price, offered, workload.prompt_tokens[inside], workload.output_tokens[inside])
 
 
@@ -224,7 +224,7 @@ def step_work(resolved: Resolved) -> StepWork:
     from calibrate.utilization import StepWork
 
     given = resolved.scenario
-    return StepWork(resolved.model, given.model.dtype, str(given.model.kv_dtype), given.hardware.tensor_parallel)
+    return StepWork(resolved.model, given.model.dtype, str(given.model.kv_dtype), given.hardware.layout)
 
 
 def prefill_flops(model: ModelSpec) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ from calibrate.latency import StepTime
 from sim.engines import engine_of
 from sim.front_end import alone_s as alone_in_front_end_s
 from sim.scenario import EngineParams
+from sim.vllm.acceptance import expected_tokens
 from workloads.columns import Workload
 
 MOST_LENGTHS = 8192
@@ -37,7 +38,7 @@ def alone(workload: Workload, params: EngineParams, step_time: StepTime, cached:
     prompt, output, cached = prompt[served], output[served], cached[served]
     before_s, after_s = alone_in_front_end_s(params, prompt)
     ttft_s = before_s + _prefill_s(prompt, cached, params, step_time) + after_s
-    decode_s = _decode_s(prompt, output, step_time, params.step_overhead_s)
+    decode_s = _decode_s(prompt, output, step_time, params)
     with np.errstate(invalid="ignore"):
         found = {
             "ttft_s": ttft_s,
@@ -81,8 +82,13 @@ def _distinct(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         grain *= 2
 
 
-def _decode_s(prompt: np.ndarray, output: np.ndarray, step_time: StepTime, overhead_s: float) -> np.ndarray:
-    """Seconds from the first output token to the last: steps at contexts prompt + 1 to prompt + output - 1."""
-    each = step_time.decode_stretch(1, 1, 1, int((prompt + output).max()))[0] + overhead_s
+def _decode_s(prompt: np.ndarray, output: np.ndarray, step_time: StepTime, params: EngineParams) -> np.ndarray:
+    """Seconds from the first output token to the last: steps at contexts prompt + 1 to prompt + output - 1. Of a
+    verified draft every token it gives has an equal part."""
+    rows, given = 1, 1.0
+    if params.speculative is not None:
+        rows, given = 1 + params.speculative.tokens, expected_tokens(params.speculative.acceptance)
+    each = step_time.decode_stretch(rows, 1, 1, int((prompt + output).max()))[0] + params.step_overhead_s
+    each = each / given if given > 1 else each
     up_to = np.concatenate([[0.0], np.cumsum(each)])
     return up_to[prompt + output - 1] - up_to[prompt]

@@ -168,7 +168,7 @@ class Common:
     log: RequestLog
     paths: Paths
     seed: int
-    replicas: int
+    replicas: int  #: schedulers, each with a cache of its own
     prefill_s: Callable[[int, int], float]  #: (cached, prompt) tokens -> seconds of a prefill alone
     cache_events: list[array[int]] | None = None  #: acquisitions and releases, of each replica
     fleet_seen: dict[int, int] = field(default_factory=dict)
@@ -200,9 +200,11 @@ class Engine:
     longest_prompt: Callable[[EngineParams], float] = lambda _: inf  #: of a request that it takes, tokens
     host_mode: Callable[[EngineConfig | EngineParams], str] = lambda keys: "async"  #: of calibrate.host.BY_MODE
     most_seqs: Callable[[float], int] | None = None  #: max_num_seqs where no GPU says it, by whole contexts that fit
+    ranks_in_turn: bool = False  #: requests go to attention data-parallel ranks in turn, not to the least loaded
     prefill_pauses: bool = False  #: decodes wait while a prompt is computed
     whole_context: bool = False  #: it starts only when one request of max_model_len fits in its KV memory
     has_groups: bool = False  #: KV groups for layers that keep a window, a chunk or a state
+    has_speculation: bool = False  #: speculative decoding
     has_tiers: bool = False  #: cache tiers below its GPU memory
     has_optimum: bool = False  #: its caches can tell what they held, so that the best eviction can be found
     has_cancel: bool = False  #: a request can leave its schedulers before it has ended

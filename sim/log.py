@@ -56,6 +56,7 @@ class RequestLog:
         self.tier_hit_tokens = [array("q", [0]) * n for _ in range(n_tiers)]
         self.load_s = array("d", [0.0]) * (n if n_tiers else 0)
         self.frontend_s = array("d", [0.0]) * (n if front_end else 0)
+        self.drafts = self.accepted = 0  # speculative decoding: verifications, and drafted tokens accepted in them
         self.readmissions = array("q")  # (request, hit tokens, known tokens) of each, one after the other
         self.gaps = array(
             "q"
@@ -98,6 +99,11 @@ class RequestLog:
         if r.resumed_at >= 0:
             self.recomputed_tokens[r.id] += max(0, min(r.done_before, computed) - r.resumed_at)
             r.resumed_at = -1
+
+    def verified(self, accepted: int) -> None:
+        """A draft of which the model has accepted so many tokens."""
+        self.drafts += 1
+        self.accepted += accepted
 
     def forget(self, requests: list[int]) -> None:
         """All that was computed for them is lost, and what was told of it with it: they have only arrived."""

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -177,6 +178,31 @@ class Samples:
 
 
 @dataclass(frozen=True)
+class Verified:
+    """What speculative decoding did in a run, all replicas together."""
+
+    rows: int  #: tokens that a decode step of a request verifies: its own and those drafted
+    drafts: int  #: verifications of requests that had not finished
+    accepted: int  #: drafted tokens that the model accepted, those beyond the last output wanted among them
+    emitted: list[np.ndarray]  #: per replica, int64 [n_steps], output tokens of each step
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """Mean output tokens of a verification, as vLLM logs it: 1 + accepted / drafts."""
+        return 1 + self.accepted / self.drafts if self.drafts else None
+
+    def summary(self) -> dict[str, float | int | None]:
+        drafted = self.drafts * (self.rows - 1)
+        return {
+            "mean_acceptance_length": self.acceptance_length,
+            "draft_acceptance_rate": self.accepted / drafted if drafted else None,
+            "drafts": self.drafts,
+            "draft_tokens": drafted,
+            "accepted_tokens": self.accepted,
+        }
+
+
+@dataclass(frozen=True)
 class TierUse:
     """What one cache tier did in a run, all replicas together."""
 
@@ -189,6 +215,12 @@ class TierUse:
     dropped_blocks: int  #: given away for lack of room
     stored_blocks: int  #: at the end
     link_busy_s: float  #: seconds its link was loading, latency included
+
+
+def summed_use(uses: Sequence[TierUse]) -> TierUse:
+    """What a tier of several schedulers did, together."""
+    names = ("loaded_blocks", "written_blocks", "dropped_blocks", "stored_blocks", "link_busy_s")
+    return replace(uses[0], **{name: sum(getattr(use, name) for use in uses) for name in names})
 
 
 @dataclass(frozen=True)
@@ -254,6 +286,7 @@ class Recording:
     sent_s: list[np.ndarray] | None = None  #: per replica, float64 [n_steps], when each step's output tokens left it
     # with processes that let replicas fail, drain and start (sim.fleet.processes); else None
     held_s: list[list[tuple[float, float]]] | None = None  #: per replica, (from, to) seconds in which it was not down
+    verified: Verified | None = None  #: with speculative decoding; a decode row of a step is then one verified token
     retries: np.ndarray | None = None  #: int64 [n], how often a failure has sent a request back to begin again
     clients: ClientUse | None = None  #: with clients that give up or try again, or a gateway that refuses; else None
     notes: list[str] = field(default_factory=list)

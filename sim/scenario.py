@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from calibrate.kv_groups import KvGroup, token_count
+from calibrate.layout import ALL_TO_ALL, COLLECTIVES, NODE_GPUS, Layout
 from calibrate.link import LINKS
 from sim.fleet.router import meanings, name_of
 from workloads.config import WorkloadConfig
@@ -21,10 +22,10 @@ from workloads.limits import (
     FROM_SECOND_0,
     MAX_BLOCK_SIZE,
     MAX_COUNT,
-    MAX_GPUS,
     MAX_KV_BLOCKS,
     MAX_REPLICAS,
     MAX_SEED,
+    MAX_STAGES,
     MAX_US,
     MAX_WORKERS,
     MS,
@@ -42,6 +43,7 @@ from workloads.limits import (
 )
 
 DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "int8", "int4", "mxfp4", "nvfp4", "fp32")
+MAX_DRAFT = 64  #: tokens of a draft
 KV_DTYPES = ("bf16", "fp16", "fp8", "fp32")
 
 
@@ -86,7 +88,36 @@ class HardwareConfig:
         "h200-llama-3.1-8b-aic",
         "a bundled profile, a profile file, a folder of operator rows or tables, atlas:GPU, or roofline:GPU",
     )
-    tensor_parallel: int = key(1, "GPUs per replica", from_1(MAX_GPUS))
+    tensor_parallel: int = key(
+        1,
+        "GPUs that split every layer. A replica has tensor_parallel x attention_dp x pipeline_parallel GPUs (vLLM:"
+        " --tensor-parallel-size; SGLang's --tp-size is tensor_parallel x attention_dp)",
+        from_1(NODE_GPUS),
+    )
+    attention_dp: int = key(
+        1,
+        "data-parallel ranks of attention inside one engine, each with its own scheduler and KV, in lock-step; experts"
+        " are spread over the tensor_parallel x attention_dp GPUs, at most 8 (vLLM: --data-parallel-size of a mixture"
+        " of experts; SGLang: --dp-size with --enable-dp-attention)",
+        from_1(NODE_GPUS),
+    )
+    expert_parallel: bool = key(
+        False,
+        "whole experts on each of the tensor_parallel x attention_dp GPUs instead of a slice of every expert (vLLM:"
+        " --enable-expert-parallel)",
+    )
+    all_to_all: str = key(
+        COLLECTIVES,
+        "how tokens reach the experts of other attention_dp ranks: allgather_reducescatter (the engines' own default)"
+        " or DeepEP's kernels, which need expert_parallel (vLLM: --all2all-backend)",
+        choices=ALL_TO_ALL,
+    )
+    pipeline_parallel: int = key(
+        1,
+        "stages that the layers are dealt out to; as many batches are in flight (vLLM: --pipeline-parallel-size;"
+        " docs/profiles.md says what is not modelled)",
+        from_1(MAX_STAGES),
+    )
     gpu: str | None = key(
         None,
         "a GPU by name (h200), instead of profile: its bundled profile for the model, precision and width, else its"
@@ -107,6 +138,18 @@ class HardwareConfig:
         " model's shapes and the step's tokens",
         from_0(1e6),
     )
+
+    @property
+    def layout(self) -> Layout:
+        """How a replica spreads the model over its GPUs."""
+        return Layout(
+            self.tensor_parallel, self.pipeline_parallel, self.attention_dp, self.expert_parallel, self.all_to_all
+        )
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of a replica."""
+        return self.layout.gpus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +287,11 @@ class SchedulerConfig:
 class EngineConfig(SchedulerConfig):
     """The [engine] section: the scheduler's keys, and those whose default depends on the model and the GPU."""
 
-    kv_blocks: int | None = key(None, "KV blocks per replica; default: from the GPU's memory", from_1(MAX_KV_BLOCKS))
+    kv_blocks: int | None = key(
+        None,
+        "KV blocks per replica, or per attention_dp rank of one; default: from the GPU's memory",
+        from_1(MAX_KV_BLOCKS),
+    )
     max_num_seqs: int | None = key(None, "sequences running at once; default: the engine's for this GPU", COUNT)
     max_num_batched_tokens: int | None = key(
         None, "token budget of a step; default: the engine's for this GPU", TOKENS, engine=("vllm", "trtllm")
@@ -277,6 +324,57 @@ class EngineConfig(SchedulerConfig):
     )
     step_overhead_ms: float = key(0.0, "added to every step, on top of host time and the profile's own overhead", MS)
     frontend_ms: float = key(0.0, "HTTP front end and tokenizer, added before the request reaches the engine", MS)
+
+
+@dataclass(frozen=True)
+class SpeculativeConfig:
+    """Speculative decoding (docs/speculative.md)."""
+
+    method: str | None = key(
+        None,
+        "speculative decoding (vllm): ngram (drafts are free), eagle or mtp (a draft layer like the model's own) or"
+        " draft (a smaller model); default: none",
+        choices=("ngram", "eagle", "mtp", "draft"),
+    )
+    tokens: int | None = key(None, "tokens drafted for every decode step of a request", from_1(MAX_DRAFT))
+    acceptance: tuple[float, ...] | float = key(
+        (),
+        "measured acceptance of each draft position, given that those before it were accepted: a list of `tokens`"
+        " numbers, or one number for all; there is no default",
+        from_0(1.0),
+    )
+    draft_model: str | None = key(None, "draft: a bundled model (docs/models.md)")
+    draft_ms: float | None = key(
+        None, "what drafting takes in each step, milliseconds, for whoever has measured it; default: as modelled", MS
+    )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.acceptance, list):
+            object.__setattr__(self, "acceptance", tuple(self.acceptance))
+
+    def resolved(self) -> Speculation | None:
+        """With one acceptance for each position; None: no speculation."""
+        if self.method is None or self.tokens is None:
+            return None
+        given = self.acceptance if isinstance(self.acceptance, tuple) else (self.acceptance,) * self.tokens
+        return Speculation(self.method, given)
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """What a scheduler reads of it."""
+
+    method: str
+    acceptance: tuple[float, ...]  #: of each position, given that those before it were accepted
+
+    @property
+    def tokens(self) -> int:
+        return len(self.acceptance)
+
+    @property
+    def lookahead(self) -> int:
+        """KV slots that a drafter writes beyond the tokens the model verifies (vLLM's num_lookahead_tokens)."""
+        return 0 if self.method == "ngram" else self.tokens
 
 
 @dataclass(frozen=True)
@@ -478,6 +576,7 @@ class Scenario:
     slo: SloConfig = field(default_factory=SloConfig)
     cost: CostConfig = field(default_factory=CostConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
+    speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
     shock: tuple[Shock, ...] = key((), "[[shock]] tables: what happens to the fleet meanwhile (docs/resilience.md)")
 
 
@@ -499,7 +598,8 @@ class TierParams:
 class EngineParams(SchedulerConfig):
     """One replica's engine with every default resolved: what the simulation itself reads."""
 
-    kv_blocks: int
+    kv_blocks: int  #: of one rank
+    ranks: int = 1  #: attention data-parallel ranks: each has a scheduler with all that is said here
     max_model_len: int = 131072
     max_num_seqs: int = 256  #: SGLang's max_running_requests
     max_num_batched_tokens: int = 8192
@@ -509,6 +609,7 @@ class EngineParams(SchedulerConfig):
     policy: str = "lru"
     policy_params: dict[str, Any] = field(default_factory=dict)
     tiers: tuple[TierParams, ...] = ()
+    speculative: Speculation | None = None
     step_overhead_s: float = 0.0
     frontend_s: float = 0.0
     # asynchronous: an arrival is seen a step later too; False: times count scheduler calls, as in recorded cases
@@ -522,6 +623,8 @@ class EngineParams(SchedulerConfig):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kv_groups", tuple(KvGroup(*group) for group in self.kv_groups))
+        if isinstance(self.speculative, tuple):  # as files have it
+            object.__setattr__(self, "speculative", Speculation(*self.speculative))
 
     @property
     def hit_block(self) -> int:

@@ -18,8 +18,8 @@ import numpy as np
 
 from calibrate.latency import StepTime
 from sim.alone import prefill_alone
-from sim.engine import Common, Engine
-from sim.engines import client_problems, engine_of
+from sim.engine import Common, Engine, Scheduler
+from sim.engines import client_problems, engine_of, having
 from sim.fleet.clients import Clients
 from sim.fleet.clock import Clock
 from sim.fleet.cluster import Cluster
@@ -28,6 +28,7 @@ from sim.fleet.gate import Gate
 from sim.fleet.hopeless import Hopeless
 from sim.fleet.oracle import Oracle
 from sim.fleet.processes import Process, begin
+from sim.fleet.ranks import LockStepReplica, maker
 from sim.fleet.replica import Replica
 from sim.fleet.router import Router
 from sim.fleet.router import make as make_router
@@ -37,7 +38,7 @@ from sim.kvcache.chains import Paths
 from sim.kvcache.observed import as_table
 from sim.kvcache.policies import POLICIES
 from sim.log import RequestLog
-from sim.recording import Recording, Steps, TierUse
+from sim.recording import Recording, Steps, TierUse, Verified, summed_use
 from sim.scenario import ClientConfig, EngineParams
 from workloads.columns import Workload
 from workloads.errors import InputError
@@ -83,6 +84,9 @@ def run(
     tokens)], retracted, tokens evicted, available, evictable and protected at the end of the step, waiting)."""
     engine = engine_of(params)
     engine.check(params, record_cache)
+    _check_speculation(params, engine, oracle)
+    if params.ranks > 1:
+        _check_ranks(params, step_time, record_cache or oracle or warm is not None)
     if processes:
         _check_processes(params, record_cache, warm)
     if client is not None:
@@ -111,7 +115,8 @@ def run(
     life: list[list[tuple]] | None = [[] for _ in range(len(workload))] if record_life else None
     cache_events: list[array[int]] | None = [array("q") for _ in range(replicas)] if record_cache else None
     prefill_s = prefill_alone(step_time, params.max_num_batched_tokens, params.step_overhead_s)
-    common = Common(params, workload, step_time, log, paths, seed, replicas, prefill_s, cache_events)
+    schedulers = replicas * params.ranks
+    common = Common(params, workload, step_time, log, paths, seed, schedulers, prefill_s, cache_events)
     cluster.replicas += _replicas(engine, common, cluster, fast_forward, life, step_log)
     if hopeless is not None:
         cluster.watch(hopeless.every, lambda now_s: hopeless.look(now_s, log, cluster.replicas))
@@ -142,9 +147,12 @@ def _replicas(
     life: list[list[tuple]] | None,
     step_log: list | None,
 ) -> list[Replica]:
-    make = engine.fleet(common)
+    make: Callable[[int], Scheduler] = engine.fleet(common)
+    kind, ranks = Replica, common.params.ranks
+    if ranks > 1:
+        kind, make = LockStepReplica, maker(make, ranks, engine.ranks_in_turn)
     return [
-        Replica(
+        kind(
             index,
             front.env,
             make,
@@ -158,7 +166,7 @@ def _replicas(
             life=life,
             step_log=step_log,
         )
-        for index in range(common.replicas)
+        for index in range(common.replicas // ranks)
     ]
 
 
@@ -170,6 +178,33 @@ def _fleet_columns(cluster: Cluster) -> dict[str, Any]:
     return {"held_s": [replica.held_s(now_s) for replica in cluster.replicas], "retries": retries}
 
 
+def _check_speculation(params: EngineParams, engine: Engine, oracle: bool) -> None:
+    if params.speculative is None:
+        return
+    if not engine.has_speculation:
+        raise InputError(
+            f"[speculative] method = {params.speculative.method!r} with {engine.title}: expected semantics ="
+            f" {having('has_speculation')!r} with it"
+        )
+    if oracle:
+        raise InputError("[speculative] with a router that knows everything: it does not know what drafts will give")
+    if params.ranks > 1:
+        raise InputError(f"[speculative] with attention_dp = {params.ranks}: expected attention_dp = 1 with it")
+
+
+def _check_ranks(params: EngineParams, step_time: StepTime, one_cache: bool) -> None:
+    if one_cache:
+        raise InputError(
+            f"attention_dp = {params.ranks} with an optimum, an oracle or a saved cache: expected attention_dp = 1,"
+            " they are defined for one cache a replica"
+        )
+    if getattr(step_time, "ranks", 1) != params.ranks:
+        raise InputError(
+            f"attention_dp = {params.ranks}: expected step times of that many ranks together (hardware.profile ="
+            " atlas:GPU)"
+        )
+
+
 def _check_processes(params: EngineParams, record_cache: bool, warm: CacheState | None) -> None:
     for wrong, what in (
         (
@@ -177,6 +212,7 @@ def _check_processes(params: EngineParams, record_cache: bool, warm: CacheState 
             "cache.policy = 'clairvoyant': it knows the future of a fleet that never fails",
         ),
         (record_cache, "an optimum: it is defined for caches that nothing empties"),
+        (params.speculative is not None, "[speculative]: whose output tokens a failure would lose is not known"),
         (warm is not None, "a saved cache to begin with"),
     ):
         if wrong:
@@ -186,6 +222,12 @@ def _check_processes(params: EngineParams, record_cache: bool, warm: CacheState 
 def _check_client(client: ClientConfig, params: EngineParams, record_cache: bool) -> None:
     for problem in client_problems(client, params):
         raise InputError(problem)
+    for wrong, what in (
+        (params.ranks > 1, f"attention_dp = {params.ranks}"),
+        (params.speculative is not None, "[speculative]"),
+    ):
+        if client.gives_up and wrong:
+            raise InputError(f"[client] timeouts with {what}: expected a scenario without one of them")
     if record_cache or params.policy == "clairvoyant":
         raise InputError(
             "[client] with an optimum or cache.policy = 'clairvoyant': they know the future of requests that come once;"
@@ -234,7 +276,7 @@ def _recording(
         steps=steps,
         samples=[r.record.samples() for r in cluster.replicas],
         end_s=cluster.env.now,
-        kv_blocks=params.kv_blocks,
+        kv_blocks=params.kv_blocks * params.ranks,
         block_size=params.hit_block,
         evicted_blocks=sum(r.evicted_blocks for r in cluster.replicas),
         engine_semantics=engine.version,
@@ -243,6 +285,7 @@ def _recording(
         tiers=_tier_use(cluster.replicas),
         sent_s=sent_s,
         clients=None if cluster.clients is None else cluster.clients.use(),
+        verified=_verified(params, cluster.replicas, log),
         cache_events=None if cache_events is None else [as_table(events) for events in cache_events],
     )
 
@@ -254,14 +297,17 @@ def _sent(replicas: list[Replica], steps: list[Steps]) -> list[np.ndarray] | Non
     return [np.array(r.record.sent_s[: len(s.end_s)]) for r, s in zip(replicas, steps, strict=True)]
 
 
+def _verified(params: EngineParams, replicas: list[Replica], log: RequestLog) -> Verified | None:
+    if params.speculative is None:
+        return None
+    emitted = [np.array(r.record.emitted, np.int64) for r in replicas]
+    return Verified(1 + params.speculative.tokens, log.drafts, log.accepted, emitted)
+
+
 def _tier_use(replicas: list[Replica]) -> list[TierUse]:
     """Each tier over all replicas."""
     each = [use for r in replicas for use in r.tiers_used()]
-    summed = ("loaded_blocks", "written_blocks", "dropped_blocks", "stored_blocks", "link_busy_s")
-    return [
-        replace(uses[0], **{name: sum(getattr(u, name) for u in uses) for name in summed})
-        for uses in zip(*each, strict=True)
-    ]
+    return [summed_use(uses) for uses in zip(*each, strict=True)]
 
 
 def _tell_lives(life: list[list[tuple]], columns: dict[str, np.ndarray], steps: list) -> None:

@@ -24,6 +24,7 @@ class StepRecord:
     def __init__(self) -> None:
         self.end_s = array("d")
         self.sent_s = array("d")  # when their tokens have left the front end, where that takes time
+        self.emitted = array("q")  # output tokens of each step, where they are not the rows it samples
         self._coverage = bytearray()
         self._stretches = array("d")
         self._chunks = array("q")  # (stretch, new, cached) of each prefill chunk

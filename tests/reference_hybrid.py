@@ -223,6 +223,8 @@ class Engine(reference_vllm.Engine):
     def _admit(self, r: Request, budget: int, chunk_limit: int) -> int:
         self.lookups += 1
         total, hits = self._lookup(r)
+        if self.deferring and r.known - total > 1:
+            return 0
         n = self._cut(r, total, min(r.known - total, chunk_limit, budget), budget)
         if n == 0:
             return 0

@@ -8,7 +8,7 @@ import pytest
 from calibrate.atlas.errors import ERRORS
 from calibrate.atlas.experts import MoeShape, nearest_experts
 from calibrate.atlas.heldout import held_out
-from calibrate.atlas.linear import linear_decode, linear_prefill
+from calibrate.atlas.linear import GDN_ERROR, linear_decode, linear_prefill
 from calibrate.atlas.price import Pricer, causal_pairs
 from calibrate.atlas.shapes import along, completed, neighbours
 from calibrate.atlas.steps import atlas_step_time, operators, points
@@ -345,15 +345,46 @@ def test_whole_passes_are_the_packages_own(data_dir):
 # -- layers without attention, states, gates
 
 
-def test_a_linear_layer_reads_its_state_once_a_decode_and_computes_on_it_once_a_token():
-    price = Pricer(load("h200"))
-    state, flops = 2.0**20, 3e6
-    length, prefill = linear_prefill(price, state, flops)
-    a_token = (prefill.seconds[-1] - prefill.seconds[0]) / (length[-1] - length[0])
+def test_a_linear_layer_without_a_table_reads_its_state_once_a_decode_and_computes_on_it_once_a_token():
+    """Mamba-2 on an A100, where not even its convolution was measured."""
+    price = Pricer(load("a100"))
+    a = next(g.attention for g in resolve_model("nemotron-h-56b").layer_groups if g.attention.kind == "linear")
+    state, flops = a.state_bytes(2), a.state_flops / 2
+    length, prefill = linear_prefill(price, a, 2)
+    a_token = (prefill.seconds[-1] - prefill.seconds[-2]) / (length[-1] - length[-2])
     assert a_token == pytest.approx(flops / price.flops["bf16"] / 0.7)
-    batch, _, limits, decode = linear_decode(price, state, flops)
+    batch, _, limits, decode = linear_decode(price, a, 2)
     assert np.diff(decode.seconds[:, 0])[0] == pytest.approx(2 * state / price.bandwidth / 0.7)
     assert (len(batch), limits[0], decode.cover) == (11, np.inf, EXTRAPOLATED)
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_gated_delta_net_is_its_convolution_and_its_recurrence_as_measured(tp):
+    """Qwen3-Next's 16 key and 32 value heads, cut over tp ranks: both kernels of the table, added up."""
+    price = Pricer(load("h200"))
+    a = next(g.attention for g in resolve_model("qwen3-next-80b-a3b").layer_groups if g.attention.kind == "linear")
+    length, prefill = linear_prefill(price, a, tp)
+    batch, _, _, decode = linear_decode(price, a, tp)
+    table = load("h200").table("vllm", "gdn")
+    for phase, grid, priced in (("context", lambda s: s[0], prefill), ("generation", lambda s: s[:, 0], decode)):
+        rows = table.where(phase=phase, num_k_heads=16 // tp, num_v_heads=32 // tp)
+        assert len(rows) == 2
+        summed = np.sum([grid(s) for s in rows.seconds], axis=0)
+        assert priced.seconds.ravel() == pytest.approx(summed, rel=1e-6)
+        assert (priced.cover, priced.error) == (MEASURED, GDN_ERROR[phase] / 2)
+    assert (length[-1], batch[-1]) == (32768, 1024)
+
+
+def test_mamba_adds_the_measured_convolution_to_the_form_of_its_recurrence():
+    model = resolve_model("nemotron-3-nano-30b-a3b")
+    a = next(g.attention for g in model.layer_groups if g.attention.kind == "linear")
+    price = Pricer(load("h200"))
+    _, _, _, decode = linear_decode(price, a, 1)
+    table = load("h200").table("trtllm", "mamba2")
+    row = table.where(phase="generation", nheads=64, n_groups=8, d_state=128, d_model=2688).seconds[0][0, 0]
+    form = 5e-6 + 2 * a.state_bytes(1) / price.bandwidth / 0.7
+    assert decode.seconds[0, 0] == pytest.approx(row + form, rel=0.02)
+    assert (decode.cover, decode.error) == (EXTRAPOLATED, 0.3)
 
 
 @pytest.mark.parametrize("name", ["qwen3-next-80b-a3b", "nemotron-3-super-120b-a12b", "llama-3.3-nemotron-super-49b"])
@@ -381,8 +412,6 @@ def test_a_gate_on_the_output_widens_the_query_projection():
 
 
 def test_what_has_no_price_is_one_line():
-    with pytest.raises(InputError, match=r"deepseek-v3\.2: the indexer of sparse attention has no price yet"):
-        resolve_profile("atlas:h200", resolve_model("deepseek-v3.2"), "fp8", 8)
     with pytest.raises(InputError, match="fp32 weights or KV has no price yet"):
         resolve_profile("atlas:h200", LLAMA, "fp32")
 
@@ -398,7 +427,7 @@ def test_what_has_no_price_is_one_line():
         ("h200", "llama-3.1-8b", "fp8", 1, "atlas:h200"),
         ("h200", "llama-3.1-8b", "bf16", 2, "atlas:h200"),
         ("gb200", "llama-3.1-8b", "bf16", 1, "atlas:gb200"),
-        ("h200", "deepseek-v3.2", "fp8", 8, "roofline:h200"),
+        ("h200", "deepseek-v3.2", "fp8", 8, "atlas:h200"),
         ("mi300x", "llama-3.1-8b", "bf16", 1, "roofline:mi300x"),
     ],
 )

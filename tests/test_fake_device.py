@@ -60,7 +60,7 @@ def errors(profile, rate, seeds):
     ours, truth, params = (
         step_time(profile, LLAMA),
         FakeStepTime(LLAMA, LAUNCH_US),
-        EngineParams(kv_blocks=6000, max_num_batched_tokens=2048),
+        EngineParams(kv_blocks=6000, max_num_batched_tokens=2048, async_scheduling=False),
     )
     found = {(key, name): [] for key in ("ttft_s", "tpot_s") for name in STATISTICS}
     for seed in seeds:

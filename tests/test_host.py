@@ -53,7 +53,14 @@ def test_kernels_launched_one_by_one_have_a_floor_a_layer(profile):
 
 @pytest.mark.parametrize(
     ("engine", "mode"),
-    [({"async_scheduling": True}, "async"), ({"async_scheduling": False}, "sync"), ({"semantics": "sglang"}, "async")],
+    [
+        ({"async_scheduling": True}, "async"),
+        ({"async_scheduling": False}, "sync"),
+        ({"semantics": "sglang"}, "async"),
+        ({"semantics": "sglang", "overlap_schedule": False}, "sync"),
+        ({"semantics": "trtllm"}, "async"),
+        ({"semantics": "trtllm", "overlap_scheduler": False}, "sync"),
+    ],
 )
 def test_it_is_on_by_engine_and_scheduling_mode(engine, mode):
     one = resolved(**engine)

@@ -648,7 +648,7 @@ def test_weights_per_gpu_by_part():
     q_and_o, kv = 2 * h * 64 * 128, 2 * h * 4 * 128
     assert one["attention"] == 94 * (q_and_o + kv) * 2
     assert eight["attention"] == 94 * (q_and_o / 8 + kv / 4) * 2, "4 KV heads on 8 ranks: two copies of each"
-    data = model.weights("bf16", Layout(1, data_parallel=8, expert_parallel=True))
+    data = model.weights("bf16", Layout(1, attention_dp=8, expert_parallel=True))
     assert data["experts"] == eight["experts"]
     assert data["attention"] == one["attention"]
     stages = resolve_model("llama-3.1-70b").weights("bf16", Layout(1, pipeline_parallel=4))

@@ -12,7 +12,7 @@ from kvcast import load_scenario, simulate
 from kvcast.cli import main
 from sim.measure.collapse import fall_of
 from sim.recording import ABANDONED, COMPLETED, QUEUE_FULL, SHED, UNFINISHED
-from sim.scenario import ClientConfig, EngineParams
+from sim.scenario import ClientConfig, EngineParams, Speculation
 from sim.simulate import run
 from tests.fuzz import unequal
 from tests.worlds import LinearSteps, UnitSteps, plain, random_workload
@@ -174,6 +174,7 @@ def test_retries_without_a_pause_make_an_overload_worse_and_a_limit_keeps_the_se
     [
         ({"semantics": "trtllm"}, r"\[client\] timeouts with \[engine\] semantics = 'trtllm': expected semantics ="),
         ({"frontend_us_per_output_token": 5.0}, r"\[client\] timeouts with \[engine\] frontend_us_per_output_token"),
+        ({"speculative": Speculation("ngram", (0.5, 0.5))}, r"\[client\] timeouts with \[speculative\]: expected"),
         ({"policy": "clairvoyant"}, r"\[client\] with an optimum or cache.policy = 'clairvoyant'"),
     ],
 )

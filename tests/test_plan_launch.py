@@ -21,6 +21,7 @@ BASE = {
     "slo": {"attainment": 0.9, "ttft_s": 2.0, "attained_by": "pooled"},
     "model": {"name": "llama-3.1-8b"},
 }
+MOE = ("model.name=qwen3-30b-a3b", "hardware.profile=atlas:h200")
 
 
 def test_every_flag_of_a_command_ends_in_one_list():
@@ -102,7 +103,7 @@ def test_what_is_no_launch_command_is_one_line(command):
 
 
 def test_a_flag_is_in_one_table_only():
-    elsewhere = {"trtllm": {"--enable-chunked-prefill", "--pp-size"}}  # what it is for the other engines
+    elsewhere = {"trtllm": {"--enable-chunked-prefill"}}  # what it is for the other engines
     for engine, known in READ.items():
         assert set(known) & (NO_EFFECT | NOT_MODELLED) == elsewhere.get(engine, set())
     assert not NO_EFFECT & NOT_MODELLED
@@ -226,6 +227,19 @@ def test_an_engine_that_was_simulated_without_its_default_is_started_without_it(
         ],
         ["engine.semantics=sglang", "engine.overlap_schedule=false", "engine.mixed_chunk=true"],
         ["hardware.profile=roofline:h200", "model.kv_dtype=fp8", "hardware.tensor_parallel=2", "model.dtype=fp8"],
+        [*MOE, "hardware.tensor_parallel=2", "hardware.attention_dp=4", "hardware.expert_parallel=true"],
+        [*MOE, "hardware.attention_dp=2", "hardware.expert_parallel=true", "hardware.all_to_all=deepep_low_latency"],
+        [*MOE, "hardware.tensor_parallel=2", "hardware.pipeline_parallel=3"],
+        [
+            *MOE,
+            "engine.semantics=sglang",
+            "engine.block_size=1",
+            "hardware.tensor_parallel=2",
+            "hardware.attention_dp=2",
+            "hardware.expert_parallel=true",
+            "hardware.all_to_all=deepep_high_throughput",
+        ],
+        [*MOE, "engine.semantics=sglang", "hardware.tensor_parallel=2", "hardware.pipeline_parallel=2"],
     ],
 )
 def test_the_command_of_a_plan_reads_back_as_the_same_engine(sets):
@@ -238,12 +252,62 @@ def test_the_command_of_a_plan_reads_back_as_the_same_engine(sets):
     first, second = (api.resolve(one) for one in (scenario, again))
     assert first.params == second.params
     assert first.scenario.model == second.scenario.model
+    assert first.layout == second.layout
+
+
+def test_a_layout_is_read_by_the_model_and_by_all_flags_together():
+    def layout(command: str) -> list[str]:
+        sets = read_command(command).sets
+        return [one for one in sets if one.startswith(("hardware.", "cluster.", "engine.max_num_seqs"))]
+
+    moe, dense = "vllm serve Qwen/Qwen3-30B-A3B", "vllm serve Qwen/Qwen3-8B"
+    assert layout(f"{moe} -dp 4 -ep -tp 2") == [
+        "hardware.attention_dp=4",
+        "hardware.expert_parallel=true",
+        "hardware.tensor_parallel=2",
+    ]
+    assert layout(f"{dense} -dp 4 -pp 2") == ["cluster.replicas=4", "hardware.pipeline_parallel=2"]
+    sglang = "python -m sglang.launch_server --model-path Qwen/Qwen3-30B-A3B --tp 8 --dp 4 --max-running-requests 400"
+    assert layout(sglang) == ["hardware.tensor_parallel=8", "cluster.replicas=4", "engine.max_num_seqs=400"]
+    assert layout(f"{sglang} --enable-dp-attention --ep-size 8") == [
+        "hardware.tensor_parallel=2",
+        "hardware.attention_dp=4",
+        "engine.max_num_seqs=100",
+        "hardware.expert_parallel=true",
+    ]
+    assert read_command(f"{sglang} --ep-size 4 --moe-a2a-backend deepep").not_modelled == [
+        "--ep-size 4",
+        "--moe-a2a-backend deepep --deepep-mode auto",
+    ]
+    assert read_command(f"{moe} --all2all-backend pplx").not_modelled == ["--all2all-backend pplx"]
+
+
+@pytest.mark.parametrize(
+    ("model", "key"), [("Qwen/Qwen3-30B-A3B", "hardware.attention_dp=2"), ("Qwen/Qwen3-8B", "cluster.replicas=2")]
+)
+def test_engines_of_one_log_are_ranks_of_a_mixture_and_replicas_of_a_dense_model(tmp_path, model, key):
+    (tmp_path / "vllm.log").write_text(
+        f"non-default args: {{'model': '{model}', 'data_parallel_size': 2}}\n"
+        "(EngineCore_DP0 pid=1) GPU KV cache size: 476,000 tokens\n"
+        "(EngineCore_DP1 pid=2) GPU KV cache size: 470,016 tokens\n"
+    )
+    sets = read_log(tmp_path / "vllm.log").sets
+    assert {one for one in sets if one.startswith(("hardware.", "cluster."))} == {key}
+    assert "engine.kv_blocks=29376" in sets
+
+
+def test_the_gpus_of_a_plan_follow_the_layout():
+    asked = [*MOE, "hardware.tensor_parallel=2", "hardware.attention_dp=2", "cluster.replicas=3"]
+    written = launch_of(scenario_from_doc(apply_overrides(BASE, asked)))
+    assert written["words"].startswith("3 of these of 4 GPUs")
 
 
 def test_a_profile_that_fits_the_command_is_taken():
     doc = apply_overrides(BASE, ["model.name=qwen3-32b", "hardware.tensor_parallel=2"])
     assert fitting_profile(scenario_from_doc(doc)) == "h200-qwen3-32b-tp2-aic"
     assert fitting_profile(scenario_from_doc(BASE)) is None
+    stages = apply_overrides(BASE, ["hardware.pipeline_parallel=2"])
+    assert fitting_profile(scenario_from_doc(stages)) == "atlas:h200"
     assert fitting_profile(scenario_from_doc(apply_overrides(BASE, ["model.kv_dtype=fp8"]))) == "atlas:h200"
 
 

@@ -427,6 +427,7 @@ def test_tables_of_one_model_price_another_and_another_width(tmp_path):
     other = resolve_profile(str(tables), QWEN)
     basis = {o["name"]: o["basis"].split("/")[0] for o in other.points["rests_on"]}
     assert (basis["qkv"], basis["full_decode"], basis["lm_head"]) == ("own", "own", "vllm")
+    assert other.points["host_inside"] == resolve_profile(str(tables), LLAMA).points["host_inside"]
     wide = resolve_profile(str(tables.parent), LLAMA, tp=2)
     assert next(o for o in wide.points["rests_on"] if o["name"] == "all_reduce")["basis"].startswith("vllm/")
 
@@ -480,8 +481,9 @@ def test_experts_lie_between_the_measured_numbers_of_activated_ones(tmp_path):
 # -- beyond the points, and differences
 
 
-def test_an_operator_goes_on_as_over_its_last_doubling():
-    """Sixteen tokens apart the last two points are noise; so much so that a longer step could take no longer."""
+def test_an_operator_goes_on_as_over_its_last_half_or_quarter():
+    """Sixteen tokens apart the last two points are noise; so much so that a longer step could take no longer. Where the
+    last quarter is steeper than the last half, that goes on."""
     tokens = [*range(16, 2049, 16)]
     us = [100 + n - (50 if n == 2048 else 0) for n in tokens]
     assert last_slope(tokens, us) == pytest.approx(1 - 50 / 1024)
@@ -489,7 +491,8 @@ def test_an_operator_goes_on_as_over_its_last_doubling():
         us[-1] + 2048 * (1 - 50 / 1024)
     )
     assert last_slope([1, 2, 4, 8], [1, 2, 4, 8]) == 1
-    assert last_slope([5], [7.0]) == 0
+    assert last_slope([4, 6, 8], [4, 5, 7]) == 1
+    assert last_slope([5], [7.0]) == last_slope([1, 2], [7.0, 3.0]) == 0
 
 
 def test_a_prefill_of_twice_the_longest_table_agrees_with_the_atlas(data_dir):

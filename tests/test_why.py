@@ -192,14 +192,14 @@ def test_a_layout_that_cannot_start_keeps_its_reason():
             "workload": {"requests": 40, "class": [chat("rag", 0.01, prompt=28_000)]},
             "model": {"name": "llama-3.1-70b"},
             "hardware": {"profile": "roofline:h200", "tensor_parallel": 2},
-            "slo": {"attainment": 0.95, "ttft_s": 4.0},
+            "slo": {"attainment": 0.95, "ttft_s": 3.0},
             "run": {"warmup_s": 0.0},
         }
     )
     made = plan(asked, most=3, **ALONE)
     row = made["why"]["alone"][0]
     assert row["over_cold"] == row["over_cached"] == 1.0
-    assert 5.0 < row["example"]["alone_s"] < 6.0, "the case infeasible_by_physics: a cold 28k prefill alone takes 5.5 s"
+    assert 3.9 < row["example"]["alone_s"] < 4.4, "the case infeasible_by_physics: a cold 28k prefill alone"
     assert made["why"]["nearest"][0]["needs_s"] >= row["example"]["alone_s"]
     layouts = {(one["gpu"], one["tensor_parallel"]): one for one in made["why"]["layouts"]}
     alone_gpu = layouts["H200-SXM", 1]

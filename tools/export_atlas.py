@@ -47,6 +47,7 @@ class Source:
     columns: tuple[str, ...]
     axes: tuple[str, ...]
     time: str = "latency"
+    ms: float = 1.0  #: milliseconds in one of its units
 
 
 _HEADS = ("attn_dtype", "kv_cache_dtype", "window_size", "head_dim", "num_key_value_heads", "num_heads")
@@ -76,6 +77,7 @@ SOURCES = {
         "moe_a2a_perf",
         ("comm_backend", "phase", "ep_size", "hidden_size", "topk", "num_experts"),
         ("num_tokens",),
+        ms=1e-3,
     ),
     "gdn": Source("linear_attention", "gdn_perf", _LINEAR, ("batch_size", "seq_len")),
     "kda": Source("kda", "kda_perf", _LINEAR, ("batch_size", "seq_len")),
@@ -90,6 +92,8 @@ SOURCES = {
     ),
     "sparse_decode": Source("sparse_attention", "dsa_generation_module_perf", ("model", *_MLA), ("batch_size", "step")),
 }
+ELSEWHERE = {"trtllm": ("mamba2",)}
+"""Operators of a third backend, of which the other two have no table."""
 NCCL = Source("comm", "nccl_perf", ("op_name", "nccl_dtype", "num_gpus"), ("message_size",))
 POWER_OF_TWO = 8
 """Weight of a power of two when times are levelled, against 1: token budgets and captured batch sizes stand there, and
@@ -135,6 +139,11 @@ def export(gpu: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
             found = newest(system, backend, source)
             if found:
                 add(arrays, header, f"{backend}/{operator}", source, *found)
+    for backend, operators in ELSEWHERE.items():
+        for operator in operators:
+            found = newest(system, backend, SOURCES[operator])
+            if found and not any(f"{one}/{operator}" in header["tables"] for one in BACKENDS):
+                add(arrays, header, f"{backend}/{operator}", SOURCES[operator], *found)
     found = newest(system, "nccl", NCCL)
     if found:
         add(arrays, header, "nccl/all", NCCL, *found)
@@ -176,7 +185,7 @@ def add(
     ms = np.full((len(keys), *(len(axis) for axis in axes)), np.nan)
     index = (row_of.ravel(), *(np.searchsorted(axis, rows[a]) for axis, a in zip(axes, source.axes, strict=True)))
     order = np.argsort(-rows[source.time].to_numpy(), kind="stable")  # of two kernels at one shape the faster stays
-    ms[tuple(i[order] for i in index)] = rows[source.time].to_numpy()[order]
+    ms[tuple(i[order] for i in index)] = rows[source.time].to_numpy()[order] * source.ms
     impossible = beats_hardware(name, columns, labels, keys, axes, ms, header)
     ms[impossible] = np.nan
     level, changed = levelled(axes, ms)

@@ -11,8 +11,13 @@ one that has kvcast and the one that has vLLM; the second needs nothing of kvcas
 `record CASES --compare` records cases that say what they expect once more, and says which differ. `make engine-check`
 does both. Nothing is downloaded. What was run: vLLM 0.33.0, synchronous and asynchronous; full attention, sliding
 windows, chunked-local attention and their mixtures (a case's `kv_cache_groups`): all 119 such cases of the reference
-data come out as they were recorded elsewhere (docs/engines.md). Mamba states, KV connectors and speculative decoding
-are not recorded. SGLang was not run and has no recorder here.
+data come out as they were recorded elsewhere (docs/engines.md). Mamba states and KV connectors are not recorded. SGLang
+was not run and has no recorder here.
+
+Speculative decoding: a case's config says `"speculative": {"method", "tokens", "acceptance", "lookahead"}`, each of its
+requests "accepted", the drafted tokens accepted behind its first 0, 1, ... outputs. The drafter is vLLM's n-gram one,
+whose drafts are made up here, with `lookahead` slots beyond the verified tokens as EAGLE has them; what EAGLE changes
+in look-ups is not recorded.
 """
 
 from __future__ import annotations
@@ -279,6 +284,7 @@ def scheduler_of(config: dict[str, Any], folder: Path) -> Any:
     model = ModelConfig(
         model=str(folder), skip_tokenizer_init=True, dtype="float16", max_model_len=config["max_model_len"]
     )
+    drafts = config.get("speculative")
     scheduling = SchedulerConfig(
         max_model_len=config["max_model_len"],
         is_encoder_decoder=False,
@@ -288,7 +294,7 @@ def scheduler_of(config: dict[str, Any], folder: Path) -> Any:
         policy=config.get("policy", "fcfs"),
         watermark=config.get("watermark", 0.0),
         scheduler_reserve_full_isl=config.get("scheduler_reserve_full_isl", True),
-        async_scheduling=asynchronous,
+        async_scheduling=asynchronous and not drafts,  # of a drafter that needs no model vLLM takes only the other one
         enable_chunked_prefill=True,
         **{key: config[key] for key in NEWER if key in config},
     )
@@ -300,6 +306,17 @@ def scheduler_of(config: dict[str, Any], folder: Path) -> Any:
         from vllm.config import LoRAConfig
 
         more["lora_config"] = LoRAConfig(max_loras=config["max_loras"], lora_dtype="float16")
+    if drafts:
+        from vllm.config import ParallelConfig, SpeculativeConfig
+
+        more["speculative_config"] = SpeculativeConfig(
+            method="ngram",
+            num_speculative_tokens=drafts["tokens"],
+            prompt_lookup_max=3,
+            prompt_lookup_min=1,
+            target_model_config=model,
+            target_parallel_config=ParallelConfig(),
+        )
     whole = VllmConfig(
         model_config=model,
         cache_config=cache,
@@ -309,7 +326,8 @@ def scheduler_of(config: dict[str, Any], folder: Path) -> Any:
     )
     groups = config.get("kv_cache_groups") or [{"type": "full", "block_size": config["block_size"]}]
     specs = [_spec(group, torch.float32) for group in groups]
-    return (AsyncScheduler if asynchronous else Scheduler)(
+    scheduling.async_scheduling = asynchronous
+    scheduler = (AsyncScheduler if asynchronous else Scheduler)(
         vllm_config=whole,
         kv_cache_config=KVCacheConfig(
             num_blocks=blocks,
@@ -323,6 +341,9 @@ def scheduler_of(config: dict[str, Any], folder: Path) -> Any:
         hash_block_size=config.get("hash_block_size"),
         log_stats=True,
     )
+    if drafts:
+        scheduler.num_lookahead_tokens = drafts["lookahead"]
+    return scheduler
 
 
 def _spec(group: dict[str, Any], dtype: Any) -> Any:
@@ -409,7 +430,9 @@ def _run(case: dict[str, Any], folder: Path) -> dict[str, Any]:
         _count_stats(scheduler, stats)
         in_flight.append((step, output, _samples(scheduler, output)))
         while in_flight and (not asynchronous or len(in_flight) > 1 or not some):
-            _update(scheduler, *in_flight.popleft(), rows, hashes)
+            _update(scheduler, *in_flight.popleft(), rows, hashes, requests)
+            if case["config"].get("speculative") and not asynchronous:
+                _draft(scheduler, case["config"]["speculative"]["tokens"])
         step += some
         idle = 0 if some else idle + 1
         if idle > len(rows) + 10:
@@ -490,7 +513,13 @@ def _samples(scheduler: Any, output: Any) -> set[str]:
 
 
 def _update(
-    scheduler: Any, step: int, output: Any, sampled: set[str], rows: dict[int, dict[str, Any]], hashes: dict
+    scheduler: Any,
+    step: int,
+    output: Any,
+    sampled: set[str],
+    rows: dict[int, dict[str, Any]],
+    hashes: dict,
+    requests: dict[int, dict[str, Any]],
 ) -> None:
     """The step's tokens are known: the engine takes them, and lets go of who has finished."""
     from vllm.v1.outputs import ModelRunnerOutput
@@ -501,7 +530,7 @@ def _update(
     before = {name: scheduler.requests.get(name) for name in names}
     held = {name: request.num_output_tokens for name, request in before.items() if request is not None}
     tokens = [
-        [OUTPUTS + int(name) * SEGMENT + held.get(name, 0)] if name in sampled and name in held else []
+        _given(name, held[name], output, requests[int(name)]) if name in sampled and name in held else []
         for name in names
     ]
     scheduler.update_from_output(
@@ -522,6 +551,24 @@ def _update(
                 row["finish_step"] = step
         for place, value in enumerate(request.block_hashes):
             hashes.setdefault(value, [int(name), place])
+
+
+def _given(name: str, held: int, output: Any, request: dict[str, Any]) -> list[int]:
+    """What a request's sampling gives: its next token, and those of its draft that are accepted. Of one that has just
+    been admitted the rows behind its last token are no draft."""
+    admitted = {one.req_id for one in output.scheduled_new_reqs} | set(output.scheduled_cached_reqs.resumed_req_ids)
+    drafted = 0 if name in admitted else len(output.scheduled_spec_decode_tokens.get(name, ()))
+    accepted = min(request["accepted"][held], drafted) if drafted else 0
+    first = OUTPUTS + int(name) * SEGMENT + held
+    return list(range(first, first + 1 + accepted))
+
+
+def _draft(scheduler: Any, tokens: int) -> None:
+    """Drafts for the next step of everybody that decodes."""
+    from vllm.v1.outputs import DraftTokenIds
+
+    decodes = [r.request_id for r in scheduler.running if not r.is_prefill_chunk]
+    scheduler.update_draft_token_ids(DraftTokenIds(decodes, [[0] * tokens for _ in decodes]))
 
 
 def _count_stats(scheduler: Any, stats: dict[str, int]) -> None:

@@ -28,6 +28,7 @@ MAX_BLOCK_SIZE = 10**6
 MAX_KV_BLOCKS = 10**12  #: times the largest block still fits 64 bits
 MAX_REPLICAS = 100_000
 MAX_GPUS = 1024  #: of one replica
+MAX_STAGES = 64  #: of one pipeline
 MAX_WORKERS = 1024  #: of the API server of one replica
 MAX_SEED = 2**64 - 1
 SLOWEST, FASTEST = 1e-9, 1e9

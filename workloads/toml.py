@@ -74,8 +74,9 @@ def _kinds(cls: type) -> dict[str, Any]:
 def _value(kind: Any, value: Any, at: tuple[str, ...], wrong: list[str]) -> Any:
     """A value of this kind: a table, a list or a dict of values, a scalar, or anything."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (types.UnionType, typing.Union):  # X | None, which a file leaves out
-        return _value(args[0], value, at, wrong)
+    if origin in (types.UnionType, typing.Union):  # X | None, which a file leaves out; or a list | each of its entries
+        listed = typing.get_origin(args[0]) is not tuple or isinstance(value, list | tuple)
+        return _value(args[0] if listed else args[1], value, at, wrong)
     if is_dataclass(kind) and isinstance(value, dict):
         return _table(typing.cast(type, kind), value, at, wrong)
     if origin is dict and isinstance(value, dict):

@@ -238,7 +238,7 @@ def own_profile(
     if "step_us" in rows.host:
         floor = rows.host.get("launch_us_per_layer", 0.0) * US
         table = with_host(table, rows.host["step_us"] * US, rows.host["sequence_us"] * US, model.layers * floor)
-    table |= _measured_mixes(price, model, tp, kv)
+    table |= _measured_mixes(price, model, tp, kv) | ({"host_inside": rows.host_inside} if rows.host_inside else {})
     mine = [o for o in table["rests_on"] if o["basis"].startswith(OWN)]
     kernels = sorted({f"{k}: {found.about.get('kernels', 'unknown')}" for k, found in rows.operators.items()})
     note = f"{len(mine)} of {len(table['rests_on'])} operators are priced from rows of {rows.name}"
@@ -280,7 +280,7 @@ def _host_notes(rows: Rows) -> list[str]:
     if "step_us" in rows.host:
         step, sequence = rows.host["step_us"], rows.host["sequence_us"]
         return [f"Host time was measured: {step:.0f} us a step, {sequence:.1f} us a sequence."]
-    return ["Host time was not measured: a run adds the engine's."]
+    return [] if rows.host_inside else ["Host time was not measured: a run adds the engine's."]
 
 
 def _check_kinds(price: Own, model: ModelSpec) -> None:

@@ -124,7 +124,7 @@ def header_of(rows: Rows) -> dict[str, Any]:
     flops = {"bf16": max(flops["bf16"], spec.bf16_flops if spec else 0.0), "fp8": max(flops.values())}
     bandwidth = max(bandwidth, spec.bandwidth if spec else 0.0)
     elementwise = {"launch_s": 3e-6, "bandwidth": 0.8 * bandwidth}
-    link = {"bandwidth": spec.link if spec else 1.0, "gpus": 1}
+    link = {"bandwidth": spec.link_bandwidth if spec else 1.0, "gpus": 1}
     return {"flops": flops, "bandwidth": bandwidth, "elementwise": elementwise, "link": link}
 
 

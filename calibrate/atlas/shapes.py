@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from calibrate.sources.tables import last_slope
 from calibrate.step import EXTRAPOLATED, INTERPOLATED, MEASURED
 
 FORM_ERROR = 0.30
@@ -124,8 +125,7 @@ def _completed_row(x: np.ndarray, row: np.ndarray) -> np.ndarray:
 
 
 def along(x: np.ndarray, y: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Linear through points; level before the first, the slope of the last doubling going on."""
+    """Linear through points; level before the first, beyond the last as `last_slope` goes on."""
     inside = np.interp(at, x, y)
-    i = max(int(np.searchsorted(x, x[-1] / 2, side="right")) - 1, 0)
-    slope = max((y[-1] - y[i]) / (x[-1] - x[i]), 0.0) if len(x) > 1 else 0.0
+    slope = last_slope(x.tolist(), y.tolist())
     return np.where(at > x[-1], y[-1] + (at - x[-1]) * slope, inside)

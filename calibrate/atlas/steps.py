@@ -11,19 +11,21 @@ costs what a step of a measured profile costs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from calibrate.atlas.exchange import deepep, gather_scatter, sends
 from calibrate.atlas.experts import MoeShape
 from calibrate.atlas.linear import linear_decode, linear_prefill
 from calibrate.atlas.mla import mla_decode, mla_prefill, mla_projections
 from calibrate.atlas.price import Pricer, causal_pairs
 from calibrate.atlas.shapes import Priced, along
+from calibrate.atlas.sparse import sparse_decode, sparse_prefill, sparse_projections
 from calibrate.atlas.tables import Atlas, load
 from calibrate.layer_groups import Attention, LayerGroup, Mlp, layer_groups
-from calibrate.layout import Layout
+from calibrate.layout import COLLECTIVES, NODE_GPUS, Layout, as_layout
 from calibrate.model_spec import ModelSpec
 from calibrate.models import known_as
 from calibrate.precision import Precision
@@ -44,6 +46,10 @@ KV_KINDS = ("full", "window", "chunked")
 
 Prefixes = tuple[np.ndarray, np.ndarray, np.ndarray]
 """(new tokens, cached tokens, seconds [new, cached]) as measured."""
+
+
+SECOND_STREAM_TOKENS = {"vllm": 256, "sglang": 1024}
+"""Steps of so many tokens at most run the shared expert beside the routed ones (the engines' own thresholds)."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,7 @@ class _Model:
     def __init__(self, price: Pricer, model: ModelSpec, dtype: str, kv_dtype: str, layout: Layout):
         _check(model, layout, dtype, kv_dtype)
         self.price, self.model = price, model
-        self.tp, self.ep = layout.tensor_parallel, layout.expert_ranks if layout.expert_parallel else 1
+        self.layout, self.tp = layout, layout.tensor_parallel
         self.by: Precision = model.precision(dtype)
         self.kv_dtype = "bf16" if kv_dtype == "fp16" else kv_dtype
         self.groups = layer_groups(model)
@@ -87,7 +93,8 @@ class _Model:
     # ---- everything but attention ----------------------------------------------------------------------------
 
     def dense(self) -> list[Operator]:
-        """Operators over the tokens of a step, then those over its sampled rows."""
+        """Operators over the tokens of a rank's step or ("all tokens") of all data ranks', then those over its sampled
+        rows."""
         found = [self._bytes("embedding", 1, 2.0 * self.model.hidden)]
         halves = 0
         for group in self.groups:
@@ -98,6 +105,10 @@ class _Model:
             halves += own
         if self.tp > 1:
             found.append(self._all_reduce(halves + 1))
+        if self.layout.pipeline_parallel > 1:
+            hops = self.layout.pipeline_parallel - 1
+            send = sends(self.price, self.model.hidden)
+            found.append(_operator("pipeline_send", "tokens", hops, self.price.tokens, send))
         head = self.price.gemm("bf16", -(-self.model.vocab // self.tp), self.model.hidden)
         found.append(_operator("lm_head", "rows", 1, self.price.tokens, head))
         return [*found, *self._small()]
@@ -122,6 +133,9 @@ class _Model:
         hidden, heads, kv_heads = self.model.hidden, a.heads // self.tp, -(-a.kv_heads // self.tp)
         if a.kind == "none":
             return []
+        if a.index_topk:
+            priced = sparse_projections(self.price, a, hidden, heads, self.by.type_of("attention"))
+            return [_operator("sparse_projections", "tokens", count, self.price.tokens, priced)]
         if a.kind == "mla":
             priced = mla_projections(self.price, a, hidden, heads, self.by.type_of("attention"), self.kv_dtype)
             return [_operator("mla_projections", "tokens", count, self.price.tokens, priced)]
@@ -148,12 +162,36 @@ class _Model:
         if not self.price.router_in_experts(self._experts(mlp)):
             router = self.price.gemm("bf16", mlp.experts, hidden)
             found.append(_operator("router", "tokens", group.count, tokens, router))
-        if mlp.shared_inter:
-            found += self._feed_forward("shared_", "shared", group.count, mlp.shared_inter // self.tp, mlp.gated)
         if mlp.latent:
             found.append(self._gemm("latent_down", "shared", group.count, mlp.latent, hidden))
             found.append(self._gemm("latent_up", "shared", group.count, hidden, mlp.latent))
-        return [*found, _operator("experts", "tokens", group.count, *self.price.moe(self._experts(mlp)))]
+        axis = "all tokens" if self.layout.attention_dp > 1 else "tokens"
+        experts = _operator("experts", axis, group.count, *self.price.moe(self._experts(mlp)))
+        if mlp.shared_inter:
+            shared = self._feed_forward("shared_", "shared", group.count, mlp.shared_inter // self.tp, mlp.gated)
+            found += self._beside(shared, experts)
+        found.append(experts)
+        return found + ([self._exchange(group.count, mlp)] if self.layout.attention_dp > 1 else [])
+
+    def _beside(self, shared: list[Operator], experts: Operator) -> list[Operator]:
+        """Of the shared expert what takes longer than the routed ones: steps of few tokens run it on a second
+        stream."""
+        x, limit = self.price.tokens, SECOND_STREAM_TOKENS.get(self.price.backend, 0)
+        own = np.sum([o.seconds for o in shared], axis=0)
+        hidden = np.interp(x * self.layout.attention_dp, experts.x, experts.seconds)
+        left = np.where(x <= limit, np.maximum(own - hidden, 0.0) / own, 1.0)
+        words = f", up to {limit} tokens beside the routed experts"
+        return [replace(o, seconds=o.seconds * left, basis=o.basis + words) for o in shared]
+
+    def _exchange(self, repeat: int, mlp: Mlp) -> Operator:
+        """Tokens to the experts of other data ranks and back. Ranks of one tensor-parallel group hold the same tokens
+        and need no all-to-all."""
+        layout, hidden = self.layout, mlp.latent or self.model.hidden
+        if layout.all_to_all == COLLECTIVES:
+            priced = gather_scatter(self.price, layout.attention_dp, hidden)
+            return _operator("all_gather_reduce_scatter", "all tokens", repeat, *priced)
+        ranks = (layout.expert_ranks, hidden, mlp.topk, mlp.experts)
+        return _operator("all_to_all", "tokens", repeat, *deepep(self.price, layout.all_to_all, *ranks))
 
     def _experts(self, mlp: Mlp) -> MoeShape:
         return MoeShape(
@@ -162,8 +200,8 @@ class _Model:
             mlp.expert_inter,
             mlp.topk,
             mlp.experts,
-            self.tp // self.ep,
-            self.ep,
+            self.layout.expert_slices,
+            self.layout.expert_ranks // self.layout.expert_slices,
             3 if mlp.gated else 2,
         )
 
@@ -200,8 +238,9 @@ class _Model:
             prefill, decode = self._layer(attention)
             prefills.append((count, attention, *prefill))
             decodes.append((count, *decode))
-            about += [_operator(f"{attention.kind}_prefill", "new x cached", count, *prefill)]
-            about += [_operator(f"{attention.kind}_decode", "batch x context", count, decode[0], decode[3])]
+            kind = "sparse" if attention.index_topk else attention.kind
+            about += [_operator(f"{kind}_prefill", "new x cached", count, *prefill)]
+            about += [_operator(f"{kind}_decode", "batch x context", count, decode[0], decode[3])]
         decode_table = _decode_table(decodes)
         call_s = 0.0 if self.price.measured("rope_kv_write", 1.0) else PREFILL_CALL_S * (3 if self.model.qk_norm else 1)
         prefixes = [self._prefixes(part[1]) for part in prefills]
@@ -218,8 +257,10 @@ class _Model:
     ) -> tuple[tuple[np.ndarray, Priced], tuple[np.ndarray, np.ndarray, np.ndarray, Priced]]:
         heads, kv_heads = a.heads // self.tp, -(-a.kv_heads // self.tp)
         if a.kind == "linear":
-            state = (a.state_bytes(self.tp), a.state_flops / self.tp)
-            return linear_prefill(self.price, *state), linear_decode(self.price, *state)
+            return linear_prefill(self.price, a, self.tp), linear_decode(self.price, a, self.tp)
+        if a.index_topk:
+            sparse = (self.price, a, self.model.hidden, heads, self.by.type_of("attention"), self.kv_dtype)
+            return sparse_prefill(*sparse, CACHED), sparse_decode(*sparse)
         if a.kind == "mla":
             given = (self.price, a, heads, self.by.type_of("attention"), self.kv_dtype)
             return mla_prefill(*given), mla_decode(*given)
@@ -229,16 +270,17 @@ class _Model:
 
 def unpriced(model: ModelSpec, dtype: str, kv_dtype: str) -> str:
     """What of a model no atlas has a price for; "" when all has one."""
-    if any(group.attention.index_heads for group in model.layer_groups):
-        return "the indexer of sparse attention"
     wrong = next((name for name in (dtype, kv_dtype) if name == "fp32"), "")
     return f"{wrong} weights or KV" if wrong else ""
 
 
 def _check(model: ModelSpec, layout: Layout, dtype: str, kv_dtype: str) -> None:
     model.check(layout)
-    if layout.gpus != layout.tensor_parallel:
-        raise InputError(f"atlas: {layout}: expected tensor and expert parallel only")
+    if layout.expert_ranks > NODE_GPUS:
+        raise InputError(
+            f"tensor_parallel {layout.tensor_parallel} x attention_dp {layout.attention_dp} = {layout.expert_ranks}"
+            f" GPUs: expected at most {NODE_GPUS}, those of one node"
+        )
     if lacking := unpriced(model, dtype, kv_dtype):
         raise InputError(f"atlas: {model.name}: {lacking} has no price yet; expected roofline:GPU for it")
 
@@ -284,7 +326,12 @@ def _prefill_table(
     n, c = new[:, None], cached[None, :]
     full, total, launch = n + c, np.zeros((len(new), len(cached))), 0.0
     for (count, attention, length, priced), prefix in zip(parts, prefixes, strict=True):
-        start = float(priced.seconds[0])
+        start = float(priced.seconds.flat[0])
+        if attention.index_topk:  # its prefixes are in its table, at CACHED
+            by_new = np.array([along(length, column, new) for column in priced.seconds.T]).T
+            total += count * np.array([np.interp(cached, CACHED, row) for row in by_new])
+            launch += count * start
+            continue
         if prefix is not None:
             total += count * (call_s + _over(prefix, n, c, attention.window))
             launch += count * (call_s + start)
@@ -359,9 +406,10 @@ def points_at(price: Pricer, model: ModelSpec, dtype: str, kv_dtype: str, layout
     priced = _Model(price, model, dtype, kv_dtype, layout)
     dense = priced.dense()
     prefill, decode, attention = priced.attention()
-    by_axis = {axis: [_row(o) for o in dense if o.axis == axis] for axis in ("tokens", "rows")}
+    by_axis = {axis: [_row(o) for o in dense if o.axis == axis] for axis in ("tokens", "all tokens", "rows")}
     return {
         "dense": by_axis["tokens"],
+        **({"all_ranks": by_axis["all tokens"]} if by_axis["all tokens"] else {}),
         "per_sequence": by_axis["rows"],
         "prefill_attention": prefill,
         "decode_attention": decode,
@@ -388,14 +436,8 @@ def with_host(table: dict[str, Any], step_s: float, sequence_s: float, launch_fl
 
 def _row(o: Operator) -> dict[str, Any]:
     x, us = o.x.astype(int).tolist(), (o.seconds * 1e6).tolist()
-    return {
-        "name": o.name,
-        "repeat": o.repeat,
-        "basis": o.basis,
-        o.axis: x,
-        "us": us,
-        "measured_to": min(x[-1], o.reach),
-    }
+    axis = "rows" if o.axis == "rows" else "tokens"
+    return {"name": o.name, "repeat": o.repeat, "basis": o.basis, axis: x, "us": us, "measured_to": min(x[-1], o.reach)}
 
 
 def atlas_step_time(
@@ -411,13 +453,19 @@ def atlas_step_time(
 
 
 def atlas_profile(
-    spec: str, model: ModelSpec, dtype: str = "bf16", tp: int = 1, kv_dtype: str | None = None, link: str | None = None
+    spec: str,
+    model: ModelSpec,
+    dtype: str = "bf16",
+    tp: int | Layout = 1,
+    kv_dtype: str | None = None,
+    link: str | None = None,
 ) -> DeviceProfile:
-    """The profile of atlas:GPU or atlas:GPU:BACKEND for a model: its points are priced here and now, its provenance
-    names the atlas file by content hash."""
+    """The profile of atlas:GPU or atlas:GPU:BACKEND for a model at a layout: its points are priced here and now, its
+    provenance names the atlas file by content hash."""
     gpu, _, backend = spec.partition(":")
     atlas, kv = load(gpu), kv_dtype or model.kv_dtype(dtype)
-    table = points(atlas, model, dtype, kv, Layout(tp), backend or "vllm", link)
+    layout = as_layout(tp)
+    table = points(atlas, model, dtype, kv, layout, backend or "vllm", link)
     tables = atlas.header["tables"]
     return DeviceProfile(
         id=f"atlas:{spec}",
@@ -427,7 +475,8 @@ def atlas_profile(
         model=known_as(model),
         dtype=dtype,
         kv_dtype=kv,
-        tensor_parallel=tp,
+        tensor_parallel=layout.tensor_parallel,
+        spread=None if layout.plain else layout,
         provenance={
             **atlas.header["provenance"],
             "version": tables[f"{backend or 'vllm'}/gemm"]["version"],

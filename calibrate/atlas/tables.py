@@ -25,8 +25,11 @@ from workloads.errors import InputError
 BUNDLED = Path(__file__).parent
 SCHEMA = 1
 MS = 1e-3
-PRICED = ("gemm", "prefill", "decode", "moe", "mla_prefill", "mla_decode", "all_reduce")
-"""Operators that `price` and `mla` take from a file; the others are kept for what comes."""
+PRICED = (
+    *("gemm", "prefill", "decode", "moe", "mla_prefill", "mla_decode", "sparse_prefill", "sparse_decode"),
+    *("gdn", "mamba2", "all_reduce", "all_to_all"),
+)
+"""Operators that are taken from a file; the others (kda) are kept for what comes."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,8 @@ class Atlas:
 
     @property
     def backends(self) -> list[str]:
-        return sorted({name.split("/")[0] for name in self.header["tables"]} - {"nccl"})
+        """Those with matrix multiplies of their own, by name."""
+        return sorted(name.removesuffix("/gemm") for name in self.header["tables"] if name.endswith("/gemm"))
 
     def describe(self) -> list[str]:
         """One line per table: rows, version, dtypes, what was changed."""
@@ -166,6 +170,11 @@ def save(path: Path, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any]
     with path.open("wb") as f:
         stored: dict[str, Any] = {"header": np.frombuffer(text.encode(), np.uint8), **dict(sorted(arrays.items()))}
         np.savez_compressed(f, **stored)
+
+
+def spec_of(gpu: str, backend: str) -> str:
+    """What names these kernels of a GPU in hardware.profile: vLLM's go without saying."""
+    return f"atlas:{gpu}" if backend == "vllm" else f"atlas:{gpu}:{backend}"
 
 
 def bundled_gpus() -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from calibrate.rows import ELEMENTWISE, HEADS, OperatorRows, Rows, once
 from calibrate.sources.folder import (
+    HOST_INSIDE,
     UNDERSTOOD,
     AttentionTable,
     Meta,
@@ -60,6 +61,7 @@ def rows_from_folder(folder: Path) -> Rows:
             if rows
         },
         form={"skew": skews[0]} if skews else {},
+        host_inside=HOST_INSIDE,
         notes=(f"Measured with {meta.model.name} by LLMServingSim's profiler, not by kvcast.",),
     )
 

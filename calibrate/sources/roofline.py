@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrate.host import NONE, HostTime
-from calibrate.layout import Layout
+from calibrate.layout import Layout, as_layout
 from calibrate.link import all_reduce_s, bandwidth_of
 from calibrate.model_spec import ModelSpec
 from calibrate.precision import of_dtype
@@ -169,7 +169,7 @@ def roofline_profile(
 def gpu_key(device: str) -> str:
     """The roofline's name for a device as a driver or a profile calls it. InputError when it has none."""
     words = re.sub(r"[^a-z0-9]+", "-", device.lower())
-    found = [key for key in GPUS if key in words]
+    found = [key for key in GPUS if re.search(rf"(^|-){re.escape(key)}($|-)", words)]  # a GB200 is no B200
     if not found:
         raise InputError(
             f"device {device!r} is not among the GPUs with a roofline ({', '.join(GPUS)}): what more compute or"
@@ -246,8 +246,9 @@ class StepWeights(NamedTuple):
     expert: float  #: for every routed expert that the batch reaches, in all layers that have them
 
 
-def step_weights(model: ModelSpec, dtype: str, tp: int) -> StepWeights:
-    parts = model.weights(dtype, Layout(tp))
+def step_weights(model: ModelSpec, dtype: str, tp: int | Layout) -> StepWeights:
+    """tp: a tensor-parallel width or a whole layout, of which each pipeline stage reads as much as is asked of one."""
+    parts = model.weights(dtype, as_layout(tp))
     table, head, experts = (parts.pop(name) for name in ("embedding", "head", "experts"))
     return StepWeights(sum(parts.values()), head or table, experts / model.experts if model.experts else 0.0)
 

@@ -14,6 +14,7 @@ Layout of `points` (all times in microseconds, one number times `repeat` per ste
                      with "form" {"overhead_us", "pair_us", "token_us", "kv_us"}, several sequences add up as the fitted
                      form of one call does
   decode_attention   {"repeat", "batch", "context", "us": [[..]]}           batch x context, null where not measured
+  all_ranks          optional, as dense: by the tokens of all attention data-parallel ranks (`lock_step`)
   mixed_attention    optional {"repeat", "new", "cached", "batch", "context", "us": nested} both kinds in one kernel
                      call
   launch_floor_us    optional: a step with prefill chunks takes at least this and the overhead (its kernels are launched
@@ -73,16 +74,16 @@ class TableStepTime(CurveStepTime):
         self._cover = points.get("cover", MEASURED)
         self._call_s = min(self._prefill.launch.at(0), self._decode.call_s)
         self._dense_to, self._sampling_to = (
-            _measured_to(points["dense"], "tokens"),
-            _measured_to(points["per_sequence"], "rows"),
+            measured_to(points["dense"], "tokens"),
+            measured_to(points["per_sequence"], "rows"),
         )
 
     def _dense(self, tokens: int) -> tuple[float, int]:
-        seconds, cover = _look_up(self._dense_line, tokens, self._dense_to)
+        seconds, cover = look_up(self._dense_line, tokens, self._dense_to)
         return seconds, max(cover, self._cover)
 
     def _sampling(self, rows: int) -> tuple[float, int]:
-        return _look_up(self._sampling_line, rows, self._sampling_to) if rows else (0.0, MEASURED)
+        return look_up(self._sampling_line, rows, self._sampling_to) if rows else (0.0, MEASURED)
 
     def _decode_curve(self, n: int) -> DecodeCurve:
         constant_s, cover = self._constant(n)
@@ -153,12 +154,16 @@ def never_falling(line: Line) -> Line:
     return Line.through(line.knots, np.maximum.accumulate(line.values).tolist(), last_slope=line.slopes[-1])
 
 
-def above(line: Line, floor: Line) -> Line:
-    """The line, raised to another where it lies below it at one of the points of either or where their ends go."""
-    knots = sorted({*line.knots, *floor.knots})
-    return Line.through(
-        knots, [max(line.at(x), floor.at(x)) for x in knots], last_slope=max(line.slopes[-1], floor.slopes[-1])
-    )
+def rising(lines: list[Line]) -> list[Line]:
+    """The lines, none below the one before it: where noise lets one be, both are levelled there."""
+    knots = sorted({x for line in lines for x in line.knots})
+    grid = [[line.at(x) for x in knots] for line in lines]
+    ends = [line.slopes[-1] for line in lines]
+    if all(a <= b for low, high in pairwise(grid) for a, b in zip(low, high, strict=True)) and ends == sorted(ends):
+        return lines
+    columns = [levelled(column) for column in zip(*grid, strict=True)]
+    rows = zip(*columns, strict=True)
+    return [Line.through(knots, row, last_slope=end) for row, end in zip(rows, levelled(ends), strict=True)]
 
 
 def sum_of_lines(operators: Sequence[dict[str, Any]], axis: str) -> Line:
@@ -175,10 +180,13 @@ def sum_of_lines(operators: Sequence[dict[str, Any]], axis: str) -> Line:
 
 
 def last_slope(x: Sequence[float], us: Sequence[float]) -> float:
-    """How an operator goes on beyond its points: as over their last doubling, never falling. Between the last two of a
-    fine grid lies noise: 16 tokens apart it made a prefill of twice the longest step 38 % too short."""
-    i = max(bisect_right(x, x[-1] / 2) - 1, 0)
-    return max((us[-1] - us[i]) / (x[-1] - x[i]), 0.0) if len(x) > 1 else 0.0
+    """How an operator goes on beyond its points: as over their last quarter or their last half, whichever is steeper,
+    never falling. Between the last two of a fine grid lies noise: 16 tokens apart it made a prefill of twice the
+    longest step 38 % too short."""
+    if len(x) < 2:
+        return 0.0
+    starts = [max(bisect_right(x, share * x[-1]) - 1, 0) for share in (0.75, 0.5)]
+    return max(0.0, *((us[-1] - us[i]) / (x[-1] - x[i]) for i in starts))
 
 
 def levelled(values: Sequence[float]) -> list[float]:
@@ -192,13 +200,14 @@ def levelled(values: Sequence[float]) -> list[float]:
     return [mean for mean, count in pools for _ in range(count)]
 
 
-def _measured_to(operators: Sequence[dict[str, Any]], axis: str) -> float:
+def measured_to(operators: Sequence[dict[str, Any]], axis: str) -> float:
     """Where measured points end: the last point of any operator, or the first end that one states."""
     stated = [op["measured_to"] for op in operators if "measured_to" in op]
     return min(stated) if stated else max(op[axis][-1] for op in operators)
 
 
-def _look_up(line: Line, x: int, measured_to: float) -> tuple[float, int]:
+def look_up(line: Line, x: int, measured_to: float) -> tuple[float, int]:
+    """Value and coverage code of a line at x."""
     i = bisect_right(line.knots, x) - 1
     if x == line.knots[i]:
         return line.values[i], MEASURED if x <= measured_to else EXTRAPOLATED
@@ -230,8 +239,7 @@ class DecodeTable:
             slopes = [*line.slopes[:-1], max(line.slopes[-1], batch * kv_token_s)]
             self.lines.append(Line(line.knots, line.values, slopes))
             self.limits.append(measured[-1][0])
-        for i in range(1, len(self.lines)):
-            self.lines[i] = above(self.lines[i], self.lines[i - 1])
+        self.lines = rising(self.lines)
         self.limits = [float(limit) for limit in table.get("measured_context", self.limits)]
         sums = [b * limit for b, limit in zip(self.batches, self.limits, strict=True)]
         self._sum_limit = Line.through(self.batches, sums, last_slope=0.0)

@@ -196,7 +196,7 @@ def _own(asked: Asked, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
         "usd": summary["cost"]["usd"],
         **{key: bill[key] for key in (f"usd_per_million_{tokens}_tokens" for tokens in ("input", "output", "total"))},
         "offered_per_s": summary["offered_per_s"],
-        "gpus": summary["replicas"] * summary["tensor_parallel"],
+        "gpus": summary["replicas"] * summary["gpus_per_replica"],
         "prefix_hit_rate": summary["prefix_hit_rate"],
         "attainment": summary["attainment"],
         "stable": summary["stable"],

@@ -5,6 +5,7 @@ kvcast profile models
 kvcast profile show h200-llama-3.1-8b-aic
 kvcast profile show --model llama-2-7b --context 1000000
 kvcast profile show h200-llama-3.1-8b-aic --model llama-3.1-8b --context 1000000
+kvcast profile show atlas:h200 --model deepseek-v3 --dtype fp8_block --attention-dp 8 --expert-parallel
 kvcast profile show profile.json --html profile.html
 kvcast profile show mine --model qwen3-8b
 kvcast profile diff monday.json friday.json
@@ -16,9 +17,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvcast.commands import block_size, gpus, output, tokens
+
+if TYPE_CHECKING:
+    from calibrate.layout import Layout
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,8 +81,14 @@ def _add_model(command: argparse.ArgumentParser) -> None:
         metavar="N",
         type=gpus,
         default=None,
-        help="GPUs per replica (default: the profile's, else 1)",
+        help="GPUs that split every layer (default: the profile's, else 1)",
     )
+    for flag, about in (
+        ("--attention-dp", "attention data-parallel ranks of a replica (default 1)"),
+        ("--pipeline-parallel", "pipeline stages of a replica (default 1)"),
+    ):
+        command.add_argument(flag, metavar="N", type=gpus, default=1, help=about)
+    command.add_argument("--expert-parallel", action="store_true", help="whole experts on each GPU")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -144,16 +154,22 @@ def _show(args: argparse.Namespace) -> dict[str, Any]:
     if name is None:
         return {"profile": profile.describe(), "lines": _profile_lines(profile)}
     model = resolve_model(name)
-    tp = args.tensor_parallel or (profile.tensor_parallel if profile else 1)
+    tp = _layout(args, profile.tensor_parallel if profile else 1)
+    if profile is None and not tp.plain:
+        raise InputError(f"profile show: expected a PROFILE with {tp}, such as atlas:h200")
     asked = args.dtype or "bf16"
     kv_dtype = args.kv_dtype or (profile.kv_dtype if profile is not None else model.kv_dtype(asked))
     if profile is not None and not profile.fits(known_as(model), profile.dtype, tp):
-        raise InputError(
-            f"profile {profile.id!r} is for {profile.model} tensor_parallel {profile.tensor_parallel}; asked for"
-            f" {model.name} tensor_parallel {tp}"
-        )
+        raise InputError(f"profile {profile.id!r} is for {profile.model} {profile.layout}; asked for {model.name} {tp}")
     dtype = model.weight_dtype(asked) if profile is None else profile.dtype
     return _fit(model, profile, dtype, kv_dtype, tp, args.context)
+
+
+def _layout(args: argparse.Namespace, tensor_parallel: int) -> Layout:
+    from calibrate.layout import Layout
+
+    width = args.tensor_parallel or tensor_parallel
+    return Layout(width, args.pipeline_parallel, args.attention_dp, args.expert_parallel)
 
 
 def _profile(args: argparse.Namespace) -> Any:
@@ -181,7 +197,7 @@ def _resolved(spec: str, args: argparse.Namespace, like: Any = None) -> Any:
     model = resolve_model(args.model or (like and like.model) or measured_with(spec))
     asked = args.dtype or (like.dtype if like else "bf16")
     dtype, kv_dtype = model.weight_dtype(asked), args.kv_dtype or (like.kv_dtype if like else model.kv_dtype(asked))
-    return resolve_profile(spec, model, dtype, args.tensor_parallel or (like.tensor_parallel if like else 1), kv_dtype)
+    return resolve_profile(spec, model, dtype, _layout(args, like.tensor_parallel if like else 1), kv_dtype)
 
 
 def _profile_lines(profile: Any) -> list[str]:
@@ -189,10 +205,7 @@ def _profile_lines(profile: Any) -> list[str]:
 
     described = profile.describe()
     lines = [f"{profile.id}: {profile.label}", f"GPU: {profile.device['name']}, {profile.memory_gib:g} GiB"]
-    lines.append(
-        f"model: {profile.model or 'any'}, {profile.dtype} weights, {profile.kv_dtype} KV, tensor parallel"
-        f" {profile.tensor_parallel}"
-    )
+    lines.append(f"model: {profile.model or 'any'}, {profile.dtype} weights, {profile.kv_dtype} KV, {profile.layout}")
     for key, value in described["provenance"].items():
         lines += [f"{key}: {item}" for item in (value if isinstance(value, list) else [value])]
     lines.append(f"content hash: {described['content_hash']}")
@@ -267,7 +280,7 @@ def _kv_log(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _fit(model: Any, profile: Any, dtype: str, kv_dtype: str, tp: int, context: int | None) -> dict[str, Any]:
+def _fit(model: Any, profile: Any, dtype: str, kv_dtype: str, layout: Layout, context: int | None) -> dict[str, Any]:
     """The KV arithmetic of one model, and on which GPUs a context fits."""
     from calibrate.memory import context_lines, kv_capacity, kv_formula
 
@@ -279,18 +292,20 @@ def _fit(model: Any, profile: Any, dtype: str, kv_dtype: str, tp: int, context: 
         "model": model.name,
         "dtype": dtype,
         "kv_dtype": kv_dtype,
-        "tensor_parallel": tp,
-        "kv_bytes_per_token": model.kv_bytes_per_token(kv_dtype, tp),
-        "weight_bytes": model.weight_bytes(dtype, tp),
+        "tensor_parallel": layout.tensor_parallel,
+        "layout": layout.as_document(),
+        "kv_bytes_per_token": model.kv_bytes_per_token(kv_dtype, layout),
+        "weight_bytes": model.weight_bytes(dtype, layout),
     }
     if context is not None:
-        document["context"], document["context_kv_bytes"] = context, model.kv_bytes(context, kv_dtype, tp)
-        lines += context_lines(model, context, kv_dtype, tp)
+        width = layout.tensor_parallel
+        document["context"], document["context_kv_bytes"] = context, model.kv_bytes(context, kv_dtype, width)
+        lines += context_lines(model, context, kv_dtype, width)
     else:
-        lines.append(f"KV: {kv_formula(model, kv_dtype, tp)}")
+        lines.append(f"KV: {kv_formula(model, kv_dtype, layout)}")
     if profile is not None:
         document["profile"] = profile.describe()
-        capacity = kv_capacity(profile, model, dtype, kv_dtype, tp, 0.92, 0, 16)
+        capacity = kv_capacity(profile, model, dtype, kv_dtype, layout, 0.92, 0, 16)
         document["kv_tokens"] = capacity.tokens
         lines += ["", *capacity.lines]
         if context is not None:

@@ -233,8 +233,7 @@ def block_bytes(run: Run) -> float:
     from kvcast import api
 
     resolved = api.resolve(run.scenario)
-    tp = run.scenario.hardware.tensor_parallel
-    return resolved.model.kv_bytes_per_token(str(resolved.scenario.model.kv_dtype), tp) * tp * run.summary["block_size"]
+    return resolved.rank_kv_bytes * run.summary["block_size"]
 
 
 def marks_of(run: Run) -> dict[str, int]:

@@ -153,7 +153,7 @@ def _side(
     """A fleet before or after a change: what it attains at the stress load, the load it holds, and its fewest GPUs at
     the offered load."""
     share = attainment if one is None else one.attainment.mean if one.attainment else None
-    gpus = None if replicas is None else replicas * scenario.hardware.tensor_parallel
+    gpus = None if replicas is None else replicas * scenario.hardware.gpus
     return {
         "attainment": share,
         "load": found.load(steps[0]),

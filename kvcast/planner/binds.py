@@ -29,13 +29,8 @@ MORE = {
     HOST: "a 20 % faster host",
 }
 """What is not "20 % more" of something."""
-HOST_TIMES = (
-    *HOST_KEYS,
-    "step_overhead_ms",
-    "frontend_ms",
-    "frontend_us_per_prompt_token",
-    "frontend_us_per_output_token",
-)
+FRONT = ("frontend_ms", "frontend_us_per_prompt_token", "frontend_us_per_output_token")
+HOST_TIMES = (*HOST_KEYS, "step_overhead_ms", *FRONT)
 """Of [engine]: what a faster host divides."""
 LEAST_PART = 0.25
 """Of what +20 % replicas gain: a resource that gains less does not bind alone."""
@@ -91,6 +86,8 @@ def _resources(scenario: Scenario) -> list[tuple[str, Trial | str]]:
     oracle: Trial | str = Trial(scenario, "oracle", full=True)
     if scenario.cluster.replicas == 1:
         oracle = "one replica: nothing to route"
+    elif scenario.hardware.attention_dp > 1:
+        oracle = "the oracle router knows one cache a replica, not those of attention_dp ranks"
     elif not engine_of(scenario.engine).has_oracle:
         oracle = "the oracle router reads vLLM's caches only"
     return [
@@ -114,7 +111,7 @@ def _sooner(scenario: Scenario, resolved: Resolved) -> Trial | str:
     """Host time divided by 1.2: that of [engine], and what the profile's own step times contain."""
     inside, rate = has_host_time(resolved.profile), scenario.engine.frontend_requests_per_s
     times = {key: getattr(resolved.scenario.engine, key) for key in HOST_TIMES}
-    if not (any(times.values()) or rate or inside):
+    if not (inside or rate or any(times.values())):
         return f"no host time in this scenario: {', '.join(HOST_TIMES)} are 0"
     sooner = {key: value / (1 + SHARE) for key, value in times.items()}
     engine = replace(scenario.engine, **sooner, frontend_requests_per_s=rate and rate * (1 + SHARE))

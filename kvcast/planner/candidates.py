@@ -35,7 +35,7 @@ class Combination:
     @property
     def gpus_per_replica(self) -> int:
         assert self.scenario is not None
-        return self.scenario.hardware.tensor_parallel
+        return self.scenario.hardware.gpus
 
     @property
     def usd_per_gpu_hour(self) -> float | None:

@@ -36,6 +36,7 @@ def cautions(fleet: Fleet, winner: Scenario) -> list[str]:
             f"{resolved.profile.id}: no step time was measured on this GPU; a roofline is right within about 30 %, and"
             " so is the number of GPUs"
         )
+    lines += [resolved.layout.caution] if resolved.layout.caution else []
     version = engine_of(resolved.scenario.engine).version
     if UNVERIFIED in version:
         lines.append(f"{version}: no recorded case of the engine checks its rules; measure before you buy by them")

@@ -9,9 +9,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from calibrate.layout import COLLECTIVES, Layout
 from calibrate.models import PREFIX, published_of
 from kvcast import api
-from kvcast.planner.flags import SGLANG, TRTLLM, VLLM
+from kvcast.planner.flags import DEEPEP_MODES, SGLANG, TRTLLM, VLLM
 from kvcast.planner.trtllm_options import options_of
 from kvcast.scenario.fitting import model_of
 from sim.engines import engine_of
@@ -50,7 +51,7 @@ def launch_of(scenario: Scenario) -> dict[str, Any] | None:
             f"--max-model-len {given.engine.max_model_len} is what fits in the KV memory: with the model's context of"
             f" {resolved.model.max_context} {engine_of(given.engine).title} does not start"
         )
-    gpus = given.hardware.tensor_parallel
+    gpus = given.hardware.gpus
     each = f" of {gpus} GPUs" if gpus > 1 else ""
     words = f"{n} of these{each} behind a {given.cluster.router} router" if n > 1 else f"one replica{each}"
     commands = {engine: argv if engine == given.engine.semantics else None for engine in WRITERS}
@@ -74,6 +75,7 @@ def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list
         *_types(given, "fp8"),
         "--tensor-parallel-size",
         str(given.hardware.tensor_parallel),
+        *_vllm_layout(given.hardware.layout),
     ]
     argv += [
         "--max-model-len",
@@ -113,6 +115,10 @@ def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list
         argv += ["--kv-offloading-backend", "native", "--kv-offloading-size", f"{total:g}"]
         notes.append("kvcast's cache tier is a model of KV offloading; the size is for all GPUs of a replica together")
     argv += [] if e.async_scheduling else ["--no-async-scheduling"]
+    if given.speculative.method is not None:
+        config, note = _speculative_config(given)
+        argv += ["--speculative-config", json.dumps(config)]
+        notes += note
     if e.prefill_schedule_interval > 1:
         notes.append(
             "--prefill-schedule-interval is simulated by each replica's own steps, as vLLM counts them but for the"
@@ -125,8 +131,24 @@ def _vllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list
     return argv, notes
 
 
+def _speculative_config(given: Scenario) -> tuple[dict[str, Any], list[str]]:
+    """What vLLM's --speculative-config says, and notes."""
+    method, notes = (
+        given.speculative.method,
+        ["no flag says what drafts are accepted: the simulated acceptance is input"],
+    )
+    config: dict[str, Any] = {"method": "draft_model" if method == "draft" else method}
+    if method == "draft":
+        config["model"] = repository_of(str(given.speculative.draft_model))
+    if method == "eagle":
+        config["model"] = "DRAFTER"
+        notes.append("DRAFTER stands for an EAGLE checkpoint that was trained for the model")
+    return {**config, "num_speculative_tokens": given.speculative.tokens}, notes
+
+
 def _sglang(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list[str]]:
-    e = given.engine
+    e, layout = given.engine, given.hardware.layout
+    ranks = layout.attention_dp  # SGLang divides what is for all of them
     argv = [
         "python",
         "-m",
@@ -135,13 +157,14 @@ def _sglang(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], li
         model,
         *_types(given, "fp8_e4m3"),
         "--tp-size",
-        str(given.hardware.tensor_parallel),
+        str(layout.expert_ranks),
+        *_sglang_layout(layout),
     ]
     argv += [
         "--context-length",
         str(e.max_model_len),
         "--max-running-requests",
-        str(e.max_num_seqs),
+        str((e.max_num_seqs or 0) * ranks),
         "--max-total-tokens",
         str((e.kv_blocks or 0) * e.block_size),
     ]
@@ -149,7 +172,7 @@ def _sglang(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], li
         "--page-size",
         str(e.block_size),
         "--chunked-prefill-size",
-        str(e.chunked_prefill_size or -1),
+        str(e.chunked_prefill_size * ranks if e.chunked_prefill_size else -1),
         "--max-prefill-tokens",
         str(e.max_prefill_tokens),
     ]
@@ -164,6 +187,11 @@ def _sglang(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], li
     argv += [] if e.overlap_schedule else ["--disable-overlap-schedule"]
     argv += ["--enable-mixed-chunk"] if e.mixed_chunk else []
     notes = ["--max-total-tokens is the KV memory that was simulated; without it SGLang takes what fits"]
+    if ranks > 1:
+        notes.append(
+            f"SGLang shares --max-running-requests and --chunked-prefill-size out to its {ranks} ranks; the simulated"
+            f" engine's are of one"
+        )
     if given.cache.enabled and not own:
         notes.append(f"SGLang has no eviction policy {given.cache.policy}: this command runs lru")
     if e.retraction_policy != "length":
@@ -174,12 +202,30 @@ def _sglang(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], li
     return argv, notes
 
 
+def _vllm_layout(layout: Layout) -> list[str]:
+    argv = ["--data-parallel-size", str(layout.attention_dp)] if layout.attention_dp > 1 else []
+    argv += ["--pipeline-parallel-size", str(layout.pipeline_parallel)] if layout.pipeline_parallel > 1 else []
+    argv += ["--enable-expert-parallel"] if layout.expert_parallel else []
+    return argv + (["--all2all-backend", layout.all_to_all] if layout.all_to_all != COLLECTIVES else [])
+
+
+def _sglang_layout(layout: Layout) -> list[str]:
+    """Its --tp-size counts the GPUs of all attention_dp ranks."""
+    argv = ["--dp-size", str(layout.attention_dp), "--enable-dp-attention"] if layout.attention_dp > 1 else []
+    argv += ["--pp-size", str(layout.pipeline_parallel)] if layout.pipeline_parallel > 1 else []
+    argv += ["--ep-size", str(layout.expert_ranks)] if layout.expert_parallel else []
+    mode = DEEPEP_MODES.get(layout.all_to_all)
+    return argv + (["--moe-a2a-backend", "deepep", "--deepep-mode", mode] if mode else [])
+
+
 OPTIONS_FILE = "trtllm.json"
 
 
 def _trtllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], list[str]]:
-    e = given.engine
-    argv = ["trtllm-serve", model, "--backend", "pytorch", "--tp_size", str(given.hardware.tensor_parallel)]
+    e, layout = given.engine, given.hardware.layout
+    argv = ["trtllm-serve", model, "--backend", "pytorch", "--tp_size", str(layout.expert_ranks)]
+    argv += ["--pp_size", str(layout.pipeline_parallel)] if layout.pipeline_parallel > 1 else []
+    argv += ["--ep_size", str(layout.expert_ranks)] if layout.expert_parallel else []
     argv += ["--max_batch_size", str(e.max_num_seqs), "--max_num_tokens", str(e.max_num_batched_tokens)]
     argv += ["--max_seq_len", str(e.max_model_len), "--config", OPTIONS_FILE]
     notes = [
@@ -188,6 +234,8 @@ def _trtllm(given: Scenario, asked: Scenario, model: str) -> tuple[list[str], li
         "max_tokens is the KV memory that was simulated; without it TensorRT-LLM takes a share of what is free",
         "reuse of parts of a block is not simulated: enable_partial_reuse = false is the engine that was",
     ]
+    if layout.attention_dp > 1 and layout.tensor_parallel > 1:
+        notes.append(f"TensorRT-LLM has one GPU an attention rank: {layout.expert_ranks} of them, not those simulated")
     if given.model.dtype not in ("bf16", "fp16"):
         notes.append(f"weights in {given.model.dtype}: MODEL is a checkpoint that is quantized so")
     if given.cache.enabled and given.cache.policy != "lru":

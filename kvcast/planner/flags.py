@@ -8,10 +8,13 @@ The one idea: a flag is in one table or it is unknown; adding one is a line.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from calibrate.layout import ALL_TO_ALL, HIGH_THROUGHPUT, LOW_LATENCY
 
 VLLM, SGLANG, TRTLLM = "vllm", "sglang", "trtllm"
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32", "bf16": "bf16"}
@@ -74,6 +77,26 @@ def _capacity(value: str) -> list[str]:
     return [f"engine.capacity_policy={policy}"]
 
 
+METHODS = {"ngram": "ngram", "eagle": "eagle", "eagle3": "eagle", "mtp": "mtp", "draft_model": "draft"}
+"""vLLM's speculative methods that are simulated -> theirs here."""
+
+
+def _speculative(value: str) -> list[str]:
+    """vLLM's JSON. What was accepted is not in it: the scenario has to say."""
+    given = json.loads(value)
+    if not isinstance(given, dict):
+        raise ValueError(value)
+    named = str(given.get("method", "draft_model" if "model" in given else ""))
+    method = METHODS.get("mtp" if named.endswith("_mtp") else named)
+    if method is None or "num_speculative_tokens" not in given:
+        raise ValueError(value)
+    sets = [f"speculative.method={method}", f"speculative.tokens={int(given['num_speculative_tokens'])}"]
+    if method == "draft":
+        (model,) = (one for one in _model(str(given["model"])) if one.startswith("model.name="))
+        sets.append(f"speculative.draft_model={model.partition('=')[2]}")
+    return sets
+
+
 def _none_of_it(value: str) -> list[str]:
     """A feature that is off."""
     if value.lower() not in ("false", "0", "1", "null"):
@@ -83,6 +106,27 @@ def _none_of_it(value: str) -> list[str]:
 
 TOKENS = "kv tokens"
 """Stands for engine.kv_blocks until the page is known."""
+RANKS, DP_ATTENTION, A2A, DEEPEP = "data parallel", "dp attention", "a2a backend", "deepep mode"
+"""Stand for the layout's keys until the model and all flags are known."""
+DEEPEP_MODES = {HIGH_THROUGHPUT: "normal", LOW_LATENCY: "low_latency"}
+
+
+def _all_to_all(value: str) -> list[str]:
+    if value not in ALL_TO_ALL:
+        raise ValueError(value)
+    return [f"hardware.all_to_all={value}"]
+
+
+def _experts(value: str) -> list[str]:
+    """Of --ep-size, whether it is used: it must be all GPUs that share a layer."""
+    return [f"{EP_SIZE}={int(value)}"] if int(value) > 1 else []
+
+
+def _stages(value: str) -> list[str]:
+    return [f"hardware.pipeline_parallel={int(value)}"] if int(value) > 1 else []
+
+
+EP_SIZE = "ep size"
 COMMON: dict[str, Reader] = {"--dtype": _dtype, "--kv-cache-dtype": _kv_dtype, "--quantization": _quantization}
 READ: dict[str, dict[str, Reader]] = {
     VLLM: {
@@ -91,8 +135,13 @@ READ: dict[str, dict[str, Reader]] = {
         "-q": _quantization,
         "--tensor-parallel-size": _key("hardware.tensor_parallel", int),
         "-tp": _key("hardware.tensor_parallel", int),
-        "--data-parallel-size": _key("cluster.replicas", int),
-        "-dp": _key("cluster.replicas", int),
+        "--data-parallel-size": _key(RANKS, int),
+        "-dp": _key(RANKS, int),
+        "--pipeline-parallel-size": _key("hardware.pipeline_parallel", int),
+        "-pp": _key("hardware.pipeline_parallel", int),
+        "--enable-expert-parallel": _key("hardware.expert_parallel"),
+        "-ep": _key("hardware.expert_parallel"),
+        "--all2all-backend": _all_to_all,
         "--gpu-memory-utilization": _key("engine.gpu_memory_utilization", float),
         "--max-model-len": _key("engine.max_model_len", _size),
         "--max-num-seqs": _key("engine.max_num_seqs", int),
@@ -117,6 +166,7 @@ READ: dict[str, dict[str, Reader]] = {
         "--prefix-cache-retention-interval": _key(
             "engine.prefix_cache_retention_interval", lambda v: -1 if v.lower() in ("none", "null", "") else int(v)
         ),
+        "--speculative-config": _speculative,
         "--async-scheduling": lambda _: ["engine.async_scheduling=true"],
         "--no-async-scheduling": lambda _: ["engine.async_scheduling=false"],
     },
@@ -127,9 +177,17 @@ READ: dict[str, dict[str, Reader]] = {
         "--tensor-parallel-size": _key("hardware.tensor_parallel", int),
         "--tp-size": _key("hardware.tensor_parallel", int),
         "--tp": _key("hardware.tensor_parallel", int),
-        "--data-parallel-size": _key("cluster.replicas", int),
-        "--dp-size": _key("cluster.replicas", int),
-        "--dp": _key("cluster.replicas", int),
+        "--data-parallel-size": _key(RANKS, int),
+        "--dp-size": _key(RANKS, int),
+        "--dp": _key(RANKS, int),
+        "--enable-dp-attention": _key(DP_ATTENTION),
+        "--pipeline-parallel-size": _key("hardware.pipeline_parallel", int),
+        "--pp-size": _key("hardware.pipeline_parallel", int),
+        "--expert-parallel-size": _experts,
+        "--ep-size": _experts,
+        "--ep": _experts,
+        "--moe-a2a-backend": _key(A2A),
+        "--deepep-mode": _key(DEEPEP),
         "--max-total-tokens": _key(TOKENS, int),
         "--context-length": _key("engine.max_model_len", int),
         "--max-running-requests": _key("engine.max_num_seqs", int),
@@ -163,7 +221,10 @@ READ: dict[str, dict[str, Reader]] = {
         "--kv-cache-config.max-tokens": _key(TOKENS, int),
         "--kv-cache-config.dtype": _kv_dtype,
         "--kv-cache-config.enable-partial-reuse": _none_of_it,
-        "--pp-size": _none_of_it,
+        "--pp-size": _stages,
+        "--pipeline-parallel-size": _stages,
+        "--ep-size": _experts,
+        "--enable-attention-dp": _key(DP_ATTENTION),
         "--max-beam-width": _none_of_it,
     },
 }
@@ -221,29 +282,24 @@ NO_EFFECT = frozenset(
 NOT_MODELLED = frozenset(
     {
         "--enforce-eager",
-        "--pipeline-parallel-size",
-        "-pp",
-        "--pp-size",
-        "--pipeline-parallel",
-        "--speculative-config",
         "--speculative-model",
         "--num-speculative-tokens",
         "--speculative-algorithm",
+        "--speculative-draft-model-path",
+        "--speculative-num-steps",
+        "--speculative-eagle-topk",
+        "--speculative-num-draft-tokens",
         "--swap-space",
         "--cpu-offload-gb",
         "--kv-offloading-size",
         "--kv-offloading-backend",
         "--kv-transfer-config",
-        "--enable-expert-parallel",
-        "--ep-size",
-        "--expert-parallel-size",
         "--compilation-config",
         "-O",
         "--max-num-partial-prefills",
         "--max-long-partial-prefills",
         "--disable-cuda-graph",
         "--cuda-graph-max-bs",
-        "--enable-dp-attention",
         "--attention-backend",
         "--no-enable-chunked-prefill",
         "--kv-cache-memory-bytes",
@@ -252,7 +308,6 @@ NOT_MODELLED = frozenset(
         "--kv-cache-free-gpu-memory-fraction",
         "--kv-cache-config.free-gpu-memory-fraction",
         "--kv-cache-config.host-cache-size",
-        "--enable-attention-dp",
         "--enable-torch-compile",
         "--disaggregation-mode",
         "--nnodes",
@@ -281,6 +336,9 @@ SWITCHES = frozenset(
         "--no-async-scheduling",
         "--disable-radix-cache",
         "--enable-priority-scheduling",
+        "--enable-expert-parallel",
+        "-ep",
+        "--enable-dp-attention",
         "--enable-chunked-prefill",
         "--disable-overlap-schedule",
         "--enable-mixed-chunk",
@@ -296,12 +354,10 @@ NO_VALUE = SWITCHES | {
     "--no-enable-log-requests",
     "--disable-log-stats",
     "--no-enable-chunked-prefill",
-    "--enable-expert-parallel",
     "--enable-lora",
     "--enable-metrics",
     "--log-requests",
     "--disable-cuda-graph",
-    "--enable-dp-attention",
     "--enable-torch-compile",
     "--enable-hierarchical-cache",
     "--enable-dual-batch-overlap",
@@ -310,5 +366,8 @@ NO_VALUE = SWITCHES | {
     "--show-time-cost",
 }
 """Known flags after which a word belongs to the command, not to the flag."""
-SGLANG_OFF = {"--pp-size": "1", "--ep-size": "1", "--nnodes": "1", "--disaggregation-mode": "null"}
+SGLANG_OFF = {
+    **{"--nnodes": "1", "--disaggregation-mode": "null", "--pp-size": "1", "--ep-size": "1"},
+    **{"--moe-a2a-backend": "none", "--deepep-mode": "auto"},
+}
 """What SGLang's log prints of these when they are not used."""

@@ -91,7 +91,7 @@ def _advised(fleet: Fleet, winner: Scenario, reach: dict[str, Any]) -> tuple[str
             winner, cluster=replace(winner.cluster, router=AFFINITY)
         )
     advised = scenario_of(reach["advice"][0]["scenario"]) if reach["advice"] else None
-    if advised is None or advised.hardware.tensor_parallel != winner.hardware.tensor_parallel:
+    if advised is None or advised.hardware.gpus != winner.hardware.gpus:
         return "", None
     return str(reach["advice"][0]["change"]), advised
 

@@ -19,6 +19,7 @@ from typing import Any
 from calibrate.kv_groups import blocks_of
 from kvcast import api
 from kvcast.config import scenario_from_doc
+from kvcast.planner.flag_layouts import settled
 from kvcast.planner.flags import (
     NO_EFFECT,
     NO_VALUE,
@@ -195,6 +196,8 @@ def _sorted(engine: str, flags: Iterable[tuple[str, str | None]]) -> Launch:
             launch.no_effect.append(shown)
         else:
             launch.unknown.append(shown)
+    launch.sets, not_modelled = settled(engine, launch.sets)
+    launch.not_modelled += not_modelled
     if "model.dtype=fp8" in launch.sets:  # --dtype is then what the activations are in
         launch.sets = [one for one in launch.sets if not one.startswith("model.dtype=") or one == "model.dtype=fp8"]
     page = next(
@@ -248,7 +251,8 @@ def read_log(path: Path) -> Launch:
     size = int(named.partition("=")[2]) if named else kv.block_size
     launch.sets += ([] if named else [f"engine.block_size={size}"]) + [f"engine.kv_blocks={kv.tokens // size}"]
     launch.logged_tokens = kv.printed or kv.tokens
-    launch.sets += [f"cluster.replicas={len(kv.replicas)}"] if kv.replicas else []
+    ranks = any(one.startswith("hardware.attention_dp=") for one in launch.sets)  # then its engines are one replica's
+    launch.sets += [f"cluster.replicas={len(kv.replicas)}"] if kv.replicas and not ranks else []
     launch.notes += log_lines(kv)[2:]
     return launch
 
@@ -273,7 +277,8 @@ def _arguments(content: str) -> Launch | None:
 def _told(flag: str, value: str | None) -> bool:
     """Whether an argument of SGLang's log says something: it is read, or it switches on what is not simulated."""
     on = value is None or flag == "--speculative-algorithm" or value != SGLANG_OFF.get(flag, value)
-    return flag in READ[SGLANG] or (flag in NOT_MODELLED and on)
+    off = value is not None and value == SGLANG_OFF.get(flag)
+    return (flag in READ[SGLANG] and not off) or (flag in NOT_MODELLED and on)
 
 
 def _as_flags(arguments: Iterable[tuple[str, Any]], every_false: bool = False) -> list[tuple[str, str | None]]:

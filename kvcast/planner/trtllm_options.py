@@ -84,5 +84,6 @@ def options_of(given: Scenario) -> dict[str, Any]:
         "scheduler_config": {"capacity_scheduler_policy": e.capacity_policy.upper().replace("-", "_")},
         "enable_chunked_prefill": e.chunked_context,
         "disable_overlap_scheduler": not e.overlap_scheduler,
+        **({"enable_attention_dp": True} if given.hardware.attention_dp > 1 else {}),
         **waits,
     }

@@ -34,7 +34,7 @@ from sim.alone import alone
 from sim.measure.metrics import has_limit, limits_of
 from sim.measure.verdict import LIMITS, POOLED, ClassVerdict, named_limits
 from sim.recording import COMPLETED
-from sim.scenario import Scenario, SloClass
+from sim.scenario import HardwareConfig, Scenario, SloClass
 from workloads.estimate import reusable_tokens
 
 ABOUT = 1.02  #: times the least: limits that are as short
@@ -277,11 +277,19 @@ def _gpu_of(scenario: Scenario) -> str:
     return str(api.resolve(scenario).profile.device["name"])
 
 
+TENSOR_PARALLEL_ONLY = {
+    name: getattr(HardwareConfig, name)
+    for name in ("attention_dp", "expert_parallel", "all_to_all", "pipeline_parallel")
+}
+"""What bundled profiles and rooflines know."""
+
+
 def _on(scenario: Scenario, profile: str, width: int, replicas: int) -> Scenario:
     """The scenario on other GPUs: with the KV memory that fits there, and their price where there is a list."""
+    only = {"profile": profile, "gpu": None, "tensor_parallel": width, **TENSOR_PARALLEL_ONLY}
     moved = replace(
         scenario,
-        hardware=replace(scenario.hardware, profile=profile, gpu=None, tensor_parallel=width),
+        hardware=replace(scenario.hardware, **only),
         cluster=replace(scenario.cluster, replicas=replicas),
         engine=replace(scenario.engine, kv_blocks=None),
     )

@@ -178,4 +178,11 @@ def step_lines(s: dict[str, Any]) -> list[str]:
             f"; MFU {text.percent(s['mfu'])}, MBU {text.percent(s['mbu'])} of the data sheet's peaks"
             f" ({s['peaks']['device']})"
         )
-    return [line] if s["gpu_busy_s"] else []
+    lines = [line] if s["gpu_busy_s"] else []
+    spec = s.get("speculation")
+    if spec is not None and spec["mean_acceptance_length"] is not None:
+        lines.append(
+            f"speculative decoding: mean acceptance length {spec['mean_acceptance_length']:.3f},"
+            f" {text.percent(spec['draft_acceptance_rate'])} of {spec['draft_tokens']:,} drafted tokens accepted"
+        )
+    return lines

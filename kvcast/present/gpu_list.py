@@ -14,8 +14,11 @@ GROUPS = (
     ("gemm", ("gemm",)),
     ("attention", ("prefill", "decode")),
     ("MLA", ("mla_prefill", "mla_decode")),
+    ("sparse", ("sparse_prefill", "sparse_decode")),
+    ("linear", ("gdn",)),
     ("experts", ("moe",)),
     ("all-reduce", ("all_reduce",)),
+    ("all-to-all", ("all_to_all",)),
 )
 """Operators by the word that stands for them; any other goes by its own name."""
 TYPES = {"bfloat16": "bf16", "int4_wo": "int4", "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4/8"}
@@ -100,6 +103,6 @@ def as_text(found: dict[str, Any]) -> str:
 
 def _words(operators: list[str]) -> str:
     """gemm, attention, ... for the tables that an atlas has whole."""
-    known = {name for _, names in GROUPS for name in names}
+    known = {name for _, names in GROUPS for name in names} | {"mamba2"}  # of which only the convolution
     words = [word for word, names in GROUPS if set(names) <= set(operators)]
     return ", ".join([*words, *(name for name in operators if name not in known)])

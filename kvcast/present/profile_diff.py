@@ -129,7 +129,7 @@ def _times(profile: DeviceProfile) -> dict[str, dict[str, float]]:
             name = op + ("".join(f" {k}={v}" for k, v in kernel_of(op, shape)) if op in AXES else "")
             found[name][json.dumps({k: shape[k] for k in AXES[op] if k in shape} if op in AXES else shape)] = us
         return found
-    for part, axis in (("dense", "tokens"), ("per_sequence", "rows")):
+    for part, axis in (("dense", "tokens"), ("all_ranks", "tokens"), ("per_sequence", "rows")):
         for o in points.get(part, []):
             found[o["name"]] = {f"{axis} {x}": us * o["repeat"] for x, us in zip(o[axis], o["us"], strict=True)}
     for part, names in (("prefill_attention", ("new", "cached")), ("decode_attention", ("batch", "context"))):

@@ -70,7 +70,8 @@ def _verdict(f: dict[str, Any]) -> str:
 
 def _not_measured(profile: DeviceProfile) -> list[str]:
     points = profile.points
-    operators = [*points["dense"], *points["per_sequence"], points["prefill_attention"], points["decode_attention"]]
+    operators = [*points["dense"], *points.get("all_ranks", ()), *points["per_sequence"]]
+    operators += [points["prefill_attention"], points["decode_attention"]]
     other = [
         f"{o.get('name', 'attention')}: {o['basis']}" for o in operators if o.get("basis", "measured") != "measured"
     ]

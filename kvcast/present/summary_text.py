@@ -42,7 +42,9 @@ def describe(result: Result, baseline: Result | None = None) -> str:
 def heading(result: Result) -> str:
     scenario, s = result.scenario, result.report.summary
     cache = f"prefix cache {scenario.cache.policy}" if scenario.cache.enabled else "prefix cache off"
-    gpus = f" x {s['tensor_parallel']} GPUs" if s["tensor_parallel"] > 1 else ""
+    gpus = f" x {s['gpus_per_replica']} GPUs" if s["gpus_per_replica"] > 1 else ""
+    if not scenario.hardware.layout.plain:
+        gpus += f" ({s['layout']})"
     profile = result.resolved.profile
     lines = [
         f"{scenario.name or 'scenario'}: {result.resolved.model.name} on {profile.device['name']}",

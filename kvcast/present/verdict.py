@@ -231,7 +231,7 @@ def fleet_of(document: Document) -> str:
     """ "2 × H200-SXM" or "2 replicas of 4 × H100-SXM-80GB", of a run's document."""
     replicas, gpus, gpu = (
         document["replicas"],
-        document["tensor_parallel"],
+        document["gpus_per_replica"],
         document["profile_provenance"]["device"]["name"],
     )
     return f"{replicas} × {gpu}" if gpus == 1 else f"{replicas} replica{'s' if replicas > 1 else ''} of {gpus} × {gpu}"

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
+from calibrate.layout import COLLECTIVES, NODE_GPUS
+from kvcast.scenario.speculation import speculation_problems
 from sim.scenario import CostConfig, EngineConfig, HardwareConfig, Scenario
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError, did_you_mean, unprintable
@@ -56,6 +58,7 @@ def problems(scenario: Scenario) -> Iterator[str]:
     yield from price_problems(scenario.cost)
     yield from _workload_problems(scenario.workload)
     yield from _name_problems(scenario)
+    yield from speculation_problems(scenario)
 
 
 def _value_problems(node: Any, section: str) -> Iterator[str]:
@@ -73,6 +76,22 @@ def _hardware_problems(hardware: HardwareConfig) -> Iterator[str]:
         yield (
             f"[hardware] has gpu = {hardware.gpu!r} and profile = {hardware.profile!r}: expected one of them, a GPU"
             " brings its profile"
+        )
+    layout = hardware.layout
+    if layout.expert_ranks > NODE_GPUS:
+        yield (
+            f"[hardware] tensor_parallel = {layout.tensor_parallel} x attention_dp = {layout.attention_dp}:"
+            f" {layout.expert_ranks} GPUs, expected at most {NODE_GPUS}, those of one node"
+        )
+    if layout.attention_dp > 1 and layout.pipeline_parallel > 1:
+        yield (
+            f"[hardware] attention_dp = {layout.attention_dp} with pipeline_parallel = {layout.pipeline_parallel}:"
+            " expected one of them, the two together are not modelled"
+        )
+    if layout.all_to_all != COLLECTIVES and not (layout.attention_dp > 1 and layout.expert_parallel):
+        yield (
+            f"[hardware] all_to_all = {layout.all_to_all!r}: expected attention_dp above 1 and expert_parallel = true"
+            " with it, other layouts have no all-to-all"
         )
 
 
@@ -166,6 +185,7 @@ def _optimal_problems(scenario: Scenario) -> Iterator[str]:
     for ok, needed in (
         (known is None or known.has_optimum, f"engine.semantics = {having('has_optimum')!r}"),
         (cluster.replicas == 1, "cluster.replicas = 1"),
+        (scenario.hardware.attention_dp == 1, "hardware.attention_dp = 1"),
         (engine.scheduler_policy == "fcfs", "engine.scheduler_policy = 'fcfs'"),
         (engine.long_prefill_token_threshold == 0, "engine.long_prefill_token_threshold = 0"),
         (not scenario.cache.tiers, "no cache.tiers"),

@@ -34,7 +34,7 @@ def bundled_for(scenario: Scenario, device: str | None = None, tp: int | None = 
 
 
 def fitting_profile(scenario: Scenario) -> str | None:
-    """The best that is known of the same GPU for the scenario's model, precision and width; None when its own profile
+    """The best that is known of the same GPU for the scenario's model, precision and layout; None when its own profile
     fits, or is no bundled one, or a GPU is named (which brings its own)."""
     from calibrate.profile import bundled_profile, bundled_profiles
     from calibrate.resolve import profile_of_gpu
@@ -44,8 +44,9 @@ def fitting_profile(scenario: Scenario) -> str | None:
         return None
     given, model, tp = scenario.model, model_of(scenario), scenario.hardware.tensor_parallel
     device = str(bundled_profile(scenario.hardware.profile).device["name"])
-    found = [one.id for one in bundled_for(scenario, device, tp)]
+    layout = scenario.hardware.layout
+    found = [one.id for one in bundled_for(scenario, device, tp)] if layout.plain else []
     if scenario.hardware.profile in found:
         return None
     dtype, kv_dtype = model.weight_dtype(given.dtype), given.kv_dtype or model.kv_dtype(given.dtype)
-    return found[0] if found else profile_of_gpu(gpu_key(device), model, dtype, tp, kv_dtype)
+    return found[0] if found else profile_of_gpu(gpu_key(device), model, dtype, layout, kv_dtype)

@@ -18,6 +18,7 @@ from kvcast.scenario.fitting import fitting_profile, model_of
 from kvcast.scenario.gpu_prices import priced
 from kvcast.scenario.paths import absolute_scenario
 from kvcast.scenario.shocks import with_surges
+from kvcast.scenario.speculation import draft_bytes, with_speculation
 from kvcast.scenario.steady import with_window
 from sim.engines import engine_of
 from sim.scenario import EngineParams, Scenario, TierParams
@@ -26,6 +27,7 @@ from workloads.errors import InputError
 if TYPE_CHECKING:
     from calibrate.host import HostTime
     from calibrate.latency import StepTime
+    from calibrate.layout import Layout
     from calibrate.memory import GpuMemory
     from calibrate.models import ModelSpec
     from calibrate.profile import DeviceProfile
@@ -36,6 +38,8 @@ schedule."""
 GIVEN, CONTEXT = "given", "the model's context"
 """Origins: of an engine key that the scenario sets, and of a max_model_len that is the model's own."""
 USUAL_BATCH, USUAL_CONTEXT = 16, 4096
+WHOLE_PROMPTS = 1 << 30
+"""Tokens of a batch that cuts no prompt."""
 HOST_KEYS = ("host_step_ms", "host_sequence_us", "launch_layer_us")
 """Engine keys that make a step's host time."""
 
@@ -57,11 +61,19 @@ class Resolved:
 
     @property
     def params(self) -> EngineParams:
-        tp = self.scenario.hardware.tensor_parallel
-        per_token = self.model.kv_bytes_per_token(str(self.scenario.model.kv_dtype), tp) * tp
-        params = engine_params(self.scenario, per_token * self.scenario.engine.block_size)
+        params = engine_params(self.scenario, self.rank_kv_bytes * self.scenario.engine.block_size)
         pool = self.memory.pool
         return replace(params, kv_groups=pool.groups) if pool else params
+
+    @property
+    def layout(self) -> Layout:
+        return self.scenario.hardware.layout
+
+    @property
+    def rank_kv_bytes(self) -> int:
+        """KV bytes of a token over all GPUs of one attention_dp rank."""
+        tp = self.layout.tensor_parallel
+        return self.model.kv_bytes_per_token(str(self.scenario.model.kv_dtype), tp) * tp
 
     @property
     def memory(self) -> GpuMemory:
@@ -69,12 +81,13 @@ class Resolved:
         from calibrate.memory import GpuMemory
 
         given, engine = self.scenario, self.scenario.engine
+        weights, kv = draft_bytes(given, self.model, given.model.dtype, str(given.model.kv_dtype))
         return GpuMemory(
             self.profile,
             self.model,
             given.model.dtype,
             str(given.model.kv_dtype),
-            given.hardware.tensor_parallel,
+            self.layout,
             engine.gpu_memory_utilization,
             engine.block_size,
             engine.max_num_batched_tokens or 0,
@@ -84,6 +97,8 @@ class Resolved:
             hybrid=engine_of(engine).has_groups and not engine.disable_hybrid_kv_cache_manager,
             cached=given.cache.enabled,
             steps=1 + engine.async_scheduling,
+            draft_weights=weights,
+            draft_kv=kv,
         )
 
     @property
@@ -109,8 +124,12 @@ class Resolved:
 
         given = self.scenario
         overhead_s = 0.0  # the engine adds [engine] step_overhead_ms itself
-        tp = given.hardware.tensor_parallel
-        return step_time(self.profile, self.model, given.model.dtype, tp, overhead_s, self.host)
+        budget = given.engine.max_num_batched_tokens or given.engine.chunked_prefill_size or WHOLE_PROMPTS
+        return step_time(self.profile, self.model, given.model.dtype, self.layout, overhead_s, self.host, budget)
+
+    def engine_step_time(self) -> StepTime:
+        """The same of the steps that the scheduler takes, drafting included."""
+        return with_speculation(self, self.step_time())
 
     def filled(self, key: str, value: Any, origin: str) -> Resolved:
         """With this value of an engine key, unless the scenario gives one."""
@@ -131,13 +150,13 @@ def resolve(scenario: Scenario) -> Resolved:
 
     check(scenario)
     scenario = absolute_scenario(scenario, Path.cwd())
-    given, tp = scenario.model, scenario.hardware.tensor_parallel
+    given, layout = scenario.model, scenario.hardware.layout
     model = model_of(scenario)
     dtype, kv_dtype = model.weight_dtype(given.dtype), given.kv_dtype or model.kv_dtype(given.dtype)
     if scenario.hardware.gpu is not None:
-        named = profile_of_gpu(scenario.hardware.gpu, model, dtype, tp, kv_dtype)
+        named = profile_of_gpu(scenario.hardware.gpu, model, dtype, layout, kv_dtype)
         scenario = replace(scenario, hardware=replace(scenario.hardware, profile=named, gpu=None))
-    profile = resolve_profile(scenario.hardware.profile, model, dtype, tp, kv_dtype, scenario.hardware.link)
+    profile = resolve_profile(scenario.hardware.profile, model, dtype, layout, kv_dtype, scenario.hardware.link)
     scenario = priced(scenario)
     resolved = Resolved(replace(scenario, model=replace(given, dtype=dtype, kv_dtype=kv_dtype)), model, profile)
     resolved = _with_engine_defaults(resolved)
@@ -260,7 +279,8 @@ def _holding(resolved: Resolved, length: int) -> str:
 def _kv_tokens(resolved: Resolved) -> float:
     """Tokens that the prefix caches of the fleet hold."""
     scenario = resolved.scenario
-    tokens = resolved.memory.tokens(scenario.engine.kv_blocks or 0) * scenario.cluster.replicas
+    caches = scenario.hardware.attention_dp * scenario.cluster.replicas
+    tokens = resolved.memory.tokens(scenario.engine.kv_blocks or 0) * caches
     return float(tokens) if scenario.cache.enabled else 0.0
 
 
@@ -273,27 +293,37 @@ def _token_s(resolved: Resolved) -> float:
 
 
 def engine_params(scenario: Scenario, block_bytes: int) -> EngineParams:
-    """What the simulation reads of a resolved scenario. block_bytes: KV of one block over all GPUs of a replica."""
-    engine, cache = scenario.engine, scenario.cache
+    """What the simulation reads of a resolved scenario. block_bytes: KV of one block over all GPUs of a rank.
+
+    Of a pipeline a step is a round of as many batches as it has stages, each with the engine's token budget."""
+    engine, cache, hardware = scenario.engine, scenario.cache, scenario.hardware
     same = {f.name: value for f in fields(EngineParams) if (value := getattr(engine, f.name, None)) is not None}
+    for budget in ("max_num_batched_tokens", "chunked_prefill_size", "max_prefill_tokens"):
+        if budget in same:
+            same[budget] *= hardware.pipeline_parallel
     return EngineParams(
         **same,
+        ranks=hardware.attention_dp,
         caching=cache.enabled,
         policy="clairvoyant" if cache.policy == OPTIMAL else cache.policy,
         policy_params=cache.policy_params,
         tiers=tier_params(scenario, block_bytes) if cache.enabled else (),
+        speculative=scenario.speculative.resolved(),
         step_overhead_s=engine.step_overhead_ms / 1e3,
         frontend_s=engine.frontend_ms / 1e3,
     )
 
 
 def tier_params(scenario: Scenario, block_bytes: int) -> tuple[TierParams, ...]:
-    """The cache tiers in blocks and bytes."""
+    """The cache tiers in blocks and bytes; the attention_dp ranks of a replica have equal shares of each."""
+    ranks = scenario.hardware.attention_dp
     return tuple(
         TierParams(
             t.name,
-            int(t.capacity_blocks or 0) if t.capacity_gib is None else int(t.capacity_gib * 2**30 // block_bytes),
-            t.bandwidth_gb_per_s * 1e9,
+            int(t.capacity_blocks or 0) // ranks
+            if t.capacity_gib is None
+            else int(t.capacity_gib / ranks * 2**30 // block_bytes),
+            t.bandwidth_gb_per_s * 1e9 / ranks,
             t.latency_s,
             block_bytes,
             t.write,

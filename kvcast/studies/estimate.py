@@ -120,7 +120,7 @@ def _rates(prepared: api.Prepared, workload: Workload, results: Sequence[Result]
     else:
         come_per_s = len(workload) / span_s(workload, _mean(results, "e2e_s"))
     summaries = [r.report.summary for r in results]
-    price, gpus = results[0].scenario.cost.gpu_hour_usd, summaries[0]["replicas"] * summaries[0]["tensor_parallel"]
+    price, gpus = results[0].scenario.cost.gpu_hour_usd, summaries[0]["replicas"] * summaries[0]["gpus_per_replica"]
     bill = money(None if price is None else gpus * price, come_per_s, workload.prompt_tokens, workload.output_tokens)
     return {"goodput_per_s": come_per_s * _good_share(summaries), **{key: bill[key] for key in PER_MILLION}}
 

@@ -88,7 +88,8 @@ def _reopened(resolved: Scenario, given: Scenario) -> Scenario:
 
 
 def _has_optimum(scenario: Scenario, hybrid: bool) -> bool:
-    return engine_of(scenario.engine).has_optimum and scenario.cache.enabled and not scenario.cache.tiers and not hybrid
+    one_cache = scenario.hardware.attention_dp == 1 and not scenario.cache.tiers and not hybrid
+    return engine_of(scenario.engine).has_optimum and scenario.cache.enabled and one_cache
 
 
 def missed(row: dict[str, Any]) -> dict[str, int | None]:

@@ -152,6 +152,8 @@ def _another_router(given: Given) -> Made:
 
 def _another_width(given: Given) -> Made:
     """Another number of GPUs a replica, the same number in all; with a profile made for it."""
+    if not given.scenario.hardware.layout.plain:
+        return f"replicas of {given.scenario.hardware.layout}, not of tensor parallel alone"
     old = given.scenario.hardware.tensor_parallel
     gpus = old * given.scenario.cluster.replicas
     profiles = {new: _profile_at(given.scenario, new) for new in WIDTHS if new != old and gpus % new == 0}

@@ -107,8 +107,8 @@ def _point(scenario: Scenario, workload: Workload, blocks: int, cached: bool, gu
 
     replicas = fewest(meets, min(max(guess, 1), most), most)
     resolved = api.resolve(sized)
-    tp, price = scenario.hardware.tensor_parallel, scenario.cost.gpu_hour_usd
-    gpus = None if replicas is None else replicas * tp
+    price = scenario.cost.gpu_hour_usd
+    gpus = None if replicas is None else replicas * scenario.hardware.gpus
     return Point(
         cached,
         blocks,

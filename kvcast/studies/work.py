@@ -27,7 +27,7 @@ def guess_replicas(scenario: Scenario, workload: Workload) -> int:
     prefill_s = times.step([(chunk, 0)], 0, 0, 0, 1)[0] / chunk
     batch = max(1, min(params.max_num_seqs, int(params.kv_tokens / context), 256))
     decode_s = times.step([], batch, int(batch * context), int(context), batch)[0] / batch
-    work_s = float(new.sum()) * prefill_s + float(workload.output_tokens.sum()) * decode_s
+    work_s = (float(new.sum()) * prefill_s + float(workload.output_tokens.sum()) * decode_s) / params.ranks
     span_s = float(np.nanmax(workload.arrival_s, initial=0.0))
     if scenario.run.duration_s is not None:
         work_s, span_s = (

@@ -106,6 +106,7 @@ class Replica:
         """An engine as it starts: nothing in its memory, nobody in its queue."""
         self.scheduler = self._make(self.index)
         self.scheduler.begin_at(len(self.record.end_s))
+        self._speculates = hasattr(self.scheduler, "emits")
         self._door = self._make_door()
         self._idle: simpy.Event | None = None  # waiting for work
         self._step_end: simpy.Event | None = None
@@ -243,7 +244,7 @@ class Replica:
     def _send(self, steps: int) -> None:
         """Give the front end the tokens of the present stretch's first so many steps."""
         assert self.front_end is not None
-        sampled = self._shape[2]
+        sampled = self.scheduler.emits if self._speculates else self._shape[2]  # type: ignore[attr-defined]
         for end_s in self._ends[self._sent : steps]:
             self.record.sent_s.append(self.front_end.sends(end_s, sampled))
         self._sent = max(self._sent, steps)
@@ -491,6 +492,8 @@ class Replica:
         self.record.stretch(
             self._start_s, self._ends[:k], self._codes[:k], chunks, self.scheduler.decoded, sum_context, sampled
         )
+        if self._speculates:
+            self.record.emitted.append(self.scheduler.emits)  # type: ignore[attr-defined]
 
     def _sample(self, t_s: float) -> None:
         s, cache = self.scheduler, self.scheduler.cache

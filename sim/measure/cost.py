@@ -37,6 +37,8 @@ def _replica_share(rec: Recording, steps: Steps, rows: np.ndarray, replica: int,
     # decode: one token in every step after the first-token step, except in the listed gaps and where prefills make
     # decodes wait
     decoding = np.where(steps.n_decode > 0, per_token, 0.0) if rec.prefill_pauses else per_token
+    if rec.verified is not None:  # it has that many rows in each of them
+        decoding = decoding * rec.verified.rows
     spent = _running(decoding, np.float64)
     first = np.where(rec.first_step[rows] < 0, n - 1, rec.first_step[rows])
     last = np.where(rec.last_step[rows] < 0, n - 1, rec.last_step[rows])

@@ -257,6 +257,11 @@ def good(
 
 def tokens_emitted(rec: Recording, window: Window) -> int:
     """Output tokens that clients had inside the window, of all requests."""
+    if rec.verified is not None:
+        return sum(
+            int(emitted[window.holds(told_s)].sum())
+            for emitted, told_s in zip(rec.verified.emitted, rec.told_s, strict=True)
+        )
     total = 0
     for replica, (steps, emitting) in enumerate(zip(rec.steps, _emitting(rec), strict=True)):
         sampled = (rec.replica == replica) & (rec.first_step >= 0)

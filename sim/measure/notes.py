@@ -71,6 +71,10 @@ def notes(
                 f"cache tier {tier['name']}: more was written to it than its bandwidth takes in that time; writes are"
                 " assumed to keep up, so its hits are too many"
             )
+    if "speculation" in summary:
+        notes.append(
+            "speculative decoding: acceptances are the scenario's, whatever the text; MFU and MBU are not known with it"
+        )
     if UNVERIFIED in summary["engine_semantics"]:
         notes.append(
             f"{summary['engine_semantics']}: its rules are those of its public source and documentation; no recorded"
@@ -81,6 +85,8 @@ def notes(
             "the workload says nothing about shared text: every hit rate is 0 because it is unknown, not because"
             " nothing is shared"
         )
+    if scenario.hardware.layout.caution:
+        notes.append(scenario.hardware.layout.caution)
     if summary["step_flops"] is not None and summary["peaks"] is None:
         notes.append("MFU and MBU unknown: no data-sheet peaks for this profile's device and type")
     unnamed = sorted({s for s in workload.class_slo if s and s not in scenario.slo.classes})

@@ -116,7 +116,7 @@ def build_report(
 
         evicted = evicted_parts(rec, workload, *grouping)
     stability = stability_of(rec, workload, window)
-    gpus, held = scenario.hardware.tensor_parallel, replicas_held(rec, window.start_s, window.end_s)
+    gpus, held = scenario.hardware.gpus, replicas_held(rec, window.start_s, window.end_s)
     computed = workload.prompt_tokens - rec.hit_tokens + rec.recomputed_tokens
     gpu_s = busy_gpu_s(rec, np.where(admitted, computed, 0).astype(np.int64), gpus)
     output_tokens = metrics.tokens_emitted(rec, window)
@@ -137,6 +137,9 @@ def build_report(
     latency = latencies(rec, times, told_apart)
     told = latency_of(stability, scenario)
     shares = metrics.step_shares(rec.steps, window)
+    if rec.verified is not None:  # a decode has that many rows, and reads its context once: StepWork knows neither
+        shares["decode_batch"] /= rec.verified.rows
+        step_work = None
     fates = fate_counts(rec.status[inside])
     judged = None
     if limited and scenario.slo.attainment is not None:
@@ -170,6 +173,7 @@ def build_report(
                 "by_scope": {part: by_scope(table) for part, table in evicted.by_scope.items()},
             }
         ),
+        **({} if rec.verified is None else {"speculation": rec.verified.summary()}),
         **({"tiers": tier_table(rec, counted)} if rec.tiers else {}),
         **({} if rec.frontend_s is None else {"front_end": front_end_row(rec, inside & completed)}),
         **flops(rec, workload, counted, prefill_flops),
@@ -192,7 +196,9 @@ def build_report(
         "replicas": len(rec.steps),
         **({} if rec.retries is None else {"replicas_held": held, "retries": int(rec.retries[inside].sum())}),
         **({} if rec.clients is None else {"clients": clients_row(rec, workload, inside)}),
-        "tensor_parallel": gpus,
+        "tensor_parallel": scenario.hardware.tensor_parallel,
+        "gpus_per_replica": gpus,
+        "layout": str(scenario.hardware.layout),
         "profile": profile,
         "profile_hash": profile_hash,
         "engine_semantics": rec.engine_semantics,

@@ -52,7 +52,7 @@ def sketch(
         "censored": bool(inside.sum() - (inside & completed).sum() > metrics.CENSORED_SHARE * inside.sum()),
         "stable": stability.stable,
         "stable_reason": stability.reason,
-        "gpu_busy_s": shares["busy_s"] * scenario.hardware.tensor_parallel,
+        "gpu_busy_s": shares["busy_s"] * scenario.hardware.gpus,
         "coverage": {k: shares[k] for k in ("measured", "interpolated", "extrapolated")},
         "window": {"start_s": window.start_s, "end_s": window.end_s, "last_arrival_s": window.last_arrival_s},
     }

@@ -152,4 +152,5 @@ ENGINE = Engine(
     most_seqs=most_seqs,
     prefill_pauses=True,
     has_cancel=True,
+    ranks_in_turn=True,
 )

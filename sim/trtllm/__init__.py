@@ -67,6 +67,10 @@ def longest_prompt(params: EngineParams) -> float:
     return math.inf if params.chunked_context else params.max_num_batched_tokens
 
 
+def host_mode(keys: EngineConfig | EngineParams) -> str:
+    return "async" if keys.overlap_scheduler else "sync"
+
+
 def lone_chunk(params: EngineParams, longest: int) -> int:
     return params.max_num_batched_tokens // params.block_size * params.block_size if params.chunked_context else longest
 
@@ -107,6 +111,7 @@ ENGINE = Engine(
     lone_chunk=lone_chunk,
     longest_prompt=longest_prompt,
     defaults=defaults,
+    host_mode=host_mode,
     budget=("max_num_batched_tokens", "tokens of a step"),
     own_policies=("lru",),
     try_policies=("lru", "lfu", "s3fifo", "gdsf"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,8 +24,10 @@ from sim.kvcache.ranked import RankedCache
 from sim.kvcache.release_order import ReleaseOrderCache
 from sim.kvcache.tiers import Tiers
 from sim.scenario import EngineConfig, EngineParams
+from sim.vllm.acceptance import Acceptances
 from sim.vllm.hybrid import HybridScheduler
 from sim.vllm.scheduler import VllmScheduler
+from sim.vllm.speculative import SpeculativeScheduler
 from workloads.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,6 +50,22 @@ def check(params: EngineParams, record_cache: bool) -> None:
         if params.tiers and wrong:
             raise InputError(f"[cache] tiers with {what}")
     _check_groups(params, record_cache)
+    _check_speculation(params, record_cache)
+
+
+def _check_speculation(params: EngineParams, record_cache: bool) -> None:
+    """Raise InputError for what is not simulated together with speculative decoding."""
+    for wrong, what in (
+        (hybrid(params), f"layers that keep a window or a state ({NOT_HYBRID})"),
+        (bool(params.tiers), "[cache] tiers"),
+        (params.policy == CLAIRVOYANT, f"[cache] policy = {CLAIRVOYANT!r}"),
+        (record_cache, "an optimum"),
+        (params.prefill_schedule_interval > 1, "[engine] prefill_schedule_interval above 1"),
+    ):
+        if params.speculative is not None and wrong:
+            raise InputError(
+                f"[speculative] with {what}: not simulated together, expected a scenario without one of them"
+            )
 
 
 def _check_groups(params: EngineParams, record_cache: bool) -> None:
@@ -93,7 +112,11 @@ def holds(params: EngineParams, tokens: Any) -> Any:
     if hybrid(params):
         each = zip(rules_of(params), caps_of(params), strict=True)
         return sum(np.minimum(-(-(tokens - 1) // r.b), cap) for r, cap in each) <= params.kv_blocks
-    return -(-(tokens - 1) // params.block_size) <= params.kv_blocks
+    computed = tokens - 1
+    if params.speculative is not None:  # as many tokens as its last step may count on, at most the longest request
+        more = 2 * params.speculative.tokens + 1 + params.speculative.lookahead
+        computed = np.minimum(computed + more, np.maximum(computed, params.max_model_len))
+    return -(-computed // params.block_size) <= params.kv_blocks
 
 
 def lone_chunk(params: EngineParams, longest: int) -> int:
@@ -116,6 +139,11 @@ def fleet(common: Common) -> Callable[[int], VllmScheduler]:
     under_way = UnderWay() if common.replicas > 1 else None
     knows = params.caching and params.policy == CLAIRVOYANT
     forecast = Forecast(common.workload, params) if knows else None
+    acceptances = None
+    if params.speculative is not None:
+        acceptances = Acceptances(params.speculative.acceptance, common.seed)
+        if params.speculative.method == "ngram":  # the one method that vLLM schedules synchronously only
+            params = replace(params, async_scheduling=False)
 
     def scheduler(index: int) -> VllmScheduler:
         cache = _cache(common, index, forecast)
@@ -124,6 +152,8 @@ def fleet(common: Common) -> Callable[[int], VllmScheduler]:
             under_way.drop(index)
         if common.cache_events is not None:
             observe(cache, common.cache_events[index])
+        if acceptances is not None:
+            return SpeculativeScheduler(params, cache, common.paths, common.log, acceptances)
         tiers = Tiers(params.tiers, common.prefill_s, params.block_size) if params.tiers else None
         return VllmScheduler(params, cache, common.paths, common.log, tiers)
 
@@ -172,6 +202,7 @@ ENGINE = Engine(
     try_policies=("lru", "lfu", "s3fifo", "gdsf"),
     whole_context=True,
     has_groups=True,
+    has_speculation=True,
     has_tiers=True,
     has_optimum=True,
     has_cancel=True,

@@ -54,8 +54,12 @@ def _fit(s: VllmScheduler, r: Request) -> int:
     start = hit + load.total if load is not None else hit
     if s.deferring and r.known - start * b > 1:
         return 0
-    tokens = s.chunk(r.known - start * b)
-    upto = r.known if s.p.reserve_full_isl else start * b + tokens
+    tokens = s.first_chunk(r.known, start * b)
+    if not tokens:
+        return 0
+    upto = s.reach(start * b + tokens)
+    if s.p.reserve_full_isl and upto < r.known:
+        upto = r.known
     need = -(-upto // b) - hit + idle + (s.watermark if s.running else 0)
     if need > cache.free:
         s.blocked = r

@@ -89,10 +89,11 @@ class HybridScheduler(VllmScheduler):
         self.out = set(self.left_out)
         if not self.preempted:
             self._admit()
-        if not self.deferring:
-            self.left_waiting = len(self.waiting) > 0
         self.idle_call = not (self.decoded or self.chunks)
         if not self.idle_call:
+            self.executed += 1
+            if self.carries_prompts:
+                self.last_prefill = self.executed
             return True
         if not self.preempted:
             self.steps = self.cache.steps = self.steps - 1  # it was no step
@@ -121,6 +122,7 @@ class HybridScheduler(VllmScheduler):
         turns: list[tuple[HybridRequest, int]] = [*((r, 0) for r in self.due.pop(self.steps, ())), *asks]
         for r, tokens in sorted(turns, key=lambda turn: turn[0].order):
             if tokens:
+                self.carries_prompts = True
                 self._retire(r, r.computed)
                 self.allocate(r, tokens)
             elif r.decoding:
@@ -211,6 +213,7 @@ class HybridScheduler(VllmScheduler):
                     self.decoded += 1
                     self.decoded_base += r.base
                 else:
+                    self.carries_prompts = True
                     self.allocate(r, tokens)
         if self.decoded or self.chunks or not self.preempted:
             preemption.end_walk(self)
@@ -234,7 +237,7 @@ class HybridScheduler(VllmScheduler):
     def _admit(self) -> None:
         """Until one does not fit (sim.vllm.admission)."""
         skipped: list[Request] = []
-        while self.budget > 0 and len(self.running) < self.most_running and len(self.waiting) and not self.deferring:
+        while self.budget > 0 and len(self.running) < self.most_running and len(self.waiting):
             r = self.waiting.head()
             assert isinstance(r, HybridRequest)
             if admission.finds_no_lora_slot(self, r):
@@ -245,6 +248,8 @@ class HybridScheduler(VllmScheduler):
                 break
             self.waiting.pop()
             admission.start(self, r, tokens)
+        if not self.deferring:
+            self.left_waiting = len(self.waiting) > 0
         for r in reversed(skipped):
             self.waiting.put_back(r)
         settled = not (skipped or self.chunks or self.prefills or self.left_out)
@@ -258,6 +263,8 @@ class HybridScheduler(VllmScheduler):
         found = cache.find([table.path for table in r.tables], r.known)
         if cache.caching and len(cache.rules) > 1:
             r.junction = found.longest if found.longest > found.tokens else 0
+        if self.deferring and r.known - found.tokens > 1:
+            return 0
         tokens = self.chunk_from(r, found.tokens)
         if not tokens or cache.same_step(found):
             return 0

@@ -211,10 +211,18 @@ class VllmScheduler:
         """How many of a prompt's `remaining` tokens this step computes."""
         return min(remaining, self.threshold or remaining, self.budget)
 
+    def first_chunk(self, known: int, start: int) -> int:
+        """The tokens of a request that is admitted with so many of its known ones in the cache."""
+        return self.chunk(known - start)
+
     def allocate(self, r: Request, tokens: int) -> None:
         """A prefill chunk of r in this step."""
         self.chunks.append((r, tokens))
         self.fill(r, tokens)
+
+    def reach(self, tokens: int) -> int:
+        """Tokens for which a request that has computed so many must have blocks."""
+        return tokens
 
     def fill(self, r: Request, tokens: int) -> None:
         """Blocks for the next `tokens` of a prefilling request; its full blocks enter the cache now, before they are
@@ -347,6 +355,7 @@ class VllmScheduler:
 
     # -- log and state ----------------------------------------------------------------------------------------------
     def begin_at(self, steps: int) -> None:
+        assert not self.decodes.n  # what they have computed goes by the steps
         self.steps = self.cache.steps = steps
 
     def unfinished(self) -> list[int]:

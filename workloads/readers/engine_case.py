@@ -76,6 +76,7 @@ _SGLANG_OTHERS = ("capacity_tokens", "disable_cache", "use_priority", "overlap")
 _FEATURES = ("sliding_window", "swa_only", "prefix_match_unit", "mamba_cache_mode")
 """Keys that name whole features; whoever replays a case decides on them."""
 _GROUPED = ("kv_cache_groups", "prefix_cache_retention_interval")
+_DRAFTS = ("speculative",)
 _PLANNED = ("layers", "scheduler_block_size", "hash_block_size", "_shape", "lora")
 """What the groups were made of, and what follows from them."""
 _KINDS_OF_GROUP = {"full": "full", "sliding_window": "window", "chunked_local": "chunked", "mamba": "state"}
@@ -162,7 +163,18 @@ _FIELDS: dict[str, _Kind] = {
     "cache_salt": (lambda v: v is None or isinstance(v, str | int), "a string or a number"),
 }
 """The same for the fields of a request."""
-_REQUEST = ("id", "arrival_step", "segments", "max_tokens", "priority", "cache_salt", "lora", "session", "turn")
+_REQUEST = (
+    "id",
+    "arrival_step",
+    "segments",
+    "max_tokens",
+    "priority",
+    "cache_salt",
+    "lora",
+    "session",
+    "turn",
+    "accepted",
+)
 
 
 LOWEST_PRIORITY = -(2**63)
@@ -174,7 +186,7 @@ def unknown_settings(case: dict[str, Any]) -> list[str]:
     known = (
         (*_SGLANG_PARAMS, *_SGLANG_OTHERS)
         if case["engine"] == "sglang"
-        else (*_PARAMS, *_FEATURES, *_GROUPED, *_PLANNED)
+        else (*_PARAMS, *_FEATURES, *_GROUPED, *_DRAFTS, *_PLANNED)
     )
     config = [f"config {key}" for key in case["config"] if key not in known]
     return config + sorted({f"request field {key}" for r in case["requests"] for key in r if key not in _REQUEST})
@@ -206,7 +218,7 @@ def to_workload(case: dict[str, Any]) -> tuple[Workload, dict[str, Any]]:
     counted: dict[str, Any] = {"calls_ahead": False}  # an arrival step is the call that sees it
     if sglang:
         return workload, counted | _sglang_params(config)
-    counted |= _groups(case)
+    counted |= _groups(case) | _speculation(case)
     counted["async_scheduling"] = False  # recorded were synchronous schedulers, but where a case says otherwise
     return workload, counted | {_PARAMS[key]: value for key, value in config.items() if key in _PARAMS}
 
@@ -228,6 +240,20 @@ def _groups(case: dict[str, Any]) -> dict[str, Any]:
         "kv_groups": tuple(_group(case, g) for g in groups),
         "prefix_cache_retention_interval": _or(interval, DENSE),
     }
+
+
+def _speculation(case: dict[str, Any]) -> dict[str, Any]:
+    """Method and acceptances of a case's drafts; what was accepted of each are the draws of seed 0."""
+    drafts = case["config"].get("speculative")
+    if drafts is None:
+        return {}
+    shares = drafts.get("acceptance") if isinstance(drafts, dict) else None
+    if not isinstance(shares, list) or not all(isinstance(a, int | float) and 0 <= a <= 1 for a in shares):
+        expected = "an object with method and acceptance, a list of numbers from 0 to 1"
+        raise InputError(
+            f"{case.get('case', 'engine case')}: config speculative: {str(drafts)[:60]}, expected {expected}"
+        )
+    return {"speculative": (str(drafts.get("method")), tuple(shares))}
 
 
 def _group(case: dict[str, Any], g: Any) -> tuple[str, int, int, int]:

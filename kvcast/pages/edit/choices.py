@@ -202,13 +202,13 @@ def _profile(asked: Scenario, gpu: str) -> str:
 @st.cache_data
 def profiles_of(gpu: str) -> list[str]:
     """All that may be named of a GPU: its bundled profiles, its atlas by engine, its data sheet."""
-    from calibrate.atlas.tables import bundled_gpus, load
+    from calibrate.atlas.tables import bundled_gpus, load, spec_of
     from calibrate.profile import bundled_profile, bundled_profiles
     from calibrate.sources.roofline import GPUS, gpu_key
 
     whole = [name for name in bundled_profiles() if gpu_key(str(bundled_profile(name).device["name"])) == gpu]
     atlas = load(gpu).backends if gpu in bundled_gpus() else ()
-    measured = [f"atlas:{gpu}" if engine == "vllm" else f"atlas:{gpu}:{engine}" for engine in atlas]
+    measured = [spec_of(gpu, backend) for backend in atlas]
     return [*whole, *sorted(measured), *([f"roofline:{gpu}"] if gpu in GPUS else [])]
 
 
