@@ -29,16 +29,16 @@ class Result:
 def read(s: SGLangScheduler, result: Result) -> None:
     """What a step has sampled becomes known, in the order of its batch."""
     for r, computed in result.prefilled:
-        _sampled(s, r, computed, result.step)
         if r.finished:
             _finish(s, r)
         else:
+            sampled(s, r, computed, result.step)
             s.store(r, computed)
     for r in result.ended:
         _finish(s, r)
 
 
-def _sampled(s: SGLangScheduler, r: RadixRequest, computed: int, step: int) -> None:
+def sampled(s: SGLangScheduler, r: RadixRequest, computed: int, step: int) -> None:
     """A prefill reached its last known token: one more output."""
     s.log.recomputed(r, computed)
     if s.log.first_step[r.id] < 0:

@@ -29,7 +29,7 @@ from sim.sglang.batch import RunningBatch
 from sim.sglang.node import RadixRequest
 from sim.sglang.radix import RadixCache
 from sim.sglang.ratio import NewTokenRatio
-from sim.sglang.result import Result, leave, read
+from sim.sglang.result import Result, leave, read, sampled
 from sim.sglang.retraction import retract
 from sim.sglang.waiting import Waiting
 from workloads.errors import InputError
@@ -282,7 +282,8 @@ class SGLangScheduler:
             self.result.prefilled.append((r, r.computed))
             self.running_tokens += 1
             r.generated += 1
-            if r.generated == r.output:
+            if r.generated == r.output:  # it leaves its front at once: told now, and not when the engine reads it
+                sampled(self, r, r.computed, self.steps - 1)
                 finished.append(r)
             if r.generated < r.output or self.overlap:
                 self._prefilled.append(r)
