@@ -150,6 +150,9 @@ def record(prepared: Prepared, **options: Any) -> Recording:
         seed=scenario.seed,
         horizon_s=horizon,
         until_arrival_s=duration,
+        client=scenario.client if scenario.client.acts else None,
+        shed_over=scenario.cluster.shed_over,
+        sessions_first=scenario.cluster.sessions_first,
         **{**options, "processes": [*shocks, *options.get("processes", ())]},
     )
 

@@ -124,6 +124,11 @@ class Scheduler(Protocol):
         """Sample and free at the end of a step (mutates); the requests that finished."""
         ...
 
+    def cancel(self, request: int) -> int:
+        """A request that waits or runs leaves and frees its memory (mutates; between the end of a step and the next
+        `schedule`): the tokens that it has computed, or found, before. Only with Engine.has_cancel."""
+        ...
+
     def begin_at(self, steps: int) -> None:
         """Count steps from here (before the first one): what the replica's earlier engines have taken."""
         ...
@@ -202,4 +207,5 @@ class Engine:
     has_speculation: bool = False  #: speculative decoding
     has_tiers: bool = False  #: cache tiers below its GPU memory
     has_optimum: bool = False  #: its caches can tell what they held, so that the best eviction can be found
+    has_cancel: bool = False  #: a request can leave its schedulers before it has ended
     has_oracle: bool = False  #: its schedulers say what a request would hit

@@ -6,11 +6,12 @@ row here, and its keys in the config; its launch flags are the planner's (kvcast
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from difflib import get_close_matches
 
 from sim import sglang, trtllm, vllm
 from sim.engine import Engine
-from sim.scenario import EngineConfig, EngineParams
+from sim.scenario import ClientConfig, EngineConfig, EngineParams
 from workloads.errors import InputError
 
 ENGINES: dict[str, Engine] = {"vllm": vllm.ENGINE, "sglang": sglang.ENGINE, "trtllm": trtllm.ENGINE}
@@ -23,6 +24,20 @@ def engine_of(keys: EngineConfig | EngineParams) -> Engine:
         hint = f" (did you mean {close[0]}?)" if close else ""
         raise InputError(f"[engine] semantics = {keys.semantics!r}: expected {' or '.join(ENGINES)}{hint}")
     return ENGINES[keys.semantics]
+
+
+def client_problems(client: ClientConfig, keys: EngineConfig | EngineParams) -> Iterator[str]:
+    """A line for what an engine, or its front end, has no rule for."""
+    if client.gives_up and not engine_of(keys).has_cancel:
+        yield (
+            f"[client] timeouts with [engine] semantics = {keys.semantics!r}: expected semantics ="
+            f" {having('has_cancel')} with them"
+        )
+    if client.gives_up and keys.frontend_us_per_output_token:
+        yield (
+            "[client] timeouts with [engine] frontend_us_per_output_token: expected one of them, who gives up on tokens"
+            " that are on their way is not simulated"
+        )
 
 
 def having(what: str) -> str:

@@ -107,6 +107,7 @@ class RequestLog:
 
     def forget(self, requests: list[int]) -> None:
         """All that was computed for them is lost, and what was told of it with it: they have only arrived."""
+        emitted = [request for request in requests if self.first_step[request] >= 0]
         for name, value in UNTOLD.items():
             column = getattr(self, name)
             for request in requests if column else ():
@@ -114,8 +115,9 @@ class RequestLog:
         for tier in self.tier_hit_tokens:
             for request in requests:
                 tier[request] = 0
-        gaps = self._gaps()
-        self.gaps = array("q", gaps[~np.isin(gaps[:, 0], requests)].tobytes())
+        if emitted and self.gaps:
+            gaps = self._gaps()
+            self.gaps = array("q", gaps[~np.isin(gaps[:, 0], emitted)].tobytes())
 
     def gap(self, request: int, from_step: int, to_step: int) -> None:
         """Two consecutive output tokens of a request that are not one step apart."""

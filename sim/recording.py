@@ -19,10 +19,24 @@ STATUS = (
     "session_truncated",
     "aborted",
     "rejected_queue_full",
+    "rejected_shed",
+    "abandoned",
 )
-COMPLETED, UNFINISHED, NOT_ARRIVED, TOO_LONG, KV_TOO_SMALL, SESSION_TRUNCATED, ABORTED, QUEUE_FULL = range(len(STATUS))
-"""completed + unfinished + rejected + truncated + aborted = arrived; `not_arrived` rows never reached the router
-(their predecessor did not finish, or the horizon came first). Run folders keep these numbers: new ones go last."""
+(
+    COMPLETED,
+    UNFINISHED,
+    NOT_ARRIVED,
+    TOO_LONG,
+    KV_TOO_SMALL,
+    SESSION_TRUNCATED,
+    ABORTED,
+    QUEUE_FULL,
+    SHED,
+    ABANDONED,
+) = range(len(STATUS))
+"""completed + unfinished + rejected + truncated + aborted + abandoned = arrived; `not_arrived` rows never reached the
+router (their predecessor did not finish, or the horizon came first). Run folders keep these numbers: new ones go
+last."""
 
 
 UNVERIFIED = "unverified"
@@ -210,6 +224,17 @@ def summed_use(uses: Sequence[TierUse]) -> TierUse:
 
 
 @dataclass(frozen=True)
+class ClientUse:
+    """What clients did (sim.fleet.clients). int64 [n requests] but the last."""
+
+    attempts: np.ndarray
+    refusals: np.ndarray  #: of them
+    timeouts: np.ndarray  #: and attempts whose client gave up waiting
+    wasted_tokens: np.ndarray  #: computed for those
+    abandoned_s: np.ndarray  #: float64, when a client gave up for good; NaN: it did not
+
+
+@dataclass(frozen=True)
 class Recording:
     """All columns are float64/int64 numpy arrays of shape [n requests] unless said otherwise; NaN = did not happen."""
 
@@ -263,7 +288,15 @@ class Recording:
     held_s: list[list[tuple[float, float]]] | None = None  #: per replica, (from, to) seconds in which it was not down
     verified: Verified | None = None  #: with speculative decoding; a decode row of a step is then one verified token
     retries: np.ndarray | None = None  #: int64 [n], how often a failure has sent a request back to begin again
+    clients: ClientUse | None = None  #: with clients that give up or try again, or a gateway that refuses; else None
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def left_s(self) -> np.ndarray:
+        """float64 [n]: when a request was over for its client: its last output token, or the end of its patience."""
+        if self.clients is None:
+            return self.finish_s
+        return np.where(self.status == ABANDONED, self.clients.abandoned_s, self.finish_s)
 
     @property
     def told_s(self) -> list[np.ndarray]:

@@ -434,10 +434,51 @@ class ClusterConfig:
         + "; or your own as module:Class (docs/fleet.md)",
     )
 
+    shed_over: int | None = key(
+        None,
+        "requests waiting per replica from which on the gateway refuses the least important priority of the workload;"
+        " the next one from twice as many on, and so on",
+        COUNT,
+    )
+    sessions_first: bool = key(
+        False, "for shed_over: later turns of sessions are more important than all first turns, whatever their priority"
+    )
+
     def __post_init__(self) -> None:
         """A router's class, which only Python can give, becomes its name."""
         if not isinstance(self.router, str):
             object.__setattr__(self, "router", name_of(self.router))
+
+
+@dataclass(frozen=True)
+class ClientConfig:
+    timeout_s: float | None = key(
+        None,
+        "a client gives up on an answer that is not complete by then, seconds from its attempt; the engine lets go of"
+        " it at the end of a step",
+        SECONDS,
+    )
+    first_token_timeout_s: float | None = key(
+        None, "the same of an answer whose first token has not come by then, seconds", SECONDS
+    )
+    retries: int = key(0, "times a client tries again after a refusal or a timeout", from_0(1000))
+    backoff_s: float = key(
+        0.5,
+        "pause before it tries again, seconds: twice as long after every attempt, less a random part of up to a"
+        " quarter",
+        FROM_SECOND_0,
+    )
+    max_backoff_s: float = key(8.0, "longest such pause, seconds", FROM_SECOND_0)
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether any client ever does."""
+        return self.timeout_s is not None or self.first_token_timeout_s is not None
+
+    @property
+    def acts(self) -> bool:
+        """Whether clients do anything but wait."""
+        return self.gives_up or self.retries > 0
 
 
 @dataclass(frozen=True)
@@ -531,6 +572,7 @@ class Scenario:
     engine: EngineConfig = field(default_factory=EngineConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    client: ClientConfig = field(default_factory=ClientConfig)
     slo: SloConfig = field(default_factory=SloConfig)
     cost: CostConfig = field(default_factory=CostConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)

@@ -19,10 +19,12 @@ import numpy as np
 from calibrate.latency import StepTime
 from sim.alone import prefill_alone
 from sim.engine import Common, Engine, Scheduler
-from sim.engines import engine_of, having
+from sim.engines import client_problems, engine_of, having
+from sim.fleet.clients import Clients
 from sim.fleet.clock import Clock
 from sim.fleet.cluster import Cluster
 from sim.fleet.doorway import Doorway
+from sim.fleet.gate import Gate
 from sim.fleet.hopeless import Hopeless
 from sim.fleet.oracle import Oracle
 from sim.fleet.processes import Process, begin
@@ -37,7 +39,7 @@ from sim.kvcache.observed import as_table
 from sim.kvcache.policies import POLICIES
 from sim.log import RequestLog
 from sim.recording import Recording, Steps, TierUse, Verified, summed_use
-from sim.scenario import EngineParams
+from sim.scenario import ClientConfig, EngineParams
 from workloads.columns import Workload
 from workloads.errors import InputError
 
@@ -64,6 +66,9 @@ def run(
     oracle: bool = False,
     warm: CacheState | None = None,
     processes: Sequence[Process] = (),
+    client: ClientConfig | None = None,
+    shed_over: int | None = None,
+    sessions_first: bool = False,
 ) -> Recording:
     """Simulate; deterministic for a given workload, parameters and seed.
 
@@ -74,8 +79,9 @@ def run(
     the replicas as they are when the clock stops. hopeless stops the clock once too many requests have missed their
     limits. oracle: sim.fleet.oracle routes instead. warm begins with a saved cache (sim.fleet.warm) and serves what
     arrives after it was saved. record_cache keeps every acquisition and release of cached blocks (sim.optimum.schedule
-    needs it). With SGLang's semantics a row of step_log is (replica, start_s, P or D, [(request, tokens)], retracted,
-    tokens evicted, available, evictable and protected at the end of the step, waiting)."""
+    needs it). client: what clients do when no answer comes (sim.fleet.clients). shed_over, sessions_first: what a
+    gateway refuses (sim.fleet.gate). With SGLang's semantics a row of step_log is (replica, start_s, P or D, [(request,
+    tokens)], retracted, tokens evicted, available, evictable and protected at the end of the step, waiting)."""
     engine = engine_of(params)
     engine.check(params, record_cache)
     _check_speculation(params, engine, oracle)
@@ -83,6 +89,8 @@ def run(
         _check_ranks(params, step_time, record_cache or oracle or warm is not None)
     if processes:
         _check_processes(params, record_cache, warm)
+    if client is not None:
+        _check_client(client, params, record_cache)
     env, log = Clock(), RequestLog(workload, len(params.tiers), FrontEnd.of(params) is not None)
     paths = Paths(workload, params.hit_block, chains=engine.walks_chains(params))
     if oracle:
@@ -91,7 +99,19 @@ def run(
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))  # stream 1: routing
         routing = make_router(router, rng, workload)
     holds, longest_prompt = partial(engine.holds, params), engine.longest_prompt(params)
-    cluster = Cluster(env, workload, params, log, routing, holds, longest_prompt, until_arrival_s, on_clock)
+    cluster = Cluster(
+        env,
+        workload,
+        params,
+        log,
+        routing,
+        holds,
+        longest_prompt,
+        until_arrival_s,
+        on_clock,
+        clients=None if client is None else Clients(env, log, client, seed),
+        gate=None if shed_over is None else Gate(workload, shed_over, sessions_first),
+    )
     life: list[list[tuple]] | None = [[] for _ in range(len(workload))] if record_life else None
     cache_events: list[array[int]] | None = [array("q") for _ in range(replicas)] if record_cache else None
     prefill_s = prefill_alone(step_time, params.max_num_batched_tokens, params.step_overhead_s)
@@ -112,6 +132,7 @@ def run(
             env.run(until=horizon_s)
     for replica in cluster.replicas:
         replica.stop(env.now)
+    cluster.close()
     if on_end is not None:
         on_end(cluster.replicas)
     recording = _recording(workload, engine, params, cluster, log, life, cache_events)
@@ -198,6 +219,22 @@ def _check_processes(params: EngineParams, record_cache: bool, warm: CacheState 
             raise InputError(f"processes with {what}; expected a run without")
 
 
+def _check_client(client: ClientConfig, params: EngineParams, record_cache: bool) -> None:
+    for problem in client_problems(client, params):
+        raise InputError(problem)
+    for wrong, what in (
+        (params.ranks > 1, f"attention_dp = {params.ranks}"),
+        (params.speculative is not None, "[speculative]"),
+    ):
+        if client.gives_up and wrong:
+            raise InputError(f"[client] timeouts with {what}: expected a scenario without one of them")
+    if record_cache or params.policy == "clairvoyant":
+        raise InputError(
+            "[client] with an optimum or cache.policy = 'clairvoyant': they know the future of requests that come once;"
+            " expected a run without"
+        )
+
+
 class _quiet_gc:  # noqa: N801
     """Cyclic garbage collection costs a quarter of the run and finds nothing: what is loaded is frozen, the rest dies
     by count."""
@@ -247,6 +284,7 @@ def _recording(
         life=life,
         tiers=_tier_use(cluster.replicas),
         sent_s=sent_s,
+        clients=None if cluster.clients is None else cluster.clients.use(),
         verified=_verified(params, cluster.replicas, log),
         cache_events=None if cache_events is None else [as_table(events) for events in cache_events],
     )

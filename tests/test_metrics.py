@@ -202,7 +202,7 @@ def test_nothing_is_dropped_and_the_unfinished_are_not_good() -> None:
         0,
         1,
     )
-    assert s["rejected"] == {"too_long": 0, "kv_too_small": 1, "queue_full": 0}
+    assert s["rejected"] == {"too_long": 0, "kv_too_small": 1, "queue_full": 0, "shed": 0}
     assert (
         s["completed"] + s["unfinished"] + s["session_truncated"] + s["aborted"] + sum(s["rejected"].values())
         == s["arrived"]

@@ -88,12 +88,12 @@ def test_requests_longer_than_what_fits_are_too_long_and_the_rest_is_served_as_b
     report = api.run(prepared).report
     longer = int((prepared.workload.prompt_tokens + 100 > 1600).sum())
     assert 0 < longer < 60
-    assert report.summary["rejected"] == {"too_long": longer, "kv_too_small": 0, "queue_full": 0}
+    assert report.summary["rejected"] == {"too_long": longer, "kv_too_small": 0, "queue_full": 0, "shed": 0}
     engine = replace(prepared.scenario.engine, max_model_len=WHOLE)
     before = api.run(
         replace(prepared, resolved=replace(prepared.resolved, scenario=replace(prepared.scenario, engine=engine)))
     ).report
-    assert before.summary["rejected"] == {"too_long": 0, "kv_too_small": longer, "queue_full": 0}
+    assert before.summary["rejected"] == {"too_long": 0, "kv_too_small": longer, "queue_full": 0, "shed": 0}
     named = ("rejected", "engine", "kv_arithmetic")
     assert {k: v for k, v in report.summary.items() if k not in named} == {
         k: v for k, v in before.summary.items() if k not in named
@@ -179,7 +179,7 @@ def test_sglang_starts_and_turns_away_what_does_not_fit():
     for given in ({}, {"max_model_len": WHOLE}):
         assert api.resolve(scenario(engine={**sglang, **given})).scenario.engine.max_model_len == WHOLE
     report = api.simulate(scenario(engine={**sglang, "kv_blocks": 1000}, workload={"requests": 5}))
-    assert report.summary["rejected"] == {"too_long": 0, "kv_too_small": 5, "queue_full": 0}
+    assert report.summary["rejected"] == {"too_long": 0, "kv_too_small": 5, "queue_full": 0, "shed": 0}
 
 
 # -- a model that does not fit at all ----------------------------------------------------------------------------------

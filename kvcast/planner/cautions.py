@@ -164,8 +164,10 @@ def _not_served(fleet: Fleet, resolved: Resolved) -> list[str]:
     long, small, full = (
         sum(summary["rejected"][key] for summary in summaries) for key in ("too_long", "kv_too_small", "queue_full")
     )
+    shed = sum(summary["rejected"].get("shed", 0) for summary in summaries)
+    abandoned = sum(summary.get("abandoned", 0) for summary in summaries)
     everyone = never + sum(summary["arrived"] + summary["outside_window"] for summary in summaries)
-    lost = never + cut + long + small + full
+    lost = never + cut + long + small + full + shed + abandoned
     if not everyone or (lost < PART * everyone and not small and not (resolved.lowered and long + cut)):
         return []
     engine, context = resolved.scenario.engine, resolved.model.max_context
@@ -185,6 +187,8 @@ def _not_served(fleet: Fleet, resolved: Resolved) -> list[str]:
             ),
         ),
         (full, "were refused (HTTP 503) by max_num_queued_reqs or max_num_queued_tokens"),
+        (shed, "were refused by the gateway (cluster.shed_over)"),
+        (abandoned, "were given up by their clients ([client])"),
         (cut, f"ended their session because its prompt outgrew {limit}"),
     )
     return [

@@ -20,6 +20,7 @@ def fates(s: dict[str, Any], is_mix: bool = False) -> str:
         **{f"rejected ({why.replace('_', ' ')})": n for why, n in s["rejected"].items()},
         "cut with their session": s["session_truncated"],
         "aborted": s["aborted"],
+        "abandoned by their clients": s.get("abandoned", 0),
         "unfinished": s["unfinished"],
     }
     told = ", ".join(f"{text.count(n)} {what}" for what, n in counts.items() if n or what == "completed")

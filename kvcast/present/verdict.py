@@ -252,10 +252,12 @@ def _lost(document: Document) -> list[str]:
     """Requests that no replica can serve end their sessions. Later turns that had not come when the window ended are
     not lost."""
     rejected, never = document["rejected"], document["lost_with_session"]
-    refused = rejected["queue_full"]
-    ended = document["session_truncated"] + sum(rejected.values()) - refused
+    refused, shed, abandoned = rejected["queue_full"], rejected.get("shed", 0), document.get("abandoned", 0)
+    ended = document["session_truncated"] + sum(rejected.values()) - refused - shed
     reasons = [f"{text.count(ended)} requests were longer than the context or the KV memory"] if ended else []
     reasons += [f"{text.count(refused)} requests were refused because the queue was full (HTTP 503)"] if refused else []
+    reasons += [f"{text.count(shed)} requests were refused by the gateway (shed_over)"] if shed else []
+    reasons += [f"{text.count(abandoned)} requests were given up by their clients"] if abandoned else []
     if not reasons and not never:
         return []
     return [

@@ -128,6 +128,7 @@ def _workload_problems(workload: WorkloadConfig) -> Iterator[str]:
 
 
 def _name_problems(scenario: Scenario) -> Iterator[str]:
+    from sim.engines import ENGINES, client_problems
     from sim.fleet.router import find as find_router
 
     try:
@@ -135,6 +136,10 @@ def _name_problems(scenario: Scenario) -> Iterator[str]:
     except InputError as error:
         yield str(error)
     yield from _semantics_problems(scenario.engine)
+    if scenario.cluster.sessions_first and scenario.cluster.shed_over is None:
+        yield "[cluster] sessions_first = true: expected shed_over with it, which says when anybody is refused"
+    if scenario.engine.semantics in ENGINES:
+        yield from client_problems(scenario.client, scenario.engine)
     yield from _policy_problems(scenario)
     yield from _tier_problems(scenario)
 

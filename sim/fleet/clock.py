@@ -96,11 +96,11 @@ class Clock(simpy.Environment):
             entry[1] >= ARRIVAL and entry[3] not in self._moved for entry in self._queue
         )
 
-    def call_at(self, time_s: float, request: int, callback: Callable[[int], Any]) -> simpy.Event:
-        """Call back with a request at `time_s`; at most one call per request is pending at any time."""
+    def call_at(self, time_s: float, request: int, callback: Callable[[int], Any], place: int = 0) -> simpy.Event:
+        """Call back with a request at `time_s`; at most one call per request and place is pending at any time."""
         event = simpy.Event(self)
         event.callbacks.append(lambda _: callback(request))  # type: ignore[union-attr]
-        return self._push(event, time_s, ARRIVAL, (request, 0))
+        return self._push(event, time_s, ARRIVAL, (request, place))
 
     def _push(self, event: simpy.Event, time_s: float, priority: int, order: tuple[int, int]) -> simpy.Event:
         if time_s < self.now:

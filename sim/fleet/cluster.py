@@ -11,17 +11,21 @@ from collections.abc import Callable
 
 import numpy as np
 
+from sim.fleet.clients import Clients
 from sim.fleet.clock import Clock
+from sim.fleet.gate import Gate
 from sim.fleet.replica import Replica
 from sim.fleet.router import Router
 from sim.log import RequestLog
 from sim.recording import (
+    ABANDONED,
     ABORTED,
     COMPLETED,
     KV_TOO_SMALL,
     NOT_ARRIVED,
     QUEUE_FULL,
     SESSION_TRUNCATED,
+    SHED,
     TOO_LONG,
     UNFINISHED,
 )
@@ -45,8 +49,13 @@ class Cluster:
         longest_prompt: float,
         until_arrival_s: float | None = None,
         on_clock: Callable[[float, float], None] | None = None,
+        clients: Clients | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.env = env
+        self.clients, self.gate = clients, gate
+        self._at: dict[int, Replica] = {}  # with clients: where each request is
+        self._let_go: dict[int, float | None] = {}  # attempts given up that an engine still has: when the next begins
         self._longest = params.max_model_len  # prompt and output
         self._longest_prompt = longest_prompt
         self.log = log
@@ -120,6 +129,9 @@ class Cluster:
         """A replica sampled the request's last token now."""
         self.log.status[request] = COMPLETED
         self.router.finished(request, self.replicas[self.log.replica[request]])
+        if self.clients is not None:
+            self.clients.ends(request)
+            del self._at[request]
         self._tell()
         if self._closed:
             for follower in self._followers_of(request):
@@ -128,7 +140,7 @@ class Cluster:
 
     def refused(self, request: int) -> None:
         """A replica has turned the request away: too much is on it (HTTP 503)."""
-        self._turn_away(request, QUEUE_FULL)
+        self._refuse(request, QUEUE_FULL)
 
     def _tell(self) -> None:
         """A request has arrived or completed; each is half of it."""
@@ -156,13 +168,72 @@ class Cluster:
             self._turn_away(request, reason)
             return
         self.log.status[request] = UNFINISHED
-        self._route(request)
+        self._attempt(request)
+
+    def _attempt(self, request: int) -> None:
+        """Its client sends it, for the first time or again."""
+        if self.clients is not None:
+            self.clients.begins(request, self._give_up)
+        if self.gate is not None and self.gate.refuses(request, self.taking, len(self.waiting)):
+            self._refuse(request, SHED)
+        else:
+            self._route(request)
+
+    def _refuse(self, request: int, reason: int) -> None:
+        if self.clients is None:
+            self._turn_away(request, reason)
+            return
+        self.clients.refusals[request] += 1
+        self.clients.ends(request)
+        self._at.pop(request, None)
+        self.log.forget([request])
+        pause_s = self.clients.again_s(request)
+        if pause_s is None:
+            self._turn_away(request, reason)
+        else:
+            self.env.call_at(self.env.now + pause_s, request, self._attempt)
+
+    def _give_up(self, request: int) -> None:
+        """Its client no longer waits for this attempt."""
+        assert self.clients is not None
+        self.clients.ends(request)
+        pause_s = self.clients.again_s(request)
+        self._let_go[request] = None if pause_s is None else self.env.now + pause_s
+        if pause_s is None:
+            self.clients.abandoned_s[request] = self.env.now
+            self._turn_away(request, ABANDONED)
+        if request in self._at:
+            self._at[request].drop(request)
+        else:
+            self.waiting.remove(request)
+            self.dropped(request, 0)
+
+    def dropped(self, request: int, computed: int) -> None:
+        """Nothing holds an attempt any more that its client gave up; the tokens that it had computed or found.
+
+        The next attempt begins now at the earliest: an engine that has not let go of the last one has no room for
+        it."""
+        assert self.clients is not None
+        self.clients.wasted(request, computed)
+        replica = self._at.pop(request, None)
+        if replica is not None:
+            self.router.finished(request, replica)
+        self.log.forget([request])
+        again_s = self._let_go.pop(request)
+        if again_s is not None:
+            self.env.call_at(max(again_s, self.env.now), request, self._attempt)
+
+    def close(self) -> None:
+        """The clock has stopped: nothing is told of attempts that were given up in the last step."""
+        self.log.forget(list(self._let_go))
 
     def _route(self, request: int) -> None:
         if not self.taking:
             self.waiting.append(request)
             return
         replica = self.router.choose(request, self.taking)
+        if self.clients is not None:
+            self._at[request] = replica
         replica.receive(request)
 
     def _cannot_serve(self, request: int) -> int:
@@ -192,10 +263,13 @@ class Cluster:
         lost = [request for request in requests if self.log.status[request] == UNFINISHED]  # no last token is out
         self.log.forget(lost)
         for request in lost:
+            self._at.pop(request, None)
             if retried:
                 self.retries[request] = self.retries.get(request, 0) + 1
                 self._route(request)
             else:
+                if self.clients is not None:
+                    self.clients.ends(request)
                 self._turn_away(request, ABORTED)
 
     def _turn_away(self, request: int, reason: int) -> None:

@@ -31,6 +31,11 @@ class Doorway:
         self._in_prefill = [request for request in self._in_prefill if first_step[request] < 0]
         return sum(prompt[request] for request in self._in_prefill) >= self._most_tokens
 
+    def left(self, request: int) -> None:
+        """One that was let in is gone before its first token."""
+        if request in self._in_prefill:
+            self._in_prefill.remove(request)
+
     def let_in(self, request: int) -> None:
         if self._most_tokens is not None:
             self._in_prefill.append(request)

@@ -30,7 +30,7 @@ LOOKS = 64  #: at most about so many counts in a run: each reads every request t
 FEWEST = 100  #: arrivals and completions between two of them at least
 MARGIN = 1 + 1e-9  #: a limit missed by less than rounding is not certain
 LIMITS = ("ttft_s", "tpot_s", "e2e_s")
-REFUSED = np.array([name.startswith("rejected") for name in STATUS])
+REFUSED = np.array([name.startswith("rejected") or name == "abandoned" for name in STATUS])
 
 
 def may_arrive(workload: Workload, run: RunConfig) -> np.ndarray:
@@ -95,6 +95,8 @@ class Hopeless:
         came = self._open[status[self._open] != NOT_ARRIVED]
         inside = (arrival_s[came] >= (self._run.warmup_s or 0.0)) & (arrival_s[came] <= self._end_s)
         rows = came[inside]
+        begun = np.frombuffer(log.first_step, np.int64)[rows] >= 0
+        self._first_s[rows[~begun]] = np.nan  # a first token that its client gave up
         _tell_times(self._first_s, rows, log.first_step, log, replicas)
         _tell_times(self._finish_s, rows, log.last_step, log, replicas)
         refused, waited = REFUSED[status[rows]], self._waited(rows, arrival_s[rows], now_s)

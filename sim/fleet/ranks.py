@@ -166,6 +166,9 @@ class Ranks:
     def row_at_end(self) -> tuple | None:
         return _together([rank.row_at_end() for rank in self.active])
 
+    def cancel(self, request: int) -> int:
+        raise TypeError("who gives up is not simulated with several ranks")
+
     def cached_tokens(self, request: int) -> int:
         """On the rank that has most; it may be given to another."""
         return max(rank.cached_tokens(request) for rank in self.ranks)

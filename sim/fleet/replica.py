@@ -46,6 +46,9 @@ class Front(Protocol):
     def refused(self, request: int) -> None:
         """It has too much on it to take the request."""
 
+    def dropped(self, request: int, computed: int) -> None:
+        """It has let go of what its client gave up, with so many tokens computed or found."""
+
     def returned(self, requests: list[int], retried: bool) -> None:
         """It has failed with these on it."""
 
@@ -109,12 +112,14 @@ class Replica:
         self._step_end: simpy.Event | None = None
         self._start_s = 0.0  # of the stretch in progress
         self._ends = NO_STEPS  # its step ends
+        self._announced = False  # they have been told to other replicas
         self._codes = b""  # and where their times come from
         # of its first step: chunks, sum of contexts, rows sampled
         self._shape: tuple[list[tuple[int, int]], int, int] = ([], 0, 0)
         self._loaded: simpy.Event | None = None  # waiting for a load, with nothing else to do
         self._held: deque[tuple[float, int]] = deque()  # (time, request) of arrivals that no call has been able to see
         self._held_tokens = 0
+        self._given_up: dict[int, float] = {}  # requests that the engine has not let go of, and when that was
         self._coming: dict[int, simpy.Event] = {}  # requests that are still in the front end
         self._coming_tokens = 0  # their prompts
         self._sent = 0  # steps of the present stretch whose tokens have been given to it
@@ -137,7 +142,11 @@ class Replica:
         if self.life is not None:
             for request in lost:
                 self.life[request].clear()
+        gone = self._given_up
+        lost = [request for request in lost if request not in gone]
         self._go_down()
+        for request in gone:
+            self.front.dropped(request, 0)
         self.front.returned(lost, retried)
 
     def drain(self) -> None:
@@ -265,6 +274,25 @@ class Replica:
             self.front.refused(request)
         return refused
 
+    def drop(self, request: int) -> None:
+        """Its client has given it up: the engine, where it has it, lets go of it at the end of a step."""
+        if request in self._coming:
+            self.env.cancel(self._coming.pop(request))
+            self._coming_tokens -= self.log.prompt[request]
+            self.front.dropped(request, 0)
+            return
+        self._given_up[request] = self.env.now
+        if self._loaded is not None:
+            self._loaded = self.env.move(self._loaded, self.env.now, self.index)
+        else:
+            self._cut()
+
+    def _let_go(self, request: int, computed: int) -> None:
+        self._door.left(request)
+        if self.life is not None:
+            self.life[request].clear()
+        self.front.dropped(request, computed)
+
     def _hold(self, request: int) -> None:
         self._held.append((self.env.now, request))
         self._held_tokens += self.log.prompt[request]
@@ -272,13 +300,17 @@ class Replica:
             self._cut()
 
     def _receive(self, until_s: float) -> bool:
-        """Queue what was held and arrived by then; whether there was any."""
+        """Queue what was held and arrived by then, and let go of what was given up; whether there was any."""
         held, some = self._held, False
         while held and held[0][0] <= until_s:
             _, request = held.popleft()
             self._held_tokens -= self.log.prompt[request]
             self.scheduler.submit(request)
             some = True
+        for request in [request for request, at_s in self._given_up.items() if at_s <= until_s]:
+            del self._given_up[request]
+            self._let_go(request, self.scheduler.cancel(request))
+            self._settled, some = False, True
         return some
 
     @property
@@ -353,7 +385,7 @@ class Replica:
         """
         scheduler, cache = self.scheduler, self.scheduler.cache
         cache.now_s, cache.turn = now_s, self.env.turn
-        self._receive(self._last_start_s)
+        self._receive(self._last_start_s if scheduler.ahead else now_s)
         for _ in range(4 + len(scheduler.running)):  # in each but a few somebody preempts itself
             taken, evicted = cache.taken, cache.evicted
             some = scheduler.schedule(now_s)
@@ -378,7 +410,7 @@ class Replica:
         scheduler = self.scheduler
         chunks, n, sum_context, max_context, sampled = scheduler.shape()
         self._shape = chunks, sum_context, sampled
-        alone = self.most_steps > 1 and not (self._held and scheduler.joins_next())
+        alone = self.most_steps > 1 and not (self._given_up or (self._held and scheduler.joins_next()))
         k = scheduler.stretch(self.most_steps) if alone else 1
         if k == 1:
             seconds, code = self.step_time.step(chunks, n, sum_context, max_context, sampled)
@@ -410,13 +442,15 @@ class Replica:
             codes.append(code)
         self._ends, self._codes = ends, bytes(codes)
         self.scheduler.announce(ends)
+        self._announced = True
 
     def _complete(self) -> None:
         scheduler, ends = self.scheduler, self._ends
         k, end_s = len(ends), ends[-1]
         self._last_start_s = ends[-2] if k > 1 else self._start_s
-        if k > 1:
+        if k > 1 or self._announced:  # of a stretch cut to its first step nothing more arrives
             scheduler.fast_forward(k - 1)
+            self._announced = False
         scheduler.cache.now_s = end_s
         self._record_steps(k)
         if self.life is not None:
@@ -430,7 +464,10 @@ class Replica:
         if finished:
             self._settled = False
             for request in finished:
-                if self._sends:
+                if request in self._given_up:
+                    del self._given_up[request]
+                    self._let_go(request, self.log.prompt[request] + self.log.output[request] - 1)
+                elif self._sends:
                     self.env.call_at(self.record.sent_s[-1], request, self.front.finished)
                 else:
                     self.front.finished(request)

@@ -38,7 +38,7 @@ class Router:
         raise NotImplementedError("every router has its own")
 
     def finished(self, request: int, replica: Replica) -> None:
-        """A request has sampled its last token there."""
+        """A request has sampled its last token there, or its client has given it up."""
 
     def resized(self, replicas: Sequence[Replica]) -> None:
         """These take requests from now on: one has failed, drained or started. What a failed one had comes to `choose`

@@ -56,7 +56,9 @@ def _replica_share(rec: Recording, steps: Steps, rows: np.ndarray, replica: int,
     prefill = new_tokens * (price[first + 1] - price[admit]) / np.maximum(tokens, 1)
     owed = max(float(steps.duration_s.sum()) - float(decode.sum()), 0.0)
     paid = float(prefill.sum())
-    if rec.retries is not None:  # what failures lost is nobody's: shared as idle time is
+    if (
+        rec.retries is not None or rec.clients is not None
+    ):  # what failures lost and clients gave up is nobody's: shared as idle time is
         owed = min(owed, paid)
     return decode + prefill * (owed / paid) if paid > 0 else decode
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.recording import ABORTED, COMPLETED, NOT_ARRIVED, UNFINISHED, Recording, Samples, Steps
+from sim.recording import ABANDONED, ABORTED, COMPLETED, NOT_ARRIVED, UNFINISHED, Recording, Samples, Steps
 from sim.scenario import SloClass, SloConfig
 from workloads.columns import Workload
 
@@ -317,14 +317,15 @@ def in_system_mean(rec: Recording, window: Window) -> float:
     if window.seconds <= 0:
         return 0.0
     entered = entered_system(rec)
-    leave = np.where(np.isnan(rec.finish_s[entered]), np.inf, rec.finish_s[entered])
+    left_s = rec.left_s[entered]
+    leave = np.where(np.isnan(left_s), np.inf, left_s)
     stay = np.minimum(leave, window.end_s) - np.maximum(rec.arrival_s[entered], window.start_s)
     return float(np.maximum(stay, 0).sum()) / window.seconds
 
 
 def entered_system(rec: Recording) -> np.ndarray:
     """bool [n]: requests an engine worked on or meant to; not the rejected, the cut and the never arrived."""
-    return np.isin(rec.status, (COMPLETED, UNFINISHED)) | ((rec.status == ABORTED) & ~np.isnan(rec.finish_s))
+    return np.isin(rec.status, (COMPLETED, UNFINISHED, ABANDONED)) | ((rec.status == ABORTED) & ~np.isnan(rec.finish_s))
 
 
 def step_shares(all_steps: Sequence[Steps], window: Window) -> dict[str, float]:

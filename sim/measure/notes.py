@@ -39,6 +39,23 @@ def notes(
             f"replicas failed: {summary['retries']} times a request lost all that was computed for it and began again;"
             " its times count from its arrival, its hits and tokens are of its last attempt"
         )
+    if summary.get("clients"):
+        c = summary["clients"]
+        notes.append(
+            f"clients: {c['attempts']} attempts for {summary['arrived']} arrivals, {c['refusals']} refused,"
+            f" {c['timeouts']} given up, {c['retries']} retries; {c['wasted_tokens']} tokens were computed for nobody"
+            f" ({c['wasted_share'] or 0:.1%}). Times count from the first attempt, hits and tokens are of the last"
+        )
+    if summary.get("fell"):
+        f = summary["fell"]
+        of = f" of {f['group']}" if f["group"] else ""
+        notes.append(
+            f"held, then fell: {f['before']:.1%} of the arrivals{of} until"
+            f" {f['at_s']:.6g} s met their limits, {f['after']:.1%} from then on, never again the"
+            f" {f['target']:.1%} asked for: the attainment of the whole window is a mean of two states, and of a longer"
+            " run it would be lower."
+            " Overloaded since, or a second state that keeps itself up (metastable): kvcast resilience tells"
+        )
     if summary["censored"]:
         missing = summary["arrived"] - summary["completed"]
         notes.append(

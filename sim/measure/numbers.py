@@ -14,7 +14,7 @@ from sim.measure import metrics
 from sim.measure.causes import CAUSES, Causes
 from sim.measure.metrics import Window
 from sim.measure.stability import Stability
-from sim.recording import ABORTED, SESSION_TRUNCATED, STATUS, UNFINISHED, Recording
+from sim.recording import ABANDONED, ABORTED, SESSION_TRUNCATED, STATUS, UNFINISHED, Recording
 from sim.scenario import Scenario
 from workloads.columns import SCOPES, Workload
 
@@ -89,6 +89,7 @@ def fate_counts(status: np.ndarray) -> dict[str, Any]:
         "rejected": rejected,
         "session_truncated": int(count[SESSION_TRUNCATED]),
         "aborted": int(count[ABORTED]),
+        "abandoned": int(count[ABANDONED]),
         "unfinished": int(count[UNFINISHED]),
     }
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from sim.measure import metrics
 from sim.measure.causes import miss_causes
+from sim.measure.collapse import fall_of
 from sim.measure.cost import busy_gpu_s, cache_worth, cost_summary
 from sim.measure.held import replicas_held
 from sim.measure.metrics import Window
@@ -38,6 +39,7 @@ from sim.measure.stability import BOUNDED, Stability, assess_fleet
 from sim.measure.tables import (
     cache_table,
     class_table,
+    clients_row,
     fate_columns,
     front_end_row,
     requests_table,
@@ -47,8 +49,8 @@ from sim.measure.tables import (
 )
 from sim.measure.timeline import interval_ends, interval_of, timeline
 from sim.measure.utilization import utilization
-from sim.measure.verdict import judge, named_limits, sample_of
-from sim.recording import COMPLETED, NOT_ARRIVED, Recording, Samples, Steps
+from sim.measure.verdict import groups, judge, named_limits, sample_of
+from sim.recording import ABANDONED, COMPLETED, NOT_ARRIVED, STATUS, Recording, Samples, Steps
 from sim.scenario import RunConfig, Scenario, SloClass
 from workloads.columns import Workload
 
@@ -129,10 +131,10 @@ def build_report(
         scenario.cost.gpu_hour_usd,
     )
 
-    groups = [inside & completed] + (
+    told_apart = [inside & completed] + (
         [inside & completed & (class_id == c) for c in range(n_classes)] if n_classes > 1 else []
     )
-    latency = latencies(rec, times, groups)
+    latency = latencies(rec, times, told_apart)
     told = latency_of(stability, scenario)
     shares = metrics.step_shares(rec.steps, window)
     if rec.verified is not None:  # a decode has that many rows, and reads its context once: StepWork knows neither
@@ -145,6 +147,10 @@ def build_report(
         judged = judge(
             [sample_of(columns, rec.arrival_s, inside, named_limits(workload, slo))], scenario.slo, stability.stable
         )
+    fell = None
+    if limited and scenario.slo.attainment is not None:
+        targets = groups(named_limits(workload, slo), scenario.slo)
+        fell = fall_of(rec.arrival_s[inside], good[inside], class_id[inside], targets)
     summary: dict[str, Any] = {
         **throughput(rec, workload, window, inside & completed, prefilled_tokens, output_tokens),
         "request_goodput": float((good & inside).sum()) / window.seconds if limited and window.seconds > 0 else None,
@@ -179,6 +185,7 @@ def build_report(
         "model_error": None,
         "stable": stability.stable,
         "stable_reason": stability.reason,
+        **({} if fell is None else {"fell": fell}),
         **({"shocks": _shocks(rec, workload, scenario, slo, class_id, good, inside, window)} if scenario.shock else {}),
         "backlog_growth_per_s": stability.growth_requests_per_s,
         "backlog_growth_tokens_per_s": stability.growth_tokens_per_s,
@@ -188,6 +195,7 @@ def build_report(
         "cost": cost,
         "replicas": len(rec.steps),
         **({} if rec.retries is None else {"replicas_held": held, "retries": int(rec.retries[inside].sum())}),
+        **({} if rec.clients is None else {"clients": clients_row(rec, workload, inside)}),
         "tensor_parallel": scenario.hardware.tensor_parallel,
         "gpus_per_replica": gpus,
         "layout": str(scenario.hardware.layout),
@@ -235,6 +243,7 @@ def _shocks(
     columns = {
         "arrival_s": rec.arrival_s,
         "admit_s": rec.admit_s,
+        "waited_until_s": _waited_until_s(rec),
         "in_window": inside,
         "good": good,
         "class_id": class_id,
@@ -242,6 +251,13 @@ def _shocks(
         "hit_tokens": rec.hit_tokens,
     }
     return told_of_shocks(scenario, columns, named_limits(workload, slo), min(window.end_s, window.last_arrival_s))
+
+
+def _waited_until_s(rec: Recording) -> np.ndarray:
+    """float64 [n]: admitted, given up or refused; NaN: waits to the end."""
+    refused = np.array([name.startswith("rejected") for name in STATUS])[rec.status]
+    gone_s = np.where(rec.status == ABANDONED, rec.left_s, np.where(refused, rec.arrival_s, np.nan))
+    return np.where(np.isnan(rec.admit_s), gone_s, rec.admit_s)
 
 
 def worth_of(on: Report, off: Report | None = None) -> dict[str, Any]:
@@ -271,8 +287,8 @@ def stability_of(rec: Recording, workload: Workload, window: Window) -> Stabilit
     tokens = workload.prompt_tokens + workload.output_tokens
     return assess_fleet(
         rec.arrival_s[entered],
-        rec.admit_s[entered],
-        rec.finish_s[entered],
+        np.where(rec.status == ABANDONED, rec.left_s, rec.admit_s)[entered],
+        rec.left_s[entered],
         tokens[entered],
         rec.replica[entered],
         window.start_s,

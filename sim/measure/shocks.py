@@ -37,7 +37,8 @@ def told(
     scenario: Scenario, columns: Mapping[str, np.ndarray], classes: Sequence[tuple[str, SloClass]], end_s: float
 ) -> list[dict[str, Any]]:
     """A row for every shock. columns [n]: arrival_s, in_window, good, class_id; prompt_tokens, hit_tokens, admit_s and
-    finish_s where known. classes: (name, limits) by class_id. end_s: of the window."""
+    finish_s where known, and waited_until_s where some wait no more without having been admitted. classes: (name,
+    limits) by class_id. end_s: of the window."""
     inside = columns["in_window"].astype(bool) & ~np.isnan(columns["arrival_s"])
     here = {name: column[inside] for name, column in columns.items()}
     begins_s = scenario.run.warmup_s or 0.0
@@ -95,7 +96,8 @@ def phase(here: Mapping[str, np.ndarray], from_s: float, to_s: float) -> dict[st
         admitted = mine & ~np.isnan(here["admit_s"])
         prompt = float(here["prompt_tokens"][admitted].sum())
         found["hit_rate"] = float(here["hit_tokens"][admitted].sum()) / prompt if prompt else None
-        left_s = np.where(np.isnan(here["admit_s"]), np.inf, here["admit_s"])
+        admit_s = here.get("waited_until_s", here["admit_s"])
+        left_s = np.where(np.isnan(admit_s), np.inf, admit_s)
         waits_s = np.minimum(left_s, to_s) - np.maximum(here["arrival_s"], from_s)  # whenever it came
         found["waiting"] = float(np.maximum(waits_s, 0.0).sum()) / (to_s - from_s) if to_s > from_s else None
     return found

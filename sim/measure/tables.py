@@ -11,7 +11,7 @@ import numpy as np
 from sim.measure.causes import CAUSES, Causes
 from sim.measure.held import replicas_held
 from sim.measure.metrics import has_limit
-from sim.recording import COMPLETED, Recording
+from sim.recording import ABANDONED, COMPLETED, Recording
 from sim.scenario import SloClass
 from workloads.columns import SCOPES, Workload
 
@@ -57,6 +57,7 @@ def requests_table(
         **_tier_columns(rec),
         **({} if rec.frontend_s is None else {"frontend_s": rec.frontend_s}),
         **({} if rec.retries is None else {"retries": rec.retries}),
+        **_client_columns(rec),
         **fates,
         "gpu_hours": gpu_hours,
         "in_window": inside,
@@ -230,6 +231,30 @@ def front_end_row(rec: Recording, done: np.ndarray) -> dict[str, float | None]:
         "mean_send_ms": float(behind_ms.mean()) if some else None,
         "p99_send_ms": float(np.percentile(behind_ms, 99)) if some else None,
     }
+
+
+CLIENT_COUNTS = ("attempts", "refusals", "timeouts", "wasted_tokens")
+
+
+def _client_columns(rec: Recording) -> dict[str, np.ndarray]:
+    return {} if rec.clients is None else {name: getattr(rec.clients, name) for name in CLIENT_COUNTS}
+
+
+def clients_row(rec: Recording, workload: Workload, inside: np.ndarray) -> dict[str, Any]:
+    """What the clients of the window's arrivals (bool [n]) did, over all their attempts.
+
+    wasted_share: of the tokens computed for the completed and the abandoned attempts, those of the abandoned."""
+    assert rec.clients is not None
+    row: dict[str, Any] = {name: int(column[inside].sum()) for name, column in _client_columns(rec).items()}
+    row["retries"] = int(np.maximum(rec.clients.attempts[inside] - 1, 0).sum())
+    done = inside & (rec.status == COMPLETED)
+    computed = workload.prompt_tokens + workload.output_tokens - 1 - rec.hit_tokens + rec.recomputed_tokens
+    useful = int(computed[done].sum())
+    row["wasted_share"] = (
+        row["wasted_tokens"] / (useful + row["wasted_tokens"]) if useful + row["wasted_tokens"] else None
+    )
+    row["abandoned"] = int((rec.status[inside] == ABANDONED).sum())
+    return row
 
 
 def slo_table(workload: Workload, inside: np.ndarray, good: np.ndarray, limits: Limits) -> dict[str, dict[str, Any]]:

@@ -151,5 +151,6 @@ ENGINE = Engine(
     try_policies=("lru", "lfu", "slru", "fifo"),
     most_seqs=most_seqs,
     prefill_pauses=True,
+    has_cancel=True,
     ranks_in_turn=True,
 )

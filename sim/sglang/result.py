@@ -29,16 +29,16 @@ class Result:
 def read(s: SGLangScheduler, result: Result) -> None:
     """What a step has sampled becomes known, in the order of its batch."""
     for r, computed in result.prefilled:
-        _sampled(s, r, computed, result.step)
         if r.finished:
             _finish(s, r)
         else:
+            sampled(s, r, computed, result.step)
             s.store(r, computed)
     for r in result.ended:
         _finish(s, r)
 
 
-def _sampled(s: SGLangScheduler, r: RadixRequest, computed: int, step: int) -> None:
+def sampled(s: SGLangScheduler, r: RadixRequest, computed: int, step: int) -> None:
     """A prefill reached its last known token: one more output."""
     s.log.recomputed(r, computed)
     if s.log.first_step[r.id] < 0:
@@ -71,3 +71,25 @@ def drop_unread(s: SGLangScheduler, r: RadixRequest) -> None:
         r.gap_from = s.log.take_back_gap(r.id)
     else:
         r.gap_from = s.decode_before if lost else s.last_decode
+
+
+def leave(s: SGLangScheduler, r: RadixRequest) -> None:
+    """Nobody wants the rest of r any more, between two steps: what it has computed stays in the cache."""
+    computed = s.batch.computed(r)
+    if r in s.batch.members:
+        s.running_tokens -= computed + 1
+        s.batch.remove(r)
+    else:
+        s.running_tokens -= r.known
+    if r is s.chunked:
+        s.chunked = None
+    for those in (s.joined, s._prefilled):
+        if r in those:
+            those.remove(r)
+    s.result.prefilled = [row for row in s.result.prefilled if row[0] is not r]
+    s.log.recomputed(r, computed)
+    r.done_before = max(r.done_before, computed)
+    s.store(r, computed)
+    s.let_go(r)
+    del s.running[r]
+    s.somebody_left = True

@@ -29,7 +29,7 @@ from sim.sglang.batch import RunningBatch
 from sim.sglang.node import RadixRequest
 from sim.sglang.radix import RadixCache
 from sim.sglang.ratio import NewTokenRatio
-from sim.sglang.result import Result, read
+from sim.sglang.result import Result, leave, read, sampled
 from sim.sglang.retraction import retract
 from sim.sglang.waiting import Waiting
 from workloads.errors import InputError
@@ -282,11 +282,23 @@ class SGLangScheduler:
             self.result.prefilled.append((r, r.computed))
             self.running_tokens += 1
             r.generated += 1
-            if r.generated == r.output:
+            if r.generated == r.output:  # it leaves its front at once: told now, and not when the engine reads it
+                sampled(self, r, r.computed, self.steps - 1)
                 finished.append(r)
             if r.generated < r.output or self.overlap:
                 self._prefilled.append(r)
         return finished
+
+    def cancel(self, request: int) -> int:
+        """A request leaves the queue or the batch, what it has computed stays in the cache: the tokens that it has
+        computed, or found, before."""
+        r = self.waiting.cancel(request)
+        if r is None:
+            r = next(r for r in self.running if r.id == request and not r.finished)
+            leave(self, r)
+        else:
+            self.waiting_tokens -= r.known
+        return r.done_before
 
     # -- log and state ----------------------------------------------------------------------------------------------
     def announce(self, ends_s: array[float]) -> None:

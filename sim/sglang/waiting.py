@@ -63,6 +63,15 @@ class Waiting:
         """A retracted request."""
         self.queue.append(r)
 
+    def cancel(self, request: int) -> RadixRequest | None:
+        """A request leaves, by its id; None when it is not here."""
+        for i, r in enumerate(self.queue):
+            if r == request or (not isinstance(r, int) and r.id == request):
+                del self.queue[i]
+                self._sorted -= i < self._sorted
+                return self._build(request) if isinstance(r, int) else r
+        return None
+
     def at(self, i: int) -> RadixRequest:
         r = self.queue[i]
         if isinstance(r, int):

@@ -356,6 +356,9 @@ class TrtllmScheduler:
         self.computed, self.ending = [], []
 
     # -- log and state ----------------------------------------------------------------------------------------------
+    def cancel(self, request: int) -> int:
+        raise TypeError("who gives up is not simulated with TensorRT-LLM's rules")
+
     def begin_at(self, steps: int) -> None:
         self.steps = self.cache.steps = steps
 

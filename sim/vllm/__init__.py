@@ -205,5 +205,6 @@ ENGINE = Engine(
     has_speculation=True,
     has_tiers=True,
     has_optimum=True,
+    has_cancel=True,
     has_oracle=True,
 )

@@ -96,6 +96,15 @@ def preempt(s: VllmScheduler, r: Request) -> None:
         in_flight.let_go(s, r)
         s.waiting.put_back(r)  # until its last output is known
         return
+    stop(s, r)
+    s.waiting_tokens += r.known
+    r.ahead = r.computed = 0
+    r.preempted_at = s.now_s
+    s.waiting.put_back(r)
+
+
+def stop(s: VllmScheduler, r: Request) -> None:
+    """A running request leaves the batch and frees its blocks."""
     computed = s.steps - r.base if r.decoding else r.computed
     if r.decoding:
         _stop_decoding(s, r, computed)
@@ -104,12 +113,8 @@ def preempt(s: VllmScheduler, r: Request) -> None:
         (s.loading if r.ready_s > s.now_s else s.prefills).remove(r)
     s.leave_batch(r)
     s.running_tokens -= r.known
-    s.waiting_tokens += r.known
     s.log.recomputed(r, computed)
     r.done_before = max(r.done_before, computed)
-    r.ahead = r.computed = 0
-    r.preempted_at = s.now_s
-    s.waiting.put_back(r)
 
 
 def _stop_decoding(s: VllmScheduler, r: Request, computed: int) -> None:

@@ -341,6 +341,18 @@ class VllmScheduler:
         r.held = -(-(self.steps + r.ahead - r.base) // self.b)
         return r
 
+    def cancel(self, request: int) -> int:
+        """A request leaves the queue or the batch: the tokens that it has computed, or found, before."""
+        r = self.waiting.cancel(request)
+        if r is None:
+            r = next(r for r in self.running if r.id == request and not r.finished)
+            preemption.stop(self, r)
+        else:
+            self.waiting_tokens -= r.known
+        if r is self.blocked:
+            self.blocked = None
+        return r.done_before
+
     # -- log and state ----------------------------------------------------------------------------------------------
     def begin_at(self, steps: int) -> None:
         assert not self.decodes.n  # what they have computed goes by the steps

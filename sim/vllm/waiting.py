@@ -58,6 +58,14 @@ class FcfsQueue:
         """It has finished after all: its last output was in flight when it was preempted."""
         self._queue.remove(request)
 
+    def cancel(self, request: int) -> Request | None:
+        """A request leaves, by its id; None when it is not here."""
+        for i, r in enumerate(self._queue):
+            if r == request or (not isinstance(r, int) and r.id == request and not r.finished):
+                del self._queue[i]
+                return self._build(request) if isinstance(r, int) else r
+        return None
+
 
 class PriorityQueue:
     """Lowest (priority, arrival, id) first, preempted requests included."""
@@ -95,6 +103,14 @@ class PriorityQueue:
         """It has finished after all: its last output was in flight when it was preempted."""
         self._heap.remove((request.urgency, request))
         heapq.heapify(self._heap)
+
+    def cancel(self, request: int) -> Request | None:
+        """A request leaves, by its id; None when it is not here."""
+        for _, r in self._heap:
+            if r.id == request and not r.finished:
+                self.remove(r)
+                return r
+        return None
 
 
 QUEUES: dict[str, type[FcfsQueue] | type[PriorityQueue]] = {"fcfs": FcfsQueue, "priority": PriorityQueue}
