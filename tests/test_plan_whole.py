@@ -56,6 +56,7 @@ def test_every_key_of_the_document_is_there(whole):
         "advice",
         "tried",
         "not_tried",
+        "recovery",
         "period",
         "model_error",
         "without_cache",

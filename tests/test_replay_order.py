@@ -149,4 +149,4 @@ def test_the_clairvoyant_knows_enough_of_recorded_coding_agents_to_beat_lru(data
     for policy in ("lru", "clairvoyant"):
         scenario = load_scenario("examples/claude_code.toml", ["engine.kv_blocks=40000", f"cache.policy={policy}"])
         hits[policy] = round(simulate(scenario).summary["prefix_hit_rate"], 3)
-    assert hits == {"lru": 0.810, "clairvoyant": 0.843}
+    assert hits == {"lru": 0.807, "clairvoyant": 0.827}
