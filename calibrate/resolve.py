@@ -16,7 +16,7 @@ from pathlib import Path
 from calibrate.atlas.own import own_profile
 from calibrate.atlas.own_tables import gpu_of
 from calibrate.atlas.steps import atlas_profile, unpriced
-from calibrate.atlas.tables import bundled_gpus, load
+from calibrate.atlas.tables import bundled_gpus, load, spec_of
 from calibrate.layout import Layout, as_layout
 from calibrate.models import ModelSpec, known_as
 from calibrate.profile import DeviceProfile, alike, bundled_profile, bundled_profiles, fitting, load_profile
@@ -97,10 +97,11 @@ def measured_with(spec: str) -> str:
 
 
 def profile_of_gpu(
-    gpu: str, model: ModelSpec, dtype: str = "bf16", tp: int | Layout = 1, kv_dtype: str = "bf16"
+    gpu: str, model: ModelSpec, dtype: str = "bf16", tp: int | Layout = 1, kv_dtype: str = "bf16", backend: str = "vllm"
 ) -> str:
-    """The best that is known of a GPU for a model: the bundled profile measured with it, else atlas:GPU, else
-    roofline:GPU. InputError for a GPU of which nothing is known."""
+    """The best that is known of a GPU for a model: the bundled profile measured with it, else its atlas, with the
+    kernels of the engine (backend) where it has them and vLLM's where not, else roofline:GPU. InputError for a GPU of
+    which nothing is known."""
     key, known = gpu_name(gpu), known_gpus()
     if key not in known:
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
@@ -110,7 +111,7 @@ def profile_of_gpu(
         if gpu_key(str(one.device["name"])) == key:
             return one.id
     if key in bundled_gpus() and (key not in GPUS or not unpriced(model, dtype, kv_dtype)):
-        return f"atlas:{key}"
+        return spec_of(key, backend if backend in load(key).backends else "vllm")
     return f"roofline:{key}"
 
 

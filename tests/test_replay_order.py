@@ -144,7 +144,8 @@ def test_the_clairvoyant_expects_sessions_side_by_side() -> None:
 
 
 def test_the_clairvoyant_knows_enough_of_recorded_coding_agents_to_beat_lru(data_dir) -> None:
-    """With every turn expected at its row's place, one session after another, it hit 76.9 % of a synchronous engine's; LRU hits 80.7 %."""
+    """With every turn expected at its row's place, one session after another, it hits 76.9 % in a synchronous engine;
+    LRU hits 80.7 %."""
     hits = {}
     for policy in ("lru", "clairvoyant"):
         scenario = load_scenario("examples/claude_code.toml", ["engine.kv_blocks=40000", f"cache.policy={policy}"])

@@ -230,10 +230,11 @@ def _rests_on(operators: list[dict[str, Any]]) -> list[str]:
     """What each operator's time rests on, and how far it is expected to be off."""
     from kvcast import text
 
-    rows = [
-        [o["name"], str(o["repeat"]), o["coverage"], text.percent(o["error"]) if o["error"] else "-", o["basis"]]
-        for o in operators
-    ]
+    calls: dict[tuple[str, ...], int] = {}  # groups of layers share operators
+    for o in operators:
+        key = (o["name"], o["coverage"], text.percent(o["error"]) if o["error"] else "-", o["basis"])
+        calls[key] = calls.get(key, 0) + o["repeat"]
+    rows = [[name, str(n), *others] for (name, *others), n in calls.items()]
     return [text.table(["operator", "calls", "", "expected error", "rests on"], rows, left=5)]
 
 

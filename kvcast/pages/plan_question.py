@@ -190,7 +190,8 @@ def _by_name(scenario: Scenario) -> Scenario:
         return scenario
     given, model = scenario.model, model_of(scenario)
     kv_dtype = given.kv_dtype or model.kv_dtype(given.dtype)
-    best = profile_of_gpu(gpu, model, model.weight_dtype(given.dtype), scenario.hardware.tensor_parallel, kv_dtype)
+    dtype, tp = model.weight_dtype(given.dtype), scenario.hardware.tensor_parallel
+    best = profile_of_gpu(gpu, model, dtype, tp, kv_dtype, scenario.engine.semantics)
     hardware = replace(scenario.hardware, gpu=gpu, profile=HardwareConfig.profile)
     return replace(scenario, hardware=hardware) if best == scenario.hardware.profile else scenario
 

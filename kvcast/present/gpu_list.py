@@ -95,7 +95,7 @@ def as_text(found: dict[str, Any]) -> str:
             text.table(
                 ["model", "dtype", "TP", "profiles, exported for the whole model (hardware.profile)"], whole, left=4
             ),
-            f"{len(found['models'])} bundled models, any of them on any GPU: kvcast profile models; which holds which:"
+            f"{len(found['models']) - 1} bundled models and a toy: kvcast profile models; which GPU holds which:"
             " kvcast profile models --matrix",
         ]
     )

@@ -49,4 +49,6 @@ def fitting_profile(scenario: Scenario) -> str | None:
     if scenario.hardware.profile in found:
         return None
     dtype, kv_dtype = model.weight_dtype(given.dtype), given.kv_dtype or model.kv_dtype(given.dtype)
-    return found[0] if found else profile_of_gpu(gpu_key(device), model, dtype, layout, kv_dtype)
+    if found:
+        return found[0]
+    return profile_of_gpu(gpu_key(device), model, dtype, layout, kv_dtype, scenario.engine.semantics)

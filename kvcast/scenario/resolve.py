@@ -154,7 +154,8 @@ def resolve(scenario: Scenario) -> Resolved:
     model = model_of(scenario)
     dtype, kv_dtype = model.weight_dtype(given.dtype), given.kv_dtype or model.kv_dtype(given.dtype)
     if scenario.hardware.gpu is not None:
-        named = profile_of_gpu(scenario.hardware.gpu, model, dtype, layout, kv_dtype)
+        backend = scenario.engine.semantics  # whose kernels, where there are any of it
+        named = profile_of_gpu(scenario.hardware.gpu, model, dtype, layout, kv_dtype, backend)
         scenario = replace(scenario, hardware=replace(scenario.hardware, profile=named, gpu=None))
     profile = resolve_profile(scenario.hardware.profile, model, dtype, layout, kv_dtype, scenario.hardware.link)
     scenario = priced(scenario)

@@ -11,6 +11,9 @@ from sim.recording import UNVERIFIED
 from sim.scenario import Scenario
 from workloads.columns import Workload
 
+MANY = 0.01
+"""Share of the arrivals that must be told when it was rejected."""
+
 
 def notes(
     summary: dict[str, Any], workload: Workload, window: Window, scenario: Scenario, causes: Causes
@@ -38,6 +41,13 @@ def notes(
         notes.append(
             f"replicas failed: {summary['retries']} times a request lost all that was computed for it and began again;"
             " its times count from its arrival, its hits and tokens are of its last attempt"
+        )
+    too_long = summary["rejected"]["too_long"]
+    if too_long > MANY * summary["arrived"]:
+        notes.append(
+            f"{too_long} of {summary['arrived']} arrivals were rejected as too long: beyond max_model_len, or, with an"
+            " engine that computes prompts whole, beyond the tokens of a step. They are no load, so the others look"
+            " faster than they would be"
         )
     if summary.get("clients"):
         c = summary["clients"]

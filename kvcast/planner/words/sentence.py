@@ -58,14 +58,14 @@ def verdict(made: dict[str, Any]) -> str:
     capacity, recovery = made["capacity"], made["recovery"]
     if recovery is not None and recovery["headroom"] is not None:
         parts.append(
-            f"headroom {100 * recovery['headroom']:.0f} %: recovers up to"
+            f"headroom {100 * recovery['headroom']:.0f} %{_surely(capacity, recovery['headroom'])}: recovers up to"
             f" {load(recovery['recoverable_per_s'], capacity['unit'])}, holds until disturbed up to"
             f" {load(capacity['slo_capacity_per_s'], capacity['unit'])}"
         )
     elif capacity is not None and capacity["headroom"] is not None:
         least = "at least " if capacity["breaks_at_per_s"] is None else ""
         parts.append(
-            f"headroom {least}{100 * capacity['headroom']:.0f} %{_surely(capacity)}"
+            f"headroom {least}{100 * capacity['headroom']:.0f} %{_surely(capacity, capacity['headroom'])}"
             + ("" if least else f", breaks at {load(capacity['breaks_at_per_s'], capacity['unit'])}")
         )
     if made["advice"]:
@@ -88,13 +88,13 @@ def _back(recovery: dict[str, Any]) -> str:
     )
 
 
-def _surely(capacity: dict[str, Any]) -> str:
-    """The headroom to the highest load that surely meets, where that is another."""
+def _surely(capacity: dict[str, Any], headroom: float) -> str:
+    """The headroom to the highest load that surely meets, where that is less."""
     low = capacity["low"]
     sure = None if not low else 1 - capacity["offered_rate_per_s"] / low
     return (
         ""
-        if sure is None or sure <= 0 or round(100 * sure) >= round(100 * capacity["headroom"])
+        if sure is None or sure <= 0 or round(100 * sure) >= round(100 * headroom)
         else f" ({100 * sure:.0f} % surely)"
     )
 
