@@ -175,9 +175,36 @@ def read_rows(folder: Path) -> Rows:
     )
 
 
+MAY_BE_0 = ("window_size", "step", "decode_step", "longest", "bytes_per_token")
+ABOVE_0 = WHOLE._replace(limit=Limit(1, 2**40, ""), words="a whole number from 1 to 2^40")
+FROM_0 = WHOLE._replace(limit=Limit(0, 2**40, ""), words="a whole number from 0 to 2^40")
+
+
 def _read_table(path: Path, operator: str) -> list[dict[str, Any]]:
-    kinds = {c: TEXT if c in TEXTS else WHOLE for c in (*SHAPES[operator], *AXES[operator])}
+    columns = (*SHAPES[operator], *AXES[operator])
+    kinds = {c: TEXT if c in TEXTS else FROM_0 if c in MAY_BE_0 else ABOVE_0 for c in columns}
     return read_table(path, {**kinds, "us": TIME})
+
+
+HOST = ("step_us", "sequence_us", "launch_us_per_layer")
+FORM = ("overhead_us", "longest_us", "mb_us", "sequence_us")
+"""Microseconds of the engine's host, and of decode attention over unequal contexts; all of them where there is one, but
+for launch_us_per_layer."""
+
+
+def _check_times(path: Path, header: Mapping[str, Any]) -> None:
+    """Raise InputError for host or form times that are not what they are called."""
+    for part, names, optional in (("host", HOST, HOST[2:]), ("form", FORM, ())):
+        given = header[part]
+        if part == "form" and set(given) == {"skew"} and isinstance(given["skew"], dict | list):
+            continue
+        wrong = [name for name in given if name not in names]
+        lacking = [name for name in names if given and name not in given and name not in optional]
+        if wrong or lacking:
+            raise InputError(f"{path}: field {part} has {', '.join(given)}; expected {', '.join(names)}")
+        for name, value in given.items():
+            if type(value) not in (int, float) or not 0 <= value < 1e12:
+                raise InputError(f"{path}: field {part}.{name} is {value!r}; expected microseconds, 0 or more")
 
 
 _FIELDS: dict[str, tuple[type, ...]] = {
@@ -202,6 +229,7 @@ def _header(path: Path) -> dict[str, Any]:
     for name, types in _FIELDS.items():
         if not isinstance(header.get(name, 0), types):
             raise InputError(f"{path}: field {name} is {header.get(name)!r}; expected {types[0].__name__}")
+    _check_times(path, header)
     memory = header["device"].get("memory_gib")
     if not isinstance(memory, int | float) or not memory > 0 or not isinstance(header["device"].get("name"), str):
         raise InputError(f"{path}: field device is {header['device']!r}; expected a name and memory_gib above zero")

@@ -8,7 +8,7 @@ them as they are.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from calibrate.kv_groups import KvGroup, token_count
@@ -542,10 +542,25 @@ class Shock:
         "burst: times the load (2); slow-replica: times the step time (3); long-prompts: tokens of a prompt (100,000)",
         above_0(MAX_COUNT),
     )
-    replicas: int = key(1, "replica-down and slow-replica: how many, the last ones", from_1(MAX_REPLICAS))
+    replicas: int = key(
+        1, "replica-down and slow-replica: how many, the last ones; all where there are fewer", from_1(MAX_REPLICAS)
+    )
     load_s: float = key(60.0, "replica-down: seconds from its return until it takes requests, cold", FROM_SECOND_0)
     rate: float = key(0.1, "long-prompts: jobs a second", RATE)
     of: str = key("", "burst: the class of the mix that comes more often; empty: all of them")
+
+    def unread(self) -> str:
+        """A key that is given and that this kind has not; "" where there is none."""
+        own = {
+            BURST: ("size", "of"),
+            CACHE_LOST: (),
+            REPLICA_DOWN: ("replicas", "load_s"),
+            SLOW: ("size", "replicas"),
+            LONG_PROMPTS: ("size", "rate"),
+        }[self.kind]
+        always = ("kind", "at_s", "duration_s")
+        others = (f for f in fields(self) if f.name not in (*always, *own))
+        return next((f.name for f in others if getattr(self, f.name) != f.default), "")
 
     @property
     def how_much(self) -> float:
@@ -556,7 +571,7 @@ class Shock:
 @dataclass(frozen=True)
 class PlanConfig:
     recover: bool = key(True, "kvcast plan asks a fleet to come back to its target after a burst, not only to hold it")
-    burst_size: float = key(2.0, "times the load of that burst", Limit(1.01, 1000, "above 1 and at most 1,000"))
+    burst_size: float = key(2.0, "times the load of that burst", Limit(1.01, 1000, "1.01 to 1,000"))
     burst_s: float = key(600.0, "how long it lasts", SECONDS)
     recover_within_s: float = key(1800.0, "the time in which it must be back, seconds after the burst", SECONDS)
 

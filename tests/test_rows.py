@@ -533,3 +533,39 @@ def test_a_difference_names_the_operator_that_a_row_moved(rows, tmp_path, capsys
     first, second, *_ = json.loads(capsys.readouterr().out)["operators"]
     assert (first["operator"], first["median"]) == ("gate_up", pytest.approx(0.5, rel=0.02))
     assert abs(second["median"]) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "expected"),
+    [
+        ("host", {"step_us": -5.0, "sequence_us": 1.0}, "0 or more"),
+        ("host", {"step_us": True, "sequence_us": 1.0}, "0 or more"),
+        ("host", {"step_us": float("nan"), "sequence_us": 1.0}, "0 or more"),
+        ("host", {"step_us": 5.0}, "step_us, sequence_us"),
+        ("host", {"x": 1}, "step_us, sequence_us"),
+        ("form", {"mb_us": 1.0}, "overhead_us"),
+        ("form", {"skew": -5}, "overhead_us"),
+    ],
+)
+def test_times_of_a_header_that_are_none_are_one_line(tmp_path, part, value, expected):
+    import json
+
+    header = {"schema": 1, "device": {"name": "X", "memory_gib": 80}, "gpu": None, "rehearsal": "", "notes": []}
+    header |= {"host": {}, "form": {}, "operators": {"gemm": {}}, part: value}
+    (tmp_path / "operators.json").write_text(json.dumps(header))
+    (tmp_path / "gemm.csv").write_text("gemm_dtype,n,k,m,us\nbfloat16,64,64,1,2.0\n")
+    with pytest.raises(InputError, match=expected):
+        read_rows(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "row", ["bfloat16,0,64,1,2.0", "bfloat16,64,64,0,2.0", "bfloat16,64,64,99999999999999999999,2"]
+)
+def test_a_row_of_no_shape_is_one_line(tmp_path, row):
+    import json
+
+    header = {"schema": 1, "device": {"name": "X", "memory_gib": 80}, "gpu": None, "rehearsal": "", "notes": []}
+    (tmp_path / "operators.json").write_text(json.dumps(header | {"host": {}, "form": {}, "operators": {"gemm": {}}}))
+    (tmp_path / "gemm.csv").write_text(f"gemm_dtype,n,k,m,us\n{row}\n")
+    with pytest.raises(InputError, match=r"gemm.csv.*1 to 2\^40"):
+        read_rows(tmp_path)

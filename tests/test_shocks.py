@@ -189,6 +189,8 @@ def test_a_scenario_with_shocks_is_the_same_when_written_and_read():
         ({"shock": [{"at_s": 3.0}]}, "kind is missing"),
         ({"shock": [{"kind": "burst", "at_s": -1.0}]}, "0 or more"),
         ({"shock": [{"kind": "replica-down", "replicas": 0}]}, "1 or more"),
+        ({"shock": [{"kind": "replica-down", "size": 7.0}]}, "has no such key"),
+        ({"shock": [{"kind": "burst", "at_s": 1000.0}]}, "within the window"),
     ],
 )
 def test_a_wrong_shock_is_one_line(section, what):
@@ -317,3 +319,42 @@ def test_the_toy_worlds_upper_branch_is_the_theorys():
     assert hit == pytest.approx(expected_hit, abs=0.01)
     assert toy.theory(14.12) is not None
     assert toy.theory(14.14) is None
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [{}, {"async_scheduling": False}, {"semantics": "sglang"}, {"semantics": "trtllm"}],
+    ids=["vllm", "synchronous", "sglang", "trtllm"],
+)
+def test_a_slow_replica_is_the_same_stepped_and_fast_forwarded(engine):
+    for seed in range(3):
+        doc = document(
+            shock=[{"kind": "slow-replica", "at_s": 5.3, "duration_s": 31.7, "size": 3}],
+            run={"warmup_s": 10.0, "duration_s": 90.0},
+            engine=engine,
+        )
+        prepared = api.prepare(scenario_from_doc({**doc, "seed": seed}))
+        fast, stepped = (api.record(prepared, fast_forward=on) for on in (True, False))
+        np.testing.assert_allclose(fast.finish_s, stepped.finish_s, rtol=1e-9)
+
+
+def test_shocks_that_overlap_leave_each_other_as_they_are():
+    def tpot(*shocks):
+        report = run(engine={"step_overhead_ms": 0.0}, shock=list(shocks)).report
+        columns = report.requests
+        inside = (columns["arrival_s"] > 130) & (columns["finish_s"] < 200)
+        return float(np.nanmean(columns["tpot_s"][inside]))
+
+    long = {"kind": "slow-replica", "at_s": 0, "duration_s": 100, "size": 4}
+    short = {"kind": "slow-replica", "at_s": 0, "duration_s": 10, "size": 4}
+    assert tpot(long, short) == pytest.approx(tpot(long), rel=0.02)
+    down = run(
+        cluster={"replicas": 2},
+        shock=[
+            {"kind": "replica-down", "at_s": 100, "duration_s": 200, "load_s": 0.0},
+            {"kind": "replica-down", "at_s": 110, "duration_s": 10, "load_s": 0.0},
+            {"kind": "cache-lost", "at_s": 150, "duration_s": 0},
+        ],
+    )
+    ends = down.report.steps[1].end_s
+    assert not ((ends > 200.0) & (ends < 400.0)).any()

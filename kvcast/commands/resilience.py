@@ -47,11 +47,14 @@ def run(args: argparse.Namespace) -> int:
     from kvcast.config import load_scenario, naming
     from kvcast.planner.resilience import resilience
     from kvcast.present import resilience_text
+    from workloads.errors import InputError
     from workloads.limits import above_0, from_1, within
 
     within("--seeds", args.seeds, from_1(1000))
     within("--jobs", args.jobs, from_1(256))
     within("--hours", args.hours, above_0(10_000))
+    if args.html is not None and not Path(args.html).parent.is_dir():
+        raise InputError(f"--html {args.html}: no such folder; expected a file in one that is there")
     scenario = load_scenario(args.scenario, args.overrides)
     asked: dict[str, Any] = {name: not getattr(args, f"no_{name}") for name, _ in PARTS}
     asked |= {"seeds": args.seeds, "hours": args.hours, "jobs": args.jobs}
@@ -61,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
                 made = resilience(scenario, Path(folder), **asked)
         else:
             made = resilience(scenario, Path(args.out), **asked)
+    print(text.to_json(made) if args.json else resilience_text.as_text(made))
     if args.html is not None:
         Path(args.html).write_text(resilience_text.as_html(made), encoding="utf-8")
-    print(text.to_json(made) if args.json else resilience_text.as_text(made))
     return 0

@@ -14,7 +14,7 @@ from typing import Any
 
 from calibrate.layout import COLLECTIVES, NODE_GPUS
 from kvcast.scenario.speculation import speculation_problems
-from sim.scenario import CostConfig, EngineConfig, HardwareConfig, Scenario
+from sim.scenario import SHOCKS, CostConfig, EngineConfig, HardwareConfig, Scenario
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError, did_you_mean, unprintable
 from workloads.limits import expectation
@@ -54,6 +54,8 @@ def problems(scenario: Scenario) -> Iterator[str]:
         yield f"[run] duration_s = {scenario.run.duration_s}: expected a time after warmup_s = {scenario.run.warmup_s}"
     for place, shock in enumerate(scenario.shock, 1):
         yield from _value_problems(shock, f"shock {place}")
+        if shock.kind in SHOCKS and (name := shock.unread()):
+            yield f"[shock {place}] {name} = {getattr(shock, name)!r}: {shock.kind} has no such key, expected none"
     yield from _hardware_problems(scenario.hardware)
     yield from price_problems(scenario.cost)
     yield from _workload_problems(scenario.workload)

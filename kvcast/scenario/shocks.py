@@ -23,6 +23,13 @@ STORM_OUTPUT = 200
 def with_surges(scenario: Scenario) -> Scenario:
     """The scenario, its window in numbers, with what its shocks add to the load. The jobs of a storm have no limits:
     what they do to others is the question."""
+    begins_s, ends_s = scenario.run.warmup_s or 0.0, scenario.run.duration_s
+    for shock in scenario.shock:
+        if ends_s is not None and begins_s + shock.at_s >= ends_s:
+            raise InputError(
+                f"[[shock]] {shock.kind}: at_s = {shock.at_s:g}, expected a time within the window, which ends"
+                f" {ends_s - begins_s:g} s after the warm-up"
+            )
     loads = [shock for shock in scenario.shock if shock.kind in (BURST, LONG_PROMPTS)]
     if not loads and not scenario.workload.surge:
         return scenario
@@ -30,7 +37,6 @@ def with_surges(scenario: Scenario) -> Scenario:
         raise InputError(
             f"[[shock]] kind = {loads[0].kind!r}: expected a mix with it, a trace has no sessions more to draw from"
         )
-    begins_s = scenario.run.warmup_s or 0.0
     surges = tuple(_surge(shock, place, begins_s) for place, shock in enumerate(scenario.shock, 1) if shock in loads)
     exempt = {surge.storm.slo_class: SloClass() for surge in surges if surge.storm is not None}
     return replace(

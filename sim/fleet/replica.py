@@ -175,7 +175,7 @@ class Replica:
     def slow_down(self, factor: float) -> None:
         """Its steps take `factor` times as long from the next one on; 1: as long as they should."""
         self.step_time = self._own_step_time if factor == 1 else Scaled(self._own_step_time, factor)
-        self._cut()
+        self._end_with(self._steps_over() + 1)  # the next one takes its new time, however long it is decided
 
     def _open(self) -> None:
         self._starts = None
@@ -348,6 +348,10 @@ class Replica:
             steps = self._steps_over() + 1
         else:
             steps = bisect_left(self._ends, self.env.now) + 2 if self.env.now > self._start_s else 1
+        self._end_with(steps)
+
+    def _end_with(self, steps: int) -> None:
+        """End the present stretch with its first so many steps."""
         if steps < len(self._ends):
             del self._ends[steps:]
             self._step_end = self.env.move(self._step_end, self._ends[-1], self.index)  # type: ignore[arg-type]
