@@ -1,9 +1,10 @@
-"""What SGLang's overlap schedule and mixed chunk change: python benchmarks/bench_sglang_modes.py [--json]
+"""What engines' default schedules change: python benchmarks/bench_engine_modes.py [--engine vllm] [--json]
 
-The first minutes of three public traces on one replica of an H200 (Llama-3.1-8B, page 1), each with the plain loop,
-with the overlap schedule (the default), with mixed chunk beside the plain loop, and with both. KVCAST_DATA names the
-reference data folder. Ten CPU-seconds. No engine was measured for this: step times are the profile's in every mode,
-so the table shows what the schedule alone changes, not the host time that overlap hides.
+The first minutes of three public traces on one replica of an H200 (Llama-3.1-8B): SGLang (page 1) with the plain loop,
+with the overlap schedule (the default), with mixed chunk beside the plain loop, and with both; vLLM (blocks of 16)
+without and with asynchronous scheduling (the default). KVCAST_DATA names the reference data folder. Ten CPU-seconds. No
+engine was measured for this: step times are the profile's in every mode, without host time, so the table shows what the
+schedule alone changes, not the host time that it hides.
 """
 
 from __future__ import annotations
@@ -24,19 +25,31 @@ TRACES = {
     "Azure code at 2x": ("azure/AzureLLMInferenceTrace_code.csv", "azure", 600.0, 2.0),
 }
 """Name -> file, format, seconds of arrivals, times its own rate."""
-MODES = {"plain loop": (False, False), "overlap (default)": (True, False), "mixed": (False, True), "both": (True, True)}
-"""Name -> overlap_schedule, mixed_chunk."""
+MODES: dict[str, dict[str, dict[str, Any]]] = {
+    "sglang": {
+        "plain loop": {"overlap_schedule": False},
+        "overlap (default)": {},
+        "mixed": {"overlap_schedule": False, "mixed_chunk": True},
+        "both": {"mixed_chunk": True},
+    },
+    "vllm": {"synchronous": {"async_scheduling": False}, "asynchronous (default)": {}},
+}
+"""Engine -> name -> keys of [engine]."""
+PAGE = {"sglang": 1, "vllm": 16}
+NO_HOST = {"host_step_ms": 0.0, "host_sequence_us": 0.0, "launch_layer_us": 0.0}
 COLUMNS = ("steps", "hit_percent", "ttft_mean_s", "ttft_p99_s", "tpot_mean_ms", "itl_max_s", "retractions")
 
 
-def scenario(file: str, kind: str, duration_s: float, rate_scale: float, overlap: bool, mixed: bool) -> dict[str, Any]:
+def scenario(
+    file: str, kind: str, duration_s: float, rate_scale: float, engine: str, mode: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "workload": {
             "trace": str(Path(os.environ["KVCAST_DATA"], "traces", file)),
             "format": kind,
             "rate_scale": rate_scale,
         },
-        "engine": {"semantics": "sglang", "block_size": 1, "overlap_schedule": overlap, "mixed_chunk": mixed},
+        "engine": {"semantics": engine, "block_size": PAGE[engine], **NO_HOST, **mode},
         "run": {"warmup_s": 0.0, "duration_s": duration_s},
     }
 
@@ -70,14 +83,15 @@ def measure(document: dict[str, Any]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.add_argument("--engine", choices=MODES, default="sglang")
     args = parser.parse_args()
     if not os.environ.get("KVCAST_DATA"):
         raise SystemExit("KVCAST_DATA is not set: expected the reference data folder, whose traces these are")
     sys.path.insert(0, str(ROOT))
     rows = []
     for trace, given in TRACES.items():
-        for mode, switches in MODES.items():
-            rows.append({"trace": trace, "mode": mode} | measure(scenario(*given, *switches)))
+        for mode, keys in MODES[args.engine].items():
+            rows.append({"trace": trace, "mode": mode} | measure(scenario(*given, args.engine, keys)))
             if not args.json:
                 _print(rows)
     if args.json:
