@@ -13,6 +13,7 @@ require_kernel_tools(__name__)
 import torch  # noqa: E402
 
 from calibrate.gpu import composition  # noqa: E402
+from calibrate.gpu.attention import OwnAttention  # noqa: E402
 from calibrate.gpu.backend import TorchBackend  # noqa: E402
 from calibrate.gpu.devices import CpuCalibration  # noqa: E402
 from calibrate.models import resolve_model  # noqa: E402
@@ -66,6 +67,7 @@ class Scripted(CpuCalibration):
     def __init__(self, model, whole=(), part=()):
         super().__init__(model, "fp32", sweep=False)
         self.backend = Counting()
+        self.attention = OwnAttention(self.backend)
         self.whole, self.part, self.order, self.seen = whole, part, [], []
 
     def one(self, call):

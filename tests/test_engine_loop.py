@@ -195,6 +195,7 @@ def test_the_engine_takes_the_simulators_steps(limits):
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
         caching=True,
+        async_scheduling=False,  # as the loop schedules: between steps
     )
     shapes = []
 

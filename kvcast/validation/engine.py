@@ -136,6 +136,7 @@ def _closed_loop(
         caching=meta["caching"],
         max_num_seqs=meta["max_num_seqs"],
         max_num_batched_tokens=meta["max_num_batched_tokens"],
+        async_scheduling=False,  # kvcast's own serving loop schedules between steps
     )
     recording = simulate(workload, params, steps)
     simulated = per_request(recording, workload)
