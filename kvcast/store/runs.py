@@ -167,11 +167,14 @@ def check_replaceable(folder: Path) -> None:
         if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
             raise InputError(f"--out {folder}: {above} is not a folder that can be written to")
         return
-    if not folder.is_dir():
+    try:
+        names = {path.name for path in folder.iterdir()}
+    except FileNotFoundError:  # another process is about to put its run in place
+        return
+    except NotADirectoryError:
         raise InputError(
             f"--out {folder}: is {'a file' if folder.is_file() else 'not a folder'}; expected a folder to write"
-        )
-    names = {path.name for path in folder.iterdir()}
+        ) from None
     if names and "run.json" not in names:
         raise InputError(
             f"--out {folder}: holds something else than a run; expected a new folder or an earlier run to replace"
