@@ -123,8 +123,8 @@ def more(made: dict[str, Any]) -> str:
         ]
         header = ["load", "replicas", "GPUs", "$/h", *(["replicas", "GPUs", "$/h"] if advised else [])]
         lines.append(
-            "at larger"
-            f" loads{', as it is and with ' + next(row['advised']['change'] for row in rows if row['advised']) if advised else ''}:\n{text.table(header, cells, left=1)}"  # noqa: E501
+            "at larger loads,"
+            f" undisturbed{', as it is and with ' + next(row['advised']['change'] for row in rows if row['advised']) if advised else ''}:\n{text.table(header, cells, left=1)}"  # noqa: E501
         )
     spare = made["n_plus_1"]
     if spare is not None:
@@ -135,8 +135,8 @@ def more(made: dict[str, Any]) -> str:
         )
         survives = "" if spare["replicas"] is None else f"; {spare['replicas']} replicas survive the loss of one"
         lines.append(
-            f"one replica down: {down}{' (still meets)' if spare['enough'] else ''}{survives}; in the steady state, the"
-            " failure itself is not simulated"
+            f"one replica down: {down}{' (still meets)' if spare['enough'] else ''}{survives}; in the steady state (the"
+            " failure itself: kvcast resilience, or a [[shock]])"
         )
     return "\n".join(lines)
 
