@@ -53,6 +53,7 @@ def of_plan(plan: Document, run: Run | None = None) -> str:
 
 def _plan_cards(plan: Document) -> str:
     answer, capacity, spare = plan["answer"], plan["capacity"] or {}, plan["n_plus_1"] or {}
+    recovery = plan.get("recovery")  # a plan of an earlier version has none
     if not answer["feasible"]:
         return ""
     reached = answer["attainment"] or {}
@@ -83,20 +84,15 @@ def _plan_cards(plan: Document) -> str:
     ]
     if capacity.get("slo_capacity_per_s") is not None:
         least, unit = "at least " if capacity["breaks_at_per_s"] is None else "", capacity["unit"]
+        headroom = "" if recovery else f"; headroom {least}{text.percent(capacity['headroom'], 0)}"
         shown.append(
             html_page.card(
                 "SLO capacity",
                 f"{least}{load(capacity['slo_capacity_per_s'], unit)}",
                 "Highest load at which the target is still met, found by search.",
-                (
-                    (
-                        f"offered {number(capacity['offered_rate_per_s'], unit)}; headroom"
-                        f" {least}{text.percent(capacity['headroom'], 0)}"
-                    ),
-                ),
+                (f"offered {number(capacity['offered_rate_per_s'], unit)}{headroom}",),
             )
         )
-    recovery = plan.get("recovery")
     if recovery is not None:
         up_to = recovery["recoverable_per_s"]
         shown.append(
@@ -104,7 +100,10 @@ def _plan_cards(plan: Document) -> str:
                 "recoverable capacity",
                 load(up_to, capacity["unit"]) if capacity and up_to else "yes" if recovery["recovers"] else "no",
                 "Highest load from which the fleet is back at its target in time after a burst.",
-                (f"after {burst(recovery)}, within {text.seconds(recovery['within_s'])}",),
+                (
+                    f"after {burst(recovery)}, within {text.seconds(recovery['within_s'])}",
+                    f"headroom {text.percent(recovery['headroom'], 0)}",
+                ),
             )
         )
     if spare:

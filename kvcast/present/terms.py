@@ -93,7 +93,7 @@ TERMS = {
         " run each: a sketch."
     ),
     "n_plus_1": "The same load with one replica down: whether the rest still meets the target.",
-    "headroom": "1 - offered rate / SLO capacity.",
+    "headroom": "1 - offered rate / the load it recovers from, or the SLO capacity where no burst was asked for.",
     "plan": (
         "The fewest GPUs with which every class meets its target with the stated confidence: the lower end of its"
         " interval does. Candidates see the same arrivals (common random numbers), by one run each; the chosen one, and"
