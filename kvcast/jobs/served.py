@@ -2,7 +2,7 @@
 
 The one idea: a browser says in Host which name it looked up, and in Origin whose page is asking. A name that nobody
 configured is somebody else's, pointed here (DNS rebinding), so it gets 403, on every path and on the WebSocket. No page
-elsewhere may frame this one. Streamlit itself would ask a public service for this machine's address, at its start and
+elsewhere may frame this one, and a browser fetches nothing from elsewhere for it, whatever a name on it says. Streamlit itself would ask a public service for this machine's address, at its start and
 whenever a page elsewhere opens a WebSocket: it is told that there is none.
 
     kvcast dashboard        # starts: streamlit run kvcast/jobs/served.py
@@ -25,9 +25,13 @@ HOSTS = "KVCAST_HOSTS"
 """Environment: the names of this server, by commas."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 WILDCARD = ("0.0.0.0", "::", "")
+POLICY = (
+    "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; connect-src 'self' ws: wss: data: blob:;"
+    " frame-ancestors 'none'"
+)
 HEADERS = [
     (b"x-frame-options", b"DENY"),
-    (b"content-security-policy", b"frame-ancestors 'none'"),
+    (b"content-security-policy", POLICY.encode()),
     (b"referrer-policy", b"no-referrer"),
     (b"x-content-type-options", b"nosniff"),
 ]

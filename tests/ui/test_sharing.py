@@ -9,12 +9,16 @@ import socket
 import threading
 import urllib.error
 import urllib.request
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 
+from kvcast.config import scenario_from_doc
+from kvcast.jobs import demo, link
 from kvcast.jobs.served import LOOPBACK, hosts
-from tests.ui.browser import dashboard
+from kvcast.pages.plain import JOINER
+from tests.conftest import require_browser
+from tests.ui.browser import Reader, browser, dashboard
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +53,9 @@ def status(server: str, path: str = "/", **headers: str) -> int:
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
             assert answer.headers["X-Frame-Options"] == "DENY"
-            assert answer.headers["Content-Security-Policy"] == "frame-ancestors 'none'"
+            policy = answer.headers["Content-Security-Policy"]
+            assert "default-src 'self'" in policy
+            assert "frame-ancestors 'none'" in policy
             return int(answer.status)
     except urllib.error.HTTPError as refused:
         return refused.code
@@ -90,3 +96,64 @@ def test_names_of_a_server() -> None:
     assert hosts("localhost", []) == [*LOOPBACK]
     assert hosts("10.1.2.3", ["KV.example.com"]) == [*LOOPBACK, "10.1.2.3", "kv.example.com"]
     assert {*LOOPBACK, socket.gethostname().lower()} <= set(hosts("0.0.0.0", []))
+
+
+HOST = "evil.example"
+NAMES = (
+    f"![a](http://{HOST}/c.png)",
+    f"[b](http://{HOST}/b)",
+    f"http://{HOST}/auto",
+    f"www.{HOST}",
+    f"<img src=http://{HOST}/i.png>",
+    f"me@{HOST}",
+)
+
+
+def hostile_mix() -> dict:
+    """A mix whose every name is Markdown, HTML or an address."""
+    layers = [{"name": f"{name} layer", "scope": "session", "tokens": {"value": 300}} for name in NAMES]
+    classes = [
+        {
+            "name": name,
+            "share": 1.0,
+            "output": {"value": 20},
+            "layers": layers,
+            "tenants": 2,
+            "turns": {"value": 3},
+            "think": {"value": 5.0},
+            "turn_input": {"value": 30},
+            "slo_class": name,
+        }
+        for name in NAMES
+    ]
+    return {
+        "name": NAMES[0],
+        "workload": {"duration_s": 60, "rate": 2.0, "class": classes},
+        "model": {"name": "llama-3.1-8b"},
+        "hardware": {"gpu": "h200"},
+        "slo": {"classes": {name: {"ttft_s": 1.0} for name in NAMES}},
+    }
+
+
+def test_names_are_plain_text_on_every_page(server: str) -> None:
+    """Nothing on any page links to, or fetches from, an address that came in a name."""
+    require_browser(__name__)
+    scenario = scenario_from_doc(hostile_mix())
+    packed = urlencode(link.query(scenario, demo.scenario()))
+    with browser() as chromium:
+        reader = Reader(chromium.new_page(), server)
+        reader.open(f"?{packed}")
+        reader.see(f"TTFT www{JOINER}.{HOST}")
+        nothing_of_names(reader)
+        assert reader.metrics() == {}, "a link shows its settings and waits"
+        reader.go("Plan").press("Run").until(lambda: bool(reader.metrics()), True)
+        nothing_of_names(reader)
+        assert reader.outside() == []
+
+
+def nothing_of_names(reader: Reader) -> None:
+    for page in ("Plan", "Workload", "Cache", "Compare", "Calibration", "Timeline"):
+        reader.go(page)
+        links = reader.page.locator(f"a[href*='{HOST}'], img[src*='{HOST}']")
+        assert links.count() == 0, (page, [links.nth(i).evaluate("e => e.outerHTML") for i in range(links.count())])
+    assert HOST in reader.page.content()
