@@ -2,8 +2,9 @@
 
 The one idea: a browser says in Host which name it looked up, and in Origin whose page is asking. A name that nobody
 configured is somebody else's, pointed here (DNS rebinding), so it gets 403, on every path and on the WebSocket. No page
-elsewhere may frame this one, and a browser fetches nothing from elsewhere for it, whatever a name on it says. Streamlit itself would ask a public service for this machine's address, at its start and
-whenever a page elsewhere opens a WebSocket: it is told that there is none.
+elsewhere may frame this one, and a browser fetches nothing from elsewhere for it, whatever a name on it says. Streamlit
+itself would ask a public service for this machine's address, at its start and whenever a page elsewhere opens a
+WebSocket: it is told that there is none.
 
     kvcast dashboard        # starts: streamlit run kvcast/jobs/served.py
 """

@@ -1,4 +1,4 @@
-"""Names on a page are plain text: they come from mixes, traces and links, and Streamlit reads Markdown in every label."""
+"""Names on a page are plain text: they come from mixes, traces, links, and Streamlit reads Markdown in every label."""
 
 from __future__ import annotations
 

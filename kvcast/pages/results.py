@@ -15,9 +15,9 @@ from typing import Any
 import streamlit as st
 
 from kvcast import figures, text
+from kvcast.pages.plain import plain
 from kvcast.planner import words
 from kvcast.present.numbers import Number, four
-from kvcast.pages.plain import plain
 from kvcast.present.terms import TERMS
 from kvcast.present.verdict import MET, MISSED, OPEN, Verdict, fleet_of, share_of
 from kvcast.store.runs import Run

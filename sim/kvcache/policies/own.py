@@ -13,8 +13,8 @@ from heapq import heappop
 from operator import index
 from typing import Any
 
-from sim.kvcache.policies.base import Policy, Run
 from sim.endless import Endless
+from sim.kvcache.policies.base import Policy, Run
 from sim.own import blamed, called
 from workloads.errors import InputError
 
