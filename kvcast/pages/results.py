@@ -15,7 +15,7 @@ from typing import Any
 import streamlit as st
 
 from kvcast import figures, text
-from kvcast.pages.plain import plain
+from kvcast.pages.edit.plain import plain
 from kvcast.planner import words
 from kvcast.present.numbers import Number, four
 from kvcast.present.terms import TERMS

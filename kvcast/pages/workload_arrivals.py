@@ -14,7 +14,7 @@ from kvcast.figures.workload import arrivals
 from kvcast.pages import mix
 from kvcast.pages.edit import inputs, layers, preview
 from kvcast.pages.edit.mix_edit import edit
-from kvcast.pages.plain import plain
+from kvcast.pages.edit.plain import plain
 from sim.scenario import Scenario
 from workloads.config import Arrival, MixClass, WorkloadConfig
 from workloads.errors import InputError

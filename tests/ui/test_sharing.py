@@ -16,7 +16,7 @@ import pytest
 from kvcast.config import scenario_from_doc
 from kvcast.jobs import demo, link
 from kvcast.jobs.served import LOOPBACK, hosts
-from kvcast.pages.plain import JOINER
+from kvcast.pages.edit.plain import JOINER
 from tests.conftest import require_browser
 from tests.ui.browser import Reader, browser, dashboard
 

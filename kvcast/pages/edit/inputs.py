@@ -17,9 +17,9 @@ from kvcast.config import scenario_from_doc
 from kvcast.jobs import link
 from kvcast.jobs.runner import OWN_POLICIES, UPLOAD_LIMIT_BYTES, UPLOAD_TYPES, Job, Runner
 from kvcast.pages.edit import choices
+from kvcast.pages.edit.plain import plain
 from kvcast.pages.edit.settings import CACHE_OFF, DEMO, ENGINE, TRACE, demo, limits_of, mix_is, mix_of, to_ms, to_s
 from kvcast.pages.edit.widgets import about, hint, number, select
-from kvcast.pages.plain import plain
 from kvcast.scenario.toml import dumps
 from sim.scenario import CacheConfig, ClusterConfig, CostConfig, EngineConfig, Scenario, SloClass, SloConfig
 from workloads.config import WorkloadConfig
