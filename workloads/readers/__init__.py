@@ -17,7 +17,19 @@ from typing import Any
 
 from workloads.columns import Workload
 from workloads.errors import InputError
-from workloads.readers import azure, bailian, burstgpt, mooncake, servegen, splitwise, token_ids, tracelab, vidur, weka
+from workloads.readers import (
+    azure,
+    bailian,
+    burstgpt,
+    mapped,
+    mooncake,
+    servegen,
+    splitwise,
+    token_ids,
+    tracelab,
+    vidur,
+    weka,
+)
 from workloads.readers.head import Head
 
 FORMATS = {
@@ -31,13 +43,16 @@ FORMATS = {
     "vidur": vidur,
     "splitwise": splitwise,
     "token-ids": token_ids,
+    "table": mapped,
 }
 """Format name -> its module; the order is the order in which sniffing asks."""
 
 
 def read(path: str | Path, format: str | None = None, **options: Any) -> Workload:
     """Read a trace. Without `format` it is recognised from the content; the first note says which and why."""
-    if format is None:
+    if format is None and options.get("columns"):
+        format, reason = "table", "columns were named"
+    elif format is None:
         format, reason = sniff(path)
     elif format in FORMATS:
         reason = "it was asked for"
