@@ -155,12 +155,16 @@ def _options(config: WorkloadConfig, format: str, seed: int) -> dict[str, Any]:
     for key, instead in (
         ("rate", "rate_scale for a trace that has times"),
         ("folder", "none: only ServeGen archives have folders of clients"),
+        ("block_tokens", "none: only a trace whose rows have block ids of one size takes it (mooncake, bailian)"),
+        ("turns", "none: only Mooncake rows are written both ways"),
     ):
         if getattr(config, key) is not None and key not in known:
             raise InputError(f"[workload] {key} = {getattr(config, key)!r}, expected {instead}")
     given = {
         "rate": config.rate,
         "folder": config.folder,
+        "block_tokens": config.block_tokens,
+        "turns": config.turns,
         "start_s": config.start_s,
         "end_s": config.end_s,
         "seed": seed,
