@@ -301,3 +301,72 @@ def test_a_header_says_the_block_size_and_ids_are_local_to_a_play(tmp_path: Path
     with pytest.raises(InputError, match="block_tokens = 128, expected 64, as the file's header says"):
         read(tmp_path / "t.jsonl", block_tokens=128)
     assert "version = 3, expected 2" in refusal(write(tmp_path / "v.jsonl", {**HEAD, "version": 3}, rows[0]))
+
+
+# ---- sessions of ids that mean the same everywhere ----
+
+
+def weka(ids: list, scope: str | None = "global", tokens: int | None = None, **more) -> dict:
+    request = {"t": 0.0, "type": "n", "model": "m", "in": 64 * len(ids) if tokens is None else tokens, "out": 10}
+    request |= {"hash_ids": ids, "api_time": 1.0}
+    head = {"id": "s", "models": ["m"], "block_size": 64, "tool_tokens": 0, "system_tokens": 0, **more}
+    return head | ({} if scope is None else {"hash_id_scope": scope}) | {"requests": [request]}
+
+
+def sessions(folder: Path, *documents: dict) -> Path:
+    folder.mkdir()
+    for i, document in enumerate(documents):
+        (folder / f"s{i}.json").write_text(json.dumps(document))
+    return folder
+
+
+COMMON = list(range(1, 21))
+
+
+@pytest.mark.parametrize("text", [False, True], ids=["numbers", "text"])
+def test_global_ids_are_one_text_in_all_sessions(tmp_path: Path, text: bool) -> None:
+    documents = [weka([f"b{i}" if text else i for i in (*COMMON, 100 + s)]) for s in range(3)]
+    folder = sessions(tmp_path / "w", *documents)
+    workload = read(folder)
+    workload.check()
+    hit = infinite_cache(workload, 64).hit_tokens
+    assert hit.tolist() == [0, 1280, 1280], "0.6349 of 4,032"
+    assert any("hash ids are global in all sessions" in note for note in workload.notes)
+    lines = tmp_path / "w.jsonl"
+    lines.write_text("".join(json.dumps(document) + "\n" for document in documents))
+    assert infinite_cache(read(lines), 64).hit_tokens.tolist() == hit.tolist(), "one session a line"
+
+
+def test_local_and_global_sessions_in_one_folder(tmp_path: Path) -> None:
+    scopes = ("global", "local", None, "global", "local", "global")
+    workload = read(sessions(tmp_path / "w", *(weka(COMMON, scope) for scope in scopes)))
+    workload.check()
+    assert infinite_cache(workload, 64).hit_tokens.tolist() == [0, 0, 0, 1216, 0, 1216], "all but the last block"
+    assert any("global in 3 of 6 sessions" in note for note in workload.notes)
+
+
+def test_a_scope_that_is_neither_is_refused(tmp_path: Path) -> None:
+    folder = sessions(tmp_path / "w", weka(COMMON, "shared"))
+    assert refusal(folder) == "FILE, s0.json: hash_id_scope = 'shared', expected local or global"
+
+
+def test_ragged_ends_have_an_id_in_all_requests_or_in_none(tmp_path: Path) -> None:
+    """An id of half a block would be text that no engine shares; it is left out."""
+    ceil = [weka(COMMON, tokens=19 * 64 + 10), weka(COMMON, tokens=19 * 64 + 10)]
+    workload = read(sessions(tmp_path / "c", *ceil))
+    assert infinite_cache(workload, 64).hit_tokens.tolist() == [0, 19 * 64]
+    assert any("an id that is left out" in note for note in workload.notes)
+    mixed = sessions(tmp_path / "m", ceil[0], weka(COMMON, tokens=20 * 64 + 10))
+    assert refusal(mixed).endswith(
+        "hash_ids = '20 ids', expected 21 ids of 64 tokens for in = 1290, as in the requests before"
+    )
+
+
+def test_a_weka_request_without_ids_shares_nothing(tmp_path: Path) -> None:
+    bare = weka([], tokens=2000)
+    follower = {**weka(COMMON)["requests"][0], "t": 5.0, "in": 3000, "hash_ids": list(range(46))}
+    bare["requests"].append(follower)
+    workload = read(sessions(tmp_path / "w", bare, bare))
+    workload.check()
+    assert infinite_cache(workload, 64).hit_tokens.tolist() == [0, 0, 0, 2944]
+    assert "hash_ids: 2 requests have none and share nothing" in workload.notes
