@@ -106,8 +106,8 @@ def test_images_that_are_not_used_are_said(tmp_path: Path) -> None:
 
 def test_aliases_of_the_fields_and_null_ids(tmp_path: Path) -> None:
     rows = [
-        {"created_time": 500.5, "input_tokens": 600, "output_tokens": 5, "hash_ids": [1, 2]},
-        {"created_time": 1500.5, "input_tokens": 600, "output_tokens": 5, "hash_ids": None, "priority": 3, "extra": {}},
+        {"created_time": 500, "input_tokens": 600, "output_tokens": 5, "hash_ids": [1, 2]},
+        {"created_time": 1500, "input_tokens": 600, "output_tokens": 5, "hash_ids": None, "priority": 3, "extra": {}},
     ]
     workload = read(write(tmp_path / "t.jsonl", *rows))
     assert workload.arrival_s.tolist() == [0, 1]
@@ -256,8 +256,11 @@ def test_who_waits_for_an_empty_request_waits_for_what_it_waited_for(tmp_path: P
         ((agent("a", 0, [1], ("a",)),), "FILE, row 1: wait_for = 'a', expected other requests than itself"),
         ((agent("a", 0, [1], request_id=None, wait_for=["b"]),), "FILE, row 1: request_id = None, expected a name"),
         ((agent("a", 0, [1], wait_for="b"),), "FILE, row 1: wait_for = 'b', expected a list of request ids"),
-        ((agent("a", 0, [1], ("b",), tool=-5),), "FILE, row 1: tool_wait_ms = -5, expected milliseconds"),
-        ((agent("a", 0, [1], ("b",), delay="x"),), "FILE, row 1: delay = 'x', expected milliseconds"),
+        (
+            (agent("a", 0, [1], ("b",), tool=-5),),
+            "FILE, row 1: tool_wait_ms = -5, expected a finite number of at least 0",
+        ),
+        ((agent("a", 0, [1], ("b",), delay="x"),), "FILE, row 1: delay = 'x', expected a finite number of at least 0"),
     ],
 )
 def test_waits_that_make_no_sense_are_one_line(tmp_path: Path, rows: tuple, line: str) -> None:

@@ -49,7 +49,7 @@ def read(path: str | Path, block_tokens: int | None = None) -> Workload:
     rows, block_tokens = Rows(path), block_tokens or BLOCK_TOKENS
     column: dict[str, list[Any]] = {name: [] for name in (*COLUMNS[:-1], "type", "turn")}
     ids = HashIds()
-    for record in rows.json_lines():
+    for record in rows.records():
         if rows.is_zero(rows.need(record, "output_length")):
             rows.skip("zero output")
             continue

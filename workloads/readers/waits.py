@@ -10,6 +10,7 @@ followed, with a count.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -32,15 +33,15 @@ class Waits:
 
     field_name: str = "wait_for"
     names: list[str | None] = field(default_factory=list)
-    waits: list[list[Wait]] = field(default_factory=list)
-    gone: dict[str, list[Wait]] = field(default_factory=dict)  #: requests that are skipped: who waits for them
+    waits: list[Sequence[Wait]] = field(default_factory=list)
+    gone: dict[str, Sequence[Wait]] = field(default_factory=dict)  #: requests that are skipped: who waits for them
     together: int = 0  #: requests that wait for several side by side
 
-    def add(self, name: str | None, waits: list[Wait]) -> None:
+    def add(self, name: str | None, waits: Sequence[Wait]) -> None:
         self.names.append(name)
         self.waits.append(waits)
 
-    def skip(self, name: str | None, waits: list[Wait]) -> None:
+    def skip(self, name: str | None, waits: Sequence[Wait]) -> None:
         """A request that is left out: whoever waits for it waits for what it waited for."""
         if name is not None:
             self.gone[name] = waits
