@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kvcast.cli import main
 from kvcast.config import scenario_from_doc
 from workloads.config import WorkloadConfig
 from workloads.convert import to_mooncake
@@ -373,3 +374,15 @@ def test_a_weka_request_without_ids_shares_nothing(tmp_path: Path) -> None:
     workload.check()
     assert infinite_cache(workload, 64).hit_tokens.tolist() == [0, 0, 0, 2944]
     assert "hash_ids: 2 requests have none and share nothing" in workload.notes
+
+
+def test_commands_take_what_a_trace_does_not_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = str(write(tmp_path / "b.jsonl", *SMALL))
+    assert main(["workload", "describe", blocks, "--block-tokens", "128"]) == 0
+    assert "reuse ceiling (infinite cache): 0.4073" in capsys.readouterr().out
+    deltas = str(write(tmp_path / "d.jsonl", *DELTAS))
+    assert main(["workload", "describe", deltas]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert main(["workload", "describe", deltas, "--turns", "delta"]) == 0
+    assert "reuse ceiling (infinite cache): 0.4985" in capsys.readouterr().out
+    assert main(["workload", "describe", "chat", "--turns", "delta"]) == 2

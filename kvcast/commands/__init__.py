@@ -26,20 +26,38 @@ def trace_options(parser: argparse.ArgumentParser) -> None:
         choices=("s", "ms", "us", "ns"),
         help="unit of the trace's times: s, ms, us or ns (default: the format's own)",
     )
+    parser.add_argument(
+        "--block-tokens",
+        metavar="TOKENS",
+        type=block_size,
+        help="tokens that one of the trace's block ids stands for (default: the format's own)",
+    )
+    parser.add_argument(
+        "--turns",
+        choices=("whole", "delta"),
+        help="whether a row of a session holds the whole prompt or what is new in the turn (default: as the rows say)",
+    )
 
 
 def of_trace(path: str, args: argparse.Namespace) -> WorkloadConfig:
     """The [workload] section of a trace file and the flags that say how it is read."""
     from workloads.config import WorkloadConfig
 
-    return WorkloadConfig(trace=path, format=args.format, timestamp_unit=args.timestamp_unit)
+    return WorkloadConfig(
+        trace=path,
+        format=args.format,
+        timestamp_unit=args.timestamp_unit,
+        block_tokens=args.block_tokens,
+        turns=args.turns,
+    )
 
 
 def no_trace_options(path: str, args: argparse.Namespace) -> None:
     """Refuse those flags with what is no trace: a scenario has its own keys, a mix none."""
     from workloads.errors import InputError
 
-    for flag, value in (("--format", args.format), ("--timestamp-unit", args.timestamp_unit)):
+    for flag in ("--format", "--timestamp-unit", "--block-tokens", "--turns"):
+        value = getattr(args, flag[2:].replace("-", "_"))
         if value:
             raise InputError(f"{flag} {value}: expected a trace file with it, but {path} is none")
 
