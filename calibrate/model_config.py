@@ -10,13 +10,13 @@ guessed. Of a multimodal model the text part counts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from calibrate.config_fields import Reader, refuse_unknown, text_part
+from calibrate.config_fields import DTYPES, Reader, refuse_unknown, short, text_part
 from calibrate.layer_groups import Attention, LayerGroup, Mlp
 from calibrate.model_spec import ModelSpec
-from calibrate.precision import of_checkpoint
+from calibrate.quantization import of_checkpoint
 from workloads.errors import InputError
 
 MOST_LAYERS = 10_000
@@ -26,38 +26,39 @@ MOST_LAYERS = 10_000
 
 
 def _heads(read: Reader) -> Attention:
-    heads = read.count("num_attention_heads")
-    kv_heads = read.count("num_key_value_heads", heads)
+    return _shared_heads(read, read.count("num_key_value_heads", read.count("num_attention_heads")))
+
+
+def _shared_heads(read: Reader, kv_heads: int) -> Attention:
+    heads, hidden = read.count("num_attention_heads"), read.count("hidden_size")
     if heads % kv_heads:
-        raise InputError(
-            f"{read.where}: field num_key_value_heads is {kv_heads}; expected a divisor of"
-            f" num_attention_heads = {heads}"
-        )
-    width = read.config.get("attention_head_dim") or read.config.get("head_dim")
-    return Attention(
-        "full",
-        heads,
-        kv_heads,
-        read.count("attention_head_dim" if read.config.get("attention_head_dim") else "head_dim", width)
-        if width is not None
-        else max(read.count("hidden_size") // heads, 1),
-    )
+        raise read.wrong("num_key_value_heads", kv_heads, f"a divisor of num_attention_heads = {heads}")
+    key = next((k for k in ("attention_head_dim", "head_dim") if read.config.get(k) is not None), None)
+    if key is None and hidden % heads:
+        raise read.wrong("num_attention_heads", heads, f"a divisor of hidden_size = {hidden} without a head_dim")
+    return Attention("full", heads, kv_heads, hidden // heads if key is None else read.count(key))
 
 
 def _gqa(read: Reader, layers: int) -> list[Attention]:
     """Full attention, or a sliding window in the layers that `layer_types` or the older per-family rules name."""
-    full = _heads(read)
-    kinds = read.listed("attn_type_list", layers)
-    other = next((kind for kind in kinds or () if kind != 1), None)
-    if other is not None:
-        raise InputError(f"{read.where}: field attn_type_list has {other!r}; expected 1, full attention, in all layers")
+    heads = read.count("num_attention_heads")
+    full = [_shared_heads(read, kv_heads) for kv_heads in read.per_layer("num_key_value_heads", layers, heads)]
+    for kind in read.listed("attn_type_list", layers) or ():
+        if kind != 1:
+            raise InputError(
+                f"{read.where}: field attn_type_list has {short(kind)}; expected 1, full attention, in all layers"
+            )
     sliding = _sliding(read, layers)
     if not any(sliding):
-        return [full] * layers
-    window = Attention("window", full.heads, full.kv_heads, full.head_dim, read.count("sliding_window"))
-    return [window if slides else full for slides in sliding]
+        return full
+    window = read.count("sliding_window")
+    return [replace(a, kind="window", window=window) if slides else a for a, slides in zip(full, sliding, strict=True)]
 
 
+SPARSE = ("deepseek_v32", "glm_moe_dsa")
+"""Families whose latent attention always has an indexer."""
+ONE_WIDTH = ("mixtral", "gpt_oss", "minimax_m2")
+"""Families with experts only, whose width is the intermediate_size."""
 QWEN_WINDOWS = (
     *("qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"),
     *("qwen3", "qwen3_vl_text", "qwen2_moe", "qwen3_moe", "qwen3_vl_moe_text", "mimo"),
@@ -71,7 +72,7 @@ def _sliding(read: Reader, layers: int) -> list[bool]:
     if kinds is not None:
         _known_kinds(read, kinds, ("full_attention", "sliding_attention"))
         return [k == "sliding_attention" for k in kinds]
-    if not config.get("sliding_window") or config.get("use_sliding_window") is False:
+    if read.optional("sliding_window") is None or not read.flag("use_sliding_window", True):
         return [False] * layers
     if kind in ("gemma2", "gpt_oss"):
         return [i % 2 == 0 for i in range(layers)]
@@ -88,15 +89,15 @@ def _sliding(read: Reader, layers: int) -> list[bool]:
 
 
 def _known_kinds(read: Reader, kinds: list[Any], known: tuple[str, ...], field: str = "layer_types") -> None:
-    unknown = sorted({str(k) for k in kinds} - set(known))
-    if unknown:
-        raise InputError(f"{read.where}: field {field} has {unknown[0]!r}; expected {' or '.join(known)}")
+    unknown = next((kind for kind in kinds if not isinstance(kind, str) or kind not in known), None)
+    if unknown is not None or None in kinds:
+        raise InputError(f"{read.where}: field {field} has {short(unknown)}; expected {' or '.join(known)}")
 
 
 def _chunked(read: Reader, layers: int) -> list[Attention]:
     """Llama 4: chunks of local attention, and full attention where there is no rotary embedding (every fourth)."""
     full = _heads(read)
-    if not read.config.get("attention_chunk_size"):
+    if read.optional("attention_chunk_size") is None:
         return [full] * layers
     chunk = Attention("chunked", full.heads, full.kv_heads, full.head_dim, read.count("attention_chunk_size"))
     kinds = read.listed("layer_types", layers)
@@ -104,7 +105,7 @@ def _chunked(read: Reader, layers: int) -> list[Attention]:
         _known_kinds(read, kinds, ("full_attention", "chunked_attention"))
         local = [k == "chunked_attention" for k in kinds]
     else:
-        rotary = read.listed("no_rope_layers", layers) if read.config.get("no_rope_layers") else None
+        rotary = None if read.config.get("no_rope_layers") == [] else read.listed("no_rope_layers", layers)
         every = read.count("no_rope_layer_interval", 4)
         local = [bool(r) for r in rotary] if rotary else [(i + 1) % every != 0 for i in range(layers)]
     return [chunk if one else full for one in local]
@@ -117,7 +118,7 @@ def _mla(read: Reader, layers: int) -> list[Attention]:
     shapes |= {"q_lora_rank": read.at_least_0("q_lora_rank"), "kv_heads": 1}
     shapes["head_dim"] = shapes["kv_lora_rank"] + shapes["qk_rope_head_dim"]
     heads = read.count("num_attention_heads")
-    if not read.config.get("index_topk"):
+    if read.kind not in SPARSE and read.optional("index_topk") is None:
         return [Attention("mla", heads, **shapes)] * layers
     shapes["index_topk"] = read.count("index_topk")
     shared = Attention("mla", heads, **shapes)
@@ -125,6 +126,7 @@ def _mla(read: Reader, layers: int) -> list[Attention]:
         "mla", heads, index_heads=read.count("index_n_heads"), index_dim=read.count("index_head_dim"), **shapes
     )
     indexers = read.listed("indexer_types", layers) or ["full"] * layers
+    _known_kinds(read, indexers, ("full", "shared"), "indexer_types")
     return [shared if kind == "shared" else own for kind in indexers]
 
 
@@ -141,7 +143,7 @@ def _gdn(read: Reader, layers: int) -> list[Attention]:
         state_dim=read.count("linear_key_head_dim"),
         conv=read.count("linear_conv_kernel_dim"),
         mixer="gdn",
-        state_item_bytes=4 if read.config.get("mamba_ssm_dtype") == "float32" else 2,
+        state_item_bytes=_state_bytes(read, "mamba_ssm_dtype"),
     )
     kinds = read.listed("layer_types", layers)
     if kinds is None:
@@ -155,30 +157,40 @@ def _gdn(read: Reader, layers: int) -> list[Attention]:
 
 
 def _dense(read: Reader, layers: int) -> list[Mlp]:
-    return [Mlp("dense", read.count("intermediate_size"), gated=read.kind != "nemotron")] * layers
+    gated = read.kind != "nemotron"
+    return [Mlp("dense", width, gated=gated) for width in read.per_layer("intermediate_size", layers)]
 
 
 def _moe(read: Reader, layers: int) -> list[Mlp]:
     """Experts under the names the families use, and which layers have them."""
     config = read.config
-    width = read.count("moe_intermediate_size", config.get("intermediate_size"))
+    plain = read.optional("moe_intermediate_size") is None and read.kind in ONE_WIDTH
+    width = read.count("intermediate_size" if plain else "moe_intermediate_size")
     shared = next(
         filter(None, map(read.at_least_0, ("shared_expert_intermediate_size", "shared_intermediate_size"))), 0
     )
     shared = shared or width * read.at_least_0("n_shared_experts")
     moe = _experts(read, width, shared)
-    without = config.get("mlp_only_layers") or []
+    without = config.get("mlp_only_layers")
+    if without is not None and (not isinstance(without, list) or any(type(i) is not int for i in without)):
+        raise read.wrong("mlp_only_layers", without, "a list of layer numbers")
     first, every = read.at_least_0("first_k_dense_replace"), 1
-    if config.get("decoder_sparse_step") or config.get("moe_layer_freq"):
-        every = read.first("decoder_sparse_step", "moe_layer_freq")
+    stepped = next((k for k in ("decoder_sparse_step", "moe_layer_freq") if read.optional(k) is not None), None)
+    if stepped is not None:
+        every = read.count(stepped)
     offset = 1 if "decoder_sparse_step" in config else 0
-    has = [i >= first and i not in without and (i + offset) % every == 0 for i in range(layers)]
+    has = [i >= first and i not in (without or ()) and (i + offset) % every == 0 for i in range(layers)]
     kinds = read.listed("mlp_layer_types", layers)
     if kinds is not None:
         _known_kinds(read, kinds, ("dense", "sparse"), "mlp_layer_types")
         has = [kind == "sparse" for kind in kinds]
     if all(has):
         return [moe] * layers
+    if not any(has):
+        by = next(
+            k for k in ("mlp_layer_types", stepped, "first_k_dense_replace", "mlp_only_layers") if k and config.get(k)
+        )
+        raise read.wrong(by, config[by], f"experts in at least one of {layers} layers")
     dense = Mlp("dense", read.count("intermediate_size"))
     return [moe if one else dense for one in has]
 
@@ -192,13 +204,17 @@ def _experts(read: Reader, width: int, shared: int, **more: Any) -> Mlp:
 
 
 def _moe_if_experts(read: Reader, layers: int) -> list[Mlp]:
-    return (_moe if read.config.get("n_routed_experts") or read.config.get("num_experts") else _dense)(read, layers)
+    experts = read.optional("n_routed_experts") or read.optional("num_experts")
+    stated = experts or read.optional("num_experts_per_tok") or read.optional("moe_intermediate_size")
+    return (_moe if stated else _dense)(read, layers)
 
 
 def _llama4_moe(read: Reader, layers: int) -> list[Mlp]:
     """Every `interleave_moe_layer_step`-th layer: experts and a shared one of the same width."""
     width = read.count("intermediate_size")
     moe, every = _experts(read, width, width), read.count("interleave_moe_layer_step", 1)
+    if every > layers:
+        raise read.wrong("interleave_moe_layer_step", every, f"experts in at least one of {layers} layers")
     dense = Mlp("dense", read.count("intermediate_size_mlp", width))
     return [dense if (i + 1) % every else moe for i in range(layers)]
 
@@ -244,19 +260,23 @@ def _mamba2(read: Reader) -> Attention:
         state_dim=read.count("ssm_state_size"),
         conv=read.count("conv_kernel"),
         mixer="mamba2",
-        state_item_bytes=4 if read.config.get("mamba_ssm_cache_dtype") == "float32" else 2,
+        state_item_bytes=_state_bytes(read, "mamba_ssm_cache_dtype"),
     )
+
+
+def _state_bytes(read: Reader, key: str) -> int:
+    """Bytes of an element of a state that an engine keeps in this type."""
+    return 4 if read.choice(key, DTYPES) == "float32" else 2
 
 
 def _nemotron_nas(read: Reader, layers: int) -> Halves:
     """Layers that a search thinned out one by one: `block_configs` has the width of each half, or that it is gone."""
-    blocks, heads, hidden = (
-        read.listed("block_configs", layers),
-        read.count("num_attention_heads"),
-        read.count("hidden_size"),
-    )
+    heads, hidden = read.count("num_attention_heads"), read.count("hidden_size")
+    blocks = read.listed("block_configs", layers)
+    if blocks is None:
+        raise read.wrong("block_configs", None, "one entry a layer")
     attentions, mlps = [], []
-    for i, block in enumerate(blocks or []):
+    for i, block in enumerate(blocks):
         try:
             attention, ffn = block["attention"], block["ffn"]
             if attention.get("replace_with_linear") or ffn.get("replace_with_linear") or attention.get("window_length"):
@@ -348,13 +368,12 @@ def model_from_config(config: dict[str, Any], name: str, where: str = "config") 
     given = text_part(config, where)
     read = Reader({**_DEFAULTS.get(str(given.get("model_type")), {}), **given}, where)
     refuse_unknown(read, UNDERSTOOD, _MIXTURES)
-    family, layers = FAMILIES[read.kind], read.count("num_hidden_layers", _listed_layers(read))
-    if layers > MOST_LAYERS:
-        raise InputError(f"{where}: field num_hidden_layers is {layers}; expected at most {MOST_LAYERS:,}")
+    family, layers = FAMILIES[read.kind], read.count("num_hidden_layers", _listed_layers(read), MOST_LAYERS)
     attentions, mlps = family.halves(read, layers)
     if not any(a.kind in ("full", "window", "chunked", "mla") for a in attentions):
         raise InputError(f"{where}: no layer keeps KV; expected at least one attention layer")
-    quantized = read.config.get("quantization_config")
+    read.check_dtype()
+    quantized = next((read.config[k] for k in ("quantization_config", "compression_config") if k in read.config), None)
     return ModelSpec(
         name=name,
         layers=layers,
@@ -366,8 +385,20 @@ def model_from_config(config: dict[str, Any], name: str, where: str = "config") 
         qk_norm=read.flag("use_qk_norm", family.qk_norm) if read.kind != "llama4_text" else False,
         sandwich_norms=family.sandwich_norms,
         **_shapes(attentions, mlps),
-        quantization=None if quantized is None else of_checkpoint(quantized, layers, where),
+        quantization=None if quantized is None else of_checkpoint(quantized, _parts(attentions, mlps), where),
     )
+
+
+def _parts(attentions: list[Attention], mlps: list[Mlp]) -> dict[str, list[int]]:
+    """The layers that have each part of a model (`calibrate.precision.PARTS`)."""
+    has = {
+        "attention": [a.kind not in ("linear", "none") for a in attentions],
+        "linear": [a.kind == "linear" for a in attentions],
+        "mlp": [m.kind == "dense" for m in mlps],
+        "experts": [m.kind == "moe" for m in mlps],
+        "shared": [m.shared_inter > 0 for m in mlps],
+    }
+    return {part: [i for i, one in enumerate(layers) if one] for part, layers in has.items()}
 
 
 def _listed_layers(read: Reader) -> int | None:

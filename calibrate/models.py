@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 BUNDLED = Path(__file__).parent / "models"
+WEIGHTS = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
 PREFIX = "hf:"
 """Before a Hugging Face name, organisation included."""
 
@@ -151,6 +152,11 @@ def load_model(path: Path) -> ModelSpec:
 
 
 def _config(path: Path) -> dict[str, Any]:
+    if path.suffix in WEIGHTS:
+        raise InputError(
+            f"{path}: a file of weights; expected the config.json of its model, with model.dtype and"
+            " hardware.weights_gib where a quantization is not in it"
+        )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as e:

@@ -1,0 +1,464 @@
+"""What a checkpoint's quantization_config says: which of its modules are in which type, and which it leaves alone.
+
+The one idea: every method is one scheme for all linear layers, and patterns of module names with a scheme of their own
+or none. A model's parts are then asked by the names of their modules, layer by layer. What is not understood is named.
+
+    >>> of_checkpoint({"quant_method": "mxfp4"}, 36, "config.json").experts
+    0.53125
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from calibrate.config_fields import short
+from calibrate.precision import PARTS, WEIGHT_BYTES, Precision, of_dtype
+from workloads.errors import InputError
+
+FIELD = "quantization_config"
+INSTEAD = "a copy of the file without that field, model.dtype and hardware.weights_gib say it instead"
+
+
+class Scheme(NamedTuple):
+    """name: the type as an operator table calls it; size: bytes of a weight, scales and zero points included."""
+
+    name: str
+    size: float
+
+
+FP8, FP8_BLOCK, MXFP4, NVFP4 = (Scheme(name, WEIGHT_BYTES[name]) for name in ("fp8", "fp8_block", "mxfp4", "nvfp4"))
+INT8 = Scheme("int8", 1)
+"""A byte a weight, computed on 16-bit units: also fp8 weights without fp8 activations."""
+
+
+@dataclass(frozen=True)
+class Schemes:
+    """default: of every linear layer that no pattern names. patterns: module names, the first that matches decides;
+    None leaves a module in 16 bits. parts: all that is quantized at all."""
+
+    default: Scheme | None
+    patterns: tuple[tuple[str, Scheme | None], ...] = ()
+    parts: tuple[str, ...] = PARTS
+
+
+class Given:
+    """A quantization_config, or an object in it, with checks; whatever is wrong is a line that names file and field."""
+
+    def __init__(self, config: Any, where: str, field: str = FIELD) -> None:
+        self.where, self.field = where, field
+        if not isinstance(config, dict):
+            raise InputError(f"{where}: field {field} is {short(config)}; expected an object with a quant_method")
+        self.config: dict[str, Any] = config
+
+    def get(self, key: str) -> Any:
+        return self.config.get(key)
+
+    def wrong(self, key: str, expected: str) -> InputError:
+        return InputError(f"{self.where}: field {self.field}.{key} is {short(self.get(key))}; expected {expected}")
+
+    def not_understood(self, key: str) -> InputError:
+        value = short(self.get(key))
+        return InputError(f"{self.where}: field {self.field}.{key} = {value} is not understood; {INSTEAD}")
+
+    def inner(self, key: str) -> Given:
+        if not isinstance(self.get(key), dict):
+            raise self.wrong(key, "an object")
+        return Given(self.get(key), self.where, f"{self.field}.{key}")
+
+    def word(self, key: str) -> str | None:
+        value = self.get(key)
+        if value is not None and not isinstance(value, str):
+            raise self.wrong(key, "a word")
+        return value
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        value = self.get(key)
+        if value is not None and type(value) is not bool:
+            raise self.wrong(key, "true or false")
+        return default if value is None else value
+
+    def bits(self, *keys: str, known: tuple[int, ...] = (4, 8)) -> int:
+        key = self.first(*keys)
+        value = self.get(key)
+        if type(value) is not int or value not in known:
+            raise self.wrong(key, " or ".join(map(str, known)) + f" bits, or {INSTEAD}")
+        return value
+
+    def group(self, *keys: str) -> int:
+        """Weights that share a scale: -1, null or absent for a whole column."""
+        key = self.first(*keys)
+        value = self.get(key)
+        if value is None or (type(value) is int and value == -1):
+            return 0
+        if type(value) is not int or not 1 <= value <= 65536:
+            raise self.wrong(key, "-1 or a whole number of at least 1")
+        return value
+
+    def first(self, *keys: str) -> str:
+        """The first of these fields that is there."""
+        return next((key for key in keys if self.get(key) is not None), keys[0])
+
+    def names(self, *keys: str) -> list[str]:
+        """Modules that any of these fields lists."""
+        found: list[str] = []
+        for key in keys:
+            value = self.get(key)
+            if value is None:
+                continue
+            if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+                raise self.wrong(key, "a list of module names")
+            found += value
+        return found
+
+
+LEFT = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "llm_int8_skip_modules", "exclude")
+
+
+# -- methods ----------------------------------------------------------------------------------------------------------
+
+
+def _int(bits: int, group: int, zero_points: bool) -> Scheme:
+    """A 16-bit scale per group, and a zero point as wide as a weight when there is one."""
+    return Scheme(f"int{bits}", bits / 8 + ((2 + (bits / 8 if zero_points else 0)) / group if group else 0))
+
+
+def _fp8(q: Given) -> Schemes:
+    block = q.get("weight_block_size")
+    if block is None:
+        return Schemes(FP8)
+    if not isinstance(block, list) or len(block) != 2 or any(type(n) is not int or n < 1 for n in block):
+        raise q.wrong("weight_block_size", "two whole numbers of at least 1, rows and columns")
+    return Schemes(FP8_BLOCK)
+
+
+def _awq(q: Given) -> Schemes:
+    return Schemes(_int(q.bits("bits", "w_bit"), q.group("group_size", "q_group_size"), q.flag("zero_point", True)))
+
+
+def _gptq(q: Given) -> Schemes:
+    """`dynamic`: regular expressions of modules that are left (-:) or have a size of their own (+: or nothing)."""
+    if q.flag("lm_head"):
+        raise q.not_understood("lm_head")
+    default = _int(q.bits("bits"), q.group("group_size"), True)
+    patterns: list[tuple[str, Scheme | None]] = []
+    own = q.inner("dynamic") if q.get("dynamic") is not None else None
+    for pattern in own.config if own else ():
+        if pattern.startswith("-:"):
+            patterns.append((f"re:{pattern[2:]}", None))
+            continue
+        assert own is not None
+        one = own.inner(pattern)
+        bits = one.bits("bits") if one.get("bits") is not None else q.bits("bits")
+        group = one.group("group_size") if "group_size" in one.config else q.group("group_size")
+        patterns.append((f"re:{pattern.removeprefix('+:')}", _int(bits, group, True)))
+    return Schemes(default, tuple(patterns))
+
+
+def _auto_round(q: Given) -> Schemes:
+    default = _int(q.bits("bits"), q.group("group_size"), not q.flag("sym", True))
+    patterns: list[tuple[str, Scheme | None]] = []
+    own = q.inner("extra_config") if q.get("extra_config") is not None else None
+    for name in own.config if own else ():
+        assert own is not None
+        one = own.inner(name)
+        bits = one.bits("bits", known=(4, 8, 16, 32)) if one.get("bits") is not None else q.bits("bits")
+        group = one.group("group_size") if "group_size" in one.config else q.group("group_size")
+        patterns.append((name, None if bits >= 16 else _int(bits, group, not one.flag("sym", True))))
+    return Schemes(default, tuple(patterns))
+
+
+def _compressed(q: Given) -> Schemes:
+    """Groups of targets: module names and regular expressions before the class Linear, which is everything else."""
+    if q.get("sparsity_config") is not None and q.inner("sparsity_config").get("format") not in (None, "dense"):
+        raise q.not_understood("sparsity_config")
+    if q.word("format") == "marlin-24":
+        raise q.not_understood("format")
+    groups = q.inner("config_groups")
+    default: Scheme | None = None
+    patterns: list[tuple[str, Scheme | None]] = []
+    for name in groups.config:
+        group = groups.inner(name)
+        if group.get("weights") is None:
+            continue  # activations or KV of an attention only
+        scheme = _weights(group.inner("weights"), weights_only=group.config.get("input_activations", "") is None)
+        for target in group.names("targets") or ["Linear"]:
+            if target == "Linear":
+                default = scheme
+            elif target.startswith("re:") or "." in target or target.islower():
+                patterns.append((target, scheme))
+            else:
+                raise group.not_understood("targets")
+    if default is None and not patterns:
+        raise q.wrong("config_groups", "at least one group with weights")
+    return Schemes(default, tuple(patterns))
+
+
+def _weights(w: Given, weights_only: bool) -> Scheme:
+    kind = w.word("type") or "int"
+    bits, group = w.bits("num_bits"), w.group("group_size")
+    if kind not in ("int", "float"):
+        raise w.wrong("type", "int or float")
+    if kind == "int":
+        return _int(bits, group, not w.flag("symmetric", True))
+    if bits == 4:
+        return NVFP4 if group == 16 else MXFP4
+    if w.word("strategy") == "block":
+        return FP8_BLOCK
+    return INT8 if weights_only else FP8
+
+
+ALGORITHMS = {
+    "FP8": FP8,
+    "FP8_PER_CHANNEL_PER_TOKEN": FP8,
+    "FP8_PB_WO": FP8_BLOCK,
+    "MXFP8": Scheme("fp8", 1 + 1 / 32),
+    "NVFP4": NVFP4,
+    "W4A16_NVFP4": NVFP4,
+    "W4A16_AWQ": _int(4, 128, True),
+    "W4A8_AWQ": _int(4, 128, True),
+    "W4A16_MXFP4": MXFP4,
+    "W4A8_MXFP4_FP8": MXFP4,
+}
+
+
+def _modelopt(q: Given) -> Schemes:
+    algorithm = (q.word("quant_algo") or "").upper()
+    if algorithm != "MIXED_PRECISION":
+        return Schemes(_algorithm(q))
+    layers = q.inner("quantized_layers")
+    return Schemes(None, tuple((name, _algorithm(layers.inner(name))) for name in layers.config))
+
+
+def _algorithm(q: Given) -> Scheme:
+    scheme = ALGORITHMS.get((q.word("quant_algo") or "").upper())
+    if scheme is None:
+        raise q.wrong("quant_algo", f"one of {', '.join(ALGORITHMS)}, MIXED_PRECISION; or {INSTEAD}")
+    group = q.group("group_size")
+    return _int(4, group, True) if scheme.name == "int4" and group else scheme
+
+
+def _bitsandbytes(q: Given) -> Schemes:
+    """A 4-bit weight has a 32-bit scale per 64, or an 8-bit one that is scaled again."""
+    if q.flag("load_in_4bit") or q.flag("_load_in_4bit"):
+        twice = q.flag("bnb_4bit_use_double_quant", True)
+        return Schemes(Scheme("int4", 0.5 + (1 if twice else 4) / 64))
+    if q.flag("load_in_8bit") or q.flag("_load_in_8bit"):
+        return Schemes(INT8)
+    raise q.wrong("load_in_4bit", "load_in_4bit or load_in_8bit true")
+
+
+TORCHAO = {
+    "int4weightonly": "int4",
+    "int8dynamicactivationint4weight": "int4",
+    "float8dynamicactivationint4weight": "int4",
+    "int8weightonly": "int8",
+    "int8dynamicactivationint8weight": "int8",
+    "float8weightonly": "int8",
+    "float8dynamicactivationfloat8weight": "fp8",
+}
+"""torchao's configurations, without underscores and the word Config -> the type that they are priced as."""
+
+
+def _torchao(q: Given) -> Schemes:
+    if q.flag("include_input_output_embeddings"):
+        raise q.not_understood("include_input_output_embeddings")
+    given = q.get("quant_type")
+    if isinstance(given, dict):
+        one = q.inner("quant_type").inner("default")
+        kind, sizes = one.word("_type"), one.inner("_data") if one.get("_data") is not None else one
+    else:
+        kind = q.word("quant_type")
+        sizes = q.inner("quant_type_kwargs") if q.get("quant_type_kwargs") is not None else q
+    name = TORCHAO.get((kind or "").replace("_", "").lower().removesuffix("config"))
+    if name is None:
+        raise q.not_understood("quant_type")
+    if name == "int4":
+        return Schemes(_int(4, sizes.group("group_size") or 128, True))
+    return Schemes(FP8 if name == "fp8" else INT8)
+
+
+QUARK = {"fp8_e4m3": FP8, "fp8_e5m2": FP8, "int8": INT8, "fp4": MXFP4, "mxfp4": MXFP4, "mx": MXFP4}
+
+
+def _quark(q: Given) -> Schemes:
+    """AMD's: one scheme for all, and schemes by wildcard."""
+    patterns: list[tuple[str, Scheme | None]] = []
+    own = q.inner("layer_quant_config") if q.get("layer_quant_config") is not None else None
+    for name in own.config if own else ():
+        assert own is not None
+        patterns.append((name if "*" in name else f"*{name}*", _quark_weight(own.inner(name))))
+    return Schemes(_quark_weight(q.inner("global_quant_config")), tuple(patterns))
+
+
+def _quark_weight(q: Given) -> Scheme | None:
+    if q.get("weight") is None:
+        return None
+    weight = q.inner("weight")
+    dtype = (weight.word("dtype") or "").lower()
+    if dtype in ("int4", "uint4"):
+        return _int(4, weight.group("group_size"), dtype == "uint4")
+    if dtype not in QUARK:
+        raise weight.wrong("dtype", f"one of {', '.join(QUARK)}, int4 or uint4; or {INSTEAD}")
+    return QUARK[dtype]
+
+
+METHODS: dict[str, Any] = {
+    "fp8": _fp8,
+    "fbgemm_fp8": _fp8,
+    "compressed-tensors": _compressed,
+    "awq": _awq,
+    "awq_marlin": _awq,
+    "gptq": _gptq,
+    "gptq_marlin": _gptq,
+    "auto-round": _auto_round,
+    "intel/auto-round": _auto_round,
+    "mxfp4": lambda _: Schemes(MXFP4, parts=("experts",)),
+    "modelopt": _modelopt,
+    "modelopt_fp4": _modelopt,
+    "bitsandbytes": _bitsandbytes,
+    "torchao": _torchao,
+    "quark": _quark,
+}
+
+
+# -- a model's parts --------------------------------------------------------------------------------------------------
+
+
+def of_checkpoint(config: Any, layers: int | Mapping[str, Sequence[int]], where: str) -> Precision:
+    """From the `quantization_config` of a config.json (or modelopt's hf_quant_config.json). layers: of the model, or
+    for every part (`precision.PARTS`) those that have it. A part's size is the mean over its layers. InputError names
+    the field that is not understood, and what says it instead."""
+    q = Given(config, where)
+    if "quantization" in q.config:
+        q = Given({"quant_method": "modelopt", **q.inner("quantization").config}, where)
+    method = q.get("quant_method") if q.get("quant_method") is not None else _unnamed(q.config)
+    if not isinstance(method, str) or method.lower() not in METHODS:
+        understood = f"understood: {', '.join(METHODS)}"
+        raise InputError(f"{where}: {FIELD}: quantization {short(method)} is not understood ({understood}); {INSTEAD}")
+    schemes: Schemes = METHODS[method.lower()](q)
+    left = [(name, None) for name in q.names(*LEFT)]
+    names = _Names([*left, *schemes.patterns], where)
+    found = {part: [names.scheme(part, layer, schemes) for layer in _layers_of(part, layers)] for part in PARTS}
+    return _precision(found, _kv(q))
+
+
+def _unnamed(config: dict[str, Any]) -> str | None:
+    return "modelopt" if "quant_algo" in config else "compressed-tensors" if "config_groups" in config else None
+
+
+def _layers_of(part: str, layers: int | Mapping[str, Sequence[int]]) -> Sequence[int]:
+    return range(layers) if isinstance(layers, int) else layers.get(part, ())
+
+
+HEAVIEST = ("experts", "mlp", "attention", "linear", "shared")
+"""Parts, the one first whose type speaks for a model."""
+
+
+def _precision(found: Mapping[str, Sequence[Scheme | None]], kv: str | None) -> Precision:
+    """Bytes by part, and what most layers of each part are in."""
+    wide = of_dtype("bf16")
+    most = {part: Counter(one.name if one else "bf16" for one in schemes) for part, schemes in found.items()}
+    types = {part: count.most_common(1)[0][0] for part, count in most.items() if count}
+    name = next((types[part] for part in HEAVIEST if types.get(part, "bf16") != "bf16"), "bf16")
+    sizes: dict[str, Any] = {
+        part: sum(one.size if one else wide.wide for one in schemes) / len(schemes) if schemes else wide.wide
+        for part, schemes in found.items()
+    }
+    others = tuple((part, kind) for part, kind in types.items() if kind != name)
+    return replace(wide, name=name, kv=kv, others=others, **sizes)
+
+
+def _kv(q: Given) -> str | None:
+    """The KV type that a checkpoint carries scales for."""
+    key = q.first("kv_cache_scheme", "kv_cache_quant_algo")
+    scheme = q.get(key)
+    if scheme is None or (isinstance(scheme, str) and scheme.lower() == "none"):
+        return None
+    eight = isinstance(scheme, dict) and scheme.get("num_bits") == 8 and scheme.get("type", "float") == "float"
+    if eight or (isinstance(scheme, str) and scheme.lower() in ("fp8", "fp8_e4m3")):
+        return "fp8"
+    raise InputError(
+        f"{q.where}: {q.field}.{key}: KV cache quantization {short(scheme)} is not understood (expected fp8)"
+    )
+
+
+# -- module names -----------------------------------------------------------------------------------------------------
+
+MODULES = {
+    "attention": ("self_attn.q_proj", "self_attn.qkv_proj", "self_attn.q_b_proj", "self_attn.o_proj", "mixer.q_proj"),
+    "linear": ("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv", "linear_attn.out_proj", "mixer.in_proj"),
+    "mlp": ("mlp.gate_proj", "mlp.gate_up_proj", "mlp.down_proj", "feed_forward.gate_proj", "mixer.up_proj"),
+    "experts": (
+        "mlp.experts.0.gate_proj",
+        "mlp.experts.0.up_proj",
+        "block_sparse_moe.experts.0.w1",
+        "feed_forward.experts.gate_up_proj",
+        "mixer.experts.0.up_proj",
+    ),
+    "shared": (
+        "mlp.shared_experts.gate_proj",
+        "mlp.shared_expert.gate_proj",
+        "feed_forward.shared_expert.gate_proj",
+        "mixer.shared_experts.up_proj",
+    ),
+}
+"""What families call the modules of a part: a pattern that matches one of them means the part."""
+_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)(?:\.|$)")
+
+
+class _Names:
+    """Patterns of module names, asked layer by layer; those that name one layer are only asked for it."""
+
+    def __init__(self, patterns: Sequence[tuple[str, Scheme | None]], where: str) -> None:
+        self.where = where
+        self.general: list[_Rule] = []
+        self.of_layer: dict[int, list[_Rule]] = {}
+        for i, (pattern, scheme) in enumerate(patterns):
+            plain = (
+                pattern.replace("language_model.", "").replace(r"language_model\.", "").replace("backbone.", "model.")
+            )
+            layer = None if plain.startswith("re:") else _LAYER.search(plain)
+            rules = self.of_layer.setdefault(int(layer[1]), []) if layer else self.general
+            rules.append(_Rule(i, self._matcher(plain), scheme))
+
+    def scheme(self, part: str, layer: int, schemes: Schemes) -> Scheme | None:
+        """What a part is in: nothing when one of its modules is left alone, else the widest of its modules' types."""
+        if part not in schemes.parts:
+            return None
+        asked = sorted([*self.general, *self.of_layer.get(layer, ())], key=lambda rule: rule.place)
+        named = [self._first(asked, f"model.layers.{layer}.{module}") for module in MODULES[part]]
+        own = [one for one in named if one is not _NOBODY]
+        if None in own:
+            return None
+        return max((one for one in own if isinstance(one, Scheme)), key=lambda s: s.size, default=schemes.default)
+
+    def _first(self, asked: Sequence[_Rule], name: str) -> Scheme | object | None:
+        return next((rule.scheme for rule in asked if rule.matches(name)), _NOBODY)
+
+    def _matcher(self, pattern: str) -> Callable[[str], Any]:
+        """A regular expression (re:), a wildcard, or whole components of the module's name."""
+        try:
+            if pattern.startswith("re:"):
+                return re.compile(pattern[3:]).match
+            if "*" in pattern:
+                loose = f"*{pattern}*" if "." in pattern else pattern
+                return re.compile(f"{fnmatch.translate(pattern)}|{fnmatch.translate(loose)}").match
+        except (re.error, OverflowError, RecursionError) as error:
+            what = f"pattern {short(pattern)} is no regular expression ({error})"
+            raise InputError(f"{self.where}: {FIELD}: {what}") from None
+        return lambda name: f".{pattern}." in f".{name}."
+
+
+class _Rule(NamedTuple):
+    place: int  #: among all patterns: the first that matches decides
+    matches: Callable[[str], Any]
+    scheme: Scheme | None
+
+
+_NOBODY = object()
+"""No pattern names a module."""
