@@ -44,6 +44,7 @@ class Precision:
     shared: float
     wide: int = 2  #: embeddings, LM head, router, norms
     kv: str | None = None  #: KV type that the checkpoint asks for
+    head: float | None = None  #: of an LM head that is quantized too; default: wide
     others: tuple[tuple[str, str], ...] = ()  #: parts whose layers are mostly in another type than `name`, and it
 
     @property

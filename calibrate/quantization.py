@@ -32,18 +32,20 @@ class Scheme(NamedTuple):
 
 
 FP8, FP8_BLOCK, MXFP4, NVFP4 = (Scheme(name, WEIGHT_BYTES[name]) for name in ("fp8", "fp8_block", "mxfp4", "nvfp4"))
-INT8 = Scheme("int8", 1)
-"""A byte a weight, computed on 16-bit units: also fp8 weights without fp8 activations."""
+INT8, NVFP4_WEIGHTS = Scheme("int8", 1), Scheme("int4", NVFP4.size)
+"""Computed on 16-bit units: also fp8, and nvfp4, weights without such activations."""
 
 
 @dataclass(frozen=True)
 class Schemes:
     """default: of every linear layer that no pattern names. patterns: module names, the first that matches decides;
-    None leaves a module in 16 bits. parts: all that is quantized at all."""
+    None leaves a module in 16 bits. parts: all that is quantized at all. head: the LM head's, where the method
+    quantizes it without naming it."""
 
     default: Scheme | None
     patterns: tuple[tuple[str, Scheme | None], ...] = ()
     parts: tuple[str, ...] = PARTS
+    head: Scheme | None = None
 
 
 class Given:
@@ -116,7 +118,11 @@ class Given:
         return found
 
 
-LEFT = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "llm_int8_skip_modules", "exclude")
+LEFT = (
+    *("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "llm_int8_skip_modules"),
+    *("exclude", "exclude_layers"),
+)
+"""Fields that list modules which stay in 16 bits, by method."""
 
 
 # -- methods ----------------------------------------------------------------------------------------------------------
@@ -142,8 +148,6 @@ def _awq(q: Given) -> Schemes:
 
 def _gptq(q: Given) -> Schemes:
     """`dynamic`: regular expressions of modules that are left (-:) or have a size of their own (+: or nothing)."""
-    if q.flag("lm_head"):
-        raise q.not_understood("lm_head")
     default = _int(q.bits("bits"), q.group("group_size"), True)
     patterns: list[tuple[str, Scheme | None]] = []
     own = q.inner("dynamic") if q.get("dynamic") is not None else None
@@ -156,7 +160,7 @@ def _gptq(q: Given) -> Schemes:
         bits = one.bits("bits") if one.get("bits") is not None else q.bits("bits")
         group = one.group("group_size") if "group_size" in one.config else q.group("group_size")
         patterns.append((f"re:{pattern.removeprefix('+:')}", _int(bits, group, True)))
-    return Schemes(default, tuple(patterns))
+    return Schemes(default, tuple(patterns), head=default if q.flag("lm_head") else None)
 
 
 def _auto_round(q: Given) -> Schemes:
@@ -205,33 +209,43 @@ def _weights(w: Given, weights_only: bool) -> Scheme:
         raise w.wrong("type", "int or float")
     if kind == "int":
         return _int(bits, group, not w.flag("symmetric", True))
+    if bits == 4 and group == 16:
+        return NVFP4_WEIGHTS if weights_only else NVFP4
     if bits == 4:
-        return NVFP4 if group == 16 else MXFP4
+        return MXFP4
     if w.word("strategy") == "block":
         return FP8_BLOCK
     return INT8 if weights_only else FP8
 
 
+AWQ = _int(4, 128, True)
 ALGORITHMS = {
     "FP8": FP8,
     "FP8_PER_CHANNEL_PER_TOKEN": FP8,
     "FP8_PB_WO": FP8_BLOCK,
     "MXFP8": Scheme("fp8", 1 + 1 / 32),
     "NVFP4": NVFP4,
-    "W4A16_NVFP4": NVFP4,
-    "W4A16_AWQ": _int(4, 128, True),
-    "W4A8_AWQ": _int(4, 128, True),
+    "W4A16_NVFP4": NVFP4_WEIGHTS,
+    "FP8_BLOCK_SCALES": FP8_BLOCK,
+    "W4A16_AWQ": AWQ,
+    "W4A8_AWQ": AWQ,
     "W4A16_MXFP4": MXFP4,
     "W4A8_MXFP4_FP8": MXFP4,
+    "W4A8_MXFP4_MXFP8": MXFP4,
 }
+UNQUANTIZED = ("UNQUANTIZED", "NONE")
 
 
 def _modelopt(q: Given) -> Schemes:
     algorithm = (q.word("quant_algo") or "").upper()
     if algorithm != "MIXED_PRECISION":
         return Schemes(_algorithm(q))
+    if q.get("quantized_layers") is None and q.get("config_groups") is not None:
+        return _compressed(q)
     layers = q.inner("quantized_layers")
-    return Schemes(None, tuple((name, _algorithm(layers.inner(name))) for name in layers.config))
+    own = {name: layers.inner(name) for name in layers.config}
+    bare = {name for name, one in own.items() if (one.word("quant_algo") or "").upper() in UNQUANTIZED}
+    return Schemes(None, tuple((name, None if name in bare else _algorithm(one)) for name, one in own.items()))
 
 
 def _algorithm(q: Given) -> Scheme:
@@ -239,7 +253,7 @@ def _algorithm(q: Given) -> Scheme:
     if scheme is None:
         raise q.wrong("quant_algo", f"one of {', '.join(ALGORITHMS)}, MIXED_PRECISION; or {INSTEAD}")
     group = q.group("group_size")
-    return _int(4, group, True) if scheme.name == "int4" and group else scheme
+    return _int(4, group, True) if scheme is AWQ and group else scheme
 
 
 def _bitsandbytes(q: Given) -> Schemes:
@@ -282,7 +296,11 @@ def _torchao(q: Given) -> Schemes:
     return Schemes(FP8 if name == "fp8" else INT8)
 
 
-QUARK = {"fp8_e4m3": FP8, "fp8_e5m2": FP8, "int8": INT8, "fp4": MXFP4, "mxfp4": MXFP4, "mx": MXFP4}
+QUARK = {
+    **dict.fromkeys(("fp8_e4m3", "fp8_e5m2"), FP8),
+    "int8": INT8,
+    **dict.fromkeys(("fp4", "fp4_e2m1", "mxfp4", "mx"), MXFP4),
+}
 
 
 def _quark(q: Given) -> Schemes:
@@ -344,7 +362,8 @@ def of_checkpoint(config: Any, layers: int | Mapping[str, Sequence[int]], where:
     left = [(name, None) for name in q.names(*LEFT)]
     names = _Names([*left, *schemes.patterns], where)
     found = {part: [names.scheme(part, layer, schemes) for layer in _layers_of(part, layers)] for part in PARTS}
-    return _precision(found, _kv(q))
+    head = names.head() or schemes.head
+    return replace(_precision(found, _kv(q)), head=head.size if head else None)
 
 
 def _unnamed(config: dict[str, Any]) -> str | None:
@@ -424,7 +443,7 @@ class _Names:
             )
             layer = None if plain.startswith("re:") else _LAYER.search(plain)
             rules = self.of_layer.setdefault(int(layer[1]), []) if layer else self.general
-            rules.append(_Rule(i, self._matcher(plain), scheme))
+            rules.append(_Rule(i, plain, self._matcher(plain), scheme))
 
     def scheme(self, part: str, layer: int, schemes: Schemes) -> Scheme | None:
         """What a part is in: nothing when one of its modules is left alone, else the widest of its modules' types."""
@@ -436,6 +455,11 @@ class _Names:
         if None in own:
             return None
         return max((one for one in own if isinstance(one, Scheme)), key=lambda s: s.size, default=schemes.default)
+
+    def head(self) -> Scheme | None:
+        """What the LM head is in, where it is named: engines leave it alone otherwise."""
+        named = (rule.scheme for rule in sorted(self.general) if rule.name.endswith("lm_head"))
+        return next(named, None)
 
     def _first(self, asked: Sequence[_Rule], name: str) -> Scheme | object | None:
         return next((rule.scheme for rule in asked if rule.matches(name)), _NOBODY)
@@ -456,6 +480,7 @@ class _Names:
 
 class _Rule(NamedTuple):
     place: int  #: among all patterns: the first that matches decides
+    name: str
     matches: Callable[[str], Any]
     scheme: Scheme | None
 

@@ -278,13 +278,33 @@ def test_exceptions_by_module() -> None:
     assert (found.type_of("mlp"), found.type_of("attention"), found.attention) == ("mxfp4", "fp8", 1)
 
 
+def test_layers_of_several_types_and_a_quantized_head() -> None:
+    """As a hybrid model is published: fp8 attention, nvfp4 weights without activations elsewhere, the LM head too."""
+    layers: dict[str, dict] = {"lm_head": {"quant_algo": "W4A16_NVFP4", "group_size": 16}}
+    for i in range(40):
+        base = f"model.language_model.layers.{i}"
+        layers[f"{base}.mlp.experts"] = {"quant_algo": "W4A16_NVFP4", "group_size": 16}
+        layers[f"{base}.mlp.shared_expert.gate_proj"] = {"quant_algo": "UNQUANTIZED"}
+        full = (i + 1) % 4 == 0
+        layers[f"{base}.self_attn.q_proj" if full else f"{base}.linear_attn.out_proj"] = {"quant_algo": "FP8"}
+    given = {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers, "exclude_modules": ["mtp*"]}
+    found = precision("qwen3.5-35b-a3b", given)
+    assert (found.name, found.experts, found.attention, found.linear, found.shared) == ("int4", 0.5625, 1, 1, 2)
+    assert (found.type_of("attention"), found.type_of("shared"), found.head) == ("fp8", "bf16", 0.5625)
+    config = json.loads((BUNDLED / "qwen3.5-35b-a3b.json").read_text())
+    model = model_from_config({**config, "quantization_config": given}, "t")
+    assert model.weights("bf16")["head"] == model.vocab * model.hidden * 0.5625
+    assert model.weights("bf16")["embedding"] == model.vocab * model.hidden * 2
+    gptq = {"quant_method": "gptq", "bits": 4, "group_size": 128, "lm_head": True}
+    assert precision("qwen3-8b", gptq).head == pytest.approx(0.5 + 2.5 / 128)
+
+
 @pytest.mark.parametrize(
     ("config", "field"),
     [
         ({"quant_method": "gguf"}, "quantization 'gguf'"),
         ({"quant_method": "hqq"}, "quantization 'hqq'"),
         ({"quant_method": "gptq", "bits": 3}, "quantization_config.bits is 3"),
-        ({"quant_method": "gptq", "bits": 4, "lm_head": True}, "quantization_config.lm_head = True"),
         ({"config_groups": {"g": {"targets": ["Embedding"], "weights": {"num_bits": 8}}}}, "config_groups.g.targets"),
         ({"config_groups": {"g": {"weights": {"num_bits": 4}}}, "format": "marlin-24"}, "quantization_config.format"),
         ({"quant_method": "modelopt", "quant_algo": "W2A16"}, "quantization_config.quant_algo is 'W2A16'"),
