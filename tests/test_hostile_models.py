@@ -296,6 +296,8 @@ def test_layers_of_several_types_and_a_quantized_head() -> None:
     assert model.weights("bf16")["head"] == model.vocab * model.hidden * 0.5625
     assert model.weights("bf16")["embedding"] == model.vocab * model.hidden * 2
     gptq = {"quant_method": "gptq", "bits": 4, "group_size": 128, "lm_head": True}
+    inside = {**gptq, "modules_in_block_to_quantize": [["mlp.gate_proj", "mlp.up_proj"], ["mlp.down_proj"]]}
+    assert (precision("qwen3-8b", inside).attention, precision("qwen3-8b", inside).mlp < 1) == (2, True)
     assert precision("qwen3-8b", gptq).head == pytest.approx(0.5 + 2.5 / 128)
 
 
@@ -383,3 +385,19 @@ def test_files_of_weights_say_what_to_give_instead(tmp_path) -> None:
         (tmp_path / name).write_bytes(b"GGUF\x03")
         with pytest.raises(InputError, match=r"a file of weights; expected the config\.json of its model"):
             resolve_model(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("half", ["attention", "ffn"])
+def test_a_wrong_value_in_a_block_of_a_thinned_out_model_is_one_line(half: str) -> None:
+    config = config_of("llama-3.3-nemotron-super-49b")
+    at = next(i for i, block in enumerate(config["block_configs"]) if not block[half]["no_op"])
+    block = config["block_configs"][at]
+    for field in block[half]:
+        for value in WRONG:
+            blocks = list(config["block_configs"])
+            blocks[at] = {**block, half: {**block[half], field: value}}
+            line = line_of({**config, "block_configs": blocks})
+            fine = type(value) is bool if field == "no_op" else value == block[half][field]
+            fine = fine or (field == "ffn_mult" and type(value) in (int, float) and 0 < value < 1000)
+            assert line is None or f"block_configs[{at}]" in line, line
+            assert fine or line is not None or not value, f"{field} = {value!r:.40} is read"

@@ -163,7 +163,8 @@ FAMILIES = {
     "mistral": (32, 8, 128, {"sliding_window": 4096, "max_position_embeddings": 32768}, 131_072, 32),  # Mistral-7B-v0.1
     "qwen2": (28, 4, 128, OFF, 57_344, 0),  # Qwen2.5-7B
     **dict.fromkeys(  # Qwen2.5-VL-7B, whose files keep the decoder's fields at the top or one level down
-        ("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"), (28, 4, 128, OFF, 57_344, 0)
+        ("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text", "qwen2_5_omni_text"),
+        (28, 4, 128, OFF, 57_344, 0),
     ),
     "qwen3": (36, 8, 128, OFF, 147_456, 0),  # Qwen3-8B
     "qwen3_vl_text": (36, 8, 128, {}, 147_456, 0),  # Qwen3-VL-8B
@@ -183,6 +184,7 @@ FAMILIES = {
         0,
     ),  # Qwen1.5-MoE-A2.7B
     "qwen3_moe": (48, 4, 128, {"num_experts": 128, **WIDTH}, 98_304, 0),  # Qwen3-30B-A3B
+    "qwen3_omni_moe_text": (48, 4, 128, {"num_experts": 128, **WIDTH}, 98_304, 0),  # Qwen3-Omni-30B-A3B
     "qwen3_vl_moe_text": (48, 4, 128, {"num_experts": 128, **WIDTH}, 98_304, 0),  # Qwen3-VL-30B-A3B
     "gpt_oss": (24, 8, 64, {"num_local_experts": 32, **BY_NAME}, 49_152, 12),  # gpt-oss-20b
     "deepseek_v2": (60, 128, 192, {**DEEPSEEK_V3, "n_routed_experts": 160}, 69_120, 0),
