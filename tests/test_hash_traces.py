@@ -254,6 +254,10 @@ def test_who_waits_for_an_empty_request_waits_for_what_it_waited_for(tmp_path: P
             (agent("a", 0, [1], ("b",)), agent("b", 1, [2], ("a",))),
             "FILE, row 1: wait_for = ['b'], expected requests that do not wait for each other in a circle",
         ),
+        (
+            (agent("a", 0, [1]), agent("a", 1, [2]), agent("b", 2, [3], ("a",))),
+            "FILE, row 2: request_id = 'a', expected another than that of row 1",
+        ),
         ((agent("a", 0, [1], ("a",)),), "FILE, row 1: wait_for = 'a', expected other requests than itself"),
         ((agent("a", 0, [1], request_id=None, wait_for=["b"]),), "FILE, row 1: request_id = None, expected a name"),
         ((agent("a", 0, [1], wait_for="b"),), "FILE, row 1: wait_for = 'b', expected a list of request ids"),

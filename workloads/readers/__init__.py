@@ -17,12 +17,27 @@ from typing import Any
 
 from workloads.columns import Workload
 from workloads.errors import InputError
-from workloads.readers import azure, bailian, burstgpt, mooncake, servegen, splitwise, token_ids, tracelab, vidur, weka
+from workloads.readers import (
+    agent_summary,
+    azure,
+    bailian,
+    burstgpt,
+    dynamo,
+    mooncake,
+    servegen,
+    splitwise,
+    token_ids,
+    tracelab,
+    vidur,
+    weka,
+)
 from workloads.readers.head import Head
 
 FORMATS = {
     "mooncake": mooncake,
     "bailian": bailian,
+    "dynamo": dynamo,
+    "agent-summary": agent_summary,
     "servegen": servegen,
     "weka": weka,
     "tracelab": tracelab,

@@ -15,7 +15,6 @@ header row with the block size (Dynamo's agentic rows, both versions). What else
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,21 +23,17 @@ import numpy as np
 
 from workloads.columns import PrefixTree, Workload
 from workloads.errors import InputError
-from workloads.limits import MAX_SECONDS, WITHIN
 from workloads.prefix_tree import from_block_ids
 from workloads.readers import turns as turns_of
+from workloads.readers.agentic import DELAY, MS, Dependencies, first
 from workloads.readers.common import NO_IDENTITY, Rows, note_ties
 from workloads.readers.coverage import covered
 from workloads.readers.hash_ids import HashIds, fail_on_ids
 from workloads.readers.head import Head
-from workloads.readers.units import PER_SECOND
-from workloads.readers.values import number
-from workloads.readers.waits import Wait, Waits
 
 INPUT = ("input_length", "input_tokens")
 OUTPUT = ("output_length", "output_tokens")
 TIME = ("timestamp", "created_time", "not_before_ms")
-DELAY = ("delay", "delay_ms")
 TEXT = ("text_input", "messages", "payload")
 READ = {
     *(*INPUT, *OUTPUT, *TIME, *DELAY, "hash_ids", "session_id", "play_id", "request_id", "context_mode"),
@@ -49,7 +44,6 @@ STRUCTURE = {"branches", "prefix_reset", "tool_events", "request_kind", "type", 
 """Fields that repeat, or describe, what others decide."""
 HEADER = "dynamo.agentic_mooncake"
 BLOCK_TOKENS = 512
-MS = 1000
 NOMINAL_TOKEN_S = 0.02
 """About what an answer's token takes: tells which of several requests ends last, nothing else."""
 
@@ -90,14 +84,16 @@ class _Read:
     sessions: list[Any] = field(default_factory=list)
     plays: list[Any] = field(default_factory=list)
     ids: HashIds = field(default_factory=HashIds)
-    waits: Waits = field(default_factory=Waits)
+    needs: Dependencies = field(init=False)  #: who waits for whom
     modes: set[str] = field(default_factory=set)
     plain: set[tuple[str, ...]] = field(default_factory=set)  #: fields of rows that hold nothing but what `PLAIN` names
     seen: set[tuple[str, ...]] = field(default_factory=set)
     others: dict[str, None] = field(default_factory=dict)  #: names of fields that are not used, in order
     header: dict[str, Any] | None = None
     time_name: str = ""  #: what the file calls a request's time
-    floors: int = 0  #: requests that wait for others and may not begin before a time either
+
+    def __post_init__(self) -> None:
+        self.needs = Dependencies(self.rows)
 
     # ---- rows ----
 
@@ -114,20 +110,20 @@ class _Read:
         if "schema" in record and record["schema"] == HEADER:
             self._head(record)
             return
-        name, waits = self._waits(record)
+        name, waits = self.needs.of(record)
         output = self._need(record, OUTPUT)
         if rows.is_zero(output):
             rows.skip("zero output")
-            self.waits.skip(name, waits)
+            self.needs.graph.skip(name, waits)
             return
         self.inputs.append(self._need(record, INPUT))
         rows.keep()
-        self.waits.add(name, waits)
+        self.needs.graph.add(name, waits)
         self.outputs.append(output)
-        self.times.append(_first(record, TIME))
+        self.times.append(first(record, TIME))
         if self.times[-1] is not None and not self.time_name:
             self.time_name = next(name for name in TIME if record.get(name) is not None)
-        self.delays.append(None if waits or _first(record, DELAY) is None else self._seconds(record, DELAY))
+        self.delays.append(None if waits or first(record, DELAY) is None else self.needs.seconds(record, DELAY))
         self.sessions.append(record.get("session_id"))
         self.plays.append(record.get("play_id"))
         self._mode(record.get("context_mode"))
@@ -140,7 +136,7 @@ class _Read:
             self.rows.skip("zero output")
             return
         self.rows.keep()
-        self.waits.add(None, ())
+        self.needs.graph.add(None, ())
         for column, value in (
             (self.inputs, record["input_length"]),
             (self.outputs, output),
@@ -169,7 +165,7 @@ class _Read:
         if scope not in ("local", "global"):
             rows.fail("hash_id_scope", scope, "local or global")
         self.header = record
-        self.waits.field_name = "dependencies"
+        self.needs.graph.field_name = "dependencies"
         rows.skip("header")
 
     def _need(self, record: dict[str, Any], names: tuple[str, ...]) -> Any:
@@ -188,58 +184,6 @@ class _Read:
         if mode not in known:
             self.rows.fail("context_mode", mode, f"one of {', '.join(known)}")
         self.modes.add(known[mode])
-
-    # ---- who waits for whom ----
-
-    def _waits(self, record: dict[str, Any]) -> tuple[str | None, list[Wait]]:
-        """(the request's name, what it waits for)."""
-        name, rows = record.get("request_id"), self.rows
-        if name is not None and type(name) is not str and type(name) is not int:
-            rows.fail("request_id", name, "text or a whole number")
-        name = None if name is None else str(name)
-        if record.get("dependencies"):
-            waits = self._dependencies(record["dependencies"])
-        elif record.get("wait_for"):
-            names = self._list("wait_for", record["wait_for"])
-            delay_s = self._seconds(record, DELAY) + self._seconds(record, ("tool_wait_ms",))
-            waits = [Wait(str(other), delay_s) for other in names]
-        else:
-            return name, []
-        if name is None:
-            rows.fail("request_id", name, f"a name: the row has {self.waits.field_name}")
-        if any(wait.name == name for wait in waits):
-            rows.fail(self.waits.field_name, name, "other requests than itself")
-        self.floors += record.get("not_before_ms") is not None
-        return name, waits
-
-    def _dependencies(self, listed: Any) -> list[Wait]:
-        waits = []
-        for one in self._list("dependencies", listed):
-            if type(one) is not dict or one.get("trigger") not in ("completion", "dispatch"):
-                self.rows.fail("dependencies", one, "request_id, delay_ms and a trigger, completion or dispatch")
-            name = self._list("dependencies", [one.get("request_id")])[0]
-            waits.append(Wait(str(name), self._seconds(one, ("delay_ms",)), one["trigger"] == "dispatch"))
-        return waits
-
-    def _list(self, name: str, listed: Any) -> list[Any]:
-        if type(listed) is not list or any(type(one) not in (str, int, dict) for one in listed):
-            self.rows.fail(name, listed, "a list of request ids")
-        return listed
-
-    def _seconds(self, record: dict[str, Any], names: tuple[str, ...]) -> float:
-        value = _first(record, names)
-        if value is None:
-            return 0.0
-        name = next(n for n in names if record.get(n) is not None)
-        seconds = number(value) / self._per_second(name)
-        if not 0 <= seconds <= MAX_SECONDS:
-            self.rows.fail(name, value, WITHIN if seconds > 0 else "a finite number of at least 0")
-        return seconds
-
-    def _per_second(self, name: str) -> int:
-        """Ticks of a second in a field's values."""
-        own = name.endswith("_ms") or not self.rows.timestamp_unit
-        return MS if own else PER_SECOND[self.rows.timestamp_unit]
 
     # ---- columns ----
 
@@ -304,7 +248,7 @@ class _Read:
             key = (type(name), i if name is None else name, type(play), play)
             s = session[i] = number.setdefault(key, len(number))
             before, count = last.get(s, (-1, -1))
-            if not self.waits.waits[i] and (self.delays[i] is not None or self.times[i] is None):
+            if not self.needs.graph.waits[i] and (self.delays[i] is not None or self.times[i] is None):
                 followers[i] = before
                 early += before < 0 and bool(self.delays[i])
             turn[i] = count + 1
@@ -319,7 +263,7 @@ class _Read:
         """(arrival_s, NaN where another request decides; after; delay_s; the order in which rows become requests)."""
         rows, n = self.rows, len(followers)
         follows = followers >= 0
-        waiting = np.array([bool(w) for w in self.waits.waits], bool)
+        waiting = np.array([bool(w) for w in self.needs.graph.waits], bool)
         clocked = np.flatnonzero(~follows & ~(waiting & np.array([t is None for t in self.times], bool)))
         start_s = np.full(n, np.nan)
         if all(self.times[i] is None for i in clocked):
@@ -336,11 +280,12 @@ class _Read:
                 " session's row before them"
             )
         if waiting.any():
-            order, waits_after, waits_s, start_s = self.waits.resolved(rows, start_s, output * NOMINAL_TOKEN_S)
+            order, waits_after, waits_s, start_s = self.needs.graph.resolved(rows, start_s, output * NOMINAL_TOKEN_S)
             after = np.where(waiting, waits_after, after)
             delay_s = np.where(waiting, waits_s, delay_s)
             rows.note(
-                f"{self.waits.field_name}: {int((after >= 0).sum())} requests are released by the completion of another"
+                f"{self.needs.graph.field_name}: {int((after >= 0).sum())} requests are released by the completion of"
+                " another"
             )
         arrival_s = np.where(after >= 0, np.nan, start_s)
         if np.isfinite(arrival_s).any():
@@ -381,19 +326,15 @@ class _Read:
             rows.note(NO_IDENTITY.replace("this format", "this file (without hash_ids)"))
         elif not blocks.all() and whole:
             rows.note(f"hash_ids: {int((blocks == 0).sum())} rows have none and share nothing")
-        if self.floors:
+        if self.needs.floors:
             rows.note(
-                f"not_before_ms: {self.floors} requests that wait for others have one, which is not held against them"
+                f"not_before_ms: {self.needs.floors} requests that wait for others have one, which is not held against"
+                " them"
             )
         unused = [name for name in self.others if name not in STRUCTURE]
         if unused:
             more = f" and {len(unused) - 12} more" if len(unused) > 12 else ""
             rows.note(f"fields that are not used: {', '.join(map(_shown, unused[:12]))}{more}")
-
-
-def _first(record: dict[str, Any], names: Sequence[str]) -> Any:
-    """The value under the first of these names that the row has, null counting as none."""
-    return next((record[name] for name in names if record.get(name) is not None), None)
 
 
 def _renumbered(after: np.ndarray, order: np.ndarray) -> np.ndarray:

@@ -55,7 +55,7 @@ class Waits:
 
         start_s, took_s: float64 [n], recorded start (NaN unknown) and about how long it took; they decide which of
         several ends last. InputError for a name that is not in the file and for requests that wait for each other."""
-        place = {name: i for i, name in enumerate(self.names) if name is not None}
+        place = self._distinct(rows) if any(self.waits) else {}
         needs = [self._places(rows, i, place) for i in range(len(self.names))]
         order = self._order(rows, needs)
         n = len(needs)
@@ -77,6 +77,15 @@ class Waits:
                 " one that ends last as recorded"
             )
         return np.array(order, np.int64), after, delay_s, begins_s
+
+    def _distinct(self, rows: Rows) -> dict[str, int]:
+        """The place of each name; InputError for one that two requests have."""
+        place: dict[str, int] = {}
+        for i, name in enumerate(self.names):
+            if name is not None and place.setdefault(name, i) != i:
+                other = rows.number[place[name]]
+                rows.fail("request_id", name, f"another than that of row {other}", rows.number[i])
+        return place
 
     def _places(self, rows: Rows, at: int, place: dict[str, int]) -> list[tuple[int, float, bool]]:
         """(place, delay, until it is sent) of all that request `at` waits for, through those that were skipped."""
