@@ -15,7 +15,7 @@ from typing import Any
 from workloads.limits import MAX_SECONDS, WITHIN
 from workloads.readers.common import Rows
 from workloads.readers.units import PER_SECOND
-from workloads.readers.values import number
+from workloads.readers.values import as_float, number
 from workloads.readers.waits import Wait, Waits
 
 DELAY = ("delay", "delay_ms")
@@ -78,7 +78,7 @@ class Dependencies:
             return 0.0
         name = next(n for n in names if record.get(n) is not None)
         own = name.endswith("_ms") or not self.rows.timestamp_unit
-        seconds = number(value) / (MS if own else PER_SECOND[self.rows.timestamp_unit])
+        seconds = as_float(number(value)) / (MS if own else PER_SECOND[self.rows.timestamp_unit])
         if not 0 <= seconds <= MAX_SECONDS:
             self.rows.fail(name, value, WITHIN if seconds > 0 else "a finite number of at least 0")
         return seconds

@@ -34,6 +34,7 @@ from workloads.readers.waits import Wait, Waits
 SCHEMA = "dynamo.request.trace.v1"
 NO_REQUESTS = ("tool_start", "tool_end", "tool_error", "request_payload")
 MS = 1000
+LATEST_MS = 10**15  #: since 1970, 30,000 years on
 
 
 def looks_like(head: Head) -> str | None:
@@ -125,7 +126,7 @@ class _Read:
         at = event.get("event_time_unix_ms")
         for holder, name in ((request, "request_received_ms"), (event, "event_time_unix_ms")):
             value = holder.get(name)
-            if value is not None and (type(value) is not int or value < 0):
+            if value is not None and (type(value) is not int or not 0 <= value < LATEST_MS):
                 self.rows.fail(name, value, "whole milliseconds")
         if took is not None and not 0 <= number(took) < 1e12:
             self.rows.fail("total_time_ms", took, "milliseconds, a number of at least 0")

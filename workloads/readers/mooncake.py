@@ -23,6 +23,7 @@ import numpy as np
 
 from workloads.columns import PrefixTree, Workload
 from workloads.errors import InputError
+from workloads.limits import MAX_TOKENS
 from workloads.prefix_tree import from_block_ids
 from workloads.readers import turns as turns_of
 from workloads.readers.agentic import DELAY, MS, Dependencies, first
@@ -160,8 +161,8 @@ class _Read:
             rows.fail("schema", record["schema"], "a request: only a file's first row is a header")
         if record.get("version") != 2:
             rows.fail("version", record.get("version"), "2")
-        if type(size) is not int or size < 1:
-            rows.fail("block_size", size, "a whole number of at least 1")
+        if type(size) is not int or not 1 <= size <= MAX_TOKENS:
+            rows.fail("block_size", size, f"a whole number from 1 to {MAX_TOKENS}")
         if scope not in ("local", "global"):
             rows.fail("hash_id_scope", scope, "local or global")
         self.header = record
