@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -343,6 +344,15 @@ def test_global_ids_are_one_text_in_all_sessions(tmp_path: Path, text: bool) -> 
     lines = tmp_path / "w.jsonl"
     lines.write_text("".join(json.dumps(document) + "\n" for document in documents))
     assert infinite_cache(read(lines), 64).hit_tokens.tolist() == hit.tolist(), "one session a line"
+    packed = tmp_path / "w.jsonl.gz"
+    packed.write_bytes(gzip.compress(lines.read_bytes()))
+    assert infinite_cache(read(packed), 64).hit_tokens.tolist() == hit.tolist()
+    array = tmp_path / "w.json"
+    array.write_text(json.dumps(documents, indent=1))
+    assert infinite_cache(read(array), 64).hit_tokens.tolist() == hit.tolist()
+    alone = tmp_path / "s.json.gz"
+    alone.write_bytes(gzip.compress(json.dumps(documents[0], indent=1).encode()))
+    assert len(read(alone)) == 1
 
 
 def test_local_and_global_sessions_in_one_folder(tmp_path: Path) -> None:
