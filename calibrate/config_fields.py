@@ -210,6 +210,8 @@ def refuse_unknown(read: Reader, understood: Collection[str], mixtures: Collecti
     """InputError for a family that is not understood, or a field that is not understood in it. mixtures: the families
     whose experts are read."""
     config, where = read.config, read.where
+    if "model_type" not in config and {"dim", "n_layers"} <= config.keys():
+        raise InputError(f"{where}: Mistral's own params.json; expected the Hugging Face config.json of the model")
     if not isinstance(config.get("model_type"), str) or read.kind not in understood:
         kind = short(config.get("model_type"))
         raise InputError(f"{where}: model_type {kind} is not understood (understood: {', '.join(understood)})")

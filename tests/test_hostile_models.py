@@ -380,6 +380,10 @@ def test_a_type_of_weights_that_nobody_serves_is_refused(dtype: object) -> None:
     assert line_of({**config_of("qwen3-8b"), "torch_dtype": "torch.float16"}) is None
 
 
+def test_another_file_of_a_model_says_what_it_is() -> None:
+    assert "Mistral's own params.json" in (line_of({"dim": 4096, "n_layers": 32, "n_heads": 32}) or "")
+
+
 def test_files_of_weights_say_what_to_give_instead(tmp_path) -> None:
     for name in ("m.gguf", "model.safetensors"):
         (tmp_path / name).write_bytes(b"GGUF\x03")
