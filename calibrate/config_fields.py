@@ -215,6 +215,11 @@ def refuse_unknown(read: Reader, understood: Collection[str], mixtures: Collecti
     if not isinstance(config.get("model_type"), str) or read.kind not in understood:
         kind = short(config.get("model_type"))
         raise InputError(f"{where}: model_type {kind} is not understood (understood: {', '.join(understood)})")
+    if isinstance(config.get("quantization"), dict) and config.get("quantization_config") is None:
+        raise InputError(
+            f"{where}: field quantization is MLX's, which no engine here serves; expected a quantization_config, or a"
+            " copy of the file without it, with model.dtype and hardware.weights_gib"
+        )
     in_experts = ((key, ("experts", tuple(mixtures))) for key in EXPERTS)
     for key, (what, families) in (*MEANINGS.items(), *in_experts):
         value = config.get(key)

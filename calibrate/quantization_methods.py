@@ -175,6 +175,11 @@ def _inside(q: Given) -> list[str]:
 
 
 def _auto_round(q: Given) -> Schemes:
+    kind = q.word("data_type") or "int"
+    if kind != "int":
+        if q.bits("bits") != 4 or not kind.startswith(("mx_fp", "mxfp", "nv_fp", "nvfp")):
+            raise q.not_understood("data_type")
+        return Schemes(MXFP4 if kind.startswith("mx") else NVFP4)
     default = _int(q.bits("bits"), q.group("group_size"), not q.flag("sym", True))
     patterns: list[tuple[str, Scheme | None]] = []
     own = q.inner("extra_config") if q.get("extra_config") is not None else None

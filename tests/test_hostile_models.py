@@ -210,6 +210,7 @@ ACTIVATIONS = {"num_bits": 8, "type": "float", "dynamic": True}
         ({"quant_method": "gptq", "bits": 8, "group_size": 32, "dynamic": {"-:.*self_attn.*": {}}}, "int8", 1 + 3 / 32),
         ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": False}, "int4", INT4_128),
         ({"quant_method": "auto-round", "bits": 4, "group_size": 128, "sym": True}, "int4", INT4_128),
+        ({"quant_method": "auto-round", "bits": 4, "group_size": 32, "data_type": "mx_fp4"}, "mxfp4", 0.53125),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8", 1),
         (
             {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": False},
@@ -380,7 +381,22 @@ def test_a_type_of_weights_that_nobody_serves_is_refused(dtype: object) -> None:
     assert line_of({**config_of("qwen3-8b"), "torch_dtype": "torch.float16"}) is None
 
 
+def test_a_quantization_beside_the_config_counts(tmp_path) -> None:
+    config = json.loads((BUNDLED / "qwen3-8b.json").read_text())
+    for name, given, size in (
+        ("quantize_config.json", {"bits": 4, "group_size": 128, "desc_act": True}, 0.5 + 2.5 / 128),
+        ("quant_config.json", {"w_bit": 4, "q_group_size": 64, "zero_point": True, "version": "GEMM"}, 0.5 + 2.5 / 64),
+    ):
+        folder = tmp_path / name.split(".")[0]
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(config))
+        (folder / name).write_text(json.dumps(given))
+        assert resolve_model(str(folder)).quantization.mlp == pytest.approx(size)
+
+
 def test_another_file_of_a_model_says_what_it_is() -> None:
+    mlx = {**config_of("qwen3-8b"), "quantization": {"group_size": 64, "bits": 4}}
+    assert "field quantization is MLX's" in (line_of(mlx) or "")
     assert "Mistral's own params.json" in (line_of({"dim": 4096, "n_layers": 32, "n_heads": 32}) or "")
 
 
