@@ -147,7 +147,8 @@ def known_as(model: ModelSpec) -> str:
 
 
 def load_model(path: Path) -> ModelSpec:
-    """ModelSpec from a Hugging Face config.json; the quantization may stand in a file beside it (`BESIDE`). InputError names the file and the field that is missing or not understood."""
+    """ModelSpec from a Hugging Face config.json; the quantization may stand in a file beside it (`BESIDE`). InputError
+    names the file and the field that is missing or not understood."""
     config = _config(path)
     for name, own in BESIDE.items() if path.name == "config.json" and "quantization_config" not in config else ():
         if (beside := path.with_name(name)).is_file():
