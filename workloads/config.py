@@ -161,4 +161,13 @@ class WorkloadConfig:
     )
     think_scale: float = key(1.0, "factor on think times, for think = scaled", from_0(FASTEST))
     share_tools: bool = key(False, "Weka: sessions of one model share their tool and system tokens")
+    block_tokens: int | None = key(
+        None, "traces of block ids: tokens that an id stands for; default: the format's own (512, or 16)", COUNT
+    )
+    turns: str | None = key(
+        None,
+        "Mooncake sessions: a row's input is the whole prompt, or (delta) what is new in the turn; default: as the rows"
+        " say, or asked for where they can mean either",
+        choices=("whole", "delta"),
+    )
     surge: tuple[Surge, ...] = key((), "made from [[shock]] tables of load: set those instead")

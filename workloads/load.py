@@ -172,6 +172,11 @@ def _options(config: WorkloadConfig, format: str, seed: int) -> dict[str, Any]:
     for key, instead in (
         ("folder", "none: only ServeGen archives have folders of clients"),
         ("columns", f"none: the format {format} knows its columns; format = 'table' reads any"),
+        (
+            "block_tokens",
+            "none: only a trace whose rows have block ids of one size takes it (mooncake, bailian, table)",
+        ),
+        ("turns", "none: only Mooncake rows are written both ways"),
         ("timestamp_unit", f"none: the format {format} has times of one unit only"),
     ):
         if getattr(config, key) and key not in known:
@@ -182,6 +187,8 @@ def _options(config: WorkloadConfig, format: str, seed: int) -> dict[str, Any]:
         "timestamp_unit": config.timestamp_unit or "",
         "rate": config.rate,
         "folder": config.folder,
+        "block_tokens": config.block_tokens,
+        "turns": config.turns,
         "start_s": config.start_s,
         "end_s": config.end_s,
         "seed": seed,

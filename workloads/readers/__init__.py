@@ -18,9 +18,11 @@ from typing import Any
 from workloads.columns import Workload
 from workloads.errors import InputError
 from workloads.readers import (
+    agent_summary,
     azure,
     bailian,
     burstgpt,
+    dynamo,
     mapped,
     mooncake,
     servegen,
@@ -36,6 +38,8 @@ from workloads.readers.refusal import refusal
 FORMATS = {
     "mooncake": mooncake,
     "bailian": bailian,
+    "dynamo": dynamo,
+    "agent-summary": agent_summary,
     "servegen": servegen,
     "weka": weka,
     "tracelab": tracelab,
