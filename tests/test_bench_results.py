@@ -284,6 +284,9 @@ def record(start_ns: int, phase: str = "profiling", **changed: Any) -> dict[str,
             "request_latency": {"value": 1.0, "unit": "sec"},
             "time_to_first_token": {"value": 50.0, "unit": "ms"},
             "inter_token_latency": {"value": 9500.0, "unit": "us"},
+            "inter_chunk_latency": {"value": [9.0, 10.0], "unit": "ms"},
+            "usage_prompt_tokens": {"value": 510, "unit": "tokens"},
+            "usage_prompt_cache_read_tokens": {"value": 255, "unit": "tokens"},
             "input_sequence_length": {"value": 500, "unit": "tokens"},
             "output_sequence_length": {"value": 101, "unit": "tokens"},
         },
@@ -306,7 +309,10 @@ def test_aiperf_records(tmp_path: Path) -> None:
     assert workload.output_tokens.tolist() == [101, 101]
     assert workload.column("session_id").tolist() == [0, 0]
     assert "(it failed: 1, it was of the warm-up: 1)" in workload.notes[1]
+    assert "the server counted 1,020 prompt tokens where the benchmark counted 1,000" in lines(path)
+    assert "the provider served 510 of 1,020 prompt tokens (50.0%) from its cache" in lines(path)
     found = truth(path)
+    assert same(found.itl_s, [0.009, 0.01] * 2)
     assert same(found.ttft_s, [0.05] * 2)
     assert same(found.tpot_s, [0.0095] * 2)
     assert same(found.e2e_s, [1.0] * 2)
@@ -324,7 +330,15 @@ def test_aiperf_aggregates_name_the_file_with_rows(tmp_path: Path) -> None:
         indent=2,
     )
     assert "the requests are in profile_export.jsonl" in complaint(path)
+    (tmp_path / "profile_export_aiperf.csv").write_text("Metric,avg,min,max\nTime to First Token (ms),55.71,51,62\n")
+    assert "the requests are in profile_export.jsonl" in complaint(tmp_path / "profile_export_aiperf.csv")
     assert truth(path).summary["p99_e2el_ms"] == 2000.0
+
+
+def test_a_long_configuration_before_the_benchmarks(tmp_path: Path) -> None:
+    """A real file's benchmarks begin beyond what sniffing sees."""
+    document = {"metadata": {"guidellm_version": "0.8.1"}, "config": {"x": "y" * 100_000}, "benchmarks": [NEW]}
+    assert read(saved(tmp_path / "b.json", document)).prompt_tokens.tolist() == [300]
 
 
 def test_inputs_of_aiperf_have_no_counts(tmp_path: Path) -> None:

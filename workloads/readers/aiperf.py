@@ -5,7 +5,7 @@ ones are skipped. `x_correlation_id` groups the turns of a conversation; times (
 since 1970. Beside it, profile_export_aiperf.json holds aggregates only (as genai-perf's do) and inputs.json texts
 without counts: neither is a trace, and both are answered with the name of the file that is one.
 
-Held against the source of aiperf 0.13.0.
+Held against the source of aiperf 0.13.0, and files that it wrote against a local mock server.
 
     >>> from workloads.readers import aiperf
     >>> workload = aiperf.read("artifacts/profile_export.jsonl")
@@ -22,7 +22,7 @@ from workloads.readers.head import Head
 from workloads.readers.units import PER_SECOND
 from workloads.readers.values import number
 
-UNITS = PER_SECOND | {"sec": 1, "seconds": 1}
+UNITS: dict[Any, float] = {**PER_SECOND, "sec": 1, "seconds": 1}
 AGGREGATES = {"time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2el"}
 """What aiperf's aggregates are by vLLM's names; its inter-token latency is a request's mean, which vLLM calls TPOT."""
 STATISTICS = {"avg": "mean", "p50": "median", "std": "std", "p90": "p90", "p95": "p95", "p99": "p99"}
@@ -33,6 +33,10 @@ def _recognised(head: Head) -> str | None:
         return "its rows have metadata.request_start_ns beside metrics"
     if {"request_throughput", "request_latency"} <= head.keys:
         return "its object has request_throughput and request_latency"
+    if {"service_kind", "experiments"} <= head.keys:
+        return "its object has service_kind and experiments, as genai-perf's"
+    if {"Metric", "avg"} <= head.keys:
+        return "its header has Metric and avg"
     if {"session_id", "payloads"} <= names_in(head, "data"):
         return "its object has sessions of payloads"
     return None
@@ -41,7 +45,8 @@ def _recognised(head: Head) -> str | None:
 def _records(rows: Rows) -> Iterator[Record]:
     for record in rows.records():
         if "metrics" not in record:
-            what = "texts of requests without token counts" if "data" in record else "aggregates of a run"
+            has_texts = "data" in record or "experiments" in record
+            what = "texts of requests without token counts" if has_texts else "aggregates of a run"
             raise NoRequestsError(
                 f"{rows.path}: {what}, which are no trace; the requests are in profile_export.jsonl, which aiperf"
                 " writes beside it (--export-level records)"
@@ -55,7 +60,11 @@ def _value(record: Record, *names: str) -> Any:
 
 
 def _seconds(record: Record, name: str) -> Any:
-    return scaled(_value(record, name), UNITS.get(at(record, f"metrics.{name}.unit"), 1000))
+    return scaled(_value(record, name), _per_second(record, name))
+
+
+def _per_second(record: Record, name: str) -> float:
+    return UNITS.get(at(record, f"metrics.{name}.unit"), 1000)
 
 
 def _call(record: Record) -> Call | str:
@@ -71,14 +80,17 @@ def _call(record: Record) -> Call | str:
         at(record, "metadata.request_start_ns"),
         session=at(record, "metadata.x_correlation_id"),
         cached=_value(record, "usage_prompt_cache_read_tokens"),
+        counted=_value(record, "usage_prompt_tokens"),
     )
 
 
 def _timing(record: Record) -> Timing:
+    gaps, per_second = _value(record, "inter_chunk_latency"), _per_second(record, "inter_chunk_latency")
     return Timing(
         _seconds(record, "time_to_first_token"),
         _seconds(record, "request_latency"),
         _seconds(record, "inter_token_latency"),
+        [scaled(gap, per_second) for gap in gaps] if type(gaps) is list else (),
     )
 
 

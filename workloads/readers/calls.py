@@ -25,7 +25,7 @@ from workloads.readers.common import NO_IDENTITY, Rows, classes, note_ties, noth
 from workloads.readers.head import Head
 from workloads.readers.lengths import numbered
 from workloads.readers.units import PER_SECOND, wall_clock_ns
-from workloads.readers.values import NOT_JSON, number
+from workloads.readers.values import NOT_JSON, as_float, number
 
 Record = dict[str, Any]
 _NAME = re.compile(rb'"(\w+)"\s*:')
@@ -48,6 +48,7 @@ class Call(NamedTuple):
     group: Any = ""  #: its class: a model, a strategy
     session: Any = ""
     cached: Any = None  #: prompt tokens that the server said came from its cache
+    counted: Any = None  #: prompt tokens as the server counted them, where `prompt` is the client's count
     more: Any = None  #: what else the format's own reader needs
 
 
@@ -145,11 +146,12 @@ class CallLog:
         rows, n = walk.rows, len(walk)
         prompt, output = self.tokens(walk)
         arrival_s = self.clock(walk)
-        for line in (*self.notes, *_cache_note(walk, prompt), NO_IDENTITY):
+        for line in (*self.notes, *_server_notes(walk, prompt), NO_IDENTITY):
             rows.note(line)
         class_id, class_names = classes(walk.column("group"), rows, self.groups)
         sessions = [str(name or "") for name in walk.column("session")]
-        if any(sessions):
+        grouped = len(set(filter(None, sessions))) < sum(map(bool, sessions))
+        if grouped:
             rows.note(f"{self.names.session} groups requests here; when they arrive stays as recorded")
         notes = rows.report(n)
         tree, leaf = nothing_shared(n)
@@ -162,7 +164,7 @@ class CallLog:
             class_id=class_id,
             class_names=class_names,
             class_slo=("",) * len(class_names),
-            session_id=numbered(sessions) if any(sessions) else None,
+            session_id=numbered(sessions) if grouped else None,
             prefix_identity=False,
             source=rows.source(),
             notes=notes,
@@ -201,18 +203,30 @@ def _unanswered(call: Call) -> str:
     return ""
 
 
-def _cache_note(walk: Walk, prompt: np.ndarray) -> list[str]:
-    """One line on what the server said it took from its cache; none where it said nothing."""
-    said = [number(value) for value in walk.column("cached")]
-    cached = np.array([value if value >= 0 else 0 for value in said], np.float64)
-    known = np.array([value >= 0 for value in said], bool)
-    if not cached.any():
-        return []
-    served, of = int(cached.sum()), int(prompt[known].sum())
-    return [
-        f"the provider served {served:,} of {of:,} prompt tokens ({served / of:.1%}) from its cache; which text they"
-        " were is not recorded, so none of it is shared here"
-    ]
+def _server_notes(walk: Walk, prompt: np.ndarray) -> list[str]:
+    """What the server said beside the client's counts: how many prompt tokens there were, and came from its cache."""
+    counted, cached = (_numbers(walk.column(name)) for name in ("counted", "cached"))
+    notes = []
+    both = ~np.isnan(counted)
+    if (counted[both] != prompt[both]).any():
+        notes.append(
+            f"the server counted {int(counted[both].sum()):,} prompt tokens where the benchmark counted"
+            f" {int(prompt[both].sum()):,}, which is read: a chat template's tokens are not among them"
+        )
+    if (cached > 0).any():
+        known = ~np.isnan(cached)
+        served, of = int(cached[known].sum()), int(np.where(both, counted, prompt)[known].sum())
+        notes.append(
+            f"the provider served {served:,} of {of:,} prompt tokens ({served / of:.1%}) from its cache; which text"
+            " they were is not recorded, so none of it is shared here"
+        )
+    return notes
+
+
+def _numbers(values: list[Any]) -> np.ndarray:
+    """float64 [n] of counts; NaN for what is none."""
+    column = np.array([as_float(number(value)) for value in values], np.float64)
+    return np.where(column >= 0, column, np.nan)
 
 
 # ---- what formats are made of ----

@@ -6,7 +6,7 @@ sweep), on one clock, so each is a class. Until 0.3 a request had `prompt_tokens
 `request_latency` (s), `time_to_first_token_ms` and `inter_token_latency_ms` are in both. Times are seconds since
 1970.
 
-Held against the sources of guidellm 0.2.1, 0.3.1 and 0.8.1.
+Held against the sources of guidellm 0.2.1, 0.3.1 and 0.8.1, and a file that 0.8.1 wrote against a local mock server.
 
     >>> from workloads.readers import guidellm
     >>> workload = guidellm.read("benchmarks.json")
@@ -17,7 +17,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from workloads.readers.calls import FAILED, Call, CallLog, NoRequestsError, Record, Timing, at, between, first, scaled
+from workloads.readers.calls import (
+    FAILED,
+    Call,
+    CallLog,
+    NoRequestsError,
+    Record,
+    Timing,
+    at,
+    between,
+    first,
+    names_in,
+    scaled,
+)
 from workloads.readers.common import Rows
 from workloads.readers.head import Head
 
@@ -25,10 +37,15 @@ STATUSES = {"successful": "", "errored": FAILED, "incomplete": "it was cut off a
 """The lists of a benchmark's requests, and why those of one are skipped."""
 
 
+OWN = {"guidellm_version", "request_loader", "run_stats", "request_totals", "scheduler_metrics", "strategy"}
+"""Names of which a head has one; a file with much in front of its benchmarks is cut before them."""
+
+
 def _recognised(head: Head) -> str | None:
-    if "benchmarks" not in head.keys or not head.keys <= {"metadata", "args", "config", "benchmarks", "conclusions"}:
-        return None
-    return "its object has benchmarks"
+    names = names_in(head, "benchmarks")
+    if "guidellm_version" in names:
+        return "its object has guidellm_version"
+    return f"its object has benchmarks and {min(OWN & names)}" if "benchmarks" in names and OWN & names else None
 
 
 def _requests(rows: Rows) -> Iterator[Record]:

@@ -53,6 +53,7 @@ def _call(record: Record) -> Call | str:
             "info.response_metrics.server_usage.prompt_tokens_details.cached_tokens",
             "info.extra_info.server_usage.prompt_tokens_details.cached_tokens",
         ),
+        counted=at(record, "info.response_metrics.server_usage.prompt_tokens"),
     )
 
 
