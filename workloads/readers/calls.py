@@ -68,7 +68,9 @@ class Walk:
         self.rows = rows
         self.timings: list[Timing] = []
         self._columns: tuple[list[Any], ...] = tuple([] for _ in Call._fields)
-        self._same: dict[Any, Any] = {}  # a class's name is one text in memory, however many rows have it
+        self._append = [column.append for column in self._columns]
+        self._groups = self.column("group")
+        self._same: dict[str, str] = {}  # a class's name is one text in memory, however many rows have it
 
     def __len__(self) -> int:
         return len(self._columns[0])
@@ -77,10 +79,10 @@ class Walk:
         return self._columns[Call._fields.index(name)]
 
     def add(self, call: Call) -> None:
+        for append, value in zip(self._append, call, strict=True):
+            append(value)
         group = str(call.group) if call.group else "all"
-        call = call._replace(group=self._same.setdefault(group, group))
-        for column, value in zip(self._columns, call, strict=True):
-            column.append(value)
+        self._groups[-1] = self._same.setdefault(group, group)
 
     def of_run(self, name: str | None) -> Walk:
         """The same of one run, of a file whose classes are runs; InputError when it is not said which."""
