@@ -30,6 +30,7 @@ from workloads.readers import (
     langfuse,
     litellm,
     llmservingsim,
+    mapped,
     mooncake,
     openai_batch,
     otel,
@@ -63,25 +64,28 @@ FORMATS: dict[str, Format] = {
     "burstgpt": burstgpt,
     "vidur": vidur,
     "splitwise": splitwise,
+    "llmservingsim": llmservingsim,
     "token-ids": token_ids,
     "vllm-bench": bench_serving.VLLM,
     "sglang-bench": bench_serving.SGLANG,
     "guidellm": guidellm,
     "aiperf": aiperf,
     "inference-perf": inference_perf,
-    "llmservingsim": llmservingsim,
     "blis": blis,
     "litellm": litellm,
     "langfuse": langfuse,
     "otel": otel,
     "openai-batch": openai_batch,
+    "table": mapped,
 }
 """Format name -> its module; the order is the order in which sniffing asks."""
 
 
 def read(path: str | Path, format: str | None = None, **options: Any) -> Workload:
     """Read a trace. Without `format` it is recognised from the content; the first note says which and why."""
-    if format is None:
+    if format is None and options.get("columns"):
+        format, reason = "table", "columns were named"
+    elif format is None:
         format, reason = sniff(path)
     elif format in FORMATS:
         reason = "it was asked for"

@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from workloads.readers.calls import FAILED, Call, CallLog, NoRequestsError, Record, Timing, at, names_in, scaled
+from workloads.readers.calls import FAILED, Call, CallLog, NoRequestsError, Record, Timing, names_in, scaled
 from workloads.readers.common import Rows
 from workloads.readers.head import Head
+from workloads.readers.paths import at
 from workloads.readers.units import PER_SECOND
 from workloads.readers.values import number
 

@@ -9,7 +9,6 @@ what its clock counts. Reading a log as a trace and taking the times it measured
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,8 +23,9 @@ from workloads.errors import InputError
 from workloads.readers.common import NO_IDENTITY, Rows, classes, note_ties, nothing_shared
 from workloads.readers.head import Head
 from workloads.readers.lengths import numbered
+from workloads.readers.paths import at
 from workloads.readers.units import PER_SECOND, wall_clock_ns
-from workloads.readers.values import NOT_JSON, as_float, number
+from workloads.readers.values import as_float, number
 
 Record = dict[str, Any]
 _NAME = re.compile(rb'"(\w+)"\s*:')
@@ -234,33 +234,13 @@ def _numbers(values: list[Any]) -> np.ndarray:
 # ---- what formats are made of ----
 
 
-def at(record: Any, path: str) -> Any:
-    """The value at a path of names, "usage.prompt_tokens", also where a table has a column of that name; None where
-    there is none."""
-    if type(record) is dict and path in record:
-        return record[path]
-    for name in path.split("."):
-        record = record.get(name) if type(record) is dict else None
-    return record
-
-
 def first(record: Any, *paths: str) -> Any:
-    """The first value that is there."""
+    """The first value that is there, of dotted paths into nested objects and texts that are those in JSON."""
     for path in paths:
         value = at(record, path)
         if value is not None and value != "":
             return value
     return None
-
-
-def unfolded(value: Any) -> Any:
-    """The object that a text holds as JSON, as tables write one into a field; any other value as it is."""
-    if type(value) is str and value.lstrip()[:1] in ("{", "["):
-        try:
-            return json.loads(value)
-        except NOT_JSON:
-            return None
-    return value
 
 
 def names_in(head: Head, *wrappers: str) -> set[str]:

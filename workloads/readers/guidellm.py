@@ -24,7 +24,6 @@ from workloads.readers.calls import (
     NoRequestsError,
     Record,
     Timing,
-    at,
     between,
     first,
     names_in,
@@ -32,6 +31,7 @@ from workloads.readers.calls import (
 )
 from workloads.readers.common import Rows
 from workloads.readers.head import Head
+from workloads.readers.paths import at
 
 STATUSES = {"successful": "", "errored": FAILED, "incomplete": "it was cut off at the end of its benchmark"}
 """The lists of a benchmark's requests, and why those of one are skipped."""

@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from workloads.readers.calls import FAILED, Call, CallLog, NoRequestsError, Record, Timing, at, between, first
+from workloads.readers.calls import FAILED, Call, CallLog, NoRequestsError, Record, Timing, between, first
 from workloads.readers.common import Rows
 from workloads.readers.head import Head
+from workloads.readers.paths import at
 from workloads.readers.values import number
 
 

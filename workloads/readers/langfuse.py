@@ -13,15 +13,16 @@ From the documentation and Langfuse's source (how its API adds up usage).
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from workloads.readers.calls import FAILED, Call, CallLog, Record, Timing, between, entries, first, names_in, unfolded
+from workloads.readers.calls import FAILED, Call, CallLog, Record, Timing, between, entries, first, names_in
 from workloads.readers.common import Rows
 from workloads.readers.head import Head
-from workloads.readers.values import number
+from workloads.readers.values import NOT_JSON, number
 
 USAGE = {"usageDetails", "usage_details", "usage", "promptTokens", "inputUsage"}
 
@@ -57,13 +58,11 @@ def _call(record: Record) -> Call | str:
 
 def _tokens(record: Record) -> tuple[Any, Any, Any]:
     """(prompt, output, cached) tokens; None for what is not said."""
-    details = unfolded(first(record, "usageDetails", "usage_details"))
-    if type(details) is not dict or not any(number(value) > 0 for value in details.values()):
-        usage = unfolded(record.get("usage"))
+    details = _details(record)
+    if not any(number(value) > 0 for value in details.values()):
         return (
-            first(record, "promptTokens", "inputUsage", "usage.input") or first(usage, "input", "promptTokens"),
-            first(record, "completionTokens", "outputUsage", "usage.output")
-            or first(usage, "output", "completionTokens"),
+            first(record, "promptTokens", "inputUsage", "usage.input", "usage.promptTokens"),
+            first(record, "completionTokens", "outputUsage", "usage.output", "usage.completionTokens"),
             None,
         )
     parts = {name: value for name, value in details.items() if number(value) >= 0}
@@ -74,6 +73,17 @@ def _tokens(record: Record) -> tuple[Any, Any, Any]:
         value for name, value in parts.items() if "cache" in name and "creation" not in name and "write" not in name
     ]
     return *next(fitting, (prompt[0], output[0])), sum(read) if read else None
+
+
+def _details(record: Record) -> dict[str, Any]:
+    """The parts of the usage; a text holds them as JSON."""
+    details = first(record, "usageDetails", "usage_details")
+    if type(details) is str:
+        try:
+            details = json.loads(details)
+        except NOT_JSON:
+            return {}
+    return details if type(details) is dict else {}
 
 
 def _added_up(parts: dict[str, Any], kind: str) -> list[Any]:

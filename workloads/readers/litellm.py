@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from workloads.readers.calls import FAILED, Call, CallLog, Record, Timing, between, entries, first, names_in, unfolded
+from workloads.readers.calls import FAILED, Call, CallLog, Record, Timing, between, entries, first, names_in
 from workloads.readers.common import Rows
 from workloads.readers.head import Head
 
@@ -24,10 +24,10 @@ OTHERS = {"spend", "call_type", "api_key", "request_id", "cache_hit", "model_gro
 """Fields of which a spend log has some, beside its times and counts."""
 NO_GENERATION = re.compile("embedding|rerank|transcription|speech|image|moderation|ocr|search|mcp")
 CACHED = (
-    "usage_object.prompt_tokens_details.cached_tokens",
-    "usage_object.cache_read_input_tokens",
-    "additional_usage_values.cache_read_input_tokens",
-    "additional_usage_values.prompt_tokens_details.cached_tokens",
+    "metadata.usage_object.prompt_tokens_details.cached_tokens",
+    "metadata.usage_object.cache_read_input_tokens",
+    "metadata.additional_usage_values.cache_read_input_tokens",
+    "metadata.additional_usage_values.prompt_tokens_details.cached_tokens",
 )
 """Where `metadata` says what the provider took from its cache."""
 
@@ -50,14 +50,13 @@ def _call(record: Record) -> Call | str:
         return "its call_type is no generation"
     if str(record.get("cache_hit")).lower() in ("true", "1", "t"):
         return "LiteLLM's own cache answered it, and no model"
-    metadata = unfolded(record.get("metadata"))
     return Call(
         record.get("prompt_tokens"),
         record.get("completion_tokens"),
         record.get("startTime"),
         group=first(record, "model_group", "model"),
         session=record.get("session_id"),
-        cached=first(metadata, *CACHED) if metadata else None,
+        cached=first(record, *CACHED) if record.get("metadata") else None,
     )
 
 

@@ -30,6 +30,8 @@ COUNTS = ("input_toks", "output_toks")
 def looks_like(head: Head) -> str | None:
     if "sub_requests" in head.keys:
         return "its rows have sub_requests"
+    if "input_tok_ids" in head.keys:
+        return None  # token_ids reads those
     return f"its rows have {', '.join(COUNTS)}" if set(COUNTS) <= head.keys else None
 
 

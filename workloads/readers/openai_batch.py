@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from workloads.readers.calls import FAILED, Call, CallLog, NoRequestsError, Record, at, first
+from workloads.readers.calls import FAILED, Call, CallLog, NoRequestsError, Record, first
 from workloads.readers.common import Rows
 from workloads.readers.head import Head
+from workloads.readers.paths import at
 
 BODY = "response.body"
 
