@@ -107,6 +107,7 @@ def test_sglang_bench_serving(tmp_path: Path) -> None:
     assert workload.prompt_tokens.tolist() == [100, 200]
     assert np.isnan(workload.arrival_s).all()
     assert "the file holds no times" in lines(path)
+    assert "the benchmark sent them at request_rate = 'inf'" in lines(path)
     assert same(truth(path).ttft_s, [0.05, 0.06])
     assert np.isnan(truth(path).start_s).all()
     path = write(tmp_path / "two.jsonl", SGLANG | OLDER, SGLANG | OLDER)

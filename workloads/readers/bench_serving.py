@@ -20,12 +20,14 @@ from workloads.errors import InputError
 from workloads.readers.calls import FAILED, Call, CallLog, NoRequestsError, Record, Timing
 from workloads.readers.common import Rows
 from workloads.readers.head import Head
-from workloads.readers.values import number
+from workloads.readers.values import number, short
 
 LISTS = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "errors")
 """What is read of a request, by the names of the lists; the texts among the others are not."""
 RUN = ("completed", "total_input_tokens", "request_throughput", "duration")
 """Fields of every run, with and without its requests."""
+SENDING = ("request_rate", "burstiness", "max_concurrency")
+"""Fields of a run that say how it sent, which a file without times is best replayed by."""
 ALIASES = {"total_throughput": "total_token_throughput"} | {
     f"{statistic}_e2e_latency_ms": f"{statistic}_e2el_ms" for statistic in ("mean", "median", "std", "p90", "p99")
 }
@@ -68,6 +70,11 @@ def _requests(rows: Rows, flag: str) -> Iterator[Record]:
             rows.fail(name, values, "a list of one entry a request", 1)
         if len(values) != len(lists["input_lens"]):
             rows.fail(name, f"{len(values)} entries", f"{len(lists['input_lens'])}, as many as input_lens", 1)
+    if "start_times" not in lists:
+        said = {name: run.get(name) for name in SENDING if type(run.get(name)) in (int, float, str)}
+        rows.note(
+            f"the benchmark sent them at {', '.join(f'{name} = {short(v)}' for name, v in said.items()) or 'once'}"
+        )
     return rows.each([dict(zip(lists, entry, strict=True)) for entry in zip(*lists.values(), strict=True)], "request")
 
 

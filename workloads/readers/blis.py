@@ -14,7 +14,7 @@ From the writer's and the replayer's sources (sim/workload of inference-sim, tra
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import numpy as np
 from workloads.columns import Workload
 from workloads.errors import InputError
 from workloads.prefix_tree import from_pieces
-from workloads.readers.calls import FAILED, Call, CallLog, Record, Timing, Walk, between, first
+from workloads.readers.calls import FAILED, Call, CallLog, NoRequestsError, Record, Timing, Walk, between, first
 from workloads.readers.common import NO_IDENTITY, Rows
 from workloads.readers.head import Head
 from workloads.readers.values import number
@@ -34,7 +34,18 @@ GROWTHS = ("", "independent", "accumulate")
 
 
 def _recognised(head: Head) -> str | None:
+    if head.bytes.startswith(b"trace_version:"):
+        return "it begins with trace_version"
     return f"its header has {', '.join(sorted(NEEDED))}" if set(head.columns) >= NEEDED else None
+
+
+def _records(rows: Rows) -> Iterator[Record]:
+    with rows.path.open("rb") as file:
+        if file.read(14) == b"trace_version:":
+            raise NoRequestsError(
+                f"{rows.path}: the header of a BLIS trace, which is no trace; its requests are in the CSV beside it"
+            )
+    return rows.records()
 
 
 def _call(record: Record) -> Call | str:
@@ -72,7 +83,7 @@ def _timing(record: Record) -> Timing:
 LOG = CallLog(
     names=Call("input_tokens", "output_tokens", "arrival_time_us", session="session_id"),
     recognised=_recognised,
-    records=Rows.records,
+    records=_records,
     call=_call,
     unit="us",
     timing=_timing,

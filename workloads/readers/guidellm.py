@@ -37,7 +37,15 @@ STATUSES = {"successful": "", "errored": FAILED, "incomplete": "it was cut off a
 """The lists of a benchmark's requests, and why those of one are skipped."""
 
 
-OWN = {"guidellm_version", "request_loader", "run_stats", "request_totals", "scheduler_metrics", "strategy"}
+OWN = {
+    "guidellm_version",
+    "request_loader",
+    "run_stats",
+    "request_totals",
+    "scheduler_metrics",
+    "strategy",
+    "successful",
+}
 """Names of which a head has one; a file with much in front of its benchmarks is cut before them."""
 
 

@@ -24,8 +24,8 @@ from workloads.readers.values import number
 
 
 def _recognised(head: Head) -> str | None:
-    if {"start_time", "end_time", "info", "error"} <= head.keys:
-        return "its objects have start_time, end_time, info and error"
+    if {"start_time", "end_time", "info"} <= head.keys:
+        return "its objects have start_time, end_time and info"
     if {"load_summary", "successes", "failures"} <= head.keys:
         return "its object has load_summary, successes and failures"
     return None
