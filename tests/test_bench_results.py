@@ -240,7 +240,7 @@ def test_guidellm_since_0_4(tmp_path: Path) -> None:
     assert workload.arrival_s.tolist() == [9.0, 0.5, 0.0]
     assert [workload.class_names[i] for i in workload.column("class_id")] == ["synchronous", *["constant 2"] * 2]
     assert "the provider served 96 of 300 prompt tokens (32.0%) from its cache" in lines(path)
-    with pytest.raises(InputError, match="2 runs, expected the name of one: synchronous, constant 2"):
+    with pytest.raises(InputError, match="2 runs, expected the name of one: 'synchronous', 'constant 2'"):
         measured(path)
     found = truth(path, run="synchronous")
     assert same(found.tpot_s, [1.9 / 29])

@@ -65,7 +65,7 @@ def _seconds(record: Record, name: str) -> Any:
 
 
 def _per_second(record: Record, name: str) -> float:
-    return UNITS.get(at(record, f"metrics.{name}.unit"), 1000)
+    return UNITS.get(str(at(record, f"metrics.{name}.unit")), 1000)
 
 
 def _call(record: Record) -> Call | str:
@@ -99,7 +99,7 @@ def _summary(rows: Rows) -> dict[str, float]:
     """The aggregates by vLLM's names, latencies in ms."""
     run = next(iter(rows.records()))
     found = {
-        f"{short}_{ours}_ms": 1e3 * value / UNITS.get(at(run, f"{name}.unit"), 1000)
+        f"{short}_{ours}_ms": 1e3 * value / UNITS.get(str(at(run, f"{name}.unit")), 1000)
         for name, ours in AGGREGATES.items()
         for statistic, short in STATISTICS.items()
         if (value := number(at(run, f"{name}.{statistic}"))) >= 0
@@ -111,7 +111,7 @@ def _summary(rows: Rows) -> dict[str, float]:
         ("benchmark_duration", "duration"),
     ):
         if (value := number(at(run, f"{name}.avg"))) >= 0:
-            found[ours] = value / UNITS.get(at(run, f"{name}.unit"), 1) if ours == "duration" else value
+            found[ours] = value / UNITS.get(str(at(run, f"{name}.unit")), 1) if ours == "duration" else value
     return found
 
 

@@ -20,12 +20,13 @@ import numpy as np
 
 from workloads.columns import Workload
 from workloads.errors import InputError
+from workloads.limits import MAX_TOKENS
 from workloads.readers.common import NO_IDENTITY, Rows, classes, note_ties, nothing_shared
 from workloads.readers.head import Head
 from workloads.readers.lengths import numbered
 from workloads.readers.paths import at
 from workloads.readers.units import PER_SECOND, wall_clock_ns
-from workloads.readers.values import as_float, number
+from workloads.readers.values import as_float, number, short
 
 Record = dict[str, Any]
 _NAME = re.compile(rb'"(\w+)"\s*:')
@@ -91,7 +92,9 @@ class Walk:
         if name is None and len(names) < 2:
             return self
         if name not in names:
-            raise InputError(f"{self.rows.path}: {len(names)} runs, expected the name of one: {', '.join(names)}")
+            raise InputError(
+                f"{self.rows.path}: {len(names)} runs, expected the name of one: {', '.join(map(short, names))}"
+            )
         kept = [i for i, group in enumerate(groups) if group == name]
         one = Walk(self.rows)
         one._columns = tuple([column[i] for i in kept] for column in self._columns)
@@ -228,7 +231,7 @@ def _server_notes(walk: Walk, prompt: np.ndarray) -> list[str]:
 def _numbers(values: list[Any]) -> np.ndarray:
     """float64 [n] of counts; NaN for what is none."""
     column = np.array([as_float(number(value)) for value in values], np.float64)
-    return np.where(column >= 0, column, np.nan)
+    return np.where((column >= 0) & (column <= MAX_TOKENS), column, np.nan)
 
 
 # ---- what formats are made of ----

@@ -69,7 +69,7 @@ def _tokens(record: Record) -> tuple[Any, Any, Any]:
     parts = {name: number(value) for name, value in details.items() if number(value) >= 0}
     prompt, output = _added_up(parts, "input"), _added_up(parts, "output")
     total = parts.get("total")
-    fitting = (pair for pair in product(prompt, output) if sum(pair) == total)
+    fitting = (pair for pair in product(prompt, output) if None not in pair and sum(pair) == total)
     read = [
         value for name, value in parts.items() if "cache" in name and "creation" not in name and "write" not in name
     ]

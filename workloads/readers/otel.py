@@ -69,7 +69,7 @@ def _records(rows: Rows) -> Iterator[Record]:
     rows.read = 0  # what was read are objects of spans; the spans are the rows
     for span in spans:
         span["attributes"] = _attributes(span.get("attributes"))
-    parents = {_id(span): (first(span, *TRACE), first(span, *PARENT)) for span in spans}
+    parents = {_id(span): (_id(span)[0], str(first(span, *PARENT))) for span in spans}
     counted = {_id(span): span for span in spans if _is_inference(span) and _has_tokens(span)}
     around = {above for span in counted for above in _above(span, parents)}
     sums = {one for one, span in counted.items() if one in around and not _operation(span)}
@@ -112,8 +112,9 @@ def _attributes(values: Any) -> Record:
     return found
 
 
-def _id(span: Record) -> Any:
-    return first(span, *TRACE), first(span, *SPAN) or id(span)
+def _id(span: Record) -> tuple[str, str]:
+    """(trace, span); a span without an id is like no other."""
+    return str(first(span, *TRACE)), str(first(span, *SPAN) or id(span))
 
 
 def _operation(span: Record) -> str:
