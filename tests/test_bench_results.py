@@ -91,6 +91,19 @@ def test_what_vllm_measured(tmp_path: Path) -> None:
     assert (found.failed, found.summary["p99_ttft_ms"], "request_rate" in found.summary) == (1, 60.0, False)
 
 
+def test_what_newer_results_hold(tmp_path: Path) -> None:
+    """vLLM's own latencies, SGLang's cached tokens, and a limit that makes the times of sending the server's."""
+    newer = {"latencies": [0.5, 0.75, 0.0], "max_concurrency": 2}
+    path = saved(tmp_path / "r.json", RUN | DETAILS | newer)
+    assert same(truth(path).e2e_s, [0.5, 0.75])
+    assert same(truth(path).tpot_s, [0.225, np.nan])
+    assert "max_concurrency = 2: a request waited until one before it had ended" in lines(path)
+    path = write(tmp_path / "s.jsonl", SGLANG | OLDER | {"cached_tokens": [64, 0, 0]})
+    assert "the provider served 64 of 300 prompt tokens" in lines(path)
+    embeddings = {name: DETAILS[name] for name in ("input_lens", "errors")}
+    assert complaint(saved(tmp_path / "e.json", RUN | embeddings)).endswith("which generates nothing")
+
+
 def test_a_result_without_rows_names_the_flag_and_keeps_its_aggregates(tmp_path: Path) -> None:
     path = saved(tmp_path / "r.json", RUN, indent=1)
     assert complaint(path).endswith("the benchmark writes a row a request with --save-detailed beside --save-result")
@@ -134,6 +147,7 @@ def test_all_at_once_is_no_question_of_units(tmp_path: Path) -> None:
     [
         ({"output_lens": [3, 1]}, "row 1: output_lens = '2 entries', expected 3, as many as input_lens"),
         ({"input_lens": None}, "no input_lens: a result of aggregates only"),
+        ({"output_lens": None}, "no output_lens: a benchmark of embeddings"),
         ({"input_lens": 3}, "row 1: input_lens = 3, expected a list of one entry a request"),
         ({"itls": {}}, "row 1: itls = {}, expected a list of one entry a request"),
         ({"input_lens": [100, True, 7]}, "row 2: input_lens = True, expected a whole number of at least 1"),
@@ -239,6 +253,7 @@ def test_guidellm_since_0_4(tmp_path: Path) -> None:
     assert workload.prompt_tokens.tolist() == [300, 100, 300]
     assert workload.arrival_s.tolist() == [9.0, 0.5, 0.0]
     assert [workload.class_names[i] for i in workload.column("class_id")] == ["synchronous", *["constant 2"] * 2]
+    assert "'synchronous': a request waited until one before it had ended" in lines(path)
     assert "the provider served 96 of 300 prompt tokens (32.0%) from its cache" in lines(path)
     with pytest.raises(InputError, match="2 runs, expected the name of one: 'synchronous', 'constant 2'"):
         measured(path)

@@ -32,11 +32,14 @@ from workloads.readers.calls import (
 from workloads.readers.common import Rows
 from workloads.readers.head import Head
 from workloads.readers.paths import at
+from workloads.readers.values import short
 
 STATUSES = {"successful": "", "errored": FAILED, "incomplete": "it was cut off at the end of its benchmark"}
 """The lists of a benchmark's requests, and why those of one are skipped."""
 
 
+CLOSED = ("synchronous", "concurrent", "throughput")
+"""Strategies whose requests wait for one another."""
 OWN = {
     "guidellm_version",
     "request_loader",
@@ -67,6 +70,11 @@ def _requests(rows: Rows) -> Iterator[Record]:
             if not lacks:
                 _whole(rows, benchmark, name, len(requests))
             found += [r | {"benchmark": name, "skipped": lacks} if type(r) is dict else r for r in requests]
+    if waiting := [name for name in names if name.split()[0] in CLOSED]:
+        rows.note(
+            f"{', '.join(map(short, waiting))}: a request waited until one before it had ended, so its times are those of"
+            " the measured server; loop = 'concurrency' asks the same of another"
+        )
     if not found:
         raise NoRequestsError(
             f"{rows.path}: its benchmarks hold no requests, expected requests.successful of one or more"
