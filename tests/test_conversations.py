@@ -82,7 +82,9 @@ def reusable(requests: list[tuple[list[Any], int]], block: int) -> list[int]:
     for i, (path, prompt) in enumerate(requests):
         most = 0
         for other, _ in requests[:i]:
-            same = next((k for k, (x, y) in enumerate(zip(path, other, strict=False)) if x != y), min(len(path), len(other)))
+            same = next(
+                (k for k, (x, y) in enumerate(zip(path, other, strict=False)) if x != y), min(len(path), len(other))
+            )
             most = max(most, min(same, len(other) - 1))
         hits.append(min(most, prompt - 1) // block * block)
     return hits
@@ -104,7 +106,10 @@ def test_reuse_is_the_longest_common_prefix_of_the_tokens(
     tokens_of = chunks if estimate else lambda text: toy.encode(text, add_special_tokens=False).ids
     requests = token_rows(rows, tokens_of, markers)
     talk = conversation.Talk(
-        conversation.PrivateRows(__file__), Messages(Estimate(4) if estimate else Tokens(toy, "toy"), markers), markers, None
+        conversation.PrivateRows(__file__),
+        Messages(Estimate(4) if estimate else Tokens(toy, "toy"), markers),
+        markers,
+        None,
     )
     for row in rows:
         talk.add(row, first_turn_only=False)
@@ -141,7 +146,9 @@ def test_the_common_prefix_of_bytes(head: bytes, a: bytes, b: bytes) -> None:
 
 def test_a_character_that_differs_in_its_last_byte_is_no_shared_one() -> None:
     messages = Messages(Estimate(1.0), 1)
-    ends = [messages.add(ROOT, "user", text, 0) for text in ("aé", "aê", "a€", "a₭")]  # é ê and € ₭ begin with the same bytes
+    ends = [
+        messages.add(ROOT, "user", text, 0) for text in ("aé", "aê", "a€", "a₭")
+    ]  # é ê and € ₭ begin with the same bytes
     tree, leaf = messages.tree(ends)
     assert tree.end[leaf].tolist() == [2, 2, 2, 2]
 
@@ -158,7 +165,11 @@ SORT = [
 
 @pytest.mark.parametrize("lines", [True, False])
 def test_sharegpt_as_lines_and_as_one_array(tmp_path: Path, lines: bool) -> None:
-    rows = [{"id": "x_0", "conversations": SORT}, {"id": "y_0", "conversations": SORT[:3]}, {"id": "z", "conversations": []}]
+    rows = [
+        {"id": "x_0", "conversations": SORT},
+        {"id": "y_0", "conversations": SORT[:3]},
+        {"id": "z", "conversations": []},
+    ]
     path = written(tmp_path / "sharegpt.json", rows, lines)
     assert sniff(path) == ("sharegpt", "its rows have messages of from and value")
     workload = timeless(path)
@@ -184,10 +195,21 @@ def test_spellings_of_one_conversation_are_one_text(tmp_path: Path) -> None:
         {"conversations": [{"from": "human", "value": said[0]}, {"from": "gpt", "value": said[1]}]},
         {"conversation": [{"role": "user", "content": said[0]}, {"role": "assistant", "content": said[1]}]},
         {"items": [{"from": "human", "value": said[0]}, {"from": "chatgpt", "value": said[1]}]},
-        {"messages": [{"role": "user", "content": [{"type": "text", "text": said[0]}]}, {"role": "model", "content": said[1]}]},
-        {"body": {"messages": [{"role": "user", "content": said[0]}]}, "response": {"body": {"choices": [{"message": {"content": said[1]}}]}}},
+        {
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": said[0]}]},
+                {"role": "model", "content": said[1]},
+            ]
+        },
+        {
+            "body": {"messages": [{"role": "user", "content": said[0]}]},
+            "response": {"body": {"choices": [{"message": {"content": said[1]}}]}},
+        },
         {"messages": [{"role": "user", "content": said[0]}], "response": said[1]},
-        {"request": {"messages": [{"role": "user", "content": said[0]}]}, "choices": [{"message": {"role": "assistant", "content": said[1]}}]},
+        {
+            "request": {"messages": [{"role": "user", "content": said[0]}]},
+            "choices": [{"message": {"role": "assistant", "content": said[1]}}],
+        },
     ]
     workload = timeless(written(tmp_path / "t.jsonl", rows), format="messages")
     assert workload.prompt_tokens.tolist() == [12] * 8
@@ -197,7 +219,11 @@ def test_spellings_of_one_conversation_are_one_text(tmp_path: Path) -> None:
 
 def test_a_batch_row_is_one_request_and_its_history_is_not(tmp_path: Path) -> None:
     def row(name: str, **more: Any) -> dict[str, Any]:
-        said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        said = [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b"},
+        ]
         body = {"model": "m", "messages": [*said, {"role": "user", "content": "c"}], **more}
         return {"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": body}
 
@@ -221,7 +247,10 @@ def test_tools_come_first_calls_are_text_and_images_tell_prompts_apart(tmp_path:
         return {
             "tools": tools,
             "messages": [
-                {"role": "user", "content": [{"type": "text", "text": "Look"}, {"type": "image_url", "image_url": {"url": picture}}]},
+                {
+                    "role": "user",
+                    "content": [{"type": "text", "text": "Look"}, {"type": "image_url", "image_url": {"url": picture}}],
+                },
                 {"role": "assistant", "content": None, "tool_calls": [{**call, "id": call_id}]},
                 {"role": "tool", "tool_call_id": call_id, "content": "found"},
                 {"role": "assistant", "content": "ok", "reasoning_content": "think " * 4},
@@ -274,14 +303,25 @@ def test_keys_of_the_scenario_reach_the_readers(tmp_path: Path) -> None:
     )
     workload = load(config)
     assert (workload.prompt_tokens.tolist(), workload.output_tokens.tolist()) == ([14], [10])
-    assert {"tokenizer", "chars_per_token", "message_tokens", "answer_tokens", "timestamp_unit"} <= set(options_of("messages"))
+    assert {"tokenizer", "chars_per_token", "message_tokens", "answer_tokens", "timestamp_unit"} <= set(
+        options_of("messages")
+    )
     with pytest.raises(InputError, match=r"\[workload\] chars_per_token = 3.0, expected"):
-        load(WorkloadConfig(trace=str(written(tmp_path / "m.jsonl", [{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": [1]}])), chars_per_token=3.0))
+        load(
+            WorkloadConfig(
+                trace=str(
+                    written(
+                        tmp_path / "m.jsonl", [{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": [1]}]
+                    )
+                ),
+                chars_per_token=3.0,
+            )
+        )
 
 
 def test_a_tokenizer_that_is_not_there_or_none(tmp_path: Path) -> None:
     path = written(tmp_path / "t.jsonl", [chat("a", "b")])
-    with pytest.raises(InputError, match="no such file, expected a local tokenizer.json"):
+    with pytest.raises(InputError, match=r"no such file, expected a local tokenizer\.json"):
         read(path, tokenizer=str(tmp_path / "nothing.json"))
     pytest.importorskip("tokenizers", reason="the extra [text] is not installed: pip install tokenizers")
     with pytest.raises(InputError, match="not a tokenizer"):
@@ -309,20 +349,24 @@ def test_a_tokenizer_of_the_users(tmp_path: Path) -> None:
 SECRET = "xyzzy plugh"
 
 
+def says(**message: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", **message}]}
+
+
 @pytest.mark.parametrize(
     ("row", "line"),
     [
-        ({"messages": [{"role": "user", "content": 5}]}, "row 2: messages[0].content = 5, expected text, a list of parts, or null"),
-        ({"messages": [{"role": "user", "content": [7]}]}, "row 2: messages[0].content = 7, expected parts that are text or objects"),
-        ({"messages": [{"content": SECRET}]}, "row 2: messages[0].role = None, expected text like user or assistant"),
-        ({"messages": [{"role": [SECRET], "content": "a"}]}, "row 2: messages[0].role = 'a list', expected text like user"),
-        ({"messages": [{"role": "user"}, {"role": "assistant", "tool_calls": SECRET}]}, "row 2: messages[1].tool_calls = 'a text'"),
-        ({"messages": [{"role": "user", "content": SECRET}], "max_tokens": -1}, "row 2: max_tokens = -1, expected a whole number"),
+        (says(content=5), "row 2: messages[0].content = 5, expected text, a list of parts, or null"),
+        (says(content=[7]), "row 2: messages[0].content = 7, expected parts that are text or objects"),
+        (says(content=SECRET, role=None), "row 2: messages[0].role = None, expected text like user or assistant"),
+        (says(content="a", role=[SECRET]), "row 2: messages[0].role = 'a list', expected text like user"),
+        (says(role="assistant", tool_calls=SECRET), "row 2: messages[0].tool_calls = 'a text', expected a list"),
+        ({**says(content=SECRET), "max_tokens": -1}, "row 2: max_tokens = -1, expected a whole number from 1"),
         ('{"messages": [{"role": "user", "content": "' + SECRET, "row 2: not a whole JSON object"),
         ('"' + SECRET + '"', "row 2 (its text is not shown), expected a JSON object"),
         ("[" * 100_000, "row 2: not a whole JSON object"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_conversation_is_one_line_without_its_text(tmp_path: Path, row: Any, line: str) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text(json.dumps(chat("a", "b")) + "\n" + (row if isinstance(row, str) else json.dumps(row)) + "\n")
@@ -340,12 +384,23 @@ def test_odd_rows_are_counted_and_the_rest_is_read(tmp_path: Path) -> None:
     rows = [
         chat("a", "b", "c"),
         chat("a", ""),
-        {"messages": [{"role": "assistant", "content": "first"}, {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+        {
+            "messages": [
+                {"role": "assistant", "content": "first"},
+                {"role": "user", "content": "a"},
+                {"role": "assistant", "content": "b"},
+            ]
+        },
         {"messages": None},
         {"messages": []},
         {"other": 1},
         {"messages": [{"role": "martian", "content": SECRET}, {"role": "assistant", "content": "\ud800é"}]},
-        {"messages": [{"role": "user", "content": deep}, {"role": "assistant", "content": [None, {"type": "text", "text": None}, "b"]}]},
+        {
+            "messages": [
+                {"role": "user", "content": deep},
+                {"role": "assistant", "content": [None, {"type": "text", "text": None}, "b"]},
+            ]
+        },
     ]
     workload = timeless(written(tmp_path / "t.jsonl", rows))
     assert len(workload) == 4
@@ -368,4 +423,8 @@ def test_nothing_that_was_said_is_kept(tmp_path: Path) -> None:
     workload = timeless(written(tmp_path / "t.jsonl", rows))
     kept = repr([value for value in vars(workload).values() if not isinstance(value, np.ndarray)])
     assert "word" not in kept
-    assert all(a.dtype.kind in "iuf" for a in (*vars(workload.tree).values(), *vars(workload).values()) if isinstance(a, np.ndarray))
+    assert all(
+        a.dtype.kind in "iuf"
+        for a in (*vars(workload.tree).values(), *vars(workload).values())
+        if isinstance(a, np.ndarray)
+    )

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from hashlib import blake2b
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -23,6 +24,7 @@ import numpy as np
 from workloads.branches import ROOT, Branches
 from workloads.columns import PrefixTree
 from workloads.errors import InputError
+
 
 class Body(NamedTuple):
     """A text as it is compared: bytes in `width`-byte units (characters or token ids), and its tokens."""
@@ -142,9 +144,7 @@ class Messages:
         found = self._number.get((before, role, body))
         if found is None:
             begin = self.end(before)
-            found = self._branches.add(
-                before, begin, begin + self._message_tokens + self._bodies[body].tokens, layer
-            )
+            found = self._branches.add(before, begin, begin + self._message_tokens + self._bodies[body].tokens, layer)
             self._number[before, role, body] = found
             if found != before:
                 self._alike.setdefault((before, role), []).append((body, found))
@@ -173,7 +173,7 @@ class Messages:
     def _side_by_side(self, begin: int, alike: list[tuple[int, int]]) -> None:
         """Let messages of one role after one text share what their bodies have in common."""
         ordered = sorted((self._bodies[body].units, message) for body, message in alike)
-        for (a, left), (b, right) in zip(ordered, ordered[1:], strict=False):
+        for (a, left), (b, right) in pairwise(ordered):
             self._branches.move(right, left, begin + self._counter.tokens_in(a[: common_prefix(a, b)]))
 
 

@@ -17,7 +17,22 @@ from typing import Any
 
 from workloads.columns import Workload
 from workloads.errors import InputError
-from workloads.readers import azure, bailian, burstgpt, mooncake, servegen, splitwise, token_ids, tracelab, vidur, weka
+from workloads.readers import (
+    azure,
+    bailian,
+    burstgpt,
+    claude_code,
+    codex,
+    messages,
+    mooncake,
+    servegen,
+    sharegpt,
+    splitwise,
+    token_ids,
+    tracelab,
+    vidur,
+    weka,
+)
 from workloads.readers.head import Head
 
 FORMATS = {
@@ -31,6 +46,10 @@ FORMATS = {
     "vidur": vidur,
     "splitwise": splitwise,
     "token-ids": token_ids,
+    "claude-code": claude_code,
+    "codex": codex,
+    "sharegpt": sharegpt,
+    "messages": messages,
 }
 """Format name -> its module; the order is the order in which sniffing asks."""
 

@@ -1,7 +1,7 @@
 """What the session logs of coding agents have in common: calls with token counts, each following another.
 
-The one idea: a log says which call followed which, and how many tokens each read and wrote. A call whose prompt has room
-for the prompt and the answer before it begins with them; one that is shorter shares what the provider's cache served.
+The one idea: a log says which call followed which, and how many tokens each read and wrote. A call whose prompt has
+room for the prompt and the answer before it begins with them; a shorter one shares what the provider's cache served.
 The words themselves are not looked at.
 
     >>> from workloads.readers import claude_code, codex       # the files; this module is what both do
@@ -95,7 +95,9 @@ def workload_of(rows: LogRows, sessions: list[list[Call]], share_tools: bool, an
     n, turn = len(calls), np.array([i for session in sessions for i in range(len(session))], np.int32)
     rows.read = n + sum(rows.skipped.values())
     side = sum(session[0].side for session in sessions)
-    rows.note(f"sessions: {len(sessions)}, {side} of them of sub-agents; closed loop (users or concurrency spread them)")
+    rows.note(
+        f"sessions: {len(sessions)}, {side} of them of sub-agents; closed loop (users or concurrency spread them)"
+    )
     rows.note(f"tokens: the provider's counts, {answers}; no text is read for them, and none is kept")
     arrival_s, delay_s = _times(rows, calls, turn == 0)
     texts = _Texts(share_tools)
@@ -223,7 +225,9 @@ def _times(rows: LogRows, calls: list[Call], firsts: np.ndarray) -> tuple[np.nda
     earliest = min(known.values())
     for i, start in known.items():
         arrival_s[i] = _bounded(rows, calls[i], (start - earliest) / 1e9)
-    rows.note("time unit: timestamp is a time of day (its text); times count from the first call of the earliest session")
+    rows.note(
+        "time unit: timestamp is a time of day (its text); times count from the first call of the earliest session"
+    )
     return arrival_s, delay_s
 
 

@@ -60,7 +60,9 @@ def read(path: str | Path, share_tools: bool = False) -> Workload:
     if log.compactions:
         rows.note(f"compactions: {log.compactions}, each begins a new prompt")
     if log.lost:
-        rows.note(f"parents: {log.lost} lines follow a line that is not before them in the files; they begin a new prompt")
+        rows.note(
+            f"parents: {log.lost} lines follow a line that is not before them in the files; they begin a new prompt"
+        )
     return workload_of(
         rows,
         list(log.sessions.values()),

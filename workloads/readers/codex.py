@@ -7,8 +7,8 @@ the call before is its answer, what it was given before that its input.
     >>> workload = codex.read("sessions/2026/06")
 
 Decided here:
-- Events that repeat the running total are no calls (the client writes them again and again). Where `last_token_usage` is
-  missing, a call is the difference of two running totals.
+- Events that repeat the running total are no calls (the client writes them again and again). Where
+  `last_token_usage` is missing, a call is the difference of two running totals.
 - `input_tokens` includes `cached_input_tokens`, and `output_tokens` the reasoning.
 - A call follows the one before it in its file; after `compacted` it begins a new prompt.
 - A fork (`forked_from_id`) replays its parent's events: those that the parent's file has are the parent's calls, which

@@ -1,6 +1,6 @@
 """Conversations with their text: each answer is a request whose prompt is everything said before it.
 
-The one idea: a prompt is the path of its messages in one tree of all conversations (`workloads.text`), so what turns and
+The one idea: a prompt is the path of its messages in one tree of all conversations (`workloads.text`): what turns and
 conversations share is what they say alike, to the token.
 
     >>> from workloads.readers import sharegpt, messages       # the files; this module is what both do
@@ -105,7 +105,9 @@ class Talk:
         else:
             self._conversation(said)
         if self.tree.size > MAX_TEXT:
-            self.rows.fail("messages", self.tree.size, f"at most {MAX_TEXT} bytes of distinct text up to here: split the file")
+            self.rows.fail(
+                "messages", self.tree.size, f"at most {MAX_TEXT} bytes of distinct text up to here: split the file"
+            )
         if len(self.prompt) > begin:
             self.conversations += 1
             if self.sent[begin] is None:
@@ -113,9 +115,14 @@ class Talk:
 
     def _head(self, found: Found, record: dict[str, Any]) -> list[Message]:
         """What a prompt begins with beside its messages: tools, then a system text."""
-        head = []
+        head: list[Message] = []
         for around in (found.around, record) if found.around is not record else (record,):
-            for name, role in (("tools", "tools"), ("functions", "tools"), ("system", "system"), ("instructions", "system")):
+            for name, role in (
+                ("tools", "tools"),
+                ("functions", "tools"),
+                ("system", "system"),
+                ("instructions", "system"),
+            ):
                 value = around.get(name)
                 if value and type(value) in (str, list, dict) and all(m.role != role for m in head):
                     head.append(Message(role, role, written(value), "", None))
@@ -187,14 +194,7 @@ class Talk:
         return self.tree.add(at, message.name, text, LAYERS.index(message.role))
 
     def _request(
-        self,
-        before: int,
-        end: int,
-        output: int,
-        asked: Message | None,
-        done: Any,
-        turn: int,
-        after: int | None = None,
+        self, before: int, end: int, output: int, asked: Message | None, done: Any, turn: int, after: int | None = None
     ) -> int:
         """Number of a new request: it reads up to the message `before` and the markers of an answer."""
         self.rows.keep()
@@ -241,11 +241,11 @@ class Talk:
         delay_s = np.zeros(n)
         if len(timed) < len(heads) or not n:
             if timed:
-                self.rows.note(f"times: {len(heads) - len(timed)} of {len(heads)} conversations have none, so none is used")
+                self.rows.note(
+                    f"times: {len(heads) - len(timed)} of {len(heads)} conversations have none, so none is used"
+                )
             return self.rows.no_times(n), delay_s
-        links = [
-            i for i in range(n) if self.after[i] >= 0 and None not in (self.sent[i], self.done[self.after[i]])
-        ]
+        links = [i for i in range(n) if self.after[i] >= 0 and None not in (self.sent[i], self.done[self.after[i]])]
         at = [*heads, *links, *(self.after[i] for i in links)]
         values = [self.sent[i] for i in heads + links] + [self.done[self.after[i]] for i in links]
         seconds = self.rows.clock("timestamp", values, 1, [self.rows.number[i] for i in at])
@@ -278,14 +278,19 @@ def read_conversations(
     for record in rows.records():
         talk.add(record, first_turn_only)
     rows.note(
-        f"conversations: {talk.conversations} with {talk.speech.count['messages']} messages; an answer is a request whose"
-        " prompt is everything before it" + (", the first answer of each (first_turn_only)" if first_turn_only else "")
+        f"conversations: {talk.conversations} with {talk.speech.count['messages']} messages; an answer is a request,"
+        " everything before it its prompt"
+        + (", the first answer of each (first_turn_only)" if first_turn_only else "")
         + (f"; {talk.unanswered} end unanswered" if talk.unanswered else "")
     )
     rows.note(f"{count.note}, and {message_tokens} for the role markers of a message (message_tokens)")
     rows.note("shared text: what prompts say alike from their beginning, compared text by text; no text is kept")
     if talk.limits:
-        what = "answer_tokens" if answer_tokens is not None else "their max_tokens, an upper bound (answer_tokens sets another)"
+        what = (
+            "answer_tokens"
+            if answer_tokens is not None
+            else "their max_tokens, an upper bound (answer_tokens sets another)"
+        )
         rows.note(f"answers: {talk.limits} requests have none in the file; their output is {what}")
     for line in talk.speech.notes():
         rows.note(line)

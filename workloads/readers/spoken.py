@@ -142,7 +142,9 @@ class Speech:
                 " repeat it"
             )
         if count["unknown roles"]:
-            lines.append(f"roles: {count['unknown roles']} messages of unknown roles are part of the prompts after them")
+            lines.append(
+                f"roles: {count['unknown roles']} messages of unknown roles are part of the prompts after them"
+            )
         return lines
 
 
