@@ -96,15 +96,25 @@ def test_claude_compaction_begins_a_new_prompt_on_what_the_cache_served(tmp_path
     assert hits(workload) == [0, 1052, 900]
     notes = "\n".join(workload.notes)
     assert "compactions: 1" in notes
-    assert "0 prompts are shorter than what they follow and 1 begin anew within their session" in notes
+    assert "0 prompts are shorter than what they follow, 0 were served less" in notes
+    assert "and 1 begin anew within their session" in notes
+
+
+def test_claude_what_a_client_changed_is_told_from_what_a_cache_forgot(tmp_path: Path) -> None:
+    def after(gap_s: float) -> list[int]:
+        later = [user("u3", "a2", 18 + gap_s), answer("a3", "u3", 400, "3", (5, 1000, 600, 9))]  # 1,098 were left there
+        return hits(read(log(tmp_path / "s.jsonl", *TALK, *later)))
+
+    assert after(299) == [0, 1052, 600]
+    assert after(301) == [0, 1052, 1182]
 
 
 def test_claude_a_prompt_shorter_than_what_it_follows_shares_what_the_cache_served(tmp_path: Path) -> None:
     shorter = answer("a3", "u3", 65, "3", (100, 0, 1050, 9))
-    then = answer("a4", "a3", 70, "4", (1, 200, 1000, 9))
+    then = answer("a4", "a3", 70, "4", (1, 150, 1050, 9))
     workload = read(log(tmp_path / "s.jsonl", *TALK, user("u3", "a2", 60), shorter, then))
     assert hits(workload)[2:] == [1050, 1150 + 9 - 1]
-    assert "rewritten: 1 prompts are shorter than what they follow and 0" in "\n".join(workload.notes)
+    assert "rewritten: 1 prompts are shorter than what they follow, 0 were served less" in "\n".join(workload.notes)
 
 
 def test_claude_a_rewound_prompt_branches_where_it_left(tmp_path: Path) -> None:
@@ -137,7 +147,12 @@ def test_claude_sub_agents_are_sessions_of_their_own(tmp_path: Path) -> None:
     assert "the cache served 2100 of their tokens, text of other sessions" in "\n".join(workload.notes)
     shared = read(path, share_tools=True)
     assert sorted(hits(shared)) == [0, 0, 700, 700, 1052]
-    assert "share_tools" in "\n".join(shared.notes)
+    assert "taken for one text of each model and kind of agent" in "\n".join(shared.notes)
+    cold = answer(
+        "y2", "y1", 44, "y", (5, 2700, 0, 8), "Y", isSidechain=True
+    )  # the first of all: it was served nothing
+    log(path / "Y.jsonl", user("y1", None, 40, "Y", isSidechain=True), cold)
+    assert sorted(hits(read(path, share_tools=True))) == [0, 0, 700, 700, 700, 1052]
 
 
 def test_claude_a_resumed_session_brings_copies_and_goes_on(tmp_path: Path) -> None:
@@ -240,7 +255,8 @@ def test_codex_compaction_and_a_prompt_that_shrinks(tmp_path: Path) -> None:
     assert hits(workload) == [0, 5099, 2000, 1024]
     notes = "\n".join(workload.notes)
     assert "compactions: 1" in notes
-    assert "rewritten: 1 prompts are shorter than what they follow and 1 begin anew" in notes
+    assert "rewritten: 1 prompts are shorter than what they follow, 0 were served less" in notes
+    assert "and 1 begin anew" in notes
 
 
 def test_codex_a_fork_replays_its_parent_and_goes_on(tmp_path: Path) -> None:

@@ -149,8 +149,8 @@ class WorkloadConfig:
     think_scale: float = key(1.0, "factor on think times, for think = scaled", from_0(FASTEST))
     share_tools: bool = key(
         False,
-        "Weka: sessions of one model share their tool and system tokens; agent logs: what the provider's cache served to"
-        " first calls",
+        "Weka: sessions of one model share their tool and system tokens; agent logs: what the provider's cache served"
+        " to first calls",
     )
     surge: tuple[Surge, ...] = key((), "made from [[shock]] tables of load: set those instead")
     tokenizer: str | None = key(

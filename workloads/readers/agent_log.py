@@ -9,10 +9,14 @@ The words themselves are not looked at.
 - The counts are the provider's, so they include what no log holds: the tools, the system prompt, the client's
   reminders. Positions in a prompt are counts: a call's path ends at its input_tokens, its answer's at + output_tokens,
   and what follows the answer hangs there.
+- A client may also change what it said (Claude Code does, after the first answer of a session). Then the provider's
+  cache serves less than the prompt before left in it, and within the time that it keeps everything that is told from a
+  text that it forgot: such a prompt shares what was served.
 - A prompt shorter than what it follows was rewritten (compaction, old tool results or reasoning left out); where, the
   log does not say. What the provider's cache served of it is text that was there before: a lower bound.
 - What the cache served to a session's first call is text of other sessions. `share_tools` takes it for one text of all
-  sessions of the same model and kind (main or sub-agent); else they share nothing.
+  sessions of the same model and kind (main or sub-agent), of which one that was served nothing has as much as the one
+  that was served least; else sessions share nothing.
 """
 
 from __future__ import annotations
@@ -47,6 +51,10 @@ class Call:
     model: str
     sent_ns: int | None  #: when its last input was there, since 1970; None when no line tells
     end_ns: int | None
+    left: int | None = None  #: tokens that the provider's cache held after it; None when the log does not say
+
+
+RETENTION_NS = 300 * 10**9  #: for which a provider that says what it writes to its cache keeps it at least
 
 
 class LogRows(PrivateRows):
@@ -100,7 +108,7 @@ def workload_of(rows: LogRows, sessions: list[list[Call]], share_tools: bool, an
     )
     rows.note(f"tokens: the provider's counts, {answers}; no text is read for them, and none is kept")
     arrival_s, delay_s = _times(rows, calls, turn == 0)
-    texts = _Texts(share_tools)
+    texts = _Texts([session[0] for session in sessions] if share_tools else [])
     read = [texts.of(call, session[0]) for session in sessions for call in session]
     texts.note(rows, calls, turn == 0)
     notes = rows.report(n)
@@ -141,9 +149,15 @@ def _with_tokens(rows: LogRows, session: list[Call]) -> list[Call]:
 class _Texts:
     """Where each call's prompt leaves the one before it."""
 
-    def __init__(self, share_tools: bool) -> None:
+    def __init__(self, alike: list[Call]) -> None:
+        """alike: first calls of which those of one model and kind are taken to begin alike."""
         self.branches = Branches()
-        self._share_tools = share_tools
+        self._least: dict[tuple[str, bool], int] = {}  # that the cache served to one of them
+        for call in alike:
+            if call.cached:
+                self._least[call.model, call.side] = min(
+                    call.cached, self._least.get((call.model, call.side), call.cached)
+                )
         self._number: dict[int, int] = {}  # id of a call -> its text
         self._standard: dict[tuple[str, bool], int] = {}  # the text that sessions of one model begin with
         self.count: Counter[str] = Counter()
@@ -160,18 +174,19 @@ class _Texts:
         served, owner = call.cached or 0, call.owner
         if owner is not None:
             whole = owner.prompt + owner.output
-            if call.prompt >= whole:
+            if call.prompt >= whole and not _changed(call, owner):
                 return self._number[id(owner)], whole
-            self.count["shorter"] += 1
+            self.count["shorter" if call.prompt < whole else "changed"] += 1
             if call.cached is None:
                 served = owner.prompt if call.prompt >= owner.prompt else 0
             return self._number[id(owner)], min(served, call.prompt, whole)
         if call is not first:
             self.count["new prompts"] += 1
             return self._number[id(first)], min(served, call.prompt, first.prompt)
-        if not self._share_tools or not served:
+        key = (call.model, call.side)
+        depth = min(served or self._least.get(key, 0), call.prompt)
+        if key not in self._least or not depth:
             return ROOT, 0
-        key, depth = (call.model, call.side), min(served, call.prompt)
         standard = self._standard.get(key, ROOT)
         if standard == ROOT or self.branches.end[standard] < depth:  # longer than what any before it began with
             end = 0 if standard == ROOT else self.branches.end[standard]
@@ -186,11 +201,12 @@ class _Texts:
             f"shared text: a prompt begins with the prompt and the answer that it follows, {count['shared']} of"
             f" {prompts} prompt tokens{served}"
         )
-        if count["shorter"] or count["new prompts"]:
+        if count["shorter"] or count["changed"] or count["new prompts"]:
             how = "they share what the provider's cache served of them, a lower bound" if known else "a lower bound"
             rows.note(
-                f"rewritten: {count['shorter']} prompts are shorter than what they follow and {count['new prompts']}"
-                f" begin anew within their session (compaction, rewinding, reasoning left out); {how}"
+                f"rewritten: {count['shorter']} prompts are shorter than what they follow, {count['changed']} were served"
+                f" less than the prompt before had left in the cache within 5 minutes, and {count['new prompts']} begin"
+                f" anew within their session (compaction, rewinding, reasoning left out); {how}"
             )
         head = sum((c.cached or 0) for c, first in zip(calls, firsts.tolist(), strict=True) if first)
         if head:
@@ -198,11 +214,19 @@ class _Texts:
                 f"first calls: the cache served {head} of their tokens, text of other sessions;"
                 + (
                     " taken for one text of each model and kind of agent (share_tools)"
-                    if self._share_tools
+                    if self._least
                     else " which, no log says, so sessions share nothing (share_tools takes it for one text of each"
                     " model and kind of agent)"
                 )
             )
+
+
+def _changed(call: Call, owner: Call) -> bool:
+    """Whether the provider's cache says that a prompt does not repeat the one before."""
+    if None in (call.cached, owner.left, call.sent_ns, owner.end_ns):
+        return False
+    assert call.cached is not None and owner.left is not None and call.sent_ns is not None and owner.end_ns is not None
+    return call.cached < owner.left and call.sent_ns - owner.end_ns < RETENTION_NS
 
 
 def _times(rows: LogRows, calls: list[Call], firsts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -138,6 +138,7 @@ class _Log:
         if known is not None:
             known.prompt = max(known.prompt, fresh + written + cached)
             known.cached = max(known.cached or 0, cached)
+            known.left = max(known.left or 0, written + cached)
             known.output = max(known.output, output)
             if time_ns is not None and known.session == session:  # a copy elsewhere is later
                 known.end_ns = max(known.end_ns or time_ns, time_ns)
@@ -154,6 +155,7 @@ class _Log:
             model=str(message.get("model") or ""),
             sent_ns=before.time_ns if before is not None else None,
             end_ns=time_ns,
+            left=written + cached,
         )
         self.sessions.setdefault(session, []).append(call)
         return call
