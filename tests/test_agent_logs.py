@@ -259,6 +259,17 @@ def test_codex_compaction_and_a_prompt_that_shrinks(tmp_path: Path) -> None:
     assert "and 1 begin anew" in notes
 
 
+def test_codex_a_part_that_was_served_says_where_a_prompt_changed(tmp_path: Path) -> None:
+    def then(cached: int, second: float = 20) -> int:
+        asked = event(second, "response_item", type="message", role="user", content=[])
+        last = tokens(second + 2, (15_900, 4992 + cached, 160), (5600, cached, 10))
+        return hits(read(log(tmp_path / "r.jsonl", *ROLLOUT, asked, last)))[2]
+
+    assert then(5248) == 5349  # all steps of 128 of the 5,300 before it
+    assert then(5120) == 5120
+    assert then(0) == then(5120, second=400) == 5349
+
+
 def test_codex_a_fork_replays_its_parent_and_goes_on(tmp_path: Path) -> None:
     fork = [
         event(600, "session_meta", id="B", forked_from_id="A", source={"subagent": {"thread_spawn": {}}}),

@@ -155,9 +155,8 @@ class _Texts:
         self._least: dict[tuple[str, bool], int] = {}  # that the cache served to one of them
         for call in alike:
             if call.cached:
-                self._least[call.model, call.side] = min(
-                    call.cached, self._least.get((call.model, call.side), call.cached)
-                )
+                key = (call.model, call.side)
+                self._least[key] = min(call.cached, self._least.get(key, call.cached))
         self._number: dict[int, int] = {}  # id of a call -> its text
         self._standard: dict[tuple[str, bool], int] = {}  # the text that sessions of one model begin with
         self.count: Counter[str] = Counter()
@@ -204,9 +203,9 @@ class _Texts:
         if count["shorter"] or count["changed"] or count["new prompts"]:
             how = "they share what the provider's cache served of them, a lower bound" if known else "a lower bound"
             rows.note(
-                f"rewritten: {count['shorter']} prompts are shorter than what they follow, {count['changed']} were served"
-                f" less than the prompt before had left in the cache within 5 minutes, and {count['new prompts']} begin"
-                f" anew within their session (compaction, rewinding, reasoning left out); {how}"
+                f"rewritten: {count['shorter']} prompts are shorter than what they follow, {count['changed']} were"
+                " served less than the prompt before had left in the cache within 5 minutes, and"
+                f" {count['new prompts']} begin anew within their session (compaction, rewinding, reasoning left out); {how}"
             )
         head = sum((c.cached or 0) for c, first in zip(calls, firsts.tolist(), strict=True) if first)
         if head:
@@ -223,9 +222,8 @@ class _Texts:
 
 def _changed(call: Call, owner: Call) -> bool:
     """Whether the provider's cache says that a prompt does not repeat the one before."""
-    if None in (call.cached, owner.left, call.sent_ns, owner.end_ns):
+    if call.cached is None or owner.left is None or call.sent_ns is None or owner.end_ns is None:
         return False
-    assert call.cached is not None and owner.left is not None and call.sent_ns is not None and owner.end_ns is not None
     return call.cached < owner.left and call.sent_ns - owner.end_ns < RETENTION_NS
 
 

@@ -10,6 +10,8 @@ Decided here:
 - Events that repeat the running total are no calls (the client writes them again and again). Where
   `last_token_usage` is missing, a call is the difference of two running totals.
 - `input_tokens` includes `cached_input_tokens`, and `output_tokens` the reasoning.
+- The provider's cache keeps prompts in steps of 128 tokens, for minutes and as well as it can: one that was served
+  nothing of a prompt says nothing, one that was served a part of it within 5 minutes says where the prompt changed.
 - A call follows the one before it in its file; after `compacted` it begins a new prompt.
 - A fork (`forked_from_id`) replays its parent's events: those that the parent's file has are the parent's calls, which
   the fork goes on from; without that file, events within a second of the fork's start are its history, no calls.
@@ -28,6 +30,7 @@ TYPES = ("session_meta", "response_item", "event_msg", "turn_context", "compacte
 COUNTS = ("input_tokens", "cached_input_tokens", "output_tokens")
 GIVEN = ("function_call_output", "custom_tool_call_output", "local_shell_call_output", "mcp_tool_call_output")
 REPLAY_NS = 10**9
+CACHED_IN, CACHED_FROM = 128, 1024  #: tokens: the provider's cache serves whole steps, of prompts from this length
 
 Counts = tuple[int, ...]
 
@@ -153,13 +156,14 @@ class _Session:
             session=self._name,
             row=self.rows.row,
             prompt=prompt,
-            cached=min(cached, prompt),
+            cached=min(cached, prompt) or None,  # nothing: missed, since no client changes all of a prompt
             output=output,
             owner=self._last,
             side=self._side,
             model=self._model,
             sent_ns=self._sent_ns if wrote else self._given_ns,
             end_ns=self._wrote_ns if wrote else time_ns,
+            left=prompt // CACHED_IN * CACHED_IN if prompt >= CACHED_FROM else 0,
         )
         self._wrote_ns = self._sent_ns = None
         self._last = self.ended[key] = call

@@ -34,10 +34,13 @@ PLACES = (
     ("request", "body", "messages"),
     ("body", "input"),
     ("request", "body", "input"),
+    ("body", "prompt"),
+    ("prompt",),
 )
-"""Where a row has its list of messages."""
+"""Where a row has its list of messages, or the text of the only one."""
 SETTINGS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "custom_id", "temperature", "stream")
-LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "output_tokens")
+ANSWERS = ("response", "completion")
 MAX_TEXT = 1 << 30  #: bytes of distinct text in memory at once
 UNANSWERED = "no answer in the conversation"
 
@@ -56,7 +59,7 @@ def found_in(record: dict[str, Any]) -> Found | None:
         for name in path[:-1]:
             around = around.get(name) if type(around) is dict else None
         listed = around.get(path[-1]) if type(around) is dict else None
-        if type(listed) is str and path[-1] == "input":
+        if type(listed) is str and path[-1] in ("input", "prompt"):
             listed = [{"role": "user", "content": listed}]
         if type(listed) is list and all(type(entry) is dict for entry in listed):
             return Found(listed, around)
@@ -139,9 +142,11 @@ class Talk:
 
     def _response(self, record: dict[str, Any]) -> list[Message]:
         """The answer that a log keeps beside its messages."""
-        answer: Any = record.get("response", record)
-        if type(answer) is dict and type(answer.get("body")) is dict and "response" in record:
+        answer: Any = next((record[name] for name in ANSWERS if record.get(name) is not None), record)
+        if type(answer) is dict and answer is not record and type(answer.get("body")) is dict:
             answer = answer["body"]
+        if type(answer) is list and all(type(entry) is dict for entry in answer):
+            return [self._message(-1, entry) for entry in answer]
         if type(answer) is str:
             return [self._message(-1, {"role": "assistant", "content": answer})]
         choices = answer.get("choices") if type(answer) is dict else None

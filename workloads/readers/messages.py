@@ -1,5 +1,7 @@
 """OpenAI messages: rows {"messages": [{"role", "content", "tool_calls"}, ...], "tools"}, or batch input around them.
 
+Rows {"prompt", "completion"} of texts are conversations of one turn.
+
 The one idea: as for ShareGPT; a row of a request without its answer (batch input) is one request, and says with
 `max_tokens` how long its answer may be.
 
@@ -10,6 +12,7 @@ The one idea: as for ShareGPT; a row of a request without its answer (batch inpu
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from workloads.columns import Workload
 from workloads.readers.conversation import found_in, read_conversations
@@ -18,11 +21,17 @@ from workloads.readers.head import Head
 
 def looks_like(head: Head) -> str | None:
     found = found_in(head.first)
-    if found is not None and (not found.messages or {"role", "content"} & set(found.messages[0])):
+    if found is not None and "prompt" not in head.first and _speaks(found.messages):
         return "its rows have a list of messages"
+    if type(head.first.get("prompt")) is str and {"completion", "response", "output_tokens", "max_tokens"} & head.keys:
+        return "its rows have prompt texts"
     if {"messages", "role", "content"} <= head.keys:
         return "its rows have messages of role and content"
     return None
+
+
+def _speaks(messages: list[Any]) -> bool:
+    return not messages or {"role", "content"} <= set(messages[0])
 
 
 def read(
