@@ -171,7 +171,7 @@ def test_sharegpt_as_lines_and_as_one_array(tmp_path: Path, lines: bool) -> None
         {"id": "z", "conversations": []},
     ]
     path = written(tmp_path / "sharegpt.json", rows, lines)
-    assert sniff(path) == ("sharegpt", "its rows have messages of from and value")
+    assert sniff(path) == ("sharegpt", "its rows have conversations: lists of messages")
     workload = timeless(path)
     assert workload.prompt_tokens.tolist() == [4 + 4 + 4, 12 + 3 + 4 + 3 + 4, 12]
     assert workload.output_tokens.tolist() == [3, 3, 3]
@@ -206,15 +206,17 @@ def test_spellings_of_one_conversation_are_one_text(tmp_path: Path) -> None:
             "response": {"body": {"choices": [{"message": {"content": said[1]}}]}},
         },
         {"messages": [{"role": "user", "content": said[0]}], "response": said[1]},
+        {"prompt": said[0], "completion": said[1]},
+        {"prompt": [{"role": "user", "content": said[0]}], "completion": [{"role": "assistant", "content": said[1]}]},
         {
             "request": {"messages": [{"role": "user", "content": said[0]}]},
             "choices": [{"message": {"role": "assistant", "content": said[1]}}],
         },
     ]
     workload = timeless(written(tmp_path / "t.jsonl", rows), format="messages")
-    assert workload.prompt_tokens.tolist() == [12] * 8
-    assert workload.output_tokens.tolist() == [3] * 8
-    assert infinite_cache(workload, 1).hit_tokens.tolist() == [0] + [11] * 7
+    assert workload.prompt_tokens.tolist() == [12] * 10
+    assert workload.output_tokens.tolist() == [3] * 10
+    assert infinite_cache(workload, 1).hit_tokens.tolist() == [0] + [11] * 9
 
 
 def test_a_batch_row_is_one_request_and_its_history_is_not(tmp_path: Path) -> None:
@@ -237,6 +239,13 @@ def test_a_batch_row_is_one_request_and_its_history_is_not(tmp_path: Path) -> No
     assert "no answer, and no max_tokens: set answer_tokens, the output tokens of such a request: 1" in notes
     assert "their output is their max_tokens, an upper bound" in notes
     assert timeless(path, answer_tokens=9).output_tokens.tolist() == [9, 9, 9]
+
+
+def test_prompts_with_the_number_of_tokens_to_answer(tmp_path: Path) -> None:
+    path = written(tmp_path / "custom.jsonl", [{"prompt": "How do I sort?", "output_tokens": n} for n in (10, 20)])
+    assert sniff(path) == ("messages", "its rows have prompt and output_tokens")
+    workload = timeless(path)
+    assert (workload.prompt_tokens.tolist(), workload.output_tokens.tolist()) == ([12, 12], [10, 20])
 
 
 def test_tools_come_first_calls_are_text_and_images_tell_prompts_apart(tmp_path: Path) -> None:

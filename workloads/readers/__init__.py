@@ -23,6 +23,7 @@ from workloads.readers import (
     burstgpt,
     claude_code,
     codex,
+    mapped,
     messages,
     mooncake,
     servegen,
@@ -50,13 +51,16 @@ FORMATS = {
     "codex": codex,
     "sharegpt": sharegpt,
     "messages": messages,
+    "table": mapped,
 }
 """Format name -> its module; the order is the order in which sniffing asks."""
 
 
 def read(path: str | Path, format: str | None = None, **options: Any) -> Workload:
     """Read a trace. Without `format` it is recognised from the content; the first note says which and why."""
-    if format is None:
+    if format is None and options.get("columns"):
+        format, reason = "table", "columns were named"
+    elif format is None:
         format, reason = sniff(path)
     elif format in FORMATS:
         reason = "it was asked for"

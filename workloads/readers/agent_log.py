@@ -205,7 +205,8 @@ class _Texts:
             rows.note(
                 f"rewritten: {count['shorter']} prompts are shorter than what they follow, {count['changed']} were"
                 " served less than the prompt before had left in the cache within 5 minutes, and"
-                f" {count['new prompts']} begin anew within their session (compaction, rewinding, reasoning left out); {how}"
+                f" {count['new prompts']} begin anew within their session (compaction, rewinding, reasoning left out);"
+                f" {how}"
             )
         head = sum((c.cached or 0) for c, first in zip(calls, firsts.tolist(), strict=True) if first)
         if head:

@@ -43,8 +43,7 @@ def looks_like(head: Head) -> str | None:
 
 
 def _is_log(head: Head) -> bool:
-    named = head.first.get("type", "session_meta" if not head.first else None)
-    return {"type", "payload"} <= head.keys and named in TYPES
+    return {"type", "payload"} <= head.keys and any(row.get("type") in TYPES for row in head.rows)
 
 
 def read(path: str | Path, share_tools: bool = False) -> Workload:

@@ -19,6 +19,7 @@ import numpy as np
 
 from workloads.branches import ROOT
 from workloads.columns import SCOPES, Workload
+from workloads.readers.head import Head
 from workloads.readers.private import PrivateRows
 from workloads.readers.spoken import LAYERS, Message, Speech, time_of, written
 from workloads.text import Messages, counter
@@ -63,6 +64,14 @@ def found_in(record: dict[str, Any]) -> Found | None:
             listed = [{"role": "user", "content": listed}]
         if type(listed) is list and all(type(entry) is dict for entry in listed):
             return Found(listed, around)
+    return None
+
+
+def first_found(head: Head) -> Found | None:
+    """The messages of the first row that has any which say who speaks."""
+    for found in map(found_in, head.rows):
+        if found is not None and found.messages and {"role", "from"} & set(found.messages[0]):
+            return found
     return None
 
 

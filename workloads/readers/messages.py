@@ -12,26 +12,19 @@ The one idea: as for ShareGPT; a row of a request without its answer (batch inpu
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from workloads.columns import Workload
-from workloads.readers.conversation import found_in, read_conversations
+from workloads.readers.conversation import first_found, read_conversations
 from workloads.readers.head import Head
 
 
 def looks_like(head: Head) -> str | None:
-    found = found_in(head.first)
-    if found is not None and "prompt" not in head.first and _speaks(found.messages):
-        return "its rows have a list of messages"
-    if type(head.first.get("prompt")) is str and {"completion", "response", "output_tokens", "max_tokens"} & head.keys:
-        return "its rows have prompt texts"
-    if {"messages", "role", "content"} <= head.keys:
-        return "its rows have messages of role and content"
-    return None
-
-
-def _speaks(messages: list[Any]) -> bool:
-    return not messages or {"role", "content"} <= set(messages[0])
+    if first_found(head) is None:
+        return None
+    if any(type(row.get("prompt")) is str for row in head.rows):
+        texts = head.keys & {"completion", "response", "output_tokens", "max_tokens"}
+        return f"its rows have prompt and {min(texts)}" if texts else None
+    return "its rows have lists of messages"
 
 
 def read(

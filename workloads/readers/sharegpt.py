@@ -12,17 +12,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from workloads.columns import Workload
-from workloads.readers.conversation import found_in, read_conversations
+from workloads.readers.conversation import first_found, read_conversations
 from workloads.readers.head import Head
 
 
 def looks_like(head: Head) -> str | None:
-    found = found_in(head.first)
-    if found is not None and {"from", "value"} <= set(found.messages[0] if found.messages else ()):
-        return "its rows have messages of from and value"
-    if "conversations" in head.keys and (found is not None or {"from", "value"} <= head.keys):
-        return "its rows have conversations"
-    return None
+    found = first_found(head)
+    if found is None or not ("conversations" in head.keys or "from" in found.messages[0]):
+        return None
+    return "its rows have conversations: lists of messages"
 
 
 def read(
