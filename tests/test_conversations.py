@@ -106,16 +106,13 @@ def test_reuse_is_the_longest_common_prefix_of_the_tokens(
     tokens_of = chunks if estimate else lambda text: toy.encode(text, add_special_tokens=False).ids
     requests = token_rows(rows, tokens_of, markers)
     talk = conversation.Talk(
-        conversation.PrivateRows(__file__),
-        Messages(Estimate(4) if estimate else Tokens(toy, "toy"), markers),
-        markers,
-        None,
+        conversation.PrivateRows(__file__), Messages(Estimate(4) if estimate else Tokens(toy, "toy"))
     )
     for row in rows:
-        talk.add(row, first_turn_only=False)
+        talk.add(row)
     if not requests:
         return
-    workload = talk.workload()
+    workload = talk.workload(markers)
     assert workload.prompt_tokens.tolist() == [prompt for _, prompt in requests]
     assert workload.output_tokens.tolist() == [len(path) - prompt for path, prompt in requests]
     assert infinite_cache(workload, block).hit_tokens.tolist() == reusable(requests, block)
@@ -145,11 +142,12 @@ def test_the_common_prefix_of_bytes(head: bytes, a: bytes, b: bytes) -> None:
 
 
 def test_a_character_that_differs_in_its_last_byte_is_no_shared_one() -> None:
-    messages = Messages(Estimate(1.0), 1)
+    messages = Messages(Estimate(1.0))
     ends = [
         messages.add(ROOT, "user", text, 0) for text in ("aé", "aê", "a€", "a₭")
     ]  # é ê and € ₭ begin with the same bytes
-    tree, leaf = messages.tree(ends)
+    branches, text = messages.branches(message_tokens=1)
+    tree, leaf = branches.tree([text[end] for end in ends])
     assert tree.end[leaf].tolist() == [2, 2, 2, 2]
 
 
@@ -246,6 +244,25 @@ def test_prompts_with_the_number_of_tokens_to_answer(tmp_path: Path) -> None:
     assert sniff(path) == ("messages", "its rows have prompt and output_tokens")
     workload = timeless(path)
     assert (workload.prompt_tokens.tolist(), workload.output_tokens.tolist()) == ([12, 12], [10, 20])
+
+
+def test_counts_of_the_file_are_taken_and_positions_in_the_text_fit_them(tmp_path: Path) -> None:
+    def row(question: str, prompt: int, **more: Any) -> dict[str, Any]:
+        said = [{"role": "system", "content": "s" * 100}, {"role": "user", "content": question}]
+        usage = {"prompt_tokens": prompt, "completion_tokens": 10}
+        return {"messages": said, "response": {"choices": [{"message": {"content": "a" * 20}}], "usage": usage}, **more}
+
+    rows = [row("x" * 60, 92), row("y" * 60, 92), {**row("z", 9), "error": "overloaded"}]
+    workload = timeless(written(tmp_path / "t.jsonl", rows))
+    assert (workload.prompt_tokens.tolist(), workload.output_tokens.tolist()) == ([92, 92], [10, 10])
+    assert infinite_cache(workload, 1).hit_tokens.tolist() == [0, 4 + 50 + 4]  # 180 characters are 90 tokens
+    notes = "\n".join(workload.notes)
+    assert "the file's own counts for 2 of 2 requests (usage)" in notes
+    assert "estimated as characters / 2 (which fits the file's own counts)" in notes
+    assert "failed: 1" in notes
+    short = timeless(written(tmp_path / "u.jsonl", [row("x" * 60, 40), row("x" * 60, 140), row("x" * 60, 96)]))
+    assert short.prompt_tokens.tolist() == [40, 140, 96]  # a count below what its text fits cuts it there
+    assert infinite_cache(short, 1).hit_tokens.tolist() == [0, 49, 95]
 
 
 def test_tools_come_first_calls_are_text_and_images_tell_prompts_apart(tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
 The one idea: a message is (what precedes it, its role, its text). Whoever says the same after the same is one branch;
 messages that begin alike after the same share as many tokens as their texts do, found by sorting them side by side.
 
-    >>> messages = Messages(Estimate(4.0), message_tokens=4)
+    >>> messages = Messages(Estimate(4.0))
     >>> system = messages.add(ROOT, "system", "You are a helpful assistant.", layer=0)
-    >>> messages.end(system)                                          # 4 + 28 / 4
+    >>> branches, text = messages.branches(message_tokens=4)
+    >>> branches.end[text[system]]                                    # 4 + 28 / 4
     11
 
 The texts live in memory while a file is read, each once, and nowhere else: what is left is a tree of lengths.
@@ -13,32 +14,28 @@ The texts live in memory while a file is read, each once, and nowhere else: what
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable
 from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from workloads.branches import ROOT, Branches
-from workloads.columns import PrefixTree
 from workloads.errors import InputError
 
 
-class Body(NamedTuple):
-    """A text as it is compared: bytes in `width`-byte units (characters or token ids), and its tokens."""
-
-    units: bytes
-    tokens: int
-
-
 class Counter(Protocol):
-    """Texts -> bodies, and how many whole tokens a common beginning is."""
+    """Texts -> bodies: bytes that are compared, and counted in tokens."""
 
     note: str  #: how tokens are counted, in words
 
-    def body(self, text: str) -> Body: ...
+    def body(self, text: str) -> bytes: ...
+
+    def tokens(self, body: bytes) -> int:
+        """Tokens of a whole body."""
+        ...
 
     def tokens_in(self, common: bytes) -> int:
         """Whole tokens of the longest beginning that two bodies share."""
@@ -48,26 +45,28 @@ class Counter(Protocol):
 class Estimate:
     """Tokens as characters / `chars_per_token`, a message's last one begun. Bodies are UTF-8."""
 
-    def __init__(self, chars_per_token: float) -> None:
+    def __init__(self, chars_per_token: float, why: str = "chars_per_token; or name a tokenizer") -> None:
         self.chars_per_token = chars_per_token
-        self.note = f"tokens: estimated as characters / {chars_per_token:g} (chars_per_token; or name a tokenizer)"
+        self.note = f"tokens: estimated as characters / {chars_per_token:.4g} ({why})"
 
-    def body(self, text: str) -> Body:
-        return Body(text.encode("utf-8", "surrogatepass"), -int(-len(text) // self.chars_per_token))
+    def body(self, text: str) -> bytes:
+        return text.encode("utf-8", "surrogatepass")
+
+    def tokens(self, body: bytes) -> int:
+        return -int(-characters(body) // self.chars_per_token)
 
     def tokens_in(self, common: bytes) -> int:
-        return int(_characters(common) // self.chars_per_token)
+        return int(characters(common) // self.chars_per_token)
 
 
-def _characters(text: bytes) -> int:
+def characters(text: bytes) -> int:
     """Whole characters of UTF-8 that may be cut within its last one."""
-    octets = np.frombuffer(text, np.uint8)
-    begins = np.flatnonzero((octets & 0xC0) != 0x80)
-    if not len(begins):
-        return 0
-    last = int(octets[begins[-1]])
-    width = 1 if last < 0x80 else 2 if last < 0xE0 else 3 if last < 0xF0 else 4
-    return len(begins) - (len(text) - int(begins[-1]) < width)
+    if text.isascii():
+        return len(text)
+    count = int(np.count_nonzero((np.frombuffer(text, np.uint8) & 0xC0) != 0x80))
+    last = next(i for i in range(1, 5) if (text[-i] & 0xC0) != 0x80)  # bytes from where the last one begins
+    first = text[-last]
+    return count - (last < (1 if first < 0x80 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4))
 
 
 class Encoder(Protocol):
@@ -83,10 +82,13 @@ class Tokens:
         self._tokenizer = tokenizer
         self.note = f"tokens: counted by the tokenizer {name}, message by message"
 
-    def body(self, text: str) -> Body:
+    def body(self, text: str) -> bytes:
         clean = text.encode("utf-8", "replace").decode()  # half a surrogate pair is no text to it
         ids = self._tokenizer.encode(clean, add_special_tokens=False).ids
-        return Body(np.array(ids, ">u4").tobytes(), len(ids))
+        return np.array(ids, ">u4").tobytes()
+
+    def tokens(self, body: bytes) -> int:
+        return len(body) // 4
 
     def tokens_in(self, common: bytes) -> int:
         return len(common) // 4
@@ -119,62 +121,67 @@ def counter(tokenizer: str | Path | None, chars_per_token: float) -> Counter:
 
 
 class Messages:
-    """The tree of all messages of all conversations."""
+    """The tree of all messages of all conversations; a message is a number, ROOT what comes before the first."""
 
-    def __init__(self, counter: Counter, message_tokens: int) -> None:
-        self._counter, self._message_tokens = counter, message_tokens
-        self._branches = Branches()
-        self._bodies: list[Body] = []
-        self._known: dict[bytes, int] = {}  # digest of a text, or of a body's units -> its body
+    def __init__(self, counter: Counter) -> None:
+        self.counter = counter
         self.size = 0  #: bytes of distinct text that are held
+        self._bodies: list[bytes] = []
+        self._known: dict[bytes, int] = {}  # digest of a text, or of a body -> the body's number
         self._number: dict[tuple[int, Hashable, int], int] = {}  # (before, role, body) -> message
-        self._alike: dict[tuple[int, Hashable], list[tuple[int, int]]] = {}  # (before, role) -> [(body, message)]
-
-    def tokens(self, text: str) -> int:
-        """Tokens of a text alone."""
-        return self._bodies[self._body(text)].tokens
-
-    def end(self, message: int) -> int:
-        """Tokens up to the end of `message`, all before it included."""
-        return 0 if message == ROOT else self._branches.end[message]
+        self._before: list[int] = []
+        self._body: list[int] = []
+        self._layer: list[int] = []
 
     def add(self, before: int, role: Hashable, text: str, layer: int) -> int:
-        """The message that says `text` after `before` (ROOT: first); the same one for the same."""
-        body = self._body(text)
-        found = self._number.get((before, role, body))
+        """The message that says `text` after `before`; the same one for the same."""
+        key = before, role, self._numbered(text)
+        found = self._number.get(key)
         if found is None:
-            begin = self.end(before)
-            found = self._branches.add(before, begin, begin + self._message_tokens + self._bodies[body].tokens, layer)
-            self._number[before, role, body] = found
-            if found != before:
-                self._alike.setdefault((before, role), []).append((body, found))
+            found = self._number[key] = len(self._before)
+            self._before.append(before)
+            self._body.append(key[2])
+            self._layer.append(layer)
         return found
 
-    def _body(self, text: str) -> int:
+    def _numbered(self, text: str) -> int:
         key = _digest(text.encode("utf-8", "surrogatepass"))
         found = self._known.get(key)
         if found is None:
-            body = self._counter.body(text)
-            found = self._known[key] = self._known.setdefault(_digest(body.units, b"units"), len(self._bodies))
+            body = self.counter.body(text)
+            found = self._known[key] = self._known.setdefault(_digest(body, b"body"), len(self._bodies))
             if found == len(self._bodies):
                 self._bodies.append(body)
-                self.size += len(body.units)
+                self.size += len(body)
         return found
 
-    def tree(self, read: Sequence[int]) -> tuple[PrefixTree, np.ndarray]:
-        """(tree, leaf int32 [n]) of requests that each read up to the end of one message. Call it once, at the end."""
-        for (before, _role), alike in self._alike.items():
-            if len(alike) > 1:
-                self._side_by_side(self.end(before) + self._message_tokens, alike)
-        self._alike.clear()
-        self._bodies.clear()
-        return self._branches.tree(read)
+    def body(self, message: int) -> bytes:
+        return self._bodies[self._body[message]]
 
-    def _side_by_side(self, begin: int, alike: list[tuple[int, int]]) -> None:
-        """Let messages of one role after one text share what their bodies have in common."""
-        ordered = sorted((self._bodies[body].units, message) for body, message in alike)
-        for (a, left), (b, right) in pairwise(ordered):
-            self._branches.move(right, left, begin + self._counter.tokens_in(a[: common_prefix(a, b)]))
+    def lengths(self, of: Callable[[bytes], int]) -> dict[int, tuple[int, int]]:
+        """(sum of `of` over the bodies, messages) up to and with each message, and ROOT."""
+        found, each = {ROOT: (0, 0)}, [of(body) for body in self._bodies]
+        for message, (before, body) in enumerate(zip(self._before, self._body, strict=True)):
+            total, count = found[before]
+            found[message] = total + each[body], count + 1
+        return found
+
+    def branches(self, message_tokens: int) -> tuple[Branches, list[int]]:
+        """(the messages as texts that hang on one another, each one's text). A message is `message_tokens` for its
+        markers and the tokens of its body; those of one role after one text share what their bodies have in common."""
+        branches, text = Branches(), [0] * len(self._before)
+        tokens = [self.counter.tokens(body) for body in self._bodies]
+        alike: dict[tuple[int, Hashable], list[int]] = {}
+        for (before, role, body), message in self._number.items():
+            on, begin = (text[before], branches.end[text[before]]) if before != ROOT else (ROOT, 0)
+            text[message] = branches.add(on, begin, begin + message_tokens + tokens[body], self._layer[message])
+            alike.setdefault((before, role), []).append(message)
+        for (before, _), messages in alike.items():
+            begin = message_tokens + (branches.end[text[before]] if before != ROOT else 0)
+            ordered = sorted((self.body(message), text[message]) for message in messages)
+            for (a, left), (b, right) in pairwise(ordered):
+                branches.move(right, left, begin + self.counter.tokens_in(a[: common_prefix(a, b)]))
+        return branches, text
 
 
 def _digest(text: bytes, kind: bytes = b"") -> bytes:

@@ -12,7 +12,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from workloads.columns import Workload
-from workloads.readers.conversation import first_found, read_conversations
+from workloads.readers.chat_rows import first_found
+from workloads.readers.conversation import read_conversations
 from workloads.readers.head import Head
 
 
