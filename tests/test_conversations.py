@@ -90,11 +90,15 @@ def reusable(requests: list[tuple[list[Any], int]], block: int) -> list[int]:
     return hits
 
 
+texts = st.lists(st.sampled_from(WORDS), min_size=0, max_size=4).map(" ".join)
+said = st.tuples(st.sampled_from(["user", "assistant", "tool"]), texts).map(lambda m: {"role": m[0], "content": m[1]})
 conversations = st.lists(
-    st.lists(st.lists(st.sampled_from(WORDS), min_size=0, max_size=4).map(" ".join), min_size=2, max_size=7),
+    st.lists(said, min_size=1, max_size=6).map(
+        lambda messages: {"messages": [*messages, {"role": "assistant", "content": "a"}]}
+    ),
     min_size=1,
     max_size=8,
-).map(lambda rows: [chat(*row) for row in rows])
+)
 
 
 @settings(max_examples=150, deadline=None)
