@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.test_prefix_tree import shared_by_tree
 from tests.test_readers import complaint, write
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError
@@ -357,11 +358,24 @@ def test_a_long_configuration_before_the_benchmarks(tmp_path: Path) -> None:
     assert read(saved(tmp_path / "b.json", document)).prompt_tokens.tolist() == [300]
 
 
-def test_inputs_of_aiperf_have_no_counts(tmp_path: Path) -> None:
-    inputs = {"data": [{"session_id": "s", "payloads": [{"messages": [{"role": "user", "content": "a secret"}]}]}]}
-    line = complaint(saved(tmp_path / "inputs.json", inputs, indent=1))
-    assert "secret" not in line
-    assert "profile_export.jsonl" in line
+def test_inputs_of_aiperf_are_texts(tmp_path: Path) -> None:
+    """Two turns of a session: the second prompt begins with the first."""
+    told = [{"role": "user", "content": "a secret word or two, said at some length"}]
+    more = [*told, {"role": "user", "content": "and a little more"}]
+    payloads = [{"messages": messages, "stream": True, "max_tokens": 5} for messages in (told, more)]
+    inputs = {"data": [{"session_id": "s", "payloads": payloads}, {"session_id": "t", "payloads": payloads[:1]}]}
+    path = saved(tmp_path / "inputs.json", inputs, indent=1)
+    workload = read(path, answer_tokens=7)
+    assert "format: aiperf-inputs because" in workload.notes[0]
+    assert workload.output_tokens.tolist() == [7, 7, 7]
+    assert workload.prompt_tokens[0] == workload.prompt_tokens[2] < workload.prompt_tokens[1]
+    role_of_answer = 4  # message_tokens: where one prompt asks for its answer, the other has a message more
+    assert shared_by_tree(workload.tree, workload.leaf, 0, 1) == workload.prompt_tokens[0] - role_of_answer
+    assert np.isnan(workload.arrival_s).all()
+    assert "secret" not in repr(workload)
+    assert read(path).output_tokens.tolist() == [5, 5, 5]
+    line = complaint(saved(path, {"data": [{"session_id": "s", "payloads": "a secret"}]}))
+    assert "payloads = 'a text', expected a list of requests" in line
 
 
 # ---- inference-perf ----

@@ -365,16 +365,23 @@ def test_anthropic_batch_results(tmp_path: Path) -> None:
     odd = {"custom_id": "c", "result": {"type": "succeeded", "message": {"usage": "a secret"}}}
     assert "no output tokens recorded: 1" in complaint(write(tmp_path / "odd.jsonl", odd))
     assert "served 90 of 105" in lines(path)
-    row = {"custom_id": "a", "params": {"model": "m", "messages": [{"content": "a secret"}]}}
-    assert "the input of a batch" in complaint(write(tmp_path / "in.jsonl", row))
 
 
-def test_openai_batch_input_has_no_counts(tmp_path: Path) -> None:
-    body = {"model": "m", "messages": [{"role": "user", "content": "a secret"}]}
+def test_openai_batch_input_is_read_as_conversations(tmp_path: Path) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "a secret"}], "max_tokens": 9}
     row = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
-    line = complaint(write(tmp_path / "in.jsonl", row))
+    workload = read(write(tmp_path / "in.jsonl", row))
+    assert "format: messages because" in workload.notes[0]
+    assert workload.output_tokens.tolist() == [9]
+    line = complaint(write(tmp_path / "e.jsonl", row | {"body": {"input": ["a secret"]}}))
     assert "texts without token counts" in line
     assert "secret" not in line
+
+
+def test_rows_that_are_none_show_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "o.jsonl"
+    path.write_text(json.dumps(OBSERVED[0]) + '\n{"input": "a secret", oops}\n')
+    assert "secret" not in complaint(path)
 
 
 # ---- BLIS ----

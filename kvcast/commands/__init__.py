@@ -32,6 +32,11 @@ def trace_options(parser: argparse.ArgumentParser) -> None:
         type=columns,
         help="which column of the trace is what, as [workload.columns]: time=startTime,input=usage.prompt_tokens,...",
     )
+    parser.add_argument(
+        "--tokenizer",
+        metavar="FILE",
+        help="the tokenizer.json that counts the tokens of conversations (default: estimated from their characters)",
+    )
 
 
 def columns(text: str) -> dict[str, str]:
@@ -55,6 +60,7 @@ def of_trace(path: str, args: argparse.Namespace) -> WorkloadConfig:
         trace=path,
         format=args.format,
         timestamp_unit=args.timestamp_unit,
+        tokenizer=args.tokenizer,
         columns=toml.read(Columns, named, "--columns", "workload", "columns") if named else None,
     )
 
@@ -66,6 +72,7 @@ def no_trace_options(path: str, args: argparse.Namespace) -> None:
     for flag, value in (
         ("--format", args.format),
         ("--timestamp-unit", args.timestamp_unit),
+        ("--tokenizer", args.tokenizer),
         ("--columns", args.columns and ",".join(f"{key}={name}" for key, name in args.columns.items())),
     ):
         if value:

@@ -2,8 +2,8 @@
 
 The one idea: a metric carries its unit, so it is read with it. Requests of the warm-up phase, cancelled and failed
 ones are skipped. `x_correlation_id` groups the turns of a conversation; times (`request_start_ns`) are nanoseconds
-since 1970. Beside it, profile_export_aiperf.json holds aggregates only (as genai-perf's do) and inputs.json texts
-without counts: neither is a trace, and both are answered with the name of the file that is one.
+since 1970. Beside it, profile_export_aiperf.json holds aggregates only (as genai-perf's do) and is answered with the
+name of the file that is a trace; inputs.json is read by `aiperf_inputs`.
 
 Held against the source of aiperf 0.13.0, and files that it wrote against a local mock server.
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from workloads.readers.calls import FAILED, Call, CallLog, NoRequestsError, Record, Timing, names_in, scaled
+from workloads.readers.calls import FAILED, Call, CallLog, NoRequestsError, Record, Timing, scaled
 from workloads.readers.common import Rows
 from workloads.readers.head import Head
 from workloads.readers.paths import at
@@ -38,15 +38,13 @@ def _recognised(head: Head) -> str | None:
         return "its object has service_kind and experiments, as genai-perf's"
     if {"Metric", "avg"} <= head.keys:
         return "its header has Metric and avg"
-    if {"session_id", "payloads"} <= names_in(head, "data"):
-        return "its object has sessions of payloads"
     return None
 
 
 def _records(rows: Rows) -> Iterator[Record]:
     for record in rows.records():
         if "metrics" not in record:
-            has_texts = "data" in record or "experiments" in record
+            has_texts = "experiments" in record
             what = "texts of requests without token counts" if has_texts else "aggregates of a run"
             raise NoRequestsError(
                 f"{rows.path}: {what}, which are no trace; the requests are in profile_export.jsonl, which aiperf"

@@ -75,8 +75,8 @@ def _requests(rows: Rows, flag: str) -> Iterator[Record]:
     limit = run.get("max_concurrency")
     if type(limit) is int:
         rows.note(
-            f"max_concurrency = {limit}: a request waited until one before it had ended, so the times of sending are those"
-            f" of the measured server; loop = 'concurrency' with concurrency = {limit} asks the same of another"
+            f"max_concurrency = {limit}: a request waited until one before it had ended, so the times of sending are"
+            f" those of the measured server; loop = 'concurrency' with concurrency = {limit} asks the same of another"
         )
     elif "start_times" not in lists:
         said = {name: run.get(name) for name in SENDING if type(run.get(name)) in (int, float, str)}

@@ -25,6 +25,7 @@ from workloads.readers.common import NO_IDENTITY, Rows, classes, note_ties, noth
 from workloads.readers.head import Head
 from workloads.readers.lengths import numbered
 from workloads.readers.paths import at
+from workloads.readers.private import PrivateRows
 from workloads.readers.units import PER_SECOND, wall_clock_ns
 from workloads.readers.values import as_float, number, short
 
@@ -107,6 +108,12 @@ class Walk:
         return any(time is not None and time != "" for time in self.column("time"))
 
 
+class LogRows(PrivateRows):
+    """Rows of a log, which may hold texts: a row that is none is not shown, and the counts and times of one are."""
+
+    fail = Rows.fail
+
+
 @dataclass(frozen=True)
 class CallLog:
     """A format: where its records lie and what one says."""
@@ -147,7 +154,7 @@ class CallLog:
 
     def read_walk(self, path: str | Path, timestamp_unit: str = "") -> tuple[Workload, Walk]:
         """The same, with what was read."""
-        walk = self.walk(Rows(path, timestamp_unit))
+        walk = self.walk(LogRows(path, timestamp_unit))
         rows, n = walk.rows, len(walk)
         prompt, output = self.tokens(walk)
         arrival_s = self.clock(walk)

@@ -17,8 +17,7 @@ import numpy as np
 
 from workloads.limits import MAX_SECONDS, WITHIN
 from workloads.readers import FORMATS, sniff
-from workloads.readers.calls import FAILED, NOTHING, CallLog, NoRequestsError, Walk
-from workloads.readers.common import Rows
+from workloads.readers.calls import FAILED, NOTHING, CallLog, LogRows, NoRequestsError, Walk
 from workloads.readers.values import number
 
 
@@ -56,13 +55,13 @@ def measured(path: str | Path, format: str | None = None, run: str | None = None
 
 
 def _measured(name: str, log: CallLog, path: Path, run: str | None) -> Measured:
-    summary = log.summary(Rows(path)) if log.summary else {}
+    summary = log.summary(LogRows(path)) if log.summary else {}
     try:
-        walk = log.walk(Rows(path), timed=True)
+        walk = log.walk(LogRows(path), timed=True)
     except NoRequestsError:
         if not summary:
             raise
-        walk = Walk(Rows(path))
+        walk = Walk(LogRows(path))
     if log.are_runs:
         walk = walk.of_run(run)
     prompt, output = log.tokens(walk)

@@ -1,8 +1,8 @@
 """The output of a batch of OpenAI or Anthropic (JSON lines): `custom_id`, and a response with the usage of the request.
 
-The one idea: a batch has no arrivals. `created` in a body is when the answer was made, which says how fast the provider
-was and not when a request came, so the requests run at a fixed concurrency or at a rate. The input of a batch has texts
-and no counts: it is named and not read.
+The one idea: a batch has no arrivals. `created` in a body is when the answer was made, which says how fast the
+provider was and not when a request came, so the requests run at a fixed concurrency or at a rate. The input of a
+batch is read as conversations are (`messages`); one without messages has nothing to read.
 
 From OpenAI's documentation (bodies of chat completions: `prompt_tokens`, and of responses: `input_tokens`) and
 Anthropic's (`result.message.usage`, whose `input_tokens` are those that were not cached).
