@@ -418,8 +418,24 @@ def test_inference_perf(tmp_path: Path) -> None:
 
 
 def test_aggregates_of_inference_perf(tmp_path: Path) -> None:
-    path = saved(tmp_path / "summary_lifecycle_metrics.json", {"load_summary": {}, "successes": {}, "failures": {}}, 1)
+    latency = {"time_to_first_token": {"mean": 0.05, "median": 0.04, "p99": 0.2}, "request_latency": {"p50": 1.5}}
+    report = {
+        "load_summary": {"count": 9, "send_duration": 4.5},
+        "successes": {"count": 8, "latency": latency, "throughput": {"requests_per_sec": 2.0}},
+        "failures": {"count": 1},
+    }
+    path = saved(tmp_path / "summary_lifecycle_metrics.json", report, 1)
     assert "the requests are in per_request_lifecycle_metrics.json" in complaint(path)
+    assert truth(path).summary == {
+        "duration": 4.5,
+        "completed": 8,
+        "failed": 1,
+        "request_throughput": 2.0,
+        "mean_ttft_ms": 50.0,
+        "median_ttft_ms": 40.0,
+        "p99_ttft_ms": 200.0,
+        "median_e2el_ms": 1500.0,
+    }
 
 
 def test_a_trace_measures_nothing(tmp_path: Path) -> None:

@@ -450,6 +450,12 @@ def test_blis_sessions_that_accumulate(tmp_path: Path) -> None:
     assert "session_context_growth = 'Accumulate', expected accumulate or none" in complaint_of(path)
 
 
+def test_damaged_prefix_lengths(tmp_path: Path) -> None:
+    for value in (-5, "many", "9" * 50):
+        path = table(tmp_path / "t.csv", traced(0, 0, prefix_group="g", prefix_length=value))
+        assert f"row 2: prefix_length = '{str(value)[:20]}" in complaint(path)
+
+
 def complaint_of(path: Path) -> str:
     with pytest.raises(ValueError, match="session_context_growth") as problem:
         read(path)

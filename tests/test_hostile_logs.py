@@ -21,7 +21,7 @@ from workloads.readers import read
 from workloads.readers.measured import measured
 
 JUNK = [
-    *(None, True, -1, 0, 1.5, 1e308, 10**30, float("nan"), float("inf")),
+    *(None, True, -1, 0, 1.5, 1e308, 10**30, 10**400, float("nan"), float("inf")),
     *("", "x", "1e400", "\u2028", "2026-06-23T06:05:00Z"),
     *([], {}, [None], [[]], {"a": 1}),
 ]
@@ -73,7 +73,7 @@ def damaged(rows: list[Any], rng: random.Random) -> list[Any]:
     if type(inner) is dict and rng.random() < 0.2:
         del inner[path[-1]]
     else:
-        inner[path[-1]] = rng.choice(JUNK)
+        inner[path[-1]] = copy.deepcopy(rng.choice(JUNK))
     return rows
 
 

@@ -21,7 +21,7 @@ from workloads.readers.common import Rows
 from workloads.readers.head import Head
 from workloads.readers.paths import at
 from workloads.readers.units import PER_SECOND
-from workloads.readers.values import number
+from workloads.readers.values import as_float, number
 
 UNITS: dict[Any, float] = {**PER_SECOND, "sec": 1, "seconds": 1}
 AGGREGATES = {"time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2el"}
@@ -100,7 +100,7 @@ def _summary(rows: Rows) -> dict[str, float]:
         f"{short}_{ours}_ms": 1e3 * value / UNITS.get(str(at(run, f"{name}.unit")), 1000)
         for name, ours in AGGREGATES.items()
         for statistic, short in STATISTICS.items()
-        if (value := number(at(run, f"{name}.{statistic}"))) >= 0
+        if (value := as_float(number(at(run, f"{name}.{statistic}")))) >= 0
     }
     for name, ours in (
         ("request_throughput", "request_throughput"),
@@ -108,7 +108,7 @@ def _summary(rows: Rows) -> dict[str, float]:
         ("request_count", "completed"),
         ("benchmark_duration", "duration"),
     ):
-        if (value := number(at(run, f"{name}.avg"))) >= 0:
+        if (value := as_float(number(at(run, f"{name}.avg")))) >= 0:
             found[ours] = value / UNITS.get(str(at(run, f"{name}.unit")), 1) if ours == "duration" else value
     return found
 

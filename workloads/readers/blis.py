@@ -23,6 +23,7 @@ import numpy as np
 
 from workloads.columns import Workload
 from workloads.errors import InputError
+from workloads.limits import MAX_TOKENS
 from workloads.prefix_tree import from_pieces
 from workloads.readers.calls import FAILED, Call, CallLog, NoRequestsError, Record, Timing, Walk, between, first
 from workloads.readers.common import NO_IDENTITY, Rows
@@ -57,7 +58,7 @@ def _call(record: Record) -> Call | str:
         record.get("arrival_time_us"),
         group=record.get("slo_class"),
         session=record.get("session_id"),
-        more=(record.get("prefix_group"), number(first(record, "prefix_length") or 0), number(record["round_index"])),
+        more=(record.get("prefix_group"), first(record, "prefix_length") or 0, number(record["round_index"])),
     )
 
 
@@ -66,8 +67,8 @@ def _prompt(record: Record) -> Any:
     if not record.get("prefix_group"):
         counted = record.get("server_input_tokens")
         return counted if number(counted) > 0 else record.get("input_tokens")
-    tokens = number(record.get("input_tokens"))
-    return tokens + number(first(record, "prefix_length") or 0) if tokens >= 0 else record.get("input_tokens")
+    tokens, prefix = number(record.get("input_tokens")), number(record.get("prefix_length"))
+    return tokens + prefix if tokens >= 0 and 0 <= prefix <= MAX_TOKENS else record.get("input_tokens")
 
 
 def _timing(record: Record) -> Timing:
@@ -116,7 +117,9 @@ def _paths(walk: Walk, workload: Workload, grows: bool) -> tuple[list[list[tuple
     paths: list[list[tuple[Hashable, int, int]]] = []
     prompt = workload.prompt_tokens.copy()
     said: dict[str, int] = {}  # tokens of a session so far, beyond its prefix
-    for i, ((group, length, _), session) in enumerate(zip(walk.column("more"), walk.column("session"), strict=True)):
+    groups = [group for group, _, _ in walk.column("more")]
+    lengths = walk.rows.integers("prefix_length", [length for _, length, _ in walk.column("more")], low=0)
+    for i, (group, length, session) in enumerate(zip(groups, lengths, walk.column("session"), strict=True)):
         prefix = int(length) if group else 0
         path: list[tuple[Hashable, int, int]] = [(("group", group), 0, prefix)] if prefix else []
         if grows and session:

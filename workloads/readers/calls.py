@@ -278,7 +278,7 @@ def entries(rows: Rows, *names: str) -> Iterator[Record]:
 
 def scaled(value: Any, per_second: float) -> Any:
     """Seconds of a value in other units; a value that is no number stays, for an error line."""
-    return value if value is None or math.isnan(number(value)) else number(value) / per_second
+    return value if value is None or math.isnan(number(value)) else as_float(number(value)) / per_second
 
 
 def between(start: Any, end: Any, per_second: float = 1) -> float | None:
@@ -287,4 +287,4 @@ def between(start: Any, end: Any, per_second: float = 1) -> float | None:
     if dates[0] is not None and dates[1] is not None:
         start, end, per_second = *dates, 10**9
     start, end = number(start), number(end)
-    return (end - start) / per_second if end >= start else None
+    return as_float(end - start) / per_second if end >= start else None

@@ -105,7 +105,7 @@ def _names(benchmarks: list[Record]) -> list[str]:
         strategy = first(benchmark, "config.strategy", "args.strategy") or {}
         size = first(strategy, "rate", "streams", "max_concurrency")
         name = str(first(strategy, "type_", "kind") or "benchmark") + (
-            f" {size:g}" if type(size) in (int, float) else ""
+            f" {size:g}" if type(size) in (int, float) and 0 <= size < 1e9 else ""
         )
         names.append(name if name not in names else f"{name} #{len(names) + 1}")
     return names
