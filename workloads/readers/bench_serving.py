@@ -21,7 +21,7 @@ from workloads.errors import InputError
 from workloads.readers.calls import FAILED, Call, CallLog, NoRequestsError, Record, Timing
 from workloads.readers.common import Rows
 from workloads.readers.head import Head
-from workloads.readers.values import number, short
+from workloads.readers.values import as_float, number, short
 
 LISTS = ("input_lens", "output_lens", "ttfts", "itls", "latencies", "start_times", "cached_tokens", "errors")
 """What is read of a request, by the names of the lists; the texts among the others are not."""
@@ -102,7 +102,7 @@ def _timing(record: Record) -> Timing:
     if ttft is None or (number(ttft) == 0 and not gaps):
         return Timing(e2e_s=e2e)
     if e2e is None and (gaps or number(record["output_lens"]) == 1):
-        e2e = sum(map(number, (ttft, *gaps)))
+        e2e = sum(as_float(number(time)) for time in (ttft, *gaps))
     return Timing(ttft, e2e, gaps_s=gaps)
 
 
