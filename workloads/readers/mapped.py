@@ -14,6 +14,7 @@ mapping says which field is what, by dotted paths into nested objects.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from workloads.readers.values import short
 
 FIELDS = ("time", "input", "output", "session", "class", "tenant", "prefix_ids")
 """Keys that name a field of a row; beside them are `block_tokens` and `rows`."""
+NAMES = {"session", "class", "tenant"}
 COLUMNS = "columns"  #: for `rows`: the one object holds columns, not rows
 
 Fields = Mapping[str, str]
@@ -154,7 +156,8 @@ class _Requests:
             return
         self.rows.keep()
         for key, kept in self.values.items():
-            kept.append(got[key])
+            value = got[key]
+            kept.append(sys.intern(value) if key in NAMES and type(value) is str else value)  # once in memory
         if "prefix_ids" in got and not self.ids.add([] if got["prefix_ids"] is None else got["prefix_ids"]):
             fail_on_ids(self.rows, self.ids, {"hash_ids": got["prefix_ids"]})
 
