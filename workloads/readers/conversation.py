@@ -156,16 +156,17 @@ class Talk:
         answers = sum(m.role == "assistant" for m in said[1:])
         at, turn = ROOT, 0
         for before, message in zip([None, *said], said, strict=False):
+            after = self._said(at, message)
             if message.role == "assistant" and before is None:
                 self.rows.skip("an answer with nothing before it")
             elif message.role == "assistant":
-                own = self._said(at, message, aside=True)
+                own = self._said(at, message, aside=True) if message.aside else after
                 if self.tree.body(own):
                     self._ask(at, own, None, usage if answers == 1 else None, turn, before, message.time, start)
                     turn += 1
                 else:
                     self.rows.skip("an empty answer")
-            at = self._said(at, message)
+            at = after
         if not turn:
             self.rows.skip(UNANSWERED)
         elif said[-1].role != "assistant":
