@@ -221,6 +221,16 @@ def test_spellings_of_one_conversation_are_one_text(tmp_path: Path) -> None:
     assert infinite_cache(workload, 1).hit_tokens.tolist() == [0] + [11] * 9
 
 
+def test_a_file_that_is_one_conversation(tmp_path: Path) -> None:
+    path = written(tmp_path / "one.json", chat("!be brief", "a", "b", "c", "d")["messages"], lines=False)
+    assert sniff(path)[0] == "messages"
+    workload = timeless(path)
+    assert (workload.turn.tolist(), workload.prompt_tokens.tolist()) == ([0, 1], [7 + 5 + 4, 7 + 5 + 5 + 5 + 4])
+    assert sniff(written(tmp_path / "two.json", SORT, lines=False))[0] == "sharegpt"
+    mixed = [{**m, "session_id": s} for m in chat("a", "b")["messages"] for s in ("x", "y")]
+    assert timeless(written(tmp_path / "mixed.jsonl", mixed)).session_id.tolist() == [0, 1]
+
+
 def test_a_batch_row_is_one_request_and_its_history_is_not(tmp_path: Path) -> None:
     def row(name: str, **more: Any) -> dict[str, Any]:
         said = [

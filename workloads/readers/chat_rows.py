@@ -31,6 +31,7 @@ PLACES = (
 """Where a row has its list of messages, or the text of the only one."""
 SETTINGS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "custom_id", "temperature", "stream")
 LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "output_tokens")
+CONVERSATION = ("conversation_id", "conversation_hash", "session_id", "thread_id", "chat_id")
 ANSWERS = ("response", "completion")
 COUNTS = (("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens"))
 
@@ -57,11 +58,23 @@ def found_in(record: dict[str, Any]) -> Found | None:
 
 
 def first_found(head: Head) -> Found | None:
-    """The messages of the first row that has any which say who speaks."""
+    """The messages of the first row that has any which say who speaks; the rows where they are messages."""
     for found in map(found_in, head.rows):
         if found is not None and found.messages and {"role", "from"} & set(found.messages[0]):
             return found
-    return None
+    return Found(head.rows, {}) if head.rows and all(map(speaks, head.rows)) else None
+
+
+def speaks(record: dict[str, Any]) -> bool:
+    """Whether a row is a message."""
+    return any(
+        type(record.get(role)) is str and said in record for role, said in (("role", "content"), ("from", "value"))
+    )
+
+
+def conversation_of(record: dict[str, Any]) -> str:
+    """Which conversation a row that is a message belongs to; "" where no field says it."""
+    return next((f"{name} {record[name]}" for name in CONVERSATION if record.get(name) is not None), "")
 
 
 def answer_of(record: dict[str, Any]) -> Any:

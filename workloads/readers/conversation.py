@@ -23,7 +23,17 @@ from workloads.branches import ROOT
 from workloads.columns import SCOPES, Workload
 from workloads.config import CHARACTERS
 from workloads.limits import MAX_TOKENS
-from workloads.readers.chat_rows import LIMITS, Found, answer_of, failed, found_in, is_request, usage_of
+from workloads.readers.chat_rows import (
+    LIMITS,
+    Found,
+    answer_of,
+    conversation_of,
+    failed,
+    found_in,
+    is_request,
+    speaks,
+    usage_of,
+)
 from workloads.readers.private import PrivateRows
 from workloads.readers.spoken import LAYERS, Message, Speech, time_of, written
 from workloads.text import Estimate, Messages, characters, counter
@@ -288,8 +298,14 @@ def read_conversations(
     rows = PrivateRows(path, timestamp_unit)
     count = counter(tokenizer, chars_per_token)
     talk = Talk(rows, Messages(count), answer_tokens)
+    said: dict[str, list[dict[str, Any]]] = {}  # rows that are messages, by conversation
     for record in rows.records():
-        talk.add(record, first_turn_only)
+        if speaks(record) and found_in(record) is None:
+            said.setdefault(conversation_of(record), []).append(record)
+        else:
+            talk.add(record, first_turn_only)
+    for messages in said.values():
+        talk.add({"messages": messages}, first_turn_only)
     rows.note(
         f"conversations: {talk.conversations} with {talk.speech.count['messages']} messages; an answer is a request,"
         " everything before it its prompt"
