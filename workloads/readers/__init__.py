@@ -35,6 +35,7 @@ from workloads.readers import (
     weka,
 )
 from workloads.readers.head import Head
+from workloads.readers.refusal import refusal
 
 FORMATS = {
     "mooncake": mooncake,
@@ -93,7 +94,7 @@ def sniff(path: str | Path) -> tuple[str, str]:
         reason = module.looks_like(head)
         if reason:
             return name, reason
-    raise InputError(f"{path}: {head.describe()}, which is no known trace format; name one of {_names()}")
+    raise InputError(f"{path}: {refusal(head)}")
 
 
 def _names() -> str:

@@ -280,21 +280,27 @@ def from_first(
 
 
 _FAILED = re.compile(r"(fail|error|time.?out|cancel|abort|reject|refus)", re.ASCII | re.IGNORECASE)
+_SUCCESS = ("success", "ok", "succeeded")
+_STATUS = ("status_code", "http_status", "status", "response_code", "code")
+_ERROR = ("error", "error_message", "error_code", "exception")
+_SAYS = {*_SUCCESS, *_STATUS, *_ERROR}
 _NOTHING = ("null", "None", "none", "nan", "NaN", "false", "False", "0", "{}", "[]")
 
 
 def failure(record: dict[str, Any]) -> str:
     """Why a row says of itself that it is no served request: success, status or error; "" for one that is."""
-    for name in ("success", "ok", "succeeded"):
+    if _SAYS.isdisjoint(record):
+        return ""
+    for name in _SUCCESS:
         if record.get(name) in (False, 0, "false", "False", "FALSE", "0"):
             return f"{name} = false"
-    for name in ("status_code", "http_status", "status", "response_code", "code"):
+    for name in _STATUS:
         value = record.get(name)
         if type(value) is str and _FAILED.match(value):
             return f"{name} = {value[:20]}"
         if 400 <= number(value) < 600:
             return f"{name} = {value}"
-    for name in ("error", "error_message", "error_code", "exception"):
+    for name in _ERROR:
         if record.get(name) and record[name] not in _NOTHING:
             return f"{name} is set"
     return ""

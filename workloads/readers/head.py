@@ -60,12 +60,3 @@ class Head:
                 raise
             why = str(problem).splitlines()[0][:100]
             raise InputError(f"{self.path}: not a whole Parquet file ({why}), expected a trace") from None
-
-    def describe(self) -> str:
-        if self.is_folder:
-            return "a folder without session files"
-        if self.columns:
-            return f"{self.container} with the columns " + ", ".join(self.columns)[:120]
-        if self.keys:
-            return f"{self.container} with the fields " + ", ".join(sorted(self.keys)[:10])
-        return "neither JSON nor a table"

@@ -27,12 +27,13 @@ from workloads.readers import units
 from workloads.readers.common import NO_IDENTITY, Rows, classes, failure, note_ties, nothing_shared
 from workloads.readers.hash_ids import HashIds, fail_on_ids
 from workloads.readers.head import Head
-from workloads.readers.paths import flat, getter, lists_of_objects
-from workloads.readers.spellings import recognised
+from workloads.readers.paths import columns_of, flat, getter, lists_of_objects
+from workloads.readers.spellings import recognised, sums
 from workloads.readers.values import short
 
 FIELDS = ("time", "input", "output", "session", "class", "tenant", "prefix_ids")
 """Keys that name a field of a row; beside them are `block_tokens` and `rows`."""
+COLUMNS = "columns"  #: for `rows`: the one object holds columns, not rows
 
 Fields = Mapping[str, str]
 
@@ -51,6 +52,7 @@ def _found(head: Head) -> tuple[str, dict[str, str]]:
     if found or len(head.rows) != 1:
         return "", found
     named = {path: recognised(flat(rows[:20])) for path, rows in lists_of_objects(head.rows[0]).items()}
+    named[COLUMNS] = recognised(flat(columns_of(head.rows[0])[:20]))
     named = {path: fields for path, fields in named.items() if fields}
     return next(iter(named.items())) if len(named) == 1 else ("", {})
 
@@ -137,17 +139,17 @@ class _Requests:
     def _records(self) -> Iterator[dict[str, Any]]:
         if not self.where:
             return self.rows.records()
-        items = getter(self.where)(self.rows.document())
+        document = self.rows.document()
+        items = columns_of(document) if self.where == COLUMNS else getter(self.where)(document)
         return self.rows.each(items, self.where)
 
     def _add(self, record: dict[str, Any]) -> None:
         got = {key: get(record) for key, get in self.get.items()}
-        self.seen |= {key for key, value in got.items() if value is not None}
-        reason = failure(record) or next(
-            (f"no {key} tokens" for key in ("input", "output") if got[key] is None or got[key] == ""), ""
-        )
-        reason = reason or next((f"zero {key}" for key in ("output", "input") if self.rows.is_zero(got[key])), "")
-        if reason:
+        if name := sums(record):
+            self.rows.fail(name, record[name], "1: a row that is one request, not the sum of several")
+        if len(self.seen) < len(got):
+            self.seen |= {key for key, value in got.items() if value is not None}
+        if reason := failure(record) or self._empty(got):
             self.rows.skip(reason)
             return
         self.rows.keep()
@@ -155,6 +157,15 @@ class _Requests:
             kept.append(got[key])
         if "prefix_ids" in got and not self.ids.add([] if got["prefix_ids"] is None else got["prefix_ids"]):
             fail_on_ids(self.rows, self.ids, {"hash_ids": got["prefix_ids"]})
+
+    def _empty(self, got: dict[str, Any]) -> str:
+        """Why a row without tokens is no request; "" for one that has them."""
+        for key in ("output", "input"):
+            if got[key] is None or got[key] == "":
+                return f"no {key} tokens"
+            if self.rows.is_zero(got[key]):
+                return f"zero {key}"
+        return ""
 
     def _check_seen(self) -> None:
         """A field that a mapping names and no row has is a slip of the mapping."""

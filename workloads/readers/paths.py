@@ -25,7 +25,15 @@ def getter(path: str) -> Callable[[dict[str, Any]], Any]:
     if not re.search(r"[.\[]", path):
         return lambda row: row.get(path)
     dotted = re.sub(r"\[(\d+)\]", r".\1", path).lstrip(".")
-    return lambda row: row[path] if path in row else at(row, dotted)
+    head, _, rest = dotted.partition(".")
+
+    def get(row: dict[str, Any]) -> Any:
+        if path in row:
+            return row[path]
+        inner = row.get(head)
+        return inner[rest] if type(inner) is dict and rest in inner else at(row, dotted)
+
+    return get
 
 
 def at(value: Any, path: str) -> Any:
@@ -68,6 +76,23 @@ def _flatten(row: dict[str, Any], before: str, names: dict[str, Any], depth: int
             _flatten(value, f"{before}{key}.", names, depth - 1)
         elif names.get(before + key) is None:
             names[before + key] = value
+
+
+def columns_of(document: Any) -> list[dict[str, Any]]:
+    """Rows of an object that holds columns: lists of one length by name, or as pandas writes a frame ({name: {row:
+    value}}, or columns beside data); [] for anything else."""
+    if type(document) is not dict or not document:
+        return []
+    names, data = document.get("columns"), document.get("data")
+    if type(names) is list and type(data) is list and all(type(row) is list and len(row) == len(names) for row in data):
+        return [dict(zip(map(str, names), row, strict=True)) for row in data]
+    columns = {name: list(c.values()) if type(c) is dict else c for name, c in document.items()}
+    columns = {name: column for name, column in columns.items() if type(column) is list}
+    lengths = {len(column) for column in columns.values()}
+    if len(columns) < 2 or len(lengths) != 1:
+        return []
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return [] if any(type(value) in (dict, list) for value in (rows[0] if rows else {}).values()) else rows
 
 
 def lists_of_objects(document: Any, depth: int = 2) -> dict[str, list[Any]]:

@@ -9,6 +9,7 @@ hold numbers, so that a column of texts called "input" is none.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Mapping
@@ -38,7 +39,19 @@ OUTPUT = (
     *("response", "out"),
 )
 SESSION = ("sessionid", "conversationid", "threadid", "session", "conversation")
+SEVERAL = (
+    "requests",
+    "numrequests",
+    "nummodelrequests",
+    "requestcount",
+    "nrequests",
+    "totalrequests",
+    "numcalls",
+    "calls",
+)
+"""Counts of requests: a row with more than one is a sum, not a request."""
 CLASS = ("class", "requestclass", "model", "modelname", "modelid")
+_SAYS_TIME = re.compile(r"(?i)time(?!out)|^ts$|^date$")
 UNIT_END = re.compile(
     r"(s|sec|secs|second|seconds|ms|millis|milliseconds|us|micros|microseconds|ns|nanos|nanoseconds)$"
 )
@@ -58,11 +71,19 @@ def recognised(fields: Mapping[str, Any]) -> dict[str, str]:
     return named if {"input", "output"} <= named.keys() else {}
 
 
+def sums(row: Mapping[str, Any]) -> str:
+    """The field by which a row stands for several requests; "" for one that is a request."""
+    for name in row:
+        if _plain(name) in SEVERAL and number(row[name]) > 1:
+            return name
+    return ""
+
+
 def _first(fields: Mapping[str, Any], spellings: tuple[str, ...], fits: Any) -> str:
     """The field with the earliest spelling; of several the one that is nested least."""
     best, rank = "", (len(spellings), 0)
     for name, example in fields.items():
-        if not fits(example):
+        if not fits(example) and not (spellings is TIME and _SAYS_TIME.search(name)):  # the reader says what is wrong
             continue
         for part in {_plain(name), _plain(name.rpartition(".")[2])}:
             for spelled in (part, UNIT_END.sub("", part) if spellings is TIME else part):
@@ -72,6 +93,7 @@ def _first(fields: Mapping[str, Any], spellings: tuple[str, ...], fits: Any) -> 
     return best
 
 
+@functools.lru_cache(4096)
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
