@@ -18,6 +18,7 @@ PLACES = (
     ("conversations",),
     ("conversation",),
     ("messages",),
+    ("chat_messages",),
     ("items",),
     ("body", "messages"),
     ("params", "messages"),
@@ -45,6 +46,8 @@ class Found(NamedTuple):
 
 def found_in(record: dict[str, Any]) -> Found | None:
     """The list of messages of a row, None without one."""
+    if type(record.get("mapping")) is dict:
+        return Found(_branch(record["mapping"], record.get("current_node")), record)
     for path in PLACES:
         around: Any = record
         for name in path[:-1]:
@@ -57,10 +60,22 @@ def found_in(record: dict[str, Any]) -> Found | None:
     return None
 
 
+def _branch(nodes: dict[str, Any], last: Any) -> list[Any]:
+    """The messages from the root of ChatGPT's tree to its current node; what was said on other branches is left out."""
+    found: list[Any] = []
+    seen: set[Any] = set()
+    while type(last) is str and last not in seen and type(nodes.get(last)) is dict:
+        seen.add(last)
+        if type(nodes[last].get("message")) is dict:
+            found.append(nodes[last]["message"])
+        last = nodes[last].get("parent")
+    return found[::-1]
+
+
 def first_found(head: Head) -> Found | None:
     """The messages of the first row that has any which say who speaks; the rows where they are messages."""
     for found in map(found_in, head.rows):
-        if found is not None and found.messages and {"role", "from"} & set(found.messages[0]):
+        if found is not None and found.messages and {"role", "from", "author", "sender"} & set(found.messages[0]):
             return found
     return Found(head.rows, {}) if head.rows and all(map(speaks, head.rows)) else None
 

@@ -14,6 +14,7 @@ that fit all counts of the file: one number, so that prompts stay prefixes of ea
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -293,13 +294,14 @@ def read_conversations(
     timestamp_unit: str,
     first_turn_only: bool = False,
     answer_tokens: int | None = None,
+    records: Callable[[PrivateRows], Iterable[dict[str, Any]]] = PrivateRows.records,
 ) -> Workload:
-    """All conversations of a file, as closed loops: the next turn follows its answer."""
+    """All conversations of a file, as closed loops: the next turn follows its answer. records: where they lie in it."""
     rows = PrivateRows(path, timestamp_unit)
     count = counter(tokenizer, chars_per_token)
     talk = Talk(rows, Messages(count), answer_tokens)
     said: dict[str, list[dict[str, Any]]] = {}  # rows that are messages, by conversation
-    for record in rows.records():
+    for record in records(rows):
         if speaks(record) and found_in(record) is None:
             said.setdefault(conversation_of(record), []).append(record)
         else:

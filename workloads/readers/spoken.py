@@ -39,7 +39,7 @@ ROLES = {
 LAYERS = ("tools", "system", "user", "assistant", "tool", "other")
 PICTURES = ("image", "image_url", "input_image", "audio", "input_audio", "video", "video_url", "file", "document")
 ASIDE = ("reasoning_content", "reasoning", "thinking")
-SPEAKER, SAID = ("role", "from", "author", "type"), ("content", "value", "text")
+SPEAKER, SAID = ("role", "from", "author", "sender", "type"), ("content", "value", "text")
 TIMES = ("timestamp", "created_at", "create_time", "created", "time", "ts", "tstamp")
 DEPTH = 32  #: of parts within parts
 
@@ -103,7 +103,7 @@ class Speech:
             self.count["tool calls"] += 1
             return [f"{part.get('name', '')}{_written(part.get('input', part.get('arguments', '')))}"]
         self.count["tool results"] += kind in ("tool_result", "function_call_output")
-        for name in ("text", "content", "output", "refusal"):
+        for name in ("text", "parts", "content", "output", "refusal"):
             if part.get(name) is not None:
                 return self._parts(part[name], aside, depth + 1)
         if "text" in part or "content" in part:
