@@ -49,6 +49,7 @@ ROOMS = (
     ("kvcast.store", "kvcast.validation"),
     ("kvcast.trust",),
     ("kvcast.studies",),
+    ("kvcast.planner.flag_names",),
     ("kvcast.planner.flags",),
     ("kvcast.planner.words",),
     ("kvcast.planner", "kvcast.figures"),
