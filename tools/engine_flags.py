@@ -1,4 +1,5 @@
-"""Names of the launch flags of vLLM and SGLang, from their own sources: kvcast/planner/engine_flags.json.
+"""Names of the launch flags of vLLM and SGLang, and of the load generators of both, from their own sources:
+kvcast/planner/engine_flags.json.
 
 The one idea: a flag is a literal of `add_argument`, or a field of a class that the engine makes its arguments of; the
 sources are parsed, never run. Only names are kept, and how many words follow each: none (a switch), one, or a list.
@@ -22,23 +23,25 @@ SWITCH, ONE, LIST = "switch", "one", "list"
 SOURCES = {
     "vllm": ("vllm/engine/arg_utils.py", "vllm/entrypoints/openai/cli_args.py", "vllm/entrypoints/common/cli_args.py"),
     "sglang": ("sglang/srt/server_args.py", "sglang/srt/arg_groups/fields/*.py"),
+    "vllm-bench": ("vllm/benchmarks/serve.py", "vllm/benchmarks/datasets.py", "vllm/benchmarks/datasets/*.py"),
+    "sglang-bench": ("sglang/bench_serving.py", "sglang/benchmark/serving.py"),
 }
-FIELDS = {"vllm": ("FrontendArgs", "BaseFrontendArgs"), "sglang": ()}
+FIELDS = {"vllm": ("FrontendArgs", "BaseFrontendArgs")}
 """Classes whose every field is a flag, beside those of SGLang that are annotated with a help text."""
-TYPES = {"vllm": ("vllm/config.py", "vllm/config/*.py"), "sglang": ()}
+TYPES = {"vllm": ("vllm/config.py", "vllm/config/*.py")}
 """Where the fields are declared that an `add_argument` names by `**kwargs["field"]`."""
 
 
 def flags_of(engine: str, folder: Path) -> dict[str, str]:
     """Flag -> kind, of the unpacked package of one version."""
-    declared = dict(_declared(_trees(folder, TYPES[engine])))
+    declared = dict(_declared(_trees(folder, TYPES.get(engine, ()))))
     found: dict[str, str] = {}
     for tree in _trees(folder, SOURCES[engine]):
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
                 found |= _of_call(node, declared)
             elif isinstance(node, ast.ClassDef):
-                found |= dict(_of_class(node, node.name in FIELDS[engine]))
+                found |= dict(_of_class(node, node.name in FIELDS.get(engine, ())))
     return found
 
 

@@ -53,6 +53,7 @@ ROOMS = (
     ("kvcast.planner.flags",),
     ("kvcast.planner.words",),
     ("kvcast.planner", "kvcast.figures"),
+    ("kvcast.benchmarks",),
     ("kvcast.present",),
     ("kvcast.jobs",),
     ("kvcast.pages.mix",),

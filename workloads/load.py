@@ -38,7 +38,7 @@ from workloads.transform import (
 
 def load(config: WorkloadConfig, seed: int = 0, base_dir: str | Path = ".") -> Workload:
     """The workload that `config` describes; trace paths are relative to `base_dir`, the scenario's folder."""
-    workload = _loaded(config, seed, base_dir)
+    workload = replace(_loaded(config, seed, base_dir), paced=config.paced)
     return with_turnaround(workload, config.turnaround_s) if config.turnaround_s else workload
 
 

@@ -39,16 +39,21 @@ SHELLS = re.compile(r"(.*/)?(ba|da|z|)sh")
 
 
 def in_shell(text: str, folder: Path = Path(), given: dict[str, str] | None = None) -> Iterator[Start]:
-    """The starts in a command line or a script; variables that it sets itself are filled in."""
+    """The starts in a command line or a script."""
+    for env, words in commands(text, given):
+        for start in in_words(words, folder, env):
+            yield replace(start, env={**env, **start.env})
+
+
+def commands(text: str, given: dict[str, str] | None = None) -> Iterator[tuple[dict[str, str], list[str]]]:
+    """(variables set by then, words) of each command of a script; variables that it sets itself are filled in."""
     known = dict(given or {})
     for words in _commands(text):
-        words = [filled(word, known) for word in words]
-        env, rest = _assignments(words)
-        if not rest:
+        env, rest = _assignments([filled(word, known) for word in words])
+        if rest:
+            yield {**known, **env}, rest
+        else:
             known |= env
-            continue
-        for start in in_words(rest, folder, {**known, **env}):
-            yield replace(start, env={**known, **env, **start.env})
 
 
 def in_words(words: Sequence[str], folder: Path = Path(), known: dict[str, str] | None = None) -> Iterator[Start]:
