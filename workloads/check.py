@@ -15,7 +15,18 @@ from workloads.dists import expected, one_of
 from workloads.errors import InputError
 from workloads.limits import check_values
 
-TRACE_ONLY = ("format", "folder", "end_s", "sample", "jitter_s", "users", "think", "think_scale", "share_tools")
+TRACE_ONLY = (
+    "format",
+    "timestamp_unit",
+    "folder",
+    "end_s",
+    "sample",
+    "jitter_s",
+    "users",
+    "think",
+    "think_scale",
+    "share_tools",
+)
 MAX_ITEMS = 10_000_000
 MAX_CLASSES, MAX_LAYERS = 1000, 10_000  # class and layer numbers are 16 bits
 MAX_TENANTS = 1_000_000  # of all classes together: each has a name and a row in the report

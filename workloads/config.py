@@ -105,6 +105,11 @@ class WorkloadConfig:
     preset: str | None = key(None, "a bundled mix (workloads/presets)")
     trace: str | None = key(None, "a trace file; ${KVCAST_DATA} is expanded")
     format: str | None = key(None, "the trace's format; default: recognised from its content, with the reason stated")
+    timestamp_unit: str | None = key(
+        None,
+        "traces: unit of the file's times; default: the format's own, which every reading states",
+        choices=("s", "ms", "us", "ns"),
+    )
     class_: tuple[MixClass, ...] = key((), "[[workload.class]] tables")
     folder: str | None = key(None, "ServeGen archives: the folder of clients to take, where there are several")
     rate: float | None = key(

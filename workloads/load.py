@@ -18,12 +18,14 @@ import numpy as np
 from workloads.clock import check_clock
 from workloads.columns import Workload
 from workloads.config import WorkloadConfig
+from workloads.dists import stream
 from workloads.errors import InputError, unprintable
 from workloads.limits import check_values
 from workloads.readers import FORMATS, options_of, read
 from workloads.readers import sniff as sniff_format
 from workloads.transform import (
     in_turns_for_users,
+    is_untimed,
     jittered,
     kept,
     open_loop,
@@ -36,9 +38,15 @@ from workloads.transform import (
 )
 
 
-def load(config: WorkloadConfig, seed: int = 0, base_dir: str | Path = ".") -> Workload:
-    """The workload that `config` describes; trace paths are relative to `base_dir`, the scenario's folder."""
+def load(config: WorkloadConfig, seed: int = 0, base_dir: str | Path = ".", untimed: bool = False) -> Workload:
+    """The workload that `config` describes; trace paths are relative to `base_dir`, the scenario's folder. untimed:
+    whether a trace without times may stay so (arrival_s NaN), as for whoever only counts what is in it."""
     workload = replace(_loaded(config, seed, base_dir), paced=config.paced)
+    if not untimed and workload.concurrency is None and is_untimed(workload):
+        raise InputError(
+            f"[workload] trace: {Path(config.trace or '').name} holds no times, expected when its requests arrive:"
+            ' loop = "concurrency" with concurrency = N, or rate = requests per second'
+        )
     return with_turnaround(workload, config.turnaround_s) if config.turnaround_s else workload
 
 
@@ -50,7 +58,7 @@ def _loaded(config: WorkloadConfig, seed: int, base_dir: str | Path) -> Workload
     if config.preset is not None or config.class_:
         raise InputError("[workload]: trace is set together with preset or class, expected exactly one of them")
     _check(config)
-    workload = _read(config, trace_path(config.trace, base_dir), seed)
+    workload = _timed(_read(config, trace_path(config.trace, base_dir), seed), config, seed)
     _check_names(workload)
     return check_clock(shaped(workload, config, seed))
 
@@ -144,6 +152,8 @@ def _read(config: WorkloadConfig, path: Path, seed: int) -> Workload:
             workload = replace(workload, delay_s=workload.delay_s * config.think_scale).with_notes(
                 f"think times x {config.think_scale:g}"
             )
+    if config.rate is not None and "rate" not in options_of(name) and not is_untimed(workload):
+        raise InputError(f"[workload] rate = {config.rate!r}, expected rate_scale for a trace that has times")
     if reason:
         workload = replace(workload, notes=(f"format: {name} because {reason}", *workload.notes[1:]))
     return workload
@@ -153,12 +163,13 @@ def _options(config: WorkloadConfig, format: str, seed: int) -> dict[str, Any]:
     """What the section says beyond shaping, for the formats that are distributions to draw from."""
     known = options_of(format) if format in FORMATS else []
     for key, instead in (
-        ("rate", "rate_scale for a trace that has times"),
         ("folder", "none: only ServeGen archives have folders of clients"),
+        ("timestamp_unit", f"none: the format {format} has times of one unit only"),
     ):
-        if getattr(config, key) is not None and key not in known:
+        if getattr(config, key) and key not in known:
             raise InputError(f"[workload] {key} = {getattr(config, key)!r}, expected {instead}")
     given = {
+        "timestamp_unit": config.timestamp_unit or "",
         "rate": config.rate,
         "folder": config.folder,
         "start_s": config.start_s,
@@ -169,14 +180,34 @@ def _options(config: WorkloadConfig, format: str, seed: int) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name in known}
 
 
+def _timed(workload: Workload, config: WorkloadConfig, seed: int) -> Workload:
+    """A trace without times: its sessions (or requests) arrive at `rate`, or are dealt to `users`; others as they
+    are."""
+    if not is_untimed(workload):
+        return workload
+    if config.start_s or config.end_s is not None:
+        raise InputError("[workload] start_s, end_s: expected none of them, since the trace has no times")
+    heads = np.flatnonzero(workload.column("after") < 0)
+    arrival_s = workload.arrival_s.copy()
+    if config.rate is not None:
+        arrival_s[heads] = np.cumsum(stream(seed, "trace", "arrivals").standard_exponential(len(heads))) / config.rate
+        what = "requests" if len(heads) == len(workload) else "sessions"
+        return replace(workload, arrival_s=arrival_s).with_notes(
+            f"rate: {what} arrive as a Poisson process, {config.rate:g} a second, seed {seed}, in file order"
+        )
+    if config.users is not None:
+        arrival_s[heads] = 0.0
+        return replace(workload, arrival_s=arrival_s)
+    return workload
+
+
 def shaped(workload: Workload, config: WorkloadConfig, seed: int) -> Workload:
     """Apply the section's slice, sample, limit, jitter, scale and loop, in this order.
 
     As recorded, a trace replays to the tick. At another rate its ticks are spread first: a burst of them all would be
     an artefact."""
-    quantum_s = config.jitter_s or (
-        tick_s(workload) if config.rate_scale != 1 else 0.0
-    )  # the tick of the whole recording
+    spread = config.rate_scale != 1 and not is_untimed(workload)
+    quantum_s = config.jitter_s or (tick_s(workload) if spread else 0.0)  # the tick of the whole recording
     if config.start_s or config.end_s is not None:
         workload = time_slice(workload, config.start_s, config.end_s)
     if config.sample < 1:

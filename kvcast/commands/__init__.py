@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workloads.config import WorkloadConfig
 
 
 def source(text: str) -> str:
@@ -11,6 +15,33 @@ def source(text: str) -> str:
     if not text.strip():
         raise argparse.ArgumentTypeError("expected the name of what to read, not an empty text")
     return text
+
+
+def trace_options(parser: argparse.ArgumentParser) -> None:
+    """Flags that say how a trace is read, where a command takes one: keys of [workload]."""
+    parser.add_argument("--format", metavar="F", help="the trace's format (default: recognised from the content)")
+    parser.add_argument(
+        "--timestamp-unit",
+        metavar="U",
+        choices=("s", "ms", "us", "ns"),
+        help="unit of the trace's times: s, ms, us or ns (default: the format's own)",
+    )
+
+
+def of_trace(path: str, args: argparse.Namespace) -> WorkloadConfig:
+    """The [workload] section of a trace file and the flags that say how it is read."""
+    from workloads.config import WorkloadConfig
+
+    return WorkloadConfig(trace=path, format=args.format, timestamp_unit=args.timestamp_unit)
+
+
+def no_trace_options(path: str, args: argparse.Namespace) -> None:
+    """Refuse those flags with what is no trace: a scenario has its own keys, a mix none."""
+    from workloads.errors import InputError
+
+    for flag, value in (("--format", args.format), ("--timestamp-unit", args.timestamp_unit)):
+        if value:
+            raise InputError(f"{flag} {value}: expected a trace file with it, but {path} is none")
 
 
 def output(text: str) -> Path:

@@ -12,15 +12,48 @@ from __future__ import annotations
 
 import difflib
 import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from workloads.columns import Workload
 from workloads.errors import InputError
-from workloads.readers import azure, bailian, burstgpt, mooncake, servegen, splitwise, token_ids, tracelab, vidur, weka
+from workloads.readers import (
+    aiperf,
+    azure,
+    bailian,
+    bench_serving,
+    blis,
+    burstgpt,
+    guidellm,
+    inference_perf,
+    langfuse,
+    litellm,
+    llmservingsim,
+    mooncake,
+    openai_batch,
+    otel,
+    servegen,
+    splitwise,
+    token_ids,
+    tracelab,
+    vidur,
+    weka,
+)
 from workloads.readers.head import Head
 
-FORMATS = {
+
+class Format(Protocol):
+    """What a reader is: a module, or an object as `calls.CallLog`."""
+
+    @property
+    def looks_like(self) -> Callable[[Head], str | None]: ...
+
+    @property
+    def read(self) -> Callable[..., Workload]: ...
+
+
+FORMATS: dict[str, Format] = {
     "mooncake": mooncake,
     "bailian": bailian,
     "servegen": servegen,
@@ -31,6 +64,17 @@ FORMATS = {
     "vidur": vidur,
     "splitwise": splitwise,
     "token-ids": token_ids,
+    "vllm-bench": bench_serving.VLLM,
+    "sglang-bench": bench_serving.SGLANG,
+    "guidellm": guidellm,
+    "aiperf": aiperf,
+    "inference-perf": inference_perf,
+    "llmservingsim": llmservingsim,
+    "blis": blis,
+    "litellm": litellm,
+    "langfuse": langfuse,
+    "otel": otel,
+    "openai-batch": openai_batch,
 }
 """Format name -> its module; the order is the order in which sniffing asks."""
 

@@ -47,7 +47,7 @@ def read(path: str | Path, block_tokens: int = 16) -> Workload:
     rows = Rows(path)
     column: dict[str, list[Any]] = {name: [] for name in (*COLUMNS[:-1], "type", "turn")}
     ids = HashIds()
-    for record in rows.json_lines():
+    for record in rows.records():
         if rows.is_zero(rows.need(record, "output_length")):
             rows.skip("zero output")
             continue

@@ -34,12 +34,12 @@ def looks_like(head: Head) -> str | None:
     )
 
 
-def read(path: str | Path, block_tokens: int = 512) -> Workload:
+def read(path: str | Path, block_tokens: int = 512, timestamp_unit: str = "") -> Workload:
     """Requests of a Mooncake trace; raises InputError for ids that do not cover the input exactly."""
-    rows = Rows(path)
+    rows = Rows(path, timestamp_unit)
     times, inputs, outputs, sessions, delays = [], [], [], [], []
     ids = HashIds()
-    for record in rows.json_lines():
+    for record in rows.records():
         output = rows.need(record, "output_length")
         if rows.is_zero(output):
             rows.skip("zero output")
@@ -112,10 +112,13 @@ def _times(rows: Rows, times: list[Any], delays: list[Any], after: np.ndarray) -
     released = after >= 0
     recorded = np.flatnonzero(~released)
     arrival_s = np.full(len(times), np.nan)
-    arrival_s[recorded] = rows.clock(
-        "timestamp", [times[i] for i in recorded], 1000, [rows.number[i] for i in recorded]
-    )
-    note_ties(arrival_s[recorded], rows)
+    if all(times[i] is None for i in recorded):
+        arrival_s = rows.no_times(len(times))
+    else:
+        arrival_s[recorded] = rows.clock(
+            "timestamp", [times[i] for i in recorded], 1000, [rows.number[i] for i in recorded]
+        )
+        note_ties(arrival_s[recorded], rows)
     if not released.any():
         return arrival_s, np.zeros(len(times))
     delay_s = rows.durations("delay", [d if r else 0 for d, r in zip(delays, released, strict=True)], per_second=1000)
