@@ -146,6 +146,18 @@ def test_what_cannot_be_taken_is_one_line(command, said):
     assert "\n" not in str(refused.value)
 
 
+def test_what_the_range_ratio_meant_is_told_by_the_prompts_measured(tmp_path):
+    command = "python benchmarks/benchmark_serving.py --random-input-len 1000 --random-range-ratio 0.8 --num-prompts 20"
+    assert any("--result tells which" in note for note in question(command).notes)
+    for tokens, low, high in (
+        (20 * 900, 799.5, 1000.5),
+        (20 * 1000, 198.5, 1800.5),
+    ):  # 1000 x (1 - 0.8) is a little below 200, in vLLM too
+        asked = question(command, result(tmp_path, total_input_tokens=tokens))
+        assert (asked.layers[0]["tokens"]["low"], asked.layers[0]["tokens"]["high"]) == (low, high)
+        assert not any("tells which" in note for note in asked.notes)
+
+
 # -- a run against its result ------------------------------------------------------------------------------------------
 
 

@@ -108,12 +108,15 @@ def test_a_script_is_read_with_its_variables_and_without_its_secrets(tmp_path):
 @pytest.mark.parametrize(
     "command",
     [
-        "docker run --gpus 2 -e A=b vllm/vllm-openai:v0.11.0 --model Qwen/Qwen3-8B -tp 2",
+        "docker pull vllm/vllm-openai:v0.11.0\ndocker run --gpus 2 -e A=b vllm/vllm-openai:v0.11.0 --model Qwen/Qwen3-8B -tp 2",
         "docker run --gpus '\"device=0,1\"' vllm/vllm-openai Qwen/Qwen3-8B -tp 2",
         "podman run x bash -lc 'cd /app && vllm serve Qwen/Qwen3-8B -tp 2 | tee log'",
         "nohup python3 -m vllm.entrypoints.openai.api_server --model Qwen/Qwen3-8B -tp 2 &",
         "srun -N1 /opt/venv/bin/vllm serve Qwen/Qwen3-8B -tp 2",
         "docker run --entrypoint vllm my/image serve Qwen/Qwen3-8B -tp 2",
+        'FROM vllm/vllm-openai\nENTRYPOINT ["vllm", "serve", "Qwen/Qwen3-8B", "-tp", "2"]\n',
+        "[Service]\nExecStart=/opt/venv/bin/vllm serve Qwen/Qwen3-8B -tp 2\nRestart=always\n",
+        "python3 -m dynamo.vllm --model Qwen/Qwen3-8B -tp 2",
     ],
 )
 def test_whatever_stands_in_front_the_engine_is_found(command):
@@ -190,7 +193,23 @@ resources: {requests: {nvidia.com/gpu: 4}}
 """
 
 
-@pytest.mark.parametrize("manifest", [COMPOSE, DEPLOYMENT, HELM, CHART], ids=["compose", "k8s", "stack", "chart"])
+KSERVE = """
+kind: InferenceService
+spec:
+  predictor:
+    minReplicas: 3
+    model:
+      modelFormat: {name: huggingface}
+      storageUri: hf://Qwen/Qwen3-8B
+      args: [--tensor-parallel-size=2]
+      env: [{name: VLLM_USE_V1, value: "0"}]
+      resources: {limits: {nvidia.com/gpu: "4"}}
+"""
+
+
+@pytest.mark.parametrize(
+    "manifest", [COMPOSE, DEPLOYMENT, HELM, CHART, KSERVE], ids=["compose", "k8s", "stack", "chart", "kserve"]
+)
 def test_a_manifest_gives_the_engine_its_replicas_and_gpus(tmp_path, manifest):
     pytest.importorskip("yaml", reason="pyyaml is a dependency of kvcast: install it")
     found = read_command(manifest)

@@ -21,6 +21,7 @@ from kvcast.benchmarks.words import Given
 from kvcast.planner.flag_names import kinds
 from kvcast.planner.starts import commands
 from workloads.errors import InputError
+from workloads.readers.measured import measured
 
 VLLM, SGLANG = "vllm bench serve", "sglang.bench_serving"
 WITHOUT_EFFECT = re.compile(
@@ -91,6 +92,8 @@ def _vllm(words: list[str], result: str | None) -> Question:
     }
     if result is None or name in ("random", "prefix_repetition", "timed_trace"):
         data.get(name, _texts)(question, given)
+        if name == "random":
+            _older_ratio(question, given, result)
     else:
         _from_result(question, given, result)
     if not given.has("--ignore-eos") and not question.trace:
@@ -137,11 +140,30 @@ def _vllm_random(question: Question, given: Given) -> None:
     question.layers = [_layer("prefix", "global", fixed(prefix))] if prefix else []
     question.layers.append(_layer("prompt", "dynamic", around(length, ratios[0])))
     question.output = around(answer, ratios[1])
-    if any(ratios):
-        question.notes.append(
-            "--random-range-ratio r is read as vLLM has it since 0.8.3, length x (1 - r) to length x (1 + r); before it"
-            " was length x r to length"
-        )
+
+
+def _older_ratio(question: Question, given: Given, result: str | None) -> None:
+    """What --random-range-ratio meant: the prompts that were measured say it, else it is said how it was read."""
+    ratio = _ratios(given.text("--random-range-ratio"))
+    if not any(ratio):
+        return
+    length = given.whole("--random-input-len", "--input-len", default=1024)
+    answer = given.whole("--random-output-len", "--output-len", default=128)
+    older = (up_to(length, ratio[0]), up_to(answer, ratio[1]))
+    summary = {} if result is None or (truth := measured(result)) is None else truth.summary
+    if summary.get("completed") and "total_input_tokens" in summary:
+        mean = summary["total_input_tokens"] / summary["completed"] - given.whole("--random-prefix-len")
+        if abs(mean - length * (1 + ratio[0]) / 2) < abs(mean - length):
+            question.layers[-1]["tokens"], question.output = older
+            rule = "length x r to length, as before vLLM 0.9"
+        else:
+            rule = "length x (1 - r) to length x (1 + r)"
+        question.notes.append(f"--random-range-ratio: {rule}: the {mean:,.0f} prompt tokens measured say so")
+        return
+    question.notes.append(
+        "--random-range-ratio r is read as vLLM has it since 0.9, length x (1 - r) to length x (1 + r); before it, and"
+        " in copies of the older script, it is length x r to length: --result tells which"
+    )
 
 
 def _ratios(asked: str | None) -> tuple[float, float]:

@@ -117,6 +117,12 @@ NO_EFFECT_KINDS = re.compile(
 modelled."""
 
 
+PLACES = frozenset({"-r", "-dpn", "-dpr", "-dpl", "-dpa", "-dpp", "-dpb"})
+"""vLLM's short names of where a rank is and how it is reached."""
+
+
 def no_effect(flag: str) -> bool:
     """Whether a flag changes nothing that is simulated."""
+    if flag in PLACES:
+        return True
     return flag != "--no-enable-chunked-prefill" and NO_EFFECT_KINDS.fullmatch(flag) is not None

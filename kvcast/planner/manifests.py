@@ -23,7 +23,7 @@ from workloads.errors import InputError
 
 COMMANDS = ("entrypoint", "command", "args", "modelCommand")
 REPLICAS = ("replicas", "replicaCount", "scale", "minReplicas")
-GPUS = ("nvidia.com/gpu", "amd.com/gpu", "requestGPU")
+GPUS = ("nvidia.com/gpu", "amd.com/gpu", "requestGPU", "gpu")
 DEEPEST = 60
 LONGEST = 2_000_000  #: characters of a text that is read
 MARK = re.compile(
@@ -104,6 +104,10 @@ def _of_container(table: dict, path: str, folder: Path) -> Iterator[Start]:
     """The start of one container, where it is an engine's."""
     if isinstance(table.get("vllmConfig"), dict) or "modelURL" in table:
         yield from _of_stack(table, path, folder)
+        return
+    if (model := _served(table)) is not None:
+        words = [model, *(str(one) for one in table.get("args") or [])]
+        yield Start(VLLM, words, _environment(table.get("env")), _gpus(table), None, path, folder)
         return
     env = _environment(table.get("environment", table.get("env")))
     words, image = _words(table, env), _image(table.get("image"))
@@ -187,6 +191,18 @@ def _gpus(table: dict) -> int | None:
                     len(ids) if isinstance(ids, list) else device["count"] if _is_count(device.get("count")) else None
                 )
     return None
+
+
+def _served(table: dict) -> str | None:
+    """The model of KServe's `model: {modelFormat, storageUri, args}` or of KubeAI's `{engine: VLLM, url, args}`."""
+    form, engine = table.get("modelFormat"), str(table.get("engine", "")).lower()
+    if isinstance(form, dict) and form.get("name") in ("huggingface", "vllm", "vLLM"):
+        where = str(table.get("storageUri", ""))
+    elif engine == "vllm" and isinstance(table.get("url"), str):
+        where = table["url"]
+    else:
+        return None
+    return where.removeprefix("hf://") or None
 
 
 def _of_stack(table: dict, path: str, folder: Path) -> Iterator[Start]:

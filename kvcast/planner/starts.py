@@ -9,6 +9,7 @@ how many of it run.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -70,6 +71,7 @@ def in_words(words: Sequence[str], folder: Path = Path(), known: dict[str, str] 
 def _commands(text: str) -> Iterator[list[str]]:
     """The words of each command, as a shell splits them."""
     text = re.sub(r"\\[ \t]*\r?\n", " ", text.replace("\r\n", "\n"))
+    text = INSTRUCTION.sub(_instructed, text)
     lexer = shlex.shlex(text, posix=True, punctuation_chars=OPERATORS)
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
     words: list[str] = []
@@ -90,6 +92,17 @@ def _commands(text: str) -> Iterator[list[str]]:
         raise InputError(f"--from-launch: not a command line ({str(error).lower()})") from None
     if words:
         yield words
+
+
+INSTRUCTION = re.compile(r"^[ \t]*(?:ExecStart=|CMD |ENTRYPOINT )[ \t]*(\[.*\])?", re.MULTILINE)
+"""What a unit file and a Dockerfile have in front of a command; the latter's may be a JSON list."""
+
+
+def _instructed(found: re.Match[str]) -> str:
+    try:
+        return shlex.join(map(str, json.loads(found[1]))) if found[1] else ""
+    except json.JSONDecodeError:
+        return found[1]
 
 
 def _without_descriptor(words: list[str], operator: str) -> list[str]:
@@ -137,9 +150,16 @@ def _engine(words: Sequence[str]) -> tuple[str, int, int] | None:
         serve = list(words).index("serve", entry)
         return (named[0], entry, serve + 1) if named else None
     for i, word in enumerate(words):
-        if VLLM_IMAGE.fullmatch(word) and not any(SHELLS.fullmatch(other) for other in words):
+        if (
+            VLLM_IMAGE.fullmatch(word)
+            and {"run", "create"} & set(words[:i])
+            and not any(SHELLS.fullmatch(other) for other in words)
+        ):
             return VLLM, i, i + 1
     return None
+
+
+DYNAMO = {"dynamo.vllm": VLLM, "dynamo.sglang": SGLANG, "dynamo.trtllm": TRTLLM}
 
 
 def _named(word: str, following: Sequence[str]) -> tuple[str, int] | None:
@@ -152,6 +172,8 @@ def _named(word: str, following: Sequence[str]) -> tuple[str, int] | None:
         return VLLM, int(serves)
     if word.startswith(("sglang.launch_server", "sglang_router.launch_server")):
         return SGLANG, 0
+    if word in DYNAMO:
+        return DYNAMO[word], 0
     if program == "sglang" and serves:
         return SGLANG, 1
     if program == "trtllm-serve":
