@@ -140,12 +140,6 @@ def _class(question: Question) -> dict[str, Any]:
     return table
 
 
-HARDWARE = (
-    "# The engine and its GPU are not in a benchmark's command: --from-launch and --from-log add what is theirs, and\n"
-    "# hardware.gpu (or profile) says where it ran.\n"
-)
-
-
 def as_toml(question: Question, document: dict[str, Any] | None = None) -> str:
     """The scenario file, with what is not in it as comments."""
     document = document_of(question) if document is None else document
@@ -160,7 +154,7 @@ def as_toml(question: Question, document: dict[str, Any] | None = None) -> str:
     text += _table("workload", {k: v for k, v in document["workload"].items() if k != "class"})
     for one in document["workload"].get("class", []):
         text += _table("workload.class", one, "[[{}]]")
-    return text if "hardware" in document else HARDWARE + text
+    return text
 
 
 def _table(name: str, table: dict[str, Any], form: str = "[{}]") -> str:

@@ -38,6 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+NO_GPU = (
+    "no GPU is named, and a benchmark's command has none: set hardware.gpu (or profile), else kvcast's default profile"
+    " is simulated"
+)
+
+
 def run(args: argparse.Namespace) -> int:
     from kvcast.benchmarks import as_toml, document_of, read_benchmark
     from kvcast.config import override, scenario_from_doc
@@ -50,9 +56,16 @@ def run(args: argparse.Namespace) -> int:
     question = read_benchmark(_text(args.benchmark), args.result)
     document = document_of(question)
     launch = read_command(args.from_launch) if args.from_launch else read_log(args.from_log) if args.from_log else None
+    asked = override(document, [*(launch.sets if launch else ()), *args.overrides])
+    placed = bool({"gpu", "profile"} & set(asked.get("hardware", {})))
+    if launch is not None and placed:
+        launch.fit(asked, "the imported scenario")  # may take another profile, and KV bytes as blocks
+        asked = override(document, [*launch.sets, *args.overrides])
     if launch is not None:
         question.notes += [*launch.cautions(), *launch.notes]
-    document = override(document, [*(launch.sets if launch else ()), *args.overrides])
+    if not placed:
+        question.notes.append(NO_GPU)
+    document = asked
     scenario_from_doc(document, "the imported scenario")
     text = as_toml(question, document)
     if args.out is None:
