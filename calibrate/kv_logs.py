@@ -26,7 +26,7 @@ BLOCK_SIZE = re.compile(
     r"(?:(?<![\w-])(?:block_size|page_size)['\"]?\s*[=:]\s*|Setting attention block size to |Block size is set to "
     r"|Setting kv cache block size to |[Tt]okens per block(?:: |=))(\d+)"
 )
-ENGINE = re.compile(r"EngineCore_DP(\d+)|^\[[^\]]*?\bDP(\d+)\b")
+ENGINE = re.compile(r"EngineCore(?:Actor)?_(?:DP)?(\d+)|\[\d{4}-\d\d-\d\d [^\]]*?\bDP(\d+)\b")
 HYBRID = 1.02
 """More tokens than this share of the printed ones hold at once: some layers keep less than every token."""
 DEFAULT_BLOCK = {"vllm": 16, "sglang": 1, "trtllm": 32}

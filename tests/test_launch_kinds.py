@@ -239,9 +239,9 @@ V1 = """\x1b[1;36m(APIServer pid=1)\x1b[0;0m INFO 11-20 10:18:36 [utils.py:233] 
 """
 SGLANG = """[2026-03-21 03:31:56] server_args=ServerArgs(model_path='Qwen/Qwen3-8B', tp_size=1, dp_size=2, mem_fraction_static=0.85, page_size=64, chunked_prefill_size=None, speculative_dflash_block_size=16, enable_torch_compile=True)
 [2026-03-21 03:32:20 DP0 TP0] KV Cache is allocated. #tokens: 439424, K size: 26.84 GB, V size: 26.84 GB
-[2026-03-21 03:32:20 DP1 TP0] KV Cache is allocated. #tokens: 439296, K size: 26.84 GB, V size: 26.84 GB
+engine-1  | [2026-03-21 03:32:20 DP1 TP0] KV Cache is allocated. #tokens: 439296, K size: 26.84 GB, V size: 26.84 GB
 [2026-03-21 03:32:21 DP0 TP0] max_total_num_tokens=439424, chunked_prefill_size=8192, max_prefill_tokens=16384, max_running_requests=2048, context_len=40960, available_gpu_mem=8.50 GB
-[2026-03-21 03:32:21 DP1 TP0] max_total_num_tokens=439296, chunked_prefill_size=8192, max_prefill_tokens=16384, max_running_requests=2048, context_len=40960, available_gpu_mem=8.50 GB
+engine-1  | [2026-03-21 03:32:21 DP1 TP0] max_total_num_tokens=439296, chunked_prefill_size=8192, max_prefill_tokens=16384, max_running_requests=2048, context_len=40960, available_gpu_mem=8.50 GB
 """
 TRTLLM = """[TensorRT-LLM][INFO] TRTGptModel maxNumSequences: 64
 [TensorRT-LLM][INFO] TRTGptModel maxBatchSize: 64
@@ -334,6 +334,16 @@ def test_ranks_of_one_engine_have_the_least_of_their_sizes(tmp_path):
     )
     assert f"engine.kv_blocks={470_016 // 16}" in found.sets
     assert "cluster.replicas" not in " ".join(found.sets)
+
+
+def test_engines_are_told_apart_as_each_version_names_them(tmp_path):
+    for first, second in (("EngineCore_0", "EngineCore_1"), ("DPEngineCoreActor_DP0", "DPEngineCoreActor_DP1")):
+        found = log(
+            tmp_path,
+            f"({first} pid=1) GPU KV cache size: 480,000 tokens\n({second} pid=2) GPU KV cache size: 470,016 tokens\n",
+        )
+        assert "cluster.replicas=2" in found.sets
+        assert f"engine.kv_blocks={470_016 // 16}" in found.sets
 
 
 def test_a_block_size_that_the_engine_sets_itself_wins_over_the_argument(tmp_path):
