@@ -112,8 +112,21 @@ def test_normal_lengths_keep_their_mean_and_spread_and_few_prompts_come_again():
     workload = drawn("aiperf profile --concurrency 4 --isl 1000 --isl-stddev 100 --osl 50 --request-count 90")
     assert workload.prompt_tokens.mean() == pytest.approx(1000, rel=0.05)
     assert workload.prompt_tokens.std() == pytest.approx(100, rel=0.3)
-    again = question("aiperf profile --concurrency 4 --isl 1000 --request-count 320 --num-dataset-entries 10")
-    assert (again.layers[0]["scope"], again.layers[0]["items"]) == ("project", 10)
+    assert len(workload) == 90
+    data = "prompt_tokens=256,prompt_tokens_min=200,prompt_tokens_max=300,output_tokens=64,output_tokens_stdev=9"
+    guided = question(f"guidellm benchmark --rate-type poisson --rate 2 --max-requests 9 --data {data}")
+    assert guided.layers[0]["tokens"] == {"kind": "uniform", "low": 199.5, "high": 300.5}
+    assert np.mean(guided.output["values"]) == pytest.approx(64, abs=0.5)
+    for command, scope, items in (
+        ("aiperf profile --request-count 320 --num-dataset-entries 10", "project", 10),
+        ("aiperf profile --request-count 320", "dynamic", None),  # as many as requests
+        ("genai-perf profile --request-count 320", "project", 100),
+        ("genai-perf profile --request-count 80", "dynamic", None),
+    ):
+        layer = question(f"{command} --concurrency 4 --isl 1000").layers[0]
+        assert (layer["scope"], layer.get("items")) == (scope, items)
+    sessions = question("aiperf profile --concurrency 4 --num-conversations 20 --conversation-turn-mean 3")
+    assert (sessions.requests, sessions.turns) == (60, {"value": 3.0})
 
 
 def test_what_is_not_taken_over_is_listed_once_and_secrets_are_not():

@@ -11,7 +11,7 @@ import math
 import re
 from typing import Any
 
-from kvcast.benchmarks.question import Question, around, fixed, normal, up_to
+from kvcast.benchmarks.question import Question, around, between, fixed, normal, up_to
 from kvcast.benchmarks.words import Given
 from workloads.errors import InputError
 
@@ -91,8 +91,8 @@ def _synthetic(question: Question, data: dict[str, Any]) -> None:
         mean = float(data[name])
         sd = float(data.get(f"{name}_stdev", 0) or 0)
         low, high = data.get(f"{name}_min"), data.get(f"{name}_max")
-        if not sd and low is not None and high is not None and float(low) < float(high):
-            return {"kind": "uniform", "low": max(float(low) - 0.5, 1.0), "high": float(high) + 0.5}
+        if not sd:  # every whole number between the ends that are given
+            return between(*(int(float(mean if end is None else end)) for end in (low, high)))
         ends = (max(1.0, mean - 5 * sd) if low is None else float(low), mean + 5 * sd if high is None else float(high))
         return normal(mean, sd, *ends)
 
@@ -170,11 +170,18 @@ def _nvidia(tool: str, words: list[str], result: str | None, pattern: str) -> Qu
     seconds = given.number("--benchmark-duration")
     interval = given.number("--measurement-interval", "-p")
     question.duration_s = seconds if seconds is not None else interval / 1e3 if interval else None
+    sessions = given.whole("--num-sessions", "--num-conversations", "--conversation-num") or None
+    turns = given.number("--session-turns-mean", "--conversation-turn-mean", default=1.0) or 1.0
+    entries = given.whole("--num-dataset-entries", "--num-prompts") or sessions
+    if entries is None:
+        entries = count if tool == AIPERF and count is not None else 100
+    if count is None and sessions is not None:
+        count = math.ceil(sessions * turns)
     if count is None and question.duration_s is None:
         count = max(10, 2 * (question.concurrency or 1))
         question.notes.append(f"no --request-count: {count} requests, as {tool.split()[0]} takes by itself")
     question.requests = count
-    _nvidia_data(question, given, result)
+    _nvidia_data(question, given, result, entries, turns)
     if given.has("--warmup-request-count", "--num-warmup-requests", "--warmup-duration"):
         question.notes.append("warm-up requests come before the clock starts and are not simulated")
     question.not_taken = given.rest(WITHOUT_EFFECT)
@@ -192,7 +199,8 @@ def _nvidia_arrivals(question: Question, given: Given, pattern: str) -> None:
         question.arrival = {"kind": "gamma", "cv": min(max(shape**-0.5, 0.01), 100.0)}
 
 
-def _nvidia_data(question: Question, given: Given, result: str | None) -> None:
+def _nvidia_data(question: Question, given: Given, result: str | None, entries: int, turns: float) -> None:
+    """entries: prompts that differ; both tools send them again from the first on."""
     path = given.text("--input-file", "--public-dataset")
     if path is not None and result is None:
         raise InputError(f"{question.tool}: {path}: its lengths are in texts; expected --result with them")
@@ -207,8 +215,6 @@ def _nvidia_data(question: Question, given: Given, result: str | None) -> None:
     spreads = (spread or 0.0, given.number("--output-tokens-stddev", "--osl-stddev", default=0.0) or 0.0)
     prompt, question.output = _lengths(question, given, length, answer, spreads)
     question.layers = _prefixes(given)
-    entries = given.whole("--num-dataset-entries", "--num-prompts", "--num-conversations", "--conversation-num") or 100
-    turns = given.number("--session-turns-mean", "--conversation-turn-mean", default=1.0) or 1.0
     if turns > 1:
         sd = given.number("--session-turns-stddev", "--conversation-turn-stddev", default=0.0) or 0.0
         delay_ms = given.number("--session-turn-delay-mean", "--conversation-turn-delay-mean", default=0.0) or 0.0
