@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.test_prefix_tree import shared_by_tree
 from tests.test_readers import complaint, write
 from workloads.config import WorkloadConfig
 from workloads.errors import InputError
@@ -91,6 +92,19 @@ def test_what_vllm_measured(tmp_path: Path) -> None:
     assert (found.failed, found.summary["p99_ttft_ms"], "request_rate" in found.summary) == (1, 60.0, False)
 
 
+def test_what_newer_results_hold(tmp_path: Path) -> None:
+    """vLLM's own latencies, SGLang's cached tokens, and a limit that makes the times of sending the server's."""
+    newer = {"latencies": [0.5, 0.75, 0.0], "max_concurrency": 2}
+    path = saved(tmp_path / "r.json", RUN | DETAILS | newer)
+    assert same(truth(path).e2e_s, [0.5, 0.75])
+    assert same(truth(path).tpot_s, [0.225, np.nan])
+    assert "max_concurrency = 2: a request waited until one before it had ended" in lines(path)
+    path = write(tmp_path / "s.jsonl", SGLANG | OLDER | {"cached_tokens": [64, 0, 0]})
+    assert "the provider served 64 of 300 prompt tokens" in lines(path)
+    embeddings = {name: DETAILS[name] for name in ("input_lens", "errors")}
+    assert complaint(saved(tmp_path / "e.json", RUN | embeddings)).endswith("which generates nothing")
+
+
 def test_a_result_without_rows_names_the_flag_and_keeps_its_aggregates(tmp_path: Path) -> None:
     path = saved(tmp_path / "r.json", RUN, indent=1)
     assert complaint(path).endswith("the benchmark writes a row a request with --save-detailed beside --save-result")
@@ -107,6 +121,7 @@ def test_sglang_bench_serving(tmp_path: Path) -> None:
     assert workload.prompt_tokens.tolist() == [100, 200]
     assert np.isnan(workload.arrival_s).all()
     assert "the file holds no times" in lines(path)
+    assert "the benchmark sent them at request_rate = 'inf'" in lines(path)
     assert same(truth(path).ttft_s, [0.05, 0.06])
     assert np.isnan(truth(path).start_s).all()
     path = write(tmp_path / "two.jsonl", SGLANG | OLDER, SGLANG | OLDER)
@@ -133,6 +148,7 @@ def test_all_at_once_is_no_question_of_units(tmp_path: Path) -> None:
     [
         ({"output_lens": [3, 1]}, "row 1: output_lens = '2 entries', expected 3, as many as input_lens"),
         ({"input_lens": None}, "no input_lens: a result of aggregates only"),
+        ({"output_lens": None}, "no output_lens: a benchmark of embeddings"),
         ({"input_lens": 3}, "row 1: input_lens = 3, expected a list of one entry a request"),
         ({"itls": {}}, "row 1: itls = {}, expected a list of one entry a request"),
         ({"input_lens": [100, True, 7]}, "row 2: input_lens = True, expected a whole number of at least 1"),
@@ -238,8 +254,9 @@ def test_guidellm_since_0_4(tmp_path: Path) -> None:
     assert workload.prompt_tokens.tolist() == [300, 100, 300]
     assert workload.arrival_s.tolist() == [9.0, 0.5, 0.0]
     assert [workload.class_names[i] for i in workload.column("class_id")] == ["synchronous", *["constant 2"] * 2]
+    assert "'synchronous': a request waited until one before it had ended" in lines(path)
     assert "the provider served 96 of 300 prompt tokens (32.0%) from its cache" in lines(path)
-    with pytest.raises(InputError, match="2 runs, expected the name of one: synchronous, constant 2"):
+    with pytest.raises(InputError, match="2 runs, expected the name of one: 'synchronous', 'constant 2'"):
         measured(path)
     found = truth(path, run="synchronous")
     assert same(found.tpot_s, [1.9 / 29])
@@ -341,11 +358,24 @@ def test_a_long_configuration_before_the_benchmarks(tmp_path: Path) -> None:
     assert read(saved(tmp_path / "b.json", document)).prompt_tokens.tolist() == [300]
 
 
-def test_inputs_of_aiperf_have_no_counts(tmp_path: Path) -> None:
-    inputs = {"data": [{"session_id": "s", "payloads": [{"messages": [{"role": "user", "content": "a secret"}]}]}]}
-    line = complaint(saved(tmp_path / "inputs.json", inputs, indent=1))
-    assert "secret" not in line
-    assert "profile_export.jsonl" in line
+def test_inputs_of_aiperf_are_texts(tmp_path: Path) -> None:
+    """Two turns of a session: the second prompt begins with the first."""
+    told = [{"role": "user", "content": "a secret word or two, said at some length"}]
+    more = [*told, {"role": "user", "content": "and a little more"}]
+    payloads = [{"messages": messages, "stream": True, "max_tokens": 5} for messages in (told, more)]
+    inputs = {"data": [{"session_id": "s", "payloads": payloads}, {"session_id": "t", "payloads": payloads[:1]}]}
+    path = saved(tmp_path / "inputs.json", inputs, indent=1)
+    workload = read(path, answer_tokens=7)
+    assert "format: aiperf-inputs because" in workload.notes[0]
+    assert workload.output_tokens.tolist() == [7, 7, 7]
+    assert workload.prompt_tokens[0] == workload.prompt_tokens[2] < workload.prompt_tokens[1]
+    role_of_answer = 4  # message_tokens: where one prompt asks for its answer, the other has a message more
+    assert shared_by_tree(workload.tree, workload.leaf, 0, 1) == workload.prompt_tokens[0] - role_of_answer
+    assert np.isnan(workload.arrival_s).all()
+    assert "secret" not in repr(workload)
+    assert read(path).output_tokens.tolist() == [5, 5, 5]
+    line = complaint(saved(path, {"data": [{"session_id": "s", "payloads": "a secret"}]}))
+    assert "payloads = 'a text', expected a list of requests" in line
 
 
 # ---- inference-perf ----
@@ -388,8 +418,24 @@ def test_inference_perf(tmp_path: Path) -> None:
 
 
 def test_aggregates_of_inference_perf(tmp_path: Path) -> None:
-    path = saved(tmp_path / "summary_lifecycle_metrics.json", {"load_summary": {}, "successes": {}, "failures": {}}, 1)
+    latency = {"time_to_first_token": {"mean": 0.05, "median": 0.04, "p99": 0.2}, "request_latency": {"p50": 1.5}}
+    report = {
+        "load_summary": {"count": 9, "send_duration": 4.5},
+        "successes": {"count": 8, "latency": latency, "throughput": {"requests_per_sec": 2.0}},
+        "failures": {"count": 1},
+    }
+    path = saved(tmp_path / "summary_lifecycle_metrics.json", report, 1)
     assert "the requests are in per_request_lifecycle_metrics.json" in complaint(path)
+    assert truth(path).summary == {
+        "duration": 4.5,
+        "completed": 8,
+        "failed": 1,
+        "request_throughput": 2.0,
+        "mean_ttft_ms": 50.0,
+        "median_ttft_ms": 40.0,
+        "p99_ttft_ms": 200.0,
+        "median_e2el_ms": 1500.0,
+    }
 
 
 def test_a_trace_measures_nothing(tmp_path: Path) -> None:

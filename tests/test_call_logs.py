@@ -185,6 +185,11 @@ def test_langfuse_observations(tmp_path: Path, form: str) -> None:
     assert same(found.tpot_s, [2 / 24, 2 / 19])
 
 
+def test_langfuse_maps_of_clickhouse(tmp_path: Path) -> None:
+    row = generation(1, None, usageDetails="{'input':100,'input_cached_tokens':50,'output':20,'total':170}")
+    assert read(table(tmp_path / "o.csv", row)).prompt_tokens.tolist() == [150]
+
+
 def test_langfuse_without_a_total_adds_its_parts(tmp_path: Path) -> None:
     """So does Langfuse; and older observations have `usage` alone."""
     parts = {"input": 10, "cache_read_input_tokens": 90, "cache_creation_input_tokens": 5, "output": 2}
@@ -302,9 +307,24 @@ def test_spans_without_an_inference_are_no_trace(tmp_path: Path) -> None:
     assert "the file holds no rows" in complaint(write(tmp_path / "e.jsonl", {"resourceSpans": []}))
 
 
+def test_a_span_around_inference_spans_adds_them_up(tmp_path: Path) -> None:
+    """As an agent's run that names no operation; an engine's span inside a client's that does is the same request."""
+    calls = [
+        span(i, "s0", i, operation__name="chat", usage__input_tokens=10 * i, usage__output_tokens=i) for i in (1, 2)
+    ]
+    path = write(tmp_path / "t.jsonl", span(0, "", 0, usage__input_tokens=30, usage__output_tokens=3), *calls)
+    assert read(path).prompt_tokens.tolist() == [10, 20]
+    assert "it adds up the inference spans inside it: 1" in lines(path)
+
+
+def test_tempo_answers_in_batches(tmp_path: Path) -> None:
+    path = saved(tmp_path / "t.json", {"batches": otlp(SPANS)["resourceSpans"]})
+    assert read(path).prompt_tokens.tolist() == [400, 500]
+
+
 def test_a_circle_of_spans_ends(tmp_path: Path) -> None:
     one, two = (span(i, f"s{1 - i}", i, usage__input_tokens=5, usage__output_tokens=5) for i in (0, 1))
-    assert "it is inside another inference span" in complaint(write(tmp_path / "t.jsonl", one, two))
+    assert "it adds up the inference spans inside it: 2" in complaint(write(tmp_path / "t.jsonl", one, two))
 
 
 # ---- OpenAI batch ----
@@ -332,12 +352,36 @@ def test_openai_batch_output(tmp_path: Path) -> None:
     assert measured(path) is None
 
 
-def test_openai_batch_input_has_no_counts(tmp_path: Path) -> None:
-    body = {"model": "m", "messages": [{"role": "user", "content": "a secret"}]}
+def test_anthropic_batch_results(tmp_path: Path) -> None:
+    usage = {"input_tokens": 10, "cache_read_input_tokens": 90, "cache_creation_input_tokens": 5, "output_tokens": 7}
+    path = write(
+        tmp_path / "results.jsonl",
+        {"custom_id": "a", "result": {"type": "succeeded", "message": {"model": "m", "usage": usage}}},
+        {"custom_id": "b", "result": {"type": "errored", "error": {"type": "error"}}},
+    )
+    workload = read(path)
+    assert workload.prompt_tokens.tolist() == [105]
+    assert workload.output_tokens.tolist() == [7]
+    odd = {"custom_id": "c", "result": {"type": "succeeded", "message": {"usage": "a secret"}}}
+    assert "no output tokens recorded: 1" in complaint(write(tmp_path / "odd.jsonl", odd))
+    assert "served 90 of 105" in lines(path)
+
+
+def test_openai_batch_input_is_read_as_conversations(tmp_path: Path) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "a secret"}], "max_tokens": 9}
     row = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
-    line = complaint(write(tmp_path / "in.jsonl", row))
+    workload = read(write(tmp_path / "in.jsonl", row))
+    assert "format: messages because" in workload.notes[0]
+    assert workload.output_tokens.tolist() == [9]
+    line = complaint(write(tmp_path / "e.jsonl", row | {"body": {"input": ["a secret"]}}))
     assert "texts without token counts" in line
     assert "secret" not in line
+
+
+def test_rows_that_are_none_show_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "o.jsonl"
+    path.write_text(json.dumps(OBSERVED[0]) + '\n{"input": "a secret", oops}\n')
+    assert "secret" not in complaint(path)
 
 
 # ---- BLIS ----
@@ -384,6 +428,11 @@ def test_blis_prefix_groups_are_shared_text(tmp_path: Path) -> None:
     assert same(truth(path).tpot_s, [0.01, np.nan, np.nan])
 
 
+def test_a_header_of_blis_names_the_csv(tmp_path: Path) -> None:
+    (tmp_path / "trace.yaml").write_text("trace_version: 3\ntime_unit: microseconds\n")
+    assert "its requests are in the CSV beside it" in complaint(tmp_path / "trace.yaml")
+
+
 def test_blis_sessions_that_accumulate(tmp_path: Path) -> None:
     path = table(
         tmp_path / "trace.csv",
@@ -399,6 +448,12 @@ def test_blis_sessions_that_accumulate(tmp_path: Path) -> None:
     assert shared_by_tree(workload.tree, workload.leaf, 0, 1) == 64 + 100 + 11
     (tmp_path / "trace.yaml").write_text("session_context_growth: Accumulate\n")
     assert "session_context_growth = 'Accumulate', expected accumulate or none" in complaint_of(path)
+
+
+def test_damaged_prefix_lengths(tmp_path: Path) -> None:
+    for value in (-5, "many", "9" * 50):
+        path = table(tmp_path / "t.csv", traced(0, 0, prefix_group="g", prefix_length=value))
+        assert f"row 2: prefix_length = '{str(value)[:20]}" in complaint(path)
 
 
 def complaint_of(path: Path) -> str:

@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workloads.limits import COUNT, FASTEST, FROM_SECOND_0, RATE, SECONDS, SHARE, from_0, key
+from workloads.limits import (
+    COUNT,
+    FASTEST,
+    FROM_SECOND_0,
+    MAX_BLOCK_SIZE,
+    RATE,
+    SECONDS,
+    SHARE,
+    Limit,
+    from_0,
+    from_1,
+    key,
+)
+
+CHARACTERS = Limit(0.1, 100, "0.1 to 100")
+MARKERS = Limit(1, 1000, "1 to 1,000")
 
 
 @dataclass(frozen=True)
@@ -101,6 +116,21 @@ class Surge:
 
 
 @dataclass(frozen=True)
+class Columns:
+    """Which field of a trace's rows is what. Dotted paths lead into nested objects (`usage.prompt_tokens`, `a.0.b`)."""
+
+    time: str | None = key(None, "when a request arrived: a number (see timestamp_unit), or a date and time")
+    input: str | None = key(None, "tokens of the whole prompt")
+    output: str | None = key(None, "tokens of the answer")
+    session: str | None = key(None, "what the requests of one conversation have in common")
+    class_: str | None = key(None, "requests of one value are a class")
+    tenant: str | None = key(None, "requests of one value are a tenant's")
+    prefix_ids: str | None = key(None, "a list of ids of the blocks the prompt begins with, each of the whole prefix")
+    block_tokens: int | None = key(None, "tokens that one of the prefix_ids names", from_1(MAX_BLOCK_SIZE))
+    rows: str | None = key(None, "the list of rows, in a file that is one JSON object")
+
+
+@dataclass(frozen=True)
 class WorkloadConfig:
     preset: str | None = key(None, "a bundled mix (workloads/presets)")
     trace: str | None = key(None, "a trace file; ${KVCAST_DATA} is expanded")
@@ -110,6 +140,7 @@ class WorkloadConfig:
         "traces: unit of the file's times; default: the format's own, which every reading states",
         choices=("s", "ms", "us", "ns"),
     )
+    columns: Columns | None = key(None, "[workload.columns]: which field of a trace's rows is what")
     class_: tuple[MixClass, ...] = key((), "[[workload.class]] tables")
     folder: str | None = key(None, "ServeGen archives: the folder of clients to take, where there are several")
     rate: float | None = key(
@@ -161,5 +192,18 @@ class WorkloadConfig:
         choices=("think-only", "original", "scaled"),
     )
     think_scale: float = key(1.0, "factor on think times, for think = scaled", from_0(FASTEST))
-    share_tools: bool = key(False, "Weka: sessions of one model share their tool and system tokens")
+    share_tools: bool = key(
+        False,
+        "Weka: sessions of one model share their tool and system tokens; agent logs: what the provider's cache served"
+        " to first calls",
+    )
     surge: tuple[Surge, ...] = key((), "made from [[shock]] tables of load: set those instead")
+    tokenizer: str | None = key(
+        None, "conversations: a local tokenizer.json that counts their tokens; default: chars_per_token"
+    )
+    chars_per_token: float = key(4.0, "conversations without a tokenizer: characters of a token", CHARACTERS)
+    message_tokens: int = key(4, "conversations: tokens of the role markers of a message", MARKERS)
+    first_turn_only: bool = key(False, "conversations: the first question and answer of each, alone")
+    answer_tokens: int | None = key(
+        None, "conversations: output tokens of requests without an answer; default: their max_tokens", COUNT
+    )

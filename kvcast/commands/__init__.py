@@ -26,20 +26,55 @@ def trace_options(parser: argparse.ArgumentParser) -> None:
         choices=("s", "ms", "us", "ns"),
         help="unit of the trace's times: s, ms, us or ns (default: the format's own)",
     )
+    parser.add_argument(
+        "--columns",
+        metavar="KEY=COLUMN,...",
+        type=columns,
+        help="which column of the trace is what, as [workload.columns]: time=startTime,input=usage.prompt_tokens,...",
+    )
+    parser.add_argument(
+        "--tokenizer",
+        metavar="FILE",
+        help="the tokenizer.json that counts the tokens of conversations (default: estimated from their characters)",
+    )
+
+
+def columns(text: str) -> dict[str, str]:
+    """The value of --columns."""
+    pairs = dict(part.partition("=")[::2] for part in text.split(","))
+    for name, column in pairs.items():
+        if not name or not column:
+            raise argparse.ArgumentTypeError(f"{text[:60]}: expected KEY=COLUMN, separated by commas")
+    return pairs
 
 
 def of_trace(path: str, args: argparse.Namespace) -> WorkloadConfig:
     """The [workload] section of a trace file and the flags that say how it is read."""
-    from workloads.config import WorkloadConfig
+    from workloads import toml
+    from workloads.config import Columns, WorkloadConfig
 
-    return WorkloadConfig(trace=path, format=args.format, timestamp_unit=args.timestamp_unit)
+    named = dict(args.columns or {})
+    if str(named.get("block_tokens", "")).isdecimal():
+        named["block_tokens"] = int(named["block_tokens"])
+    return WorkloadConfig(
+        trace=path,
+        format=args.format,
+        timestamp_unit=args.timestamp_unit,
+        tokenizer=args.tokenizer,
+        columns=toml.read(Columns, named, "--columns", "workload", "columns") if named else None,
+    )
 
 
 def no_trace_options(path: str, args: argparse.Namespace) -> None:
     """Refuse those flags with what is no trace: a scenario has its own keys, a mix none."""
     from workloads.errors import InputError
 
-    for flag, value in (("--format", args.format), ("--timestamp-unit", args.timestamp_unit)):
+    for flag, value in (
+        ("--format", args.format),
+        ("--timestamp-unit", args.timestamp_unit),
+        ("--tokenizer", args.tokenizer),
+        ("--columns", args.columns and ",".join(f"{key}={name}" for key, name in args.columns.items())),
+    ):
         if value:
             raise InputError(f"{flag} {value}: expected a trace file with it, but {path} is none")
 

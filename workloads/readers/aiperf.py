@@ -2,8 +2,8 @@
 
 The one idea: a metric carries its unit, so it is read with it. Requests of the warm-up phase, cancelled and failed
 ones are skipped. `x_correlation_id` groups the turns of a conversation; times (`request_start_ns`) are nanoseconds
-since 1970. Beside it, profile_export_aiperf.json holds aggregates only (as genai-perf's do) and inputs.json texts
-without counts: neither is a trace, and both are answered with the name of the file that is one.
+since 1970. Beside it, profile_export_aiperf.json holds aggregates only (as genai-perf's do) and is answered with the
+name of the file that is a trace; inputs.json is read by `aiperf_inputs`.
 
 Held against the source of aiperf 0.13.0, and files that it wrote against a local mock server.
 
@@ -16,11 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from workloads.readers.calls import FAILED, Call, CallLog, NoRequestsError, Record, Timing, at, names_in, scaled
+from workloads.readers.calls import FAILED, Call, CallLog, NoRequestsError, Record, Timing, scaled
 from workloads.readers.common import Rows
 from workloads.readers.head import Head
+from workloads.readers.paths import at
 from workloads.readers.units import PER_SECOND
-from workloads.readers.values import number
+from workloads.readers.values import as_float, number
 
 UNITS: dict[Any, float] = {**PER_SECOND, "sec": 1, "seconds": 1}
 AGGREGATES = {"time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2el"}
@@ -37,15 +38,13 @@ def _recognised(head: Head) -> str | None:
         return "its object has service_kind and experiments, as genai-perf's"
     if {"Metric", "avg"} <= head.keys:
         return "its header has Metric and avg"
-    if {"session_id", "payloads"} <= names_in(head, "data"):
-        return "its object has sessions of payloads"
     return None
 
 
 def _records(rows: Rows) -> Iterator[Record]:
     for record in rows.records():
         if "metrics" not in record:
-            has_texts = "data" in record or "experiments" in record
+            has_texts = "experiments" in record
             what = "texts of requests without token counts" if has_texts else "aggregates of a run"
             raise NoRequestsError(
                 f"{rows.path}: {what}, which are no trace; the requests are in profile_export.jsonl, which aiperf"
@@ -64,7 +63,7 @@ def _seconds(record: Record, name: str) -> Any:
 
 
 def _per_second(record: Record, name: str) -> float:
-    return UNITS.get(at(record, f"metrics.{name}.unit"), 1000)
+    return UNITS.get(str(at(record, f"metrics.{name}.unit")), 1000)
 
 
 def _call(record: Record) -> Call | str:
@@ -98,10 +97,10 @@ def _summary(rows: Rows) -> dict[str, float]:
     """The aggregates by vLLM's names, latencies in ms."""
     run = next(iter(rows.records()))
     found = {
-        f"{short}_{ours}_ms": 1e3 * value / UNITS.get(at(run, f"{name}.unit"), 1000)
+        f"{short}_{ours}_ms": 1e3 * value / UNITS.get(str(at(run, f"{name}.unit")), 1000)
         for name, ours in AGGREGATES.items()
         for statistic, short in STATISTICS.items()
-        if (value := number(at(run, f"{name}.{statistic}"))) >= 0
+        if (value := as_float(number(at(run, f"{name}.{statistic}")))) >= 0
     }
     for name, ours in (
         ("request_throughput", "request_throughput"),
@@ -109,8 +108,8 @@ def _summary(rows: Rows) -> dict[str, float]:
         ("request_count", "completed"),
         ("benchmark_duration", "duration"),
     ):
-        if (value := number(at(run, f"{name}.avg"))) >= 0:
-            found[ours] = value / UNITS.get(at(run, f"{name}.unit"), 1) if ours == "duration" else value
+        if (value := as_float(number(at(run, f"{name}.avg")))) >= 0:
+            found[ours] = value / UNITS.get(str(at(run, f"{name}.unit")), 1) if ours == "duration" else value
     return found
 
 

@@ -14,7 +14,7 @@ From the writer's and the replayer's sources (sim/workload of inference-sim, tra
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ import numpy as np
 
 from workloads.columns import Workload
 from workloads.errors import InputError
+from workloads.limits import MAX_TOKENS
 from workloads.prefix_tree import from_pieces
-from workloads.readers.calls import FAILED, Call, CallLog, Record, Timing, Walk, between, first
+from workloads.readers.calls import FAILED, Call, CallLog, NoRequestsError, Record, Timing, Walk, between, first
 from workloads.readers.common import NO_IDENTITY, Rows
 from workloads.readers.head import Head
 from workloads.readers.values import number
@@ -34,7 +35,18 @@ GROWTHS = ("", "independent", "accumulate")
 
 
 def _recognised(head: Head) -> str | None:
+    if head.bytes.startswith(b"trace_version:"):
+        return "it begins with trace_version"
     return f"its header has {', '.join(sorted(NEEDED))}" if set(head.columns) >= NEEDED else None
+
+
+def _records(rows: Rows) -> Iterator[Record]:
+    with rows.path.open("rb") as file:
+        if file.read(14) == b"trace_version:":
+            raise NoRequestsError(
+                f"{rows.path}: the header of a BLIS trace, which is no trace; its requests are in the CSV beside it"
+            )
+    return rows.records()
 
 
 def _call(record: Record) -> Call | str:
@@ -46,7 +58,7 @@ def _call(record: Record) -> Call | str:
         record.get("arrival_time_us"),
         group=record.get("slo_class"),
         session=record.get("session_id"),
-        more=(record.get("prefix_group"), number(first(record, "prefix_length") or 0), number(record["round_index"])),
+        more=(record.get("prefix_group"), first(record, "prefix_length") or 0, number(record["round_index"])),
     )
 
 
@@ -55,8 +67,8 @@ def _prompt(record: Record) -> Any:
     if not record.get("prefix_group"):
         counted = record.get("server_input_tokens")
         return counted if number(counted) > 0 else record.get("input_tokens")
-    tokens = number(record.get("input_tokens"))
-    return tokens + number(first(record, "prefix_length") or 0) if tokens >= 0 else record.get("input_tokens")
+    tokens, prefix = number(record.get("input_tokens")), number(record.get("prefix_length"))
+    return tokens + prefix if tokens >= 0 and 0 <= prefix <= MAX_TOKENS else record.get("input_tokens")
 
 
 def _timing(record: Record) -> Timing:
@@ -72,7 +84,7 @@ def _timing(record: Record) -> Timing:
 LOG = CallLog(
     names=Call("input_tokens", "output_tokens", "arrival_time_us", session="session_id"),
     recognised=_recognised,
-    records=Rows.records,
+    records=_records,
     call=_call,
     unit="us",
     timing=_timing,
@@ -105,7 +117,9 @@ def _paths(walk: Walk, workload: Workload, grows: bool) -> tuple[list[list[tuple
     paths: list[list[tuple[Hashable, int, int]]] = []
     prompt = workload.prompt_tokens.copy()
     said: dict[str, int] = {}  # tokens of a session so far, beyond its prefix
-    for i, ((group, length, _), session) in enumerate(zip(walk.column("more"), walk.column("session"), strict=True)):
+    groups = [group for group, _, _ in walk.column("more")]
+    lengths = walk.rows.integers("prefix_length", [length for _, length, _ in walk.column("more")], low=0)
+    for i, (group, length, session) in enumerate(zip(groups, lengths, walk.column("session"), strict=True)):
         prefix = int(length) if group else 0
         path: list[tuple[Hashable, int, int]] = [(("group", group), 0, prefix)] if prefix else []
         if grows and session:

@@ -9,7 +9,6 @@ what its clock counts. Reading a log as a trace and taking the times it measured
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,11 +20,14 @@ import numpy as np
 
 from workloads.columns import Workload
 from workloads.errors import InputError
+from workloads.limits import MAX_TOKENS
 from workloads.readers.common import NO_IDENTITY, Rows, classes, note_ties, nothing_shared
 from workloads.readers.head import Head
 from workloads.readers.lengths import numbered
+from workloads.readers.paths import at
+from workloads.readers.private import PrivateRows
 from workloads.readers.units import PER_SECOND, wall_clock_ns
-from workloads.readers.values import NOT_JSON, as_float, number
+from workloads.readers.values import as_float, number, short
 
 Record = dict[str, Any]
 _NAME = re.compile(rb'"(\w+)"\s*:')
@@ -68,7 +70,9 @@ class Walk:
         self.rows = rows
         self.timings: list[Timing] = []
         self._columns: tuple[list[Any], ...] = tuple([] for _ in Call._fields)
-        self._same: dict[Any, Any] = {}  # a class's name is one text in memory, however many rows have it
+        self._append = [column.append for column in self._columns]
+        self._groups = self.column("group")
+        self._same: dict[str, str] = {}  # a class's name is one text in memory, however many rows have it
 
     def __len__(self) -> int:
         return len(self._columns[0])
@@ -77,10 +81,10 @@ class Walk:
         return self._columns[Call._fields.index(name)]
 
     def add(self, call: Call) -> None:
+        for append, value in zip(self._append, call, strict=True):
+            append(value)
         group = str(call.group) if call.group else "all"
-        call = call._replace(group=self._same.setdefault(group, group))
-        for column, value in zip(self._columns, call, strict=True):
-            column.append(value)
+        self._groups[-1] = self._same.setdefault(group, group)
 
     def of_run(self, name: str | None) -> Walk:
         """The same of one run, of a file whose classes are runs; InputError when it is not said which."""
@@ -89,7 +93,9 @@ class Walk:
         if name is None and len(names) < 2:
             return self
         if name not in names:
-            raise InputError(f"{self.rows.path}: {len(names)} runs, expected the name of one: {', '.join(names)}")
+            raise InputError(
+                f"{self.rows.path}: {len(names)} runs, expected the name of one: {', '.join(map(short, names))}"
+            )
         kept = [i for i, group in enumerate(groups) if group == name]
         one = Walk(self.rows)
         one._columns = tuple([column[i] for i in kept] for column in self._columns)
@@ -100,6 +106,12 @@ class Walk:
     @property
     def has_times(self) -> bool:
         return any(time is not None and time != "" for time in self.column("time"))
+
+
+class LogRows(PrivateRows):
+    """Rows of a log, which may hold texts: a row that is none is not shown, and the counts and times of one are."""
+
+    fail = Rows.fail
 
 
 @dataclass(frozen=True)
@@ -142,7 +154,7 @@ class CallLog:
 
     def read_walk(self, path: str | Path, timestamp_unit: str = "") -> tuple[Workload, Walk]:
         """The same, with what was read."""
-        walk = self.walk(Rows(path, timestamp_unit))
+        walk = self.walk(LogRows(path, timestamp_unit))
         rows, n = walk.rows, len(walk)
         prompt, output = self.tokens(walk)
         arrival_s = self.clock(walk)
@@ -226,39 +238,19 @@ def _server_notes(walk: Walk, prompt: np.ndarray) -> list[str]:
 def _numbers(values: list[Any]) -> np.ndarray:
     """float64 [n] of counts; NaN for what is none."""
     column = np.array([as_float(number(value)) for value in values], np.float64)
-    return np.where(column >= 0, column, np.nan)
+    return np.where((column >= 0) & (column <= MAX_TOKENS), column, np.nan)
 
 
 # ---- what formats are made of ----
 
 
-def at(record: Any, path: str) -> Any:
-    """The value at a path of names, "usage.prompt_tokens", also where a table has a column of that name; None where
-    there is none."""
-    if type(record) is dict and path in record:
-        return record[path]
-    for name in path.split("."):
-        record = record.get(name) if type(record) is dict else None
-    return record
-
-
 def first(record: Any, *paths: str) -> Any:
-    """The first value that is there."""
+    """The first value that is there, of dotted paths into nested objects and texts that are those in JSON."""
     for path in paths:
         value = at(record, path)
         if value is not None and value != "":
             return value
     return None
-
-
-def unfolded(value: Any) -> Any:
-    """The object that a text holds as JSON, as tables write one into a field; any other value as it is."""
-    if type(value) is str and value.lstrip()[:1] in ("{", "["):
-        try:
-            return json.loads(value)
-        except NOT_JSON:
-            return None
-    return value
 
 
 def names_in(head: Head, *wrappers: str) -> set[str]:
@@ -286,7 +278,7 @@ def entries(rows: Rows, *names: str) -> Iterator[Record]:
 
 def scaled(value: Any, per_second: float) -> Any:
     """Seconds of a value in other units; a value that is no number stays, for an error line."""
-    return value if value is None or math.isnan(number(value)) else number(value) / per_second
+    return value if value is None or math.isnan(number(value)) else as_float(number(value)) / per_second
 
 
 def between(start: Any, end: Any, per_second: float = 1) -> float | None:
@@ -295,4 +287,4 @@ def between(start: Any, end: Any, per_second: float = 1) -> float | None:
     if dates[0] is not None and dates[1] is not None:
         start, end, per_second = *dates, 10**9
     start, end = number(start), number(end)
-    return (end - start) / per_second if end >= start else None
+    return as_float(end - start) / per_second if end >= start else None

@@ -24,7 +24,6 @@ from workloads.readers.calls import (
     NoRequestsError,
     Record,
     Timing,
-    at,
     between,
     first,
     names_in,
@@ -32,12 +31,24 @@ from workloads.readers.calls import (
 )
 from workloads.readers.common import Rows
 from workloads.readers.head import Head
+from workloads.readers.paths import at
+from workloads.readers.values import short
 
 STATUSES = {"successful": "", "errored": FAILED, "incomplete": "it was cut off at the end of its benchmark"}
 """The lists of a benchmark's requests, and why those of one are skipped."""
 
 
-OWN = {"guidellm_version", "request_loader", "run_stats", "request_totals", "scheduler_metrics", "strategy"}
+CLOSED = ("synchronous", "concurrent", "throughput")
+"""Strategies whose requests wait for one another."""
+OWN = {
+    "guidellm_version",
+    "request_loader",
+    "run_stats",
+    "request_totals",
+    "scheduler_metrics",
+    "strategy",
+    "successful",
+}
 """Names of which a head has one; a file with much in front of its benchmarks is cut before them."""
 
 
@@ -59,6 +70,11 @@ def _requests(rows: Rows) -> Iterator[Record]:
             if not lacks:
                 _whole(rows, benchmark, name, len(requests))
             found += [r | {"benchmark": name, "skipped": lacks} if type(r) is dict else r for r in requests]
+    if waiting := [name for name in names if name.split()[0] in CLOSED]:
+        rows.note(
+            f"{', '.join(map(short, waiting))}: a request waited until one before it had ended, so its times are"
+            " those of the measured server; loop = 'concurrency' asks the same of another"
+        )
     if not found:
         raise NoRequestsError(
             f"{rows.path}: its benchmarks hold no requests, expected requests.successful of one or more"
@@ -89,7 +105,7 @@ def _names(benchmarks: list[Record]) -> list[str]:
         strategy = first(benchmark, "config.strategy", "args.strategy") or {}
         size = first(strategy, "rate", "streams", "max_concurrency")
         name = str(first(strategy, "type_", "kind") or "benchmark") + (
-            f" {size:g}" if type(size) in (int, float) else ""
+            f" {size:g}" if type(size) in (int, float) and 0 <= size < 1e9 else ""
         )
         names.append(name if name not in names else f"{name} #{len(names) + 1}")
     return names

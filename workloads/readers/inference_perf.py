@@ -16,15 +16,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from workloads.readers.calls import FAILED, Call, CallLog, NoRequestsError, Record, Timing, at, between, first
+from workloads.readers.calls import FAILED, Call, CallLog, NoRequestsError, Record, Timing, between, first
 from workloads.readers.common import Rows
 from workloads.readers.head import Head
-from workloads.readers.values import number
+from workloads.readers.paths import at
+from workloads.readers.values import as_float, number
 
 
 def _recognised(head: Head) -> str | None:
-    if {"start_time", "end_time", "info", "error"} <= head.keys:
-        return "its objects have start_time, end_time, info and error"
+    if {"start_time", "end_time", "info"} <= head.keys:
+        return "its objects have start_time, end_time and info"
     if {"load_summary", "successes", "failures"} <= head.keys:
         return "its object has load_summary, successes and failures"
     return None
@@ -65,8 +66,37 @@ def _timing(record: Record) -> Timing:
     return Timing(
         between(start, tokens[0]) if tokens else None,
         between(start, record.get("end_time")),
-        gaps_s=[number(after) - number(before) for before, after in pairwise(tokens)],
+        gaps_s=[as_float(number(after)) - as_float(number(before)) for before, after in pairwise(tokens)],
     )
+
+
+AGGREGATES = {
+    "time_to_first_token": "ttft",
+    "time_per_output_token": "tpot",
+    "inter_token_latency": "itl",
+    "request_latency": "e2el",
+}
+STATISTICS = {"mean": "mean", "median": "median", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
+TOTALS = {
+    "load_summary.send_duration": "duration",
+    "successes.count": "completed",
+    "failures.count": "failed",
+    "successes.throughput.requests_per_sec": "request_throughput",
+    "successes.throughput.output_tokens_per_sec": "output_throughput",
+    "successes.throughput.total_tokens_per_sec": "total_token_throughput",
+}
+"""Where its aggregate reports have figures, by vLLM's names."""
+
+
+def _summary(rows: Rows) -> dict[str, float]:
+    """The aggregates of a report that has them, latencies in ms."""
+    report = next(iter(rows.records()))
+    found = {ours: at(report, name) for name, ours in TOTALS.items()}
+    for name, ours in AGGREGATES.items():
+        for statistic, short in STATISTICS.items():
+            seconds = as_float(number(at(report, f"successes.latency.{name}.{statistic}")))
+            found[f"{short}_{ours}_ms"] = 1e3 * seconds if seconds >= 0 else found.get(f"{short}_{ours}_ms")
+    return {name: value for name, value in found.items() if type(value) in (int, float)}
 
 
 LOG = CallLog(
@@ -77,6 +107,7 @@ LOG = CallLog(
     unit="s",
     why="the load generator's perf_counter, in seconds from no date",
     timing=_timing,
+    summary=_summary,
     groups="adapters",
 )
 looks_like, read = LOG.looks_like, LOG.read

@@ -14,23 +14,25 @@ From the documentation and Langfuse's source (how its API adds up usage).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from workloads.readers.calls import FAILED, Call, CallLog, Record, Timing, between, entries, first, names_in, unfolded
+from workloads.readers.calls import FAILED, Call, CallLog, Record, Timing, between, entries, first, names_in
 from workloads.readers.common import Rows
 from workloads.readers.head import Head
 from workloads.readers.values import number
 
+_PART = re.compile(r"""["'](\w+)["']\s*:\s*(\d+)""")
 USAGE = {"usageDetails", "usage_details", "usage", "promptTokens", "inputUsage"}
 
 
 def _recognised(head: Head) -> str | None:
     names = names_in(head, "data", "observations")
     for start, trace in (("startTime", "traceId"), ("start_time", "trace_id")):
-        if {start, trace, "type"} <= names and USAGE & names:
-            return f"its rows have {start}, {trace}, type and {min(USAGE & names)}"
+        if {start, trace} <= names and USAGE & names:
+            return f"its rows have {start}, {trace} and {min(USAGE & names)}"
     return None
 
 
@@ -57,29 +59,35 @@ def _call(record: Record) -> Call | str:
 
 def _tokens(record: Record) -> tuple[Any, Any, Any]:
     """(prompt, output, cached) tokens; None for what is not said."""
-    details = unfolded(first(record, "usageDetails", "usage_details"))
-    if type(details) is not dict or not any(number(value) > 0 for value in details.values()):
-        usage = unfolded(record.get("usage"))
+    details = _details(record)
+    if not any(number(value) > 0 for value in details.values()):
         return (
-            first(record, "promptTokens", "inputUsage", "usage.input") or first(usage, "input", "promptTokens"),
-            first(record, "completionTokens", "outputUsage", "usage.output")
-            or first(usage, "output", "completionTokens"),
+            first(record, "promptTokens", "inputUsage", "usage.input", "usage.promptTokens"),
+            first(record, "completionTokens", "outputUsage", "usage.output", "usage.completionTokens"),
             None,
         )
-    parts = {name: value for name, value in details.items() if number(value) >= 0}
+    parts = {name: number(value) for name, value in details.items() if number(value) >= 0}
     prompt, output = _added_up(parts, "input"), _added_up(parts, "output")
     total = parts.get("total")
-    fitting = (pair for pair in product(prompt, output) if sum(pair) == total)
+    fitting = (pair for pair in product(prompt, output) if None not in pair and sum(pair) == total)
     read = [
         value for name, value in parts.items() if "cache" in name and "creation" not in name and "write" not in name
     ]
     return *next(fitting, (prompt[0], output[0])), sum(read) if read else None
 
 
+def _details(record: Record) -> dict[str, Any]:
+    """The parts of the usage; a text holds them as JSON, or as ClickHouse writes a map."""
+    details = first(record, "usageDetails", "usage_details")
+    if type(details) is str:
+        return dict(_PART.findall(details))
+    return details if type(details) is dict else {}
+
+
 def _added_up(parts: dict[str, Any], kind: str) -> list[Any]:
     """How many tokens of a kind the parts may mean, likeliest first: all parts of that name, or the plain one alone."""
-    named = [number(value) for name, value in parts.items() if kind in name]
-    return [sum(named) if named else None, number(parts[kind]) if kind in parts else math.nan]
+    named = [value for name, value in parts.items() if kind in name]
+    return [sum(named) if named else None, parts.get(kind, math.nan)]
 
 
 def _timing(record: Record) -> Timing:

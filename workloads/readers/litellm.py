@@ -12,16 +12,24 @@ From the documentation and the table's schema; the shared case is a CSV of five 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from workloads.readers.calls import FAILED, Call, CallLog, Record, Timing, between, entries, first, names_in, unfolded
+from workloads.readers.calls import FAILED, Call, CallLog, Record, Timing, between, entries, first, names_in
 from workloads.readers.common import Rows
 from workloads.readers.head import Head
 
 NAMES = ("startTime", "prompt_tokens", "completion_tokens")
 OTHERS = {"spend", "call_type", "api_key", "request_id", "cache_hit", "model_group"}
 """Fields of which a spend log has some, beside its times and counts."""
-NO_GENERATION = ("embedding", "rerank", "transcription", "speech", "image", "moderation", "ocr", "search", "mcp")
+NO_GENERATION = re.compile("embedding|rerank|transcription|speech|image|moderation|ocr|search|mcp")
+CACHED = (
+    "metadata.usage_object.prompt_tokens_details.cached_tokens",
+    "metadata.usage_object.cache_read_input_tokens",
+    "metadata.additional_usage_values.cache_read_input_tokens",
+    "metadata.additional_usage_values.prompt_tokens_details.cached_tokens",
+)
+"""Where `metadata` says what the provider took from its cache."""
 
 
 def _recognised(head: Head) -> str | None:
@@ -38,25 +46,17 @@ def _records(rows: Rows) -> Iterator[Record]:
 def _call(record: Record) -> Call | str:
     if str(record.get("status") or "").lower() in ("failure", "failed", "error"):
         return FAILED
-    kind = str(record.get("call_type") or "").lower()
-    if any(word in kind for word in NO_GENERATION):
+    if NO_GENERATION.search(str(record.get("call_type") or "")):
         return "its call_type is no generation"
     if str(record.get("cache_hit")).lower() in ("true", "1", "t"):
         return "LiteLLM's own cache answered it, and no model"
-    metadata = unfolded(record.get("metadata"))
     return Call(
         record.get("prompt_tokens"),
         record.get("completion_tokens"),
         record.get("startTime"),
         group=first(record, "model_group", "model"),
         session=record.get("session_id"),
-        cached=first(
-            metadata,
-            "usage_object.prompt_tokens_details.cached_tokens",
-            "usage_object.cache_read_input_tokens",
-            "additional_usage_values.cache_read_input_tokens",
-            "additional_usage_values.prompt_tokens_details.cached_tokens",
-        ),
+        cached=first(record, *CACHED) if record.get("metadata") else None,
     )
 
 

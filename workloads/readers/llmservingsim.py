@@ -30,6 +30,8 @@ COUNTS = ("input_toks", "output_toks")
 def looks_like(head: Head) -> str | None:
     if "sub_requests" in head.keys:
         return "its rows have sub_requests"
+    if "input_tok_ids" in head.keys:
+        return None  # token_ids reads those
     return f"its rows have {', '.join(COUNTS)}" if set(COUNTS) <= head.keys else None
 
 
@@ -118,7 +120,12 @@ def _tree(rows: Rows, requests: list[dict[str, Any]], prompt: np.ndarray) -> Any
     texts = []
     for request, tokens, row in zip(requests, prompt, rows.number, strict=True):
         ids = request["input_tok_ids"]
-        if type(ids) is not list or len(ids) != tokens or not set(map(type, ids)) <= {int} or min(ids) < 0:
+        if (
+            type(ids) is not list
+            or len(ids) != tokens
+            or not set(map(type, ids)) <= {int}
+            or not 0 <= min(ids) <= max(ids) < 2**63
+        ):
             rows.fail("input_tok_ids", ids, f"a list of {tokens} token ids, as many as input_toks", row)
         texts.append(np.array(ids, np.int64))
     return from_token_ids(texts)

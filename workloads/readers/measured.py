@@ -17,9 +17,8 @@ import numpy as np
 
 from workloads.limits import MAX_SECONDS, WITHIN
 from workloads.readers import FORMATS, sniff
-from workloads.readers.calls import FAILED, NOTHING, CallLog, NoRequestsError, Walk
-from workloads.readers.common import Rows
-from workloads.readers.values import number
+from workloads.readers.calls import FAILED, NOTHING, CallLog, LogRows, NoRequestsError, Walk
+from workloads.readers.values import as_float, number
 
 
 @dataclass(frozen=True)
@@ -56,13 +55,13 @@ def measured(path: str | Path, format: str | None = None, run: str | None = None
 
 
 def _measured(name: str, log: CallLog, path: Path, run: str | None) -> Measured:
-    summary = log.summary(Rows(path)) if log.summary else {}
+    summary = log.summary(LogRows(path)) if log.summary else {}
     try:
-        walk = log.walk(Rows(path), timed=True)
+        walk = log.walk(LogRows(path), timed=True)
     except NoRequestsError:
         if not summary:
             raise
-        walk = Walk(Rows(path))
+        walk = Walk(LogRows(path))
     if log.are_runs:
         walk = walk.of_run(run)
     prompt, output = log.tokens(walk)
@@ -93,14 +92,14 @@ def _seconds(walk: Walk, field: str) -> np.ndarray:
 
 
 def _gaps(walk: Walk) -> np.ndarray:
-    return np.array(
-        [
-            _second(walk, "itl", gap, row)
-            for timing, row in zip(walk.timings, walk.rows.number, strict=True)
-            for gap in timing.gaps_s
-        ],
-        np.float64,
-    )
+    """float64 [m] of all gaps; those of one request at a time, so that a wrong one is named by its row."""
+    gaps = [np.empty(0)]
+    for timing, row in zip(walk.timings, walk.rows.number, strict=True):
+        column = np.array([as_float(number(gap)) for gap in timing.gaps_s], np.float64)
+        if not ((column >= 0) & (column <= MAX_SECONDS)).all():
+            column = np.array([_second(walk, "itl", gap, row) for gap in timing.gaps_s], np.float64)
+        gaps.append(column)
+    return np.concatenate(gaps)
 
 
 def _second(walk: Walk, field: str, value: Any, row: int) -> float:

@@ -26,6 +26,8 @@ from workloads.readers.head import Head
 def looks_like(head: Head) -> str | None:
     if "parent_chat_id" in head.keys:
         return None  # Bailian uses these names for other units: seconds and 16-token blocks
+    if head.columns and "hash_ids" not in head.keys:
+        return None  # a table of somebody's own, whose times are not said to be milliseconds
     found = sorted(head.keys & {"hash_ids", "timestamp", "session_id"})
     return (
         f"its rows have input_length, output_length, {', '.join(found)}"

@@ -42,6 +42,8 @@ CACHED = (
 )
 INFERENCE = {"chat", "text_completion", "generate_content", "completion", "llm", "messages", "responses"}
 """Operations that are an inference; a span that names none is one when it has tokens."""
+RESOURCES = ("resourceSpans", "resource_spans", "batches")
+"""Lists of an OTLP object; Tempo answers with the last."""
 START = ("startTimeUnixNano", "start_time_unix_nano", "startTime", "start_time")
 END = ("endTimeUnixNano", "end_time_unix_nano", "endTime", "end_time")
 TRACE = ("traceId", "trace_id", "context.trace_id")
@@ -50,33 +52,43 @@ PARENT = ("parentSpanId", "parent_span_id", "parent_id")
 
 
 def _recognised(head: Head) -> str | None:
-    for name in ("resourceSpans", "resource_spans"):
+    for name in RESOURCES[:2]:
         if name in head.keys:
             return f"its objects have {name}"
-    names = names_in(head, "spans")
+    names = names_in(head, "spans", "batches")
     if "attributes" in names and names & set(START) and names & {*TRACE, *SPAN, "context"}:
         return f"its rows have attributes, {min(names & set(START))} and {min(names & {*TRACE, *SPAN, 'context'})}"
     return None
 
 
 def _records(rows: Rows) -> Iterator[Record]:
-    """Inference spans, each with its attributes as an object and whether it is inside another one."""
+    """Spans, each with its attributes as an object and why it is no request of its own ("" for one that is)."""
     spans: list[Record] = []
     for record in rows.records():
         spans += _spans(record)
     rows.read = 0  # what was read are objects of spans; the spans are the rows
     for span in spans:
         span["attributes"] = _attributes(span.get("attributes"))
-    parents = {_id(span): (first(span, *TRACE), first(span, *PARENT)) for span in spans}
-    counted = {_id(span) for span in spans if _is_inference(span) and _has_tokens(span)}
+    parents = {_id(span): (_id(span)[0], str(first(span, *PARENT))) for span in spans}
+    counted = {_id(span): span for span in spans if _is_inference(span) and _has_tokens(span)}
+    around = {above for span in counted for above in _above(span, parents)}
+    sums = {one for one, span in counted.items() if one in around and not _operation(span)}
     for span in spans:
-        span["inside"] = _inside(_id(span), parents, counted)
+        span["no_request"] = (
+            "it is no inference span"
+            if not _is_inference(span)
+            else "it adds up the inference spans inside it"
+            if _id(span) in sums
+            else "it is inside another inference span, the same request"
+            if any(above in counted and above not in sums for above in _above(_id(span), parents))
+            else ""
+        )
     return rows.each(spans, "span")
 
 
 def _spans(record: Any) -> Iterator[Record]:
     """The spans of an OTLP object, of an object of spans, or the span itself."""
-    groups = first(record, "resourceSpans", "resource_spans")
+    groups = first(record, *RESOURCES)
     if groups is None:
         yield from record["spans"] if type(record.get("spans")) is list else [record]
         return
@@ -100,35 +112,37 @@ def _attributes(values: Any) -> Record:
     return found
 
 
-def _id(span: Record) -> Any:
-    return first(span, *TRACE), first(span, *SPAN) or id(span)
+def _id(span: Record) -> tuple[str, str]:
+    """(trace, span); a span without an id is like no other."""
+    return str(first(span, *TRACE)), str(first(span, *SPAN) or id(span))
+
+
+def _operation(span: Record) -> str:
+    """What a span says it does; "" where it does not."""
+    kinds = ("gen_ai.operation.name", "llm.request.type", "openinference.span.kind")
+    return str(first(span["attributes"], *kinds) or "").lower()
 
 
 def _is_inference(span: Record) -> bool:
-    attributes = span["attributes"]
-    kind = first(attributes, "gen_ai.operation.name", "llm.request.type", "openinference.span.kind")
-    return str(kind).lower() in INFERENCE if kind is not None else _has_tokens(span)
+    operation = _operation(span)
+    return operation in INFERENCE if operation else _has_tokens(span)
 
 
 def _has_tokens(span: Record) -> bool:
     return first(span["attributes"], *OUTPUT) is not None and first(span["attributes"], *PROMPT) is not None
 
 
-def _inside(span: Any, parents: dict[Any, Any], counted: set[Any]) -> bool:
-    """Whether a span lies within one of those counted, at any depth."""
-    seen = set()
+def _above(span: Any, parents: dict[Any, Any]) -> Iterator[Any]:
+    """The spans that a span lies within, from its parent up; a circle ends."""
+    seen = {span}
     while (span := parents.get(span)) and span not in seen:
-        if span in counted:
-            return True
+        yield span
         seen.add(span)
-    return False
 
 
 def _call(span: Record) -> Call | str:
-    if not _is_inference(span):
-        return "it is no inference span"
-    if span["inside"]:
-        return "it is inside another inference span, the same request"
+    if span["no_request"]:
+        return str(span["no_request"])
     status = first(span, "status.code", "status.status_code", "status")
     if str(status).upper().removeprefix("STATUS_CODE_") in ("2", "ERROR"):
         return FAILED
