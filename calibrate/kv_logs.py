@@ -21,10 +21,10 @@ VLLM_TOKENS = re.compile(r"GPU(?: \+ \w+)* KV cache size: ([\d,]+) tokens")
 VLLM_BLOCKS = re.compile(r"# (?:GPU|CUDA) blocks: (\d+)")
 TRTLLM_TOKENS = re.compile(r"max tokens in paged KV cache \((\d+)\)")
 SGLANG_TOKENS = re.compile(r"(?:KV Cache is allocated\. .*?#tokens: |max_total_num_tokens=)(\d+)")
-CONCURRENCY = re.compile(r"Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x")
+CONCURRENCY = re.compile(r"Maximum concurrency for ([\d,]+) tokens per request: (\d+(?:\.\d+)?)x")
 BLOCK_SIZE = re.compile(
     r"(?:(?<![\w-])(?:block_size|page_size)['\"]?\s*[=:]\s*|Setting attention block size to |Block size is set to "
-    r"|Setting kv cache block size to |[Tt]okens per block(?:: |=))(\d+)"
+    r"|Setting kv cache block size to |[Tt]okens per block(?:: |=))([1-9]\d{0,8})"
 )
 ENGINE = re.compile(r"EngineCore(?:Actor)?_(?:DP)?(\d+)|\[\d{4}-\d\d-\d\d [^\]]*?\bDP(\d+)\b")
 HYBRID = 1.02

@@ -254,3 +254,30 @@ def test_real_runs_of_vllm_are_met(data_dir, card, engine, limits):
             assert abs(rows[f"{stat}_{key}_ms"]["error"]) < limit
     assert rows["total_output_tokens"]["error"] == 0
     assert any("engine's own clock" in note for note in compared["notes"])
+
+
+ODD = ("", "0", "-1", "inf", "nan", "1e400", "abc", "{}", "9" * 40, "x" * 300, "'{\"a\": null}'", "\x00", "a=b", "[1,")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_stands_in_a_command_it_is_read_or_refused_in_one_line(seed):
+    from kvcast.planner.flag_names import kinds
+    from kvcast.planner.launch import read_command
+
+    rng = np.random.default_rng(seed)
+    other = ("--profile", "--rate", "--data", "--max-requests", "--max-seconds", "--concurrency", "--isl", "--turns")
+    starts = [
+        ("vllm serve m", tuple(kinds("vllm")), read_command),
+        ("python -m sglang.launch_server", tuple(kinds("sglang")), read_command),
+        ("vllm bench serve", tuple(kinds("vllm-bench")), lambda c: as_toml(question(c))),
+        ("python -m sglang.bench_serving", tuple(kinds("sglang-bench")), lambda c: as_toml(question(c))),
+        ("guidellm benchmark", other, lambda c: as_toml(question(c))),
+        ("aiperf profile", other, lambda c: as_toml(question(c))),
+    ]
+    for _ in range(150):
+        start, flags, read = starts[rng.integers(len(starts))]
+        words = " ".join(f"{rng.choice(flags)} {rng.choice(ODD)}" for _ in range(rng.integers(1, 6)))
+        try:
+            read(f"{start} {words}")
+        except InputError as refused:
+            assert "\n" not in str(refused)

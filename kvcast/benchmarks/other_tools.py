@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from kvcast.benchmarks.question import Question, around, between, fixed, normal, up_to
-from kvcast.benchmarks.words import Given
+from kvcast.benchmarks.words import Given, quantity
 from workloads.errors import InputError
 
 GUIDELLM, AIPERF, GENAI_PERF = "guidellm benchmark", "aiperf profile", "genai-perf profile"
@@ -87,27 +87,29 @@ def _one(rates: list[float], kind: str) -> float:
 
 
 def _synthetic(question: Question, data: dict[str, Any]) -> None:
+    def amount(name: str, default: float = 0.0) -> float:
+        return quantity(f"{GUIDELLM}: --data {name}", data.get(name) or default)
+
     def lengths(name: str) -> dict[str, Any]:
-        mean = float(data[name])
-        sd = float(data.get(f"{name}_stdev", 0) or 0)
-        low, high = data.get(f"{name}_min"), data.get(f"{name}_max")
+        mean, sd = amount(name), amount(f"{name}_stdev", 0)
+        low, high = (data.get(f"{name}_{end}") and amount(f"{name}_{end}") for end in ("min", "max"))
         if not sd:  # every whole number between the ends that are given
-            return between(*(int(float(mean if end is None else end)) for end in (low, high)))
-        ends = (max(1.0, mean - 5 * sd) if low is None else float(low), mean + 5 * sd if high is None else float(high))
+            return between(*(int(mean if end is None else end) for end in (low, high)))
+        ends = (max(1.0, mean - 5 * sd) if low is None else low, mean + 5 * sd if high is None else high)
         return normal(mean, sd, *ends)
 
     prefix = data.get("prefix_tokens")
     question.layers = []
     if prefix:
-        count = int(data.get("prefix_count", data.get("num_prefixes", 1)) or 1)
+        count = int(amount("prefix_count") or amount("num_prefixes", 1))
         shared = {"scope": "global"} if count == 1 else {"scope": "project", "items": count}
-        question.layers.append({"name": "prefix", "tokens": fixed(float(prefix)), **shared})
+        question.layers.append({"name": "prefix", "tokens": fixed(amount("prefix_tokens")), **shared})
     question.layers.append({"name": "prompt", "scope": "dynamic", "tokens": lengths("prompt_tokens")})
     question.output = lengths("output_tokens") if "output_tokens" in data else fixed(128)
-    turns = int(data.get("turns", 1) or 1)
+    turns = int(amount("turns", 1))
     if turns > 1:
         question.turns, question.turn_input = fixed(turns), lengths("prompt_tokens")
-        question.think = fixed(float(data.get("delay", 0) or 0))
+        question.think = fixed(amount("delay"))
     taken = ("kind", "name", "prompt_tokens", "output_tokens", "prefix_tokens", "prefix_count", "num_prefixes", "turns")
     left = [
         k for k in data if k not in (*taken, "delay") and not re.fullmatch(r"(prompt|output)_tokens_(stdev|min|max)", k)
@@ -132,10 +134,7 @@ def _numbers(value: Any) -> list[float]:
     if value is None:
         return []
     words = value if isinstance(value, list) else re.split(r"[,\s\[\]]+", str(value))
-    try:
-        return [float(word) for word in words if word != ""]
-    except ValueError:
-        raise InputError(f"--rate {value!r}: expected numbers") from None
+    return [quantity(f"{GUIDELLM}: --rate", word) for word in words if word != ""]
 
 
 def _limit(given: Given, name: str) -> int | None:
@@ -239,7 +238,8 @@ def _lengths(
         return normal(length, spreads[0]), normal(answer, spreads[1])
     style = up_to if given.text("--random-corpus-style") == "sglang" else around
     table = _table(ratio, "both")
-    both = [float(table.get(name, table.get("both", 0.0))) for name in ("input", "output")]
+    asked = [table.get(name, table.get("both", 0.0)) for name in ("input", "output")]
+    both = [quantity("--random-range-ratio", one) for one in asked]
     return style(int(length), both[0]), style(int(answer), both[1])
 
 

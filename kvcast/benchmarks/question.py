@@ -100,12 +100,21 @@ def document_of(question: Question) -> dict[str, Any]:
         workload["class"] = [_class(question)]
     document["workload"] = workload
     if question.model:
-        from kvcast.planner.flags import _model
-
-        table = dict(one.removeprefix("model.").split("=", 1) for one in _model(question.model))
-        document["model"] = table
+        document["model"] = _model(question)
     scenario_from_doc(document, f"the scenario of {question.tool}")
     return document
+
+
+def _model(question: Question) -> dict[str, str]:
+    """The [model] table of the name that the command has."""
+    from kvcast.planner.flags import model_keys
+
+    try:
+        return dict(one.removeprefix("model.").split("=", 1) for one in model_keys(str(question.model)))
+    except (ValueError, OSError):
+        raise InputError(
+            f"{question.tool}: --model {str(question.model)[:60]!r}: expected the name of a model"
+        ) from None
 
 
 def _arrivals(question: Question) -> dict[str, Any]:

@@ -9,6 +9,7 @@ listed. Rules are those of vLLM 0.33 (vllm bench serve, once benchmark_serving.p
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from kvcast.benchmarks import other_tools
 from kvcast.benchmarks.question import Question, around, fixed, up_to
-from kvcast.benchmarks.words import Given
+from kvcast.benchmarks.words import Given, quantity
 from kvcast.planner.flag_names import kinds
 from kvcast.planner.starts import commands
 from workloads.errors import InputError
@@ -106,8 +107,8 @@ def _vllm(words: list[str], result: str | None) -> Question:
 
 
 def _vllm_arrivals(question: Question, given: Given) -> None:
-    rate = given.number("--request-rate", default=math.inf)
-    burstiness = given.number("--burstiness", default=1.0) or 1.0
+    rate = given.number("--request-rate", default=math.inf, unlimited=True)
+    burstiness = given.number("--burstiness", default=1.0, unlimited=True) or 1.0
     question.rate = None if rate is None or math.isinf(rate) else rate
     if question.rate == 0:
         raise InputError(f"{VLLM}: --request-rate 0, expected a rate above 0 or inf")
@@ -168,17 +169,12 @@ def _older_ratio(question: Question, given: Given, result: str | None) -> None:
 
 def _ratios(asked: str | None) -> tuple[float, float]:
     """One number for both, or JSON with input and output."""
-    import json
-
     try:
         given = json.loads(asked or "0")
-        return (
-            (float(given.get("input", 0)), float(given.get("output", 0)))
-            if isinstance(given, dict)
-            else (float(given), float(given))
-        )
-    except (ValueError, TypeError):
-        raise InputError(f"--random-range-ratio {asked!r}: expected a number from 0 to below 1") from None
+    except (ValueError, RecursionError):
+        given = asked
+    both = [given.get(name, 0) if isinstance(given, dict) else given for name in ("input", "output")]
+    return quantity("--random-range-ratio", both[0]), quantity("--random-range-ratio", both[1])
 
 
 def _layer(name: str, scope: str, tokens: dict, **more: object) -> dict:
@@ -268,7 +264,7 @@ def _sglang(words: list[str], result: str | None) -> Question:
     name = given.text("--dataset-name") or "sharegpt"
     question = Question(SGLANG, name, given.whole("--num-prompts", default=1000), seed=given.whole("--seed", default=1))
     question.model = given.text("--model")
-    rate = given.number("--request-rate", default=math.inf)
+    rate = given.number("--request-rate", default=math.inf, unlimited=True)
     question.rate = None if rate is None or math.isinf(rate) else rate
     if question.rate == 0:
         raise InputError(f"{SGLANG}: --request-rate 0, expected a rate above 0 or inf")

@@ -54,18 +54,10 @@ class Given:
                 return " ".join(self._values[name])
         return None
 
-    def number(self, *names: str, default: float | None = None) -> float | None:
-        """As text, a number of 0 or more; inf is one."""
+    def number(self, *names: str, default: float | None = None, unlimited: bool = False) -> float | None:
+        """As text, a number of 0 or more; inf is one where that has a meaning."""
         value = self.text(*names)
-        if value is None:
-            return default
-        try:
-            number = float(value)
-        except ValueError:
-            number = math.nan
-        if not number >= 0:
-            raise InputError(f"{self.tool}: {names[0]} {value!r}, expected a number of 0 or more")
-        return number
+        return default if value is None else quantity(f"{self.tool}: {names[0]}", value, unlimited)
 
     def whole(self, *names: str, default: int = 0) -> int:
         number = self.number(*names, default=float(default))
@@ -90,4 +82,16 @@ class Given:
         ]
 
 
+def quantity(where: str, value: object, unlimited: bool = False) -> float:
+    """A number of 0 or more that is no absurdity, or inf; InputError naming where it stands."""
+    try:
+        number = float(str(value))
+    except ValueError:
+        number = math.nan
+    if not (0 <= number <= MOST or (unlimited and number == math.inf)):
+        raise InputError(f"{where} {str(value)[:40]!r}, expected a number from 0 to {MOST:g}{', or inf' * unlimited}")
+    return number
+
+
+MOST = 1e9
 SECRET = re.compile(r"key|token$|header|password|url")

@@ -82,9 +82,9 @@ def _text(benchmark: str) -> str:
     from workloads.errors import InputError
 
     name = benchmark.strip()
-    if "\n" in name or len(name) > 1000 or not Path(name).is_file():
-        return benchmark
     try:
+        if "\n" in name or len(name) > 1000 or not Path(name).is_file():
+            return benchmark
         return Path(name).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError):
+    except (OSError, ValueError):
         raise InputError(f"import-bench {name}: cannot be read as text; expected a file with the command") from None

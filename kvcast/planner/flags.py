@@ -51,11 +51,13 @@ def _kv_bytes(value: str) -> list[str]:
     return [f"{KV_BYTES}={_size(value)}"]
 
 
-def _model(value: str) -> list[str]:
+def model_keys(value: str) -> list[str]:
     """A repository's name as a bundled model's, and its precision where the name says it; another name, or a folder, as
     it is."""
     from calibrate.models import PREFIX, bundled_models, hugging_face_names
 
+    if not value.strip():
+        raise ValueError(value)
     if Path(value).exists():
         return [f"model.config={value}"]
     name = value.rstrip("/").split("/")[-1].lower().replace("_", "-").removeprefix("meta-")
@@ -137,7 +139,7 @@ def _speculative(value: str) -> list[str]:
         raise ValueError(value)
     sets = [f"speculative.method={method}", f"speculative.tokens={int(given['num_speculative_tokens'])}"]
     if method == "draft":
-        (model,) = (one for one in _model(str(given["model"])) if one.startswith("model.name="))
+        (model,) = (one for one in model_keys(str(given["model"])) if one.startswith("model.name="))
         sets.append(f"speculative.draft_model={model.partition('=')[2]}")
     return sets
 
@@ -200,7 +202,7 @@ COMMON: dict[str, Reader] = {"--dtype": _dtype, "--kv-cache-dtype": _kv_dtype, "
 READ: dict[str, dict[str, Reader]] = {
     VLLM: {
         **COMMON,
-        "--model": _model,
+        "--model": model_keys,
         "-q": _quantization,
         "--tensor-parallel-size": _key("hardware.tensor_parallel", int),
         "-tp": _key("hardware.tensor_parallel", int),
@@ -245,8 +247,8 @@ READ: dict[str, dict[str, Reader]] = {
     },
     SGLANG: {
         **COMMON,
-        "--model-path": _model,
-        "--model": _model,
+        "--model-path": model_keys,
+        "--model": model_keys,
         "--tensor-parallel-size": _key("hardware.tensor_parallel", int),
         "--tp-size": _key("hardware.tensor_parallel", int),
         "--tp": _key("hardware.tensor_parallel", int),
@@ -282,7 +284,7 @@ READ: dict[str, dict[str, Reader]] = {
         "--enable-mixed-chunk": lambda _: ["engine.mixed_chunk=true"],
     },
     TRTLLM: {
-        "--model": _model,
+        "--model": model_keys,
         "--dtype": _dtype,
         "--tp-size": _key("hardware.tensor_parallel", int),
         "--tensor-parallel-size": _key("hardware.tensor_parallel", int),

@@ -131,7 +131,7 @@ def _text(command: str) -> tuple[str, Path]:
         if path is None or not path.is_file():
             return command, Path()
         return path.read_text(encoding="utf-8-sig"), path.parent
-    except (OSError, UnicodeDecodeError):
+    except (OSError, ValueError):
         raise InputError(f"--from-launch {name}: cannot be read as text; expected a script or a manifest") from None
 
 
@@ -155,7 +155,8 @@ def _read(start: Start) -> Launch:
         flags = _with_file(engine, flags, notes, start.folder)
     launch = sorted_flags(engine, flags)
     launch.notes += notes
-    launch.notes += [TIER.format(one.split()[1]) for one in launch.not_modelled if one.startswith(f"{OFFLOADED} ")]
+    sizes = [one.removeprefix(OFFLOADED).strip() for one in launch.not_modelled if one.startswith(OFFLOADED)]
+    launch.notes += [TIER.format(size) for size in sizes if size]
     _take_environment(launch, start)
     if engine == TRTLLM:
         launch.notes.append("TensorRT-LLM's rules are unverified: no recorded case of the engine checks them")
@@ -251,7 +252,7 @@ def _with_file(
     plain = [one for one in flags if one[0] != CONFIG_FLAG]
     try:
         content = (folder / name).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError):
+    except (OSError, ValueError):
         notes.append(f"{name}: this options file is not here, what it sets is not taken over")
         return plain
     return _joined([*(one for table in documents(content) for one in _of_table(engine, table)), *plain])
@@ -319,7 +320,7 @@ def sorted_flags(engine: str, flags: Iterable[tuple[str, str | None]]) -> Launch
                 launch.sets += found
                 if not found:
                     launch.no_effect.append(shown)
-            except ValueError:
+            except (ValueError, OverflowError, TypeError, AttributeError, OSError):
                 (launch.unknown if "$" in shown else launch.not_modelled).append(shown)
         elif no_effect(flag):
             launch.no_effect.append(shown)
@@ -361,7 +362,7 @@ def _take_memory(launch: Launch) -> None:
             launch.kv_bytes = int(value)
             launch.notes.append("--kv-cache-memory-bytes: instead of a share of the GPU's memory")
         else:
-            sets.append(f"engine.kv_blocks={int(value) // page}" if key == TOKENS else one)
+            sets.append(f"engine.kv_blocks={int(value) // max(page, 1)}" if key == TOKENS else one)
     launch.sets = sets
 
 

@@ -131,9 +131,14 @@ def _of_config(text: str) -> list[tuple[str, str | None]]:
     drafted = re.search(r"speculative_config=SpeculativeConfig\((.*?)\)", text)
     if drafted:
         told = dict(re.findall(r"(\w+)='?([^',)]*)'?", drafted[1]))
-        tokens = told.get("num_spec_tokens", told.get("num_speculative_tokens", "0"))
+        tokens = str(told.get("num_spec_tokens", told.get("num_speculative_tokens", "0")))
         draft = {"method": told.get("method"), "model": told.get("model", told.get("draft_model"))}
-        flags.append(("--speculative-config", json.dumps({**draft, "num_speculative_tokens": int(tokens or 0)})))
+        flags.append(
+            (
+                "--speculative-config",
+                json.dumps({**draft, "num_speculative_tokens": int(tokens) if tokens.isdigit() else 0}),
+            )
+        )
     quantized = values.get("quantization") in QUANTIZED or str(values.get("quantization")).startswith("fp8")
     return [
         one for one in flags if one[0] != "--quantization" or quantized
@@ -240,7 +245,7 @@ def _call(source: str) -> list[tuple[str, Any]]:
     node = _parsed(source)
     if isinstance(node, ast.Call):
         return [(keyword.arg, _literal(keyword.value)) for keyword in node.keywords if keyword.arg]
-    plain = re.findall(r"(?<=[(\s])(\w+)=('[^']*'|-?[\d.]+|True|False|None)(?=[,)])", source)
+    plain = re.findall(r"(?<=[(\s])(\w+)=('[^']*'|-?\d+(?:\.\d+)?|True|False|None)(?=[,)])", source)
     return [(name, ast.literal_eval(value)) for name, value in plain]
 
 

@@ -48,7 +48,7 @@ def containers(text: str, folder: Path = Path()) -> list[Start] | None:
     found: list[Start] = []
     for document in documents(text):
         if isinstance(document, dict):
-            found += _within(document, "", None, folder, 0)
+            found += _within(document, "", None, folder, set())
     return found
 
 
@@ -66,10 +66,11 @@ def documents(text: str) -> list[Any]:
         raise InputError(f"--from-launch: not YAML{line} ({getattr(error, 'problem', None) or 'unreadable'})") from None
 
 
-def _within(table: dict, path: str, replicas: int | None, folder: Path, depth: int) -> Iterator[Start]:
-    """The starts of a table and of those inside it."""
-    if depth > DEEPEST:
+def _within(table: dict, path: str, replicas: int | None, folder: Path, seen: set[int]) -> Iterator[Start]:
+    """The starts of a table and of those inside it, each looked at once whatever aliases it has."""
+    if id(table) in seen or path.count(".") > DEEPEST:
         return
+    seen.add(id(table))
     replicas = _replicas(table, replicas)
     own = list(_of_container(table, path, folder))
     yield from (replace(one, replicas=one.replicas or replicas) for one in own)
@@ -77,7 +78,7 @@ def _within(table: dict, path: str, replicas: int | None, folder: Path, depth: i
         if own and name in (*COMMANDS, "image"):
             continue
         for inner, where in _tables(value, f"{path}.{name}" if path else str(name)):
-            yield from _within(inner, where, replicas, folder, depth + 1)
+            yield from _within(inner, where, replicas, folder, seen)
 
 
 def _tables(value: Any, where: str) -> Iterator[tuple[dict, str]]:
@@ -207,7 +208,7 @@ def _served(table: dict) -> str | None:
 
 def _of_stack(table: dict, path: str, folder: Path) -> Iterator[Start]:
     """A model of the vLLM production stack's values: flags in camel case, further ones as words."""
-    words = [str(table.get("modelURL", ""))]
+    words = [str(table["modelURL"])] if table.get("modelURL") else []
     config = table.get("vllmConfig")
     for name, value in (config if isinstance(config, dict) else {}).items():
         flag = re.sub(r"(?<!^)(?=[A-Z])", "-", str(name)).lower()

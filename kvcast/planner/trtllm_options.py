@@ -29,7 +29,7 @@ def expanded(
             continue
         try:
             plain += flags_of((folder / name).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError):
+        except (OSError, ValueError):
             notes.append(f"{name}: this options file is not here, what it sets is not taken over")
     return plain
 
