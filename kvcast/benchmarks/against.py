@@ -36,10 +36,16 @@ SAME_LOAD = 0.02
 """Prompt or output tokens that differ by more than this share are another load, which is said."""
 
 
-def read_truth(path: Path) -> Measured:
-    """What the file measured; InputError where it measured nothing."""
+CLIENT = (
+    "measured at a client, with its HTTP and tokenizer; simulated without (engine.frontend_ms and its like are 0),"
+    " which short prompts show first in TTFT"
+)
+
+
+def read_truth(path: Path, run: str | None = None) -> Measured:
+    """What the file measured; InputError where it measured nothing. run: which one of a file with several."""
     try:
-        truth = engine_clock(path) or measured(path)
+        truth = engine_clock(path) or measured(path, run=run)
     except OSError as error:
         raise InputError(f"--against {path}: cannot be read ({error.strerror})") from None
     if truth is None:
@@ -50,9 +56,11 @@ def read_truth(path: Path) -> Measured:
     return truth
 
 
-def compare(truth: Measured, report: Report, source: str = "") -> dict[str, Any]:
+def compare(truth: Measured, report: Report, source: str = "", front_end: bool = True) -> dict[str, Any]:
     """{"source", "format", "rows", "notes"}; a row: metric, name, unit, measured, simulated, error (a share of what was
-    measured; None where either is missing)."""
+    measured; None where either is missing).
+
+    front_end: whether the simulated engine has one; a client's measurement has."""
     theirs, ours = _of_truth(truth), _of_report(report)
     rows = [
         _row(f"{stat}_{key}_ms", f"{label} {stat}", "ms", theirs, ours) for key, label in TIMES for stat in STATS
@@ -65,7 +73,8 @@ def compare(truth: Measured, report: Report, source: str = "") -> dict[str, Any]
         and row["error"] is not None
         and abs(row["error"]) > SAME_LOAD
     ]
-    notes += [note for note in truth.notes if note == NOTE]
+    by_engine = NOTE in truth.notes
+    notes += [NOTE] if by_engine else [] if front_end else [CLIENT]
     failed = max(truth.failed, int(truth.summary.get("failed", 0)))
     if failed:
         notes.append(f"{failed} requests of the benchmark failed and are in none of its figures")

@@ -81,6 +81,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what a benchmark measured of this load: each of its figures beside the simulated one (docs/import.md)",
     )
     parser.add_argument(
+        "--against-run", metavar="NAME", help="which one of a result with several (guidellm's strategies)"
+    )
+    parser.add_argument(
         "--horizon", metavar="SECONDS", help="stop the clock here, whatever is unfinished (run.horizon_s)"
     )
 
@@ -166,7 +169,9 @@ def run(args: argparse.Namespace) -> int:
     if truth is not None:
         from kvcast.benchmarks.against import compare
 
-        result.report.summary["measured"] = compare(truth, result.report, str(args.against))
+        engine = scenario.engine
+        front_end = bool(engine.frontend_ms or engine.frontend_us_per_prompt_token or engine.frontend_requests_per_s)
+        result.report.summary["measured"] = compare(truth, result.report, str(args.against), front_end)
     if args.out:
         runs.save_run(
             args.out, result, baseline, steps=args.steps, access_of=prepared.workload if args.access_log else None
@@ -188,7 +193,7 @@ def _truth(args: argparse.Namespace) -> Any:
         return None
     from kvcast.benchmarks.against import read_truth
 
-    return read_truth(args.against)
+    return read_truth(args.against, args.against_run)
 
 
 def _caches(args: argparse.Namespace, prepared: Prepared) -> tuple[Prepared, dict[str, Any]]:
