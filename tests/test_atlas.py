@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from calibrate.atlas.errors import ERRORS
-from calibrate.atlas.experts import MoeShape, nearest_experts
-from calibrate.atlas.heldout import held_out
+from calibrate.atlas.experts import MoeShape, nearest_experts, other_kernel
+from calibrate.atlas.heldout import expert_models, held_out
 from calibrate.atlas.linear import GDN_ERROR, linear_decode, linear_prefill
 from calibrate.atlas.price import Pricer, causal_pairs
 from calibrate.atlas.shapes import along, completed, neighbours
@@ -20,6 +20,7 @@ from calibrate.resolve import resolve_profile
 from kvcast import api
 from kvcast.config import scenario_from_doc
 from kvcast.present import gpu_list
+from kvcast.validation import atlas as atlas_set
 from kvcast.validation import passes
 from workloads.errors import InputError
 
@@ -200,13 +201,38 @@ def test_shapes_without_a_gate_are_read_as_two_matrices():
     assert (rows.seconds[at][decode] < np.maximum(*three)[decode]).all()
 
 
-def test_rows_of_the_other_kernel_are_no_neighbours_where_there_are_two():
+def test_rows_of_the_other_kernel_say_little_where_there_are_two():
     keys = np.array([[4096, 2048, 8, 256, 1, 1], [6144, 3072, 4, 128, 1, 1], [2048, 512, 8, 256, 1, 1]])
-    asked = (6144, 3072, 8, 128, 1, 1)
-    assert nearest_experts(keys, asked)[0][0][0] == 1
-    (first, weight), *_ = nearest_experts(keys, (6144, 2560, 8, 160, 1, 1), apart=True)[0]
-    assert first == 0
-    assert weight > 0.5
+    asked = MoeShape("bf16", 6144, 3072, 8, 128)
+    weights, octaves = nearest_experts(keys, asked)
+    assert (weights[0][0], octaves) == (1, 1.0)
+    assert weights[0][1] > 0.5
+    weights, octaves = nearest_experts(
+        keys, MoeShape("bf16", 6144, 2560, 8, 160), other_kernel("b200", "vllm/moe", "bf16")
+    )
+    assert weights[0][0] == 0
+    assert weights[0][1] > 0.5
+    assert octaves < 3
+    assert other_kernel("h200", "vllm/moe", "bf16") == set()
+    assert other_kernel("b200", "sglang/moe", "bf16") == set()
+    assert other_kernel("h200", "vllm/moe", "mxfp4") == {(3584, 3072)}
+
+
+def test_weights_of_experts_carry_a_trend_on_and_count_a_cluster_once():
+    """On a line of hidden sizes: between two rows half of each; beyond them the outer one at most, since a linear
+    variogram goes level there; a third row at the place of the first takes from the first, not from the second."""
+    line = np.array([[1024, 1024, 8, 64, 1, 1], [4096, 1024, 8, 64, 1, 1]])
+    middle = MoeShape("bf16", 2048, 1024, 8, 64)
+    assert [w for _, w in nearest_experts(line, middle)[0]] == pytest.approx([0.5, 0.5])
+    doubled = np.array([*line, line[0]])
+    found = dict(nearest_experts(doubled, middle)[0])
+    assert sum(found.values()) == pytest.approx(1.0)
+    assert found[0] == pytest.approx(found[2])
+    assert found[1] == pytest.approx(0.5, abs=0.03)
+    beyond = dict(nearest_experts(line, MoeShape("bf16", 16384, 1024, 8, 64))[0])
+    assert beyond[1] > 0.85
+    without_gate = nearest_experts(line, MoeShape("bf16", 1024, 1024, 8, 64, matrices=2))
+    assert without_gate[1] == 2.0, "a gate counts two octaves"
 
 
 @pytest.fixture(scope="module", params=MODELS, ids=lambda p: p[0])
@@ -472,6 +498,18 @@ def test_the_errors_that_prices_state_are_those_found_again():
         assert stated["a100"][f"vllm/{one.operator}"][one.dtype] == [
             [octaves, pytest.approx(error, abs=2e-4)] for octaves, error in one.by_distance
         ]
+
+
+def test_experts_of_few_models_are_printed_with_their_error_and_not_judged(monkeypatch):
+    monkeypatch.setattr(atlas_set, "bundled_gpus", lambda: ["rtx-pro-6000"])
+    assert expert_models(load("rtx-pro-6000"), "vllm") == {"bf16": 16, "fp8": 14, "nvfp4": 17, "mxfp4": 2, "int4": 1}
+    outcome = atlas_set.run()
+    (line,) = [line for line in outcome.lines if line.startswith("moe mxfp4")]
+    assert line.endswith("goal 10%; not judged: 2 models measured, not all on one kernel")
+    assert outcome.lines[-1].endswith("not judged: moe mxfp4")
+    assert outcome.figures["rtx-pro-6000 moe mxfp4"]["mean"] > 0.10
+    assert outcome.figures["rtx-pro-6000 moe nvfp4"]["mean"] < 0.08
+    assert Pricer(load("rtx-pro-6000")).error("moe", "mxfp4", 2.0) > 0.15, "stated by prices"
 
 
 def test_further_from_a_measured_shape_a_price_states_more():
