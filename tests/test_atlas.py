@@ -61,7 +61,7 @@ def test_packed_times_come_back_to_a_thousandth_and_holes_as_holes():
 def test_an_unknown_gpu_or_backend_or_file_is_one_line(tmp_path):
     with pytest.raises(InputError, match=r"'h20' has no operator atlas; did you mean .*bundled: a100"):
         load("h20")
-    with pytest.raises(InputError, match="backend 'torch': expected one of sglang, vllm"):
+    with pytest.raises(InputError, match="backend 'torch': expected one of vllm, sglang, trtllm"):
         Pricer(load("h200"), "torch")
     (tmp_path / "x.npz").write_bytes(b"not a zip")
     with pytest.raises(InputError, match="not an atlas file"):
@@ -192,7 +192,7 @@ def test_uneven_routing_reaches_fewer_experts_and_fills_one_rank():
 def test_shapes_without_a_gate_are_read_as_two_matrices():
     """Three could not have been read as fast as Nemotron's experts ran."""
     price, table = Pricer(load("h200")), load("h200").table("vllm", "moe")
-    rows = table.where(moe_dtype="bfloat16", distribution="power_law_1.2")
+    rows = table.where(moe_dtype="bfloat16")
     at = int(np.flatnonzero((rows.keys == [2048, 5120, 22, 512, 1, 1]).all(axis=1))[0])
     tokens = rows.axes[0][1].astype(float)
     two, three = (price.moe_times(MoeShape("bf16", 2048, 5120, 22, 512, matrices=n), tokens) for n in (2, 3))
@@ -362,9 +362,10 @@ def test_whole_passes_are_the_packages_own(data_dir):
     assert outcome.passed, outcome.lines
     judged = [f for f in outcome.figures.values() if f["judged"]]
     assert sum(f["passes"] for f in judged) > 1500
-    assert all(f["mean"] <= 0.03 and abs(f["worst"]) <= 0.10 for f in judged)
+    assert all(abs(f["worst"]) <= 0.10 for f in judged)
+    assert all(f["mean"] <= 0.03 for f in judged if "stated" not in f)
     unmeasured = [f for f in judged if "stated" in f]
-    assert len(unmeasured) == 22, "two models in no table, all but fp8 decodes on B200"
+    assert len(unmeasured) == 24, "two models in no table, all but single fp8 decodes on B200"
     assert all(f["mean"] <= f["stated"] <= 0.06 for f in unmeasured)
 
 
@@ -483,6 +484,53 @@ def test_the_list_of_profiles_says_what_every_atlas_holds():
     assert {"bfloat16", "fp8", "fp8_block"} <= set(listed["atlas:h200"]["weights"])
     assert "mla_decode" in listed["atlas:h200"]["operators"]
     assert "mla_decode" not in listed["atlas:a100"]["operators"]
+
+
+# -- TensorRT-LLM's kernels
+
+
+def test_tensorrt_llm_is_priced_with_its_own_kernels():
+    """A dense model's operators on every GPU; its decodes on an A100 are refused, so vLLM's stand there."""
+    for gpu in bundled_gpus():
+        table = points(load(gpu), LLAMA, "bf16", "bf16", Layout(2), "trtllm")
+        basis = {o["name"]: o["basis"].split()[0] for o in table["rests_on"]}
+        decode = "vllm/decode" if gpu == "a100" else "trtllm/decode"
+        assert (basis["qkv"], basis["full_prefill"], basis["full_decode"], basis["all_reduce"]) == (
+            *("trtllm/gemm", "trtllm/prefill", decode, "trtllm/all_reduce"),
+        )
+    refused = [line for line in load("a100").describe() if "refused" in line]
+    assert refused == ["trtllm/decode: refused, 48% of its rows over 1e+09 bytes beat the memory"]
+    assert load("h200").header["refused"] == {}
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("deepseek-v3", "fp8_block"), ("qwen3-235b-a22b", "fp8_block")])
+def test_tensorrt_llm_prices_mixtures_and_latent_attention(name, dtype):
+    ops = operators("h200", resolve_model(name), dtype, "bf16", Layout(8), "trtllm")
+    experts = next(o for o in ops if o.name == "experts")
+    assert experts.basis.startswith("trtllm/moe")
+    assert experts.error < 0.1
+
+
+def test_semantics_bring_their_own_kernels():
+    for semantics, named in (
+        ("vllm", "h200-llama-3.1-8b-aic"),
+        ("sglang", "atlas:h200:sglang"),
+        ("trtllm", "atlas:h200:trtllm"),
+    ):
+        doc = {
+            "workload": {"preset": "chat"},
+            "model": {"name": "llama-3.1-8b"},
+            "hardware": {"gpu": "h200"},
+            "engine": {"semantics": semantics},
+        }
+        assert api.resolve(scenario_from_doc(doc)).profile.id == named
+
+
+def test_int4_and_int8_on_an_a100_are_tensorrt_llms_own_products_only_there():
+    own, other = Pricer(load("a100"), "trtllm"), Pricer(load("a100"), "vllm")
+    for dtype in ("int4", "int8"):
+        assert own.gemm(dtype, 8192, 8192).basis == "trtllm/gemm measured shape"
+        assert other.gemm(dtype, 8192, 8192).basis == f"{dtype} bytes on the bf16 kernel"
 
 
 # -- stated errors

@@ -20,9 +20,9 @@ import numpy as np
 ALPHA = 1.2
 DEALS = 8
 """Ways of dealing experts to ranks that are averaged."""
-NO_GATE = {(2688, 1856), (1024, 2688), (2048, 5120)}
-"""(hidden, inter) of measured shapes with two matrices instead of three: Nemotron's squared ReLU. The tables do not
-say so; three matrices could not be read as fast as they ran."""
+NO_GATE = {(2688, 1856), (1024, 2688), (4096, 2688), (2048, 5120), (8192, 5120)}
+"""(hidden, inter) of measured shapes with two matrices instead of three: Nemotron's squared ReLU. TensorRT-LLM's tables
+name their kernel for it; in the others three matrices could not be read as fast as they ran."""
 COUNTS = np.array([1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 2.0])
 """What an octave of hidden size, width a rank, top-k, experts a rank, ranks and alignment of the width, and a gate,
 count in the distance of shapes. Chosen on vLLM's tables of H200, B200 and L40S, all others held back; halving or

@@ -23,11 +23,11 @@ import numpy as np
 
 from calibrate.atlas.errors import ERRORS
 from calibrate.atlas.experts import measured, nearest_experts, other_kernel
-from calibrate.atlas.price import CALL_S, MOE_NAMES, ROUTING, Pricer
+from calibrate.atlas.price import CALL_S, MOE_NAMES, Pricer
 from calibrate.atlas.shapes import blend, neighbours
 from calibrate.atlas.tables import Atlas, Table, bundled_gpus, load
 
-OURS = {"bfloat16": "bf16", "int4_wo": "int4", "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4"}
+OURS = {"bfloat16": "bf16", "int8_wo": "int8", "int4_wo": "int4", "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4"}
 
 
 @dataclass(frozen=True)
@@ -203,8 +203,7 @@ def _expert_rows(price: Pricer) -> Iterator[tuple[str, Table]]:
     for name in table.values("moe_dtype") if named else [_constant(price, table, "moe_dtype")]:
         dtype = OURS.get(name, name)
         if name in MOE_NAMES.get(dtype, ())[:1]:
-            rows = table.where(moe_dtype=name) if named else table
-            yield dtype, rows.where(distribution=ROUTING) if "distribution" in rows.columns else rows
+            yield dtype, table.where(moe_dtype=name) if named else table
 
 
 def _experts(price: Pricer) -> Iterator[Case]:

@@ -39,6 +39,8 @@ MOE_NAMES = {
     "int4": ("int4_wo",),
     "mxfp4": ("w4a16_mxfp4", "w4a8_mxfp4_mxfp8"),
 }
+WEIGHT_ONLY = ("int4", "int8")
+"""Types whose products are kernels of each engine's own: one says nothing of another's."""
 KV_NAMES = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8"}
 COMPUTE = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4"}
 """Matrix units a weight type computes on; the others compute in bf16."""
@@ -48,8 +50,6 @@ TOKENS = 2.0 ** np.arange(16)
 """Tokens of a step that prices are laid out at where no matrix multiply was measured."""
 EFFICIENCY = 0.7
 """Share of the bound that an unmeasured operator reaches."""
-ROUTING = "power_law_1.2"
-"""How uneven the tables' routing is: experts' loads follow a power law."""
 CALL_S = 5e-6
 """What a call takes beside its FLOPs and bytes, as far as comparing shapes goes: of 0, 2 and 5 us the one with the
 least held-out error of matrix multiplies."""
@@ -115,7 +115,8 @@ class Pricer:
         """Times over `tokens` of [tokens, k] x [k, n]. Wider than the widest measured: so many equal pieces; narrower
         than the narrowest: its time."""
         dtype = "bf16" if dtype == "fp16" else dtype
-        found = self._named("gemm", "gemm_dtype", GEMM_NAMES.get(dtype, ()))
+        others = () if dtype in WEIGHT_ONLY else self.atlas.backends
+        found = self._named("gemm", "gemm_dtype", GEMM_NAMES.get(dtype, ()), others)
         if found is None:
             return self._borrowed_gemm(dtype, n, k)
         n, k = max(n, min(found.values("n"))), max(k, min(found.values("k")))
@@ -143,9 +144,9 @@ class Pricer:
         seconds = np.maximum.accumulate(launch + (bf16.seconds - launch) * scale)
         return Priced(seconds, EXTRAPOLATED, FORM_ERROR / 2, f"{dtype} bytes on the bf16 kernel")
 
-    def _named(self, operator: str, column: str, names: tuple[str, ...]) -> Table | None:
+    def _named(self, operator: str, column: str, names: tuple[str, ...], others: Sequence[str] = ()) -> Table | None:
         """The rows of the first of these types that a backend's table has, the engine's own backend first."""
-        for backend in (self.backend, *self.atlas.backends):
+        for backend in (self.backend, *others):
             table = self.atlas.table(backend, operator)
             if table is None:
                 continue
@@ -252,10 +253,9 @@ class Pricer:
 
         Rows below the bound count at it: their weights stayed in cache, as no serving step finds them."""
         dtype = "bf16" if shape.dtype == "fp16" else shape.dtype
-        rows = self._named("moe", "moe_dtype", MOE_NAMES.get(dtype, ()))
+        rows = self._named("moe", "moe_dtype", MOE_NAMES.get(dtype, ()), self.atlas.backends)
         tokens = (rows or self._table("moe")).axes[0][1].astype(float)
         if rows is not None:
-            rows = rows.where(distribution=ROUTING) if "distribution" in rows.columns else rows
             rows = rows.among(lambda keys: (keys[:, :4] != np.array(without)).any(axis=1))
         bound = self.moe_times(shape, tokens)
         if rows is None or not len(rows):
