@@ -222,8 +222,8 @@ def branches(toy: Toy, kept: Kept, seeds: range, quick: bool) -> None:
         print(f"| {load:g} | upper | wait, ms | {1000 * found[0]:.2f} | {_off(1000 * wait_s, 1000 * found[0])} |")
         print(f"| {load:g} | upper | hit share | {found[1]:.4f} | {_off(hit, found[1])} |", flush=True)
     small = Toy(min(toy.scale, 4))  # it takes hours, whatever the scale
-    lasts_s = 3600.0 if quick else 10_800.0
-    for load in (12.0,) if quick else (8.0, 10.0, 12.0, 14.0):
+    lasts_s = 3600.0 if quick else 7200.0
+    for load in (12.0,) if quick else (8.0, 12.0, 14.0):
         keys = [(f"lower {small.scale} {load} {lasts_s} {seed}", seed) for seed in seeds]
         runs = [kept(key, lower, small, load, seed, lasts_s) for key, seed in keys]
         served, grows, hit = np.mean(runs, axis=0)

@@ -18,6 +18,7 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ from sim.measure.metrics import limits_of
 from sim.measure.shocks import phase, told
 from sim.measure.sketch import sketch
 from sim.measure.verdict import named_limits
-from sim.scenario import BURST, Scenario, Shock
+from sim.scenario import BURST, Scenario, Shock, SloClass
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = (0, 1, 2)
@@ -98,8 +99,8 @@ GRID = [round(0.5 + 0.05 * i, 2) for i in range(31)]
 # -- what follows ------------------------------------------------------------------------------------------------------
 
 
-def slots(scenario: Scenario) -> dict[str, object]:
-    """(attainment, hit rate) of every ten minutes, and minutes until it was back after the burst."""
+def seen(scenario: Scenario) -> tuple[dict[str, np.ndarray], list[tuple[str, SloClass]]]:
+    """Columns of the requests that came in a run (what sim.measure.shocks reads), and the classes with their limits."""
     prepared = api.prepare(scenario)
     rec = api.record(prepared)
     columns, _ = sketch(rec, prepared.workload, prepared.scenario, None)
@@ -110,29 +111,34 @@ def slots(scenario: Scenario) -> dict[str, object]:
         "finish_s": rec.finish_s,
     }
     came = ~np.isnan(rec.arrival_s)
-    columns = {name: column[came] for name, column in columns.items()}
+    classes = named_limits(prepared.workload, limits_of(prepared.workload, scenario.slo))
+    return {name: column[came] for name, column in columns.items()}, classes
+
+
+def lasting(scenario: Scenario, watched_s: float, seed: int, shocks: tuple[Shock, ...]) -> Scenario:
+    """The scenario watched for so long after its warm-up, disturbed."""
+    ends_s = (scenario.run.warmup_s or 0.0) + watched_s
+    return replace(
+        scenario,
+        seed=seed,
+        shock=shocks,
+        workload=replace(scenario.workload, duration_s=ends_s, requests=None),
+        run=replace(scenario.run, duration_s=ends_s, horizon_s=ends_s + LATE_S),
+    )
+
+
+def watched(fleet: Fleet, load: float, size: float, seed: int) -> dict[str, Any]:
+    """(attainment, hit rate) of every ten minutes, and seconds until it was back after the burst."""
+    shocks = (Shock(BURST, SHOCK_S, SLOT_S, size),) if size else ()
+    scenario = lasting(with_load(fleet.scenario(), load), WATCHED_S, seed, shocks)
+    columns, classes = seen(scenario)
     begins_s, ends_s = scenario.run.warmup_s or 0.0, scenario.run.duration_s or 0.0
     parts = [phase(columns, at, at + SLOT_S) for at in np.arange(begins_s, ends_s - 1, SLOT_S)]
-    classes = named_limits(prepared.workload, limits_of(prepared.workload, scenario.slo))
-    shocks = told(scenario, columns, classes, ends_s)
+    back = told(scenario, columns, classes, ends_s)
     return {
         "slots": [(one["attainment"], one["hit_rate"]) for one in parts],
-        "back_s": shocks[0]["recovered_s"] if shocks else None,
+        "back_s": back[0]["recovered_s"] if back else None,
     }
-
-
-def watched(fleet: Fleet, load: float, size: float, seed: int) -> dict[str, object]:
-    scenario = with_load(fleet.scenario(), load)
-    ends_s = (scenario.run.warmup_s or 0.0) + WATCHED_S
-    return slots(
-        replace(
-            scenario,
-            seed=seed,
-            shock=(Shock(BURST, SHOCK_S, SLOT_S, size),) if size else (),
-            workload=replace(scenario.workload, duration_s=ends_s, requests=None),
-            run=replace(scenario.run, duration_s=ends_s, horizon_s=ends_s + LATE_S),
-        )
-    )
 
 
 def after(kept: Kept) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import bench_recovering_plans
 from benchmarks import bench_resilience as toy
 from kvcast import api, text
 from kvcast.config import scenario_from_doc
@@ -306,6 +307,17 @@ def test_remedies_are_ranked_by_the_seeds_they_bring_back():
         {"back": 3, "costs": "free", "slowest_s": 9.0},
     ]
     assert [r["slowest_s"] for r in sorted(rows, key=_rank)] == [9.0, 1.0, 5.0]
+
+
+def test_a_days_bursts_leave_time_to_come_back():
+    for seed in range(20):
+        found = bench_recovering_plans.bursts(seed, 86_400.0)
+        assert len(found) == 12
+        for i, one in enumerate(found):
+            assert 7200 * i <= one.at_s <= one.at_s + one.duration_s + 1800 + 600 <= 7200 * (i + 1)
+            assert 1.2 <= one.size <= 2.0
+            assert 300 <= one.duration_s <= 600
+    assert bench_recovering_plans.bursts(0, 7200.0) != bench_recovering_plans.bursts(1, 7200.0)
 
 
 def test_the_toy_world_has_the_theorys_two_branches():
