@@ -35,7 +35,7 @@ EVERY_S = 7200.0
 SIZES, LASTS_S = (1.2, 2.0), (300.0, 600.0)
 FIRST_SEED = 1000
 """Of the days: a plan uses 0 to 9."""
-ONLY = dict.fromkeys(("capacity", "binding", "advice", "n_plus_1", "model_error", "undisturbed"), False)
+ONLY: dict[str, Any] = dict.fromkeys(("capacity", "binding", "advice", "n_plus_1", "model_error", "undisturbed"), False)
 """What a plan tells beside its fleet is not asked for."""
 
 
