@@ -242,13 +242,13 @@ def folds(toy: Toy, kept: Kept, seeds: range) -> None:
         gone.append(sum(kept(f"fold {toy.scale} {share} {s}", collapses, toy, share * fold, s) for s in seeds))
     print(f"| upper, {fold:.2f}/s | " + " | ".join(f"{n} of {len(seeds)} collapse" for n in gone) + " |", flush=True)
     for share in SHARES:
-        stay.append(sum(kept(f"cold {small.scale} {share} {s}", stays_cold, small, share * COLD, s) for s in seeds))
+        stay.append(sum(kept(f"stays {small.scale} {share} {s}", stays_cold, small, share * COLD, s) for s in seeds))
     print(f"| lower, {COLD:.2f}/s | " + " | ".join(f"{n} of {len(seeds)} stay cold" for n in stay) + " |", flush=True)
 
 
 def stays_cold(toy: Toy, load: float, seed: int) -> bool:
-    """Two hours after a burst that made a wait of a minute or two."""
-    return peak_and_last_s(with_burst(toy.scenario(load, 7200.0, seed), 60.0, 3.0))[1] > DOWN_S
+    """Two hours after a burst that made a wait beyond C / X, at which nothing hits."""
+    return peak_and_last_s(with_burst(toy.scenario(load, 7200.0, seed), 240.0, 3.0))[1] > DOWN_S
 
 
 def bursts(toy: Toy, kept: Kept, seeds: range) -> None:
