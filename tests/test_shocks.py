@@ -17,7 +17,9 @@ from kvcast.planner.recovery import with_burst
 from kvcast.planner.resilience import _exponential, _rank, resilience
 from kvcast.present import resilience_text
 from kvcast.scenario.toml import dumps
+from sim.measure.regime import of_run, of_runs
 from sim.measure.shocks import recovered_s
+from sim.scenario import Shock
 from tests.plan_cases import CHAT
 from workloads import mix
 from workloads.config import Dist, Layer, MixClass, Surge, WorkloadConfig
@@ -230,7 +232,9 @@ def test_a_plan_asks_for_recovery_and_measures_headroom_to_it():
     assert recovery["recoverable_per_s"] <= capacity["slo_capacity_per_s"]
     assert recovery["headroom"] == pytest.approx(1 - capacity["offered_rate_per_s"] / recovery["recoverable_per_s"])
     assert "meets and recovers" in made["verdict"]
-    assert "holds until disturbed up to" in made["verdict"]
+    assert made["answer"]["regime"] == "stable"
+    told = "all that it holds" if recovery["recoverable_per_s"] == capacity["slo_capacity_per_s"] else "metastable"
+    assert told in made["verdict"]
     off = plan(scenario_from_doc({**doc, "plan": {"recover": False}}), most=4, seeds=2, growth=None, **options)
     assert off["recovery"] is None
     assert off["answer"]["replicas"] <= made["answer"]["replicas"]
@@ -245,7 +249,8 @@ def test_a_fleet_that_does_not_come_back_is_no_answer():
     assert made["answer"]["reason"] == "does not recover"
     assert made["recovery"]["holds_replicas"] == 1
     assert made["recovery"]["recovered_s"] == [None]
-    assert "holds its load until disturbed and misses" in made["verdict"]
+    assert made["answer"]["regime"] == "metastable"
+    assert "is metastable: it holds its load until disturbed and misses" in made["verdict"]
     (row,) = made["candidates"]
     assert row["verdict"] == "holds"
     assert row["rejected_by"] == "does not recover"
@@ -286,11 +291,70 @@ def test_resilience_tells_branches_collapses_shocks_and_remedies(tmp_path):
     assert [row["level"] for row in made["collapse"]] == [1.0, 1.25]
     assert {row["kind"] for row in made["shocks"]} == {"burst", "cache-lost", "slow-replica", "long-prompts"}
     told = resilience_text.as_text(made)
+    assert made["regime"] is None or f"at its own load {made['regime'].upper()}" in told
     assert "load up and down" in told
     assert "by itself" in told
     assert "<table" not in resilience_text.as_html(made)
     again = resilience(scenario, tmp_path, remedies=False, **options)
     assert text.to_json(again) == text.to_json(made)  # kept runs, to the same byte
+
+
+def row(at_s, lasts_s, held, back_s, seen_s=1800.0):
+    return {"at_s": at_s, "lasts_s": lasts_s, "held_before": held, "recovered_s": back_s, "seen_s": seen_s}
+
+
+@pytest.mark.parametrize(
+    ("stable", "shocks", "word"),
+    [
+        (False, [], "unstable"),
+        (True, [], None),  # nothing happened: it may be either
+        (True, [row(600, 600, True, 300.0)], "stable"),
+        (True, [row(600, 600, True, None)], "metastable"),  # whatever its queue does
+        (False, [row(600, 600, True, None)], "metastable"),
+        (True, [row(600, 600, False, 300.0)], "unstable"),
+        (True, [row(600, 600, True, None, seen_s=900.0)], None),  # not seen for as long as it is given
+        (True, [row(600, 600, True, None, seen_s=1790.0)], "metastable"),  # all but part of a minute
+        # the first to begin says whether it held, the last to end whether it is back
+        (True, [row(900, 60, False, None), row(0, 1200, True, 60.0)], "stable"),
+        (True, [row(0, 60, True, None), row(900, 60, False, 0.0)], "stable"),
+    ],
+)
+def test_regime_of_a_run(stable, shocks, word):
+    assert of_run(stable, shocks, within_s=1800.0) == word
+
+
+def test_a_run_that_fell_by_itself_is_unstable_or_metastable():
+    assert of_run(False, [], 1800.0, fell={"at_s": 100.0}) is None
+
+
+def test_regime_of_independent_runs():
+    assert of_runs(0, 3, 3, [0.0, 60.0, 0.0]) == "stable"
+    assert of_runs(0, 3, 3, [0.0, None, 0.0]) == "metastable"
+    assert of_runs(1, 2, 3, [0.0, 0.0, 0.0]) == "metastable"
+    assert of_runs(2, 1, 3, [0.0, 0.0, 0.0]) == "unstable"
+    assert of_runs(0, 0, 3, [None, None, None]) is None  # misses its limits without a queue
+    assert of_runs(0, 3, 3, None) is None
+
+
+def test_the_toy_world_is_metastable_between_its_folds():
+    """Theory: at load 12 a burst of twice the load that lasts 52 s is survived, one of 240 s is not; at load 5, below
+    the lower fold (6.25/s), every burst is."""
+    spec = importlib.util.spec_from_file_location("toy", "benchmarks/bench_resilience.py")
+    toy = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    spec.loader.exec_module(toy)  # type: ignore[union-attr]
+
+    def regime(load, burst_s):
+        scenario = toy.toy(load, 300.0 + burst_s + 1500.0)
+        burst = Shock("burst", 300.0, burst_s, 2.0)
+        slo = replace(scenario.slo, ttft_s=1.5, attainment=0.9)
+        within = replace(scenario.plan, recover_within_s=900.0)
+        return api.run(api.prepare(replace(scenario, shock=(burst,), slo=slo, plan=within))).report.summary
+
+    found = regime(12.0, 240.0)
+    assert found["regime"] == "metastable"
+    assert found["shocks"][0]["held_before"]
+    assert regime(12.0, 15.0)["regime"] == "stable"
+    assert regime(5.0, 240.0)["regime"] == "stable"
 
 
 def test_collapse_times_are_exponential():

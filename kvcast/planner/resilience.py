@@ -26,6 +26,7 @@ from kvcast.store.simulations import Lab
 from kvcast.studies.change import COSTS, Change
 from kvcast.studies.levers import ADVICE, changes
 from sim.measure.metrics import limits_of
+from sim.measure.regime import of_runs
 from sim.measure.shocks import phase
 from sim.measure.verdict import groups, named_limits
 from sim.scenario import BURST, CACHE_LOST, LONG_PROMPTS, REPLICA_DOWN, SHOCKS, SLOW, Scenario, Shock
@@ -38,6 +39,8 @@ DWELL_S = 600.0
 """At each load of the sweep, and of a bin in which a collapse is looked for."""
 LEVELS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
 """Loads of the sweep upwards, times the scenario's."""
+OWN = 1.0
+"""The scenario's own load."""
 HOURS = 2.0
 COLLAPSED = 0.5
 """A fleet has collapsed when less than this share of its target is attained, to the end."""
@@ -70,7 +73,7 @@ def resilience(scenario: Scenario, folder: Path, **options: Any) -> dict[str, An
     seeds = [scenario.seed + i for i in range(asked.seeds)]
     with Trials(Lab(folder), seeds, 0.95, asked.jobs) as trials:
         fleet = Disturbed(trials, scenario)
-        return {
+        made: dict[str, Any] = {
             "name": scenario.name,
             "seeds": seeds,
             "replicas": scenario.cluster.replicas,
@@ -78,10 +81,20 @@ def resilience(scenario: Scenario, folder: Path, **options: Any) -> dict[str, An
             "within_s": scenario.plan.recover_within_s,
             "target": scenario.slo.attainment,
             "sweep": fleet.sweep(asked.levels) if asked.sweep else None,
-            "collapse": [fleet.collapse(level, asked.hours) for level in (1.0, 1.25)] if asked.collapse else None,
+            "collapse": [fleet.collapse(level, asked.hours) for level in (OWN, 1.25)] if asked.collapse else None,
             "shocks": [fleet.shock(one) for one in fleet.kinds()] if asked.shocks else None,
             "remedies": fleet.remedies() if asked.remedies else None,
         }
+    return {**made, "regime": regime_of(made)}
+
+
+def regime_of(made: dict[str, Any]) -> str | None:
+    """Stable, metastable or unstable at the scenario's own load (sim.measure.regime); None where it was not asked."""
+    if not made["collapse"] or not made["shocks"]:
+        return None
+    own = next(row for row in made["collapse"] if row["level"] == OWN)
+    burst = next(row for row in made["shocks"] if row["kind"] == BURST)
+    return of_runs(own["collapsed"], own["attained"], own["runs"], burst["back_s"])
 
 
 @dataclass
@@ -128,7 +141,8 @@ class Disturbed:
             workload=replace(scenario.workload, duration_s=ends_s, requests=None),
             run=replace(scenario.run, duration_s=ends_s, horizon_s=ends_s),
         )
-        times = [self._collapse_s(scenario, seed) for seed in self.trials.seeds]
+        found = [self._collapse_s(scenario, seed) for seed in self.trials.seeds]
+        times = [after_s for after_s, _ in found]
         known = [time for time in times if time is not None]
         watched_s = sum(hours * 3600 if time is None else time for time in times)
         low, high = _exponential(len(known), watched_s)
@@ -137,14 +151,16 @@ class Disturbed:
             "hours": hours,
             "runs": len(times),
             "collapsed": len(known),
+            "attained": sum(attains for _, attains in found),
             "after_s": times,
             "mean_s": watched_s / len(known) if known else None,
             "mean_low_s": low,
             "mean_high_s": high,
         }
 
-    def _collapse_s(self, scenario: Scenario, seed: int) -> float | None:
-        """Seconds after the warm-up from which on every bin attains less than COLLAPSED of its target."""
+    def _collapse_s(self, scenario: Scenario, seed: int) -> tuple[float | None, bool]:
+        """Seconds after the warm-up from which on every bin attains less than COLLAPSED of its target, and whether the
+        run as a whole attains it."""
         one = self.trials.judge([Trial(scenario, full=True)], seed)[0]
         columns = self.trials.by_request(one.runs[0])
         workload = self.trials.workload(replace(scenario, seed=seed))
@@ -157,7 +173,7 @@ class Disturbed:
                 here = mine & (columns["arrival_s"] >= edge) & (columns["arrival_s"] < edge + DWELL_S)
                 down[place] |= bool(here.any()) and columns["good"][here].mean() < COLLAPSED * target
         stays = np.logical_and.accumulate(down[::-1])[::-1]
-        return float(edges[np.argmax(stays)] - begins_s) if stays.any() else None
+        return (float(edges[np.argmax(stays)] - begins_s) if stays.any() else None), one.attains
 
     # -- shocks ----------------------------------------------------------------------------------------------------
     def kinds(self) -> list[Shock]:

@@ -9,19 +9,34 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvcast import text
+from sim.measure.regime import METASTABLE, STABLE
+from sim.measure.verdict import UNSTABLE
 
 GAP = 0.2
 """Branches are apart where the ways up and down attain so differently at one load."""
 
 
 def as_text(made: dict[str, Any]) -> str:
-    parts = [heading(made), sweep(made), collapse(made), shocks(made), remedies(made)]
+    parts = [heading(made), regime(made), sweep(made), collapse(made), shocks(made), remedies(made)]
     return "\n\n".join(part for part in parts if part)
 
 
 def heading(made: dict[str, Any]) -> str:
     n = made["replicas"]
     return f"{made['name'] or 'scenario'}: {n} {'replica' if n == 1 else 'replicas'}, seeds {_list(made['seeds'])}"
+
+
+def regime(made: dict[str, Any]) -> str:
+    """Stable, metastable or unstable at the scenario's own load."""
+    if made["regime"] is None:
+        return ""
+    burst = f"{text.seconds(made['burst']['lasts_s'])} at {made['burst']['size']:g} times the load"
+    told = {
+        STABLE: f"it holds its load, and is back after {burst}",
+        METASTABLE: f"it holds its load until disturbed, by {burst} or by itself",
+        UNSTABLE: "half of its runs or more collapse by themselves",
+    }[made["regime"]]
+    return f"at its own load {made['regime'].upper()}: {told}"
 
 
 def apart(rows: Sequence[dict[str, Any]]) -> list[float]:

@@ -41,11 +41,11 @@ def told(
     limits) by class_id. end_s: of the window."""
     inside = columns["in_window"].astype(bool) & ~np.isnan(columns["arrival_s"])
     here = {name: column[inside] for name, column in columns.items()}
-    begins_s = scenario.run.warmup_s or 0.0
+    begins_s, targets = scenario.run.warmup_s or 0.0, groups(classes, scenario.slo)
     rows = []
     for shock in scenario.shock:
         start_s, stop_s = span_s(shock, begins_s)
-        back_s = recovered_s(here, groups(classes, scenario.slo), stop_s, end_s) if scenario.slo.attainment else None
+        back_s = recovered_s(here, targets, stop_s, end_s) if scenario.slo.attainment else None
         until_s = end_s if back_s is None else stop_s + back_s
         hurt = (here["arrival_s"] >= start_s) & (here["arrival_s"] < until_s)
         rows.append(
@@ -57,6 +57,7 @@ def told(
                 "before": phase(here, begins_s, start_s),
                 "during": phase(here, start_s, stop_s),
                 "after": phase(here, stop_s, end_s),
+                "held_before": attained(here, targets, begins_s, start_s) if scenario.slo.attainment else None,
                 "recovered_s": back_s,
                 "seen_s": max(end_s - stop_s - JUDGED_S, 0.0),
                 "missed": int((hurt & ~here["good"].astype(bool)).sum()),
@@ -82,6 +83,19 @@ def recovered_s(
         for to in (soon, np.full(len(edges), len(times))):
             ok &= by[to] - by[at] >= target * (to - at)
     return float(edges[np.argmax(ok)] - stop_s) if ok.any() else None
+
+
+def attained(
+    here: Mapping[str, np.ndarray], targets: Sequence[tuple[str, float, list[int]]], from_s: float, to_s: float
+) -> bool | None:
+    """Whether the arrivals in [from_s, to_s) of every group of classes attain its target; None where nobody came."""
+    mine = (here["arrival_s"] >= from_s) & (here["arrival_s"] < to_s)
+    shares = [
+        (here["good"][of].mean(), target)
+        for _, target, members in targets
+        if (of := mine & np.isin(here["class_id"], members)).any()
+    ]
+    return all(share >= target for share, target in shares) if shares else None
 
 
 def phase(here: Mapping[str, np.ndarray], from_s: float, to_s: float) -> dict[str, Any]:
