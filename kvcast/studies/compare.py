@@ -26,6 +26,7 @@ from kvcast.studies.differences import Differences, as_rows, difference, value
 from kvcast.studies.differences import as_table as difference_table
 from kvcast.studies.differences import differences as all_differences
 from kvcast.studies.replications import NOT_DRAWN, Result, Variant, alike, kept, limits_in, simulate_all
+from kvcast.studies.shocked import COMPARED, compared, stable_word
 from sim.measure.verdict import all_stable, judge, sample_in
 from sim.scenario import Scenario
 from workloads.errors import InputError
@@ -47,6 +48,7 @@ __all__ = [
     "kept",
     "limits_in",
     "once",
+    "shock_table",
     "simulate_all",
     "variants",
 ]
@@ -221,6 +223,8 @@ def as_table(results: Sequence[Result], against_the_first: bool = True) -> str:
         ]
         rows.append([*label, _word(group), *cells, _stable(group)])
     lines = [text.table(header, rows, left=len(keys) + 1)]
+    if shocks := shock_table(grouped):
+        lines += ["", shocks]
     seeds = len(next(iter(grouped.values())))
     if seeds > 1:
         lines += ["", f"mean over {seeds} seeds ± half its 95 % interval; verdict over all of them"]
@@ -247,6 +251,14 @@ def as_table(results: Sequence[Result], against_the_first: bool = True) -> str:
     return "\n".join(lines)
 
 
+def shock_table(grouped: Mapping[tuple[str, ...], Sequence[Result]]) -> str:
+    """What each variant's shocks did, and whether it was back; empty without any."""
+    keys = next(iter(grouped.values()))[0].variant.keys
+    rows = [[*label, *row] for label, group in grouped.items() for row in compared([r.summary for r in group])]
+    told = "shocks: attainment before, during and after; hit rate and number waiting after; runs back at the target"
+    return text.wrapped(told) + "\n" + text.table([*keys, *COMPARED], rows, left=len(keys) + 1) if rows else ""
+
+
 def _with_interval(mean: float | None, half: float | None, show: Any) -> str:
     return show(mean) if half is None else f"{show(mean)} ± {show(half)}"
 
@@ -257,5 +269,4 @@ def _word(group: Sequence[Result]) -> str:
 
 
 def _stable(group: Sequence[Result]) -> str:
-    answers = {None: "?", True: "yes", False: "NO"}
-    return "/".join(dict.fromkeys(answers[r.summary.get("stable")] for r in group))
+    return "/".join(dict.fromkeys(stable_word(r.summary) for r in group))

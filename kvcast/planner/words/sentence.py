@@ -37,9 +37,10 @@ def verdict(made: dict[str, Any]) -> str:
         )
     if answer["reason"] == RECOVERY:
         return (
-            f"{fleet(made)} is metastable: it holds its load until disturbed and misses: after {burst(made['recovery'])} it is not back"
-            f" at its target within {text.seconds(made['recovery']['within_s'])} ({_back(made['recovery'])});"
-            f" undisturbed {_classes(made)} of requests within {limits(made['slo'])}, target {wanted}"
+            f"{fleet(made)} is metastable: it holds its load until disturbed and misses: after"
+            f" {burst(made['recovery'])} it is not back at its target within"
+            f" {text.seconds(made['recovery']['within_s'])} ({_back(made['recovery'])}); undisturbed"
+            f" {_classes(made)} of requests within {limits(made['slo'])}, target {wanted}"
         )
     if not answer["feasible"]:
         return _infeasible(made)
