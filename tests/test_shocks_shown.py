@@ -115,3 +115,39 @@ def test_the_timeline_names_a_shock_in_its_window(file, tmp_path, capsys):
     assert (event["ts"], event["dur"]) == (30e6, 20e6)
     assert main(["timeline", str(file), "--window", "51,60", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["shocks"] == []
+
+
+def test_a_variant_that_does_not_fit_is_a_row(tmp_path, capsys):
+    path = tmp_path / "s.toml"
+    path.write_text(
+        dumps(
+            scenario_from_doc(
+                {
+                    "workload": {
+                        "requests": 20,
+                        "class": [
+                            {
+                                "name": "chat",
+                                "rate": 1.0,
+                                "layers": [{"name": "system", "scope": "global", "tokens": {"value": 100}}],
+                                "output": {"value": 10},
+                            }
+                        ],
+                    },
+                    "model": {"name": "llama-3.1-70b"},
+                    "hardware": {"profile": "roofline:h200", "tensor_parallel": 2},
+                }
+            )
+        )
+    )
+    asked = ["--vary", "hardware.tensor_parallel=2,1", "--seeds", "1"]
+    assert main(["compare", str(path), *asked]) == 0
+    told = capsys.readouterr().out
+    assert "\n1: does not fit: " in told
+    assert [line.split()[:4] for line in told.splitlines() if line.startswith("1  ")] == [["1", "does", "not", "fit"]]
+    assert main(["compare", str(path), *asked, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["does_not_fit"]
+    assert row["variant"] == {"hardware.tensor_parallel": "1"}
+    assert main(["sweep", str(path), *asked, "--out", str(tmp_path / "sweep")]) == 0
+    assert "\n1: does not fit: " in capsys.readouterr().out
+    assert main(["compare", str(path), "--vary", "hardware.tensor_parallel=1"]) == 2  # none is left
