@@ -219,6 +219,13 @@ def test_recovery_is_the_first_minute_from_which_the_target_is_attained_for_good
     good[(arrival_s >= 2500)] = False  # it falls again, and stays down
     assert recovered_s(columns, targets, stop_s=1000.0, end_s=4000.0) is None
     assert recovered_s(columns, targets, stop_s=3500.0, end_s=4000.0) is None  # not seen for ten minutes
+    # over what is left a little less than the target is chance: 110 of 1,260 would be enough, 130 are not beyond it
+    good[:] = True
+    good[(arrival_s >= 1000) & (arrival_s < 1500)] = False
+    good[np.flatnonzero(arrival_s >= 2500)[:120]] = False
+    assert recovered_s(columns, targets, stop_s=1000.0, end_s=4000.0) == 480.0
+    good[np.flatnonzero(arrival_s >= 2500)[:200]] = False  # but this is not, before the bad stretch is over
+    assert recovered_s(columns, targets, stop_s=1000.0, end_s=4000.0) > 1000.0
 
 
 def test_a_plan_asks_for_recovery_and_measures_headroom_to_it():
@@ -277,6 +284,23 @@ def test_stopping_once_it_is_back_changes_no_answer():
     assert whole["recovered_s"] is not None
     assert abs(stopped - whole["recovered_s"]) <= 90.0  # a look is not at whole minutes
     assert whole["recovered_s"] > 0  # the burst does hurt: else this would show nothing
+
+
+def test_a_fleet_that_cannot_be_back_in_time_is_given_up():
+    """sim.fleet.back: the run ends before its window, the answer is that of the whole run."""
+    from kvcast.planner.trials import Trials
+    from kvcast.store.simulations import Lab
+
+    doc = document(plan={"burst_size": 16.0, "burst_s": 120.0, "recover_within_s": 640.0}, engine=NARROW)
+    shocked = api.resolve(with_burst(api.windowed(scenario_from_doc(doc)))).scenario
+    with tempfile.TemporaryDirectory() as folder, Trials(Lab(Path(folder)), [0], 0.95) as trials:
+        assert trials.back_s(shocked, 0) is None
+        ((stopped, outcome),) = [(one.stopped, one) for one in trials._outcomes.values()]
+        assert stopped["back_s"] is None
+        assert stopped["stopped_s"] < shocked.run.duration_s - 300.0
+        assert trials.back_s(shocked, 0, to_the_end=True) is None
+        assert trials.simulated == 2
+        assert outcome.task.what_if == "until back"
 
 
 def test_resilience_tells_branches_collapses_shocks_and_remedies(tmp_path):

@@ -193,7 +193,8 @@ class Disturbed:
         return {"kind": shock.kind, "size": shock.how_much or None, "lasts_s": shock.duration_s, "back_s": times}
 
     def _back_s(self, windowed: Scenario, shock: Shock, seed: int) -> float | None:
-        return self.trials.back_s(with_shock(windowed, shock), seed)
+        """The last seed's run goes on to its end, so that one that falls again is seen."""
+        return self.trials.back_s(with_shock(windowed, shock), seed, to_the_end=seed == self.trials.seeds[-1])
 
     # -- remedies --------------------------------------------------------------------------------------------------
     def remedies(self) -> dict[str, Any]:

@@ -105,17 +105,18 @@ class Trials:
             found if found.verdict != NOT_SHOWN else self._over(replace(trial, full=True), (*self.seeds, *more), level)
         )
 
-    def back_s(self, scenario: Scenario, seed: int) -> float | None:
+    def back_s(self, scenario: Scenario, seed: int, to_the_end: bool = False) -> float | None:
         """Seconds after the scenario's shock until its fleet attains the target again; None when it does not within the
-        run."""
-        task = self.lab.task(replace(scenario, seed=seed), UNTIL_BACK, light=True)
+        run. The run stops ten minutes after the fleet is back, unless it is to go on to the end: then a fleet that
+        falls again later is not back."""
+        task = self.lab.task(replace(scenario, seed=seed), "" if to_the_end else UNTIL_BACK, light=True)
         self._simulate([task])
         outcome = self._outcomes[task.run]
         if outcome.stopped is not None:
-            return float(outcome.stopped["back_s"])
-        return told(task.scenario, outcome.columns(), outcome.sample.classes, scenario.run.duration_s or 0.0)[0][
-            "recovered_s"
-        ]
+            found = outcome.stopped["back_s"]
+            return None if found is None else float(found)
+        (row,) = told(task.scenario, outcome.columns(), outcome.sample.classes, scenario.run.duration_s or 0.0)
+        return row["recovered_s"]  # type: ignore[no-any-return]
 
     def requests(self, scenario: Scenario, seed: int, columns: Sequence[str]) -> dict[str, np.ndarray]:
         """Columns of the requests.parquet of a run to its end."""

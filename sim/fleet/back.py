@@ -1,7 +1,9 @@
-"""Stop a simulation once its fleet is back from a shock: what follows is a steady state that is known already.
+"""Stop a simulation once its fleet is back from a shock, or can no longer be within its run.
 
 The one idea: at a look, the arrivals of the last ten minutes but the very last, whose answers may be under way, are
-counted; when every class of them attains its target the fleet is back since they began.
+counted; when every class of them attains its target the fleet is back since they began. The last ten minutes of the
+window are the last chance: once more of them have missed than the target leaves of SURGE times as many as came in the
+ten minutes before, it is over.
 
     back = Back(workload, scenario); run(workload, params, step_time, hopeless=back); back.back_s
 """
@@ -22,6 +24,8 @@ from sim.scenario import Scenario
 from workloads.columns import Workload
 
 LOOKS = 400
+SURGE = 1.5
+"""Arrivals in ten minutes after ten minutes of the same load, at most so many times as many: they are hundreds."""
 
 
 class Back(Hopeless):
@@ -45,7 +49,18 @@ class Back(Hopeless):
         if all((good & of).sum() >= target * (mine & of).sum() for _, target, of in self._groups):
             self.stopped_s, self.back_s = now_s, begun_s - self._since_s
             raise StopSimulation(None)
+        if self._over(now_s, arrival_s):
+            self.stopped_s = now_s
+            raise StopSimulation(None)
+
+    def _over(self, now_s: float, arrival_s: np.ndarray) -> bool:
+        """Whether no ten minutes that end within the window can attain the target. Those that a later look may take
+        begin after the last look's; what came in a minute before this one is in none but the last of them."""
+        last_s = self._end_s - JUDGED_S
+        late = self._missed["any"] & (arrival_s >= last_s) & (arrival_s < now_s - MINUTE_S)
+        came = self._counted & (arrival_s >= last_s - JUDGED_S) & (arrival_s < last_s)
+        return any((late & of).sum() > (1 - target) * SURGE * (came & of).sum() > 0 for _, target, of in self._groups)
 
     def as_document(self) -> dict[str, Any]:
-        """back_s: seconds after the shock from which the target is attained."""
+        """back_s: seconds after the shock from which the target is attained; None: not within the window."""
         return {"stopped_s": self.stopped_s, "back_s": self.back_s}

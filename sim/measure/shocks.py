@@ -1,8 +1,8 @@
 """What a shock did to a run, and whether the fleet came back: before, during, after, and the time to recover.
 
-The one idea: a fleet has recovered at the first minute from which its arrivals attain the target again, over the next
-ten minutes and over all that is left of the window. A fleet that was back for a while and fell again has not recovered,
-and one whose window ends too soon has not been seen to.
+The one idea: a fleet has recovered at the first minute from which its arrivals attain the target again over the next
+ten minutes, and do not miss it beyond chance (Wilson's interval) over all that is left of the window. A fleet that was
+back for a while and fell again has not recovered, and one whose window ends too soon has not been seen to.
 
     >>> told(scenario, columns, limits, samples)[0]["recovered_s"]
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.measure.verdict import groups
+from sim.measure.verdict import CONFIDENCE, groups, wilson
 from sim.scenario import CACHE_LOST, Scenario, Shock, SloClass
 
 MINUTE_S = 60.0
@@ -70,19 +70,27 @@ def recovered_s(
     here: Mapping[str, np.ndarray], targets: Sequence[tuple[str, float, list[int]]], stop_s: float, end_s: float
 ) -> float | None:
     """Seconds after the shock, whole minutes, from which every group of classes attains its target over the next
-    JUDGED_S and over the rest of the window; None when it does not within the window."""
+    JUDGED_S and does not miss it beyond chance over the rest of the window; None when it does not within the window."""
     arrival_s, good = here["arrival_s"], here["good"].astype(bool)
     edges = np.arange(stop_s, end_s - JUDGED_S + 1e-9, MINUTE_S)
-    ok = np.ones(len(edges), bool)
+    soon = np.ones(len(edges), bool)
+    rest = []  # by group: of the arrivals from each edge on, how many and how many were good; the target
     for _, target, members in targets:
         mine = np.isin(here["class_id"], members) & (arrival_s >= stop_s) & (arrival_s <= end_s)
         times = np.sort(arrival_s[mine])
         by = np.concatenate([[0], np.cumsum(good[mine][np.argsort(arrival_s[mine], kind="stable")])])
-        at = np.searchsorted(times, edges)
-        soon = np.searchsorted(times, edges + JUDGED_S)
-        for to in (soon, np.full(len(edges), len(times))):
-            ok &= by[to] - by[at] >= target * (to - at)
-    return float(edges[np.argmax(ok)] - stop_s) if ok.any() else None
+        at, to = np.searchsorted(times, edges), np.searchsorted(times, edges + JUDGED_S)
+        soon &= by[to] - by[at] >= target * (to - at)
+        rest.append((len(times) - at, by[-1] - by[at], target))
+    for place in np.flatnonzero(soon):
+        if not any(_misses(int(good[place]), int(n[place]), target) for n, good, target in rest):
+            return float(edges[place] - stop_s)
+    return None
+
+
+def _misses(good: int, n: int, target: float) -> bool:
+    """Whether a share of n misses the target beyond chance."""
+    return good < target * n and wilson(good, n, CONFIDENCE)[1] < target
 
 
 def attained(
