@@ -14,7 +14,7 @@ from kvcast import api, text
 from kvcast.config import scenario_from_doc
 from kvcast.planner import plan
 from kvcast.planner.recovery import with_burst
-from kvcast.planner.resilience import _exponential, _rank, resilience
+from kvcast.planner.resilience import _exponential, _rank, following, not_used, resilience
 from kvcast.present import resilience_text
 from kvcast.scenario.toml import dumps
 from sim.measure.regime import of_run, of_runs
@@ -389,11 +389,40 @@ def test_collapse_times_are_exponential():
 
 def test_remedies_are_ranked_by_the_seeds_they_bring_back():
     rows = [
-        {"back": 1, "costs": "free", "slowest_s": 5.0},
-        {"back": 3, "costs": "hardware", "slowest_s": 1.0},
-        {"back": 3, "costs": "free", "slowest_s": 9.0},
+        {"back": 1, "costs": "free", "slowest_s": 5.0, "turned_away": 0.0},
+        {"back": 3, "costs": "hardware", "slowest_s": 1.0, "turned_away": 0.0},
+        {"back": 3, "costs": "quality", "slowest_s": 7.0, "turned_away": 0.3},
+        {"back": 3, "costs": "quality", "slowest_s": 8.0, "turned_away": 0.1},
+        {"back": 3, "costs": "free", "slowest_s": 9.0, "turned_away": 0.0},
     ]
-    assert [r["slowest_s"] for r in sorted(rows, key=_rank)] == [9.0, 1.0, 5.0]
+    assert [r["slowest_s"] for r in sorted(rows, key=_rank)] == [9.0, 8.0, 7.0, 1.0, 5.0]
+
+
+def test_a_queue_limit_turns_some_away_and_brings_the_fleet_back(tmp_path):
+    """What the remedies are ranked by: the fleet that keeps a short queue is back, and who was refused is counted."""
+    from kvcast.planner.trials import Trials
+    from kvcast.store.simulations import Lab
+    from kvcast.studies.levers import OVERLOAD, changes
+
+    doc = document(plan={"burst_size": 12.0, "burst_s": 120.0, "recover_within_s": 120.0}, engine=NARROW)
+    calm = api.windowed(scenario_from_doc(doc))
+    (short,) = [one for one in changes(OVERLOAD, calm) if one.sets == ("engine.max_num_queued_reqs=64",)]
+    short = replace(short.scenario, engine=replace(short.scenario.engine, max_num_queued_reqs=25))
+    with Trials(Lab(tmp_path), [0], 0.95) as trials:
+        waits = trials.after_shock(with_burst(calm), 0)
+        refuses = [trials.after_shock(with_burst(short), 0, to_the_end) for to_the_end in (False, True)]
+    assert waits == (None, 0.0)
+    assert all(one.back_s is not None and 0.05 < one.turned_away < 0.8 for one in refuses)
+    assert refuses[0].turned_away > refuses[1].turned_away  # more arrivals are counted to the end, none refused
+
+
+def test_resilience_asks_for_something_and_says_what_it_does_not_use(tmp_path):
+    scenario = scenario_from_doc({**document(), "run": {"horizon_s": 50.0, "duration_s": 500.0}})
+    nothing = dict.fromkeys(("sweep", "collapse", "shocks", "remedies"), False)
+    with pytest.raises(InputError, match="nothing is asked"):
+        resilience(scenario, tmp_path, **nothing)
+    assert not_used(scenario) == ["run.duration_s = 500", "run.horizon_s = 50"]
+    assert following(scenario, [1.0]).run.horizon_s is None  # which would cut the sweep
 
 
 def test_the_toy_worlds_upper_branch_is_the_theorys():

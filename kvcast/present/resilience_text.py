@@ -23,7 +23,9 @@ def as_text(made: dict[str, Any]) -> str:
 
 def heading(made: dict[str, Any]) -> str:
     n = made["replicas"]
-    return f"{made['name'] or 'scenario'}: {n} {'replica' if n == 1 else 'replicas'}, seeds {_list(made['seeds'])}"
+    head = f"{made['name'] or 'scenario'}: {n} {'replica' if n == 1 else 'replicas'}, seeds {_list(made['seeds'])}"
+    left = f"not used, every question has a window of its own: {_list(made['not_used'])}" if made["not_used"] else ""
+    return f"{head}\n{left}" if left else head
 
 
 def regime(made: dict[str, Any]) -> str:
@@ -109,6 +111,7 @@ def remedies(made: dict[str, Any]) -> str:
             row["change"],
             "cannot run" if row["back_s"] is None else f"{row['back']} of {len(row['back_s'])}",
             text.UNKNOWN if row["slowest_s"] is None else text.seconds(row["slowest_s"]),
+            text.percent(row["turned_away"]),
             row["costs"],
         ]
         for row in found["rows"]
@@ -117,7 +120,7 @@ def remedies(made: dict[str, Any]) -> str:
         f"what brings it back after {text.seconds(made['burst']['lasts_s'])} at {made['burst']['size']:g} times a load"
         f" of {found['level']:.2f} times its own, from which it does not come back:"
     )
-    return text.wrapped(head) + "\n" + text.table(["change", "seeds", "slowest", "costs"], cells)
+    return text.wrapped(head) + "\n" + text.table(["change", "seeds", "slowest", "turned away", "costs"], cells)
 
 
 def as_html(made: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from simpy.core import StopSimulation
 
-from sim.fleet.hopeless import Hopeless
+from sim.fleet.hopeless import REFUSED, Hopeless
 from sim.fleet.replica import Replica
 from sim.log import RequestLog
 from sim.measure.shocks import JUDGED_S, MINUTE_S, span_s
@@ -35,6 +35,7 @@ class Back(Hopeless):
         super().__init__(workload, scenario.slo, scenario.run)
         self.every = max(100, 2 * len(workload) // LOOKS)
         self.back_s: float | None = None
+        self.turned_away = 0
         self._since_s = span_s(scenario.shock[0], scenario.run.warmup_s or 0.0)[1]
 
     def look(self, now_s: float, log: RequestLog, replicas: Sequence[Replica]) -> None:
@@ -47,10 +48,10 @@ class Back(Hopeless):
         mine = self._counted & (arrival_s >= begun_s) & (arrival_s < begun_s + JUDGED_S)
         good = mine & ~np.isnan(self._finish_s) & ~self._missed["any"]
         if all((good & of).sum() >= target * (mine & of).sum() for _, target, of in self._groups):
-            self.stopped_s, self.back_s = now_s, begun_s - self._since_s
-            raise StopSimulation(None)
-        if self._over(now_s, arrival_s):
-            self.stopped_s = now_s
+            self.back_s = begun_s - self._since_s
+        if self.back_s is not None or self._over(now_s, arrival_s):
+            self.stopped_s, self.arrived = now_s, int(self._counted.sum())
+            self.turned_away = int(REFUSED[np.frombuffer(log.status, np.int8)[self._counted]].sum())
             raise StopSimulation(None)
 
     def _over(self, now_s: float, arrival_s: np.ndarray) -> bool:
@@ -62,5 +63,11 @@ class Back(Hopeless):
         return any((late & of).sum() > (1 - target) * SURGE * (came & of).sum() > 0 for _, target, of in self._groups)
 
     def as_document(self) -> dict[str, Any]:
-        """back_s: seconds after the shock from which the target is attained; None: not within the window."""
-        return {"stopped_s": self.stopped_s, "back_s": self.back_s}
+        """back_s: seconds after the shock from which the target is attained; None: not within the window.
+        turned_away: of those that arrived, refused or given up by their clients."""
+        return {
+            "stopped_s": self.stopped_s,
+            "back_s": self.back_s,
+            "arrived": self.arrived,
+            "turned_away": self.turned_away,
+        }
