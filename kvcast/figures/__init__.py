@@ -36,6 +36,7 @@ from kvcast.figures.latency import latency_cdf
 from kvcast.figures.plan_candidates import candidates
 from kvcast.figures.plan_growth import binding, growth
 from kvcast.figures.replicas import replica_load
+from kvcast.figures.resilience import branches
 from kvcast.figures.style import marked
 from kvcast.figures.timeline import PHASES, by_replica, in_system, lives, lives_of, queue, request_life, window_of
 from kvcast.figures.workload import arrivals, prompt_layers
@@ -44,6 +45,7 @@ __all__ = [
     "PHASES",
     "arrivals",
     "binding",
+    "branches",
     "by_replica",
     "candidates",
     "coverage",

@@ -62,20 +62,27 @@ def sweep(made: dict[str, Any]) -> str:
         ]
         for row in rows
     ]
+    table = text.table(["load", "way", "attainment", "hit rate", "waiting"], cells, left=2)
+    return text.wrapped(f"load up and down, ten minutes each: {states(rows)}") + f"\n{table}"
+
+
+def states(rows: Sequence[dict[str, Any]]) -> str:
+    """Whether what the fleet attains depends on where its load came from. rows: the document's "sweep"."""
     levels = sorted(apart(rows))
-    found = (
+    return (
         f"at {_list([f'{level:g}' for level in levels])} times the load what it attains depends on where it came from:"
         " a second state, or a queue that is still draining"
         if levels
         else "one state at every load: it attains the same on the way up and down"
     )
-    table = text.table(["load", "way", "attainment", "hit rate", "waiting"], cells, left=2)
-    return text.wrapped(f"load up and down, ten minutes each: {found}") + f"\n{table}"
 
 
 def collapse(made: dict[str, Any]) -> str:
-    if made["collapse"] is None:
-        return ""
+    return "" if made["collapse"] is None else text.wrapped("by itself: " + "; ".join(collapses(made)))
+
+
+def collapses(made: dict[str, Any]) -> list[str]:
+    """Of each load, how many runs collapse without a shock, and the mean time to it."""
     lines = []
     for row in made["collapse"]:
         told = f"at {row['level']:g} times the load {row['collapsed']} of {row['runs']} runs collapse"
@@ -86,27 +93,24 @@ def collapse(made: dict[str, Any]) -> str:
         else:
             told += f"{within}: a mean time above {text.minutes(row['mean_low_s'])}, at 97.5 % confidence"
         lines.append(told)
-    return text.wrapped("by itself: " + "; ".join(lines))
+    return lines
 
 
-def shocks(made: dict[str, Any]) -> str:
-    if made["shocks"] is None:
-        return ""
-    cells = [
+SHOCK_COLUMNS = ("shock", "lasts", "seeds", "after")
+REMEDY_COLUMNS = ("change", "seeds", "slowest", "turned away", "costs")
+
+
+def shock_rows(made: dict[str, Any]) -> list[list[str]]:
+    """A row a shock, under SHOCK_COLUMNS: how many seeds are back, and after how long by seed."""
+    return [
         [_named(row), text.seconds(row["lasts_s"]), f"{_back(row['back_s'])} of {len(row['back_s'])}", _times(row)]
         for row in made["shocks"]
     ]
-    within = text.seconds(made["within_s"])
-    return f"back at the target within {within}:\n" + text.table(["shock", "lasts", "seeds", "after"], cells)
 
 
-def remedies(made: dict[str, Any]) -> str:
-    found = made["remedies"]
-    if found is None:
-        return ""
-    if found["level"] is None:
-        return "remedies: none needed, it comes back from twice its load too"
-    cells = [
+def remedy_rows(found: dict[str, Any]) -> list[list[str]]:
+    """A row a change, under REMEDY_COLUMNS, the best first. found: the document's "remedies"."""
+    return [
         [
             row["change"],
             "cannot run" if row["back_s"] is None else f"{row['back']} of {len(row['back_s'])}",
@@ -116,11 +120,30 @@ def remedies(made: dict[str, Any]) -> str:
         ]
         for row in found["rows"]
     ]
-    head = (
+
+
+def shocks(made: dict[str, Any]) -> str:
+    if made["shocks"] is None:
+        return ""
+    within = text.seconds(made["within_s"])
+    return f"back at the target within {within}:\n" + text.table(list(SHOCK_COLUMNS), shock_rows(made))
+
+
+def remedies(made: dict[str, Any]) -> str:
+    found = made["remedies"]
+    if found is None:
+        return ""
+    if found["level"] is None:
+        return "remedies: none needed, it comes back from twice its load too"
+    return text.wrapped(f"{from_where(made)}:") + "\n" + text.table(list(REMEDY_COLUMNS), remedy_rows(found))
+
+
+def from_where(made: dict[str, Any]) -> str:
+    """The load and the burst that remedies are tried at."""
+    return (
         f"what brings it back after {text.seconds(made['burst']['lasts_s'])} at {made['burst']['size']:g} times a load"
-        f" of {found['level']:.2f} times its own, from which it does not come back:"
+        f" of {made['remedies']['level']:.2f} times its own, from which it does not come back"
     )
-    return text.wrapped(head) + "\n" + text.table(["change", "seeds", "slowest", "turned away", "costs"], cells)
 
 
 def as_html(made: dict[str, Any]) -> str:
