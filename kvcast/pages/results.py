@@ -156,7 +156,7 @@ def _drawn(name: str, _run: Run) -> dict[str, Any]:
     return {
         "ttft": figures.latency_cdf(s, drawn, "ttft"),
         "tpot": figures.latency_cdf(s, drawn, "tpot"),
-        **{term: figures.unjudged(one, s["window"]["start_s"]) for term, one in over_time.items()},
+        **{term: figures.marked(one, s) for term, one in over_time.items()},
         "replica_load": figures.replica_load(s, _run.tables["requests"]),
     }
 
