@@ -100,7 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # a path that is not text, a terminal without the character
     refuse_dead_pipes()
     _warn_if_kernels_is_shadowed()
-    sys.path.append(os.getcwd())  # where a user's own policy, module:Class, may lie
+    with contextlib.suppress(FileNotFoundError):  # a folder that somebody has deleted
+        sys.path.append(os.getcwd())  # where a user's own policy, module:Class, may lie
     stopped: list[int] = []
     try:
         with _raising_at_signals(stopped):
@@ -111,6 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_stdout()
         return 0
     except OSError as error:
+        if not os.path.exists("."):
+            return _failed("the current folder has been deleted, expected one that is there")
         if error.filename is None:
             _drop_stdout()
         return _failed(

@@ -514,7 +514,7 @@ def _other(path: Path) -> None:
     path.write_text('{"format": 2, "files": {"summary.json": [-1, null]}, "a": [1, {"b": null}]}')
 
 
-DAMAGE = {
+DAMAGE: dict[str, Callable[[Path], Any]] = {
     "half": _half,
     "zeros": _zeros,
     "gone": Path.unlink,
@@ -545,7 +545,7 @@ def of_folders(world: Path, rng: random.Random) -> Iterator[Case]:
                 yield Case("folders", rng.choice(commands), _damages(path, damage), f"{path}: {how}")
 
 
-def _damages(path: Path, damage: Callable[[Path], object]) -> Callable[[Path], object]:
+def _damages(path: Path, damage: Callable[[Path], Any]) -> Callable[[Path], object]:
     return lambda folder: damage(folder / path)
 
 

@@ -127,7 +127,8 @@ def attack(name: str, kills: int, rng: random.Random) -> tuple[int, list[str]]:
             place.mkdir()
             (place / "S.toml").write_text(SCENARIO)
         took_s = to_the_end(argv, calm)
-        expected, kept = listing(calm / "out"), {}
+        expected = listing(calm / "out")
+        kept: dict[str, bytes] = {}
         while hits < kills:
             if killed(argv, rough, rng.uniform(0, took_s)):
                 hits += 1

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from kvcast import system, text
+from kvcast.__main__ import main as started
 from kvcast.cli import main
 from kvcast.scenario.checks import check
 from kvcast.studies import compare
@@ -217,3 +218,30 @@ def test_limits_hold_in_the_harness(world: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_AS)
     hostile.attack(case, world)
     assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+@pytest.mark.parametrize("argv", [["--version"], ["profile", "list"], ["run", "S.toml"], ["run", "/nowhere.toml"]])
+def test_a_deleted_folder(argv: list[str], tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    command = f"rmdir ../gone; exec {sys.executable} -m kvcast {' '.join(argv)}"
+    done = subprocess.run(
+        ["sh", "-c", command],
+        cwd=tmp_path / "gone",
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    if argv[0] == "run":
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done
+    else:
+        assert (done.returncode, done.stderr) == (0, ""), done
+
+
+def test_ctrl_c_while_modules_are_loaded(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "kvcast.cli")
+    monkeypatch.setattr(sys, "meta_path", [type("Stopping", (), {"find_spec": stop})()])
+    assert started() == 130
+    assert capsys.readouterr().err == "kvcast: stopped\n"
