@@ -574,5 +574,13 @@ def of_lines(rng: random.Random) -> Iterator[Case]:
         ["run\udce9"],
     ):
         yield Case("lines", argv, codes=wrong)
+    for argv in (
+        ["run", "S.toml", "--no-baseline", "--no-model-error", "--out", "r"],
+        ["run", "S.toml", "--no-baseline", "--set", "cache.tiers=", "--set", "shock=", "--save-cache", "w.npz"],
+        ["report", "run", "--html", "x.html"],
+        ["timeline", "run", "--window", "0,3", "--most", "60", "--trace", "t.json"],
+        ["workload", "convert", "T.jsonl", "--out", "o.jsonl"],
+    ):
+        yield Case("lines", argv, codes=wrong, how="a disk that is full", file_bytes=1000)
     for command in COMMANDS:
         yield Case("lines", [command, "--help"], codes=frozenset({0}))
