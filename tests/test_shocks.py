@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import bench_recovering_plans
+from benchmarks import bench_resilience as toy
 from kvcast import api, text
 from kvcast.config import scenario_from_doc
 from kvcast.planner import plan
@@ -425,17 +426,47 @@ def test_resilience_asks_for_something_and_says_what_it_does_not_use(tmp_path):
     assert following(scenario, [1.0]).run.horizon_s is None  # which would cut the sweep
 
 
-def test_the_toy_worlds_upper_branch_is_the_theorys():
+def test_a_days_bursts_leave_time_to_come_back():
+    for seed in range(20):
+        found = bench_recovering_plans.bursts(seed, 86_400.0)
+        assert len(found) == 12
+        for i, one in enumerate(found):
+            assert 7200 * i <= one.at_s <= one.at_s + one.duration_s + 1800 + 600 <= 7200 * (i + 1)
+            assert 1.2 <= one.size <= 2.0
+            assert 300 <= one.duration_s <= 600
+    assert bench_recovering_plans.bursts(0, 7200.0) != bench_recovering_plans.bursts(1, 7200.0)
+
+
+def test_the_toy_world_has_the_theorys_two_branches():
     """benchmarks/bench_resilience.py has the whole of it: folds, and the bursts that are survived."""
-    spec = importlib.util.spec_from_file_location("toy", "benchmarks/bench_resilience.py")
-    toy = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
-    spec.loader.exec_module(toy)  # type: ignore[union-attr]
-    wait_s, hit = toy.measured(toy.toy(8.0, 1500.0))
-    expected_s, expected_hit = toy.theory(8.0)
-    assert wait_s == pytest.approx(expected_s, rel=0.12)
-    assert hit == pytest.approx(expected_hit, abs=0.01)
-    assert toy.theory(14.12) is not None
-    assert toy.theory(14.14) is None
+    big, small = toy.Toy(8), toy.Toy(2)
+    for load in (8.0, 13.0):
+        wait_s, hit = toy.upper(big.scenario(load, 900.0))
+        expected_s, expected_hit = big.theory(load)
+        assert hit == pytest.approx(expected_hit, abs=0.008)
+        assert wait_s == pytest.approx(expected_s, rel=0.1)
+    served, grows, hit = toy.lower(small, 12.0, seed=0)
+    assert served == pytest.approx(toy.COLD, rel=0.001)
+    assert grows == pytest.approx(toy.growth_per_s(12.0), rel=0.05)
+    assert hit == 0
+
+
+def test_the_toy_worlds_theory():
+    for scale, fold in ((1, 14.13), (16, 14.77), (10**9, 15.01)):  # without noise X s(h(X, 0)) = 1
+        assert toy.Toy(scale).fold() == pytest.approx(fold, abs=0.01)
+    assert [toy.between_s(load) for load in (8, 10, 12, 13, 14)] == pytest.approx([25.9, 15.1, 7.8, 4.8, 2.3], abs=0.05)
+    assert toy.between_s(6.26) == pytest.approx(toy.SESSIONS / 6.26, rel=0.01)  # nothing hits beyond C / X
+    assert toy.growth_per_s(6.2) == pytest.approx(0, abs=1e-6)
+
+
+def test_the_toy_world_has_one_branch_where_nothing_is_cached_or_everything():
+    """A burst of three times the load for two minutes, and the wait half an hour later."""
+    for load, room, cached in ((4.0, 1.0, False), (20.0, 100.0, True)):
+        scenario = toy.Toy().scenario(load, 2400.0, room=room, cached=cached)
+        peak_s, last_s = toy.peak_and_last_s(toy.with_burst(scenario, 120.0, 3.0))
+        assert peak_s > 10
+        assert last_s == pytest.approx(toy.peak_and_last_s(scenario)[1], rel=0.3)
+        assert last_s < 1
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,9 @@ def run(args: argparse.Namespace) -> int:
     text.clear_clock()
     shown = request_lives.from_document(found)
     if args.trace:
-        args.trace.write_text(json.dumps(request_lives.chrome_trace(shown, found["shocks"])) + "\n", encoding="utf-8")
+        from kvcast.system import replace_file
+
+        replace_file(args.trace, (json.dumps(request_lives.chrome_trace(shown, found["shocks"])) + "\n").encode())
     print(text.to_json(found) if args.json else as_text(found, shown))
     return 0
 

@@ -16,7 +16,6 @@ is there needs no second run: after a kill, or with a larger grid, the same comm
 from __future__ import annotations
 
 import json
-import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,9 +26,10 @@ import numpy as np
 
 from kvcast import text
 from kvcast.store import parquet, workload_folder
-from kvcast.store.simulations import Lab, OnDone, Task, replace_file
+from kvcast.store.simulations import Lab, OnDone, Task
 from kvcast.studies import compare, intervals
 from kvcast.studies.compare import Refused, Result, Variant
+from kvcast.system import replace_file, replacing
 from sim.fleet.router import name_of as router_name_of
 from sim.kvcache.policies import name_of
 from sim.scenario import Scenario
@@ -193,9 +193,8 @@ def _column(values: list[Any]) -> np.ndarray:
 
 
 def _replace_parquet(path: Path, columns: Mapping[str, np.ndarray]) -> None:
-    partial = path.with_suffix(f".{os.getpid()}.new")
-    parquet.write(partial, columns)
-    os.replace(partial, path)
+    with replacing(path) as partial:
+        parquet.write(partial, columns)
 
 
 def watched() -> OnDone:
