@@ -330,7 +330,7 @@ def test_logs_without_times_and_folders_without_logs(tmp_path: Path) -> None:
     assert np.isnan(workload.arrival_s).all()
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "x.jsonl").touch()
-    with pytest.raises(InputError, match="a folder without session files"):
+    with pytest.raises(InputError, match="none of which is a session of a trace"):
         read(tmp_path / "empty")
     with pytest.raises(InputError, match=r"no session logs \(\*.jsonl\), expected at least one"):
         read(tmp_path / "empty", format="codex")

@@ -18,7 +18,7 @@ from typing import Any
 from calibrate.memory import kv_capacity
 from calibrate.model_spec import ModelSpec
 from calibrate.models import resolve_model
-from calibrate.precision import of_checkpoint
+from calibrate.quantization import of_checkpoint
 from calibrate.profile import DeviceProfile
 from kvcast.validation import Outcome, required
 

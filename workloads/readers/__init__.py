@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from workloads.columns import Workload
 from workloads.errors import InputError
 from workloads.readers import (
+    agent_summary,
     aiperf,
     aiperf_inputs,
     azure,
@@ -28,6 +29,7 @@ from workloads.readers import (
     burstgpt,
     claude_code,
     codex,
+    dynamo,
     guidellm,
     inference_perf,
     langfuse,
@@ -63,6 +65,8 @@ class Format(Protocol):
 FORMATS: dict[str, Format] = {
     "mooncake": mooncake,
     "bailian": bailian,
+    "dynamo": dynamo,
+    "agent-summary": agent_summary,
     "servegen": servegen,
     "weka": weka,
     "tracelab": tracelab,
