@@ -92,6 +92,12 @@ def test_what_vllm_measured(tmp_path: Path) -> None:
     assert (found.failed, found.summary["p99_ttft_ms"], "request_rate" in found.summary) == (1, 60.0, False)
 
 
+def test_lists_alone_are_enough(tmp_path: Path) -> None:
+    workload = read(saved(tmp_path / "r.json", {name: DETAILS[name] for name in ("input_lens", "output_lens")}))
+    assert workload.prompt_tokens.tolist() == [100, 200]
+    assert "skipped 1 (zero output: 1)" in workload.notes[1]
+
+
 def test_what_newer_results_hold(tmp_path: Path) -> None:
     """vLLM's own latencies, SGLang's cached tokens, and a limit that makes the times of sending the server's."""
     newer = {"latencies": [0.5, 0.75, 0.0], "max_concurrency": 2}

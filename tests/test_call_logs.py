@@ -54,7 +54,7 @@ CACHED = {"usage_object": {"prompt_tokens_details": {"cached_tokens": 512}}}
 SPENT = (
     spend(2, metadata=CACHED),
     spend(1.147785, model_group="small", completionStartTime="2026-06-23T06:05:02.397785+00:00"),
-    spend(3, status="failure", completion_tokens=0),
+    spend(3, status="", metadata={"status": "failure"}),
     spend(3, call_type="aembedding", completion_tokens=0),
     spend(3, cache_hit="True"),
     spend(3, completion_tokens=0),

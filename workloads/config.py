@@ -197,6 +197,15 @@ class WorkloadConfig:
         "Weka: sessions of one model share their tool and system tokens; agent logs: what the provider's cache served"
         " to first calls",
     )
+    block_tokens: int | None = key(
+        None, "traces of block ids: tokens that an id stands for; default: the format's own (512, or 16)", COUNT
+    )
+    turns: str | None = key(
+        None,
+        "Mooncake sessions: a row's input is the whole prompt, or (delta) what is new in the turn; default: as the rows"
+        " say, or asked for where they can mean either",
+        choices=("whole", "delta"),
+    )
     surge: tuple[Surge, ...] = key((), "made from [[shock]] tables of load: set those instead")
     tokenizer: str | None = key(
         None, "conversations: a local tokenizer.json that counts their tokens; default: chars_per_token"

@@ -19,13 +19,16 @@ import numpy as np
 from workloads.columns import Workload
 from workloads.errors import InputError
 
+STATED_WHOLE = "message_array_with_responses"  #: `context_mode` of rows whose input is the whole prompt
+
 
 def to_mooncake(workload: Workload, path: str | Path, block_tokens: int = 512) -> tuple[str, ...]:
     """Write `path` (first under a temporary name); returns what was written and one line for each thing that was lost.
 
     Ids cover ceil(prompt / block_tokens) blocks. A request that is released by another one is written with `session_id`
-    and `delay` (ms) and follows its session's row before it; others have a `timestamp` (whole ms). Raises InputError
-    when a request is released by another session: rows cannot say that.
+    and `delay` (ms) and follows its session's row before it (`context_mode` says that its input is the whole prompt);
+    others have a `timestamp` (whole ms). Raises InputError when a request is released by another session: rows cannot
+    say that.
     """
     path = Path(path)
     if path.exists() and not path.is_file():  # replacing a device or a pipe would remove it
@@ -68,7 +71,7 @@ def _row_before(workload: Workload) -> np.ndarray:
 def _rows(workload: Workload, block_tokens: int, follows: np.ndarray) -> Iterator[dict[str, Any]]:
     ids, session, delay_s = _BlockIds(workload, block_tokens), workload.column("session_id"), workload.column("delay_s")
     for r in range(len(workload)):
-        row: dict[str, Any] = {"session_id": str(session[r])} if follows.any() else {}
+        row: dict[str, Any] = {"session_id": str(session[r]), "context_mode": STATED_WHOLE} if follows.any() else {}
         if follows[r]:
             row["delay"] = _milliseconds(delay_s[r])
         elif not np.isnan(workload.arrival_s[r]):

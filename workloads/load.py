@@ -179,6 +179,11 @@ def _options(config: WorkloadConfig, format: str, seed: int, base_dir: str | Pat
     for key, instead in (
         ("folder", "none: only ServeGen archives have folders of clients"),
         ("columns", f"none: the format {format} knows its columns; format = 'table' reads any"),
+        (
+            "block_tokens",
+            "none: only a trace whose rows have block ids of one size takes it (mooncake, bailian, table)",
+        ),
+        ("turns", "none: only Mooncake rows are written both ways"),
         ("timestamp_unit", f"none: the format {format} has times of one unit only"),
         ("share_tools", "a weka trace or the logs of an agent with it, not the format " + format),
         *((name, f"conversations with text, not the format {format}") for name in OF_TEXT),
@@ -191,6 +196,8 @@ def _options(config: WorkloadConfig, format: str, seed: int, base_dir: str | Pat
         "timestamp_unit": config.timestamp_unit or "",
         "rate": config.rate,
         "folder": config.folder,
+        "block_tokens": config.block_tokens,
+        "turns": config.turns,
         "start_s": config.start_s,
         "end_s": config.end_s,
         "seed": seed,

@@ -33,6 +33,17 @@ def trace_options(parser: argparse.ArgumentParser) -> None:
         help="which column of the trace is what, as [workload.columns]: time=startTime,input=usage.prompt_tokens,...",
     )
     parser.add_argument(
+        "--block-tokens",
+        metavar="TOKENS",
+        type=block_size,
+        help="tokens that one of the trace's block ids stands for (default: the format's own)",
+    )
+    parser.add_argument(
+        "--turns",
+        choices=("whole", "delta"),
+        help="whether a row of a session holds the whole prompt or what is new in the turn (default: as the rows say)",
+    )
+    parser.add_argument(
         "--tokenizer",
         metavar="FILE",
         help="the tokenizer.json that counts the tokens of conversations (default: estimated from their characters)",
@@ -62,6 +73,8 @@ def of_trace(path: str, args: argparse.Namespace) -> WorkloadConfig:
         timestamp_unit=args.timestamp_unit,
         tokenizer=args.tokenizer,
         columns=toml.read(Columns, named, "--columns", "workload", "columns") if named else None,
+        block_tokens=args.block_tokens,
+        turns=args.turns,
     )
 
 
@@ -69,11 +82,14 @@ def no_trace_options(path: str, args: argparse.Namespace) -> None:
     """Refuse those flags with what is no trace: a scenario has its own keys, a mix none."""
     from workloads.errors import InputError
 
+    named = args.columns and ",".join(f"{key}={name}" for key, name in args.columns.items())
     for flag, value in (
         ("--format", args.format),
         ("--timestamp-unit", args.timestamp_unit),
+        ("--columns", named),
+        ("--block-tokens", args.block_tokens),
+        ("--turns", args.turns),
         ("--tokenizer", args.tokenizer),
-        ("--columns", args.columns and ",".join(f"{key}={name}" for key, name in args.columns.items())),
     ):
         if value:
             raise InputError(f"{flag} {value}: expected a trace file with it, but {path} is none")

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from workloads.columns import Workload
 from workloads.errors import InputError
 from workloads.readers import (
+    agent_summary,
     aiperf,
     aiperf_inputs,
     azure,
@@ -28,6 +29,7 @@ from workloads.readers import (
     burstgpt,
     claude_code,
     codex,
+    dynamo,
     guidellm,
     inference_perf,
     langfuse,
@@ -63,7 +65,11 @@ class Format(Protocol):
 FORMATS: dict[str, Format] = {
     "mooncake": mooncake,
     "bailian": bailian,
+    "dynamo": dynamo,
+    "agent-summary": agent_summary,
     "servegen": servegen,
+    "claude-code": claude_code,
+    "codex": codex,
     "weka": weka,
     "tracelab": tracelab,
     "azure": azure,
@@ -82,8 +88,6 @@ FORMATS: dict[str, Format] = {
     "litellm": litellm,
     "langfuse": langfuse,
     "otel": otel,
-    "claude-code": claude_code,
-    "codex": codex,
     "sharegpt": sharegpt,
     "messages": messages,
     "openai-batch": openai_batch,

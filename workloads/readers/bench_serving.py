@@ -41,9 +41,10 @@ def _is_sglang(names: set[str]) -> bool:
 
 def _recognised(sglang: bool) -> Callable[[Head], str | None]:
     def recognised(head: Head) -> str | None:
-        if not set(RUN) <= head.keys or _is_sglang(head.keys) != sglang:
+        if _is_sglang(head.keys) != sglang:
             return None
-        return f"its object has {', '.join((*RUN, *(['total_throughput'] if sglang else [])))}"
+        found = next((names for names in (RUN, LISTS[:2]) if set(names) <= head.keys), None)
+        return found and f"its object has {', '.join((*found, *(['total_throughput'] if sglang else [])))}"
 
     return recognised
 

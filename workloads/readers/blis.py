@@ -121,7 +121,7 @@ def _paths(walk: Walk, workload: Workload, grows: bool) -> tuple[list[list[tuple
     lengths = walk.rows.integers("prefix_length", [length for _, length, _ in walk.column("more")], low=0)
     for i, (group, length, session) in enumerate(zip(groups, lengths, walk.column("session"), strict=True)):
         prefix = int(length) if group else 0
-        path: list[tuple[Hashable, int, int]] = [(("group", group), 0, prefix)] if prefix else []
+        path: list[tuple[Hashable, int, int]] = [(("group", str(group)), 0, prefix)] if prefix else []
         if grows and session:
             own = said.get(session, 0) + int(prompt[i]) - prefix
             said[session] = own + int(workload.output_tokens[i])

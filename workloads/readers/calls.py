@@ -195,7 +195,7 @@ class CallLog:
         rows, field, times = walk.rows, self.names.time, walk.column("time")
         if not walk.has_times:
             return rows.no_times(len(times))
-        if not (self.unit or rows.timestamp_unit) and not math.isnan(number(times[0])):
+        if not (self.unit or rows.timestamp_unit) and not math.isnan(as_float(number(times[0]))):
             rows.fail(field, times[0], "a date with a time, or timestamp_unit = s, ms, us or ns", rows.number[0])
         arrival_s = rows.clock(field, times, PER_SECOND[self.unit or "s"], why=self.why, sure=self.timing is not None)
         note_ties(arrival_s, rows)
@@ -227,7 +227,7 @@ def _server_notes(walk: Walk, prompt: np.ndarray) -> list[str]:
         )
     if (cached > 0).any():
         known = ~np.isnan(cached)
-        served, of = int(cached[known].sum()), int(np.where(both, counted, prompt)[known].sum())
+        served, of = int(cached[known].sum()), int(np.where(both & (counted > 0), counted, prompt)[known].sum())
         notes.append(
             f"the provider served {served:,} of {of:,} prompt tokens ({served / of:.1%}) from its cache; which text"
             " they were is not recorded, so none of it is shared here"
@@ -278,7 +278,7 @@ def entries(rows: Rows, *names: str) -> Iterator[Record]:
 
 def scaled(value: Any, per_second: float) -> Any:
     """Seconds of a value in other units; a value that is no number stays, for an error line."""
-    return value if value is None or math.isnan(number(value)) else as_float(number(value)) / per_second
+    return value if value is None or math.isnan(seconds := as_float(number(value))) else seconds / per_second
 
 
 def between(start: Any, end: Any, per_second: float = 1) -> float | None:

@@ -70,7 +70,7 @@ def _requests(rows: Rows) -> Iterator[Record]:
             if not lacks:
                 _whole(rows, benchmark, name, len(requests))
             found += [r | {"benchmark": name, "skipped": lacks} if type(r) is dict else r for r in requests]
-    if waiting := [name for name in names if name.split()[0] in CLOSED]:
+    if waiting := [name for name in names if name.split(" ")[0] in CLOSED]:
         rows.note(
             f"{', '.join(map(short, waiting))}: a request waited until one before it had ended, so its times are"
             " those of the measured server; loop = 'concurrency' asks the same of another"

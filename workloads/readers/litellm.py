@@ -44,7 +44,7 @@ def _records(rows: Rows) -> Iterator[Record]:
 
 
 def _call(record: Record) -> Call | str:
-    if str(record.get("status") or "").lower() in ("failure", "failed", "error"):
+    if str(first(record, "status", "metadata.status") or "").lower() in ("failure", "failed", "error"):
         return FAILED
     if NO_GENERATION.search(str(record.get("call_type") or "")):
         return "its call_type is no generation"

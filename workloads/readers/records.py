@@ -226,7 +226,7 @@ def _parquet(path: Path, contents: Contents, needed: Collection[str], seen: Seen
     import pyarrow.parquet as pq
 
     try:
-        table = pq.ParquetFile(parquet_source(path, contents.packed, seen))
+        table = pq.ParquetFile(parquet_source(path, contents.packed, seen), pre_buffer=False)
         names = table.schema_arrow.names
         for name in needed:
             if name not in names:
