@@ -33,11 +33,6 @@ def trace_options(parser: argparse.ArgumentParser) -> None:
         help="which column of the trace is what, as [workload.columns]: time=startTime,input=usage.prompt_tokens,...",
     )
     parser.add_argument(
-        "--tokenizer",
-        metavar="FILE",
-        help="the tokenizer.json that counts the tokens of conversations (default: estimated from their characters)",
-    )
-    parser.add_argument(
         "--block-tokens",
         metavar="TOKENS",
         type=block_size,
@@ -47,6 +42,11 @@ def trace_options(parser: argparse.ArgumentParser) -> None:
         "--turns",
         choices=("whole", "delta"),
         help="whether a row of a session holds the whole prompt or what is new in the turn (default: as the rows say)",
+    )
+    parser.add_argument(
+        "--tokenizer",
+        metavar="FILE",
+        help="the tokenizer.json that counts the tokens of conversations (default: estimated from their characters)",
     )
 
 
@@ -86,10 +86,10 @@ def no_trace_options(path: str, args: argparse.Namespace) -> None:
     for flag, value in (
         ("--format", args.format),
         ("--timestamp-unit", args.timestamp_unit),
-        ("--tokenizer", args.tokenizer),
         ("--columns", named),
         ("--block-tokens", args.block_tokens),
         ("--turns", args.turns),
+        ("--tokenizer", args.tokenizer),
     ):
         if value:
             raise InputError(f"{flag} {value}: expected a trace file with it, but {path} is none")
