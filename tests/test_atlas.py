@@ -503,6 +503,18 @@ def test_tensorrt_llm_is_priced_with_its_own_kernels():
     assert load("h200").header["refused"] == {}
 
 
+def test_experts_slower_than_in_pieces_are_left_out_and_counted():
+    """llama-4-scout at width 1 on an H200: 8 times its bound as measured, 1.3 times at width 4. A piece's price."""
+    h200 = load("h200")
+    assert h200.header["tables"]["trtllm/moe"]["untuned"] == 108
+    assert any("108 shapes left out (slower than in pieces)" in line for line in h200.describe())
+    price, scout = Pricer(h200, "trtllm"), MoeShape("bf16", 5120, 8192, 1, 16)
+    tokens, whole = price.moe(scout)
+    assert whole.error > 0.05, "between other shapes"
+    assert (whole.seconds[tokens >= 64] < 4 * np.maximum(*price.moe_times(scout, tokens))[tokens >= 64]).all()
+    assert "untuned" not in h200.header["tables"]["vllm/moe"]
+
+
 @pytest.mark.parametrize(("name", "dtype"), [("deepseek-v3", "fp8_block"), ("qwen3-235b-a22b", "fp8_block")])
 def test_tensorrt_llm_prices_mixtures_and_latent_attention(name, dtype):
     ops = operators("h200", resolve_model(name), dtype, "bf16", Layout(8), "trtllm")
