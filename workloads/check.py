@@ -18,6 +18,7 @@ from workloads.limits import check_values
 TRACE_ONLY = (
     "format",
     "timestamp_unit",
+    "columns",
     "folder",
     "end_s",
     "sample",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workloads.limits import COUNT, FASTEST, FROM_SECOND_0, RATE, SECONDS, SHARE, from_0, key
+from workloads.limits import COUNT, FASTEST, FROM_SECOND_0, MAX_BLOCK_SIZE, RATE, SECONDS, SHARE, from_0, from_1, key
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,21 @@ class Surge:
 
 
 @dataclass(frozen=True)
+class Columns:
+    """Which field of a trace's rows is what. Dotted paths lead into nested objects (`usage.prompt_tokens`, `a.0.b`)."""
+
+    time: str | None = key(None, "when a request arrived: a number (see timestamp_unit), or a date and time")
+    input: str | None = key(None, "tokens of the whole prompt")
+    output: str | None = key(None, "tokens of the answer")
+    session: str | None = key(None, "what the requests of one conversation have in common")
+    class_: str | None = key(None, "requests of one value are a class")
+    tenant: str | None = key(None, "requests of one value are a tenant's")
+    prefix_ids: str | None = key(None, "a list of ids of the blocks the prompt begins with, each of the whole prefix")
+    block_tokens: int | None = key(None, "tokens that one of the prefix_ids names", from_1(MAX_BLOCK_SIZE))
+    rows: str | None = key(None, "the list of rows, in a file that is one JSON object")
+
+
+@dataclass(frozen=True)
 class WorkloadConfig:
     preset: str | None = key(None, "a bundled mix (workloads/presets)")
     trace: str | None = key(None, "a trace file; ${KVCAST_DATA} is expanded")
@@ -98,6 +113,7 @@ class WorkloadConfig:
         "traces: unit of the file's times; default: the format's own, which every reading states",
         choices=("s", "ms", "us", "ns"),
     )
+    columns: Columns | None = key(None, "[workload.columns]: which field of a trace's rows is what")
     class_: tuple[MixClass, ...] = key((), "[[workload.class]] tables")
     folder: str | None = key(None, "ServeGen archives: the folder of clients to take, where there are several")
     rate: float | None = key(

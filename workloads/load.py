@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,8 @@ def trace_path(text: str, base_dir: str | Path) -> Path:
 def _check(config: WorkloadConfig) -> None:
     """Refuse values that no trace can be shaped by."""
     check_values(config, "[workload]")
+    if config.columns is not None:
+        check_values(config.columns, "[workload.columns]")
     bad = [
         (
             config.end_s is not None and config.end_s <= config.start_s,
@@ -139,7 +141,12 @@ def _check(config: WorkloadConfig) -> None:
 
 def _read(config: WorkloadConfig, path: Path, seed: int) -> Workload:
     """Read the trace; options of one format only are passed to that format."""
-    name, reason = (config.format, "") if config.format is not None else sniff_format(path)
+    if config.format is not None:
+        name, reason = config.format, ""
+    elif config.columns is not None:
+        name, reason = "table", "[workload.columns] says what its columns are"
+    else:
+        name, reason = sniff_format(path)
     options = _options(config, name, seed)
     if name == "weka":
         think = "original" if config.loop == "open" else config.think
@@ -164,13 +171,19 @@ def _options(config: WorkloadConfig, format: str, seed: int) -> dict[str, Any]:
     known = options_of(format) if format in FORMATS else []
     for key, instead in (
         ("folder", "none: only ServeGen archives have folders of clients"),
-        ("block_tokens", "none: only a trace whose rows have block ids of one size takes it (mooncake, bailian)"),
+        (
+            "block_tokens",
+            "none: only a trace of block ids takes it (mooncake, bailian; a mapped table has columns.block_tokens)",
+        ),
         ("turns", "none: only Mooncake rows are written both ways"),
+        ("columns", f"none: the format {format} knows its columns; format = 'table' reads any"),
         ("timestamp_unit", f"none: the format {format} has times of one unit only"),
     ):
         if getattr(config, key) and key not in known:
             raise InputError(f"[workload] {key} = {getattr(config, key)!r}, expected {instead}")
+    named = config.columns
     given = {
+        "columns": {f.name.rstrip("_"): getattr(named, f.name) for f in fields(named)} if named else None,
         "timestamp_unit": config.timestamp_unit or "",
         "rate": config.rate,
         "folder": config.folder,
@@ -191,6 +204,7 @@ def _timed(workload: Workload, config: WorkloadConfig, seed: int) -> Workload:
         return workload
     if config.start_s or config.end_s is not None:
         raise InputError("[workload] start_s, end_s: expected none of them, since the trace has no times")
+    workload = _turns_in_turn(workload)
     heads = np.flatnonzero(workload.column("after") < 0)
     arrival_s = workload.arrival_s.copy()
     if config.rate is not None:
@@ -201,8 +215,28 @@ def _timed(workload: Workload, config: WorkloadConfig, seed: int) -> Workload:
         )
     if config.users is not None:
         arrival_s[heads] = 0.0
-        return replace(workload, arrival_s=arrival_s)
-    return workload
+    return replace(workload, arrival_s=arrival_s)
+
+
+def _turns_in_turn(workload: Workload) -> Workload:
+    """Requests of one session without times follow one another: all at once they would be turns nobody took."""
+    if workload.session_id is None:
+        return workload
+    after, first = workload.column("after").copy(), workload.column("after") < 0
+    order = np.argsort(workload.session_id, kind="stable")
+    same = np.diff(workload.session_id[order]) == 0
+    before = np.full(len(workload), -1, np.int64)
+    before[order[1:][same]] = order[:-1][same]
+    linked = first & (before >= 0)
+    if not linked.any():
+        return workload
+    after[linked] = before[linked]
+    place, turn = np.arange(len(order)), np.zeros(len(workload), np.int32)
+    turn[order] = place - np.maximum.accumulate(np.where(np.append(True, ~same), place, 0))
+    return replace(workload, after=after, delay_s=workload.column("delay_s"), turn=turn).with_notes(
+        f"sessions: {int(linked.sum())} requests follow the answer before them in their session at once, since neither"
+        " times nor delays are known"
+    )
 
 
 def shaped(workload: Workload, config: WorkloadConfig, seed: int) -> Workload:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TextIO
 from workloads.errors import InputError
 from workloads.limits import Limit
 
+MAX_BLANK = 10**6  #: empty lines in a row
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
@@ -118,7 +119,11 @@ def records_of(
     for i, name in enumerate(header):
         if name and name in header[:i]:
             raise InputError(f"{path}, row 1: column {name!r} comes twice, expected every column once")
+    full = 0
     for row, values in lines:
+        if not values and row - full > MAX_BLANK:
+            raise InputError(f"{path}, row {full + 1}: {MAX_BLANK:,} empty lines, expected rows")
+        full = row if values else full
         if values and len(values) != len(header):
             raise InputError(f"{path}, row {row}: {len(values)} fields, expected {len(header)}")
         if values:

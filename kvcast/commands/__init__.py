@@ -37,18 +37,38 @@ def trace_options(parser: argparse.ArgumentParser) -> None:
         choices=("whole", "delta"),
         help="whether a row of a session holds the whole prompt or what is new in the turn (default: as the rows say)",
     )
+    parser.add_argument(
+        "--columns",
+        metavar="KEY=COLUMN,...",
+        type=columns,
+        help="which column of the trace is what, as [workload.columns]: time=startTime,input=usage.prompt_tokens,...",
+    )
+
+
+def columns(text: str) -> dict[str, str]:
+    """The value of --columns."""
+    pairs = dict(part.partition("=")[::2] for part in text.split(","))
+    for name, column in pairs.items():
+        if not name or not column:
+            raise argparse.ArgumentTypeError(f"{text[:60]}: expected KEY=COLUMN, separated by commas")
+    return pairs
 
 
 def of_trace(path: str, args: argparse.Namespace) -> WorkloadConfig:
     """The [workload] section of a trace file and the flags that say how it is read."""
-    from workloads.config import WorkloadConfig
+    from workloads import toml
+    from workloads.config import Columns, WorkloadConfig
 
+    named = dict(args.columns or {})
+    if str(named.get("block_tokens", "")).isdecimal():
+        named["block_tokens"] = int(named["block_tokens"])
     return WorkloadConfig(
         trace=path,
         format=args.format,
         timestamp_unit=args.timestamp_unit,
         block_tokens=args.block_tokens,
         turns=args.turns,
+        columns=toml.read(Columns, named, "--columns", "workload", "columns") if named else None,
     )
 
 
@@ -56,8 +76,14 @@ def no_trace_options(path: str, args: argparse.Namespace) -> None:
     """Refuse those flags with what is no trace: a scenario has its own keys, a mix none."""
     from workloads.errors import InputError
 
-    for flag in ("--format", "--timestamp-unit", "--block-tokens", "--turns"):
-        value = getattr(args, flag[2:].replace("-", "_"))
+    columns = args.columns and ",".join(f"{key}={name}" for key, name in args.columns.items())
+    for flag, value in (
+        ("--format", args.format),
+        ("--timestamp-unit", args.timestamp_unit),
+        ("--block-tokens", args.block_tokens),
+        ("--turns", args.turns),
+        ("--columns", columns),
+    ):
         if value:
             raise InputError(f"{flag} {value}: expected a trace file with it, but {path} is none")
 

@@ -23,6 +23,7 @@ from workloads.readers import (
     bailian,
     burstgpt,
     dynamo,
+    mapped,
     mooncake,
     servegen,
     splitwise,
@@ -32,6 +33,7 @@ from workloads.readers import (
     weka,
 )
 from workloads.readers.head import Head
+from workloads.readers.refusal import refusal
 
 FORMATS = {
     "mooncake": mooncake,
@@ -46,13 +48,16 @@ FORMATS = {
     "vidur": vidur,
     "splitwise": splitwise,
     "token-ids": token_ids,
+    "table": mapped,
 }
 """Format name -> its module; the order is the order in which sniffing asks."""
 
 
 def read(path: str | Path, format: str | None = None, **options: Any) -> Workload:
     """Read a trace. Without `format` it is recognised from the content; the first note says which and why."""
-    if format is None:
+    if format is None and options.get("columns"):
+        format, reason = "table", "columns were named"
+    elif format is None:
         format, reason = sniff(path)
     elif format in FORMATS:
         reason = "it was asked for"
@@ -85,7 +90,7 @@ def sniff(path: str | Path) -> tuple[str, str]:
         reason = module.looks_like(head)
         if reason:
             return name, reason
-    raise InputError(f"{path}: {head.describe()}, which is no known trace format; name one of {_names()}")
+    raise InputError(f"{path}: {refusal(head)}")
 
 
 def _names() -> str:

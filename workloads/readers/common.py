@@ -9,6 +9,7 @@ value is reported as one line naming file, row, field, value and what was expect
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -157,7 +158,8 @@ class Rows:
             return self.wall_clock(field, values, file_rows)
         column = self._numbers(values)
         self._refuse(field, values, ~(np.isfinite(column) & (column >= 0)), "a finite number of at least 0", file_rows)
-        unit, why = units.unit_of(field, values, per_second, self.timestamp_unit, why)
+        own = next(unit for unit, ticks in units.PER_SECOND.items() if ticks == per_second)
+        unit, why = units.unit_of(field, values, column, own, self.timestamp_unit, why)
         per_second = units.PER_SECOND[unit]
         if question := units.question(field, column, unit, why):
             raise InputError(f"{self.path}: {question}")
@@ -180,10 +182,12 @@ class Rows:
                 "[workload] timestamp_unit", self.timestamp_unit, f"none: {field} = {short(values[0])} is a time of day"
             )
         file_rows = self.number if file_rows is None else file_rows
-        times = [units.wall_clock_ns(value) for value in values]
-        for value, time, row in zip(values, times, file_rows, strict=True):
+        times = []
+        for value, row in zip(values, file_rows, strict=True):
+            time = units.wall_clock_ns(value)
             if time is None:
                 self.fail(field, value, "a time like 2023-11-16 18:17:03.9799600", row)
+            times.append(time)
         earliest = min(times, default=0)
         late = next((i for i, time in enumerate(times) if time - earliest > MAX_SECONDS * 10**9), None)
         if late is not None:
@@ -273,6 +277,33 @@ def from_first(
     if start:
         rows.note(f"times count from the earliest request, {start / per_second:.10g} s in the file")
     return elapsed
+
+
+_FAILED = re.compile(r"(fail|error|time.?out|cancel|abort|reject|refus)", re.ASCII | re.IGNORECASE)
+_SUCCESS = ("success", "ok", "succeeded")
+_STATUS = ("status_code", "http_status", "status", "response_code", "code")
+_ERROR = ("error", "error_message", "error_code", "exception")
+_SAYS = {*_SUCCESS, *_STATUS, *_ERROR}
+_NOTHING = ("null", "None", "none", "nan", "NaN", "false", "False", "0", "{}", "[]")
+
+
+def failure(record: dict[str, Any]) -> str:
+    """Why a row says of itself that it is no served request: success, status or error; "" for one that is."""
+    if _SAYS.isdisjoint(record):
+        return ""
+    for name in _SUCCESS:
+        if record.get(name) in (False, 0, "false", "False", "FALSE", "0"):
+            return f"{name} = false"
+    for name in _STATUS:
+        value = record.get(name)
+        if type(value) is str and _FAILED.match(value):
+            return f"{name} = {value[:20]}"
+        if 400 <= number(value) < 600:
+            return f"{name} = {value}"
+    for name in _ERROR:
+        if record.get(name) and record[name] not in _NOTHING:
+            return f"{name} is set"
+    return ""
 
 
 def classes(names: list[str], rows: Rows, what: str) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -41,6 +41,43 @@ BROKEN = (EOFError, OSError, lzma.LZMAError, zlib.error, zipfile.BadZipFile, Not
 """What unpacking a damaged file raises."""
 
 
+MAGIC = (
+    (b"%PDF", "a PDF document, expected a trace"),
+    (b"\x89PNG", "a picture, expected a trace"),
+    (b"\xff\xd8\xff", "a picture, expected a trace"),
+    (b"SQLite format 3", "an SQLite database; export the table of requests as CSV"),
+    (b"\x93NUMPY", "a numpy array; save the requests as CSV, JSON lines or Parquet"),
+    (b"\x80\x04", "a Python pickle, which is not opened; save the requests as CSV, JSON lines or Parquet"),
+    (b"\x80\x05", "a Python pickle, which is not opened; save the requests as CSV, JSON lines or Parquet"),
+    (b"\x89HDF", "an HDF5 file; save the requests as CSV, JSON lines or Parquet"),
+    (b"ARROW1", "an Arrow (Feather) file; save it as Parquet"),
+    (b"FEA1", "a Feather file; save it as Parquet"),
+    (b"Obj\x01", "an Avro file; save it as Parquet"),
+    (b"ORC", "an ORC file; save it as Parquet"),
+    (b"7z\xbc\xaf", "a 7z archive; unpack it"),
+    (b"Rar!", "a RAR archive; unpack it"),
+    (b"\x04\x22\x4d\x18", "an lz4 file; unpack it"),
+    (b"\xd0\xcf\x11\xe0", "a spreadsheet or document of Office before 2007; save the table as CSV"),
+    (b"\x7fELF", "a program, expected a trace"),
+)
+"""(first bytes, what such a file is and what to do) of what holds no rows that are read."""
+_IN_ZIP = (
+    ("xl/workbook.xml", "a spreadsheet (Excel); save the sheet as CSV"),
+    ("word/document.xml", "a Word document, expected a trace"),
+    ("mimetype", "an OpenDocument file; save the sheet as CSV"),
+    (".npy", "arrays of numpy; save the requests as CSV, JSON lines or Parquet"),
+    ("data.pkl", "a checkpoint of torch, expected a trace"),
+)
+_PACKED = (
+    ("gzip", b"\x1f\x8b"),
+    ("zstd", b"\x28\xb5\x2f\xfd"),
+    ("zip", b"PK\x03\x04"),
+    ("zip", b"PK\x05\x06"),
+    ("bzip2", b"BZh"),
+    ("xz", b"\xfd7zXZ\0"),
+)
+
+
 @dataclass(frozen=True)
 class Contents:
     """The beginning of a file."""
@@ -78,7 +115,7 @@ def kind_of(head: bytes) -> str:
         return (
             JSON_OBJECT if line.rstrip()[-1] in "{[," and len(line) < len(text) and not _is_json(line) else JSON_LINES
         )
-    if "\0" in text:
+    if "\0" in text or text[:1] in ("[", "<"):
         return ""
     most = max(DELIMITERS, key=lambda kind: len(column_names(line, kind)))
     return most if len(column_names(line, most)) > 1 else ""
@@ -111,16 +148,13 @@ def packed_by(path: Path) -> str:
     """What packed the file, by its first bytes; "" for none."""
     with _opened(path) as file:
         magic = file.read(6)
-    for name, begins in (
-        ("gzip", b"\x1f\x8b"),
-        ("zstd", b"\x28\xb5\x2f\xfd"),
-        ("zip", b"PK\x03\x04"),
-        ("bzip2", b"BZh"),
-        ("xz", b"\xfd7zXZ\0"),
-    ):
-        if magic.startswith(begins):
-            return name
-    return ""
+    return next((name for name, begins in _PACKED if magic.startswith(begins)), "")
+
+
+def packed_name(head: bytes) -> str:
+    """What is packed once more in what was unpacked; "" for nothing."""
+    name = next((name for name, begins in _PACKED if head.startswith(begins)), "")
+    return f"{name}, packed twice; unpack it" if name else ""
 
 
 @contextlib.contextmanager
@@ -179,7 +213,11 @@ def _damage(path: Path, packed: str) -> Iterator[None]:
 def _zip_member(path: Path, file: BinaryIO) -> BinaryIO:
     """The one file in a zip archive; what systems add beside it counts as nothing."""
     archive = zipfile.ZipFile(file)
-    members = [m for m in archive.infolist() if not m.is_dir() and not re.search(r"(^|/)(__MACOSX/|\.)", m.filename)]
+    hidden = re.compile(r"(^|/)(__MACOSX/|\.[^./])")
+    members = [m for m in archive.infolist() if not m.is_dir() and not hidden.search(m.filename)]
+    for part, what in _IN_ZIP:
+        if any(m.filename.endswith(part) for m in members):
+            raise InputError(f"{path}: {what}")
     if len(members) != 1:
         names = ", ".join(m.filename for m in members[:4]) + (", ..." if len(members) > 4 else "")
         raise InputError(
@@ -202,12 +240,12 @@ _UNPACK: dict[str, Callable[[Path, BinaryIO], BinaryIO]] = {
     "zstd": _zstd,
     "zip": _zip_member,
     "bzip2": lambda _path, file: cast(BinaryIO, bz2.BZ2File(file)),
-    "xz": lambda _path, file: cast(BinaryIO, lzma.LZMAFile(file)),
+    "xz": lambda _path, file: cast(BinaryIO, lzma.LZMAFile(file)),  # noqa: SIM115  its caller closes it
 }
 
 
 def _opened(path: Path) -> BinaryIO:
     try:
-        return path.open("rb", buffering=0)
+        return cast(BinaryIO, path.open("rb", buffering=0))
     except OSError as problem:
         raise InputError(f"{path}: {(problem.strerror or 'cannot be read').lower()}, expected a trace file") from None

@@ -38,10 +38,8 @@ LATEST_MS = 10**15  #: since 1970, 30,000 years on
 
 
 def looks_like(head: Head) -> str | None:
-    wrapped = head.first.get("event")
-    event = wrapped if isinstance(wrapped, dict) else head.first
-    named = event.get("schema") == SCHEMA or (not head.first and SCHEMA.encode() in head.bytes)
-    return f"its rows are events of {SCHEMA}" if named and {"event", "event_type"} & head.keys else None
+    named = SCHEMA.encode() in head.bytes and {"event", "event_type"} & head.keys
+    return f"its rows are events of {SCHEMA}" if named else None
 
 
 class Request(NamedTuple):

@@ -78,17 +78,17 @@ def read(
             rows.skip(reason)
             continue
         rows.keep()
-        for name in values.keys() & record.keys():
-            value = record[name]
-            values[name].append(value.strip() if type(value) is str else value)
+        for name, kept in values.items():
+            value = record.get(name)
+            kept.append(value.strip() if type(value) is str else value)
     prompt = rows.integers(names.prompt, values[names.prompt], low=1)
     output = rows.integers(names.output, values[names.output], low=1)
-    times = values[names.time]
+    times = values[names.time] if any(value is not None for value in values[names.time]) else []
     arrival_s = clock(rows, times, len(prompt)) if clock else seconds(rows, times, names.time)
     rows.note(NO_IDENTITY)
     groups = [
         names.group_name.format(names.no_group if value is None or value == "" else value)
-        for value in values[names.group] or [""] * len(prompt)
+        for value in values[names.group]
     ]
     class_id, class_names = classes(groups, rows, names.groups)
     sessions = values[names.session]

@@ -52,6 +52,8 @@ NOMINAL_TOKEN_S = 0.02
 def looks_like(head: Head) -> str | None:
     if "parent_chat_id" in head.keys:
         return None  # Bailian uses these names for other units: seconds and 16-token blocks
+    if head.columns and "hash_ids" not in head.keys:
+        return None  # a table of somebody's own, whose times are not said to be milliseconds
     if {"schema", "hash_id_scope", "block_size"} <= head.keys and "requests" not in head.keys:
         return "its first row is a header with schema, block_size, hash_id_scope"
     names = [next((name for name in known if name in head.keys), "") for known in (INPUT, OUTPUT)]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import codecs
 import io
 import json
+import re
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
@@ -19,11 +20,14 @@ from workloads.errors import InputError
 from workloads.readers import container
 from workloads.readers.container import MAX_IN_MEMORY, Contents, unpacked
 from workloads.readers.values import NOT_JSON, short, why_not_json
-from workloads.table import records_of
+from workloads.table import MAX_BLANK, records_of
 
 MAX_ROW = 64 << 20  #: bytes of one row
 CHUNK = 1 << 20
 BATCH_ROWS = 4096  #: of Parquet, in memory at a time
+
+_SPACE = re.compile(r"[ \t\r\n]+")
+_DECIMAL = re.compile(r"\s*[+-]?\d+,\d+\s*", re.ASCII)
 
 Row = tuple[int, dict[str, Any]]
 Seen = Callable[[Any], None] | None
@@ -37,9 +41,10 @@ def records(path: Path, contents: Contents, needed: Collection[str] = (), seen: 
         return
     with unpacked(path, seen) as file:
         if contents.kind in container.DELIMITERS:
+            plain = _nested_or_decimal if contents.kind == container.SEMICOLONS else _nested
             text = io.TextIOWrapper(file, "utf-8-sig", newline="")
             for number, row in records_of(text, path, needed, container.DELIMITERS[contents.kind]):
-                yield number, {name: _nested(value) for name, value in row.items()}
+                yield number, {name: plain(value) for name, value in row.items()}
             text.detach()
         elif contents.kind in (container.JSON_ARRAY, container.JSON_OBJECT):
             yield from _objects(file, path, contents.kind == container.JSON_ARRAY)
@@ -71,15 +76,23 @@ def _nested(text: str) -> Any:
         return text
 
 
+def _nested_or_decimal(text: str) -> Any:
+    """The same where fields are parted by semicolons, since numbers have decimal commas."""
+    return text.replace(",", ".") if _DECIMAL.fullmatch(text) else _nested(text)
+
+
 # ---- JSON ----
 
 
 def _json_lines(file: BinaryIO, path: Path) -> Iterator[Row]:
-    number, loads = 0, json.loads
+    number, full, loads = 0, 0, json.loads  # full: the last line that was not blank
     while text := file.readline(MAX_ROW + 1):
         number += 1
         if text.isspace():
+            if number - full > MAX_BLANK:
+                raise InputError(f"{path}, row {full + 1}: {MAX_BLANK:,} empty lines, expected rows")
             continue
+        full = number
         if len(text) > MAX_ROW:
             _too_long(path, number)
         try:
@@ -127,8 +140,8 @@ class _Text:
     def more(self) -> bool:
         """Whether anything but space is left; stands on it then."""
         while True:
-            while self._at < len(self._text) and self._text[self._at] in " \t\r\n":
-                self._at += 1
+            if space := _SPACE.match(self._text, self._at):
+                self._at = space.end()
             if self._at < len(self._text) or self._ended:
                 return self._at < len(self._text)
             self._grow(CHUNK)

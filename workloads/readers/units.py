@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,13 @@ PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 """Ticks of a second, by unit."""
 NAMED = {"s": ("_s", "_sec", "_seconds"), "ms": ("_ms",), "us": ("_us",), "ns": ("_ns",)}
 """Ends of fields that name their unit."""
-ASKED = "timestamp_unit"
+ASKED, NAME, UNDOCUMENTED = "timestamp_unit", "its name", "as a table's times are unless it says otherwise"
+"""Why a unit is what it is, beside a format's documentation."""
+DATES = "they are dates of {} in no other unit"
 FEW = 10  #: requests; fewer say nothing about a rate
 MAX_RATE, MIN_SPAN_S = 1000.0, 1.0  #: requests per second on average, and the span of a file, that are none of a server
 MAX_GAP_S, MAX_SPAN_S = 300.0, 2 * 365.25 * 86400  #: on average, read as seconds; of a whole file
+MAX_BROKEN_GAP_S = 10.0  #: on average: times with fractions that are as far apart may be milliseconds
 EPOCH_S = (978_307_200, 4_102_444_800)  #: seconds since 1970 of the years 2001 to 2099
 
 _WALL = re.compile(
@@ -63,16 +66,17 @@ def is_wall_clock(values: list[Any]) -> bool:
 # ---- units ----
 
 
-def unit_of(field: str, values: list[Any], per_second: float, asked: str, why: str) -> tuple[str, str]:
+def unit_of(field: str, values: list[Any], column: np.ndarray, own: str, asked: str, why: str) -> tuple[str, str]:
     """(unit, why) of a column: what was asked for, what its name says, or the format's own."""
     if asked:
         return asked, ASKED
-    own = next(unit for unit, ticks in PER_SECOND.items() if ticks == per_second)
-    if field.lower().endswith(NAMED[own]):
-        return own, "its name"
+    by_name = next((unit for unit, ends in NAMED.items() if field.lower().endswith(ends)), "")
+    if by_name and (by_name == own or why == UNDOCUMENTED):
+        return by_name, NAME
     if all(type(value) is str and len(value) == 19 and value.isdigit() for value in values):
         return "ns", "texts of 19 digits are nanoseconds since 1970"
-    return own, why
+    date = _date_unit(column) if why == UNDOCUMENTED else ""
+    return (date, DATES.format(_day(column, date).year)) if date else (own, why)
 
 
 def question(field: str, column: np.ndarray, unit: str, why: str) -> str:
@@ -82,45 +86,74 @@ def question(field: str, column: np.ndarray, unit: str, why: str) -> str:
     doubt, other = _doubt(column, unit, why)
     if not doubt:
         return ""
-    readings = ", but ".join((f"{field} as {unit} ({why}): {reading(column, unit)}", doubt))
     return (
-        f"{readings}; as {other}: {reading(column, other)}; set [workload] timestamp_unit (--timestamp-unit) to"
-        f" {unit!r} or {other!r}"
+        f"{field} as {unit} ({why}): {reading(column, unit)}, but {doubt}; as {other}: {reading(column, other)}; set"
+        f" [workload] timestamp_unit (--timestamp-unit) to {unit!r} or {other!r}"
     )
 
 
 def _doubt(column: np.ndarray, unit: str, why: str) -> tuple[str, str]:
     """(what speaks against a unit, the unit that it speaks for); ("", "") for nothing."""
-    first, span_s = column.min().item(), float(column.max() - column.min()) / PER_SECOND[unit]
+    span_s = _span_s(column, unit)
     rate = (len(column) - 1) / span_s if span_s else 0.0
-    named = why == "its name"
-    date = next((u for u, ticks in PER_SECOND.items() if EPOCH_S[0] * ticks <= first <= EPOCH_S[1] * ticks), unit)
-    if date != unit and not named:
-        day = datetime.fromtimestamp(first / PER_SECOND[date], UTC).date()
-        return f"{first:.10g} is {day} as {date} since 1970", date
-    if unit != "s" and not named and column.dtype == np.float64 and (broken := column[column % 1 != 0]).size:
+    date, broken = _date_unit(column), column[column % 1 != 0]
+    if why != NAME and date not in ("", unit):
+        return f"{column.min():.10g} is {_day(column, date)} as {date} since 1970", date
+    if why != NAME and unit != "s" and len(broken):
         return f"{broken[0]:.10g} is no whole number of {unit}", _likely(column, unit)
-    if span_s > MAX_SPAN_S and len(column) >= FEW:
+    if why == UNDOCUMENTED and (rival := _rival(column, bool(len(broken)))):
+        return f"it does not say so and {rival} is as likely", rival
+    if len(column) < FEW or not span_s:
+        return "", ""
+    if span_s > MAX_SPAN_S:
         return "no trace is as long", _likely(column, unit)
-    if len(column) >= FEW and (rate > MAX_RATE or 0 < span_s < MIN_SPAN_S):
-        return "no server sees as many" if rate > MAX_RATE else "that is less than a second", _likely(column, unit)
-    if unit == "s" and span_s and len(column) >= FEW and rate < 1 / MAX_GAP_S:
+    if rate > MAX_RATE:
+        return "no server sees as many", _likely(column, unit)
+    if span_s < MIN_SPAN_S:
+        return "that is less than a second", _likely(column, unit)
+    if unit == "s" and rate < 1 / MAX_GAP_S:
         return "no server has as few", _likely(column, unit)
     return "", ""
 
 
+def _date_unit(column: np.ndarray) -> str:
+    """The unit in which all of a column are dates since 1970, of the years 2001 to 2099; "" for none."""
+    low, high = float(column.min()), float(column.max())
+    return next((u for u, ticks in PER_SECOND.items() if EPOCH_S[0] * ticks <= low <= high <= EPOCH_S[1] * ticks), "")
+
+
+def _day(column: np.ndarray, unit: str) -> date:
+    return datetime.fromtimestamp(float(column.min()) / PER_SECOND[unit], UTC).date()
+
+
+def _rival(column: np.ndarray, broken: bool) -> str:
+    """The unit finer than a second that reads like a server's too; "" for none. Fractions speak for seconds, unless
+    those are far apart."""
+    if broken and _span_s(column, "s") < MAX_BROKEN_GAP_S * len(column):
+        return ""
+    for unit in ("ms", "us", "ns"):
+        span_s = _span_s(column, unit)
+        if span_s >= MIN_SPAN_S and (len(column) - 1) / span_s <= MAX_RATE:
+            return unit
+    return ""
+
+
+def _span_s(column: np.ndarray, unit: str) -> float:
+    return float(column.max() - column.min()) / PER_SECOND[unit]
+
+
 def _likely(column: np.ndarray, unit: str) -> str:
     """The unit, other than `unit`, whose reading is most like a server's: nearest to a request a second."""
-    ticks = float(column.max() - column.min())
+    span_s = _span_s(column, "s")
     others = [u for u in PER_SECOND if u != unit]
-    if not ticks:
+    if not span_s:
         return others[0]
-    return min(others, key=lambda u: abs(math.log10(PER_SECOND[u] * len(column) / ticks)))
+    return min(others, key=lambda u: abs(math.log10(PER_SECOND[u] * len(column) / span_s)))
 
 
 def reading(column: np.ndarray, unit: str) -> str:
     """ "1,911 requests/s over 1.05 s" """
-    return _paced(len(column), float(column.max() - column.min()) / PER_SECOND[unit])
+    return _paced(len(column), _span_s(column, unit))
 
 
 def pace(elapsed_s: np.ndarray) -> str:
