@@ -148,6 +148,16 @@ def test_a_session_that_shrinks_is_a_question_with_both_readings(tmp_path: Path)
     assert delta.delay_s.tolist() == [0, 1]
 
 
+def test_inputs_of_one_length_are_a_question_and_growing_ones_a_note(tmp_path: Path) -> None:
+    """The next prompt of a conversation holds the one before: it is longer, unless it is what is new."""
+    again = ({**DELTAS[0], "input_length": 592}, DELTAS[1])
+    assert "input_length = 592 in a session whose row before has 592" in refusal(write(tmp_path / "s.jsonl", *again))
+    grown = (DELTAS[0], {**DELTAS[1], "input_length": 5000})
+    workload = read(write(tmp_path / "g.jsonl", *grown))
+    assert workload.prompt_tokens.tolist() == [4190, 5000]
+    assert any("turns = 'delta' reads them as new" in note for note in workload.notes)
+
+
 @pytest.mark.parametrize(
     ("mode", "second"),
     [

@@ -88,7 +88,7 @@ class _Read:
     plays: list[Any] = field(default_factory=list)
     ids: HashIds = field(default_factory=HashIds)
     needs: Dependencies = field(init=False)  #: who waits for whom
-    modes: set[str] = field(default_factory=set)
+    modes: dict[str, str] = field(default_factory=dict)  #: what rows say of themselves -> by what
     plain: set[tuple[str, ...]] = field(default_factory=set)  #: fields of rows that hold nothing but what `PLAIN` names
     seen: set[tuple[str, ...]] = field(default_factory=set)
     others: dict[str, None] = field(default_factory=dict)  #: names of fields that are not used, in order
@@ -186,7 +186,7 @@ class _Read:
         known = turns_of.CONTEXT_MODES
         if mode not in known:
             self.rows.fail("context_mode", mode, f"one of {', '.join(known)}")
-        self.modes.add(known[mode])
+        self.modes[known[mode]] = "context_mode says"
 
     # ---- columns ----
 
@@ -203,6 +203,8 @@ class _Read:
         blocks = np.diff(offsets)
         covered(rows, new, blocks, block)
         grouped = np.arange(n) if session is None else session
+        if not self.modes and any(self.needs.graph.waits):
+            self.modes[turns_of.WHOLE] = "rows that wait for others have it"
         mode = turns_of.reading(rows, turns, self.modes, grouped, new, output, flat, offsets)
         arrival_s, after, delay_s, order = self._times(followers, output)
         (tree, leaf), prompt = self._prompts(mode, grouped, new, output, flat, offsets, block)
