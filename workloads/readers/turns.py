@@ -45,8 +45,8 @@ def reading(
 ) -> str:
     """WHOLE, DELTA or DELTA_WITH_ANSWERS, with a note of why; InputError where the rows can mean either.
 
-    asked: the scenario's `turns`; stated: what the rows say themselves (a value of CONTEXT_MODES), and by what. session, prompt, output:
-    int64 [n], rows of a session in order; flat, offsets: the ids of all rows."""
+    asked: the scenario's `turns`; stated: what the rows say themselves (a value of CONTEXT_MODES), and by what.
+    session, prompt, output: int64 [n], rows of a session in order; flat, offsets: the ids of all rows."""
     before = _row_before(session)
     later = np.flatnonzero(before >= 0)
     if asked is not None and asked not in TURNS:
