@@ -31,6 +31,7 @@ from workloads.readers.common import NO_IDENTITY, Rows, note_ties
 from workloads.readers.coverage import covered
 from workloads.readers.hash_ids import HashIds, fail_on_ids
 from workloads.readers.head import Head
+from workloads.readers.waits import joined
 
 INPUT = ("input_length", "input_tokens")
 OUTPUT = ("output_length", "output_tokens")
@@ -210,15 +211,20 @@ class _Read:
         (tree, leaf), prompt = self._prompts(mode, grouped, new, output, flat, offsets, block)
         whole = mode == turns_of.WHOLE
         self._notes(blocks, whole)
+        after = _renumbered(after, order)
+        if session is not None and turn is not None:
+            session, turn = session[order], turn[order]
+        if any(self.needs.graph.waits):
+            session, turn = joined(grouped[order], after)
         return Workload(
             tree=tree,
             arrival_s=arrival_s[order],
             prompt_tokens=prompt[order],
             output_tokens=output[order],
             leaf=leaf[order],
-            session_id=None if session is None else session[order],
-            turn=None if turn is None else turn[order],
-            after=_renumbered(after, order) if np.any(after >= 0) else None,
+            session_id=session,
+            turn=turn,
+            after=after if np.any(after >= 0) else None,
             delay_s=delay_s[order] if np.any(after >= 0) else None,
             prefix_identity=bool(blocks.any()) or not whole,
             hash_block_tokens=block if whole else None,
