@@ -153,7 +153,9 @@ def test_a_renamed_reheld_and_repacked_table_is_byte_identical(tmp_path_factory,
 
 
 def test_the_hash_is_of_what_is_packed(tmp_path: Path) -> None:
-    sources = []
+    import hashlib
+
+    sources = [f"t (sha256 {hashlib.sha256(lines(MOONCAKE)).hexdigest()})"]
     for name, pack in PACKED.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "t").write_bytes(pack(lines(MOONCAKE)))
@@ -264,22 +266,22 @@ def test_a_mapping_that_names_what_is_not_there(tmp_path: Path, columns: dict, l
     assert complaint(write(tmp_path / "t.jsonl", *NESTED), columns=columns).startswith(line)
 
 
-IDS = [{"n": 1000, "out": 5, "ids": list(range(7))}, {"n": 1200, "out": 5, "ids": [*range(6), 90, 91, 92, 93]}]
+IDS = [{"n": 1000, "out": 5, "ids": list(range(8))}, {"n": 1200, "out": 5, "ids": [*range(7), 100, 101, 102]}]
 
 
 def test_prefix_ids_name_blocks_of_a_size(tmp_path: Path) -> None:
-    """Blocks of 128, the partial last one without an id in the first row and with one in the second."""
+    """Seven blocks of 128 are shared: 896 of 2,200 tokens."""
     path = write(tmp_path / "t.jsonl", *IDS)
     named = {"input": "n", "output": "out", "prefix_ids": "ids"}
-    workload = read(path, columns=named | {"block_tokens": 128})
-    assert workload.tree.end[workload.leaf].tolist() == [768, 768]
-    assert workload.hash_block_tokens == 128
+    for workload in (read(path, columns=named | {"block_tokens": 128}), read(path, columns=named, block_tokens=128)):
+        assert workload.tree.end[workload.leaf].tolist() == [896, 896]
+        assert (workload.hash_block_tokens, workload.prefix_identity) == (128, True)
+    would = "; blocks of 128 would cover all rows: set block_tokens = 128"
     assert complaint(path, columns=named) == (
-        "FILE: [workload.columns] block_tokens is missing, expected how many tokens one of ids names (128 covers every"
-        " row)"
+        f"FILE: block_tokens is missing, expected how many tokens one of ids names{would}"
     )
     assert complaint(path, columns=named | {"block_tokens": 512}) == (
-        "FILE, row 1: ids = '7 ids', expected 1 or 2 ids of block_tokens = 512 to cover n = 1000 (128 covers every row)"
+        f"FILE, row 1: ids = '8 ids', expected 2 ids of 512 tokens to cover n = 1000{would}"
     )
 
 

@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workloads.limits import COUNT, FASTEST, FROM_SECOND_0, MAX_BLOCK_SIZE, RATE, SECONDS, SHARE, from_0, from_1, key
+from workloads.limits import (
+    COUNT,
+    FASTEST,
+    FROM_SECOND_0,
+    MAX_BLOCK_SIZE,
+    RATE,
+    SECONDS,
+    SHARE,
+    Limit,
+    from_0,
+    from_1,
+    key,
+)
+
+CHARACTERS = Limit(0.1, 100, "0.1 to 100")
+MARKERS = Limit(1, 1000, "1 to 1,000")
 
 
 @dataclass(frozen=True)
@@ -38,6 +53,18 @@ class Arrival:
     curve: tuple[float, ...] = key((), "relative rate over one period, for diurnal")
     period_s: float = key(86400.0, "length of the diurnal period")
     times_s: tuple[float, ...] = key((), "arrival times of sessions, for trace")
+    exact: bool = key(
+        False,
+        "stretch the gaps so that the last of the mix's requests sessions comes after requests / rate seconds, as"
+        " vLLM's benchmark does (a mix of one class)",
+    )
+    ramp_to: float | None = key(
+        None,
+        "the rate grows from the class's own to this one over the mix's requests sessions, as a benchmark's ramp-up (a"
+        " mix of one class)",
+        RATE,
+    )
+    ramp: str = key("linear", "how it grows", choices=("linear", "exponential"))
 
 
 @dataclass(frozen=True)
@@ -145,6 +172,11 @@ class WorkloadConfig:
         choices=("auto", "open", "sessions", "concurrency"),
     )
     concurrency: int | None = key(None, "sessions active at once, for loop = concurrency", COUNT)
+    paced: bool = key(
+        False,
+        "loop = concurrency: a session also waits for its own arrival, so that rate and concurrency both limit (a"
+        " benchmark's --request-rate with --max-concurrency)",
+    )
     turnaround_s: float = key(
         0.0,
         "closed loops: seconds that a client takes between an answer and its next request, on top of think times and"
@@ -160,7 +192,11 @@ class WorkloadConfig:
         choices=("think-only", "original", "scaled"),
     )
     think_scale: float = key(1.0, "factor on think times, for think = scaled", from_0(FASTEST))
-    share_tools: bool = key(False, "Weka: sessions of one model share their tool and system tokens")
+    share_tools: bool = key(
+        False,
+        "Weka: sessions of one model share their tool and system tokens; agent logs: what the provider's cache served"
+        " to first calls",
+    )
     block_tokens: int | None = key(
         None, "traces of block ids: tokens that an id stands for; default: the format's own (512, or 16)", COUNT
     )
@@ -171,3 +207,12 @@ class WorkloadConfig:
         choices=("whole", "delta"),
     )
     surge: tuple[Surge, ...] = key((), "made from [[shock]] tables of load: set those instead")
+    tokenizer: str | None = key(
+        None, "conversations: a local tokenizer.json that counts their tokens; default: chars_per_token"
+    )
+    chars_per_token: float = key(4.0, "conversations without a tokenizer: characters of a token", CHARACTERS)
+    message_tokens: int = key(4, "conversations: tokens of the role markers of a message", MARKERS)
+    first_turn_only: bool = key(False, "conversations: the first question and answer of each, alone")
+    answer_tokens: int | None = key(
+        None, "conversations: output tokens of requests without an answer; default: their max_tokens", COUNT
+    )

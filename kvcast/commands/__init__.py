@@ -27,6 +27,12 @@ def trace_options(parser: argparse.ArgumentParser) -> None:
         help="unit of the trace's times: s, ms, us or ns (default: the format's own)",
     )
     parser.add_argument(
+        "--columns",
+        metavar="KEY=COLUMN,...",
+        type=columns,
+        help="which column of the trace is what, as [workload.columns]: time=startTime,input=usage.prompt_tokens,...",
+    )
+    parser.add_argument(
         "--block-tokens",
         metavar="TOKENS",
         type=block_size,
@@ -38,10 +44,9 @@ def trace_options(parser: argparse.ArgumentParser) -> None:
         help="whether a row of a session holds the whole prompt or what is new in the turn (default: as the rows say)",
     )
     parser.add_argument(
-        "--columns",
-        metavar="KEY=COLUMN,...",
-        type=columns,
-        help="which column of the trace is what, as [workload.columns]: time=startTime,input=usage.prompt_tokens,...",
+        "--tokenizer",
+        metavar="FILE",
+        help="the tokenizer.json that counts the tokens of conversations (default: estimated from their characters)",
     )
 
 
@@ -66,9 +71,10 @@ def of_trace(path: str, args: argparse.Namespace) -> WorkloadConfig:
         trace=path,
         format=args.format,
         timestamp_unit=args.timestamp_unit,
+        tokenizer=args.tokenizer,
+        columns=toml.read(Columns, named, "--columns", "workload", "columns") if named else None,
         block_tokens=args.block_tokens,
         turns=args.turns,
-        columns=toml.read(Columns, named, "--columns", "workload", "columns") if named else None,
     )
 
 
@@ -76,13 +82,14 @@ def no_trace_options(path: str, args: argparse.Namespace) -> None:
     """Refuse those flags with what is no trace: a scenario has its own keys, a mix none."""
     from workloads.errors import InputError
 
-    columns = args.columns and ",".join(f"{key}={name}" for key, name in args.columns.items())
+    named = args.columns and ",".join(f"{key}={name}" for key, name in args.columns.items())
     for flag, value in (
         ("--format", args.format),
         ("--timestamp-unit", args.timestamp_unit),
+        ("--columns", named),
         ("--block-tokens", args.block_tokens),
         ("--turns", args.turns),
-        ("--columns", columns),
+        ("--tokenizer", args.tokenizer),
     ):
         if value:
             raise InputError(f"{flag} {value}: expected a trace file with it, but {path} is none")

@@ -17,11 +17,18 @@ from workloads.readers.common import Rows
 CEIL, FLOOR = "ceil", "floor"
 
 
-def covered(rows: Rows, prompt: np.ndarray, blocks: np.ndarray, block_tokens: int) -> str:
+def covered(
+    rows: Rows,
+    prompt: np.ndarray,
+    blocks: np.ndarray,
+    block_tokens: int,
+    names: tuple[str, str] = ("hash_ids", "input_length"),
+) -> str:
     """CEIL or FLOOR, and a note of it where it is not ceil; InputError when neither holds for all rows, naming the
     first row that is off and the block size that would fit them all.
 
-    prompt, blocks: int64 [n], tokens and ids of each kept row; a row without ids shares nothing and breaks no rule."""
+    prompt, blocks: int64 [n], tokens and ids of each kept row; a row without ids shares nothing and breaks no rule.
+    names: what the file calls ids and tokens."""
     whole, ragged = prompt // block_tokens, prompt % block_tokens > 0
     off_ceil = (blocks > 0) & (blocks != whole + ragged)
     if not off_ceil.any():
@@ -29,19 +36,21 @@ def covered(rows: Rows, prompt: np.ndarray, blocks: np.ndarray, block_tokens: in
     off_floor = (blocks > 0) & (blocks != whole)
     if not off_floor.any():
         rows.note(
-            f"hash_ids: none for the ragged end of a prompt (input // {block_tokens} ids in every row): the last input"
-            f" % {block_tokens} tokens are private"
+            f"{names[0]}: none for the ragged end of a prompt (input // {block_tokens} ids in every row): the last"
+            f" input % {block_tokens} tokens are private"
         )
         return FLOOR
-    _refuse(rows, prompt, blocks, block_tokens, int(np.flatnonzero(off_ceil)[0]))
+    _refuse(rows, prompt, blocks, block_tokens, int(np.flatnonzero(off_ceil)[0]), names)
     raise AssertionError("refused above")
 
 
-def _refuse(rows: Rows, prompt: np.ndarray, blocks: np.ndarray, block_tokens: int, at: int) -> None:
+def _refuse(
+    rows: Rows, prompt: np.ndarray, blocks: np.ndarray, block_tokens: int, at: int, names: tuple[str, str]
+) -> None:
     rows.fail(
-        "hash_ids",
+        names[0],
         f"{blocks[at]} ids",
-        f"{-(-prompt[at] // block_tokens)} ids of {block_tokens} tokens to cover input_length ="
+        f"{-(-prompt[at] // block_tokens)} ids of {block_tokens} tokens to cover {names[1]} ="
         f" {prompt[at]}{hint(prompt, blocks)}",
         rows.number[at],
     )

@@ -40,6 +40,11 @@ class Head:
         if kind and not self.keys:
             self.keys = set(re.findall(r'"([^"\\]{1,80})"\s*:', text))
 
+    @property
+    def first(self) -> dict[str, Any]:
+        """The first row; {} where it cannot be read."""
+        return self.rows[0] if self.rows else {}
+
     def _first_rows(self) -> list[dict[str, Any]]:
         rows = []
         try:

@@ -14,6 +14,7 @@ mapping says which field is what, by dotted paths into nested objects.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from workloads.errors import InputError, did_you_mean
 from workloads.prefix_tree import from_block_ids
 from workloads.readers import units
 from workloads.readers.common import NO_IDENTITY, Rows, classes, failure, note_ties, nothing_shared
+from workloads.readers.coverage import covered, hint
 from workloads.readers.hash_ids import HashIds, fail_on_ids
 from workloads.readers.head import Head
 from workloads.readers.paths import columns_of, flat, getter, lists_of_objects
@@ -33,6 +35,7 @@ from workloads.readers.values import short
 
 FIELDS = ("time", "input", "output", "session", "class", "tenant", "prefix_ids")
 """Keys that name a field of a row; beside them are `block_tokens` and `rows`."""
+NAMES = {"session", "class", "tenant"}
 COLUMNS = "columns"  #: for `rows`: the one object holds columns, not rows
 
 Fields = Mapping[str, str]
@@ -57,13 +60,18 @@ def _found(head: Head) -> tuple[str, dict[str, str]]:
     return next(iter(named.items())) if len(named) == 1 else ("", {})
 
 
-def read(path: str | Path, columns: Mapping[str, Any] | None = None, timestamp_unit: str = "") -> Workload:
+def read(
+    path: str | Path,
+    columns: Mapping[str, Any] | None = None,
+    block_tokens: int | None = None,
+    timestamp_unit: str = "",
+) -> Workload:
     """Requests in file order. columns: the keys of [workload.columns]; without them the usual names are looked for."""
     rows = Rows(path, timestamp_unit)
     asked = {key: value for key, value in (columns or {}).items() if value is not None}
     where, found = ("", {}) if asked.keys() & {"input", "output"} else _found(Head(rows.path))
     where = asked.pop("rows", where)
-    block_tokens = asked.pop("block_tokens", None)
+    block_tokens = asked.pop("block_tokens", block_tokens)
     fields = _checked(rows, found | asked)
     rows.note(f"columns: {', '.join(f'{key} = {name}' for key, name in fields.items())}")
     return _Requests(rows, fields, block_tokens, where, asked).workload()
@@ -154,7 +162,8 @@ class _Requests:
             return
         self.rows.keep()
         for key, kept in self.values.items():
-            kept.append(got[key])
+            value = got[key]
+            kept.append(sys.intern(value) if key in NAMES and type(value) is str else value)  # once in memory
         if "prefix_ids" in got and not self.ids.add([] if got["prefix_ids"] is None else got["prefix_ids"]):
             fail_on_ids(self.rows, self.ids, {"hash_ids": got["prefix_ids"]})
 
@@ -205,38 +214,14 @@ class _Requests:
         if columns is None:
             fail_on_ids(self.rows, self.ids, {})
         flat_ids, offsets = columns
-        self._check_coverage(prompt, np.diff(offsets))
-        return from_block_ids(flat_ids, offsets, self.block_tokens or 1, prompt)
-
-    def _check_coverage(self, prompt: np.ndarray, blocks: np.ndarray) -> None:
-        """Each row has floor or ceil of input / block ids, or none at all."""
-        size = self.block_tokens
-        if size is None:
+        blocks, names = np.diff(offsets), (self.fields["prefix_ids"], self.fields["input"])
+        if self.block_tokens is None:
             raise InputError(
-                f"{self.rows.path}: [workload.columns] block_tokens is missing, expected how many tokens one of"
-                f" {self.fields['prefix_ids']} names{_suggested(prompt, blocks)}"
+                f"{self.rows.path}: block_tokens is missing, expected how many tokens one of {names[0]} names"
+                f"{hint(prompt, blocks)}"
             )
-        bad = np.flatnonzero((blocks != prompt // size) & (blocks != -(-prompt // size)) & (blocks > 0))
-        if len(bad):
-            r = bad[0]
-            self.rows.fail(
-                self.fields["prefix_ids"],
-                f"{blocks[r]} ids",
-                f"{prompt[r] // size} or {-(-prompt[r] // size)} ids of block_tokens = {size} to cover"
-                f" {self.fields['input']} = {prompt[r]}{_suggested(prompt, blocks)}",
-                self.rows.number[r],
-            )
-
-
-def _suggested(prompt: np.ndarray, blocks: np.ndarray) -> str:
-    """ " (128 would)": the power of two that covers every row, "" where none or several do."""
-    some = blocks > 0
-    fit = [
-        size
-        for size in (2**i for i in range(17))
-        if np.all((blocks[some] == prompt[some] // size) | (blocks[some] == -(-prompt[some] // size)))
-    ]
-    return f" ({fit[0]} covers every row)" if len(fit) == 1 else ""
+        covered(self.rows, prompt, blocks, self.block_tokens, names)
+        return from_block_ids(flat_ids, offsets, self.block_tokens, prompt)
 
 
 def _numbered(rows: Rows, field: str, sessions: list[Any]) -> np.ndarray:

@@ -53,12 +53,14 @@ NOMINAL_TOKEN_S = 0.02
 def looks_like(head: Head) -> str | None:
     if "parent_chat_id" in head.keys:
         return None  # Bailian uses these names for other units: seconds and 16-token blocks
-    if head.columns and "hash_ids" not in head.keys:
-        return None  # a table of somebody's own, whose times are not said to be milliseconds
     if {"schema", "hash_id_scope", "block_size"} <= head.keys and "requests" not in head.keys:
         return "its first row is a header with schema, block_size, hash_id_scope"
+    if head.columns and "hash_ids" not in head.keys:
+        return None  # a table of somebody's own, whose times are not said to be milliseconds
     names = [next((name for name in known if name in head.keys), "") for known in (INPUT, OUTPUT)]
     found = sorted(head.keys & {"hash_ids", "timestamp", "created_time", "session_id", "wait_for"})
+    if names[0] != INPUT[0] and not head.keys & {"hash_ids", "created_time", "wait_for"}:
+        return None  # names that many tables have, for times of any unit
     return f"its rows have {', '.join([*names, *found])}" if all(names) and found else None
 
 
