@@ -27,6 +27,11 @@ TRACE_ONLY = (
     "think",
     "think_scale",
     "share_tools",
+    "tokenizer",
+    "chars_per_token",
+    "message_tokens",
+    "first_turn_only",
+    "answer_tokens",
 )
 MAX_ITEMS = 10_000_000
 MAX_CLASSES, MAX_LAYERS = 1000, 10_000  # class and layer numbers are 16 bits

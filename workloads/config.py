@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workloads.limits import COUNT, FASTEST, FROM_SECOND_0, MAX_BLOCK_SIZE, RATE, SECONDS, SHARE, from_0, from_1, key
+from workloads.limits import (
+    COUNT,
+    FASTEST,
+    FROM_SECOND_0,
+    MAX_BLOCK_SIZE,
+    RATE,
+    SECONDS,
+    SHARE,
+    Limit,
+    from_0,
+    from_1,
+    key,
+)
+
+CHARACTERS = Limit(0.1, 100, "0.1 to 100")
+MARKERS = Limit(1, 1000, "1 to 1,000")
 
 
 @dataclass(frozen=True)
@@ -160,7 +175,11 @@ class WorkloadConfig:
         choices=("think-only", "original", "scaled"),
     )
     think_scale: float = key(1.0, "factor on think times, for think = scaled", from_0(FASTEST))
-    share_tools: bool = key(False, "Weka: sessions of one model share their tool and system tokens")
+    share_tools: bool = key(
+        False,
+        "Weka: sessions of one model share their tool and system tokens; agent logs: what the provider's cache served"
+        " to first calls",
+    )
     block_tokens: int | None = key(
         None, "traces of block ids: tokens that an id stands for; default: the format's own (512, or 16)", COUNT
     )
@@ -171,3 +190,12 @@ class WorkloadConfig:
         choices=("whole", "delta"),
     )
     surge: tuple[Surge, ...] = key((), "made from [[shock]] tables of load: set those instead")
+    tokenizer: str | None = key(
+        None, "conversations: a local tokenizer.json that counts their tokens; default: chars_per_token"
+    )
+    chars_per_token: float = key(4.0, "conversations without a tokenizer: characters of a token", CHARACTERS)
+    message_tokens: int = key(4, "conversations: tokens of the role markers of a message", MARKERS)
+    first_turn_only: bool = key(False, "conversations: the first question and answer of each, alone")
+    answer_tokens: int | None = key(
+        None, "conversations: output tokens of requests without an answer; default: their max_tokens", COUNT
+    )

@@ -37,6 +37,9 @@ from workloads.transform import (
     with_turnaround,
 )
 
+OF_TEXT = ("tokenizer", "chars_per_token", "message_tokens", "first_turn_only", "answer_tokens")
+"""Keys of traces that hold what was said."""
+
 
 def load(config: WorkloadConfig, seed: int = 0, base_dir: str | Path = ".", untimed: bool = False) -> Workload:
     """The workload that `config` describes; trace paths are relative to `base_dir`, the scenario's folder. untimed:
@@ -58,7 +61,7 @@ def _loaded(config: WorkloadConfig, seed: int, base_dir: str | Path) -> Workload
     if config.preset is not None or config.class_:
         raise InputError("[workload]: trace is set together with preset or class, expected exactly one of them")
     _check(config)
-    workload = _timed(_read(config, trace_path(config.trace, base_dir), seed), config, seed)
+    workload = _timed(_read(config, base_dir, seed), config, seed)
     _check_names(workload)
     return check_clock(shaped(workload, config, seed))
 
@@ -79,19 +82,24 @@ def _check_names(workload: Workload) -> None:
 
 
 def trace_path(text: str, base_dir: str | Path) -> Path:
-    """`text` with ${VARIABLES} and ~ expanded, relative to `base_dir`; within the current folder as it is typed
-    there."""
+    """Where a trace is: `file_path` of it."""
+    return file_path(text, base_dir, "trace")
+
+
+def file_path(text: str, base_dir: str | Path, key: str) -> Path:
+    """`text`, the value of `key`, with ${VARIABLES} and ~ expanded, relative to `base_dir`; within the current folder
+    as it is typed there."""
     for name in re.findall(r"\$\{(\w+)\}|\$(\w+)", text):
         variable = name[0] or name[1]
         if variable not in os.environ:
             raise InputError(
-                f"[workload] trace = {text!r}: the environment variable {variable} is not set, expected the folder it"
+                f"[workload] {key} = {text!r}: the environment variable {variable} is not set, expected the folder it"
                 " stands for"
             )
     try:
         path = Path(base_dir) / Path(os.path.expandvars(text)).expanduser()
     except RuntimeError as problem:  # ~name of nobody
-        raise InputError(f"[workload] trace = {text!r}: {problem}, expected a path") from None
+        raise InputError(f"[workload] {key} = {text!r}: {problem}, expected a path") from None
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) and path != here else path
 
@@ -139,20 +147,19 @@ def _check(config: WorkloadConfig) -> None:
             raise InputError(f"[workload] {name} = {value!r}, expected {expected}")
 
 
-def _read(config: WorkloadConfig, path: Path, seed: int) -> Workload:
+def _read(config: WorkloadConfig, base_dir: str | Path, seed: int) -> Workload:
     """Read the trace; options of one format only are passed to that format."""
+    path = trace_path(config.trace or "", base_dir)
     if config.format is not None:
         name, reason = config.format, ""
     elif config.columns is not None:
         name, reason = "table", "[workload.columns] says what its columns are"
     else:
         name, reason = sniff_format(path)
-    options = _options(config, name, seed)
+    options = _options(config, name, seed, base_dir)
     if name == "weka":
         think = "original" if config.loop == "open" else config.think
         workload = read(path, name, think=think, think_scale=config.think_scale, share_tools=config.share_tools)
-    elif config.share_tools:
-        raise InputError(f"[workload] share_tools = true, expected a weka trace, but {path.name} is {name}")
     else:
         workload = read(path, name, **options)
         if config.think == "scaled" and workload.delay_s is not None:
@@ -166,8 +173,8 @@ def _read(config: WorkloadConfig, path: Path, seed: int) -> Workload:
     return workload
 
 
-def _options(config: WorkloadConfig, format: str, seed: int) -> dict[str, Any]:
-    """What the section says beyond shaping, for the formats that are distributions to draw from."""
+def _options(config: WorkloadConfig, format: str, seed: int, base_dir: str | Path) -> dict[str, Any]:
+    """What the section says beyond shaping, for the formats that take it."""
     known = options_of(format) if format in FORMATS else []
     for key, instead in (
         ("folder", "none: only ServeGen archives have folders of clients"),
@@ -178,8 +185,10 @@ def _options(config: WorkloadConfig, format: str, seed: int) -> dict[str, Any]:
         ),
         ("turns", "none: only Mooncake rows are written both ways"),
         ("timestamp_unit", f"none: the format {format} has times of one unit only"),
+        ("share_tools", "a weka trace or the logs of an agent with it, not the format " + format),
+        *((name, f"conversations with text, not the format {format}") for name in OF_TEXT),
     ):
-        if getattr(config, key) and key not in known:
+        if getattr(config, key) != getattr(WorkloadConfig, key) and key not in known:
             raise InputError(f"[workload] {key} = {getattr(config, key)!r}, expected {instead}")
     named = config.columns
     given = {
@@ -192,7 +201,11 @@ def _options(config: WorkloadConfig, format: str, seed: int) -> dict[str, Any]:
         "start_s": config.start_s,
         "end_s": config.end_s,
         "seed": seed,
+        "share_tools": config.share_tools,
+        **{name: getattr(config, name) for name in OF_TEXT},
     }
+    if config.tokenizer is not None:
+        given["tokenizer"] = file_path(config.tokenizer, base_dir, "tokenizer")
     given["requests"] = config.requests if config.sample == 1 else None  # a sample is taken first
     return {name: value for name, value in given.items() if name in known}
 

@@ -43,6 +43,11 @@ def trace_options(parser: argparse.ArgumentParser) -> None:
         choices=("whole", "delta"),
         help="whether a row of a session holds the whole prompt or what is new in the turn (default: as the rows say)",
     )
+    parser.add_argument(
+        "--tokenizer",
+        metavar="FILE",
+        help="the tokenizer.json that counts the tokens of conversations (default: estimated from their characters)",
+    )
 
 
 def columns(text: str) -> dict[str, str]:
@@ -66,6 +71,7 @@ def of_trace(path: str, args: argparse.Namespace) -> WorkloadConfig:
         trace=path,
         format=args.format,
         timestamp_unit=args.timestamp_unit,
+        tokenizer=args.tokenizer,
         columns=toml.read(Columns, named, "--columns", "workload", "columns") if named else None,
         block_tokens=args.block_tokens,
         turns=args.turns,
@@ -83,6 +89,7 @@ def no_trace_options(path: str, args: argparse.Namespace) -> None:
         ("--columns", named),
         ("--block-tokens", args.block_tokens),
         ("--turns", args.turns),
+        ("--tokenizer", args.tokenizer),
     ):
         if value:
             raise InputError(f"{flag} {value}: expected a trace file with it, but {path} is none")

@@ -239,14 +239,16 @@ def replace_file(path: Path, content: bytes) -> None:
 
 def workload_key(config: WorkloadConfig, seed: int) -> str:
     """Names the requests of a [workload] section: its keys, the seed, the reader's code, and size and time of a trace's
-    files."""
-    from workloads.load import trace_path
+    files and its tokenizer's."""
+    from workloads.load import file_path
 
     files: list[Any] = []
-    if config.trace is not None:
-        path = trace_path(config.trace, Path.cwd())
+    for name in ("trace", "tokenizer"):
+        if (given := getattr(config, name)) is None:
+            continue
+        path = file_path(given, Path.cwd(), name)
         found = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-        files = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in found if p.exists()]
+        files += [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in found if p.exists()]
     return _hash({"workload": asdict(config), "seed": seed, "files": files, "code": _code_hash()})
 
 

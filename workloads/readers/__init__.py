@@ -12,20 +12,36 @@ from __future__ import annotations
 
 import difflib
 import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from workloads.columns import Workload
 from workloads.errors import InputError
 from workloads.readers import (
     agent_summary,
+    aiperf,
+    aiperf_inputs,
     azure,
     bailian,
+    bench_serving,
+    blis,
     burstgpt,
+    claude_code,
+    codex,
     dynamo,
+    guidellm,
+    inference_perf,
+    langfuse,
+    litellm,
+    llmservingsim,
     mapped,
+    messages,
     mooncake,
+    openai_batch,
+    otel,
     servegen,
+    sharegpt,
     splitwise,
     token_ids,
     tracelab,
@@ -35,7 +51,18 @@ from workloads.readers import (
 from workloads.readers.head import Head
 from workloads.readers.refusal import refusal
 
-FORMATS = {
+
+class Format(Protocol):
+    """What a reader is: a module, or an object as `calls.CallLog`."""
+
+    @property
+    def looks_like(self) -> Callable[[Head], str | None]: ...
+
+    @property
+    def read(self) -> Callable[..., Workload]: ...
+
+
+FORMATS: dict[str, Format] = {
     "mooncake": mooncake,
     "bailian": bailian,
     "dynamo": dynamo,
@@ -47,7 +74,23 @@ FORMATS = {
     "burstgpt": burstgpt,
     "vidur": vidur,
     "splitwise": splitwise,
+    "llmservingsim": llmservingsim,
     "token-ids": token_ids,
+    "vllm-bench": bench_serving.VLLM,
+    "sglang-bench": bench_serving.SGLANG,
+    "guidellm": guidellm,
+    "aiperf": aiperf,
+    "aiperf-inputs": aiperf_inputs,
+    "inference-perf": inference_perf,
+    "blis": blis,
+    "litellm": litellm,
+    "langfuse": langfuse,
+    "otel": otel,
+    "claude-code": claude_code,
+    "codex": codex,
+    "sharegpt": sharegpt,
+    "messages": messages,
+    "openai-batch": openai_batch,
     "table": mapped,
 }
 """Format name -> its module; the order is the order in which sniffing asks."""

@@ -22,7 +22,7 @@ from workloads.errors import InputError
 from workloads.limits import MAX_SECONDS, MAX_TOKENS, WITHIN
 from workloads.readers import units
 from workloads.readers.container import Contents, look
-from workloads.readers.records import document, records
+from workloads.readers.records import document, objects, records
 from workloads.readers.values import as_float, number, short, trace_file
 
 MAX_CLASSES = 1000  #: the rarest beyond that are one class, "other"
@@ -63,6 +63,12 @@ class Rows:
         if type(whole) is not dict:
             raise InputError(f"{self.path}: {short(whole)}, expected one JSON object")
         return whole
+
+    def objects(self) -> list[dict[str, Any]]:
+        """The JSON objects that a file is, one after another: each whole in memory, however large; counted as
+        `document`'s."""
+        self._note_packed(look(self.path))
+        return objects(self.path, self._hash.update)
 
     def each(self, items: Any, field: str) -> Iterator[dict[str, Any]]:
         """Yield the objects of a list in the document, which count as rows; keep() or skip() for each."""
@@ -145,13 +151,15 @@ class Rows:
         per_second: float,
         file_rows: list[int] | None = None,
         why: str = "the format's documentation",
+        sure: bool = False,
     ) -> np.ndarray:
         """float64 column of seconds since the earliest: recorded times >= 0 of any clock that ticks `per_second` times
         a second (or `timestamp_unit`, where it is set), or times of day as text. The unit and why are noted; what
         leaves it in doubt is a question (`units.doubt`).
 
         Whole numbers are subtracted as such, so nanoseconds since 1970 keep all their digits. `file_rows`: those of
-        the values, where they are not the kept ones.
+        the values, where they are not the kept ones. `sure`: nothing leaves it in doubt, as when a benchmark that sends
+        all at once wrote the times.
         """
         file_rows = self.number if file_rows is None else file_rows
         if any(type(value) is not int and type(value) is not float for value in values) and units.is_wall_clock(values):
@@ -161,7 +169,7 @@ class Rows:
         own = next(unit for unit, ticks in units.PER_SECOND.items() if ticks == per_second)
         unit, why = units.unit_of(field, values, column, own, self.timestamp_unit, why)
         per_second = units.PER_SECOND[unit]
-        if question := units.question(field, column, unit, why):
+        if not sure and (question := units.question(field, column, unit, why)):
             raise InputError(f"{self.path}: {question}")
         if column.dtype == np.float64:
             self._refuse(

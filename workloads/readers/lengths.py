@@ -105,14 +105,14 @@ def read(
         class_id=class_id,
         class_names=class_names,
         class_slo=("",) * len(class_names),
-        session_id=_numbered(sessions) if any(sessions) else None,
+        session_id=numbered(sessions) if any(sessions) else None,
         prefix_identity=False,
         source=rows.source(),
         notes=notes,
     )
 
 
-def _numbered(sessions: list[Any]) -> np.ndarray:
+def numbered(sessions: list[Any]) -> np.ndarray:
     """Session numbers by first appearance; a request without a session is one of its own."""
     numbers: dict[str | int, int] = {}
     return np.array([numbers.setdefault(name or i, len(numbers)) for i, name in enumerate(sessions)], np.int64)

@@ -54,16 +54,40 @@ def records(path: Path, contents: Contents, needed: Collection[str] = (), seen: 
 
 def document(path: Path, seen: Seen = None) -> Any:
     """The one JSON value that a file holds."""
-    with unpacked(path, seen) as file:
-        content = file.read(MAX_IN_MEMORY + 1)
-    if len(content) > MAX_IN_MEMORY:
-        raise InputError(f"{path}: more than {MAX_IN_MEMORY >> 20} MiB, expected a JSON document of at most that")
+    content = _whole(path, seen)
     try:
         return json.loads(content)
     except NOT_JSON as problem:
         raise InputError(
             f"{path}: not a whole JSON document ({why_not_json(problem)}), expected one JSON object"
         ) from None
+
+
+def objects(path: Path, seen: Seen = None) -> list[dict[str, Any]]:
+    """The JSON objects that a file holds, one after another, on a line each or on many."""
+    content = _whole(path, seen)
+    try:
+        text, found = content.decode("utf-8-sig"), []
+        scan, space = json.JSONDecoder().raw_decode, re.compile(r"\s*").match
+        at = space(text).end()  # type: ignore[union-attr]  # it matches anything
+        while at < len(text):
+            value, at = scan(text, at)
+            found.append(value)
+            at = space(text, at).end()  # type: ignore[union-attr]
+    except NOT_JSON as problem:
+        raise InputError(f"{path}: not a whole JSON object ({why_not_json(problem)}), expected one or more") from None
+    for number, value in enumerate(found, 1):
+        if type(value) is not dict:
+            raise InputError(f"{path}, object {number}: {short(value)}, expected a JSON object")
+    return found
+
+
+def _whole(path: Path, seen: Seen) -> bytes:
+    with unpacked(path, seen) as file:
+        content = file.read(MAX_IN_MEMORY + 1)
+    if len(content) > MAX_IN_MEMORY:
+        raise InputError(f"{path}: more than {MAX_IN_MEMORY >> 20} MiB, expected a JSON document of at most that")
+    return content
 
 
 def _nested(text: str) -> Any:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workloads.readers.units import wall_clock_ns
-from workloads.readers.values import number
+from workloads.readers.values import as_float, number
 
 TIME = (
     *("arrivaltime", "arrivaltimestamp", "arrivedat", "arrival", "requesttime", "requesttimestamp", "requeststart"),
@@ -99,7 +99,7 @@ def _plain(name: str) -> str:
 
 
 def _is_count(value: Any) -> bool:
-    return value is None or not math.isnan(number(value))
+    return value is None or not math.isnan(as_float(number(value)))
 
 
 def _is_time(value: Any) -> bool:

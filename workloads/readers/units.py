@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from workloads.readers.values import number
+from workloads.readers.values import as_float, number
 
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 """Ticks of a second, by unit."""
@@ -60,7 +60,7 @@ def wall_clock_ns(value: Any) -> int | None:
 
 def is_wall_clock(values: list[Any]) -> bool:
     """Whether a column is of times of day: the first value that is no number is one."""
-    return wall_clock_ns(next((value for value in values if math.isnan(number(value))), None)) is not None
+    return wall_clock_ns(next((value for value in values if math.isnan(as_float(number(value)))), None)) is not None
 
 
 # ---- units ----
