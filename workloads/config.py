@@ -53,6 +53,18 @@ class Arrival:
     curve: tuple[float, ...] = key((), "relative rate over one period, for diurnal")
     period_s: float = key(86400.0, "length of the diurnal period")
     times_s: tuple[float, ...] = key((), "arrival times of sessions, for trace")
+    exact: bool = key(
+        False,
+        "stretch the gaps so that the last of the mix's requests sessions comes after requests / rate seconds, as"
+        " vLLM's benchmark does (a mix of one class)",
+    )
+    ramp_to: float | None = key(
+        None,
+        "the rate grows from the class's own to this one over the mix's requests sessions, as a benchmark's ramp-up (a"
+        " mix of one class)",
+        RATE,
+    )
+    ramp: str = key("linear", "how it grows", choices=("linear", "exponential"))
 
 
 @dataclass(frozen=True)
@@ -160,6 +172,11 @@ class WorkloadConfig:
         choices=("auto", "open", "sessions", "concurrency"),
     )
     concurrency: int | None = key(None, "sessions active at once, for loop = concurrency", COUNT)
+    paced: bool = key(
+        False,
+        "loop = concurrency: a session also waits for its own arrival, so that rate and concurrency both limit (a"
+        " benchmark's --request-rate with --max-concurrency)",
+    )
     turnaround_s: float = key(
         0.0,
         "closed loops: seconds that a client takes between an answer and its next request, on top of think times and"

@@ -44,7 +44,7 @@ OF_TEXT = ("tokenizer", "chars_per_token", "message_tokens", "first_turn_only", 
 def load(config: WorkloadConfig, seed: int = 0, base_dir: str | Path = ".", untimed: bool = False) -> Workload:
     """The workload that `config` describes; trace paths are relative to `base_dir`, the scenario's folder. untimed:
     whether a trace without times may stay so (arrival_s NaN), as for whoever only counts what is in it."""
-    workload = _loaded(config, seed, base_dir)
+    workload = replace(_loaded(config, seed, base_dir), paced=config.paced)
     if not untimed and workload.concurrency is None and is_untimed(workload):
         raise InputError(
             f"[workload] trace: {Path(config.trace or '').name} holds no times, expected when its requests arrive:"

@@ -229,7 +229,7 @@ def open_loop(workload: Workload) -> Workload:
 def with_concurrency(workload: Workload, sessions: int) -> Workload:
     """Closed loop: this many sessions active at once, whenever they arrived."""
     return replace(workload, concurrency=sessions).with_notes(
-        f"loop: {sessions} sessions active at once; recorded arrivals are ignored"
+        f"loop: {sessions} sessions active at once; recorded arrivals only order them"
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from kvcast import figures, text
 from kvcast.planner.words import NAMES, share
-from kvcast.present import html_page, verdict
+from kvcast.present import html_page, measured_text, verdict
 from kvcast.present.html_basis import Document, assumptions, provenance
 from kvcast.present.numbers import four
 from kvcast.present.terms import TERMS
@@ -35,6 +35,7 @@ def of_run(run: Run) -> str:
         ),
         html_page.banner(found.state, found.headline, found.sentence, found.reasons, found.caution),
         _cards(s, four(run)),
+        html_page.section("Measured and simulated", _measured(s)),
         html_page.section("Verdict by class", judged(s["verdict"]["classes"] if s["verdict"] else ())),
         html_page.section("Latency", _latency(run)),
         html_page.section("Prefix cache", _cache(run)),
@@ -44,6 +45,15 @@ def of_run(run: Run) -> str:
         *provenance(s, run.scenario, "kvcast run scenario.toml --out my-run"),
     ]
     return html_page.page(f"{name} - kvcast report", parts)
+
+
+def _measured(s: Document) -> str:
+    """Beside a benchmark's result, where the run was held against one."""
+    compared = s.get("measured")
+    if not compared:
+        return ""
+    said = " ".join([f"Measured: {compared['source']} ({compared['format']}).", *compared["notes"]])
+    return html_page.table(measured_text.HEADER, measured_text.rows(compared)) + html_page.paragraph(said)
 
 
 def judged(rows: Sequence[Document]) -> str:

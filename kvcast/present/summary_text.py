@@ -11,6 +11,7 @@ from typing import Any
 
 from kvcast import text
 from kvcast.api import Result
+from kvcast.present import measured_text
 from kvcast.present.cache_text import cache_lines, fates, worth_table
 from kvcast.present.verdict_text import headline, limits, load_line, verdict
 from kvcast.scenario.resolve import HOST_KEYS
@@ -33,6 +34,8 @@ __all__ = [
 def describe(result: Result, baseline: Result | None = None) -> str:
     """Everything `kvcast run` prints. `baseline`: the same run with the prefix cache off."""
     parts = [heading(result), verdict(result), shock_lines(result), latency_table(result), cache_lines(result)]
+    if compared := result.report.summary.get("measured"):
+        parts.insert(1, measured_text.as_text(compared))
     if baseline is not None:
         parts.append(worth_table(result, baseline))
     parts += [cost_line(result), engine_lines(result), class_lines(result), notes(result)]
