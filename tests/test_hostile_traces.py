@@ -280,7 +280,9 @@ def test_a_row_is_named_by_the_line_it_begins_on(tmp_path: Path) -> None:
 
 def test_a_field_of_200_000_characters(tmp_path: Path) -> None:
     path = text(tmp_path / "t.csv", f'{AZURE}2023-11-16 18:17:03,5,1\n"{"a" * 200_000}",1,1\n')
-    assert complaint(path) == "FILE, row 3: not a row of CSV (field larger than field limit (131072))"
+    assert len(complaint(path)) < 200
+    path = text(tmp_path / "u.csv", f'{AZURE}2023-11-16 18:17:03,5,1\n"{"a" * (17 << 20)}",1,1\n')
+    assert complaint(path) == "FILE, row 3: not a row of CSV (field larger than field limit (16777216))"
 
 
 def test_thousands_of_models_become_one_class(tmp_path: Path) -> None:

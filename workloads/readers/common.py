@@ -165,7 +165,11 @@ class Rows:
         if any(type(value) is not int and type(value) is not float for value in values) and units.is_wall_clock(values):
             return self.wall_clock(field, values, file_rows)
         column = self._numbers(values)
-        self._refuse(field, values, ~(np.isfinite(column) & (column >= 0)), "a finite number of at least 0", file_rows)
+        bad = ~(np.isfinite(column) & (column >= 0))
+        first = values[int(bad.argmax())] if bad.any() else None
+        text = type(first) is str and np.isnan(number(first))
+        day = ", or a time like 2023-11-16 18:17:03.9799600" if text else ""
+        self._refuse(field, values, bad, f"a finite number of at least 0{day}", file_rows)
         own = next(unit for unit, ticks in units.PER_SECOND.items() if ticks == per_second)
         unit, why = units.unit_of(field, values, column, own, self.timestamp_unit, why)
         per_second = units.PER_SECOND[unit]
