@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from workloads.columns import Workload
-from workloads.errors import InputError, did_you_mean
+from workloads.errors import InputError, did_you_mean, on_one_line
 from workloads.prefix_tree import from_block_ids
 from workloads.readers import units
 from workloads.readers.common import NO_IDENTITY, Rows, classes, failure, note_ties, nothing_shared
@@ -48,7 +48,7 @@ def looks_like(head: Head) -> str | None:
     where, found = _found(head)
     if not found:
         return None
-    what = ", ".join(f"{key} = {name}" for key, name in found.items())
+    what = on_one_line(", ".join(f"{key} = {name}" for key, name in found.items()))
     return f"its {f'list {where!r} has' if where else 'rows have'} {what}"
 
 
@@ -103,7 +103,7 @@ def _checked(rows: Rows, fields: dict[str, Any]) -> dict[str, str]:
 
 def _among(head: Head) -> str:
     """The fields a file has, as an error line lists them."""
-    names = list(flat(head.rows)) or head.columns
+    names = [on_one_line(name) for name in flat(head.rows) or head.columns]
     return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "") if names else "none"
 
 
