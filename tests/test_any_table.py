@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import lzma
+import random
 import zipfile
 from collections.abc import Callable
 from dataclasses import fields
@@ -517,6 +518,45 @@ def test_parquet_that_is_cut_or_of_other_types(tmp_path: Path) -> None:
     assert complaint(tmp_path / "u") == "FILE, row 1: input_length = [1], expected a whole number of at least 1"
     (tmp_path / "v").write_bytes(parquet([{**row, "timestamp": True} for row in MOONCAKE]))
     assert complaint(tmp_path / "v") == "FILE, row 1: timestamp = True, expected a finite number of at least 0"
+
+
+SNIPS = [
+    b"NaN",
+    b"-1",
+    b"1e400",
+    b"null",
+    b"true",
+    b'"',
+    b"[",
+    b"]",
+    b"{",
+    b",",
+    b"\n",
+    b"\0",
+    b"\xff",
+    b"9" * 50,
+    b"\x1b[2J",
+]
+
+
+def test_damage_ends_in_requests_or_in_one_line(tmp_path: Path) -> None:
+    """Files of every container, each damaged in a place or two, some packed and damaged again."""
+    rng, path, read_ones, said = random.Random(0), tmp_path / "t", 0, []
+    whole = [held(rows) for held in CONTAINERS.values() for rows in (MOONCAKE, NESTED[1:])]
+    for _ in range(250):
+        content = bytearray(rng.choice(whole))
+        for _ in range(rng.randint(1, 2)):
+            at = rng.randrange(len(content))
+            content[at : at + rng.randint(0, 6)] = rng.choice(SNIPS)
+        packed = bytearray(PACKED[rng.choice(list(PACKED))](bytes(content)))
+        packed[rng.randrange(len(packed))] ^= rng.choice([0, 0, 0, 1])
+        path.write_bytes(packed)
+        try:
+            read_ones += len(read(path, **rng.choice([{}, {"columns": MAP}]))) > 0
+        except InputError as problem:
+            said.append(str(problem))
+    assert read_ones > 5
+    assert not [line for line in said if len(line.splitlines()) != 1 or "\x1b" in line]
 
 
 def test_kinds_of_files_by_their_first_bytes() -> None:
