@@ -44,6 +44,7 @@ COMMANDS = {
     "profile": "list device profiles and models; show what fits on a GPU",
     "calibrate": "measure this machine's kernels and write a device profile",
     "validate": "recompute comparisons with recorded truth",
+    "doctor": "is a folder of runs whole, and if not, what to remove or do again",
     "demo": "simulate the bundled mix: what the prefix cache is worth",
     "dashboard": "open the dashboard in a browser",
 }

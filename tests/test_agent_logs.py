@@ -137,6 +137,8 @@ def test_claude_sub_agents_are_sessions_of_their_own(tmp_path: Path) -> None:
         user("x1", None, 40, isSidechain=True, agentId="x"),
         answer("x2", "x1", 44, "x", (5, 2000, 700, 8), isSidechain=True, agentId="x"),
     )
+    (tmp_path / "p" / "sessions-index.json").write_text("{}")
+    log(tmp_path / "p" / "A.jsonl", {"display": SECRET, "timestamp": 1780000000})
     path = tmp_path / "p"
     assert sniff(path) == ("claude-code", "it is a folder of Claude Code logs")
     workload = read(path)

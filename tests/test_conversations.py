@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import NO_TOKENIZERS
 from workloads.branches import ROOT, Branches
 from workloads.columns import Workload
 from workloads.config import WorkloadConfig
@@ -221,6 +222,40 @@ def test_spellings_of_one_conversation_are_one_text(tmp_path: Path) -> None:
     assert infinite_cache(workload, 1).hit_tokens.tolist() == [0] + [11] * 9
 
 
+def test_a_file_that_is_one_conversation(tmp_path: Path) -> None:
+    path = written(tmp_path / "one.json", chat("!be brief", "a", "b", "c", "d")["messages"], lines=False)
+    assert sniff(path)[0] == "messages"
+    workload = timeless(path)
+    assert (workload.turn.tolist(), workload.prompt_tokens.tolist()) == ([0, 1], [7 + 5 + 4, 7 + 5 + 5 + 5 + 4])
+    assert sniff(written(tmp_path / "two.json", SORT, lines=False))[0] == "sharegpt"
+    mixed = [{**m, "session_id": s} for m in chat("a", "b")["messages"] for s in ("x", "y")]
+    assert timeless(written(tmp_path / "mixed.jsonl", mixed)).session_id.tolist() == [0, 1]
+
+
+def test_exports_of_chatgpt_and_claude(tmp_path: Path) -> None:
+    def node(role: str, text: str, parent: str | None, at: float) -> dict[str, Any]:
+        content = {"content_type": "text", "parts": [text]}
+        return {"parent": parent, "message": {"author": {"role": role}, "create_time": at, "content": content}}
+
+    nodes = {
+        "root": {"parent": None, "message": None},
+        "u": node("user", "How do I sort?", "root", 1_780_000_000.5),
+        "left": node("assistant", "No.", "u", 1_780_000_001.0),
+        "a": node("assistant", "Use sort().", "u", 1_780_000_002.0),
+        "v": node("user", "Backwards?", "a", 1_780_000_009.0),
+        "b": node("assistant", "reverse=True", "v", 1_780_000_010.0),
+    }
+    chatgpt = [{"title": SECRET, "mapping": nodes, "current_node": "b"}]
+    round_and_round = [{"mapping": {**nodes, "root": {"parent": "b"}}, "current_node": "b"}]
+    for rows in (chatgpt, round_and_round):
+        workload = read(written(tmp_path / "conversations.json", rows, lines=False))
+        assert workload.prompt_tokens.tolist() == [12, 26]
+        assert workload.delay_s.tolist() == [0, 7]
+    said = [{"sender": "human", "text": "How do I sort?"}, {"sender": "assistant", "text": "Use sort()."}]
+    workload = timeless(written(tmp_path / "claude.json", [{"uuid": "x", "chat_messages": said}], lines=False))
+    assert workload.prompt_tokens.tolist() == [12]
+
+
 def test_a_batch_row_is_one_request_and_its_history_is_not(tmp_path: Path) -> None:
     def row(name: str, **more: Any) -> dict[str, Any]:
         said = [
@@ -353,13 +388,13 @@ def test_a_tokenizer_that_is_not_there_or_none(tmp_path: Path) -> None:
     path = written(tmp_path / "t.jsonl", [chat("a", "b")])
     with pytest.raises(InputError, match=r"no such file, expected a local tokenizer\.json"):
         read(path, tokenizer=str(tmp_path / "nothing.json"))
-    pytest.importorskip("tokenizers", reason="the extra [text] is not installed: pip install tokenizers")
+    pytest.importorskip("tokenizers", reason=NO_TOKENIZERS)
     with pytest.raises(InputError, match="not a tokenizer"):
         read(path, tokenizer=str(path))
 
 
 def test_a_tokenizer_of_the_users(tmp_path: Path) -> None:
-    tokenizers = pytest.importorskip("tokenizers", reason="the extra [text] is not installed: pip install tokenizers")
+    tokenizers = pytest.importorskip("tokenizers", reason=NO_TOKENIZERS)
     vocabulary = {word: i for i, word in enumerate(["?", "how", "do", "I", "sort", "search", "well"])}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="?"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()

@@ -8,8 +8,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from examples import autoscaler, compare_eviction, failure, my_router, textbook, two_requests
+from examples import autoscaler, compare_eviction, compare_recovery, failure, my_router, textbook, two_requests
 from kvcast import api, load_scenario
+from kvcast.planner.trials import Trials
+from kvcast.store.simulations import Lab
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
@@ -173,3 +175,41 @@ def test_the_eviction_comparison_on_a_trace(data_dir, monkeypatch):
     lru, lfu, clairvoyant = compare_eviction.measured(name, jobs=1)
     assert clairvoyant["share_of_optimum"] > max(lru["share_of_optimum"], lfu["share_of_optimum"])
     assert clairvoyant["verdicts"]["prefix_hit_rate"] == "better"
+
+
+@pytest.mark.parametrize("top", [-60, -7, -1, 0, 1, 2, 9, 50, 63])
+def test_the_highest_load_is_found_from_wherever_one_starts(top):
+    for start in (-30, 0, 5):
+        asked = []
+        assert compare_recovery.edge(lambda step: asked.append(step) or step <= top, start) == top  # noqa: B023
+        assert len(asked) == len(set(asked)) <= 14
+    assert compare_recovery.edge(lambda step: False, 0) is None
+    assert compare_recovery.edge(lambda step: True, 0) == compare_recovery.FARTHEST
+
+
+def test_policies_are_compared_by_the_load_they_recover_from(tmp_path, monkeypatch, capsys):
+    """In small; a second run reads what the first kept."""
+    short = ("workload.duration_s=200", "plan.burst_s=60", "plan.recover_within_s=60", "engine.kv_blocks=9000")
+    tiny = compare_recovery.Setting("demo.toml", ("cluster.replicas=1", *short), -17)
+    monkeypatch.setitem(compare_recovery.WORKLOADS, "chat and coding agents", tiny)
+    asked = ["--out", str(tmp_path), "--seeds", "2", "--policy", "lru", "--policy", "mru"]
+    compare_recovery.main(asked)
+    told = capsys.readouterr().out
+    rows = {row["policy"]: row for row in json.loads((tmp_path / "recovery.json").read_text())}
+    base = api.windowed(load_scenario(EXAMPLES / tiny.file, tiny.overrides))
+    with Trials(Lab(tmp_path), [0, 1], 0.95) as trials:  # what was simulated for it
+        for seed, highest in enumerate(rows["lru"]["steps"]):
+            at, above = (compare_recovery.disturbed(base, step, seed) for step in (highest, highest + 1))
+            back_s = trials.back_s(at, seed)
+            assert back_s is not None
+            assert back_s <= 60
+            assert (trials.back_s(above, seed) or 61) > 60
+        assert trials.simulated == 0
+    mean = np.subtract(rows["mru"]["steps"], rows["lru"]["steps"]).mean()
+    assert rows["mru"]["difference"] == mean
+    assert rows["lru"]["half"] == 0
+    assert f"{100 * np.log(2) / 16 * mean:+.1f} \u00b1" in told
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("s*.json")}
+    compare_recovery.main(asked)
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("s*.json")} == before
+    assert capsys.readouterr().out == told

@@ -13,6 +13,7 @@ text leaves it, so sharing is exact to the token, and no token and no hash is ke
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,10 +27,9 @@ class Branches:
     """Collects texts; `tree` cuts them."""
 
     def __init__(self) -> None:
-        self._on: list[int] = []
-        self._hang: list[int] = []  # depth at which it leaves the text that it hangs on
-        self.end: list[int] = []  #: depth of each text's last token
-        self._layer: list[int] = []
+        self._on, self._layer = array("q"), array("q")
+        self._hang = array("q")  # depth at which it leaves the text that it hangs on
+        self.end = array("q")  #: depth of each text's last token
 
     def add(self, on: int, hang: int, end: int, layer: int = 0) -> int:
         """Number of a new text of layer code `layer`: the first `hang` tokens are those on the path of `on` (ROOT:

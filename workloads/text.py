@@ -14,6 +14,7 @@ The texts live in memory while a file is read, each once, and nowhere else: what
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Hashable
 from hashlib import blake2b
 from itertools import pairwise
@@ -24,6 +25,8 @@ import numpy as np
 
 from workloads.branches import ROOT, Branches
 from workloads.errors import InputError
+
+DIGEST = 16  #: bytes of a text's digest
 
 
 class Counter(Protocol):
@@ -128,28 +131,32 @@ class Messages:
         self.size = 0  #: bytes of distinct text that are held
         self._bodies: list[bytes] = []
         self._known: dict[bytes, int] = {}  # digest of a text, or of a body -> the body's number
-        self._number: dict[tuple[int, Hashable, int], int] = {}  # (before, role, body) -> message
-        self._before: list[int] = []
-        self._body: list[int] = []
-        self._layer: list[int] = []
+        self._speaker: dict[Hashable, int] = {}  # role -> its number
+        self._number: dict[int, int] = {}  # (before, role, body) in one number -> message
+        self._before, self._role, self._body, self._layer = (array("q") for _ in range(4))
 
     def add(self, before: int, role: Hashable, text: str, layer: int) -> int:
         """The message that says `text` after `before`; the same one for the same."""
-        key = before, role, self._numbered(text)
+        body, who = self._numbered(text), self._speaker.setdefault(role, len(self._speaker))
+        key = (before + 1 << 80) + (who << 40) + body
         found = self._number.get(key)
         if found is None:
             found = self._number[key] = len(self._before)
             self._before.append(before)
-            self._body.append(key[2])
+            self._role.append(who)
+            self._body.append(body)
             self._layer.append(layer)
         return found
 
     def _numbered(self, text: str) -> int:
-        key = _digest(text.encode("utf-8", "surrogatepass"))
+        said = text.encode("utf-8", "surrogatepass")
+        key = said if len(said) < DIGEST else blake2b(said, digest_size=DIGEST).digest()
         found = self._known.get(key)
         if found is None:
-            body = self.counter.body(text)
-            found = self._known[key] = self._known.setdefault(_digest(body, b"body"), len(self._bodies))
+            body, found = self.counter.body(text), len(self._bodies)
+            if body != said:  # another text may have the same tokens
+                found = self._known.setdefault(blake2b(body, digest_size=DIGEST, person=b"body").digest(), found)
+            self._known[key] = found
             if found == len(self._bodies):
                 self._bodies.append(body)
                 self.size += len(body)
@@ -168,24 +175,25 @@ class Messages:
 
     def branches(self, message_tokens: int) -> tuple[Branches, list[int]]:
         """(the messages as texts that hang on one another, each one's text). A message is `message_tokens` for its
-        markers and the tokens of its body; those of one role after one text share what their bodies have in common."""
+        markers and the tokens of its body; those of one role after one text share what their bodies have in common.
+        Once, at the end."""
         branches, text = Branches(), [0] * len(self._before)
         tokens = [self.counter.tokens(body) for body in self._bodies]
-        alike: dict[tuple[int, Hashable], list[int]] = {}
-        for (before, role, body), message in self._number.items():
+        alike: dict[tuple[int, int], list[int]] = {}
+        self._known.clear()
+        self._number.clear()
+        for message, (before, role, body) in enumerate(zip(self._before, self._role, self._body, strict=True)):
             on, begin = (text[before], branches.end[text[before]]) if before != ROOT else (ROOT, 0)
             text[message] = branches.add(on, begin, begin + message_tokens + tokens[body], self._layer[message])
             alike.setdefault((before, role), []).append(message)
         for (before, _), messages in alike.items():
+            if len(messages) == 1:
+                continue
             begin = message_tokens + (branches.end[text[before]] if before != ROOT else 0)
             ordered = sorted((self.body(message), text[message]) for message in messages)
             for (a, left), (b, right) in pairwise(ordered):
                 branches.move(right, left, begin + self.counter.tokens_in(a[: common_prefix(a, b)]))
         return branches, text
-
-
-def _digest(text: bytes, kind: bytes = b"") -> bytes:
-    return blake2b(text, digest_size=16, person=kind).digest()
 
 
 def common_prefix(a: bytes, b: bytes) -> int:

@@ -21,8 +21,9 @@ The words themselves are not looked at.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,11 @@ from workloads.branches import ROOT, Branches
 from workloads.columns import SCOPES, Workload
 from workloads.errors import InputError
 from workloads.limits import MAX_SECONDS, MAX_TOKENS, WITHIN
+from workloads.readers.head import Head
 from workloads.readers.private import PrivateRows
 from workloads.readers.units import wall_clock_ns
+
+LOOKED_AT = 10  #: files of a folder, to know what it is
 
 
 @dataclass(eq=False)
@@ -91,9 +95,10 @@ class LogRows(PrivateRows):
         return value
 
 
-def first_log(folder: Path) -> Path | None:
-    """The first log in a folder or below that holds anything."""
-    return next((f for f in sorted(folder.rglob("*.jsonl")) if f.is_file() and f.stat().st_size), None)
+def holds_logs(folder: Path, is_log: Callable[[Head], bool]) -> bool:
+    """Whether one of the first files in a folder or below is a log."""
+    files = (f for f in sorted(folder.rglob("*.jsonl")) if f.is_file() and f.stat().st_size)
+    return any(is_log(Head(f)) for f in itertools.islice(files, LOOKED_AT))
 
 
 def workload_of(rows: LogRows, sessions: list[list[Call]], share_tools: bool, answers: str) -> Workload:

@@ -18,6 +18,7 @@ PLACES = (
     ("conversations",),
     ("conversation",),
     ("messages",),
+    ("chat_messages",),
     ("items",),
     ("body", "messages"),
     ("params", "messages"),
@@ -31,6 +32,7 @@ PLACES = (
 """Where a row has its list of messages, or the text of the only one."""
 SETTINGS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "custom_id", "temperature", "stream")
 LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "output_tokens")
+CONVERSATION = ("conversation_id", "conversation_hash", "session_id", "thread_id", "chat_id")
 ANSWERS = ("response", "completion")
 COUNTS = (("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens"))
 
@@ -44,6 +46,8 @@ class Found(NamedTuple):
 
 def found_in(record: dict[str, Any]) -> Found | None:
     """The list of messages of a row, None without one."""
+    if type(record.get("mapping")) is dict:
+        return Found(_branch(record["mapping"], record.get("current_node")), record)
     for path in PLACES:
         around: Any = record
         for name in path[:-1]:
@@ -56,12 +60,36 @@ def found_in(record: dict[str, Any]) -> Found | None:
     return None
 
 
+def _branch(nodes: dict[str, Any], last: Any) -> list[Any]:
+    """The messages from the root of ChatGPT's tree to its current node; what was said on other branches is left out."""
+    found: list[Any] = []
+    seen: set[Any] = set()
+    while type(last) is str and last not in seen and type(nodes.get(last)) is dict:
+        seen.add(last)
+        if type(nodes[last].get("message")) is dict:
+            found.append(nodes[last]["message"])
+        last = nodes[last].get("parent")
+    return found[::-1]
+
+
 def first_found(head: Head) -> Found | None:
-    """The messages of the first row that has any which say who speaks."""
+    """The messages of the first row that has any which say who speaks; the rows where they are messages."""
     for found in map(found_in, head.rows):
-        if found is not None and found.messages and {"role", "from"} & set(found.messages[0]):
+        if found is not None and found.messages and {"role", "from", "author", "sender"} & set(found.messages[0]):
             return found
-    return None
+    return Found(head.rows, {}) if head.rows and all(map(speaks, head.rows)) else None
+
+
+def speaks(record: dict[str, Any]) -> bool:
+    """Whether a row is a message."""
+    return any(
+        type(record.get(role)) is str and said in record for role, said in (("role", "content"), ("from", "value"))
+    )
+
+
+def conversation_of(record: dict[str, Any]) -> str:
+    """Which conversation a row that is a message belongs to; "" where no field says it."""
+    return next((f"{name} {record[name]}" for name in CONVERSATION if record.get(name) is not None), "")
 
 
 def answer_of(record: dict[str, Any]) -> Any:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from workloads.columns import Workload
-from workloads.readers.agent_log import Call, LogRows, first_log, workload_of
+from workloads.readers.agent_log import Call, LogRows, holds_logs, workload_of
 from workloads.readers.head import Head
 
 COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
@@ -29,8 +29,7 @@ SYNTHETIC = "<synthetic>"
 
 def looks_like(head: Head) -> str | None:
     if head.is_folder:
-        log = first_log(head.path)
-        return "it is a folder of Claude Code logs" if log is not None and _is_log(Head(log)) else None
+        return "it is a folder of Claude Code logs" if holds_logs(head.path, _is_log) else None
     return "its lines are those of a Claude Code session" if _is_log(head) else None
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from workloads.columns import Workload
-from workloads.readers.agent_log import Call, LogRows, first_log, workload_of
+from workloads.readers.agent_log import Call, LogRows, holds_logs, workload_of
 from workloads.readers.head import Head
 
 TYPES = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
@@ -37,8 +37,7 @@ Counts = tuple[int, ...]
 
 def looks_like(head: Head) -> str | None:
     if head.is_folder:
-        log = first_log(head.path)
-        return "it is a folder of Codex logs" if log is not None and _is_log(Head(log)) else None
+        return "it is a folder of Codex logs" if holds_logs(head.path, _is_log) else None
     return "its lines are those of a Codex session" if _is_log(head) else None
 
 
@@ -88,7 +87,7 @@ class _Session:
     def line(self, record: dict[str, Any]) -> None:
         kind, payload = record.get("type"), record.get("payload")
         payload = payload if type(payload) is dict else {}
-        time_ns = self.rows.time_ns(record)
+        time_ns = self.rows.time_ns(record) if kind in TYPES else None
         if kind == "event_msg" and payload.get("type") == "token_count":
             self._token_count(payload, time_ns)
             return

@@ -24,7 +24,17 @@ from workloads.branches import ROOT
 from workloads.columns import SCOPES, Workload
 from workloads.config import CHARACTERS
 from workloads.limits import MAX_TOKENS
-from workloads.readers.chat_rows import LIMITS, Found, answer_of, failed, found_in, is_request, usage_of
+from workloads.readers.chat_rows import (
+    LIMITS,
+    Found,
+    answer_of,
+    conversation_of,
+    failed,
+    found_in,
+    is_request,
+    speaks,
+    usage_of,
+)
 from workloads.readers.private import PrivateRows
 from workloads.readers.spoken import LAYERS, Message, Speech, time_of, written
 from workloads.text import Estimate, Messages, characters, counter
@@ -157,16 +167,17 @@ class Talk:
         answers = sum(m.role == "assistant" for m in said[1:])
         at, turn = ROOT, 0
         for before, message in zip([None, *said], said, strict=False):
+            after = self._said(at, message)
             if message.role == "assistant" and before is None:
                 self.rows.skip("an answer with nothing before it")
             elif message.role == "assistant":
-                own = self._said(at, message, aside=True)
+                own = self._said(at, message, aside=True) if message.aside else after
                 if self.tree.body(own):
                     self._ask(at, own, None, usage if answers == 1 else None, turn, before, message.time, start)
                     turn += 1
                 else:
                     self.rows.skip("an empty answer")
-            at = self._said(at, message)
+            at = after
         if not turn:
             self.rows.skip(UNANSWERED)
         elif said[-1].role != "assistant":
@@ -289,8 +300,14 @@ def read_conversations(
     rows = PrivateRows(path, timestamp_unit)
     count = counter(tokenizer, chars_per_token)
     talk = Talk(rows, Messages(count), answer_tokens)
+    said: dict[str, list[dict[str, Any]]] = {}  # rows that are messages, by conversation
     for record in records(rows):
-        talk.add(record, first_turn_only)
+        if speaks(record) and found_in(record) is None:
+            said.setdefault(conversation_of(record), []).append(record)
+        else:
+            talk.add(record, first_turn_only)
+    for messages in said.values():
+        talk.add({"messages": messages}, first_turn_only)
     rows.note(
         f"conversations: {talk.conversations} with {talk.speech.count['messages']} messages; an answer is a request,"
         " everything before it its prompt"

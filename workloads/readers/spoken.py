@@ -39,6 +39,7 @@ ROLES = {
 LAYERS = ("tools", "system", "user", "assistant", "tool", "other")
 PICTURES = ("image", "image_url", "input_image", "audio", "input_audio", "video", "video_url", "file", "document")
 ASIDE = ("reasoning_content", "reasoning", "thinking")
+SPEAKER, SAID = ("role", "from", "author", "sender", "type"), ("content", "value", "text")
 TIMES = ("timestamp", "created_at", "create_time", "created", "time", "ts", "tstamp")
 DEPTH = 32  #: of parts within parts
 
@@ -59,24 +60,23 @@ class Speech:
 
     def message(self, entry: dict[str, Any]) -> Message:
         """ValueError (field, value, expected) for what is no message."""
-        name = next((entry[key] for key in ("role", "from", "author", "type") if entry.get(key) is not None), None)
+        name, content = _first(entry, SPEAKER), _first(entry, SAID)
         if type(name) is dict:
             name = name.get("role")
         if type(name) is not str:
             raise ValueError("role", name, "text like user or assistant")
-        role = ROLES.get(name.lower(), "other")
+        role = ROLES.get(name) or ROLES.get(name.lower(), "other")
         self.count["messages"] += 1
+        if len(entry) == 2 and type(content) is str and role != "other":
+            self.count["tool results"] += role == "tool"
+            return Message(role, role, content, "", None)
         self.count["unknown roles"] += role == "other"
         aside: list[str] = []
-        content = next((entry[key] for key in ("content", "value", "text") if entry.get(key) is not None), "")
-        parts = self._parts(content, aside, 0) + self._calls(entry)
-        for key in ASIDE:
-            if type(entry.get(key)) is str:
-                aside.append(entry[key])
+        parts = self._parts("" if content is None else content, aside, 0) + self._calls(entry)
+        aside += [entry[key] for key in ASIDE if type(entry.get(key)) is str]
         self.count["tool results"] += role == "tool"
         self.count["reasoning"] += bool(aside)
-        key = role if role != "other" else name
-        return Message(role, key, "".join(parts), "".join(aside), time_of(entry))
+        return Message(role, role if role != "other" else name, "".join(parts), "".join(aside), time_of(entry))
 
     def _parts(self, content: Any, aside: list[str], depth: int) -> list[str]:
         if type(content) is str:
@@ -103,7 +103,7 @@ class Speech:
             self.count["tool calls"] += 1
             return [f"{part.get('name', '')}{_written(part.get('input', part.get('arguments', '')))}"]
         self.count["tool results"] += kind in ("tool_result", "function_call_output")
-        for name in ("text", "content", "output", "refusal"):
+        for name in ("text", "parts", "content", "output", "refusal"):
             if part.get(name) is not None:
                 return self._parts(part[name], aside, depth + 1)
         if "text" in part or "content" in part:
@@ -150,7 +150,14 @@ class Speech:
 
 def time_of(entry: dict[str, Any]) -> Any:
     """The entry's time as the file has it; None without."""
-    return next((entry[key] for key in TIMES if entry.get(key) is not None), None)
+    return _first(entry, TIMES)
+
+
+def _first(entry: dict[str, Any], names: tuple[str, ...]) -> Any:
+    for name in names:
+        if entry.get(name) is not None:
+            return entry[name]
+    return None
 
 
 def _written(value: Any) -> str:

@@ -1,0 +1,167 @@
+"""Does a fleet that `kvcast plan` chose come back from bursts that it was not asked about?
+
+Five mixes are planned (the cheapest fleet of one-GPU replicas that holds its load and is back within half an hour of
+twice the load for ten minutes, on the plan's own seeds). Then ten other seeds of a day are simulated: in every two
+hours a burst at a random time, of 1.2 to 2 times the load for 5 to 10 minutes. A fleet passes when it is back within
+half an hour of each, and attains its target in all that is left.
+
+  python benchmarks/bench_recovering_plans.py --out /tmp/plans --hours 6  # 8 CPU minutes; a whole day: 25
+  python benchmarks/bench_recovering_plans.py --out /tmp/plans --seeds 3 --mix rag
+
+Plans and days are kept in --out: after a kill the same command goes on. Exit code 1 when a fleet does not pass."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.bench_resilience_tables import ROOT, lasting, seen
+from benchmarks.kept import Kept
+from kvcast import load_scenario, plan
+from kvcast.config import scenario_from_doc
+from sim.measure.shocks import recovered_s, span_s
+from sim.measure.verdict import groups
+from sim.scenario import BURST, Scenario, Shock
+
+EVERY_S = 7200.0
+SIZES, LASTS_S = (1.2, 2.0), (300.0, 600.0)
+FIRST_SEED = 1000
+"""Of the days: a plan uses 0 to 9."""
+ONLY: dict[str, Any] = dict.fromkeys(("capacity", "binding", "advice", "n_plus_1", "model_error", "undisturbed"), False)
+"""What a plan tells beside its fleet is not asked for."""
+
+
+COLUMNS = (
+    "mix",
+    "requests/s",
+    "replicas (that hold it)",
+    "plan: back after, min",
+    "requests",
+    "back within 30 min",
+    "slowest, min",
+    "worst attainment outside",
+    "misses",
+    "passes",
+)
+
+
+class Mix(NamedTuple):
+    rate_scale: float
+    ttft_s: float | None = None  #: None: the demo's own limits
+
+
+MIXES = {
+    "demo": Mix(1.5),
+    "coding-agent": Mix(0.5, 5),
+    "long-context-chat": Mix(0.5, 10),
+    "rag": Mix(1.2, 10),
+    "tool-agent-api": Mix(1.0, 2),
+}
+
+
+def scenario_of(name: str) -> Scenario:
+    mix = MIXES[name]
+    own = () if mix.ttft_s is None else ("slo.classes={}", f"slo.ttft_s={mix.ttft_s:g}", "slo.tpot_s=0.05")
+    sets = (f"workload.preset={name}", f"workload.rate_scale={mix.rate_scale:g}", *own)
+    return load_scenario(ROOT / "examples" / "demo.toml", sets)
+
+
+def planned(name: str, folder: Path) -> dict[str, Any]:
+    """The answer's scenario as TOML, its replicas, those that only hold the load, and the seconds to come back."""
+    made = plan(scenario_of(name), out=folder, growth=None, **ONLY)
+    recovery = made["recovery"] or {}
+    return {
+        "scenario": made["scenario"],
+        "replicas": made["answer"]["replicas"],
+        "feasible": made["answer"]["feasible"],
+        "holds": recovery.get("holds_replicas"),
+        "back_s": recovery.get("recovered_s"),
+        "offered": made["answer"]["offered_per_s"],
+    }
+
+
+def bursts(seed: int, watched_s: float) -> tuple[Shock, ...]:
+    """One in every two hours, far enough from the next to see whether the fleet is back."""
+    rng = np.random.default_rng([seed, 13])
+    found = []
+    for from_s in np.arange(0.0, watched_s - 1, EVERY_S):
+        lasts_s = float(rng.uniform(*LASTS_S))
+        at_s = from_s + float(rng.uniform(0.0, EVERY_S - lasts_s - 1800.0 - 600.0))
+        found.append(Shock(BURST, at_s, lasts_s, float(rng.uniform(*SIZES))))
+    return tuple(found)
+
+
+def day(document: str, seed: int, watched_s: float) -> dict[str, Any]:
+    """By burst the seconds to come back (None: not before the next), and by class the share that met its limits outside
+    the bursts and the half hours after them."""
+    scenario = scenario_from_doc(tomllib.loads(document))
+    scenario = lasting(scenario, watched_s, seed, bursts(seed, watched_s))
+    columns, classes = seen(scenario)
+    begins_s, ends_s = scenario.run.warmup_s or 0.0, scenario.run.duration_s or 0.0
+    targets, arrival_s = groups(classes, scenario.slo), columns["arrival_s"]
+    outside = (arrival_s >= begins_s) & (arrival_s < ends_s)
+    spans = [span_s(shock, begins_s) for shock in scenario.shock]
+    backs = []
+    for (start_s, stop_s), (next_s, _) in zip(spans, [*spans[1:], (ends_s, ends_s)], strict=True):
+        backs.append(recovered_s(columns, targets, stop_s, next_s))
+        outside &= (arrival_s < start_s) | (arrival_s >= stop_s + scenario.plan.recover_within_s)
+    good = columns["good"].astype(bool)
+    shares = {}
+    for name, target, members in targets:
+        mine = outside & np.isin(columns["class_id"], members)
+        shares[name] = (float(good[mine].mean()), target)
+    return {"requests": int((arrival_s >= begins_s).sum()), "back_s": backs, "shares": shares}
+
+
+def judged(name: str, kept: Kept, folder: Path, seeds: int, watched_s: float) -> bool:
+    found = kept(f"plan {name} {MIXES[name][:2]}", planned, name, folder / name)
+    days = [
+        kept(f"day {name} {MIXES[name][:2]} {watched_s} {seed}", day, found["scenario"], seed, watched_s)
+        for seed in range(FIRST_SEED, FIRST_SEED + seeds)
+    ]
+    backs = [back_s for one in days for back_s in one["back_s"]]
+    within = [back_s for back_s in backs if back_s is not None and back_s <= 1800.0]
+    missed = sum(share < target for one in days for share, target in one["shares"].values())
+    worst = min(share for one in days for share, _ in one["shares"].values())
+    passes = bool(found["feasible"] and len(within) == len(backs) and not missed)
+    cells = (
+        f"{name} x {MIXES[name].rate_scale:g}",
+        f"{found['offered']:.2f}",
+        f"{found['replicas']} ({found['holds']})",
+        ", ".join("never" if s is None else f"{s / 60:.0f}" for s in found["back_s"] or ()),
+        f"{np.mean([one['requests'] for one in days]):,.0f}",
+        f"{len(within)} of {len(backs)}",
+        f"{max(within) / 60:.0f}" if within else "-",
+        f"{100 * worst:.1f} %",
+        f"{missed}",
+        "yes" if passes else "no",
+    )
+    print(f"| {' | '.join(cells)} |", flush=True)
+    return passes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder that keeps plans and days")
+    parser.add_argument("--mix", action="append", choices=list(MIXES), help="only this one; may be repeated")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--hours", type=float, default=24.0, help="a day")
+    asked = parser.parse_args()
+    began = time.process_time()
+    print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
+    kept = Kept(asked.out / "plans.jsonl")
+    passed = [judged(name, kept, asked.out, asked.seeds, asked.hours * 3600) for name in asked.mix or MIXES]
+    print(f"\n{time.process_time() - began:.0f} CPU-s now")
+    raise SystemExit(0 if all(passed) else 1)
+
+
+if __name__ == "__main__":
+    main()
