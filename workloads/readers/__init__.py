@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from workloads.columns import Workload
-from workloads.errors import InputError
+from workloads.errors import InputError, on_one_line
 from workloads.readers import (
     agent_summary,
     aiperf,
@@ -133,7 +133,9 @@ def sniff(path: str | Path) -> tuple[str, str]:
         reason = module.looks_like(head)
         if reason:
             return name, reason
-    raise InputError(f"{path}: {refusal(head)}")
+    if head.problem and not head.rows and not head.columns:
+        raise head.problem
+    raise InputError(f"{path}: {on_one_line(refusal(head))}")
 
 
 def _names() -> str:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from workloads.columns import PrefixTree
-from workloads.errors import InputError
+from workloads.errors import InputError, on_one_line
 from workloads.limits import MAX_SECONDS, MAX_TOKENS, WITHIN
 from workloads.readers import units
 from workloads.readers.container import Contents, look
@@ -110,16 +110,15 @@ class Rows:
 
     def fail(self, field: str, value: Any, expected: str, row: int | None = None) -> NoReturn:
         """Raise for a value of the current row, or of file row `row`."""
-        raise InputError(
-            f"{self.path}, row {self._line if row is None else row}: {field} = {short(value)}, expected {expected}"
-        )
+        where = f"{self.path}, row {self._line if row is None else row}"
+        raise InputError(f"{where}: {on_one_line(field)} = {short(value)}, expected {expected}")
 
     def need(self, record: dict[str, Any], field: str) -> Any:
         """The field's value in the current row, or one clear line that it is missing."""
         try:
             return record[field]
         except KeyError:
-            names = ", ".join(list(record)[:12])
+            names = on_one_line(", ".join(list(record)[:12]))
             raise InputError(f"{self.path}, row {self._line}: no field {field!r} among {names}") from None
 
     def integers(self, field: str, values: list[Any], low: int) -> np.ndarray:
@@ -165,7 +164,11 @@ class Rows:
         if any(type(value) is not int and type(value) is not float for value in values) and units.is_wall_clock(values):
             return self.wall_clock(field, values, file_rows)
         column = self._numbers(values)
-        self._refuse(field, values, ~(np.isfinite(column) & (column >= 0)), "a finite number of at least 0", file_rows)
+        bad = ~(np.isfinite(column) & (column >= 0))
+        first = values[int(bad.argmax())] if bad.any() else None
+        text = type(first) is str and np.isnan(number(first))
+        day = ", or a time like 2023-11-16 18:17:03.9799600" if text else ""
+        self._refuse(field, values, bad, f"a finite number of at least 0{day}", file_rows)
         own = next(unit for unit, ticks in units.PER_SECOND.items() if ticks == per_second)
         unit, why = units.unit_of(field, values, column, own, self.timestamp_unit, why)
         per_second = units.PER_SECOND[unit]
@@ -233,7 +236,7 @@ class Rows:
     # ---- reporting ----
 
     def note(self, line: str) -> None:
-        self.notes.append(line)
+        self.notes.append(on_one_line(line))
 
     def source(self) -> str:
         return f"{self.path.name} (sha256 {self._hash.hexdigest()})"

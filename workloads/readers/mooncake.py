@@ -31,6 +31,7 @@ from workloads.readers.common import NO_IDENTITY, Rows, note_ties
 from workloads.readers.coverage import covered
 from workloads.readers.hash_ids import HashIds, fail_on_ids
 from workloads.readers.head import Head
+from workloads.readers.waits import joined
 
 INPUT = ("input_length", "input_tokens")
 OUTPUT = ("output_length", "output_tokens")
@@ -90,7 +91,7 @@ class _Read:
     plays: list[Any] = field(default_factory=list)
     ids: HashIds = field(default_factory=HashIds)
     needs: Dependencies = field(init=False)  #: who waits for whom
-    modes: set[str] = field(default_factory=set)
+    modes: dict[str, str] = field(default_factory=dict)  #: what rows say of themselves -> by what
     plain: set[tuple[str, ...]] = field(default_factory=set)  #: fields of rows that hold nothing but what `PLAIN` names
     seen: set[tuple[str, ...]] = field(default_factory=set)
     others: dict[str, None] = field(default_factory=dict)  #: names of fields that are not used, in order
@@ -188,7 +189,7 @@ class _Read:
         known = turns_of.CONTEXT_MODES
         if mode not in known:
             self.rows.fail("context_mode", mode, f"one of {', '.join(known)}")
-        self.modes.add(known[mode])
+        self.modes[known[mode]] = "context_mode says"
 
     # ---- columns ----
 
@@ -205,20 +206,27 @@ class _Read:
         blocks = np.diff(offsets)
         covered(rows, new, blocks, block)
         grouped = np.arange(n) if session is None else session
+        if not self.modes and any(self.needs.graph.waits):
+            self.modes[turns_of.WHOLE] = "rows that wait for others have it"
         mode = turns_of.reading(rows, turns, self.modes, grouped, new, output, flat, offsets)
         arrival_s, after, delay_s, order = self._times(followers, output)
         (tree, leaf), prompt = self._prompts(mode, grouped, new, output, flat, offsets, block)
         whole = mode == turns_of.WHOLE
         self._notes(blocks, whole)
+        after = _renumbered(after, order)
+        if session is not None and turn is not None:
+            session, turn = session[order], turn[order]
+        if any(self.needs.graph.waits):
+            session, turn = joined(grouped[order], after)
         return Workload(
             tree=tree,
             arrival_s=arrival_s[order],
             prompt_tokens=prompt[order],
             output_tokens=output[order],
             leaf=leaf[order],
-            session_id=None if session is None else session[order],
-            turn=None if turn is None else turn[order],
-            after=_renumbered(after, order) if np.any(after >= 0) else None,
+            session_id=session,
+            turn=turn,
+            after=after if np.any(after >= 0) else None,
             delay_s=delay_s[order] if np.any(after >= 0) else None,
             prefix_identity=bool(blocks.any()) or not whole,
             hash_block_tokens=block if whole else None,

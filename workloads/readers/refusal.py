@@ -139,6 +139,7 @@ _KINDS_OF_TEXT = (
         "a log of SGLang, which holds no requests; kvcast profile kv-log reads its KV cache, kvcast plan --from-log its"
         " flags",
     ),
+    (r"^#", "lines that begin with #; remove them if a table follows"),
     (r"(?i)^<!doctype html|^<html", "a web page; download the file itself"),
     (r"^<\?xml|^<[a-zA-Z][^>]*>", "XML; expected JSON, a table or Parquet"),
     (r"^version https://git-lfs", "a pointer to a file in Git LFS; fetch the file itself (git lfs pull)"),

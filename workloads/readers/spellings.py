@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from workloads.readers.units import wall_clock_ns
@@ -51,6 +51,7 @@ SEVERAL = (
 )
 """Counts of requests: a row with more than one is a sum, not a request."""
 CLASS = ("class", "requestclass", "model", "modelname", "modelid")
+_DIGITS = re.compile(r"\d{1,3}([,'\u00a0 .]\d{3})+")
 _SAYS_TIME = re.compile(r"(?i)time(?!out)|^ts$|^date$")
 UNIT_END = re.compile(
     r"(s|sec|secs|second|seconds|ms|millis|milliseconds|us|micros|microseconds|ns|nanos|nanoseconds)$"
@@ -68,7 +69,15 @@ def recognised(fields: Mapping[str, Any]) -> dict[str, str]:
         "class": _first(fields, CLASS, _is_name),
     }
     named = {key: name for key, name in found.items() if name}
+    if "input" in named:
+        named["input"] = " + ".join([named["input"], *uncounted(fields, named["input"])])
     return named if {"input", "output"} <= named.keys() else {}
+
+
+def time_in(fields: Mapping[str, Any]) -> dict[str, str]:
+    """{"time": the field that is called so}, {} without one: for a mapping that names the tokens only."""
+    name = _first(fields, TIME, _is_time)
+    return {"time": name} if name else {}
 
 
 def sums(row: Mapping[str, Any]) -> str:
@@ -77,6 +86,21 @@ def sums(row: Mapping[str, Any]) -> str:
         if _plain(name) in SEVERAL and number(row[name]) > 1:
             return name
     return ""
+
+
+def uncounted(fields: Iterable[str], name: str) -> list[str]:
+    """Fields beside `name` with prompt tokens that it does not count: Anthropic's input_tokens are those beyond the
+    cache."""
+    if not name.endswith("input_tokens"):
+        return []
+    before = name.removesuffix("input_tokens")
+    beside = (f"{before}cache_read_input_tokens", f"{before}cache_creation_input_tokens")
+    return [field for field in beside if field in fields]
+
+
+def is_ids(name: str) -> bool:
+    """Whether a field is called as lists of block ids are, which only a mapping makes shared text."""
+    return _plain(name) in ("hashids", "prefixids", "blockids", "blockhashes", "prefixhashes")
 
 
 def _first(fields: Mapping[str, Any], spellings: tuple[str, ...], fits: Any) -> str:
@@ -98,12 +122,17 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _is_count(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     return value is None or not math.isnan(as_float(number(value)))
 
 
+def _is_count(value: Any) -> bool:
+    """Whether it is a number, or a text that means one ("1,000"): the reader says what is wrong with it."""
+    return _is_number(value) or (type(value) is str and bool(_DIGITS.fullmatch(value)))
+
+
 def _is_time(value: Any) -> bool:
-    return _is_count(value) or wall_clock_ns(value) is not None
+    return _is_number(value) or wall_clock_ns(value) is not None
 
 
 def _is_name(value: Any) -> bool:
