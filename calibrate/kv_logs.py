@@ -17,24 +17,26 @@ from pathlib import Path
 
 from workloads.errors import InputError
 
-VLLM_TOKENS = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
+VLLM_TOKENS = re.compile(r"GPU(?: \+ \w+)* KV cache size: ([\d,]+) tokens")
 VLLM_BLOCKS = re.compile(r"# (?:GPU|CUDA) blocks: (\d+)")
+TRTLLM_TOKENS = re.compile(r"max tokens in paged KV cache \((\d+)\)")
 SGLANG_TOKENS = re.compile(r"(?:KV Cache is allocated\. .*?#tokens: |max_total_num_tokens=)(\d+)")
-CONCURRENCY = re.compile(r"Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x")
+CONCURRENCY = re.compile(r"Maximum concurrency for ([\d,]+) tokens per request: (\d+(?:\.\d+)?)x")
 BLOCK_SIZE = re.compile(
-    r"(?:(?:block_size|page_size)['\"]?\s*[=:]\s*|Setting attention block size to |Block size is set to )(\d+)"
+    r"(?:(?<![\w-])(?:block_size|page_size)['\"]?\s*[=:]\s*|Setting attention block size to |Block size is set to "
+    r"|Setting kv cache block size to |[Tt]okens per block(?:: |=))([1-9]\d{0,8})"
 )
-ENGINE = re.compile(r"EngineCore_DP(\d+)")
+ENGINE = re.compile(r"EngineCore(?:Actor)?_(?:DP)?(\d+)|\[\d{4}-\d\d-\d\d [^\]]*?\bDP(\d+)\b")
 HYBRID = 1.02
 """More tokens than this share of the printed ones hold at once: some layers keep less than every token."""
-DEFAULT_BLOCK = {"vllm": 16, "sglang": 1}
+DEFAULT_BLOCK = {"vllm": 16, "sglang": 1, "trtllm": 32}
 
 
 @dataclass(frozen=True)
 class KvLog:
     """What a log says of the KV cache of one replica."""
 
-    engine: str  #: vllm or sglang
+    engine: str  #: vllm, sglang or trtllm
     blocks: int
     block_size: int
     line: int  #: of the log
@@ -77,12 +79,12 @@ def read_kv_log(path: Path, block_size: int | None = None) -> KvLog:
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as e:
-        raise InputError(f"{path}: cannot read ({e.strerror}); expected the start-up log of vLLM or SGLang") from None
+        raise InputError(f"{path}: cannot read ({e.strerror}); expected the start-up log of an engine") from None
     found, named = _search(text)
     if not found:
         raise InputError(
-            f"{path}: no line with a KV cache size; expected 'GPU KV cache size: N tokens', '# GPU blocks: N' (vLLM) or"
-            " '#tokens: N' (SGLang)"
+            f"{path}: no line with a KV cache size; expected 'GPU KV cache size: N tokens', '# GPU blocks: N' (vLLM),"
+            " '#tokens: N' (SGLang) or 'max tokens in paged KV cache (N)' (TensorRT-LLM)"
         )
     size = block_size or named or DEFAULT_BLOCK[found[0].engine]
     least = min(found, key=lambda one: one.holds(size))
@@ -101,25 +103,35 @@ def read_kv_log(path: Path, block_size: int | None = None) -> KvLog:
     )
 
 
-PATTERNS = (("vllm", VLLM_TOKENS, False), ("vllm", VLLM_BLOCKS, True), ("sglang", SGLANG_TOKENS, False))
+PATTERNS = (
+    ("vllm", VLLM_TOKENS, False),
+    ("vllm", VLLM_BLOCKS, True),
+    ("sglang", SGLANG_TOKENS, False),
+    ("trtllm", TRTLLM_TOKENS, False),
+)
 
 
 def _search(text: str) -> tuple[list[_Found], int | None]:
-    """What each engine says last, in the order of their numbers, and the block size that is named."""
+    """What each engine says last, in the order of their numbers, and the block size that is named.
+
+    Lines one after another are of the ranks of one engine, whose least size it uses."""
     found: dict[str, _Found] = {}
     named: int | None = None
+    last, rank = "", False  # the engine of the line before, if that told a size; whether a rank with less spoke before
     for number, line in enumerate(text.splitlines(), 1):
         size = BLOCK_SIZE.search(line)
         named = int(size[1]) if size else named
         labelled = ENGINE.search(line)
-        label = labelled[1] if labelled else ""
-        for engine, pattern, in_blocks in PATTERNS:
-            match = pattern.search(line)
-            if match:
-                found[label] = _Found(engine, int(match[1].replace(",", "")), in_blocks, number)
+        label = (labelled[1] or labelled[2]) if labelled else ""
+        told = next(((engine, m, blocks) for engine, pattern, blocks in PATTERNS if (m := pattern.search(line))), None)
         many = CONCURRENCY.search(line)
-        if many and label in found:
+        if told:
+            new = _Found(told[0], int(told[1][1].replace(",", "")), told[2], number)
+            rank = f"{label} {told[0]}" == last and found[label].count < new.count
+            found[label] = found[label] if rank else new
+        if many and label in found and not rank:
             found[label] = replace(found[label], concurrency=(int(many[1].replace(",", "")), float(many[2])))
+        last = f"{label} {told[0]}" if told else last if CONCURRENCY.search(line) else ""
     return [found[label] for label in sorted(found, key=lambda label: int(label or -1))], named
 
 

@@ -14,269 +14,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibrate.config_fields import Reader, refuse_unknown, text_part
+from calibrate.config_layers import (
+    NO_MLP,
+    Halves,
+    chunked,
+    dense,
+    gdn,
+    gqa,
+    llama4_moe,
+    mla,
+    moe,
+    moe_if_experts,
+    nemotron_h,
+    nemotron_nas,
+)
 from calibrate.layer_groups import Attention, LayerGroup, Mlp
 from calibrate.model_spec import ModelSpec
-from calibrate.precision import of_checkpoint
+from calibrate.quantization import of_checkpoint
 from workloads.errors import InputError
 
 MOST_LAYERS = 10_000
-
-
-# -- attention, one entry a layer -------------------------------------------------------------------------------------
-
-
-def _heads(read: Reader) -> Attention:
-    heads = read.count("num_attention_heads")
-    kv_heads = read.count("num_key_value_heads", heads)
-    if heads % kv_heads:
-        raise InputError(
-            f"{read.where}: field num_key_value_heads is {kv_heads}; expected a divisor of"
-            f" num_attention_heads = {heads}"
-        )
-    width = read.config.get("attention_head_dim") or read.config.get("head_dim")
-    return Attention(
-        "full",
-        heads,
-        kv_heads,
-        read.count("attention_head_dim" if read.config.get("attention_head_dim") else "head_dim", width)
-        if width is not None
-        else max(read.count("hidden_size") // heads, 1),
-    )
-
-
-def _gqa(read: Reader, layers: int) -> list[Attention]:
-    """Full attention, or a sliding window in the layers that `layer_types` or the older per-family rules name."""
-    full = _heads(read)
-    kinds = read.listed("attn_type_list", layers)
-    other = next((kind for kind in kinds or () if kind != 1), None)
-    if other is not None:
-        raise InputError(f"{read.where}: field attn_type_list has {other!r}; expected 1, full attention, in all layers")
-    sliding = _sliding(read, layers)
-    if not any(sliding):
-        return [full] * layers
-    window = Attention("window", full.heads, full.kv_heads, full.head_dim, read.count("sliding_window"))
-    return [window if slides else full for slides in sliding]
-
-
-QWEN_WINDOWS = (
-    *("qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"),
-    *("qwen3", "qwen3_vl_text", "qwen2_moe", "qwen3_moe", "qwen3_vl_moe_text", "mimo"),
-)
-"""Families whose window begins at layer `max_window_layers`."""
-
-
-def _sliding(read: Reader, layers: int) -> list[bool]:
-    config, kind = read.config, read.kind
-    kinds = read.listed("layer_types", layers)
-    if kinds is not None:
-        _known_kinds(read, kinds, ("full_attention", "sliding_attention"))
-        return [k == "sliding_attention" for k in kinds]
-    if not config.get("sliding_window") or config.get("use_sliding_window") is False:
-        return [False] * layers
-    if kind in ("gemma2", "gpt_oss"):
-        return [i % 2 == 0 for i in range(layers)]
-    if kind == "gemma3_text":
-        every = read.count("sliding_window_pattern", 6)
-        return [(i + 1) % every != 0 for i in range(layers)]
-    if kind in QWEN_WINDOWS:
-        if "max_window_layers" not in config:
-            return [False] * layers
-        first = read.count("max_window_layers")
-        return [i >= first for i in range(layers)]
-    narrower = read.count("sliding_window") < read.count("max_position_embeddings")
-    return [narrower] * layers
-
-
-def _known_kinds(read: Reader, kinds: list[Any], known: tuple[str, ...], field: str = "layer_types") -> None:
-    unknown = sorted({str(k) for k in kinds} - set(known))
-    if unknown:
-        raise InputError(f"{read.where}: field {field} has {unknown[0]!r}; expected {' or '.join(known)}")
-
-
-def _chunked(read: Reader, layers: int) -> list[Attention]:
-    """Llama 4: chunks of local attention, and full attention where there is no rotary embedding (every fourth)."""
-    full = _heads(read)
-    if not read.config.get("attention_chunk_size"):
-        return [full] * layers
-    chunk = Attention("chunked", full.heads, full.kv_heads, full.head_dim, read.count("attention_chunk_size"))
-    kinds = read.listed("layer_types", layers)
-    if kinds is not None:
-        _known_kinds(read, kinds, ("full_attention", "chunked_attention"))
-        local = [k == "chunked_attention" for k in kinds]
-    else:
-        rotary = read.listed("no_rope_layers", layers) if read.config.get("no_rope_layers") else None
-        every = read.count("no_rope_layer_interval", 4)
-        local = [bool(r) for r in rotary] if rotary else [(i + 1) % every != 0 for i in range(layers)]
-    return [chunk if one else full for one in local]
-
-
-def _mla(read: Reader, layers: int) -> list[Attention]:
-    """One latent for all heads; with `index_topk` an indexer picks the tokens that are attended."""
-    fields = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
-    shapes: dict[str, Any] = {field: read.count(field) for field in fields}
-    shapes |= {"q_lora_rank": read.at_least_0("q_lora_rank"), "kv_heads": 1}
-    shapes["head_dim"] = shapes["kv_lora_rank"] + shapes["qk_rope_head_dim"]
-    heads = read.count("num_attention_heads")
-    if not read.config.get("index_topk"):
-        return [Attention("mla", heads, **shapes)] * layers
-    shapes["index_topk"] = read.count("index_topk")
-    shared = Attention("mla", heads, **shapes)
-    own = Attention(
-        "mla", heads, index_heads=read.count("index_n_heads"), index_dim=read.count("index_head_dim"), **shapes
-    )
-    indexers = read.listed("indexer_types", layers) or ["full"] * layers
-    return [shared if kind == "shared" else own for kind in indexers]
-
-
-def _gdn(read: Reader, layers: int) -> list[Attention]:
-    """Gated DeltaNet, and full attention with an output gate in every `full_attention_interval`-th layer."""
-    plain = _heads(read)
-    gate = read.flag("attn_output_gate", True)
-    full = Attention("full", plain.heads, plain.kv_heads, plain.head_dim, gated=gate)
-    linear = Attention(
-        "linear",
-        heads=read.count("linear_num_value_heads"),
-        kv_heads=read.count("linear_num_key_heads"),
-        head_dim=read.count("linear_value_head_dim"),
-        state_dim=read.count("linear_key_head_dim"),
-        conv=read.count("linear_conv_kernel_dim"),
-        mixer="gdn",
-        state_item_bytes=4 if read.config.get("mamba_ssm_dtype") == "float32" else 2,
-    )
-    kinds = read.listed("layer_types", layers)
-    if kinds is None:
-        every = read.count("full_attention_interval", 4)
-        return [linear if (i + 1) % every else full for i in range(layers)]
-    _known_kinds(read, kinds, ("full_attention", "linear_attention"))
-    return [linear if kind == "linear_attention" else full for kind in kinds]
-
-
-# -- feed-forward, one entry a layer ----------------------------------------------------------------------------------
-
-
-def _dense(read: Reader, layers: int) -> list[Mlp]:
-    return [Mlp("dense", read.count("intermediate_size"), gated=read.kind != "nemotron")] * layers
-
-
-def _moe(read: Reader, layers: int) -> list[Mlp]:
-    """Experts under the names the families use, and which layers have them."""
-    config = read.config
-    width = read.count("moe_intermediate_size", config.get("intermediate_size"))
-    shared = next(
-        filter(None, map(read.at_least_0, ("shared_expert_intermediate_size", "shared_intermediate_size"))), 0
-    )
-    shared = shared or width * read.at_least_0("n_shared_experts")
-    moe = _experts(read, width, shared)
-    without = config.get("mlp_only_layers") or []
-    first, every = read.at_least_0("first_k_dense_replace"), 1
-    if config.get("decoder_sparse_step") or config.get("moe_layer_freq"):
-        every = read.first("decoder_sparse_step", "moe_layer_freq")
-    offset = 1 if "decoder_sparse_step" in config else 0
-    has = [i >= first and i not in without and (i + offset) % every == 0 for i in range(layers)]
-    kinds = read.listed("mlp_layer_types", layers)
-    if kinds is not None:
-        _known_kinds(read, kinds, ("dense", "sparse"), "mlp_layer_types")
-        has = [kind == "sparse" for kind in kinds]
-    if all(has):
-        return [moe] * layers
-    dense = Mlp("dense", read.count("intermediate_size"))
-    return [moe if one else dense for one in has]
-
-
-def _experts(read: Reader, width: int, shared: int, **more: Any) -> Mlp:
-    experts = read.first("num_experts", "num_local_experts", "n_routed_experts")
-    topk = read.count("num_experts_per_tok")
-    if topk > experts:
-        raise InputError(f"{read.where}: field num_experts_per_tok is {topk}; expected at most the {experts} experts")
-    return Mlp("moe", experts=experts, topk=topk, expert_inter=width, shared_inter=shared, **more)
-
-
-def _moe_if_experts(read: Reader, layers: int) -> list[Mlp]:
-    return (_moe if read.config.get("n_routed_experts") or read.config.get("num_experts") else _dense)(read, layers)
-
-
-def _llama4_moe(read: Reader, layers: int) -> list[Mlp]:
-    """Every `interleave_moe_layer_step`-th layer: experts and a shared one of the same width."""
-    width = read.count("intermediate_size")
-    moe, every = _experts(read, width, width), read.count("interleave_moe_layer_step", 1)
-    dense = Mlp("dense", read.count("intermediate_size_mlp", width))
-    return [dense if (i + 1) % every else moe for i in range(layers)]
-
-
-# -- families whose layers have one half only, or a shape of their own -------------------------------------------------
-
-Halves = tuple[list[Attention], list[Mlp]]
-_MIXERS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
-NO_ATTENTION, NO_MLP = Attention("none"), Mlp("none")
-
-
-def _nemotron_h(read: Reader, layers: int) -> Halves:
-    """One mixer a layer: M a Mamba2 state, * attention, - a feed-forward, E experts; later files write them out."""
-    written = read.listed("layers_block_type", layers) or []
-    _known_kinds(read, written, tuple(_MIXERS), "layers_block_type")
-    pattern = read.listed("hybrid_override_pattern", layers) or [_MIXERS[kind] for kind in written]
-    mixers: dict[str, tuple[Attention, Mlp]] = {}
-    if "*" in pattern:
-        mixers["*"] = (_heads(read), NO_MLP)
-    if "-" in pattern:
-        mixers["-"] = (NO_ATTENTION, Mlp("dense", read.count("intermediate_size"), gated=False))
-    if "M" in pattern:
-        mixers["M"] = (_mamba2(read), NO_MLP)
-    if "E" in pattern:
-        shared = read.at_least_0("moe_shared_expert_intermediate_size") * read.at_least_0("n_shared_experts")
-        width, latent = read.count("moe_intermediate_size"), read.at_least_0("moe_latent_size")
-        mixers["E"] = (NO_ATTENTION, _experts(read, width, shared, gated=False, latent=latent))
-    unknown = sorted({str(c) for c in pattern} - set(mixers))
-    if unknown or not pattern:
-        raise InputError(
-            f"{read.where}: field hybrid_override_pattern has {unknown[0] if unknown else pattern!r}; expected M, *, -"
-            " and E"
-        )
-    return [mixers[c][0] for c in pattern], [mixers[c][1] for c in pattern]
-
-
-def _mamba2(read: Reader) -> Attention:
-    return Attention(
-        "linear",
-        heads=read.count("mamba_num_heads"),
-        kv_heads=read.count("n_groups"),
-        head_dim=read.count("mamba_head_dim"),
-        state_dim=read.count("ssm_state_size"),
-        conv=read.count("conv_kernel"),
-        mixer="mamba2",
-        state_item_bytes=4 if read.config.get("mamba_ssm_cache_dtype") == "float32" else 2,
-    )
-
-
-def _nemotron_nas(read: Reader, layers: int) -> Halves:
-    """Layers that a search thinned out one by one: `block_configs` has the width of each half, or that it is gone."""
-    blocks, heads, hidden = (
-        read.listed("block_configs", layers),
-        read.count("num_attention_heads"),
-        read.count("hidden_size"),
-    )
-    attentions, mlps = [], []
-    for i, block in enumerate(blocks or []):
-        try:
-            attention, ffn = block["attention"], block["ffn"]
-            if attention.get("replace_with_linear") or ffn.get("replace_with_linear") or attention.get("window_length"):
-                raise InputError(f"{read.where}: field block_configs[{i}] replaces a half by another kind of layer")
-            attentions.append(
-                NO_ATTENTION
-                if attention["no_op"]
-                else Attention("full", heads, heads // attention["n_heads_in_group"], hidden // heads)
-            )
-            mlps.append(NO_MLP if ffn["no_op"] else Mlp("dense", _to_256(int(2 * ffn["ffn_mult"] * hidden / 3))))
-        except (KeyError, TypeError, AttributeError, ZeroDivisionError):
-            raise InputError(
-                f"{read.where}: field block_configs[{i}] is not understood; expected attention and ffn with no_op,"
-                " n_heads_in_group and ffn_mult"
-            ) from None
-    return attentions, mlps
-
-
-def _to_256(width: int) -> int:
-    return -(-width // 256) * 256
 
 
 # -- families ---------------------------------------------------------------------------------------------------------
@@ -300,35 +57,37 @@ class _Family:
         return self.attention(read, layers), self.mlp(read, layers)
 
 
-_GEMMA3 = _Family(_gqa, _dense, tied=True, qk_norm=True, sandwich_norms=True)
+_GEMMA3 = _Family(gqa, dense, tied=True, qk_norm=True, sandwich_norms=True)
 FAMILIES = {
-    **dict.fromkeys(("llama", "mistral", "ministral3", "phi3", "mimo", "nemotron"), _Family(_gqa, _dense)),
+    **dict.fromkeys(("llama", "mistral", "ministral3", "phi3", "mimo", "nemotron"), _Family(gqa, dense)),
     **dict.fromkeys(
-        ("qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"), _Family(_gqa, _dense, qkv_bias=True)
+        ("qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text", "qwen2_5_omni_text"),
+        _Family(gqa, dense, qkv_bias=True),
     ),
-    "qwen3": _Family(_gqa, _dense, qk_norm=True),
-    "qwen3_vl_text": _Family(_gqa, _dense, qk_norm=True),
-    "gemma2": _Family(_gqa, _dense, tied=True, sandwich_norms=True),
+    "qwen3": _Family(gqa, dense, qk_norm=True),
+    "qwen3_vl_text": _Family(gqa, dense, qk_norm=True),
+    "gemma2": _Family(gqa, dense, tied=True, sandwich_norms=True),
     "gemma3_text": _GEMMA3,
-    "mixtral": _Family(_gqa, _moe),
-    "gpt_oss": _Family(_gqa, _moe, qkv_bias=True),
-    "qwen2_moe": _Family(_gqa, _moe, qkv_bias=True),
-    "qwen3_moe": _Family(_gqa, _moe, qk_norm=True),
-    "qwen3_vl_moe_text": _Family(_gqa, _moe, qk_norm=True),
-    "minimax_m2": _Family(_gqa, _moe, qk_norm=True),
-    "glm4_moe": _Family(_gqa, _moe),
-    "llama4_text": _Family(_chunked, _llama4_moe),
+    "mixtral": _Family(gqa, moe),
+    "gpt_oss": _Family(gqa, moe, qkv_bias=True),
+    "qwen2_moe": _Family(gqa, moe, qkv_bias=True),
+    "qwen3_moe": _Family(gqa, moe, qk_norm=True),
+    "qwen3_vl_moe_text": _Family(gqa, moe, qk_norm=True),
+    "qwen3_omni_moe_text": _Family(gqa, moe, qk_norm=True),
+    "minimax_m2": _Family(gqa, moe, qk_norm=True),
+    "glm4_moe": _Family(gqa, moe),
+    "llama4_text": _Family(chunked, llama4_moe),
     **dict.fromkeys(
-        ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa"), _Family(_mla, _moe_if_experts)
+        ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa"), _Family(mla, moe_if_experts)
     ),
-    "qwen3_next": _Family(_gdn, _moe, qk_norm=True),
-    "qwen3_5_text": _Family(_gdn, _dense, qk_norm=True),
-    "qwen3_5_moe_text": _Family(_gdn, _moe, qk_norm=True),
-    "nemotron_h": _Family(None, None, _nemotron_h),
-    "nemotron-nas": _Family(None, None, _nemotron_nas),
+    "qwen3_next": _Family(gdn, moe, qk_norm=True),
+    "qwen3_5_text": _Family(gdn, dense, qk_norm=True),
+    "qwen3_5_moe_text": _Family(gdn, moe, qk_norm=True),
+    "nemotron_h": _Family(None, None, nemotron_h),
+    "nemotron-nas": _Family(None, None, nemotron_nas),
 }
 UNDERSTOOD = sorted(FAMILIES)
-_MIXTURES = [name for name, family in FAMILIES.items() if family.mlp is not _dense and name != "nemotron-nas"]
+_MIXTURES = [name for name, family in FAMILIES.items() if family.mlp is not dense and name != "nemotron-nas"]
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "gemma2": {"head_dim": 256},
     "gemma3_text": {
@@ -348,13 +107,12 @@ def model_from_config(config: dict[str, Any], name: str, where: str = "config") 
     given = text_part(config, where)
     read = Reader({**_DEFAULTS.get(str(given.get("model_type")), {}), **given}, where)
     refuse_unknown(read, UNDERSTOOD, _MIXTURES)
-    family, layers = FAMILIES[read.kind], read.count("num_hidden_layers", _listed_layers(read))
-    if layers > MOST_LAYERS:
-        raise InputError(f"{where}: field num_hidden_layers is {layers}; expected at most {MOST_LAYERS:,}")
+    family, layers = FAMILIES[read.kind], read.count("num_hidden_layers", _listed_layers(read), MOST_LAYERS)
     attentions, mlps = family.halves(read, layers)
     if not any(a.kind in ("full", "window", "chunked", "mla") for a in attentions):
         raise InputError(f"{where}: no layer keeps KV; expected at least one attention layer")
-    quantized = read.config.get("quantization_config")
+    read.check_dtype()
+    quantized = next((read.config[k] for k in ("quantization_config", "compression_config") if k in read.config), None)
     return ModelSpec(
         name=name,
         layers=layers,
@@ -366,8 +124,20 @@ def model_from_config(config: dict[str, Any], name: str, where: str = "config") 
         qk_norm=read.flag("use_qk_norm", family.qk_norm) if read.kind != "llama4_text" else False,
         sandwich_norms=family.sandwich_norms,
         **_shapes(attentions, mlps),
-        quantization=None if quantized is None else of_checkpoint(quantized, layers, where),
+        quantization=None if quantized is None else of_checkpoint(quantized, _parts(attentions, mlps), where),
     )
+
+
+def _parts(attentions: list[Attention], mlps: list[Mlp]) -> dict[str, list[int]]:
+    """The layers that have each part of a model (`calibrate.precision.PARTS`)."""
+    has = {
+        "attention": [a.kind not in ("linear", "none") for a in attentions],
+        "linear": [a.kind == "linear" for a in attentions],
+        "mlp": [m.kind == "dense" for m in mlps],
+        "experts": [m.kind == "moe" for m in mlps],
+        "shared": [m.shared_inter > 0 for m in mlps],
+    }
+    return {part: [i for i, one in enumerate(layers) if one] for part, layers in has.items()}
 
 
 def _listed_layers(read: Reader) -> int | None:
@@ -379,23 +149,23 @@ def _listed_layers(read: Reader) -> int | None:
 def _shapes(attentions: list[Attention], mlps: list[Mlp]) -> dict[str, Any]:
     """The fields of a ModelSpec: groups only where full attention, one window, and experts or none do not say it."""
     a = next(a for a in attentions if a.kind in ("full", "window", "chunked", "mla"))
-    moe = next((m for m in mlps if m.kind == "moe"), NO_MLP)
-    dense = next((m for m in mlps if m.kind == "dense"), NO_MLP)
+    experts = next((m for m in mlps if m.kind == "moe"), NO_MLP)
+    plain_mlp = next((m for m in mlps if m.kind == "dense"), NO_MLP)
     fields: dict[str, Any] = {
         "heads": a.heads,
         "kv_heads": a.kv_heads,
         "head_dim": a.head_dim,
-        "intermediate": dense.inter,
+        "intermediate": plain_mlp.inter,
         "sliding_layers": sum(x.kind == "window" for x in attentions),
         "window": next((x.window for x in attentions if x.kind == "window"), 0),
-        "experts": moe.experts,
-        "experts_per_token": moe.topk,
-        "expert_intermediate": moe.expert_inter,
+        "experts": experts.experts,
+        "experts_per_token": experts.topk,
+        "expert_intermediate": experts.expert_inter,
         "moe_layers": sum(m.kind == "moe" for m in mlps),
     }
     plain = {Attention("full", a.heads, a.kv_heads, a.head_dim)}
     plain.add(Attention("window", a.heads, a.kv_heads, a.head_dim, fields["window"]))
-    simple = set(mlps) in ({Mlp("dense", dense.inter)}, {moe}) and not (moe.shared_inter or moe.latent)
+    simple = set(mlps) in ({Mlp("dense", plain_mlp.inter)}, {experts}) and not (experts.shared_inter or experts.latent)
     if simple and set(attentions) <= plain:
         return fields
     counts: dict[tuple[Attention, Mlp], int] = {}

@@ -203,7 +203,8 @@ class ModelSpec:
             sums["experts"] += count * mlp.experts * mlp.expert_weights(h) * by.experts / layout.expert_ranks
             sums["shared"] += count * mlp.shared_weights(h) * by.shared / tp
             sums["router"] += count * mlp.router_weights(h) * by.wide
-        head = 0 if self.tied_embeddings or stages > 1 else table  # on the last stage
+        own = table if by.head is None else math.ceil(self._table * by.head / tp)
+        head = 0 if self.tied_embeddings or stages > 1 else own  # on the last stage
         norms = -(-self._small_parameters * by.wide // stages)
         return {"embedding": table, "head": head, **{k: math.ceil(v) for k, v in sums.items()}, "norms": norms}
 

@@ -38,6 +38,13 @@ __all__ = [
 ]
 
 BUNDLED = Path(__file__).parent / "models"
+BESIDE: dict[str, dict[str, Any]] = {
+    "quant_config.json": {"quant_method": "awq"},
+    "quantize_config.json": {"quant_method": "gptq"},
+    "hf_quant_config.json": {},
+}
+"""Files beside a config.json that say a quantization which it does not: AutoAWQ's, AutoGPTQ's and modelopt's."""
+WEIGHTS = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
 PREFIX = "hf:"
 """Before a Hugging Face name, organisation included."""
 
@@ -140,17 +147,23 @@ def known_as(model: ModelSpec) -> str:
 
 
 def load_model(path: Path) -> ModelSpec:
-    """ModelSpec from a Hugging Face config.json; the quantization may stand in modelopt's hf_quant_config.json beside
-    it. InputError names the file and the field that is missing or not understood."""
-    config, beside = _config(path), path.with_name("hf_quant_config.json")
-    if "quantization_config" not in config and path.name == "config.json" and beside.is_file():
-        config = {**config, "quantization_config": _config(beside)}
+    """ModelSpec from a Hugging Face config.json; the quantization may stand in a file beside it (`BESIDE`). InputError
+    names the file and the field that is missing or not understood."""
+    config = _config(path)
+    for name, own in BESIDE.items() if path.name == "config.json" and "quantization_config" not in config else ():
+        if (beside := path.with_name(name)).is_file():
+            config = {**config, "quantization_config": own | _config(beside)}
     return model_from_config(
         config, name=path.parent.name if path.name == "config.json" else path.stem, where=str(path)
     )
 
 
 def _config(path: Path) -> dict[str, Any]:
+    if path.suffix in WEIGHTS:
+        raise InputError(
+            f"{path}: a file of weights; expected the config.json of its model, with model.dtype and"
+            " hardware.weights_gib where a quantization is not in it"
+        )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as e:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,16 +95,16 @@ def alike(a: str, b: str) -> bool:
 def save_profile(profile: DeviceProfile, path: Path) -> None:
     """Writes the profile atomically: a reader sees the old file or the whole new one."""
     document = {"schema": SCHEMA, **profile.describe(), "points": profile.points}
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as f:
+        with temporary.open("x", encoding="utf-8") as f:
             json.dump(document, f, separators=(",", ":"), allow_nan=False)
             f.write("\n")
-        os.chmod(temporary, 0o644)
+            f.flush()
+            os.fsync(f.fileno())
         os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def load_profile(path: Path) -> DeviceProfile:

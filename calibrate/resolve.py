@@ -99,19 +99,21 @@ def measured_with(spec: str) -> str:
 def profile_of_gpu(
     gpu: str, model: ModelSpec, dtype: str = "bf16", tp: int | Layout = 1, kv_dtype: str = "bf16", backend: str = "vllm"
 ) -> str:
-    """The best that is known of a GPU for a model: the bundled profile measured with it, else its atlas, with the
-    kernels of the engine (backend) where it has them and vLLM's where not, else roofline:GPU. InputError for a GPU of
-    which nothing is known."""
+    """The best that is known of a GPU for a model: the bundled profile measured with it (vLLM's kernels), else its
+    atlas, with the kernels of the engine (backend) where it has them and vLLM's where not, else roofline:GPU.
+    InputError for a GPU of which nothing is known."""
     key, known = gpu_name(gpu), known_gpus()
     if key not in known:
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise InputError(f"[hardware] gpu = {gpu!r}: expected one of {', '.join(known)}{hint}")
-    for one in fitting(None, known_as(model), dtype, tp, kv_dtype):
+    priced = key in bundled_gpus() and (key not in GPUS or not unpriced(model, dtype, kv_dtype))
+    kernels = backend if backend != "vllm" and priced and backend in load(key).backends else "vllm"
+    for one in fitting(None, known_as(model), dtype, tp, kv_dtype) if kernels == "vllm" else ():
         if gpu_key(str(one.device["name"])) == key:
             return one.id
-    if key in bundled_gpus() and (key not in GPUS or not unpriced(model, dtype, kv_dtype)):
-        return spec_of(key, backend if backend in load(key).backends else "vllm")
+    if priced:
+        return spec_of(key, kernels)
     return f"roofline:{key}"
 
 

@@ -69,11 +69,11 @@ def windowed(scenario: Scenario) -> Scenario:
     return replace(scenario, workload=resolved.workload, run=resolved.run)
 
 
-def load_workload(config: WorkloadConfig, seed: int = 0) -> Workload:
-    """The requests of a [workload] section. Raises InputError."""
+def load_workload(config: WorkloadConfig, seed: int = 0, untimed: bool = False) -> Workload:
+    """The requests of a [workload] section. Raises InputError. untimed: a trace without times may stay so (NaN)."""
     from workloads.load import load
 
-    workload = load(config, seed)
+    workload = load(config, seed, untimed=untimed)
     if config.trace is None:
         from workloads.estimate import order_notes
 

@@ -27,6 +27,7 @@ from workloads.errors import InputError, on_one_line
 
 COMMANDS = {
     "run": "simulate one scenario and say whether it meets its targets",
+    "import-bench": "a serving benchmark's command as a scenario",
     "estimate": "what a run would say, from at most 2,000 of its requests",
     "compare": "simulate variants of a scenario on the same arrivals, side by side",
     "sweep": "simulate a grid of scenarios in several processes, and keep every run",
@@ -43,6 +44,7 @@ COMMANDS = {
     "profile": "list device profiles and models; show what fits on a GPU",
     "calibrate": "measure this machine's kernels and write a device profile",
     "validate": "recompute comparisons with recorded truth",
+    "doctor": "is a folder of runs whole, and if not, what to remove or do again",
     "demo": "simulate the bundled mix: what the prefix cache is worth",
     "dashboard": "open the dashboard in a browser",
 }
@@ -73,7 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"kvcast {kvcast.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
     for name, summary in COMMANDS.items():
-        module = import_module(f"kvcast.commands.{name}")
+        module = import_module(f"kvcast.commands.{name.replace('-', '_')}")
         command = commands.add_parser(
             name, help=summary, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
         )

@@ -10,9 +10,12 @@ processes that write one folder are then the user's to keep apart, and a job is 
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
+import secrets
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +27,48 @@ except ImportError:
 
 Held = int | None
 """A lock, or that there is none."""
+
+
+LEFT_S = 86_400.0
+"""A half-written file of this age has no writer any more."""
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A new file beside `path` to write. It takes the name when the body ends well, whole and on the disk; otherwise
+    nothing of it stays. OSError names `path`. A pipe or a device is written, not replaced."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        yield path
+        return
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+            if time.time() - left.stat().st_mtime > LEFT_S:
+                left.unlink(missing_ok=True)
+        yield partial
+        on_disk(partial)
+        os.replace(partial, path)
+    except OSError as error:
+        raise type(error)(error.errno or 0, error.strerror or str(error), str(path)) from None
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all."""
+    with replacing(path) as partial:
+        partial.write_bytes(content)
+
+
+def on_disk(path: Path) -> None:
+    """Return once a file, or a folder's names, would survive a loss of power."""
+    held = os.open(path, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without
+            os.fsync(held)
+    finally:
+        os.close(held)
 
 
 def lock(folder: Path) -> Held:

@@ -1,17 +1,20 @@
 """Classes by their id: those of the simulator from a table, a user's own by "module:Class", as Python would import it
 now.
 
-The one idea: whatever a user's class does wrong is one line that names it and the method.
+The one idea: whatever a user's class does wrong is one line that names it and the method. So is a call that does not
+end, and what it prints goes to stderr, never among results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sim import endless
 from workloads.errors import InputError
 
 T = TypeVar("T")
@@ -50,13 +53,24 @@ def own_class(name: str, base: type[T], what: str) -> type[T]:
     """The class, which must derive from `base`. Raises InputError that begins with `what`."""
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(import_module(module), attribute)
-    except (Exception, SystemExit) as error:  # a user's module may raise anything
+        found = getattr(called(import_module, module), attribute)
+    except (Exception, SystemExit, endless.Endless) as error:  # a user's module may raise anything
         kind = "" if isinstance(error, ImportError | AttributeError | ValueError) else f"{type(error).__name__}: "
         raise InputError(f"{what}: {kind}{error}; expected module:Class that Python can import") from None
     if not (isinstance(found, type) and issubclass(found, base)):
         raise InputError(f"{what}: expected a class derived from {public_name(base)}")
     return found
+
+
+def called(does: Callable[..., T], *given: Any) -> T:
+    """does(*given), somebody's own code: prints to stderr; raises endless.Endless where it does not end."""
+    out, sys.stdout = sys.stdout, sys.stderr
+    outer = endless.begin()
+    try:
+        return does(*given)
+    finally:
+        endless.end(outer)
+        sys.stdout = out
 
 
 def public_name(base: type) -> str:

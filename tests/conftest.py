@@ -9,6 +9,7 @@ import pytest
 NO_DATA = "KVCAST_DATA does not name the reference data folder"
 NO_KERNEL_TOOLS = "torch or triton not installed: "
 NO_BROWSER = "no browser: "
+NO_TOKENIZERS = "tokenizers not installed"
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reasons = [
         report.longrepr[2] for report in terminalreporter.getreports("skipped") if isinstance(report.longrepr, tuple)
     ]
-    without_data = sum(NO_DATA in reason for reason in reasons)
+    without_data, without_tokenizers = (sum(why in reason for reason in reasons) for why in (NO_DATA, NO_TOKENIZERS))
     without_kernels, without_browser = (
         dict.fromkeys(reason.partition(why)[2] for reason in reasons if why in reason)
         for why in (NO_KERNEL_TOOLS, NO_BROWSER)
@@ -56,6 +57,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 " test-calibrate` do"
             ),
         ),
+        (without_tokenizers, f"{without_tokenizers} tests of tokenizers did not run: pip install tokenizers"),
         (without_browser, f"the dashboard was not tested in a browser: {'; '.join(without_browser)}"),
     ):
         if told:

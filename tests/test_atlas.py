@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from calibrate.atlas.errors import ERRORS
-from calibrate.atlas.experts import MoeShape, nearest_experts
-from calibrate.atlas.heldout import held_out
+from calibrate.atlas.experts import MoeShape, nearest_experts, other_kernel
+from calibrate.atlas.heldout import expert_models, held_out
 from calibrate.atlas.linear import GDN_ERROR, linear_decode, linear_prefill
 from calibrate.atlas.price import Pricer, causal_pairs
 from calibrate.atlas.shapes import along, completed, neighbours
@@ -20,6 +20,7 @@ from calibrate.resolve import resolve_profile
 from kvcast import api
 from kvcast.config import scenario_from_doc
 from kvcast.present import gpu_list
+from kvcast.validation import atlas as atlas_set
 from kvcast.validation import passes
 from workloads.errors import InputError
 
@@ -60,7 +61,7 @@ def test_packed_times_come_back_to_a_thousandth_and_holes_as_holes():
 def test_an_unknown_gpu_or_backend_or_file_is_one_line(tmp_path):
     with pytest.raises(InputError, match=r"'h20' has no operator atlas; did you mean .*bundled: a100"):
         load("h20")
-    with pytest.raises(InputError, match="backend 'torch': expected one of sglang, vllm"):
+    with pytest.raises(InputError, match="backend 'torch': expected one of vllm, sglang, trtllm"):
         Pricer(load("h200"), "torch")
     (tmp_path / "x.npz").write_bytes(b"not a zip")
     with pytest.raises(InputError, match="not an atlas file"):
@@ -191,7 +192,7 @@ def test_uneven_routing_reaches_fewer_experts_and_fills_one_rank():
 def test_shapes_without_a_gate_are_read_as_two_matrices():
     """Three could not have been read as fast as Nemotron's experts ran."""
     price, table = Pricer(load("h200")), load("h200").table("vllm", "moe")
-    rows = table.where(moe_dtype="bfloat16", distribution="power_law_1.2")
+    rows = table.where(moe_dtype="bfloat16")
     at = int(np.flatnonzero((rows.keys == [2048, 5120, 22, 512, 1, 1]).all(axis=1))[0])
     tokens = rows.axes[0][1].astype(float)
     two, three = (price.moe_times(MoeShape("bf16", 2048, 5120, 22, 512, matrices=n), tokens) for n in (2, 3))
@@ -200,13 +201,41 @@ def test_shapes_without_a_gate_are_read_as_two_matrices():
     assert (rows.seconds[at][decode] < np.maximum(*three)[decode]).all()
 
 
-def test_rows_of_the_other_kernel_are_no_neighbours_where_there_are_two():
+def test_rows_of_the_other_kernel_say_little_where_there_are_two():
     keys = np.array([[4096, 2048, 8, 256, 1, 1], [6144, 3072, 4, 128, 1, 1], [2048, 512, 8, 256, 1, 1]])
-    asked = (6144, 3072, 8, 128, 1, 1)
-    assert nearest_experts(keys, asked)[0][0][0] == 1
-    (first, weight), *_ = nearest_experts(keys, (6144, 2560, 8, 160, 1, 1), apart=True)[0]
-    assert first == 0
-    assert weight > 0.5
+    asked = MoeShape("bf16", 6144, 3072, 8, 128)
+    weights, octaves = nearest_experts(keys, asked)
+    assert (weights[0][0], octaves) == (1, 1.0)
+    assert weights[0][1] > 0.5
+    weights, octaves = nearest_experts(
+        keys, MoeShape("bf16", 6144, 2560, 8, 160), other_kernel("b200", "vllm/moe", "bf16")
+    )
+    assert weights[0][0] == 0
+    assert weights[0][1] > 0.5
+    assert octaves < 3
+    beside = MoeShape("bf16", 6144, 3584, 4, 128)
+    assert nearest_experts(keys, beside)[0][0][0] == 1
+    assert nearest_experts(keys, beside, other_kernel("b200", "vllm/moe", "bf16"))[0][0][0] == 0
+    assert other_kernel("h200", "vllm/moe", "bf16") == set()
+    assert other_kernel("b200", "sglang/moe", "bf16") == set()
+    assert other_kernel("h200", "vllm/moe", "mxfp4") == {(3584, 3072)}
+
+
+def test_weights_of_experts_carry_a_trend_on_and_count_a_cluster_once():
+    """On a line of hidden sizes: between two rows half of each; beyond them the outer one at most, since a linear
+    variogram goes level there; a third row at the place of the first takes from the first, not from the second."""
+    line = np.array([[1024, 1024, 8, 64, 1, 1], [4096, 1024, 8, 64, 1, 1]])
+    middle = MoeShape("bf16", 2048, 1024, 8, 64)
+    assert [w for _, w in nearest_experts(line, middle)[0]] == pytest.approx([0.5, 0.5])
+    doubled = np.array([*line, line[0]])
+    found = dict(nearest_experts(doubled, middle)[0])
+    assert sum(found.values()) == pytest.approx(1.0)
+    assert found[0] == pytest.approx(found[2])
+    assert found[1] == pytest.approx(0.5, abs=0.03)
+    beyond = dict(nearest_experts(line, MoeShape("bf16", 16384, 1024, 8, 64))[0])
+    assert beyond[1] > 0.85
+    without_gate = nearest_experts(line, MoeShape("bf16", 1024, 1024, 8, 64, matrices=2))
+    assert without_gate[1] == 2.0, "a gate counts two octaves"
 
 
 @pytest.fixture(scope="module", params=MODELS, ids=lambda p: p[0])
@@ -336,9 +365,10 @@ def test_whole_passes_are_the_packages_own(data_dir):
     assert outcome.passed, outcome.lines
     judged = [f for f in outcome.figures.values() if f["judged"]]
     assert sum(f["passes"] for f in judged) > 1500
-    assert all(f["mean"] <= 0.03 and abs(f["worst"]) <= 0.10 for f in judged)
+    assert all(abs(f["worst"]) <= 0.10 for f in judged)
+    assert all(f["mean"] <= 0.03 for f in judged if "stated" not in f)
     unmeasured = [f for f in judged if "stated" in f]
-    assert len(unmeasured) == 22, "two models in no table, all but fp8 decodes on B200"
+    assert len(unmeasured) == 24, "two models in no table, all but single fp8 decodes on B200"
     assert all(f["mean"] <= f["stated"] <= 0.06 for f in unmeasured)
 
 
@@ -459,6 +489,65 @@ def test_the_list_of_profiles_says_what_every_atlas_holds():
     assert "mla_decode" not in listed["atlas:a100"]["operators"]
 
 
+# -- TensorRT-LLM's kernels
+
+
+def test_tensorrt_llm_is_priced_with_its_own_kernels():
+    """A dense model's operators on every GPU; its decodes on an A100 are refused, so vLLM's stand there."""
+    for gpu in bundled_gpus():
+        table = points(load(gpu), LLAMA, "bf16", "bf16", Layout(2), "trtllm")
+        basis = {o["name"]: o["basis"].split()[0] for o in table["rests_on"]}
+        decode = "vllm/decode" if gpu == "a100" else "trtllm/decode"
+        assert (basis["qkv"], basis["full_prefill"], basis["full_decode"], basis["all_reduce"]) == (
+            *("trtllm/gemm", "trtllm/prefill", decode, "trtllm/all_reduce"),
+        )
+    refused = [line for line in load("a100").describe() if "refused" in line]
+    assert refused == ["trtllm/decode: refused, 48% of its rows over 1e+09 bytes beat the memory"]
+    assert load("h200").header["refused"] == {}
+
+
+def test_experts_slower_than_in_pieces_are_left_out_and_counted():
+    """llama-4-scout at width 1 on an H200: 8 times its bound as measured, 1.3 times at width 4. A piece's price."""
+    h200 = load("h200")
+    assert h200.header["tables"]["trtllm/moe"]["untuned"] == 108
+    assert any("108 shapes left out (slower than in pieces)" in line for line in h200.describe())
+    price, scout = Pricer(h200, "trtllm"), MoeShape("bf16", 5120, 8192, 1, 16)
+    tokens, whole = price.moe(scout)
+    assert whole.error > 0.05, "between other shapes"
+    assert (whole.seconds[tokens >= 64] < 4 * np.maximum(*price.moe_times(scout, tokens))[tokens >= 64]).all()
+    assert "untuned" not in h200.header["tables"]["vllm/moe"]
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("deepseek-v3", "fp8_block"), ("qwen3-235b-a22b", "fp8_block")])
+def test_tensorrt_llm_prices_mixtures_and_latent_attention(name, dtype):
+    ops = operators("h200", resolve_model(name), dtype, "bf16", Layout(8), "trtllm")
+    experts = next(o for o in ops if o.name == "experts")
+    assert experts.basis.startswith("trtllm/moe")
+    assert experts.error < 0.1
+
+
+def test_semantics_bring_their_own_kernels():
+    for semantics, named in (
+        ("vllm", "h200-llama-3.1-8b-aic"),
+        ("sglang", "atlas:h200:sglang"),
+        ("trtllm", "atlas:h200:trtllm"),
+    ):
+        doc = {
+            "workload": {"preset": "chat"},
+            "model": {"name": "llama-3.1-8b"},
+            "hardware": {"gpu": "h200"},
+            "engine": {"semantics": semantics},
+        }
+        assert api.resolve(scenario_from_doc(doc)).profile.id == named
+
+
+def test_int4_and_int8_on_an_a100_are_tensorrt_llms_own_products_only_there():
+    own, other = Pricer(load("a100"), "trtllm"), Pricer(load("a100"), "vllm")
+    for dtype in ("int4", "int8"):
+        assert own.gemm(dtype, 8192, 8192).basis == "trtllm/gemm measured shape"
+        assert other.gemm(dtype, 8192, 8192).basis == f"{dtype} bytes on the bf16 kernel"
+
+
 # -- stated errors
 
 
@@ -472,6 +561,20 @@ def test_the_errors_that_prices_state_are_those_found_again():
         assert stated["a100"][f"vllm/{one.operator}"][one.dtype] == [
             [octaves, pytest.approx(error, abs=2e-4)] for octaves, error in one.by_distance
         ]
+
+
+def test_experts_of_few_models_are_printed_with_their_error_and_not_judged(monkeypatch):
+    monkeypatch.setattr(atlas_set, "bundled_gpus", lambda: ["rtx-pro-6000"])
+    assert expert_models(load("rtx-pro-6000"), "vllm") == {"bf16": 16, "fp8": 14, "nvfp4": 17, "mxfp4": 2, "int4": 1}
+    outcome = atlas_set.run()
+    (line,) = [line for line in outcome.lines if line.startswith("moe mxfp4")]
+    assert line.endswith("goal 10%; not judged: 2 models measured, not all on one kernel")
+    goals, apart = outcome.lines[-1].split("; not judged: ")
+    assert apart == "moe mxfp4"
+    assert "moe" not in goals
+    assert outcome.figures["rtx-pro-6000 moe mxfp4"]["mean"] > 0.10
+    assert outcome.figures["rtx-pro-6000 moe nvfp4"]["mean"] < 0.08
+    assert Pricer(load("rtx-pro-6000")).error("moe", "mxfp4", 2.0) > 0.15, "stated by prices"
 
 
 def test_further_from_a_measured_shape_a_price_states_more():

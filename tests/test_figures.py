@@ -276,6 +276,10 @@ def test_growth_has_the_advised_fleet_beside_it():
     assert trace(figure, "in step with the load").y == (2.0, 4.0, 6.0)
     assert (trace(figure, "as it is").x, trace(figure, "as it is").y) == ((1.0, 2.0, 3.0), (2, 4.0, 7.0))
     assert trace(figure, "with the first advice").y == (2, 3.0, 5.0)
+    routed = [{**row, "advised": {**row["advised"], "change": "another router"}} for row in document["growth"]]
+    for advice in (document["advice"], []):
+        unlike = figures.growth(plan(growth=routed, advice=advice))
+        assert trace(unlike, "with another router").y == (2, 3.0, 5.0), "no advice of the fleet as it is"
     alone = figures.growth(plan(growth=[{**row, "advised": None, "gpus": None} for row in document["growth"]]))
     assert [t.name for t in alone.data] == ["in step with the load", "as it is"]
     assert np.isnan(trace(alone, "as it is").y[1:]).all(), "no fleet that was looked at"

@@ -19,7 +19,7 @@ from calibrate.models import resolve_model
 from calibrate.sources.roofline import roofline_profile
 from kvcast import api
 from kvcast.config import scenario_from_doc
-from kvcast.planner.launch import read_log
+from kvcast.planner.launch_log import read_log
 from kvcast.studies.levers import ADVICE, changes, without_changes
 from kvcast.validation.engine_cases import UnitStep
 from sim.kvcache.groups import lookup

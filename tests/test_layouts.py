@@ -113,7 +113,7 @@ def test_work_of_all_ranks_is_shared_by_their_gpus() -> None:
 
 def test_an_expert_parallel_rank_is_the_tables_own_row() -> None:
     """moe_tp 1 and moe_ep 8, all tokens of the step; with data ranks those of all, and the way to the experts."""
-    row = load("h200").table("vllm", "moe").where(moe_dtype="fp8_block", distribution="power_law_1.2")
+    row = load("h200").table("vllm", "moe").where(moe_dtype="fp8_block")
     asked = (7168, 2048, 8, 256, 1, 8)
     seconds = row.seconds[int(np.flatnonzero((row.keys == np.array(asked)).all(axis=1))[0])]
     for layout in (EP8, DP8):

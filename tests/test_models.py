@@ -112,6 +112,7 @@ DEEPSEEK_V3 = {
     "max_position_embeddings": 163840,
     "tie_word_embeddings": False,
 }
+GLM_5 = {**DEEPSEEK_V3, "model_type": "glm_moe_dsa", "index_topk": 2048, "index_n_heads": 32, "index_head_dim": 128}
 TINY = {
     "model_type": "llama",
     "hidden_size": 8,
@@ -155,13 +156,15 @@ def test_kv_bytes_per_token():
 
 
 OFF = {"use_sliding_window": False, "sliding_window": 32768}  # a window in the file that no layer uses
+WIDTH = {"moe_intermediate_size": 768}
 BY_NAME = {"sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"] * 12}
 FAMILIES = {
     "llama": (80, 8, 128, {}, 327_680, 0),  # Llama-3.1-70B
     "mistral": (32, 8, 128, {"sliding_window": 4096, "max_position_embeddings": 32768}, 131_072, 32),  # Mistral-7B-v0.1
     "qwen2": (28, 4, 128, OFF, 57_344, 0),  # Qwen2.5-7B
     **dict.fromkeys(  # Qwen2.5-VL-7B, whose files keep the decoder's fields at the top or one level down
-        ("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"), (28, 4, 128, OFF, 57_344, 0)
+        ("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text", "qwen2_5_omni_text"),
+        (28, 4, 128, OFF, 57_344, 0),
     ),
     "qwen3": (36, 8, 128, OFF, 147_456, 0),  # Qwen3-8B
     "qwen3_vl_text": (36, 8, 128, {}, 147_456, 0),  # Qwen3-VL-8B
@@ -172,9 +175,17 @@ FAMILIES = {
     "gemma3_text": (62, 16, 128, {"sliding_window": 1024}, 507_904, 52),  # Gemma-3-27b: five of six
     "mimo": (36, 8, 128, OFF, 147_456, 0),  # MiMo-7B
     "mixtral": (32, 8, 128, {"num_local_experts": 8}, 131_072, 0),  # Mixtral-8x7B
-    "qwen2_moe": (24, 16, 128, {"num_experts": 60, "max_window_layers": 21, **OFF}, 196_608, 0),  # Qwen1.5-MoE-A2.7B
-    "qwen3_moe": (48, 4, 128, {"num_experts": 128}, 98_304, 0),  # Qwen3-30B-A3B
-    "qwen3_vl_moe_text": (48, 4, 128, {"num_experts": 128}, 98_304, 0),  # Qwen3-VL-30B-A3B
+    "qwen2_moe": (
+        24,
+        16,
+        128,
+        {"num_experts": 60, "max_window_layers": 21, **WIDTH, **OFF},
+        196_608,
+        0,
+    ),  # Qwen1.5-MoE-A2.7B
+    "qwen3_moe": (48, 4, 128, {"num_experts": 128, **WIDTH}, 98_304, 0),  # Qwen3-30B-A3B
+    "qwen3_omni_moe_text": (48, 4, 128, {"num_experts": 128, **WIDTH}, 98_304, 0),  # Qwen3-Omni-30B-A3B
+    "qwen3_vl_moe_text": (48, 4, 128, {"num_experts": 128, **WIDTH}, 98_304, 0),  # Qwen3-VL-30B-A3B
     "gpt_oss": (24, 8, 64, {"num_local_experts": 32, **BY_NAME}, 49_152, 12),  # gpt-oss-20b
     "deepseek_v2": (60, 128, 192, {**DEEPSEEK_V3, "n_routed_experts": 160}, 69_120, 0),
     "deepseek_v3": (61, 128, 192, DEEPSEEK_V3, 70_272, 0),
@@ -274,8 +285,14 @@ def test_moe_flops_count_active_experts_only():
         ({"is_encoder_decoder": True}, "only decoder-only"),
         ({"quantization_config": {"quant_method": "aqlm"}}, "quantization 'aqlm' is not understood"),
         ({"quantization_config": "fp8"}, "field quantization_config is 'fp8'; expected an object"),
-        ({"quantization_config": {"quant_method": "awq", "bits": 3}}, "quantization_config of 'awq' is not understood"),
-        ({"quantization_config": {"quant_algo": "W4A8"}}, "quant_algo W4A8; expected one of FP8"),
+        (
+            {"quantization_config": {"quant_method": "awq", "bits": 3}},
+            "field quantization_config.bits is 3; expected 4 or 8 bits",
+        ),
+        (
+            {"quantization_config": {"quant_algo": "W4A8"}},
+            "field quantization_config.quant_algo is 'W4A8'; expected one of FP8",
+        ),
         ({"layer_types": 5}, "field layer_types is 5; expected one entry a layer"),
         ({"num_key_value_heads": 3}, "num_key_value_heads is 3; expected a divisor of num_attention_heads = 4"),
         ({"tie_word_embeddings": "no"}, "field tie_word_embeddings is 'no'; expected true or false"),
@@ -302,7 +319,7 @@ def test_moe_flops_count_active_experts_only():
         ({"compress_ratios": [0, 4]}, "compress_ratios means a compressed KV cache"),
         ({"model_type": "minimax_m2", "attn_type_list": [1, 0]}, "attn_type_list has 0; expected 1, full attention"),
         (
-            {**DEEPSEEK_V3, "model_type": "glm_moe_dsa", "num_hidden_layers": 2, "mlp_layer_types": ["dense", "gated"]},
+            {**GLM_5, "num_hidden_layers": 2, "mlp_layer_types": ["dense", "gated"]},
             "mlp_layer_types has 'gated'; expected dense or sparse",
         ),
         ({"model_type": "nemotron_h", "layers_block_type": ["mamba", "rwkv"]}, "field layers_block_type has 'rwkv'"),
@@ -314,16 +331,16 @@ def test_moe_flops_count_active_experts_only():
         ({"rope_scaling": "yarn"}, "field rope_scaling is 'yarn'; expected an object"),
         ({"llm_config": "qwen2"}, "field llm_config is 'qwen2'; expected the fields of the text model"),
         (
-            {"quantization_config": {"quant_method": "gptq", "bits": 4, "dynamic": {"-:.*attn.*": {}}}},
-            "field quantization_config.dynamic is not understood",
+            {"quantization_config": {"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*attn.*": {"bits": 2}}}},
+            "field quantization_config.dynamic.+:.*attn.*.bits is 2; expected 4 or 8 bits",
         ),
         (
             {"quantization_config": {"quant_method": "compressed-tensors", "sparsity_config": {"format": "bitmask"}}},
-            "field quantization_config.sparsity_config is not understood",
+            "field quantization_config.sparsity_config = {'format': 'bitmask'} is not understood",
         ),
         (
             {"quantization_config": {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}},
-            "quant_algo MIXED_PRECISION; expected one of FP8",
+            "field quantization_config.quantized_layers is None; expected an object",
         ),
     ],
 )
@@ -396,7 +413,7 @@ def test_layers_written_out_are_the_layers_of_the_pattern():
 
 
 def test_experts_by_a_list_of_layers_are_those_by_a_count():
-    config = {**TINY, **DEEPSEEK_V3, "model_type": "glm_moe_dsa", "num_hidden_layers": 2}
+    config = {**TINY, **GLM_5, "num_hidden_layers": 2}
     listed = {**config, "first_k_dense_replace": 0, "mlp_layer_types": ["dense", "sparse"]}
     assert model_from_config(listed, "t") == model_from_config({**config, "first_k_dense_replace": 1}, "t")
 
@@ -556,7 +573,7 @@ def test_parts_that_a_checkpoint_leaves_alone():
     router_only = {"quant_method": "fp8", "modules_to_not_convert": ["gate", "model.layers.1.mlp.gate"]}
     assert quantized(router_only).mlp == 1, "gate is the router, not gate_proj"
     by_name = {"quant_method": "fp8", "ignored_layers": ["model.layers.1.self_attn.q_proj"]}
-    assert quantized(by_name).attention == 2
+    assert quantized(by_name).attention == 1.5, "of two layers one is left"
     mxfp4 = quantized({"quant_method": "mxfp4"}, **MOE_SHAPES)
     assert (mxfp4.attention, mxfp4.experts * 8) == (2, 4.25)
 

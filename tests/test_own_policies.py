@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from kvcast.cli import main
+from sim import endless
 from sim.kvcache.leaf_first import leaf_first
 from sim.kvcache.policies import POLICIES, Policy, Run, World, find, make
 from sim.kvcache.policies.own import Watched, steady, watched
@@ -85,7 +86,7 @@ WRONG = {
     "chance": ("    def second_chance(self, run):\n        return True", "spare: raised NotImplementedError"),
 }
 VLLM_ONLY = {
-    "mixed by depth": ("    def key(self, run):\n        return ('a' if run.hi % 2 else 1,)", "key: '<"),
+    "mixed by depth": ("    def key(self, run):\n        return ('a' if run.hi % 2 else 1, run.released)", "key: '<"),
     "span": ("    def span(self, run):\n        return 1.5", "span: returned 1.5, expected a whole number"),
     "split": (
         "    def split(self, node_id, lo, hi, request):\n        return None",
@@ -244,6 +245,51 @@ def test_a_leaf_whose_answers_do_not_depend_on_its_end_goes_whole() -> None:
     policy = watched(Oldest)(World(WORKLOAD, 10, 4))
     assert steady(policy, Run(0, 0, 1000, released=1), 1000) == 1000
     assert asked == 1
+
+
+@pytest.mark.parametrize("semantics", ["vllm", "sglang"])
+def test_two_leaves_with_equal_keys_are_refused_where_it_would_matter(own, semantics: str) -> None:
+    longest = int((WORKLOAD.prompt_tokens + WORKLOAD.output_tokens).max())
+    for body, ends in (("return 1", True), ("return 1, run.released", False)):
+        params = EngineParams(
+            kv_blocks=longest // 4 + 8,
+            block_size=4,
+            semantics=semantics,
+            policy=own(f"    def key(self, run):\n        {body}"),
+            max_model_len=4 * longest,
+        )
+        if ends:
+            with pytest.raises(InputError, match=r"^cache.policy Mine: key returned 1 for two leaves, expected"):
+                run(WORKLOAD, params, LinearSteps())
+        else:
+            run(WORKLOAD, params, LinearSteps())
+        sys.modules.pop("own_wrong", None)
+
+
+LOOPS = """    def key(self, run):
+        while True:
+            try:
+                pass
+            except Exception:
+                pass"""
+
+
+def test_a_call_without_end_is_ended(own, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endless, "CALL_CPU_S", 0.5)
+    monkeypatch.setattr(endless, "LOOK_S", 0.1)
+    for body, says in ((LOOPS, "key: raised Endless: one call took 0.5 s"), ("    while True: pass", "one call took")):
+        with pytest.raises(InputError, match=says):
+            run(WORKLOAD, EngineParams(kv_blocks=200, block_size=4, policy=own(body)), LinearSteps())
+        sys.modules.pop("own_wrong", None)
+
+
+def test_what_it_prints_is_not_among_results(own, capsys: pytest.CaptureFixture) -> None:
+    mine = own("    print('made')\n    def on_admit(self, request):\n        print('admitted')")
+    run(WORKLOAD, EngineParams(kv_blocks=20000, block_size=4, policy=mine), LinearSteps())
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.count("made") == 1
+    assert err.count("admitted") == len(WORKLOAD)
 
 
 def test_exit_code_and_one_line(own, capsys: pytest.CaptureFixture) -> None:

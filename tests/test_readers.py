@@ -199,17 +199,20 @@ def test_zero_outputs_are_skipped_with_a_count_and_times_count_from_the_earliest
         ({**ROW, "timestamp": None}, "FILE, row 2: timestamp = None, expected a finite number of at least 0"),
         (
             {**ROW, "timestamp": "1700000000000000000"},
-            "FILE, row 2: timestamp = '1700000000000000000', expected a finite number of at least 0",
+            "FILE, row 2: timestamp = '1700000000000000000', expected at most 1e+09 s (32 years) after the"
+            " earliest time in the file",
         ),
-        ({**ROW, "input_length": "700"}, "FILE, row 2: input_length = '700', expected a whole number of at least 1"),
+        ({**ROW, "input_length": "7e2x"}, "FILE, row 2: input_length = '7e2x', expected a whole number of at least 1"),
         ({**ROW, "timestamp": -1}, "FILE, row 2: timestamp = -1, expected a finite number of at least 0"),
         (
             {**ROW, "hash_ids": [1]},
-            "FILE, row 2: hash_ids = '1 ids', expected 2 ids of 512 tokens to cover input_length = 700",
+            "FILE, row 2: hash_ids = '1 ids', expected 2 ids of 512 tokens to cover input_length = 700; no one block"
+            " size explains all rows",
         ),
         (
             {**ROW, "hash_ids": [1, 2, 3]},
-            "FILE, row 2: hash_ids = '3 ids', expected 2 ids of 512 tokens to cover input_length = 700",
+            "FILE, row 2: hash_ids = '3 ids', expected 2 ids of 512 tokens to cover input_length = 700; no one block"
+            " size explains all rows",
         ),
         (
             {**ROW, "hash_ids": [1, 2.5]},
@@ -270,7 +273,7 @@ def test_azure_keeps_seven_digits_and_takes_crlf(tmp_path: Path) -> None:
             ),
         ),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "FILE: the file holds no rows, expected at least one request"),
-        ("", "FILE: the file is empty, expected CSV with columns TIMESTAMP, ContextTokens, GeneratedTokens"),
+        ("", "FILE: the file is empty, expected a trace"),
     ],
 )
 def test_azure_names_the_row_and_the_field(tmp_path: Path, text: str, line: str) -> None:
@@ -428,7 +431,7 @@ def test_weka_archives_folders_and_files_read_the_same(tmp_path: Path) -> None:
     [
         (
             session(turn(0, 17, 2, [1, 2, 3])),
-            "FILE, request 1: hash_ids = '3 ids', expected 4 ids of 4 tokens for in = 17",
+            "FILE, request 1: hash_ids = '3 ids', expected 4 or 5 ids of 4 tokens for in = 17",
         ),
         (
             session(turn(0, 12, 2, [1, 2, 3]), turn(0, 12, -1, [1, 2, 3])),
@@ -551,21 +554,12 @@ def test_what_cannot_be_recognised_is_refused(tmp_path: Path) -> None:
     assert complaint(tmp_path / "none.jsonl") == "FILE: no such file, expected a trace"
     assert complaint(write(tmp_path / "e.jsonl")) == "FILE: the file is empty, expected a trace"
     assert (
-        complaint(write(tmp_path / "j.jsonl", {"a": 1}))
-        == f"FILE: JSON with the fields a, which is no known trace format; name one of {names}"
-    )
-    (tmp_path / "x.bin").write_bytes(bytes(range(256)))
-    assert (
-        complaint(tmp_path / "x.bin")
-        == f"FILE: neither JSON nor a table, which is no known trace format; name one of {names}"
-    )
-    assert (
         complaint(write(tmp_path / "a.jsonl", ROW), format="moncake")
         == f"FILE: format 'moncake' is unknown, expected {names}; did you mean 'mooncake'?"
     )
     assert (
         complaint(tmp_path / "a.jsonl", format="mooncake", think="scaled")
-        == "FILE: option 'think' does not exist for format mooncake, expected block_tokens"
+        == "FILE: option 'think' does not exist for format mooncake, expected block_tokens, turns, timestamp_unit"
     )
 
 

@@ -9,7 +9,7 @@ from calibrate.latency import step_time
 from calibrate.models import resolve_model
 from calibrate.resolve import resolve_profile
 from kvcast.cli import main
-from kvcast.planner.launch import read_log
+from kvcast.planner.launch_log import read_log
 from workloads.errors import InputError
 
 LLAMA2 = resolve_model("llama-2-7b")

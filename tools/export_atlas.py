@@ -1,7 +1,9 @@
 """Builds calibrate/atlas/<gpu>.npz from the operator tables of aiconfigurator-core 0.12 (Apache-2.0).
 
 Per GPU one file: every table of the backends below, constant columns dropped, grids dense, times levelled where physics
-demands that more work takes longer, rows dropped that beat the hardware's own peak. Equal packages give equal bytes.
+demands that more work takes longer, rows dropped that beat the hardware's own peak. What nothing prices stays out:
+prefills of several prompts at once, experts routed otherwise than the power law, weight types nobody serves, the parts
+of an MLA module where the module itself was measured. Equal packages give equal bytes.
 
     pip install 'aiconfigurator-core==0.12.*' && python tools/export_atlas.py [gpu ...]
 """
@@ -21,10 +23,13 @@ import pandas as pd
 import yaml
 
 from calibrate.atlas.heldout import held_out
+from calibrate.atlas.price import GEMM_NAMES, MOE_NAMES
 from calibrate.atlas.tables import BUNDLED, SCHEMA, Atlas, pack, save
 
 SYSTEMS = Path(aiconfigurator_core.__file__).parent / "systems"
-BACKENDS = ("vllm", "sglang")
+BACKENDS = ("vllm", "sglang", "trtllm")
+RELEASES = {"trtllm": "1.3.0rc20"}
+"""The release that is a backend's in the package's own query_versions.yaml, where the newest holds a few rows only."""
 # Ours, the package's, the name people know, and memory as the driver reports it in public logs, GiB.
 GPUS = {
     "h100": ("h100_sxm", "H100-SXM-80GB", 79.19),
@@ -92,9 +97,24 @@ SOURCES = {
     ),
     "sparse_decode": Source("sparse_attention", "dsa_generation_module_perf", ("model", *_MLA), ("batch_size", "step")),
 }
-ELSEWHERE = {"trtllm": ("mamba2",)}
-"""Operators of a third backend, of which the other two have no table."""
+LEFT_OUT = {("trtllm", "all_to_all")}
+"""TensorRT-LLM's way to the experts has kernels and number formats of its own."""
+ONE_PROMPT = ("prefill", "mla_prefill", "mla_prefill_core", "sparse_prefill")
+"""Operators whose calls of several prompts nothing prices: they are the sum of their prompts."""
+ROUTING = "power_law_1.2"
+"""How uneven the routing of the experts' rows is: their loads follow a power law (`calibrate.atlas.experts.ALPHA`)."""
+SERVED = {
+    "gemm_dtype": {name for names in GEMM_NAMES.values() for name in names},
+    "moe_dtype": {name for names in MOE_NAMES.values() for name in names},
+    "distribution": {ROUTING},
+}
 NCCL = Source("comm", "nccl_perf", ("op_name", "nccl_dtype", "num_gpus"), ("message_size",))
+AUTOTUNED = ("trtllm/moe",)
+"""Tables of kernels that an engine chooses by timing them; vLLM and SGLang take theirs from files."""
+UNTUNED = 1.5
+BEYOND_CACHE, MOST_BEATING = 1e9, 0.05
+"""Bytes of KV that no cache holds, and the share of rows over them that may beat the memory before a table is refused:
+some other cache was measured then (on an A100, TensorRT-LLM 1.0's decodes of grouped heads read as if KV were half)."""
 POWER_OF_TWO = 8
 """Weight of a power of two when times are levelled, against 1: token budgets and captured batch sizes stand there, and
 kernels are tuned for them."""
@@ -132,33 +152,33 @@ def export(gpu: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
             "made_by": "tools/export_atlas.py",
         },
         "tables": {},
+        "refused": {},
     }
     arrays: dict[str, np.ndarray] = {}
     for backend in BACKENDS:
         for operator, source in SOURCES.items():
             found = newest(system, backend, source)
-            if found:
+            whole = f"{backend}/{operator.removesuffix('_core')}" in header["tables"] or (
+                operator == "mla_bmm" and f"{backend}/mla_decode" in header["tables"]
+            )
+            if found and not whole and (backend, operator) not in LEFT_OUT:
                 add(arrays, header, f"{backend}/{operator}", source, *found)
-    for backend, operators in ELSEWHERE.items():
-        for operator in operators:
-            found = newest(system, backend, SOURCES[operator])
-            if found and not any(f"{one}/{operator}" in header["tables"] for one in BACKENDS):
-                add(arrays, header, f"{backend}/{operator}", SOURCES[operator], *found)
     found = newest(system, "nccl", NCCL)
     if found:
         add(arrays, header, "nccl/all", NCCL, *found)
     atlas = Atlas(gpu, header, "", arrays)
     for backend in atlas.backends:
-        for found in held_out(atlas, backend):
-            names = (f"{backend}/{found.operator}", f"{backend}/{found.operator}_core")
+        for one in held_out(atlas, backend):
+            names = (f"{backend}/{one.operator}", f"{backend}/{one.operator}_core")
             about = next(header["tables"][name] for name in names if name in header["tables"])
-            about.setdefault("held_out", {})[found.dtype] = round(found.mean, 4)
+            about.setdefault("held_out", {})[one.dtype] = round(one.mean, 4)
     return arrays, header
 
 
 def newest(system: str, backend: str, source: Source) -> tuple[pd.DataFrame, str] | None:
-    """The rows of the newest released version that has this operator."""
+    """The rows of the backend's release, else of the newest version, that has this operator."""
     paths = list((SYSTEMS / "data" / system / source.family / backend).glob(f"*/{source.file}.parquet"))
+    paths = [p for p in paths if p.parent.name == RELEASES.get(backend)] or paths
     if not paths:
         return None
     path = max(paths, key=lambda p: [int(x) for x in re.findall(r"\d+", p.parent.name)] * ("dev" not in p.parent.name))
@@ -172,6 +192,8 @@ def add(
     rows = rows[rows[source.time] > 0]
     if name == "nccl/all":
         rows = rows[rows.nccl_dtype == "half"]
+    for column, names in SERVED.items():
+        rows = rows[rows[column].isin(names)] if column in rows else rows
     columns = [c for c in source.columns if c in rows and rows[c].nunique() > 1]
     kernels = rows.kernel_source.value_counts().sort_index().to_dict() if "kernel_source" in rows else {}
     labels: dict[str, list[str]] = {}
@@ -186,9 +208,16 @@ def add(
     index = (row_of.ravel(), *(np.searchsorted(axis, rows[a]) for axis, a in zip(axes, source.axes, strict=True)))
     order = np.argsort(-rows[source.time].to_numpy(), kind="stable")  # of two kernels at one shape the faster stays
     ms[tuple(i[order] for i in index)] = rows[source.time].to_numpy()[order] * source.ms
-    impossible = beats_hardware(name, columns, labels, keys, axes, ms, header)
+    slow = untuned(keys, ms) if name in AUTOTUNED else np.zeros(len(keys), dtype=bool)
+    keys, ms = keys[~slow], ms[~slow]
+    impossible, large = beats_hardware(name, columns, labels, keys, axes, ms, header)
+    if large > MOST_BEATING:
+        header["refused"][name] = f"{large:.0%} of its rows over {BEYOND_CACHE:.0e} bytes beat the memory"
+        return
     ms[impossible] = np.nan
     level, changed = levelled(axes, ms)
+    if name.split("/")[1] in ONE_PROMPT:
+        axes[0], level = axes[0][:1], level[:, :1]
     constant = {
         c: rows[c].iloc[0] if isinstance(rows[c].iloc[0], str) else int(rows[c].iloc[0])
         for c in source.columns
@@ -204,6 +233,7 @@ def add(
         "kernels": {str(k): int(v) for k, v in kernels.items()},
         "dropped": int(impossible.sum()),
         "levelled": changed,
+        **({"untuned": int(slow.sum())} if slow.any() else {}),
     }
     arrays[f"{name}/keys"] = keys.T.astype(np.int32)
     arrays[f"{name}/ms"] = pack(level)
@@ -252,8 +282,9 @@ def beats_hardware(
     axes: list[np.ndarray],
     ms: np.ndarray,
     header: dict[str, Any],
-) -> np.ndarray:
-    """Times shorter than the FLOPs at peak, or (decode) than the KV bytes at peak bandwidth."""
+) -> tuple[np.ndarray, float]:
+    """(times shorter than the FLOPs at peak, or (decode) than the KV bytes at peak bandwidth; the share of such among
+    the decodes whose KV no cache holds)."""
     column = {c: keys[:, i].astype(float) for i, c in enumerate(columns)}
     operator = name.split("/")[1]
     if operator == "gemm":
@@ -276,9 +307,31 @@ def beats_hardware(
             work = 2e3 * (column["num_key_value_heads"] * dim * size)[:, None] * seen / header["bandwidth"]
         least = axes[0][None, :, None] * work[:, None, :]
     else:
-        return np.zeros(ms.shape, dtype=bool)
+        return np.zeros(ms.shape, dtype=bool), 0.0
     with np.errstate(invalid="ignore"):
-        return ms < least
+        beats = ms < least
+    large = np.isfinite(ms) & (np.broadcast_to(least, ms.shape) * header["bandwidth"] > 1e3 * BEYOND_CACHE)
+    return beats, float(beats[large].mean()) if operator == "decode" and large.any() else 0.0
+
+
+def untuned(keys: np.ndarray, ms: np.ndarray) -> np.ndarray:
+    """Experts that took more than 1.5 times as long as the same ones in pieces: so many calls of a wider split, or the
+    call of more ranks' experts that holds theirs. An autotuner finds such pieces; here it had not run.
+
+    keys: [rows, hidden .. ep], a text column before them or not; ms: [rows, tokens]."""
+    slow = np.zeros(len(keys), dtype=bool)
+    models = np.unique(keys[:, :-2], axis=0, return_inverse=True)[1].ravel()
+    for model in range(models.max() + 1):
+        rows = np.flatnonzero(models == model)
+        tp, ep = keys[rows, -2].astype(float), keys[rows, -1]
+        for row, width, ranks in zip(rows, tp, ep, strict=True):
+            pieces = ms[rows] * np.maximum(1.0, tp / width)[:, None]
+            others = pieces[(ep <= ranks) & (rows != row)]
+            if len(others):
+                over = np.where(np.isfinite(ms[row]) & np.isfinite(others), ms[row] / others, np.nan)
+                shared = over[np.isfinite(over).sum(axis=1) > 0]
+                slow[row] = len(shared) > 0 and bool((np.nanmedian(shared, axis=1) > UNTUNED).any())
+    return slow
 
 
 def main() -> None:

@@ -100,6 +100,20 @@ def _diurnal(arrival: Arrival, rate: float, unit: np.ndarray) -> np.ndarray:
     return periods * arrival.period_s + np.interp(rest, expected_by, np.linspace(0, arrival.period_s, len(curve) + 1))
 
 
+def paced(arrival: Arrival, rate: float, times_s: np.ndarray) -> np.ndarray:
+    """Arrival times of a process's first sessions, float64 [n] in seconds, as its `ramp_to` and `exact` have them.
+
+    The rate at session i of n is that of vLLM's ramp-up: i / (n - 1) of the way from `rate` to `ramp_to`."""
+    if arrival.ramp_to is not None:
+        way = np.arange(len(times_s)) / max(len(times_s) - 1, 1)
+        growth = arrival.ramp_to / rate
+        times = growth**way if arrival.ramp == "exponential" else 1 + (growth - 1) * way
+        times_s = np.cumsum(np.diff(times_s, prepend=0.0) / times)
+    if arrival.exact and len(times_s) and times_s[-1] > 0:
+        times_s = times_s * (len(times_s) / rate / times_s[-1])
+    return times_s
+
+
 def until(arrival: Arrival, rate: float, end_s: float, make_rng) -> np.ndarray:
     """All arrivals before end_s, float64. `make_rng()` gives the stream from its start each time it is called."""
     if rate == 0:

@@ -15,7 +15,24 @@ from workloads.dists import expected, one_of
 from workloads.errors import InputError
 from workloads.limits import check_values
 
-TRACE_ONLY = ("format", "folder", "end_s", "sample", "jitter_s", "users", "think", "think_scale", "share_tools")
+TRACE_ONLY = (
+    "format",
+    "timestamp_unit",
+    "columns",
+    "folder",
+    "end_s",
+    "sample",
+    "jitter_s",
+    "users",
+    "think",
+    "think_scale",
+    "share_tools",
+    "tokenizer",
+    "chars_per_token",
+    "message_tokens",
+    "first_turn_only",
+    "answer_tokens",
+)
 MAX_ITEMS = 10_000_000
 MAX_CLASSES, MAX_LAYERS = 1000, 10_000  # class and layer numbers are 16 bits
 MAX_TENANTS = 1_000_000  # of all classes together: each has a name and a row in the report
@@ -63,6 +80,7 @@ def check(config: WorkloadConfig) -> None:
             raise expected(f"[[workload.class]] number {i + 1}: name", c.name, "a label that no other class has")
         _check_class(c, f"[[workload.class]] {c.name!r}:", config)
     _check_rates(config)
+    _check_pace(config)
     _check_shared_texts(config)
     _check_sizes(config)
 
@@ -81,6 +99,8 @@ def _check_bounds(config: WorkloadConfig) -> None:
             f"[workload] loop = {config.loop!r} with concurrency = {config.concurrency}, expected both loop ="
             ' "concurrency" and its number, or neither'
         )
+    if config.paced and config.concurrency is None:
+        raise InputError('[workload] paced = true, expected it with loop = "concurrency" and its number')
     if config.concurrency is not None and config.duration_s is not None and config.requests is None:
         raise InputError(
             '[workload] needs requests with loop = "concurrency": a fixed concurrency has no arrival times for'
@@ -91,6 +111,18 @@ def _check_bounds(config: WorkloadConfig) -> None:
             f"[workload] start_s = {config.start_s:g}, expected it with a mix in which a class follows the clock"
             ' (arrival.kind = "diurnal"), or a trace'
         )
+
+
+def _check_pace(config: WorkloadConfig) -> None:
+    for c in config.class_:
+        asked = [name for name, given in (("exact", c.arrival.exact), ("ramp_to", c.arrival.ramp_to)) if given]
+        if not asked:
+            continue
+        where = f"[[workload.class]] {c.name!r}: arrival.{asked[0]}"
+        if len(config.class_) > 1 or config.requests is None or config.duration_s is not None:
+            raise InputError(f"{where} is for a mix of one class that ends after [workload] requests, not duration_s")
+        if c.arrival.kind not in ("poisson", "gamma") or len(asked) > 1:
+            raise InputError(f"{where} is for poisson or gamma arrivals, and not for exact and ramp_to together")
 
 
 def _check_rates(config: WorkloadConfig) -> None:

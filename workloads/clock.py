@@ -12,6 +12,7 @@ import numpy as np
 from workloads.columns import Workload
 from workloads.errors import InputError
 from workloads.limits import MAX_SECONDS, WITHIN
+from workloads.transform import is_untimed
 
 
 def check_clock(workload: Workload) -> Workload:
@@ -29,8 +30,9 @@ def check_clock(workload: Workload) -> Workload:
 
 def earliest_s(workload: Workload) -> np.ndarray:
     """float64 [n], seconds: when each request would arrive if every answer took no time; from 0 at fixed
-    concurrency."""
-    starts = np.zeros(len(workload)) if workload.concurrency is not None else workload.arrival_s
+    concurrency and where no times are known."""
+    ignored = workload.concurrency is not None or is_untimed(workload)
+    starts = np.zeros(len(workload)) if ignored else workload.arrival_s
     if workload.after is None:
         return starts
     before = workload.after

@@ -88,6 +88,7 @@ class Workload:
     concurrency: int | None = (
         None  #: fixed-concurrency closed loop: this many sessions active at once; arrival_s is then ignored
     )
+    paced: bool = False  #: of a fixed concurrency: a session begins no earlier than its first arrival_s
     turnaround_s: float = 0.0  #: of a fixed concurrency: seconds between a session's end and the next in its place
     prefix_identity: bool = (
         True  #: False: the source says nothing about shared text; every hit rate is 0 and labelled so
@@ -146,7 +147,7 @@ class Workload:
         )
         if self.after is not None:
             first(after >= np.arange(n), "after", "an earlier request")
-        if self.concurrency is None:
+        if self.concurrency is None or self.paced:
             first(~np.isfinite(self.arrival_s) & (after < 0), "arrival_s", "a finite time")
         first(np.isfinite(self.arrival_s) & (self.arrival_s < 0), "arrival_s", "a time >= 0")
         if len(self.layer_names) != len(self.layer_scopes):

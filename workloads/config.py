@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workloads.limits import COUNT, FASTEST, FROM_SECOND_0, RATE, SECONDS, SHARE, from_0, key
+from workloads.limits import (
+    COUNT,
+    FASTEST,
+    FROM_SECOND_0,
+    MAX_BLOCK_SIZE,
+    RATE,
+    SECONDS,
+    SHARE,
+    Limit,
+    from_0,
+    from_1,
+    key,
+)
+
+CHARACTERS = Limit(0.1, 100, "0.1 to 100")
+MARKERS = Limit(1, 1000, "1 to 1,000")
 
 
 @dataclass(frozen=True)
@@ -38,6 +53,18 @@ class Arrival:
     curve: tuple[float, ...] = key((), "relative rate over one period, for diurnal")
     period_s: float = key(86400.0, "length of the diurnal period")
     times_s: tuple[float, ...] = key((), "arrival times of sessions, for trace")
+    exact: bool = key(
+        False,
+        "stretch the gaps so that the last of the mix's requests sessions comes after requests / rate seconds, as"
+        " vLLM's benchmark does (a mix of one class)",
+    )
+    ramp_to: float | None = key(
+        None,
+        "the rate grows from the class's own to this one over the mix's requests sessions, as a benchmark's ramp-up (a"
+        " mix of one class)",
+        RATE,
+    )
+    ramp: str = key("linear", "how it grows", choices=("linear", "exponential"))
 
 
 @dataclass(frozen=True)
@@ -89,10 +116,31 @@ class Surge:
 
 
 @dataclass(frozen=True)
+class Columns:
+    """Which field of a trace's rows is what. Dotted paths lead into nested objects (`usage.prompt_tokens`, `a.0.b`)."""
+
+    time: str | None = key(None, "when a request arrived: a number (see timestamp_unit), or a date and time")
+    input: str | None = key(None, "tokens of the whole prompt")
+    output: str | None = key(None, "tokens of the answer")
+    session: str | None = key(None, "what the requests of one conversation have in common")
+    class_: str | None = key(None, "requests of one value are a class")
+    tenant: str | None = key(None, "requests of one value are a tenant's")
+    prefix_ids: str | None = key(None, "a list of ids of the blocks the prompt begins with, each of the whole prefix")
+    block_tokens: int | None = key(None, "tokens that one of the prefix_ids names", from_1(MAX_BLOCK_SIZE))
+    rows: str | None = key(None, "the list of rows, in a file that is one JSON object")
+
+
+@dataclass(frozen=True)
 class WorkloadConfig:
     preset: str | None = key(None, "a bundled mix (workloads/presets)")
     trace: str | None = key(None, "a trace file; ${KVCAST_DATA} is expanded")
     format: str | None = key(None, "the trace's format; default: recognised from its content, with the reason stated")
+    timestamp_unit: str | None = key(
+        None,
+        "traces: unit of the file's times; default: the format's own, which every reading states",
+        choices=("s", "ms", "us", "ns"),
+    )
+    columns: Columns | None = key(None, "[workload.columns]: which field of a trace's rows is what")
     class_: tuple[MixClass, ...] = key((), "[[workload.class]] tables")
     folder: str | None = key(None, "ServeGen archives: the folder of clients to take, where there are several")
     rate: float | None = key(
@@ -124,6 +172,11 @@ class WorkloadConfig:
         choices=("auto", "open", "sessions", "concurrency"),
     )
     concurrency: int | None = key(None, "sessions active at once, for loop = concurrency", COUNT)
+    paced: bool = key(
+        False,
+        "loop = concurrency: a session also waits for its own arrival, so that rate and concurrency both limit (a"
+        " benchmark's --request-rate with --max-concurrency)",
+    )
     turnaround_s: float = key(
         0.0,
         "closed loops: seconds that a client takes between an answer and its next request, on top of think times and"
@@ -139,5 +192,27 @@ class WorkloadConfig:
         choices=("think-only", "original", "scaled"),
     )
     think_scale: float = key(1.0, "factor on think times, for think = scaled", from_0(FASTEST))
-    share_tools: bool = key(False, "Weka: sessions of one model share their tool and system tokens")
+    share_tools: bool = key(
+        False,
+        "Weka: sessions of one model share their tool and system tokens; agent logs: what the provider's cache served"
+        " to first calls",
+    )
+    block_tokens: int | None = key(
+        None, "traces of block ids: tokens that an id stands for; default: the format's own (512, or 16)", COUNT
+    )
+    turns: str | None = key(
+        None,
+        "Mooncake sessions: a row's input is the whole prompt, or (delta) what is new in the turn; default: as the rows"
+        " say, or asked for where they can mean either",
+        choices=("whole", "delta"),
+    )
     surge: tuple[Surge, ...] = key((), "made from [[shock]] tables of load: set those instead")
+    tokenizer: str | None = key(
+        None, "conversations: a local tokenizer.json that counts their tokens; default: chars_per_token"
+    )
+    chars_per_token: float = key(4.0, "conversations without a tokenizer: characters of a token", CHARACTERS)
+    message_tokens: int = key(4, "conversations: tokens of the role markers of a message", MARKERS)
+    first_turn_only: bool = key(False, "conversations: the first question and answer of each, alone")
+    answer_tokens: int | None = key(
+        None, "conversations: output tokens of requests without an answer; default: their max_tokens", COUNT
+    )

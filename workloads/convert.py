@@ -19,13 +19,16 @@ import numpy as np
 from workloads.columns import Workload
 from workloads.errors import InputError
 
+STATED_WHOLE = "message_array_with_responses"  #: `context_mode` of rows whose input is the whole prompt
+
 
 def to_mooncake(workload: Workload, path: str | Path, block_tokens: int = 512) -> tuple[str, ...]:
     """Write `path` (first under a temporary name); returns what was written and one line for each thing that was lost.
 
     Ids cover ceil(prompt / block_tokens) blocks. A request that is released by another one is written with `session_id`
-    and `delay` (ms) and follows its session's row before it; others have a `timestamp` (ms). Raises InputError when a
-    request is released by another session: rows cannot say that.
+    and `delay` (ms) and follows its session's row before it (`context_mode` says that its input is the whole prompt);
+    others have a `timestamp` (whole ms). Raises InputError when a request is released by another session: rows cannot
+    say that.
     """
     path = Path(path)
     if path.exists() and not path.is_file():  # replacing a device or a pipe would remove it
@@ -68,11 +71,11 @@ def _row_before(workload: Workload) -> np.ndarray:
 def _rows(workload: Workload, block_tokens: int, follows: np.ndarray) -> Iterator[dict[str, Any]]:
     ids, session, delay_s = _BlockIds(workload, block_tokens), workload.column("session_id"), workload.column("delay_s")
     for r in range(len(workload)):
-        row: dict[str, Any] = {"session_id": str(session[r])} if follows.any() else {}
+        row: dict[str, Any] = {"session_id": str(session[r]), "context_mode": STATED_WHOLE} if follows.any() else {}
         if follows[r]:
             row["delay"] = _milliseconds(delay_s[r])
-        else:
-            row["timestamp"] = _milliseconds(workload.arrival_s[r])
+        elif not np.isnan(workload.arrival_s[r]):
+            row["timestamp"] = round(float(workload.arrival_s[r]) * 1e3)
         row |= {
             "input_length": int(workload.prompt_tokens[r]),
             "output_length": int(workload.output_tokens[r]),
@@ -82,7 +85,7 @@ def _rows(workload: Workload, block_tokens: int, follows: np.ndarray) -> Iterato
 
 
 def _milliseconds(seconds: float) -> int | float:
-    """Whole when it is whole to a microsecond, as the format has it; else with its fraction."""
+    """Whole when it is whole to a microsecond; else with its fraction."""
     ms = round(float(seconds) * 1e3, 6)
     return int(ms) if ms == int(ms) else ms
 
@@ -147,6 +150,9 @@ def _lost(workload: Workload, block_tokens: int, follows: int, moved: int) -> tu
         column = getattr(workload, name)
         if column is not None and np.any(column != column[0]):
             lost.append(f"lost: {what}")
+    ms = workload.arrival_s[np.isfinite(workload.arrival_s)] * 1e3
+    if broken := int((np.abs(ms - ms.round()) > 1e-6).sum()):
+        lost.append(f"lost: fractions of a millisecond of {broken} arrivals, since the format's timestamps are whole")
     if workload.concurrency is not None:
         lost.append("lost: the fixed concurrency")
     if len(workload.layer_names) > 1:

@@ -75,6 +75,8 @@ def _arrivals(workload: Workload) -> dict[str, Any]:
             "released_by_completion": len(workload),
         }
     times = np.sort(workload.arrival_s[np.isfinite(workload.arrival_s)])
+    if not len(times):
+        return {"loop": "none: the source holds no times", "recorded": 0}
     gaps, span = np.diff(times), float(times[-1] - times[0]) if len(times) else 0.0
     result: dict[str, Any] = {
         "loop": "open" if len(times) == len(workload) else "closed, next turn = completion + think time",

@@ -154,7 +154,10 @@ def _own_sessions(config: WorkloadConfig, seed: int) -> _Sessions:
             " duration"
         )
     keep = int((total < (config.requests or math.inf)).sum()) + 1
-    return _Sessions(sessions.cls[:keep], sessions.number[:keep], sessions.start_s[:keep], sessions.turns[:keep])
+    start_s = sessions.start_s[:keep]
+    if len(rates) == 1:
+        start_s = arrivals.paced(config.class_[0].arrival, rates[0], start_s)
+    return _Sessions(sessions.cls[:keep], sessions.number[:keep], start_s, sessions.turns[:keep])
 
 
 def _starting_within(config: WorkloadConfig, rates: list[float], span: float, seed: int) -> _Sessions:

@@ -45,8 +45,9 @@ def session_s(c: MixClass, token_s: float = NOMINAL_TOKEN_S) -> float:
 
 def stationary(config: WorkloadConfig) -> bool:
     """Whether a resolved mix goes on for ever at rates that are known: not at a fixed concurrency, not with recorded
-    times."""
-    return loop_of(config) != "concurrency" and all(c.arrival.kind != "trace" for c in config.class_)
+    times or a rate that grows."""
+    steady = all(c.arrival.kind != "trace" and c.arrival.ramp_to is None for c in config.class_)
+    return steady and loop_of(config) != "concurrency"
 
 
 def requests_per_s(config: WorkloadConfig) -> float:

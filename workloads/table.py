@@ -15,11 +15,13 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from workloads.errors import InputError
 from workloads.limits import Limit
 
+MAX_FIELD = 16 << 20  #: characters of one field
+MAX_BLANK = 10**6  #: empty lines in a row
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
@@ -92,34 +94,47 @@ def _field(path: Path, row: int, name: str, kind: Kind, texts: Mapping[str, str]
 
 def records(content: bytes, path: Path, needed: Collection[str]) -> Iterator[tuple[int, dict[str, str]]]:
     """(file row, field by column) of every data row; blank lines end nothing and count as nothing."""
-    expected = ", ".join(needed)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
         raise InputError(
-            f"{path}: not text ({problem.reason} at byte {problem.start}), expected CSV with columns {expected}"
+            f"{path}: not text ({problem.reason} at byte {problem.start}), expected CSV with columns"
+            f" {', '.join(needed)}"
         ) from None
-    lines = _lines(text, path)
-    header = [name.strip() for name in next(lines, (1, []))[1]]
+    return records_of(io.StringIO(text, newline=""), path, needed)
+
+
+def records_of(
+    text: TextIO, path: Path, needed: Collection[str], delimiter: str = ","
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """The same of a stream (newline="", so that line ends stay as they are) as it is read."""
+    expected = f" with columns {', '.join(needed)}" if needed else ""
+    lines = _lines(text, path, delimiter, expected)
+    header = [name.strip() for name in next((values for _, values in lines if values), [])]
     if not header:
-        raise InputError(f"{path}: the file is empty, expected CSV with columns {expected}")
+        raise InputError(f"{path}: the file is empty, expected CSV{expected}")
     for name in needed:
         if name not in header:
             among = ", ".join(map(repr, header))[:200]
-            raise InputError(f"{path}, row 1: no column {name!r} among {among}, expected {expected}")
+            raise InputError(f"{path}, row 1: no column {name!r} among {among}, expected {', '.join(needed)}")
     for i, name in enumerate(header):
         if name and name in header[:i]:
             raise InputError(f"{path}, row 1: column {name!r} comes twice, expected every column once")
+    full = 0
     for row, values in lines:
+        if not values and row - full > MAX_BLANK:
+            raise InputError(f"{path}, row {full + 1}: {MAX_BLANK:,} empty lines, expected rows")
+        full = row if values else full
         if values and len(values) != len(header):
             raise InputError(f"{path}, row {row}: {len(values)} fields, expected {len(header)}")
         if values:
             yield row, dict(zip(header, values, strict=True))
 
 
-def _lines(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
+def _lines(text: TextIO, path: Path, delimiter: str, expected: str) -> Iterator[tuple[int, list[str]]]:
     """Rows of fields, lines ended by LF, CR LF or CR, with the line where each begins."""
-    lines = csv.reader(io.StringIO(text, newline=""))
+    csv.field_size_limit(MAX_FIELD)  # of the process: the module has no other way
+    lines = csv.reader(text, delimiter=delimiter)
     while True:
         row = lines.line_num + 1
         try:
@@ -128,4 +143,6 @@ def _lines(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
             return
         except csv.Error as problem:
             raise InputError(f"{path}, row {row}: not a row of CSV ({problem})") from None
+        except UnicodeDecodeError as problem:
+            raise InputError(f"{path}: not UTF-8 ({problem.reason} near row {row}), expected CSV{expected}") from None
         yield row, values

@@ -94,7 +94,7 @@ def order_taken(workload: Workload, order: str) -> tuple[np.ndarray, str]:
     """(row numbers in the order a replay takes them, int64 [n]; that order in words). order: one of ORDERS."""
     if order not in ORDERS:
         raise InputError(f"order = {order!r}, expected one of {', '.join(ORDERS)}")
-    if order == "file":
+    if order == "file" or (workload.concurrency is None and workload.after is None and is_untimed(workload)):
         return np.arange(len(workload)), "in the order of the file"
     rows = np.argsort(nominal_start_s(workload), kind="stable")
     if workload.concurrency is None and workload.after is None:
@@ -102,11 +102,16 @@ def order_taken(workload: Workload, order: str) -> tuple[np.ndarray, str]:
     return rows, f"by nominal start ({_starts(workload)}, delays and {NOMINAL_TOKEN_S:g} s an output token)"
 
 
+def is_untimed(workload: Workload) -> bool:
+    """Whether nothing says when the first requests arrive."""
+    return bool(np.isnan(workload.arrival_s[workload.column("after") < 0]).all())
+
+
 def _starts(workload: Workload) -> str:
     if workload.concurrency is not None:
         return f"{workload.concurrency} sessions at once"
     heads = workload.arrival_s[workload.column("after") < 0]
-    if len(heads) > 1 and np.ptp(heads) == 0:
+    if len(heads) > 1 and (is_untimed(workload) or np.ptp(heads) == 0):
         return f"all {len(heads):,} sessions at once, which users or concurrency in a scenario would spread"
     return "recorded starts"
 
@@ -116,7 +121,8 @@ def nominal_start_s(workload: Workload) -> np.ndarray:
     concurrency sessions begin in the order of their first rows, each when an earlier one leaves its place."""
     if workload.concurrency is None and workload.after is None:
         return workload.arrival_s
-    start = workload.arrival_s.tolist() if workload.concurrency is None else _since_session_s(workload).tolist()
+    recorded_s = np.zeros(len(workload)) if is_untimed(workload) else workload.arrival_s
+    start = recorded_s.tolist() if workload.concurrency is None else _since_session_s(workload).tolist()
     took_s = workload.output_tokens * NOMINAL_TOKEN_S
     took = took_s.tolist()
     after, delay_s = workload.column("after").tolist(), workload.column("delay_s").tolist()
@@ -223,7 +229,7 @@ def open_loop(workload: Workload) -> Workload:
 def with_concurrency(workload: Workload, sessions: int) -> Workload:
     """Closed loop: this many sessions active at once, whenever they arrived."""
     return replace(workload, concurrency=sessions).with_notes(
-        f"loop: {sessions} sessions active at once; recorded arrivals are ignored"
+        f"loop: {sessions} sessions active at once; recorded arrivals only order them"
     )
 
 

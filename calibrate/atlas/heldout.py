@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 
 from calibrate.atlas.errors import ERRORS
-from calibrate.atlas.experts import measured, nearest_experts
-from calibrate.atlas.price import CALL_S, MOE_NAMES, ROUTING, Pricer
+from calibrate.atlas.experts import measured, nearest_experts, other_kernel
+from calibrate.atlas.price import CALL_S, MOE_NAMES, Pricer
 from calibrate.atlas.shapes import blend, neighbours
 from calibrate.atlas.tables import Atlas, Table, bundled_gpus, load
 
-OURS = {"bfloat16": "bf16", "int4_wo": "int4", "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4"}
+OURS = {"bfloat16": "bf16", "int8_wo": "int8", "int4_wo": "int4", "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4"}
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class HeldOut:
         return [[octaves, round(float(error), 4)] for (octaves, _), error in zip(found, worst, strict=True)]
 
 
-STEPS = (0.5, 1.0, 2.0, 4.0)
-"""Octaves at which errors are told apart."""
+STEPS = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Octaves at which errors are told apart; what lies further counts with the last."""
 ENOUGH = 8
 """Shapes that a distance needs to have an error of its own."""
 
@@ -89,7 +89,7 @@ def _near(errors: list[tuple[float, np.ndarray]]) -> Iterator[tuple[float, float
     """Mean error of the shapes at each distance, where there are enough of them; of all where there never are."""
     low = 0.0
     for high in STEPS:
-        there = [error for distance, error in errors if low < distance <= high]
+        there = [error for distance, error in errors if low < distance and (distance <= high or high == STEPS[-1])]
         if len(there) >= ENOUGH:
             yield high, float(np.concatenate(there).mean())
             low = high
@@ -188,24 +188,35 @@ def _heads(price: Pricer, operator: str) -> Iterator[Case]:
             yield OURS.get(dtype, dtype), gap, np.where(both, estimate, 1.0), np.where(both, truth, np.nan)
 
 
-def _experts(price: Pricer) -> Iterator[Case]:
-    """An expert shape (hidden, inter, top-k, experts) left out at all its splits, from the nearest other shapes."""
+def expert_models(atlas: Atlas, backend: str) -> dict[str, int]:
+    """How many models' experts were measured, by weight type."""
+    found = _expert_rows(Pricer(atlas, backend))
+    return {dtype: len(np.unique(rows.keys[:, :4], axis=0)) for dtype, rows in found}
+
+
+def _expert_rows(price: Pricer) -> Iterator[tuple[str, Table]]:
+    """(weight type, the rows that price it) of a backend's own experts."""
     table = _own(price, "moe")
     if table is None:
         return
     named = "moe_dtype" in table.columns
     for name in table.values("moe_dtype") if named else [_constant(price, table, "moe_dtype")]:
         dtype = OURS.get(name, name)
-        if name not in MOE_NAMES.get(dtype, ())[:1]:
-            continue
-        rows = (table.where(moe_dtype=name) if named else table).where(distribution=ROUTING)
+        if name in MOE_NAMES.get(dtype, ())[:1]:
+            yield dtype, table.where(moe_dtype=name) if named else table
+
+
+def _experts(price: Pricer) -> Iterator[Case]:
+    """An expert shape (hidden, inter, top-k, experts) left out at all its splits, from the nearest other shapes."""
+    for dtype, rows in _expert_rows(price):
         if len(np.unique(rows.keys[:, :4], axis=0)) < 2:
             continue
+        apart = other_kernel(price.atlas.gpu, rows.name, dtype)
         for key, truth in zip(rows.keys.tolist(), rows.seconds, strict=True):
             shape = measured(dtype, key)
             tokens, priced = price.moe(shape, without=key[:4])
             others = rows.keys[(rows.keys[:, :4] != np.array(key[:4])).any(axis=1)]
-            distance = nearest_experts(others, tuple(key), price.apart)[1]
+            distance = nearest_experts(others, shape, apart)[1]
             yield dtype, distance, priced.seconds, np.maximum(truth, np.maximum(*price.moe_times(shape, tokens)))
 
 

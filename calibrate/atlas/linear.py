@@ -63,7 +63,7 @@ def _priced(measured: dict[str, Priced], form: np.ndarray, bound: np.ndarray) ->
 def _measured(price: Pricer, a: Attention, tp: int, phase: str) -> tuple[np.ndarray, dict[str, Priced]]:
     """(lengths or batch sizes, times of each kernel that was measured)."""
     axis = LENGTHS if phase == "context" else BATCHES
-    backends = (price.backend, *price.atlas.backends, "trtllm")
+    backends = (price.backend, *price.atlas.backends)
     table = next((t for b in backends if (t := price.atlas.table(b, a.mixer)) is not None), None)
     if table is None:
         return axis, {}

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from calibrate.atlas.errors import stated_error
-from calibrate.atlas.experts import TWO_KERNELS, MoeShape, measured, nearest_experts
+from calibrate.atlas.experts import NEAR, MoeShape, measured, nearest_experts, other_kernel
 from calibrate.atlas.shapes import FORM_ERROR, Priced, blend, completed, covered, neighbours, octaves_to
 from calibrate.atlas.tables import Atlas, Table
 from calibrate.link import ERROR as LINK_ERROR
@@ -23,13 +23,24 @@ from calibrate.precision import WEIGHT_BYTES
 from calibrate.step import EXTRAPOLATED, INTERPOLATED
 from workloads.errors import InputError
 
-GEMM_NAMES = {"bf16": ("bfloat16",), "fp8": ("fp8",), "fp8_block": ("fp8_block", "fp8"), "nvfp4": ("nvfp4",)}
+GEMM_NAMES = {
+    "bf16": ("bfloat16",),
+    "fp8": ("fp8",),
+    "fp8_block": ("fp8_block", "fp8"),
+    "nvfp4": ("nvfp4",),
+    "int8": ("int8_wo",),
+    "int4": ("int4_wo",),
+}
 MOE_NAMES = {
-    **GEMM_NAMES,
+    "bf16": ("bfloat16",),
+    "fp8": ("fp8",),
     "fp8_block": ("fp8_block",),
+    "nvfp4": ("nvfp4",),
     "int4": ("int4_wo",),
     "mxfp4": ("w4a16_mxfp4", "w4a8_mxfp4_mxfp8"),
 }
+WEIGHT_ONLY = ("int4", "int8")
+"""Types whose products are kernels of each engine's own: one says nothing of another's."""
 KV_NAMES = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8"}
 COMPUTE = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4"}
 """Matrix units a weight type computes on; the others compute in bf16."""
@@ -39,8 +50,6 @@ TOKENS = 2.0 ** np.arange(16)
 """Tokens of a step that prices are laid out at where no matrix multiply was measured."""
 EFFICIENCY = 0.7
 """Share of the bound that an unmeasured operator reaches."""
-ROUTING = "power_law_1.2"
-"""How uneven the tables' routing is: experts' loads follow a power law."""
 CALL_S = 5e-6
 """What a call takes beside its FLOPs and bytes, as far as comparing shapes goes: of 0, 2 and 5 us the one with the
 least held-out error of matrix multiplies."""
@@ -62,7 +71,7 @@ class Pricer:
         about, self.own_link = atlas.header["link"], OWN_LINKS.get(atlas.gpu.lower(), "nvlink")
         self.link = link or self.own_link
         self.link_bandwidth = bandwidth_of(self.link, self.own_link, about["bandwidth"], str(atlas.header.get("name")))
-        self.apart = atlas.gpu.lower() in TWO_KERNELS
+        self._ratios: dict[tuple[str, str, tuple[int, ...]], tuple[np.ndarray, np.ndarray]] = {}
         gemm = next((t for b in (backend, *atlas.backends) if (t := atlas.table(b, "gemm")) is not None), None)
         self.tokens: np.ndarray = TOKENS if gemm is None else gemm.axes[0][1].astype(float)
 
@@ -106,7 +115,8 @@ class Pricer:
         """Times over `tokens` of [tokens, k] x [k, n]. Wider than the widest measured: so many equal pieces; narrower
         than the narrowest: its time."""
         dtype = "bf16" if dtype == "fp16" else dtype
-        found = self._named("gemm", "gemm_dtype", GEMM_NAMES.get(dtype, ()))
+        others = () if dtype in WEIGHT_ONLY else self.atlas.backends
+        found = self._named("gemm", "gemm_dtype", GEMM_NAMES.get(dtype, ()), others)
         if found is None:
             return self._borrowed_gemm(dtype, n, k)
         n, k = max(n, min(found.values("n"))), max(k, min(found.values("k")))
@@ -134,9 +144,9 @@ class Pricer:
         seconds = np.maximum.accumulate(launch + (bf16.seconds - launch) * scale)
         return Priced(seconds, EXTRAPOLATED, FORM_ERROR / 2, f"{dtype} bytes on the bf16 kernel")
 
-    def _named(self, operator: str, column: str, names: tuple[str, ...]) -> Table | None:
+    def _named(self, operator: str, column: str, names: tuple[str, ...], others: Sequence[str] = ()) -> Table | None:
         """The rows of the first of these types that a backend's table has, the engine's own backend first."""
-        for backend in (self.backend, *self.atlas.backends):
+        for backend in (self.backend, *others):
             table = self.atlas.table(backend, operator)
             if table is None:
                 continue
@@ -243,10 +253,9 @@ class Pricer:
 
         Rows below the bound count at it: their weights stayed in cache, as no serving step finds them."""
         dtype = "bf16" if shape.dtype == "fp16" else shape.dtype
-        rows = self._named("moe", "moe_dtype", MOE_NAMES.get(dtype, ()))
+        rows = self._named("moe", "moe_dtype", MOE_NAMES.get(dtype, ()), self.atlas.backends)
         tokens = (rows or self._table("moe")).axes[0][1].astype(float)
         if rows is not None:
-            rows = rows.where(distribution=ROUTING) if "distribution" in rows.columns else rows
             rows = rows.among(lambda keys: (keys[:, :4] != np.array(without)).any(axis=1))
         bound = self.moe_times(shape, tokens)
         if rows is None or not len(rows):
@@ -256,21 +265,27 @@ class Pricer:
             )
         asked = (shape.hidden, shape.inter, shape.topk, shape.experts, shape.tp, shape.ep)
         exact = np.flatnonzero((rows.keys == np.array(asked)).all(axis=1))
-        weights, octaves = (
-            ([(int(exact[0]), 1.0)], 0.0) if len(exact) else nearest_experts(rows.keys, asked, self.apart)
-        )
+        apart = other_kernel(self.atlas.gpu, rows.name, dtype)
+        weights, octaves = ([(int(exact[0]), 1.0)], 0.0) if len(exact) else nearest_experts(rows.keys, shape, apart)
         over, load = np.zeros(len(tokens)), shape.load(tokens)
         for row, weight in weights:
-            one = measured(dtype, rows.keys[row].tolist())
-            theirs = self.moe_times(one, tokens)
-            seconds = np.maximum(completed([tokens], rows.seconds[row]), np.maximum(*theirs))
-            ratio = np.log(seconds / (MOE_CALL_S + np.hypot(*theirs)))
-            alike = ratio if len(weights) == 1 else (ratio + np.interp(load, one.load(tokens), ratio)) / 2
+            ratio, rows_each = self._over_bound(rows, row, dtype, tokens)
+            alike = ratio if len(weights) == 1 else (ratio + np.interp(load, rows_each, ratio)) / 2
             over += weight * alike
         seconds = np.maximum(np.exp(over) * (MOE_CALL_S + np.hypot(*bound)), np.maximum(*bound))
         error = self.error("moe", dtype, octaves)
-        cover, error, words = covered(weights, max(octaves - 1.0, 0.0), error)
+        cover, error, words = covered(weights, max(octaves - NEAR, 0.0), error)
         return tokens, Priced(np.maximum.accumulate(seconds), cover, error, f"{rows.name} {words}")
+
+    def _over_bound(self, rows: Table, row: int, dtype: str, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(logarithm of a measured row's times over the call and its bound, its rows an expert), by tokens."""
+        key = (rows.name, dtype, tuple(rows.keys[row].tolist()))
+        if key not in self._ratios:
+            one = measured(dtype, list(key[2]))
+            bound = self.moe_times(one, tokens)
+            seconds = np.maximum(completed([tokens], rows.seconds[row]), np.maximum(*bound))
+            self._ratios[key] = np.log(seconds / (MOE_CALL_S + np.hypot(*bound))), one.load(tokens)
+        return self._ratios[key]
 
     # ---- what moves between GPUs, and what only moves bytes --------------------------------------------------
 

@@ -106,8 +106,9 @@ class Atlas:
 
     @property
     def backends(self) -> list[str]:
-        """Those with matrix multiplies of their own, by name."""
-        return sorted(name.removesuffix("/gemm") for name in self.header["tables"] if name.endswith("/gemm"))
+        """Those with matrix multiplies of their own, in the order in which one stands in for another: vLLM's first."""
+        found = (name.removesuffix("/gemm") for name in self.header["tables"] if name.endswith("/gemm"))
+        return sorted(found, key=lambda name: (name != "vllm", name))
 
     def describe(self) -> list[str]:
         """One line per table: rows, version, dtypes, what was changed."""
@@ -117,8 +118,9 @@ class Atlas:
                 f", {column} {'/'.join(labels)}" for column, labels in about["labels"].items() if "dtype" in column
             )
             + f"; {about['dropped']} dropped (beat the hardware), {about['levelled']} levelled"
+            + (f", {about['untuned']} shapes left out (slower than in pieces)" if "untuned" in about else "")
             for name, about in sorted(self.header["tables"].items())
-        ]
+        ] + [f"{name}: refused, {why}" for name, why in sorted(self.header.get("refused", {}).items())]
 
 
 def about(atlas: Atlas) -> dict[str, Any]:
@@ -129,7 +131,7 @@ def about(atlas: Atlas) -> dict[str, Any]:
         "profile": f"atlas:{atlas.gpu}",
         "name": atlas.header["name"],
         "memory_gib": atlas.header["memory_gib"],
-        "engines": sorted({t["version"] for name, t in tables.items() if name.endswith("/gemm")}),
+        "engines": [tables[f"{backend}/gemm"]["version"] for backend in atlas.backends],
         "weights": sorted(weights),
         "operators": sorted({name.split("/")[1] for name in tables} & set(PRICED)),
         "rows": sum(t["rows"] for t in tables.values()),

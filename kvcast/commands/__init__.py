@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workloads.config import WorkloadConfig
 
 
 def source(text: str) -> str:
@@ -11,6 +15,84 @@ def source(text: str) -> str:
     if not text.strip():
         raise argparse.ArgumentTypeError("expected the name of what to read, not an empty text")
     return text
+
+
+def trace_options(parser: argparse.ArgumentParser) -> None:
+    """Flags that say how a trace is read, where a command takes one: keys of [workload]."""
+    parser.add_argument("--format", metavar="F", help="the trace's format (default: recognised from the content)")
+    parser.add_argument(
+        "--timestamp-unit",
+        metavar="U",
+        choices=("s", "ms", "us", "ns"),
+        help="unit of the trace's times: s, ms, us or ns (default: the format's own)",
+    )
+    parser.add_argument(
+        "--columns",
+        metavar="KEY=COLUMN,...",
+        type=columns,
+        help="which column of the trace is what, as [workload.columns]: time=startTime,input=usage.prompt_tokens,...",
+    )
+    parser.add_argument(
+        "--block-tokens",
+        metavar="TOKENS",
+        type=block_size,
+        help="tokens that one of the trace's block ids stands for (default: the format's own)",
+    )
+    parser.add_argument(
+        "--turns",
+        choices=("whole", "delta"),
+        help="whether a row of a session holds the whole prompt or what is new in the turn (default: as the rows say)",
+    )
+    parser.add_argument(
+        "--tokenizer",
+        metavar="FILE",
+        help="the tokenizer.json that counts the tokens of conversations (default: estimated from their characters)",
+    )
+
+
+def columns(text: str) -> dict[str, str]:
+    """The value of --columns."""
+    pairs = dict(part.partition("=")[::2] for part in text.split(","))
+    for name, column in pairs.items():
+        if not name or not column:
+            raise argparse.ArgumentTypeError(f"{text[:60]}: expected KEY=COLUMN, separated by commas")
+    return pairs
+
+
+def of_trace(path: str, args: argparse.Namespace) -> WorkloadConfig:
+    """The [workload] section of a trace file and the flags that say how it is read."""
+    from workloads import toml
+    from workloads.config import Columns, WorkloadConfig
+
+    named = dict(args.columns or {})
+    if str(named.get("block_tokens", "")).isdecimal():
+        named["block_tokens"] = int(named["block_tokens"])
+    return WorkloadConfig(
+        trace=path,
+        format=args.format,
+        timestamp_unit=args.timestamp_unit,
+        tokenizer=args.tokenizer,
+        columns=toml.read(Columns, named, "--columns", "workload", "columns") if named else None,
+        block_tokens=args.block_tokens,
+        turns=args.turns,
+    )
+
+
+def no_trace_options(path: str, args: argparse.Namespace) -> None:
+    """Refuse those flags with what is no trace: a scenario has its own keys, a mix none."""
+    from workloads.errors import InputError
+
+    named = args.columns and ",".join(f"{key}={name}" for key, name in args.columns.items())
+    for flag, value in (
+        ("--format", args.format),
+        ("--timestamp-unit", args.timestamp_unit),
+        ("--columns", named),
+        ("--block-tokens", args.block_tokens),
+        ("--turns", args.turns),
+        ("--tokenizer", args.tokenizer),
+    ):
+        if value:
+            raise InputError(f"{flag} {value}: expected a trace file with it, but {path} is none")
 
 
 def output(text: str) -> Path:

@@ -28,7 +28,7 @@ import argparse
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from kvcast.commands import block_sizes, depth_weight, source
+from kvcast.commands import block_sizes, depth_weight, no_trace_options, of_trace, source, trace_options
 
 if TYPE_CHECKING:
     from workloads.columns import Workload
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "trace", metavar="TRACE", type=source, help="a trace file with prefix identity, or a scenario file (.toml)"
     )
-    parser.add_argument("--format", metavar="F", help="its format (default: recognised from the content)")
+    trace_options(parser)
     parser.add_argument(
         "--policy",
         metavar="P,...",
@@ -143,10 +143,10 @@ def run(args: argparse.Namespace) -> int:
 def _source(args: argparse.Namespace) -> tuple[Workload, list[Any]]:
     """(requests, block sizes) of a trace, or of a scenario file: its own workload, in its engine's blocks."""
     from kvcast import api, config
-    from workloads.config import WorkloadConfig
 
     if not args.trace.endswith(".toml"):
-        return api.load_workload(WorkloadConfig(trace=args.trace, format=args.format)), args.block_size
+        return api.load_workload(of_trace(args.trace, args), untimed=True), args.block_size
+    no_trace_options(args.trace, args)
     scenario = config.load_scenario(args.trace, [])
     with config.naming(args.trace):
         workload = api.load_workload(scenario.workload, scenario.seed)

@@ -47,7 +47,9 @@ def run(args: argparse.Namespace) -> int:
     within("--jobs", args.jobs, from_1(256))
     variants = compare.variants(load_doc(args.scenario, args.overrides), args.vary, args.seeds, args.scenario)
     with naming(args.scenario):
+        variants, refused = compare.that_fit(variants)
         results = compare.simulate_all(variants, args.jobs)
     text.clear_clock()
-    print(text.to_json(compare.as_document(results)) if args.json else compare.as_table(results))
+    told = compare.as_table(results, refused=refused)
+    print(text.to_json(compare.as_document(results, refused)) if args.json else told)
     return 0

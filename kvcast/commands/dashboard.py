@@ -12,6 +12,7 @@ import argparse
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import kvcast
@@ -24,6 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--address", default="localhost", help="address to listen on (default localhost: this machine only)"
+    )
+    parser.add_argument(
+        "--host",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a name that browsers reach it by, behind a proxy or in a domain; may be repeated. Others are refused",
     )
     parser.add_argument(
         "--policy",
@@ -46,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from calibrate.models import load_model
     from kvcast import text
-    from kvcast.jobs import demo
+    from kvcast.jobs import demo, served
     from kvcast.jobs.runner import OWN_MODELS, OWN_POLICIES, PREPARE, Runner
     from sim.kvcache.policies import check
     from workloads.errors import InputError
@@ -64,10 +72,11 @@ def run(args: argparse.Namespace) -> int:
     options = {
         "server.port": str(args.port),
         "server.address": args.address,
-        "server.headless": str(args.headless).lower(),
+        "server.headless": "true",  # a browser that Streamlit opens has its advertisement over the page
         "server.showEmailPrompt": "false",
         "server.maxUploadSize": "64",
         "browser.gatherUsageStats": "false",
+        "browser.serverAddress": _seen_as(args.address),
         "client.showErrorDetails": "none",
         "client.showErrorLinks": "false",
         "client.toolbarMode": "viewer",
@@ -75,13 +84,42 @@ def run(args: argparse.Namespace) -> int:
         "global.disableWidgetStateDuplicationWarning": "true",
     }
     flags = [part for name, value in options.items() for part in (f"--{name}", value)]
-    own = {OWN_POLICIES: ",".join(args.policy), OWN_MODELS: os.pathsep.join(models)}
+    own = {
+        OWN_POLICIES: ",".join(args.policy),
+        OWN_MODELS: os.pathsep.join(models),
+        served.HOSTS: ",".join(served.hosts(args.address, args.host)),
+    }
     environment = {**os.environ, **own, PREPARE: "1"}
     root = Path(os.environ.get("KVCAST_RUNS", "runs/dashboard"))
     check_free(args.address, args.port)
     text.progress("simulating the example")
     demo.prepare(Runner(root))
-    return subprocess.call([sys.executable, "-m", "streamlit", "run", str(app), *flags], env=environment)
+    if not args.headless:
+        threading.Thread(target=_open, args=(f"http://{_seen_as(args.address)}:{args.port}",), daemon=True).start()
+    served_app = Path(served.__file__)
+    return subprocess.call([sys.executable, "-m", "streamlit", "run", str(served_app), *flags], env=environment)
+
+
+def _seen_as(address: str) -> str:
+    """The name to open it by on this machine."""
+    from kvcast.jobs.served import WILDCARD
+
+    return "localhost" if address in WILDCARD else f"[{address}]" if ":" in address else address
+
+
+def _open(url: str) -> None:
+    """A browser on the page once the server answers."""
+    import time
+    import urllib.request
+    import webbrowser
+
+    for _ in range(600):
+        try:
+            with urllib.request.urlopen(f"{url}/_stcore/health", timeout=5):
+                break
+        except OSError:
+            time.sleep(0.1)
+    webbrowser.open(url)
 
 
 def check_free(address: str, port: int) -> None:

@@ -48,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from-launch",
         metavar="COMMAND",
         help=(
-            "take model, engine and fleet from a launch command: 'vllm serve ...' or 'python -m sglang.launch_server"
-            " ...'"
+            "take model, engine and fleet from a launch command, 'vllm serve ...', 'python -m sglang.launch_server ...'"
+            " or 'trtllm-serve ...', or from the file of a script, compose file, Kubernetes manifest or Helm values"
         ),
     )
     source.add_argument(
@@ -99,7 +99,8 @@ def run(args: argparse.Namespace) -> int:
     from kvcast import text
     from kvcast.config import load_scenario, naming
     from kvcast.planner import plan, words
-    from kvcast.planner.launch import read_command, read_log
+    from kvcast.planner.launch import read_command
+    from kvcast.planner.launch_log import read_log
     from workloads.errors import InputError
     from workloads.limits import from_1, within
 

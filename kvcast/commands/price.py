@@ -17,6 +17,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvcast.commands import no_trace_options, of_trace, trace_options
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -43,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="overrides",
         help="change one key of the scenario; may be repeated",
     )
-    parser.add_argument("--format", metavar="F", help="the trace's format (default: recognised from the content)")
+    trace_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
 
 
@@ -85,6 +87,7 @@ def _scenario(args: argparse.Namespace) -> Asked:
     from kvcast import api, config, text
     from sim.recording import COMPLETED
 
+    no_trace_options(args.file, args)
     scenario = config.load_scenario(args.file, args.overrides)
     with config.naming(args.file):
         prepared = api.prepare(scenario)
@@ -107,9 +110,9 @@ def _trace(args: argparse.Namespace) -> Asked:
     if args.overrides:
         raise InputError(f"--set {args.overrides[0]}: expected a scenario (.toml) with it, but {args.file} is none")
     is_preset = args.file in list_presets() and not Path(args.file).exists()
-    workload = api.load_workload(
-        WorkloadConfig(preset=args.file) if is_preset else WorkloadConfig(trace=args.file, format=args.format)
-    )
+    if is_preset:
+        no_trace_options(args.file, args)
+    workload = api.load_workload(WorkloadConfig(preset=args.file) if is_preset else of_trace(args.file, args))
     workload, how = in_time_order(workload)
     return Asked(workload, nominal_start_s(workload), np.ones(len(workload), bool), f"requests {how}")
 

@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from kvcast.present.html_report import of_folder
+    from kvcast.system import replace_file
     from workloads.errors import InputError
 
     if not args.folder.is_dir():
@@ -32,6 +33,8 @@ def run(args: argparse.Namespace) -> int:
             f"{args.folder}: {'not a folder' if args.folder.exists() else 'no such folder'}; expected one that kvcast"
             " run --out or kvcast plan --out wrote"
         )
-    args.html.write_text(of_folder(args.folder), encoding="utf-8")
+    if args.html.suffix != ".html" and args.html.exists() and args.html.resolve().is_relative_to(args.folder.resolve()):
+        raise InputError(f"--html {args.html}: one of the folder's own files; expected a new name, such as report.html")
+    replace_file(args.html, of_folder(args.folder).encode())
     print(f"report: {args.html} ({args.html.stat().st_size / 1024:,.0f} KiB)")
     return 0

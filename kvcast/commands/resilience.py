@@ -66,5 +66,7 @@ def run(args: argparse.Namespace) -> int:
             made = resilience(scenario, Path(args.out), **asked)
     print(text.to_json(made) if args.json else resilience_text.as_text(made))
     if args.html is not None:
-        Path(args.html).write_text(resilience_text.as_html(made), encoding="utf-8")
+        from kvcast.system import replace_file
+
+        replace_file(Path(args.html), resilience_text.as_html(made).encode())
     return 0

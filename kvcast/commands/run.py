@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvcast.commands import output, price_list, source
@@ -74,6 +75,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="begin with saved caches and serve what arrives after them (no run without cache beside it)",
     )
     parser.add_argument(
+        "--against",
+        metavar="RESULT",
+        type=Path,
+        help="what a benchmark measured of this load: each of its figures beside the simulated one (docs/import.md)",
+    )
+    parser.add_argument(
+        "--against-run", metavar="NAME", help="which one of a result with several (guidellm's strategies)"
+    )
+    parser.add_argument(
         "--horizon", metavar="SECONDS", help="stop the clock here, whatever is unfinished (run.horizon_s)"
     )
 
@@ -130,6 +140,7 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"{flag}: expected --out with it, the run folder to write to")
     if args.out:
         runs.check_replaceable(args.out)
+    truth = _truth(args)
     with config.naming(args.scenario):
         if args.check:
             _check_target(scenario)
@@ -155,6 +166,12 @@ def run(args: argparse.Namespace) -> int:
                 prepared, **{key: value for key, value in caches.items() if key == "warm"}
             )
     text.clear_clock()
+    if truth is not None:
+        from kvcast.benchmarks.against import compare
+
+        engine = scenario.engine
+        front_end = bool(engine.frontend_ms or engine.frontend_us_per_prompt_token or engine.frontend_requests_per_s)
+        result.report.summary["measured"] = compare(truth, result.report, str(args.against), front_end)
     if args.out:
         runs.save_run(
             args.out, result, baseline, steps=args.steps, access_of=prepared.workload if args.access_log else None
@@ -168,6 +185,15 @@ def run(args: argparse.Namespace) -> int:
         if args.out:
             print(f"\nrun folder: {args.out}")
     return _verdict(result) if args.check else 0
+
+
+def _truth(args: argparse.Namespace) -> Any:
+    """What the file of --against measured; None without it."""
+    if args.against is None:
+        return None
+    from kvcast.benchmarks.against import read_truth
+
+    return read_truth(args.against, args.against_run)
 
 
 def _caches(args: argparse.Namespace, prepared: Prepared) -> tuple[Prepared, dict[str, Any]]:

@@ -49,8 +49,8 @@ def run(args: argparse.Namespace) -> int:
     )
     text.clear_clock()
     if args.json:
-        print(text.to_json(compare.as_document(done.results)))
+        print(text.to_json(compare.as_document(done.results, done.refused)))
         return 0
-    print(compare.as_table(done.results, against_the_first=args.differences))
+    print(compare.as_table(done.results, args.differences, done.refused))
     print(f"\n{len(done.results):,} runs ({done.reused:,} were there already): {done.folder}/sweep.parquet")
     return 0

@@ -56,7 +56,9 @@ def run(args: argparse.Namespace) -> int:
     text.clear_clock()
     shown = request_lives.from_document(found)
     if args.trace:
-        args.trace.write_text(json.dumps(request_lives.chrome_trace(shown)) + "\n", encoding="utf-8")
+        from kvcast.system import replace_file
+
+        replace_file(args.trace, (json.dumps(request_lives.chrome_trace(shown, found["shocks"])) + "\n").encode())
     print(text.to_json(found) if args.json else as_text(found, shown))
     return 0
 
@@ -99,7 +101,11 @@ def as_text(found: dict, shown: list) -> str:
         "preempted",
         "chunks",
     ]
+    shocks = "".join(
+        f"{one['kind']} from {one['start_s']:g} to {one['end_s']:g} s (a [[shock]] of the scenario)\n"
+        for one in found["shocks"]
+    )
     return (
-        f"{found['present']:,} requests in the system between {start:g} and {end:g} s, {len(shown)} shown\n"
+        f"{shocks}{found['present']:,} requests in the system between {start:g} and {end:g} s, {len(shown)} shown\n"
         + text.table(header, rows, left=2)
     )

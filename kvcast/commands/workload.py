@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvcast.commands import block_size, output, seed, source
+from kvcast.commands import block_size, no_trace_options, of_trace, output, seed, source, trace_options
 
 if TYPE_CHECKING:
     from workloads.columns import Workload
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     convert = actions.add_parser("convert", help="write it as Mooncake JSONL (512-token block ids)")
     for command in (describe, convert):
         command.add_argument("file", metavar="FILE", type=source, help="a trace, a scenario (.toml), or a bundled mix")
-        command.add_argument("--format", metavar="F", help="the trace's format (default: recognised from the content)")
+        trace_options(command)
         command.add_argument(
             "--seed",
             metavar="N",
@@ -110,14 +110,16 @@ def _load(args: argparse.Namespace) -> Workload:
     from workloads.toml import list_presets
 
     if args.file.endswith(".toml"):
+        no_trace_options(args.file, args)
         scenario = config.load_scenario(args.file)
         with config.naming(args.file):
-            return api.load_workload(scenario.workload, scenario.seed if args.seed is None else args.seed)
+            return api.load_workload(scenario.workload, scenario.seed if args.seed is None else args.seed, untimed=True)
     if args.file in list_presets() and not Path(args.file).exists():
+        no_trace_options(args.file, args)
         return api.load_workload(WorkloadConfig(preset=args.file), args.seed or 0)
     if args.seed is not None:
         raise InputError(
             f"--seed {args.seed}: {args.file} is a trace, in which nothing is drawn; expected a scenario or a bundled"
             " mix with it"
         )
-    return api.load_workload(WorkloadConfig(trace=args.file, format=args.format))
+    return api.load_workload(of_trace(args.file, args), untimed=True)

@@ -36,7 +36,8 @@ from kvcast.figures.latency import latency_cdf
 from kvcast.figures.plan_candidates import candidates
 from kvcast.figures.plan_growth import binding, growth
 from kvcast.figures.replicas import replica_load
-from kvcast.figures.style import unjudged
+from kvcast.figures.resilience import branches
+from kvcast.figures.style import marked
 from kvcast.figures.timeline import PHASES, by_replica, in_system, lives, lives_of, queue, request_life, window_of
 from kvcast.figures.workload import arrivals, prompt_layers
 
@@ -44,6 +45,7 @@ __all__ = [
     "PHASES",
     "arrivals",
     "binding",
+    "branches",
     "by_replica",
     "candidates",
     "coverage",
@@ -61,6 +63,7 @@ __all__ = [
     "latency_cdf",
     "lives",
     "lives_of",
+    "marked",
     "miss_causes",
     "misses_over_time",
     "predicted_against_measured",
@@ -71,7 +74,6 @@ __all__ = [
     "request_life",
     "residuals",
     "tokens_by_scope",
-    "unjudged",
     "value_of_memory",
     "window_of",
 ]

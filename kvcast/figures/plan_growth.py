@@ -30,18 +30,11 @@ def growth(plan: Document) -> go.Figure:
     )
     advised = [row["advised"] for row in rows if row["advised"]]
     sides = [("as it is", BLUE, "solid", [now, *values_of(rows, "gpus")])]
-    sides += (
-        [
-            (
-                "with the first advice",
-                ORANGE,
-                "dash",
-                [plan["advice"][0]["after"]["gpus"] or now, *values_of(advised, "gpus")],
-            )
-        ]
-        if advised
-        else []
-    )
+    if advised:  # one replica has nothing to route: what helps larger fleets may be no advice for this one
+        first = next((one for one in plan["advice"] or () if one["change"] == advised[0]["change"]), None)
+        name = "with the first advice" if first else f"with {advised[0]['change']}"
+        begins = (first["after"]["gpus"] if first else None) or now
+        sides.append((name, ORANGE, "dash", [begins, *values_of(advised, "gpus")]))
     for name, colour, dash, gpus in sides:
         figure.add_trace(
             go.Scatter(

@@ -44,7 +44,11 @@ def query(scenario: Scenario, base: Scenario) -> dict[str, str]:
 
     Raises InputError when they do not fit, or name an uploaded trace or config.json, which a link cannot carry.
     """
-    for path, what in ((scenario.workload.trace, "trace"), (scenario.model.config, "config.json")):
+    for path, what in (
+        (scenario.workload.trace, "trace"),
+        (scenario.workload.tokenizer, "tokenizer"),
+        (scenario.model.config, "config.json"),
+    ):
         if path:
             raise InputError(
                 f"the settings name an uploaded {what}, which a link cannot carry: download scenario.toml and send it"

@@ -46,7 +46,7 @@ def why(plan: Document) -> None:
     if plan["why"] is None:
         return
     heading, *lines = words.why(dict(plan)).splitlines()
-    st.subheader(f"{heading[:1].upper()}{heading[1:].rstrip(':')}")
+    st.subheader(plain(f"{heading[:1].upper()}{heading[1:].rstrip(':')}"))
     st.markdown("\n".join(f"- {plain(line.removeprefix('- '))}" for line in lines))
     if rows := layout_rows(plan):
         st.dataframe(rows, hide_index=True, width="stretch")

@@ -78,11 +78,7 @@ def _where(run: Run) -> None:
         TERMS["causes"],
         f"Counting rule: {s['counting_rule']}; block size {s['block_size']}.",
     )
-    plot(
-        right,
-        figures.unjudged(figures.misses_over_time(run.tables["timeline"]), s["window"]["start_s"]),
-        TERMS["causes"],
-    )
+    plot(right, figures.marked(figures.misses_over_time(run.tables["timeline"]), s), TERMS["causes"])
     left, right = st.columns(2)
     place = right.container()  # above the choice it depends on
     chosen = (
@@ -91,7 +87,7 @@ def _where(run: Run) -> None:
         else EVERYWHERE
     )
     plot(place, figures.tokens_by_scope(run.tables["cache"], None if chosen == EVERYWHERE else chosen), TERMS["scope"])
-    plot(left, figures.unjudged(figures.hit_rate(s, run.tables["timeline"]), s["window"]["start_s"]), TERMS["hit_rate"])
+    plot(left, figures.marked(figures.hit_rate(s, run.tables["timeline"]), s), TERMS["hit_rate"])
     left.caption(plain(f"Ceiling: {TERMS['ceiling']}"))
 
 

@@ -172,6 +172,8 @@ def _answer(found: Document) -> None:
     st.dataframe(value_rows(found), hide_index=True, width="stretch")
     if any(mark_of_share(_extrapolated(variant)) for variant in found["variants"]):
         st.caption(plain(f"{MARK} {TERMS['extrapolated']}"))
+    for one in found.get("does_not_fit", ()):
+        st.caption(plain(f"{name_of(one['variant'])} does not fit: {one['why']}"))
     left, right = st.columns(2)
     left.download_button(
         "comparison.csv",

@@ -15,6 +15,7 @@ from typing import Any
 import streamlit as st
 
 from kvcast import figures, text
+from kvcast.pages.edit.plain import plain
 from kvcast.planner import words
 from kvcast.present.numbers import Number, four
 from kvcast.present.terms import TERMS
@@ -24,11 +25,6 @@ from kvcast.store.runs import Run
 Document = Mapping[str, Any]
 MARK = "▲"  # a number that rests on extrapolated step times
 MARKED_SHARE = 0.01
-
-
-def plain(told: str) -> str:
-    """The words with nothing that Markdown would act on: names come from mixes and traces."""
-    return re.sub(r"([\\`*_{}\[\]()#+!|<>$~:-])", r"\\\1", told)
 
 
 def box(found: Verdict, place: Any = st) -> None:
@@ -160,7 +156,7 @@ def _drawn(name: str, _run: Run) -> dict[str, Any]:
     return {
         "ttft": figures.latency_cdf(s, drawn, "ttft"),
         "tpot": figures.latency_cdf(s, drawn, "tpot"),
-        **{term: figures.unjudged(one, s["window"]["start_s"]) for term, one in over_time.items()},
+        **{term: figures.marked(one, s) for term, one in over_time.items()},
         "replica_load": figures.replica_load(s, _run.tables["requests"]),
     }
 

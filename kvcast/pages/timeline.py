@@ -70,7 +70,15 @@ def length_of(run: Run) -> float:
 
 @st.cache_data(max_entries=16, show_spinner=False)
 def places_of(folder: str, written_at: str, _run: Run) -> list[Jump]:
-    return request_lives.jumps(_run.tables["requests"], length_of(_run))
+    places = request_lives.jumps(_run.tables["requests"], length_of(_run))
+    return places + [_shock(one, length_of(_run)) for one in request_lives.shocks_of(_run.summary)]
+
+
+def _shock(one: Document, end_s: float) -> Jump:
+    """A window from a quarter of a shock before it to as much after it."""
+    room = max((one["end_s"] - one["start_s"]) / 4, 15.0)
+    told = f"{one['kind']} from {one['start_s']:,.0f} to {one['end_s']:,.0f} s"
+    return Jump(f"Shock: {one['kind']}", told, max(one["start_s"] - room, 0.0), min(one["end_s"] + room, end_s))
 
 
 # -- the window --------------------------------------------------------------------------------------------------------
@@ -153,9 +161,13 @@ def _counts(run: Run, start_s: float, stop_s: float) -> None:
     s = run.summary
     found = request_lives.counts(run.tables["requests"], s["replicas"], start_s, stop_s)
     left, right = st.columns(2)
-    plot(left, figures.in_system(found), TERMS["queue"])
+    clipped = [start_s, stop_s]
+    drawn = figures.marked(figures.in_system(found), s).update_xaxes(range=clipped)
+    shocks = ", ".join(one["kind"] for one in request_lives.shocks_in(request_lives.shocks_of(s), start_s, stop_s))
+    plot(left, drawn, TERMS["queue"], f"Red: {shocks}." if shocks else "")
     around = figures.window_of(run.tables["timeline"], start_s, stop_s)
-    memory = figures.kv_occupancy(s, around).update_xaxes(range=[start_s, stop_s], title="time of the run (s)")
+    memory = figures.marked(figures.kv_occupancy(s, around), s)
+    memory.update_xaxes(range=clipped, title="time of the run (s)")
     plot(
         right,
         memory,
@@ -192,7 +204,7 @@ def _lives(page: Page, run: Run, start_s: float, stop_s: float) -> None:
     name = f"trace-{start_s:.0f}-{stop_s:.0f}s.json"
     st.download_button(
         "Chrome trace",
-        json.dumps(request_lives.chrome_trace(shown)),
+        json.dumps(request_lives.chrome_trace(shown, request_lives.shocks_of(run.summary))),
         name,
         "application/json",
         help="open it in chrome://tracing or Perfetto: a process a replica, a row a request",

@@ -14,6 +14,7 @@ from kvcast.figures.workload import arrivals
 from kvcast.pages import mix
 from kvcast.pages.edit import inputs, layers, preview
 from kvcast.pages.edit.mix_edit import edit
+from kvcast.pages.edit.plain import plain
 from sim.scenario import Scenario
 from workloads.config import Arrival, MixClass, WorkloadConfig
 from workloads.errors import InputError
@@ -103,7 +104,7 @@ def _arrival(c: MixClass) -> None:
         edit(_with_arrival, c.name, values, key=key)
 
     st.selectbox(
-        f"{c.name} arrives as",
+        plain(f"{c.name} arrives as"),
         kinds,
         kinds.index(c.arrival.kind),
         key=f"{key}.kind",

@@ -55,6 +55,7 @@ def one_class(config: WorkloadConfig) -> None:
         st.segmented_control(
             "Class",
             names,
+            format_func=plain,
             default=st.session_state["workload.class"],
             key="workload.class",
             required=True,
@@ -251,7 +252,7 @@ def _more(config: WorkloadConfig, c: MixClass) -> None:
     if c.arrival.kind != "trace" and config.concurrency is None and dists.can_exceed(c.turns, 1):
         key = f"workload.users.{st.session_state['workload.version']}.{c.name}"
         users.number_input(
-            f"{c.name}: users at once (about)",
+            plain(f"{c.name}: users at once (about)"),
             0.01,
             1e6,
             round(mix.users(config, c.name), 2),

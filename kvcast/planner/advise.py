@@ -84,21 +84,23 @@ def _told(change: Change) -> dict[str, Any]:
     return {"change": change.words, "set": list(change.sets), "asks_for": change.asks_for, "costs": change.costs}
 
 
-def _most(loads: Loads, change: Change, found: Capacity) -> int | None:
+def _most(loads: Loads, change: Change, found: Capacity, beyond: int | None = None) -> int | None:
     """The highest step of load that attains the target with the change, on a grid of 9 %; None when none above the
-    unchanged fleet's does."""
+    unchanged fleet's does, or above `beyond`, a step that it is taken to attain it at."""
     changed, most = Loads(loads.trials, change.scenario), found.most if found.most is not None else -FARTHEST
+    least = most if beyond is None else beyond
     best: int | None = None
-    for step in range(most + STRIDE, found.farthest + 1, STRIDE):
+    first = most + STRIDE * ((least - most) // STRIDE + 1)
+    for step in range(first, found.farthest + 1, STRIDE):
         if not changed.at([step], full=False)[0].attains:
             break
         best = step
     if best is None:
-        between = [most + STRIDE // 2]
+        between = [first - STRIDE // 2]
     else:
         between = [best + STRIDE // 2] if best + STRIDE <= found.farthest else []
     return next(
-        (step for step in between if step <= found.farthest and changed.at([step], full=False)[0].attains), best
+        (step for step in between if least < step <= found.farthest and changed.at([step], full=False)[0].attains), best
     )
 
 
@@ -113,8 +115,8 @@ def _combined(loads: Loads, found: Capacity, promising: Sequence[_Tried], at: St
         if again is None or loads.trials.cannot_run(again.scenario):
             continue
         change = best.change.and_then(again)
-        most = _most(loads, change, found)
-        if most is not None and best.most is not None and most > best.most:
+        most = _most(loads, change, found, beyond=best.most)
+        if most is not None:
             best, parts = _Tried(change, {**_told(change), **NO_GAIN, "reason": None}, most), parts + 1
     if parts == 1:
         return None

@@ -134,7 +134,7 @@ def _alike(trials: Trials, rows: Sequence[dict[str, Any]], judged: Sequence[Judg
     known = {
         row["resource"]: one
         for row, one in zip(rows, judged, strict=True)
-        if one is not None and row["resource"] != REPLICAS and row["gain"] > 0
+        if one is not None and row["resource"] != REPLICAS and (row["gain"] or 0.0) > 0
     }
     if best is None or best["resource"] not in known:
         return []

@@ -18,7 +18,8 @@ from kvcast.planner.load import Capacity
 from kvcast.planner.trials import MISSES, PRUNED, Judged
 from kvcast.planner.words.phrases import FRAGILE, PERIOD, RECOVERY
 from sim.measure.money import KEYS, money
-from sim.measure.verdict import Interval
+from sim.measure.regime import regime
+from sim.measure.verdict import UNSTABLE, Interval
 from sim.scenario import Scenario, SloConfig
 
 LIMITS = ("ttft_s", "tpot_s", "e2e_s")
@@ -138,6 +139,7 @@ def answer_of(fleet: Fleet, scenario: Scenario) -> dict[str, Any]:
             "run",
             "launch",
             "word",
+            "regime",
             "reason",
             "class",
             "classes",
@@ -165,6 +167,7 @@ def answer_of(fleet: Fleet, scenario: Scenario) -> dict[str, Any]:
         "run": one.run,
         "launch": launch_of(scenario),
         "word": one.verdict,
+        "regime": UNSTABLE if one.stable is False else None,
         "reason": one.judged.reason or None,
         "class": one.judged.failed or None,
         "classes": [each.as_document() for each in one.judged.classes],
@@ -186,6 +189,7 @@ def after_a_burst(answer: dict[str, Any], recovery: dict[str, Any] | None) -> di
     """A fleet that was asked to come back after a burst, and does not, is no answer."""
     if recovery is None or not answer["feasible"]:
         return answer
+    answer = {**answer, "regime": regime(True, recovery["recovers"])}
     if recovery["holds_replicas"] != answer["replicas"]:
         answer = {**answer, "by_seed": None}  # which only says who would do with less while nothing happens
     return answer if recovery["recovers"] else {**answer, "feasible": False, "word": MISSES, "reason": RECOVERY}

@@ -66,7 +66,7 @@ def _has_experts(given: dict[str, str]) -> bool:
         return False
     try:
         path = given.get("model.config")
-        model = load_model_at(Path(path)) if path else bundled_model(given["model.name"])
+        model = load_model_at(Path(path)) if path else bundled_model(given.get("model.name", ""))
     except InputError:
         return False
     return any(group.mlp.experts for group in model.layer_groups)

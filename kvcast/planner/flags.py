@@ -1,7 +1,7 @@
-"""Launch flags of vLLM (0.33), SGLang (0.5) and trtllm-serve (1.x): which scenario key each one is, which matter to
-nothing here, which are not modelled.
+"""Launch flags of vLLM (0.33), SGLang (0.5) and trtllm-serve (1.x): which scenario key each one is.
 
-The one idea: a flag is in one table or it is unknown; adding one is a line.
+The one idea: a flag that is read is one line here; what an engine has beside these is without effect or not modelled
+(kvcast.planner.flag_names).
 
     >>> READ["vllm"]["--max-num-seqs"]("256")
 """
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from calibrate.layout import ALL_TO_ALL, HIGH_THROUGHPUT, LOW_LATENCY
+from kvcast.planner.flag_names import SGLANG, TRTLLM, VLLM
 
-VLLM, SGLANG, TRTLLM = "vllm", "sglang", "trtllm"
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32", "bf16": "bf16"}
 KV_DTYPES = {"fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16", "bf16": "bf16", "float16": "fp16"}
 
@@ -29,23 +29,54 @@ def _key(key: str, convert: Callable[[str], Any] = str) -> Reader:
 
 def _size(value: str) -> int:
     """vLLM's numbers with a suffix: 16k is 16,000 and 16K is 16,384."""
-    factors = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+    factors = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
     return int(float(value[:-1]) * factors[value[-1]]) if value[-1:] in factors else int(value)
 
 
-def _model(value: str) -> list[str]:
+def _length(value: str) -> list[str]:
+    """vLLM's longest request; auto (-1): what fits, as here."""
+    return [] if value.lower() in ("auto", "-1") else [f"engine.max_model_len={_size(value)}"]
+
+
+def _static(value: str) -> list[str]:
+    """SGLang's share of a GPU's memory for weights and KV, beside which the rest is: no overhead within it."""
+    return [f"engine.gpu_memory_utilization={float(value)}", "hardware.overhead_gib=0"]
+
+
+KV_BYTES = "kv bytes"
+"""Stands for engine.kv_blocks until the model is known."""
+
+
+def _kv_bytes(value: str) -> list[str]:
+    return [f"{KV_BYTES}={_size(value)}"]
+
+
+def model_keys(value: str) -> list[str]:
     """A repository's name as a bundled model's, and its precision where the name says it; another name, or a folder, as
     it is."""
     from calibrate.models import PREFIX, bundled_models, hugging_face_names
 
+    if not value.strip():
+        raise ValueError(value)
     if Path(value).exists():
         return [f"model.config={value}"]
     name = value.rstrip("/").split("/")[-1].lower().replace("_", "-").removeprefix("meta-")
-    fp8 = ["model.dtype=fp8"] if re.search(r"-fp8(?=-|$)", name) else []  # a checkpoint that is quantized already
-    name = re.sub(r"-(instruct|chat|hf|base|it|fp8|dynamic|v0\.\d|\d{4})(?=-|$)", "", name)
+    dtype = [f"model.dtype={d}" for words, d in IN_NAMES if re.search(rf"-({words})(?=-|$)", name)][:1]
+    name = re.sub(r"-(instruct|chat|hf|base|it|dynamic|quantized|awq|gptq|v0\.\d|\d{4})(?=-|$)", "", name)
+    name = re.sub("|".join(rf"-({words})(?=-|$)" for words, _ in IN_NAMES), "", name)
     if name not in bundled_models() and value.lower() in hugging_face_names():
         return [f"model.name={PREFIX}{value}"]  # which brings its precision
-    return [f"model.name={name if name in bundled_models() else value}", *fp8]
+    return [f"model.name={name if name in bundled_models() else value}", *dtype]
+
+
+IN_NAMES = (
+    ("fp8", "fp8"),
+    ("nvfp4|fp4", "nvfp4"),
+    ("mxfp4", "mxfp4"),
+    (r"gptq-int8|int8|w8a8|quantized\.w8a8", "int8"),
+    (r"awq|gptq-int4|int4|w4a16|quantized\.w4a16", "int4"),
+)
+"""Words in the names of checkpoints that are quantized already -> their weights."""
 
 
 def _dtype(value: str) -> list[str]:
@@ -57,9 +88,23 @@ def _kv_dtype(value: str) -> list[str]:
 
 
 def _quantization(value: str) -> list[str]:
-    if value.startswith("fp8"):
-        return ["model.dtype=fp8"]
-    raise ValueError(value)
+    """Of the kinds whose weights are always the same; GPTQ, GGUF, bitsandbytes and others have several."""
+    kind = value.lower().replace("-", "_")
+    if kind.startswith("fp8"):
+        return [f"model.dtype={'fp8_block' if 'block' in kind else 'fp8'}"]
+    if kind not in QUANTIZED:
+        raise ValueError(value)
+    return [f"model.dtype={QUANTIZED[kind]}"]
+
+
+QUANTIZED = {
+    **dict.fromkeys(("fbgemm_fp8", "ptpc_fp8", "w8a8_fp8", "modelopt_fp8", "modelopt"), "fp8"),
+    **dict.fromkeys(("awq", "awq_marlin", "moe_wna16"), "int4"),
+    **dict.fromkeys(("w8a8_int8", "int8_per_channel"), "int8"),
+    **dict.fromkeys(("modelopt_fp4", "nvfp4", "petit_nvfp4"), "nvfp4"),
+    "mxfp4": "mxfp4",
+}
+"""Values of --quantization -> the weights' type."""
 
 
 def _chunked(value: str) -> list[str]:
@@ -86,13 +131,15 @@ def _speculative(value: str) -> list[str]:
     given = json.loads(value)
     if not isinstance(given, dict):
         raise ValueError(value)
+    if given.get("model") in ("[ngram]", "ngram"):  # as vLLM took it before 0.9
+        given = {**given, "method": "ngram"}
     named = str(given.get("method", "draft_model" if "model" in given else ""))
     method = METHODS.get("mtp" if named.endswith("_mtp") else named)
     if method is None or "num_speculative_tokens" not in given:
         raise ValueError(value)
     sets = [f"speculative.method={method}", f"speculative.tokens={int(given['num_speculative_tokens'])}"]
     if method == "draft":
-        (model,) = (one for one in _model(str(given["model"])) if one.startswith("model.name="))
+        (model,) = (one for one in model_keys(str(given["model"])) if one.startswith("model.name="))
         sets.append(f"speculative.draft_model={model.partition('=')[2]}")
     return sets
 
@@ -122,16 +169,40 @@ def _experts(value: str) -> list[str]:
     return [f"{EP_SIZE}={int(value)}"] if int(value) > 1 else []
 
 
+def _attention_ranks(value: str) -> list[str]:
+    """SGLang's own flag for what --dp-size with --enable-dp-attention is."""
+    return [f"{RANKS}={int(value)}", f"{DP_ATTENTION}=true"] if int(value) > 1 else []
+
+
+def _router(value: str) -> list[str]:
+    """Of SGLang's own router, the policies that a scenario has too."""
+    policy = value.replace("_", "-")
+    if policy not in ("round-robin", "random"):
+        raise ValueError(value)
+    return [f"cluster.router={policy}"]
+
+
 def _stages(value: str) -> list[str]:
     return [f"hardware.pipeline_parallel={int(value)}"] if int(value) > 1 else []
 
 
 EP_SIZE = "ep size"
+JSON_KEYS = {
+    "--spec-method": "--speculative-config.method",
+    "--spec-model": "--speculative-config.model",
+    "--spec-tokens": "--speculative-config.num_speculative_tokens",
+    "--speculative-model": "--speculative-config.model",
+    "--num-speculative-tokens": "--speculative-config.num_speculative_tokens",
+    "-sc": "--speculative-config",
+    "-cc": "--compilation-config",
+    "-ac": "--attention-config",
+}
+"""vLLM's flags that are a key of another's JSON value, and short names of such flags."""
 COMMON: dict[str, Reader] = {"--dtype": _dtype, "--kv-cache-dtype": _kv_dtype, "--quantization": _quantization}
 READ: dict[str, dict[str, Reader]] = {
     VLLM: {
         **COMMON,
-        "--model": _model,
+        "--model": model_keys,
         "-q": _quantization,
         "--tensor-parallel-size": _key("hardware.tensor_parallel", int),
         "-tp": _key("hardware.tensor_parallel", int),
@@ -143,7 +214,11 @@ READ: dict[str, dict[str, Reader]] = {
         "-ep": _key("hardware.expert_parallel"),
         "--all2all-backend": _all_to_all,
         "--gpu-memory-utilization": _key("engine.gpu_memory_utilization", float),
-        "--max-model-len": _key("engine.max_model_len", _size),
+        "--device-memory-utilization": _key("engine.gpu_memory_utilization", float),
+        "--kv-cache-memory-bytes": _kv_bytes,
+        "--max-model-len": _length,
+        "--api-server-count": _key("engine.frontend_workers", int),
+        "-asc": _key("engine.frontend_workers", int),
         "--max-num-seqs": _key("engine.max_num_seqs", int),
         "--max-num-batched-tokens": _key("engine.max_num_batched_tokens", _size),
         "--block-size": _key("engine.block_size", int),
@@ -172,8 +247,8 @@ READ: dict[str, dict[str, Reader]] = {
     },
     SGLANG: {
         **COMMON,
-        "--model-path": _model,
-        "--model": _model,
+        "--model-path": model_keys,
+        "--model": model_keys,
         "--tensor-parallel-size": _key("hardware.tensor_parallel", int),
         "--tp-size": _key("hardware.tensor_parallel", int),
         "--tp": _key("hardware.tensor_parallel", int),
@@ -181,6 +256,12 @@ READ: dict[str, dict[str, Reader]] = {
         "--dp-size": _key(RANKS, int),
         "--dp": _key(RANKS, int),
         "--enable-dp-attention": _key(DP_ATTENTION),
+        "--attn-dp-size": _attention_ranks,
+        "--attention-data-parallel-size": _attention_ranks,
+        "--mem-fraction-static": _static,
+        "--router-policy": _router,
+        "--retraction-policy": _key("engine.retraction_policy"),
+        "--tokenizer-worker-num": _key("engine.frontend_workers", int),
         "--pipeline-parallel-size": _key("hardware.pipeline_parallel", int),
         "--pp-size": _key("hardware.pipeline_parallel", int),
         "--expert-parallel-size": _experts,
@@ -203,7 +284,7 @@ READ: dict[str, dict[str, Reader]] = {
         "--enable-mixed-chunk": lambda _: ["engine.mixed_chunk=true"],
     },
     TRTLLM: {
-        "--model": _model,
+        "--model": model_keys,
         "--dtype": _dtype,
         "--tp-size": _key("hardware.tensor_parallel", int),
         "--tensor-parallel-size": _key("hardware.tensor_parallel", int),
@@ -230,144 +311,25 @@ READ: dict[str, dict[str, Reader]] = {
 }
 """Flag -> scenario keys of its value; a ValueError says that the value is not modelled."""
 
-NO_EFFECT = frozenset(
-    {
-        "--host",
-        "--port",
-        "--api-key",
-        "--served-model-name",
-        "--trust-remote-code",
-        "--download-dir",
-        "--tokenizer",
-        "--tokenizer-path",
-        "--tokenizer-mode",
-        "--revision",
-        "--chat-template",
-        "--enable-auto-tool-choice",
-        "--tool-call-parser",
-        "--reasoning-parser",
-        "--disable-log-requests",
-        "--enable-log-requests",
-        "--no-enable-log-requests",
-        "--disable-log-stats",
-        "--uvicorn-log-level",
-        "--log-level",
-        "--log-requests",
-        "--load-format",
-        "--generation-config",
-        "--seed",
-        "--random-seed",
-        "--hf-token",
-        "--enable-metrics",
-        "--enable-chunked-prefill",
-        "--allowed-origins",
-        "--root-path",
-        "--ssl-keyfile",
-        "--ssl-certfile",
-        "--max-log-len",
-        "--watchdog-timeout",
-        "--skip-server-warmup",
-        "--model-tag",
-        "--enable-cache-report",
-        "--show-time-cost",
-        "--device",
-        "--gpu-memory-utilization-gb",
-        "--backend",
-        "--num-postprocess-workers",
-        "--gpus-per-node",
-        "--fail-fast-on-attention-window-too-large",
-        "--print-iter-log",
-    }
-)
 NOT_MODELLED = frozenset(
     {
-        "--enforce-eager",
-        "--speculative-model",
-        "--num-speculative-tokens",
-        "--speculative-algorithm",
-        "--speculative-draft-model-path",
-        "--speculative-num-steps",
-        "--speculative-eagle-topk",
-        "--speculative-num-draft-tokens",
-        "--swap-space",
-        "--cpu-offload-gb",
-        "--kv-offloading-size",
-        "--kv-offloading-backend",
-        "--kv-transfer-config",
-        "--compilation-config",
-        "-O",
-        "--max-num-partial-prefills",
-        "--max-long-partial-prefills",
-        "--disable-cuda-graph",
-        "--cuda-graph-max-bs",
-        "--attention-backend",
-        "--no-enable-chunked-prefill",
-        "--kv-cache-memory-bytes",
-        "--mem-fraction-static",
         "--free-gpu-memory-fraction",
         "--kv-cache-free-gpu-memory-fraction",
         "--kv-cache-config.free-gpu-memory-fraction",
         "--kv-cache-config.host-cache-size",
-        "--enable-torch-compile",
-        "--disaggregation-mode",
-        "--nnodes",
-        "--enable-lora",
-        "--lora-modules",
-        "--enable-hierarchical-cache",
-        "--hicache-ratio",
-        "--hicache-size",
-        "--decode-context-parallel-size",
-        "-dcp",
-        "--max-queued-requests",
-        "--prefill-max-requests",
-        "--enable-dual-batch-overlap",
-        "--limit-mm-per-prompt",
-        "--stream-interval",
+        "--attention-backend",
+        "--speculative-config.decoding-type",
     }
 )
-SWITCHES = frozenset(
-    {
-        "--long-prefill-token-threshold-adaptive",
-        "--enable-prefix-caching",
-        "--no-enable-prefix-caching",
-        "--scheduler-reserve-full-isl",
-        "--no-scheduler-reserve-full-isl",
-        "--async-scheduling",
-        "--no-async-scheduling",
-        "--disable-radix-cache",
-        "--enable-priority-scheduling",
-        "--enable-expert-parallel",
-        "-ep",
-        "--enable-dp-attention",
-        "--enable-chunked-prefill",
-        "--disable-overlap-schedule",
-        "--enable-mixed-chunk",
-    }
-)
-"""Flags that take no value; one that does take a value gives true or false."""
-NO_VALUE = SWITCHES | {
-    "--enforce-eager",
-    "--trust-remote-code",
-    "--enable-auto-tool-choice",
-    "--disable-log-requests",
-    "--enable-log-requests",
-    "--no-enable-log-requests",
-    "--disable-log-stats",
-    "--no-enable-chunked-prefill",
-    "--enable-lora",
-    "--enable-metrics",
-    "--log-requests",
-    "--disable-cuda-graph",
-    "--enable-torch-compile",
-    "--enable-hierarchical-cache",
-    "--enable-dual-batch-overlap",
-    "--skip-server-warmup",
-    "--enable-cache-report",
-    "--show-time-cost",
-}
-"""Known flags after which a word belongs to the command, not to the flag."""
+"""Flags of TensorRT-LLM that change results and are not simulated; of vLLM and SGLang it is what is left."""
 SGLANG_OFF = {
     **{"--nnodes": "1", "--disaggregation-mode": "null", "--pp-size": "1", "--ep-size": "1"},
-    **{"--moe-a2a-backend": "none", "--deepep-mode": "auto"},
+    **{"--moe-a2a-backend": "none", "--deepep-mode": "auto", "--attn-dp-size": "1", "--retraction-policy": "length"},
+    **{
+        "--tokenizer-worker-num": "1",
+        "--cpu-offload-gb": "0",
+        "--hicache-size": "0",
+        "--speculative-algorithm": "NONE",
+    },
 }
 """What SGLang's log prints of these when they are not used."""

@@ -1,4 +1,4 @@
-"""Launch commands of vLLM, SGLang and TensorRT-LLM, and start-up logs of the first two, read into scenario keys.
+"""Launch commands of vLLM, SGLang and TensorRT-LLM, in a shell or a manifest, read into scenario keys.
 
 The one idea: every flag ends up in exactly one of four lists: set (a scenario key), no effect (on timing and cache),
 not modelled (it changes results and kvcast does not simulate it) or unknown. Nothing is dropped without being named.
@@ -8,10 +8,8 @@ not modelled (it changes results and kvcast does not simulate it) or unknown. No
 
 from __future__ import annotations
 
-import ast
 import re
-import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,18 +18,11 @@ from calibrate.kv_groups import blocks_of
 from kvcast import api
 from kvcast.config import scenario_from_doc
 from kvcast.planner.flag_layouts import settled
-from kvcast.planner.flags import (
-    NO_EFFECT,
-    NO_VALUE,
-    NOT_MODELLED,
-    READ,
-    SGLANG,
-    SGLANG_OFF,
-    SWITCHES,
-    TOKENS,
-    TRTLLM,
-    VLLM,
-)
+from kvcast.planner.flag_names import SGLANG, SWITCH, TRTLLM, kind_of, kinds, no_effect
+from kvcast.planner.flag_words import flags_of, with_file
+from kvcast.planner.flags import KV_BYTES, NOT_MODELLED, READ, TOKENS
+from kvcast.planner.manifests import starts
+from kvcast.planner.starts import Start, devices
 from kvcast.planner.trtllm_options import expanded
 from kvcast.scenario.fitting import fitting_profile
 from workloads.errors import InputError
@@ -48,6 +39,7 @@ class Launch:
     unknown: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     logged_tokens: int = 0  #: KV tokens that a log prints; engine.kv_blocks among the sets is of one KV group
+    kv_bytes: int = 0  #: of one GPU, where the command gives them; blocks once the model is known
 
     def as_document(self) -> dict[str, Any]:
         return {
@@ -81,6 +73,8 @@ class Launch:
             )
             scenario = replace(scenario, hardware=replace(scenario.hardware, profile=profile))
         logged, size = scenario.engine.kv_blocks, scenario.engine.block_size
+        if self.kv_bytes and logged is None:
+            self._take_bytes(scenario)
         if logged is not None:
             free = replace(scenario, engine=replace(scenario.engine, kv_blocks=None, max_model_len=None))
             try:
@@ -97,233 +91,170 @@ class Launch:
                 f" ({100 * (ours / logged - 1):+.1f} %); those given are used"
             )
 
+    def _take_bytes(self, scenario: Any) -> None:
+        """--kv-cache-memory-bytes as blocks, by the model's own KV bytes."""
+        memory = api.resolve(replace(scenario, engine=replace(scenario.engine, max_model_len=None))).memory
+        given = replace(memory, overhead_gib=(memory.usable - memory.weights - self.kv_bytes) / 2**30)
+        self.sets.append(f"engine.kv_blocks={given.blocks()}")
+        self.notes.append(f"{self.kv_bytes:,} bytes of KV on each GPU are {given.blocks():,} blocks of this model")
+
 
 # -- a command ---------------------------------------------------------------------------------------------------------
 
 
 def read_command(command: str) -> Launch:
-    """A `vllm serve ...`, `python -m sglang.launch_server ...` or `trtllm-serve ...` command line. Raises InputError
-    for anything else."""
+    """A `vllm serve ...`, `python -m sglang.launch_server ...` or `trtllm-serve ...` command line; a script, a compose
+    file, a Kubernetes manifest or Helm values with one in it; or the name of a file with any of these.
+
+    Raises InputError for anything else."""
+    text, folder = _text(command)
+    found = starts(text, folder)
+    if not found:
+        raise InputError(
+            f"--from-launch {command.strip()[:60]!r}: expected 'vllm serve MODEL ...', 'python -m sglang.launch_server"
+            " --model-path MODEL ...' or 'trtllm-serve MODEL ...', a script or a manifest with one of them, or its file"
+        )
+    launch = _read(found[0])
+    if found[0].where:
+        launch.notes.append(f"from {found[0].where}")
+    if len(found) > 1:
+        others = ", ".join(dict.fromkeys(one.where or one.engine for one in found[1:]))
+        launch.notes.append(f"{len(found)} engines are started there: the first is taken, not {others}")
+    return launch
+
+
+def _text(command: str) -> tuple[str, Path]:
+    """(the text, the folder that its files of options lie in)."""
+    name = command.strip()
+    path = Path(name) if name and "\n" not in name and len(name) < 1000 else None
     try:
-        words = shlex.split(command.replace("\\\n", " "), comments=False)
-    except ValueError as error:
-        raise InputError(f"--from-launch: not a command line ({str(error).lower()})") from None
-    words = words[: next((i for i, word in enumerate(words) if SHELL.match(word)), len(words))]
-    for i, word in enumerate(words):
-        if (word == "vllm" or word.endswith("/vllm")) and words[i + 1 : i + 2] == ["serve"]:
-            return _read(VLLM, words[i + 2 :])
-        if word.startswith("vllm.entrypoints") or word.partition(":")[0].endswith(
-            "/vllm-openai"
-        ):  # a module, or its container
-            return _read(VLLM, words[i + 1 :])
-        if word.startswith(("sglang.launch_server", "sglang_router.launch_server")):
-            return _read(SGLANG, words[i + 1 :])
-        if word == "sglang" and words[i + 1 : i + 2] == ["serve"]:
-            return _read(SGLANG, words[i + 2 :])
-        if word == "trtllm-serve" or word.endswith("/trtllm-serve"):
-            return _read(TRTLLM, words[i + 1 + (words[i + 1 : i + 2] == ["serve"]) :])
-    raise InputError(
-        f"--from-launch {command.strip()[:60]!r}: expected 'vllm serve MODEL ...', 'python -m sglang.launch_server"
-        " --model-path MODEL ...' or 'trtllm-serve MODEL ...'"
-    )
+        if path is None or not path.is_file():
+            return command, Path()
+        return path.read_text(encoding="utf-8-sig"), path.parent
+    except (OSError, ValueError):
+        raise InputError(f"--from-launch {name}: cannot be read as text; expected a script or a manifest") from None
 
 
 OWN_BLOCK = {SGLANG: 1, TRTLLM: 32}
 """Tokens of a block where the engine's default is not kvcast's."""
-SHELL = re.compile(r"^(\|\|?|&&?|;|\d?[<>].*|&>.*|#.*)$")
-"""A word with which a shell ends the command."""
+SECRET = re.compile(r"--(admin-)?api-key|--hf-token|--ssl-keyfile-password|--watermark-config")
+OFFLOADED = "--kv-offloading-size"
+TIER = (
+    "--kv-offloading-size {0}: a tier of that size is simulated once its link is known, such as"
+    " cache.tiers = [{{name = 'host', capacity_gib = {0}, bandwidth_gb_per_s = 50}}] in the scenario"
+)
 
 
-def _read(engine: str, words: Sequence[str]) -> Launch:
+def _read(start: Start) -> Launch:
+    engine = start.engine
     notes: list[str] = []
-    flags = _flags(engine, words)
-    launch = _sorted(engine, expanded(flags, notes) if engine == TRTLLM else flags)
+    flags = flags_of(engine, start.words)
+    if engine == TRTLLM:
+        flags = expanded(flags, notes, start.folder)
+    else:
+        flags = with_file(engine, flags, notes, start.folder)
+    launch = sorted_flags(engine, flags)
     launch.notes += notes
+    sizes = [one.removeprefix(OFFLOADED).strip() for one in launch.not_modelled if one.startswith(OFFLOADED)]
+    launch.notes += [TIER.format(size) for size in sizes if size]
+    _take_environment(launch, start)
     if engine == TRTLLM:
         launch.notes.append("TensorRT-LLM's rules are unverified: no recorded case of the engine checks them")
     return launch
 
 
-def _flags(engine: str, words: Sequence[str]) -> list[tuple[str, str | None]]:
-    """(flag, value or None). A word that is no flag is the value of the one before it; where that has its value, or
-    takes none, it is vLLM's or TensorRT-LLM's MODEL, and only then does it go on with a list."""
-    flags: list[tuple[str, str | None]] = []
-    model = engine == SGLANG
-    for word in words:
-        if re.match(r"^--?[A-Za-z]", word):
-            name, separator, value = word.partition("=")
-            flags.append(
-                (
-                    name if name.startswith("-") and not name.startswith("--") else name.replace("_", "-"),
-                    value if separator else None,
-                )
-            )
-            continue
-        name, before = flags[-1] if flags else ("", None)
-        full = (
-            not flags
-            or (before is not None and name in READ[engine])
-            or (name in NO_VALUE and word.lower() not in ("true", "false"))
-        )
-        if full and not model:
-            flags.append(("--model", word))
-            model = True
-        elif full:
-            flags.append((word, None))
-        else:
-            flags[-1] = (name, word if before is None else f"{before} {word}")
-    return flags
+ENGINE_VARIABLE = re.compile(r"(VLLM|SGLANG|SGL|TRTLLM|TLLM|LMCACHE)_\w+")
+HARMLESS = re.compile(
+    r"\w*(LOG|TRACE|STATS|TRACK|PORT|HOST|API_KEY|CACHE_ROOT|CONFIG_ROOT|PLUGINS|MULTIPROC|RPC|USAGE|MODELSCOPE|TIMEOUT"
+    r"|ALLOW_LONG|SLEEP|PROFILER|ALLOW_RUNTIME)\w*"
+)
+"""Variables of an engine that change neither times nor the cache."""
 
 
-def _sorted(engine: str, flags: Iterable[tuple[str, str | None]]) -> Launch:
+def _take_environment(launch: Launch, start: Start) -> None:
+    """Replicas, GPUs and the engine's variables that stand beside the command."""
+    for name, value in start.env.items():
+        if ENGINE_VARIABLE.fullmatch(name):
+            harmless = HARMLESS.fullmatch(name)
+            (launch.no_effect if harmless else launch.not_modelled).append(name if harmless else f"{name}={value}")
+    given = dict(one.split("=", 1) for one in launch.sets)
+    if start.replicas is not None:
+        count = start.replicas * int(given.get("cluster.replicas", 1))
+        launch.sets = [one for one in launch.sets if not one.startswith("cluster.replicas=")]
+        launch.sets.append(f"cluster.replicas={count}")
+    has = start.gpus or devices(f"device={start.env.get('CUDA_VISIBLE_DEVICES', '')}")
+    asks = _gpus(given)
+    if has is not None and has != asks:
+        launch.notes.append(f"its container has {has} GPUs, the engine uses {asks}")
+
+
+def _gpus(given: Mapping[str, str]) -> int:
+    """GPUs of the command's engines together."""
+    sizes = ("tensor_parallel", "attention_dp", "pipeline_parallel")
+    count = int(given.get("cluster.replicas", 1))
+    for size in sizes:
+        count *= int(given.get(f"hardware.{size}", 1))
+    return count
+
+
+def sorted_flags(engine: str, flags: Iterable[tuple[str, str | None]]) -> Launch:
+    """Every flag in one of the four lists."""
     launch = Launch(engine, [f"engine.semantics={engine}"])
     if engine in OWN_BLOCK:
         launch.sets.append(f"engine.block_size={OWN_BLOCK[engine]}")  # a flag below replaces it
     for flag, value in flags:
-        shown = flag if value is None else f"{flag} {value}"
-        reader = READ[engine].get(flag)
-        if reader is not None and (value is not None or flag in SWITCHES):
+        shown = flag if value is None or SECRET.fullmatch(flag) else f"{flag} {value}"
+        reader, switch = READ[engine].get(flag), kind_of(engine, flag) == SWITCH
+        if reader is not None and (value is not None or switch):
             try:
-                found = reader((value or "true").lower() if flag in SWITCHES else str(value))
+                found = reader((value or "true").lower() if switch else str(value))
                 launch.sets += found
                 if not found:
                     launch.no_effect.append(shown)
-            except ValueError:
-                launch.not_modelled.append(shown)
-        elif flag in NOT_MODELLED:
-            launch.not_modelled.append(shown)
-        elif flag in NO_EFFECT or (flag.startswith("--no-") and f"--{flag[5:]}" in NO_EFFECT | NOT_MODELLED):
+            except (ValueError, OverflowError, TypeError, AttributeError, OSError):
+                (launch.unknown if "$" in shown else launch.not_modelled).append(shown)
+        elif no_effect(flag):
             launch.no_effect.append(shown)
+        elif flag.startswith("--no-") and (f"--{flag[5:]}" in kinds(engine) or f"--{flag[5:]}" in NOT_MODELLED):
+            (launch.not_modelled if f"--{flag[5:]}" in ON_BY_DEFAULT else launch.no_effect).append(shown)
+        elif flag.partition(".")[0] in kinds(engine) or flag in NOT_MODELLED:
+            launch.not_modelled.append(shown)
         else:
             launch.unknown.append(shown)
-    launch.sets, not_modelled = settled(engine, launch.sets)
+    launch.sets, not_modelled = settled(engine, _last_of_each(launch.sets))
     launch.not_modelled += not_modelled
-    if "model.dtype=fp8" in launch.sets:  # --dtype is then what the activations are in
-        launch.sets = [one for one in launch.sets if not one.startswith("model.dtype=") or one == "model.dtype=fp8"]
+    _take_memory(launch)
+    return launch
+
+
+ON_BY_DEFAULT = frozenset({"--enable-chunked-prefill"})
+"""What is not modelled is being without it."""
+
+
+def _last_of_each(sets: Sequence[str]) -> list[str]:
+    """What a command says twice counts the second time."""
+    keys = [one.partition("=")[0] for one in sets]
+    return [one for i, one in enumerate(sets) if keys[i] not in keys[i + 1 :] or keys[i] == "model.dtype"]
+
+
+def _take_memory(launch: Launch) -> None:
+    """What the precision and the KV memory are once all flags are known."""
+    quantized = next((one for one in launch.sets if one.startswith("model.dtype=") and one[12:] not in WIDE), None)
+    if quantized:  # --dtype is then what the activations are in
+        others = [one for one in launch.sets if not one.startswith("model.dtype=") or one == quantized]
+        launch.sets = [one for i, one in enumerate(others) if one not in others[:i]]
     page = next(
         (int(one.partition("=")[2]) for one in reversed(launch.sets) if one.startswith("engine.block_size=")), 16
     )
-    launch.sets = [
-        f"engine.kv_blocks={int(one.partition('=')[2]) // page}" if one.startswith(f"{TOKENS}=") else one
-        for one in launch.sets
-    ]
-    return launch
-
-
-# -- a log -------------------------------------------------------------------------------------------------------------
-
-VLLM_ARGUMENTS = re.compile(r"non-default args: (\{.*?\})\s*$", re.MULTILINE)
-SGLANG_ARGUMENTS = re.compile(r"server_args=(ServerArgs\(.*\))\s*$", re.MULTILINE)
-
-
-def read_log(path: Path) -> Launch:
-    """The launch arguments that a start-up log prints, and its KV cache. The last start in the log counts."""
-    from calibrate.kv_logs import log_lines, read_kv_log
-
-    try:
-        content = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise InputError(
-            f"--from-log {path}: cannot be read ({error.strerror}); expected the start-up log of vLLM or SGLang"
-        ) from None
-    kv, why = None, ""
-    try:
-        kv = read_kv_log(path)
-    except InputError as error:
-        why = str(error)
-    launch = _arguments(content)
-    if launch is None and kv is None:
-        raise InputError(
-            f"--from-log {path}: neither launch arguments ('non-default args: {{...}}' of vLLM,"
-            " 'server_args=ServerArgs(...)' of SGLang) nor a KV cache size in it"
-        )
-    if launch is None and kv is not None:
-        launch = Launch(
-            kv.engine,
-            [f"engine.semantics={kv.engine}"],
-            notes=["the log does not show the launch arguments: only its KV cache is taken over"],
-        )
-    assert launch is not None
-    if kv is None:
-        launch.notes.append(why)
-        return launch
-    named = next((one for one in reversed(launch.sets) if one.startswith("engine.block_size=")), None)
-    size = int(named.partition("=")[2]) if named else kv.block_size
-    launch.sets += ([] if named else [f"engine.block_size={size}"]) + [f"engine.kv_blocks={kv.tokens // size}"]
-    launch.logged_tokens = kv.printed or kv.tokens
-    ranks = any(one.startswith("hardware.attention_dp=") for one in launch.sets)  # then its engines are one replica's
-    launch.sets += [f"cluster.replicas={len(kv.replicas)}"] if kv.replicas and not ranks else []
-    launch.notes += log_lines(kv)[2:]
-    return launch
-
-
-def _arguments(content: str) -> Launch | None:
-    vllm, sglang = (list(pattern.finditer(content)) for pattern in (VLLM_ARGUMENTS, SGLANG_ARGUMENTS))
-    if vllm and (not sglang or vllm[-1].start() > sglang[-1].start()):
-        launch = _sorted(VLLM, _as_flags(_dictionary(vllm[-1][1]).items(), every_false=True))
-        if not launch.sets[1:] and not launch.unknown:
-            launch.notes.append("the launch arguments in the log could not be read: only its KV cache is taken over")
-        return launch
-    if sglang:
-        launch = _sorted(SGLANG, [one for one in _as_flags(_call(sglang[-1][1])) if _told(*one)])
-        launch.notes.append(
-            "SGLang's log prints every argument, defaults too: of those that kvcast does not simulate, the switched on"
-            " are listed"
-        )
-        return launch
-    return None
-
-
-def _told(flag: str, value: str | None) -> bool:
-    """Whether an argument of SGLang's log says something: it is read, or it switches on what is not simulated."""
-    on = value is None or flag == "--speculative-algorithm" or value != SGLANG_OFF.get(flag, value)
-    off = value is not None and value == SGLANG_OFF.get(flag)
-    return (flag in READ[SGLANG] and not off) or (flag in NOT_MODELLED and on)
-
-
-def _as_flags(arguments: Iterable[tuple[str, Any]], every_false: bool = False) -> list[tuple[str, str | None]]:
-    """Arguments as flags; what is None was not given, and what is False neither, unless only what differs from the
-    defaults is printed."""
-    flags: list[tuple[str, str | None]] = []
-    for name, value in arguments:
-        flag = f"--{name.replace('_', '-')}"
-        if value is None or name == "model_tag" or (value is False and not every_false):
-            continue
-        if value is False:
-            flags.append((f"--no-{flag[2:]}", None))
+    sets = []
+    for one in launch.sets:
+        key, _, value = one.partition("=")
+        if key == KV_BYTES:
+            launch.kv_bytes = int(value)
+            launch.notes.append("--kv-cache-memory-bytes: instead of a share of the GPU's memory")
         else:
-            flags.append((flag, None if value is True else str(value)))
-    return flags
+            sets.append(f"engine.kv_blocks={int(value) // max(page, 1)}" if key == TOKENS else one)
+    launch.sets = sets
 
 
-def _dictionary(source: str) -> dict[str, Any]:
-    """The literal values of a printed dict; an object's own print is kept as text. Nothing is evaluated."""
-    node = _parsed(source)
-    pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
-    return {str(key.value): _literal(value) for key, value in pairs if isinstance(key, ast.Constant)}
-
-
-def _call(source: str) -> list[tuple[str, Any]]:
-    """The arguments of a printed call; when an object's print is among them, those that are plain."""
-    node = _parsed(source)
-    if isinstance(node, ast.Call):
-        return [(keyword.arg, _literal(keyword.value)) for keyword in node.keywords if keyword.arg]
-    plain = re.findall(r"(?<=[(\s])(\w+)=('[^']*'|-?[\d.]+|True|False|None)(?=[,)])", source)
-    return [(name, ast.literal_eval(value)) for name, value in plain]
-
-
-def _parsed(source: str) -> ast.expr | None:
-    """The expression, if need be with prints such as <Mode.NONE: 0> as texts; None when it is none."""
-    for text in (source, re.sub(r"<[^<>]*>", lambda found: repr(found[0]), source)):
-        try:
-            return ast.parse(text, mode="eval").body
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-    return None
-
-
-def _literal(node: ast.expr) -> Any:
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, SyntaxError):
-        return ast.unparse(node)
+WIDE = ("bf16", "fp16", "fp32")

@@ -17,6 +17,7 @@ from kvcast.planner.trials import Judged, Trial, Trials
 from kvcast.studies.search import Found, Search, fewest, together
 from sim.scenario import Scenario
 from workloads import mix, steady
+from workloads.errors import InputError
 
 DOUBLING = 16  #: steps
 FARTHEST = 5 * DOUBLING  #: 32 times the load at most, or a 32nd of it
@@ -51,6 +52,10 @@ def closed_load(scenario: Scenario) -> int | None:
 def with_load(scenario: Scenario, factor: float) -> Scenario:
     """The scenario at `factor` times its load; users and sessions are whole, and a mix has as many requests more."""
     workload = scenario.workload
+    if workload.paced:
+        raise InputError(
+            "[workload] paced = true: a load that both a rate and a concurrency limit has no one size; expected one"
+        )
     if workload.users is not None:
         workload = replace(workload, users=max(1, round(workload.users * factor)))
     elif workload.concurrency is not None:

@@ -27,7 +27,8 @@ from kvcast.planner.recovery import Recovery, applies
 from kvcast.planner.trials import Trials
 from kvcast.planner.why import why
 from kvcast.planner.window import in_steady_state, period
-from kvcast.store.simulations import Lab, replace_file
+from kvcast.store.simulations import Lab
+from kvcast.system import replace_file
 from sim.scenario import Scenario
 from workloads.errors import InputError
 

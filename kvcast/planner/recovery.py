@@ -9,7 +9,6 @@ standard burst ([plan]), on every one of the first seeds. Between the two loads 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -65,9 +64,9 @@ def with_shock(scenario: Scenario, shock: Shock) -> Scenario:
     )
 
 
-def recovered_s(trials: Trials, scenario: Scenario, seed: int) -> float | None:
+def recovered_s(trials: Trials, scenario: Scenario, seed: int, to_the_end: bool = False) -> float | None:
     """Seconds after the burst until the fleet is back; None when it is not within the time asked for."""
-    return trials.back_s(with_burst(scenario), seed)
+    return trials.back_s(with_burst(scenario), seed, to_the_end)
 
 
 @dataclass
@@ -88,10 +87,11 @@ class Recovery:
         return bool(self.back_s) and None not in self.back_s
 
     def times_s(self, scenario: Scenario) -> list[float | None]:
-        """By seed, up to the first that does not come back."""
+        """By seed, up to the first that does not come back. The last seed's run goes on to its end, so that a fleet
+        that comes back and falls again is found out once all others have said that it is back."""
         found: list[float | None] = []
         for seed in self.seeds:
-            found.append(recovered_s(self.fleet.trials, scenario, seed))
+            found.append(recovered_s(self.fleet.trials, scenario, seed, to_the_end=seed == self.seeds[-1]))
             if found[-1] is None:
                 break
         return found
@@ -141,15 +141,14 @@ class Recovery:
         if not self.recovers or found.held is None or found.held < 0:
             return None
 
-        def back(step: int, seeds: Sequence[int]) -> bool:
-            scenario = loads.trial(step).scenario
-            return all(recovered_s(self.fleet.trials, scenario, seed) is not None for seed in seeds)
+        def first(step: int) -> bool:
+            return recovered_s(self.fleet.trials, loads.trial(step).scenario, self.seeds[0]) is not None
 
         low, high = 0, found.held + 1  # it recovers at low; nothing is asked of high
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if back(middle, self.seeds[:1]) else (low, middle)
-        while low > 0 and not back(low, self.seeds[1:]):
+            low, high = (middle, high) if first(middle) else (low, middle)
+        while low > 0 and None in self.times_s(loads.trial(low).scenario):
             low -= 1
         return low
 

@@ -20,12 +20,13 @@ from kvcast import api
 from kvcast.planner.load import factor_of, with_load
 from kvcast.planner.options import check_slo
 from kvcast.planner.recovery import CALM_S, burst_of, with_shock
-from kvcast.planner.trials import Trial, Trials
+from kvcast.planner.trials import AfterShock, Trial, Trials
 from kvcast.scenario.steady import begins_early
 from kvcast.store.simulations import Lab
 from kvcast.studies.change import COSTS, Change
-from kvcast.studies.levers import ADVICE, changes
+from kvcast.studies.levers import ADVICE, OVERLOAD, changes
 from sim.measure.metrics import limits_of
+from sim.measure.regime import of_runs
 from sim.measure.shocks import phase
 from sim.measure.verdict import groups, named_limits
 from sim.scenario import BURST, CACHE_LOST, LONG_PROMPTS, REPLICA_DOWN, SHOCKS, SLOW, Scenario, Shock
@@ -38,11 +39,16 @@ DWELL_S = 600.0
 """At each load of the sweep, and of a bin in which a collapse is looked for."""
 LEVELS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
 """Loads of the sweep upwards, times the scenario's."""
+OWN = 1.0
+"""The scenario's own load."""
 HOURS = 2.0
 COLLAPSED = 0.5
 """A fleet has collapsed when less than this share of its target is attained, to the end."""
 STRIDE, FARTHEST = 4, 16
 """Steps of load (4.4 %) between those looked at for one from which the fleet does not come back, and the last."""
+
+
+AFFINITY = "session-affinity"
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,8 @@ def resilience(scenario: Scenario, folder: Path, **options: Any) -> dict[str, An
     """All answers as one document. folder: keeps the runs, so that a killed one goes on. Raises InputError for a
     scenario that has no target, or no rate to disturb."""
     asked = Asked(**options)
+    if not (asked.sweep or asked.collapse or asked.shocks or asked.remedies):
+        raise InputError("nothing is asked: expected one of sweep, collapse, shocks and remedies")
     check_slo(scenario)
     if scenario.shock or not begins_early(scenario):
         raise InputError(
@@ -70,7 +78,7 @@ def resilience(scenario: Scenario, folder: Path, **options: Any) -> dict[str, An
     seeds = [scenario.seed + i for i in range(asked.seeds)]
     with Trials(Lab(folder), seeds, 0.95, asked.jobs) as trials:
         fleet = Disturbed(trials, scenario)
-        return {
+        made: dict[str, Any] = {
             "name": scenario.name,
             "seeds": seeds,
             "replicas": scenario.cluster.replicas,
@@ -78,10 +86,31 @@ def resilience(scenario: Scenario, folder: Path, **options: Any) -> dict[str, An
             "within_s": scenario.plan.recover_within_s,
             "target": scenario.slo.attainment,
             "sweep": fleet.sweep(asked.levels) if asked.sweep else None,
-            "collapse": [fleet.collapse(level, asked.hours) for level in (1.0, 1.25)] if asked.collapse else None,
+            "collapse": [fleet.collapse(level, asked.hours) for level in (OWN, 1.25)] if asked.collapse else None,
             "shocks": [fleet.shock(one) for one in fleet.kinds()] if asked.shocks else None,
             "remedies": fleet.remedies() if asked.remedies else None,
         }
+    return {**made, "regime": regime_of(made), "not_used": not_used(scenario)}
+
+
+def not_used(scenario: Scenario) -> list[str]:
+    """The scenario's keys that every question here has a value of its own for, with what they say."""
+    given = {
+        "run.duration_s": scenario.run.duration_s,
+        "run.horizon_s": scenario.run.horizon_s,
+        "workload.duration_s": scenario.workload.duration_s,
+        "workload.requests": scenario.workload.requests,
+    }
+    return [f"{key} = {value:g}" for key, value in given.items() if value is not None]
+
+
+def regime_of(made: dict[str, Any]) -> str | None:
+    """Stable, metastable or unstable at the scenario's own load (sim.measure.regime); None where it was not asked."""
+    if not made["collapse"] or not made["shocks"]:
+        return None
+    own = next(row for row in made["collapse"] if row["level"] == OWN)
+    burst = next(row for row in made["shocks"] if row["kind"] == BURST)
+    return of_runs(own["collapsed"], own["attained"], own["runs"], burst["back_s"])
 
 
 @dataclass
@@ -128,7 +157,8 @@ class Disturbed:
             workload=replace(scenario.workload, duration_s=ends_s, requests=None),
             run=replace(scenario.run, duration_s=ends_s, horizon_s=ends_s),
         )
-        times = [self._collapse_s(scenario, seed) for seed in self.trials.seeds]
+        found = [self._collapse_s(scenario, seed) for seed in self.trials.seeds]
+        times = [after_s for after_s, _ in found]
         known = [time for time in times if time is not None]
         watched_s = sum(hours * 3600 if time is None else time for time in times)
         low, high = _exponential(len(known), watched_s)
@@ -137,14 +167,16 @@ class Disturbed:
             "hours": hours,
             "runs": len(times),
             "collapsed": len(known),
+            "attained": sum(attains for _, attains in found),
             "after_s": times,
             "mean_s": watched_s / len(known) if known else None,
             "mean_low_s": low,
             "mean_high_s": high,
         }
 
-    def _collapse_s(self, scenario: Scenario, seed: int) -> float | None:
-        """Seconds after the warm-up from which on every bin attains less than COLLAPSED of its target."""
+    def _collapse_s(self, scenario: Scenario, seed: int) -> tuple[float | None, bool]:
+        """Seconds after the warm-up from which on every bin attains less than COLLAPSED of its target, and whether the
+        run as a whole attains it."""
         one = self.trials.judge([Trial(scenario, full=True)], seed)[0]
         columns = self.trials.by_request(one.runs[0])
         workload = self.trials.workload(replace(scenario, seed=seed))
@@ -157,7 +189,7 @@ class Disturbed:
                 here = mine & (columns["arrival_s"] >= edge) & (columns["arrival_s"] < edge + DWELL_S)
                 down[place] |= bool(here.any()) and columns["good"][here].mean() < COLLAPSED * target
         stays = np.logical_and.accumulate(down[::-1])[::-1]
-        return float(edges[np.argmax(stays)] - begins_s) if stays.any() else None
+        return (float(edges[np.argmax(stays)] - begins_s) if stays.any() else None), one.attains
 
     # -- shocks ----------------------------------------------------------------------------------------------------
     def kinds(self) -> list[Shock]:
@@ -177,32 +209,43 @@ class Disturbed:
         return {"kind": shock.kind, "size": shock.how_much or None, "lasts_s": shock.duration_s, "back_s": times}
 
     def _back_s(self, windowed: Scenario, shock: Shock, seed: int) -> float | None:
-        return self.trials.back_s(with_shock(windowed, shock), seed)
+        return self._after(windowed, shock, seed).back_s
+
+    def _after(self, windowed: Scenario, shock: Shock, seed: int) -> AfterShock:
+        """The last seed's run goes on to its end, so that one that falls again is seen."""
+        return self.trials.after_shock(with_shock(windowed, shock), seed, to_the_end=seed == self.trials.seeds[-1])
 
     # -- remedies --------------------------------------------------------------------------------------------------
     def remedies(self) -> dict[str, Any]:
         """The changes that help, at the lowest load looked at from which the fleet does not come back: those that bring
-        it back on the most seeds first, then the cheapest, then the fastest."""
+        it back on the most seeds first, then the cheapest, then those that turn the fewest requests away."""
         step = next((s for s in range(0, FARTHEST + 1, STRIDE) if not self._recovers(self._at(self.windowed, s))), None)
         if step is None:
             return {"level": None, "rows": []}
         rows = []
-        for change in [*changes(ADVICE, self.windowed), self._one_more()]:
+        for change in [*changes(ADVICE, self.windowed), *changes(OVERLOAD, self.windowed), *self._one_more()]:
             try:
                 scenario = self._at(change.scenario, step)
-                times = [self._back_s(scenario, burst_of(scenario), seed) for seed in self.trials.seeds]
+                found = [self._after(scenario, burst_of(scenario), seed) for seed in self.trials.seeds]
             except InputError as error:
                 rows.append(_remedy(change, None, str(error)))
                 continue
-            rows.append(_remedy(change, times))
+            rows.append(_remedy(change, found))
         return {"level": factor_of(step), "rows": sorted(rows, key=_rank)}
 
-    def _one_more(self) -> Change:
-        n = self.scenario.cluster.replicas
-        scenario = replace(self.windowed, cluster=replace(self.windowed.cluster, replicas=n + 1))
-        return Change(
-            f"replicas {n} -> {n + 1}", (f"cluster.replicas={n + 1}",), scenario, "another replica's GPUs", COSTS[-1]
-        )
+    def _one_more(self) -> list[Change]:
+        """Another replica, with the router it has and with sessions kept together."""
+        cluster = self.windowed.cluster
+        made = []
+        for router in dict.fromkeys((cluster.router, AFFINITY)):
+            more = replace(cluster, replicas=cluster.replicas + 1, router=router)
+            words = f"replicas {cluster.replicas} -> {more.replicas}"
+            sets: tuple[str, ...] = (f"cluster.replicas={more.replicas}",)
+            if router != cluster.router:
+                words, sets = f"{words}, router {router}", (*sets, f"cluster.router={router}")
+            changed = replace(self.windowed, cluster=more)
+            made.append(Change(words, sets, changed, "another replica's GPUs", COSTS[-1]))
+        return made
 
     def _at(self, scenario: Scenario, step: int) -> Scenario:
         return scenario if step == 0 else with_load(scenario, factor_of(step))
@@ -227,7 +270,7 @@ def following(scenario: Scenario, curve: Sequence[float]) -> Scenario:
     workload = replace(
         config, preset=None, class_=classes, rate=None, rate_scale=1.0, duration_s=lasts_s, requests=None, start_s=0.0
     )
-    return replace(scenario, workload=workload, run=replace(scenario.run, duration_s=None))
+    return replace(scenario, workload=workload, run=replace(scenario.run, duration_s=None, horizon_s=None))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -243,19 +286,20 @@ def _exponential(events: int, watched_s: float) -> tuple[float, float | None]:
     return low, 2 * watched_s / float(chi2.ppf(0.025, 2 * events)) if events else None
 
 
-def _remedy(change: Change, times: list[float | None] | None, reason: str = "") -> dict[str, Any]:
-    known = [time for time in times or () if time is not None]
+def _remedy(change: Change, found: list[AfterShock] | None, reason: str = "") -> dict[str, Any]:
+    known = [one.back_s for one in found or () if one.back_s is not None]
     return {
         "change": change.words,
         "set": list(change.sets),
         "costs": change.costs,
         "asks_for": change.asks_for,
         "back": len(known),
-        "back_s": times,
+        "back_s": None if found is None else [one.back_s for one in found],
         "slowest_s": max(known) if known else None,
+        "turned_away": None if found is None else _mean([one.turned_away for one in found]),
         "reason": reason,
     }
 
 
-def _rank(row: dict[str, Any]) -> tuple[int, int, float]:
-    return -row["back"], COSTS.index(row["costs"]), row["slowest_s"] or 0.0
+def _rank(row: dict[str, Any]) -> tuple[int, int, float, float]:
+    return -row["back"], COSTS.index(row["costs"]), row["turned_away"] or 0.0, row["slowest_s"] or 0.0

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from kvcast.planner.outcomes import Outcome, hopeless, read
 from kvcast.store import workload_folder
 from kvcast.store.simulations import UNTIL_BACK, Lab, OnDone, Task, end_processes
 from kvcast.studies.drawn import drawn
+from sim.fleet.hopeless import REFUSED
 from sim.measure.shocks import told
 from sim.measure.verdict import MEETS, MISSES, NOT_SHOWN, UNSTABLE
 from sim.scenario import Scenario
@@ -45,6 +46,14 @@ __all__ = [
 LOOKS = 2
 """A plan looks at its runs at most so often, at twice as many the second time; each look has its part of the risk of
 being wrong."""
+
+
+class AfterShock(NamedTuple):
+    """What a shock did to a run. back_s: seconds after it until the fleet attains the target again, None when it does
+    not within the run; turned_away: share of the window's arrivals that were refused or given up, until it stopped."""
+
+    back_s: float | None
+    turned_away: float
 
 
 class Trials:
@@ -105,17 +114,22 @@ class Trials:
             found if found.verdict != NOT_SHOWN else self._over(replace(trial, full=True), (*self.seeds, *more), level)
         )
 
-    def back_s(self, scenario: Scenario, seed: int) -> float | None:
-        """Seconds after the scenario's shock until its fleet attains the target again; None when it does not within the
-        run."""
-        task = self.lab.task(replace(scenario, seed=seed), UNTIL_BACK, light=True)
+    def back_s(self, scenario: Scenario, seed: int, to_the_end: bool = False) -> float | None:
+        """`after_shock(...).back_s`."""
+        return self.after_shock(scenario, seed, to_the_end).back_s
+
+    def after_shock(self, scenario: Scenario, seed: int, to_the_end: bool = False) -> AfterShock:
+        """Of a scenario with one shock. The run stops ten minutes after the fleet is back, unless it is to go on to the
+        end: then a fleet that falls again later is not back."""
+        task = self.lab.task(replace(scenario, seed=seed), "" if to_the_end else UNTIL_BACK, light=True)
         self._simulate([task])
         outcome = self._outcomes[task.run]
-        if outcome.stopped is not None:
-            return float(outcome.stopped["back_s"])
-        return told(task.scenario, outcome.columns(), outcome.sample.classes, scenario.run.duration_s or 0.0)[0][
-            "recovered_s"
-        ]
+        if (found := outcome.stopped) is not None:
+            return AfterShock(found["back_s"], found["turned_away"] / max(found["arrived"], 1))
+        columns = outcome.columns()
+        (row,) = told(task.scenario, columns, outcome.sample.classes, scenario.run.duration_s or 0.0)
+        turned_away = REFUSED[columns["status"][columns["in_window"].astype(bool)]]
+        return AfterShock(row["recovered_s"], float(turned_away.mean()) if len(turned_away) else 0.0)
 
     def requests(self, scenario: Scenario, seed: int, columns: Sequence[str]) -> dict[str, np.ndarray]:
         """Columns of the requests.parquet of a run to its end."""

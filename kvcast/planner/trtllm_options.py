@@ -19,15 +19,17 @@ from sim.scenario import Scenario
 FILES = ("--config", "--extra-llm-api-options")
 
 
-def expanded(flags: list[tuple[str, str | None]], notes: list[str]) -> list[tuple[str, str | None]]:
+def expanded(
+    flags: list[tuple[str, str | None]], notes: list[str], folder: Path = Path()
+) -> list[tuple[str, str | None]]:
     """The flags, each file of options replaced by what is in it (it comes last: the file overwrites the command)."""
     plain = [one for one in flags if one[0] not in FILES]
     for flag, name in flags:
         if flag not in FILES or name is None:
             continue
         try:
-            plain += flags_of(Path(name).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError):
+            plain += flags_of((folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
             notes.append(f"{name}: this options file is not here, what it sets is not taken over")
     return plain
 

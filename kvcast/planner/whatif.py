@@ -93,6 +93,8 @@ def gained(trials: Trials, one: Judged, base: Judged) -> intervals.Difference:
     if len(pairs) >= 5:
         return intervals.replications([float(a.mean() - b.mean()) for a, b in pairs])  # type: ignore[union-attr]
     ours, theirs = (np.concatenate([np.asarray(pair[i], float) for pair in pairs]) for i in (0, 1))
+    if not len(ours):
+        return intervals.Difference(None)
     return intervals.paired(lambda rows: float(ours[rows].mean() - theirs[rows].mean()), len(ours))
 
 

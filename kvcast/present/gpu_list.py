@@ -21,7 +21,13 @@ GROUPS = (
     ("all-to-all", ("all_to_all",)),
 )
 """Operators by the word that stands for them; any other goes by its own name."""
-TYPES = {"bfloat16": "bf16", "int4_wo": "int4", "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4/8"}
+TYPES = {
+    "bfloat16": "bf16",
+    "int4_wo": "int4",
+    "int8_wo": "int8",
+    "w4a16_mxfp4": "mxfp4",
+    "w4a8_mxfp4_mxfp8": "mxfp4/8",
+}
 
 
 def document() -> dict[str, Any]:
@@ -75,7 +81,7 @@ def as_text(found: dict[str, Any]) -> str:
             f"{one['memory_gib']:.0f} GiB",
             one["basis"],
             f"{one['rows'] / 1e3:,.0f} k" if one["rows"] else text.UNKNOWN,
-            ", ".join(reversed(one["engines"])) or text.UNKNOWN,
+            ", ".join(one["engines"]) or text.UNKNOWN,
             _words(one["operators"]) or text.UNKNOWN,
             ", ".join(TYPES.get(kind, kind) for kind in one["weights"]) or text.UNKNOWN,
             str(len(one["profiles"]) or text.UNKNOWN),

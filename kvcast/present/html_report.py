@@ -27,8 +27,15 @@ def of_folder(folder: Path) -> str:
             plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
         except ValueError as problem:
             raise InputError(f"{folder / 'plan.json'}: not JSON: {problem}") from None
+        if not isinstance(plan, dict) or missing(plan):
+            raise InputError(f"{folder / 'plan.json'}: no plan of this version of kvcast; give its command again")
         return of_plan(plan, _answer_run(folder, plan))
     return of_run(load_run(folder))
+
+
+def missing(plan: Document) -> set[str]:
+    """What a plan's page is made of and is not there."""
+    return {"answer", "candidates", "method", "verdict", "advice", "growth", "capacity"} - set(plan)
 
 
 def _answer_run(folder: Path, plan: Document) -> Run | None:

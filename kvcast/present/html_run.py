@@ -10,12 +10,13 @@ from typing import Any
 
 from kvcast import figures, text
 from kvcast.planner.words import NAMES, share
-from kvcast.present import html_page, verdict
+from kvcast.present import html_page, measured_text, verdict
 from kvcast.present.html_basis import Document, assumptions, provenance
 from kvcast.present.numbers import four
 from kvcast.present.terms import TERMS
 from kvcast.present.verdict_text import EXTRAPOLATED_LIMIT
 from kvcast.store.runs import Run
+from kvcast.studies import shocked
 
 MOST_CLASSES = 12
 
@@ -35,7 +36,9 @@ def of_run(run: Run) -> str:
         ),
         html_page.banner(found.state, found.headline, found.sentence, found.reasons, found.caution),
         _cards(s, four(run)),
+        html_page.section("Measured and simulated", _measured(s)),
         html_page.section("Verdict by class", judged(s["verdict"]["classes"] if s["verdict"] else ())),
+        *([html_page.section("Shocks", _shocks(s["shocks"]))] if s.get("shocks") else []),
         html_page.section("Latency", _latency(run)),
         html_page.section("Prefix cache", _cache(run)),
         html_page.section("Fleet over time", _fleet(run)),
@@ -44,6 +47,15 @@ def of_run(run: Run) -> str:
         *provenance(s, run.scenario, "kvcast run scenario.toml --out my-run"),
     ]
     return html_page.page(f"{name} - kvcast report", parts)
+
+
+def _measured(s: Document) -> str:
+    """Beside a benchmark's result, where the run was held against one."""
+    compared = s.get("measured")
+    if not compared:
+        return ""
+    said = " ".join([f"Measured: {compared['source']} ({compared['format']}).", *compared["notes"]])
+    return html_page.table(measured_text.HEADER, measured_text.rows(compared)) + html_page.paragraph(said)
 
 
 def judged(rows: Sequence[Document]) -> str:
@@ -145,11 +157,18 @@ def _cache(run: Run) -> str:
 
 
 def _over_time(s: Document, drawn: Any, name: str, term: str, caption: str = "") -> str:
-    """A figure over the run's clock, whose warm-up is in grey."""
+    """A figure over the run's clock, whose warm-up is in grey and whose shocks are in red."""
     begins_s = s["window"]["start_s"]
     told = [caption] if caption else []
     told += [f"Grey: the first {text.minutes(begins_s)}, a warm-up that is not judged."] if begins_s else []
-    return html_page.figure(figures.unjudged(drawn, begins_s), name, TERMS[term], " ".join(told))
+    told += ["Red: shocks; the dashed green line: back at the target."] if s.get("shocks") else []
+    return html_page.figure(figures.marked(drawn, s), name, TERMS[term], " ".join(told))
+
+
+def _shocks(shocks: Sequence[Document]) -> str:
+    """What each shock did, and when the fleet was back."""
+    told = "".join(html_page.paragraph(f"{shocked.back(row)}.") for row in shocks)
+    return html_page.table(shocked.HEADER, shocked.rows_of(shocks)) + told
 
 
 def _worth(s: Document) -> str:

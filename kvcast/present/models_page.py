@@ -27,13 +27,20 @@ FOOTER = """
 
 | in config.json | type | left in 16 bits |
 |---|---|---|
-| `quant_method` fp8, fbgemm_fp8; modelopt FP8 | fp8 (fp8_block with `weight_block_size`) | what it lists |
-| compressed-tensors | fp8, int8, int4, nvfp4, mxfp4 by `num_bits`, `type` and `group_size` | `ignore` |
-| awq, gptq (and their marlin forms), bitsandbytes | int4 or int8, scales and zero points counted | what it lists |
+| `quant_method` fp8, fbgemm_fp8 | fp8 (fp8_block with `weight_block_size`) | what it lists |
+| compressed-tensors, or `compression_config` | fp8, int8, int4, nvfp4, mxfp4 by each group's `targets` | `ignore` |
+| awq, gptq (and marlin forms) | int4 or int8, scales and zero points counted | what it lists, and gptq's `dynamic` |
+| auto-round, bitsandbytes, torchao, quark | int4, int8, fp8 or mxfp4, scales counted | what they list |
 | mxfp4 | experts at 4.25 bits | everything else |
-| modelopt NVFP4 (`hf_quant_config.json` beside it counts too) | 4.5 bits | `exclude_modules` |
+| modelopt (or `hf_quant_config.json` beside it) | fp8, fp8_block, nvfp4 (4.5 bits), int4; by layer | what it lists |
 
-Embeddings, LM head, routers and norms stay in 16 bits. The KV type is the checkpoint's where it carries scales for it
+Names, wildcards and regular expressions are held against a model's modules layer by layer, so that a part of which
+three layers of 48 stay in 16 bits weighs what it weighs; a part counts as left alone in a layer when one of its
+matrices is. Weights of 4 or 8 bits without such activations (`input_activations` null, W4A16_NVFP4, bitsandbytes) and int8 are
+computed on 16-bit units. What is not understood (GGUF, aqlm, hqq, 2:4 sparsity) is refused with what says
+it instead: a copy of the file without that field, `model.dtype` and `hardware.weights_gib`.
+
+Embeddings, routers and norms stay in 16 bits, the LM head too unless it is named. The KV type is the checkpoint's where it carries scales for it
 (`kv_cache_scheme`, `kv_cache_quant_algo`), else bf16; `model.kv_dtype` decides. `model.dtype` names a type for all
 weights of an unquantized model.
 

@@ -7,7 +7,6 @@ The one idea: everything is recomputed from the points in the profile; nothing i
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -109,6 +108,7 @@ def _memory_lines(profile: DeviceProfile) -> list[str]:
 def write_html(profile: DeviceProfile, path: Path) -> None:
     """One self-contained page: the lines above and a plot per operator."""
     from kvcast.present import html_page
+    from kvcast.system import replace_file
 
     drawn = (html_page.figure(figure, f"operator-{i}") for i, figure in enumerate(figures(profile)))
     page = html_page.page(
@@ -119,15 +119,7 @@ def write_html(profile: DeviceProfile, path: Path) -> None:
             html_page.section("Fitted against measured, by operator", html_page.figures(drawn)),
         ],
     )
-    if path.exists() and not path.is_file():  # a pipe or a device is not replaced
-        path.write_text(page, encoding="utf-8")
-        return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        temporary.write_text(page, encoding="utf-8")
-        temporary.replace(path)  # a reader sees the old page or the whole new one
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_file(path, page.encode())  # a reader sees the old page or the whole new one
 
 
 def figures(profile: DeviceProfile) -> list[Any]:

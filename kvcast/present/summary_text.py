@@ -11,10 +11,12 @@ from typing import Any
 
 from kvcast import text
 from kvcast.api import Result
+from kvcast.present import measured_text
 from kvcast.present.cache_text import cache_lines, fates, worth_table
 from kvcast.present.verdict_text import headline, limits, load_line, verdict
 from kvcast.scenario.resolve import HOST_KEYS
 from kvcast.scenario.steady import is_mix
+from kvcast.studies import shocked
 from sim.measure.numbers import MEANS_ONLY, OVERLOADED_TRACE
 
 __all__ = [
@@ -33,6 +35,8 @@ __all__ = [
 def describe(result: Result, baseline: Result | None = None) -> str:
     """Everything `kvcast run` prints. `baseline`: the same run with the prefix cache off."""
     parts = [heading(result), verdict(result), shock_lines(result), latency_table(result), cache_lines(result)]
+    if compared := result.report.summary.get("measured"):
+        parts.insert(1, measured_text.as_text(compared))
     if baseline is not None:
         parts.append(worth_table(result, baseline))
     parts += [cost_line(result), engine_lines(result), class_lines(result), notes(result)]
@@ -61,33 +65,8 @@ def heading(result: Result) -> str:
 def shock_lines(result: Result) -> str:
     """What each shock did, and when the fleet was back."""
     rows = result.report.summary.get("shocks", [])
-    cells = []
-    for row in rows:
-        size = "" if row["size"] is None else f" x {row['size']:g}" if row["size"] < 1000 else f" {row['size']:,.0f}"
-        for name in ("before", "during", "after"):
-            phase = row[name]
-            waiting = text.UNKNOWN if phase["waiting"] is None else f"{phase['waiting']:.1f}"
-            cells.append(
-                [
-                    f"{row['kind']}{size} at {text.seconds(row['at_s'])}" if name == "before" else "",
-                    name,
-                    text.count(phase["requests"]),
-                    text.percent(phase["attainment"]),
-                    text.percent(phase["hit_rate"]),
-                    waiting,
-                ]
-            )
-    header = ["shock", "", "requests", "attainment", "hit rate", "waiting"]
-    return "\n".join([text.table(header, cells, left=2), *map(_back, rows)]) if rows else ""
-
-
-def _back(row: dict[str, Any]) -> str:
-    name = f"{row['kind']} at {text.seconds(row['at_s'])}"
-    if row["recovered_s"] is not None:
-        return (
-            f"{name}: back at the target {text.seconds(row['recovered_s'])} after it; {row['missed']:,} requests missed"
-        )
-    return f"{name}: not back at the target within the run ({text.seconds(row['seen_s'])} after it)"
+    table = text.table(list(shocked.HEADER), shocked.rows_of(rows), left=2)
+    return "\n".join([table, *map(shocked.back, rows)]) if rows else ""
 
 
 def latency_table(result: Result) -> str:

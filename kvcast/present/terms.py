@@ -4,6 +4,23 @@
 """
 
 TERMS = {
+    "shock": (
+        "Something that happens to the fleet for a while: more sessions, a restart that empties every cache, a replica"
+        " that goes down, slow steps, or long prompts of one tenant. The same arrivals come with and without it."
+    ),
+    "regime": (
+        "Stable: the load is held, and the fleet is back at its target within the stated time after a shock."
+        " Metastable: it is held until disturbed. Unstable: it is not held."
+    ),
+    "branches": (
+        "Attainment, hit rate and requests waiting under a load that rises and falls, ten minutes at each, over three"
+        " seeds. Where the way down attains much less than the way up there is a second state, cold and overloaded, or"
+        " a queue that is still draining."
+    ),
+    "remedies": (
+        "At the lowest load from which the fleet does not come back after the standard burst: every change that kvcast"
+        " knows to try, by the seeds it brings back, what it costs, and the share of requests it turns away."
+    ),
     "attainment": (
         "Arrivals of the window that met every limit of their SLO class / all arrivals of the window. Rejected, aborted"
         " and unfinished requests did not meet them."

@@ -16,8 +16,9 @@ from typing import Any
 from kvcast import text
 from kvcast.planner import words
 from kvcast.planner.document import slo_of
-from kvcast.present.verdict_text import EXTRAPOLATED_LIMIT
+from kvcast.present.verdict_text import EXTRAPOLATED_LIMIT, disturbed, undisturbed
 from kvcast.trust.model_error import as_words
+from sim.measure.regime import METASTABLE, STABLE
 from sim.measure.verdict import INTERVAL, MEETS, MISSES, NOBODY, NOT_SHOWN, POOLED
 from sim.scenario import Scenario
 
@@ -39,6 +40,9 @@ def verdict(document: Document, scenario: Scenario) -> Verdict:
     """The verdict of a run folder's document. scenario: the run's, for its limits in words."""
     fleet, judged, caution = fleet_of(document), document["verdict"], _joined(_caution(document))
     stability = _stability(document)
+    if document.get("regime") == METASTABLE:
+        told = (*_so_far(judged, scenario), stability)
+        return Verdict(MISSED, "Metastable.", f"{fleet}: {disturbed(dict(document))}.", told, caution)
     if document["stable"] is False:
         state, headline = (MISSED, "Unstable.") if judged is None else STATES[judged["word"]]
         return Verdict(
@@ -274,9 +278,12 @@ def _drowns(document: Document) -> str:
 
 
 def _stability(document: Document) -> str:
+    reason = document["stable_reason"]
     if document["stable"] is False:
-        return f"{document['stable_reason']}; latency only says how long this run was, so no percentiles are shown"
-    return f"{'stable' if document['stable'] else 'stability unknown'}: {document['stable_reason']}"
+        return f"{reason}; latency only says how long this run was, so no percentiles are shown"
+    if document.get("regime") == STABLE:
+        return f"stable: {disturbed(dict(document))}; {reason}"
+    return f"{'stable' + undisturbed(dict(document)) if document['stable'] else 'stability unknown'}: {reason}"
 
 
 def _rests_on(scenario: Scenario) -> str:

@@ -10,7 +10,9 @@ from typing import Any
 from kvcast import text
 from kvcast.api import Result
 from kvcast.scenario.steady import is_mix
+from kvcast.studies.shocked import when
 from kvcast.trust.model_error import as_words
+from sim.measure.regime import METASTABLE, STABLE, last_of
 from sim.measure.verdict import CONFIDENCE, INTERVAL, UNSTABLE
 from sim.scenario import Scenario, SloClass, SloConfig
 
@@ -32,13 +34,7 @@ def verdict(result: Result) -> str:
         lines.append(as_words(s["model_error"]))
     if judged:
         lines.append(sketch_line(result.scenario))
-    if s["stable"] is False:
-        growth = s["backlog_growth_per_s"]
-        lines.append(f"UNSTABLE: the backlog grows by {growth:.3g} requests/s ({s['stable_reason']})")
-    elif s["stable"] is None:
-        lines.append(f"stability: {s['stable_reason']}")
-    else:
-        lines.append(f"stable: {s['stable_reason']}")
+    lines.append(stability(s))
     coverage = s["coverage"]
     shares = ", ".join(f"{text.percent(coverage[key])} {key}" for key in ("measured", "interpolated", "extrapolated"))
     outside = coverage["extrapolated"]
@@ -49,6 +45,34 @@ def verdict(result: Result) -> str:
     )
     lines.append(f"simulated time rests on step times {shares}{warning}")
     return "\n".join(lines)
+
+
+def stability(s: dict[str, Any]) -> str:
+    """What the run shows of its load: unstable, metastable or stable (sim.measure.regime), and what of its backlog."""
+    reason = s["stable_reason"]
+    if (found := s.get("regime")) in (METASTABLE, STABLE):
+        word = found.upper() if found == METASTABLE else found
+        return f"{word}: {disturbed(s)} ({reason})"
+    if s["stable"] is False:
+        return f"UNSTABLE: the backlog grows by {s['backlog_growth_per_s']:.3g} requests/s ({reason})"
+    return f"stability: {reason}" if s["stable"] is None else f"stable{undisturbed(s)}: {reason}"
+
+
+def disturbed(s: dict[str, Any]) -> str:
+    """Held until disturbed, or back after it: of a run with shocks whose regime is known."""
+    last = last_of(s["shocks"])
+    if s["regime"] == METASTABLE:
+        return (
+            f"the load is held until disturbed: not back at the target within {text.seconds(last['seen_s'])} after the"
+            f" {last['kind']}"
+        )
+    return f"the load is held, and the fleet back at the target {when(last)} the {last['kind']}"
+
+
+def undisturbed(s: dict[str, Any]) -> str:
+    """Of a fleet with an open load that hits its cache: nothing is known of what it does once it is disturbed."""
+    open_load, hits = s["backlog_growth_per_s"] is not None, s.get("prefix_hit_rate") or 0.0
+    return " while undisturbed" if open_load and hits > 0 and not s.get("shocks") else ""
 
 
 def headline(judged: dict[str, Any], attainment: float | None) -> str:

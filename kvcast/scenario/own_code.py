@@ -19,6 +19,8 @@ from pathlib import Path
 from types import ModuleType
 
 from kvcast.scenario.user_modules import file_of, globals_of, imported_by
+from sim.endless import Endless
+from sim.own import called
 from sim.scenario import Scenario
 from workloads.errors import InputError
 
@@ -100,8 +102,8 @@ def _run_again(files: dict[str, Path], what: str) -> None:
 
 def _run(module: ModuleType, file: Path, source: bytes, what: str) -> None:
     try:  # importlib.reload would take bytecode that tells edits apart by the second
-        exec(compile(source, file, "exec"), vars(module))
-    except (Exception, SystemExit) as error:
+        called(exec, compile(source, file, "exec"), vars(module))
+    except (Exception, SystemExit, Endless) as error:
         raise InputError(f"{what}: {file}: {type(error).__name__}: {error}") from None
     vars(module)[RAN] = _hash(source)
 

@@ -20,6 +20,7 @@ def absolute(doc: dict, base: Path) -> dict:
     """The same tables (changed in place), with the paths in them that are relative taken from `base`."""
     for section, name, take in (
         ("workload", "trace", _path),
+        ("workload", "tokenizer", _path),
         ("model", "config", _path),
         ("hardware", "profile", _profile),
     ):
@@ -34,6 +35,8 @@ def absolute_scenario(scenario: Scenario, base: Path) -> Scenario:
     workload, model, hardware = scenario.workload, scenario.model, scenario.hardware
     if workload.trace:
         workload = replace(workload, trace=_path(workload.trace, base))
+    if workload.tokenizer:
+        workload = replace(workload, tokenizer=_path(workload.tokenizer, base))
     if model.config:
         model = replace(model, config=_path(model.config, base))
     return replace(

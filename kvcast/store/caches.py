@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import zipfile
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -22,6 +21,7 @@ import numpy as np
 
 from kvcast.api import Prepared
 from kvcast.scenario.own_code import read_again
+from kvcast.system import replacing
 from sim.fleet.warm import CacheState, saved
 from workloads.columns import Workload
 from workloads.errors import InputError
@@ -46,11 +46,9 @@ def saver(path: Path, prepared: Prepared) -> Callable[[list], None]:
             state = saved(replicas, until_s)
         except ValueError as error:
             raise InputError(f"--save-cache {path}: {error}") from None
-        partial = path.with_name(f".{path.name}.{os.getpid()}.new")
         columns: dict[str, Any] = {f.name: np.asarray(getattr(state, f.name)) for f in fields(state)}
-        with partial.open("wb") as file:
+        with replacing(path) as partial, partial.open("wb") as file:
             np.savez_compressed(file, meta=np.array(json.dumps(meta)), **columns)
-        os.replace(partial, path)
 
     return save
 

@@ -9,7 +9,8 @@
     whatever the number of requests
     steps.parquet     engine steps, when asked for
     access.parquet    every run of prompt tokens looked up in a cache, when asked for (sim.measure.access)
-    run.json          when, which version, which machine kind: the only file that differs between equal runs
+    run.json          when, which version, which machine kind, size and checksum of the others: the only file that
+                      differs between equal runs
 
 The folder is written beside its place and renamed, so a reader never sees half of one. A replaced run is moved aside
 until the new one has its name; what a killed process leaves in between is put right by the next save or load. Of
@@ -27,10 +28,10 @@ import json
 import os
 import platform
 import re
+import secrets
 import shutil
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,8 +40,8 @@ import numpy as np
 
 import kvcast
 from kvcast import text
-from kvcast.store import aggregates, parquet
-from kvcast.system import is_locked, lock, locked, unlock
+from kvcast.store import aggregates, checksums, parquet
+from kvcast.system import is_locked, lock, locked, on_disk, unlock
 from sim.measure.access import accesses, names
 from sim.scenario import Scenario
 from workloads.errors import InputError
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from workloads.columns import Workload
 
 FORMAT = 2
+SMALL = ("scenario.toml", "summary.json", "aggregates.json")
+"""Looked at whenever a run is opened."""
 TABLES = ("requests", "cache", "timeline", "sessions")
 OPTIONAL = ("steps", "access")
 FILES = {
@@ -92,7 +95,8 @@ def save_run(
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _naming(folder), locked(folder.parent):
         _settle(folder)
-        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".new", dir=folder.parent))
+        partial = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.new"
+        partial.mkdir()
         writing = lock(partial)
     try:
         with _naming(folder):
@@ -101,9 +105,10 @@ def save_run(
                 parquet.write_batches(
                     partial / "access.parquet", accesses(access_of, result.report.requests), names(access_of)
                 )
-            (partial / "run.json").write_text(
-                text.to_json(_info(result)) + "\n", encoding="utf-8"
-            )  # last: it says that the run is complete
+            info = {**_info(result), "files": checksums.of(partial)}
+            (partial / "run.json").write_text(text.to_json(info) + "\n", encoding="utf-8")  # last: the run is complete
+            for path in (*partial.iterdir(), partial):
+                on_disk(path)
             with locked(folder.parent):
                 check_replaceable(folder)
                 _put_in_place(partial, folder)
@@ -118,7 +123,6 @@ def _write(partial: Path, result: Result, baseline: Result | None, steps: bool) 
     from kvcast.api import as_document
     from kvcast.scenario.toml import dumps
 
-    partial.chmod(0o755)
     (partial / "scenario.toml").write_text(dumps(result.scenario), encoding="utf-8")
     (partial / "summary.json").write_text(text.to_json(as_document(result, baseline)) + "\n", encoding="utf-8")
     for name, columns in _tables(result.report, steps).items():
@@ -151,6 +155,8 @@ def load_run(folder: str | Path) -> Run:
             f"{folder / 'run.json'}: format = {info.get('format')!r}: expected {FORMAT}, a run folder of this version"
             " of kvcast"
         )
+    if wrong := damage(folder, info, SMALL):
+        raise InputError(f"{folder}: damaged, or edited since its run ({wrong}); expected the run as it was written")
     tables = {
         name: parquet.Table(folder / f"{name}.parquet")
         for name in (*TABLES, *OPTIONAL)
@@ -158,6 +164,13 @@ def load_run(folder: str | Path) -> Run:
     }
     summary, drawn = _read_json(folder / "summary.json"), _read_json(folder / "aggregates.json")
     return Run(folder, load_scenario(folder / "scenario.toml"), summary, info, drawn, tables)
+
+
+def damage(folder: Path, info: Mapping[str, Any], read: Collection[str] | None = None) -> str | None:
+    """What is wrong with a run's files, or None. read: those whose content is looked at (None: all); of the others the
+    size alone. A run that was written before sizes were kept is taken as it is."""
+    files = checksums.listed(info)
+    return checksums.broken(folder, files, read) if files is not None else None
 
 
 def check_replaceable(folder: Path) -> None:

@@ -16,9 +16,9 @@ import functools
 import hashlib
 import io
 import json
-import os
-import tempfile
+import shutil
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -28,7 +28,8 @@ import numpy as np
 
 from kvcast import api, text
 from kvcast.scenario.own_code import check_importable, read_again, router_read_again
-from kvcast.store import runs, workload_folder
+from kvcast.store import checksums, runs, workload_folder
+from kvcast.system import replace_file
 from sim.fleet.router import ROUTERS
 from sim.scenario import Scenario
 from workloads.config import WorkloadConfig
@@ -68,7 +69,15 @@ class Task:
 
     @property
     def done(self) -> bool:
-        return any((self.run / name).exists() for name in ("run.json", SKETCH, STOPPED))
+        """Whether its result is there, whole. What is damaged there is removed: it is simulated again."""
+        if not self.run.exists():
+            return False
+        wrong = damage(self.run)
+        if wrong is not None:
+            if wrong:
+                text.progress(f"{self.run}: {wrong}; simulated again")
+            shutil.rmtree(self.run)
+        return wrong is None
 
 
 class Lab:
@@ -107,7 +116,7 @@ class Lab:
     def workload(self, scenario: Scenario) -> Path:
         """The folder of its requests, written if need be."""
         folder = self.folder / "workload" / workload_key(scenario.workload, scenario.seed)
-        if not folder.exists():
+        if not workload_folder.is_whole(folder):
             text.progress("loading the workload")
             workload_folder.save(api.load_workload(scenario.workload, scenario.seed), folder)
         return folder
@@ -203,6 +212,29 @@ def _one(task: Task) -> float:
     return time.process_time() - began_s
 
 
+_whole: set[Path] = set()  #: kept simulations that this process has looked at
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with a kept simulation: None where it is whole, "" where there is none."""
+    if folder in _whole:
+        return None
+    at = next((folder / name for name in ("run.json", SKETCH, STOPPED) if (folder / name).exists()), None)
+    if at is None:
+        return ""
+    try:
+        document = json.loads(at.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        return f"{at.name} is damaged ({error})"
+    files = checksums.listed(document)
+    if not isinstance(document, dict) or (files is None and at.name != STOPPED):
+        return f"{at.name} is damaged"
+    wrong = checksums.broken(folder, files or {})
+    if wrong is None:
+        _whole.add(folder)
+    return wrong
+
+
 def _save_stopped(folder: Path, document: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / STOPPED, (text.to_json(document) + "\n").encode())
@@ -217,21 +249,10 @@ def _save_sketch(folder: Path, prepared: api.Prepared, recording: Recording) -> 
     packed = io.BytesIO()
     np.savez(packed, **columns)  # type: ignore[arg-type]
     folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / SKETCHED, packed.getvalue())
+    content = packed.getvalue()
+    replace_file(folder / SKETCHED, content)
+    summary = {**summary, "files": {SKETCHED: [len(content), zlib.crc32(content)]}}
     replace_file(folder / SKETCH, (text.to_json(summary) + "\n").encode())
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all."""
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(partial, 0o644)
-        os.replace(partial, path)
-    except BaseException:
-        os.unlink(partial)
-        raise
 
 
 # -- what decides a result ---------------------------------------------------------------------------------------------
@@ -239,14 +260,16 @@ def replace_file(path: Path, content: bytes) -> None:
 
 def workload_key(config: WorkloadConfig, seed: int) -> str:
     """Names the requests of a [workload] section: its keys, the seed, the reader's code, and size and time of a trace's
-    files."""
-    from workloads.load import trace_path
+    files and its tokenizer's."""
+    from workloads.load import file_path
 
     files: list[Any] = []
-    if config.trace is not None:
-        path = trace_path(config.trace, Path.cwd())
+    for name in ("trace", "tokenizer"):
+        if (given := getattr(config, name)) is None:
+            continue
+        path = file_path(given, Path.cwd(), name)
         found = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-        files = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in found if p.exists()]
+        files += [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in found if p.exists()]
     return _hash({"workload": asdict(config), "seed": seed, "files": files, "code": _code_hash()})
 
 

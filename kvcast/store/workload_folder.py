@@ -11,35 +11,41 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
-import tempfile
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from kvcast.system import is_locked, lock, locked, unlock
+from kvcast.store import checksums
+from kvcast.system import is_locked, lock, locked, on_disk, unlock
 from workloads.columns import PrefixTree, Workload
 
 META = "workload.json"
 
 
 def save(workload: Workload, folder: Path) -> None:
-    """Write `folder`, whole or not at all. One that is there already is kept: its name says what is in it."""
-    if folder.exists():
+    """Write `folder`, whole or not at all. One that is there already, whole, is kept: its name says what is in it."""
+    if is_whole(folder):
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(folder.parent):
         _remove_leftovers(folder)
-        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        if folder.exists() and not is_whole(folder):
+            shutil.rmtree(folder)
+        partial = folder.parent / f".{folder.name}.{secrets.token_hex(4)}"
+        partial.mkdir()
         writing = lock(partial)
     try:
         for prefix, part in (("", workload), ("tree.", workload.tree)):
             for name, column in _values(part, arrays=True).items():
                 np.save(partial / f"{prefix}{name}.npy", column)
         meta = {name: value for name, value in _values(workload, arrays=False).items() if name != "tree"}
-        (partial / META).write_text(json.dumps(meta), encoding="utf-8")
+        (partial / META).write_text(json.dumps({**meta, "files": checksums.of(partial)}), encoding="utf-8")
+        for path in (*partial.iterdir(), partial):
+            on_disk(path)
         try:
             os.rename(partial, folder)
         except OSError:
@@ -62,9 +68,26 @@ def _remove_leftovers(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
+_whole: set[Path] = set()  #: folders that this process has looked at
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a workload is there as it was written, every byte; looked at once by each process."""
+    if folder not in _whole:
+        try:
+            files = checksums.listed(json.loads((folder / META).read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return False
+        if files is None or checksums.broken(folder, files) is not None:
+            return False
+        _whole.add(folder)
+    return True
+
+
 def load(folder: Path) -> Workload:
     """The workload in a folder of `save`; its columns are read-only and stay on disk until they are read."""
     meta = json.loads((folder / META).read_text(encoding="utf-8"))
+    meta.pop("files")
     columns: dict[str, Any] = {path.name.removesuffix(".npy"): _open(path) for path in folder.glob("*.npy")}
     tree = PrefixTree(
         **{name.removeprefix("tree."): column for name, column in columns.items() if name.startswith("tree.")}

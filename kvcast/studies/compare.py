@@ -25,7 +25,18 @@ from kvcast.studies import intervals
 from kvcast.studies.differences import Differences, as_rows, difference, value
 from kvcast.studies.differences import as_table as difference_table
 from kvcast.studies.differences import differences as all_differences
-from kvcast.studies.replications import NOT_DRAWN, Result, Variant, alike, kept, limits_in, simulate_all
+from kvcast.studies.replications import (
+    NOT_DRAWN,
+    Refused,
+    Result,
+    Variant,
+    alike,
+    kept,
+    limits_in,
+    simulate_all,
+    that_fit,
+)
+from kvcast.studies.shocked import COMPARED, compared, stable_word
 from sim.measure.verdict import all_stable, judge, sample_in
 from sim.scenario import Scenario
 from workloads.errors import InputError
@@ -47,10 +58,13 @@ __all__ = [
     "kept",
     "limits_in",
     "once",
+    "shock_table",
     "simulate_all",
+    "that_fit",
     "variants",
 ]
 
+DOES_NOT_FIT = "does not fit"
 COLUMNS: dict[str, tuple[str, Any]] = {
     "attainment": ("attainment", text.percent),
     "prefix_hit_rate": ("hit rate", text.percent),
@@ -186,7 +200,8 @@ def differences(group: Sequence[Result], first: Sequence[Result], key: str) -> l
     return [difference(a.summary, b.summary, key) for a, b in zip(group, first, strict=True)]
 
 
-def as_document(results: Sequence[Result]) -> dict[str, Any]:
+def as_document(results: Sequence[Result], refused: Refused | None = None) -> dict[str, Any]:
+    """refused: the variants that do not fit, of `that_fit`."""
     results = once(results)
     grouped = groups(results)
     first = next(iter(grouped.values()))
@@ -205,10 +220,13 @@ def as_document(results: Sequence[Result]) -> dict[str, Any]:
                 interval(differences(group, first, key)) if told is None else (told["difference"], told["interval_95"])
             )
         rows.append({**row, "vs_first": row_differences, "summaries": [r.summary for r in group]})
-    return {"method": found.method, "drawn": results[0].variant.drawn, "variants": rows}
+    keys = results[0].variant.keys
+    not_run = [{"variant": dict(zip(keys, label, strict=True)), "why": why} for label, why in (refused or {}).items()]
+    return {"method": found.method, "drawn": results[0].variant.drawn, "variants": rows, "does_not_fit": not_run}
 
 
-def as_table(results: Sequence[Result], against_the_first: bool = True) -> str:
+def as_table(results: Sequence[Result], against_the_first: bool = True, refused: Refused | None = None) -> str:
+    """refused: the variants that do not fit, of `that_fit`."""
     results = once(results)
     grouped = groups(results)
     keys = results[0].variant.keys
@@ -220,7 +238,11 @@ def as_table(results: Sequence[Result], against_the_first: bool = True) -> str:
             for key, (_, show) in COLUMNS.items()
         ]
         rows.append([*label, _word(group), *cells, _stable(group)])
+    rows += [[*label, DOES_NOT_FIT, *[""] * (len(COLUMNS) + 1)] for label in refused or ()]
     lines = [text.table(header, rows, left=len(keys) + 1)]
+    lines += [text.wrapped(f"{', '.join(label)}: {DOES_NOT_FIT}: {why}") for label, why in (refused or {}).items()]
+    if shocks := shock_table(grouped):
+        lines += ["", shocks]
     seeds = len(next(iter(grouped.values())))
     if seeds > 1:
         lines += ["", f"mean over {seeds} seeds ± half its 95 % interval; verdict over all of them"]
@@ -247,6 +269,14 @@ def as_table(results: Sequence[Result], against_the_first: bool = True) -> str:
     return "\n".join(lines)
 
 
+def shock_table(grouped: Mapping[tuple[str, ...], Sequence[Result]]) -> str:
+    """What each variant's shocks did, and whether it was back; empty without any."""
+    keys = next(iter(grouped.values()))[0].variant.keys
+    rows = [[*label, *row] for label, group in grouped.items() for row in compared([r.summary for r in group])]
+    told = "shocks: attainment before, during and after; hit rate and number waiting after; runs back at the target"
+    return text.wrapped(told) + "\n" + text.table([*keys, *COMPARED], rows, left=len(keys) + 1) if rows else ""
+
+
 def _with_interval(mean: float | None, half: float | None, show: Any) -> str:
     return show(mean) if half is None else f"{show(mean)} ± {show(half)}"
 
@@ -257,5 +287,4 @@ def _word(group: Sequence[Result]) -> str:
 
 
 def _stable(group: Sequence[Result]) -> str:
-    answers = {None: "?", True: "yes", False: "NO"}
-    return "/".join(dict.fromkeys(answers[r.summary.get("stable")] for r in group))
+    return "/".join(dict.fromkeys(stable_word(r.summary) for r in group))

@@ -1,5 +1,5 @@
-"""Every change of a scenario that kvcast knows to try: the plan's advice, the fixes of `kvcast explain` and the
-dashboard's Apply pick from this one table.
+"""Every change of a scenario that kvcast knows to try: the plan's advice, the fixes of `kvcast explain`, the
+remedies of `kvcast resilience` and the dashboard's Apply pick from this one table.
 
 The one idea: a lever is a row of LEVERS: what it costs, what it is tried for, and a function that makes its changes of
 a scenario, or says in a line why there are none. Whoever picks simulates them all and believes none.
@@ -17,6 +17,7 @@ from calibrate.memory import WIDTHS
 from kvcast import api
 from kvcast.scenario.fitting import bundled_for
 from kvcast.studies.change import ENGINE, FREE, HARDWARE, QUALITY, Change, Given, Made
+from kvcast.studies.overload_levers import reserve, shed, short_queue
 from kvcast.studies.prompt_levers import ANSWERS, one_salt, order, steady_layers
 from sim.engines import engine_of, having
 from sim.fleet.router import ROUTERS
@@ -24,7 +25,10 @@ from sim.scenario import Scenario, TierConfig
 from workloads.errors import InputError
 
 ADVICE = "advice"
-"""The purpose of a plan's advice: the same number of GPUs. The other purposes are causes of missed tokens."""
+"""The purpose of a plan's advice: the same number of GPUs. The other purposes are causes of missed tokens, and
+OVERLOAD."""
+OVERLOAD = "overload"
+"""To come back after a burst, most of them at the price of refused requests."""
 HOST_TIER = TierConfig(name="host", bandwidth_gb_per_s=50.0, capacity_gib=256.0)
 """Host memory over PCIe 5.0 x16: 64 GB/s on paper."""
 NOT_A_ROUTER = "random"
@@ -275,4 +279,7 @@ LEVERS = (
     Lever("smaller blocks", ENGINE, ("partial_block",), _quarter_blocks),
     Lever("GPUs a replica", FREE, (ADVICE,), _another_width),
     Lever("one salt", QUALITY, ("other_tenant",), one_salt),
+    Lever("shedding", QUALITY, (OVERLOAD,), shed),
+    Lever("queue limit", QUALITY, (OVERLOAD,), short_queue),
+    Lever("reserve for idle prefixes", FREE, (OVERLOAD,), reserve),
 )

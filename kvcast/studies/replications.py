@@ -39,6 +39,10 @@ class Result:
     limits: Sequence[tuple[str, SloClass]] = ()  #: (name, limits) of every workload class
 
 
+Refused = Mapping[tuple[str, ...], str]
+"""Why a variant does not fit, by its label."""
+
+
 def any_drawn(scenarios: Sequence[Scenario]) -> bool:
     from kvcast import api
     from kvcast.studies.drawn import drawn
@@ -144,6 +148,27 @@ def limits_in(variant: Variant, workload: Any) -> list[tuple[str, SloClass]]:
     from sim.measure.verdict import named_limits
 
     return named_limits(workload, limits_of(workload, variant.scenario.slo))
+
+
+def that_fit(variants: Sequence[Variant]) -> tuple[list[Variant], Refused]:
+    """The variants that the memory of their GPUs holds, and of the others their labels with why not.
+
+    Raises DoesNotFitError when none of them does."""
+    from calibrate.memory import DoesNotFitError
+    from kvcast import api
+
+    refused: dict[tuple[str, ...], str] = {}
+    first: DoesNotFitError | None = None
+    for label, scenario in {one.label: one.scenario for one in variants}.items():
+        try:
+            api.resolve(scenario)
+        except DoesNotFitError as error:
+            first = first or error
+            refused[label] = str(error)
+    fit = [one for one in variants if one.label not in refused]
+    if first is not None and not fit:
+        raise first
+    return fit, refused
 
 
 def alike(variants: Sequence[Variant]) -> list[Variant]:

@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvcast import text
+from sim.measure.shocks import span_s
 from sim.recording import COMPLETED, UNFINISHED
 
 if TYPE_CHECKING:
     from kvcast.api import Prepared
+    from sim.scenario import Shock
 
 MOST = 30  #: requests drawn
 BINS = 200  #: of a window
+SHOCKED = -2  #: the process of shocks in a Chrome trace; -1 has requests that no replica has taken
 Columns = Mapping[str, np.ndarray]
 Phase = tuple[str, float, float, int]  #: what, from and to in seconds of the run, tokens
 
@@ -242,8 +245,10 @@ def exact(prepared: Prepared, start_s: float, end_s: float, most: int = MOST) ->
         )
         for r in chosen(columns, start_s, end_s, most)
     ]
+    begins_s = prepared.scenario.run.warmup_s or 0.0
     return {
         "window": [start_s, end_s],
+        "shocks": shocks_in([_spanned(one, begins_s) for one in prepared.scenario.shock], start_s, end_s),
         "present": len(present(columns, start_s, end_s)),
         "lives": [asdict(life) for life in shown],
     }
@@ -271,10 +276,27 @@ def from_document(document: Mapping[str, Any]) -> list[Life]:
     ]
 
 
-def chrome_trace(lives: Sequence[Life]) -> dict[str, Any]:
+def shocks_of(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """kind, start_s and end_s of a run's shocks, seconds of the run."""
+    begins_s = summary["window"]["start_s"]
+    starts = [(row, begins_s + row["at_s"]) for row in summary.get("shocks", ())]
+    return [{"kind": row["kind"], "start_s": at_s, "end_s": at_s + row["lasts_s"]} for row, at_s in starts]
+
+
+def shocks_in(shocks: Sequence[Mapping[str, Any]], start_s: float, end_s: float) -> list[dict[str, Any]]:
+    """Those that touch a window."""
+    return [dict(one) for one in shocks if one["start_s"] < end_s and one["end_s"] >= start_s]
+
+
+def _spanned(shock: Shock, begins_s: float) -> dict[str, Any]:
+    start_s, end_s = span_s(shock, begins_s)
+    return {"kind": shock.kind, "start_s": start_s, "end_s": end_s}
+
+
+def chrome_trace(lives: Sequence[Life], shocks: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """The lives in the Trace Event Format that chrome://tracing and Perfetto open: a process a replica, a row a
-    request, microseconds."""
-    events: list[dict[str, Any]] = []
+    request, microseconds. shocks: kind, start_s, end_s, in a process of their own."""
+    events: list[dict[str, Any]] = _shock_events(shocks)
     for replica in sorted({life.replica for life in lives}):
         events.append(
             {
@@ -309,3 +331,20 @@ def chrome_trace(lives: Sequence[Life]) -> dict[str, Any]:
                 }
             )
     return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _shock_events(shocks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    where = {"pid": SHOCKED, "tid": 0}
+    named = {"name": "process_name", "ph": "M", **where, "args": {"name": "shocks"}}
+    spans = [
+        {
+            "name": one["kind"],
+            "cat": "shock",
+            "ph": "X",
+            **where,
+            "ts": round(1e6 * one["start_s"], 3),
+            "dur": round(1e6 * (one["end_s"] - one["start_s"]), 3),
+        }
+        for one in shocks
+    ]
+    return [named, *spans] if spans else []

@@ -16,10 +16,9 @@ is there needs no second run: after a kill, or with a larger grid, the same comm
 from __future__ import annotations
 
 import json
-import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,10 @@ import numpy as np
 
 from kvcast import text
 from kvcast.store import parquet, workload_folder
-from kvcast.store.simulations import Lab, OnDone, Task, replace_file
+from kvcast.store.simulations import Lab, OnDone, Task
 from kvcast.studies import compare, intervals
-from kvcast.studies.compare import Result, Variant
+from kvcast.studies.compare import Refused, Result, Variant
+from kvcast.system import replace_file, replacing
 from sim.fleet.router import name_of as router_name_of
 from sim.kvcache.policies import name_of
 from sim.scenario import Scenario
@@ -45,6 +45,7 @@ class Sweep:
     results: list[Result]  #: in the order of the grid, all variants of a seed together
     table: dict[str, np.ndarray]  #: the columns of sweep.parquet
     reused: int  #: runs that were there already
+    refused: Refused = field(default_factory=dict)  #: label -> why, of variants that do not fit
 
 
 @dataclass(frozen=True)
@@ -69,18 +70,14 @@ def sweep(
 ) -> Sweep:
     """Simulate every combination of `vary` ({"a.b": [v1, v2]} or ["a.b=v1,v2"]) for each seed, in `jobs` processes.
 
-    Raises InputError for anything wrong in the grid before the first run. What is finished stays finished.
+    Raises InputError for anything wrong in the grid before the first run; a variant that does not fit is in `refused`.
+    What is finished stays finished.
     """
     folder = Path(out)
     axes = axes_of(vary)
-    variants = compare.alike(
-        compare.variants(
-            doc_of(scenario, overrides),
-            axes,
-            seeds,
-            str(scenario) if not isinstance(scenario, Scenario) else "scenario",
-        )
-    )
+    source = str(scenario) if not isinstance(scenario, Scenario) else "scenario"
+    fit, refused = compare.that_fit(compare.variants(doc_of(scenario, overrides), axes, seeds, source))
+    variants = compare.alike(fit)
     _claim(folder, {"format": FORMAT, "vary": axes, "seeds": seeds})
     lab = Lab(folder)
     grid = [_Job(variant, lab.task(variant.scenario)) for variant in variants]
@@ -90,7 +87,7 @@ def sweep(
     results = [_read(job) for job in grid]
     table = _table(grid, results)
     _replace_parquet(folder / "sweep.parquet", table)
-    return Sweep(folder, results, table, len(distinct) - len(todo))
+    return Sweep(folder, results, table, len(distinct) - len(todo), refused)
 
 
 def axes_of(vary: Vary) -> list[str]:
@@ -196,9 +193,8 @@ def _column(values: list[Any]) -> np.ndarray:
 
 
 def _replace_parquet(path: Path, columns: Mapping[str, np.ndarray]) -> None:
-    partial = path.with_suffix(f".{os.getpid()}.new")
-    parquet.write(partial, columns)
-    os.replace(partial, path)
+    with replacing(path) as partial:
+        parquet.write(partial, columns)
 
 
 def watched() -> OnDone:

@@ -18,8 +18,8 @@ from typing import Any
 from calibrate.memory import kv_capacity
 from calibrate.model_spec import ModelSpec
 from calibrate.models import resolve_model
-from calibrate.precision import of_checkpoint
 from calibrate.profile import DeviceProfile
+from calibrate.quantization import of_checkpoint
 from kvcast.validation import Outcome, required
 
 DENSE, OTHERS = 0.03, 0.10

@@ -36,16 +36,16 @@ MEAN, WORST = 0.03, 0.10
 LONGEST = 16_384
 """Longest prompt whose attention was measured, tokens."""
 EXPLAINED = {
-    (
-        "b200",
-        "vllm",
-        "decode",
-    ): "its table has fp8 products of one token at 2.5 times those of two, and single counts at twice"
-    " their neighbours; kvcast levels them"
+    ("b200", "vllm", "decode"): "its fp8 products of one token take 2.2 times those of two (B300 2.5, GB200 2.7: vLLM's"
+    " kernel does not suit one row), and single counts twice their neighbours; kvcast levels both",
+    ("a100", "trtllm", "decode"): "its decodes of grouped heads beat the memory by up to 1.7 times, as if KV were half;"
+    " kvcast refuses the table and takes vLLM's",
 }
 """Where kvcast deliberately differs from the package's rows, so that the limits say nothing."""
 PREFIX = "prefill over a prefix"
-BACKENDS = ("vllm", "sglang")
+ONE_FP8 = "decode of one sequence"
+"""Of models in no table, in fp8 on a B200, apart from the other decodes: the levelled product of one token."""
+BACKENDS = ("vllm", "sglang", "trtllm")
 
 
 UNMEASURED = Path(__file__).parent / "unmeasured_passes.csv"
@@ -129,7 +129,9 @@ def unmeasured_models() -> tuple[list[str], dict[str, Any], bool]:
             source, errors = known[key]
             one = _pass(source, row["phase"], {**row, "latency_ms": row["ms"]})
             gpu = row["gpu"].removesuffix("_sxm")
-            groups[row["model"], gpu, row["quant"], row["phase"]].append((one, errors[row["phase"]][0]))
+            alone = (gpu, row["quant"], row["phase"], row["batch"]) == ("b200", "fp8", "decode", "1")
+            phase = ONE_FP8 if alone else row["phase"]
+            groups[row["model"], gpu, row["quant"], phase].append((one, errors[row["phase"]][0]))
     lines: list[str] = []
     figures: dict[str, Any] = {}
     passed = True
@@ -139,7 +141,7 @@ def unmeasured_models() -> tuple[list[str], dict[str, Any], bool]:
             max((one for one, _ in compared), key=lambda one: abs(one.error)),
             max(error for _, error in compared),
         )
-        why = EXPLAINED.get((gpu, "vllm", phase), "") if quant == "fp8" else ""
+        why = EXPLAINED[gpu, "vllm", "decode"] if phase == ONE_FP8 else ""
         passed = passed and (mean <= limit or bool(why))
         case = f"{name} {gpu} {quant} {phase}"
         figures[case] = {
@@ -151,7 +153,7 @@ def unmeasured_models() -> tuple[list[str], dict[str, Any], bool]:
         }
         lines.append(
             f"{case}, in no table: mean error {mean:.1%} of {limit:.1%} stated, worst {worst.error:+.1%}"
-            f" ({worst.case}), {len(compared)} passes" + (f"; beyond: {why}" if mean > limit else "")
+            f" ({worst.case}), {len(compared)} passes" + (f"; beyond: {why}" if why else "")
         )
     return lines, figures, passed
 

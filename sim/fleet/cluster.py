@@ -156,7 +156,7 @@ class Cluster:
     def _leave(self, request: int) -> None:
         """Fixed concurrency: when a session's last request is gone, the next session begins."""
         if self._slots is not None:
-            for started, offset_s in self._slots.done(request):
+            for started, offset_s in self._slots.done(request, self.env.now):
                 self._release_at(self.env.now + offset_s, started)
 
     # -- arrivals ---------------------------------------------------------------------------------------------------
@@ -304,21 +304,23 @@ class _Slots:
             self._starts.setdefault(int(session[request]), []).append(request)
         self._arrival_s = workload.arrival_s
         self._limit = workload.concurrency or 1
+        self._paced = workload.paced
         self._turnaround_s = workload.turnaround_s
         self._next = 0
 
     def begin(self) -> list[tuple[int, float]]:
         return [start for _ in range(min(self._limit, len(self._order))) for start in self._start_next()]
 
-    def done(self, request: int) -> list[tuple[int, float]]:
+    def done(self, request: int, now_s: float) -> list[tuple[int, float]]:
         session = self._session[request]
         self._left[session] -= 1
         if self._left[session]:
             return []
-        return [(r, offset_s + self._turnaround_s) for r, offset_s in self._start_next()]
+        return [(r, offset_s + self._turnaround_s) for r, offset_s in self._start_next(now_s)]
 
-    def _start_next(self) -> list[tuple[int, float]]:
-        """First requests of the next session, with their offsets from its start."""
+    def _start_next(self, now_s: float = 0.0) -> list[tuple[int, float]]:
+        """First requests of the next session, with how long after now each begins; with a pace no earlier than the
+        session arrives, its place kept free for it."""
         requests: list[int] = []
         while not requests:
             if self._next >= len(self._order):
@@ -327,4 +329,6 @@ class _Slots:
             self._next += 1
         times_s = self._arrival_s[requests]
         offsets = np.where(np.isfinite(times_s), times_s - times_s[0], 0.0)
+        if self._paced:
+            offsets = offsets + max(0.0, float(times_s[0]) - now_s)
         return [(r, max(0.0, float(o))) for r, o in zip(requests, offsets, strict=True)]

@@ -11,6 +11,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Any
 
 from sim import own
+from sim.endless import Endless
 
 if TYPE_CHECKING:
     import numpy as np
@@ -196,6 +197,6 @@ class Watched(Router):
 
     def _call(self, method: str, does: Callable[..., Any], *given: Any) -> Any:
         try:
-            return does(*given)
-        except (Exception, SystemExit) as error:
+            return own.called(does, *given)
+        except (Exception, SystemExit, Endless) as error:
             raise own.blamed(f"cluster.router {self._kind.__name__}: {method}", error, __file__) from error

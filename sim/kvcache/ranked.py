@@ -17,7 +17,7 @@ from typing import Any
 from sim.kvcache.base import BlockCache, Holder
 from sim.kvcache.chains import Path
 from sim.kvcache.policies.base import Policy, Run
-from sim.kvcache.policies.own import steady, unordered
+from sim.kvcache.policies.own import steady, unordered, untied
 from workloads.errors import InputError
 
 
@@ -245,7 +245,9 @@ class RankedCache(BlockCache):
                 heads[group] = heap[0][0]
             else:
                 del self._heaps[group]
-        node = heapq.heappop(self._heaps[self.policy.victim(heads)])[2]
+        heap = self._heaps[self.policy.victim(heads)]
+        key, _, node = heapq.heappop(heap)
+        untied(self.policy, heap, key)
         node.entry = -1
         return node
 

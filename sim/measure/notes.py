@@ -64,7 +64,11 @@ def notes(
             f" {f['at_s']:.6g} s met their limits, {f['after']:.1%} from then on, never again the"
             f" {f['target']:.1%} asked for: the attainment of the whole window is a mean of two states, and of a longer"
             " run it would be lower."
-            " Overloaded since, or a second state that keeps itself up (metastable): kvcast resilience tells"
+            + (
+                ""
+                if summary.get("regime")
+                else " Overloaded since, or a second state that keeps itself up (metastable): kvcast resilience tells"
+            )
         )
     if summary["censored"]:
         missing = summary["arrived"] - summary["completed"]

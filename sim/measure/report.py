@@ -34,6 +34,7 @@ from sim.measure.numbers import (
     latency_of,
     throughput,
 )
+from sim.measure.regime import of_run
 from sim.measure.shocks import told as told_of_shocks
 from sim.measure.stability import BOUNDED, Stability, assess_fleet
 from sim.measure.tables import (
@@ -151,6 +152,7 @@ def build_report(
     if limited and scenario.slo.attainment is not None:
         targets = groups(named_limits(workload, slo), scenario.slo)
         fell = fall_of(rec.arrival_s[inside], good[inside], class_id[inside], targets)
+    shocks = _shocks(rec, workload, scenario, slo, class_id, good, inside, window) if scenario.shock else []
     summary: dict[str, Any] = {
         **throughput(rec, workload, window, inside & completed, prefilled_tokens, output_tokens),
         "request_goodput": float((good & inside).sum()) / window.seconds if limited and window.seconds > 0 else None,
@@ -186,7 +188,8 @@ def build_report(
         "stable": stability.stable,
         "stable_reason": stability.reason,
         **({} if fell is None else {"fell": fell}),
-        **({"shocks": _shocks(rec, workload, scenario, slo, class_id, good, inside, window)} if scenario.shock else {}),
+        **({"shocks": shocks} if shocks else {}),
+        "regime": of_run(stability.stable, shocks, scenario.plan.recover_within_s, fell),
         "backlog_growth_per_s": stability.growth_requests_per_s,
         "backlog_growth_tokens_per_s": stability.growth_tokens_per_s,
         "headroom": None,

@@ -1,8 +1,8 @@
 """What a shock did to a run, and whether the fleet came back: before, during, after, and the time to recover.
 
-The one idea: a fleet has recovered at the first minute from which its arrivals attain the target again, over the next
-ten minutes and over all that is left of the window. A fleet that was back for a while and fell again has not recovered,
-and one whose window ends too soon has not been seen to.
+The one idea: a fleet has recovered at the first minute from which its arrivals attain the target again over the next
+ten minutes, and do not miss it beyond chance (Wilson's interval) over all that is left of the window. A fleet that was
+back for a while and fell again has not recovered, and one whose window ends too soon has not been seen to.
 
     >>> told(scenario, columns, limits, samples)[0]["recovered_s"]
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.measure.verdict import groups
+from sim.measure.verdict import CONFIDENCE, groups, wilson
 from sim.scenario import CACHE_LOST, Scenario, Shock, SloClass
 
 MINUTE_S = 60.0
@@ -41,11 +41,11 @@ def told(
     limits) by class_id. end_s: of the window."""
     inside = columns["in_window"].astype(bool) & ~np.isnan(columns["arrival_s"])
     here = {name: column[inside] for name, column in columns.items()}
-    begins_s = scenario.run.warmup_s or 0.0
+    begins_s, targets = scenario.run.warmup_s or 0.0, groups(classes, scenario.slo)
     rows = []
     for shock in scenario.shock:
         start_s, stop_s = span_s(shock, begins_s)
-        back_s = recovered_s(here, groups(classes, scenario.slo), stop_s, end_s) if scenario.slo.attainment else None
+        back_s = recovered_s(here, targets, stop_s, end_s) if scenario.slo.attainment else None
         until_s = end_s if back_s is None else stop_s + back_s
         hurt = (here["arrival_s"] >= start_s) & (here["arrival_s"] < until_s)
         rows.append(
@@ -57,6 +57,7 @@ def told(
                 "before": phase(here, begins_s, start_s),
                 "during": phase(here, start_s, stop_s),
                 "after": phase(here, stop_s, end_s),
+                "held_before": attained(here, targets, begins_s, start_s) if scenario.slo.attainment else None,
                 "recovered_s": back_s,
                 "seen_s": max(end_s - stop_s - JUDGED_S, 0.0),
                 "missed": int((hurt & ~here["good"].astype(bool)).sum()),
@@ -69,19 +70,40 @@ def recovered_s(
     here: Mapping[str, np.ndarray], targets: Sequence[tuple[str, float, list[int]]], stop_s: float, end_s: float
 ) -> float | None:
     """Seconds after the shock, whole minutes, from which every group of classes attains its target over the next
-    JUDGED_S and over the rest of the window; None when it does not within the window."""
+    JUDGED_S and does not miss it beyond chance over the rest of the window; None when it does not within the window."""
     arrival_s, good = here["arrival_s"], here["good"].astype(bool)
     edges = np.arange(stop_s, end_s - JUDGED_S + 1e-9, MINUTE_S)
-    ok = np.ones(len(edges), bool)
+    soon = np.ones(len(edges), bool)
+    rest = []  # by group: of the arrivals from each edge on, how many and how many were good; the target
     for _, target, members in targets:
         mine = np.isin(here["class_id"], members) & (arrival_s >= stop_s) & (arrival_s <= end_s)
         times = np.sort(arrival_s[mine])
         by = np.concatenate([[0], np.cumsum(good[mine][np.argsort(arrival_s[mine], kind="stable")])])
-        at = np.searchsorted(times, edges)
-        soon = np.searchsorted(times, edges + JUDGED_S)
-        for to in (soon, np.full(len(edges), len(times))):
-            ok &= by[to] - by[at] >= target * (to - at)
-    return float(edges[np.argmax(ok)] - stop_s) if ok.any() else None
+        at, to = np.searchsorted(times, edges), np.searchsorted(times, edges + JUDGED_S)
+        soon &= by[to] - by[at] >= target * (to - at)
+        rest.append((len(times) - at, by[-1] - by[at], target))
+    for place in np.flatnonzero(soon):
+        if not any(_misses(int(good[place]), int(n[place]), target) for n, good, target in rest):
+            return float(edges[place] - stop_s)
+    return None
+
+
+def _misses(good: int, n: int, target: float) -> bool:
+    """Whether a share of n misses the target beyond chance."""
+    return good < target * n and wilson(good, n, CONFIDENCE)[1] < target
+
+
+def attained(
+    here: Mapping[str, np.ndarray], targets: Sequence[tuple[str, float, list[int]]], from_s: float, to_s: float
+) -> bool | None:
+    """Whether the arrivals in [from_s, to_s) of every group of classes attain its target; None where nobody came."""
+    mine = (here["arrival_s"] >= from_s) & (here["arrival_s"] < to_s)
+    shares = [
+        (here["good"][of].mean(), target)
+        for _, target, members in targets
+        if (of := mine & np.isin(here["class_id"], members)).any()
+    ]
+    return all(share >= target for share, target in shares) if shares else None
 
 
 def phase(here: Mapping[str, np.ndarray], from_s: float, to_s: float) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from sim.kvcache.chains import Path
 from sim.kvcache.policies.base import Policy, Run
-from sim.kvcache.policies.own import unordered
+from sim.kvcache.policies.own import unordered, untied
 from sim.kvcache.saved import memory, remember
 from sim.sglang.node import Node, RadixRequest
 from sim.sglang.radix import RadixCache
@@ -152,7 +152,9 @@ class RankedRadixCache(RadixCache):
                 heads[group] = heap[0][0]
             else:
                 del self._heaps[group]
-        node = heappop(self._heaps[self.policy.victim(heads)])[2]
+        heap = self._heaps[self.policy.victim(heads)]
+        key, _, node = heappop(heap)
+        untied(self.policy, heap, key)
         node.entry = -1
         return node
 

@@ -46,15 +46,15 @@ def executable() -> str | None:
 
 
 @contextlib.contextmanager
-def dashboard(runs: Path) -> Iterator[str]:
+def dashboard(runs: Path, *options: str, **environment_more: str) -> Iterator[str]:
     """The address of `kvcast dashboard`, started as a user starts it; its jobs lie in `runs`."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     log = runs.parent / "dashboard.log"
-    environment = {**os.environ, "KVCAST_RUNS": str(runs), "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "KVCAST_RUNS": str(runs), "PYTHONPATH": str(ROOT), **environment_more}
     with log.open("wb") as out:
-        argv = [sys.executable, "-m", "kvcast", "dashboard", "--headless", "--port", str(port)]
+        argv = [sys.executable, "-m", "kvcast", "dashboard", "--headless", "--port", str(port), *options]
         server = subprocess.Popen(argv, env=environment, cwd=ROOT, stdout=out, stderr=out, start_new_session=True)
     try:
         _answers(server, f"http://localhost:{port}/_stcore/health", log)

@@ -242,7 +242,12 @@ PLAN: dict[str, Any] = {
             "replicas": n,
             "gpus": n,
             "usd_per_hour": 4.0 * n,
-            "advised": {"replicas": less, "gpus": less, "usd_per_hour": 4.0 * less},
+            "advised": {
+                "change": "router round-robin -> session-affinity",
+                "replicas": less,
+                "gpus": less,
+                "usd_per_hour": 4.0 * less,
+            },
         }
         for factor, n, less in ((2.0, 4, 3), (3.0, 7, 5))
     ],

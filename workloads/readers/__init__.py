@@ -12,32 +12,95 @@ from __future__ import annotations
 
 import difflib
 import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from workloads.columns import Workload
-from workloads.errors import InputError
-from workloads.readers import azure, bailian, burstgpt, mooncake, servegen, splitwise, token_ids, tracelab, vidur, weka
+from workloads.errors import InputError, on_one_line
+from workloads.readers import (
+    agent_summary,
+    aiperf,
+    aiperf_inputs,
+    azure,
+    bailian,
+    bench_serving,
+    blis,
+    burstgpt,
+    claude_code,
+    codex,
+    dynamo,
+    guidellm,
+    inference_perf,
+    langfuse,
+    litellm,
+    llmservingsim,
+    mapped,
+    messages,
+    mooncake,
+    openai_batch,
+    otel,
+    servegen,
+    sharegpt,
+    splitwise,
+    token_ids,
+    tracelab,
+    vidur,
+    weka,
+)
 from workloads.readers.head import Head
+from workloads.readers.refusal import refusal
 
-FORMATS = {
+
+class Format(Protocol):
+    """What a reader is: a module, or an object as `calls.CallLog`."""
+
+    @property
+    def looks_like(self) -> Callable[[Head], str | None]: ...
+
+    @property
+    def read(self) -> Callable[..., Workload]: ...
+
+
+FORMATS: dict[str, Format] = {
     "mooncake": mooncake,
     "bailian": bailian,
+    "dynamo": dynamo,
+    "agent-summary": agent_summary,
     "servegen": servegen,
+    "claude-code": claude_code,
+    "codex": codex,
     "weka": weka,
     "tracelab": tracelab,
     "azure": azure,
     "burstgpt": burstgpt,
     "vidur": vidur,
     "splitwise": splitwise,
+    "llmservingsim": llmservingsim,
     "token-ids": token_ids,
+    "vllm-bench": bench_serving.VLLM,
+    "sglang-bench": bench_serving.SGLANG,
+    "guidellm": guidellm,
+    "aiperf": aiperf,
+    "aiperf-inputs": aiperf_inputs,
+    "inference-perf": inference_perf,
+    "blis": blis,
+    "litellm": litellm,
+    "langfuse": langfuse,
+    "otel": otel,
+    "sharegpt": sharegpt,
+    "messages": messages,
+    "openai-batch": openai_batch,
+    "table": mapped,
 }
 """Format name -> its module; the order is the order in which sniffing asks."""
 
 
 def read(path: str | Path, format: str | None = None, **options: Any) -> Workload:
     """Read a trace. Without `format` it is recognised from the content; the first note says which and why."""
-    if format is None:
+    if format is None and options.get("columns"):
+        format, reason = "table", "columns were named"
+    elif format is None:
         format, reason = sniff(path)
     elif format in FORMATS:
         reason = "it was asked for"
@@ -70,7 +133,9 @@ def sniff(path: str | Path) -> tuple[str, str]:
         reason = module.looks_like(head)
         if reason:
             return name, reason
-    raise InputError(f"{path}: {head.describe()}, which is no known trace format; name one of {_names()}")
+    if head.problem and not head.rows and not head.columns:
+        raise head.problem
+    raise InputError(f"{path}: {on_one_line(refusal(head))}")
 
 
 def _names() -> str:

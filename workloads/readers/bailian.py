@@ -27,11 +27,13 @@ import numpy as np
 from workloads.columns import Workload
 from workloads.prefix_tree import from_block_ids
 from workloads.readers.common import Rows, classes, from_first, note_ties
+from workloads.readers.coverage import hint
 from workloads.readers.hash_ids import HashIds, fail_on_ids
 from workloads.readers.head import Head
 
 COLUMNS = ("chat_id", "parent_chat_id", "timestamp", "input_length", "output_length", "hash_ids")
 ROOT = -1
+BLOCK_TOKENS = 16
 
 
 def looks_like(head: Head) -> str | None:
@@ -42,12 +44,12 @@ def looks_like(head: Head) -> str | None:
     )
 
 
-def read(path: str | Path, block_tokens: int = 16) -> Workload:
+def read(path: str | Path, block_tokens: int | None = None) -> Workload:
     """Requests in file order; classes are the request types, a session is a root chat and all that descend from it."""
-    rows = Rows(path)
+    rows, block_tokens = Rows(path), block_tokens or BLOCK_TOKENS
     column: dict[str, list[Any]] = {name: [] for name in (*COLUMNS[:-1], "type", "turn")}
     ids = HashIds()
-    for record in rows.json_lines():
+    for record in rows.records():
         if rows.is_zero(rows.need(record, "output_length")):
             rows.skip("zero output")
             continue
@@ -104,7 +106,7 @@ def _check_coverage(rows: Rows, prompt: np.ndarray, blocks: np.ndarray, block_to
         rows.fail(
             "hash_ids",
             f"{blocks[r]} ids",
-            f"{expected} ids of {block_tokens} tokens to cover input_length = {prompt[r]}",
+            f"{expected} ids of {block_tokens} tokens to cover input_length = {prompt[r]}{hint(prompt, blocks)}",
             rows.number[r],
         )
     named = int((ragged & (blocks > whole)).sum())

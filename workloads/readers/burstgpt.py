@@ -10,6 +10,7 @@ identity; `Session ID` groups requests but says nothing about their text; models
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from workloads.columns import Workload
 from workloads.readers import lengths
@@ -22,11 +23,11 @@ NAMES = lengths.Columns(
 looks_like = NAMES.found_in
 
 
-def read(path: str | Path) -> Workload:
+def read(path: str | Path, timestamp_unit: str = "") -> Workload:
     """Requests of a BurstGPT trace in file order."""
-    return lengths.read(path, NAMES, skip=_failed)
+    return lengths.read(path, NAMES, skip=_failed, timestamp_unit=timestamp_unit)
 
 
-def _failed(rows: Rows, record: dict[str, str]) -> str:
+def _failed(rows: Rows, record: dict[str, Any]) -> str:
     nothing = rows.is_zero(record[NAMES.prompt]) and rows.is_zero(record[NAMES.output])
     return "0 request and 0 response tokens, a failed call" if nothing else ""

@@ -135,11 +135,11 @@ class IdRows:
     out leaves a list of one negative number, which no id is; a list that was not (nested, or text with brackets) stays.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, codes: IdCodes | None = None) -> None:
         self._text, self._ids = b"", np.zeros(0, np.int64)
         self._rows: list[np.ndarray | None] = []
         self._refused: dict[int, list[Any]] = {}  # place -> a list whose items are no ids
-        self._codes = IdCodes()
+        self._codes = codes or IdCodes()
 
     def taken_out_of(self, document: bytes) -> bytes:
         """The document with every flat list of ids replaced by a list of one negative number, which `get` knows."""

@@ -1,65 +1,68 @@
-"""The beginning of a file, as sniffing sees it: the keys of a first JSON object or the names of a CSV header."""
+"""The beginning of a file, as sniffing sees it through whatever packs it: the fields of its first row.
+
+>>> head = Head(Path("trace.jsonl.gz")); head.container, sorted(head.keys)
+('gzip of JSON lines', ['hash_ids', 'input_length', 'output_length', 'timestamp'])
+"""
 
 from __future__ import annotations
 
-import csv
-import json
+import itertools
 import re
 from pathlib import Path
+from typing import Any
 
 from workloads.errors import InputError
-from workloads.readers.values import NOT_JSON, trace_file
+from workloads.readers.container import DELIMITERS, PARQUET, column_names, first_line, look
+from workloads.readers.records import parquet_source, records
+from workloads.readers.values import trace_file
 
-HEAD_BYTES = 1 << 16
+SAMPLE = 20  #: rows
 
 
 class Head:
-    """First bytes of `path`. `keys` are the first JSON line's field names, `columns` a CSV header's; one of them is
-    empty."""
+    """The beginning of `path`, unpacked. `rows` are its first rows (as far as they can be read: `problem` says why no
+    further), `keys` the names of their fields, `columns` those of a table."""
 
     def __init__(self, path: Path) -> None:
         self.path = trace_file(path)
         self.is_folder = path.is_dir()
-        self.bytes = b"" if self.is_folder else self._first_bytes()
-        self.keys: set[str] = set()
+        self.contents = look(self.path)
+        self.bytes = self.contents.head
+        self.container = self.contents.words
         self.columns: list[str] = []
-        first = re.split(rb"[\r\n]", self.bytes, maxsplit=1)[0].decode("utf-8-sig", errors="replace").strip()
-        if first.startswith("{"):
-            self.keys = self._json_keys(first)
-        elif "," in first and "\0" not in first:
-            self.columns = self._csv_names(first)
+        kind, text = self.contents.kind, self.bytes.decode("utf-8-sig", errors="replace").lstrip()
+        if kind == PARQUET:
+            self.columns = self._parquet_names()
+        elif kind in DELIMITERS:
+            self.columns = column_names(first_line(text), kind)
+        self.problem: InputError | None = None
+        self.rows = self._first_rows() if kind else []
+        self.keys = set(self.columns).union(*self.rows)
+        if kind and not self.keys:
+            self.keys = set(re.findall(r'"([^"\\]{1,80})"\s*:', text))
 
-    def _first_bytes(self) -> bytes:
+    @property
+    def first(self) -> dict[str, Any]:
+        """The first row; {} where it cannot be read."""
+        return self.rows[0] if self.rows else {}
+
+    def _first_rows(self) -> list[dict[str, Any]]:
+        rows = []
         try:
-            with self.path.open("rb") as file:
-                head = file.read(HEAD_BYTES)
-        except OSError as problem:
-            raise InputError(
-                f"{self.path}: {(problem.strerror or 'cannot be read').lower()}, expected a trace file"
-            ) from None
-        if not head.strip():
-            raise InputError(f"{self.path}: the file is empty, expected a trace")
-        return head
+            for _, row in itertools.islice(records(self.path, self.contents), SAMPLE):
+                rows.append(row)
+        except InputError as problem:
+            self.problem = problem
+        return rows
 
-    def _json_keys(self, line: str) -> set[str]:
-        """Field names of the first line; of a line too long (or cut) to parse, every name that occurs in the head."""
+    def _parquet_names(self) -> list[str]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
         try:
-            return set(json.loads(line))
-        except NOT_JSON:
-            return set(re.findall(r'"(\w+)"\s*:', self.bytes.decode("utf-8", errors="replace")))
-
-    @staticmethod
-    def _csv_names(line: str) -> list[str]:
-        try:
-            return [name.strip() for name in next(csv.reader([line]))]
-        except csv.Error:
-            return []
-
-    def describe(self) -> str:
-        if self.is_folder:
-            return "a folder without session files"
-        if self.keys:
-            return "JSON with the fields " + ", ".join(sorted(self.keys)[:10])
-        if self.columns:
-            return "a table with the columns " + ", ".join(self.columns)[:120]
-        return "neither JSON nor a table"
+            return list(pq.read_schema(parquet_source(self.path, self.contents.packed)).names)
+        except (pa.ArrowException, OSError, ValueError) as problem:
+            if isinstance(problem, InputError):
+                raise
+            why = str(problem).splitlines()[0][:100]
+            raise InputError(f"{self.path}: not a whole Parquet file ({why}), expected a trace") from None

@@ -362,7 +362,7 @@ class _Pool:
 
     def _table(self, where: str, key: str, text: str) -> _Table:
         pairs = [pair.split(":") for pair in text[1:-1].split(",") if pair.strip()]
-        numbers = np.array([number(part, True) for pair in pairs for part in pair], float)
+        numbers = np.array([number(part) for pair in pairs for part in pair], float)
         if len(numbers) != 2 * len(pairs) or not np.isfinite(numbers).all():
             self._fail(where, None, key, text, TABLE)
         values, share = numbers[::2], numbers[1::2]
@@ -375,7 +375,7 @@ class _Pool:
         return _Table(values.astype(np.int64), np.cumsum(share) / share.sum())
 
     def _number(self, name: str, row: int | None, key: str, text: str, low: float, high: float) -> float:
-        value = number(text, True)
+        value = number(text)
         if not low <= value <= high:
             self._fail(name, row, key, text, f"a number from {low:g} to {high:g}")
         return float(value)

@@ -1,4 +1,5 @@
 """Trees of sessions whose block ids are local: one tree a session, joined over the tools and system prompt they share.
+Sessions whose ids are global have one tree together.
 
 The one idea: two phantom requests that read just the tools, and tools + system, force the session's tree to end nodes
 there; those chains are then laid over one common chain per (model, tool tokens, system tokens).
@@ -64,6 +65,30 @@ class SessionTrees:
         self._trees: list[PrefixTree] = []
         self._leaves: list[np.ndarray] = []
         self._standard: list[dict[int, Chain]] = []  # standard nodes of each session's tree
+        self._together: list[tuple[int, list[np.ndarray], np.ndarray]] = []  # sessions of global ids: number, rows
+        self._tree_of: dict[int, int] = {}  # session of global ids -> the one that has their tree
+
+    def add_global(self, paths: list[np.ndarray], tokens: np.ndarray) -> None:
+        """One session whose ids mean the same text in all sessions that are added so; as `add` otherwise."""
+        self._together.append((len(self._trees), paths, tokens))
+        self._trees.append(PrefixTree(np.array([-1], np.int32), np.zeros(1, np.int64), np.zeros(1, np.int16)))
+        self._leaves.append(np.zeros(len(paths), np.int32))
+        self._standard.append({})
+
+    def _settle_global(self) -> None:
+        """One tree of all sessions of global ids: it becomes the first one's, and the leaves of all lie in it."""
+        together, self._together = self._together, []
+        if not together:
+            return
+        rows = [row for _, paths, _ in together for row in paths]
+        offsets = np.concatenate(([0], np.cumsum([len(row) for row in rows], dtype=np.int64)))
+        covered = np.concatenate([tokens for _, _, tokens in together])
+        tree, leaf = from_block_ids(np.concatenate(rows), offsets, self.block_tokens, covered)
+        first, at = together[0][0], 0
+        self._trees[first] = tree
+        for number, paths, _ in together:
+            self._leaves[number] = leaf[at : at + len(paths)]
+            self._tree_of[number], at = first, at + len(paths)
 
     def add(self, paths: list[np.ndarray], tokens: np.ndarray, prefixes: list[StandardPrefix]) -> None:
         """One session: id rows (prompt and known answers) covering at most `tokens` int64 [n] of each request."""
@@ -92,11 +117,16 @@ class SessionTrees:
 
     def merged(self) -> tuple[PrefixTree, np.ndarray]:
         """(tree with one root, leaf int32 [n]) of all sessions in the order they were added."""
+        self._settle_global()
         parent, end, layer, place = self._common_chains()
         leaves = []
         parents, ends, layers = [np.array(parent)], [np.array(end)], [np.array(layer)]
         n = len(parent)
-        for tree, leaf, standard in zip(self._trees, self._leaves, self._standard, strict=True):
+        placed: dict[int, np.ndarray] = {}
+        for i, (tree, leaf, standard) in enumerate(zip(self._trees, self._leaves, self._standard, strict=True)):
+            if self._tree_of.get(i, i) in placed:
+                leaves.append(placed[self._tree_of[i]][leaf])
+                continue
             new = np.zeros(len(tree), np.int64)
             own = np.ones(len(tree), bool)
             own[0] = False
@@ -108,6 +138,8 @@ class SessionTrees:
             layers.append(np.full(int(own.sum()), SESSION))
             leaves.append(new[leaf])
             n += int(own.sum())
+            if i in self._tree_of:
+                placed[i] = new
         tree = PrefixTree(
             np.concatenate(parents).astype(np.int32),
             np.concatenate(ends).astype(np.int64),

@@ -11,11 +11,12 @@ above 1) is refused, because the format does not say whether their lengths are e
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from workloads.columns import Workload
 from workloads.readers import lengths
 from workloads.readers.common import Rows
-from workloads.table import number
+from workloads.readers.values import number
 
 NAMES = lengths.Columns(
     "prompt_size",
@@ -32,12 +33,12 @@ GENERATIVE = 2
 looks_like = NAMES.found_in
 
 
-def read(path: str | Path) -> Workload:
+def read(path: str | Path, timestamp_unit: str = "") -> Workload:
     """Requests of a splitwise-sim trace in file order."""
-    return lengths.read(path, NAMES, skip=_no_generation)
+    return lengths.read(path, NAMES, skip=_no_generation, timestamp_unit=timestamp_unit)
 
 
-def _no_generation(rows: Rows, record: dict[str, str]) -> str:
+def _no_generation(rows: Rows, record: dict[str, Any]) -> str:
     if number(record.get("request_type", "2")) != GENERATIVE:
         return f"request_type other than {GENERATIVE}, not a generation"
     if number(record.get("batch_size", "1")) != 1 and not rows.is_zero(record[NAMES.output]):

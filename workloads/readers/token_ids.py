@@ -23,13 +23,13 @@ def looks_like(head: Head) -> str | None:
     return "its rows have input_tok_ids" if "input_tok_ids" in head.keys else None
 
 
-def read(path: str | Path) -> Workload:
+def read(path: str | Path, timestamp_unit: str = "") -> Workload:
     """Requests with token ids, in file order."""
-    rows = Rows(path)
+    rows = Rows(path, timestamp_unit)
     times: list[Any] = []
     outputs: list[Any] = []
     prompts: list[np.ndarray] = []
-    for record in rows.json_lines():
+    for record in rows.records():
         tokens, output = rows.need(record, "input_tok_ids"), rows.need(record, "output_toks")
         if rows.is_zero(output):
             rows.skip("zero output")

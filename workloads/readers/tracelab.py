@@ -61,7 +61,7 @@ def read(path: str | Path, append_only: bool = False) -> Workload:
     rows = Rows(path)
     rounds: dict[tuple[str, ...], list[Round]] = {}
     seen: set[tuple[Any, ...]] = set()
-    for record in rows.json_lines():
+    for record in rows.records():
         found = _round(rows, record)
         if found is not None and (found.session, found.index) in seen:
             rows.skip("round of a session that is in the file already")

@@ -3,8 +3,8 @@ trace.
 
 The one idea: what the languages' own parsers take for a number (1_000, Arabic digits, True, nan) is none in a trace.
 
-    >>> number("4808", is_table=True), number("4808", is_table=False)
-    (4808, nan)
+    >>> number("4808"), number("1_000"), number(True)
+    (4808, nan, nan)
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ NOT_JSON = (ValueError, RecursionError)
 """What json.loads raises: JSONDecodeError, UnicodeDecodeError, a plain ValueError for huge integers, RecursionError."""
 
 
-def number(value: Any, is_table: bool) -> int | float:
-    """The number that a JSON value is, or in a table the one its text is; NaN for anything else."""
+def number(value: Any) -> int | float:
+    """The number that a value is, or that its text is; NaN for anything else."""
     kind = type(value)
-    if is_table:
-        return number_of(value) if kind is str else float("nan")
-    return value if kind is int or kind is float else float("nan")
+    if kind is int or kind is float:
+        return value  # type: ignore[no-any-return]
+    return number_of(value) if kind is str else float("nan")
 
 
 def as_float(value: int | float) -> float:

@@ -11,6 +11,7 @@ which the reading report says. There is no prefix identity.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,16 +26,16 @@ LENGTHS = (NAMES.prompt, NAMES.output)
 
 
 def looks_like(head: Head) -> str | None:
-    if not set(LENGTHS) <= set(head.columns):
+    if not set(LENGTHS) <= head.keys:
         return None
-    return f"its header has {', '.join((*LENGTHS, *([NAMES.time] if NAMES.time in head.columns else [])))}"
+    return f"its header has {', '.join((*LENGTHS, *([NAMES.time] if NAMES.time in head.keys else [])))}"
 
 
-def read(path: str | Path, rate: float | None = None, seed: int = 0) -> Workload:
+def read(path: str | Path, rate: float | None = None, seed: int = 0, timestamp_unit: str = "") -> Workload:
     """Requests in file order. rate: requests per second of a file without times (default 1, so that rate_scale is the
     rate)."""
 
-    def clock(rows: Rows, times: list[str], n: int) -> np.ndarray:
+    def clock(rows: Rows, times: list[Any], n: int) -> np.ndarray:
         if not times:
             return _poisson(rows, n, rate, seed)
         if rate is not None:
@@ -43,7 +44,7 @@ def read(path: str | Path, rate: float | None = None, seed: int = 0) -> Workload
             )
         return lengths.seconds(rows, times, NAMES.time)
 
-    return lengths.read(path, NAMES, clock=clock, needed=LENGTHS)
+    return lengths.read(path, NAMES, clock=clock, needed=LENGTHS, timestamp_unit=timestamp_unit)
 
 
 def _poisson(rows: Rows, n: int, rate: float | None, seed: int) -> np.ndarray:

@@ -1,7 +1,9 @@
 """Weka coding-agent sessions: one JSON file a session, a folder of them, or a .tar.xz that is streamed.
 
 The one idea: a session is a chain of requests, each released by the completion before it plus a think time; a sub-agent
-is a side chain that a request spawned. Its ids are local to the session and cover floor(input / block) blocks.
+is a side chain that a request spawned. Its ids are local to the session, or the same in all sessions, as
+`hash_id_scope` says, and cover floor(input / block) blocks (a last id for the ragged end is left out: no engine caches
+part of a block).
 
     >>> from workloads.readers import weka
     >>> workload = weka.read("traces_710.tar.xz", think="think-only", share_tools=True)
@@ -19,6 +21,7 @@ What the file does not say is decided here:
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,16 +33,18 @@ import numpy as np
 from workloads.columns import SCOPES, Workload
 from workloads.errors import InputError
 from workloads.limits import MAX_SECONDS, WITHIN
-from workloads.readers.archive import documents, is_archive
+from workloads.readers.archive import is_archive
 from workloads.readers.common import MAX_CLOCK_S, Rows
 from workloads.readers.fields import Fields
-from workloads.readers.hash_ids import IdRows
+from workloads.readers.hash_ids import IdCodes, IdRows
 from workloads.readers.head import Head
+from workloads.readers.session_files import sessions
 from workloads.readers.session_tree import SessionTrees, StandardPrefix
 from workloads.readers.values import NOT_JSON, short, why_not_json
 
 THINK = ("think-only", "original", "scaled")
 MAIN, SUBAGENT = 0, 1
+_GLOBAL = re.compile(rb'"hash_id_scope"\s*:\s*"global"')
 
 
 @dataclass
@@ -88,7 +93,7 @@ def read(
         raise InputError(f"{path}: think = {think!r}, expected one of {', '.join(THINK)}")
     rows = Rows(path)
     reader = _Reader(rows, think, think_scale if think == "scaled" else 1.0, share_tools, answers)
-    for name, text in documents(rows.path, ".json"):
+    for name, text in sessions(rows.path):
         reader.add(name, rows.hashed(text))
     return reader.workload()
 
@@ -109,6 +114,9 @@ class _Reader(Fields):
         }
         self.sessions = 0
         self.block_tokens = 0
+        self.is_global = False
+        self.global_codes = IdCodes()  #: of text ids that mean the same in all sessions
+        self.ends_named: bool | None = None  #: whether ids cover the ragged ends, once a request has shown it
         self.count: Counter[str] = Counter()
         self.trees: SessionTrees | None = None
 
@@ -123,13 +131,16 @@ class _Reader(Fields):
         if self.answers:
             self._extend_by_answers(requests)
         assert self.trees is not None
-        self.trees.add(
-            [r.path for r in requests], np.array([r.prompt + r.output for r in requests], np.int64), prefixes
-        )
+        paths, tokens = [r.path for r in requests], np.array([r.prompt + r.output for r in requests], np.int64)
+        if self.is_global:
+            self.trees.add_global(paths, tokens)
+        else:
+            self.trees.add(paths, tokens, prefixes)
         self._append(requests)
 
     def _document(self, text: bytes) -> dict[str, Any]:
-        self.id_rows = IdRows()
+        is_global = _GLOBAL.search(text) is not None
+        self.id_rows = IdRows(self.global_codes if is_global else None)
         try:
             document = json.loads(self.id_rows.taken_out_of(text))
         except NOT_JSON as problem:
@@ -151,6 +162,7 @@ class _Reader(Fields):
     # ---- one session: rows -> linked requests ----
 
     def _requests(self, document: dict[str, Any]) -> tuple[list[Request], list[StandardPrefix]]:
+        self.is_global = self._scope(document)
         prefixes = [self._prefix(document)]
         self.origin = self._origin(document["requests"])
         main: list[Request] = []
@@ -210,6 +222,14 @@ class _Reader(Fields):
         )
         return StandardPrefix(model or "", tools, system, self.block_tokens)
 
+    def _scope(self, document: dict[str, Any]) -> bool:
+        """Whether the session's ids mean the same text in other sessions."""
+        scope = document.get("hash_id_scope", "local")
+        if scope not in ("local", "global"):
+            self.fail("hash_id_scope", scope, "local or global")
+        self.count[f"{scope} sessions"] += 1
+        return bool(scope == "global")
+
     def _origin(self, entries: list[Any]) -> int | float:
         """What the session's times count from: 0, or its earliest request where they are those of a clock (seconds
         since 1970)."""
@@ -253,13 +273,26 @@ class _Reader(Fields):
 
     def _ids(self, entry: dict[str, Any], prompt: int) -> np.ndarray:
         listed = entry.get("hash_ids")
-        ids = self.id_rows.get(listed)
+        ids = self.id_rows.get([] if listed is None else listed)
         if ids is None:
             self.fail(*self.id_rows.problem(listed))
-        covered = prompt // self.block_tokens
-        if len(ids) != covered:
-            self.fail("hash_ids", f"{len(ids)} ids", f"{covered} ids of {self.block_tokens} tokens for in = {prompt}")
-        return ids
+        covered, ragged = prompt // self.block_tokens, prompt % self.block_tokens > 0
+        if not len(ids) and covered:
+            self.count["without ids"] += 1
+            return ids
+        first_named = ragged and len(ids) == covered + 1 and self.ends_named is None
+        if len(ids) != covered + (ragged and self.ends_named is True) and not first_named:
+            self.fail("hash_ids", f"{len(ids)} ids", self._expected_ids(prompt, covered, ragged))
+        if ragged and self.ends_named is None:
+            self.ends_named = len(ids) > covered
+        return ids[:covered]
+
+    def _expected_ids(self, prompt: int, covered: int, ragged: bool) -> str:
+        count = f"{covered + (ragged and self.ends_named is True)}"
+        if ragged and self.ends_named is None:
+            count = f"{covered} or {covered + 1}"
+        like = "" if self.ends_named is None or not ragged else ", as in the requests before"
+        return f"{count} ids of {self.block_tokens} tokens for in = {prompt}{like}"
 
     def _extend_by_answers(self, requests: list[Request]) -> None:
         """Let a request's path go on into the next turn's ids where that turn repeats it all and has room for the
@@ -275,7 +308,8 @@ class _Reader(Fields):
                 continue
             self.count["turn pairs"] += 1
             n, total = len(request.ids), request.prompt + request.output
-            if later.prompt >= total and np.array_equal(later.ids[:n], request.ids):
+            known = n or request.prompt < self.block_tokens  # one without ids is repeated by nobody
+            if known and later.prompt >= total and np.array_equal(later.ids[:n], request.ids):
                 request.path = later.ids[: total // self.block_tokens]
                 self.count["answers"] += 1
 
@@ -307,6 +341,7 @@ class _Reader(Fields):
         notes = self.rows.report(n)
         tree, leaf = self.trees.merged()
         scope = SCOPES.index("global" if self.share_tools else "session")
+        own = SCOPES.index("session" if self.count["local sessions"] else "unknown")
         return Workload(
             tree=tree,
             leaf=leaf,
@@ -322,7 +357,7 @@ class _Reader(Fields):
             delay_s=np.array(c["delay_s"], np.float64),
             tail_layer=np.full(n, 2, np.int16),
             layer_names=("tools", "system", "session"),
-            layer_scopes=(scope, scope, SCOPES.index("session")),
+            layer_scopes=(scope, scope, own),
             hash_block_tokens=self.block_tokens,
             source=self.rows.source(),
             notes=notes,
@@ -339,10 +374,17 @@ class _Reader(Fields):
             if self.share_tools
             else "sessions share nothing (share_tools lets them share tools and system)"
         )
-        note(
-            f"hash ids are local to a session: {shared}; the last in % {self.block_tokens} tokens of an input have no"
-            " id and are private"
-        )
+        ends = "have an id that is left out" if self.ends_named else "have no id"
+        tail = f"the last in % {self.block_tokens} tokens of an input {ends} and are private"
+        if count["local sessions"]:
+            note(f"hash ids are local to a session: {shared}; {tail}")
+        if count["global sessions"]:
+            which = (
+                f"{count['global sessions']} of {self.sessions} sessions" if count["local sessions"] else "all sessions"
+            )
+            note(f"hash ids are global in {which}: equal ids are the same text in every one of them; {tail}")
+        if count["without ids"]:
+            note(f"hash_ids: {count['without ids']} requests have none and share nothing")
         if self.answers:
             note(
                 f"answers: {count['answers']} of {count['turn pairs']} next turns repeat all ids of the turn before and"

@@ -17,6 +17,7 @@ from kvcast.config import scenario_from_doc
 from kvcast.jobs import link
 from kvcast.jobs.runner import OWN_POLICIES, UPLOAD_LIMIT_BYTES, UPLOAD_TYPES, Job, Runner
 from kvcast.pages.edit import choices
+from kvcast.pages.edit.plain import plain
 from kvcast.pages.edit.settings import CACHE_OFF, DEMO, ENGINE, TRACE, demo, limits_of, mix_is, mix_of, to_ms, to_s
 from kvcast.pages.edit.widgets import about, hint, number, select
 from kvcast.scenario.toml import dumps
@@ -293,7 +294,7 @@ def _slo(given: Scenario, names: list[str]) -> tuple[SloConfig, CostConfig]:
                 to_s(
                     number(
                         place,
-                        f"{metric.upper()}{who}",
+                        plain(f"{metric.upper()}{who}"),
                         0.001,
                         None,
                         key,
@@ -318,7 +319,7 @@ def _slo(given: Scenario, names: list[str]) -> tuple[SloConfig, CostConfig]:
         if limit.e2e_s is not None
     ]
     if held:
-        st.caption(f"End-to-end limits of the scenario: {', '.join(held)}")
+        st.caption(plain(f"End-to-end limits of the scenario: {', '.join(held)}"))
     slo = SloConfig(
         everyone.ttft_s,
         everyone.tpot_s,

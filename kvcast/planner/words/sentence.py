@@ -37,9 +37,10 @@ def verdict(made: dict[str, Any]) -> str:
         )
     if answer["reason"] == RECOVERY:
         return (
-            f"{fleet(made)} holds its load until disturbed and misses: after {burst(made['recovery'])} it is not back"
-            f" at its target within {text.seconds(made['recovery']['within_s'])} ({_back(made['recovery'])});"
-            f" undisturbed {_classes(made)} of requests within {limits(made['slo'])}, target {wanted}"
+            f"{fleet(made)} is metastable: it holds its load until disturbed and misses: after"
+            f" {burst(made['recovery'])} it is not back at its target within"
+            f" {text.seconds(made['recovery']['within_s'])} ({_back(made['recovery'])}); undisturbed"
+            f" {_classes(made)} of requests within {limits(made['slo'])}, target {wanted}"
         )
     if not answer["feasible"]:
         return _infeasible(made)
@@ -59,8 +60,7 @@ def verdict(made: dict[str, Any]) -> str:
     if recovery is not None and recovery["headroom"] is not None:
         parts.append(
             f"headroom {100 * recovery['headroom']:.0f} %{_surely(capacity, recovery['headroom'])}: recovers up to"
-            f" {load(recovery['recoverable_per_s'], capacity['unit'])}, holds until disturbed up to"
-            f" {load(capacity['slo_capacity_per_s'], capacity['unit'])}"
+            f" {load(recovery['recoverable_per_s'], capacity['unit'])}{_band(recovery, capacity)}"
         )
     elif capacity is not None and capacity["headroom"] is not None:
         least = "at least " if capacity["breaks_at_per_s"] is None else ""
@@ -86,6 +86,14 @@ def _back(recovery: dict[str, Any]) -> str:
         f"seed {seed}: {'not back' if back is None else f'back after {text.seconds(back)}'}"
         for seed, back in zip(recovery["seeds"], recovery["recovered_s"], strict=False)
     )
+
+
+def _band(recovery: dict[str, Any], capacity: dict[str, Any]) -> str:
+    """The loads above those it recovers from that it holds until it is disturbed."""
+    holds = capacity["slo_capacity_per_s"]
+    if holds <= recovery["recoverable_per_s"]:
+        return ", all that it holds"
+    return f", metastable (holds until disturbed) up to {load(holds, capacity['unit'])}"
 
 
 def _surely(capacity: dict[str, Any], headroom: float) -> str:

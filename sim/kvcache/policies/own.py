@@ -9,11 +9,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable, Iterator
 from collections.abc import Set as AbstractSet
+from heapq import heappop
 from operator import index
 from typing import Any
 
+from sim.endless import Endless
 from sim.kvcache.policies.base import Policy, Run
-from sim.own import blamed
+from sim.own import blamed, called
 from workloads.errors import InputError
 
 
@@ -56,6 +58,20 @@ def unordered(policy: Policy, error: Exception) -> Exception:
     if isinstance(error, InputError) or not isinstance(policy, Watched):
         return error
     return InputError(f"cache.policy {type(policy).__name__}: key: {error}; expected keys that compare with each other")
+
+
+def untied(policy: Policy, heap: list[tuple[Any, int, Any]], chosen: Any) -> None:
+    """Raise InputError when the leaf that a user's own policy chose and the next of its group have equal keys: what
+    goes first would then rest on the order in which a heap happens to hold them. Entries are (key, number, node)."""
+    if not isinstance(policy, Watched):
+        return
+    while heap and heap[0][2].entry != heap[0][1]:
+        heappop(heap)
+    if heap and heap[0][0] == chosen:
+        raise InputError(
+            f"cache.policy {type(policy).__name__}: key returned {chosen!r} for two leaves, expected keys that put any"
+            " two in order: end it with run.released, which no two leaves share"
+        )
 
 
 def steady(policy: Policy, run: Run, most: int) -> int:
@@ -114,8 +130,8 @@ def _guarded(kind: type[Policy], name: str, checked: Callable[..., Any]) -> Call
     @functools.wraps(hook)
     def guarded(self: Policy, *given: Any) -> Any:
         try:
-            return checked(hook(self, *given), *given)
-        except (Exception, SystemExit) as error:
+            return checked(called(hook, self, *given), *given)
+        except (Exception, SystemExit, Endless) as error:
             raise _blamed(kind, name, error) from error
 
     return guarded
@@ -125,10 +141,10 @@ def _guarded_init(kind: type[Policy]) -> Callable[..., None]:
     @functools.wraps(kind.__init__)
     def guarded(self: Policy, *given: Any, **params: Any) -> None:
         try:
-            kind.__init__(self, *given, **params)
+            called(lambda: kind.__init__(self, *given, **params))
             if not hasattr(self, "world"):
                 raise ValueError("expected it to call super().__init__(world)")
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, Endless) as error:
             raise _blamed(kind, "__init__", error) from error
 
     return guarded
