@@ -1,9 +1,13 @@
-"""Values of charts that write an engine's flags themselves: llm-d's, the vLLM production stack's, KServe's; and
-compose's device lists. Rows of our own in the charts' shapes."""
+"""Values of charts that write an engine's flags themselves: llm-d's, the vLLM production stack's, KServe's;
+compose's device lists; and logs whose tokens fit no default block. Rows of our own in the charts' shapes."""
 
 from __future__ import annotations
 
+import pytest
+
+from calibrate.kv_logs import log_lines, read_kv_log
 from kvcast.planner.launch import read_command
+from kvcast.planner.launch_log import read_log
 
 LLM_D = """
 modelArtifacts:
@@ -86,3 +90,21 @@ services:
     assert read_command(compose.replace("IDS", "['0,1']")).notes == ["from services.vllm"]
     assert read_command(compose.replace("IDS", "['0', '1']")).notes == ["from services.vllm"]
     assert "its container has 3 GPUs, the engine uses 2" in read_command(compose.replace("IDS", "['0,1', '5']")).notes
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        ("GPU KV cache size: 619,479 tokens\n", True),
+        ("GPU KV cache size: 364,816 tokens\n", False),
+        ("Setting attention block size to 7 tokens\nGPU KV cache size: 619,479 tokens\n", False),
+        ("# GPU blocks: 1381\n", False),
+        ("KV Cache is allocated. #tokens: 60001, KV size: 0.13 GB\n", False),
+    ],
+)
+def test_tokens_that_are_no_whole_blocks_of_the_default_size_are_said(tmp_path, log, said):
+    path = tmp_path / "server.log"
+    path.write_text(log)
+    assert ("are no multiple of 16" in " ".join(log_lines(read_kv_log(path)))) == said
+    assert ("are no multiple of 16" in " ".join(read_log(path).notes)) == said
+    assert "no multiple" not in " ".join(log_lines(read_kv_log(path, 7)))

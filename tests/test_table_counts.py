@@ -133,3 +133,20 @@ def test_an_empty_first_row_does_not_hide_a_column(tmp_path):
     path.write_text("start_time,llm.token_count.prompt,llm.token_count.completion\n0,,\n1,70,7\n3,80,8\n")
     w = read(path)
     assert w.prompt_tokens.tolist() == [70, 80]
+
+
+def test_messages_called_input_beside_their_output_length_are_read(tmp_path):
+    """LMCache's agentic traces: the whole conversation so far and how long its answer was. With counts of their own
+    such messages are left alone."""
+    ask = [{"role": "system", "content": "s" * 400}, {"role": "user", "content": "q" * 80}]
+    more = [*ask, {"role": "assistant", "content": "a" * 40}, {"role": "user", "content": "r" * 40}]
+    rows = [
+        {"session_id": "x", "model": "m", "input": said, "output_length": out} for said, out in ((ask, 59), (more, 70))
+    ]
+    w = read(_lines(tmp_path, rows))
+    assert (w.prompt_tokens.tolist(), w.output_tokens.tolist()) == (
+        [132, 160],
+        [59, 70],
+    )  # 4 for each message and the answer's
+    rows = [{"input": ask, "prompt_tokens": 900, "completion_tokens": 40}] * 2
+    assert read(_lines(tmp_path, rows)).prompt_tokens.tolist() == [900, 900]
