@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import sys
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from itertools import compress
 from pathlib import Path
@@ -206,7 +207,7 @@ class _Requests:
             self.values["time"] = []
         elif not all(keep):
             self.rows.skipped["no time"] += keep.count(False)
-            self.rows.number = list(compress(self.rows.number, keep))
+            self.rows.number = array("q", compress(self.rows.number, keep))
             self.values = {key: list(compress(values, keep)) for key, values in self.values.items()}
             self.timed = np.array(keep)
 
