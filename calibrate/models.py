@@ -150,8 +150,9 @@ def load_model(path: Path) -> ModelSpec:
     """ModelSpec from a Hugging Face config.json; the quantization may stand in a file beside it (`BESIDE`). InputError
     names the file and the field that is missing or not understood."""
     config = _config(path)
-    for name, own in BESIDE.items() if path.name == "config.json" and "quantization_config" not in config else ():
-        if (beside := path.with_name(name)).is_file():
+    before = path.name.removesuffix("config.json")  # NAME_config.json lies beside NAME_hf_quant_config.json
+    for name, own in BESIDE.items() if before != path.name and "quantization_config" not in config else ():
+        if (beside := path.with_name(before + name)).is_file():
             config = {**config, "quantization_config": own | _config(beside)}
     return model_from_config(
         config, name=path.parent.name if path.name == "config.json" else path.stem, where=str(path)
