@@ -169,7 +169,7 @@ def _config(path: Path) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as e:
         raise InputError(f"{path}: cannot read the model config ({e.strerror})") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as e:
+    except (ValueError, RecursionError) as e:
         raise InputError(f"{path}: not a JSON model config ({e})") from None
     if not isinstance(config, dict):
         raise InputError(f"{path}: expected a JSON object with the keys of a Hugging Face config.json")

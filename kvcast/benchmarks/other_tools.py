@@ -125,7 +125,7 @@ def _table(text: str, alone: str) -> dict[str, Any]:
         if isinstance(found, list) and len(found) == 1:
             found = found[0]
         return found if isinstance(found, dict) else {alone: text}
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         pairs = [part.partition("=") for part in text.split(",")]
         return {k.strip(): v.strip() for k, s, v in pairs if s} if "=" in text else {alone: text}
 

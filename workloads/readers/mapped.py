@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import sys
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from itertools import compress
 from pathlib import Path
@@ -262,7 +263,7 @@ class _Requests:
 
     def _keep(self, keep: list[bool], reason: str) -> None:
         self.rows.skipped[reason] += keep.count(False)
-        self.rows.number = list(compress(self.rows.number, keep))
+        self.rows.number = array("q", compress(self.rows.number, keep))
         self.values = {key: list(compress(values, keep)) for key, values in self.values.items()}
         if self.timed is None:
             self.timed = np.array(keep)
