@@ -33,6 +33,7 @@ class Counter(Protocol):
     """Texts -> bodies: bytes that are compared, and counted in tokens."""
 
     note: str  #: how tokens are counted, in words
+    one_body: bool  #: whether several texts may have one body
 
     def body(self, text: str) -> bytes: ...
 
@@ -47,6 +48,8 @@ class Counter(Protocol):
 
 class Estimate:
     """Tokens as characters / `chars_per_token`, a message's last one begun. Bodies are UTF-8."""
+
+    one_body = False
 
     def __init__(self, chars_per_token: float, why: str = "chars_per_token; or name a tokenizer") -> None:
         self.chars_per_token = chars_per_token
@@ -80,6 +83,8 @@ class Encoder(Protocol):
 
 class Tokens:
     """Tokens as a tokenizer makes them, message by message. Bodies are token ids, 4 bytes each."""
+
+    one_body = True
 
     def __init__(self, tokenizer: Encoder, name: str) -> None:
         self._tokenizer = tokenizer
@@ -160,7 +165,7 @@ class Messages:
         found = self._known.get(key)
         if found is None:
             body, found = self.counter.body(text), len(self._bodies)
-            if body != said:  # another text may have the same tokens
+            if self.counter.one_body:
                 found = self._known.setdefault(blake2b(body, digest_size=DIGEST, person=b"body").digest(), found)
             self._known[key] = found
             if found == len(self._bodies):
