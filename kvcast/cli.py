@@ -26,6 +26,7 @@ import kvcast
 from workloads.errors import InputError, on_one_line
 
 COMMANDS = {
+    "ask": "how many GPUs so many users need, or how many users some GPUs serve",
     "run": "simulate one scenario and say whether it meets its targets",
     "import-bench": "a serving benchmark's command as a scenario",
     "estimate": "what a run would say, from at most 2,000 of its requests",

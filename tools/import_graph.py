@@ -56,6 +56,7 @@ ROOMS = (
     ("kvcast.planner", "kvcast.figures"),
     ("kvcast.benchmarks",),
     ("kvcast.present",),
+    ("kvcast.asking",),
     ("kvcast.jobs",),
     ("kvcast.pages.mix",),
     ("kvcast.pages.edit",),
