@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import lzma
+import random
 import zipfile
 from collections.abc import Callable
 from dataclasses import fields
@@ -344,6 +345,55 @@ def test_rows_that_are_no_requests_are_skipped_with_their_reason(tmp_path: Path)
     assert f"rows read 10 = requests 3 + skipped 7 ({why}, zero input: 1, zero output: 1)" in workload.notes
 
 
+def test_rows_without_a_time_among_others_are_no_requests(tmp_path: Path) -> None:
+    rows = [{"ts": t, "n": 20 + i, "m": 2, "ids": [1, i]} for i, t in enumerate([None, "2026-06-23T06:05:00Z", ""])]
+    rows.append(rows[1] | {"ts": "2026-06-23T06:05:02Z"})
+    named = {"input": "n", "output": "m", "prefix_ids": "ids", "block_tokens": 16}
+    workload = read(write(tmp_path / "t.jsonl", *rows), columns=named)  # its time is called as times are
+    workload.check()
+    assert workload.arrival_s.tolist() == [0, 2]
+    assert workload.tree.end[workload.leaf].tolist() == [21, 21]
+    assert "rows read 4 = requests 2 + skipped 2 (no time: 2)" in workload.notes
+    assert "columns: time = ts, input = n, output = m, prefix_ids = ids" in workload.notes
+
+
+def test_tokens_beyond_a_providers_cache_are_not_the_whole_prompt(tmp_path: Path) -> None:
+    usage = {
+        "input_tokens": 7,
+        "cache_read_input_tokens": 1000,
+        "cache_creation_input_tokens": None,
+        "output_tokens": 3,
+    }
+    path = write(tmp_path / "t.jsonl", *[{"ts": "2026-06-23T06:05:00Z", "usage": usage}] * 2)
+    assert read(path).prompt_tokens.tolist() == [1007, 1007]
+    named = {"input": "usage.input_tokens", "output": "usage.output_tokens"}
+    alone = read(path, columns=named)
+    assert alone.prompt_tokens.tolist() == [7, 7]
+    assert any("usage.cache_read_input_tokens" in note and "not counted in input" in note for note in alone.notes)
+    both = read(path, columns=named | {"input": "usage.input_tokens + usage.cache_read_input_tokens"})
+    assert both.prompt_tokens.tolist() == [1007, 1007]
+
+
+def test_block_ids_that_no_mapping_names_are_said(tmp_path: Path) -> None:
+    row = {"ts": "2026-06-23T06:05:00Z", "prompt_tokens": 20, "completion_tokens": 2, "block_hashes": [1, 2]}
+    notes = read(write(tmp_path / "t.jsonl", row, row)).notes
+    assert "block_hashes: not read; [workload.columns] prefix_ids and block_tokens make it shared text" in notes
+
+
+def test_what_tables_of_others_look_like(tmp_path: Path) -> None:
+    """Empty lines before the header, bars, texts of 200,000 characters, missing values of pandas, separators."""
+    head, row = "arrival_s|input|output|prompt", "0.5|100|10|" + "x" * 200_000
+    workload = read(write(tmp_path / "t.csv", "", head, row, "1.5|nan|5|", "2.5|7||", "", "3.0|9.0|1|"))
+    assert workload.prompt_tokens.tolist() == [100, 9]
+    assert workload.arrival_s.tolist() == [0, 2.5]
+    assert complaint(write(tmp_path / "u.csv", "time,input,output", '0.5,"1,000",10')) == (
+        "FILE, row 2: input = '1,000', expected a whole number of at least 1"
+    )
+    assert complaint(write(tmp_path / "c.csv", "# exported", "time,input,output")) == (
+        "FILE: lines that begin with #; remove them if a table follows"
+    )
+
+
 def test_sums_over_requests_are_not_requests(tmp_path: Path) -> None:
     path = write(
         tmp_path / "u.csv",
@@ -468,6 +518,45 @@ def test_parquet_that_is_cut_or_of_other_types(tmp_path: Path) -> None:
     assert complaint(tmp_path / "u") == "FILE, row 1: input_length = [1], expected a whole number of at least 1"
     (tmp_path / "v").write_bytes(parquet([{**row, "timestamp": True} for row in MOONCAKE]))
     assert complaint(tmp_path / "v") == "FILE, row 1: timestamp = True, expected a finite number of at least 0"
+
+
+SNIPS = [
+    b"NaN",
+    b"-1",
+    b"1e400",
+    b"null",
+    b"true",
+    b'"',
+    b"[",
+    b"]",
+    b"{",
+    b",",
+    b"\n",
+    b"\0",
+    b"\xff",
+    b"9" * 50,
+    b"\x1b[2J",
+]
+
+
+def test_damage_ends_in_requests_or_in_one_line(tmp_path: Path) -> None:
+    """Files of every container, each damaged in a place or two, some packed and damaged again."""
+    rng, path, read_ones, said = random.Random(0), tmp_path / "t", 0, []
+    whole = [held(rows) for held in CONTAINERS.values() for rows in (MOONCAKE, NESTED[1:])]
+    for _ in range(250):
+        content = bytearray(rng.choice(whole))
+        for _ in range(rng.randint(1, 2)):
+            at = rng.randrange(len(content))
+            content[at : at + rng.randint(0, 6)] = rng.choice(SNIPS)
+        packed = bytearray(PACKED[rng.choice(list(PACKED))](bytes(content)))
+        packed[rng.randrange(len(packed))] ^= rng.choice([0, 0, 0, 1])
+        path.write_bytes(packed)
+        try:
+            read_ones += len(read(path, **rng.choice([{}, {"columns": MAP}]))) > 0
+        except InputError as problem:
+            said.append(str(problem))
+    assert read_ones > 5
+    assert not [line for line in said if len(line.splitlines()) != 1 or "\x1b" in line]
 
 
 def test_kinds_of_files_by_their_first_bytes() -> None:

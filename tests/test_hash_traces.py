@@ -148,6 +148,16 @@ def test_a_session_that_shrinks_is_a_question_with_both_readings(tmp_path: Path)
     assert delta.delay_s.tolist() == [0, 1]
 
 
+def test_inputs_of_one_length_are_a_question_and_growing_ones_a_note(tmp_path: Path) -> None:
+    """The next prompt of a conversation holds the one before: it is longer, unless it is what is new."""
+    again = ({**DELTAS[0], "input_length": 592}, DELTAS[1])
+    assert "input_length = 592 in a session whose row before has 592" in refusal(write(tmp_path / "s.jsonl", *again))
+    grown = (DELTAS[0], {**DELTAS[1], "input_length": 5000})
+    workload = read(write(tmp_path / "g.jsonl", *grown))
+    assert workload.prompt_tokens.tolist() == [4190, 5000]
+    assert any("turns = 'delta' reads them as new" in note for note in workload.notes)
+
+
 @pytest.mark.parametrize(
     ("mode", "second"),
     [
@@ -221,6 +231,27 @@ def test_agents_follow_completions_and_tool_times(tmp_path: Path) -> None:
     assert workload.arrival_s[[0, 3]].tolist() == [0, 1]
     assert not any("side by side" in note for note in workload.notes)
     assert "wait_for: 2 requests are released by the completion of another" in workload.notes
+
+
+def test_an_agent_and_those_it_spawns_are_one_session(tmp_path: Path) -> None:
+    """So that whoever takes whole sessions, samples them or deals them to users, takes all of them."""
+    rows = []
+    for p in range(6):
+        for row in AGENT[:3]:
+            waits = [f"{name}/{p}" for name in row["wait_for"]]
+            ids = [100 * p + i for i in row["hash_ids"]]
+            own = {"request_id": f"{row['request_id']}/{p}", "session_id": f"{row['session_id']}/{p}"}
+            rows.append({**row, **own, "wait_for": waits, "hash_ids": ids, "timestamp": row["timestamp"] + 1000 * p})
+    path = str(write(tmp_path / "t.jsonl", *rows))
+    whole = load(WorkloadConfig(trace=path))
+    assert whole.session_id.tolist() == [p for p in range(6) for _ in range(3)]
+    assert whole.turn.tolist() == [0, 1, 2] * 6
+    half = load(WorkloadConfig(trace=path, sample=0.5))
+    half.check()
+    assert len(half) % 3 == 0
+    users = load(WorkloadConfig(trace=path, users=2))
+    users.check()
+    assert (users.after < 0).sum() == 2
 
 
 def test_rows_before_what_they_wait_for_come_behind_it(tmp_path: Path) -> None:
@@ -305,7 +336,7 @@ def test_a_header_says_the_block_size_and_ids_are_local_to_a_play(tmp_path: Path
     assert workload.delay_s.tolist() == pytest.approx([0, 0.015, 0.02, 0, 0])
     assert workload.arrival_s[[0, 3, 4]].tolist() == pytest.approx([0, 0.1, 0.14])
     assert reusable_tokens(workload).tolist() == [0, 128, 128, 0, 127], "play q shares nothing with play p"
-    assert len(np.unique(workload.session_id)) == 2, "a session's name counts within its play"
+    assert workload.session_id.tolist() == [0, 0, 0, 1, 1], "a session's name counts within its play"
     assert "rows read 6 = requests 5 + skipped 1 (header: 1)" in workload.notes
     with pytest.raises(InputError, match="block_tokens = 128, expected 64, as the file's header says"):
         read(tmp_path / "t.jsonl", block_tokens=128)

@@ -280,7 +280,9 @@ def test_a_row_is_named_by_the_line_it_begins_on(tmp_path: Path) -> None:
 
 def test_a_field_of_200_000_characters(tmp_path: Path) -> None:
     path = text(tmp_path / "t.csv", f'{AZURE}2023-11-16 18:17:03,5,1\n"{"a" * 200_000}",1,1\n')
-    assert complaint(path) == "FILE, row 3: not a row of CSV (field larger than field limit (131072))"
+    assert len(complaint(path)) < 200
+    path = text(tmp_path / "u.csv", f'{AZURE}2023-11-16 18:17:03,5,1\n"{"a" * (17 << 20)}",1,1\n')
+    assert complaint(path) == "FILE, row 3: not a row of CSV (field larger than field limit (16777216))"
 
 
 def test_thousands_of_models_become_one_class(tmp_path: Path) -> None:
@@ -316,9 +318,8 @@ def test_json_that_no_parser_takes(tmp_path: Path, value: str, why: str) -> None
             complaint(text(tmp_path / "s.json", document), format="weka")
             == f"FILE: not a whole JSON document ({why}), expected a session"
         )
-    assert "FILE: JSON lines with the fields timestamp" in complaint(
-        text(tmp_path / "head.jsonl", f'{{"timestamp": {value}}}\n')
-    )
+    line = complaint(text(tmp_path / "head.jsonl", f'{{"timestamp": {value}}}\n'))
+    assert line.startswith(f"FILE, row 1: not a whole JSON object ({why}): ")
     with pytest.raises(InputError, match=f"case.json: not readable as JSON .{why}"):
         read_case(text(tmp_path / "case.json", value))
 

@@ -63,7 +63,7 @@ def sources(seed: int, count: int) -> Iterator[Source]:
             model = resolve_model(str(profile.model))
             asked = (profile.id, model, profile.dtype, profile.kv_dtype, profile.tensor_parallel)
         else:
-            gpu = rng.choice(bundled_gpus()) + rng.choice(["", "", ":sglang"]) if kind == "atlas" else ""
+            gpu = rng.choice(bundled_gpus()) + rng.choice(["", ":trtllm", ":sglang"]) if kind == "atlas" else ""
             name = f"atlas:{gpu}" if gpu else f"roofline:{rng.choice(list(GPUS))}"
             model = resolve_model(rng.choice(models))
             asked = (name, model, rng.choice(DTYPES), rng.choice(["bf16", "fp8"]), rng.choice([1, 2, 4, 8]))

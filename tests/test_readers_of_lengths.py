@@ -314,7 +314,11 @@ def test_splitwise_reads_requests_by_application(tmp_path: Path) -> None:
     ("row", "line"),
     [
         ("0,2,0,1,4,9,9", "FILE, row 2: batch_size = '4', expected 1: one request a row"),
-        ("0,2,0,soon,1,9,9", "FILE, row 2: arrival_timestamp = 'soon', expected a finite number of at least 0"),
+        (
+            "0,2,0,soon,1,9,9",
+            "FILE, row 2: arrival_timestamp = 'soon', expected a finite number of at least 0, or a time"
+            " like 2023-11-16 18:17:03.9799600",
+        ),
         ("0,2,0,1,1,x,9", "FILE, row 2: prompt_size = 'x', expected a whole number of at least 1"),
     ],
 )

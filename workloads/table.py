@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TextIO
 from workloads.errors import InputError
 from workloads.limits import Limit
 
+MAX_FIELD = 16 << 20  #: characters of one field
 MAX_BLANK = 10**6  #: empty lines in a row
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
@@ -109,7 +110,7 @@ def records_of(
     """The same of a stream (newline="", so that line ends stay as they are) as it is read."""
     expected = f" with columns {', '.join(needed)}" if needed else ""
     lines = _lines(text, path, delimiter, expected)
-    header = [name.strip() for name in next(lines, (1, []))[1]]
+    header = [name.strip() for name in next((values for _, values in lines if values), [])]
     if not header:
         raise InputError(f"{path}: the file is empty, expected CSV{expected}")
     for name in needed:
@@ -132,6 +133,7 @@ def records_of(
 
 def _lines(text: TextIO, path: Path, delimiter: str, expected: str) -> Iterator[tuple[int, list[str]]]:
     """Rows of fields, lines ended by LF, CR LF or CR, with the line where each begins."""
+    csv.field_size_limit(MAX_FIELD)  # of the process: the module has no other way
     lines = csv.reader(text, delimiter=delimiter)
     while True:
         row = lines.line_num + 1
@@ -142,5 +144,5 @@ def _lines(text: TextIO, path: Path, delimiter: str, expected: str) -> Iterator[
         except csv.Error as problem:
             raise InputError(f"{path}, row {row}: not a row of CSV ({problem})") from None
         except UnicodeDecodeError as problem:
-            raise InputError(f"{path}: not text ({problem.reason} near row {row}), expected CSV{expected}") from None
+            raise InputError(f"{path}: not UTF-8 ({problem.reason} near row {row}), expected CSV{expected}") from None
         yield row, values

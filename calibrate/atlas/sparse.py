@@ -165,7 +165,8 @@ def _rows(price: Pricer, operator: str, a: Attention, gemm: str, kv_dtype: str, 
         for name in (*GEMM_NAMES.get(gemm, ()), "fp8_block", "bfloat16"):
             for kv in (KV_NAMES[kv_dtype], "bfloat16"):
                 for model in models:
-                    found = table.where(model=model, gemm_type=name, kv_cache_dtype=kv)
+                    wanted = {"model": model, "gemm_type": name, "kv_cache_dtype": kv}
+                    found = table.where(**{c: v for c, v in wanted.items() if c in table.columns})
                     if len(found):
                         return found
     return None

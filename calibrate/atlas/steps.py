@@ -48,8 +48,9 @@ Prefixes = tuple[np.ndarray, np.ndarray, np.ndarray]
 """(new tokens, cached tokens, seconds [new, cached]) as measured."""
 
 
-SECOND_STREAM_TOKENS = {"vllm": 256, "sglang": 1024}
-"""Steps of so many tokens at most run the shared expert beside the routed ones (the engines' own thresholds)."""
+SECOND_STREAM_TOKENS = {"vllm": 256, "sglang": 1024, "trtllm": 128}
+"""Steps of so many tokens at most run the shared expert beside the routed ones (the engines' own thresholds;
+TensorRT-LLM does so in captured graphs, whose largest batch is 128 unless told otherwise)."""
 
 
 @dataclass(frozen=True)

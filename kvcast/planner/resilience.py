@@ -240,7 +240,7 @@ class Disturbed:
         for router in dict.fromkeys((cluster.router, AFFINITY)):
             more = replace(cluster, replicas=cluster.replicas + 1, router=router)
             words = f"replicas {cluster.replicas} -> {more.replicas}"
-            sets = (f"cluster.replicas={more.replicas}",)
+            sets: tuple[str, ...] = (f"cluster.replicas={more.replicas}",)
             if router != cluster.router:
                 words, sets = f"{words}, router {router}", (*sets, f"cluster.router={router}")
             changed = replace(self.windowed, cluster=more)

@@ -10,6 +10,7 @@ from typing import Any
 from kvcast import text
 from kvcast.api import Result
 from kvcast.scenario.steady import is_mix
+from kvcast.studies.shocked import when
 from kvcast.trust.model_error import as_words
 from sim.measure.regime import METASTABLE, STABLE, last_of
 from sim.measure.verdict import CONFIDENCE, INTERVAL, UNSTABLE
@@ -65,7 +66,7 @@ def disturbed(s: dict[str, Any]) -> str:
             f"the load is held until disturbed: not back at the target within {text.seconds(last['seen_s'])} after the"
             f" {last['kind']}"
         )
-    return f"the load is held, and back at the target {text.seconds(last['recovered_s'])} after the {last['kind']}"
+    return f"the load is held, and the fleet back at the target {when(last)} the {last['kind']}"
 
 
 def undisturbed(s: dict[str, Any]) -> str:

@@ -46,10 +46,13 @@ def rows_of(shocks: Sequence[Document]) -> list[list[str]]:
 def back(row: Document) -> str:
     name = f"{row['kind']} at {text.seconds(row['at_s'])}"
     if row["recovered_s"] is not None:
-        return (
-            f"{name}: back at the target {text.seconds(row['recovered_s'])} after it; {row['missed']:,} requests missed"
-        )
+        return f"{name}: back at the target {when(row)} it; {row['missed']:,} requests missed"
     return f"{name}: not back at the target within the run ({text.seconds(row['seen_s'])} after it)"
+
+
+def when(row: Document) -> str:
+    """How long after its shock a fleet was back: "300 s after"."""
+    return f"{text.seconds(row['recovered_s'])} after" if row["recovered_s"] else "at once after"
 
 
 def compared(summaries: Sequence[Document]) -> list[list[str]]:

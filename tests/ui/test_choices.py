@@ -29,7 +29,8 @@ def test_every_model_and_gpu_can_be_chosen():
     assert known["h200"] == "H200-SXM, 140 GiB"
     assert known["mi300x"].endswith("(data sheet, ±30 %)")
     assert next(f.name for f in choices.layout()) == "tensor_parallel"
-    assert choices.profiles_of("h200")[-3:] == ["atlas:h200", "atlas:h200:sglang", "roofline:h200"]
+    atlas = ["atlas:h200", "atlas:h200:sglang", "atlas:h200:trtllm"]
+    assert choices.profiles_of("h200")[-4:] == [*atlas, "roofline:h200"]
 
 
 def test_one_price_is_the_gpus_own_and_several_are_a_list():

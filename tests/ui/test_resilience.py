@@ -78,6 +78,8 @@ def test_a_shock_is_set_run_and_told(folder, narrow):
     words = session.words()
     assert "burst" in session.at.session_state.job.scenario_toml
     assert "back at the target" in words
+    assert "expected a time within the window" not in words  # the sidebar's own look at what fits has no shock
+    assert "settings have changed" not in words
     assert "Run without" in session.buttons()
     assert "Raise the load in steps, then lower it" in session.buttons()  # asked without the shock
     session.press("Run without")

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from workloads.columns import Workload
-from workloads.errors import InputError
+from workloads.errors import InputError, on_one_line
 from workloads.readers import (
     agent_summary,
     aiperf,
     aiperf_inputs,
+    aiperf_payloads,
     azure,
     bailian,
     bench_serving,
@@ -83,6 +84,7 @@ FORMATS: dict[str, Format] = {
     "guidellm": guidellm,
     "aiperf": aiperf,
     "aiperf-inputs": aiperf_inputs,
+    "aiperf-payloads": aiperf_payloads,
     "inference-perf": inference_perf,
     "blis": blis,
     "litellm": litellm,
@@ -133,7 +135,9 @@ def sniff(path: str | Path) -> tuple[str, str]:
         reason = module.looks_like(head)
         if reason:
             return name, reason
-    raise InputError(f"{path}: {refusal(head)}")
+    if head.problem and not head.rows and not head.columns:
+        raise head.problem
+    raise InputError(f"{path}: {on_one_line(refusal(head))}")
 
 
 def _names() -> str:

@@ -36,7 +36,8 @@ MAX_IN_MEMORY = 512 << 20  #: bytes of a file that must be whole to be read: pac
 
 JSON_LINES, JSON_ARRAY, JSON_OBJECT = "JSON lines", "a JSON array", "one JSON object"
 CSV, TSV, SEMICOLONS, PARQUET = "a CSV table", "a table with tabs", "a table with semicolons", "Parquet"
-DELIMITERS = {CSV: ",", TSV: "\t", SEMICOLONS: ";"}
+BARS = "a table with vertical bars"
+DELIMITERS = {CSV: ",", TSV: "\t", SEMICOLONS: ";", BARS: "|"}
 BROKEN = (EOFError, OSError, lzma.LZMAError, zlib.error, zipfile.BadZipFile, NotImplementedError, ValueError)
 """What unpacking a damaged file raises."""
 

@@ -36,8 +36,8 @@ def covered(
     off_floor = (blocks > 0) & (blocks != whole)
     if not off_floor.any():
         rows.note(
-            f"{names[0]}: none for the ragged end of a prompt (input // {block_tokens} ids in every row): the last input"
-            f" % {block_tokens} tokens are private"
+            f"{names[0]}: none for the ragged end of a prompt (input // {block_tokens} ids in every row): the last"
+            f" input % {block_tokens} tokens are private"
         )
         return FLOOR
     _refuse(rows, prompt, blocks, block_tokens, int(np.flatnonzero(off_ceil)[0]), names)

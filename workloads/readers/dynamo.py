@@ -29,7 +29,7 @@ from workloads.readers.common import NO_IDENTITY, Rows, from_first, note_ties
 from workloads.readers.hash_ids import EXPECTED, IdCodes
 from workloads.readers.head import Head
 from workloads.readers.values import number
-from workloads.readers.waits import Wait, Waits
+from workloads.readers.waits import Wait, Waits, joined
 
 SCHEMA = "dynamo.request.trace.v1"
 NO_REQUESTS = ("tool_start", "tool_end", "tool_error", "request_payload")
@@ -38,10 +38,8 @@ LATEST_MS = 10**15  #: since 1970, 30,000 years on
 
 
 def looks_like(head: Head) -> str | None:
-    wrapped = head.first.get("event")
-    event = wrapped if isinstance(wrapped, dict) else head.first
-    named = event.get("schema") == SCHEMA or (not head.first and SCHEMA.encode() in head.bytes)
-    return f"its rows are events of {SCHEMA}" if named and {"event", "event_type"} & head.keys else None
+    named = SCHEMA.encode() in head.bytes and {"event", "event_type"} & head.keys
+    return f"its rows are events of {SCHEMA}" if named else None
 
 
 class Request(NamedTuple):
@@ -231,10 +229,7 @@ def _workload(
     tree, leaf = from_block_ids(np.concatenate([r.ids for r in requests]), offsets, block, prompt, output)
     number_of: dict[str, int] = {}
     session = np.array([number_of.setdefault(name, len(number_of)) for name in sessions], np.int64)
-    turns: Counter[int] = Counter()
-    turn = np.zeros(len(requests), np.int32)
-    for i, s in enumerate(session.tolist()):
-        turn[i], turns[s] = turns[s], turns[s] + 1
+    session, turn = joined(session, after)
     note_ties(arrival_s[after < 0], rows)
     _notes(rows, found, requests, after, int(prompt.sum()))
     follows = bool(np.any(after >= 0))

@@ -20,8 +20,8 @@ SAMPLE = 20  #: rows
 
 
 class Head:
-    """The beginning of `path`, unpacked. `rows` are its first rows (none where they cannot be read: whoever reads the
-    file says why), `keys` the names of their fields, `columns` those of a table."""
+    """The beginning of `path`, unpacked. `rows` are its first rows (as far as they can be read: `problem` says why no
+    further), `keys` the names of their fields, `columns` those of a table."""
 
     def __init__(self, path: Path) -> None:
         self.path = trace_file(path)
@@ -35,6 +35,7 @@ class Head:
             self.columns = self._parquet_names()
         elif kind in DELIMITERS:
             self.columns = column_names(first_line(text), kind)
+        self.problem: InputError | None = None
         self.rows = self._first_rows() if kind else []
         self.keys = set(self.columns).union(*self.rows)
         if kind and not self.keys:
@@ -50,8 +51,8 @@ class Head:
         try:
             for _, row in itertools.islice(records(self.path, self.contents), SAMPLE):
                 rows.append(row)
-        except InputError:
-            pass
+        except InputError as problem:
+            self.problem = problem
         return rows
 
     def _parquet_names(self) -> list[str]:

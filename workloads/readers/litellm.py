@@ -44,7 +44,9 @@ def _records(rows: Rows) -> Iterator[Record]:
 
 
 def _call(record: Record) -> Call | str:
-    if str(first(record, "status", "metadata.status") or "").lower() in ("failure", "failed", "error"):
+    has_more = record.get("metadata") not in (None, {}, "", "{}")
+    status = record.get("status") or (first(record, "metadata.status") if has_more else "")
+    if str(status or "").lower() in ("failure", "failed", "error"):
         return FAILED
     if NO_GENERATION.search(str(record.get("call_type") or "")):
         return "its call_type is no generation"
@@ -56,7 +58,7 @@ def _call(record: Record) -> Call | str:
         record.get("startTime"),
         group=first(record, "model_group", "model"),
         session=record.get("session_id"),
-        cached=first(record, *CACHED) if record.get("metadata") else None,
+        cached=first(record, *CACHED) if has_more else None,
     )
 
 

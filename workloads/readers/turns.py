@@ -1,8 +1,8 @@
 """Sessions whose rows may hold the whole prompt or only what is new: which it is, and the prompts that come of it.
 
 The one idea: the same fields are written both ways (Dynamo replays them as `mooncake` or `mooncake-delta`, AIPerf by
-`context_mode`), so a file is asked: ids that repeat the row before say whole prompts; inputs that shrink with no such
-ids are a question, never a guess.
+`context_mode`), so a file is asked: ids that repeat the row before say whole prompts; inputs that do not grow, with no
+such ids, are a question, never a guess.
 
     >>> delta_paths([0, 0], [4190, 592], [592, 16])[1].tolist()      # the second prompt: 4,190 + 592 + 592 tokens
     [4190, 5374]
@@ -36,7 +36,7 @@ Piece = tuple[Hashable, int, int]
 def reading(
     rows: Rows,
     asked: str | None,
-    stated: set[str],
+    stated: dict[str, str],
     session: np.ndarray,
     prompt: np.ndarray,
     output: np.ndarray,
@@ -45,8 +45,8 @@ def reading(
 ) -> str:
     """WHOLE, DELTA or DELTA_WITH_ANSWERS, with a note of why; InputError where the rows can mean either.
 
-    asked: the scenario's `turns`; stated: what rows say themselves (values of CONTEXT_MODES). session, prompt, output:
-    int64 [n], rows of a session in order; flat, offsets: the ids of all rows."""
+    asked: the scenario's `turns`; stated: what the rows say themselves (a value of CONTEXT_MODES), and by what.
+    session, prompt, output: int64 [n], rows of a session in order; flat, offsets: the ids of all rows."""
     before = _row_before(session)
     later = np.flatnonzero(before >= 0)
     if asked is not None and asked not in TURNS:
@@ -56,16 +56,16 @@ def reading(
     if asked is not None or stated or not len(later):
         mode = asked or next(iter(stated), WHOLE)
         if len(later):
-            why = "as asked" if asked else "as context_mode says"
+            why = "as asked" if asked else f"as {stated[mode]}"
             rows.note(f"turns: {_WORDS[mode]}, {why} ({len(later)} rows follow another of their session)")
         return mode
-    shrink = later[prompt[later] < prompt[before[later]]]
+    shrink = later[prompt[later] <= prompt[before[later]]]  # a conversation's next prompt holds the one before
     repeats = sum(_repeats(flat, offsets, r, int(before[r])) for r in later.tolist())
     if repeats * 2 >= len(later) or not len(shrink):
         why = f"{repeats} of {len(later)} later rows of a session begin with ids of the row before"
         if not repeats:
             why = (
-                f"no input of {len(later)} later rows is shorter than the row before; turns = 'delta' reads them as new"
+                f"no input of {len(later)} later rows is as short as the row before; turns = 'delta' reads them as new"
             )
         rows.note(f"turns: {_WORDS[WHOLE]} ({why})")
         return WHOLE

@@ -27,6 +27,19 @@ class Wait(NamedTuple):
     dispatched: bool = False
 
 
+def joined(session: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(session int64 [n], turn int32 [n]): a request that follows one of another session is of that session, so that
+    agents and the agents they spawn are one, and whoever takes whole sessions takes all of them. after: int64 [n]."""
+    of, turns = session.tolist(), [0] * len(session)
+    count: dict[int, int] = {}
+    for i, before in enumerate(after.tolist()):
+        if before >= 0:
+            of[i] = of[before]
+        turns[i] = count.get(of[i], 0)
+        count[of[i]] = turns[i] + 1
+    return np.unique(of, return_inverse=True)[1].astype(np.int64), np.array(turns, np.int32)
+
+
 @dataclass
 class Waits:
     """Collects what each request waits for, in file order; `field_name` is what the file calls that."""

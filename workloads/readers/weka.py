@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,12 @@ import numpy as np
 from workloads.columns import SCOPES, Workload
 from workloads.errors import InputError
 from workloads.limits import MAX_SECONDS, WITHIN
-from workloads.readers.archive import MAX_DOCUMENT, documents, is_archive
+from workloads.readers.archive import is_archive
 from workloads.readers.common import MAX_CLOCK_S, Rows
-from workloads.readers.container import JSON_ARRAY, JSON_LINES, look, unpacked
 from workloads.readers.fields import Fields
 from workloads.readers.hash_ids import IdCodes, IdRows
 from workloads.readers.head import Head
-from workloads.readers.records import records
+from workloads.readers.session_files import sessions
 from workloads.readers.session_tree import SessionTrees, StandardPrefix
 from workloads.readers.values import NOT_JSON, short, why_not_json
 
@@ -94,35 +93,9 @@ def read(
         raise InputError(f"{path}: think = {think!r}, expected one of {', '.join(THINK)}")
     rows = Rows(path)
     reader = _Reader(rows, think, think_scale if think == "scaled" else 1.0, share_tools, answers)
-    for name, text in _sessions(rows.path):
+    for name, text in sessions(rows.path):
         reader.add(name, rows.hashed(text))
     return reader.workload()
-
-
-def _sessions(path: Path) -> Iterator[tuple[str, bytes]]:
-    """(name, content) of every session: of a folder or an archive; of a file, packed or not, that is one session, has
-    one a line, or is an array of them."""
-    contents = look(path)
-    if path.is_dir() or is_archive(path) or not (contents.packed or contents.kind in (JSON_LINES, JSON_ARRAY)):
-        yield from documents(path, ".json")
-        return
-    if contents.kind == JSON_ARRAY:
-        yield from ((f"row {i}", json.dumps(row).encode()) for i, row in records(path, contents))
-        return
-    with unpacked(path) as file:
-        first = file.readline(MAX_DOCUMENT + 1)
-        rest = file.read(MAX_DOCUMENT + 1) if contents.kind != JSON_LINES else file.readline(MAX_DOCUMENT + 1)
-        if contents.kind != JSON_LINES or not rest.strip():
-            yield path.name, first + rest
-            return
-        yield "row 1", first
-        number = 2
-        while rest:
-            if len(rest) > MAX_DOCUMENT:
-                raise InputError(f"{path}, row {number}: more than {MAX_DOCUMENT >> 20} MiB, expected a session")
-            if rest.strip():
-                yield f"row {number}", rest
-            rest, number = file.readline(MAX_DOCUMENT + 1), number + 1
 
 
 class _Reader(Fields):

@@ -251,7 +251,7 @@ def tell(scenario: Scenario, place: Any) -> None:
 def _alone(scenario: Scenario) -> Scenario:
     """One replica with a workload of no account: what is asked has nothing to do with it."""
     one = replace(scenario.cluster, replicas=1)
-    return replace(scenario, workload=WorkloadConfig(preset="chat"), run=RunConfig(0.0, 1.0), cluster=one)
+    return replace(scenario, workload=WorkloadConfig(preset="chat"), run=RunConfig(0.0, 1.0), cluster=one, shock=())
 
 
 @st.cache_data(max_entries=256)
