@@ -247,11 +247,9 @@ def way_out(asking: Asked, plan: dict[str, Any]) -> list[dict[str, Any]]:
             found = {"limit": one["limit"], "value": value, "gpus": gpus}
             rows.append({"kind": "limit", **found, **_cost(asking, gpus), "flags": flags})
     for kind in ("wider", "gpu"):
-        found = [
-            row for row in why["layouts"] if row["attains"] and (row["gpu"] == plan["device"]) == (kind == "wider")
-        ]
-        if found:
-            rows.append(_layout(kind, min(found, key=lambda row: row["gpus"]), asking))
+        able = [row for row in why["layouts"] if row["attains"] and (row["gpu"] == plan["device"]) == (kind == "wider")]
+        if able:
+            rows.append(_layout(kind, min(able, key=lambda row: row["gpus"]), asking))
     return rows
 
 
