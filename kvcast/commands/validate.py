@@ -36,13 +36,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="engine: device profile to compare with (default: profile.json in the recording)",
     )
+    parser.add_argument("--jobs", metavar="N", type=int, help="silicon: processes (default: 1)")
+    parser.add_argument(
+        "--sample", metavar="N", type=int, help="silicon: so many of its rows, the same ones every time"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
 
 
 def run(args: argparse.Namespace) -> int:
     from kvcast import text, validation
 
-    options = {key: value for key in ("cases", "record", "profile") if (value := getattr(args, key)) is not None}
+    options = {
+        key: value
+        for key in ("cases", "record", "profile", "jobs", "sample")
+        if (value := getattr(args, key)) is not None
+    }
     outcomes = []
     for name in validation.chosen(args.sets):
         text.progress(f"validating {name}")
