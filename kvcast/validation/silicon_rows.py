@@ -18,6 +18,8 @@ from workloads.errors import InputError
 
 FILE = "silicon_sample.csv"
 PACKAGE = "aiconfigurator_core"
+OWN_RUNS = "gap-analysis/data/"
+"""In the source of NVIDIA's own runs; the others are InferenceX's."""
 NODE = 8
 """GPUs that a replica of ours has at most."""
 DENSE = ("llama-3.1-8b", "llama-3.1-70b", "qwen3-32b")
@@ -33,7 +35,7 @@ class Row:
     """One measurement: what ran, under which load, and its means."""
 
     id: str
-    source: str  #: inferencex or nvidia: whose protocol
+    source: str  #: inferencex, nvidia or dynamo (NVIDIA's deployments): whose protocol
     model: str  #: as kvcast names it
     gpu: str
     backend: str
@@ -133,10 +135,15 @@ def _unanswerable(line: Mapping[str, str], models: Mapping[str, str]) -> str:
 
 def _row(line: Mapping[str, str], models: Mapping[str, str]) -> Row:
     tp, dp, ep = layout(line)
-    concurrency = re.search(r"silicon_concurrency=(\d+)", line["silicon_data_source"])
+    told = line["silicon_data_source"]
+    source = "inferencex" if OWN_RUNS not in told else "dynamo" if "gtl_job_id" in told else "nvidia"
+    total = re.search(r"silicon_concurrency=(\d+)", told)
+    concurrency = int(total[1]) if total else _count(line, "batch_size") * dp
+    if source == "dynamo" and total:  # of a whole deployment; its batch is a GPU's
+        concurrency = _count(line, "batch_size") * tp * dp
     return Row(
         id=line["id"],
-        source="nvidia" if "gap-analysis/data/" in line["silicon_data_source"] else "inferencex",
+        source=source,
         model=models[line["model_path"]],
         gpu=line["system"].removesuffix("_sxm"),
         backend=line["backend"],
@@ -144,7 +151,7 @@ def _row(line: Mapping[str, str], models: Mapping[str, str]) -> Row:
         gemm=line["gemm_quant_mode"],
         isl=_count(line, "isl"),
         osl=_count(line, "osl"),
-        concurrency=int(concurrency[1]) if concurrency else _count(line, "batch_size") * dp,
+        concurrency=concurrency,
         tp=tp,
         dp=dp,
         ep=ep,
@@ -155,9 +162,10 @@ def _row(line: Mapping[str, str], models: Mapping[str, str]) -> Row:
 
 def layout(line: Mapping[str, str]) -> tuple[int, int, bool]:
     """(GPUs of an attention rank, ranks, whether experts are whole).
-    another (the same measurement stands as TP4 EP4 in one and as TP16 EP4 in the next): tp = 16, ep = 4 is TP4, dp = 16,
-    ep = 4 are 4 ranks, and tp = dp = 4, ep = 16 are 4 ranks on 4 GPUs. NVIDIA's rows leave dp empty: it is what the
-    experts' GPUs (moe_tp x moe_ep) are more than tp."""
+
+    InferenceX's exports multiply one width into another (the same measurement stands as TP4 EP4 in one and as TP16 EP4
+    in the next): tp = 16, ep = 4 is TP4; dp = 16, ep = 4 are 4 ranks; tp = dp = 4, ep = 16 are 4 ranks on 4 GPUs.
+    NVIDIA's rows leave dp empty: it is what the experts' GPUs (moe_tp x moe_ep) are more than tp."""
     tp, dp, moe_tp, ep = (_width(line, n) for n in ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size"))
     if not line["attention_dp_size"]:
         dp = max(moe_tp * ep // tp, 1)
