@@ -33,6 +33,7 @@ class Group:
     name: str
     when: Mapping[str, Any]
     goal: Mapping[str, float]
+    vendor: Mapping[str, float]  #: mean errors of the vendor's own estimator, where known
 
     def holds(self, row: Row) -> bool:
         return matches(self.when, row)
@@ -46,6 +47,11 @@ class Rules:
     rule: Sequence[Mapping[str, Any]]
     groups: Sequence[Group]
     unknown: Sequence[Mapping[str, Any]]
+    findings: Sequence[Mapping[str, str]]  #: what residuals were found to come from
+
+    def vendor(self, name: str) -> Mapping[str, float]:
+        """Of the group of this name."""
+        return next((group.vendor for group in self.groups if group.name == name), {})
 
     def told(self, row: Row) -> Row:
         """The row with what is known of its protocol."""
@@ -136,5 +142,5 @@ def rules(path: Path = FILE) -> Rules:
         odd += [name for name in rule.get("client", {}) if name not in CLIENT]
         if odd:
             raise ValueError(f"{path.name}: {', '.join(odd)} in a rule, expected {', '.join((*SECTIONS, *CLIENT))}")
-    groups = [Group(one["name"], one["when"], one.get("goal", {})) for one in doc["group"]]
-    return Rules(doc["models"], doc["rule"], groups, doc["unknown"])
+    groups = [Group(one["name"], one["when"], one.get("goal", {}), one.get("vendor", {})) for one in doc["group"]]
+    return Rules(doc["models"], doc["rule"], groups, doc["unknown"], doc["finding"])
