@@ -206,13 +206,13 @@ def test_zero_outputs_are_skipped_with_a_count_and_times_count_from_the_earliest
         ({**ROW, "timestamp": -1}, "FILE, row 2: timestamp = -1, expected a finite number of at least 0"),
         (
             {**ROW, "hash_ids": [1]},
-            "FILE, row 2: hash_ids = '1 ids', expected 2 ids of 512 tokens to cover input_length = 700; no one block size"
-            " explains all rows",
+            "FILE, row 2: hash_ids = '1 ids', expected 2 ids of 512 tokens to cover input_length = 700; no one block"
+            " size explains all rows",
         ),
         (
             {**ROW, "hash_ids": [1, 2, 3]},
-            "FILE, row 2: hash_ids = '3 ids', expected 2 ids of 512 tokens to cover input_length = 700; no one block size"
-            " explains all rows",
+            "FILE, row 2: hash_ids = '3 ids', expected 2 ids of 512 tokens to cover input_length = 700; no one block"
+            " size explains all rows",
         ),
         (
             {**ROW, "hash_ids": [1, 2.5]},

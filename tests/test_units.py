@@ -268,7 +268,8 @@ def test_rows_without_times_run_at_a_concurrency_or_a_rate_only(tmp_path: Path) 
 
 def test_turns_without_times_follow_each_other(tmp_path: Path) -> None:
     rows = [{"session_id": s, **NAMES} for s in ("a", "b", "a", "a", "b")]
-    workload = load(WorkloadConfig(trace=str(write(tmp_path / "t.jsonl", *rows)), loop="concurrency", concurrency=1))
+    trace = str(write(tmp_path / "t.jsonl", *rows))
+    workload = load(WorkloadConfig(trace=trace, turns="whole", loop="concurrency", concurrency=1))
     workload.check()
     assert workload.column("after").tolist() == [-1, -1, 0, 2, 1]
     assert workload.column("turn").tolist() == [0, 0, 1, 2, 1]

@@ -168,10 +168,10 @@ def export(gpu: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         add(arrays, header, "nccl/all", NCCL, *found)
     atlas = Atlas(gpu, header, "", arrays)
     for backend in atlas.backends:
-        for found in held_out(atlas, backend):
-            names = (f"{backend}/{found.operator}", f"{backend}/{found.operator}_core")
+        for one in held_out(atlas, backend):
+            names = (f"{backend}/{one.operator}", f"{backend}/{one.operator}_core")
             about = next(header["tables"][name] for name in names if name in header["tables"])
-            about.setdefault("held_out", {})[found.dtype] = round(found.mean, 4)
+            about.setdefault("held_out", {})[one.dtype] = round(one.mean, 4)
     return arrays, header
 
 

@@ -130,7 +130,7 @@ def _claim(folder: Path, grid: dict[str, Any]) -> None:
 def _read(job: _Job) -> Result:
     try:
         summary = json.loads((job.run / "summary.json").read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(
             f"{job.run / 'summary.json'}: damaged ({error}); remove the folder {job.run} to have it simulated again"
         ) from None

@@ -30,8 +30,16 @@ PLACES = (
     ("prompt",),
 )
 """Where a row has its list of messages, or the text of the only one."""
-SETTINGS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "custom_id", "temperature", "stream")
-LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "output_tokens")
+SETTINGS = (
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "custom_id",
+    "temperature",
+    "stream",
+    "output_length",
+)
+LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "output_tokens", "output_length")
 CONVERSATION = ("conversation_id", "conversation_hash", "session_id", "thread_id", "chat_id")
 ANSWERS = ("response", "completion")
 COUNTS = (("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens"))
@@ -48,7 +56,7 @@ def found_in(record: dict[str, Any]) -> Found | None:
     """The list of messages of a row, None without one."""
     if type(record.get("mapping")) is dict:
         return Found(_branch(record["mapping"], record.get("current_node")), record)
-    for path in PLACES:
+    for path in (*PLACES, ("input",)) if "output_length" in record else PLACES:  # LMCache's agentic traces
         around: Any = record
         for name in path[:-1]:
             around = around.get(name) if type(around) is dict else None
