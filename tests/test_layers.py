@@ -197,7 +197,7 @@ def test_layers_move_one_place_and_stop_at_the_ends():
     ],
 )
 def test_resizing_keeps_the_shape(dist):
-    resized = layers.scaled(dist, 5000.0)
+    resized = dists.scaled(dist, 5000.0)
     assert dists.moments(resized)[0] == pytest.approx(5000, rel=0.01)
     assert resized.kind == dist.kind
     spread = [m2 / m1**2 for m1, m2 in (dists.moments(dist, whole=False), dists.moments(resized, whole=False))]

@@ -8,7 +8,7 @@ import pytest
 
 from workloads.columns import SCOPES, Workload
 from workloads.config import Arrival, Dist, Layer, MixClass, WorkloadConfig
-from workloads.estimate import estimate, order_cost, reusable_tokens
+from workloads.estimate import after_history, before_history, estimate, order_cost, reusable_tokens
 from workloads.mix import build
 from workloads.prompt import _pairs
 
@@ -398,6 +398,26 @@ def test_order_cost_and_its_warning():
     assert cost["best_order"] == ["tools", "repo", "clock", "msg"]
     assert cost["lost_tokens_per_request"] == pytest.approx(1300, rel=0.02)  # all but the first readers' tokens
     assert "changes what the model reads" in " ".join(cost["lines"])
+
+
+def test_a_dynamic_layer_before_the_history_costs_the_history_and_the_message_is_the_way_out():
+    """Three turns of 30 + 5 tokens behind 100: turn k reads 100 + 10 + 35 (k - 1) + 30, and of that a cache has
+    nothing behind the clock; inside the message it has all but the last turn's input of 40."""
+    c = one_class(layer("tools", "global", 100), layer("clock", "dynamic", 10), layer("msg", "dynamic", 30))
+    c = replace(c, turns=Dist(value=3.0), output=Dist(value=5.0), think=Dist(value=1.0))
+    cost = order_cost(c, requests=300)
+    assert cost["lost_tokens_per_request"] == 0, "the best order of these layers"
+    assert [one.name for one in before_history(c)] == ["clock"]
+    moved = after_history(c)
+    assert [(one.name, one.tokens.value) for one in moved.layers] == [("tools", 100), ("msg", 40)]
+    computed = (40 + 75 + 110) / 3  # behind tools: clock, history, message
+    inside = (40 + 40 + 40) / 3  # the message; an answer is in the cache too
+    assert cost["lost_before_history_tokens_per_request"] == pytest.approx(computed - inside, abs=2)
+    assert "clock" in cost["lines"][-1]
+    assert after_history(replace(c, turns=Dist(value=1.0))) is None, "no history"
+    assert after_history(moved) is None
+    later = after_history(replace(c, turn_input=Dist(value=7.0)))
+    assert later.turn_input.value == 17, "later turns bring it too"
 
 
 def test_estimate_agrees_with_a_generated_mix():

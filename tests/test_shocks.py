@@ -364,12 +364,9 @@ def test_regime_of_independent_runs():
 def test_the_toy_world_is_metastable_between_its_folds():
     """Theory: at load 12 a burst of twice the load that lasts 52 s is survived, one of 240 s is not; at load 5, below
     the lower fold (6.25/s), every burst is."""
-    spec = importlib.util.spec_from_file_location("toy", "benchmarks/bench_resilience.py")
-    toy = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
-    spec.loader.exec_module(toy)  # type: ignore[union-attr]
 
     def regime(load, burst_s):
-        scenario = toy.toy(load, 300.0 + burst_s + 1500.0)
+        scenario = toy.Toy().scenario(load, 300.0 + burst_s + 1500.0)
         burst = Shock("burst", 300.0, burst_s, 2.0)
         slo = replace(scenario.slo, ttft_s=1.5, attainment=0.9)
         within = replace(scenario.plan, recover_within_s=900.0)

@@ -8,6 +8,7 @@ The one idea: a `Dist` is its quantile function, so sampling, means and percenti
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
@@ -173,6 +174,25 @@ def moments(dist: Dist, whole: bool = True) -> tuple[float, float]:
     if whole:
         x = np.maximum(1, np.rint(x))
     return float(x.mean()), float((x * x).mean())
+
+
+def scaled(dist: Dist, mean: float) -> Dist:
+    """The distribution stretched so that its mean is this one; what has mean 0 becomes fixed."""
+    before = moments(dist)[0]
+    if dist.kind == "fixed" or before <= 0:
+        return Dist(value=mean)
+    factor = mean / before
+    stretched = {
+        name: getattr(dist, name) * factor
+        for name in ("value", "mean", "median", "p90", "low", "high")
+        if getattr(dist, name) is not None
+    }
+    return replace(dist, **stretched, values=tuple(v * factor for v in dist.values))
+
+
+def longer(dist: Dist, tokens: float) -> Dist:
+    """The distribution with a mean that is this much greater, its shape kept."""
+    return scaled(dist, moments(dist)[0] + tokens)
 
 
 def can_exceed(dist: Dist, limit: float) -> bool:

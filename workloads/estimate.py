@@ -95,11 +95,13 @@ def order_cost(mix_class: MixClass, rate: float = 1.0, requests: int = 2000, see
             f" {best_reusable - reusable:,.0f} tokens of prefill a request"
         )
         lines.append(WARNING)
-    breaking = [layer.name for layer in best.layers[:-1] if layer.scope == "dynamic"]
-    if breaking and dists.can_exceed(mix_class.turns, 1):
+    after, recomputed, moved_reusable = after_history(mix_class), 0.0, best_reusable
+    if after is not None:
+        moved_reusable, moved_prompt = _reuse(after, rate, requests, seed)
+        recomputed = (prompt - reusable) - (moved_prompt - moved_reusable)
         lines.append(
-            f"{', '.join(breaking)}: a dynamic layer before the message also breaks the history behind it; inside the"
-            " message it would not"
+            f"{', '.join(layer.name for layer in before_history(mix_class))}: a dynamic layer before the history breaks"
+            f" it too: after the history, inside the message, {recomputed:,.0f} tokens less are computed a request"
         )
     return {
         "class": mix_class.name,
@@ -109,6 +111,8 @@ def order_cost(mix_class: MixClass, rate: float = 1.0, requests: int = 2000, see
         "reusable_tokens_per_request": reusable,
         "best_reusable_tokens_per_request": best_reusable,
         "lost_tokens_per_request": best_reusable - reusable,
+        "after_history_reusable_tokens_per_request": moved_reusable,
+        "lost_before_history_tokens_per_request": recomputed,
         "lines": lines,
     }
 
@@ -129,6 +133,32 @@ def best_order(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
         return SCOPES.index(layer.scope), layer.shuffle > 1 or bool(ticks), -min(ticks, default=0.0)
 
     return tuple(sorted(layers, key=rank))
+
+
+def before_history(c: MixClass) -> list[Layer]:
+    """The dynamic layers that later turns read before their history even in the best order: all but the message."""
+    head = best_order(c.layers)[:-1] if dists.can_exceed(c.turns, 1) else ()
+    return [layer for layer in head if layer.scope == "dynamic"]
+
+
+def after_history(c: MixClass) -> MixClass | None:
+    """The class in its best order with what is new in every request inside the message, which stands after the
+    history; None where nothing new stands before it.
+
+    The message of every turn grows by the layers' mean tokens and keeps its shape; later turns read the earlier ones
+    again, as history.
+    """
+    moved = before_history(c)
+    if not moved:
+        return None
+    more = sum(dists.moments(layer.tokens)[0] for layer in moved)
+    *head, message = best_order(c.layers)
+    kept = (layer for layer in head if layer not in moved)
+    return replace(
+        c,
+        layers=(*kept, replace(message, tokens=dists.longer(message.tokens, more))),
+        turn_input=None if c.turn_input is None else dists.longer(c.turn_input, more),
+    )
 
 
 def _reuse(c: MixClass, rate: float, requests: int, seed: int) -> tuple[float, float]:

@@ -106,16 +106,22 @@ def counter(tokenizer: str | Path | None, chars_per_token: float) -> Counter:
     """By the file tokenizer.json that the user names, else an estimate. Nothing is fetched."""
     if tokenizer is None:
         return Estimate(chars_per_token)
+    made, name = tokenizer_of(tokenizer, "[workload] tokenizer"), Path(tokenizer)
+    return Tokens(made, "tokenizer.json" if name.is_dir() else name.name)
+
+
+def tokenizer_of(tokenizer: str | Path, key: str = "--tokenizer") -> Any:
+    """The `tokenizers.Tokenizer` of a file, or of the tokenizer.json in a folder; `key`: what names it."""
     path = Path(tokenizer)
     if path.is_dir():
         path = path / "tokenizer.json"
     if not path.is_file():
-        raise InputError(f"[workload] tokenizer = {str(tokenizer)!r}: no such file, expected a local tokenizer.json")
+        raise InputError(f"{key} = {str(tokenizer)!r}: no such file, expected a local tokenizer.json")
     try:
         from tokenizers import Tokenizer
     except ImportError:
         raise InputError(
-            "[workload] tokenizer: the package tokenizers is not installed, expected `pip install kvcast[text]`, or"
+            f"{key}: the package tokenizers is not installed, expected `pip install kvcast[text]`, or"
             " chars_per_token for an estimate"
         ) from None
     try:
@@ -125,7 +131,7 @@ def counter(tokenizer: str | Path | None, chars_per_token: float) -> Counter:
     except Exception as problem:  # the package raises bare Exceptions
         why = str(problem).splitlines()[0][:120] if str(problem) else type(problem).__name__
         raise InputError(f"{path}: not a tokenizer ({why}), expected a tokenizer.json") from None
-    return Tokens(made, path.name)
+    return made
 
 
 class Messages:

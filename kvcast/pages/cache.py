@@ -321,7 +321,7 @@ def _order(run: Run) -> None:
         },
     )
     for row in found:
-        if row["best_order"] != row["order"]:
+        if row["best_order"] != row["order"] or row["lost_before_history_tokens_per_request"]:
             st.text("\n".join(row["lines"][1:]))
 
 

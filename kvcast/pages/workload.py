@@ -118,11 +118,13 @@ def _bounded(config: WorkloadConfig, name: str, value: Any) -> WorkloadConfig:
 def _add_preset() -> None:
     from workloads.toml import list_presets, load_preset
 
-    name = st.selectbox(
+    st.selectbox(
         "Preset", list_presets(), key="workload.add", help="its classes, beside those that are there, at its own rate"
     )
     st.button(
-        "Add its classes", on_click=lambda: edit(mix.with_preset, load_preset(name), redraw="layers"), width="stretch"
+        "Add its classes",
+        on_click=lambda: edit(mix.with_preset, load_preset(st.session_state["workload.add"]), redraw="layers"),
+        width="stretch",
     )
 
 

@@ -70,6 +70,9 @@ def one_class(config: WorkloadConfig) -> None:
     bars, marks = {"as ordered": layers.parts(c)}, {"as ordered": cost["reusable_tokens_per_request"]}
     if best != c:
         bars["widest first"], marks["widest first"] = layers.parts(best), cost["best_reusable_tokens_per_request"]
+    if (inside := layers.after_history(c)) is not None:
+        bars["after the history"] = layers.parts(inside)
+        marks["after the history"] = cost["after_history_reusable_tokens_per_request"]
     st.plotly_chart(
         bare(prompt_layers(bars, marks)), width="stretch", config={"displayModeBar": False}, key="workload.bars"
     )
@@ -101,6 +104,8 @@ def one_class(config: WorkloadConfig) -> None:
             width="stretch",
             help=plain(WORDS["order"]),
         )
+    if inside is not None:
+        _after_history(c, cost["lost_before_history_tokens_per_request"])
     for i, layer in enumerate(c.layers):
         _layer(c, i, layer)
     if first := layers.first_turn_only(c):
@@ -110,6 +115,26 @@ def one_class(config: WorkloadConfig) -> None:
             )
         )
     _more(config, c)
+
+
+def _after_history(c: MixClass, lost: float) -> None:
+    """What a text that is new in every request costs before the history, and the way out."""
+    names = ", ".join(layer.name for layer in layers.before_history(c))
+    left, right = st.columns([4, 1], vertical_alignment="center")
+    left.markdown(
+        f"{plain(names)}, new in every request, stands before the history: **{text.count(lost)}** tokens more are"
+        " computed a request than after the history, inside the message.",
+        help=plain(WORDS["order"]),
+    )
+    right.button(
+        "After the history",
+        key="workload.after_history",
+        on_click=edit,
+        args=(layers.in_message, c.name),
+        kwargs={"redraw": "layers"},
+        width="stretch",
+        help="each message grows by these tokens, its length keeps its shape, and later turns read them as history",
+    )
 
 
 def _layer(c: MixClass, i: int, layer: Layer) -> None:
@@ -240,15 +265,19 @@ def _resized(config: WorkloadConfig, name: str, i: int, cell: str) -> WorkloadCo
     return layers.resized(config, name, i, mix.number(cell, f"{layers.of(config, name).layers[i].name}: mean tokens"))
 
 
+def _added(name: str) -> None:
+    """What the fields hold now: a press that ends an entry comes before the page is drawn with it."""
+    state = st.session_state
+    edit(layers.added, name, state["workload.add.scope"], float(state["workload.add.tokens"]), redraw="layers")
+
+
 def _more(config: WorkloadConfig, c: MixClass) -> None:
     """Add a layer; how many users the class stands for."""
     add, users, _ = st.columns([1, 1, 1], vertical_alignment="bottom")
     with add.popover("Add a layer", width="stretch"):
-        scope = st.selectbox("Scope", layers.SCOPE_NAMES, key="workload.add.scope", help=inputs.hint(Layer, "scope"))
-        tokens = st.number_input("Tokens", 1, 10_000_000, 1000, key="workload.add.tokens")
-        st.button(
-            "Add", on_click=lambda: edit(layers.added, c.name, scope, float(tokens), redraw="layers"), width="stretch"
-        )
+        st.selectbox("Scope", layers.SCOPE_NAMES, key="workload.add.scope", help=inputs.hint(Layer, "scope"))
+        st.number_input("Tokens", 1, 10_000_000, 1000, key="workload.add.tokens")
+        st.button("Add", on_click=_added, args=(c.name,), width="stretch")
     if c.arrival.kind != "trace" and config.concurrency is None and dists.can_exceed(c.turns, 1):
         key = f"workload.users.{st.session_state['workload.version']}.{c.name}"
         users.number_input(

@@ -36,13 +36,13 @@ FOOTER = """
 
 Names, wildcards and regular expressions are held against a model's modules layer by layer, so that a part of which
 three layers of 48 stay in 16 bits weighs what it weighs; a part counts as left alone in a layer when one of its
-matrices is. Weights of 4 or 8 bits without such activations (`input_activations` null, W4A16_NVFP4, bitsandbytes) and int8 are
-computed on 16-bit units. What is not understood (GGUF, aqlm, hqq, 2:4 sparsity) is refused with what says
+matrices is. Weights of 4 or 8 bits without such activations (`input_activations` null, W4A16_NVFP4, bitsandbytes) and
+int8 are computed on 16-bit units. What is not understood (GGUF, aqlm, hqq, 2:4 sparsity) is refused with what says
 it instead: a copy of the file without that field, `model.dtype` and `hardware.weights_gib`.
 
-Embeddings, routers and norms stay in 16 bits, the LM head too unless it is named. The KV type is the checkpoint's where it carries scales for it
-(`kv_cache_scheme`, `kv_cache_quant_algo`), else bf16; `model.kv_dtype` decides. `model.dtype` names a type for all
-weights of an unquantized model.
+Embeddings, routers and norms stay in 16 bits, the LM head too unless it is named. The KV type is the checkpoint's
+where it carries scales for it (`kv_cache_scheme`, `kv_cache_quant_algo`), else bf16; `model.kv_dtype` decides.
+`model.dtype` names a type for all weights of an unquantized model.
 
 ## Families understood
 

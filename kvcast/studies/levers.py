@@ -17,7 +17,7 @@ from calibrate.memory import WIDTHS
 from kvcast import api
 from kvcast.scenario.fitting import bundled_for
 from kvcast.studies.change import ENGINE, FREE, HARDWARE, QUALITY, Change, Given, Made
-from kvcast.studies.overload_levers import shed, short_queue
+from kvcast.studies.overload_levers import reserve, shed, short_queue
 from kvcast.studies.prompt_levers import ANSWERS, one_salt, order, steady_layers
 from sim.engines import engine_of, having
 from sim.fleet.router import ROUTERS
@@ -28,7 +28,7 @@ ADVICE = "advice"
 """The purpose of a plan's advice: the same number of GPUs. The other purposes are causes of missed tokens, and
 OVERLOAD."""
 OVERLOAD = "overload"
-"""To come back after a burst, at the price of refused requests."""
+"""To come back after a burst, most of them at the price of refused requests."""
 HOST_TIER = TierConfig(name="host", bandwidth_gb_per_s=50.0, capacity_gib=256.0)
 """Host memory over PCIe 5.0 x16: 64 GB/s on paper."""
 NOT_A_ROUTER = "random"
@@ -281,4 +281,5 @@ LEVERS = (
     Lever("one salt", QUALITY, ("other_tenant",), one_salt),
     Lever("shedding", QUALITY, (OVERLOAD,), shed),
     Lever("queue limit", QUALITY, (OVERLOAD,), short_queue),
+    Lever("reserve for idle prefixes", FREE, (OVERLOAD,), reserve),
 )

@@ -1,5 +1,5 @@
-"""Levers that refuse some requests so that the others are served: what a gateway, an engine's queue limit and clients
-that come back later do for a fleet that does not recover.
+"""Levers for a fleet that does not recover: a gateway or an engine that refuses some requests so that the others are
+served, clients that come back later, and admission that leaves a share of the memory to idle prefixes.
 
 >>> shed(given), short_queue(given)
 """
@@ -16,6 +16,8 @@ OVER = 4
 QUEUES = (64, 128)
 """Requests in an engine from which on it refuses more."""
 RETRIES, BACKOFF_S = 5, 0.5
+RESERVES = (0.25, 0.5)
+"""Shares of the KV memory that admission leaves to idle prefixes."""
 REFUSALS = "some requests are refused (see turned away)"
 COME_BACK = "some requests are refused, and clients that wait before they try again"
 
@@ -37,13 +39,32 @@ def shed(given: Given) -> Made:
 
 def short_queue(given: Given) -> Made:
     """The engine refuses what would wait too long; clients wait for nothing, or try again."""
-    key = "max_num_queued_reqs"
-    engines = next(f.metadata["engines"] for f in fields(EngineConfig) if f.name == key)
+    engines = _engines_with("max_num_queued_reqs")
     if given.resolved.engine.semantics not in engines:
         return f"a queue limit is of semantics = {' or '.join(engines)}"
     if given.resolved.engine.max_num_queued_reqs is not None:
         return "the queue has a limit"
     return [*(_limited(given, most) for most in QUEUES), *_with_retries(given)]
+
+
+def reserve(given: Given) -> Made:
+    """A request is admitted only where so much stays free or idle: what sessions between their turns have cached."""
+    engines = _engines_with("watermark")
+    if given.resolved.engine.semantics not in engines:
+        return f"a watermark is of semantics = {' or '.join(engines)}"
+    if not given.scenario.cache.enabled:
+        return "the prefix cache is off"
+    return [
+        given.change(
+            f"{100 * share:.0f} % of the KV memory left to idle prefixes (watermark)", {"engine.watermark": share}
+        )
+        for share in RESERVES
+        if share > given.resolved.engine.watermark
+    ] or "it leaves as much already"
+
+
+def _engines_with(key: str) -> tuple[str, ...]:
+    return next(f.metadata["engines"] for f in fields(EngineConfig) if f.name == key)
 
 
 def _limited(given: Given, most: int) -> Change:

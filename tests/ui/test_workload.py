@@ -111,6 +111,21 @@ def test_layers_are_resized_marked_dynamic_added_and_removed(page):
     assert not page.at.exception
 
 
+def test_a_timestamp_before_the_history_says_what_it_costs_and_how_to_get_behind_it(page):
+    page.at.segmented_control(key="workload.class").set_value("coding-agent").run()
+    assert not any(b.key == "workload.after_history" for b in page.at.button)
+    # both in one pass, as a press that ends an entry: the callback reads what the fields hold
+    page.at.selectbox(key="workload.add.scope").set_value("dynamic")
+    page.at.number_input(key="workload.add.tokens").set_value(20)
+    next(b for b in page.at.button if b.label == "Add").click().run()
+    assert page.layers(1)[-2:] == ["extra", "task"]
+    assert page.mix().class_[1].layers[-2].tokens == Dist(value=20.0)
+    assert "extra, new in every request, stands before the history: **8,0" in page.words()
+    page.at.button(key="workload.after_history").click().run()
+    assert "extra" not in page.layers(1)
+    assert "stands before the history" not in page.words()
+
+
 def test_prompts_longer_than_the_models_context_are_said_to_be(page):
     assert not any("context" in w.value for w in page.at.warning)
     agent = scenario_from_doc(

@@ -18,7 +18,7 @@ from workloads import dists
 from workloads.columns import SCOPES
 from workloads.config import Dist, Layer, MixClass, WorkloadConfig
 from workloads.errors import InputError
-from workloads.estimate import best_order, order_cost
+from workloads.estimate import after_history, best_order, order_cost
 
 SCOPE_NAMES = SCOPES[1:]
 HISTORY = "history"
@@ -102,6 +102,13 @@ def in_best_order(config: WorkloadConfig, name: str) -> WorkloadConfig:
     return with_layers(config, name, best_order(of(config, name).layers))
 
 
+def in_message(config: WorkloadConfig, name: str) -> WorkloadConfig:
+    """What is new in every request after the history, inside the message; as it was where that is so already."""
+    return replace(
+        config, preset=None, class_=tuple((after_history(c) or c) if c.name == name else c for c in config.class_)
+    )
+
+
 def changed(config: WorkloadConfig, name: str, at: int, /, **values: Any) -> WorkloadConfig:
     """The layer at this place with other values. What a scope does not have (items, churn) goes with the scope."""
     layers = list(of(config, name).layers)
@@ -118,21 +125,7 @@ def changed(config: WorkloadConfig, name: str, at: int, /, **values: Any) -> Wor
 
 def resized(config: WorkloadConfig, name: str, at: int, tokens: float) -> WorkloadConfig:
     """The layer with this mean length, the shape of its distribution kept."""
-    return changed(config, name, at, tokens=scaled(of(config, name).layers[at].tokens, tokens))
-
-
-def scaled(dist: Dist, mean: float) -> Dist:
-    """The distribution stretched so that its mean is this one; what has mean 0 becomes fixed."""
-    before = dists.moments(dist)[0]
-    if dist.kind == "fixed" or before <= 0:
-        return Dist(value=mean)
-    factor = mean / before
-    stretched = {
-        name: getattr(dist, name) * factor
-        for name in ("value", "mean", "median", "p90", "low", "high")
-        if getattr(dist, name) is not None
-    }
-    return replace(dist, **stretched, values=tuple(v * factor for v in dist.values))
+    return changed(config, name, at, tokens=dists.scaled(of(config, name).layers[at].tokens, tokens))
 
 
 def without(config: WorkloadConfig, name: str, at: int) -> WorkloadConfig:
