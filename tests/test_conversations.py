@@ -499,3 +499,20 @@ def test_nothing_that_was_said_is_kept(tmp_path: Path) -> None:
         for a in (*vars(workload.tree).values(), *vars(workload).values())
         if isinstance(a, np.ndarray)
     )
+
+
+@pytest.mark.parametrize("name", ["data", "rows"])
+def test_rows_in_one_object_are_the_rows(tmp_path: Path, name: str) -> None:
+    rows = [chat("!Be brief.", "How are you?", "Fine."), chat("!Be brief.", "How is she?", "Well.", "And he?", "Too.")]
+    plain = read(written(tmp_path / "plain.jsonl", rows))
+    whole = tmp_path / "whole.json"
+    whole.write_text(json.dumps({"version": 1, name: rows}))
+    wrapped = read(whole)
+    assert wrapped.notes[1:] == plain.notes[1:]
+    assert wrapped.prompt_tokens.tolist() == plain.prompt_tokens.tolist()
+    assert infinite_cache(wrapped, 1).hit_tokens.tolist() == infinite_cache(plain, 1).hit_tokens.tolist()
+    bad = tmp_path / "bad.json"
+    bad.write_text(json.dumps({name: [rows[0], "secret words"]}))
+    with pytest.raises(InputError) as refused:
+        read(bad)
+    assert "secret" not in str(refused.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 from functools import cache
 from pathlib import Path
@@ -578,3 +579,11 @@ def test_ids_on_both_sides_of_2_to_the_63_stay_apart(tmp_path):
     tree, leaf = (w := read(path, "mooncake")).tree, w.leaf
     assert tree.end[leaf].tolist() == [1024, 512, 1024]
     assert leaf[0] == leaf[2]
+
+
+def test_the_docs_have_a_row_for_every_format() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "workloads.md").read_text(encoding="utf-8")
+    table = page[page.index("**Every format**") : page.index("**Block ids.**")]
+    first_cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    named = [name for cell in first_cells for name in re.findall(r"`([^`]+)`", cell)]
+    assert sorted(named) == sorted(FORMATS)

@@ -8,9 +8,11 @@ The one idea: the same things lie at few places under few names; whoever reads a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from workloads.limits import MAX_TOKENS
+from workloads.readers.common import Rows
 from workloads.readers.head import Head
 from workloads.readers.values import number
 
@@ -41,6 +43,8 @@ SETTINGS = (
 )
 LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "output_tokens", "output_length")
 CONVERSATION = ("conversation_id", "conversation_hash", "session_id", "thread_id", "chat_id")
+WRAPS = ("data", "rows")
+"""Names of a list that holds the rows of a file that is one object."""
 ANSWERS = ("response", "completion")
 COUNTS = (("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens"))
 
@@ -80,13 +84,35 @@ def _branch(nodes: dict[str, Any], last: Any) -> list[Any]:
     return found[::-1]
 
 
+def wrapped_in(record: dict[str, Any]) -> str:
+    """The field of an object whose list holds the rows; "" where the object is a row."""
+    if found_in(record) is not None or speaks(record):
+        return ""
+    return next((name for name in WRAPS if type(record.get(name)) is list and record[name]), "")
+
+
+def unwrapped(rows: Rows) -> Iterator[dict[str, Any]]:
+    """The rows of a file, or those in the list that its objects hold."""
+    for record in rows.records():
+        name = wrapped_in(record)
+        if name:
+            rows.read -= 1  # the object is no row; its entries are
+            yield from rows.each(record[name], name)
+        else:
+            yield record
+
+
 def first_found(head: Head) -> Found | None:
     """The messages of the first row that has any which say who speaks; the rows where they are messages."""
-    for found in map(found_in, head.rows):
+    rows: list[Any] = []
+    for row in head.rows:
+        name = wrapped_in(row)
+        rows += [entry for entry in row[name] if type(entry) is dict] if name else [row]
+    for found in map(found_in, rows):
         if found is not None and found.messages and {"role", "from", "author", "sender"} & set(found.messages[0]):
             return found
-    spoken = head.rows and all(map(speaks, head.rows)) and not all(map(_is_response, head.rows))
-    return Found(head.rows, {}) if spoken else None
+    spoken = rows and all(map(speaks, rows)) and not all(map(_is_response, rows))
+    return Found(rows, {}) if spoken else None
 
 
 def _is_response(record: dict[str, Any]) -> bool:

@@ -33,6 +33,7 @@ from workloads.readers.chat_rows import (
     found_in,
     is_request,
     speaks,
+    unwrapped,
     usage_of,
 )
 from workloads.readers.private import PrivateRows
@@ -294,7 +295,7 @@ def read_conversations(
     timestamp_unit: str,
     first_turn_only: bool = False,
     answer_tokens: int | None = None,
-    records: Callable[[PrivateRows], Iterable[dict[str, Any]]] = PrivateRows.records,
+    records: Callable[[PrivateRows], Iterable[dict[str, Any]]] = unwrapped,
 ) -> Workload:
     """All conversations of a file, as closed loops: the next turn follows its answer. records: where they lie in it."""
     rows = PrivateRows(path, timestamp_unit)
