@@ -28,6 +28,7 @@ from kvcast.text import Harmless
 from workloads.errors import InputError, on_one_line
 
 COMMANDS = {
+    "ask": "how many GPUs so many users need, or how many users some GPUs serve",
     "run": "simulate one scenario and say whether it meets its targets",
     "import-bench": "a serving benchmark's command as a scenario",
     "observe": "a running server's metrics page as a scenario of its load",

@@ -57,6 +57,7 @@ ROOMS = (
     ("kvcast.benchmarks",),
     ("kvcast.observed",),
     ("kvcast.present",),
+    ("kvcast.asking",),
     ("kvcast.jobs",),
     ("kvcast.pages.mix",),
     ("kvcast.pages.edit",),
