@@ -296,3 +296,5 @@ def test_a_server_without_load_and_pages_without_a_time_are_refused(tmp_path: Pa
     assert "expected a URL (http://...), or one or two saved pages and --seconds" in capsys.readouterr().err
     assert main(["observe", str(tmp_path / "none.txt"), "--seconds", "5m"]) == 2
     assert "No such file" in capsys.readouterr().err
+    assert main(["observe", str(tmp_path), "--seconds", "5m"]) == 2
+    assert "not a regular file" in capsys.readouterr().err

@@ -93,6 +93,8 @@ def parsed(text: str, source: str) -> Page:
 
 def saved(path: Path) -> Page:
     """A page from a file."""
+    if path.exists() and not path.is_file():  # a pipe may never answer
+        raise InputError(f"{path}: not a regular file, expected a saved metrics page")
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
