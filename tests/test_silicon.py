@@ -112,6 +112,14 @@ def test_bad_tables_are_one_line(tmp_path):
         read(table(tmp_path, {"silicon_tpot_ms": "-1"}), rules().models)
     with pytest.raises(InputError, match=r"no column silicon_tpot_ms"):
         read(table(tmp_path, {}, columns=NEEDED[:-1]), rules().models)
+    path = table(tmp_path, {})
+    whole = path.read_bytes()
+    for damaged, words in ((whole[:-9], "row 2: 18 fields expected"), (whole + b"\xff\xfe", "no table of text")):
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match=words):
+            read(path, rules().models)
+    with pytest.raises(InputError, match="--sample 0: expected 1 or more"):
+        silicon.sampled([1], 0)
     with pytest.raises(InputError, match=r"no silicon_sample\.csv there"):
         find(tmp_path / "nowhere")
     assert find(tmp_path) == tmp_path / "silicon_sample.csv"

@@ -113,6 +113,8 @@ def meets(found: Sequence[Scored], goal: Any) -> bool:
 
 def sampled(rows: Sequence[Row], n: int | None) -> list[Row]:
     """n rows of all, the same ones every time."""
+    if n is not None and n < 1:
+        raise InputError(f"validate silicon: --sample {n}: expected 1 or more rows")
     return list(rows) if n is None or n >= len(rows) else random.Random(0).sample(list(rows), n)
 
 

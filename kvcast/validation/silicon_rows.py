@@ -92,6 +92,13 @@ def find(given: Path | None) -> Path:
 
 def read(path: Path, models: Mapping[str, str]) -> tuple[list[Row], list[Unread]]:
     """(rows to answer, lines that are none with their reason), in the file's order. models: path -> kvcast's name."""
+    try:
+        return _read(path, models)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: no table of text ({error}), expected {FILE} of aiconfigurator-core 0.12") from None
+
+
+def _read(path: Path, models: Mapping[str, str]) -> tuple[list[Row], list[Unread]]:
     rows: list[Row] = []
     unread: list[Unread] = []
     seen: dict[tuple[str, ...], str] = {}
@@ -101,6 +108,8 @@ def read(path: Path, models: Mapping[str, str]) -> tuple[list[Row], list[Unread]
         if missing:
             raise InputError(f"{path}: no column {', '.join(missing)}, expected {FILE} of aiconfigurator-core 0.12")
         for number, line in enumerate(reader, 2):
+            if None in line or None in line.values():
+                raise InputError(f"{path}, row {number}: {len(reader.fieldnames or ())} fields expected")
             why = _unanswerable(line, models)
             same = (
                 models.get(line["model_path"], ""),
