@@ -336,9 +336,10 @@ BASES = {
     "cache": ["cache", "T.jsonl", "--json"],
     "optimum": ["optimum", "S.toml", "--set", "cache.tiers=", "--set", "shock="],
     "explain": ["explain", "run"],
-    "timeline": ["timeline", "run", "--window", "0,1"],
+    "timeline": ["timeline", "S.toml", "--window", "0,1"],
     "report": ["report", "run", "--html", "x.html"],
     "price": ["price", "T.jsonl"],
+    "replay": ["replay", "S.toml", "--for", "vllm", "--out", "v.jsonl", "--model", "m"],
     "workload describe": ["workload", "describe", "T.jsonl"],
     "workload convert": ["workload", "convert", "T.jsonl", "--out", "o.jsonl"],
     "profile list": ["profile", "list"],
@@ -361,8 +362,8 @@ def of_flags(rng: random.Random) -> Iterator[Case]:
             if not action.option_strings or action.nargs == 0:
                 continue
             for value in rng.sample(FLAG_VALUES, 5):
-                yield Case("flags", [*BASES[name], f"{max(action.option_strings, key=len)}={value}"])
-        yield Case("flags", [*BASES[name], "--no-such-flag"], codes=frozenset({2}))
+                yield Case("flags", [*BASES.get(name, name.split()), f"{max(action.option_strings, key=len)}={value}"])
+        yield Case("flags", [*BASES.get(name, name.split()), "--no-such-flag"], codes=frozenset({2}))
         yield (
             Case(
                 "flags",
@@ -464,6 +465,7 @@ READS = [
     ["validate", "--data", "@"],
     ["doctor", "@"],
     ["import-bench", "@"],
+    ["replay", "S.toml", "--for", "vllm", "--model", "m", "--out", "v.jsonl", "--tokenizer", "@"],
     ["import-bench", "vllm bench serve --dataset-name random", "--result", "@"],
 ]
 WRITES = [
@@ -471,10 +473,11 @@ WRITES = [
     ["run", "S.toml", "--no-baseline", "--set", "cache.tiers=", "--set", "shock=", "--save-cache", "@"],
     ["sweep", "S.toml", "--vary", "cache.policy=lru,lfu", "--out", "@"],
     ["report", "run", "--html", "@"],
-    ["timeline", "run", "--window", "0,1", "--trace", "@"],
+    ["timeline", "S.toml", "--window", "0,1", "--trace", "@"],
     ["workload", "convert", "T.jsonl", "--out", "@"],
     ["calibrate", "--points", "none.jsonl", "--out", "@"],
     ["import-bench", "vllm bench serve --dataset-name random --request-rate 3", "--out", "@"],
+    ["replay", "S.toml", "--for", "vllm", "--model", "m", "--out", "@"],
 ]
 
 
@@ -523,12 +526,7 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
     "other JSON": _other,
 }
 ON_FOLDERS = {
-    "run": [
-        ["report", "run", "--html", "x.html"],
-        ["explain", "run"],
-        ["timeline", "run", "--window", "0,1"],
-        ["doctor", "run"],
-    ],
+    "run": [["report", "run", "--html", "x.html"], ["explain", "run"], ["doctor", "run"]],
     "sweep": [
         ["sweep", "S.toml", "--vary", "cache.policy=lru,lfu", "--out", "sweep"],
         ["doctor", "sweep"],
@@ -574,5 +572,14 @@ def of_lines(rng: random.Random) -> Iterator[Case]:
         ["run\udce9"],
     ):
         yield Case("lines", argv, codes=wrong)
+    for argv in (
+        ["run", "S.toml", "--no-baseline", "--no-model-error", "--out", "r"],
+        ["run", "S.toml", "--no-baseline", "--set", "cache.tiers=", "--set", "shock=", "--save-cache", "w.npz"],
+        ["report", "run", "--html", "x.html"],
+        ["timeline", "S.toml", "--window", "0,3", "--most", "60", "--trace", "t.json"],
+        ["workload", "convert", "T.jsonl", "--out", "o.jsonl"],
+        ["replay", "S.toml", "--for", "vllm", "--model", "m", "--out", "v.jsonl"],
+    ):
+        yield Case("lines", argv, codes=wrong, how="a disk that is full", file_bytes=1000)
     for command in COMMANDS:
         yield Case("lines", [command, "--help"], codes=frozenset({0}))

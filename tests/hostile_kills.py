@@ -1,6 +1,6 @@
 """Kills at random moments: nothing that was finished is lost, the same command goes on, and no leftovers stay.
 
-    python -m tests.hostile_kills                    # 24 of each of run, sweep, plan, resilience and calibrate
+    python -m tests.hostile_kills                    # 24 of each of run, sweep and plan
     python -m tests.hostile_kills --kills 3 --only sweep
 
 The one idea: the command runs once undisturbed; then, in another folder, it is killed again and again at a random
@@ -43,7 +43,6 @@ COMMANDS = {
         "--out",
         "out",
     ],
-    "resilience": ["resilience", "S.toml", *PLAIN, "--seeds", "1", "--hours", "0.01", "--out", "out"],
 }
 VARY = {"run.json", "plan.json", "ran.json"}
 """Files that say when and how often something was simulated."""

@@ -90,7 +90,10 @@ def test_a_changed_scenario_or_trace_is_another_run(small, tmp_path):
     scenario.write_text('[workload]\ntrace = "trace.jsonl"\nformat = "mooncake"\n[engine]\nkv_blocks = 500\n')
     assert sweep(scenario, {"cache.policy": ["lru"]}, tmp_path / "s").reused == 0
     assert sweep(scenario, {"cache.policy": ["lru"]}, tmp_path / "s").reused == 1
-    assert sweep(scenario, {"cache.policy": ["lru"]}, tmp_path / "s", overrides=["engine.max_num_seqs=7"]).reused == 0
+    with pytest.raises(InputError, match=r"a sweep of another scenario; expected a new folder"):
+        sweep(scenario, {"cache.policy": ["lru"]}, tmp_path / "s", overrides=["engine.max_num_seqs=7"])
+    with pytest.raises(InputError, match=r"a sweep over cache\.policy, not over engine\.max_num_seqs; expected a new"):
+        sweep(scenario, {"engine.max_num_seqs": [7]}, tmp_path / "s")
     trace.write_text((json.dumps(row) + "\n") * 2)
     done = sweep(scenario, {"cache.policy": ["lru"]}, tmp_path / "s")
     assert done.reused == 0

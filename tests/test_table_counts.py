@@ -150,3 +150,29 @@ def test_messages_called_input_beside_their_output_length_are_read(tmp_path):
     )  # 4 for each message and the answer's
     rows = [{"input": ask, "prompt_tokens": 900, "completion_tokens": 40}] * 2
     assert read(_lines(tmp_path, rows)).prompt_tokens.tolist() == [900, 900]
+
+
+def test_answers_of_an_api_are_requests_and_no_conversation(tmp_path):
+    """What Anthropic's API returned, a row each; beside a question the same rows are one."""
+    usage = {"input_tokens": 10, "cache_creation_input_tokens": 5, "cache_read_input_tokens": 900, "output_tokens": 20}
+    row = {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "x" * 400}], "usage": usage}
+    w = read(_lines(tmp_path, [row, row, row]))
+    assert (w.prompt_tokens.tolist(), w.output_tokens.tolist()) == ([915] * 3, [20] * 3)
+    asked = [{"role": "user", "content": "q" * 80}, row]
+    assert "conversations: 1 with 2 messages" in " ".join(read(_lines(tmp_path, asked)).notes)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"messages": [{"role": "user", "content": "q" * 400}, {"role": "assistant", "content": "a"}]},
+        {"prompt": "q" * 400, "response": "a"},
+    ],
+    ids=["messages", "prompt"],
+)
+def test_counts_in_the_row_beside_texts_are_believed(tmp_path, texts):
+    rows = [texts | {"prompt_tokens": 230, "completion_tokens": 21}] * 2
+    w = read(_lines(tmp_path, rows))
+    assert (w.prompt_tokens.tolist(), w.output_tokens.tolist()) == ([230, 230], [21, 21])
+    one = read(_lines(tmp_path, [texts | {"completion_tokens": 21}] * 2))
+    assert one.prompt_tokens.tolist() == [108, 108], "one count alone is not a row's usage"

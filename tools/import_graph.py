@@ -55,6 +55,7 @@ ROOMS = (
     ("kvcast.planner.words",),
     ("kvcast.planner", "kvcast.figures"),
     ("kvcast.benchmarks",),
+    ("kvcast.observed",),
     ("kvcast.present",),
     ("kvcast.asking",),
     ("kvcast.jobs",),

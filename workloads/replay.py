@@ -157,7 +157,8 @@ def _aiperf(workload: Workload, path: Path, target: Target, block_tokens: int) -
 
 
 def _guidellm(workload: Workload, path: Path, target: Target, block_tokens: int) -> Sent:
-    words: list[object] = ["guidellm", "run", "--backend", f"kind=openai_http,target={target.url},model={target.model}"]
+    server = f"kind=openai_http,target={target.url},model={target.model},request_format=/v1/completions"
+    words: list[object] = ["guidellm", "run", "--backend", server]
     if paced_by(workload) == "times":
         says, cannot = _blocks(workload, path, block_tokens)
         data = f"kind=mooncake,source.kind=json_file,source.path={path},time_scale=0.001"

@@ -85,7 +85,13 @@ def first_found(head: Head) -> Found | None:
     for found in map(found_in, head.rows):
         if found is not None and found.messages and {"role", "from", "author", "sender"} & set(found.messages[0]):
             return found
-    return Found(head.rows, {}) if head.rows and all(map(speaks, head.rows)) else None
+    spoken = head.rows and all(map(speaks, head.rows)) and not all(map(_is_response, head.rows))
+    return Found(head.rows, {}) if spoken else None
+
+
+def _is_response(record: dict[str, Any]) -> bool:
+    """Whether a row that is a message is all of an API's answer, with its counts: rows of those are no conversation."""
+    return record.get("role") == "assistant" and type(record.get("usage")) is dict
 
 
 def speaks(record: dict[str, Any]) -> bool:
@@ -112,7 +118,7 @@ def usage_of(record: dict[str, Any]) -> tuple[int, int] | None:
     """(tokens of the prompt, tokens of the answer) as a row counts them."""
     answer = answer_of(record)
     for around in (record, answer if type(answer) is dict else {}):
-        usage = around.get("usage")
+        usage = around.get("usage", around)  # a flat log has the counts in the row itself
         if type(usage) is dict:
             prompt, output = (_count(usage, names) for names in COUNTS)
             if prompt and output:
