@@ -198,6 +198,7 @@ def test_the_card_is_the_plan_of_the_scenario_underneath(found):
 def test_money_and_users_are_the_plans(found):
     card, _ = found
     answer, capacity = card["answer"], card["plan"]["capacity"]
+    assert card["first"]["gpus"] <= answer["gpus"]
     assert answer["usd_per_month"] == pytest.approx(0.8 * answer["gpus"] * 730)
     assert answer["usd_per_user"] == pytest.approx(answer["usd_per_month"] / 60)
     factor = 60 / capacity["offered_rate_per_s"]

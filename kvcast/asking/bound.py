@@ -32,12 +32,16 @@ RESIDENT = 3.0
 
 @dataclass(frozen=True)
 class Bound:
-    """What arithmetic says of one width. gpus: about so many for the work and the KV memory of the load; None where the
-    question has no load. replica_users: users whose work one replica does."""
+    """What arithmetic says of one width.
+
+    gpus: the work alone, in full steps and with all in the cache that can be, asks for about so many; None where the
+    question has no load. replica_users: users whose work one replica does, with room for a third of their sessions in
+    its KV memory. likely: GPUs by that; of a question without a load GPUs a user."""
 
     width: int
     reason: str = ""  #: why it cannot run; "" where it can
     gpus: int | None = None
+    likely: float = 0.0
     replica_users: float = 0.0
     cold_share: float = 0.0  #: of requests within the limits alone, with nothing cached
     warm_share: float = 0.0  #: and with all that can be reused
@@ -60,7 +64,7 @@ def _bound(asked: Asked, width: int, sample: mix.Workload) -> Bound:
     params, slo = prepared.resolved.params, asked.slo
     reusable = reusable_tokens(sample) // params.block_size * params.block_size
     cold, warm = (alone(sample, params, prepared.step_time, cached) for cached in (np.zeros_like(reusable), reusable))
-    user_s = asked.sized.user_s
+    user_s, load = asked.sized.user_s, None if asked.question.gpus is not None else asked.users(asked.rate)
     per_user = seconds_of_work(prepared) / len(sample) * asked.sized.turns / user_s  # replicas
     kv_per_user = float((sample.prompt_tokens + sample.output_tokens).mean()) / RESIDENT / params.kv_tokens
     each = 1 / max(per_user, kv_per_user if asked.sized.turns > 1 else 0.0, 1e-12)
@@ -68,7 +72,8 @@ def _bound(asked: Asked, width: int, sample: mix.Workload) -> Bound:
     middle = first[np.argsort(sample.prompt_tokens[first], kind="stable")[len(first) // 2]]
     return Bound(
         width,
-        gpus=_gpus(asked, each, width),
+        gpus=None if load is None else width * math.ceil(max(load * per_user, 1e-9)),
+        likely=width / each if load is None else width * math.ceil(load / each),
         replica_users=each,
         cold_share=_within(cold, slo.ttft_s, slo.tpot_s),
         warm_share=_within(warm, slo.ttft_s, slo.tpot_s),
@@ -76,12 +81,6 @@ def _bound(asked: Asked, width: int, sample: mix.Workload) -> Bound:
         cold_ttft_s=float(cold["ttft_s"][middle]),
         reach_ttft_s=_reach(warm["ttft_s"], asked.question.share),
     )
-
-
-def _gpus(asked: Asked, replica_users: float, width: int) -> int | None:
-    if asked.question.gpus is not None:
-        return None
-    return width * max(1, math.ceil(asked.users(asked.rate) / replica_users))
 
 
 def _within(times: dict[str, np.ndarray], ttft_s: float | None, tpot_s: float | None) -> float:
@@ -113,10 +112,5 @@ def chosen(asked: Asked, found: list[Bound]) -> list[Bound]:
     able = [one for one in fits if one.warm_share >= asked.question.share] or [
         max(fits, key=lambda one: one.warm_share)
     ]
-    best = min(map(_score, able))
-    return sorted((one for one in able if _score(one) <= NEAR * best), key=_score)[:MOST_WIDTHS]
-
-
-def _score(one: Bound) -> float:
-    """GPUs a user."""
-    return one.gpus if one.gpus is not None else one.width / one.replica_users
+    best = min(one.likely for one in able)
+    return sorted((one for one in able if one.likely <= NEAR * best), key=lambda one: one.likely)[:MOST_WIDTHS]

@@ -34,10 +34,9 @@ def as_text(card: dict[str, Any]) -> str:
 def first(found: dict[str, Any]) -> str:
     """The first bound, before anything is simulated."""
     about = (
-        f"about {gpus(found['gpus'])} by the work and the KV memory alone (TP {found['width']})"
+        f"the work alone asks for about {gpus(found['gpus'])} (TP {found['width']})"
         if found["gpus"] is not None
-        else f"about {_round(found['users_a_replica']):,} users a replica of {found['width']} by the work and the KV"
-        " memory alone"
+        else f"about {_round(found['users_a_replica']):,} users a replica of {found['width']} by its work and KV memory"
     )
     limits = f"alone on an idle replica {text.percent(found['cold_share'], 0)} of the requests are within their limits"
     prompt = (

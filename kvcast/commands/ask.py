@@ -13,12 +13,15 @@ Everything has a default, which the answer names. A first bound is on stderr wit
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from typing import Any
 
 from kvcast.commands import output
 from kvcast.text import NO_FLEET
+
+MOST_JOBS = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,11 +74,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-replicas", metavar="N", type=int, default=64, help="the largest fleet to look at (default 64)"
     )
-    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="processes to use (default 1)")
+    parser.add_argument(
+        "--jobs", metavar="N", type=int, default=jobs(), help="processes to use (default: as many as CPUs, at most 4)"
+    )
     parser.add_argument("--out", metavar="DIR", type=output, help="keep the plan, every run of it, and scenario.toml")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
     shown.add_argument("--toml", action="store_true", help="print the scenario underneath and simulate nothing")
+
+
+def jobs() -> int:
+    """Processes to use where nobody says: what comes out is the same."""
+    return min(os.cpu_count() or 1, MOST_JOBS)
 
 
 def seconds(text: str) -> float:
