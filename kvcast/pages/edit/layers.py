@@ -18,7 +18,7 @@ from workloads import dists
 from workloads.columns import SCOPES
 from workloads.config import Dist, Layer, MixClass, WorkloadConfig
 from workloads.errors import InputError
-from workloads.estimate import after_history, before_history, best_order, order_cost
+from workloads.estimate import after_history, best_order, order_cost
 
 SCOPE_NAMES = SCOPES[1:]
 HISTORY = "history"
