@@ -1,4 +1,4 @@
-# make demo | test | test-kernels | test-calibrate | lint | fuzz | mutants | engine-check | bench | dashboard | ui-test | screenshots: each sets up the virtual environment .venv on first use.
+# make demo | test | test-kernels | test-calibrate | lint | fuzz | hostile | mutants | engine-check | bench | dashboard | ui-test | screenshots: each sets up the virtual environment .venv on first use.
 # The reference traces and measurements that some tests need are found through KVCAST_DATA.
 
 PYTHON ?= python3
@@ -13,7 +13,7 @@ TRITON  ?= $(shell sed -n 's/^triton==//p' constraints.txt)
 PICK    ?= all
 KERNELS := .venv-kernels-$(TRITON)
 
-.PHONY: help demo test test-kernels test-calibrate lint fuzz mutants engine-check bench dashboard ui-test screenshots clean
+.PHONY: help demo test test-kernels test-calibrate lint fuzz hostile mutants engine-check bench dashboard ui-test screenshots clean
 
 help:
 	@echo "make demo       simulate the bundled mix: what the prefix cache is worth on an H200"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-calibrate  calibration with torch on the CPU"
 	@echo "make ui-test    a planner's way to a verdict, in a browser    make screenshots  pictures of every page (both need chromium)"
 	@echo "make fuzz OPS=50000  random tests against a per-block reference    make bench  speed"
+	@echo "make hostile    2,300 bad inputs to every command and 72 kills: one line each, nothing lost (minutes)"
 	@echo "make engine-check ENGINE_PYTHON=...  record what the vLLM installed there does, on the CPU, and replay it (a minute)"
 	@echo "make mutants    plant about a hundred faults in a copy, one after the other: the tests must notice each (minutes)"
 
@@ -81,6 +82,11 @@ engine-check: $(VENV)/.installed
 	$(ASK) workloads/presets/tool-agent-api.toml --name tools --set engine.kv_blocks=900 --set engine.max_model_len=12000 --step-ms 200
 	$(ENGINE_PYTHON) tools/record_engine_cases.py record runs/engine-check/asked --out runs/engine-check/recorded
 	$(BIN)/kvcast validate engine-cases --cases runs/engine-check/recorded
+
+# Bad input to every command and kills at random moments; each must end in one line, and lose nothing.
+hostile: $(VENV)/.installed-test
+	$(BIN)/python -m tests.hostile
+	$(BIN)/python -m tests.hostile_kills
 
 mutants: $(VENV)/.installed-test
 	$(BIN)/python -m tests.mutants

@@ -44,6 +44,7 @@ class KvLog:
     replicas: tuple[int, ...] = ()  #: tokens of each engine in the log, when it has several
     printed: int = 0  #: tokens that a hybrid model's engine prints, fewer than hold
     concurrency: tuple[int, float] | None = None  #: of a hybrid model: tokens of a request, and how many of those hold
+    ragged: int = 0  #: tokens that the engine prints, where they are no multiple of the assumed block size
 
     @property
     def tokens(self) -> int:
@@ -100,6 +101,7 @@ def read_kv_log(path: Path, block_size: int | None = None) -> KvLog:
         tuple(one.holds(size) for one in found) if len(found) > 1 else (),
         printed if tokens > printed else 0,
         least.concurrency if tokens > printed else None,
+        tokens if block_size is None and named is None and tokens % size and tokens == printed else 0,
     )
 
 
@@ -151,6 +153,11 @@ def log_lines(log: KvLog) -> list[str]:
         lines.append(
             f"hybrid: the {log.printed:,} tokens printed count every layer as if it kept every token; {times:g} x"
             f" {length:,} = {int(length * times):,} tokens hold"
+        )
+    if log.ragged:
+        lines.append(
+            f"{log.ragged:,} tokens are no multiple of {log.block_size}: the engine's blocks are of another size, as of"
+            " hybrid models; --block-size or engine.block_size says it"
         )
     if log.replicas:
         sizes = ", ".join(f"{tokens:,}" for tokens in log.replicas)

@@ -150,8 +150,9 @@ def load_model(path: Path) -> ModelSpec:
     """ModelSpec from a Hugging Face config.json; the quantization may stand in a file beside it (`BESIDE`). InputError
     names the file and the field that is missing or not understood."""
     config = _config(path)
-    for name, own in BESIDE.items() if path.name == "config.json" and "quantization_config" not in config else ():
-        if (beside := path.with_name(name)).is_file():
+    before = path.name.removesuffix("config.json")  # NAME_config.json lies beside NAME_hf_quant_config.json
+    for name, own in BESIDE.items() if before != path.name and "quantization_config" not in config else ():
+        if (beside := path.with_name(before + name)).is_file():
             config = {**config, "quantization_config": own | _config(beside)}
     return model_from_config(
         config, name=path.parent.name if path.name == "config.json" else path.stem, where=str(path)
@@ -168,7 +169,7 @@ def _config(path: Path) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as e:
         raise InputError(f"{path}: cannot read the model config ({e.strerror})") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as e:
+    except (ValueError, RecursionError) as e:
         raise InputError(f"{path}: not a JSON model config ({e})") from None
     if not isinstance(config, dict):
         raise InputError(f"{path}: expected a JSON object with the keys of a Hugging Face config.json")

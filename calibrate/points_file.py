@@ -31,8 +31,11 @@ def read_points(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]], 
     rows = []
     for i, line in enumerate(lines[:-1], 1):  # what follows the last newline is unfinished
         try:
-            rows.append(json.loads(line))
-        except ValueError:
+            row = json.loads(line)
+            if not isinstance(row, dict) or ("shape" in row and not (isinstance(row["shape"], dict) and "op" in row)):
+                raise ValueError
+            rows.append(row)
+        except (ValueError, RecursionError):
             raise InputError(f"{path}, line {i}: not a JSON row; expected a points file of kvcast calibrate") from None
     if not rows or rows[0].get("op") != "header" or rows[0].get("schema") != SCHEMA:
         raise InputError(f"{path}: expected a points file of kvcast calibrate, schema {SCHEMA}")

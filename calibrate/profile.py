@@ -113,7 +113,9 @@ def load_profile(path: Path) -> DeviceProfile:
         document = json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda text: _not_finite(path, text))
     except OSError as e:
         raise InputError(f"{path}: cannot read the profile ({e.strerror})") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as e:
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as e:
         raise InputError(f"{path}: not a JSON profile ({e})") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         found = document.get("schema") if isinstance(document, dict) else type(document).__name__

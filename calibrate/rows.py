@@ -221,7 +221,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {
 def _header(path: Path) -> dict[str, Any]:
     try:
         header = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         raise InputError(f"{path}: not the header of a folder of operator rows ({e})") from None
     if not isinstance(header, dict) or header.get("schema") != SCHEMA:
         found = header.get("schema") if isinstance(header, dict) else type(header).__name__

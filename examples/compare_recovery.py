@@ -13,7 +13,6 @@ Runs are kept in --out, so that a killed comparison goes on; recovery.json has e
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -135,8 +134,8 @@ def _told(found: Difference) -> dict[str, Any]:
 
 
 def as_markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """A policy a line: times the scenario's load, and the difference from the first policy ± half its interval, in per
-    cent of load; bold where the interval leaves zero out."""
+    """A policy a line: times the scenario's load, and times the first policy's with the 95 % interval; bold where the
+    interval leaves 1 out."""
     names, policies = (list(dict.fromkeys(row[key] for row in rows)) for key in ("workload", "policy"))
     lines = ["| policy | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
     for policy in policies:
@@ -151,8 +150,8 @@ def _cell(row: dict[str, Any], first: str) -> str:
     cell = f"{row['load']:.3f}"
     if row["policy"] == first or row["difference"] is None or row["half"] is None:
         return cell
-    middle, half = (100 * math.log(2) / 16 * row[key] for key in ("difference", "half"))
-    against = f"{middle:+.1f} ± {half:.1f} %"
+    low, middle, high = (factor_of(row["difference"] + sign * row["half"]) for sign in (-1, 0, 1))
+    against = f"x {middle:.2f} ({low:.2f} to {high:.2f})"
     return f"{cell}, {f'**{against}**' if row['shown'] else against}"
 
 

@@ -22,6 +22,7 @@ _PUBLIC = {
     "simulate": "kvcast.api",
     "resolve": "kvcast.api",
     # questions that take many runs
+    "ask": "kvcast.asking",
     "compare": "kvcast.studies.side_by_side",
     "sweep": "kvcast.studies.sweeps",
     "plan": "kvcast.planner",
@@ -63,6 +64,7 @@ __all__ = [
     "Workload",
     "WorkloadConfig",
     "World",
+    "ask",
     "build_report",
     "compare",
     "from_pieces",
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
     from calibrate.latency import load_step_time
     from calibrate.step import StepTime
     from kvcast.api import resolve, simulate
+    from kvcast.asking import ask
     from kvcast.config import load_scenario, scenario_from_doc
     from kvcast.planner import plan
     from kvcast.store.runs import load_run, save_run

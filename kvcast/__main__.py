@@ -1,5 +1,17 @@
-"""python -m kvcast: the same as the kvcast command."""
+"""The kvcast command, and python -m kvcast: Ctrl-C is one line from the first import on."""
 
-from kvcast.cli import main
+import sys
 
-raise SystemExit(main())
+
+def main() -> int:
+    try:
+        from kvcast.cli import main as command
+
+        return command()
+    except KeyboardInterrupt:
+        print("kvcast: stopped", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -23,11 +23,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import kvcast
+from kvcast.system import refuse_dead_pipes
+from kvcast.text import Harmless
 from workloads.errors import InputError, on_one_line
 
 COMMANDS = {
+    "ask": "how many GPUs so many users need, or how many users some GPUs serve",
     "run": "simulate one scenario and say whether it meets its targets",
     "import-bench": "a serving benchmark's command as a scenario",
+    "observe": "a running server's metrics page as a scenario of its load",
+    "replay": "the simulated requests as a file that a serving benchmark sends",
     "estimate": "what a run would say, from at most 2,000 of its requests",
     "compare": "simulate variants of a scenario on the same arrivals, side by side",
     "sweep": "simulate a grid of scenarios in several processes, and keep every run",
@@ -63,9 +68,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"invalid choice: '(.*?)'", message)
         close = get_close_matches(wrong[1], COMMANDS, n=1) if wrong else []
-        self.exit(
-            2, f"{self.prog}: {message} ({f'did you mean {close[0]}? ' if close else ''}see {self.prog} --help)\n"
-        )
+        line = f"{self.prog}: {message} ({f'did you mean {close[0]}? ' if close else ''}see {self.prog} --help)"
+        self.exit(2, on_one_line(line) + "\n")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -97,8 +101,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a path that is not text, a terminal without the character
+    refuse_dead_pipes()
     _warn_if_kernels_is_shadowed()
-    sys.path.append(os.getcwd())  # where a user's own policy, module:Class, may lie
+    with contextlib.suppress(FileNotFoundError):  # a folder that somebody has deleted
+        sys.path.append(os.getcwd())  # where a user's own policy, module:Class, may lie
     stopped: list[int] = []
     try:
         with _raising_at_signals(stopped):
@@ -109,11 +115,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_stdout()
         return 0
     except OSError as error:
+        if not os.path.exists("."):
+            return _failed("the current folder has been deleted, expected one that is there")
         if error.filename is None:
             _drop_stdout()
         return _failed(
             f"{'the output cannot be written' if error.filename is None else error.filename}: {error.strerror or error}"
         )
+    except UnicodeEncodeError as error:
+        return _failed(f"{error.object[:200]!r}: a name that is not text, expected UTF-8")
     except MemoryError as error:
         return _failed(
             f"not enough memory{f': {error}' if str(error) else ''}; expected a smaller workload or a larger machine"
@@ -131,8 +141,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     try:
-        args = build_parser().parse_args(argv)
-        return args.run(args)
+        with (
+            contextlib.redirect_stdout(Harmless(sys.stdout, "stdout")),
+            contextlib.redirect_stderr(Harmless(sys.stderr, "stderr")),
+        ):
+            args = build_parser().parse_args(argv)
+            return args.run(args)
     finally:
         sys.stdout.flush()  # here, where a full disk is still one line
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import sys
 import textwrap
 import time
@@ -124,6 +125,30 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+# -- terminals ---------------------------------------------------------------------------------------------------------
+
+_COMMANDS = {
+    "stdout": re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]"),
+    "stderr": re.compile("[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u2028\u2029]|\x1b(?!\\[K)"),
+}
+"""What no line of ours has; progress on stderr is written over."""
+
+
+class Harmless:
+    """A stream that commands no terminal, whatever a file, a class or a model in it is called: control characters are
+    written out, as JSON does."""
+
+    def __init__(self, stream: Any, kind: str) -> None:
+        self._stream, self._commands = stream, _COMMANDS[kind]
+
+    def write(self, words: str) -> int:
+        self._stream.write(self._commands.sub(lambda found: f"\\u{ord(found[0]):04x}", words))
+        return len(words)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 # -- progress ----------------------------------------------------------------------------------------------------------

@@ -587,3 +587,39 @@ def test_further_from_a_measured_shape_a_price_states_more():
         assert errors == sorted(errors)
         assert errors[-1] > 2 * errors[0]
     assert price.error("gemm", "bf16", 0.1) < price.error("gemm", "bf16", 1.0) < 0.04
+
+
+# -- products that were timed with more than the product
+
+
+def test_block_fp8_timed_by_the_host_gives_way_to_another_backends():
+    for gpu in ("h100", "h200", "b200"):
+        own = Pricer(load(gpu), "vllm")
+        found, tabled = (
+            own.gemm("fp8_block", 8192, 8192),
+            Pricer(load(gpu), "vllm", as_tabled=True).gemm("fp8_block", 8192, 8192),
+        )
+        assert found.basis.startswith("sglang/gemm")
+        assert tabled.basis.startswith("vllm/gemm")
+        assert found.seconds[0] < tabled.seconds[0] / 2
+        assert found.seconds == pytest.approx(Pricer(load(gpu), "sglang").gemm("fp8_block", 8192, 8192).seconds)
+    for kind in ("bf16", "fp8"):
+        assert Pricer(load("h200"), "vllm").gemm(kind, 8192, 8192).basis.startswith("vllm/gemm")
+
+
+def test_tensorrt_llms_fp8_without_its_quantization_is_the_other_backends():
+    for gpu in ("h100", "h200", "b200"):
+        eight = {b: Pricer(load(gpu), b).gemm("fp8", 8192, 8192) for b in ("trtllm", "vllm", "sglang")}
+        assert eight["trtllm"].basis.startswith("trtllm/gemm")
+        times = {b: float(np.interp(8, Pricer(load(gpu)).tokens, priced.seconds)) for b, priced in eight.items()}
+        assert times["trtllm"] == pytest.approx(min(times["vllm"], times["sglang"]), rel=0.2), gpu
+        price, tabled = Pricer(load(gpu), "trtllm"), Pricer(load(gpu), "trtllm", as_tabled=True)
+        table = load(gpu).table("trtllm", "gemm")
+        beside = min(np.nanmin(table.where(gemm_dtype="fp8").seconds[:, 0]), 1.0) - np.nanmin(
+            table.where(gemm_dtype="bfloat16").seconds[:, 0]
+        )
+        far = tabled.gemm("fp8", 8192, 8192).seconds[-1] - price.gemm("fp8", 8192, 8192).seconds[-1]
+        assert far == pytest.approx(beside, rel=0.02)
+        assert 9e-6 < beside < 11e-6
+        for kind in ("bf16", "fp8_block", "nvfp4") if gpu == "b200" else ("bf16", "fp8_block"):
+            assert price.gemm(kind, 4096, 4096).seconds == pytest.approx(tabled.gemm(kind, 4096, 4096).seconds)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import NO_TOKENIZERS
@@ -102,8 +102,14 @@ conversations = st.lists(
 )
 
 
+def saying(*texts: str) -> list[dict[str, Any]]:
+    return [{"messages": [{"role": "user", "content": t}, {"role": "assistant", "content": "a"}]} for t in texts]
+
+
 @settings(max_examples=150, deadline=None)
 @given(conversations, st.sampled_from([1, 4]), st.sampled_from([1, 2, 3, 16]), st.booleans())
+@example(saying("", " "), 1, 1, False)  # two texts of no tokens
+@example(saying("\0\0\0b", "b"), 1, 1, False)  # the first text's bytes are the second one's token ids
 def test_reuse_is_the_longest_common_prefix_of_the_tokens(
     rows: list[dict[str, Any]], markers: int, block: int, estimate: bool
 ) -> None:

@@ -77,7 +77,10 @@ def test_ids_without_the_ragged_end_are_read_and_said(tmp_path: Path) -> None:
     assert any("input // 512 ids in every row" in note for note in workload.notes)
     assert reusable_tokens(workload).tolist() == [0, 1024, 0, 512]
     mixed = write(tmp_path / "m.jsonl", row(1100, [1, 2]), row(1500, [1, 2, 3]), row(513, [1, 2]))
-    assert "no one block size explains all rows" in refusal(mixed)
+    assert "no one block size explains all rows (format = 'table' without prefix_ids reads lengths" in refusal(mixed)
+    lengths = read(mixed, format="table", timestamp_unit="s")
+    assert (lengths.prompt_tokens.tolist(), lengths.prefix_identity) == ([1100, 1500, 513], False)
+    assert any(note.startswith("hash_ids: not read") for note in lengths.notes)
     floor = write(
         tmp_path / "f.jsonl", row(1000, list(range(15))), row(1087, list(range(16))), row(1100, list(range(17)))
     )

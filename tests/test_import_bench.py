@@ -150,7 +150,7 @@ def test_what_is_not_taken_over_is_listed_once_and_secrets_are_not():
         (f"{GUIDELLM} --rate-type sweep --max-seconds 10", "is several benchmarks"),
         (f"{GUIDELLM} --rate-type poisson --rate 1 2 3 --max-seconds 10", "with 3 rates is several"),
         (f"{VLLM} --num-prompts 0", "requests = 0: expected 1 or more"),
-        ("aiperf profile --input-file x.jsonl --concurrency 2", "its lengths are in texts"),
+        ("aiperf profile --input-file x.jsonl --concurrency 2", "its lengths are in no command"),
     ],
 )
 def test_what_cannot_be_taken_is_one_line(command, said):
@@ -281,3 +281,16 @@ def test_whatever_stands_in_a_command_it_is_read_or_refused_in_one_line(seed):
             read(f"{start} {words}")
         except InputError as refused:
             assert "\n" not in str(refused)  # noqa: PT017
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "vllm bench serve --model m --dataset-name burstgpt --dataset-path BurstGPT.csv --request-rate 5",
+        "aiperf profile -m m --custom-dataset-type mooncake_trace --input-file trace.jsonl --fixed-schedule",
+    ],
+)
+def test_a_file_that_is_a_trace_itself_is_not_called_text(command):
+    with pytest.raises(InputError, match=r"a scenario with \[workload\] trace = that file") as refused:
+        read_benchmark(command)
+    assert "tokenizer" not in str(refused.value)

@@ -592,6 +592,10 @@ def test_modelopt_keeps_its_quantization_beside_the_config(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(TINY))
     (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "NVFP4"}}))
     assert resolve_model(str(tmp_path)).weight_dtype("bf16") == "nvfp4"
+    (tmp_path / "tiny_config.json").write_text(json.dumps(TINY))
+    assert resolve_model(str(tmp_path / "tiny_config.json")).weight_dtype("bf16") == "bf16", "another model's"
+    (tmp_path / "tiny_hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "FP8"}}))
+    assert resolve_model(str(tmp_path / "tiny_config.json")).weight_dtype("bf16") == "fp8"
 
 
 def test_an_fp8_checkpoint_by_path_counts_as_fp8_without_being_told(tmp_path):

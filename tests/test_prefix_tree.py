@@ -3,10 +3,13 @@ share."""
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from workloads import prefix_tree
 from workloads.prefix_tree import from_block_ids, from_pieces, from_token_ids
 
 
@@ -50,9 +53,10 @@ block_rows = st.lists(
 
 
 @settings(max_examples=300, deadline=None)
-@given(block_rows, st.booleans(), st.sampled_from([0, 1, 2**62, -(2**63)]))
-def test_block_ids_share_what_their_blocks_share(rows, partial_tail, base) -> None:
-    """Token of a block = (namespace, ids so far, the block's length, position): what a chained hash means."""
+@given(block_rows, st.booleans(), st.sampled_from([0, 1, 2**62, -(2**63)]), st.sampled_from([1, 5, prefix_tree.PART]))
+def test_block_ids_share_what_their_blocks_share(rows, partial_tail, base, part) -> None:
+    """Token of a block = (namespace, ids so far, the block's length, position): what a chained hash means. However many
+    ids are looked at at a time."""
     block = 4
     ids = np.array([base + i for row, _, _ in rows for i in row], np.int64)
     offsets = np.concatenate(([0], np.cumsum([len(row) for row, _, _ in rows])))
@@ -67,7 +71,8 @@ def test_block_ids_share_what_their_blocks_share(rows, partial_tail, base) -> No
             text += [(space, tuple(row[: i + 1]), length, p) for p in range(length)]
         texts.append(text + [("private", len(texts), i) for i in range(tokens - len(text))])
     namespace = np.array([space for _, _, space in rows], np.int64)
-    tree, leaf = from_block_ids(ids, offsets, block, np.array(prompt, np.int64), namespace=namespace)
+    with patch.object(prefix_tree, "PART", part):
+        tree, leaf = from_block_ids(ids, offsets, block, np.array(prompt, np.int64), namespace=namespace)
     agree(tree, leaf, texts)
 
 

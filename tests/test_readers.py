@@ -207,12 +207,14 @@ def test_zero_outputs_are_skipped_with_a_count_and_times_count_from_the_earliest
         (
             {**ROW, "hash_ids": [1]},
             "FILE, row 2: hash_ids = '1 ids', expected 2 ids of 512 tokens to cover input_length = 700; no one block"
-            " size explains all rows",
+            " size explains all rows (format = 'table' without prefix_ids reads lengths and times alone: nothing is"
+            " shared then)",
         ),
         (
             {**ROW, "hash_ids": [1, 2, 3]},
             "FILE, row 2: hash_ids = '3 ids', expected 2 ids of 512 tokens to cover input_length = 700; no one block"
-            " size explains all rows",
+            " size explains all rows (format = 'table' without prefix_ids reads lengths and times alone: nothing is"
+            " shared then)",
         ),
         (
             {**ROW, "hash_ids": [1, 2.5]},

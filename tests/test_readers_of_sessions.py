@@ -64,12 +64,14 @@ def test_bailian_counts_seconds_sessions_and_shared_blocks(tmp_path: Path) -> No
         (
             chat(9, -1, 1, 40, [1]),
             "FILE, row 2: hash_ids = '1 ids', expected 2 or 3 ids of 16 tokens to cover input_length = 40"
-            "; no one block size explains all rows",
+            "; no one block size explains all rows (format = 'table' without prefix_ids reads lengths and times alone:"
+            " nothing is shared then)",
         ),
         (
             chat(9, -1, 1, 32, [1, 2, 3]),
             "FILE, row 2: hash_ids = '3 ids', expected 2 ids of 16 tokens to cover input_length = 32"
-            "; no one block size explains all rows",
+            "; no one block size explains all rows (format = 'table' without prefix_ids reads lengths and times alone:"
+            " nothing is shared then)",
         ),
         (
             chat(9, -1, 1, 16, [-1]),
@@ -80,7 +82,11 @@ def test_bailian_counts_seconds_sessions_and_shared_blocks(tmp_path: Path) -> No
             "FILE, row 2: parent_chat_id = 9, expected a chat that does not descend from this one",
         ),
         (chat(9, None, 1, 16, [1]), "FILE, row 2: parent_chat_id = None, expected a whole number or text"),
-        (chat(9, -1, "soon", 16, [1]), "FILE, row 2: timestamp = 'soon', expected a finite number of at least 0"),
+        (
+            chat(9, -1, "soon", 16, [1]),
+            "FILE, row 2: timestamp = 'soon', expected a finite number of at least 0, or a time like 2023-11-16"
+            " 18:17:03.9799600",
+        ),
         (chat(9, -1, 1, 16, [1], turn=-2), "FILE, row 2: turn = -2, expected a whole number of at least 0"),
         ({"chat_id": 9, "output_length": 1}, "FILE, row 2: no field 'parent_chat_id' among chat_id, output_length"),
     ],

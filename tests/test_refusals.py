@@ -21,6 +21,7 @@ FILES: dict[str, tuple[bytes | str, str]] = {
     "vllm.log": (LOG + "INFO GPU KV cache size: 12,345 tokens\n", f"a log of vLLM, {READS_LOGS}"),
     "sglang.log": ("[2026-01-01 10:00:00] server_args=ServerArgs(a=1, b=2)\n", f"a log of SGLang, {READS_LOGS}"),
     "other.log": ("2026-01-01 12:00:00,123 something, other\n", "a text log, expected one row a request"),
+    "gin.log": ('[GIN] 2026/01/01 - 10:00:01 | 200 | 2.1s | POST "/api/chat"\n', "a text log, expected one row a"),
     "metrics": ("# HELP vllm:x y\n# TYPE vllm:x counter\n", "metrics of Prometheus, which are sums over requests;"),
     "page.html": ("<!DOCTYPE html>\n<html>", "a web page; download the file itself"),
     "a.xml": ("<?xml version='1.0'?><a/>", "XML; expected JSON, a table or Parquet"),

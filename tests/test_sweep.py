@@ -73,12 +73,13 @@ def test_finished_runs_are_not_run_again_and_a_grid_may_grow(small, tmp_path):
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
 
 
-def test_a_damaged_run_is_named(small, tmp_path):
+def test_a_damaged_run_is_simulated_again(small, tmp_path):
     sweep(small, {"cache.policy": ["lru"]}, tmp_path / "s")
     (summary,) = (tmp_path / "s" / "runs").glob("*/summary.json")
-    summary.write_text(summary.read_text()[:100])
-    with pytest.raises(InputError, match=r"summary\.json: damaged .*remove the folder"):
-        sweep(small, {"cache.policy": ["lru"]}, tmp_path / "s")
+    whole = summary.read_text()
+    summary.write_text(whole[:100])
+    assert sweep(small, {"cache.policy": ["lru"]}, tmp_path / "s").reused == 0
+    assert summary.read_text() == whole
 
 
 def test_a_changed_scenario_or_trace_is_another_run(small, tmp_path):
@@ -89,7 +90,10 @@ def test_a_changed_scenario_or_trace_is_another_run(small, tmp_path):
     scenario.write_text('[workload]\ntrace = "trace.jsonl"\nformat = "mooncake"\n[engine]\nkv_blocks = 500\n')
     assert sweep(scenario, {"cache.policy": ["lru"]}, tmp_path / "s").reused == 0
     assert sweep(scenario, {"cache.policy": ["lru"]}, tmp_path / "s").reused == 1
-    assert sweep(scenario, {"cache.policy": ["lru"]}, tmp_path / "s", overrides=["engine.max_num_seqs=7"]).reused == 0
+    with pytest.raises(InputError, match=r"a sweep of another scenario; expected a new folder"):
+        sweep(scenario, {"cache.policy": ["lru"]}, tmp_path / "s", overrides=["engine.max_num_seqs=7"])
+    with pytest.raises(InputError, match=r"a sweep over cache\.policy, not over engine\.max_num_seqs; expected a new"):
+        sweep(scenario, {"engine.max_num_seqs": [7]}, tmp_path / "s")
     trace.write_text((json.dumps(row) + "\n") * 2)
     done = sweep(scenario, {"cache.policy": ["lru"]}, tmp_path / "s")
     assert done.reused == 0
@@ -115,13 +119,13 @@ def test_it_goes_on_after_a_kill(tmp_path):
     ]
     running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
-    while len(list(out.glob("runs/*/run.json"))) < 2:
+    while len(list(out.glob("runs/[!.]*/run.json"))) < 2:
         assert running.poll() is None, "it ended before it could be killed"
         assert time.monotonic() < deadline
         time.sleep(0.02)
     os.kill(running.pid, signal.SIGKILL)
     running.wait()
-    finished = {path.parent.name: path.stat().st_mtime_ns for path in out.glob("runs/*/run.json")}
+    finished = {path.parent.name: path.stat().st_mtime_ns for path in out.glob("runs/[!.]*/run.json")}
     assert 2 <= len(finished) < 8
     assert not (out / "sweep.parquet").exists()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

@@ -44,6 +44,41 @@ def test_every_recorded_trace_reads_unasked_and_states_its_unit(data_dir: Path) 
     assert "arrival_time_ns in ns (its name): 10.3 requests/s" in unit_note(ids)
 
 
+CHAT = {"chat_id": 1, "parent_chat_id": -1, "type": "text", "turn": 1, "hash_ids": [1]}
+ROUND = {"session_id": "a", "round_index": 0, "input_tokens_total": 9, "prefix_tokens": 0, "newly_append_tokens": 9}
+EVENT = {"event_type": "user_message", "timestamp": "2026-06-23T06:05:00Z"}
+SESSION = {"block_size": 64, "requests": [{"t": 0.5, "in": 10, "out": 5, "hash_ids": []}]}
+OF_ONE_UNIT = [
+    ("weka", SESSION, "t, api_time and think_time in s, duration_ms in ms (the format's documentation)"),
+    ("tracelab", {**ROUND, "output_tokens": 3, "timing_events": [EVENT]}, "timestamp is a time of day (its text)"),
+]
+
+
+def test_bailian_states_seconds_and_takes_another_unit(tmp_path: Path) -> None:
+    rows = [{**CHAT, "chat_id": i, "timestamp": 0.5 * i, "input_length": 16, "output_length": 5} for i in range(1, 20)]
+    path = write(tmp_path / "b.jsonl", *rows)
+    assert unit_note(read(path)) == "time unit: timestamp in s (the format's documentation): 2 requests/s over 9 s"
+    assert load(WorkloadConfig(trace=str(path), timestamp_unit="ms")).arrival_s[-1] == pytest.approx(0.009)
+    dates = write(tmp_path / "d.jsonl", *[{**row, "timestamp": 1.7e12 + row["timestamp"]} for row in rows])
+    assert "as ms since 1970" in complaint(dates)
+
+
+@pytest.mark.parametrize(("format", "row", "line"), OF_ONE_UNIT)
+def test_formats_of_one_unit_state_it_and_refuse_another(tmp_path: Path, format: str, row: dict, line: str) -> None:
+    path = write(tmp_path / "t.jsonl", row)
+    workload = read(path)
+    assert workload.notes[0].startswith(f"format: {format}")
+    assert line in unit_note(workload)
+    with pytest.raises(InputError, match=f"expected none: the format {format} has times of one unit only"):
+        load(WorkloadConfig(trace=str(path), timestamp_unit="ms"))
+
+
+@pytest.mark.parametrize("time", ["06/23/2026 10:00", "23/06/2026", "06-07-2026 10:00:00"])
+def test_a_date_whose_month_is_not_sure_is_refused(tmp_path: Path, time: str) -> None:
+    path = write(tmp_path / "t.jsonl", {"ts": time, "prompt_tokens": 5, "completion_tokens": 2})
+    assert f"row 1: ts = {time!r}, expected " in complaint(path)
+
+
 def test_the_unit_that_was_set_is_taken_without_a_question(tmp_path: Path) -> None:
     path = mooncake(tmp_path / "t.jsonl", [0.25 * i for i in range(400)])
     workload = read(path, timestamp_unit="s")

@@ -15,7 +15,7 @@ import numpy as np
 from workloads.config import Arrival
 from workloads.dists import LARGEST, expected, one_of
 from workloads.errors import InputError
-from workloads.limits import MAX_SECONDS
+from workloads.limits import MAX_SECONDS, check_values
 
 KINDS = ("poisson", "gamma", "onoff", "diurnal", "trace")
 BOUNDS = {  # kind: {field: (lowest, highest)}
@@ -34,6 +34,7 @@ def check(arrival: Arrival, where: str) -> None:
         value = getattr(arrival, name)
         if not lowest <= value <= highest:
             raise expected(f"{where}.{name}", value, f"a number from {lowest:g} to {highest:g}")
+    check_values(arrival, where)
     for name, needed_by in (("curve", "diurnal"), ("times_s", "trace")):
         values = getattr(arrival, name)
         if bool(values) != (arrival.kind == needed_by):
@@ -108,7 +109,8 @@ def paced(arrival: Arrival, rate: float, times_s: np.ndarray) -> np.ndarray:
         way = np.arange(len(times_s)) / max(len(times_s) - 1, 1)
         growth = arrival.ramp_to / rate
         times = growth**way if arrival.ramp == "exponential" else 1 + (growth - 1) * way
-        times_s = np.cumsum(np.diff(times_s, prepend=0.0) / times)
+        with np.errstate(all="ignore"):  # a rate of nearly 0: a time that no workload may have, which the reader says
+            times_s = np.cumsum(np.diff(times_s, prepend=0.0) / times)
     if arrival.exact and len(times_s) and times_s[-1] > 0:
         times_s = times_s * (len(times_s) / rate / times_s[-1])
     return times_s

@@ -115,7 +115,7 @@ def _check_bounds(config: WorkloadConfig) -> None:
 
 def _check_pace(config: WorkloadConfig) -> None:
     for c in config.class_:
-        asked = [name for name, given in (("exact", c.arrival.exact), ("ramp_to", c.arrival.ramp_to)) if given]
+        asked = [*(["exact"] if c.arrival.exact else []), *(["ramp_to"] if c.arrival.ramp_to is not None else [])]
         if not asked:
             continue
         where = f"[[workload.class]] {c.name!r}: arrival.{asked[0]}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,27 +31,14 @@ def to_mooncake(workload: Workload, path: str | Path, block_tokens: int = 512) -
     say that.
     """
     path = Path(path)
-    if path.exists() and not path.is_file():  # replacing a device or a pipe would remove it
-        raise InputError(
-            f"{path}: is {'a folder' if path.is_dir() else 'not a regular file'}, expected a file to write"
-        )
-    follows, before = workload.column("after") >= 0, _row_before(workload)
+    follows, before = workload.column("after") >= 0, row_before(workload)
     bad = np.flatnonzero(follows & (before < 0))
     if len(bad):
         raise InputError(
             f"{path}: request {bad[0]} is released by another session (users merge sessions), expected sessions that"
             " begin at a time"
         )
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            for row in _rows(workload, block_tokens, follows):
-                file.write(json.dumps(row) + "\n")
-        temporary.replace(path)
-    except OSError as problem:
-        raise InputError(f"{path}: {problem.strerror}, expected a file that can be written") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_rows(path, _rows(workload, block_tokens, follows))
     moved = int((follows & (workload.column("after") != before)).sum())
     return (
         f"wrote {len(workload)} requests to {path.name}, ids of {block_tokens} tokens",
@@ -59,7 +46,25 @@ def to_mooncake(workload: Workload, path: str | Path, block_tokens: int = 512) -
     )
 
 
-def _row_before(workload: Workload) -> np.ndarray:
+def write_rows(path: Path, rows: Iterable[Any]) -> None:
+    """JSON lines, first under a temporary name: `path` appears whole or not at all."""
+    if path.exists() and not path.is_file():  # replacing a device or a pipe would remove it
+        raise InputError(
+            f"{path}: is {'a folder' if path.is_dir() else 'not a regular file'}, expected a file to write"
+        )
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            for row in rows:
+                file.write(json.dumps(row) + "\n")
+        temporary.replace(path)
+    except OSError as problem:
+        raise InputError(f"{path}: {problem.strerror}, expected a file that can be written") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def row_before(workload: Workload) -> np.ndarray:
     """int64 [n]: the row before in the same session, -1 for its first."""
     before, session = np.full(len(workload), -1, np.int64), workload.column("session_id")
     order = np.argsort(session, kind="stable")
@@ -73,7 +78,7 @@ def _rows(workload: Workload, block_tokens: int, follows: np.ndarray) -> Iterato
     for r in range(len(workload)):
         row: dict[str, Any] = {"session_id": str(session[r]), "context_mode": STATED_WHOLE} if follows.any() else {}
         if follows[r]:
-            row["delay"] = _milliseconds(delay_s[r])
+            row["delay"] = milliseconds(delay_s[r])
         elif not np.isnan(workload.arrival_s[r]):
             row["timestamp"] = round(float(workload.arrival_s[r]) * 1e3)
         row |= {
@@ -84,7 +89,7 @@ def _rows(workload: Workload, block_tokens: int, follows: np.ndarray) -> Iterato
         yield row
 
 
-def _milliseconds(seconds: float) -> int | float:
+def milliseconds(seconds: float) -> int | float:
     """Whole when it is whole to a microsecond; else with its fraction."""
     ms = round(float(seconds) * 1e3, 6)
     return int(ms) if ms == int(ms) else ms

@@ -11,12 +11,18 @@ blocks that the same requests visit. What a single request visits alone is its p
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from workloads.columns import PrefixTree
+from workloads.numbering import changes, codes_in, hashables_numbered, integer, numbered, numbered_pairs, positions
+
+PART = 1 << 20  #: ids that are looked at at a time
+EndOf = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""(entries, their rows) -> the tokens at which they end."""
 
 
 def from_block_ids(
@@ -29,14 +35,14 @@ def from_block_ids(
 ) -> tuple[PrefixTree, np.ndarray]:
     """Tree of prompts given as block hashes; returns (tree, leaf int32 [n]).
 
-    `ids` int64 [sum of blocks] holds the rows of all requests, `offsets` int64 [n + 1] where each begins. Block i of
-    a row covers tokens [i * block_tokens, (i + 1) * block_tokens), cut at the prompt's end, or at the end of prompt +
-    output when `output_tokens` is given. Tokens beyond a row's last block are private. Requests of different
+    `ids` int32 or int64 [sum of blocks] holds the rows of all requests, `offsets` int64 [n + 1] where each begins.
+    Block i of a row covers tokens [i * block_tokens, (i + 1) * block_tokens), cut at the prompt's end, or at the end of
+    prompt + output when `output_tokens` is given. Tokens beyond a row's last block are private. Requests of different
     `namespace` (int64 [n]) share nothing, whatever their ids.
 
     A block is identified by (what precedes it, id, its length), as an engine's chained hash does: an id seen after two
     different prefixes is two blocks, and a partial last block is shared only with an identical partial last block.
-    Memory: about 50 bytes an id at the peak, the ids included.
+    Memory beside the ids: 8 bytes a distinct id, and 4 an id where they are not small numbers from about 0.
     """
     n, covered = len(offsets) - 1, prompt_tokens if output_tokens is None else prompt_tokens + output_tokens
     blocks = np.diff(offsets)
@@ -46,16 +52,16 @@ def from_block_ids(
             f"request {row}: {blocks[row]} blocks of {block_tokens} reach beyond its {covered[row]} tokens"
         )
     root = np.zeros(n, np.int64) if namespace is None else np.unique(namespace, return_inverse=True)[1]
-    code = _numbered(ids) if namespace is None else _numbered_pairs(np.repeat(root, blocks), _numbered(ids))
-    depth = _positions(offsets)
+    code = numbered(ids) if namespace is None else numbered_pairs(np.repeat(root, blocks), numbered(ids))
     if not _one_parent_each(code, offsets):
         code = _numbered_by_parent(code, offsets, root)
-    end = np.minimum((depth + 1) * block_tokens, np.repeat(covered, blocks))
-    last_seen_end = np.zeros(_size(code), np.int64)
-    last_seen_end[code] = end
-    if np.any(last_seen_end[code] != end):  # one id, different lengths: a partial block is another block
-        code = _numbered_pairs(code, end)
-    return _compress(code, offsets, end, root)[:2]
+
+    def end_of(entry: np.ndarray, row: np.ndarray) -> np.ndarray:
+        return np.minimum((entry - offsets[row] + 1) * block_tokens, covered[row])
+
+    if not _one_end_each(code, offsets, end_of):  # one id, different lengths: a partial block is another block
+        code = numbered_pairs(code, end_of(np.arange(len(code)), np.repeat(np.arange(n), blocks)))
+    return _compress(code, offsets, end_of, root)[:2]
 
 
 def from_token_ids(
@@ -66,7 +72,7 @@ def from_token_ids(
     Sorting puts every prompt next to the one it shares most with, so the tree follows from the common prefixes of
     neighbours alone: O(total tokens) plus one sort of byte strings.
     """
-    roots = _hashables_numbered(namespaces if namespaces is not None else [0] * len(prompts))
+    roots = hashables_numbered(namespaces if namespaces is not None else [0] * len(prompts))
     arrays = [np.asarray(p, np.int64) for p in prompts]
     narrow = all(a.min(initial=0) >= 0 and a.max(initial=0) < 2**32 for a in arrays)
     texts = [a.astype(">u4" if narrow else ">i8").tobytes() for a in arrays]  # byte by byte, in the order of the tokens
@@ -112,7 +118,7 @@ def from_pieces(
     n = len(paths)
     pieces = [piece for path in paths for piece in path]
     offsets = np.concatenate(([0], np.cumsum([len(path) for path in paths], dtype=np.int64)))
-    key = np.array(_hashables_numbered([k for k, _, _ in pieces]), np.int64)
+    key = np.array(hashables_numbered([k for k, _, _ in pieces]), np.int64)
     low = np.array([o for _, o, _ in pieces], np.int64)
     high = low + np.array([c for _, _, c in pieces], np.int64)
     if np.any(high < low) or np.any(low < 0):
@@ -129,59 +135,41 @@ def from_pieces(
     begin = np.searchsorted(cuts, key * stretch + low)
     parts = np.searchsorted(cuts, key * stretch + high) - begin  # a piece is cuts begin, begin + 1, ...
     part_offsets = np.concatenate(([0], np.cumsum(parts)))
-    code = np.repeat(begin, parts) + _positions(part_offsets)
+    code = np.repeat(begin, parts) + positions(part_offsets)
     offsets = part_offsets[offsets]
     length = np.diff(cuts, append=0)[code]
     end = np.cumsum(length)
     end -= np.repeat(np.concatenate(([0], end))[offsets[:-1]], np.diff(offsets))
 
-    root = np.array(_hashables_numbered(roots if roots is not None else [0] * n), np.int64)
+    root = np.array(hashables_numbered(roots if roots is not None else [0] * n), np.int64)
     code = _numbered_by_parent(code, offsets, root)
     layer = np.repeat(layer, parts)[code]  # a code is the entry of its first visitor
-    tree, leaf, first = _compress(code, offsets, end, root, split=_changes(layer))
+    tree, leaf, first = _compress(code, offsets, lambda entry, _row: end[entry], root, split=changes(layer))
     node_layer = np.zeros(len(tree), np.int16)
     node_layer[len(tree) - len(first) :] = layer[first]
     return replace(tree, layer=node_layer), leaf
 
 
-# ---- numbering: arrays of keys -> small dense integers ----
+# ---- part by part ----
 
 
-def _size(code: np.ndarray) -> int:
-    return int(code.max()) + 1 if len(code) else 0
+class Part(NamedTuple):
+    """Some rows of all: what is computed of every entry is computed part by part, so that it needs no memory of its
+    own."""
+
+    rows: slice
+    at: slice  #: their entries
+    offsets: np.ndarray  #: [rows + 1], within `at`
+    first: np.ndarray  #: where rows with an entry begin, within `at`
 
 
-def _numbered(values: np.ndarray) -> np.ndarray:
-    """Equal values get equal numbers in [0, about len); not necessarily consecutive."""
-    if not len(values):
-        return np.zeros(0, np.int64)
-    low, high = int(values.min()), int(values.max())
-    if high - low < 4 * len(values) + 1024:
-        return (values - low).astype(np.int64)
-    return np.unique(values, return_inverse=True)[1].astype(np.int64)
-
-
-def _numbered_pairs(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Numbers of the pairs (a[i], b[i])."""
-    b = _numbered(b)
-    return _numbered(_numbered(a) * max(_size(b), 1) + b)
-
-
-def _hashables_numbered(keys: Sequence[Hashable]) -> list[int]:
-    numbers: dict[Hashable, int] = {}
-    return [numbers.setdefault(key, len(numbers)) for key in keys]
-
-
-def _positions(offsets: np.ndarray) -> np.ndarray:
-    """Index of every entry inside its row, int64 [offsets[-1]]."""
-    return np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
-
-
-def _changes(values: np.ndarray) -> np.ndarray:
-    """True where a value differs from the one before it."""
-    changed = np.ones(len(values), bool)
-    changed[1:] = values[1:] != values[:-1]
-    return changed
+def _parts(offsets: np.ndarray) -> Iterator[Part]:
+    ends = np.searchsorted(offsets, np.arange(PART, offsets[-1] + PART, PART), side="left")
+    bounds = np.unique(np.concatenate(([0], np.minimum(ends, len(offsets) - 1), [len(offsets) - 1])))
+    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        local = offsets[low : high + 1] - offsets[low]
+        at = slice(int(offsets[low]), int(offsets[high]))
+        yield Part(slice(low, high), at, local, local[:-1][np.diff(local) > 0])
 
 
 # ---- identity: a block is (what precedes it, its id) ----
@@ -189,19 +177,40 @@ def _changes(values: np.ndarray) -> np.ndarray:
 
 def _one_parent_each(code: np.ndarray, offsets: np.ndarray) -> bool:
     """True when every code always follows the same code, so that code alone names the whole prefix."""
-    before = np.empty_like(code)
-    before[1:] = code[:-1]
-    before[offsets[:-1][np.diff(offsets) > 0]] = -1
-    parent = np.zeros(_size(code), np.int64)
-    parent[code] = before
-    return bool(np.array_equal(parent[code], before))
+
+    def before(part: Part) -> np.ndarray:
+        codes = code[part.at]
+        found = np.empty_like(codes)
+        found[1:] = codes[:-1]
+        found[part.first] = -1
+        return found
+
+    return _one_value_each(code, offsets, before)
+
+
+def _one_end_each(code: np.ndarray, offsets: np.ndarray, end_of: EndOf) -> bool:
+    """True when every code always ends at the same token."""
+
+    def ends(part: Part) -> np.ndarray:
+        row = np.repeat(np.arange(part.rows.start, part.rows.stop), np.diff(part.offsets))
+        return end_of(np.arange(part.at.start, part.at.stop), row)
+
+    return _one_value_each(code, offsets, ends)
+
+
+def _one_value_each(code: np.ndarray, offsets: np.ndarray, of: Callable[[Part], np.ndarray]) -> bool:
+    """True when all entries of a code have one value `of` a part's entries."""
+    last = np.zeros(codes_in(code), np.int64)
+    for part in _parts(offsets):
+        last[code[part.at]] = of(part)
+    return all(np.array_equal(last[code[part.at]], of(part)) for part in _parts(offsets))
 
 
 def _numbered_by_parent(code: np.ndarray, offsets: np.ndarray, root: np.ndarray) -> np.ndarray:
     """Numbers of (parent, code), level by level; a row leaves as soon as nobody shares its prefix."""
-    number = np.arange(len(code))  # entries nobody shares keep a number of their own
+    number = np.arange(len(code), dtype=integer(len(code)))  # entries nobody shares keep a number of their own
     alive, parent = np.arange(len(offsets) - 1), root.astype(np.int64)
-    level, size = 0, _size(code)
+    level, size = 0, codes_in(code)
     while len(alive):
         has_block = offsets[alive] + level < offsets[alive + 1]
         alive, parent = alive[has_block], parent[has_block]
@@ -211,7 +220,7 @@ def _numbered_by_parent(code: np.ndarray, offsets: np.ndarray, root: np.ndarray)
         )
         number[at] = at[first][inverse]  # the first visitor's entry names the pair
         shared = count[inverse] > 1
-        alive, parent, level = alive[shared], number[at][shared], level + 1
+        alive, parent, level = alive[shared], number[at][shared].astype(np.int64), level + 1
     return number
 
 
@@ -219,26 +228,21 @@ def _numbered_by_parent(code: np.ndarray, offsets: np.ndarray, root: np.ndarray)
 
 
 def _compress(
-    code: np.ndarray, offsets: np.ndarray, end: np.ndarray, root: np.ndarray, split: np.ndarray | None = None
+    code: np.ndarray, offsets: np.ndarray, end_of: EndOf, root: np.ndarray, split: np.ndarray | None = None
 ) -> tuple[PrefixTree, np.ndarray, np.ndarray]:
     """(tree, leaf, entry at which each node that is no root first begins) from rows of codes that name whole prefixes.
 
     `split` bool: entries that must begin a node; equal for equal codes.
     """
-    visits = np.bincount(code)[code] if len(code) else np.zeros(0, np.int64)
-    shared = visits > 1  # in every row: a leading part
-    running = np.concatenate(([0], np.cumsum(shared)))
-    shared_end = offsets[:-1] + running[offsets[1:]] - running[offsets[:-1]]  # entry behind the row's shared part
-    head = _changes(visits)
-    head[offsets[:-1][np.diff(offsets) > 0]] = True
-    if split is not None:
-        head |= split
-    at = np.flatnonzero(head & shared)  # entries that begin a run, row after row
-    row = np.searchsorted(offsets, at, side="right") - 1
-    stop = np.minimum(np.append(at[1:], len(code)), shared_end[row])
+    visits = np.zeros(codes_in(code), np.int32)
+    for part in _parts(offsets):
+        np.add.at(visits, code[part.at], 1)
+    runs = [_runs(visits[code[part.at]], part, None if split is None else split[part.at]) for part in _parts(offsets)]
+    none = np.zeros(0, np.int64)
+    at, row, stop = (np.concatenate((none, *found)) for found in zip(*runs, strict=True)) if runs else (none,) * 3
     n_roots = int(root.max()) + 1 if len(root) else 1
 
-    first = np.zeros(_size(code), np.int64)
+    first = np.zeros(codes_in(code), np.int32)
     first[code[at[::-1]]] = np.arange(len(at))[::-1]  # assignments run in order: the earliest visit stays
     is_first = first[code[at]] == np.arange(len(at))
     node = (n_roots - 1 + np.cumsum(is_first))[first[code[at]]] if len(at) else np.zeros(0, np.int64)
@@ -248,12 +252,29 @@ def _compress(
 
     tree = PrefixTree(
         parent=np.concatenate((np.full(n_roots, -1), above[is_first])).astype(np.int32),
-        end=np.concatenate((np.zeros(n_roots, np.int64), end[stop[is_first] - 1])).astype(np.int64),
+        end=np.concatenate((np.zeros(n_roots, np.int64), end_of(stop[is_first] - 1, row[is_first]))).astype(np.int64),
         layer=np.zeros(n_roots + int(is_first.sum()), np.int16),
     )
     leaf = root.copy()
     leaf[row] = node  # the row's last run is assigned last
     return tree, leaf.astype(np.int32), at[is_first]
+
+
+def _runs(visits: np.ndarray, part: Part, split: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(first entry, row, entry behind the last) of a part's runs that the same several requests visit, row after row;
+    visits [entries of the part]: requests that visit each."""
+    offsets = part.offsets
+    shared = visits > 1  # in every row: a leading part
+    running = np.concatenate(([0], np.cumsum(shared)))
+    shared_end = offsets[:-1] + running[offsets[1:]] - running[offsets[:-1]]  # entry behind the row's shared part
+    head = changes(visits)
+    head[part.first] = True
+    if split is not None:
+        head |= split
+    at = np.flatnonzero(head & shared)
+    row = np.searchsorted(offsets, at, side="right") - 1
+    stop = np.minimum(np.append(at[1:], len(visits)), shared_end[row])
+    return at + part.at.start, row + part.rows.start, stop + part.at.start
 
 
 # ---- token ids ----

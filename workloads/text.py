@@ -33,6 +33,7 @@ class Counter(Protocol):
     """Texts -> bodies: bytes that are compared, and counted in tokens."""
 
     note: str  #: how tokens are counted, in words
+    one_body: bool  #: whether several texts may have one body
 
     def body(self, text: str) -> bytes: ...
 
@@ -47,6 +48,8 @@ class Counter(Protocol):
 
 class Estimate:
     """Tokens as characters / `chars_per_token`, a message's last one begun. Bodies are UTF-8."""
+
+    one_body = False
 
     def __init__(self, chars_per_token: float, why: str = "chars_per_token; or name a tokenizer") -> None:
         self.chars_per_token = chars_per_token
@@ -81,6 +84,8 @@ class Encoder(Protocol):
 class Tokens:
     """Tokens as a tokenizer makes them, message by message. Bodies are token ids, 4 bytes each."""
 
+    one_body = True
+
     def __init__(self, tokenizer: Encoder, name: str) -> None:
         self._tokenizer = tokenizer
         self.note = f"tokens: counted by the tokenizer {name}, message by message"
@@ -101,16 +106,22 @@ def counter(tokenizer: str | Path | None, chars_per_token: float) -> Counter:
     """By the file tokenizer.json that the user names, else an estimate. Nothing is fetched."""
     if tokenizer is None:
         return Estimate(chars_per_token)
+    made, name = tokenizer_of(tokenizer, "[workload] tokenizer"), Path(tokenizer)
+    return Tokens(made, "tokenizer.json" if name.is_dir() else name.name)
+
+
+def tokenizer_of(tokenizer: str | Path, key: str = "--tokenizer") -> Any:
+    """The `tokenizers.Tokenizer` of a file, or of the tokenizer.json in a folder; `key`: what names it."""
     path = Path(tokenizer)
     if path.is_dir():
         path = path / "tokenizer.json"
     if not path.is_file():
-        raise InputError(f"[workload] tokenizer = {str(tokenizer)!r}: no such file, expected a local tokenizer.json")
+        raise InputError(f"{key} = {str(tokenizer)!r}: no such file, expected a local tokenizer.json")
     try:
         from tokenizers import Tokenizer
     except ImportError:
         raise InputError(
-            "[workload] tokenizer: the package tokenizers is not installed, expected `pip install kvcast[text]`, or"
+            f"{key}: the package tokenizers is not installed, expected `pip install kvcast[text]`, or"
             " chars_per_token for an estimate"
         ) from None
     try:
@@ -120,7 +131,7 @@ def counter(tokenizer: str | Path | None, chars_per_token: float) -> Counter:
     except Exception as problem:  # the package raises bare Exceptions
         why = str(problem).splitlines()[0][:120] if str(problem) else type(problem).__name__
         raise InputError(f"{path}: not a tokenizer ({why}), expected a tokenizer.json") from None
-    return Tokens(made, path.name)
+    return made
 
 
 class Messages:
@@ -154,7 +165,7 @@ class Messages:
         found = self._known.get(key)
         if found is None:
             body, found = self.counter.body(text), len(self._bodies)
-            if body != said:  # another text may have the same tokens
+            if self.counter.one_body:
                 found = self._known.setdefault(blake2b(body, digest_size=DIGEST, person=b"body").digest(), found)
             self._known[key] = found
             if found == len(self._bodies):

@@ -58,7 +58,7 @@ ENOUGH = 8
 
 def held_out(atlas: Atlas, backend: str) -> list[HeldOut]:
     """Every operator of a backend that has shapes between others."""
-    price = Pricer(atlas, backend)
+    price = Pricer(atlas, backend, as_tabled=True)
     found = []
     for operator, cases in CASES.items():
         by_dtype: dict[str, list[tuple[float, np.ndarray]]] = {}
@@ -190,7 +190,7 @@ def _heads(price: Pricer, operator: str) -> Iterator[Case]:
 
 def expert_models(atlas: Atlas, backend: str) -> dict[str, int]:
     """How many models' experts were measured, by weight type."""
-    found = _expert_rows(Pricer(atlas, backend))
+    found = _expert_rows(Pricer(atlas, backend, as_tabled=True))
     return {dtype: len(np.unique(rows.keys[:, :4], axis=0)) for dtype, rows in found}
 
 

@@ -396,10 +396,11 @@ def points(
     layout: Layout,
     backend: str = "vllm",
     link: str | None = None,
+    as_tabled: bool = False,
 ) -> dict[str, Any]:
     """The tables of a whole step in the layout of `calibrate.sources.tables`; "rests_on" says what each operator's time
-    is. No host time in them. link: between the GPUs, instead of their own."""
-    return points_at(Pricer(atlas, backend, link), model, dtype, kv_dtype, layout)
+    is. No host time in them. link: between the GPUs, instead of their own. as_tabled: as `Pricer` has it."""
+    return points_at(Pricer(atlas, backend, link, as_tabled), model, dtype, kv_dtype, layout)
 
 
 def points_at(price: Pricer, model: ModelSpec, dtype: str, kv_dtype: str, layout: Layout) -> dict[str, Any]:

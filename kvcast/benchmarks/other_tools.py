@@ -125,7 +125,7 @@ def _table(text: str, alone: str) -> dict[str, Any]:
         if isinstance(found, list) and len(found) == 1:
             found = found[0]
         return found if isinstance(found, dict) else {alone: text}
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         pairs = [part.partition("=") for part in text.split(",")]
         return {k.strip(): v.strip() for k, s, v in pairs if s} if "=" in text else {alone: text}
 
@@ -202,7 +202,10 @@ def _nvidia_data(question: Question, given: Given, result: str | None, entries: 
     """entries: prompts that differ; both tools send them again from the first on."""
     path = given.text("--input-file", "--public-dataset")
     if path is not None and result is None:
-        raise InputError(f"{question.tool}: {path}: its lengths are in texts; expected --result with them")
+        raise InputError(
+            f"{question.tool}: {path}: its lengths are in no command; expected --result with them, or a scenario with"
+            " [workload] trace = that file where it is a trace (Mooncake's, texts, ...)"
+        )
     if path is not None:
         question.trace = {"trace": str(result)}
         return

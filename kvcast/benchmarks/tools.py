@@ -235,6 +235,11 @@ def _beside(path: str | None) -> str:
 
 
 def _texts(question: Question, given: Given) -> None:
+    if question.name == "burstgpt":
+        raise InputError(
+            f"{given.tool}: --dataset-name burstgpt draws rows of BurstGPT by its seed; expected --result with the file"
+            " of a run that saved every request, or a scenario with [workload] trace = that file"
+        )
     raise InputError(
         f"{given.tool}: --dataset-name {question.name}, {CONTENT}; expected --result with the file of a run that saved"
         " every request (--save-detailed, --output-details), whose lengths are then taken"

@@ -11,6 +11,7 @@ for the same folder. docs/report.md says what is on it.
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from kvcast.commands import output
@@ -33,8 +34,13 @@ def run(args: argparse.Namespace) -> int:
             f"{args.folder}: {'not a folder' if args.folder.exists() else 'no such folder'}; expected one that kvcast"
             " run --out or kvcast plan --out wrote"
         )
-    if args.html.suffix != ".html" and args.html.exists() and args.html.resolve().is_relative_to(args.folder.resolve()):
+    if args.html.suffix != ".html" and args.html.exists() and _is_below(args.html, args.folder):
         raise InputError(f"--html {args.html}: one of the folder's own files; expected a new name, such as report.html")
     replace_file(args.html, of_folder(args.folder).encode())
     print(f"report: {args.html} ({args.html.stat().st_size / 1024:,.0f} KiB)")
     return 0
+
+
+def _is_below(path: Path, folder: Path) -> bool:
+    """Whether the file lies in the folder, whatever links lead there; also of a link that leads to itself."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))

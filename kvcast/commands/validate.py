@@ -6,7 +6,8 @@ tables), roofline (datasheet model against measured tables), engine-cases (what 
 by step), fit (held-out error of fitted forms on measured H200 kernels), passes (whole passes of the atlas against the
 package of its tables). Without names, all of these run. Only when named: atlas (held-out errors of the operator atlas;
 it misses some of its goals today, and says which), engine (your own recording of python -m calibrate.gpu.engine,
---record FOLDER).
+--record FOLDER), silicon (closed-loop runs that others measured, from the installed aiconfigurator-core or --data FILE;
+about five CPU-minutes, --jobs processes; goals that are missed are named).
 
 The recorded data is found through --data or the environment variable KVCAST_DATA.
 
@@ -14,6 +15,7 @@ The recorded data is found through --data or the environment variable KVCAST_DAT
   kvcast validate vllm-rtx4090
   kvcast validate engine-cases --cases recorded/engine_cases
   kvcast validate engine --record recording --profile profile.json
+  kvcast validate silicon --jobs 2 --write docs/accuracy.md
 """
 
 from __future__ import annotations
@@ -36,18 +38,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="engine: device profile to compare with (default: profile.json in the recording)",
     )
+    parser.add_argument("--jobs", metavar="N", type=int, help="silicon: processes (default: 1)")
+    parser.add_argument(
+        "--sample", metavar="N", type=int, help="silicon: so many of its rows, the same ones every time"
+    )
+    parser.add_argument(
+        "--write", metavar="FILE", type=Path, help="silicon: write its page (docs/accuracy.md), the figure beside it"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
 
 
 def run(args: argparse.Namespace) -> int:
     from kvcast import text, validation
 
-    options = {key: value for key in ("cases", "record", "profile") if (value := getattr(args, key)) is not None}
+    options = {
+        key: value
+        for key in ("cases", "record", "profile", "jobs", "sample")
+        if (value := getattr(args, key)) is not None
+    }
     outcomes = []
     for name in validation.chosen(args.sets):
         text.progress(f"validating {name}")
         outcome = validation.run(name, validation.data_dir(args.data, name, options), **options)
         outcomes.append(outcome)
+        if args.write and name == "silicon":
+            from kvcast.present import accuracy_page
+
+            accuracy_page.write(args.write, outcome.figures)
         if not args.json:
             print(
                 "\n".join(

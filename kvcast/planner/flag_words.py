@@ -89,7 +89,7 @@ def _joined(flags: Sequence[tuple[str, str | None]]) -> list[tuple[str, str | No
 def _object(value: str | None) -> dict[str, Any] | None:
     try:
         found = json.loads(value or "")
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 
@@ -97,7 +97,7 @@ def _object(value: str | None) -> dict[str, Any] | None:
 def _literal_of(value: str) -> Any:
     try:
         return json.loads(value)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return value
 
 

@@ -12,6 +12,7 @@ import ast
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def read_log(path: Path) -> Launch:
     if kv.replicas and not ranks:
         launch.sets = [one for one in launch.sets if not one.startswith("cluster.replicas=")]
         launch.sets.append(f"cluster.replicas={len(kv.replicas)}")
-    launch.notes += log_lines(kv)[2:]
+    launch.notes += log_lines(replace(kv, ragged=0) if named else kv)[2:]
     return launch
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from kvcast.planner.flag_names import VLLM
 from kvcast.planner.starts import VLLM_IMAGE, Start, filled, in_shell, in_words
 from workloads.errors import InputError
 
-COMMANDS = ("entrypoint", "command", "args", "modelCommand")
+COMMANDS = ("entrypoint", "command", "modelCommand", "args")
 REPLICAS = ("replicas", "replicaCount", "scale", "minReplicas")
 GPUS = ("nvidia.com/gpu", "amd.com/gpu", "requestGPU", "gpu")
 DEEPEST = 60
@@ -48,7 +48,7 @@ def containers(text: str, folder: Path = Path()) -> list[Start] | None:
     found: list[Start] = []
     for document in documents(text):
         if isinstance(document, dict):
-            found += _within(document, "", None, folder, set())
+            found += _within(document, "", None, folder, set(), _artifact(document))
     return found
 
 
@@ -66,19 +66,24 @@ def documents(text: str) -> list[Any]:
         raise InputError(f"--from-launch: not YAML{line} ({getattr(error, 'problem', None) or 'unreadable'})") from None
 
 
-def _within(table: dict, path: str, replicas: int | None, folder: Path, seen: set[int]) -> Iterator[Start]:
-    """The starts of a table and of those inside it, each looked at once whatever aliases it has."""
-    if id(table) in seen or path.count(".") > DEEPEST:
-        return
+def _within(
+    table: dict, path: str, replicas: int | None, folder: Path, seen: set[int], chart: Sequence[str] = ()
+) -> Iterator[Start]:
+    """The starts of a table and of those inside it, each looked at once whatever aliases it has.
+
+    chart: words that llm-d's chart puts behind its `vllmServe`: model and layout, of the tables around."""
+    if id(table) in seen or path.count(".") > DEEPEST or (table.get("create") is False and "containers" in table):
+        return  # a chart's role that is switched off starts nothing
     seen.add(id(table))
     replicas = _replicas(table, replicas)
-    own = list(_of_container(table, path, folder))
+    chart = [*chart, *_layout(table)]
+    own = list(_of_container(table, path, folder, chart))
     yield from (replace(one, replicas=one.replicas or replicas) for one in own)
     for name, value in table.items():
         if own and name in (*COMMANDS, "image"):
             continue
         for inner, where in _tables(value, f"{path}.{name}" if path else str(name)):
-            yield from _within(inner, where, replicas, folder, seen)
+            yield from _within(inner, where, replicas, folder, seen, chart)
 
 
 def _tables(value: Any, where: str) -> Iterator[tuple[dict, str]]:
@@ -101,19 +106,20 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _of_container(table: dict, path: str, folder: Path) -> Iterator[Start]:
+def _of_container(table: dict, path: str, folder: Path, chart: Sequence[str]) -> Iterator[Start]:
     """The start of one container, where it is an engine's."""
     if isinstance(table.get("vllmConfig"), dict) or "modelURL" in table:
         yield from _of_stack(table, path, folder)
         return
     if (model := _served(table)) is not None:
-        words = [model, *(str(one) for one in table.get("args") or [])]
+        own = ("--model_id=", "--model-id=", "--model_name=", "--model-name=")  # of KServe's server, not of vLLM
+        words = [model, *(str(one) for one in table.get("args") or [] if not str(one).startswith(own))]
         yield Start(VLLM, words, _environment(table.get("env")), _gpus(table), None, path, folder)
         return
     env = _environment(table.get("environment", table.get("env")))
-    words, image = _words(table, env), _image(table.get("image"))
+    words, image = _words(table, env, chart), _image(table.get("image"))
     if not words and isinstance(table.get("image"), dict):
-        words = _words(table["image"], env)
+        words = _words(table["image"], env, chart)
     if not words and not (image and VLLM_IMAGE.fullmatch(image)):
         return
     found = list(in_words(words, folder, env))
@@ -124,13 +130,13 @@ def _of_container(table: dict, path: str, folder: Path) -> Iterator[Start]:
         yield replace(one, env={**env, **one.env}, gpus=one.gpus or gpus, where=path)
 
 
-def _words(table: dict, env: dict[str, str]) -> list[str]:
+def _words(table: dict, env: dict[str, str], chart: Sequence[str]) -> list[str]:
     """Command and arguments, each a list of words or, as compose has it, a line."""
     words: list[str] = []
     for key in COMMANDS:
         value = table.get(key)
         if isinstance(value, str):
-            value = ["vllm", "serve", _artifact(table)] if value == "vllmServe" else _split(value)
+            value = ["vllm", "serve", *chart] if value == "vllmServe" else _split(value)
         if isinstance(value, list):
             words += [filled(str(one).replace("$$", "$"), env) for one in value if not isinstance(one, dict | list)]
     return [word for word in words if word]
@@ -145,9 +151,21 @@ def _split(line: str) -> list[str]:
     return ["sh", "-c", line] if {"&&", "||", ";", "|", ">"} & set(words) or "\n" in line.strip() else words
 
 
-def _artifact(table: dict) -> str:
-    found = table.get("modelArtifacts")
-    return str(found.get("name", "")) if isinstance(found, dict) else ""
+def _artifact(document: dict) -> list[str]:
+    """The model of llm-d's values."""
+    found = document.get("modelArtifacts")
+    if not isinstance(found, dict):
+        return []
+    uri = str(found.get("uri", ""))
+    return [str(found.get("name") or uri.removeprefix("hf://"))] if uri.startswith("hf://") or found.get("name") else []
+
+
+def _layout(table: dict) -> list[str]:
+    """Flags of the `parallelism` that llm-d's values give a role."""
+    found = table.get("parallelism")
+    named = {"tensor": "--tensor-parallel-size", "data": "--data-parallel-size", "pipeline": "--pipeline-parallel-size"}
+    told = found if isinstance(found, dict) else {}
+    return [word for key, flag in named.items() if _is_count(told.get(key)) for word in (flag, str(told[key]))]
 
 
 def _image(value: Any) -> str:
@@ -188,17 +206,19 @@ def _gpus(table: dict) -> int | None:
         for device in asked.get("devices") or []:
             if isinstance(device, dict):
                 ids = device.get("device_ids")
-                return (
-                    len(ids) if isinstance(ids, list) else device["count"] if _is_count(device.get("count")) else None
-                )
+                if isinstance(ids, list):  # compose splits none of them: ['0,1'] is meant as two
+                    return len(",".join(map(str, ids)).split(","))
+                return device["count"] if _is_count(device.get("count")) else None
     return None
 
 
 def _served(table: dict) -> str | None:
-    """The model of KServe's `model: {modelFormat, storageUri, args}` or of KubeAI's `{engine: VLLM, url, args}`."""
+    """The model of KServe's `model: {modelFormat, storageUri, args}` or of KubeAI's `{engine: VLLM, url, args}`; of
+    KServe's own Hugging Face server it may be the argument `--model_id`."""
     form, engine = table.get("modelFormat"), str(table.get("engine", "")).lower()
     if isinstance(form, dict) and form.get("name") in ("huggingface", "vllm", "vLLM"):
-        where = str(table.get("storageUri", ""))
+        told = [str(one) for one in table.get("args") or [] if str(one).startswith(("--model_id=", "--model-id="))]
+        where = told[-1].partition("=")[2] if told else str(table.get("storageUri", ""))
     elif engine == "vllm" and isinstance(table.get("url"), str):
         where = table["url"]
     else:
@@ -218,5 +238,8 @@ def _of_stack(table: dict, path: str, folder: Path) -> Iterator[Start]:
             words.append(f"--{'' if value else 'no-'}{flag}")
         elif value is not None and value != "":
             words += [f"--{flag}", json.dumps(value) if isinstance(value, dict | list) else str(value)]
+    cache = table.get("lmcacheConfig")
+    if isinstance(cache, dict) and cache.get("enabled", True):  # the chart starts the engine with this connector
+        words += ["--kv-transfer-config", json.dumps({"kv_connector": "LMCacheConnectorV1", **cache})]
     gpus = table.get("requestGPU")
     yield Start(VLLM, words, _environment(table.get("env")), gpus if _is_count(gpus) else None, None, path, folder)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from kvcast.planner.judged import Judged, Trial
+from kvcast.store import parquet
 from kvcast.store.simulations import SKETCH, SKETCHED, STOPPED, Task
 from kvcast.trust.model_error import attains
 from sim.fleet.hopeless import LIMITS
@@ -45,10 +46,8 @@ class Outcome:
         if self.task.light:
             with np.load(self.task.run / SKETCHED) as kept:
                 return {name: kept[name] for name in COLUMNS}
-        import pyarrow.parquet as pq
-
-        table = pq.read_table(self.task.run / "requests.parquet", columns=list(COLUMNS))
-        return {name: table[name].to_numpy() for name in COLUMNS}
+        table = parquet.Table(self.task.run / "requests.parquet")
+        return {name: table[name] for name in COLUMNS}
 
     @cached_property
     def sample(self) -> Sample:

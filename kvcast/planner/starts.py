@@ -101,7 +101,7 @@ INSTRUCTION = re.compile(r"^[ \t]*(?:ExecStart=|CMD |ENTRYPOINT )[ \t]*(\[.*\])?
 def _instructed(found: re.Match[str]) -> str:
     try:
         return shlex.join(map(str, json.loads(found[1]))) if found[1] else ""
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return found[1]
 
 

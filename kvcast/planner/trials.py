@@ -20,7 +20,7 @@ import numpy as np
 
 from kvcast.planner.judged import CANNOT_RUN, DOES_NOT_FIT, PRUNED, Judged, Trial
 from kvcast.planner.outcomes import Outcome, hopeless, read
-from kvcast.store import workload_folder
+from kvcast.store import parquet, workload_folder
 from kvcast.store.simulations import UNTIL_BACK, Lab, OnDone, Task, end_processes
 from kvcast.studies.drawn import drawn
 from sim.fleet.hopeless import REFUSED
@@ -133,12 +133,10 @@ class Trials:
 
     def requests(self, scenario: Scenario, seed: int, columns: Sequence[str]) -> dict[str, np.ndarray]:
         """Columns of the requests.parquet of a run to its end."""
-        import pyarrow.parquet as pq
-
         task = self.lab.task(replace(scenario, seed=seed))
         self._simulate([task])
-        table = pq.read_table(task.run / "requests.parquet", columns=list(columns))
-        return {name: table[name].to_numpy() for name in columns}
+        table = parquet.Table(task.run / "requests.parquet")
+        return {name: table[name] for name in columns}
 
     def drawn(self, scenario: Scenario) -> bool:
         """Whether another seed is another run."""

@@ -38,7 +38,7 @@ def flags_of(content: str) -> list[tuple[str, str | None]]:
     """(flag, value) of every option."""
     try:
         return list(_of_json(json.loads(content), ""))
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return list(_of_yaml(content))
 
 

@@ -25,7 +25,7 @@ def of_folder(folder: Path) -> str:
     if (folder / "plan.json").is_file():
         try:
             plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-        except ValueError as problem:
+        except (ValueError, RecursionError) as problem:
             raise InputError(f"{folder / 'plan.json'}: not JSON: {problem}") from None
         if not isinstance(plan, dict) or missing(plan):
             raise InputError(f"{folder / 'plan.json'}: no plan of this version of kvcast; give its command again")

@@ -41,8 +41,8 @@ int8 are computed on 16-bit units. What is not understood (GGUF, aqlm, hqq, 2:4 
 it instead: a copy of the file without that field, `model.dtype` and `hardware.weights_gib`.
 
 Embeddings, routers and norms stay in 16 bits, the LM head too unless it is named. The KV type is the checkpoint's
-where it carries scales for it (`kv_cache_scheme`, `kv_cache_quant_algo`), else bf16; `model.kv_dtype` decides. `model.dtype` names a type for all
-weights of an unquantized model.
+where it carries scales for it (`kv_cache_scheme`, `kv_cache_quant_algo`), else bf16; `model.kv_dtype` decides.
+`model.dtype` names a type for all weights of an unquantized model.
 
 ## Families understood
 

@@ -8,6 +8,7 @@ the relations between keys. Whatever is wrong is one line with key, value and wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
@@ -25,6 +26,19 @@ def check(scenario: Scenario, source: str = "scenario") -> None:
     check_text(asdict(scenario), source)
     for problem in problems(scenario):
         raise InputError(f"{source}: {problem}")
+    for place, value in _numbers(asdict(scenario), ""):
+        if not math.isfinite(value):
+            raise InputError(f"{source}: {place} = {value}: expected a finite number")
+
+
+def _numbers(tables: Any, place: str) -> Iterator[tuple[str, float]]:
+    """Every float of a scenario and where it is; of a key without limits, or one that another makes idle, too."""
+    if isinstance(tables, float):
+        yield place, tables
+    for key, value in tables.items() if isinstance(tables, dict) else ():
+        yield from _numbers(value, f"{place}.{key}".lstrip(".").rstrip("_"))
+    for i, value in enumerate(tables) if isinstance(tables, list | tuple) else ():
+        yield from _numbers(value, f"{place}[{i}]")
 
 
 def check_text(tables: Any, source: str, place: str = "") -> None:

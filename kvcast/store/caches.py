@@ -118,6 +118,6 @@ def _read(path: Path) -> tuple[dict[str, Any], CacheState]:
         raise InputError(
             f"{path}: {(error.strerror or 'cannot be read').lower()}; expected a file written by --save-cache"
         ) from None
-    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+    except (ValueError, RecursionError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
         raise InputError(f"{path}: not a saved cache; expected a file written by kvcast run --save-cache") from None
     return meta, state

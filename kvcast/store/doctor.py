@@ -94,6 +94,6 @@ def _file(path: Path) -> Part:
             table = parquet.Table(path)
             for name in table:
                 table[name]
-    except (OSError, ValueError, InputError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return Part(path, f"damaged ({error})", "give the same command again: it is written anew")
     return Part(path)

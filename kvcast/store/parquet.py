@@ -8,6 +8,7 @@ that nobody asks for is never read.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,22 +23,23 @@ class Table(Mapping[str, np.ndarray]):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._names: list[str] = self._reading(lambda pq: pq.read_schema(path).names)
+        self._names: list[str] = self._reading(lambda pq, file: pq.read_schema(file).names)
         self._columns: dict[str, np.ndarray] = {}
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._columns:
             if name not in self._names:
                 raise KeyError(name)
-            self._columns[name] = self._reading(lambda pq: _numpy(pq.read_table(self.path, columns=[name])[name]))
+            self._columns[name] = self._reading(lambda pq, file: _numpy(pq.read_table(file, columns=[name])[name]))
         return self._columns[name]
 
-    def _reading(self, read: Callable[[Any], Any]) -> Any:
+    def _reading(self, read: Callable[[Any, Any], Any]) -> Any:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
-            return read(pq)
+            with self.path.open("rb") as file:  # arrow opens no name that is not UTF-8
+                return read(pq, file)
         except (OSError, pa.ArrowInvalid) as error:
             raise InputError(f"{self.path}: cannot be read as Parquet ({str(error).splitlines()[0]})") from None
 
@@ -65,7 +67,8 @@ def write(path: Path, columns: Mapping[str, np.ndarray]) -> None:
     arrays = {
         name: pa.array(column, pa.string() if column.dtype == object else None) for name, column in columns.items()
     }
-    pq.write_table(pa.table(arrays), path, compression="zstd")
+    with path.open("wb") as file:
+        pq.write_table(pa.table(arrays), file, compression="zstd")
 
 
 def write_batches(path: Path, batches: Iterable[Mapping[str, np.ndarray]], words: Mapping[str, Sequence[str]]) -> None:
@@ -82,12 +85,11 @@ def write_batches(path: Path, batches: Iterable[Mapping[str, np.ndarray]], words
             else pa.array(column)
         )
 
-    writer = None
-    try:
+    with contextlib.ExitStack() as opened:
+        writer = None
         for batch in batches:
             table = pa.table({name: arrow(name, column) for name, column in batch.items()})
-            writer = writer or pq.ParquetWriter(path, table.schema, compression="zstd")
+            if writer is None:
+                file = opened.enter_context(path.open("wb"))
+                writer = opened.enter_context(pq.ParquetWriter(file, table.schema, compression="zstd"))
             writer.write_table(table)
-    finally:
-        if writer is not None:
-            writer.close()

@@ -90,7 +90,7 @@ def save_run(
 
     access_of: the run's workload, to write its access log as well.
     """
-    folder = Path(folder).resolve()
+    folder = Path(os.path.realpath(folder))
     check_replaceable(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _naming(folder), locked(folder.parent):
@@ -148,7 +148,7 @@ def load_run(folder: str | Path) -> Run:
     folder = Path(folder)
     if not folder.exists() and folder.parent.is_dir():
         with locked(folder.parent):
-            _settle(folder.resolve())
+            _settle(Path(os.path.realpath(folder)))
     info = _read_json(folder / "run.json")
     if info.get("format") != FORMAT:
         raise InputError(
@@ -175,6 +175,8 @@ def damage(folder: Path, info: Mapping[str, Any], read: Collection[str] | None =
 
 def check_replaceable(folder: Path) -> None:
     """Raise InputError unless the folder can be made, is empty, or is an earlier run with nothing else in it."""
+    if folder.is_symlink() and os.path.realpath(folder) == str(folder.absolute()):
+        raise InputError(f"--out {folder}: a link to itself; expected a folder to write")
     if not folder.exists():
         above = next(path for path in folder.absolute().parents if path.exists())
         if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
@@ -287,7 +289,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: {(error.strerror or 'cannot be read').lower()}; expected a run folder") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON: {error}") from None
     if not isinstance(document, dict):
         raise InputError(f"{path}: expected a JSON object")

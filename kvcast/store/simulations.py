@@ -224,7 +224,7 @@ def damage(folder: Path) -> str | None:
         return ""
     try:
         document = json.loads(at.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return f"{at.name} is damaged ({error})"
     files = checksums.listed(document)
     if not isinstance(document, dict) or (files is None and at.name != STOPPED):

@@ -76,7 +76,7 @@ def is_whole(folder: Path) -> bool:
     if folder not in _whole:
         try:
             files = checksums.listed(json.loads((folder / META).read_text(encoding="utf-8")))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return False
         if files is None or checksums.broken(folder, files) is not None:
             return False

@@ -12,6 +12,7 @@ seed everything but the varied keys is equal and differences are paired.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -65,6 +66,7 @@ __all__ = [
 ]
 
 DOES_NOT_FIT = "does not fit"
+MAX_RUNS = 10_000  #: of one grid: every combination, times the seeds
 COLUMNS: dict[str, tuple[str, Any]] = {
     "attainment": ("attainment", text.percent),
     "prefix_hit_rate": ("hit rate", text.percent),
@@ -93,7 +95,7 @@ def variants(doc: dict, vary: Sequence[str], seeds: int = 1, source: str = "scen
 
     All variants of a seed are consecutive. Raises InputError for a key or value that is wrong.
     """
-    varied = axes(doc, vary)
+    varied = axes(doc, vary, seeds)
     keys = tuple(varied)
     own = None if "cost.gpu_hour_usd" in keys else given_in(doc, source)
     first = scenario_from_doc(doc, source).seed if "seed" in doc else 0
@@ -106,10 +108,16 @@ def variants(doc: dict, vary: Sequence[str], seeds: int = 1, source: str = "scen
     return out
 
 
-def axes(doc: dict, vary: Sequence[str]) -> dict[str, list[str]]:
-    """Varied key -> its values, of "a.b=v1,v2". Raises InputError for an axis that is wrong; the values are not looked
-    at."""
+def axes(doc: dict, vary: Sequence[str], seeds: int = 1) -> dict[str, list[str]]:
+    """Varied key -> its values, of "a.b=v1,v2". Raises InputError for an axis that is wrong, or more than MAX_RUNS; the
+    values are not looked at."""
     parted = [_axis(axis) for axis in vary]
+    runs = seeds * math.prod(len(values) for _, values in parted)
+    if runs > MAX_RUNS:
+        raise InputError(
+            f"--vary: {runs:,} runs ({' x '.join(f'{len(values):,} of {key}' for key, values in parted)}, {seeds:,}"
+            f" {'seed' if seeds == 1 else 'seeds'}), expected at most {MAX_RUNS:,}"
+        )
     _check_distinct(doc, [key for key, _ in parted])
     return dict(parted)
 
@@ -119,11 +127,17 @@ def _axis(axis: str) -> tuple[str, list[str]]:
     listed = [value.strip() for value in values.split(",")]
     if not separator or not all(listed):
         raise InputError(f"--vary {axis}: expected section.key=value,value, such as cache.policy=lru,lfu")
-    if any(literal(a) == literal(b) for a, b in itertools.combinations(listed, 2)):
+    if len(set(map(_as_key, listed))) < len(listed):
         raise InputError(f"--vary {axis}: a value is there twice")
     if key.strip() == "seed":
         raise InputError(f"--vary {axis}: use --seeds N, which keeps the seeds of a variant together")
     return key.strip(), listed
+
+
+def _as_key(text: str) -> Any:
+    """What equal values have in common, however they are written: 1 and 1.0."""
+    read = literal(text)
+    return repr(read) if isinstance(read, list | dict) else read
 
 
 def _check_distinct(doc: dict, keys: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ is there needs no second run: after a kill, or with a larger grid, the same comm
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from kvcast import text
+from kvcast.config import apply_overrides
 from kvcast.store import parquet, workload_folder
 from kvcast.store.simulations import Lab, OnDone, Task
 from kvcast.studies import compare, intervals
@@ -76,9 +78,10 @@ def sweep(
     folder = Path(out)
     axes = axes_of(vary)
     source = str(scenario) if not isinstance(scenario, Scenario) else "scenario"
-    fit, refused = compare.that_fit(compare.variants(doc_of(scenario, overrides), axes, seeds, source))
+    doc = doc_of(scenario, overrides)
+    fit, refused = compare.that_fit(compare.variants(doc, axes, seeds, source))
     variants = compare.alike(fit)
-    _claim(folder, {"format": FORMAT, "vary": axes, "seeds": seeds})
+    _claim(folder, {"format": FORMAT, "vary": axes, "seeds": seeds, "scenario": _what_stays(doc, axes)})
     lab = Lab(folder)
     grid = [_Job(variant, lab.task(variant.scenario)) for variant in variants]
     distinct = {job.run: job.task for job in grid}.values()
@@ -105,7 +108,7 @@ def _written(key: str, value: Any) -> str:
 
 def doc_of(scenario: str | Path | Scenario, overrides: Sequence[str]) -> dict:
     """The tables of a scenario, however it is given."""
-    from kvcast.config import apply_overrides, load_doc
+    from kvcast.config import load_doc
     from kvcast.scenario.toml import dumps
 
     if isinstance(scenario, Scenario):
@@ -113,15 +116,37 @@ def doc_of(scenario: str | Path | Scenario, overrides: Sequence[str]) -> dict:
     return load_doc(scenario, overrides)
 
 
+def _what_stays(doc: dict, axes: Sequence[str]) -> str:
+    """A hash of the scenario without its name and what is varied: the same for every grid of one sweep."""
+    rest = apply_overrides(doc, ["name=", *(f"{axis.partition('=')[0]}=" for axis in axes)])
+    return hashlib.sha256(json.dumps(text.plain(rest), sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
 def _claim(folder: Path, grid: dict[str, Any]) -> None:
-    """The folder is new, empty or a sweep; what it is asked for now is written down."""
+    """The folder is new, empty or the same sweep: of this scenario over these keys, whatever the values and seeds; what
+    it is asked for now is written down."""
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / "sweep.json").exists())):
         raise InputError(
             f"--out {folder}: holds something else than a sweep; expected a new folder or an earlier sweep to go on"
             " with"
         )
+    before = _read_claim(folder / "sweep.json")
+    other = [", ".join(axis.partition("=")[0] for axis in asked.get("vary", ())) for asked in (before, grid)]
+    if before and other[0] != other[1]:
+        raise InputError(f"--out {folder}: holds a sweep over {other[0]}, not over {other[1]}; expected a new folder")
+    if before.get("scenario", grid["scenario"]) != grid["scenario"]:
+        raise InputError(f"--out {folder}: holds a sweep of another scenario; expected a new folder")
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / "sweep.json", (text.to_json(grid) + "\n").encode())
+
+
+def _read_claim(path: Path) -> dict[str, Any]:
+    """What a sweep was last asked for; nothing of a file that is missing or damaged."""
+    try:
+        asked = json.loads(path.read_text(encoding="utf-8"))
+        return asked if isinstance(asked, dict) and all(isinstance(axis, str) for axis in asked["vary"]) else {}
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return {}
 
 
 # -- reading back ------------------------------------------------------------------------------------------------------
@@ -130,7 +155,7 @@ def _claim(folder: Path, grid: dict[str, Any]) -> None:
 def _read(job: _Job) -> Result:
     try:
         summary = json.loads((job.run / "summary.json").read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(
             f"{job.run / 'summary.json'}: damaged ({error}); remove the folder {job.run} to have it simulated again"
         ) from None

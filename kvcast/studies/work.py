@@ -19,15 +19,7 @@ from workloads.estimate import reusable_tokens
 def guess_replicas(scenario: Scenario, workload: Workload) -> int:
     """Replicas that the work alone asks for: prefill of what no cache can hold in full steps, decode in full batches,
     in the time in which requests come. A start for the search, never an answer: queueing and evictions ask for more."""
-    prepared = api.prepare(scenario, workload)
-    params, times = prepared.resolved.params, prepared.step_time
-    new = workload.prompt_tokens - (reusable_tokens(workload) if params.caching else 0)
-    context = float((workload.prompt_tokens + workload.output_tokens / 2).mean())
-    chunk = engine_of(params).lone_chunk(params, params.max_prefill_tokens)
-    prefill_s = times.step([(chunk, 0)], 0, 0, 0, 1)[0] / chunk
-    batch = max(1, min(params.max_num_seqs, int(params.kv_tokens / context), 256))
-    decode_s = times.step([], batch, int(batch * context), int(context), batch)[0] / batch
-    work_s = (float(new.sum()) * prefill_s + float(workload.output_tokens.sum()) * decode_s) / params.ranks
+    work_s = seconds_of_work(api.prepare(scenario, workload))
     span_s = float(np.nanmax(workload.arrival_s, initial=0.0))
     if scenario.run.duration_s is not None:
         work_s, span_s = (
@@ -35,3 +27,16 @@ def guess_replicas(scenario: Scenario, workload: Workload) -> int:
             min(span_s, scenario.run.duration_s),
         )
     return max(1, math.ceil(work_s / span_s)) if span_s > 0 else max(1, scenario.cluster.replicas)
+
+
+def seconds_of_work(prepared: api.Prepared) -> float:
+    """Seconds that one replica takes for all requests of a workload when every step is full: prefill of what no cache
+    can hold, and decode."""
+    params, times, workload = prepared.resolved.params, prepared.step_time, prepared.workload
+    new = workload.prompt_tokens - (reusable_tokens(workload) if params.caching else 0)
+    context = float((workload.prompt_tokens + workload.output_tokens / 2).mean())
+    chunk = engine_of(params).lone_chunk(params, params.max_prefill_tokens)
+    prefill_s = times.step([(chunk, 0)], 0, 0, 0, 1)[0] / chunk
+    batch = max(1, min(params.max_num_seqs, int(params.kv_tokens / context), 256))
+    decode_s = times.step([], batch, int(batch * context), int(context), batch)[0] / batch
+    return (float(new.sum()) * prefill_s + float(workload.output_tokens.sum()) * decode_s) / params.ranks

@@ -30,9 +30,9 @@ SETS = (
     "passes",
     "kv-capacity",
 )
-ASKED_FOR = ("atlas", "engine")
-"""Sets that run only when named: atlas states goals that are not all met, engine compares something of the user's
-own."""
+ASKED_FOR = ("atlas", "engine", "silicon")
+"""Sets that run only when named: atlas and silicon state goals that are not all met, engine compares something of the
+user's own."""
 BUNDLED = ("atlas",)
 """Sets whose data ships with kvcast."""
 

@@ -124,7 +124,7 @@ def unmeasured_models() -> tuple[list[str], dict[str, Any], bool]:
             if key not in known:
                 model = WIDE if row["model"] == WIDE.name else resolve_model(row["model"])
                 atlas, layout = load(row["gpu"].removesuffix("_sxm")), Layout(int(row["tp"]))
-                table = points(atlas, model, row["quant"], row["quant"], layout, row["backend"])
+                table = points(atlas, model, row["quant"], row["quant"], layout, row["backend"], as_tabled=True)
                 known[key] = TableStepTime(table), by_phase(table)
             source, errors = known[key]
             one = _pass(source, row["phase"], {**row, "latency_ms": row["ms"]})
@@ -174,4 +174,4 @@ def _pass(source: StepTime, phase: str, row: dict[str, Any]) -> Pass:
 
 
 def _source(model: str, gpu: str, tp: str, quant: str, backend: str) -> StepTime:
-    return atlas_step_time(gpu, resolve_model(model), quant, quant, Layout(int(tp)), backend=backend)
+    return atlas_step_time(gpu, resolve_model(model), quant, quant, Layout(int(tp)), backend=backend, as_tabled=True)

@@ -26,7 +26,7 @@ import numpy as np
 
 from workloads.columns import Workload
 from workloads.prefix_tree import from_block_ids
-from workloads.readers.common import Rows, classes, from_first, note_ties
+from workloads.readers.common import Rows, classes, note_ties
 from workloads.readers.coverage import hint
 from workloads.readers.hash_ids import HashIds, fail_on_ids
 from workloads.readers.head import Head
@@ -44,9 +44,9 @@ def looks_like(head: Head) -> str | None:
     )
 
 
-def read(path: str | Path, block_tokens: int | None = None) -> Workload:
+def read(path: str | Path, block_tokens: int | None = None, timestamp_unit: str = "") -> Workload:
     """Requests in file order; classes are the request types, a session is a root chat and all that descend from it."""
-    rows, block_tokens = Rows(path), block_tokens or BLOCK_TOKENS
+    rows, block_tokens = Rows(path, timestamp_unit), block_tokens or BLOCK_TOKENS
     column: dict[str, list[Any]] = {name: [] for name in (*COLUMNS[:-1], "type", "turn")}
     ids = HashIds()
     for record in rows.records():
@@ -63,7 +63,7 @@ def read(path: str | Path, block_tokens: int | None = None) -> Workload:
     prompt = rows.integers("input_length", column["input_length"], low=1)
     output = rows.integers("output_length", column["output_length"], low=1)
     turn = rows.integers("turn", column["turn"], low=0)
-    arrival_s = from_first(rows.seconds("timestamp", column["timestamp"], per_second=1), rows)
+    arrival_s = rows.clock("timestamp", column["timestamp"], per_second=1)
     note_ties(arrival_s, rows)
     columns = ids.columns()
     if columns is None:

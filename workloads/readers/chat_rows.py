@@ -30,8 +30,16 @@ PLACES = (
     ("prompt",),
 )
 """Where a row has its list of messages, or the text of the only one."""
-SETTINGS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "custom_id", "temperature", "stream")
-LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "output_tokens")
+SETTINGS = (
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "custom_id",
+    "temperature",
+    "stream",
+    "output_length",
+)
+LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "output_tokens", "output_length")
 CONVERSATION = ("conversation_id", "conversation_hash", "session_id", "thread_id", "chat_id")
 ANSWERS = ("response", "completion")
 COUNTS = (("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens"))
@@ -48,7 +56,7 @@ def found_in(record: dict[str, Any]) -> Found | None:
     """The list of messages of a row, None without one."""
     if type(record.get("mapping")) is dict:
         return Found(_branch(record["mapping"], record.get("current_node")), record)
-    for path in PLACES:
+    for path in (*PLACES, ("input",)) if "output_length" in record else PLACES:  # LMCache's agentic traces
         around: Any = record
         for name in path[:-1]:
             around = around.get(name) if type(around) is dict else None
@@ -77,7 +85,13 @@ def first_found(head: Head) -> Found | None:
     for found in map(found_in, head.rows):
         if found is not None and found.messages and {"role", "from", "author", "sender"} & set(found.messages[0]):
             return found
-    return Found(head.rows, {}) if head.rows and all(map(speaks, head.rows)) else None
+    spoken = head.rows and all(map(speaks, head.rows)) and not all(map(_is_response, head.rows))
+    return Found(head.rows, {}) if spoken else None
+
+
+def _is_response(record: dict[str, Any]) -> bool:
+    """Whether a row that is a message is all of an API's answer, with its counts: rows of those are no conversation."""
+    return record.get("role") == "assistant" and type(record.get("usage")) is dict
 
 
 def speaks(record: dict[str, Any]) -> bool:
@@ -104,7 +118,7 @@ def usage_of(record: dict[str, Any]) -> tuple[int, int] | None:
     """(tokens of the prompt, tokens of the answer) as a row counts them."""
     answer = answer_of(record)
     for around in (record, answer if type(answer) is dict else {}):
-        usage = around.get("usage")
+        usage = around.get("usage", around)  # a flat log has the counts in the row itself
         if type(usage) is dict:
             prompt, output = (_count(usage, names) for names in COUNTS)
             if prompt and output:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableSequence, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +22,7 @@ from workloads.columns import PrefixTree
 from workloads.errors import InputError, on_one_line
 from workloads.limits import MAX_SECONDS, MAX_TOKENS, WITHIN
 from workloads.readers import units
+from workloads.readers.collected import Collected
 from workloads.readers.container import Contents, look
 from workloads.readers.records import document, objects, records
 from workloads.readers.values import as_float, number, short, trace_file
@@ -36,7 +38,7 @@ class Rows:
         """timestamp_unit: s, ms, us or ns, of every time in the file; "" for the format's own."""
         self.path = trace_file(path)
         self.timestamp_unit = timestamp_unit
-        self.number: list[int] = []  #: 1-based file row of every kept request
+        self.number: MutableSequence[int] = array("q")  #: 1-based file row of every kept request
         self.skipped: Counter[str] = Counter()
         self.notes: list[str] = []
         self.read = 0
@@ -121,7 +123,7 @@ class Rows:
             names = on_one_line(", ".join(list(record)[:12]))
             raise InputError(f"{self.path}, row {self._line}: no field {field!r} among {names}") from None
 
-    def integers(self, field: str, values: list[Any], low: int) -> np.ndarray:
+    def integers(self, field: str, values: Sequence[Any], low: int) -> np.ndarray:
         """int64 column of whole numbers from `low` to 1e9, one a kept row; a number's text counts as the number."""
         column = self._numbers(values)
         bad = np.flatnonzero(~((column >= low) & (column <= MAX_TOKENS) & (column == np.floor(column))))
@@ -135,8 +137,10 @@ class Rows:
         """Whether a count is a number and 0 (also "00" and "0.0"): a request that generated nothing."""
         return number(value) == 0
 
-    def _numbers(self, values: list[Any]) -> np.ndarray:
+    def _numbers(self, values: Sequence[Any]) -> np.ndarray:
         """int64 where all values are whole numbers that fit, else float64 with NaN for what is no number."""
+        if isinstance(values, Collected) and (whole := values.integers()) is not None:
+            return whole
         numbers = values if set(map(type, values)) == {int} else [number(value) for value in values]
         try:
             return np.array(numbers, np.int64 if set(map(type, numbers)) <= {int} else np.float64)
@@ -146,9 +150,9 @@ class Rows:
     def clock(
         self,
         field: str,
-        values: list[Any],
+        values: Sequence[Any],
         per_second: float,
-        file_rows: list[int] | None = None,
+        file_rows: Sequence[int] | None = None,
         why: str = "the format's documentation",
         sure: bool = False,
     ) -> np.ndarray:
@@ -186,7 +190,7 @@ class Rows:
         self.note(f"time unit: {field} in {unit} ({why}){units.pace(elapsed)}")
         return elapsed
 
-    def wall_clock(self, field: str, values: list[Any], file_rows: list[int] | None = None) -> np.ndarray:
+    def wall_clock(self, field: str, values: Sequence[Any], file_rows: Sequence[int] | None = None) -> np.ndarray:
         """float64 seconds since the earliest of times of day as text."""
         if self.timestamp_unit:
             self.fail(
@@ -214,7 +218,7 @@ class Rows:
         self.note(NO_TIMES)
         return np.full(n, np.nan)
 
-    def seconds(self, field: str, values: list[Any], per_second: float) -> np.ndarray:
+    def seconds(self, field: str, values: Sequence[Any], per_second: float) -> np.ndarray:
         """float64 column of finite times >= 0, converted to seconds by dividing by `per_second`."""
         column = self._numbers(values)
         self._refuse(
@@ -222,13 +226,15 @@ class Rows:
         )
         return column / per_second
 
-    def durations(self, field: str, values: list[Any], per_second: float) -> np.ndarray:
+    def durations(self, field: str, values: Sequence[Any], per_second: float) -> np.ndarray:
         """As `seconds`, none longer than 1e9 s."""
         column = self.seconds(field, values, per_second)
         self._refuse(field, values, column > MAX_SECONDS, WITHIN, self.number)
         return column
 
-    def _refuse(self, field: str, values: list[Any], bad: np.ndarray, expected: str, file_rows: list[int]) -> None:
+    def _refuse(
+        self, field: str, values: Sequence[Any], bad: np.ndarray, expected: str, file_rows: Sequence[int]
+    ) -> None:
         if bad.any():
             at = int(bad.argmax())
             self.fail(field, values[at], expected, file_rows[at])
@@ -266,8 +272,8 @@ def from_first(
     rows: Rows,
     field: str = "timestamp",
     per_second: float = 1,
-    file_rows: list[int] | None = None,
-    shown: list[Any] | None = None,
+    file_rows: Sequence[int] | None = None,
+    shown: Sequence[Any] | None = None,
 ) -> np.ndarray:
     """float64 seconds since the earliest of `times` [n] (int64 or float64, `per_second` to the second); says so when
     that moved them. InputError for one more than 1e9 s later, in `file_rows` (default: the kept rows), as `shown`

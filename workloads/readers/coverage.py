@@ -61,7 +61,10 @@ def hint(prompt: np.ndarray, blocks: np.ndarray) -> str:
     has = blocks > 0
     found = fitting(prompt[has], blocks[has]) if has.any() else None
     if found is None:
-        return "; no one block size explains all rows"
+        return (
+            "; no one block size explains all rows (format = 'table' without prefix_ids reads lengths and times alone:"
+            " nothing is shared then)"
+        )
     size, rule = found
     how = "cover all rows" if rule == CEIL else "fit all rows but their ragged ends"
     return f"; blocks of {size} would {how}: set block_tokens = {size}"

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from itertools import chain
 from typing import Any, NoReturn
 
@@ -81,9 +82,9 @@ class HashIds:
     """Collects the id lists of rows; `add` says at once or at the end of a chunk whether they are ids."""
 
     def __init__(self) -> None:
-        self.lengths: list[int] = []
+        self.lengths = array("q")
         self._pending: list[list[Any]] = []
-        self._chunks: list[np.ndarray] = []
+        self._flat = array("i")  # it grows in place, which arrays of numpy do not; "q" once an id needs it
         self._codes = IdCodes()
 
     def add(self, ids: Any) -> bool:
@@ -98,7 +99,9 @@ class HashIds:
         column = self._codes.column(list(chain.from_iterable(self._pending)))
         if column is None:
             return False
-        self._chunks.append(column)
+        if self._flat.typecode == "i" and not np.array_equal(column, column.astype(np.int32)):
+            self._flat = array("q", self._flat)
+        self._flat.frombytes(column.astype(self._flat.typecode).tobytes())
         self._pending = []
         return True
 
@@ -111,10 +114,11 @@ class HashIds:
         return None
 
     def columns(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """(ids int64 flat, offsets int64 [rows + 1]), or None when the last chunk holds a bad id."""
+        """(ids int32 or int64 flat, offsets int64 [rows + 1]), or None when the last chunk holds a bad id."""
         if not self._flush():
             return None
-        return np.concatenate(self._chunks), np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64)))
+        flat = np.frombuffer(self._flat, self._flat.typecode) if self._flat else np.zeros(0, np.int64)
+        return flat, np.concatenate(([0], np.cumsum(np.array(self.lengths, np.int64))))
 
 
 def fail_on_ids(rows: Rows, ids: HashIds, record: dict[str, Any]) -> NoReturn:

@@ -95,10 +95,10 @@ def _chains(
     n = len(requests)
     turn = np.array([request["turn"] for request in requests], np.int32)
     heads = np.flatnonzero(turn == 0)
-    times = [requests[i]["arrival_time_ns"] for i in heads]
+    times = [requests[i]["arrival_time_ns"] for i in heads.tolist()]
     arrival_s = np.full(n, np.nan)
     if any(time is not None for time in times):
-        file_rows = [rows.number[i] for i in heads]
+        file_rows = [rows.number[i] for i in heads.tolist()]
         arrival_s[heads] = rows.clock("arrival_time_ns", times, 10**9, file_rows)
         note_ties(arrival_s[heads], rows)
     else:

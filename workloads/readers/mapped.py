@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import sys
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from itertools import compress
 from pathlib import Path
@@ -32,7 +33,8 @@ from workloads.readers.coverage import covered, hint
 from workloads.readers.hash_ids import HashIds, fail_on_ids
 from workloads.readers.head import Head
 from workloads.readers.paths import columns_of, flat, getter, lists_of_objects
-from workloads.readers.spellings import is_ids, recognised, sums, time_in, uncounted
+from workloads.readers.runs import kind, links, sums_of_others
+from workloads.readers.spellings import cached_beside, gap_in, is_ids, recognised, sums, time_in, total_in, uncounted
 from workloads.readers.values import number, short
 
 FIELDS = ("time", "input", "output", "session", "class", "tenant", "prefix_ids")
@@ -54,10 +56,10 @@ def looks_like(head: Head) -> str | None:
 
 def _found(head: Head) -> tuple[str, dict[str, str]]:
     """(path of the list of rows in one object, "" for the rows of the file; field by key)."""
-    found = recognised(flat(head.rows) if head.rows else dict.fromkeys(head.columns))
+    found = recognised(flat(head.rows) if head.rows else dict.fromkeys(head.columns), head.rows)
     if found or len(head.rows) != 1:
         return "", found
-    named = {path: recognised(flat(rows[:20])) for path, rows in lists_of_objects(head.rows[0]).items()}
+    named = {path: recognised(flat(rows[:20]), rows[:20]) for path, rows in lists_of_objects(head.rows[0]).items()}
     named[COLUMNS] = recognised(flat(columns_of(head.rows[0])[:20]))
     named = {path: fields for path, fields in named.items() if fields}
     return next(iter(named.items())) if len(named) == 1 else ("", {})
@@ -77,10 +79,37 @@ def read(
     where = asked.pop("rows", where)
     block_tokens = asked.pop("block_tokens", block_tokens)
     fields = _checked(rows, found | asked)
-    if left := uncounted(flat(head.rows), fields["input"]):
+    sample = head.rows if not where else []
+    if left := uncounted(flat(sample), fields["input"], sample):
         rows.note(f"{' and '.join(left)}: not counted in input; columns.input may name a sum, 'a + b'")
+    elif within := cached_beside(flat(sample), fields["input"]):
+        rows.note(
+            f"{' and '.join(within)}: taken to be within {fields['input']}; columns.input may name a sum, 'a + b'"
+        )
     rows.note(f"columns: {', '.join(f'{key} = {name}' for key, name in fields.items())}")
-    return _Requests(rows, fields, block_tokens, where, asked).workload()
+    if other := _other_total(fields, sample):
+        rows.note(other)
+    requests = _Requests(rows, fields, block_tokens, where, asked)
+    requests.links = links(flat(sample))
+    if "time" not in fields and (gap := gap_in(flat(sample))):
+        requests.take_gaps(gap)
+    return requests.workload()
+
+
+def _other_total(fields: Fields, sample: list[dict[str, Any]]) -> str:
+    """What to say where most rows hold a total that is not input + output; "" where it is, or there is none."""
+    name = total_in(flat(sample), fields["input"].partition(" + ")[0])
+    gets = [getter(name), *(_sum(fields[key]) for key in ("input", "output"))]
+    told = [[number(get(row)) for get in gets] for row in sample] if name else []
+    known = [(i, three) for i, three in enumerate(told, 1) if not any(map(math.isnan, three)) and three[2] > 0]
+    other = [(i, three) for i, three in known if three[0] != three[1] + three[2]]
+    if len(other) * 2 <= len(known):
+        return ""
+    row, (total, tokens, answered) = other[0]
+    return (
+        f"{name} is not input + output in {len(other)} of the first {len(known)} rows (row {row}: {tokens:,} +"
+        f" {answered:,} against {total:,}): some tokens are in neither column"
+    )
 
 
 def _checked(rows: Rows, fields: dict[str, Any]) -> dict[str, str]:
@@ -120,6 +149,10 @@ class _Requests:
         self.values: dict[str, list[Any]] = {key: [] for key in fields if key != "prefix_ids"}
         self.seen: set[str] = set()  # keys whose field a row had
         self.ids = HashIds()
+        self.links: tuple[str, str] | None = None  #: fields of a run's own name and of its parent's
+        self.runs: tuple[list[Any], list[Any]] = ([], [])  #: what those are, by request
+        self.gap: Callable[[dict[str, Any]], Any] | None = None  #: how long after the row before a request came
+        self.elapsed = 0.0  #: gaps so far, of skipped rows too
         self.unused: list[str] = []  #: lists of ids that no mapping names
         self.timed: np.ndarray | None = None  #: bool, of the rows that were kept: those with a time; None: all or none
 
@@ -127,6 +160,7 @@ class _Requests:
         for record in self._records():
             self._add(record)
         self._check_seen()
+        self._drop_sums()
         self._drop_untimed()
         rows, name = self.rows, self.fields
         prompt = rows.integers(name["input"], self.values["input"], low=1)
@@ -154,6 +188,11 @@ class _Requests:
             notes=rows.report(len(prompt)),
         )
 
+    def take_gaps(self, field: str) -> None:
+        """Times are the sums of the gaps that a column holds."""
+        self.gap, self.fields, self.values["time"] = getter(field), {**self.fields, "time": field}, []
+        self.rows.note(f"{field}: a request comes so long after the row before")
+
     def _records(self) -> Iterator[dict[str, Any]]:
         if not self.where:
             return self.rows.records()
@@ -163,19 +202,26 @@ class _Requests:
 
     def _add(self, record: dict[str, Any]) -> None:
         got = {key: get(record) for key, get in self.get.items()}
+        if self.gap is not None:
+            told = self.gap(record)
+            self.elapsed += 0.0 if _is_missing(told) else number(told)
+            got["time"] = self.elapsed if self.elapsed >= 0 else told  # what is no number is named with its row
         if name := sums(record):
             self.rows.fail(name, record[name], "1: a row that is one request, not the sum of several")
         if not self.rows.number:
             self.unused = [field for field in record if is_ids(field)]
         if len(self.seen) < len(got):
             self.seen |= {key for key, value in got.items() if value is not None}
-        if reason := failure(record) or self._empty(got):
+        if reason := failure(record) or kind(record) or self._empty(got):
             self.rows.skip(reason)
             return
         self.rows.keep()
         for key, kept in self.values.items():
             value = got[key]
             kept.append(sys.intern(value) if key in NAMES and type(value) is str else value)  # once in memory
+        if self.links is not None:
+            for kept, field in zip(self.runs, self.links, strict=True):
+                kept.append(record.get(field))
         if "prefix_ids" in got and not self.ids.add([] if got["prefix_ids"] is None else got["prefix_ids"]):
             fail_on_ids(self.rows, self.ids, {"hash_ids": got["prefix_ids"]})
 
@@ -205,10 +251,24 @@ class _Requests:
         if not any(keep):
             self.values["time"] = []
         elif not all(keep):
-            self.rows.skipped["no time"] += keep.count(False)
-            self.rows.number = list(compress(self.rows.number, keep))
-            self.values = {key: list(compress(values, keep)) for key, values in self.values.items()}
+            self._keep(keep, "no time")
+
+    def _drop_sums(self) -> None:
+        """A run that counts again the tokens of the runs inside it is no request."""
+        if self.links is None:
+            return
+        keep = [not one for one in sums_of_others(*self.runs, self.values["input"], self.values["output"])]
+        if not all(keep):
+            self._keep(keep, f"sums of the rows that name them as {self.links[1]}")
+
+    def _keep(self, keep: list[bool], reason: str) -> None:
+        self.rows.skipped[reason] += keep.count(False)
+        self.rows.number = array("q", compress(self.rows.number, keep))
+        self.values = {key: list(compress(values, keep)) for key, values in self.values.items()}
+        if self.timed is None:
             self.timed = np.array(keep)
+        else:
+            self.timed[self.timed] = keep
 
     def _names(self, key: str, none: str) -> list[str]:
         values = self.values.get(key)

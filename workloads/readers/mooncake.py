@@ -15,6 +15,7 @@ header row with the block size (Dynamo's agentic rows, both versions). What else
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from workloads.limits import MAX_TOKENS
 from workloads.prefix_tree import from_block_ids
 from workloads.readers import turns as turns_of
 from workloads.readers.agentic import DELAY, MS, Dependencies, first
+from workloads.readers.collected import Collected
 from workloads.readers.common import NO_IDENTITY, Rows, note_ties
 from workloads.readers.coverage import covered
 from workloads.readers.hash_ids import HashIds, fail_on_ids
@@ -83,9 +85,9 @@ class _Read:
     """The rows as columns while they are read."""
 
     rows: Rows
-    inputs: list[Any] = field(default_factory=list)
-    outputs: list[Any] = field(default_factory=list)
-    times: list[Any] = field(default_factory=list)
+    inputs: Collected = field(default_factory=Collected)
+    outputs: Collected = field(default_factory=Collected)
+    times: Collected = field(default_factory=Collected)
     delays: list[Any] = field(default_factory=list)
     sessions: list[Any] = field(default_factory=list)
     plays: list[Any] = field(default_factory=list)
@@ -126,8 +128,9 @@ class _Read:
         rows.keep()
         self.needs.graph.add(name, waits)
         self.outputs.append(output)
-        self.times.append(first(record, TIME))
-        if self.times[-1] is not None and not self.time_name:
+        time = first(record, TIME)
+        self.times.append(time)
+        if time is not None and not self.time_name:
             self.time_name = next(name for name in TIME if record.get(name) is not None)
         self.delays.append(None if waits or first(record, DELAY) is None else self.needs.seconds(record, DELAY))
         self.sessions.append(record.get("session_id"))
@@ -143,15 +146,11 @@ class _Read:
             return
         self.rows.keep()
         self.needs.graph.add(None, ())
-        for column, value in (
-            (self.inputs, record["input_length"]),
-            (self.outputs, output),
-            (self.times, record["timestamp"]),
-            (self.delays, None),
-            (self.sessions, None),
-            (self.plays, None),
-        ):
-            column.append(value)
+        self.inputs.append(record["input_length"])
+        self.outputs.append(output)
+        self.times.append(record["timestamp"])
+        for column in (self.delays, self.sessions, self.plays):
+            column.append(None)
         self._ids(record)
 
     def _ids(self, record: dict[str, Any]) -> None:
@@ -279,12 +278,14 @@ class _Read:
         waiting = np.array([bool(w) for w in self.needs.graph.waits], bool)
         clocked = np.flatnonzero(~follows & ~(waiting & np.array([t is None for t in self.times], bool)))
         start_s = np.full(n, np.nan)
-        if all(self.times[i] is None for i in clocked):
+        if all(self.times[i] is None for i in clocked.tolist()):
             start_s = rows.no_times(n)
         else:
-            start_s[clocked] = rows.clock(
-                self.time_name, [self.times[i] for i in clocked], MS, [rows.number[i] for i in clocked]
-            )
+            times: Sequence[Any] = self.times
+            number: Sequence[int] = rows.number
+            if len(clocked) < n:
+                times, number = [times[i] for i in clocked.tolist()], [number[i] for i in clocked.tolist()]
+            start_s[clocked] = rows.clock(self.time_name, times, MS, number)
         after, delay_s, order = followers, np.zeros(n), np.arange(n)
         if follows.any():
             delay_s = np.array([(d or 0) if f else 0 for d, f in zip(self.delays, follows, strict=True)], np.float64)

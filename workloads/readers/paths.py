@@ -61,7 +61,7 @@ def at(value: Any, path: str) -> Any:
 
 
 def flat(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Dotted name -> first value that is not None of everything that rows hold but lists; insertion order."""
+    """Dotted name -> first value that is neither None nor "" of all that rows hold but lists; insertion order."""
     names: dict[str, Any] = {}
     for row in rows:
         _flatten(row, "", names, MAX_DEPTH)
@@ -74,7 +74,7 @@ def _flatten(row: dict[str, Any], before: str, names: dict[str, Any], depth: int
             return
         if type(value) is dict and value and depth:
             _flatten(value, f"{before}{key}.", names, depth - 1)
-        elif names.get(before + key) is None:
+        elif names.get(before + key) is None or names[before + key] == "":
             names[before + key] = value
 
 

@@ -251,7 +251,7 @@ def parquet_source(path: Path, packed: str, seen: Seen = None) -> Any:
         if not packed:
             while seen and file.read(CHUNK):
                 pass
-            return str(path)
+            return path.open("rb")  # arrow opens no name that is not UTF-8
         content = file.read(MAX_IN_MEMORY + 1)
     if len(content) > MAX_IN_MEMORY:
         raise InputError(f"{path}: unpacks to more than {MAX_IN_MEMORY >> 20} MiB; unpack this Parquet file first")

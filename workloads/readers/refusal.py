@@ -115,7 +115,7 @@ def _binary(head: bytes) -> str:
 
 
 def _text(text: str) -> str:
-    if text.lstrip().startswith("[") and not _known_text(text):
+    if re.match(r"\s*\[\s*([\]\[\"{\d.,+-]|null|true|false)", text) and not _known_text(text):
         return "a JSON array that holds no objects, expected one object a request"
     return _known_text(text) or "text that is neither JSON nor a table with a header, expected a trace"
 
@@ -145,5 +145,6 @@ _KINDS_OF_TEXT = (
     (r"^version https://git-lfs", "a pointer to a file in Git LFS; fetch the file itself (git lfs pull)"),
     (r"(?m)^\[[\w.\"-]+\]\s*$", "a TOML file; a scenario's name ends in .toml"),
     (r"(?m)^(---|\w[\w-]*:)\s*($|\S)", "YAML; expected JSON, a table or Parquet"),
+    (r"^\[[A-Za-z]+\] ", "a text log, expected one row a request"),
     (r"(?m)^(\[?\d{4}-\d\d-\d\d|\[?(INFO|DEBUG|WARNING|ERROR)\b)", "a text log, expected one row a request"),
 )

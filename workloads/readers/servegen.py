@@ -101,6 +101,7 @@ def read(
                 f" seed {seed}, up to {window:g} s of {pool.span()}"
             ),
             *rows.notes,
+            "time unit: windows of the clients' files in s (the format's documentation)",
             "clients are tenants; prompt and answer lengths are drawn independently of each other",
             NO_IDENTITY,
         ),

@@ -12,9 +12,10 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from workloads.readers.paths import getter
 from workloads.readers.units import wall_clock_ns
 from workloads.readers.values import as_float, number
 
@@ -28,15 +29,16 @@ INPUT = (
     *("inputtokens", "prompttokens", "inputlength", "promptlength", "inputlen", "promptlen", "inputtokencount"),
     *("prompttokencount", "numinputtokens", "numprompttokens", "numprefilltokens", "prefilltokens", "contexttokens"),
     *("contextlength", "requesttokens", "inputtoks", "prompttoks", "inputsize", "promptsize", "inputsequencelength"),
-    *("isl", "tokensin", "intokens", "tokensinput", "tokensprompt", "ninput", "nprompt", "input", "prompt", "in"),
+    *("isl", "tokensin", "intokens", "tokensinput", "tokensprompt", "ninput", "nprompt", "numberinputtokens"),
+    *("promptevalcount", "requestnumprefilltokens", "input", "prompt", "in"),
 )
 OUTPUT = (
     *("outputtokens", "completiontokens", "outputlength", "completionlength", "outputlen", "completionlen"),
     *("outputtokencount", "completiontokencount", "numoutputtokens", "numcompletiontokens", "numdecodetokens"),
     *("decodetokens", "generatedtokens", "numgeneratedtokens", "generationtokens", "responsetokens", "outputtoks"),
     *("completiontoks", "responselength", "outputsize", "outputsequencelength", "osl", "tokensout", "outtokens"),
-    *("tokensoutput", "tokenscompletion", "noutput", "ncompletion", "candidatestokencount", "output", "completion"),
-    *("response", "out"),
+    *("tokensoutput", "tokenscompletion", "noutput", "ncompletion", "candidatestokencount", "numberoutputtokens"),
+    *("evalcount", "requestnumdecodetokens", "output", "completion", "response", "out"),
 )
 SESSION = ("sessionid", "conversationid", "threadid", "session", "conversation")
 SEVERAL = (
@@ -50,6 +52,22 @@ SEVERAL = (
     "calls",
 )
 """Counts of requests: a row with more than one is a sum, not a request."""
+BEYOND_INPUT = {
+    "inputtokens": ("cachereadinputtokens", "cachecreationinputtokens", "cachewriteinputtokens"),
+    "inputtokencount": ("cachereadinputtokencount", "cachewriteinputtokencount"),
+    "prompttokencount": ("tooluseprompttokencount",),
+}
+"""Counts that an input of this name leaves out: Anthropic's and Bedrock's input is what their cache did not serve,
+Gemini's is without the results of its tools."""
+ANTHROPIC = "cachecreationtokens"  #: as Claude Code's telemetry and the reports made of its logs call what is written
+CACHED = (
+    *("cachereadtokens", ANTHROPIC, "cachewritetokens", "cacheread", "cachewrite", "cachereads", "cachewrites"),
+    *("cachecreation", *BEYOND_INPUT["inputtokens"], *BEYOND_INPUT["inputtokencount"]),
+)
+BEYOND_OUTPUT = {"candidatestokencount": ("thoughtstokencount",), "output": ("thoughts",)}
+"""Gemini's answer is without its thoughts; elsewhere reasoning is within the output."""
+TOTAL = ("total", "totaltokens", "totaltokencount", "tokenstotal")
+GAP = ("interarrivaltime", "interarrival", "interarrivaldelay", "requestinterarrivaldelay", "iat")
 CLASS = ("class", "requestclass", "model", "modelname", "modelid")
 _DIGITS = re.compile(r"\d{1,3}([,'\u00a0 .]\d{3})+")
 _SAYS_TIME = re.compile(r"(?i)time(?!out)|^ts$|^date$")
@@ -58,9 +76,9 @@ UNIT_END = re.compile(
 )
 
 
-def recognised(fields: Mapping[str, Any]) -> dict[str, str]:
+def recognised(fields: Mapping[str, Any], rows: Sequence[dict[str, Any]] = ()) -> dict[str, str]:
     """Key of [workload.columns] -> the field (of `fields`, name -> an example) that is called so; {} unless there are
-    input and output."""
+    input and output. rows: some of the file's, which may show that counts beside the input are beyond it."""
     found = {
         "time": _first(fields, TIME, _is_time),
         "input": _first(fields, INPUT, _is_count),
@@ -70,8 +88,20 @@ def recognised(fields: Mapping[str, Any]) -> dict[str, str]:
     }
     named = {key: name for key, name in found.items() if name}
     if "input" in named:
-        named["input"] = " + ".join([named["input"], *uncounted(fields, named["input"])])
+        named["input"] = " + ".join([named["input"], *uncounted(fields, named["input"], rows)])
+    if "output" in named:
+        named["output"] = " + ".join([named["output"], *_documented(fields, named["output"], BEYOND_OUTPUT)])
     return named if {"input", "output"} <= named.keys() else {}
+
+
+def gap_in(fields: Mapping[str, Any]) -> str:
+    """The field that holds how long after the row before a request came; "" without one."""
+    return _first(fields, GAP, lambda value: True)  # the reader says what is wrong with it
+
+
+def total_in(fields: Mapping[str, Any], name: str) -> str:
+    """The field beside `name` that is called a total; "" without one."""
+    return next((field for field, part in _beside(fields, name) if part in TOTAL), "")
 
 
 def time_in(fields: Mapping[str, Any]) -> dict[str, str]:
@@ -88,14 +118,39 @@ def sums(row: Mapping[str, Any]) -> str:
     return ""
 
 
-def uncounted(fields: Iterable[str], name: str) -> list[str]:
-    """Fields beside `name` with prompt tokens that it does not count: Anthropic's input_tokens are those beyond the
-    cache."""
-    if not name.endswith("input_tokens"):
+def uncounted(fields: Mapping[str, Any], name: str, rows: Sequence[dict[str, Any]] = ()) -> list[str]:
+    """Fields beside `name` with prompt tokens that it does not count: by what their writer documents, or because more
+    tokens came from the cache than it has in one of the rows."""
+    documented, cached = _documented(fields, name, BEYOND_INPUT), cached_beside(fields, name)
+    if documented or not cached:
+        return documented
+    get, parts = getter(name), [getter(field) for field in cached]
+    more = any(as_float(number(part(row))) > as_float(number(get(row))) for row in rows for part in parts)
+    telemetry = any(_plain(field).endswith(ANTHROPIC) for field in cached) and _plain(name).endswith("inputtokens")
+    return cached if more or telemetry else []
+
+
+def cached_beside(fields: Mapping[str, Any], name: str) -> list[str]:
+    """Fields beside `name` that count tokens of a provider's cache; none beside a sum, which says itself."""
+    if " + " in name:
         return []
-    before = name.removesuffix("input_tokens")
-    beside = (f"{before}cache_read_input_tokens", f"{before}cache_creation_input_tokens")
-    return [field for field in beside if field in fields]
+    return [field for field, part in _beside(fields, name) if part in CACHED and _is_number(fields[field])]
+
+
+def _documented(fields: Mapping[str, Any], name: str, beyond: Mapping[str, tuple[str, ...]]) -> list[str]:
+    parts = beyond.get(_plain(name.rpartition(".")[2]), ())
+    own = [(field, part) for field, part in _beside(fields, name) if "." not in field[len(_table(name)) :]]
+    return [field for spelled in parts for field, part in own if part == spelled]
+
+
+def _beside(fields: Mapping[str, Any], name: str) -> list[tuple[str, str]]:
+    """(field, the rest of its name as it is spelled) of what the table of `name` holds."""
+    before = _table(name)
+    return [(one, _plain(one[len(before) :])) for one in fields if one.startswith(before) and one != name]
+
+
+def _table(name: str) -> str:
+    return name[: name.rfind(".") + 1]
 
 
 def is_ids(name: str) -> bool:
@@ -110,7 +165,7 @@ def _first(fields: Mapping[str, Any], spellings: tuple[str, ...], fits: Any) -> 
         if not fits(example) and not (spellings is TIME and _SAYS_TIME.search(name)):  # the reader says what is wrong
             continue
         for part in {_plain(name), _plain(name.rpartition(".")[2])}:
-            for spelled in (part, UNIT_END.sub("", part) if spellings is TIME else part):
+            for spelled in (part, UNIT_END.sub("", part) if spellings in (TIME, GAP) else part):
                 if spelled in spellings:
                     mine = (spellings.index(spelled), name.count("."))
                     best, rank = (name, mine) if mine < rank else (best, rank)

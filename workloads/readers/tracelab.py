@@ -192,6 +192,7 @@ def _times(rows: Rows, rounds: list[Round], first: np.ndarray) -> tuple[np.ndarr
         delay_s[i] = max(gap, 0.0) if gap == gap else 0.0
     if first.any():
         arrival_s -= np.nanmin(arrival_s)
+    rows.note("time unit: timestamp is a time of day (its text); times count from the first round of the file")
     rows.note(
         f"sessions: {int(first.sum())}, closed loop from their recorded starts (users or concurrency spread them);"
         f" gaps: {count['think']} think, {count['tool']} tool, {count['unknown']} without events and {count['overlap']}"

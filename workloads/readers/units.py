@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -58,7 +59,7 @@ def wall_clock_ns(value: Any) -> int | None:
     return (since.days * 86400 + since.seconds) * 10**9 + int(((match[3] or "") + "0" * 9)[:9])
 
 
-def is_wall_clock(values: list[Any]) -> bool:
+def is_wall_clock(values: Sequence[Any]) -> bool:
     """Whether a column is of times of day: the first value that is no number is one."""
     return wall_clock_ns(next((value for value in values if math.isnan(as_float(number(value)))), None)) is not None
 
@@ -66,7 +67,7 @@ def is_wall_clock(values: list[Any]) -> bool:
 # ---- units ----
 
 
-def unit_of(field: str, values: list[Any], column: np.ndarray, own: str, asked: str, why: str) -> tuple[str, str]:
+def unit_of(field: str, values: Sequence[Any], column: np.ndarray, own: str, asked: str, why: str) -> tuple[str, str]:
     """(unit, why) of a column: what was asked for, what its name says, or the format's own."""
     if asked:
         return asked, ASKED

@@ -365,6 +365,7 @@ class _Reader(Fields):
 
     def _notes(self) -> None:
         note, count = self.rows.note, self.count
+        note("time unit: t, api_time and think_time in s, duration_ms in ms (the format's documentation)")
         note(
             f"sessions: {self.sessions}, all starting at time 0 (users or concurrency spread them); sub-agents:"
             f" {count['sub-agents']}, their parent waits for {count['joins']}"

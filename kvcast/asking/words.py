@@ -1,0 +1,232 @@
+"""The card in words, and the first bound in a line: what a terminal shows.
+
+The one idea: words read the document only, so that what is printed is what `--json` gives.
+
+>>> print(as_text(ask(use="chat", users=300, price=3.5)))
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from typing import Any
+
+from kvcast import text
+from kvcast.planner.words.phrases import NAMES, gpus, interval_share, replicas, share
+
+NAMES_OF = {"system": "system prompt", "new_tokens": "new tokens", "kv": "KV", "ttft_s": "TTFT", "tpot_s": "TPOT"}
+BEYOND = "step times beyond what was measured"
+
+
+def as_text(card: dict[str, Any]) -> str:
+    """The whole card; lines are wrapped at 100 columns."""
+    parts = [
+        title(card),
+        "\n".join(taken(card)),
+        answer(card),
+        "\n".join([*gives_way(card), *one_down(card), *helps(card), *needs(card)]),
+        way_out(card),
+        "\n".join([*cautions(card), again(card)]),
+    ]
+    return "\n\n".join(text.wrapped(part) for part in parts if part)
+
+
+def first(found: dict[str, Any]) -> str:
+    """The first bound, before anything is simulated."""
+    about = (
+        f"about {gpus(found['gpus'])} by the work and the KV memory alone (TP {found['width']})"
+        if found["gpus"] is not None
+        else f"about {_round(found['users_a_replica']):,} users a replica of {found['width']} by the work and the KV"
+        " memory alone"
+    )
+    limits = f"alone on an idle replica {text.percent(found['cold_share'], 0)} of the requests are within their limits"
+    prompt = (
+        f"a first prompt of {found['cold_prompt_tokens']:,} tokens takes {text.seconds(found['cold_ttft_s'])} to its"
+        " first token with nothing cached"
+    )
+    lines = [
+        f"first bound (arithmetic, nothing simulated yet): {about}; {prompt}; {limits}, and"
+        f" {text.percent(found['warm_share'], 0)} with all in the cache that can be"
+    ]
+    if not found["possible"]:
+        least = found["reach_ttft_s"]
+        lines.append(
+            f"no fleet of these will do: {share(found['share'])} are asked for"
+            + ("" if least is None else f"; alone and cached TTFT <= {text.seconds(_up(least))} is the least for that")
+        )
+    return "\n".join(lines)
+
+
+def title(card: dict[str, Any]) -> str:
+    asked, load = card["question"], card["load"]
+    who = f"{asked['title']}, {asked['model']} in {asked['weights']} on {asked['gpu']}"
+    if card["asked"] == "gpus":
+        return f"How many GPUs do {_round(load['users']):,} users need? ({who})"
+    return f"How many users do {gpus(card['answer']['gpus'])} serve? ({who})"
+
+
+def taken(card: dict[str, Any]) -> list[str]:
+    """What was taken for granted, and how users became requests: two lines."""
+    asked, load = card["question"], card["load"]
+    values = {
+        "use": asked["title"],
+        "system": f"{asked['system']:,} tokens of system prompt and tools",
+        "new_tokens": f"{asked['new_tokens']:,} new tokens a turn",
+        "answer": f"answers of {asked['answer']:,}",
+        "model": asked["model"],
+        "weights": f"weights in {asked['weights']}",
+        "kv": f"KV in {asked['kv'] or 'the default of the weights'}",
+        "gpu": asked["gpu"],
+        "price": "no price (--price)",
+        "share": f"for {share(asked['share'])} of requests",
+        "router": f"router {asked['router']}",
+        "ttft_s": _limit("TTFT", asked["ttft_s"]),
+        "tpot_s": _limit("TPOT", asked["tpot_s"]),
+    }
+    granted = ", ".join(values[name] for name in card["taken"])
+    compacted = "" if asked["compacted_at"] is None else f", compacted after {asked['compacted_at']} turns"
+    day = "" if load["hours"] is None else f" (sessions of a day in {load['hours']:g} hours)"
+    users = (
+        f"load: {_number(load['users'])} users at once x {load['requests_per_session']:.3g} requests in"
+        f" {text.minutes(load['user_s'])} each = {load['requests_per_s']:.3g} requests/s{day}; context"
+        f" {asked['context']:,} tokens{compacted}"
+    )
+    return [f"taken: {granted or 'nothing'}", users]
+
+
+def _limit(name: str, limit_s: float | None) -> str:
+    return f"no limit on {name}" if limit_s is None else f"{name} <= {text.seconds(limit_s)}"
+
+
+def answer(card: dict[str, Any]) -> str:
+    found, asked = card["answer"], card["question"]
+    limits = " and ".join(_limit(name, asked[key]) for key, name in NAMES.items() if asked.get(key) is not None)
+    if found["replicas"] is None:
+        return f"No fleet was found: {card['plan']['verdict']}"
+    fleet = f"{found['gpus']} x {found['device']} ({found['replicas']} {replicas(found['replicas'])}"
+    fleet += ")" if found["gpus_per_replica"] == 1 else f" of {found['gpus_per_replica']})"
+    attained = interval_share(found["attainment"]) if found["attainment"]["mean"] is not None else "too few"
+    runs = "one run" if found["runs"] == 1 else f"{found['runs']} runs"
+    within = f"{attained} of requests within {limits} ({share(asked['share'])} asked for, {runs})"
+    if not found["feasible"]:
+        because = f" ({found['reason']})" if found["reason"] and found["reason"] not in NAMES else ""
+        return f"NO FLEET MEETS THIS. The closest, {fleet}, {found['word']}{because}: {within}"
+    users = f"{_number(found['users'])} users on "
+    verb = "meets and recovers from a burst" if found["recovers"] else found["word"]
+    return "\n".join([f"{users}{fleet}   {_money(found)}", f"{verb}: {within}   [{basis(card)}]"])
+
+
+def _money(found: dict[str, Any]) -> str:
+    if found["usd_per_month"] is None:
+        return "no cost: give --price"
+    million = found["usd_per_million_total_tokens"]
+    each = "" if million is None else f"   {text.usd(million)} a million tokens"
+    return (
+        f"{text.usd(found['usd_per_month'])} a month   {text.usd(found['usd_per_year'])} a year  "
+        f" {text.usd(found['usd_per_user'])} a user and month{each}"
+    )
+
+
+def basis(card: dict[str, Any]) -> str:
+    """Where the step times are from, in a word or two."""
+    found = card["basis"]
+    beyond = found["extrapolated"] or 0.0
+    if found["word"] == "data sheet":
+        return "step times from a data sheet, +- 30 %"
+    more = f": {text.percent(beyond)} of the time on {BEYOND}" if beyond >= 0.001 else ""
+    kind = "between measured points" if found["word"] == "interpolated" else "extrapolated"
+    return f"step times {kind}{more}"
+
+
+def gives_way(card: dict[str, Any]) -> list[str]:
+    found = card["gives_way"]
+    if found is None:
+        return []
+    what = " or ".join([found["resource"], *found["rivals"]]) if found["resource"] else "no single resource"
+    if found["at_least"]:
+        return [f"Nothing gives way up to {found['next_gpu_users']:,} users, the most that were looked at."]
+    until = " (it would not come back from a burst)" if found["because"] == "recovery" else ""
+    return [
+        f"Gives way first: {what}, at {found['users']:,} users. Next GPU needed above {found['next_gpu_users']:,}"
+        f" users{until}."
+    ]
+
+
+def one_down(card: dict[str, Any]) -> list[str]:
+    found = card["one_down"]
+    if found is None:
+        return []
+    if found["attainment_one_down"] is None:
+        told = "nothing is left"
+    else:
+        told = f"{'still meets' if found['enough'] else 'misses'} ({text.percent(found['attainment_one_down'], 0)})"
+    more = "" if found["enough"] or found["replicas"] is None else f"; {found['replicas']} replicas survive a loss"
+    return [f"One replica down: {told}{more}."]
+
+
+def helps(card: dict[str, Any]) -> list[str]:
+    rows = card["helps"]
+    if not rows:
+        return [] if card["plan"]["advice"] is None else ["What helps: none of the changes that were simulated."]
+    return ["What helps (one run each):", *(f"  {_help(row)}" for row in rows)]
+
+
+def _help(row: dict[str, Any]) -> str:
+    gains = [f"{row['gpus']} GPUs"] if row["gpus"] else []
+    gains += [f"holds {row['users']:,} users"] if row["users"] else []
+    asks = f" (asks for {row['asks_for']})" if row["asks_for"] else ""
+    return f"{row['change']}: {', '.join(gains)}{asks}"
+
+
+def needs(card: dict[str, Any]) -> list[str]:
+    return [f"Needs: {one}." for one in card["needs"]]
+
+
+def way_out(card: dict[str, Any]) -> str:
+    """One line a way, with the flags that ask it."""
+    if card["answer"]["feasible"]:
+        return ""
+    rows = card["way_out"]
+    if not rows:
+        return "No way out was found among longer limits, wider replicas and other GPUs."
+    return "\n".join(["Ways out (by one run each; ask again with the flags):", *(f"  {_way(row)}" for row in rows)])
+
+
+def _way(row: dict[str, Any]) -> str:
+    cost = "" if row["usd_per_month"] is None else f", {text.usd(row['usd_per_month'])} a month"
+    flags = shlex.join(row["flags"])
+    if row["kind"] == "limit":
+        return f"{NAMES[row['limit']]} <= {text.seconds(row['value'])} with {gpus(row['gpus'])}{cost}: {flags}"
+    if row["kind"] == "recovery":
+        return f"hold the load, without coming back from a burst, with {gpus(row['gpus'])}{cost}: {flags}"
+    what = "wider replicas" if row["kind"] == "wider" else f"another GPU, {row['device']}"
+    return f"{what}: {row['replicas']} of {row['gpus_per_replica']}, {gpus(row['gpus'])}{cost}: {flags}"
+
+
+def cautions(card: dict[str, Any]) -> list[str]:
+    lines = [f"caution: {line}" for line in card["plan"]["caution"]]
+    if not card["sharing_known"]:
+        lines.append(
+            "note: the source of this use says nothing about shared text, so only the system prompt can hit the prefix"
+            " cache; a real fleet may do better"
+        )
+    return lines
+
+
+def again(card: dict[str, Any]) -> str:
+    done = card["plan"]["simulations"]
+    cpu = "" if done["cpu_s"] is None else f", {done['cpu_s']:.0f} CPU-s"
+    return f"{done['distinct']} simulations{cpu}; the same as a plan of the scenario underneath: {card['command']}"
+
+
+def _round(users: float) -> int:
+    return max(int(users), 1)
+
+
+def _number(users: float) -> str:
+    return f"{users:,.0f}" if users >= 10 else f"{users:.2g}"
+
+
+def _up(value: float) -> float:
+    digits = 1 - math.floor(math.log10(value)) if value > 0 else 0
+    return math.ceil(value * 10**digits - 1e-9) / 10**digits

@@ -1,0 +1,15 @@
+"""A running server's metrics page as a scenario: how it is loaded, not how fast it is.
+
+The one idea: counters of two pages, a known time apart, are a rate, two histograms of lengths and a hit rate; what a
+page cannot say is assumed by one rule and named.
+
+    >>> pages = watch("http://localhost:8000", seconds=60)
+    >>> print(as_scenario(seen(pages, 60.0)))
+"""
+
+from kvcast.observed.assumed import as_scenario
+from kvcast.observed.counted import Seen, seen
+from kvcast.observed.page import Page, parsed, saved
+from kvcast.observed.server import watch
+
+__all__ = ["Page", "Seen", "as_scenario", "parsed", "saved", "seen", "watch"]
