@@ -32,6 +32,7 @@ def main() -> None:
     st.set_page_config("kvcast", layout="wide")
 
     def draw(name: str) -> None:
+        shell.heading(name)
         shell.status(page)
         import_module(f"kvcast.pages.{name.lower()}").show(page)
 

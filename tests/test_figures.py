@@ -3,11 +3,13 @@
 from dataclasses import replace
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 
 from kvcast import api, figures
 from kvcast.config import scenario_from_doc
 from kvcast.figures import cache, style
+from kvcast.figures.alternative import in_words
 from kvcast.figures.workload import arrivals
 from kvcast.figures.workload import prompt_layers as figure_of_prompts
 from kvcast.pages.edit.layers import Part
@@ -45,6 +47,8 @@ def all_figures(document, drawn, requests, timeline):
     return [
         figures.latency_cdf(document, drawn, "ttft"),
         figures.latency_cdf(document, drawn, "tpot"),
+        figures.latency_over_time(requests, "ttft"),
+        figures.latency_over_time(requests, "tpot"),
         figures.kv_occupancy(document, timeline),
         figures.hit_rate(document, timeline),
         figures.queue(timeline),
@@ -350,3 +354,58 @@ def test_a_log_axis_has_some_ticks_and_not_many(low, high):
     ticks = style.log_ticks(low, high)
     assert 2 <= sum(low / 1.3 <= t <= high * 1.3 for t in ticks) <= 16
     assert ticks == sorted(set(ticks))
+
+
+def test_percentiles_over_time_are_those_of_the_requests_of_each_interval():
+    at_s = np.arange(200.0) + 1
+    slow = np.where(at_s <= 100, 0.1, 0.3)
+    requests = {
+        "ttft_s": np.append(slow, [9.0, np.nan]),
+        "first_token_s": np.append(at_s, [150.0, np.nan]),
+        "status": np.append(np.zeros(200, int), [2, 0]),  # the slow one did not complete, the last one has no token
+    }
+    figure = figures.latency_over_time(requests, "ttft")
+    assert figure.layout.title.text == "Time To First Token Latency"
+    assert [trace.name for trace in figure.data] == ["P99", "P90", "P50", "Mean"]
+    for trace in figure.data:
+        assert list(trace.x) == [50, 150], "two intervals of 100 requests"
+        assert list(trace.y) == pytest.approx([100, 300])
+    assert in_words(figure) == (
+        "Time To First Token Latency over time: P99 at most 300 ms, P90 at most 300 ms, P50 at most 300 ms."
+    )
+    nobody = {key: column[:0] for key, column in requests.items()}
+    assert "no request" in in_words(figures.latency_over_time(nobody, "ttft"))
+
+
+def test_a_figure_is_told_in_a_sentence_of_its_own(result, document, drawn):
+    of_run = all_figures(document, drawn, result.report.requests, result.report.timeline)
+    told = [in_words(figure) for figure in of_run + plan_figures(plan())]
+    assert len(set(told)) == len(told)
+    assert all(one.endswith(".") and "nothing to draw" not in one for one in told)
+    distribution = next(one for one in told if one.startswith("TTFT distribution"))
+    assert "half of the requests of" in distribution
+
+
+def test_the_sentence_of_a_line_says_its_ends_and_its_peak():
+    figure = go.Figure(go.Scatter(x=[0, 1, 2], y=[1.0, 5.0, 2.0], name="waiting"))
+    figure.update_layout(title="Queue", xaxis_title="time (s)", yaxis_title="requests")
+    assert in_words(figure) == "Queue, requests against time (s): waiting from 1 to 2, at most 5."
+    assert in_words(go.Figure()) == "Plot: nothing to draw."
+
+
+def test_a_long_class_name_is_short_in_the_legend_and_whole_in_hover_and_sentence():
+    names = [f"customer-support-conversations-{i}" for i in range(6)]
+    document = {
+        "classes": {name: {"slo_class": name} for name in names},
+        "slo_classes": {name: {"limits": {"ttft_s": 0.5 + i}} for i, name in enumerate(names)},
+    }
+    curves = {name: {"ms": [10.0, 20.0], "percent": [50.0, 100.0]} for name in names}
+    figure = figures.latency_cdf(document, {"latency_ms": {"ttft": curves}}, "ttft")
+    shown = [t.name for t in figure.data]
+    assert max(map(len, shown)) <= style.LEGEND_CHARACTERS
+    assert len(set(shown)) == len(shown), "its end tells one from the other"
+    assert all(name in t.hovertemplate for name, t in zip(names, figure.data, strict=False))
+    assert all(name in in_words(figure) for name in names)
+    one = {name: curves[name] for name in names[:1]}
+    few = figures.latency_cdf(document | {"slo_classes": {}}, {"latency_ms": {"ttft": one}}, "ttft")
+    assert few.layout.height < figure.layout.height, "the plot does not shrink under its legend"

@@ -165,7 +165,7 @@ def test_extrapolated_numbers_carry_a_mark(folder: Path) -> None:
     run = load_run(folder)
     s = run.summary | {"coverage": {"measured": 0.0, "interpolated": 0.4, "extrapolated": 0.6}}
     words = Page(of_run(replace(run, summary=s))).text
-    assert f"{text.percent(s['attainment'])} ▲" in words
+    assert f"{text.percent(s['attainment'])} †" in words
     assert "60.0 % of simulated time is extrapolated" in words
 
 

@@ -18,6 +18,14 @@ from pathlib import Path
 import kvcast
 from kvcast.commands import port
 
+THEME = {  # at least 4.5:1 everywhere, captions and chosen buttons included (WCAG AA)
+    "theme.light.textColor": "#101014",
+    "theme.light.primaryColor": "#a8243a",
+    "theme.dark.textColor": "#f6f6f6",
+    "theme.dark.primaryColor": "#ff8a94",
+    "theme.headingFontSizes": "[2.25rem,1.35rem,1.2rem,1.1rem,1rem,0.875rem]",
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -82,6 +90,7 @@ def run(args: argparse.Namespace) -> int:
         "client.toolbarMode": "viewer",
         "server.fileWatcherType": "none",
         "global.disableWidgetStateDuplicationWarning": "true",
+        **THEME,
     }
     flags = [part for name, value in options.items() for part in (f"--{name}", value)]
     own = {

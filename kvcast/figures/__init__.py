@@ -33,6 +33,7 @@ from kvcast.figures.calibration import (
 from kvcast.figures.capacity import goodput_by_rate, latency_by_rate
 from kvcast.figures.comparison import differences
 from kvcast.figures.latency import latency_cdf
+from kvcast.figures.latency_time import latency_over_time
 from kvcast.figures.plan_candidates import candidates
 from kvcast.figures.plan_growth import binding, growth
 from kvcast.figures.replicas import replica_load
@@ -61,6 +62,7 @@ __all__ = [
     "kv_occupancy",
     "latency_by_rate",
     "latency_cdf",
+    "latency_over_time",
     "lives",
     "lives_of",
     "marked",

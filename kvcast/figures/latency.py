@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from kvcast import text
-from kvcast.figures.style import GREY, Document, class_line, literal, log_ticks, span, styled
+from kvcast.figures.style import GREY, Document, class_line, literal, log_ticks, short, span, styled
 
 LATENCY = {"ttft": ("ttft_s", "TTFT"), "tpot": ("tpot_s", "TPOT")}
 
@@ -28,7 +28,8 @@ def latency_cdf(document: Document, aggregates: Document, metric: str) -> go.Fig
                 go.Scatter(
                     x=x,
                     y=y,
-                    name=label,
+                    name=short(label),
+                    meta=label,
                     mode="lines",
                     line=class_line(i),
                     hovertemplate=f"{label}: %{{y:.1f}} % within %{{x:.4g}} ms<extra></extra>",
@@ -40,12 +41,14 @@ def latency_cdf(document: Document, aggregates: Document, metric: str) -> go.Fig
             go.Scatter(
                 x=[limit_s * 1e3] * 2,
                 y=[0, 100],
-                name=label,
+                name=short(label),
+                meta=label,
                 mode="lines",
                 line={"dash": "dash", "color": colour, "width": 1.5},
                 hovertemplate=f"{label}<extra></extra>",
             )
         )
+    figure.update_layout(meta=_told(figure, name))
     low, high = span(figure)
     ticks = log_ticks(low, high)
     room = [np.log10(low / 1.1), np.log10(high * 1.15)]  # so that a limit beyond every request is not the plot's edge
@@ -54,6 +57,21 @@ def latency_cdf(document: Document, aggregates: Document, metric: str) -> go.Fig
     )
     figure.update_yaxes(title="completed requests (%)", range=[0, 101])
     return styled(figure, f"{name} distribution")
+
+
+def _told(figure: go.Figure, name: str) -> str:
+    """The distribution in a sentence: where half of each class lies, and 99 %."""
+    parts = []
+    for trace in figure.data:
+        if trace.mode == "lines" and trace.line.dash == "dash" and len(trace.x) == 2 and trace.x[0] == trace.x[1]:
+            parts.append(trace.meta)
+            continue
+        half, most = (trace.x[min(int(np.searchsorted(trace.y, p)), len(trace.x) - 1)] for p in (50, 99))
+        parts.append(
+            f"half of the requests of {trace.meta} within {text.milliseconds(float(half))}, 99 % within"
+            f" {text.milliseconds(float(most))}"
+        )
+    return f"{name} distribution: {'; '.join(parts) or 'no completed request'}."
 
 
 def _limits(document: Document, column: str) -> Iterable[tuple[float, str, str]]:

@@ -49,12 +49,18 @@ def styled(figure: go.Figure, title: str) -> go.Figure:
             "y": 0.98,
             "yanchor": "top",
         },
-        height=330,
+        height=330 + 19 * max(0, _legend_rows(figure) - 2),
         margin={"l": 10, "r": 10, "t": 66, "b": 10},
         legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0, "title": None},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
     )
+
+
+def _legend_rows(figure: go.Figure) -> int:
+    """Rows of the legend where the figure is half a page wide, about: the plot must not shrink under them."""
+    names = [str(trace.name or "") for trace in figure.data if trace.showlegend is not False]
+    return -(-sum(45 + 7 * len(name) for name in names) // 520)
 
 
 def unjudged(figure: go.Figure, until: float) -> go.Figure:
@@ -101,6 +107,15 @@ def literal(name: str) -> str:
     """A name as plotly shows it letter for letter: no tag, entity or template in it is acted on, for a character
     without width breaks them."""
     return re.sub(r"([<&%])(?=\S)", "\\1\u200b", name)
+
+
+LEGEND_CHARACTERS = 22
+
+
+def short(name: str) -> str:
+    """A class's name as a legend has room for it: a long one loses its middle. Hovers and sentences say the whole."""
+    half = LEGEND_CHARACTERS // 2
+    return name if len(name) <= LEGEND_CHARACTERS else f"{name[:half]}…{name[1 - half :]}"
 
 
 def class_line(i: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from kvcast import text
-from kvcast.figures.style import CLASS_COLOURS, GREEN, GREY, HIT, ORANGE, SKY, literal, styled, unjudged
+from kvcast.figures.style import CLASS_COLOURS, GREEN, GREY, HIT, ORANGE, SKY, literal, short, styled, unjudged
 
 SCOPES = {"global": HIT, "project": SKY, "session": GREEN, "dynamic": ORANGE}
 SHARED_BY = {
@@ -122,7 +122,7 @@ def arrivals(
             go.Scatter(
                 x=edges[:-1] / unit,
                 y=rate,
-                name=label,
+                name=short(label),
                 mode="lines",
                 stackgroup="all",
                 line={"shape": "hv", "width": 0.5, "color": colour},

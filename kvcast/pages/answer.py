@@ -33,7 +33,7 @@ def classes(plan: Document) -> None:
     if one is None or not one["classes"]:
         return
     runs = "one run" if one["runs"] == 1 else f"{one['runs']} independent runs"
-    st.subheader(
+    st.header(
         plain(f"Every class on {one['replicas']} {'replica' if one['replicas'] == 1 else 'replicas'}"),
         help=TERMS["verdict"],
     )
@@ -46,7 +46,7 @@ def why(plan: Document) -> None:
     if plan["why"] is None:
         return
     heading, *lines = words.why(dict(plan)).splitlines()
-    st.subheader(plain(f"{heading[:1].upper()}{heading[1:].rstrip(':')}"))
+    st.header(plain(f"{heading[:1].upper()}{heading[1:].rstrip(':')}"))
     st.markdown("\n".join(f"- {plain(line.removeprefix('- '))}" for line in lines))
     if rows := layout_rows(plan):
         st.dataframe(rows, hide_index=True, width="stretch")
@@ -79,7 +79,7 @@ def advice(plan: Document, apply: Apply) -> None:
     """Each change with a button that makes it."""
     if plan["advice"] is None:
         return
-    st.subheader("What helps most", help=TERMS["advice"])
+    st.header("What helps most", help=TERMS["advice"])
     if not plan["advice"]:
         st.caption(
             "None of the changes that were simulated lets this fleet hold more, or a smaller one hold this load."
@@ -101,7 +101,7 @@ def advice(plan: Document, apply: Apply) -> None:
 
 
 def candidates(plan: Document) -> None:
-    st.subheader(f"Candidates ({len(plan['candidates'])})", help=plain(f"{TERMS['plan']} {TERMS['attainment']}"))
+    st.header(f"Candidates ({len(plan['candidates'])})", help=plain(f"{TERMS['plan']} {TERMS['attainment']}"))
     rows = candidate_rows(plan)
     st.dataframe(
         rows,
@@ -161,7 +161,7 @@ def growth(plan: Document) -> None:
     """How many GPUs when the load grows, as it is and with the best advice."""
     if not plan["growth"]:
         return
-    st.subheader("When the load grows", help=TERMS["growth"])
+    st.header("When the load grows", help=TERMS["growth"])
     left, right = st.columns(2, vertical_alignment="center")
     plot(left, figures.growth(plan), TERMS["growth"])
     right.dataframe(growth_rows(plan), hide_index=True, width="stretch")
@@ -201,7 +201,7 @@ def spare(plan: Document) -> None:
     found = plan["n_plus_1"]
     if not found:
         return
-    st.subheader("One replica down", help=TERMS["n_plus_1"])
+    st.header("One replica down", help=TERMS["n_plus_1"])
     share, survives = (
         found["attainment_one_down"],
         (
@@ -226,6 +226,6 @@ def launch(plan: Document) -> None:
     found = plan["answer"]["launch"]
     if found is not None:
         _, command = words.command_of(found)
-        st.subheader("Start each replica with")
+        st.header("Start each replica with")
         st.code(shlex.join(command), language="bash", wrap_lines=True)
         st.caption(plain("; ".join([found["words"], *found["notes"]])))

@@ -95,7 +95,7 @@ def _where(run: Run) -> None:
 
 
 def _recover(page: Page, run: Run) -> None:
-    st.subheader("What would recover the missed tokens", help=plain(TERMS["explain"]))
+    st.header("What would recover the missed tokens", help=plain(TERMS["explain"]))
     job = shell.result(page, st.container(), "explain", label="Simulate the changes that could")
     if job is None:
         return
@@ -194,7 +194,7 @@ def words_of(cause: str) -> str:
 
 
 def _capacity(page: Page, run: Run) -> None:
-    st.subheader("Hit rate against memory, by policy", help=plain(TERMS["replay"]))
+    st.header("Hit rate against memory, by policy", help=plain(TERMS["replay"]))
     known = [name for name in inputs.policies() if name != "clairvoyant"]
     start = [name for name in dict.fromkeys((run.scenario.cache.policy, *POLICIES)) if name in known]
     chosen: Sequence[str] = (
@@ -266,7 +266,7 @@ def reading(rows: Sequence[Document], run: Run) -> str:
 
 
 def _worth(page: Page, run: Run) -> None:
-    st.subheader("What cache memory is worth", help=plain(TERMS["value"]))
+    st.header("What cache memory is worth", help=plain(TERMS["value"]))
     if run.scenario.slo.attainment is None or run.summary["attainment"] is None:
         st.caption("Equal attainment needs limits and a target: set them in the sidebar, and run.")
         return
@@ -298,7 +298,7 @@ def _order(run: Run) -> None:
     """For a mix: what the order of each class's layers costs."""
     if run.scenario.workload.trace is not None:
         return
-    st.subheader("What the order of the prompt costs", help=plain(TERMS["order"]))
+    st.header("What the order of the prompt costs", help=plain(TERMS["order"]))
     found = order_costs(inputs.Asked(run.scenario).toml)
     rows = [
         {

@@ -205,7 +205,7 @@ def _curves(basis: Basis) -> None:
 
 def _accuracy(run: Run) -> None:
     s = run.summary
-    st.subheader("How accurate is this?", help=plain(TERMS["accuracy"]))
+    st.header("How accurate is this?", help=plain(TERMS["accuracy"]))
     for line in accuracy.statement(s["profile_provenance"], s["coverage"]):
         st.markdown(f"- {plain(line)}")
     with st.expander("Every comparison with recorded truth (docs/validation.md)"):
@@ -224,14 +224,14 @@ def validation_table() -> str:
 
 
 def _memory(run: Run, basis: Basis) -> None:
-    st.subheader("KV memory of a replica", help=plain(TERMS["kv_arithmetic"]))
+    st.header("KV memory of a replica", help=plain(TERMS["kv_arithmetic"]))
     plot(st.container(), figures.gpu_memory(basis.memory), TERMS["kv_arithmetic"])
     s = run.summary
     st.code("\n".join(s["kv_arithmetic"]) or f"{s['kv_blocks']:,} blocks, as given", language=None, wrap_lines=True)
 
 
 def _provenance(run: Run, basis: Basis) -> None:
-    st.subheader("Where the numbers come from")
+    st.header("Where the numbers come from")
     profile = basis.profile
     rows = [
         {"": key.replace("_", " "), "provenance": str(value)}

@@ -143,7 +143,7 @@ def _suggestion(key: str, mine: str) -> str:
 
 def _answer(found: Document) -> None:
     first = name_of(found["variants"][0]["variant"])
-    st.subheader(f"Against {plain(first)}", help=plain(f"{TERMS['change']} Method: {found['method']}."))
+    st.header(f"Against {plain(first)}", help=plain(f"{TERMS['change']} Method: {found['method']}."))
     rows = difference_rows(found)
     st.dataframe(turned(rows) if len(rows) <= FEW else rows, hide_index=True, width="stretch")
     st.caption(plain(f"{found['method'][:1].upper()}{found['method'][1:]}. {_chance(found)}"))
@@ -168,7 +168,7 @@ def _answer(found: Document) -> None:
             label_visibility="collapsed",
         )
         plot(st.container(), figures.differences(found, key if key in keys else shown), TERMS["change"])
-    st.subheader("Values")
+    st.header("Values")
     st.dataframe(value_rows(found), hide_index=True, width="stretch")
     if any(mark_of_share(_extrapolated(variant)) for variant in found["variants"]):
         st.caption(plain(f"{MARK} {TERMS['extrapolated']}"))

@@ -138,7 +138,7 @@ def trace(page: Page) -> None:
     if not job.done:
         return
     document = job.document()
-    st.subheader("Reading report")
+    st.header("Reading report")
     for line in document["notes"]:
         st.text(line)
     rows = [

@@ -77,7 +77,7 @@ def show(page: Page, run: Run) -> None:
     results.tables(run)
     with st.expander("What the numbers rest on"):
         results.assumptions(run)
-    st.subheader("Take it away")
+    st.header("Take it away")
     results.reproduce(run, page.shown_toml)
     if job:
         plan_files(job)

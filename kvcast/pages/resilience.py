@@ -59,7 +59,7 @@ def command(*parts: str) -> tuple[str, ...]:
 
 
 def _shock_of_a_run(page: Page, run: Run, scenario: Scenario) -> None:
-    st.subheader("A shock", help=plain(TERMS["shock"]))
+    st.header("A shock", help=plain(TERMS["shock"]))
     try:
         asked = _ask(scenario)
     except InputError as error:
@@ -124,7 +124,7 @@ def sentence(s: Document) -> str:
 
 
 def _branches(calm: Page) -> None:
-    st.subheader("Load up and down", help=plain(TERMS["branches"]))
+    st.header("Load up and down", help=plain(TERMS["branches"]))
     job = shell.result(calm, st.container(), *command("sweep"), label="Raise the load in steps, then lower it")
     if job is not None:
         made = job.document()
@@ -133,7 +133,7 @@ def _branches(calm: Page) -> None:
 
 
 def _held(calm: Page) -> None:
-    st.subheader("Does it hold, and come back?", help=plain(TERMS["regime"]))
+    st.header("Does it hold, and come back?", help=plain(TERMS["regime"]))
     job = shell.result(
         calm, st.container(), *command("collapse", "shocks"), label="Wait for a collapse, and try every kind of shock"
     )
@@ -150,7 +150,7 @@ def _held(calm: Page) -> None:
 
 
 def _remedies(calm: Page) -> None:
-    st.subheader("What brings it back?", help=plain(TERMS["remedies"]))
+    st.header("What brings it back?", help=plain(TERMS["remedies"]))
     job = shell.result(calm, st.container(), *command("remedies"), label="Try every change after the burst")
     if job is None:
         return

@@ -15,6 +15,7 @@ from typing import Any
 import streamlit as st
 
 from kvcast import figures, text
+from kvcast.pages.edit.chart import draw
 from kvcast.pages.edit.plain import plain
 from kvcast.planner import words
 from kvcast.present.numbers import Number, four
@@ -23,13 +24,13 @@ from kvcast.present.verdict import MET, MISSED, OPEN, Verdict, fleet_of, share_o
 from kvcast.store.runs import Run
 
 Document = Mapping[str, Any]
-MARK = "▲"  # a number that rests on extrapolated step times
+MARK = "†"  # a number that rests on extrapolated step times; a triangle would read as "rising"
 MARKED_SHARE = 0.01
 
 
 def box(found: Verdict, place: Any = st) -> None:
     """A verdict: its state as colour, icon and words; under it, not in a colour of a state, what makes it doubtful."""
-    draw, icon = {
+    shown, icon = {
         MET: (place.success, ":material/check_circle:"),
         MISSED: (place.error, ":material/cancel:"),
         OPEN: (place.warning, ":material/help:"),
@@ -39,7 +40,7 @@ def box(found: Verdict, place: Any = st) -> None:
         if found.reasons
         else ""
     )
-    draw(f"**{plain(found.headline)}** {plain(found.sentence)}{reasons}", icon=icon)
+    shown(f"**{plain(found.headline)}** {plain(found.sentence)}{reasons}", icon=icon)
     if found.caution:
         place.markdown(f":orange[:material/warning:] {plain(_capital(found.caution))}.")
 
@@ -137,8 +138,8 @@ def plots(run: Run) -> None:
     finite = "Unstable: these distributions only say how long this run was." if s["stable"] is False else ""
     drawn = _drawn(_name(run), run)
     captions = {"ttft": finite, "tpot": finite, "hit_rate": f"Counting rule: {s['counting_rule']}."}
-    rows = [("ttft", "tpot"), ("kv", "hit_rate"), ("queue", "replica_load")]
-    for row in [rows[2], *rows[:2]] if finite else rows:
+    rows = [("ttft", "tpot"), ("ttft_time", "tpot_time"), ("kv", "hit_rate"), ("queue", "replica_load")]
+    for row in [rows[3], *rows[:3]] if finite else rows:
         for place, term in zip(st.columns(2), row, strict=True):
             plot(place, drawn[term], TERMS[term], captions.get(term, ""))
 
@@ -152,6 +153,7 @@ def _drawn(name: str, _run: Run) -> dict[str, Any]:
         "kv": figures.kv_occupancy(s, timeline),
         "hit_rate": figures.hit_rate(s, timeline),
         "queue": figures.queue(timeline),
+        **{f"{one}_time": figures.latency_over_time(_run.tables["requests"], one) for one in ("ttft", "tpot")},
     }
     return {
         "ttft": figures.latency_cdf(s, drawn, "ttft"),
@@ -164,8 +166,7 @@ def _drawn(name: str, _run: Run) -> dict[str, Any]:
 def plot(place: Any, figure: Any, help_text: str, caption: str = "") -> None:
     """The figure under a heading that carries its definition; the heading is the figure's own title."""
     place.markdown(f"**{plain(figure.layout.title.text)}**", help=plain(help_text))
-    figure.update_layout(title=None, margin={"t": 30})
-    place.plotly_chart(figure, width="stretch", config={"displaylogo": False, "displayModeBar": False})
+    draw(place, figure)
     if caption:
         place.caption(plain(caption))
 
@@ -198,7 +199,7 @@ def verdict_rows(rows: Sequence[Document]) -> list[dict[str, str]]:
 
 
 def _classes(s: Document) -> None:
-    st.subheader("By class", help=TERMS["verdict"])
+    st.header("By class", help=TERMS["verdict"])
     hide = s["stable"] is False
     judged = {row["class"]: row for row in verdict_rows(s["verdict"]["classes"] if s["verdict"] else ())}
     rows = [
@@ -234,7 +235,7 @@ def _worth(s: Document) -> None:
     w = s["cache_worth"]
     if not w["twin"]:
         return
-    st.subheader("What the prefix cache is worth", help=TERMS["worth"])
+    st.header("What the prefix cache is worth", help=TERMS["worth"])
     prompt, flops = s["prompt_tokens"], s["prefill_flops"]
     rows = [
         (
@@ -263,7 +264,12 @@ def _worth(s: Document) -> None:
     ]
     st.dataframe(
         [
-            {"": name, "cache off": off, "cache on": on, "saved": text.percent(saved) if saved is not None else ""}
+            {
+                "number": name,
+                "cache off": off,
+                "cache on": on,
+                "saved": text.percent(saved) if saved is not None else "",
+            }
             for name, off, on, saved in rows
         ],
         hide_index=True,
@@ -280,19 +286,19 @@ def _pair(name: str, pair: Document, form: Any) -> tuple[str, str, str, float | 
 def assumptions(run: Run) -> None:
     """Everything the numbers rest on: the resolved engine, the memory arithmetic, the profile."""
     s = run.summary
-    st.subheader("Engine")
+    st.header("Engine")
     rows = [
         {"setting": key, "value": str(value), "from": s["engine_origins"].get(key, "given")}
         for key, value in s["engine"].items()
     ]
     st.dataframe(rows, hide_index=True, width="stretch")
-    st.subheader("KV memory of a replica")
+    st.header("KV memory of a replica")
     st.code("\n".join(s["kv_arithmetic"]) or f"{s['kv_blocks']:,} blocks, as given", language=None)
-    st.subheader("Step times")
+    st.header("Step times")
     profile = s["profile_provenance"]
     st.text(f"{profile['id']}: {profile['label']}\n{profile['content_hash']}")
     st.dataframe(
-        [{"": key, "provenance": str(value)} for key, value in profile["provenance"].items()],
+        [{"field": key, "provenance": str(value)} for key, value in profile["provenance"].items()],
         hide_index=True,
         width="stretch",
     )

@@ -35,9 +35,14 @@ from workloads.errors import InputError
 
 POLL_S = 0.5
 LAYOUT = (
-    "<style>.stMainBlockContainer { padding: 4rem 2.5rem 2rem; } .stSidebar .stVerticalBlock { gap: 0.6rem; }</style>"
+    "<style>.stMainBlockContainer { padding: 4rem 2.5rem 2rem; } .stSidebar .stVerticalBlock { gap: 0.6rem; }"
+    " .unseen { position: absolute; width: 1px; height: 1px; margin: 0; overflow: hidden; clip-path: inset(50%); }"
+    " .stElementContainer:has(.unseen) { position: absolute; }"
+    " [data-testid=stBaseButton-primary]:enabled { background: #a8243a; border-color: #a8243a; color: white; }"
+    " [data-baseweb=tag] { background: #a8243a; color: white; }</style>"
 )
-"""Less empty space around a page of numbers than Streamlit leaves around a text."""
+"""Less empty space around a page of numbers than Streamlit leaves around a text; what is said to a screen reader takes
+none."""
 
 
 @dataclass(frozen=True)
@@ -214,6 +219,11 @@ def _settle() -> None:
         state["job"] = pending
     else:
         state["problem"] = pending.failure()
+
+
+def heading(name: str) -> None:
+    """The page's one h1, for a screen reader: the navigation above shows the eye where it is."""
+    st.html(f'<h1 class="unseen">{name}</h1>')
 
 
 def status(page: Page) -> None:

@@ -13,6 +13,7 @@ import streamlit as st
 from kvcast.figures.workload import arrivals
 from kvcast.pages import mix
 from kvcast.pages.edit import inputs, layers, preview
+from kvcast.pages.edit.chart import draw
 from kvcast.pages.edit.mix_edit import edit
 from kvcast.pages.edit.plain import plain
 from sim.scenario import Scenario
@@ -86,12 +87,7 @@ def _drawn(resolved: Scenario | None) -> None:
         or "requests"
     )
     drawn = preview.arrivals(resolved.workload, what == "sessions", resolved.seed)
-    st.plotly_chart(
-        bare(arrivals(drawn, what, resolved.run.warmup_s or 0.0, resolved.run.duration_s)),
-        width="stretch",
-        config={"displayModeBar": False},
-        key="workload.arrivals",
-    )
+    draw(st, arrivals(drawn, what, resolved.run.warmup_s or 0.0, resolved.run.duration_s), key="workload.arrivals")
     if what != "sessions":
         st.caption("Later turns at their session's start plus think times, as if answers took no time.")
 
@@ -155,8 +151,3 @@ def _with_curve(config: WorkloadConfig, name: str, cell: str) -> WorkloadConfig:
     except ValueError:
         raise InputError(f"{name}: curve = {cell[:60]!r}, expected numbers separated by spaces") from None
     return _with_arrival(config, name, {"curve": curve})
-
-
-def bare(figure: Any) -> Any:
-    """The figure under a heading of the page's own."""
-    return figure.update_layout(title=None, margin={"t": 30})

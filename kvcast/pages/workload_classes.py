@@ -16,11 +16,12 @@ from kvcast import text
 from kvcast.figures.workload import prompt_layers
 from kvcast.pages import mix
 from kvcast.pages.edit import inputs, layers
+from kvcast.pages.edit.chart import draw
 from kvcast.pages.edit.mix_edit import edit
 from kvcast.pages.results import plain
-from kvcast.pages.workload_arrivals import bare
 from workloads import dists
 from workloads.config import Layer, MixClass, WorkloadConfig
+from workloads.estimate import before_history
 
 WORDS = {
     "order": (
@@ -73,9 +74,7 @@ def one_class(config: WorkloadConfig) -> None:
     if (inside := layers.after_history(c)) is not None:
         bars["after the history"] = layers.parts(inside)
         marks["after the history"] = cost["after_history_reusable_tokens_per_request"]
-    st.plotly_chart(
-        bare(prompt_layers(bars, marks)), width="stretch", config={"displayModeBar": False}, key="workload.bars"
-    )
+    draw(st, prompt_layers(bars, marks), key="workload.bars")
     st.caption(
         f"The bar adds up each layer's mean for an average turn; the sentence counts {text.count(layers.GENERATED)}"
         " generated requests: their totals differ where few long sessions weigh much."
@@ -119,7 +118,7 @@ def one_class(config: WorkloadConfig) -> None:
 
 def _after_history(c: MixClass, lost: float) -> None:
     """What a text that is new in every request costs before the history, and the way out."""
-    names = ", ".join(layer.name for layer in layers.before_history(c))
+    names = ", ".join(layer.name for layer in before_history(c))
     left, right = st.columns([4, 1], vertical_alignment="center")
     left.markdown(
         f"{plain(names)}, new in every request, stands before the history: **{text.count(lost)}** tokens more are"

@@ -77,7 +77,7 @@ def judged(rows: Sequence[Document]) -> str:
 
 
 def _cards(s: Document, numbers: list[Any]) -> str:
-    mark = " ▲" if s["coverage"]["extrapolated"] > EXTRAPOLATED_LIMIT else ""
+    mark = " †" if s["coverage"]["extrapolated"] > EXTRAPOLATED_LIMIT else ""
     shown = [
         html_page.card(
             n.label,

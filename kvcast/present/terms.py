@@ -33,6 +33,16 @@ TERMS = {
         "Time per output token: (end-to-end latency - TTFT) / (output tokens - 1), one value per request. Requests with"
         " one output token have none."
     ),
+    "ttft_time": (
+        "TTFT of the requests whose first token came in each interval of the run's clock, as a server's own metrics"
+        " report it: the panel of the same name of vLLM's Grafana dashboard. Percentiles are exact, not of histogram"
+        " buckets. All completed requests, the warm-up's too."
+    ),
+    "tpot_time": (
+        "TPOT of the requests that ended in each interval of the run's clock: the panel of the same name of vLLM's"
+        " Grafana dashboard. Percentiles are exact, not of histogram buckets. All completed requests, the warm-up's"
+        " too."
+    ),
     "verdict": (
         "Meets: the 95 % interval of every class lies at or above its target. Misses: that of some class lies below it,"
         " or the backlog grows. Not shown: the interval holds the target, so these requests do not tell. A run is one"

@@ -65,5 +65,5 @@ class Session:
     def words(self):
         """Everything a reader can see, without Markdown's escapes."""
         at = self.at
-        kinds = (at.markdown, at.caption, at.text, at.success, at.error, at.warning, at.info, at.code, at.subheader)
+        kinds = (at.markdown, at.caption, at.text, at.success, at.error, at.warning, at.info, at.code, at.header)
         return "\n".join(str(element.value) for kind in kinds for element in kind).replace("\\", "")

@@ -3,6 +3,9 @@ none."""
 
 import json
 import re
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -180,3 +183,38 @@ def test_a_bad_trace_is_one_line_and_a_good_one_is_read_and_run(reader):
     reader.press("Run").go("Plan").see("No limits are set.")
     reader.see("uploaded trace")
     assert alerts(reader) == []
+
+
+PAGES = ("", "workload", "cache", "compare", "resilience", "calibration", "timeline")
+SERIOUS = ("serious", "critical")
+HEADINGS = "() => [...document.querySelectorAll('h1,h2,h3,h4,h5,h6')].map(h => Number(h.tagName[1]))"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_can_be_read_by_everybody(chromium, server, scheme):
+    """One h1, no level left out, a sentence for every plot, and where axe is installed nothing that it finds serious:
+    contrast, names, order."""
+    axe = find_spec("axe_playwright_python")
+    script = Path(axe.origin).with_name("axe.min.js").read_text() if axe and axe.origin else ""
+    context = chromium.new_context(
+        viewport={"width": 1440, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
+    )
+    reader = Reader(context.new_page(), server[0])
+    for path in PAGES:
+        reader.open(path).rest()
+        levels = reader.page.evaluate(HEADINGS)
+        assert levels.count(1) == 1, path
+        assert levels[0] == 1, path
+        assert all(b - a <= 1 for a, b in pairwise(levels)), (path, levels)
+        told = reader.page.locator("p[data-plot]").all_inner_texts()
+        assert len(told) == reader.page.locator(".stPlotlyChart").count(), path
+        assert len(set(told)) == len(told), path
+        assert all(one.strip().endswith(".") for one in told)
+        if script:
+            reader.page.evaluate(script)
+            found = reader.page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
+            serious = [(v["id"], [node["html"][:200] for node in v["nodes"]]) for v in found if v["impact"] in SERIOUS]
+            assert serious == [], (path, scheme)
+    context.close()
+    if not script:
+        pytest.skip("contrast was not checked: axe-playwright-python is not installed (pip install -e '.[test]')")

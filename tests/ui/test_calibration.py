@@ -113,7 +113,7 @@ def test_the_page_says_what_the_run_rests_on(folder, open_run):
     assert f"{text.percent(1 - s['coverage']['extrapolated'])} of this run's simulated time lies inside" in words
     assert "H200-SXM, 139.81 GiB; llama-3.1-8b, bf16 weights, bf16 KV" in words
     assert numbers["KV tokens a replica"] == "922,096"
-    assert numbers["In measured range"].split(" ▲")[0] == text.percent(1 - s["coverage"]["extrapolated"])
+    assert numbers["In measured range"].split(" †")[0] == text.percent(1 - s["coverage"]["extrapolated"])
     assert s["profile_hash"].removeprefix("sha256:")[:12] in words
     assert f"kvcast profile show {H200}" in words
     assert "= 57,631 blocks of 16 tokens" in words

@@ -118,7 +118,7 @@ def test_an_unstable_variant_shows_no_latency(document):
         "variants": [{**document["variants"][0], "summaries": [{"stable": False, "coverage": {"extrapolated": 0.25}}]}],
     }
     [row] = compare.value_rows(broken)
-    assert row["extrapolated"] == "25.0 % ▲"
+    assert row["extrapolated"] == "25.0 % †"
     assert row["TTFT p99"] == "-"
     assert row["stable"] == "NO"
     assert row["attainment"] != "-"
