@@ -6,8 +6,8 @@ what it takes is written, and everything else is said once.
     >>> sent = write(workload, "vllm", Path("S.jsonl"), Target("meta-llama/Llama-3.1-8B"), block_tokens=16)
     >>> print(sent.command)
 
-Formats from the tools' sources: vLLM's `custom` dataset, and `timed_trace` by its options (datasets.py of 0.19 to 0.33, and test
-of their block texts), SGLang 0.5.23's `openai` dataset, aiperf 0.13.0's Mooncake loader with `payload` rows, guidellm
+Formats from the tools' sources: vLLM's `custom` dataset, and `timed_trace` by its options (datasets.py of 0.19 to 0.33,
+and a test of block texts), SGLang 0.5.23's `openai` dataset, aiperf 0.13.0's Mooncake loader with `payload` rows, guidellm
 0.8.1's `mooncake` data and `json_file`.
 """
 
