@@ -99,7 +99,7 @@ def _arrivals(rows: Rows, times: list[Any], after: np.ndarray) -> np.ndarray:
     if all(times[i] is None for i in clocked):
         return rows.no_times(len(times))
     arrival_s = np.full(len(times), np.nan)
-    given, numbers = [times[i] for i in clocked], [rows.number[int(i)] for i in clocked]
+    given, numbers = [times[i] for i in clocked.tolist()], [rows.number[int(i)] for i in clocked.tolist()]
     arrival_s[clocked] = rows.clock("timestamp", given, MS, numbers, "aiperf's documentation", sure=True)
     note_ties(arrival_s[clocked], rows)
     return arrival_s
