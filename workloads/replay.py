@@ -7,8 +7,8 @@ what it takes is written, and everything else is said once.
     >>> print(sent.command)
 
 Formats from the tools' sources: vLLM's `custom` dataset, and `timed_trace` by its options (datasets.py of 0.19 to 0.33,
-and a test of block texts), SGLang 0.5.23's `openai` dataset, aiperf 0.13.0's Mooncake loader with `payload` rows, guidellm
-0.8.1's `mooncake` data and `json_file`.
+and a test of block texts), SGLang 0.5.23's `openai` dataset, aiperf 0.13.0's Mooncake loader with `payload` rows,
+guidellm 0.8.1's `mooncake` data and `json_file`.
 """
 
 from __future__ import annotations
