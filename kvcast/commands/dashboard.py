@@ -23,7 +23,7 @@ THEME = {  # at least 4.5:1 everywhere, captions and chosen buttons included (WC
     "theme.light.primaryColor": "#a8243a",
     "theme.dark.textColor": "#f6f6f6",
     "theme.dark.primaryColor": "#ff8a94",
-    "theme.headingFontSizes": "[2.25rem,1.35rem,1.2rem,1.1rem,1rem,0.875rem]",
+    "theme.headingFontSizes": '["2.25rem", "1.35rem", "1.2rem", "1.1rem", "1rem", "0.875rem"]',
 }
 
 
