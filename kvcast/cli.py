@@ -84,7 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
             name, help=summary, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         module.add_arguments(command)
-        command.set_defaults(run=module.run)
+        command.set_defaults(run=module.run, goes_on=getattr(module, "GOES_ON", False))
     return parser
 
 
@@ -106,9 +106,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     with contextlib.suppress(FileNotFoundError):  # a folder that somebody has deleted
         sys.path.append(os.getcwd())  # where a user's own policy, module:Class, may lie
     stopped: list[int] = []
+    args = argparse.Namespace()
     try:
         with _raising_at_signals(stopped):
-            return _run(argv)
+            return _run(argv, args)
     except InputError as error:
         return _failed(str(error))
     except BrokenPipeError:  # the reader of a pipe left, as `kvcast ... | head` does
@@ -129,26 +130,37 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"not enough memory{f': {error}' if str(error) else ''}; expected a smaller workload or a larger machine"
         )
     except KeyboardInterrupt:
-        return _failed("stopped", 128 + (stopped or [signal.SIGINT])[0])
+        return _failed(_what_is_kept(args), 128 + (stopped or [signal.SIGINT])[0])
     except Exception as error:
         if stopped:  # an import that was cut short says something else
-            return _failed("stopped", 128 + stopped[0])
+            return _failed(_what_is_kept(args), 128 + stopped[0])
         if os.environ.get("KVCAST_TRACEBACK"):
             raise
         what = " ".join(f"{type(error).__name__}: {error}".split())
         return _failed(f"internal error: {what} (this is a bug; run with KVCAST_TRACEBACK=1 for the traceback)", BUG)
 
 
-def _run(argv: Sequence[str] | None) -> int:
+def _run(argv: Sequence[str] | None, args: argparse.Namespace) -> int:
     try:
         with (
             contextlib.redirect_stdout(Harmless(sys.stdout, "stdout")),
             contextlib.redirect_stderr(Harmless(sys.stderr, "stderr")),
         ):
-            args = build_parser().parse_args(argv)
-            return args.run(args)
+            build_parser().parse_args(argv, args)
+            return int(args.run(args))
     finally:
         sys.stdout.flush()  # here, where a full disk is still one line
+
+
+def _what_is_kept(args: argparse.Namespace) -> str:
+    """That a command was stopped, and what of it the same command finds again."""
+    if not getattr(args, "goes_on", False):
+        return "stopped"
+    if not args.out:
+        return "stopped; nothing is kept without --out"
+    if not any(any(Path(args.out).glob(f"{kind}/[!.]*")) for kind in ("runs", "sketches", "what-if")):
+        return f"stopped; nothing is finished yet in {args.out}"
+    return f"stopped; what is finished is kept in {args.out}: the same command goes on"
 
 
 def _failed(line: str, code: int = 2) -> int:

@@ -99,6 +99,28 @@ def test_a_signal_ends_the_processes_of_compare(long):
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
 
 
+@pytest.mark.parametrize("name", ["ask", "plan", "resilience", "sweep"])
+def test_a_stop_says_what_is_kept(name, small, tmp_path, monkeypatch, capsys):
+    def stop(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"kvcast.commands.{name}.run", stop)
+    out = tmp_path / "kept"
+    what = ["--users", "5"] if name == "ask" else [small]
+    vary = ["--vary", "cache.policy=lru,lfu"] if name == "sweep" else []
+
+    def said(*out: str) -> str:
+        assert main([name, *what, *vary, *out]) == 130
+        return capsys.readouterr().err
+
+    if name != "sweep":
+        assert said() == "kvcast: stopped; nothing is kept without --out\n"
+    (out / "runs" / ".half").mkdir(parents=True)
+    assert said("--out", str(out)) == f"kvcast: stopped; nothing is finished yet in {out}\n"
+    (out / "runs" / "0123").mkdir()
+    assert said("--out", str(out)) == f"kvcast: stopped; what is finished is kept in {out}: the same command goes on\n"
+
+
 def test_the_handlers_of_a_caller_come_back(small, capsys):
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     assert main(["run", small, "--no-baseline", "--json"]) == 0

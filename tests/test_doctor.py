@@ -113,6 +113,51 @@ def test_a_damaged_sweep_is_simulated_again(copy: Path, how: str, capsys: pytest
     assert main(["doctor", str(sweep)]) == 0
 
 
+def told(folder: Path, capsys: pytest.CaptureFixture) -> list[str]:
+    """What doctor finds wrong with a folder."""
+    capsys.readouterr()
+    code = main(["doctor", str(folder), "--json"])
+    found = [one["wrong"] for one in json.loads(capsys.readouterr().out)["damaged"]]
+    assert code == bool(found)
+    return found
+
+
+def test_a_killed_sweep_is_not_finished(copy: Path, capsys: pytest.CaptureFixture) -> None:
+    sweep, asked = copy / "sweep", ["sweep", str(copy / "S.toml"), "--out", str(copy / "sweep"), "--vary"]
+    (sweep / "sweep.parquet").unlink()
+    assert told(sweep, capsys) == ["not finished: 2 of 2 runs, no sweep.parquet"]
+    run = next((sweep / "runs").iterdir())
+    shutil.rmtree(run)
+    assert told(sweep, capsys) == ["not finished: 1 of 2 runs, no sweep.parquet"]
+    assert main([*asked, "cache.policy=lru,lfu"]) == 0
+    assert told(sweep, capsys) == []
+    shutil.rmtree(run)
+    assert told(sweep, capsys) == ["not finished: 1 of 2 runs"]
+    assert main([*asked, "cache.policy=lru,lfu"]) == 0
+    table = (sweep / "sweep.parquet").read_bytes()
+    assert main([*asked, "cache.policy=lru,lfu,fifo"]) == 0
+    (sweep / "sweep.parquet").write_bytes(table)  # as a kill in the larger grid leaves it
+    assert told(sweep, capsys) == ["not finished: 3 of 3 runs, sweep.parquet is of an earlier grid"]
+    for part in ("runs", "workload"):
+        shutil.rmtree(sweep / part)
+    (sweep / "sweep.parquet").unlink()
+    (sweep / "sweep.json").write_text('{"format": 1, "vary": ["cache.policy=lru,lfu"], "seeds": 1}')  # killed at once
+    assert told(sweep, capsys) == ["not finished: no sweep.parquet"]
+
+
+def test_a_killed_plan_is_not_finished(copy: Path, capsys: pytest.CaptureFixture) -> None:
+    plan = copy / "plan"
+    plan.mkdir()
+    shutil.move(copy / "sweep" / "runs", plan / "runs")
+    assert told(plan, capsys) == ["not finished: no plan.json"]
+    assert main(["doctor", str(plan)]) == 1
+    assert "give the same command again" in capsys.readouterr().out
+    for answer in ("plan.json", "resilience.json"):
+        (plan / answer).write_text("{}")
+        assert told(plan, capsys) == []
+        (plan / answer).unlink()
+
+
 def test_what_is_no_folder_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         assert main(["doctor", str(folder)]) == 2

@@ -108,7 +108,7 @@ def test_a_script_is_read_with_its_variables_and_without_its_secrets(tmp_path):
 @pytest.mark.parametrize(
     "command",
     [
-        "docker pull vllm/vllm-openai:v0.11.0\ndocker run --gpus 2 -e A=b vllm/vllm-openai:v0.11.0 --model Qwen/Qwen3-8B -tp 2",
+        "docker pull vllm/vllm-openai:v0.33.0\ndocker run --gpus 2 -e A=b vllm/vllm-openai:v0.33.0 --model Qwen/Qwen3-8B -tp 2",
         "docker run --gpus '\"device=0,1\"' vllm/vllm-openai Qwen/Qwen3-8B -tp 2",
         "podman run x bash -lc 'cd /app && vllm serve Qwen/Qwen3-8B -tp 2 | tee log'",
         "nohup python3 -m vllm.entrypoints.openai.api_server --model Qwen/Qwen3-8B -tp 2 &",
@@ -355,3 +355,28 @@ def test_a_block_size_that_the_engine_sets_itself_wins_over_the_argument(tmp_pat
     )
     assert "engine.block_size=784" in found.sets
     assert f"engine.kv_blocks={1_082_654 // 784}" in found.sets
+
+
+@pytest.mark.parametrize(
+    ("command", "version"),
+    [
+        ("services: {a: {image: 'vllm/vllm-openai:v0.11.0', command: [--model, Qwen/Qwen3-8B]}}", "vLLM 0.11.0"),
+        ("image: {repository: vllm/vllm-openai, tag: v0.11.0-cu129, command: [vllm, serve, x]}", "vLLM 0.11.0"),
+        ("docker run --gpus all -p 8000:8000 vllm/vllm-openai:v0.11.0 --model Qwen/Qwen3-8B", "vLLM 0.11.0"),
+        ("docker run h:5000/lmsysorg/sglang:v0.5.3 python -m sglang.launch_server --model-path x", "SGLang 0.5.3"),
+        ("docker run lmsysorg/sglang:v0.5.3 bash -c 'python -m sglang.launch_server --model-path x'", "SGLang 0.5.3"),
+        ("docker run vllm/vllm-openai:v0.33.0 --model Qwen/Qwen3-8B", None),
+        ("docker run vllm/vllm-openai:latest --model Qwen/Qwen3-8B", None),
+        ("vllm serve Qwen/Qwen3-8B", None),
+        ("image: ghcr.io/llm-d/llm-d:v0.2.0\ncommand: [vllm, serve, x]", None),
+    ],
+)
+def test_an_image_of_another_version_is_said(command, version):
+    found = [note for note in read_command(command).notes if "simulated are the rules of" in note]
+    name = (version or "").split(" ")[0]
+    ours = {"vLLM": "0.33.0", "SGLang": "0.5.23"}
+    assert found == (
+        [f"its image has {version}; simulated are the rules of {name} {ours[name]}, which may differ"]
+        if version
+        else []
+    )

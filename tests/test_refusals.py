@@ -20,6 +20,17 @@ NAME_COLUMNS = "say with [workload.columns] (--columns) input, output and time w
 FILES: dict[str, tuple[bytes | str, str]] = {
     "vllm.log": (LOG + "INFO GPU KV cache size: 12,345 tokens\n", f"a log of vLLM, {READS_LOGS}"),
     "sglang.log": ("[2026-01-01 10:00:00] server_args=ServerArgs(a=1, b=2)\n", f"a log of SGLang, {READS_LOGS}"),
+    "echoed.log": (f"+ vllm serve x --port 1\n{LOG}", f"a log of vLLM, {READS_LOGS}"),
+    "compose.yml": (
+        "services:\n  a:\n    image: vllm/vllm-openai:v0.11.0\n    command: [--model, Qwen/Qwen3-8B]\n",
+        "a manifest that starts an engine, which holds no requests; kvcast plan --from-launch FILE reads it",
+    ),
+    "web.yml": ("services:\n  a:\n    image: nginx\n", "YAML; expected JSON, a table or Parquet"),
+    "serve.sh": (
+        "#!/bin/sh\nexec vllm serve Qwen/Qwen3-8B -tp 2\n",
+        "an engine's launch command, which holds no requests; kvcast plan --from-launch FILE reads it",
+    ),
+    "sglang.txt": ("python -m sglang.launch_server --model-path x\n", "an engine's launch command, which holds no"),
     "other.log": ("2026-01-01 12:00:00,123 something, other\n", "a text log, expected one row a request"),
     "gin.log": ('[GIN] 2026/01/01 - 10:00:01 | 200 | 2.1s | POST "/api/chat"\n', "a text log, expected one row a"),
     "metrics": ("# HELP vllm:x y\n# TYPE vllm:x counter\n", "metrics of Prometheus, which are sums over requests;"),

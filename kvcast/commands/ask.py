@@ -23,6 +23,8 @@ from kvcast.text import NO_FLEET
 
 MOST_JOBS = 4
 
+GOES_ON = True  #: with what --out keeps, when it is stopped and given again
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("load")

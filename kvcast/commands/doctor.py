@@ -1,6 +1,7 @@
 """Whether a folder that kvcast wrote is whole, and if not, what to remove or do again.
 
 A run's folder, or one of a sweep, a plan, a comparison or kvcast resilience with many runs in it. Every file is read.
+What was stopped before its answer (sweep.parquet, plan.json) is not whole either: the same command goes on.
 
   kvcast doctor runs/a
   kvcast doctor plans/agent --json

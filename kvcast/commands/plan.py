@@ -20,6 +20,8 @@ from pathlib import Path
 from kvcast.commands import output
 from kvcast.text import NO_FLEET
 
+GOES_ON = True  #: with what --out keeps, when it is stopped and given again
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from kvcast.commands.run import add_scenario_arguments

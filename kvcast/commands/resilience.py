@@ -25,6 +25,8 @@ PARTS = (
     ("remedies", "the changes that help"),
 )
 
+GOES_ON = True  #: with what --out keeps, when it is stopped and given again
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from kvcast.commands.run import add_scenario_arguments
@@ -35,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--hours", metavar="H", type=float, default=2.0, help="in which a collapse is waited for (default 2)"
     )
     parser.add_argument("--jobs", metavar="N", type=int, default=1, help="processes to use (default 1)")
-    parser.add_argument("--out", metavar="DIR", type=output, help="keep every run, and go on with those that are there")
+    parser.add_argument("--out", metavar="DIR", type=output, help="keep every run and resilience.json, and go on")
     parser.add_argument("--html", metavar="FILE", type=output, help="also write the plot of the two branches as a page")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
     for name, what in PARTS:
@@ -47,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from kvcast.config import load_scenario, naming
     from kvcast.planner.resilience import resilience
     from kvcast.present import resilience_text
+    from kvcast.system import replace_file
     from workloads.errors import InputError
     from workloads.limits import above_0, from_1, within
 
@@ -64,9 +67,8 @@ def run(args: argparse.Namespace) -> int:
                 made = resilience(scenario, Path(folder), **asked)
         else:
             made = resilience(scenario, Path(args.out), **asked)
+            replace_file(Path(args.out) / "resilience.json", (text.to_json(made) + "\n").encode())
     print(text.to_json(made) if args.json else resilience_text.as_text(made))
     if args.html is not None:
-        from kvcast.system import replace_file
-
         replace_file(Path(args.html), resilience_text.as_html(made).encode())
     return 0

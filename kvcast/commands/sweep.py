@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import argparse
 
+GOES_ON = True  #: with what --out keeps, when it is stopped and given again
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from kvcast.commands.compare import add_arguments as add_compare_arguments

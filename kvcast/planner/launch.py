@@ -18,13 +18,14 @@ from calibrate.kv_groups import blocks_of
 from kvcast import api
 from kvcast.config import scenario_from_doc
 from kvcast.planner.flag_layouts import settled
-from kvcast.planner.flag_names import SGLANG, SWITCH, TRTLLM, kind_of, kinds, no_effect
+from kvcast.planner.flag_names import SGLANG, SWITCH, TRTLLM, VLLM, kind_of, kinds, no_effect
 from kvcast.planner.flag_words import flags_of, with_file
 from kvcast.planner.flags import KV_BYTES, NOT_MODELLED, READ, TOKENS
 from kvcast.planner.manifests import starts
 from kvcast.planner.starts import Start, devices
 from kvcast.planner.trtllm_options import expanded
 from kvcast.scenario.fitting import fitting_profile
+from sim.engines import ENGINES
 from workloads.errors import InputError
 
 
@@ -158,9 +159,28 @@ def _read(start: Start) -> Launch:
     sizes = [one.removeprefix(OFFLOADED).strip() for one in launch.not_modelled if one.startswith(OFFLOADED)]
     launch.notes += [TIER.format(size) for size in sizes if size]
     _take_environment(launch, start)
+    launch.notes += other_release(engine, start.image)
     if engine == TRTLLM:
         launch.notes.append("TensorRT-LLM's rules are unverified: no recorded case of the engine checks them")
     return launch
+
+
+RELEASE = {
+    VLLM: ("vLLM", re.compile(r"(?:.*/)?vllm-openai[^/:@]*:v?(\d+\.\d+\.\d+).*")),
+    SGLANG: ("SGLang", re.compile(r"(?:.*/)?sglang:v?(\d+\.\d+\.\d+).*")),
+}
+"""An engine's name and own image; the tag of another that has the engine in it is not the engine's."""
+
+
+def other_release(engine: str, image: str) -> list[str]:
+    """A note where the image has another release of the engine than the one whose rules are simulated."""
+    if engine not in RELEASE:
+        return []
+    name, pattern = RELEASE[engine]
+    found, ours = pattern.fullmatch(image), ENGINES[engine].version.partition("-")[2]
+    if found is None or found[1] == ours:
+        return []
+    return [f"its image has {name} {found[1]}; simulated are the rules of {name} {ours}, which may differ"]
 
 
 ENGINE_VARIABLE = re.compile(r"(VLLM|SGLANG|SGL|TRTLLM|TLLM|LMCACHE)_\w+")

@@ -127,7 +127,7 @@ def _of_container(table: dict, path: str, folder: Path, chart: Sequence[str]) ->
         found = [Start(VLLM, words, folder=folder)]
     gpus = _gpus(table)
     for one in found:
-        yield replace(one, env={**env, **one.env}, gpus=one.gpus or gpus, where=path)
+        yield replace(one, env={**env, **one.env}, gpus=one.gpus or gpus, where=path, image=one.image or image)
 
 
 def _words(table: dict, env: dict[str, str], chart: Sequence[str]) -> list[str]:
@@ -170,7 +170,8 @@ def _layout(table: dict) -> list[str]:
 
 def _image(value: Any) -> str:
     if isinstance(value, dict):
-        return "/".join(str(value[key]) for key in ("registry", "repository") if value.get(key))
+        name = "/".join(str(value[key]) for key in ("registry", "repository") if value.get(key))
+        return f"{name}:{value['tag']}" if name and value.get("tag") else name
     return str(value) if isinstance(value, str) else ""
 
 

@@ -31,11 +31,13 @@ class Start:
     replicas: int | None = None
     where: str = ""  #: of a manifest: which container
     folder: Path = Path()  #: its files of options lie here
+    image: str = ""  #: of its container, with the tag
 
 
 ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 OPERATORS = "();<>|&\n"
 VLLM_IMAGE = re.compile(r"(.*/)?vllm-openai[^/:@]*([:@].*)?")
+ENGINE_IMAGE = re.compile(r"(.*/)?(vllm-openai[^/:@]*|sglang):[^/@]+(@.*)?")
 SHELLS = re.compile(r"(.*/)?(ba|da|z|)sh")
 
 
@@ -65,7 +67,8 @@ def in_words(words: Sequence[str], folder: Path = Path(), known: dict[str, str] 
         return
     engine, at, after = found
     env, gpus = _container(words[:at])
-    yield Start(engine, list(words[after:]), env, gpus, folder=folder)
+    image = next((word for word in words[: at + 1] if ENGINE_IMAGE.fullmatch(word)), "")
+    yield Start(engine, list(words[after:]), env, gpus, folder=folder, image=image)
 
 
 def _commands(text: str) -> Iterator[list[str]]:
@@ -190,7 +193,8 @@ def _inner_shell(words: Sequence[str], folder: Path, known: dict[str, str]) -> I
             if re.fullmatch(r"-[a-z]*c", words[j]):
                 env, gpus = _container(words[:i])
                 for start in in_shell(words[j + 1], folder, {**known, **env}):
-                    yield replace(start, env={**env, **start.env}, gpus=start.gpus or gpus)
+                    image = next((word for word in words[:i] if ENGINE_IMAGE.fullmatch(word)), "")
+                    yield replace(start, env={**env, **start.env}, gpus=start.gpus or gpus, image=start.image or image)
                 return
 
 

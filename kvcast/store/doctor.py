@@ -18,6 +18,9 @@ from workloads.errors import InputError
 
 MADE_OF_RUNS = ("runs", "sketches", "what-if", "workload")
 """Folders of parts inside what a sweep, a plan or kvcast resilience writes."""
+SWEEP, TABLE = "sweep.json", "sweep.parquet"
+ANSWERS = ("plan.json", "resilience.json")
+"""What a plan and kvcast resilience write last; a sweep writes its table last."""
 
 
 @dataclass(frozen=True)
@@ -36,18 +39,51 @@ def examine(folder: Path) -> list[Part]:
     names = {path.name for path in folder.iterdir()}
     if names & runs.FILES and not names & set(MADE_OF_RUNS):
         return [_run(folder, "run its scenario again")]
-    if not names & set(MADE_OF_RUNS):
+    if not names & {*MADE_OF_RUNS, SWEEP}:
         raise InputError(
             f"{folder}: holds no run; expected a folder of kvcast run, sweep, plan, compare or resilience --out"
         )
     found = [_of_a_lab(part) for kind in MADE_OF_RUNS for part in _inside(folder / kind)]
-    return [*found, *(_file(path) for path in sorted(folder.iterdir()) if path.is_file())]
+    files = [_file(path) for path in sorted(folder.iterdir()) if path.is_file()]
+    missing = _unfinished_sweep(folder) if SWEEP in names else _without_answer(names)
+    return [*found, *files, *([Part(folder, f"not finished: {missing}", AGAIN)] if missing else ())]
 
 
 def as_document(folder: Path, found: list[Part]) -> dict[str, Any]:
     """The answer as --json prints it."""
     sick = [{"path": str(one.path), "wrong": one.wrong, "remedy": one.remedy} for one in found if one.wrong]
     return {"folder": str(folder), "whole": not sick, "parts": len(found), "damaged": sick}
+
+
+AGAIN = "give the same command again: only what is missing is simulated"
+
+
+def _unfinished_sweep(folder: Path) -> str:
+    """What the sweep last asked for still lacks; "" for nothing, and where sweep.json is damaged."""
+    try:
+        asked = json.loads((folder / SWEEP).read_text(encoding="utf-8"))
+        names = {str(name) for name in asked.get("runs", ())}
+    except (OSError, ValueError, RecursionError, AttributeError, TypeError):
+        return ""
+    there = sum((folder / "runs" / name).is_dir() for name in names)
+    lacks = [f"{there:,} of {len(names):,} runs"] if names else []
+    if not (folder / TABLE).exists():
+        return ", ".join([*lacks, f"no {TABLE}"])
+    if names and _tabled(folder / TABLE) not in (names, None):
+        return ", ".join([*lacks, f"{TABLE} is of an earlier grid"])
+    return ", ".join(lacks) if there < len(names) else ""
+
+
+def _tabled(path: Path) -> set[str] | None:
+    """The runs of a sweep's table; None of a damaged one, which is said of the file."""
+    try:
+        return {str(name) for name in parquet.Table(path)["run"]}
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _without_answer(names: set[str]) -> str:
+    return "" if names & {*ANSWERS, TABLE} else f"no {ANSWERS[0]}"
 
 
 def _inside(folder: Path) -> Iterator[Path]:

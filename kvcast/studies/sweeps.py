@@ -1,6 +1,6 @@
 """A sweep: a grid of scenarios, each simulated once, kept, and read back as one table.
 
-    DIR/sweep.json       the grid as it was asked for
+    DIR/sweep.json       the grid as it was asked for, and the names of its runs
     DIR/workload/KEY/    the requests as numpy columns, loaded once and shared by all processes through memory maps
     DIR/runs/HASH/       one run folder for each scenario, in place when it is complete
     DIR/sweep.parquet    one row a run: varied keys, seed, every number of its summary, hashes
@@ -81,10 +81,12 @@ def sweep(
     doc = doc_of(scenario, overrides)
     fit, refused = compare.that_fit(compare.variants(doc, axes, seeds, source))
     variants = compare.alike(fit)
-    _claim(folder, {"format": FORMAT, "vary": axes, "seeds": seeds, "scenario": _what_stays(doc, axes)})
+    asked = {"format": FORMAT, "vary": axes, "seeds": seeds, "scenario": _what_stays(doc, axes)}
+    _claim(folder, asked)
     lab = Lab(folder)
     grid = [_Job(variant, lab.task(variant.scenario)) for variant in variants]
     distinct = {job.run: job.task for job in grid}.values()
+    _write_claim(folder, {**asked, "runs": sorted(task.run.name for task in distinct)})
     todo = [task for task in distinct if not task.done]
     lab.simulate(todo, jobs, on_done)
     results = [_read(job) for job in grid]
@@ -137,6 +139,10 @@ def _claim(folder: Path, grid: dict[str, Any]) -> None:
     if before.get("scenario", grid["scenario"]) != grid["scenario"]:
         raise InputError(f"--out {folder}: holds a sweep of another scenario; expected a new folder")
     folder.mkdir(parents=True, exist_ok=True)
+    _write_claim(folder, grid)
+
+
+def _write_claim(folder: Path, grid: dict[str, Any]) -> None:
     replace_file(folder / "sweep.json", (text.to_json(grid) + "\n").encode())
 
 

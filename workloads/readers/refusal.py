@@ -122,10 +122,33 @@ def _text(text: str) -> str:
 
 def _known_text(text: str) -> str:
     begin = text.lstrip()[:2000]
+    if launched := _launched(text, begin):
+        return launched
     return next(
         (what for pattern, what in _KINDS_OF_TEXT if re.search(pattern, text if what[:5] == "a log" else begin)), ""
     )
 
+
+def _launched(text: str, begin: str) -> str:
+    """What starts an engine, which names it as its log does; "" for anything else."""
+    if _LOGGED.search(begin):
+        return ""
+    if _MANIFEST.search(begin) and _ENGINE.search(text):
+        return "a manifest that starts an engine, which holds no requests; kvcast plan --from-launch FILE reads it"
+    if _LAUNCH.search(begin):
+        return "an engine's launch command, which holds no requests; kvcast plan --from-launch FILE reads it"
+    return ""
+
+
+_LOGGED = re.compile(r"\b(INFO|WARNING|ERROR)\b[ :]+[\d\[(]|(?m:^\[?\d{4}-\d\d-\d\d)|server_args=")
+_MANIFEST = re.compile(
+    r"(?m)^\s*(- )?(services|kind|containers|image|replicaCount|servingEngineSpec|modelSpec|apiVersion)\s*:(\s|$)"
+)
+_ENGINE = re.compile(r"(?i)vllm|sglang|trtllm")
+_LAUNCH = re.compile(
+    r"\bvllm serve\s|\bvllm\.entrypoints\.|\bsglang\.launch_server\b|\bsglang serve\s|\btrtllm-serve\s"
+    r"|\bdocker run\b[\s\S]*(vllm-openai|sglang)"
+)
 
 _KINDS_OF_TEXT = (
     (r"^# (HELP|TYPE) ", "metrics of Prometheus, which are sums over requests; expected one row a request"),
