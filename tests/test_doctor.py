@@ -149,7 +149,7 @@ def test_a_killed_plan_is_not_finished(copy: Path, capsys: pytest.CaptureFixture
     plan = copy / "plan"
     plan.mkdir()
     shutil.move(copy / "sweep" / "runs", plan / "runs")
-    assert told(plan, capsys) == ["not finished: no plan.json"]
+    assert told(plan, capsys) == ["not finished: no plan.json or resilience.json"]
     assert main(["doctor", str(plan)]) == 1
     assert "give the same command again" in capsys.readouterr().out
     for answer in ("plan.json", "resilience.json"):

@@ -83,7 +83,7 @@ def _tabled(path: Path) -> set[str] | None:
 
 
 def _without_answer(names: set[str]) -> str:
-    return "" if names & {*ANSWERS, TABLE} else f"no {ANSWERS[0]}"
+    return "" if names & {*ANSWERS, TABLE} else f"no {' or '.join(ANSWERS)}"
 
 
 def _inside(folder: Path) -> Iterator[Path]:
