@@ -115,7 +115,10 @@ def spent(life, end_s):
 
 @pytest.mark.parametrize(
     ("semantics", "blocks", "inside"),
-    [("vllm", 700, ("prefill", "decode", "preempted", "recompute")), ("sglang", 2500, ("prefill", "decode"))],
+    [
+        ("vllm", 700, ("prefill", "first", "decode", "preempted", "recompute")),
+        ("sglang", 2500, ("prefill", "first", "decode")),
+    ],
 )
 def test_a_cut_life_is_the_whole_one_until_then(semantics, blocks, inside):
     """Cut in a prefill chunk, a decode, a preemption and what is computed again after it: the phases are those of the
@@ -129,13 +132,15 @@ def test_a_cut_life_is_the_whole_one_until_then(semantics, blocks, inside):
             doing = "recompute" if before[0] == "preempted" and what == "prefill" else what
             if start < stop < 30:
                 cuts.setdefault(doing, []).append((start + 0.4 * (stop - start), life.request))
+            if what == "decode" and start + 0.0005 < min(stop, 30):
+                cuts.setdefault("first", []).append((start + 0.0005, life.request))  # its step after the prefill
     for doing in inside:
         for end_s, request in cuts[doing][:: max(len(cuts[doing]) // 3, 1)][:4]:
             found = request_lives.from_document(request_lives.exact(prepared, 0, end_s, 10_000))
             for life in found:
                 assert spent(life, end_s) == spent(whole[life.request], end_s), (doing, end_s, life.request)
             (cut,) = (life for life in found if life.request == request)
-            assert cut.phases[-1][0] == ("prefill" if doing == "recompute" else doing)
+            assert cut.phases[-1][0] == {"recompute": "prefill", "first": "decode"}.get(doing, doing)
             assert cut.phases[-1][2] == end_s
 
 
