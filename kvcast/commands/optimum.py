@@ -116,7 +116,7 @@ def _lines(row: dict[str, Any]) -> str:
     ]
     title = (
         f"{row['policy']}: {row['replicas']} x {row['kv_blocks']:,} blocks of {row['block_size']} tokens,"
-        f" {row['prompt_tokens']:,} prompt tokens"
+        f" {row['prompt_tokens']:,} prompt tokens, the warm-up's among them"
     )
     shares = [row["schedule_optimum_share"], row["order_optimum_share"], row["prefill_work_share"]]
     return "\n".join(

@@ -218,7 +218,7 @@ def test_the_plans_sentence_is_the_command_lines():
     )
     assert "(5 runs); model error, of one run: 99.2 % with step times 10.0 % longer" in told.sentence
     assert told.sentence.endswith(
-        "binding: compute; headroom 60 % (58 % surely), breaks at 7.4 requests/s; next: router round-robin ->"
+        "binding: compute; headroom 60 % (58 % surely): holds up to 7.4 requests/s; next: router round-robin ->"
         " session-affinity."
     )
     assert told.reasons == (
@@ -516,7 +516,7 @@ def test_a_plan_is_shown_with_advice_that_can_be_applied(demo_plan):
     session = Session()
     words = session.words()
     assert "This is the fewest: 2 × H200-SXM meets: chat 99.9 %" in words.replace("**", "")
-    assert "headroom 60 % (58 % surely), breaks at 7.4 requests/s" in words
+    assert "headroom 60 % (58 % surely): holds up to 7.4 requests/s" in words
     assert plan_question.FIND not in session.buttons()
     assert "vllm serve meta-llama/Llama-3.1-8B-Instruct" in words
     assert "3 replicas survive the loss of one" in words

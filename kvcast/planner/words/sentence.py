@@ -66,7 +66,7 @@ def verdict(made: dict[str, Any]) -> str:
         least = "at least " if capacity["breaks_at_per_s"] is None else ""
         parts.append(
             f"headroom {least}{100 * capacity['headroom']:.0f} %{_surely(capacity, capacity['headroom'])}"
-            + ("" if least else f", breaks at {load(capacity['breaks_at_per_s'], capacity['unit'])}")
+            + ("" if least else f": holds up to {load(capacity['slo_capacity_per_s'], capacity['unit'])}")
         )
     if made["advice"]:
         parts.append(f"next: {made['advice'][0]['change']}")
