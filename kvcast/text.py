@@ -71,7 +71,8 @@ def per_million(cost: Mapping[str, Any], unit: str, show: Callable[[float | None
     output, given, total = (
         show(cost.get(f"{unit}_per_million_{tokens}_tokens")) for tokens in ("output", "input", "total")
     )
-    return f"{output} per million output tokens, {given} input, {total} all (one bill, three views)"
+    named = " GPU-hours" if unit == "gpu_hours" else ""  # money brings its sign
+    return f"{output}{named} per million output tokens, {given} input, {total} all (one bill, three views)"
 
 
 def scaled(value: float | None) -> str:

@@ -38,7 +38,7 @@ from sim.kvcache.chains import Paths
 from sim.kvcache.observed import as_table
 from sim.kvcache.policies import POLICIES
 from sim.log import RequestLog
-from sim.recording import Recording, Steps, TierUse, Verified, summed_use
+from sim.recording import UNFINISHED, Recording, Steps, TierUse, Verified, summed_use
 from sim.scenario import ClientConfig, EngineParams
 from workloads.columns import Workload
 from workloads.errors import InputError
@@ -270,7 +270,7 @@ def _recording(
             times_s[times_s > cluster.env.now] = np.nan  # the clock has stopped before
         columns[name] = times_s
     if life is not None:
-        _tell_lives(life, columns, steps)
+        _tell_lives(life, columns, steps, cluster.env.now)
     return Recording(
         **columns,  # type: ignore[arg-type]
         steps=steps,
@@ -310,26 +310,36 @@ def _tier_use(replicas: list[Replica]) -> list[TierUse]:
     return [summed_use(uses) for uses in zip(*each, strict=True)]
 
 
-def _tell_lives(life: list[list[tuple]], columns: dict[str, np.ndarray], steps: list) -> None:
-    """Fill in the phases around the prefill chunks: queued, decode, and what interrupted it."""
+def _tell_lives(life: list[list[tuple]], columns: dict[str, np.ndarray], steps: list, now_s: float) -> None:
+    """Fill in the phases around the prefill chunks: queued, decode, and what interrupted it. What the clock cut (it
+    stopped at `now_s`) goes on until then."""
     pauses: dict[int, list[tuple[float, float]]] = {}
     for request, a, b in zip(columns["gaps_request"], columns["gaps_from_step"], columns["gaps_to_step"], strict=True):
         end_s = steps[columns["replica"][request]].end_s
-        pauses.setdefault(int(request), []).append((end_s[a], end_s[b]))
+        if a < len(end_s):  # SGLang tells of a gap when it decides the step that ends it, which the clock may cut
+            to_s = end_s[b] if b < len(end_s) else now_s
+            pauses.setdefault(int(request), []).append((end_s[a], to_s))
     for request, phases in enumerate(life):
         arrival_s, admit_s, first_s, finish_s = (
             float(columns[c][request]) for c in ("arrival_s", "admit_s", "first_token_s", "finish_s")
         )
         if np.isnan(admit_s):
             continue
-        prefills = list(phases)
+        prefills = [phase for phase in phases if phase[0] == "prefill"]
+        stops = pauses.get(request, [])
+        stops += [
+            (start, np.inf)
+            for what, start, end, _ in phases
+            if what == "preempted" and end > start >= first_s and not any(a <= start < b for a, b in stops)
+        ]
+        phases[:] = prefills
         queued_s = arrival_s + float(columns["frontend_s"][request]) if "frontend_s" in columns else arrival_s
         if queued_s > arrival_s:
             phases.append(("frontend", arrival_s, queued_s, 0))
         phases.append(("queued", queued_s, admit_s, 0))
         if "load_s" in columns and columns["load_s"][request] > 0 and not columns["preemptions"][request]:
             phases.append(("loading", admit_s, admit_s + float(columns["load_s"][request]), 0))
-        at_s, stops = first_s, pauses.get(request, [])
+        at_s = first_s
         at_once = [
             (start, end)
             for _, start, end, _ in prefills
@@ -337,13 +347,15 @@ def _tell_lives(life: list[list[tuple]], columns: dict[str, np.ndarray], steps: 
         ]
         for from_s, to_s in sorted(stops + at_once):  # at once: preempted and admitted again in the next step
             resumed_s = min((start for _, start, _, _ in prefills if from_s <= start < to_s), default=None)
-            if resumed_s is None:
+            if resumed_s is None and to_s < np.inf:
                 continue  # it kept its memory and waited for a step
+            resumed_s = now_s if resumed_s is None else resumed_s
             if from_s > at_s:
                 phases.append(("decode", at_s, from_s, 0))
             if resumed_s > from_s:
                 phases.append(("preempted", from_s, resumed_s, 0))
             at_s = to_s
-        if finish_s > at_s:
-            phases.append(("decode", at_s, finish_s, 0))
+        ended_s = now_s if columns["status"][request] == UNFINISHED else finish_s
+        if ended_s > at_s:
+            phases.append(("decode", at_s, ended_s, 0))
         phases.sort(key=lambda phase: (phase[1], phase[2]))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,14 @@ def test_run_prints_the_verdict_and_what_the_cache_saved_side_by_side(small, cap
         "$2.50 a GPU-hour",
     ):
         assert part in out, part
+
+
+def test_a_bill_without_a_price_names_its_unit(small, tmp_path, capsys):
+    unpriced = tmp_path / "unpriced.toml"
+    unpriced.write_text(SMALL.replace("gpu_hour_usd = 2.5", ""))
+    assert main(["run", str(unpriced), "--no-baseline"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"[\d.]+ GPU-hours, [\d.]+ GPU-hours per million output tokens, [\d.]+ input", out)
 
 
 def test_json_is_one_document_and_nothing_else(small, capsys):
@@ -180,6 +189,20 @@ def test_compare_gives_the_same_whatever_the_number_of_processes(small, capsys):
     assert main([*command, "--jobs", "2"]) == 0
     assert capsys.readouterr().out == one
     assert one.splitlines()[0].split()[:4] == ["cache.policy", "engine.kv_blocks", "verdict", "attainment"]
+
+
+def test_compare_names_the_class_that_failed(tmp_path, capsys):
+    """As `run` does: the attainment beside it is of all classes."""
+    two = tmp_path / "two.toml"
+    head, body = SMALL.split("[[workload.class]]")
+    table, rest = body.split("[run]")
+    half = table.replace("share = 1.0", "share = 0.5")
+    classes = [half.replace('"chat"', f'"{name}"\nslo_class = "{name}"') for name in ("chat", "deep")]
+    limits = "attainment = 0.9\n[slo.classes.chat]\nttft_s = 1.0\n[slo.classes.deep]\nttft_s = 1e-6\n"
+    rest = rest.replace("ttft_s = 1.0\n", limits)
+    two.write_text(head + "".join(f"[[workload.class]]{one}" for one in classes) + "[run]" + rest)
+    assert main(["compare", str(two), "--vary", "cache.policy=lru"]) == 0
+    assert re.search(r"^lru +misses \(deep\) ", capsys.readouterr().out, re.M)
 
 
 # -- other commands ----------------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def as_text(found: dict, shown: list) -> str:
             text.count(life.output_tokens),
             f"{life.phases[0][1]:.3f}",
             *(spent(life, what) for what in ("frontend", "queued", "loading", "prefill", "decode", "preempted")),
-            str(sum(name == "prefill" for name, *_ in life.phases)),
+            str(sum(name == "prefill" and tokens > 0 for name, _, _, tokens in life.phases)),
         ]
         for life in shown
     ]

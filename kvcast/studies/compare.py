@@ -297,7 +297,7 @@ def _with_interval(mean: float | None, half: float | None, show: Any) -> str:
 
 def _word(group: Sequence[Result]) -> str:
     found = judged(group)
-    return text.UNKNOWN if found is None else found["word"]
+    return text.UNKNOWN if found is None else found["word"] + (f" ({found['class']})" if found["class"] else "")
 
 
 def _stable(group: Sequence[Result]) -> str:

@@ -255,7 +255,7 @@ def exact(prepared: Prepared, start_s: float, end_s: float, most: int = MOST) ->
 
 
 def _until(phases: Sequence[tuple], arrival_s: float, finish_s: float, end_s: float) -> tuple[Phase, ...]:
-    """The phases of a life; of one that had not ended, what it was doing goes on to the end."""
+    """The phases of a life; of one that had not ended, what it was doing goes on to the end (of no chunk: 0 tokens)."""
     told = [
         (str(what), float(start), min(float(stop), end_s), int(tokens))
         for what, start, stop, tokens in phases
@@ -264,7 +264,7 @@ def _until(phases: Sequence[tuple], arrival_s: float, finish_s: float, end_s: fl
     if not np.isnan(finish_s):
         return tuple(told)
     at = max((stop for _, _, stop, _ in told), default=arrival_s)
-    doing = "queued" if not told else "decode" if any(what == "decode" for what, *_ in told) else "prefill"
+    doing = "queued" if not told else told[-1][0] if told[-1][0] in ("decode", "preempted") else "prefill"
     return (*told, (doing, at, end_s, 0)) if at < end_s else tuple(told)
 
 

@@ -16,6 +16,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import replace
+from math import inf
 from typing import Protocol
 
 import numpy as np
@@ -393,6 +394,8 @@ class Replica:
         for _ in range(4 + len(scheduler.running)):  # in each but a few somebody preempts itself
             taken, evicted = cache.taken, cache.evicted
             some = scheduler.schedule(now_s)
+            for request in scheduler.preempted if self.life is not None else ():
+                self.life[request].append(("preempted", now_s, now_s, 0))  # type: ignore[index]
             if self.step_log is not None:
                 self._log_row(now_s, scheduler.row_at_start(cache.taken - taken, cache.evicted - evicted))
             if some:
@@ -481,6 +484,8 @@ class Replica:
 
     def stop(self, now_s: float) -> None:
         """The clock stops here: keep the steps of the stretch in progress that have ended."""
+        if self.life is not None:
+            self._cut_lives(self.life, now_s)
         k = bisect_left(self._ends, now_s)
         if k:
             self.scheduler.fast_forward(k)  # the step in progress holds its blocks
@@ -509,8 +514,21 @@ class Replica:
         if row is not None and self.step_log is not None:
             self.step_log.append((self.index, start_s, *row))
 
-    def _record_life(self, life: list[list[tuple]], start_s: float) -> None:
+    def _record_life(self, life: list[list[tuple]], start_s: float, cut_s: float = inf) -> None:
         for end_s in self._ends if self.scheduler.chunks else ():
+            if start_s >= cut_s:
+                break
             for r, tokens in self.scheduler.chunks:
-                life[r.id].append(("prefill", start_s, end_s, tokens))
+                life[r.id].append(("prefill", start_s, min(end_s, cut_s), tokens))
             start_s = end_s
+
+    def _cut_lives(self, life: list[list[tuple]], now_s: float) -> None:
+        """The clock stops: the chunks begun until now, and from when those are out that have not caught up since they
+        were preempted."""
+        self._record_life(life, self._start_s, now_s)
+        scheduler = self.scheduler
+        out = set(scheduler.unfinished()) - {r.id for r in scheduler.running}  # type: ignore[attr-defined]
+        out |= {r.id for r, _ in scheduler.chunks} if self._ends else set()
+        for request in out:
+            stopped_s = [start_s for what, start_s, *_ in life[request] if what == "preempted"]
+            life[request] += [("preempted", start_s, now_s, 0) for start_s in stopped_s[-1:]]

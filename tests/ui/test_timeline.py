@@ -103,6 +103,47 @@ def test_exact_lives_agree_with_the_run(tight):
     assert any(sum(what == "prefill" for what, *_ in life.phases) > 1 for life in shown), "chunks"
 
 
+def spent(life, end_s):
+    """What each request did until then: seconds and prefill chunks of every phase."""
+    found = {}
+    for what, start, stop, tokens in life.phases:
+        if start < min(stop, end_s):
+            seconds, chunks = found.get(what, (0.0, 0))
+            found[what] = seconds + min(stop, end_s) - start, chunks + (tokens > 0)
+    return {what: (round(seconds, 9), chunks) for what, (seconds, chunks) in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("semantics", "blocks", "inside"),
+    [
+        ("vllm", 700, ("prefill", "first", "decode", "preempted", "recompute")),
+        ("sglang", 2500, ("prefill", "first", "decode")),
+    ],
+)
+def test_a_cut_life_is_the_whole_one_until_then(semantics, blocks, inside):
+    """Cut in a prefill chunk, a decode, a preemption and what is computed again after it: the phases are those of the
+    life that goes on."""
+    sets = [*TIGHT, f"engine.semantics={semantics}", f"engine.kv_blocks={blocks}"]
+    prepared = api.prepare(load_scenario("examples/demo.toml", sets))
+    whole = {life.request: life for life in request_lives.from_document(request_lives.exact(prepared, 0, 30, 10_000))}
+    cuts = {}  # what the request is in the middle of -> (when, which)
+    for life in whole.values():
+        for before, (what, start, stop, _) in zip([("", 0, 0, 0), *life.phases], life.phases, strict=False):
+            doing = "recompute" if before[0] == "preempted" and what == "prefill" else what
+            if start < stop < 30:
+                cuts.setdefault(doing, []).append((start + 0.4 * (stop - start), life.request))
+            if what == "decode" and start + 0.0005 < min(stop, 30):
+                cuts.setdefault("first", []).append((start + 0.0005, life.request))  # its step after the prefill
+    for doing in inside:
+        for end_s, request in cuts[doing][:: max(len(cuts[doing]) // 3, 1)][:4]:
+            found = request_lives.from_document(request_lives.exact(prepared, 0, end_s, 10_000))
+            for life in found:
+                assert spent(life, end_s) == spent(whole[life.request], end_s), (doing, end_s, life.request)
+            (cut,) = (life for life in found if life.request == request)
+            assert cut.phases[-1][0] == {"recompute": "prefill", "first": "decode"}.get(doing, doing)
+            assert cut.phases[-1][2] == end_s
+
+
 def test_a_chrome_trace_has_a_row_a_request(tight):
     requests = tight.tables["requests"]
     shown = request_lives.coarse(requests, list(tight.summary["classes"]), request_lives.chosen(requests, 5.0, 25.0, 5))
