@@ -21,13 +21,17 @@ from workloads.errors import InputError, did_you_mean, unprintable
 from workloads.limits import expectation
 
 
+ENDLESS = "bandwidth_gb_per_s"
+"""A link without a limit is one of infinite bandwidth."""
+
+
 def check(scenario: Scenario, source: str = "scenario") -> None:
     """Raise InputError for the first value that makes no sense; types are the caller's to get right."""
     check_text(asdict(scenario), source)
     for problem in problems(scenario):
         raise InputError(f"{source}: {problem}")
     for place, value in _numbers(asdict(scenario), ""):
-        if not math.isfinite(value):
+        if not (math.isfinite(value) or (place.endswith(ENDLESS) and value == math.inf)):
             raise InputError(f"{source}: {place} = {value}: expected a finite number")
 
 
