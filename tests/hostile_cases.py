@@ -19,6 +19,7 @@ from typing import Any
 
 from kvcast.cli import COMMANDS, build_parser
 from kvcast.cli import main as kvcast
+from kvcast.scenario.checks import ENDLESS
 from kvcast.store import simulations, workload_folder
 from sim.scenario import Scenario
 
@@ -175,7 +176,8 @@ def of_keys(rng: random.Random) -> Iterator[Case]:
     for key in sorted(set(_keys(Scenario, ""))):
         for value in rng.sample(VALUES, 5):
             base = ON_A_SCENARIO[0] if rng.random() < 0.7 else rng.choice(ON_A_SCENARIO)
-            codes = frozenset({2} if value in NEVER else {0, 1, 2})
+            endless = key.endswith(ENDLESS) and value in ("inf", "1e400")
+            codes = frozenset({2} if value in NEVER and not endless else {0, 1, 2})
             yield Case("keys", [*base, "--set", f"{key}={value}"], codes=codes)
     for section in ("", "run.", "workload.", "workload.class.a.", "cache.tiers.0.", "slo.classes.a.", "shock.0."):
         yield Case("keys", ["run", "S.toml", "--set", f"{section}no_such_key=1"], codes=frozenset({2}))

@@ -110,7 +110,7 @@ def _doubt(column: np.ndarray, unit: str, why: str) -> tuple[str, str]:
         return "no trace is as long", _likely(column, unit)
     if rate > MAX_RATE:
         return "no server sees as many", _likely(column, unit)
-    if span_s < MIN_SPAN_S:
+    if why != NAME and span_s < MIN_SPAN_S:  # a burst of a second, in a unit that the name says
         return "that is less than a second", _likely(column, unit)
     if unit == "s" and rate < 1 / MAX_GAP_S:
         return "no server has as few", _likely(column, unit)
