@@ -20,7 +20,6 @@ from workloads.config import WorkloadConfig
 from workloads.errors import InputError, did_you_mean, unprintable
 from workloads.limits import expectation
 
-
 ENDLESS = "bandwidth_gb_per_s"
 """A link without a limit is one of infinite bandwidth."""
 
