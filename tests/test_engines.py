@@ -41,7 +41,8 @@ def test_a_scheduler_has_all_that_the_protocol_names(semantics: str) -> None:
 
 
 def test_outside_the_engines_a_name_is_only_in_tables() -> None:
-    """Choices and keys of the config, launch flags, and what recorded cases look like."""
+    """Choices and keys of the config; what engines and their tools say and are sent: launch flags, logs, manifests,
+    benchmarks, metrics; and recorded cases."""
     name, compared = re.compile(r"""["'](vllm|sglang)["']"""), re.compile(r"semantics (==|!=|in \()")
     files = [file for top in ("sim", "kvcast") for file in sorted((ROOT / top).rglob("*.py"))]
     said = {
@@ -50,15 +51,24 @@ def test_outside_the_engines_a_name_is_only_in_tables() -> None:
         if name.search(file.read_text()) and file.parent.name != "sglang" and "roofline" not in file.name
     }
     assert said == {
-        "sim/engines.py",
-        "sim/scenario.py",
+        "kvcast/benchmarks/other_tools.py",
+        "kvcast/benchmarks/tools.py",
+        "kvcast/commands/replay.py",
+        "kvcast/observed/assumed.py",
+        "kvcast/observed/counted.py",
+        "kvcast/observed/page.py",
         "kvcast/planner/command.py",
+        "kvcast/planner/flag_names.py",
+        "kvcast/planner/flag_words.py",
         "kvcast/planner/flags.py",
-        "kvcast/planner/launch.py",
+        "kvcast/planner/manifests.py",
+        "kvcast/planner/starts.py",
         "kvcast/validation/atlas.py",
         "kvcast/validation/engine_cases.py",
         "kvcast/validation/fit.py",
         "kvcast/validation/passes.py",
+        "sim/engines.py",
+        "sim/scenario.py",
     }
     assert [str(file) for file in files if compared.search(file.read_text())] == []
 

@@ -86,7 +86,12 @@ def test_the_command_puts_it_beside_every_policy(tmp_path, capsys) -> None:
     trace.write_text(
         "".join(
             json.dumps(
-                {"timestamp": i, "input_length": 1000, "output_length": 40, "hash_ids": [int(rng.integers(9)), 100 + i]}
+                {
+                    "timestamp": 1000 * i,
+                    "input_length": 1000,
+                    "output_length": 40,
+                    "hash_ids": [int(rng.integers(9)), 100 + i],
+                }
             )
             + "\n"
             for i in range(60)

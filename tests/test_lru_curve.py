@@ -47,7 +47,12 @@ def test_rows_are_those_of_the_replay_and_the_spread_ends_where_nothing_changes(
 def test_cache_command_spreads_the_capacities(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = tmp_path / "trace.jsonl"
     rows = [
-        {"timestamp": i, "input_length": 512 * 3, "output_length": 1, "hash_ids": [i % 5, 10 + i % 5, 20 + i % 5]}
+        {
+            "timestamp": 1000 * i,
+            "input_length": 512 * 3,
+            "output_length": 1,
+            "hash_ids": [i % 5, 10 + i % 5, 20 + i % 5],
+        }
         for i in range(40)
     ]
     trace.write_text("".join(json.dumps(row) + "\n" for row in rows))

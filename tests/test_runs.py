@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -263,9 +264,9 @@ def test_a_column_is_read_when_it_is_asked_for_and_once(result, tmp_path, monkey
     save_run(tmp_path / "run", result)
     read_table, asked = pq.read_table, []
 
-    def noted(path: Path, columns: list[str]) -> object:
-        asked.append((path.name, *columns))
-        return read_table(path, columns=columns)
+    def noted(file: Any, columns: list[str]) -> object:
+        asked.append((Path(file.name).name, *columns))
+        return read_table(file, columns=columns)
 
     monkeypatch.setattr(pq, "read_table", noted)
     requests = load_run(tmp_path / "run").tables["requests"]
