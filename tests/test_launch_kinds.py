@@ -126,7 +126,6 @@ def test_whatever_stands_in_front_the_engine_is_found(command):
 
 
 def test_an_options_file_beside_the_script_is_read_and_the_command_wins(tmp_path):
-    pytest.importorskip("yaml", reason="pyyaml is a dependency of kvcast: install it")
     (tmp_path / "opts.yaml").write_text(
         "max-num-seqs: 32\nmax_model_len: 8192\nenable-prefix-caching: false\nspeculative-config:\n  method: ngram\n"
         "  num_speculative_tokens: 4\nserved-model-name: [a, b]\nenforce-eager: true\n"
@@ -211,7 +210,6 @@ spec:
     "manifest", [COMPOSE, DEPLOYMENT, HELM, CHART, KSERVE], ids=["compose", "k8s", "stack", "chart", "kserve"]
 )
 def test_a_manifest_gives_the_engine_its_replicas_and_gpus(tmp_path, manifest):
-    pytest.importorskip("yaml", reason="pyyaml is a dependency of kvcast: install it")
     found = read_command(manifest)
     assert set(found.sets[1:]) == {"model.name=qwen3-8b", "hardware.tensor_parallel=2", "cluster.replicas=3"}
     assert found.not_modelled == ["VLLM_USE_V1=0"]
@@ -220,7 +218,6 @@ def test_a_manifest_gives_the_engine_its_replicas_and_gpus(tmp_path, manifest):
 
 
 def test_what_is_no_manifest_is_one_line():
-    pytest.importorskip("yaml", reason="pyyaml is a dependency of kvcast: install it")
     for text, said in (("services:\n  a: [b\n", "not YAML, line 3"), ("kind: Service\nspec: {}\n", "expected 'vllm")):
         with pytest.raises(InputError, match=said):
             read_command(text)

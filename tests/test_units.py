@@ -170,7 +170,7 @@ def test_milliseconds_in_a_format_of_seconds_are_asked(tmp_path: Path) -> None:
 def test_what_no_unit_explains_better_is_read(tmp_path: Path) -> None:
     """All at once, a few, milliseconds since 1970, fractions of whole milliseconds: none of them is in doubt."""
     for times in ([5] * 50, [0, 1, 2], [1_767_225_600_000 + 20 * i for i in range(100)], [0.0, 1000.0, 2000.0]):
-        read(mooncake(tmp_path / "t.jsonl", times))
+        assert len(read(mooncake(tmp_path / "t.jsonl", times))) == len(times)
 
 
 # ---- tables without a documentation ----

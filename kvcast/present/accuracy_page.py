@@ -49,8 +49,9 @@ def page(figures: Mapping[str, Any], picture: str, file: Rules) -> str:
         "Made by `kvcast validate silicon --write docs/accuracy.md`, of the closed-loop measurements in"
         " aiconfigurator-core 0.12 (`silicon_sample.csv`, Apache-2.0; install the package, or name the file with"
         " `--data`). Each row is a scenario made by rule from what is known of its protocol"
-        " ([silicon.toml](../kvcast/validation/silicon.toml)); no parameter was fitted to the rows. Errors are of the"
-        " means, simulated over measured; bias is their signed mean, above 0 where kvcast is slower.",
+        " ([silicon.toml](../kvcast/validation/silicon.toml)); no parameter was fitted to the rows, but two faults of"
+        " the tables were found on them and mended (below). Errors are of the means, simulated over measured; bias is"
+        " their signed mean, above 0 where kvcast is slower.",
         "",
         f"{figures['rows']:,} rows are scored. Not scored, all others of the file:",
         "",
