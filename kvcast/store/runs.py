@@ -33,6 +33,7 @@ import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -252,6 +253,7 @@ def _info(result: Result) -> dict[str, Any]:
         "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "python": platform.python_version(),
         "numpy": np.__version__,
+        "scipy": version("scipy"),  # the ends of intervals rest on its quantiles
         "platform": platform.system(),
         "profile": result.resolved.profile.id,
         "profile_hash": result.resolved.profile.content_hash,
