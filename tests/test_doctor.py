@@ -16,7 +16,7 @@ import pytest
 
 from kvcast.cli import main
 from kvcast.store import simulations, workload_folder
-from kvcast.system import replace_file, replacing
+from workloads.files import replace_file, replacing
 
 SCENARIO = """
 name = "small"

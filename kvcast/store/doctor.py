@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from kvcast.store import parquet, runs, simulations, workload_folder
-from kvcast.system import is_locked
 from workloads.errors import InputError
+from workloads.files import is_locked
 
 MADE_OF_RUNS = ("runs", "sketches", "what-if", "workload")
 """Folders of parts inside what a sweep, a plan or kvcast resilience writes."""

@@ -42,10 +42,10 @@ import numpy as np
 import kvcast
 from kvcast import text
 from kvcast.store import aggregates, checksums, parquet
-from kvcast.system import is_locked, lock, locked, on_disk, unlock
 from sim.measure.access import accesses, names
 from sim.scenario import Scenario
 from workloads.errors import InputError
+from workloads.files import is_locked, lock, locked, on_disk, unlock
 
 if TYPE_CHECKING:
     from kvcast.api import Result

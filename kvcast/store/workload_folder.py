@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from kvcast.store import checksums
-from kvcast.system import is_locked, lock, locked, on_disk, unlock
 from workloads.columns import PrefixTree, Workload
+from workloads.files import is_locked, lock, locked, on_disk, unlock
 
 META = "workload.json"
 
