@@ -30,7 +30,7 @@ from pathlib import Path
 from kvcast.cli import main as kvcast
 from tests.hostile_cases import Case, cases, make_world
 
-WALL_S, CPU_S, MEMORY_BYTES, FILE_BYTES = 30.0, 20, 3 << 30, 64 << 20
+WALL_S, CPU_S, MEMORY_BYTES, FILE_BYTES = 120.0, 20, 3 << 30, 64 << 20
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 

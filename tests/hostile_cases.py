@@ -60,6 +60,8 @@ name = "dram"
 capacity_blocks = 500
 bandwidth_gb_per_s = 40.0
 """
+STEADY = SCENARIO[: SCENARIO.index("[[shock]]")].replace("warmup_s = 0\n", "").replace("rate = 20.0", "rate = 2.0")
+"""What `kvcast resilience` asks: a mix in its steady state, without a shock."""
 TRACE = "".join(
     f'{{"timestamp": {100 * i}, "input_length": 1024, "output_length": 3, "hash_ids": [{i % 2}, {i}]}}\n'
     for i in range(20)
@@ -92,6 +94,7 @@ def make_world(folder: Path) -> Path:
     """Valid files of each sort: a scenario, a trace, prices, a run, a sweep, a plan."""
     folder.mkdir(parents=True)
     (folder / "S.toml").write_text(SCENARIO)
+    (folder / "R.toml").write_text(STEADY)
     (folder / "T.jsonl").write_text(TRACE)
     (folder / "P.toml").write_text("h200 = 3.5\n")
     (folder / "launch.sh").write_text("vllm serve meta-llama/Llama-3.1-8B --tensor-parallel-size 1\n")
@@ -157,6 +160,7 @@ NEVER = {"nan", "inf", "-inf", "1e400", "[1, 'a', {}]", *(value for value in VAL
 """What no key may be."""
 TABLES = {"class": "0", "layers": "0", "shock": "0", "tiers": "0", "classes": "a"}
 """Keys that hold several tables, and which one of them is attacked."""
+BRIEF = ["--hours", "0.01", "--seeds", "1", "--no-sweep", "--no-collapse", "--no-remedies"]
 ON_A_SCENARIO = [
     ["run", "S.toml", "--no-baseline", "--no-model-error"],
     ["run", "S.toml", "--no-baseline", "--no-model-error", "--json", "--out", "r"],
@@ -164,7 +168,7 @@ ON_A_SCENARIO = [
     ["compare", "S.toml", "--vary", "cluster.router=round-robin,random"],
     ["sweep", "S.toml", "--vary", "engine.kv_blocks=1000,2000", "--out", "s"],
     ["plan", "S.toml", *QUICK],
-    ["resilience", "S.toml", "--seeds", "1"],
+    ["resilience", "R.toml", *BRIEF],
     ["value", "S.toml"],
     ["optimum", "S.toml"],
     ["explain", "S.toml"],
@@ -333,7 +337,7 @@ BASES = {
     "compare": ["compare", "S.toml", "--vary", "cache.policy=lru,lfu"],
     "sweep": ["sweep", "S.toml", "--vary", "cache.policy=lru,lfu", "--out", "s"],
     "plan": ["plan", "S.toml", "--max-replicas", "2", "--seeds", "2"],
-    "resilience": ["resilience", "S.toml", "--hours", "0.01", "--seeds", "1"],
+    "resilience": ["resilience", "R.toml", *BRIEF],
     "value": ["value", "S.toml", "--most", "2"],
     "cache": ["cache", "T.jsonl", "--json"],
     "optimum": ["optimum", "S.toml", "--set", "cache.tiers=", "--set", "shock="],
