@@ -119,7 +119,10 @@ def faults(case: Case, end: Ending) -> Iterator[str]:
     for name, text in (("stdout", end.out), ("stderr", end.err)):
         if found := CONTROL.search(text):
             yield f"{name} has {found.group()!r}"
-    if end.code not in (0, 1) and end.left:
+    named = rf"kvcast: (\S*/)?{Path(case.argv[-1]).stem}\b.*: File too large"
+    if case.file_bytes and end.code == 2 and not re.search(named, end.err):
+        yield "a full disk whose file and reason are not said"
+    if end.code not in (0, 1) and end.left and not case.keeps:
         yield f"left {sorted(end.left)[:3]}"
     if half := [name for name in end.left if re.search(r"\.(part|new|old|tmp)$", name)]:
         yield f"half-written {half[0]}"

@@ -81,7 +81,8 @@ class Case:
     prepare: Callable[[Path], object] | None = None  #: what is done to the world first
     how: str = ""
     codes: frozenset[int] = frozenset({0, 1, 2})
-    file_bytes: int = 0  #: limit of a file's size
+    file_bytes: int = 0  #: limit of a file's size, as of a full disk; what argv ends with is then named
+    keeps: bool = False  #: what is whole by then stays, and the same command goes on
 
     def line(self) -> str:
         said = " ".join(shlex.quote(word) for word in self.argv).encode("unicode_escape").decode()
@@ -118,6 +119,7 @@ MADE = [
     ["run", "S.toml", "--steps", "--access-log", "--out", "run"],
     ["run", "S.toml", "--set", "cache.tiers=", "--set", "shock=", "--save-cache", "warm.npz", "--no-baseline"],
     ["sweep", "S.toml", "--vary", "cache.policy=lru,lfu", "--out", "sweep"],
+    ["calibrate", "--device", "fake", "--out", "measured"],
 ]
 
 
@@ -578,14 +580,27 @@ def of_lines(rng: random.Random) -> Iterator[Case]:
         ["run\udce9"],
     ):
         yield Case("lines", argv, codes=wrong)
-    for argv in (
-        ["run", "S.toml", "--no-baseline", "--no-model-error", "--out", "r"],
-        ["run", "S.toml", "--no-baseline", "--set", "cache.tiers=", "--set", "shock=", "--save-cache", "w.npz"],
-        ["report", "run", "--html", "x.html"],
-        ["timeline", "S.toml", "--window", "0,3", "--most", "60", "--trace", "t.json"],
-        ["workload", "convert", "T.jsonl", "--out", "o.jsonl"],
-        ["replay", "S.toml", "--for", "vllm", "--model", "m", "--out", "v.jsonl"],
-    ):
-        yield Case("lines", argv, codes=wrong, how="a disk that is full", file_bytes=1000)
+    for argv in FILLING:
+        for size, codes in ((200, {2}), (1000, {0, 2}), (5000, {0, 2})):
+            keeps = argv[0] in ("sweep", "plan", "resilience", "calibrate")
+            yield Case("lines", argv, None, f"a disk full at {size}", frozenset(codes), size, keeps)
     for command in COMMANDS:
         yield Case("lines", [command, "--help"], codes=frozenset({0}))
+
+
+FILLING = [
+    ["run", "S.toml", "--no-baseline", "--no-model-error", "--out", "r"],
+    [*("run", "S.toml", "--no-baseline", "--set", "cache.tiers=", "--set", "shock="), "--save-cache", "w.npz"],
+    ["sweep", "S.toml", "--vary", "cache.policy=lru,lfu", "--out", "s"],
+    ["plan", "S.toml", *QUICK, "--set", "cache.tiers=", "--set", "shock=", "--no-growth", "--no-recover", "--out", "p"],
+    ["resilience", "R.toml", *BRIEF, "--out", "v"],
+    ["calibrate", "--device", "fake", "--out", "c"],
+    ["calibrate", "--device", "fake", "--out", "c.json"],
+    ["calibrate", "--points", "measured/points.jsonl", "--out", "c.json"],
+    ["calibrate", "--points", "measured/points.jsonl", "--out", "c"],
+    ["report", "run", "--html", "x.html"],
+    ["timeline", "S.toml", "--window", "0,3", "--most", "60", "--trace", "t.json"],
+    ["workload", "convert", "T.jsonl", "--out", "o.jsonl"],
+    ["import-bench", "vllm bench serve --dataset-name random --request-rate 3", "--out", "b.toml"],
+    ["replay", "S.toml", "--for", "vllm", "--model", "m", "--out", "v.jsonl"],
+]

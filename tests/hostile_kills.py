@@ -71,7 +71,7 @@ def child(argv: list[str], place: Path) -> int:
 
 
 def to_the_end(argv: list[str], place: Path) -> float:
-    """CPU seconds that the command takes. AssertionError with what it said when it fails; 1 says no, and is an answer."""
+    """CPU seconds that the command takes. AssertionError with what it said when it fails; 1 is an answer."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     _, status = os.waitpid(child(argv, place), 0)
     assert os.waitstatus_to_exitcode(status) in (0, 1), (argv, (place / "said").read_text(errors="replace")[-500:])

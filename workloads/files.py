@@ -61,6 +61,16 @@ def replacing(path: Path) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """What a full disk says within names no file, or one that nobody knows: say that it is `path`."""
+    try:
+        yield
+    except OSError as error:
+        said = os.strerror(error.errno) if error.errno else str(error)
+        raise OSError(error.errno or errno.EIO, said, str(path)) from None
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file, whole or not at all."""
     with replacing(path) as partial:
