@@ -148,12 +148,10 @@ def quantile(dist: Dist, u: np.ndarray) -> np.ndarray:
         x = dist.median * portable.exp(sigma(dist) * np.array([inv(p) for p in u]))
     elif dist.kind == "exponential":
         x = -dist.mean * portable.log1p(-u)  # type: ignore[operator]
+    elif dist.mean == 1:
+        x = np.ones(len(u))
     else:  # geometric on 1, 2, ... with success probability 1 / mean
-        x = (
-            np.ones(len(u))
-            if dist.mean == 1
-            else np.maximum(1.0, np.ceil(portable.log1p(-u) / math.log1p(-1 / dist.mean)))
-        )  # type: ignore[operator]
+        x = np.maximum(1.0, np.ceil(portable.log1p(-u) / math.log1p(-1 / dist.mean)))  # type: ignore[operator]
     return _clip(dist, x)
 
 
