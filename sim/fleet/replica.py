@@ -87,7 +87,7 @@ class Replica:
         self.most_steps = STRETCH_STEPS if fast_forward else 1
         self.life = life
         self.step_log = step_log
-        self.record = StepRecord()
+        self.record = StepRecord(packs=log.packs)
         self.state = UP
         self._held_s: list[tuple[float, float]] = []  # from when to when it has held its GPUs
         self._since_s = env.now
@@ -106,7 +106,7 @@ class Replica:
     def _renew(self) -> None:
         """An engine as it starts: nothing in its memory, nobody in its queue."""
         self.scheduler = self._make(self.index)
-        self.scheduler.begin_at(len(self.record.end_s))
+        self.scheduler.begin_at(len(self.record.times))
         self._speculates = hasattr(self.scheduler, "emits")
         self._door = self._make_door()
         self._idle: simpy.Event | None = None  # waiting for work
