@@ -30,7 +30,8 @@ def test_what_comes_back_is_what_was_told(kind: str) -> None:
     for at in range(0, n, 301):
         times.extend(array("d", ends_s[at : at + 301]), codes[at : at + 301].tobytes())
         newest = min(at + 301, n) - 1
-        assert len(times) == newest + 1 and times.end_s(newest) == ends_s[newest]
+        assert len(times) == newest + 1
+        assert times.end_s(newest) == ends_s[newest]
     assert times.ends_s().tobytes() == ends_s.tobytes()
     assert times.codes().tolist() == codes.tolist()
     assert [times.end_s(step) for step in (0, BLOCK - 1, BLOCK, n - 1)] == ends_s[[0, BLOCK - 1, BLOCK, n - 1]].tolist()
