@@ -31,6 +31,7 @@ from sim.fleet.processes import Process, begin
 from sim.fleet.ranks import LockStepReplica, maker
 from sim.fleet.replica import Replica
 from sim.fleet.router import Router
+from sim.fleet.router import find as find_router
 from sim.fleet.router import make as make_router
 from sim.fleet.warm import CacheState, restore
 from sim.front_end import FrontEnd
@@ -87,6 +88,11 @@ def run(
     _check_speculation(params, engine, oracle)
     if params.ranks > 1:
         _check_ranks(params, step_time, record_cache or oracle or warm is not None)
+    if find_router(router).reads_caches and not engine.has_oracle:
+        raise InputError(
+            f"[cluster] router = {router!r} with {engine.title}: expected semantics = {having('has_oracle')!r} with it,"
+            " whose caches say what they hold"
+        )
     if processes:
         _check_processes(params, record_cache, warm)
     if client is not None:

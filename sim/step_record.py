@@ -57,6 +57,11 @@ class StepRecord:
     def sample(self, t_s: float, in_use: int, idle: int, running: int, waiting: int) -> None:
         self._samples.extend((t_s, in_use, idle, running, waiting))
 
+    @property
+    def last_in_use(self) -> int:
+        """Blocks in use at the last sample."""
+        return int(self._samples[-SAMPLE + 1]) if self._samples else 0
+
     def steps(self) -> Steps:
         """Columns of all steps so far."""
         stretches = np.array(self._stretches).reshape(-1, STRETCH)

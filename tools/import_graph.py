@@ -33,6 +33,7 @@ ROOMS = (
     ("sim.recording", "sim.paths", "sim.endless"),
     ("sim.own",),
     ("sim.kvcache.policies",),
+    ("sim.fleet.routers",),
     ("sim.fleet.router",),
     ("sim.scenario",),
     ("sim.kvcache",),

@@ -324,6 +324,23 @@ class Replica:
         """Requests in its front end and its queue."""
         return len(self._coming) + len(self._held) + len(self.scheduler.waiting)
 
+    @property
+    def now_s(self) -> float:
+        return self.env.now
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of its KV blocks with a reference, as of the last change of its batch."""
+        return self.record.last_in_use / (self.scheduler.cache.total or 1)
+
+    def cached_tokens(self, request: int) -> int:
+        """Tokens of a prompt that its caches hold now (Engine.has_oracle)."""
+        return self.scheduler.cached_tokens(request)
+
+    def has_answered(self, request: int) -> bool:
+        """Whether a request of it has its first token."""
+        return self.log.first_step[request] >= 0
+
     def load_tokens(self) -> int:
         """Tokens on their way, waiting and running here now, the present stretch included."""
         s = self.scheduler
