@@ -147,7 +147,7 @@ def main() -> None:
         row = json.loads(made.stdout)
         print(
             f"{row['requests']:>11,} requests {replicas:>5,} replicas {row['us_a_request']:>6} us a request"
-            f"   CPU-s load {row['load_cpu_s']:>6}  simulate {row['simulate_cpu_s']:>7}  measure {row['measure_cpu_s']:>6}"
+            f"   CPU-s load{row['load_cpu_s']:>6} simulate {row['simulate_cpu_s']:>7} measure {row['measure_cpu_s']:>6}"
             f"   peak MiB {row['load_peak_mib']:>5} {row['simulate_peak_mib']:>5} {row['measure_peak_mib']:>5}",
             flush=True,
         )

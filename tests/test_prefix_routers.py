@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.bench_routing import last_stage, study
 from kvcast import InputError
 from kvcast.config import scenario_from_doc
 from sim.fleet.router import ROUTERS, make
@@ -75,7 +76,7 @@ def router(name: str, workload: Workload, seed: int = 1) -> Any:
     return make(name, np.random.default_rng(seed), workload)
 
 
-# -- the spill rule: w_p m > w_q [it has waiting] + w_k dU --------------------------------------------------------------
+# -- the spill rule: w_p m > w_q [it has waiting] + w_k dU ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,7 @@ def test_metrics_are_read_every_50_ms() -> None:
     assert chooses.choose(2, [a, b]) is b
 
 
-# -- what an index remembers --------------------------------------------------------------------------------------------
+# -- what an index remembers -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("capacity", [None, 40, 7])
@@ -208,7 +209,7 @@ def test_sglang_prefers_the_match_until_loads_are_apart() -> None:
     assert chooses.choose(3, [a, b]) is b  # and is remembered where it went
 
 
-# -- sessions and draws --------------------------------------------------------------------------------------------------
+# -- sessions and draws ------------------------------------------------------------------------------------------------
 
 
 def test_a_hash_ring_keeps_most_sessions_when_the_fleet_grows() -> None:
@@ -248,7 +249,7 @@ def test_the_better_of_two_is_far_less_uneven_than_one() -> None:
     assert fullest["power-of-two"] <= 4 <= fullest["random"] - 1
 
 
-# -- in a fleet ----------------------------------------------------------------------------------------------------------
+# -- in a fleet --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ROUTERS)
@@ -295,6 +296,19 @@ def test_one_shared_prefix_starves_with_the_peers_rules_and_not_with_the_default
     }
     for name in ("round-robin", "least-loaded", "power-of-two", "session-hash"):
         assert min(spread(name)) > 0, name
+
+
+def test_prefix_aware_routing_is_worth_what_a_published_study_measured() -> None:
+    """Qwen3-32B on 16 H100 at 60 requests/s after a warm-up: 14.4 requests/s and 0.12 s of TTFT by its own index, 14.9
+    and 0.19 s by KV events; round-robin 5.7 and 34.9 s once, 7.0 and 76 s another time."""
+    work, stage = study(0, [(15, 50), (60, 25)])
+    found = {name: last_stage(work, stage, name) for name in ("round-robin", "llm-d-approx", "llm-d-precise")}
+    for name in ("llm-d-approx", "llm-d-precise"):
+        assert found[name]["requests_per_s"] == pytest.approx(14.6, rel=0.12)
+        assert found[name]["requests_per_s"] > 1.5 * found["round-robin"]["requests_per_s"]
+        assert found[name]["ttft_mean_s"] < 0.5
+    assert 5 < found["round-robin"]["requests_per_s"] < 9
+    assert 30 < found["round-robin"]["ttft_mean_s"] < 120
 
 
 def test_routers_that_ask_caches_are_refused_where_those_do_not_say() -> None:
