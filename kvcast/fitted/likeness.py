@@ -80,6 +80,14 @@ class Cells:
         total = np.bincount(self.group, self.weight * residuals**2) / np.bincount(self.group, self.weight)
         return np.sqrt(total + FLOOR**2)[self.group]
 
+    def together(self, luck: np.ndarray) -> np.ndarray:
+        """float64 [residuals]: how many residuals of its group chance moves as one, 1 at least. luck: float64 [runs,
+        residuals]."""
+        n = np.bincount(self.group)
+        means = np.stack([np.bincount(self.group, one) / n for one in luck])
+        each = np.bincount(self.group, np.mean(luck**2, axis=0)) / n
+        return np.maximum(n * np.mean(means**2, axis=0) / np.maximum(each, 1e-12), 1.0)[self.group]
+
     def loss(self, residuals: np.ndarray) -> float:
         """Minus the log-likelihood with each group's own unknown noise, up to a constant."""
         return float(np.sum(self.weight * np.log(self.spread(residuals))))

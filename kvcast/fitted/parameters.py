@@ -83,20 +83,20 @@ ATTENTION = replace(
     DENSE, key="hardware.attention_factor", words="attention, times the profile's", part="attention", step=0.1, wide=0.7
 )
 HOST_STEP = Parameter("engine.host_step_ms", "host time of every step", "host", 0.4, 4.0, "ms")
-HOST_SEQUENCE = Parameter("engine.host_sequence_us", "host time of every sequence of a step", "host", 8.0, 60.0, "us")
+HOST_SEQUENCE = Parameter("engine.host_sequence_us", "host time of every sequence of a step", "host", 5.0, 60.0, "us")
 CONSTANT = Parameter("engine.frontend_ms", "front end, of every request", "front end", 3.0, 30.0, "ms")
 PROMPT_TOKEN = Parameter(
     "engine.frontend_us_per_prompt_token", "front end, of every prompt token", "front end", 3.0, 20.0, "us"
 )
 OUTPUT_TOKEN = Parameter(
-    "engine.frontend_us_per_output_token", "front end, of every output token of anybody", "front end", 20.0, 100.0, "us"
+    "engine.frontend_us_per_output_token", "front end, of every output token of anybody", "front end", 5.0, 50.0, "us"
 )
 RATE = Parameter(
     "engine.frontend_requests_per_s",
     "front end, requests a second that one worker takes",
     "front end",
-    2.0,
-    20.0,
+    0.5,
+    5.0,
     "requests/s",
     onto=_turn_ms,
     back=_rate,

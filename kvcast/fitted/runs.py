@@ -20,6 +20,7 @@ import numpy as np
 from kvcast import api
 from kvcast.benchmarks.against import read_truth
 from kvcast.benchmarks.engine_clock import NOTE
+from kvcast.fitted.luck import Uneven
 from kvcast.scenario.resolve import Resolved
 from sim.measure.metrics import per_request
 from sim.recording import COMPLETED, STATUS
@@ -67,9 +68,13 @@ class ServerRun:
         lasted = float(np.nanmax(ends)) if np.isfinite(ends).any() else self.truth.summary.get("duration", 0.0)
         return float(e2e_s[known].sum()) / lasted if lasted else float(self.workload.concurrency or 0)
 
-    def simulated(self, resolved: Resolved) -> dict[str, np.ndarray]:
-        """The same of the same requests, simulated. InputError where many get no answer."""
-        prepared = api.Prepared(resolved, self.workload, resolved.engine_step_time())
+    def simulated(self, resolved: Resolved, luck: int | None = None) -> dict[str, np.ndarray]:
+        """The same of the same requests, simulated; with a number, with steps that are uneven in its own way.
+        InputError where many get no answer."""
+        steps = resolved.engine_step_time()
+        if luck is not None:
+            steps = Uneven(steps, np.random.default_rng(luck))
+        prepared = api.Prepared(resolved, self.workload, steps)
         recording = api.record(prepared)
         lost = recording.status != COMPLETED
         if lost.mean() > MOST_LOST:

@@ -135,14 +135,14 @@ def _interval(
     return float(low), float(high)
 
 
-def simulator(
-    resolved: Resolved, runs: Sequence[ServerRun]
-) -> Callable[[Mapping[str, Any]], list[dict[str, np.ndarray]]]:
-    """From values of keys to seconds of every request, a run each."""
+Simulator = Callable[[Mapping[str, Any], int | None], list[dict[str, np.ndarray]]]
+"""From values of keys, and a number for uneven steps, to seconds of every request by metric, a run each."""
 
-    def simulated(values: Mapping[str, Any]) -> list[dict[str, np.ndarray]]:
+
+def simulator(resolved: Resolved, runs: Sequence[ServerRun]) -> Simulator:
+    def simulated(values: Mapping[str, Any], luck: int | None = None) -> list[dict[str, np.ndarray]]:
         changed = replace(resolved, scenario=with_values(resolved.scenario, values))
-        return [run.simulated(changed) for run in runs]
+        return [run.simulated(changed, luck) for run in runs]
 
     return simulated
 
@@ -157,19 +157,25 @@ def free_parameters(
     return tuple(p for p in PARAMETERS if p.key not in refused), refused
 
 
-def fit_server(resolved: Resolved, runs: Sequence[ServerRun], fixed: Mapping[str, str] | None = None) -> Fitted:
-    """Fit what the runs decide. fixed: keys that are known, and from where. Raises InputError for too few requests."""
+def fit_server(
+    resolved: Resolved,
+    runs: Sequence[ServerRun],
+    fixed: Mapping[str, str] | None = None,
+    chosen: Sequence[np.ndarray] | None = None,
+) -> Fitted:
+    """Fit what the runs decide. fixed: keys that are known, and from where. chosen: who is fitted, bool [n] a run;
+    default: `halves`. Raises InputError for too few requests."""
     total = sum(map(len, runs))
     if total < LEAST_REQUESTS:
         names = ", ".join(run.name for run in runs)
         raise InputError(f"{names}: {total} requests with times, expected at least {LEAST_REQUESTS}")
-    chosen = halves(runs)
+    chosen = halves(runs) if chosen is None else chosen
     parameters, refused = free_parameters(runs, fixed or {})
     cells, simulated = Cells(runs, chosen), simulator(resolved, runs)
-    before = simulated({})
+    before = simulated({}, None)
     start = np.array([p.axis(resolved.scenario) for p in parameters])
-    found = estimate(Fit(parameters, start, cells, lambda values: cells.residuals(simulated(values))))
-    after = simulated(found.values)
+    found = estimate(Fit(parameters, start, cells, lambda values, luck: cells.residuals(simulated(values, luck))))
+    after = simulated(found.values, None)
     test = Cells(runs, [~mine for mine in chosen])
     losses = (test.loss(test.residuals(before)), test.loss(test.residuals(after)))
     found = replace(found, refused={**refused, **found.refused})
