@@ -1,8 +1,8 @@
 """What `kvcast fit-server` finds of servers that are known, and of two that were measured: the tables of
 docs/fit-server.md.
 
-    python benchmarks/bench_fit_server.py --servers 20          # about 3 CPU-minutes
-    python benchmarks/bench_fit_server.py --servers 0           # the recorded runs alone; KVCAST_DATA names their folder
+    python benchmarks/bench_fit_server.py --servers 20    # about 3 CPU-minutes
+    python benchmarks/bench_fit_server.py --servers 0     # the recorded runs alone; KVCAST_DATA names their folder
 
 A known server is a simulation whose parameters were drawn, with steps that are uneven by 3 % and a client that errs by
 half a millisecond, under three loads of 100 requests: 3 and 12 requests/s, and 48 in flight. A parameter is recovered
@@ -24,13 +24,14 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.simulated_server import load, measure  # noqa: E402
-from kvcast import api  # noqa: E402
-from kvcast.config import scenario_from_doc  # noqa: E402
-from kvcast.fitted import Fitted, ServerRun, fit_server, read_run  # noqa: E402
-from kvcast.fitted.parameters import PARAMETERS  # noqa: E402
-from kvcast.present.fitted_text import errors  # noqa: E402
-from sim.scenario import Scenario  # noqa: E402
+from benchmarks.simulated_server import load, measure
+from kvcast import api
+from kvcast.config import scenario_from_doc
+from kvcast.fitted import Fitted, ServerRun, fit_server, read_run
+from kvcast.fitted.difference import candidates
+from kvcast.fitted.parameters import PARAMETERS
+from kvcast.present.fitted_text import errors
+from sim.scenario import Scenario
 
 DRAWN = {
     "hardware.dense_factor": (0.85, 1.25),
@@ -124,11 +125,45 @@ CARDS = {
 }
 
 
+CHANGED = {
+    "hardware.dense_factor": 1.3,
+    "hardware.attention_factor": 2.0,
+    "engine.host_step_ms": 3.0,
+    "engine.host_sequence_us": 80.0,
+    "engine.frontend_ms": 20.0,
+    "engine.frontend_us_per_prompt_token": 15.0,
+    "engine.frontend_us_per_output_token": 60.0,
+    "engine.frontend_requests_per_s": 20.0,
+    "engine.kv_blocks": 1200,
+}
+
+
+def named() -> list[str]:
+    """One parameter of a known server is otherwise; 150 requests, 12 a second."""
+    lines = ["| otherwise | named | moved to | removes | next | removes |", "|---|---|---|---|---|---|"]
+    resolved = api.resolve(scenario())
+    with tempfile.TemporaryDirectory() as folder:
+        for key, value in CHANGED.items():
+            path = Path(folder) / "R.json"
+            truth = measure(scenario(), {key: value}, load(150, seed=7, rate=12.0), seed=1)
+            path.write_text(json.dumps(truth), encoding="utf-8")
+            first, second = candidates(resolved, [read_run(path)])[0][:2]
+            lines.append(
+                f"| {key} = {value:g} | {first['key']} | {first['to']:.4g} | {first['removes']:.1%} | {second['key']}"
+                f" | {second['removes']:.1%} |"
+            )
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--servers", type=int, default=20, help="known servers (default 20)")
     parser.add_argument("--first", type=int, default=0, help="number of the first of them")
+    parser.add_argument("--named", action="store_true", help="the table of explain --against, and nothing else")
     args = parser.parse_args()
+    if args.named:
+        print("\n".join(named()))
+        return
     if args.servers:
         print("\n".join(known_servers(range(args.first, args.first + args.servers))))
     data = os.environ.get("KVCAST_DATA")
@@ -139,7 +174,7 @@ def main() -> None:
         for in_time in (False, True):
             fitted = recorded(card, engine, Path(data) / "measured", in_time)
             print(f"\n{card}, held out: {'the second half of the time' if in_time else 'every second block'}")
-            print({key: value for key, value in fitted.found.values.items()})
+            print(dict(fitted.found.values))
             print(errors(fitted.document()["held_out"]))
 
 

@@ -80,7 +80,7 @@ def _scenario(args: argparse.Namespace) -> tuple[Scenario, dict[str, str]]:
     document = override(document, [*(launch.sets if launch else ()), *args.overrides])
     if not {"gpu", "profile"} & set(document.get("hardware", {})):
         raise InputError(
-            "fit-server: no GPU is named; expected --set hardware.gpu=NAME or hardware.profile, or a --scenario with one"
+            "fit-server: no GPU is named; expected --set hardware.gpu=NAME or hardware.profile, or --scenario with one"
         )
     if launch is not None:
         launch.fit(document, "the server's log")

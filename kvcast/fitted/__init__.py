@@ -6,8 +6,9 @@ were measured to take; what the data leave open stays as it was.
     >>> print(as_toml(fit_server(prepared.resolved, [read_run(Path("R.json"))]), scenario, "kvcast fit-server R.json"))
 """
 
+from kvcast.fitted.difference import difference
 from kvcast.fitted.runs import ServerRun, read_run
 from kvcast.fitted.server import Fitted, fit_server
 from kvcast.fitted.written import as_toml
 
-__all__ = ["Fitted", "ServerRun", "as_toml", "fit_server", "read_run"]
+__all__ = ["Fitted", "ServerRun", "as_toml", "difference", "fit_server", "read_run"]

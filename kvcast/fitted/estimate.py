@@ -4,10 +4,11 @@ solved, and made anew where the solution leads.
 The one idea: whom a request meets in its steps decides its times, so one simulation more or less says little. Runs
 with uneven steps give the usual residuals and what chance does to them (`kvcast.fitted.luck`); a design of runs, each
 of which moves all parameters at once, up in one half of the runs and down in the other, gives what each parameter does.
-A parameter is kept only when the interval that the data give it is half as wide as what was plausible before
+A parameter is kept only when the interval that the data give it is narrower than what was plausible before
 (`Parameter.wide`), and a mechanism that the scenario has off only when its interval excludes that; the others stay as
 they are, each with its reason. An interval is the wider of two: what chance does to a whole run, and, of blocks of
-requests resampled, what the model leaves unexplained. It holds for the model as it is.
+requests resampled, what the model leaves unexplained; and it is wider by what it makes up for where parameters that
+were not kept are otherwise. It holds for the model as it is.
 
     >>> found = estimate(Fit(parameters, start, cells, simulate))
     >>> found.values["hardware.dense_factor"], found.interval("hardware.dense_factor")
@@ -26,13 +27,14 @@ from scipy.linalg import hadamard
 from kvcast.fitted.likeness import Cells
 from kvcast.fitted.parameters import Parameter
 
+HALF_RUNS = 16  #: of a design; the other half mirrors them, so that curvature is in no parameter's effect
 USUAL_RUNS = 12  #: at the place itself
-SIZES = (1.0, 1.0, 0.5)  #: of a design, in steps, a round each
+ROUNDS = 3  #: of a design and a solution
 POLISHES = 2  #: solutions with the last slopes
 FARTHEST = 6.0  #: steps of a parameter that are taken at once
 RESAMPLES, CONFIDENCE = 400, 0.95
-DECIDED = 0.5
-"""Share of what was plausible unmeasured to which an interval must narrow it."""
+DECIDED = 1.0
+"""Share of what was plausible unmeasured below which an interval must stay."""
 DEAD = 0.3
 """Sum of squares below which a parameter's whole width moves nothing, in spreads of the residuals."""
 NO_EFFECT = "no measured time depends on it in this load"
@@ -79,24 +81,17 @@ class Fit:
         """float64 [runs, residuals], at a place."""
         return np.stack([self.simulate(self.values(axis), i) for i in range(USUAL_RUNS)])
 
-    def look(self, axis: np.ndarray, size: float, open_: Sequence[int]) -> Local:
-        """The straight-line model around a place, of what is still open."""
-        step = size * np.array([p.step for p in self.parameters])
-        least = np.array([p.least for p in self.parameters])
+    def look(self, axis: np.ndarray) -> Local:
+        """The straight-line model around a place."""
+        step = np.array([p.step for p in self.parameters])
         here = self.usual_runs(axis)
-        half = hadamard(8 if len(open_) < 8 else 16)[:, 1 : 1 + len(open_)]
+        half = hadamard(HALF_RUNS)[:, 1 : 1 + len(axis)]
         signs = np.concatenate([half, -half])
-        middle = axis.copy()
-        middle[open_] = np.maximum(axis, least + step)[open_]
-        runs = []
-        for i, sign in enumerate(signs):
-            place = middle.copy()
-            place[open_] += sign * step[open_]
-            runs.append(self.simulate(self.values(place), USUAL_RUNS + i))
-        slopes = np.zeros((here.shape[1], len(axis)))
-        slopes[:, open_] = (signs.T @ np.stack(runs)).T / len(signs)
+        middle = np.maximum(axis, np.array([p.least for p in self.parameters]) + step)
+        places = [middle + sign * step for sign in signs]
+        runs = np.stack([self.simulate(self.values(place), USUAL_RUNS + i) for i, place in enumerate(places)])
         usual = here.mean(axis=0)
-        return Local(self, list(open_), axis, step, usual, slopes, here - usual, len(here) + len(runs))
+        return Local(self, axis, step, usual, (signs.T @ runs).T / len(signs), here - usual, len(here) + len(runs))
 
 
 @dataclass(frozen=True)
@@ -105,7 +100,6 @@ class Local:
     [runs, residuals], what chance did."""
 
     fit: Fit
-    open_: list[int]
     axis: np.ndarray
     step: np.ndarray
     usual: np.ndarray
@@ -126,13 +120,20 @@ class Local:
         rest = self.usual - self.slopes[:, kept] @ _least_squares(self.slopes[:, kept], self.usual, cells.weight)
         return cells.weight / cells.spread(rest) ** 2 / cells.together(self.luck)
 
-    def half_widths(self, kept: Sequence[int], weight: np.ndarray) -> np.ndarray:
-        """float64 [kept], in steps of the design."""
-        some = self.slopes[:, kept]
-        moved = _least_squares(some, self.luck.T, weight)
-        n = len(self.luck)
+    def half_widths(self, kept: Sequence[int], weight: np.ndarray, slack: dict[int, float]) -> np.ndarray:
+        """float64 [kept], in steps of the design. slack: of parameters that are not kept, how far each may be from
+        where it stays, which those that are kept make up for."""
+        some, n = self.slopes[:, kept], len(self.luck)
+        normal = some.T @ (weight[:, None] * some)
+        by_chance = float(weight @ np.sum(self.luck**2, axis=0)) / (n - 1) / (2 * HALF_RUNS)
+        normal -= by_chance * np.eye(len(kept))  # what chance adds to it, by way of the slopes
+        if np.linalg.eigvalsh(normal)[0] <= by_chance:
+            return np.full(len(kept), np.inf)
+        moved = np.linalg.solve(normal, (some * weight[:, None]).T @ self.luck.T)
         by_luck = np.sqrt(np.sum(moved**2, axis=1) / (n - 1) * (1 + 1 / n)) * _t(n - 1)
-        return np.maximum(by_luck, self._by_blocks(some, weight))
+        reach = self.slopes[:, list(slack)] * list(slack.values())
+        made_up = np.linalg.solve(normal, (some * weight[:, None]).T @ reach)
+        return np.sqrt(np.maximum(by_luck, self._by_blocks(some, weight)) ** 2 + np.sum(made_up**2, axis=1))
 
     def _by_blocks(self, some: np.ndarray, weight: np.ndarray) -> np.ndarray:
         cells, n = self.fit.cells, some.shape[1]
@@ -147,27 +148,43 @@ class Local:
         few = np.sqrt(cells.clusters / left_over)  # residuals are smaller than errors where parameters follow them
         return np.std(found, axis=0) * few * _t(left_over)
 
-    def decided(self) -> tuple[list[int], dict[int, str]]:
-        """(parameters that the data decide, why each of the others is not), of the open ones."""
+    def decided(self) -> tuple[list[int], dict[int, str], dict[int, float]]:
+        """(parameters that the data decide, why each of the others is not, how far those may be from where they stay,
+        in steps)."""
         wide = np.array([p.wide for p in self.fit.parameters]) / self.step
-        left: list[int] = list(self.open_)
-        why: dict[int, str] = {}
+        left, why, slack = list(range(len(wide))), dict[int, str](), dict[int, float]()
         while left:
             weight = self.weight(left)
             power = np.sum(weight[:, None] * (self.slopes * wide) ** 2, axis=0)
             dead = [k for k in left if power[k] < DEAD]
-            half = np.full(len(left), np.inf) if dead else self.half_widths(left, weight)
-            worst = dead[0] if dead else left[int(np.argmax(half / wide[left]))]
+            if dead:
+                why |= dict.fromkeys(dead, NO_EFFECT)
+                left = [k for k in left if k not in dead]
+                continue
+            half = self.half_widths(left, weight, slack)
+            worst = self._worst(left, weight, half / wide[left])
             open_ = float(half[left.index(worst)] / wide[worst])
             if open_ <= DECIDED:
                 break
-            why[worst] = NO_EFFECT if dead else self._why(worst, left, weight, open_)
+            why[worst] = self._why(worst, left, weight, open_)
+            slack[worst] = float(wide[worst])
             left.remove(worst)
-        return left, why
+        return left, why, slack
+
+    def _worst(self, left: list[int], weight: np.ndarray, open_: np.ndarray) -> int:
+        """The parameter that is most open; of slopes that chance does not tell apart, the one that the others say."""
+        if np.isfinite(open_).all():
+            return left[int(np.argmax(open_))]
+        wide = np.array([p.wide for p in self.fit.parameters]) / self.step
+        columns = np.sqrt(weight)[:, None] * self.slopes[:, left] * wide[left]
+        weakest = np.linalg.eigh(columns.T @ columns)[1][:, 0]
+        return left[int(np.argmax(np.abs(weakest)))]
 
     def _why(self, k: int, left: list[int], weight: np.ndarray, open_: float) -> str:
         """Why the data leave a parameter open, with the one that does the same."""
         reason = f"its interval would be +-{open_:.1f} times what is plausible unmeasured"
+        if not np.isfinite(open_):
+            reason = "what it does is not told apart from what the others do"
         root = np.sqrt(weight)
         columns = root[:, None] * self.slopes
         alike = {j: _cosine(columns[:, k], columns[:, j]) for j in left if j != k}
@@ -177,14 +194,13 @@ class Local:
         return f"{reason}; it moves the same figures as {self.fit.parameters[twin].key} (cosine {alike[twin]:.3f})"
 
     def solved(self, kept: Sequence[int]) -> tuple[np.ndarray, set[int]]:
-        """(place of every parameter, those of the kept that would go below their least). Open ones that are not kept
-        are where the scenario has them."""
+        """(place of every parameter, those of the kept that would go below their least). The others are where the
+        scenario has them."""
         fit, least = self.fit, np.array([p.least for p in self.fit.parameters])
         weight, below = self.weight(kept), set[int]()
         while True:
             free = [k for k in kept if k not in below]
-            axis = self.axis.copy()
-            axis[self.open_] = fit.start[self.open_]
+            axis = fit.start.copy()
             axis[list(below)] = least[list(below)]
             fixed = [k for k in range(len(axis)) if k not in free]
             away = (axis - self.axis) / self.step
@@ -196,22 +212,27 @@ class Local:
                 return axis, below
             below |= beyond
 
-    def solved_without_idle(self, kept: Sequence[int], why: dict[int, str]) -> tuple[np.ndarray, dict[int, str]]:
-        """(place, why parameters are not among the found): without mechanisms that the scenario has off and that the
-        data do not show to be on."""
-        why, kept = dict(why), list(kept)
+    def solved_without_idle(
+        self, kept: Sequence[int], slack: dict[int, float]
+    ) -> tuple[np.ndarray, list[int], dict[int, str]]:
+        """(place, what is found, why the others of the kept are not): without mechanisms that the scenario has off and
+        that the data do not show to be on, whose slack is what they may be."""
+        kept, why = list(kept), dict[int, str]()
         while True:
             axis, below = self.solved(kept)
             free = [k for k in kept if k not in below]
-            half = self.half_widths(free, self.weight(free)) * self.step[free] if free else np.empty(0)
+            if not free:
+                return axis, free, why | dict.fromkeys(below, BELOW)
+            half = self.half_widths(free, self.weight(free), slack)
+            least = np.array([p.least for p in self.fit.parameters])
             off = {
-                k: float(axis[k] - self.fit.parameters[k].least) / h
+                k: (float(axis[k] - least[k]) / self.step[k], float(h))
                 for k, h in zip(free, half, strict=True)
-                if self.fit.start[k] == self.fit.parameters[k].least
+                if self.fit.start[k] == least[k]
             }
-            idle = min(off, key=lambda k: off[k], default=-1)
-            if not off or off[idle] > 1:
-                return axis, {**why, **dict.fromkeys(below, BELOW)}
+            idle = min(off, key=lambda k: off[k][0] / off[k][1], default=-1)
+            if not off or off[idle][0] > off[idle][1]:
+                return axis, free, why | dict.fromkeys(below, BELOW)
             kept.remove(idle)
             why[idle] = IDLE
 
@@ -233,24 +254,21 @@ def _cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def estimate(fit: Fit) -> Estimate:
-    """Look, decide which parameters the data decide, solve, and look again from there; who is refused from the second
-    look on is out. Then solve again where that has led."""
-    axis, open_, refused, simulations = fit.start, list(range(len(fit.start))), dict[str, str](), 0
-    for turn, size in enumerate(SIZES):
-        local = fit.look(axis, size, open_)
+    """Look, decide which parameters the data decide, solve, and look again from there; then solve again where that has
+    led."""
+    axis, simulations = fit.start, 0
+    for _ in range(ROUNDS):
+        local = fit.look(axis)
         simulations += local.simulations
-        kept, why = local.decided()
-        axis, why = local.solved_without_idle(kept, why)
-        if turn:
-            open_ = [k for k in kept if k not in why]
-            refused |= {fit.parameters[k].key: reason for k, reason in why.items()}
+        decided, why, slack = local.decided()
+        axis, kept, more = local.solved_without_idle(decided, slack)
     for _ in range(POLISHES):
         local = local.moved_to(axis)
         simulations += local.simulations
-        axis, why = local.solved_without_idle(open_, {})
-        open_ = [k for k in open_ if k not in why]
-        refused |= {fit.parameters[k].key: reason for k, reason in why.items()}
-    half = local.half_widths(open_, local.weight(open_)) * local.step[open_] if open_ else np.empty(0)
-    chosen = tuple(fit.parameters[k] for k in open_)
-    values = {p.key: p.at(x) for p, x in zip(chosen, axis[open_], strict=True)}
-    return Estimate(chosen, axis[open_], half, {**fit.values(axis), **values}, refused, simulations)
+        axis, kept, again = local.solved_without_idle(kept, slack)
+        more |= again
+    half = local.half_widths(kept, local.weight(kept), slack) * local.step[kept] if kept else np.empty(0)
+    refused = {fit.parameters[k].key: reason for k, reason in (why | more).items()}
+    chosen = tuple(fit.parameters[k] for k in kept)
+    values = {p.key: p.at(x) for p, x in zip(chosen, axis[kept], strict=True)}
+    return Estimate(chosen, axis[kept], half, {**fit.values(axis), **values}, refused, simulations)
