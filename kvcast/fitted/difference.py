@@ -20,7 +20,7 @@ import numpy as np
 from kvcast import api
 from kvcast.fitted.estimate import FARTHEST, Estimate, Fit, Local, estimate
 from kvcast.fitted.likeness import FLOOR, Cells
-from kvcast.fitted.parameters import KV, Parameter, with_values
+from kvcast.fitted.parameters import KV, OUTPUT_TOKEN, RATE, Parameter, with_values
 from kvcast.fitted.runs import METRICS, ServerRun
 from kvcast.fitted.server import LEAST_REQUESTS, Simulator, free_parameters, simulator
 from kvcast.scenario.resolve import Resolved
@@ -29,7 +29,8 @@ from workloads.errors import InputError
 
 TURNS, EACH = 3, 4
 """Steps towards the best place of one parameter, and runs with uneven steps at each."""
-HALVES = 8  #: of the KV memory, until there is hardly any
+HALVES, DOUBLINGS, SCANS = 8, 9, 6  #: of the KV memory, of a queue's step, and turns of a search between them
+QUEUES = (OUTPUT_TOKEN, RATE)
 CACHE = "cache.enabled"
 PARTS = ("front end", "queue", "prefill", "decode")
 
@@ -87,9 +88,13 @@ def _alone(local: Local, k: int, p: Parameter, noise: np.ndarray, before: float)
     fit, slope = local.fit, local.slopes[:, k]
     axis, rest = fit.start.copy(), local.usual
     best, place = before, float(axis[k])
-    if p is KV:
-        best, place = _memory(fit, k, noise, before)
-    for _ in range(0 if p is KV else TURNS):
+    if p is KV:  # what does not bind has no slope
+        tried = [float(axis[k]) - i * np.log(2) for i in range(-1, HALVES)]
+        best, place = _scan(fit, k, noise, before, tried, np.log(2) / 2)
+    if p in QUEUES:  # one is a line only until it fills
+        tried = [float(axis[k]) + p.step * 2**i for i in range(DOUBLINGS)]
+        best, place = _scan(fit, k, noise, before, tried)
+    for _ in range(0 if p is KV or p in QUEUES else TURNS):
         power = float(noise @ slope**2)
         if power <= 0:
             break
@@ -114,26 +119,24 @@ def _alone(local: Local, k: int, p: Parameter, noise: np.ndarray, before: float)
     }
 
 
-def _memory(fit: Fit, k: int, noise: np.ndarray, before: float) -> tuple[float, float]:
-    """(what is left, place on the axis) of the best KV memory: what does not bind has no slope, so it is tried by
-    halves, and then between them."""
+def _scan(
+    fit: Fit, k: int, noise: np.ndarray, before: float, tried: list[float], span: float | None = None
+) -> tuple[float, float]:
+    """(what is left, place on the axis) of the best of some places, and of those between them. span: half of the way
+    to the next place; None: a third of the best place."""
     best, place = before, float(fit.start[k])
-
-    def left(there: float) -> float:
-        axis = fit.start.copy()
-        axis[k] = there
-        return float(noise @ np.mean([fit.simulate(fit.values(axis), i) for i in range(EACH)], axis=0) ** 2)
-
-    tried, span = [float(fit.start[k]) - i * np.log(2) for i in range(-1, HALVES)], np.log(2) / 2
-    while span > 0.02:
+    for turn in range(SCANS):
         for there in tried:
+            axis = fit.start.copy()
+            axis[k] = there
             try:
-                remains = left(there)
+                runs = [fit.simulate(fit.values(axis), i) for i in range(EACH)]
             except InputError:  # too little for its requests
                 continue
-            if remains < best:
-                best, place = remains, there
-        tried, span = [place - span, place + span], span / 2
+            if (left := float(noise @ np.mean(runs, axis=0) ** 2)) < best:
+                best, place = left, there
+        far = (span if span is not None else (place - float(fit.start[k])) / 3) / 2**turn
+        tried = [place - far, place + far]
     return best, place
 
 
