@@ -16,7 +16,7 @@ from calibrate.models import resolve_model
 from calibrate.resolve import resolve_profile
 from kvcast import api
 from kvcast.cli import main
-from kvcast.config import load_scenario, scenario_from_doc
+from kvcast.config import apply_overrides, load_scenario, scenario_from_doc
 from kvcast.fitted import read_run
 from kvcast.fitted.difference import candidates
 from kvcast.fitted.likeness import Cells, halves
@@ -63,6 +63,14 @@ def test_host_time_in_a_profile_is_no_operator():
     scaled = factored(type(profile)(**vars(profile) | {"points": points}), Factors(3.0, 1.0)).points["per_sequence"]
     assert scaled[-1] == host
     assert scaled[0]["repeat"] == 3 * points["per_sequence"][0]["repeat"]
+
+
+def test_factors_stay_with_the_gpu_that_they_were_fitted_to():
+    fitted = {"hardware": {"gpu": "h200", "dense_factor": 1.1, "attention_factor": 0.9}, "workload": {"preset": "chat"}}
+    assert apply_overrides(fitted, ["hardware.gpu=h200", "engine.kv_blocks=9"])["hardware"] == fitted["hardware"]
+    assert apply_overrides(fitted, ["hardware.gpu=b200"])["hardware"] == {"gpu": "b200"}
+    kept = apply_overrides(fitted, ["hardware.tensor_parallel=2", "hardware.dense_factor=1.3"])["hardware"]
+    assert kept == {"gpu": "h200", "tensor_parallel": 2, "dense_factor": 1.3}
 
 
 # -- the load of a result ----------------------------------------------------------------------------------------------
