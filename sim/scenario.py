@@ -19,6 +19,7 @@ from workloads.config import WorkloadConfig
 from workloads.limits import (
     BELOW_1,
     COUNT,
+    FACTOR,
     FROM_SECOND_0,
     MAX_BLOCK_SIZE,
     MAX_COUNT,
@@ -138,6 +139,14 @@ class HardwareConfig:
         " model's shapes and the step's tokens",
         from_0(1e6),
     )
+
+    dense_factor: float = key(
+        1.0,
+        "how many times the profile's time everything of a step but attention takes on a server of one's own (kvcast"
+        " fit-server; of this GPU, model and engine alone)",
+        FACTOR,
+    )
+    attention_factor: float = key(1.0, "the same of attention", FACTOR)
 
     @property
     def layout(self) -> Layout:

@@ -58,6 +58,7 @@ ROOMS = (
     ("kvcast.planner", "kvcast.figures"),
     ("kvcast.benchmarks",),
     ("kvcast.observed",),
+    ("kvcast.fitted",),
     ("kvcast.present",),
     ("kvcast.asking",),
     ("kvcast.jobs",),
