@@ -238,6 +238,12 @@ class SchedulerConfig:
         engine="sglang",
     )
     mixed_chunk: bool = key(False, "decodes ride along in prefill steps, one token each", engine="sglang")
+    scheduler_recv_interval: int = key(
+        1,
+        "decode steps after which new requests are looked for; a prefill counts as 1,000, an idle engine always looks",
+        from_1(MAX_COUNT),
+        engine="sglang",
+    )
     retraction_policy: str = key(
         "length",
         "who loses its memory first: length (fewest outputs) or priority (lowest)",

@@ -282,6 +282,7 @@ READ: dict[str, dict[str, Reader]] = {
         "--enable-priority-scheduling": lambda _: ["engine.priority_scheduling=true"],
         "--disable-overlap-schedule": lambda _: ["engine.overlap_schedule=false"],
         "--enable-mixed-chunk": lambda _: ["engine.mixed_chunk=true"],
+        "--scheduler-recv-interval": _key("engine.scheduler_recv_interval", int),
     },
     TRTLLM: {
         "--model": model_keys,
