@@ -307,7 +307,12 @@ class EngineConfig(SchedulerConfig):
         "longest prompt + output; default: the model's context, with vllm lowered to what fits in the KV memory",
         TOKENS,
     )
-    gpu_memory_utilization: float = key(0.92, "share of GPU memory the engine may use", SHARE)
+    gpu_memory_utilization: float = key(
+        0.92,
+        "share of GPU memory the engine may use; of TensorRT-LLM KV's share of what weights and overhead leave, its"
+        " free_gpu_memory_fraction",
+        SHARE,
+    )
     chunked_prefill_size: int | None = key(
         None,
         "prefill tokens of a step, 0: prompts are never cut; default: the engine's for this GPU",
