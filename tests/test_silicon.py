@@ -288,13 +288,15 @@ def test_a_sample_is_the_same_every_time():
 
 def test_the_page_says_what_the_figures_say(outcome, tmp_path):
     found, _ = outcome
-    written = accuracy_page.write(tmp_path / "accuracy.md", found.figures)
+    written = accuracy_page.write(tmp_path / "accuracy.md", [found], {})
     text, picture = (path.read_text(encoding="utf-8") for path in written)
     mean = found.figures["groups"]["Llama-70B on Hopper"]["ttft"]["mean"]
     assert "| Llama-70B on Hopper | 3 | 10 / 8 " in text
     assert f" {100 * mean:.1f} |" in text
     assert "3 rows are scored" in text
     assert "- 1: prefill and decode on different replicas" in text
+    held = found.figures["halves"]["Llama-70B on Hopper"]["held_back"]
+    assert f"| {held['n']} | {100 * held['ttft']['mean']:.1f} |" in text
     assert picture.startswith("<svg")
     assert "dense TTFT (3)" in picture
 

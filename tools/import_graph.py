@@ -46,6 +46,7 @@ ROOMS = (
     ("kvcast",),
     ("kvcast.scenario",),
     ("kvcast.config",),
+    ("kvcast.trust.evidence",),
     ("kvcast.api",),
     ("kvcast.store", "kvcast.validation"),
     ("kvcast.trust",),

@@ -274,6 +274,11 @@ class Pricer:
 
     # ---- experts ---------------------------------------------------------------------------------------------
 
+    def moe_names(self, dtype: str) -> tuple[str, ...]:
+        """The tables' names of a weight type's kernels, the engine's own first."""
+        names = MOE_NAMES.get(dtype, ())
+        return names[::-1] if dtype == "mxfp4" and self.mxfp8 else names
+
     def moe_times(self, s: MoeShape, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Seconds by tokens that the FLOPs of the fullest rank's routed experts take at peak, and their bytes at full
         bandwidth: the weights of every expert reached, and what its rows read and write."""
@@ -288,10 +293,7 @@ class Pricer:
 
         Rows below the bound count at it: their weights stayed in cache, as no serving step finds them."""
         dtype = "bf16" if shape.dtype == "fp16" else shape.dtype
-        names = MOE_NAMES.get(dtype, ())
-        if dtype == "mxfp4" and self.mxfp8:
-            names = names[::-1]
-        rows = self._named("moe", "moe_dtype", names, self.atlas.backends)
+        rows = self._named("moe", "moe_dtype", self.moe_names(dtype), self.atlas.backends)
         tokens = (rows or self._table("moe")).axes[0][1].astype(float)
         if rows is not None:
             rows = rows.among(lambda keys: (keys[:, :4] != np.array(without)).any(axis=1))

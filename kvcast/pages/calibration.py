@@ -232,6 +232,8 @@ def _memory(run: Run, basis: Basis) -> None:
 
 def _provenance(run: Run, basis: Basis) -> None:
     st.header("Where the numbers come from")
+    if evidence := run.summary.get("measured_servers"):  # a folder of an older kvcast has none
+        st.markdown(plain(evidence["words"]))
     profile = basis.profile
     rows = [
         {"": key.replace("_", " "), "provenance": str(value)}
