@@ -10,7 +10,7 @@ import pytest
 from kvcast import api, cli, validation
 from kvcast.config import scenario_from_doc
 from kvcast.present import accuracy_page, summary_text
-from kvcast.trust import evidence
+from kvcast.trust import accuracy, evidence
 from kvcast.trust.evidence import Measured, nearest
 from kvcast.validation import Outcome
 from workloads.errors import InputError
@@ -83,6 +83,16 @@ def test_a_run_says_who_speaks_for_it(monkeypatch):
     told = api.as_document(result)["measured_servers"]
     assert (told["nearness"], told["runs"], told["sets"], told["own_tables"]) == ("model", 30, ("silicon",), "")
     assert told["words"] in " ".join(summary_text.describe(result).split())
+
+
+def test_the_statement_of_accuracy_names_them_and_claims_no_less_and_no_more():
+    atlas = {"kind": "atlas", "label": "x"}
+    own = nearest(ROWS, "h200", "llama-3.1-70b", False, "vllm").as_document()
+    other = nearest(ROWS, "h200", "mistral-7b", False, "vllm").as_document()
+    without, with_own, with_other = (" ".join(accuracy.statement(atlas, None, one)) for one in (None, own, other))
+    claim = "This model was not compared with an engine running on this GPU."
+    assert (claim in without, claim in with_own, claim in with_other) == (True, False, True)
+    assert "Measured servers: over 30 runs of this model" in with_own
 
 
 # -- the page of truth
