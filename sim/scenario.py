@@ -247,6 +247,12 @@ class SchedulerConfig:
         engine="sglang",
     )
     mixed_chunk: bool = key(False, "decodes ride along in prefill steps, one token each", engine="sglang")
+    scheduler_recv_interval: int = key(
+        1,
+        "decode steps after which new requests are looked for; a prefill counts as 1,000, an idle engine always looks",
+        from_1(MAX_COUNT),
+        engine="sglang",
+    )
     retraction_policy: str = key(
         "length",
         "who loses its memory first: length (fewest outputs) or priority (lowest)",
@@ -310,7 +316,12 @@ class EngineConfig(SchedulerConfig):
         "longest prompt + output; default: the model's context, with vllm lowered to what fits in the KV memory",
         TOKENS,
     )
-    gpu_memory_utilization: float = key(0.92, "share of GPU memory the engine may use", SHARE)
+    gpu_memory_utilization: float = key(
+        0.92,
+        "share of GPU memory the engine may use; of TensorRT-LLM KV's share of what weights and overhead leave, its"
+        " free_gpu_memory_fraction",
+        SHARE,
+    )
     chunked_prefill_size: int | None = key(
         None,
         "prefill tokens of a step, 0: prompts are never cut; default: the engine's for this GPU",

@@ -48,6 +48,7 @@ ROOMS = (
     ("kvcast",),
     ("kvcast.scenario",),
     ("kvcast.config",),
+    ("kvcast.trust.evidence",),
     ("kvcast.api",),
     ("kvcast.store", "kvcast.validation"),
     ("kvcast.trust",),

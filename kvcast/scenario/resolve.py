@@ -98,6 +98,7 @@ class Resolved:
             hybrid=engine_of(engine).has_groups and not engine.disable_hybrid_kv_cache_manager,
             cached=given.cache.enabled,
             steps=1 + engine.async_scheduling,
+            of_the_rest=engine_of(engine).memory_of_the_rest,
             draft_weights=weights,
             draft_kv=kv,
         )
