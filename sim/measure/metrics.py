@@ -190,6 +190,19 @@ def gap_values(rec: Recording) -> np.ndarray:
     return values
 
 
+def gap_ends(rec: Recording) -> tuple[np.ndarray, np.ndarray]:
+    """(int64 [m], the replica; float64 [m], when the later token is there) of each gap of `gap_values`, in order."""
+    told_s = rec.told_s
+    ends = [t if emitting is None else t[emitting] for t, emitting in zip(told_s, _emitting(rec), strict=True)]
+    gap_replica = rec.replica[rec.gaps_request].astype(np.int64)
+    listed_s = np.empty(len(gap_replica))
+    for replica, t in enumerate(told_s):
+        gaps = np.flatnonzero(gap_replica == replica)
+        listed_s[gaps] = t[rec.gaps_to_step[gaps]]
+    between = np.repeat(np.arange(len(ends)), [max(len(e) - 1, 0) for e in ends])
+    return np.concatenate([between, gap_replica]), np.concatenate([*(e[1:] for e in ends), listed_s])
+
+
 def _emitting(rec: Recording) -> list[np.ndarray | None]:
     """Per replica the steps in which whoever decodes emits a token, int64; None: all of them."""
     return [np.flatnonzero(steps.n_decode > 0) if rec.prefill_pauses else None for steps in rec.steps]
