@@ -5,7 +5,12 @@ replicas, another policy, another router, smaller blocks, one salt for all tenan
 simulated on the same requests; hits, TTFT and attainment before and after are printed, and a change that does not help
 is said not to.
 
+--life tells one request's life instead, step by step: a request's number, slowest, or textbook (three prompts that
+share text, on a replica of the scenario).
+
   kvcast explain runs/a
+  kvcast explain runs/a --life slowest
+  kvcast explain examples/demo.toml --life textbook --set engine.block_size=1
   kvcast explain examples/demo.toml --set engine.kv_blocks=4000 --policy lfu,s3fifo,arc
 """
 
@@ -34,6 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="P,...",
         help="eviction policies to try (default lru,lfu,s3fifo,gdsf; lru,lfu,slru,fifo with SGLang's semantics)",
     )
+    parser.add_argument(
+        "--life",
+        metavar="REQUEST,...",
+        help="tell what happened to these requests: numbers, slowest, or textbook for the textbook's A, B and C",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
 
 
@@ -43,6 +53,8 @@ def run(args: argparse.Namespace) -> int:
     from kvcast.studies import explain
 
     scenario, recorded = _scenario(Path(args.run_or_scenario), args.overrides)
+    if args.life is not None:
+        return _lives(args, scenario)
     policies = tuple(name.strip() for name in args.policy.split(",")) if args.policy else None
     with config.naming(args.run_or_scenario):
         found = explain.explain(scenario, policies)
@@ -61,6 +73,21 @@ def run(args: argparse.Namespace) -> int:
             f"caution: the run folder's own figures differ ({was}): another version of kvcast, of the profile or of the"
             " trace"
         )
+    return 0
+
+
+def _lives(args: argparse.Namespace, scenario: Scenario) -> int:
+    from kvcast import api, config, text
+    from kvcast.present import life_text
+    from kvcast.studies import one_life
+
+    with config.naming(args.run_or_scenario):
+        if args.life == "textbook":
+            found = one_life.of_textbook(api.resolve(scenario))
+        else:
+            found = one_life.of_requests(api.prepare(scenario), [part.strip() for part in args.life.split(",")])
+    text.clear_clock()
+    print(text.to_json({"lives": found}) if args.json else text.wrapped(life_text.describe(found), 140))
     return 0
 
 

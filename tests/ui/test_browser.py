@@ -185,7 +185,7 @@ def test_a_bad_trace_is_one_line_and_a_good_one_is_read_and_run(reader):
     assert alerts(reader) == []
 
 
-PAGES = ("", "workload", "cache", "compare", "resilience", "calibration", "timeline")
+PAGES = ("", "workload", "cache", "compare", "resilience", "calibration", "timeline", "life")
 SERIOUS = ("serious", "critical")
 HEADINGS = "() => [...document.querySelectorAll('h1,h2,h3,h4,h5,h6')].map(h => Number(h.tagName[1]))"
 
