@@ -243,6 +243,16 @@ def test_a_load_in_users_has_users_on_its_axis_and_no_knee():
     assert not any(t.name.startswith("knee") for t in figure.data)
 
 
+def test_a_limit_is_called_as_the_classes_it_is_for():
+    limits = {"ttft_s": 0.5, "tpot_s": None, "e2e_s": None}
+    document = {
+        "classes": {"chat": {"slo_class": ""}, "coding-agent": {"slo_class": "agent"}, "batch": {"slo_class": "agent"}},
+        "slo_classes": {"": {"limits": limits}, "agent": {"limits": {**limits, "ttft_s": 2.0}}},
+    }
+    figure = figures.latency_cdf(document, {"latency_ms": {"ttft": {}}}, "ttft")
+    assert [line.meta for line in figure.data] == ["limit others: 500 ms", "limit coding-agent, batch: 2.00 s"]
+
+
 def test_an_unstable_rate_has_no_latency_and_every_limit_has_a_line():
     figure = figures.latency_by_rate(plan())
     assert np.isnan(trace(figure, "TTFT p99").y[-1])

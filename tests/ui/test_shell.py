@@ -130,6 +130,13 @@ def test_pages_numbers_are_the_summarys(session):
     assert any(f"{100 * document['attainment']:.1f} %" in value for value in session.numbers().values())
 
 
+def test_limits_are_called_as_the_classes_are(session):
+    """The mix's coding-agent has limits of the SLO class "agent"."""
+    labels = [field.label.replace("\\", "") for field in session.at.number_input]
+    assert {"TTFT all", "TTFT chat", "TTFT coding-agent", "TPOT coding-agent"} <= set(labels)
+    assert not any(label.endswith(" agent") for label in labels)
+
+
 def test_sessions_share_a_run_and_nothing_else(session, folder):
     before = set(folder.glob("*/run.json"))
     other = Session()
