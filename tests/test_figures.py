@@ -322,7 +322,7 @@ def test_replica_load_adds_up_to_the_runs_tokens(result, document):
     figure = figures.replica_load(document, result.report.requests)
     seconds = document["window"]["end_s"] - document["window"]["start_s"]
     total = {t.name: sum(t.y) * seconds for t in figure.data}
-    assert total["prompt, from cache"] == pytest.approx(document["prefix_hit_tokens"])
+    assert total["prompt, from cache: no load"] == pytest.approx(document["prefix_hit_tokens"])
     assert total["output"] == pytest.approx(document["total_output_tokens"])
     assert total["prompt, computed"] == pytest.approx(document["prompt_tokens"] - document["prefix_hit_tokens"])
     assert "times the mean" in figure.layout.title.text

@@ -39,7 +39,8 @@ LAYOUT = (
     " .unseen { position: absolute; width: 1px; height: 1px; margin: 0; overflow: hidden; clip-path: inset(50%); }"
     " .stElementContainer:has(.unseen) { position: absolute; }"
     " [data-testid=stBaseButton-primary]:enabled { background: #a8243a; border-color: #a8243a; color: white; }"
-    " .stPlotlyChart :is(.xaxislayer-above, .yaxislayer-above, .g-xtitle, .g-ytitle, .cbaxis, .cbtitle) text"
+    " .stPlotlyChart :is(.xaxislayer-above, .yaxislayer-above, .g-xtitle, .g-ytitle, .cbaxis, .cbtitle,"
+    " .annotation-text-g) text"
     " { fill: currentColor !important; }"  # the axes' words: a plot's own grey stands out too little
     " .stMultiSelect [data-tag] { background: #a8243a; color: white; }</style>"
 )
@@ -298,9 +299,9 @@ def _progress(runner: Runner, job: Job) -> None:
     progress = job.progress
     done, says = (progress.done, progress.says) if progress else (0.0, "starting")
     left = f", about {_rough(progress.left_s)} left" if progress and progress.left_s is not None else ""
-    bar, stop = st.columns([6, 1], vertical_alignment="center")
-    bar.progress(done, results.plain(f"{says} ({100 * done:.0f} %{left})"))
-    if stop.button("Cancel", key=f"cancel {job.key}", width="stretch"):
+    row = st.container(horizontal=True, vertical_alignment="center")
+    row.progress(done, results.plain(f"{says} ({100 * done:.0f} %{left})"))
+    if row.button("Cancel", key=f"cancel {job.key}", width="content"):
         runner.cancel(job)
         job.wait()
         st.rerun()

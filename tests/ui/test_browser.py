@@ -213,7 +213,7 @@ FAINT = """() => {
   const ground = light(read(getComputedStyle(document.querySelector('.stApp')).backgroundColor).slice(0, 3));
   const ratio = e => { const [r, g, b] = read(getComputedStyle(e).fill), l = light([r, g, b]);
     return (Math.max(l, ground) + 0.05) / (Math.min(l, ground) + 0.05); };
-  return [...document.querySelectorAll('.stPlotlyChart :is(.xtick, .ytick, .xtitle, .ytitle)')]
+  return [...document.querySelectorAll('.stPlotlyChart :is(.xtick, .ytick, .xtitle, .ytitle, .annotation-text)')]
     .map(e => e.querySelector('text') || e).filter(e => e.textContent.trim() && ratio(e) < 4.5)
     .map(e => e.textContent + ' ' + ratio(e));
 }"""

@@ -3,6 +3,7 @@
 import json
 import os
 import tomllib
+from dataclasses import replace
 from types import SimpleNamespace
 from urllib.parse import urlencode
 
@@ -16,6 +17,7 @@ from kvcast.pages.edit import inputs
 from kvcast.scenario.toml import dumps
 from kvcast.store.runs import load_run
 from tests.ui.conftest import APP, Session
+from workloads.toml import list_presets, load_preset
 
 LONG = (
     'name = "long"\n[workload]\npreset = "demo"\nduration_s = 20000.0\n[slo]\nttft_s = 0.5\n[cost]\ngpu_hour_usd ='
@@ -131,10 +133,18 @@ def test_pages_numbers_are_the_summarys(session):
 
 
 def test_limits_are_called_as_the_classes_are(session):
-    """The mix's coding-agent has limits of the SLO class "agent"."""
+    """Those of every bundled mix, and those of an SLO class that is called otherwise."""
+    for name in list_presets():
+        assert all(c.slo_class in ("", c.name) for c in load_preset(name).class_), name
     labels = [field.label.replace("\\", "") for field in session.at.number_input]
     assert {"TTFT all", "TTFT chat", "TTFT coding-agent", "TPOT coding-agent"} <= set(labels)
-    assert not any(label.endswith(" agent") for label in labels)
+    mix = session.at.session_state["workload.mix"]
+    chat, agent = mix.class_
+    session.at.session_state["workload.mix"] = replace(mix, class_=(chat, replace(agent, slo_class="slow")))
+    session.settle(session.at.run())
+    assert "TTFT coding-agent" in [field.label.replace("\\", "") for field in session.at.number_input]
+    session.at.session_state["workload.mix"] = mix
+    session.settle(session.at.run())
 
 
 def test_sessions_share_a_run_and_nothing_else(session, folder):
