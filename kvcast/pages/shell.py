@@ -24,7 +24,7 @@ from urllib.parse import urlencode, urlsplit
 import streamlit as st
 
 from kvcast.config import scenario_from_doc
-from kvcast.jobs import link
+from kvcast.jobs import link, opened
 from kvcast.jobs.runner import Job, Runner
 from kvcast.pages import results
 from kvcast.pages.edit import inputs, settings
@@ -143,6 +143,9 @@ def _share(page: Page) -> None:
     """Keep the browser's address a link to what is on show, and offer every other way out and in."""
     scenario = page.asked.scenario
     with st.sidebar.popover("Share or load", width="stretch"):
+        if runs := opened.listed():
+            st.markdown("**Runs** :gray[that this server was started with]")
+            st.markdown("\n".join(f"- [{results.plain(name)}](/?{link.JOB}={key})" for name, key in runs.items()))
         if scenario is not None:
             params, why_not = _link(page, scenario)
             if st.query_params.to_dict() != params:
@@ -240,7 +243,7 @@ def status(page: Page) -> None:
         st.error(results.plain(page.asked.problem), icon=":material/error:")
     elif state["problem"]:
         st.error(results.plain(state["problem"]), icon=":material/error:")
-    elif page.shown_toml and page.asked.toml != page.shown_toml:
+    elif page.shown_toml and not settings.alike(page.asked.toml, page.shown_toml):
         st.info("The settings have changed since this run. Press **Run** to simulate them.", icon=":material/edit:")
 
 

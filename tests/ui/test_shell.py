@@ -11,7 +11,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvcast.config import load_scenario
-from kvcast.jobs import demo, runner
+from kvcast.jobs import demo, opened, runner
 from kvcast.pages import plan, shell
 from kvcast.pages.edit import inputs
 from kvcast.scenario.toml import dumps
@@ -145,6 +145,20 @@ def test_limits_are_called_as_the_classes_are(session):
     assert "TTFT coding-agent" in [field.label.replace("\\", "") for field in session.at.number_input]
     session.at.session_state["workload.mix"] = mix
     session.settle(session.at.run())
+
+
+def test_a_run_of_the_command_line_opens_as_it_is(session, folder, monkeypatch):
+    """Its scenario.toml has every default written out, which is no change of settings; another replica is one."""
+    ran = session.at.session_state.job.folder
+    keys = opened.opened(shell.runner_of(str(folder)), [ran])
+    monkeypatch.setenv(opened.RUNS, json.dumps(keys))
+    other = linked(job=keys[str(ran)])
+    assert other.at.session_state.job.key == keys[str(ran)] != ran.name
+    assert other.numbers() == session.numbers()
+    assert f"(/?job={keys[str(ran)]})" in other.words()
+    assert "The settings have changed" not in other.words()
+    other.at.number_input(key="replicas").set_value(3).run()
+    assert "The settings have changed" in other.words()
 
 
 def test_sessions_share_a_run_and_nothing_else(session, folder):
