@@ -30,7 +30,7 @@ def made(tmp_path_factory):
     """(run, its series)."""
     folder = tmp_path_factory.mktemp("export")
     sets = [part for change in SETS for part in ("--set", change)]
-    assert main(["run", "examples/demo.toml", *sets, "--no-baseline", "--out", str(folder / "run")]) == 0
+    assert main(["run", "examples/demo.toml", *sets, "--no-baseline", "--steps", "--out", str(folder / "run")]) == 0
     out = folder / "run.om"
     start = ["--start", "2026-11-30T09:00:00Z", "--every", "5s"]
     assert main(["export", str(folder / "run"), "--grafana", str(out), *start]) == 0
@@ -137,6 +137,12 @@ def test_every_moment_is_the_runs_own(made):
         assert of("vllm:inter_token_latency_seconds_sum")[1][-1] == pytest.approx(spans)
         tokens = of("vllm:generation_tokens_total")[1]
         assert (tokens == gaps + seen_at.sum(axis=1)).all(), "a token is a first one or ends a gap"
+        steps = run.tables["steps"]
+        ends_s = steps["end_s"][steps["replica"] == engine]
+        first_s, last_s = table["first_token_s"][mine], table["finish_s"][mine]
+        for t, count in zip(at_s, gaps, strict=True):  # nobody skips a step here: each gives a token to all who decode
+            until = np.searchsorted(ends_s, np.minimum(last_s, t), side="right")
+            assert count == np.maximum(until - np.searchsorted(ends_s, first_s, side="right"), 0).sum()
         usage = of("vllm:kv_cache_usage_perc")[1]
         assert usage.max() < 1
         assert (usage > 0).tolist() == (running.sum(axis=1) > 0).tolist()

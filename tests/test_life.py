@@ -67,7 +67,11 @@ def added_up(life):
         assert step["start_s"] == pytest.approx(before["end_s"], abs=0.2), "no more than steps that skipped it between"
         assert step["start_s"] >= before["start_s"]
         assert step["kv_blocks"] * life["block_size"] >= step["kv_tokens"]
+    told = 0
     for step in steps:
+        if step["what"] == "prefill" and not step["left"]:
+            assert step["kv_tokens"] == life["prompt_tokens"] + told, "the prompt, and the answer so far"
+        told += step["tokens"] if step["what"] in ("token", "decode") else 0
         assert life_text.says(life, step).endswith(".")
 
 
