@@ -44,6 +44,7 @@ COMMANDS = {
     "optimum": "how much of what any eviction could hit did a run hit",
     "explain": "where missed prompt tokens went, and what would recover them",
     "timeline": "what happened in a window: the lives of its requests, chunk by chunk",
+    "export": "a run as the time series of a vLLM server, for its Grafana dashboard",
     "report": "a run or a plan as one HTML page that opens anywhere",
     "price": "what a hosted API with prompt caching would charge for the same requests",
     "workload": "describe a trace or mix, or convert it to Mooncake JSONL",

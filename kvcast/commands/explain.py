@@ -8,8 +8,13 @@ is said not to.
 With --against it says instead why the simulation differs from what a benchmark measured of the same requests: in which
 part of their time, and which one parameter would remove most of the difference (docs/fit-server.md).
 
+--life tells one request's life instead, step by step: a request's number, slowest, or textbook (three prompts that
+share text, on a replica of the scenario).
+
   kvcast explain runs/a
   kvcast explain S.toml --against R.json
+  kvcast explain runs/a --life slowest
+  kvcast explain examples/demo.toml --life textbook --set engine.block_size=1
   kvcast explain examples/demo.toml --set engine.kv_blocks=4000 --policy lfu,s3fifo,arc
 """
 
@@ -44,6 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against-run", metavar="NAME", help="which one of a result with several (guidellm's strategies)"
     )
+    parser.add_argument(
+        "--life",
+        metavar="REQUEST,...",
+        help="tell what happened to these requests: numbers, slowest, or textbook for the textbook's A, B and C",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
 
 
@@ -55,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
     scenario, recorded = _scenario(Path(args.run_or_scenario), args.overrides)
     if args.against is not None:
         return _against(args, scenario)
+    if args.life is not None:
+        return _lives(args, scenario)
     policies = tuple(name.strip() for name in args.policy.split(",")) if args.policy else None
     with config.naming(args.run_or_scenario):
         found = explain.explain(scenario, policies)
@@ -93,6 +105,21 @@ def _against(args: argparse.Namespace, scenario: Scenario) -> int:
     found = difference(resolved, [run])
     text.clear_clock()
     print(text.to_json(found) if args.json else difference_text.describe(found))
+    return 0
+
+
+def _lives(args: argparse.Namespace, scenario: Scenario) -> int:
+    from kvcast import api, config, text
+    from kvcast.present import life_text
+    from kvcast.studies import one_life
+
+    with config.naming(args.run_or_scenario):
+        if args.life == "textbook":
+            found = one_life.of_textbook(api.resolve(scenario))
+        else:
+            found = one_life.of_requests(api.prepare(scenario), [part.strip() for part in args.life.split(",")])
+    text.clear_clock()
+    print(text.to_json({"lives": found}) if args.json else text.wrapped(life_text.describe(found), 140))
     return 0
 
 

@@ -43,6 +43,16 @@ def pooled(rec: Recording, group: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(values), np.concatenate(counts, axis=1)[0]
 
 
+def events(rec: Recording, group: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Of each replica, float64 [m] each: when the later token of a gap was there, its seconds, and how many requests of
+    the group had it."""
+    listed = by_replica(np.where(group[rec.gaps_request], rec.replica[rec.gaps_request], -1), len(rec.steps))
+    for replica, (values, counts) in enumerate(parts(rec, [group], 1.0)):
+        told_s, emitting = rec.told_s(replica), emitting_steps(rec, replica)
+        ends_s = told_s if emitting is None else told_s[emitting]
+        yield np.concatenate([ends_s[1:], told_s[rec.gaps_to_step[listed[replica]]]]), values, counts[0]
+
+
 def parts(rec: Recording, groups: Sequence[np.ndarray], scale: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The gaps of one replica after the other."""
     anyone = np.logical_or.reduce(groups)
