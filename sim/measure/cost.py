@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.measure.judged import dollars
 from sim.recording import Recording, Steps
 
 
@@ -93,26 +94,16 @@ def cost_summary(
     session_hours = np.bincount(inverse, weights=hours[inside], minlength=len(ids))
     gpu_hours = held_gpu_s / 3600
 
-    def usd(value: float) -> float | None:
-        return None if usd_per_hour is None else value * usd_per_hour
-
     n, tokens = (
         int(inside.sum()),
         {"input": input_tokens, "output": output_tokens, "total": input_tokens + output_tokens},
     )
     hours_per_million = {name: gpu_hours / count * 1e6 if count else None for name, count in tokens.items()}
-    cost = {
-        "gpu_hour_usd": usd_per_hour,
-        "usd": usd(gpu_hours),
-        **{
-            f"usd_per_million_{name}_tokens": None if spent is None else usd(spent)
-            for name, spent in hours_per_million.items()
-        },
+    used: dict[str, Any] = {
         **{f"gpu_hours_per_million_{name}_tokens": spent for name, spent in hours_per_million.items()},
-        "usd_per_request": usd(gpu_hours / n) if n else None,
-        "usd_per_session": usd(gpu_hours / len(ids)) if len(ids) else None,
         "sessions": len(ids),
     }
+    cost = {**dollars(used, gpu_hours, n, usd_per_hour), **used}
     counts = np.bincount(inverse, minlength=len(ids))
     return cost, hours, {"session_id": ids, "requests": counts, "gpu_hours": session_hours}
 
