@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.measure.judged import dollars
+from sim.measure.judged import dollars, pair
 from sim.recording import Recording, Steps
 
 
@@ -126,11 +126,10 @@ def cache_worth(on: Mapping[str, Any], off: Mapping[str, Any] | None = None) -> 
     for name in ("ttft", "e2el"):
         for stat in ("mean", "p50", "p99"):
             before, after = off["latency"][name][stat], on["latency"][name][stat]
-            worth[f"{stat}_{name}_ms"] = {"off": before, "on": after, "saved_share": _saved(before, after)}
+            worth[f"{stat}_{name}_ms"] = pair(before, after)
     for key in ("gpu_busy_s", "gpu_hours"):
-        worth[key] = {"off": off[key], "on": on[key], "saved_share": _saved(off[key], on[key])}
-    before, after = off["cost"]["usd"], on["cost"]["usd"]
-    worth["cost_usd"] = {"off": before, "on": after, "saved_share": _saved(before, after)}
+        worth[key] = pair(off[key], on[key])
+    worth["cost_usd"] = pair(off["cost"]["usd"], on["cost"]["usd"])
     worth["attainment"] = {"off": off["attainment"], "on": on["attainment"]}
     worth["stable"] = {"off": off["stable"], "on": on["stable"]}
     return worth
@@ -138,7 +137,3 @@ def cache_worth(on: Mapping[str, Any], off: Mapping[str, Any] | None = None) -> 
 
 def _share(part: float | None, whole: float | None) -> float | None:
     return None if part is None or not whole else part / whole
-
-
-def _saved(before: float | None, after: float | None) -> float | None:
-    return None if after is None or not before else 1 - after / before

@@ -4,7 +4,8 @@ The one idea: none of it needs a simulation. Limits are compared with times that
 or price is arithmetic on the same columns; a report is made by these functions and a run is judged anew by them, so
 the two cannot disagree.
 
-    >>> by_limits(report.requests, classes, replace(slo, ttft_s=0.5), stable=True, seconds=600.0)["verdict"]
+    >>> slo = limits_by(class_slo, asked)
+    >>> by_limits(requests, good_of(requests, slo), names, slo, asked, stable=True, seconds=600.0)["verdict"]
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from sim.recording import COMPLETED
 from sim.scenario import SloClass, SloConfig
 
 Limits = Sequence[tuple[str, SloClass]]  # (SLO class, limits) of every workload class, in the order of class_id
-Columns = Mapping[str, np.ndarray]  # [n]: class_id, status, arrival_s, in_window, ttft_s, tpot_s, e2e_s
+Columns = Mapping[str, np.ndarray]
+COLUMNS = ("class_id", "status", "arrival_s", "in_window", "ttft_s", "tpot_s", "e2e_s")
+"""What limits are judged by: columns [n] of requests, seconds."""
 TOKENS = ("input", "output", "total")
 
 
@@ -59,7 +62,7 @@ def by_limits(
     }
     if limited and asked.attainment is not None:
         named = [(name, limits) for name, (_, limits) in zip(names, slo, strict=True)]
-        here = {"good": good, **{name: columns[name] for name in columns if name != "good"}}
+        here = {"good": good, **{name: columns[name] for name in COLUMNS}}
         found["verdict"] = judge([sample_in(here, named)], asked, stable).as_document()
         class_id = columns["class_id"].astype(np.int64)[inside]
         found["fell"] = fall_of(columns["arrival_s"][inside], good[inside], class_id, groups(named, asked))
@@ -127,3 +130,8 @@ def dollars(cost: Mapping[str, Any], gpu_hours: float, arrived: int, usd_per_hou
 def usd_of_class(gpu_hours: float, arrived: int, usd_per_hour: float | None) -> float | None:
     """What a request of a class costs."""
     return gpu_hours / arrived * usd_per_hour if usd_per_hour is not None and arrived else None
+
+
+def pair(off: float | None, on: float | None) -> dict[str, float | None]:
+    """A number without the prefix cache and with it, and the share of it that the cache saved."""
+    return {"off": off, "on": on, "saved_share": None if on is None or not off else 1 - on / off}
