@@ -26,7 +26,7 @@ import streamlit as st
 from kvcast.config import scenario_from_doc
 from kvcast.jobs import link
 from kvcast.jobs.runner import Job, Runner
-from kvcast.pages import results
+from kvcast.pages import judging, results
 from kvcast.pages.edit import inputs, settings
 from kvcast.pages.edit.inputs import Asked
 from kvcast.store.runs import Run, load_run
@@ -51,9 +51,10 @@ class Page:
 
     runner: Runner
     asked: Asked  #: what the sidebar and the Workload page say now
-    shown_toml: str  #: the scenario of the run on show
-    run: Run | None  #: that run; None before the first one is there
-    baseline: Run | None  #: the run the reader pinned, to compare with
+    shown_toml: str  #: the scenario of the run on show, with the limits and the price that are asked for now
+    simulated_toml: str  #: the same, as it was simulated
+    run: Run | None  #: that run, judged by them; None before the first one is there
+    baseline: Run | None  #: the run the reader pinned, to compare with, judged by them too
 
 
 @st.cache_resource
@@ -110,8 +111,10 @@ def begin() -> Page:
     ):
         state["pending"] = job  # whoever reloads in the middle of a run follows it further
     _settle()
-    job = state["job"]
-    page = Page(runner, asked, job.scenario_toml if job else "", loaded(job), loaded(state["pinned"]))
+    job, pinned = state["job"], state["pinned"]
+    run, toml = judging.shown(asked.scenario, job.scenario_toml if job else "", loaded(job))
+    baseline, _ = judging.shown(asked.scenario, pinned.scenario_toml if pinned else "", loaded(pinned))
+    page = Page(runner, asked, toml, job.scenario_toml if job else "", run, baseline)
     _share(page)
     return page
 
@@ -179,7 +182,7 @@ def _link(page: Page, scenario: Scenario) -> tuple[dict[str, str], str]:
     """(the link's parameters, why they are not the settings). The run on show is named where the settings do not name
     it already."""
     job: Job | None = st.session_state["job"]
-    key = {link.JOB: job.key} if job is not None and page.asked.toml != page.shown_toml else {}
+    key = {link.JOB: job.key} if job is not None and page.asked.toml != job.scenario_toml else {}
     try:
         return link.query(scenario, settings.demo()) | key, ""
     except InputError as error:
